@@ -1,0 +1,41 @@
+# Debian's packages, linked as static archives so that the commands run on any glibc or none.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(absl REQUIRED)
+if(PHALANX_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+find_program(PROTOC protoc REQUIRED)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+
+# gRPC + protobuf: streams and contracts. Debian's CMake package names the shared libraries, so take the archives.
+pkg_check_modules(GRPC REQUIRED grpc++)
+set(grpc_archives "")
+foreach(lib protobuf ${GRPC_STATIC_LIBRARIES})
+  find_library(archive_${lib} NAMES lib${lib}.a)
+  if(archive_${lib})
+    list(APPEND grpc_archives ${archive_${lib}})
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES grpc_archives)
+add_library(phx_grpc INTERFACE)
+target_link_libraries(phx_grpc INTERFACE -Wl,--start-group ${grpc_archives} -Wl,--end-group Threads::Threads)
+
+# SQLite: the event record.
+find_library(SQLITE_ARCHIVE NAMES libsqlite3.a REQUIRED)
+add_library(phx_sqlite INTERFACE)
+target_link_libraries(phx_sqlite INTERFACE ${SQLITE_ARCHIVE} m Threads::Threads)
+
+# fmt and spdlog (texts and logging), header-only: Debian has no static archive of either.
+find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
+find_path(FMT_INCLUDE fmt/format.h REQUIRED)
+add_library(phx_fmt INTERFACE)
+target_compile_definitions(phx_fmt INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
+target_include_directories(phx_fmt SYSTEM INTERFACE ${FMT_INCLUDE})
+
+# c-ares: names resolve in a static binary without dlopen.
+find_library(CARES_ARCHIVE NAMES libcares.a REQUIRED)
+
+# nlohmann-json and CLI11 are header-only.
+find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)

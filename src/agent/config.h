@@ -1,0 +1,95 @@
+// What one phalanx-run was asked to do: the flags, checked and with their defaults resolved. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace phalanx::agent {
+
+enum class ScriptKind {
+  kScript,   // python -u <script> args...
+  kModule,   // -m: python -u -m <module> args...
+  kProgram,  // --no-python: <program> args...
+};
+
+enum class Rendezvous {
+  kStandalone,  // --standalone, or nothing that names another node
+  kStatic,      // --master-addr/--master-port/--node-rank
+  kC10d,        // --rdzv-endpoint
+};
+
+// Where a local rank's stream goes: torchrun's --redirects and --tee, bit 1 = stdout, bit 2 = stderr.
+struct StreamMap {
+  int for_all = 0;
+  std::map<int, int> by_local_rank;  // overrides for_all
+  int Of(int local_rank) const {
+    auto it = by_local_rank.find(local_rank);
+    return it == by_local_rank.end() ? for_all : it->second;
+  }
+};
+
+enum class NprocKind { kCount, kCpu, kGpu, kXpu, kAuto };
+
+struct LaunchConfig {
+  // The script.
+  ScriptKind kind = ScriptKind::kScript;
+  std::string script;
+  std::vector<std::string> script_args;  // ${local_rank} not yet substituted
+  std::string python;                    // interpreter, empty for kProgram
+  bool interpreter_given = false;        // PYTHON_EXEC named a foreign interpreter
+
+  // The job.
+  uint32_t min_nodes = 1;
+  uint32_t max_nodes = 1;
+  NprocKind nproc_kind = NprocKind::kCount;
+  uint32_t nproc_per_node = 1;  // counts where nproc_kind is kCount; others are resolved by the shell at start
+  Rendezvous rendezvous = Rendezvous::kStandalone;
+  std::string rdzv_id = "none";  // the job id
+  std::string endpoint_host;     // without brackets; empty for kStandalone
+  uint16_t endpoint_port = 0;    // 29400 (c10d) or 29500 (static) where none was given; 0 = free port, kStandalone
+  std::optional<bool> is_host;   // --rdzv-conf is_host
+  std::map<std::string, std::string> rdzv_conf;
+  int node_rank = -1;  // kStatic, else -1
+  std::string role = "default";
+  std::optional<uint32_t> max_restarts;
+  int64_t restart_window_ms = 3'600'000;
+  int64_t join_timeout_ms = 600'000;
+  int64_t last_call_ms = 300;
+  std::string local_addr;  // --local-addr, else POD_IP, else empty: that of the connection to the master
+
+  // Stopping.
+  int64_t stop_timeout_ms = 30'000;
+  int64_t restart_grace_ms = 500;  // = stop_timeout_ms where that was given and --restart-grace was not
+  std::set<int> signals_to_handle;
+
+  // Output.
+  std::string log_dir;  // empty: a fresh directory torchelastic_* under TMPDIR, made only when something is redirected
+  StreamMap redirects;
+  StreamMap tee;
+  std::set<int> local_ranks_filter;  // empty: all
+  std::string log_line_prefix_template;
+  bool explain = false;
+
+  // Warm workers.
+  bool warm = true;
+  int spares = -1;  // -1: as many as nproc_per_node
+
+  // Where things are.
+  std::string state_dir;     // <state>/<job>, resolved
+  uint16_t port_range_first = 0;  // 0,0: any free port
+  uint16_t port_range_last = 0;
+  std::string master_addr_env;  // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
+  std::string token;            // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
+  std::string own_error_file;   // TORCHELASTIC_ERROR_FILE of phalanx-run itself
+  bool omp_num_threads_unset = false;  // nproc > 1 and OMP_NUM_THREADS unset: workers get 1, with one notice
+
+  // Flags that are accepted and have no effect here, as "--flag: why", said once at start.
+  std::vector<std::string> notices;
+};
+
+}  // namespace phalanx::agent

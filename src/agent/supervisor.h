@@ -1,0 +1,92 @@
+// The workers of one node: spares, the zygote behind them, live worker processes, their streams and their ends.
+// A thin shell: it starts, signals and reaps what the agent's core decides, and tells it what happened. It decides nothing
+// about the job. One thread: the event loop's.
+//
+// Ends: a worker is "exited" when its own process has been reaped (pidfd, at once) and "gone" when its whole process group
+// has; a new life on that local rank must wait for "gone" (device memory). Children of workers that outlive them are
+// reaped here too (the agent is their subreaper).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/config.h"
+#include "base/event_loop.h"
+#include "base/status.h"
+
+namespace phalanx::agent {
+
+// One worker to start. `env` is the worker's whole environment.
+struct WorkerSpec {
+  int local_rank = 0;
+  int rank = 0;
+  uint64_t epoch = 0;
+  uint32_t restart_count = 0;  // attempt_N of its log files
+  std::map<std::string, std::string> env;
+  std::vector<std::string> args;  // the script's, substituted
+  std::string board_path;         // empty: no board
+};
+
+struct WorkerEnd {
+  int local_rank = 0;
+  uint64_t epoch = 0;
+  pid_t pid = 0;
+  int exit_code = 0;  // counts where signal is 0
+  int signal = 0;
+  bool core_dumped = false;
+  bool script_started = false;  // programs started without Python count as started
+  bool warm = false;
+  int64_t noticed_ns = 0;   // MonotonicNs at which the pidfd became readable
+  std::string error_json;   // at most 64 KiB
+  std::string last_words;   // tail of stderr, at most 16 KiB
+};
+
+// What the supervisor tells its owner. Called from the loop, never from inside a call to the supervisor.
+struct SupervisorEvents {
+  // Spares that wait now; `total_forked` counts since the start.
+  std::function<void(int waiting)> on_spares_changed;
+  std::function<void(int local_rank, uint64_t epoch, pid_t pid, bool warm)> on_worker_started;
+  std::function<void(int local_rank, uint64_t epoch)> on_script_started;
+  std::function<void(int local_rank, uint64_t epoch, int64_t step)> on_first_step;
+  std::function<void(const WorkerEnd&)> on_worker_exited;
+  // The whole process group of that local rank's worker is gone.
+  std::function<void(int local_rank, uint64_t epoch)> on_group_gone;
+  // The worker could not be started at all.
+  std::function<void(int local_rank, uint64_t epoch, const Status&)> on_start_failed;
+  // Said once for each cause: "warm start is off: ...".
+  std::function<void(const std::string&)> on_warning;
+};
+
+class Supervisor {
+ public:
+  virtual ~Supervisor() = default;
+
+  // Starts the zygote (where `config.warm` and the kind of script allow it); spares are forked only on request.
+  virtual void Start() = 0;
+
+  // Starts one worker: from a waiting spare if there is one; else, where a zygote is on its way or ready, from the next
+  // spare it forks; else cold. Exactly one of on_worker_started and on_start_failed follows.
+  virtual void StartWorker(WorkerSpec spec) = 0;
+
+  // Brings the number of waiting spares to `count`, forking one at a time. 0 ends the waiting ones.
+  virtual void WantSpares(int count) = 0;
+
+  // Signals the whole process group of that local rank's live worker; nothing where there is none.
+  virtual void SignalGroup(int local_rank, int signal) = 0;
+  // Whether the worker's own process catches `signal` (SigCgt of /proc/<pid>/status); false where it is gone.
+  virtual bool Catches(int local_rank, int signal) const = 0;
+
+  // Processes that left their worker's group and session and are children of this agent now, as "pid name".
+  virtual std::vector<std::string> Strays() const = 0;
+  virtual void KillStrays() = 0;
+};
+
+std::unique_ptr<Supervisor> MakeSupervisor(EventLoop& loop, const LaunchConfig& config, SupervisorEvents events);
+
+}  // namespace phalanx::agent
