@@ -1,0 +1,353 @@
+#include "store/server.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/event_loop.h"
+#include "store/address.h"
+
+namespace phalanx::store {
+namespace {
+
+constexpr size_t kReceiveBytes = 256 << 10;
+constexpr int kAcceptsPerTurn = 256;
+constexpr int64_t kAcceptPauseMs = 100;
+
+Fd SpareFd() { return Fd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+bool Transient(int error_number) { return error_number == EAGAIN || error_number == EINTR; }
+
+// A counter with one writer, readable from other threads.
+class Counter {
+ public:
+  void Add(uint64_t n) { Set(get() + n); }
+  void Set(uint64_t n) { value_.store(n, std::memory_order_relaxed); }
+  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+}  // namespace
+
+class StoreServer::Impl {
+ public:
+  Impl(ListenSocket socket, StoreOptions options, std::set<IpBytes> allowed)
+      : socket_(std::move(socket)),
+        options_(std::move(options)),
+        allowed_(std::move(allowed)),
+        engine_(options_.engine),
+        buffer_(kReceiveBytes) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl();
+
+  Status Start();
+  StoreStats stats() const;
+  uint16_t port() const { return socket_.port(); }
+  uint64_t epoch() const { return options_.epoch; }
+
+ private:
+  struct Connection {
+    Fd fd;
+    SocketAddress peer;
+    uint32_t events = 0;             // watched
+    EventLoop::TimerId slow_reader;  // runs while output waits
+  };
+
+  void Serve();
+  void ListenAgain();
+  void OnAcceptable(int listener);
+  // False: nothing more to accept now.
+  bool AcceptOne(int listener);
+  void OnAcceptError(int listener, int error_number);
+  const char* WhyRefuse(const SocketAddress& peer, int fd) const;
+  void Refuse(const SocketAddress& peer, const char* why);
+
+  void OnEvents(ConnectionId id, uint32_t epoll_events);
+  void Receive(ConnectionId id);
+  void FlushChanged();
+  void Flush(ConnectionId id);
+  void UpdateInterest(ConnectionId id);
+  void OnSlowReader(ConnectionId id);
+  void Drop(ConnectionId id);
+  void Publish();
+
+  // Constant once the thread runs.
+  ListenSocket socket_;
+  const StoreOptions options_;
+  const std::set<IpBytes> allowed_;
+
+  // Belong to the thread.
+  EventLoop loop_;
+  Engine engine_;
+  std::vector<Connection> connections_;  // by ConnectionId
+  std::vector<char> buffer_;
+  std::vector<ConnectionId> changed_;
+  Fd spare_fd_ = SpareFd();
+  EventLoop::TimerId listen_again_;
+
+  Counter connections_now_, accepted_, refused_peers_, violations_, slow_readers_, accept_errors_;
+  Counter requests_, keys_, waiting_, store_bytes_, buffer_bytes_, received_bytes_, sent_bytes_;
+
+  std::thread thread_;
+};
+
+Status StoreServer::Impl::Start() {
+  // The thread takes no signals: they are for the thread that asked for them.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status status;
+  try {
+    thread_ = std::thread([this] { Serve(); });
+  } catch (const std::system_error& error) {
+    status = ErrnoStatus(error.code().value(), "cannot start the store's thread");
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
+}
+
+StoreServer::Impl::~Impl() {
+  if (!thread_.joinable()) return;
+  loop_.Post([this] { loop_.Stop(); });
+  thread_.join();
+}
+
+void StoreServer::Impl::Serve() {
+  pthread_setname_np(pthread_self(), "phx-store");
+  ListenAgain();
+  loop_.Run();
+  for (ConnectionId id = 0; id < connections_.size(); ++id) connections_[id].fd.Reset();
+}
+
+StoreStats StoreServer::Impl::stats() const {
+  StoreStats stats;
+  stats.connections = connections_now_.get();
+  stats.accepted = accepted_.get();
+  stats.refused_peers = refused_peers_.get();
+  stats.violations = violations_.get();
+  stats.slow_readers = slow_readers_.get();
+  stats.accept_errors = accept_errors_.get();
+  stats.requests = requests_.get();
+  stats.keys = keys_.get();
+  stats.waiting = waiting_.get();
+  stats.store_bytes = store_bytes_.get();
+  stats.buffer_bytes = buffer_bytes_.get();
+  stats.received_bytes = received_bytes_.get();
+  stats.sent_bytes = sent_bytes_.get();
+  return stats;
+}
+
+void StoreServer::Impl::Publish() {
+  const EngineStats stats = engine_.stats();
+  connections_now_.Set(stats.connections);
+  violations_.Set(stats.violations);
+  requests_.Set(stats.requests);
+  keys_.Set(stats.keys);
+  waiting_.Set(stats.waiting);
+  store_bytes_.Set(stats.store_bytes);
+  buffer_bytes_.Set(stats.buffer_bytes);
+}
+
+// ---- accepting
+
+void StoreServer::Impl::ListenAgain() {
+  listen_again_ = {};
+  for (const Fd& fd : socket_.fds_) {
+    loop_.Watch(fd.get(), EPOLLIN, [this, listener = fd.get()](uint32_t) { OnAcceptable(listener); });
+  }
+}
+
+void StoreServer::Impl::OnAcceptable(int listener) {
+  for (int i = 0; i < kAcceptsPerTurn && AcceptOne(listener); ++i) {
+  }
+  Publish();
+}
+
+bool StoreServer::Impl::AcceptOne(int listener) {
+  SocketAddress peer;
+  peer.length = sizeof peer.storage;
+  Fd fd(accept4(listener, peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid()) {
+    const int error_number = errno;
+    if (error_number == ECONNABORTED || error_number == EINTR) return true;
+    if (error_number != EAGAIN) OnAcceptError(listener, error_number);
+    return false;
+  }
+  if (const char* why = WhyRefuse(peer, fd.get()); why != nullptr) {
+    Refuse(peer, why);
+    return true;
+  }
+  accepted_.Add(1);
+  const ConnectionId id = engine_.Open();
+  if (id >= connections_.size()) connections_.resize(id + 1);
+  Connection& c = connections_[id];
+  c.fd = std::move(fd);
+  c.peer = peer;
+  c.events = EPOLLIN;
+  loop_.Watch(c.fd.get(), EPOLLIN, [this, id](uint32_t events) { OnEvents(id, events); });
+  return true;
+}
+
+// Out of descriptors or memory: the listener stays ready, so that trying at once again would spin. The spare descriptor
+// lets one client be told by a close rather than left in silence; then all listeners rest for a moment.
+void StoreServer::Impl::OnAcceptError(int listener, int error_number) {
+  accept_errors_.Add(1);
+  if (error_number == EMFILE || error_number == ENFILE) {
+    spare_fd_.Reset();
+    Fd refused(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    refused.Reset();
+    spare_fd_ = SpareFd();
+  }
+  if (options_.on_refused) {
+    options_.on_refused(Message(ErrnoStatus(error_number, "the store cannot accept connections")));
+  }
+  if (listen_again_ != EventLoop::TimerId{}) return;
+  for (const Fd& fd : socket_.fds_) loop_.Unwatch(fd.get());
+  listen_again_ = loop_.At(loop_.Now() + kAcceptPauseMs, [this] { ListenAgain(); });
+}
+
+const char* StoreServer::Impl::WhyRefuse(const SocketAddress& peer, int fd) const {
+  if (engine_.stats().connections >= options_.max_connections) return "too many connections";
+  if (peer.loopback() || allowed_.contains(peer.ip())) return nullptr;
+  SocketAddress local;
+  local.length = sizeof local.storage;
+  if (getsockname(fd, local.get(), &local.length) == 0 && local.ip() == peer.ip()) return nullptr;
+  return "its address is not of this round";
+}
+
+void StoreServer::Impl::Refuse(const SocketAddress& peer, const char* why) {
+  refused_peers_.Add(1);
+  if (options_.on_refused) options_.on_refused(fmt::format("store refused {}: {}", peer.Text(), why));
+}
+
+// ---- serving
+
+void StoreServer::Impl::OnEvents(ConnectionId id, uint32_t epoll_events) {
+  if ((epoll_events & EPOLLOUT) != 0) {
+    // One helping of what was kept back a turn, so that others are served in between.
+    if (engine_.HasBacklog(id) && engine_.WantsInput(id)) engine_.Resume(id);
+    Flush(id);
+    FlushChanged();
+  } else if ((epoll_events & EPOLLIN) != 0) {
+    Receive(id);
+  } else if ((epoll_events & (EPOLLERR | EPOLLHUP)) != 0) {
+    Drop(id);
+  }
+  Publish();
+}
+
+void StoreServer::Impl::Receive(ConnectionId id) {
+  const ssize_t n = recv(connections_[id].fd.get(), buffer_.data(), buffer_.size(), 0);
+  if (n < 0 && Transient(errno)) return;
+  if (n <= 0) {
+    Drop(id);
+  } else {
+    received_bytes_.Add(static_cast<uint64_t>(n));
+    engine_.Receive(id, std::string_view(buffer_.data(), static_cast<size_t>(n)));
+  }
+  FlushChanged();
+}
+
+// Dropping one connection may release others, which are flushed in the next go.
+void StoreServer::Impl::FlushChanged() {
+  for (engine_.TakeChanged(&changed_); !changed_.empty(); engine_.TakeChanged(&changed_)) {
+    for (const ConnectionId id : changed_) {
+      if (engine_.IsOpen(id)) Flush(id);
+    }
+  }
+}
+
+void StoreServer::Impl::Flush(ConnectionId id) {
+  Connection& c = connections_[id];
+  const std::string_view output = engine_.Output(id);
+  ssize_t sent = 0;
+  if (!output.empty()) {
+    sent = send(c.fd.get(), output.data(), output.size(), MSG_NOSIGNAL);
+    if (sent < 0 && !Transient(errno)) return Drop(id);
+  }
+  if (sent > 0) {
+    sent_bytes_.Add(static_cast<uint64_t>(sent));
+    engine_.Sent(id, static_cast<size_t>(sent));
+  }
+  if (const char* why = engine_.violation(id); why != nullptr) {
+    if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", c.peer.Text(), why));
+    return Drop(id);
+  }
+  if (sent > 0 && c.slow_reader != EventLoop::TimerId{}) {
+    loop_.Cancel(c.slow_reader);
+    c.slow_reader = {};
+  }
+  UpdateInterest(id);
+}
+
+// Reading stops while too much output waits; writability is of interest while output or requests kept back wait.
+void StoreServer::Impl::UpdateInterest(ConnectionId id) {
+  Connection& c = connections_[id];
+  const bool output_waits = !engine_.Output(id).empty();
+  if (output_waits && c.slow_reader == EventLoop::TimerId{}) {
+    c.slow_reader = loop_.At(loop_.Now() + options_.slow_reader_ms, [this, id] { OnSlowReader(id); });
+  }
+  const bool backlog = engine_.HasBacklog(id);
+  const uint32_t events =
+      (engine_.WantsInput(id) && !backlog ? EPOLLIN : 0u) | (output_waits || backlog ? EPOLLOUT : 0u);
+  if (events == c.events) return;
+  c.events = events;
+  loop_.Watch(c.fd.get(), events, [this, id](uint32_t now) { OnEvents(id, now); });
+}
+
+void StoreServer::Impl::OnSlowReader(ConnectionId id) {
+  slow_readers_.Add(1);
+  Connection& c = connections_[id];
+  c.slow_reader = {};
+  if (options_.on_refused) {
+    options_.on_refused(
+        fmt::format("store closed {}: it read none of its replies for {} ms", c.peer.Text(), options_.slow_reader_ms));
+  }
+  Drop(id);
+  FlushChanged();
+  Publish();
+}
+
+void StoreServer::Impl::Drop(ConnectionId id) {
+  Connection& c = connections_[id];
+  loop_.Cancel(c.slow_reader);
+  c.slow_reader = {};
+  loop_.Unwatch(c.fd.get());
+  c.fd.Reset();
+  engine_.Close(id);
+}
+
+// ---- the face
+
+StoreServer::StoreServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+StoreServer::~StoreServer() = default;
+
+StatusOr<std::unique_ptr<StoreServer>> StoreServer::Open(ListenSocket socket, StoreOptions options) {
+  if (!socket.valid()) return absl::InvalidArgumentError("the store's socket is not reserved");
+  std::set<IpBytes> allowed;
+  for (const std::string& text : options.allowed_peers) {
+    PHX_ASSIGN_OR_RETURN(const SocketAddress address, ParseIp(text));
+    allowed.insert(address.ip());
+  }
+  auto impl = std::make_unique<Impl>(std::move(socket), std::move(options), std::move(allowed));
+  PHX_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<StoreServer>(new StoreServer(std::move(impl)));
+}
+
+uint16_t StoreServer::port() const { return impl_->port(); }
+uint64_t StoreServer::epoch() const { return impl_->epoch(); }
+StoreStats StoreServer::stats() const { return impl_->stats(); }
+
+}  // namespace phalanx::store

@@ -1,0 +1,113 @@
+// The c10d store on the network: what torch's TCPStore clients (2.2 to 2.15) find at MASTER_ADDR:MASTER_PORT.
+//
+// The port is reserved before it is needed: clients that come early wait in the backlog instead of being refused (and
+// backing off for half a second). Whoever reserves must open or drop soon: to a waiting client a silent server is one
+// that hangs.
+//
+//   PHX_ASSIGN_OR_RETURN(ListenSocket socket, ListenSocket::Reserve({"10.0.0.7"}, {}));
+//   tell_everybody(socket.port());
+//   PHX_ASSIGN_OR_RETURN(auto server, StoreServer::Open(std::move(socket), options));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "store/engine.h"
+
+namespace phalanx::store {
+
+// Ports to try, both ends included. {}: any free port. `start`, if inside, is tried first and the rest in a circle.
+struct PortRange {
+  uint16_t first = 0;
+  uint16_t last = 0;
+  uint16_t start = 0;
+
+  static PortRange Single(uint16_t port) { return {port, port, 0}; }
+};
+
+// Bound and listening sockets on one port of several addresses. Nothing is accepted; dropping it refuses who waits.
+class ListenSocket {
+ public:
+  ListenSocket() = default;
+
+  // `addresses`: IPs as text, at least one ("10.0.0.7", "fd00::7", "fe80::1%eth0"); a wildcard is taken as such, for
+  // its family alone. 127.0.0.1 and ::1 are added where they exist. Any free port (or the first of a range) is one that
+  // is free on the loopbacks as well; where the range has none, loopbacks whose port is taken are left out.
+  // InvalidArgument: no address, a name, an empty range. Unavailable and others: the system's word on the last port
+  // tried.
+  static StatusOr<ListenSocket> Reserve(const std::vector<std::string>& addresses, const PortRange& ports);
+
+  bool valid() const { return !fds_.empty(); }
+  uint16_t port() const { return port_; }
+  // What is listened on, the addresses asked for first.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+ private:
+  friend class StoreServer;
+
+  uint16_t port_ = 0;
+  std::vector<std::string> addresses_;
+  std::vector<Fd> fds_;
+};
+
+struct StoreOptions {
+  // IPs that may connect beside this machine's own (the members of the round). IPv4 in either notation.
+  std::set<std::string> allowed_peers;
+  EngineOptions engine;
+  size_t max_connections = 65536;
+  // A client that takes none of its waiting replies for so long is closed.
+  int64_t slow_reader_ms = 60'000;
+  // The round this store belongs to; for the reader of logs.
+  uint64_t epoch = 0;
+  // One sentence on each connection refused or closed by the store. Called on the store's thread, so it must not block
+  // and must outlive the server.
+  std::function<void(const std::string&)> on_refused;
+};
+
+struct StoreStats {
+  uint64_t connections = 0;    // now
+  uint64_t accepted = 0;       // the rest but keys and bytes: since the start
+  uint64_t refused_peers = 0;  // address not allowed, or too many connections
+  uint64_t violations = 0;     // connections closed for what they sent
+  uint64_t slow_readers = 0;   // connections closed for what they did not read
+  uint64_t accept_errors = 0;  // no descriptors, no memory
+  uint64_t requests = 0;
+  uint64_t keys = 0;
+  uint64_t waiting = 0;
+  uint64_t store_bytes = 0;
+  uint64_t buffer_bytes = 0;
+  uint64_t received_bytes = 0;
+  uint64_t sent_bytes = 0;
+};
+
+// Serves from construction to destruction, on a thread of its own.
+class StoreServer {
+ public:
+  // Accepts who waits already. InvalidArgument: an address that is none; else what the system says about a new thread.
+  static StatusOr<std::unique_ptr<StoreServer>> Open(ListenSocket socket, StoreOptions options);
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  // Ends the thread and closes every connection; data goes with them. Takes no longer than the request being served.
+  ~StoreServer();
+
+  uint16_t port() const;
+  uint64_t epoch() const;
+  // Any thread; each number is right for itself, and at most one turn of the loop old.
+  StoreStats stats() const;
+
+ private:
+  class Impl;
+  explicit StoreServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace phalanx::store

@@ -1,0 +1,69 @@
+// phalanx-store: the store alone, for tests and benchmarks. Prints its port and serves until its stdin closes.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "store/server.h"
+
+namespace {
+
+using phalanx::store::ListenSocket;
+using phalanx::store::PortRange;
+using phalanx::store::StoreOptions;
+using phalanx::store::StoreServer;
+using phalanx::store::StoreStats;
+
+int Fail(const phalanx::Status& status) {
+  fmt::print(stderr, "phalanx-store: {}\n", phalanx::Message(status));
+  return 1;
+}
+
+// As many connections as the system lets this process have.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void WaitForEndOfStdin() {
+  char buffer[256];
+  while (read(STDIN_FILENO, buffer, sizeof buffer) > 0) {
+  }
+}
+
+void PrintStats(const StoreStats& s) {
+  fmt::print(stderr, "accepted {} refused {} violations {} slow readers {} requests {} keys {} store bytes {}\n",
+             s.accepted, s.refused_peers, s.violations, s.slow_readers, s.requests, s.keys, s.store_bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("c10d store server for tests and benchmarks: prints its port, serves until its stdin closes.");
+  std::vector<std::string> addresses = {"127.0.0.1"};
+  uint16_t port = 0;
+  bool print_stats = false;
+  StoreOptions options;
+  app.add_option("--address", addresses, "IP to listen on, beside 127.0.0.1 and ::1");
+  app.add_option("--port", port, "port; 0: any free one");
+  app.add_option("--allow", options.allowed_peers, "IP that may connect, beside this machine's own");
+  app.add_flag("--stats", print_stats, "print counters to stderr at the end, and each connection closed");
+  CLI11_PARSE(app, argc, argv);
+
+  RaiseFileLimit();
+  if (print_stats) options.on_refused = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  auto socket = ListenSocket::Reserve(addresses, PortRange::Single(port));
+  if (!socket.ok()) return Fail(socket.status());
+  auto server = StoreServer::Open(*std::move(socket), std::move(options));
+  if (!server.ok()) return Fail(server.status());
+  fmt::print("{}\n", (*server)->port());
+  std::fflush(stdout);
+  WaitForEndOfStdin();
+  if (print_stats) PrintStats((*server)->stats());
+  return 0;
+}
