@@ -1,0 +1,195 @@
+// What one node does, decided purely: same state, event and time give the same decisions on every machine. No I/O, clock,
+// thread or randomness; src/agent/shell.h carries the actions out, in order, and brings the events.
+//
+// A node's life: connecting -> waiting -> (starting -> running -> ending)* -> leaving or finished. A round is begun only
+// when the whole process groups of the last one are gone; a newer StartRound replaces one that still waits for that.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "phalanx/v1/agent.pb.h"
+
+namespace phalanx::agent {
+
+// How long the kernel may take to end a killed group before its node is given up (a rank in uninterruptible sleep).
+constexpr int64_t kUnkillableMs = 30'000;
+// Spares are forked after the round's first step, or after this long if no step comes (inference never steps).
+constexpr int64_t kSparesWithoutStepMs = 10'000;
+// A line for the user each so often while something is waited for.
+constexpr int64_t kWaitingNoticeMs = 30'000;
+constexpr int64_t kReconnectFirstMs = 100;
+constexpr int64_t kReconnectMaxMs = 1'000;
+
+struct CoreOptions {
+  int local_world_size = 1;
+  int spares = 0;  // waiting spares to keep while steps run
+  int64_t stop_timeout_ms = 30'000;
+  int64_t restart_grace_ms = 500;
+  int64_t join_timeout_ms = 600'000;
+  // Where the master is, for texts.
+  std::string master_address;
+};
+
+// --- events -------------------------------------------------------------------------------------------------------
+
+struct Begin {};
+struct LinkUp {};  // the stream is open; Hello is due
+struct LinkDown {
+  std::string why;
+  bool hopeless = false;  // dialling again cannot help (what answers is not a Phalanx master)
+};
+struct FromMaster {
+  v1::MasterMessage message;
+};
+struct WorkerStarted {
+  int local_rank = 0;
+  uint64_t epoch = 0;
+  int64_t pid = 0;
+  bool warm = false;
+};
+struct WorkerStartFailed {
+  int local_rank = 0;
+  uint64_t epoch = 0;
+  std::string why;
+};
+struct WorkerStepped {  // its first step
+  int local_rank = 0;
+  uint64_t epoch = 0;
+  int64_t step = 0;
+};
+struct WorkerEnded {
+  v1::WorkerExited exited;
+};
+struct GroupGone {
+  int local_rank = 0;
+  uint64_t epoch = 0;
+};
+struct StopSignal {  // one of --signals-to-handle
+  int signal = 0;
+};
+struct PassSignal {  // SIGUSR1, SIGUSR2
+  int signal = 0;
+};
+struct MasterChildFailed {  // the embedded master could not be started, or has died
+  std::string why;
+};
+struct Tick {};
+
+using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, WorkerStarted, WorkerStartFailed, WorkerStepped,
+                           WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, Tick>;
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+struct Dial {};       // open a stream; LinkUp or LinkDown follows
+struct SendHello {};  // with the core's seen and live epoch
+struct SendBeat {};   // with the board's steps; also tells the next store port
+struct Send {
+  v1::AgentMessage message;
+};
+struct OpenStore {  // of this epoch, on the reserved socket; reserves the next one
+  uint64_t epoch = 0;
+  uint32_t port = 0;
+  std::vector<std::string> member_addresses;
+};
+struct CloseStore {};
+struct OpenBoard {
+  uint64_t epoch = 0;
+};
+struct StartWorker {
+  v1::StartRound round;
+  int local_rank = 0;
+};
+// SIGTERM (or `signal`) to the group; SIGKILL at once behind it where the worker does not catch it.
+struct EndGroup {
+  int local_rank = 0;
+  int signal = 0;
+};
+struct KillGroup {
+  int local_rank = 0;
+};
+struct SignalWorker {  // to the worker's own process, where it catches the signal
+  int local_rank = 0;
+  int signal = 0;
+};
+struct WantSpares {
+  int count = 0;
+};
+struct KillStrays {};
+struct Say {
+  std::string text;
+};
+struct ReportFailure {  // the failure box, and the agent's own error file
+  v1::Finish finish;
+};
+struct Exit {
+  int code = 0;
+};
+
+using Action = std::variant<Dial, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker, EndGroup,
+                            KillGroup, SignalWorker, WantSpares, KillStrays, Say, ReportFailure, Exit>;
+
+struct Decision {
+  Action action;
+  std::string reason;
+};
+
+// --- state --------------------------------------------------------------------------------------------------------
+
+enum class Phase { kConnecting, kWaiting, kRunning, kEnding, kLeaving, kFinished };
+
+struct WorkerState {
+  int64_t pid = 0;        // 0: on its way
+  bool ended = false;     // its own process has been reaped
+  bool doomed = false;    // told to end; its exit is no failure
+  bool stepped = false;
+  int exit_code = 0;
+  int signal = 0;
+};
+
+struct CoreState {
+  CoreOptions options;
+  Phase phase = Phase::kConnecting;
+
+  // The stream to the master.
+  bool attached = false;      // Welcome came on the open stream
+  int64_t beat_interval_ms = 1'000;
+  Instant next_beat = kNever;
+  Instant next_dial = kNever;
+  int64_t reconnect_ms = kReconnectFirstMs;
+  Instant lost_since = 0;     // when the node was last without a master, or began
+  Instant next_notice = kNever;
+
+  // Rounds.
+  uint64_t seen_epoch = 0;
+  std::optional<v1::StartRound> round;  // whose workers live here
+  std::optional<v1::StartRound> next;   // begins when the groups of `round` are gone
+  std::map<int, WorkerState> workers;   // of `round`; erased when the group is gone
+  Instant kill_at = kNever;             // SIGKILL to groups that still are
+  Instant give_up_at = kNever;          // groups that outlive SIGKILL
+  Instant spares_at = kNever;
+  bool any_warm = false;
+
+  // The story of the recovery that goes on, for one line when it is over.
+  Instant trouble_since = 0;
+  bool recovering = false;
+
+  std::optional<v1::Finish> finish;
+  int stop_signal = 0;
+  bool exited = false;  // Exit was decided; nothing follows
+};
+
+std::vector<Decision> Step(CoreState& state, const Event& event, Instant now);
+
+// When the shell must send Tick; kNever where nothing is due.
+Instant NextDeadline(const CoreState& state);
+
+// "exit code 3" or "SIGKILL".
+std::string DescribeEnd(int exit_code, int signal);
+
+}  // namespace phalanx::agent

@@ -1,0 +1,332 @@
+#include "agent/core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace phalanx::agent {
+namespace {
+
+v1::MasterMessage Welcome() {
+  v1::MasterMessage m;
+  m.mutable_welcome()->set_beat_interval_ms(1'000);
+  return m;
+}
+
+v1::MasterMessage Round(uint64_t epoch, uint32_t group_rank = 0) {
+  v1::MasterMessage m;
+  v1::StartRound& round = *m.mutable_start_round();
+  round.set_epoch(epoch);
+  round.set_group_rank(group_rank);
+  round.set_world_size(4);
+  round.set_store_port(5000 + static_cast<uint32_t>(epoch));
+  round.set_reason("the test says so");
+  return m;
+}
+
+v1::MasterMessage Hold(uint64_t epoch) {
+  v1::MasterMessage m;
+  m.mutable_hold_round()->set_epoch(epoch);
+  return m;
+}
+
+v1::MasterMessage Finished(int code) {
+  v1::MasterMessage m;
+  m.mutable_finish()->set_exit_code(code);
+  return m;
+}
+
+WorkerEnded Ended(int local_rank, uint64_t epoch, int code, int signal = 0) {
+  WorkerEnded e;
+  e.exited.set_local_rank(static_cast<uint32_t>(local_rank));
+  e.exited.set_epoch(epoch);
+  e.exited.set_exit_code(code);
+  e.exited.set_signal(signal);
+  return e;
+}
+
+// A node of two local ranks, driven by hand.
+class AgentCore : public ::testing::Test {
+ protected:
+  AgentCore() {
+    state_.options.local_world_size = 2;
+    state_.options.spares = 2;
+    state_.options.master_address = "127.0.0.1:29400";
+  }
+
+  std::vector<Decision> On(const Event& event) { return last_ = Step(state_, event, now_); }
+
+  void Attach() {
+    On(Begin{});
+    On(LinkUp{});
+    On(FromMaster{Welcome()});
+  }
+
+  void RunRound(uint64_t epoch) {
+    On(FromMaster{Round(epoch)});
+    for (int rank : {0, 1}) On(WorkerStarted{rank, epoch, 100 * static_cast<int64_t>(epoch) + rank, true});
+  }
+
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const Decision& d : last_) {
+      if (const T* action = std::get_if<T>(&d.action)) found.push_back(*action);
+    }
+    return found;
+  }
+
+  template <typename T>
+  bool Has() const {
+    return !All<T>().empty();
+  }
+
+  bool Sent(v1::AgentMessage::BodyCase what) const {
+    for (const Send& send : All<Send>()) {
+      if (send.message.body_case() == what) return true;
+    }
+    return false;
+  }
+
+  CoreState state_;
+  Instant now_ = 1'000;
+  std::vector<Decision> last_;
+};
+
+TEST_F(AgentCore, SaysHelloOnEveryStreamAndBeatsInTime) {
+  On(Begin{});
+  EXPECT_TRUE(Has<Dial>());
+  On(LinkUp{});
+  EXPECT_TRUE(Has<SendHello>());
+  On(FromMaster{Welcome()});
+  EXPECT_EQ(NextDeadline(state_), now_ + 1'000);
+  now_ += 1'000;
+  On(Tick{});
+  EXPECT_TRUE(Has<SendBeat>());
+}
+
+TEST_F(AgentCore, OpensTheStoreBeforeItStartsWorkers) {
+  Attach();
+  On(FromMaster{Round(1)});
+  ASSERT_FALSE(last_.empty());
+  EXPECT_TRUE(std::holds_alternative<OpenStore>(last_.front().action));
+  EXPECT_EQ(All<StartWorker>().size(), 2u);
+}
+
+TEST_F(AgentCore, OnlyGroupRankZeroHoldsTheStore) {
+  Attach();
+  On(FromMaster{Round(1, 1)});
+  EXPECT_FALSE(Has<OpenStore>());
+  EXPECT_TRUE(Has<CloseStore>());
+}
+
+TEST_F(AgentCore, ANewLifeWaitsForTheWholeOldGroup) {
+  Attach();
+  RunRound(1);
+  On(Ended(1, 1, 0, SIGKILL));
+  EXPECT_TRUE(Sent(v1::AgentMessage::kWorkerExited));
+  On(FromMaster{Round(2)});
+  EXPECT_EQ(All<EndGroup>().size(), 1u);   // local rank 0 lives
+  EXPECT_EQ(All<KillGroup>().size(), 1u);  // local rank 1's children may
+  EXPECT_FALSE(Has<StartWorker>());
+  On(GroupGone{1, 1});
+  EXPECT_FALSE(Has<StartWorker>());
+  On(Ended(0, 1, 0, SIGTERM));
+  EXPECT_FALSE(Sent(v1::AgentMessage::kWorkerExited)) << "a worker that was told to end has not failed";
+  On(GroupGone{0, 1});
+  EXPECT_EQ(All<StartWorker>().size(), 2u);
+}
+
+TEST_F(AgentCore, KillsWhatOutlivesTheRestartGrace) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Round(2)});
+  EXPECT_EQ(NextDeadline(state_), now_ + 500);
+  now_ += 500;
+  On(Tick{});
+  EXPECT_EQ(All<KillGroup>().size(), 2u);
+}
+
+TEST_F(AgentCore, GivesTheNodeUpWhenARankCannotBeKilled) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Round(2)});
+  now_ += 500;
+  On(Tick{});
+  now_ += kUnkillableMs;
+  On(Tick{});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kLeaving));
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
+TEST_F(AgentCore, TheNewestRoundReplacesOneThatStillWaits) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Round(2)});
+  On(FromMaster{Round(3)});
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  ASSERT_EQ(All<StartWorker>().size(), 2u);
+  EXPECT_EQ(All<StartWorker>()[0].round.epoch(), 3u);
+}
+
+TEST_F(AgentCore, AnOldRoundIsNotBegun) {
+  Attach();
+  RunRound(3);
+  On(FromMaster{Round(2)});
+  EXPECT_TRUE(last_.empty());
+}
+
+TEST_F(AgentCore, AWorkerThatStartsAfterItsRoundIsKilled) {
+  Attach();
+  On(FromMaster{Round(1)});
+  On(FromMaster{Round(2)});
+  EXPECT_FALSE(Has<StartWorker>());
+  On(WorkerStarted{0, 1, 100, true});
+  EXPECT_EQ(All<KillGroup>().size(), 1u);
+  On(GroupGone{0, 1});
+  On(WorkerStartFailed{1, 1, "no memory"});
+  EXPECT_FALSE(Sent(v1::AgentMessage::kWorkerExited));
+  EXPECT_EQ(All<StartWorker>().size(), 2u);
+}
+
+TEST_F(AgentCore, HoldEndsWorkersAndWaits) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Hold(1)});
+  EXPECT_EQ(All<EndGroup>().size(), 2u);
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  EXPECT_FALSE(Has<StartWorker>());
+  On(FromMaster{Round(2)});
+  EXPECT_EQ(All<StartWorker>().size(), 2u);
+}
+
+TEST_F(AgentCore, SparesComeAfterTheFirstStepOrTenSeconds) {
+  Attach();
+  RunRound(1);
+  On(WorkerStepped{0, 1, 7});
+  EXPECT_FALSE(Has<WantSpares>());
+  On(WorkerStepped{1, 1, 7});
+  EXPECT_TRUE(Has<WantSpares>());
+  EXPECT_TRUE(Sent(v1::AgentMessage::kFirstStep));
+  RunRound(2);
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  now_ += kSparesWithoutStepMs;
+  On(Tick{});
+  EXPECT_TRUE(Has<WantSpares>());
+}
+
+TEST_F(AgentCore, SaysHowLongTheRecoveryTook) {
+  Attach();
+  RunRound(1);
+  On(Ended(1, 1, 0, SIGKILL));
+  RunRound(2);
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  for (int rank : {0, 1}) On(WorkerStarted{rank, 2, 200, true});
+  now_ += 92;
+  On(WorkerStepped{0, 2, 118});
+  On(WorkerStepped{1, 2, 118});
+  ASSERT_EQ(All<Say>().size(), 1u);
+  EXPECT_EQ(All<Say>()[0].text, "the test says so: restarted from a warm spare in 92 ms, world 4, step 118");
+}
+
+TEST_F(AgentCore, AStopSignalLeavesAndKeepsTheStopTimeout) {
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kLeaving));
+  EXPECT_EQ(All<EndGroup>().size(), 2u);
+  EXPECT_EQ(state_.kill_at, now_ + 30'000);
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 128 + SIGTERM);
+}
+
+TEST_F(AgentCore, ASecondStopSignalKillsAtOnce) {
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGINT});
+  On(StopSignal{SIGINT});
+  EXPECT_EQ(All<KillGroup>().size(), 2u);
+}
+
+TEST_F(AgentCore, NoRoundBeginsOnANodeThatLeaves) {
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM});
+  On(FromMaster{Round(2)});
+  EXPECT_TRUE(last_.empty());
+}
+
+TEST_F(AgentCore, SuccessExitsAtOnceEvenWithChildrenLeftBehind) {
+  Attach();
+  RunRound(1);
+  On(Ended(0, 1, 0));
+  On(Ended(1, 1, 0));
+  On(FromMaster{Finished(0)});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 0);
+  EXPECT_FALSE(Has<KillGroup>());
+}
+
+TEST_F(AgentCore, FailureEndsWhatRunsAndThenExits) {
+  Attach();
+  RunRound(1);
+  On(Ended(0, 1, 3));
+  On(FromMaster{Finished(1)});
+  EXPECT_TRUE(Has<ReportFailure>());
+  EXPECT_FALSE(Has<Exit>());
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
+TEST_F(AgentCore, TrainsOnWithoutAMasterAndDialsWithBackoff) {
+  Attach();
+  RunRound(1);
+  On(LinkDown{"reset", false});
+  EXPECT_FALSE(Has<EndGroup>());
+  EXPECT_EQ(NextDeadline(state_), now_ + kReconnectFirstMs);
+  now_ += kReconnectFirstMs;
+  On(Tick{});
+  EXPECT_TRUE(Has<Dial>());
+  On(LinkDown{"refused", false});
+  EXPECT_EQ(NextDeadline(state_), now_ + 2 * kReconnectFirstMs);
+}
+
+TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {
+  state_.options.join_timeout_ms = 2'000;
+  On(Begin{});
+  On(LinkDown{"refused", false});
+  now_ += 1'999;
+  On(Tick{});
+  EXPECT_FALSE(state_.exited);
+  now_ += 1;
+  On(Tick{});
+  ASSERT_TRUE(state_.exited);
+  EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
+TEST_F(AgentCore, AForeignMasterIsHopeless) {
+  On(Begin{});
+  On(LinkDown{"unknown method", true});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
+TEST_F(AgentCore, UserSignalsAreOnlyPassedOn) {
+  Attach();
+  RunRound(1);
+  On(PassSignal{SIGUSR1});
+  EXPECT_EQ(All<SignalWorker>().size(), 2u);
+  EXPECT_EQ(last_.size(), 2u);
+}
+
+}  // namespace
+}  // namespace phalanx::agent

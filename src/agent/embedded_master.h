@@ -1,0 +1,77 @@
+// The job's master as a child of the first phalanx-run: one command, no service, as torchrun. The child has its own session,
+// so that it outlives this node when other nodes still train, and ends by itself some time after its last agent.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/config.h"
+#include "base/env.h"
+#include "base/event_loop.h"
+#include "base/fd.h"
+#include "base/process.h"
+#include "base/status.h"
+
+namespace phalanx::agent {
+
+// Whether this node may host the master, and the address it would be bound to: that of the endpoint where it is one of this
+// machine's, else (--rdzv-conf is_host=1, a name that leads here by way of a service) any. `endpoint_addresses` are those the
+// endpoint's name resolves to (may be empty), `is_local` tells whether an address is this machine's. Pure.
+struct Hosting {
+  bool host = false;
+  std::string bind_address;
+  std::string dial_host;  // where this node reaches it
+};
+Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>& endpoint_addresses,
+                      const std::function<bool(const std::string&)>& is_local);
+
+// What the child says on its ready descriptor: "ready <port>" or "error <code> <sentence>".
+struct MasterReady {
+  uint16_t port = 0;
+};
+struct MasterNotReady {
+  bool address_in_use = false;
+  std::string sentence;
+};
+std::variant<MasterReady, MasterNotReady> ParseReadyLine(const std::string& line);
+
+class EmbeddedMaster {
+ public:
+  struct Events {
+    std::function<void(uint16_t port)> on_ready;
+    std::function<void(const MasterNotReady&)> on_not_ready;
+    // It has ended after it was ready.
+    std::function<void(const std::string& why)> on_ended;
+  };
+
+  EmbeddedMaster(EventLoop& loop, Events events) : loop_(loop), events_(std::move(events)) {}
+  EmbeddedMaster(const EmbeddedMaster&) = delete;
+  EmbeddedMaster& operator=(const EmbeddedMaster&) = delete;
+  // Lets go of the child without ending it.
+  ~EmbeddedMaster();
+
+  // Starts `phalanx-master` from beside this executable, or PATH; on_ready or on_not_ready follows.
+  Status Start(const LaunchConfig& config, const Environment& env, const std::string& bind_address);
+
+  bool running() const { return child_.pid > 0; }
+  // Runs `done` when the child has ended, or after `timeout_ms`.
+  void AwaitEnd(int64_t timeout_ms, std::function<void()> done);
+
+ private:
+  void ReadReady();
+  void OnEnded();
+
+  EventLoop& loop_;
+  Events events_;
+  Child child_;
+  Fd ready_;
+  std::string line_;
+  bool is_ready_ = false;
+  std::function<void()> done_;
+  EventLoop::TimerId done_timer_{};
+};
+
+}  // namespace phalanx::agent

@@ -1,0 +1,46 @@
+// The agent's end of AgentLink.Attach: one stream to the master. gRPC's completion queue has a thread of its own, which only
+// posts to the event loop; everything else here belongs to the loop's thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/event_loop.h"
+#include "base/status.h"
+#include "phalanx/v1/agent.pb.h"
+
+namespace phalanx::agent {
+
+struct LinkEvents {
+  std::function<void()> on_up;
+  std::function<void(v1::MasterMessage)> on_message;
+  // The stream is over or never came up. `hopeless`: something that is not a Phalanx master answers there.
+  std::function<void(const Status& why, bool hopeless)> on_down;
+};
+
+class MasterLink {
+ public:
+  // `address` is host:port. No events are sent before Dial().
+  MasterLink(EventLoop& loop, const std::string& address, LinkEvents events);
+  MasterLink(const MasterLink&) = delete;
+  MasterLink& operator=(const MasterLink&) = delete;
+  // Cancels the stream and joins the thread.
+  ~MasterLink();
+
+  // Opens a stream: exactly one of on_up and on_down follows; after on_up, one on_down in the end. Not while one is open.
+  void Dial();
+
+  // Queues a message behind those already queued; numbers it. Dropped where no stream is up.
+  void Send(v1::AgentMessage message);
+
+  // Half-closes once everything queued is written; `done` runs when the peer has ended the stream, or after
+  // `timeout_ms`, or at once where no stream is up. No other event follows.
+  void Close(int64_t timeout_ms, std::function<void()> done);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace phalanx::agent

@@ -1,0 +1,341 @@
+#include "agent/shell.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "agent/device_count.h"
+#include "agent/failure_box.h"
+#include "agent/worker_env.h"
+#include "base/clock.h"
+#include "base/net.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr int64_t kResolveTimeoutMs = 5'000;
+// The master needs the last words of a node that ends (a moment on a live stream), and its own record needs a moment more.
+constexpr int64_t kGoodbyeMs = 2'000;
+
+CoreOptions OptionsOf(const LaunchConfig& config) {
+  CoreOptions options;
+  options.stop_timeout_ms = config.stop_timeout_ms;
+  options.restart_grace_ms = config.restart_grace_ms;
+  options.join_timeout_ms = config.join_timeout_ms;
+  return options;
+}
+
+RoundPlace PlaceOf(const v1::StartRound& round) {
+  RoundPlace place;
+  place.group_rank = round.group_rank();
+  place.group_world_size = round.group_world_size();
+  place.rank_base = round.rank_base();
+  place.world_size = round.world_size();
+  place.role_rank_base = round.role_rank_base();
+  place.role_world_size = round.role_world_size();
+  place.restart_count = round.restart_count();
+  place.max_restarts = round.max_restarts();
+  place.epoch = round.epoch();
+  place.master_addr = round.store_address();
+  place.master_port = static_cast<uint16_t>(round.store_port());
+  return place;
+}
+
+int64_t StepOf(const BoardSlot& slot) { return slot.step >= 0 ? slot.step : static_cast<int64_t>(slot.optimizer_steps); }
+
+}  // namespace
+
+NodeAgent::NodeAgent(EventLoop& loop, LaunchConfig config, Environment env, std::string node_id, Guard& guard)
+    : loop_(loop), config_(std::move(config)), env_(std::move(env)), node_id_(std::move(node_id)), guard_(guard) {
+  core_.options = OptionsOf(config_);
+}
+
+NodeAgent::~NodeAgent() = default;
+
+int NodeAgent::Run() {
+  CountDevices();
+  loop_.Run();
+  return exit_code_;
+}
+
+// --- joining ------------------------------------------------------------------------------------------------------
+
+void NodeAgent::FindMaster() {
+  core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
+  core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
+  StartSupervisor();  // its Python starts importing while the job gathers
+  if (!config_.master_addr_env.empty()) {
+    const StatusOr<HostPort> address = SplitHostPort(config_.master_addr_env);
+    if (!address.ok()) return Feed(MasterChildFailed{fmt::format("PHALANX_MASTER_ADDR: {}", Message(address.status()))});
+    return Join(address->host, address->port);
+  }
+  std::vector<std::string> addresses;
+  if (config_.rendezvous != Rendezvous::kStandalone) {
+    StatusOr<std::vector<std::string>> resolved = Resolve(config_.endpoint_host, kResolveTimeoutMs);
+    if (resolved.ok()) addresses = *std::move(resolved);  // else: gRPC tries again as often as needed
+  }
+  const Hosting hosting = DecideHosting(config_, addresses, IsLocalAddress);
+  if (!hosting.host) return Join(config_.endpoint_host, config_.endpoint_port);
+  StartEmbedded(hosting);
+}
+
+void NodeAgent::StartEmbedded(const Hosting& hosting) {
+  EmbeddedMaster::Events events;
+  events.on_ready = [this, host = hosting.dial_host](uint16_t port) { Join(host, port); };
+  events.on_not_ready = [this](const MasterNotReady& why) {
+    // Another phalanx-run of this machine was first, or something else holds the port: the dial will tell.
+    if (why.address_in_use && config_.endpoint_port != 0) return Join(config_.endpoint_host, config_.endpoint_port);
+    Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", why.sentence)});
+  };
+  events.on_ended = [this](const std::string& why) {
+    if (!core_.finish) Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)});
+  };
+  master_ = std::make_unique<EmbeddedMaster>(loop_, std::move(events));
+  const Status started = master_->Start(config_, env_, hosting.bind_address);
+  if (!started.ok()) {
+    Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", Message(started))});
+  }
+}
+
+void NodeAgent::Join(const std::string& host, uint16_t port) {
+  core_.options.master_address = JoinHostPort(host, port);
+  const Status prepared = PrepareAddress(host, port);
+  if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
+  LinkEvents events;
+  events.on_up = [this] { Feed(LinkUp{}); };
+  events.on_message = [this](v1::MasterMessage message) { Feed(FromMaster{std::move(message)}); };
+  events.on_down = [this](const Status& why, bool hopeless) {
+    const std::string text = hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})",
+                                                    core_.options.master_address, Message(why))
+                                      : Message(why);
+    Feed(LinkDown{text, hopeless});
+  };
+  link_ = std::make_unique<MasterLink>(loop_, core_.options.master_address, std::move(events));
+  Feed(Begin{});
+}
+
+// Where others reach this node: --local-addr, else the address that its stream to the master leaves from.
+Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master_port) {
+  const std::string& wanted = config_.local_addr.empty() ? master_host : config_.local_addr;
+  const StatusOr<std::vector<std::string>> resolved = Resolve(wanted, kResolveTimeoutMs);
+  if (!resolved.ok()) {
+    // A name that is not known yet (a service still coming up): any address of ours serves until it is.
+    if (config_.local_addr.empty()) return WithContext(resolved.status(), "--rdzv-endpoint");
+    return WithContext(resolved.status(), "--local-addr");
+  }
+  if (config_.local_addr.empty()) {
+    PHX_ASSIGN_OR_RETURN(address_, LocalAddressTowards(resolved->front(), master_port));
+  } else {
+    const auto local = std::find_if(resolved->begin(), resolved->end(), IsLocalAddress);
+    if (local == resolved->end()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "--local-addr={}: no address of this machine; give one of its own, or leave the flag out", config_.local_addr));
+    }
+    address_ = *local;
+  }
+  return ReserveStore();
+}
+
+Status NodeAgent::ReserveStore() {
+  store::PortRange range{config_.port_range_first, config_.port_range_last, 0};
+  PHX_ASSIGN_OR_RETURN(reserved_, store::ListenSocket::Reserve({address_}, range));
+  return absl::OkStatus();
+}
+
+// --- the core -----------------------------------------------------------------------------------------------------
+
+void NodeAgent::Feed(const Event& event) {
+  // An action may bring an event at once; it waits until the decisions before it are carried out.
+  queued_.push_back(event);
+  if (stepping_) return;
+  stepping_ = true;
+  while (!queued_.empty()) {
+    const Event next = std::move(queued_.front());
+    queued_.pop_front();
+    for (const Decision& decision : Step(core_, next, MonotonicMs())) {
+      if (config_.explain) Do(Say{fmt::format("explain: {}", decision.reason)});
+      std::visit([this](const auto& action) { Do(action); }, decision.action);
+    }
+  }
+  stepping_ = false;
+  ArmTimer();
+}
+
+void NodeAgent::ArmTimer() {
+  loop_.Cancel(timer_);
+  timer_ = {};
+  const Instant next = NextDeadline(core_);
+  if (next != kNever) timer_ = loop_.At(next, [this] { Feed(Tick{}); });
+}
+
+void NodeAgent::OnSignal(int signal) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) return Feed(PassSignal{signal});
+  Feed(StopSignal{signal});
+}
+
+void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
+  WorkerEnded event;
+  v1::WorkerExited& exited = event.exited;
+  exited.set_epoch(end.epoch);
+  exited.set_local_rank(static_cast<uint32_t>(end.local_rank));
+  exited.set_pid(end.pid);
+  exited.set_exit_code(end.exit_code);
+  exited.set_signal(end.signal);
+  exited.set_script_started(end.script_started);
+  exited.set_unix_ms(UnixMs() - (MonotonicNs() - end.noticed_ns) / 1'000'000);
+  exited.set_error_json(end.error_json);
+  exited.set_last_words(end.last_words);
+  if (board_) exited.set_steps(StepOf(board_->Read(end.local_rank)));
+  Feed(event);
+}
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+void NodeAgent::Do(const Dial&) { link_->Dial(); }
+
+void NodeAgent::Do(const SendHello&) {
+  v1::AgentMessage message;
+  v1::Hello& hello = *message.mutable_hello();
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_software_version(PHALANX_VERSION);
+  hello.set_job_id(config_.rdzv_id);
+  hello.set_token(config_.token);
+  hello.set_node_id(node_id_);
+  hello.set_hostname(Hostname());
+  hello.set_address(address_);
+  for (std::string& address : InterfaceAddresses()) hello.add_interface_addresses(std::move(address));
+  hello.set_node_rank_wanted(config_.node_rank);
+  hello.set_local_world_size(config_.nproc_per_node);
+  hello.set_role(config_.role);
+  v1::JobSpec& spec = *hello.mutable_spec();
+  spec.set_min_nodes(config_.min_nodes);
+  spec.set_max_nodes(config_.max_nodes);
+  if (config_.max_restarts) spec.set_max_restarts(*config_.max_restarts);
+  spec.set_restart_window_ms(config_.restart_window_ms);
+  spec.set_join_timeout_ms(config_.join_timeout_ms);
+  spec.set_last_call_ms(config_.last_call_ms);
+  hello.set_seen_epoch(core_.seen_epoch);
+  hello.set_live_epoch(core_.round ? core_.round->epoch() : 0);
+  SendMessage(std::move(message));
+}
+
+void NodeAgent::Do(const SendBeat&) {
+  v1::AgentMessage message;
+  v1::Beat& beat = *message.mutable_beat();
+  beat.set_epoch(core_.round ? core_.round->epoch() : 0);
+  if (board_) {
+    int64_t least = INT64_MAX;
+    int64_t most = 0;
+    for (int rank = 0; rank < static_cast<int>(config_.nproc_per_node); ++rank) {
+      const int64_t step = StepOf(board_->Read(rank));
+      least = std::min(least, step);
+      most = std::max(most, step);
+    }
+    beat.set_min_step(least);
+    beat.set_max_step(most);
+  }
+  SendMessage(std::move(message));
+}
+
+void NodeAgent::Do(const Send& action) { SendMessage(action.message); }
+
+void NodeAgent::SendMessage(v1::AgentMessage message) {
+  if (reserved_) message.set_next_store_port(reserved_->port());
+  if (link_) link_->Send(std::move(message));
+}
+
+void NodeAgent::Do(const OpenStore& action) {
+  store_.reset();
+  if (!reserved_ || reserved_->port() != action.port) {
+    // Two rounds were begun on one report; the port is still this node's, and the new store is empty.
+    auto again = store::ListenSocket::Reserve({address_}, store::PortRange::Single(static_cast<uint16_t>(action.port)));
+    if (!again.ok()) return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(again.status()))});
+    reserved_ = *std::move(again);
+  }
+  store::StoreOptions options;
+  options.epoch = action.epoch;
+  options.allowed_peers.insert(action.member_addresses.begin(), action.member_addresses.end());
+  auto opened = store::StoreServer::Open(*std::exchange(reserved_, std::nullopt), std::move(options));
+  if (!opened.ok()) return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
+  store_ = *std::move(opened);
+  const Status next = ReserveStore();
+  if (!next.ok()) Feed(MasterChildFailed{fmt::format("port for the next store: {}", Message(next))});
+}
+
+void NodeAgent::Do(const CloseStore&) { store_.reset(); }
+
+void NodeAgent::Do(const OpenBoard& action) {
+  auto board = Board::Create(action.epoch, static_cast<int>(config_.nproc_per_node), config_.state_dir);
+  if (!board.ok()) {
+    board_.reset();
+    return Do(Say{fmt::format("no rank board, so steps are not seen: {}", Message(board.status()))});
+  }
+  board_ = *std::move(board);
+}
+
+void NodeAgent::Do(const StartWorker& action) {
+  WorkerFiles files;
+  files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
+  if (board_) files.board_path = board_->path();
+  WorkerSpec spec;
+  spec.local_rank = action.local_rank;
+  spec.rank = static_cast<int>(action.round.rank_base()) + action.local_rank;
+  spec.epoch = action.round.epoch();
+  spec.restart_count = action.round.restart_count();
+  spec.env = WorkerEnvironment(config_, env_, PlaceOf(action.round), action.local_rank, files);
+  spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
+  spec.board_path = files.board_path;
+  supervisor_->StartWorker(std::move(spec));
+}
+
+void NodeAgent::Do(const EndGroup& action) {
+  supervisor_->SignalGroup(action.local_rank, action.signal);
+  if (!supervisor_->Catches(action.local_rank, action.signal)) supervisor_->SignalGroup(action.local_rank, SIGKILL);
+}
+
+void NodeAgent::Do(const KillGroup& action) { supervisor_->SignalGroup(action.local_rank, SIGKILL); }
+
+void NodeAgent::Do(const SignalWorker& action) {
+  if (supervisor_->Catches(action.local_rank, action.signal)) supervisor_->SignalWorker(action.local_rank, action.signal);
+}
+
+void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.count); }
+
+void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
+
+void NodeAgent::Do(const Say& action) { supervisor_->Say(fmt::format("phalanx-run: {}\n", action.text)); }
+
+void NodeAgent::Do(const ReportFailure& action) {
+  if (!action.finish.has_first_cause()) return Do(Say{action.finish.reason()});
+  supervisor_->Say(FailureBox(action.finish, config_.script));
+  if (config_.own_error_file.empty()) return;
+  std::ofstream file(config_.own_error_file, std::ios::trunc);
+  file << OwnErrorJson(action.finish);
+  file.close();
+  if (!file) Do(Say{fmt::format("TORCHELASTIC_ERROR_FILE={} could not be written", config_.own_error_file)});
+}
+
+// --- the end ------------------------------------------------------------------------------------------------------
+
+void NodeAgent::Do(const Exit& action) {
+  exit_code_ = action.code;
+  supervisor_->WantSpares(0);
+  for (const std::string& stray : supervisor_->Strays()) {
+    Do(Say{fmt::format("left running, as the script left it: {}", stray)});
+  }
+  if (!link_) return AwaitMaster();
+  link_->Close(kGoodbyeMs, [this] { AwaitMaster(); });
+}
+
+// A master that serves nobody else ends with us; its record is whole when this program is over.
+void NodeAgent::AwaitMaster() {
+  const bool ends_with_us = core_.finish.has_value() || config_.max_nodes == 1;
+  if (!master_ || !master_->running() || !ends_with_us) return loop_.Stop();
+  master_->AwaitEnd(kGoodbyeMs, [this] { loop_.Stop(); });
+}
+
+}  // namespace phalanx::agent

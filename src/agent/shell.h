@@ -1,0 +1,98 @@
+// One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this node has
+// group rank 0, starts and ends workers through the supervisor, and carries out what agent/core.h decides, in order. It
+// decides nothing itself. One thread: the event loop's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/board.h"
+#include "agent/config.h"
+#include "agent/core.h"
+#include "agent/embedded_master.h"
+#include "agent/guard.h"
+#include "agent/link.h"
+#include "agent/streams.h"
+#include "agent/supervisor.h"
+#include "base/env.h"
+#include "base/event_loop.h"
+#include "base/signals.h"
+#include "store/server.h"
+
+namespace phalanx::agent {
+
+class NodeAgent {
+ public:
+  // `node_id`: unique for this life. `guard` must outlive the agent.
+  NodeAgent(EventLoop& loop, LaunchConfig config, Environment env, std::string node_id, Guard& guard);
+  NodeAgent(const NodeAgent&) = delete;
+  NodeAgent& operator=(const NodeAgent&) = delete;
+  ~NodeAgent();
+
+  // Serves the node until it is over; returns the exit code of phalanx-run.
+  int Run();
+
+ private:
+  // Joining, each step begun by the end of the one before.
+  void CountDevices();
+  void FindMaster();
+  void StartEmbedded(const std::string& bind_address, const std::string& dial_host);
+  void Join(const std::string& host, uint16_t port);
+  Status PrepareAddress(const std::string& master_host, uint16_t master_port);
+  void StartSupervisor();
+
+  // Events into the core, decisions out.
+  void Feed(const Event& event);
+  void ArmTimer();
+  void OnSignal(int signal);
+  void OnWorkerExited(const WorkerEnd& end);
+
+  void Do(const Dial&);
+  void Do(const SendHello&);
+  void Do(const SendBeat&);
+  void Do(const Send&);
+  void Do(const OpenStore&);
+  void Do(const CloseStore&);
+  void Do(const OpenBoard&);
+  void Do(const StartWorker&);
+  void Do(const EndGroup&);
+  void Do(const KillGroup&);
+  void Do(const SignalWorker&);
+  void Do(const WantSpares&);
+  void Do(const KillStrays&);
+  void Do(const Say&);
+  void Do(const ReportFailure&);
+  void Do(const Exit&);
+
+  void SendMessage(v1::AgentMessage message);
+  void ReserveStore();
+  void LeaveLink();
+  void AwaitMaster();
+  void Stop();
+
+  EventLoop& loop_;
+  LaunchConfig config_;
+  const Environment env_;
+  const std::string node_id_;
+  Guard& guard_;
+  CoreState core_;
+  EventLoop::TimerId timer_{};
+  std::vector<std::pair<Event, Instant>> queued_;  // events that came while decisions were being carried out
+  bool stepping_ = false;
+  int exit_code_ = 1;
+
+  std::string address_;  // where others reach this node (textual IP)
+  std::unique_ptr<SignalSource> signals_;
+  std::unique_ptr<EmbeddedMaster> master_;
+  std::unique_ptr<MasterLink> link_;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::optional<store::ListenSocket> reserved_;
+  std::unique_ptr<store::StoreServer> store_;
+  std::unique_ptr<Board> board_;
+};
+
+}  // namespace phalanx::agent

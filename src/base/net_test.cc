@@ -1,0 +1,40 @@
+#include "base/net.h"
+
+#include <gtest/gtest.h>
+
+namespace phalanx {
+namespace {
+
+TEST(Net, SplitsAndJoinsHostPort) {
+  for (const char* text : {"node1:29400", "10.0.0.1:1", "[::1]:65535"}) {
+    const auto split = SplitHostPort(text);
+    ASSERT_TRUE(split.ok()) << text;
+    EXPECT_EQ(JoinHostPort(split->host, split->port), text);
+  }
+}
+
+TEST(Net, RefusesWhatIsNoHostPort) {
+  for (const char* text : {"", "node1", ":1", "node1:", "node1:0", "node1:65536", "node1:1x", "::1:1", "[]:1", "[::1:1"}) {
+    EXPECT_FALSE(SplitHostPort(text).ok()) << text;
+  }
+}
+
+TEST(Net, ResolvesAddressesAndLocalhostWithoutAsking) {
+  EXPECT_EQ(*Resolve("192.0.2.7", 0), std::vector<std::string>{"192.0.2.7"});
+  EXPECT_EQ(Resolve("localhost", 0)->front(), "127.0.0.1");
+}
+
+TEST(Net, AnUnknownNameIsAnErrorThatNamesIt) {
+  const auto found = Resolve("no-such-host.invalid", 1'000);
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(Message(found.status()).find("no-such-host.invalid"), std::string::npos);
+}
+
+TEST(Net, KnowsLocalAddresses) {
+  EXPECT_TRUE(IsLocalAddress("127.0.0.3"));
+  EXPECT_FALSE(IsLocalAddress("192.0.2.7"));
+  EXPECT_EQ(*LocalAddressTowards("127.0.0.1", 1), "127.0.0.1");
+}
+
+}  // namespace
+}  // namespace phalanx
