@@ -66,6 +66,7 @@ struct LaunchConfig {
   int64_t stop_timeout_ms = 30'000;
   int64_t restart_grace_ms = 500;  // = stop_timeout_ms where that was given and --restart-grace was not
   std::set<int> signals_to_handle;
+  std::string signals_to_handle_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as given: TORCHELASTIC_SIGNALS_TO_HANDLE
 
   // Output.
   std::string log_dir;  // empty: a fresh directory torchelastic_* under TMPDIR, made only when something is redirected

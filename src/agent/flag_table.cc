@@ -1,0 +1,511 @@
+#include "agent/flag_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "agent/flag_values.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr int64_t kMaxLocalWorld = 4096;
+constexpr int64_t kMaxRestarts = 1'000'000;
+
+Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
+
+template <typename Target, typename Value>
+Status Assign(Target& target, StatusOr<Value> value) {
+  if (!value.ok()) return value.status();
+  target = *std::move(value);
+  return absl::OkStatus();
+}
+
+Status HandleNnodes(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(auto nodes, ParseNodes(given.value));
+  draft.config.min_nodes = nodes.first;
+  draft.config.max_nodes = nodes.second;
+  return absl::OkStatus();
+}
+
+Status HandleNproc(Draft& draft, const GivenFlag& given) {
+  LaunchConfig& config = draft.config;
+  config.nproc_per_node = 1;
+  if (given.value == "cpu") return Assign(config.nproc_kind, StatusOr<NprocKind>(NprocKind::kCpu));
+  if (given.value == "gpu") return Assign(config.nproc_kind, StatusOr<NprocKind>(NprocKind::kGpu));
+  if (given.value == "xpu") return Assign(config.nproc_kind, StatusOr<NprocKind>(NprocKind::kXpu));
+  if (given.value == "auto") return Assign(config.nproc_kind, StatusOr<NprocKind>(NprocKind::kAuto));
+  StatusOr<int64_t> count = ParseInteger(given.value, 1, kMaxLocalWorld);
+  if (!count.ok())
+    return Expected(fmt::format("a number of workers from 1 to {}, or cpu, gpu, xpu or auto", kMaxLocalWorld));
+  config.nproc_kind = NprocKind::kCount;
+  config.nproc_per_node = static_cast<uint32_t>(*count);
+  return absl::OkStatus();
+}
+
+Status HandleBackend(Draft& draft, const GivenFlag& given) {
+  if (given.value == "etcd" || given.value == "etcd-v2") {
+    return Expected("c10d, which needs no etcd: the first node that binds --rdzv-endpoint hosts the rendezvous");
+  }
+  if (given.value != "static" && given.value != "c10d") {
+    return Expected(
+        "static or c10d; out-of-tree rendezvous handlers are Python plug-ins of torchrun and not supported");
+  }
+  draft.backend = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleEndpoint(Draft& draft, const GivenFlag& given) {
+  if (!given.value.empty()) PHX_RETURN_IF_ERROR(ParseEndpoint(given.value).status());
+  draft.endpoint = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleRdzvId(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty() || given.value.size() > 256 || !IsCleanText(given.value)) {
+    return Expected("a job id of 1 to 256 bytes of UTF-8 without control characters");
+  }
+  draft.config.rdzv_id = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleRdzvConf(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.rdzv_conf, ParseKeyValues(given.value));
+}
+
+Status HandleStandalone(Draft& draft, const GivenFlag& given) {
+  draft.standalone = given.on;
+  return absl::OkStatus();
+}
+
+Status HandleNodeRank(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t rank, ParseInteger(given.value, 0, 999'999));
+  draft.node_rank = static_cast<int>(rank);
+  return absl::OkStatus();
+}
+
+Status HandleMasterAddr(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.master_addr, ParseHost(given.value));
+}
+
+Status HandleMasterPort(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t port, ParseInteger(given.value, 1, 65535));
+  draft.master_port = static_cast<uint16_t>(port);
+  return absl::OkStatus();
+}
+
+Status HandleLocalAddr(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.local_addr, ParseHost(given.value));
+}
+
+Status HandleMaxRestarts(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t restarts, ParseInteger(given.value, 0, kMaxRestarts));
+  draft.config.max_restarts = static_cast<uint32_t>(restarts);
+  return absl::OkStatus();
+}
+
+Status HandleMonitorInterval(Draft& draft, const GivenFlag& given) {
+  PHX_RETURN_IF_ERROR(ParseSecondsToMs(given.value).status());
+  draft.notices.push_back(fmt::format("{}: has no effect: events are pushed here, nothing is polled", given.source));
+  return absl::OkStatus();
+}
+
+Status HandleStartMethod(Draft& draft, const GivenFlag& given) {
+  if (given.value != "spawn" && given.value != "fork" && given.value != "forkserver") {
+    return Expected("spawn, fork or forkserver");
+  }
+  draft.notices.push_back(fmt::format("{}: has no effect: scripts are never started by multiprocessing", given.source));
+  return absl::OkStatus();
+}
+
+Status HandleEventLogHandler(Draft& draft, const GivenFlag& given) {
+  (void)draft;
+  if (given.value == "null") return absl::OkStatus();
+  return absl::UnimplementedError("events are in the job's record (phalanx events); leave the flag away");
+}
+
+Status HandleRole(Draft& draft, const GivenFlag& given) {
+  if (given.value.size() > 256 || !IsCleanText(given.value)) {
+    return Expected("a name of at most 256 bytes of UTF-8 without control characters");
+  }
+  draft.config.role = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleModule(Draft& draft, const GivenFlag& given) {
+  draft.module = given.on;
+  return absl::OkStatus();
+}
+
+Status HandleNoPython(Draft& draft, const GivenFlag& given) {
+  draft.no_python = given.on;
+  return absl::OkStatus();
+}
+
+Status HandleLogDir(Draft& draft, const GivenFlag& given) {
+  draft.config.log_dir = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleRedirects(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.redirects, ParseStreamMap(given.value));
+}
+
+Status HandleTee(Draft& draft, const GivenFlag& given) { return Assign(draft.config.tee, ParseStreamMap(given.value)); }
+
+Status HandlePrefixTemplate(Draft& draft, const GivenFlag& given) {
+  draft.config.log_line_prefix_template = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleRanksFilter(Draft& draft, const GivenFlag& given) {
+  draft.config.local_ranks_filter.clear();
+  if (given.value.empty()) return absl::OkStatus();
+  return Assign(draft.config.local_ranks_filter, ParseLocalRanks(given.value));
+}
+
+Status HandleSignals(Draft& draft, const GivenFlag& given) {
+  PHX_RETURN_IF_ERROR(Assign(draft.config.signals_to_handle, ParseSignals(given.value)));
+  draft.config.signals_to_handle_text = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleShutdownTimeout(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.shutdown_timeout_ms, ParseSecondsToMs(given.value));
+}
+
+Status HandleStopTimeout(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.stop_timeout_ms, ParseSecondsToMs(given.value));
+}
+
+Status HandleRestartGrace(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.restart_grace_ms, ParseSecondsToMs(given.value));
+}
+
+Status HandleRestartWindow(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t window_ms, ParseSecondsToMs(given.value));
+  if (window_ms == 0) return Expected("more than 0 seconds");
+  draft.config.restart_window_ms = window_ms;
+  return absl::OkStatus();
+}
+
+Status HandleWarm(Draft& draft, const GivenFlag&) {
+  draft.config.warm = true;
+  return absl::OkStatus();
+}
+
+Status HandleNoWarm(Draft& draft, const GivenFlag&) {
+  draft.config.warm = false;
+  return absl::OkStatus();
+}
+
+Status HandleSpares(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t spares, ParseInteger(given.value, 0, kMaxLocalWorld));
+  draft.config.spares = static_cast<int>(spares);
+  return absl::OkStatus();
+}
+
+Status HandleExplain(Draft& draft, const GivenFlag&) {
+  draft.config.explain = true;
+  return absl::OkStatus();
+}
+
+Status HandleStateDir(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a directory");
+  draft.state_root = given.value;
+  return absl::OkStatus();
+}
+
+Status HandlePortRange(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(auto range, ParsePortRange(given.value));
+  draft.config.port_range_first = range.first;
+  draft.config.port_range_last = range.second;
+  return absl::OkStatus();
+}
+
+Status HandleHelp(Draft& draft, const GivenFlag&) {
+  draft.help = true;
+  return absl::OkStatus();
+}
+
+Status HandleVersion(Draft& draft, const GivenFlag&) {
+  draft.version = true;
+  return absl::OkStatus();
+}
+
+Status HandleHelpTable(Draft& draft, const GivenFlag&) {
+  draft.help_table = true;
+  return absl::OkStatus();
+}
+
+constexpr Arity kSwitch = Arity::kNone;
+constexpr Arity kOne = Arity::kOne;
+constexpr FlagFamily kTorch = FlagFamily::kTorchrun;
+constexpr FlagFamily kDlrover = FlagFamily::kDlrover;
+constexpr FlagFamily kOurs = FlagFamily::kPhalanx;
+constexpr FlagStanding kSame = FlagStanding::kSame;
+constexpr FlagStanding kDifferent = FlagStanding::kDifferent;
+constexpr FlagStanding kNew = FlagStanding::kNew;
+constexpr FlagStanding kIgnored = FlagStanding::kIgnored;
+constexpr FlagStanding kRefused = FlagStanding::kRefused;
+constexpr FlagStanding kUnsupported = FlagStanding::kUnsupported;
+constexpr bool kPet = true;
+constexpr bool kNoPet = false;
+using G = FlagGroup;
+
+constexpr const char* kNodeCheck = "node checks before a round; meanwhile check the nodes before the job";
+
+// clang-format off
+constexpr FlagRow kTable[] = {
+  // torchrun: acted upon.
+  {"--nnodes", kOne, "N|MIN:MAX", kPet, kTorch, kDifferent, G::kJob,
+   "number of nodes, or a range for an elastic job, which starts as soon as MIN are there (default 1); more nodes than MAX wait as spares",
+   HandleNnodes, nullptr},
+  {"--nproc-per-node", kOne, "N|WORD", kPet, kTorch, kSame, G::kJob,
+   "workers per node: a number, cpu, gpu, xpu or auto (the accelerators there are, else the CPUs); default 1", HandleNproc, nullptr},
+  {"--standalone", kSwitch, nullptr, kPet, kTorch, kSame, G::kJob,
+   "one node by itself: free port, fresh job id; --rdzv-* is ignored, with a notice. Also without the flag, where nothing names another node",
+   HandleStandalone, nullptr},
+  {"--role", kOne, "NAME", kPet, kTorch, kSame, G::kJob, "role of the workers, for names in logs and ROLE_* (default: default)",
+   HandleRole, nullptr},
+  {"--rdzv-backend", kOne, "static|c10d", kPet, kTorch, kDifferent, G::kRendezvous,
+   "c10d: nodes meet at --rdzv-endpoint; static (default): at --master-addr:--master-port, each with its --node-rank. Both are served by "
+   "phalanx-master; etcd, etcd-v2 and out-of-tree handlers are refused", HandleBackend, nullptr},
+  {"--rdzv-endpoint", kOne, "HOST[:PORT]", kPet, kTorch, kSame, G::kRendezvous,
+   "where the nodes of the job meet; the first to bind it hosts the job's master. Default port 29400 (c10d), 29500 (static)",
+   HandleEndpoint, nullptr},
+  {"--rdzv-id", kOne, "ID", kPet, kTorch, kSame, G::kRendezvous, "job id (default: none; standalone: a fresh one)", HandleRdzvId, nullptr},
+  {"--rdzv-conf", kOne, "K=V,...", kPet, kTorch, kDifferent, G::kRendezvous,
+   "join_timeout, last_call_timeout (seconds), is_host, timeout; keys without meaning here are accepted with a notice", HandleRdzvConf, nullptr},
+  {"--node-rank", kOne, "N", kPet, kTorch, kSame, G::kRendezvous, "rank of this node, static only (default 0)", HandleNodeRank, nullptr},
+  {"--master-addr", kOne, "HOST", kPet, kTorch, kSame, G::kRendezvous, "node rank 0's address, static only (default 127.0.0.1)",
+   HandleMasterAddr, nullptr},
+  {"--master-port", kOne, "PORT", kPet, kTorch, kSame, G::kRendezvous, "node rank 0's port, static only (default 29500)", HandleMasterPort, nullptr},
+  {"--local-addr", kOne, "HOST", kPet, kTorch, kDifferent, G::kRendezvous,
+   "address that other nodes reach this one by (default: POD_IP, else that of the connection to the master; never the FQDN)",
+   HandleLocalAddr, nullptr},
+  {"-m --module", kSwitch, nullptr, kPet, kTorch, kSame, G::kScript, "run the script as a module, as python -m does", HandleModule, nullptr},
+  {"--no-python", kSwitch, nullptr, kPet, kTorch, kSame, G::kScript, "the script is a program of its own: execute it directly",
+   HandleNoPython, nullptr},
+  {"--start-method", kOne, "METHOD", kPet, kTorch, kIgnored, G::kScript,
+   "spawn, fork or forkserver: checked, without effect: scripts are never started by multiprocessing", HandleStartMethod, nullptr},
+  {"--max-restarts", kOne, "N", kPet, kTorch, kDifferent, G::kFailures,
+   "worker failures the job survives; changes of membership cost none. Given: torchrun's meaning, 0 included. Not given: 3, renewed by "
+   "--restart-window of steps, and two lives in a row without a step end the job", HandleMaxRestarts, nullptr},
+  {"--monitor-interval", kOne, "S", kPet, kTorch, kIgnored, G::kFailures, "checked, without effect: events are pushed, nothing is polled",
+   HandleMonitorInterval, nullptr},
+  {"--shutdown-timeout", kOne, "S", kPet, kTorch, kDifferent, G::kFailures,
+   "the same as --stop-timeout; decimals are taken; honoured on every stop (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+   HandleShutdownTimeout, nullptr},
+  {"--signals-to-handle", kOne, "SIG,...", kPet, kTorch, kDifferent, G::kFailures,
+   "signals that end the job when phalanx-run gets them (default SIGTERM,SIGINT,SIGHUP,SIGQUIT); unknown names are an error",
+   HandleSignals, nullptr},
+  {"--log-dir", kOne, "DIR", kPet, kTorch, kSame, G::kOutput,
+   "directory of log and error files (default: a fresh torchelastic_* under TMPDIR); /dev/null: none", HandleLogDir, nullptr},
+  {"-r --redirects", kOne, "0-3|R:0-3,...", kPet, kTorch, kDifferent, G::kOutput,
+   "streams that go to files: 1 stdout, 2 stderr, 3 both, for all or by local rank, of any number of digits (default 0)", HandleRedirects, nullptr},
+  {"-t --tee", kOne, "0-3|R:0-3,...", kPet, kTorch, kDifferent, G::kOutput, "streams that go to files and to the console (as --redirects)",
+   HandleTee, nullptr},
+  {"--log-line-prefix-template", kOne, "TEXT", kPet, kTorch, kSame, G::kOutput,
+   "what stands before each console line of a tee'd stream; ${role_name}, ${local_rank}, ${rank}, ${hostname} "
+   "(default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else [${role_name}${local_rank}]:)", HandlePrefixTemplate, nullptr},
+  {"--local-ranks-filter", kOne, "R,...", kPet, kTorch, kSame, G::kOutput, "local ranks whose output the console shows (default: all)",
+   HandleRanksFilter, nullptr},
+  {"--event-log-handler", kOne, "NAME", kPet, kTorch, kDifferent, G::kOutput,
+   "null (default); others are not available yet: events are in the job's record, see phalanx events", HandleEventLogHandler, nullptr},
+
+  // torchrun: refused.
+  {"--run-path", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
+   "runpy.run_path in one interpreter; meanwhile leave it away: the script runs as __main__ either way", nullptr, "0"},
+  {"--duplicate-stdout-filters", kOne, "TEXT,...", kPet, kTorch, kRefused, G::kOutput,
+   "copies of matching lines; meanwhile --tee and grep on stdout.log", nullptr, ""},
+  {"--duplicate-stderr-filters", kOne, "TEXT,...", kPet, kTorch, kRefused, G::kOutput,
+   "copies of matching lines; meanwhile --tee and grep on stderr.log", nullptr, ""},
+  {"--logs-specs", kOne, "NAME", kNoPet, kTorch, kUnsupported, G::kOutput,
+   "Python plug-ins of torchrun, group torchrun.logs_specs; use --log-dir, --redirects and --tee", nullptr, nullptr},
+  {"--numa-binding", kOne, "MODE", kNoPet, kTorch, kRefused, G::kScript,
+   "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, nullptr},
+  {"--virtual-local-rank", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
+   "LOCAL_RANK=0 and one visible GPU for each worker; meanwhile set CUDA_VISIBLE_DEVICES in the script", nullptr, "0"},
+  {"--print-completion", kOne, "SHELL", kNoPet, kTorch, kRefused, G::kOther, "completion script for a shell", nullptr, nullptr},
+
+  // dlrover-run: refused.
+  {"--precheck", kOne, "0|1|2", kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
+  {"--network-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
+  {"--comm-perf-test", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
+  {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "leaving out slow nodes, with the node checks", nullptr, "0"},
+  {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "check of the optical links, with the node checks", nullptr, "0"},
+  {"--box-pairs", Arity::kOneOrMore, "A:B", kNoPet, kDlrover, kRefused, G::kOther, "socket pairs of --switchbox-check", nullptr, nullptr},
+  {"--min-bandwidth", kOne, "MB/S", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr, nullptr},
+  {"--min-channels", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr, nullptr},
+  {"--node-unit", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "nodes in multiples of N; 1 is accepted", nullptr, "1"},
+  {"--auto-config", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
+   "nodes and workers from the environment; meanwhile --nnodes=$NODE_NUM --nproc-per-node=auto", nullptr, "0"},
+  {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs", nullptr, "0"},
+  {"--save-at-breakpoint", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
+   "checkpoint memory written out on failure; meanwhile save from the script", nullptr, "0"},
+  {"--accelerator", kOne, "NAME", kPet, kDlrover, kRefused, G::kOther,
+   "nvidia.com/gpu is accepted; nothing in the launcher depends on the accelerator", nullptr, "nvidia.com/gpu"},
+  {"--training-port", kOne, "PORT", kPet, kDlrover, kRefused, G::kOther, "first HCCL port; meanwhile set HCCL_IF_BASE_PORT", nullptr, nullptr},
+  {"--numa-affinity", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
+   "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, "0"},
+  {"--membind-policy", kOne, "POLICY", kPet, kDlrover, kRefused, G::kOther,
+   "memory policy of --numa-affinity; none is accepted", nullptr, "none"},
+  {"--ucp-device-type", kOne, "DEVICE", kPet, kDlrover, kRefused, G::kOther, "device for converting universal checkpoints", nullptr, nullptr},
+
+  // Ours.
+  {"--stop-timeout", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
+   "when the job is stopped from outside: seconds from the signal to SIGKILL (default 30)", HandleStopTimeout, nullptr},
+  {"--restart-grace", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
+   "when a round restarts: seconds from SIGTERM to SIGKILL for ranks that catch SIGTERM, others end at once (default 0.5, or the stop timeout where that is given)",
+   HandleRestartGrace, nullptr},
+  {"--restart-window", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
+   "seconds of steps that renew the restart budget where --max-restarts is not given (default 3600)", HandleRestartWindow, nullptr},
+  {"--explain", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOutput, "say the reason of every decision on the console", HandleExplain, nullptr},
+  {"--warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm, "restart from warm spares, which have imported what the script imports (default)",
+   HandleWarm, nullptr},
+  {"--no-warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm, "start every worker cold", HandleNoWarm, nullptr},
+  {"--spares", kOne, "N", kNoPet, kOurs, kNew, G::kWarm, "warm spares that wait on this node (default: as many as workers)", HandleSpares, nullptr},
+  {"--state-dir", kOne, "DIR", kNoPet, kOurs, kNew, G::kPlaces,
+   "directory under which the job has its own for record, address, token and learnt modules (default ${XDG_STATE_HOME:-~/.local/state}/phalanx)",
+   HandleStateDir, nullptr},
+  {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces, "ports to take for the workers' stores (default: any free port)",
+   HandlePortRange, nullptr},
+  {"-h --help", kSwitch, nullptr, kNoPet, kTorch, kSame, G::kOther, "this text", HandleHelp, nullptr},
+  {"--version", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, "the version", HandleVersion, nullptr},
+  {"--help-table", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, nullptr, HandleHelpTable, nullptr},
+};
+// clang-format on
+
+struct GroupTitle {
+  FlagGroup group;
+  const char* title;
+};
+constexpr std::array<GroupTitle, 8> kGroupTitles = {{
+    {G::kJob, "The job"},
+    {G::kRendezvous, "How nodes find each other"},
+    {G::kScript, "The script"},
+    {G::kFailures, "Failures and stopping"},
+    {G::kOutput, "Output"},
+    {G::kWarm, "Warm workers"},
+    {G::kPlaces, "Places"},
+    {G::kOther, "Other"},
+}};
+
+std::string Wrapped(const std::string& text, size_t indent, size_t width) {
+  const std::string new_line = fmt::format("\n{:{}}", "", indent);
+  std::string out;
+  size_t column = indent;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find(' ', at), text.size());
+    if (column + (end - at) + 1 > width && column > indent) {
+      out += new_line;
+      column = indent;
+    } else if (at > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(at, end - at);
+    column += end - at;
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string RowText(const FlagRow& row) {
+  constexpr size_t kIndent = 30;
+  std::string left = fmt::format("  {}", Spelling(row));
+  bool beside = left.size() + 1 < kIndent;
+  return fmt::format("{}{}{:{}}{}\n", left, beside ? "" : "\n", "", beside ? kIndent - left.size() : kIndent,
+                     Wrapped(row.help, kIndent, 110));
+}
+
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string Standing(const FlagRow& row) {
+  switch (row.standing) {
+    case kSame:
+      return "same";
+    case kDifferent:
+      return "different";
+    case kNew:
+      return "new";
+    case kIgnored:
+      return "no effect";
+    case kUnsupported:
+      return "never";
+    case kRefused:
+      return row.harmless != nullptr && row.arity == kOne && *row.harmless != '\0'
+                 ? fmt::format("refused but for `{}`", row.harmless)
+                 : "refused";
+  }
+  return "";
+}
+
+std::string MarkdownTable(FlagFamily family) {
+  std::string out = "| flag | variable | here | what it does |\n|---|---|---|---|\n";
+  for (const FlagRow& row : kTable) {
+    if (row.family != family || row.help == nullptr) continue;
+    std::string pet = row.pet ? fmt::format("`{}`", PetName(row)) : "";
+    out += fmt::format("| `{}` | {} | {} | {} |\n", Escaped(Spelling(row)), pet, Standing(row), Escaped(row.help));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const FlagRow> FlagTable() { return kTable; }
+
+std::string MainName(const FlagRow& row) {
+  std::string names = row.names;
+  return names.substr(names.find("--"));
+}
+
+std::string PetName(const FlagRow& row) {
+  std::string name = fmt::format("PET_{}", MainName(row).substr(2));
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::string Spelling(const FlagRow& row) {
+  std::string names = row.names;
+  size_t space = names.find(' ');
+  if (space != std::string::npos) names.insert(space, 1, ',');
+  return row.metavar == nullptr ? names : fmt::format("{} {}", names, row.metavar);
+}
+
+std::string HelpText() {
+  std::string out =
+      "usage: phalanx-run [flags] script [arguments of the script...]\n\n"
+      "Runs a training script on every worker of a node or of many, as torchrun does, and brings a rank that dies back "
+      "at once.\n"
+      "All flags exist with dashes and with underscores; those of torchrun can be set by PET_<FLAG>, too.\n";
+  for (const GroupTitle& group : kGroupTitles) {
+    out += fmt::format("\n{}\n", group.title);
+    for (const FlagRow& row : kTable) {
+      if (row.group == group.group && row.handler != nullptr && row.help != nullptr) out += RowText(row);
+    }
+  }
+  std::string refused;
+  for (const FlagRow& row : kTable) {
+    if (row.handler == nullptr) refused += fmt::format("{}{}", refused.empty() ? "" : " ", MainName(row));
+  }
+  out += fmt::format("\nKnown from torchrun and dlrover-run, refused\n  {}\n", Wrapped(refused, 2, 110));
+  out += "\nExit status: 0; 1 a worker failed; 2 wrong usage; 128+N stopped by signal N.\n";
+  return out;
+}
+
+std::string HelpTable() {
+  return fmt::format("### torchrun's flags\n\n{}\n### dlrover-run's flags\n\n{}\n### New flags\n\n{}",
+                     MarkdownTable(FlagFamily::kTorchrun), MarkdownTable(FlagFamily::kDlrover),
+                     MarkdownTable(FlagFamily::kPhalanx));
+}
+
+}  // namespace phalanx::agent

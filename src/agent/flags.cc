@@ -1,0 +1,451 @@
+#include "agent/flags.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "agent/arg_parser.h"
+#include "agent/flag_table.h"
+#include "agent/flag_values.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr uint16_t kC10dPort = 29400;
+constexpr uint16_t kStaticPort = 29500;
+constexpr int64_t kDefaultStopTimeoutMs = 30'000;
+constexpr const char* kDefaultPrefixTemplate = "[${role_name}${local_rank}]:";
+
+Status Wrong(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+// "--nnodes=0: expected N or MIN:MAX ..."
+Status WithSource(const Status& status, const std::string& source, const std::string& value) {
+  if (status.ok()) return status;
+  std::string said = fmt::format("{}={}: {}", source, value, Message(status));
+  if (absl::IsUnimplemented(status)) said = fmt::format("not available yet: {}={}: {}", source, value, Message(status));
+  return Wrong(said);
+}
+
+std::vector<ArgSpec> Specs() {
+  std::vector<ArgSpec> specs;
+  for (const FlagRow& row : FlagTable()) {
+    ArgSpec spec;
+    std::string names = row.names;
+    if (size_t space = names.find(' '); space != std::string::npos) spec.names.push_back(names.substr(0, space));
+    for (std::string& spelling : BothSpellings(MainName(row))) spec.names.push_back(std::move(spelling));
+    spec.arity = row.arity;
+    spec.tier = row.family == FlagFamily::kTorchrun ? 0 : 1;
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+Status Refusal(const FlagRow& row, const std::string& source) {
+  bool never = row.standing == FlagStanding::kUnsupported;
+  return Wrong(fmt::format("{}: {} ({})", never ? "not supported" : "not available yet", source, row.help));
+}
+
+Status Apply(const FlagRow& row, const GivenFlag& given, Draft& draft) {
+  draft.given.insert(MainName(row));
+  if (row.handler != nullptr) return WithSource(row.handler(draft, given), given.source, given.value);
+  bool harmless = row.arity == Arity::kNone ? !given.on : row.harmless != nullptr && given.value == row.harmless;
+  return harmless ? absl::OkStatus() : Refusal(row, given.source);
+}
+
+// What PET_* variables say, for flags that the command line does not give.
+Status ApplyVariables(const ParsedLine& line, const Environment& env, Draft& draft) {
+  std::span<const FlagRow> table = FlagTable();
+  for (size_t i = 0; i < table.size(); ++i) {
+    const FlagRow& row = table[i];
+    bool on_line = std::any_of(line.options.begin(), line.options.end(), [&](const auto& o) { return o.spec == i; });
+    std::optional<std::string> value = row.pet && !on_line ? env.Get(PetName(row)) : std::nullopt;
+    if (!value) continue;
+    GivenFlag given{PetName(row), *value, true};
+    if (row.arity == Arity::kNone) {
+      if (*value != "0" && *value != "1") return Wrong(fmt::format("{}={}: expected 0 or 1", given.source, *value));
+      given.on = *value == "1";
+      if (!given.on) continue;  // as if it were not set
+    }
+    PHX_RETURN_IF_ERROR(Apply(row, given, draft));
+  }
+  return absl::OkStatus();
+}
+
+Status ApplyLine(const ParsedLine& line, Draft& draft) {
+  for (const ParsedOption& option : line.options) {
+    GivenFlag given{option.name, "", true};
+    for (const std::string& value : option.values)
+      given.value += fmt::format("{}{}", given.value.empty() ? "" : " ", value);
+    PHX_RETURN_IF_ERROR(Apply(FlagTable()[option.spec], given, draft));
+  }
+  return absl::OkStatus();
+}
+
+// Weighs what was given, resolves what was not, and fills the config.
+class Resolver {
+ public:
+  Resolver(Draft draft, const Environment& env, const HostFacts& host)
+      : draft_(std::move(draft)), config_(draft_.config), env_(env), host_(host) {}
+
+  StatusOr<LaunchConfig> Resolve(ParsedLine line) {
+    PHX_RETURN_IF_ERROR(ResolveScript(std::move(line)));
+    ResolveWorkers();
+    PHX_RETURN_IF_ERROR(ResolveRendezvous());
+    PHX_RETURN_IF_ERROR(ResolveConf());
+    PHX_RETURN_IF_ERROR(ResolveTimeouts());
+    PHX_RETURN_IF_ERROR(ResolveWarm());
+    PHX_RETURN_IF_ERROR(ResolveIdentity());
+    PHX_RETURN_IF_ERROR(ResolvePlaces());
+    config_.notices = draft_.notices;
+    return std::move(config_);
+  }
+
+ private:
+  bool Given(const std::string& name) const { return draft_.given.count(name) > 0; }
+  void Notice(const std::string& text) { draft_.notices.push_back(text); }
+  void NoticeUnused(const std::string& flag, const std::string& why) {
+    if (Given(flag)) Notice(fmt::format("{}: has no effect: {}", flag, why));
+  }
+
+  Status ResolveScript(ParsedLine line) {
+    if (!line.script)
+      return Wrong("no script is given: expected phalanx-run [flags] script [arguments of the script...]");
+    if (line.script->empty()) return Wrong("the script's name is empty");
+    config_.script = *std::move(line.script);
+    config_.script_args = std::move(line.script_args);
+    if (draft_.no_python && draft_.module) {
+      return Wrong("--no-python and --module exclude each other: a module is always run by Python");
+    }
+    if (draft_.no_python) {
+      config_.kind = ScriptKind::kProgram;
+      return absl::OkStatus();
+    }
+    config_.kind = draft_.module ? ScriptKind::kModule : ScriptKind::kScript;
+    return ResolvePython();
+  }
+
+  Status ResolvePython() {
+    std::string beside;
+    for (const char* name : {"python", "python3"}) {
+      std::string path = fmt::format("{}/{}", host_.own_dir, name);
+      if (beside.empty() && !host_.own_dir.empty() && host_.is_executable(path)) beside = path;
+    }
+    std::string wanted = env_.NonEmptyOr("PYTHON_EXEC", "");
+    if (!wanted.empty()) {
+      config_.python = OnPath(wanted);
+      if (config_.python.empty())
+        return Wrong(fmt::format("PYTHON_EXEC={}: expected a program that can be executed", wanted));
+      config_.interpreter_given = config_.python != beside;
+      return absl::OkStatus();
+    }
+    config_.python = beside.empty() ? OnPath("python3") : beside;
+    if (!config_.python.empty()) return absl::OkStatus();
+    return Wrong(fmt::format("no Python found in {} nor as python3 on PATH: set PYTHON_EXEC to one, or use --no-python",
+                             host_.own_dir));
+  }
+
+  // Absolute or as given where it has a '/', else the first on PATH; empty where there is none.
+  std::string OnPath(const std::string& name) const {
+    if (name.find('/') != std::string::npos) return host_.is_executable(name) ? name : "";
+    std::string path = env_.NonEmptyOr("PATH", "/usr/local/bin:/usr/bin:/bin");
+    for (size_t at = 0; at <= path.size();) {
+      size_t end = std::min(path.find(':', at), path.size());
+      std::string candidate = fmt::format("{}/{}", Absolute(path.substr(at, end - at)), name);
+      if (host_.is_executable(candidate)) return candidate;
+      at = end + 1;
+    }
+    return "";
+  }
+
+  std::string Absolute(const std::string& path) const {
+    if (path.empty()) return host_.cwd;
+    return path[0] == '/' ? path : fmt::format("{}/{}", host_.cwd, path);
+  }
+
+  void ResolveWorkers() {
+    if (config_.nproc_kind == NprocKind::kCpu) {
+      config_.nproc_kind = NprocKind::kCount;
+      config_.nproc_per_node = std::max<uint32_t>(1, host_.cpu_count);
+    }
+    bool many = config_.nproc_kind != NprocKind::kCount || config_.nproc_per_node > 1;
+    config_.omp_num_threads_unset = many && !env_.Get("OMP_NUM_THREADS").has_value();
+  }
+
+  Status ResolveRendezvous() {
+    bool c10d = draft_.backend == "c10d";
+    bool nothing_given = !c10d && draft_.endpoint.empty() && !draft_.master_port && config_.max_nodes == 1;
+    std::string master = env_.NonEmptyOr("PHALANX_MASTER_ADDR", "");
+    if (draft_.standalone) return ResolveStandalone(master);
+    if (!master.empty()) return ResolveGivenMaster(master);
+    if (nothing_given) return ResolveImplicitStandalone();
+    return c10d ? ResolveC10d() : ResolveStatic();
+  }
+
+  Status ResolveStandalone(const std::string& master) {
+    for (const char* flag :
+         {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--master-addr", "--master-port", "--node-rank"}) {
+      NoticeUnused(flag, "--standalone runs by itself");
+    }
+    if (!master.empty())
+      Notice(fmt::format("PHALANX_MASTER_ADDR={}: has no effect: --standalone runs by itself", master));
+    if (config_.min_nodes > 1) {
+      return Wrong(fmt::format(
+          "--nnodes={}: expected 1 with --standalone, which no other node can join; use --rdzv-backend=c10d "
+          "--rdzv-endpoint=HOST:PORT for more",
+          config_.min_nodes));
+    }
+    config_.rdzv_id = host_.fresh_uuid;
+    BeAlone();
+    return absl::OkStatus();
+  }
+
+  Status ResolveImplicitStandalone() {
+    for (const char* flag : {"--master-addr", "--rdzv-id"}) {
+      NoticeUnused(flag, "a single node without --rdzv-endpoint or --master-port runs standalone, as with torchrun");
+    }
+    PHX_RETURN_IF_ERROR(CheckNodeRank());
+    config_.rdzv_id = host_.fresh_uuid;
+    BeAlone();
+    return absl::OkStatus();
+  }
+
+  void BeAlone() {
+    config_.rendezvous = Rendezvous::kStandalone;
+    config_.min_nodes = config_.max_nodes = 1;  // nobody else can come, so there is nobody to wait for
+    config_.endpoint_host.clear();
+    config_.endpoint_port = 0;
+  }
+
+  Status ResolveGivenMaster(const std::string& master) {
+    StatusOr<Endpoint> endpoint = ParseEndpoint(master);
+    if (!endpoint.ok() || endpoint->host.empty() || endpoint->port == 0) {
+      return Wrong(fmt::format("PHALANX_MASTER_ADDR={}: expected HOST:PORT or [IPV6]:PORT", master));
+    }
+    for (const char* flag : {"--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank"}) {
+      NoticeUnused(flag, "PHALANX_MASTER_ADDR names the job's master");
+    }
+    config_.rendezvous = Rendezvous::kC10d;
+    config_.endpoint_host = endpoint->host;
+    config_.endpoint_port = endpoint->port.value_or(kC10dPort);
+    config_.master_addr_env = master;
+    return absl::OkStatus();
+  }
+
+  Status ResolveC10d() {
+    for (const char* flag : {"--master-addr", "--master-port", "--node-rank"})
+      NoticeUnused(flag, "only for --rdzv-backend=static");
+    Endpoint endpoint;
+    if (!draft_.endpoint.empty()) {
+      PHX_ASSIGN_OR_RETURN(endpoint, ParseEndpoint(draft_.endpoint));
+    } else if (config_.max_nodes > 1) {
+      Notice("--rdzv-endpoint: not given: localhost:29400 is taken, which only agents on this machine reach");
+    }
+    if (endpoint.host.empty()) endpoint.host = "localhost";
+    if (endpoint.port == 0) return ResolveFreePort(endpoint.host);
+    config_.rendezvous = Rendezvous::kC10d;
+    config_.endpoint_host = endpoint.host;
+    config_.endpoint_port = endpoint.port.value_or(kC10dPort);
+    return absl::OkStatus();
+  }
+
+  // torchrun's documented way to several jobs on one machine: --rdzv-endpoint=localhost:0.
+  Status ResolveFreePort(const std::string& host) {
+    bool local = host == "localhost" || host.rfind("127.", 0) == 0 || host == "::1";
+    if (!local || config_.min_nodes > 1) {
+      return Wrong(fmt::format(
+          "--rdzv-endpoint={}: expected a port that the other nodes can know; port 0 (any free one) is for a "
+          "single node on localhost",
+          draft_.endpoint));
+    }
+    BeAlone();
+    return absl::OkStatus();
+  }
+
+  Status CheckNodeRank() const {
+    int node_rank = draft_.node_rank.value_or(0);
+    if (static_cast<uint32_t>(node_rank) < config_.max_nodes) return absl::OkStatus();
+    return Wrong(fmt::format("--node-rank={}: expected a rank from 0 to {}, as --nnodes is {}", node_rank,
+                             config_.max_nodes - 1, config_.max_nodes));
+  }
+
+  Status ResolveStatic() {
+    PHX_RETURN_IF_ERROR(CheckNodeRank());
+    Endpoint endpoint{draft_.master_addr, draft_.master_port};
+    if (!draft_.endpoint.empty()) {
+      PHX_ASSIGN_OR_RETURN(endpoint, ParseEndpoint(draft_.endpoint));
+      for (const char* flag : {"--master-addr", "--master-port"}) NoticeUnused(flag, "--rdzv-endpoint is given");
+    }
+    if (endpoint.port == 0) {
+      return Wrong(fmt::format("--rdzv-endpoint={}: expected a port from 1 to 65535 for the static rendezvous",
+                               draft_.endpoint));
+    }
+    if (config_.min_nodes != config_.max_nodes) {
+      Notice(fmt::format(
+          "--nnodes={}:{}: the static rendezvous waits for all {} nodes; use --rdzv-backend=c10d for an elastic job",
+          config_.min_nodes, config_.max_nodes, config_.max_nodes));
+      config_.min_nodes = config_.max_nodes;
+    }
+    config_.rendezvous = Rendezvous::kStatic;
+    config_.endpoint_host = endpoint.host.empty() ? "127.0.0.1" : endpoint.host;
+    config_.endpoint_port = endpoint.port.value_or(kStaticPort);
+    config_.node_rank = draft_.node_rank.value_or(0);
+    return absl::OkStatus();
+  }
+
+  Status ResolveConf() {
+    std::string without_meaning, unknown;
+    for (const auto& [key, value] : config_.rdzv_conf) {
+      std::string source = fmt::format("--rdzv-conf: {}", key);
+      if (key == "join_timeout" || (key == "timeout" && config_.rdzv_conf.count("join_timeout") == 0)) {
+        PHX_RETURN_IF_ERROR(ConfSeconds(source, value, config_.join_timeout_ms));
+      } else if (key == "last_call_timeout" || key == "lastcall_timeout") {
+        PHX_RETURN_IF_ERROR(ConfSeconds(source, value, config_.last_call_ms));
+      } else if (key == "is_host") {
+        StatusOr<bool> is_host = ParseBool(value);
+        if (!is_host.ok()) return WithSource(is_host.status(), source, value);
+        config_.is_host = *is_host;
+      } else if (key == "store_type" && value != "tcp") {
+        return Wrong(fmt::format("{}={}: expected tcp; rendezvous over a shared file is not supported", source, value));
+      } else if (key == "node_unit" && value != "1") {
+        return Wrong(fmt::format("not available yet: {}={}: nodes in multiples; 1 is accepted", source, value));
+      } else if (std::string* list = ListFor(key, &without_meaning, &unknown)) {
+        *list += fmt::format("{}{}", list->empty() ? "" : ", ", key);
+      }
+    }
+    if (!without_meaning.empty())
+      Notice(fmt::format("--rdzv-conf: {}: without effect: nothing is polled or kept alive by hand here",
+                         without_meaning));
+    if (!unknown.empty()) Notice(fmt::format("--rdzv-conf: {}: unknown, ignored", unknown));
+    return absl::OkStatus();
+  }
+
+  // Which of the two lists a key that is not acted upon belongs to; none where it says what is the case anyway.
+  static std::string* ListFor(const std::string& key, std::string* without_meaning, std::string* unknown) {
+    if (key == "store_type" || key == "node_unit") return nullptr;
+    for (const char* known :
+         {"timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+          "cas_backoff_max_seconds", "read_timeout", "pend_timeout", "rank"}) {
+      if (key == known) return without_meaning;
+    }
+    return unknown;
+  }
+
+  static Status ConfSeconds(const std::string& source, const std::string& value, int64_t& target_ms) {
+    StatusOr<int64_t> ms = ParseSecondsToMs(value);
+    if (!ms.ok()) return WithSource(ms.status(), source, value);
+    target_ms = *ms;
+    return absl::OkStatus();
+  }
+
+  Status ResolveTimeouts() {
+    std::optional<int64_t> stop_ms = draft_.stop_timeout_ms;
+    if (stop_ms && draft_.shutdown_timeout_ms && *stop_ms != *draft_.shutdown_timeout_ms) {
+      return Wrong("--stop-timeout and --shutdown-timeout mean the same and differ: give one of them");
+    }
+    if (!stop_ms) stop_ms = draft_.shutdown_timeout_ms;
+    std::string variable = env_.NonEmptyOr("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "");
+    if (!stop_ms && !variable.empty()) {
+      StatusOr<int64_t> ms = ParseSecondsToMs(variable);
+      if (!ms.ok()) return WithSource(ms.status(), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", variable);
+      stop_ms = *ms;
+    }
+    config_.stop_timeout_ms = stop_ms.value_or(kDefaultStopTimeoutMs);
+    config_.restart_grace_ms = draft_.restart_grace_ms.value_or(stop_ms.value_or(config_.restart_grace_ms));
+    if (Given("--restart-window") && config_.max_restarts) {
+      Notice("--restart-window: has no effect: --max-restarts is given and is not renewed");
+    }
+    return absl::OkStatus();
+  }
+
+  Status ResolveWarm() {
+    if (!config_.warm && config_.spares > 0) {
+      return Wrong(
+          fmt::format("--spares={}: expected 0 with --no-warm, which starts every worker cold", config_.spares));
+    }
+    if (!config_.warm) config_.spares = 0;
+    if (Given("--spares") && config_.kind == ScriptKind::kProgram) {
+      Notice("--spares: has no effect: a program that is not Python starts cold");
+    }
+    return absl::OkStatus();
+  }
+
+  // Addresses, names and secrets by which this node is known.
+  Status ResolveIdentity() {
+    std::string pod_ip = env_.NonEmptyOr("POD_IP", "");
+    if (config_.local_addr.empty() && !pod_ip.empty()) {
+      StatusOr<std::string> host = ParseHost(pod_ip);
+      if (!host.ok()) return WithSource(host.status(), "POD_IP", pod_ip);
+      config_.local_addr = *host;
+    }
+    config_.token = env_.NonEmptyOr("PHALANX_TOKEN", "");
+    bool printable =
+        std::all_of(config_.token.begin(), config_.token.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+    if (!printable || config_.token.size() > 4096) {
+      return Wrong("PHALANX_TOKEN: expected at most 4096 printable ASCII characters without spaces");  // never shown
+    }
+    if (config_.token.empty() && config_.rendezvous == Rendezvous::kStandalone) config_.token = host_.fresh_token;
+    return absl::OkStatus();
+  }
+
+  Status ResolvePlaces() {
+    std::string root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
+    config_.state_dir = fmt::format("{}/{}", root, JobDirectoryName(config_.rdzv_id));
+    if (!config_.log_dir.empty()) config_.log_dir = Absolute(config_.log_dir);
+    if (config_.log_line_prefix_template.empty()) {
+      config_.log_line_prefix_template =
+          env_.NonEmptyOr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", kDefaultPrefixTemplate);
+    }
+    config_.own_error_file = env_.NonEmptyOr("TORCHELASTIC_ERROR_FILE", "");
+    return absl::OkStatus();
+  }
+
+  std::string DefaultStateRoot() {
+    std::string xdg = env_.NonEmptyOr("XDG_STATE_HOME", "");
+    if (!xdg.empty() && xdg[0] == '/') return xdg + "/phalanx";
+    if (!xdg.empty()) Notice(fmt::format("XDG_STATE_HOME={}: ignored: it must be absolute", xdg));
+    std::string home = env_.NonEmptyOr("HOME", host_.home);
+    if (!home.empty() && home[0] == '/') return home + "/.local/state/phalanx";
+    return fmt::format("/tmp/phalanx-{}", host_.uid);
+  }
+
+  Draft draft_;
+  LaunchConfig& config_;
+  const Environment& env_;
+  const HostFacts& host_;
+};
+
+// Values come from anywhere: what would move the cursor or break the line is shown as \xNN.
+std::string Visible(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    out += control ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
+  }
+  return out;
+}
+
+PrintAndExit Usage(const Status& status) {
+  return {2, fmt::format("phalanx-run: error: {}\nusage: phalanx-run [flags] script [arguments of the script...]; "
+                         "phalanx-run --help lists the flags\n",
+                         Visible(Message(status)))};
+}
+
+}  // namespace
+
+ParseResult ParseFlags(const std::vector<std::string>& args, const Environment& env, const HostFacts& host) {
+  StatusOr<ParsedLine> line = ParseLine(Specs(), args);
+  if (!line.ok()) return Usage(line.status());
+  Draft draft;
+  draft.config.signals_to_handle = *ParseSignals(draft.config.signals_to_handle_text);
+  Status status = ApplyLine(*line, draft);
+  if (draft.help) return PrintAndExit{0, HelpText()};
+  if (draft.version) return PrintAndExit{0, "phalanx-run " PHALANX_VERSION "\n"};
+  if (draft.help_table) return PrintAndExit{0, HelpTable()};
+  if (status.ok()) status = ApplyVariables(*line, env, draft);
+  if (!status.ok()) return Usage(status);
+  StatusOr<LaunchConfig> config = Resolver(std::move(draft), env, host).Resolve(*std::move(line));
+  if (!config.ok()) return Usage(config.status());
+  return *std::move(config);
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,402 @@
+#include "agent/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "agent/flag_table.h"
+
+namespace phalanx::agent {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::UnorderedElementsAre;
+
+using Vars = std::map<std::string, std::string>;
+
+HostFacts Host() {
+  HostFacts host;
+  host.cpu_count = 6;
+  host.uid = 1000;
+  host.home = "/home/user";
+  host.cwd = "/work";
+  host.own_dir = "/venv/bin";
+  host.fresh_uuid = "11111111-2222-4333-8444-555555555555";
+  host.fresh_token = "fresh-token";
+  host.is_executable = [](const std::string& path) {
+    return std::set<std::string>{"/venv/bin/python", "/usr/bin/python3", "/opt/py/bin/python3"}.count(path) > 0;
+  };
+  return host;
+}
+
+ParseResult Parse(std::vector<std::string> args, Vars vars = {}, HostFacts host = Host()) {
+  return ParseFlags(args, Environment(std::move(vars)), host);
+}
+
+LaunchConfig Config(std::vector<std::string> args, Vars vars = {}, HostFacts host = Host()) {
+  ParseResult result = Parse(std::move(args), std::move(vars), std::move(host));
+  if (auto* text = std::get_if<PrintAndExit>(&result)) {
+    ADD_FAILURE() << text->text;
+    return {};
+  }
+  return std::get<LaunchConfig>(std::move(result));
+}
+
+// The error's first line without "phalanx-run: error: ".
+std::string Error(std::vector<std::string> args, Vars vars = {}, HostFacts host = Host()) {
+  ParseResult result = Parse(std::move(args), std::move(vars), std::move(host));
+  auto* text = std::get_if<PrintAndExit>(&result);
+  if (text == nullptr) return "accepted";
+  EXPECT_EQ(text->exit_code, 2);
+  const std::string prefix = "phalanx-run: error: ";
+  EXPECT_EQ(text->text.rfind(prefix, 0), 0u) << text->text;
+  return text->text.substr(prefix.size(), text->text.find('\n') - prefix.size());
+}
+
+TEST(Flags, DefaultsAreTorchruns) {
+  LaunchConfig config = Config({"train.py", "--lr", "0.1"});
+  EXPECT_EQ(config.kind, ScriptKind::kScript);
+  EXPECT_EQ(config.script, "train.py");
+  EXPECT_THAT(config.script_args, ElementsAre("--lr", "0.1"));
+  EXPECT_EQ(config.python, "/venv/bin/python");
+  EXPECT_FALSE(config.interpreter_given);
+  EXPECT_EQ(config.min_nodes, 1u);
+  EXPECT_EQ(config.max_nodes, 1u);
+  EXPECT_EQ(config.nproc_per_node, 1u);
+  EXPECT_EQ(config.rendezvous, Rendezvous::kStandalone);
+  EXPECT_EQ(config.rdzv_id, Host().fresh_uuid);
+  EXPECT_EQ(config.token, "fresh-token");
+  EXPECT_EQ(config.max_restarts, std::nullopt);
+  EXPECT_EQ(config.stop_timeout_ms, 30'000);
+  EXPECT_EQ(config.restart_grace_ms, 500);
+  EXPECT_THAT(config.signals_to_handle, UnorderedElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_EQ(config.log_line_prefix_template, "[${role_name}${local_rank}]:");
+  EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/" + Host().fresh_uuid);
+  EXPECT_TRUE(config.warm);
+  EXPECT_EQ(config.spares, -1);
+  EXPECT_THAT(config.notices, IsEmpty());
+}
+
+TEST(Flags, ReadsAnElasticJob) {
+  LaunchConfig config = Config({"--nnodes=2:8", "--nproc-per-node=8", "--max-restarts=3", "--rdzv-id=job7",
+                                "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "train.py"});
+  EXPECT_EQ(config.rendezvous, Rendezvous::kC10d);
+  EXPECT_EQ(config.min_nodes, 2u);
+  EXPECT_EQ(config.max_nodes, 8u);
+  EXPECT_EQ(config.nproc_per_node, 8u);
+  EXPECT_EQ(config.max_restarts, 3u);
+  EXPECT_EQ(config.rdzv_id, "job7");
+  EXPECT_EQ(config.endpoint_host, "node1");
+  EXPECT_EQ(config.endpoint_port, 29400);
+  EXPECT_EQ(config.node_rank, -1);
+  EXPECT_EQ(config.token, "");
+  EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/job7");
+  EXPECT_THAT(config.notices, IsEmpty());
+}
+
+TEST(Flags, ReadsAStaticJob) {
+  LaunchConfig config = Config({"--nnodes=2", "--node_rank=1", "--master_addr", "[::1]", "--master_port", "1234",
+                                "--nproc_per_node", "2", "s.py"});
+  EXPECT_EQ(config.rendezvous, Rendezvous::kStatic);
+  EXPECT_EQ(config.endpoint_host, "::1");
+  EXPECT_EQ(config.endpoint_port, 1234);
+  EXPECT_EQ(config.node_rank, 1);
+  EXPECT_EQ(config.rdzv_id, "none");
+  LaunchConfig plain = Config({"--nnodes=2", "s.py"});
+  EXPECT_EQ(plain.endpoint_host, "127.0.0.1");
+  EXPECT_EQ(plain.endpoint_port, 29500);
+  EXPECT_EQ(plain.node_rank, 0);
+  LaunchConfig endpoint = Config({"--nnodes=2", "--rdzv-endpoint=node1", "s.py"});
+  EXPECT_EQ(endpoint.endpoint_host, "node1");
+  EXPECT_EQ(endpoint.endpoint_port, 29500);
+  EXPECT_EQ(Config({"--master-port=1234", "s.py"}).rendezvous, Rendezvous::kStatic);  // one node, but asked for
+  LaunchConfig elastic = Config({"--nnodes=1:2", "--master-port=1234", "s.py"});
+  EXPECT_EQ(elastic.min_nodes, 2u);
+  EXPECT_THAT(elastic.notices, ElementsAre(HasSubstr("--nnodes=1:2: the static rendezvous waits for all 2 nodes")));
+  EXPECT_THAT(Error({"--nnodes=2", "--node-rank=2", "s.py"}), HasSubstr("--node-rank=2: expected a rank from 0 to 1"));
+  EXPECT_THAT(Error({"--nnodes=2", "--rdzv-endpoint=a:0", "s.py"}),
+              HasSubstr("--rdzv-endpoint=a:0: expected a port from 1"));
+}
+
+TEST(Flags, StandaloneOverridesTheRendezvousAloud) {
+  LaunchConfig config = Config({"--standalone", "--rdzv-id=x", "--rdzv-endpoint=h:1", "--nnodes=1:4", "s.py"});
+  EXPECT_EQ(config.rendezvous, Rendezvous::kStandalone);
+  EXPECT_EQ(config.rdzv_id, Host().fresh_uuid);
+  EXPECT_EQ(config.max_nodes, 1u);
+  EXPECT_EQ(config.endpoint_port, 0);
+  EXPECT_THAT(config.notices,
+              ElementsAre(HasSubstr("--rdzv-endpoint: has no effect"), HasSubstr("--rdzv-id: has no effect")));
+  EXPECT_THAT(Error({"--standalone", "--nnodes=2", "s.py"}), HasSubstr("--nnodes=2: expected 1 with --standalone"));
+}
+
+TEST(Flags, C10dEndpoints) {
+  LaunchConfig none = Config({"--rdzv-backend=c10d", "s.py"});
+  EXPECT_EQ(none.endpoint_host, "localhost");
+  EXPECT_EQ(none.endpoint_port, 29400);
+  EXPECT_THAT(none.notices, IsEmpty());
+  EXPECT_THAT(Config({"--rdzv-backend=c10d", "--nnodes=2", "s.py"}).notices,
+              ElementsAre(HasSubstr("--rdzv-endpoint: not given")));
+  LaunchConfig free = Config({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=a", "s.py"});
+  EXPECT_EQ(free.rendezvous, Rendezvous::kStandalone);
+  EXPECT_EQ(free.rdzv_id, "a");
+  EXPECT_THAT(Error({"--rdzv-backend=c10d", "--rdzv-endpoint=node1:0", "s.py"}),
+              HasSubstr("expected a port that the other nodes"));
+  EXPECT_EQ(Config({"--rdzv-backend=c10d", "--rdzv-endpoint=[2001:db8::1]:7", "s.py"}).endpoint_host, "2001:db8::1");
+  EXPECT_THAT(Config({"--rdzv-backend=c10d", "--node-rank=1", "--nnodes=1", "s.py"}).notices,
+              ElementsAre(HasSubstr("--node-rank: has no effect")));
+}
+
+TEST(Flags, AGivenMasterNamesTheEndpoint) {
+  Vars vars = {{"PHALANX_MASTER_ADDR", "[2001:db8::1]:7000"}, {"PHALANX_TOKEN", "t0k"}};
+  LaunchConfig config = Config({"--nnodes=2", "--rdzv-id=j", "s.py"}, vars);
+  EXPECT_EQ(config.rendezvous, Rendezvous::kC10d);
+  EXPECT_EQ(config.endpoint_host, "2001:db8::1");
+  EXPECT_EQ(config.endpoint_port, 7000);
+  EXPECT_EQ(config.master_addr_env, "[2001:db8::1]:7000");
+  EXPECT_EQ(config.token, "t0k");
+  EXPECT_EQ(Config({"s.py"}, vars).rdzv_id, "none");  // the master's job, not a fresh one
+  EXPECT_EQ(Config({"--standalone", "s.py"}, vars).rendezvous, Rendezvous::kStandalone);
+  EXPECT_EQ(Config({"--standalone", "s.py"}, vars).master_addr_env, "");
+  EXPECT_THAT(Error({"s.py"}, {{"PHALANX_MASTER_ADDR", "host:x"}}),
+              HasSubstr("PHALANX_MASTER_ADDR=host:x: expected HOST:PORT"));
+  EXPECT_THAT(Error({"s.py"}, {{"PHALANX_TOKEN", "a b"}}),
+              AllOf(HasSubstr("PHALANX_TOKEN: expected"), Not(HasSubstr("a b"))));
+}
+
+TEST(Flags, RefusesBackendsByName) {
+  EXPECT_EQ(Error({"--rdzv-backend=etcd-v2", "s.py"}),
+            "--rdzv-backend=etcd-v2: expected c10d, which needs no etcd: the first node that binds --rdzv-endpoint "
+            "hosts the rendezvous");
+  EXPECT_THAT(Error({"--rdzv-backend=mine", "s.py"}),
+              HasSubstr("--rdzv-backend=mine: expected static or c10d; out-of-tree"));
+}
+
+TEST(Flags, RdzvConf) {
+  LaunchConfig config = Config({"--rdzv-conf='join_timeout=5,last_call_timeout=0.5'", "s.py"});
+  EXPECT_EQ(config.join_timeout_ms, 5000);
+  EXPECT_EQ(config.last_call_ms, 500);
+  EXPECT_EQ(Config({"--rdzv-conf=lastcall_timeout=2", "s.py"}).last_call_ms, 2000);
+  EXPECT_EQ(Config({"--rdzv-conf=timeout=7", "s.py"}).join_timeout_ms, 7000);
+  EXPECT_EQ(Config({"--rdzv-conf=is_host=True", "s.py"}).is_host, true);
+  LaunchConfig odd =
+      Config({"--rdzv-conf=read_timeout=60,close_timeout=3,colour=red,store_type=tcp,node_unit=1", "s.py"});
+  EXPECT_THAT(odd.notices,
+              ElementsAre(HasSubstr("close_timeout, read_timeout: without effect"), HasSubstr("colour: unknown")));
+  EXPECT_THAT(Config({"--rdzv-conf=join_timeout=5,timeout=7", "s.py"}).notices,
+              ElementsAre(HasSubstr("timeout: without effect")));
+  EXPECT_THAT(Error({"--rdzv-conf=join_timeout=x", "s.py"}),
+              HasSubstr("--rdzv-conf: join_timeout=x: expected seconds"));
+  EXPECT_THAT(Error({"--rdzv-conf=is_host=maybe", "s.py"}), HasSubstr("is_host=maybe: expected true or false"));
+  EXPECT_THAT(Error({"--rdzv-conf=store_type=file", "s.py"}), HasSubstr("store_type=file: expected tcp"));
+  EXPECT_THAT(Error({"--rdzv-conf=node_unit=2", "s.py"}), HasSubstr("not available yet: --rdzv-conf: node_unit=2"));
+  EXPECT_THAT(Error({"--rdzv-conf=x", "s.py"}), HasSubstr("--rdzv-conf=x: expected KEY=VALUE"));
+}
+
+TEST(Flags, WorkerCounts) {
+  EXPECT_EQ(Config({"--nproc-per-node=cpu", "s.py"}).nproc_per_node, 6u);
+  EXPECT_EQ(Config({"--nproc-per-node=cpu", "s.py"}).nproc_kind, NprocKind::kCount);
+  EXPECT_EQ(Config({"--nproc-per-node=gpu", "s.py"}).nproc_kind, NprocKind::kGpu);
+  EXPECT_EQ(Config({"--nproc-per-node=xpu", "s.py"}).nproc_kind, NprocKind::kXpu);
+  EXPECT_EQ(Config({"--nproc-per-node=auto", "s.py"}).nproc_kind, NprocKind::kAuto);
+  EXPECT_EQ(Config({"--nproc-per-node=auto", "--nproc-per-node=2", "s.py"}).nproc_kind, NprocKind::kCount);
+  EXPECT_EQ(Error({"--nproc_per_node=0", "s.py"}),
+            "--nproc_per_node=0: expected a number of workers from 1 to 4096, or cpu, gpu, xpu or auto");
+  EXPECT_THAT(Error({"--nproc-per-node=hpu", "s.py"}), HasSubstr("--nproc-per-node=hpu"));
+  EXPECT_TRUE(Config({"--nproc-per-node=2", "s.py"}).omp_num_threads_unset);
+  EXPECT_FALSE(Config({"--nproc-per-node=1", "s.py"}).omp_num_threads_unset);
+  EXPECT_TRUE(Config({"--nproc-per-node=auto", "s.py"}).omp_num_threads_unset);
+  EXPECT_FALSE(Config({"--nproc-per-node=2", "s.py"}, {{"OMP_NUM_THREADS", "4"}}).omp_num_threads_unset);
+}
+
+TEST(Flags, ChecksAtTheDoor) {
+  EXPECT_EQ(Error({"--nnodes=0:2", "s.py"}),
+            "--nnodes=0:2: expected N or MIN:MAX nodes with 0 < MIN <= MAX <= 1000000");
+  EXPECT_THAT(Error({"--max-restarts", "-1", "s.py"}),
+              HasSubstr("--max-restarts=-1: expected a whole number between 0"));
+  EXPECT_THAT(Error({"--master-port=65536", "s.py"}),
+              HasSubstr("--master-port=65536: expected a whole number between 1 and 65535"));
+  EXPECT_THAT(Error({"--master-addr=a:1", "s.py"}), HasSubstr("--master-addr=a:1: expected a host name"));
+  EXPECT_THAT(Error({"--rdzv-endpoint=a:b", "s.py"}), HasSubstr("--rdzv-endpoint=a:b: expected"));
+  EXPECT_THAT(Error({"--node-rank=-1", "s.py"}), HasSubstr("--node-rank=-1"));
+  EXPECT_THAT(Error({"--monitor-interval=fast", "s.py"}), HasSubstr("--monitor-interval=fast: expected seconds"));
+  EXPECT_THAT(Error({"--start-method=thread", "s.py"}), HasSubstr("expected spawn, fork or forkserver"));
+  EXPECT_THAT(Error({"--tee=4", "s.py"}), HasSubstr("--tee=4: expected 0, 1, 2 or 3"));
+  EXPECT_THAT(Error({"-r", "0:9", "s.py"}), HasSubstr("-r=0:9: expected"));
+  EXPECT_THAT(Error({"--local-ranks-filter=a", "s.py"}), HasSubstr("--local-ranks-filter=a: expected local ranks"));
+  EXPECT_THAT(Error({"--signals-to-handle=SIGKILL", "s.py"}), HasSubstr("not 'SIGKILL'"));
+  EXPECT_THAT(Error({"--shutdown-timeout=-1", "s.py"}), HasSubstr("--shutdown-timeout=-1: expected seconds"));
+  EXPECT_THAT(Error({"--rdzv-id=", "s.py"}), HasSubstr("expected a job id"));
+  EXPECT_THAT(Error({"--rdzv-id=a\nb", "s.py"}), HasSubstr("--rdzv-id=a\\x0ab: expected a job id"));
+  EXPECT_THAT(Error({"--role=\xff", "s.py"}), HasSubstr("expected a name"));
+  EXPECT_THAT(Error({"--port-range=9-1", "s.py"}), HasSubstr("--port-range=9-1: expected FIRST-LAST"));
+  EXPECT_THAT(Error({"--spares=-1", "s.py"}), HasSubstr("--spares=-1"));
+  EXPECT_THAT(Error({"--restart-window=0", "s.py"}), HasSubstr("more than 0 seconds"));
+  EXPECT_THAT(Error({"--no-warm", "--spares=2", "s.py"}), HasSubstr("--spares=2: expected 0 with --no-warm"));
+  EXPECT_THAT(Error({"--no-python", "-m", "s"}), HasSubstr("--no-python and --module exclude each other"));
+  EXPECT_THAT(Error({"--standalone"}), HasSubstr("no script is given"));
+  EXPECT_THAT(Error({""}), HasSubstr("the script's name is empty"));
+  EXPECT_THAT(Error({"s.py"}, {{"POD_IP", "not an ip"}}), HasSubstr("POD_IP=not an ip: expected"));
+  EXPECT_THAT(Error({"--nndoes=2", "s.py"}), HasSubstr("did you mean --nnodes?"));
+}
+
+TEST(Flags, VariablesCountLessThanTheLine) {
+  Vars vars = {{"PET_NNODES", "1:2"},        {"PET_NPROC_PER_NODE", "3"}, {"PET_RDZV_BACKEND", "c10d"},
+               {"PET_RDZV_ENDPOINT", "h:1"}, {"PET_REDIRECTS", "3"},      {"PET_MODULE", "1"},
+               {"PET_NO_PYTHON", "0"},       {"PET_STANDALONE", "0"},     {"PET_MAX_RESTARTS", "bad"}};
+  LaunchConfig config = Config({"--nproc-per-node=2", "--max-restarts=1", "mod"}, vars);
+  EXPECT_EQ(config.max_nodes, 2u);
+  EXPECT_EQ(config.nproc_per_node, 2u);
+  EXPECT_EQ(config.endpoint_host, "h");
+  EXPECT_EQ(config.redirects.Of(0), 3);
+  EXPECT_EQ(config.kind, ScriptKind::kModule);
+  EXPECT_EQ(config.max_restarts, 1u);
+  EXPECT_THAT(config.notices, IsEmpty());
+  EXPECT_THAT(Error({"s.py"}, {{"PET_MAX_RESTARTS", "bad"}}), HasSubstr("PET_MAX_RESTARTS=bad: expected"));
+  EXPECT_EQ(Error({"s.py"}, {{"PET_STANDALONE", "yes"}}), "PET_STANDALONE=yes: expected 0 or 1");
+  EXPECT_EQ(Config({"s.py"}, {{"PET_STOP_TIMEOUT", "1"}}).stop_timeout_ms, 30'000);  // ours have none
+}
+
+TEST(Flags, Timeouts) {
+  EXPECT_EQ(Config({"--shutdown-timeout=5", "s.py"}).stop_timeout_ms, 5000);
+  EXPECT_EQ(Config({"--shutdown-timeout=5", "s.py"}).restart_grace_ms, 5000);
+  EXPECT_EQ(Config({"--stop-timeout=5", "--restart-grace=.25", "s.py"}).restart_grace_ms, 250);
+  EXPECT_EQ(Config({"s.py"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}}).stop_timeout_ms, 9000);
+  EXPECT_EQ(Config({"s.py"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}}).restart_grace_ms, 9000);
+  EXPECT_EQ(Config({"--stop-timeout=5", "s.py"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}}).stop_timeout_ms, 5000);
+  EXPECT_THAT(Error({"--stop-timeout=5", "--shutdown-timeout=6", "s.py"}), HasSubstr("mean the same and differ"));
+  EXPECT_THAT(Error({"s.py"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}}),
+              HasSubstr("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon"));
+  EXPECT_EQ(Config({"--restart-window=0.5", "s.py"}).restart_window_ms, 500);
+}
+
+TEST(Flags, NoticesWhatHasNoEffect) {
+  EXPECT_THAT(Config({"--monitor-interval=0.5", "--start_method=fork", "s.py"}).notices,
+              ElementsAre(HasSubstr("--monitor-interval: has no effect"), HasSubstr("--start_method: has no effect")));
+}
+
+TEST(Flags, FindsPython) {
+  LaunchConfig foreign = Config({"s.py"}, {{"PYTHON_EXEC", "/opt/py/bin/python3"}});
+  EXPECT_EQ(foreign.python, "/opt/py/bin/python3");
+  EXPECT_TRUE(foreign.interpreter_given);
+  EXPECT_FALSE(Config({"s.py"}, {{"PYTHON_EXEC", "/venv/bin/python"}}).interpreter_given);
+  LaunchConfig named = Config({"s.py"}, {{"PYTHON_EXEC", "python3"}, {"PATH", "/x:/opt/py/bin:/usr/bin"}});
+  EXPECT_EQ(named.python, "/opt/py/bin/python3");
+  HostFacts elsewhere = Host();
+  elsewhere.own_dir = "/usr/local/bin";
+  EXPECT_EQ(Config({"s.py"}, {{"PATH", "/bin:/usr/bin"}}, elsewhere).python, "/usr/bin/python3");
+  EXPECT_THAT(Error({"s.py"}, {{"PATH", "/nowhere"}}, elsewhere),
+              HasSubstr("no Python found in /usr/local/bin nor as python3"));
+  EXPECT_THAT(Error({"s.py"}, {{"PYTHON_EXEC", "/no/python"}}),
+              HasSubstr("PYTHON_EXEC=/no/python: expected a program"));
+  LaunchConfig program = Config({"--no-python", "run.sh"}, {{"PATH", "/nowhere"}}, elsewhere);
+  EXPECT_EQ(program.kind, ScriptKind::kProgram);
+  EXPECT_EQ(program.python, "");
+}
+
+TEST(Flags, Places) {
+  EXPECT_EQ(Config({"--rdzv-id=a/b", "--nnodes=2", "--state-dir=st", "s.py"}).state_dir.rfind("/work/st/a_b-", 0), 0u);
+  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {{"XDG_STATE_HOME", "/xdg"}}).state_dir, "/xdg/phalanx/none");
+  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {{"HOME", "/h"}}).state_dir, "/h/.local/state/phalanx/none");
+  LaunchConfig relative = Config({"--nnodes=2", "s.py"}, {{"XDG_STATE_HOME", "xdg"}, {"HOME", "/h"}});
+  EXPECT_EQ(relative.state_dir, "/h/.local/state/phalanx/none");
+  EXPECT_THAT(relative.notices, ElementsAre(HasSubstr("XDG_STATE_HOME=xdg: ignored")));
+  HostFacts homeless = Host();
+  homeless.home.clear();
+  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {}, homeless).state_dir, "/tmp/phalanx-1000/none");
+  EXPECT_EQ(Config({"--log-dir=logs", "s.py"}).log_dir, "/work/logs");
+  EXPECT_EQ(Config({"--log-dir=/dev/null", "s.py"}).log_dir, "/dev/null");
+  EXPECT_EQ(Config({"s.py"}, {{"POD_IP", "10.1.2.3"}}).local_addr, "10.1.2.3");
+  EXPECT_EQ(Config({"--local-addr=10.0.0.1", "s.py"}, {{"POD_IP", "10.1.2.3"}}).local_addr, "10.0.0.1");
+  EXPECT_EQ(Config({"s.py"}, {{"TORCHELASTIC_ERROR_FILE", "/e"}}).own_error_file, "/e");
+  EXPECT_EQ(Config({"s.py"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "$rank "}}).log_line_prefix_template, "$rank ");
+  LaunchConfig ports = Config({"--port-range=20000-20999", "s.py"});
+  EXPECT_EQ(ports.port_range_first, 20000);
+  EXPECT_EQ(ports.port_range_last, 20999);
+}
+
+TEST(Flags, RemainingValues) {
+  LaunchConfig config = Config({"-t", "0:1,10:3", "--local_ranks_filter=0,10", "--signals-to-handle=SIGUSR1,SIGTERM",
+                                "--explain", "--spares=0", "--no-warm", "--warm", "--role", "r", "s.py"});
+  EXPECT_EQ(config.tee.Of(10), 3);
+  EXPECT_THAT(config.local_ranks_filter, ElementsAre(0, 10));
+  EXPECT_THAT(config.signals_to_handle, UnorderedElementsAre(SIGUSR1, SIGTERM));
+  EXPECT_EQ(config.signals_to_handle_text, "SIGUSR1,SIGTERM");
+  EXPECT_TRUE(config.explain);
+  EXPECT_TRUE(config.warm);
+  EXPECT_EQ(config.spares, 0);
+  EXPECT_EQ(config.role, "r");
+  EXPECT_EQ(Config({"--redirect=3", "s.py"}).redirects.Of(5), 3);  // PyTorch's own tests abbreviate like this
+}
+
+// Every refused flag, in each spelling and by variable: named, and never ignored.
+TEST(Flags, RefusesWhatIsNotAvailableYet) {
+  int refused = 0;
+  for (const FlagRow& row : FlagTable()) {
+    if (row.handler != nullptr) continue;
+    ++refused;
+    bool never = row.standing == FlagStanding::kUnsupported;
+    const std::string refusal = never ? "not supported: " : "not available yet: ";
+    for (const std::string& name : BothSpellings(MainName(row))) {
+      std::vector<std::string> args = {name};
+      if (row.arity != Arity::kNone) args.push_back("7");
+      args.insert(args.end(), {"--standalone", "s.py"});
+      EXPECT_THAT(Error(args), HasSubstr(refusal + name + " (")) << name;
+    }
+    if (!row.pet) continue;
+    EXPECT_THAT(Error({"s.py"}, {{PetName(row), row.arity == Arity::kNone ? "1" : "7"}}),
+                HasSubstr(refusal + PetName(row)));
+  }
+  EXPECT_EQ(refused, 24);
+  EXPECT_EQ(Error({"--precheck=0", "--node_unit", "1", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
+  EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}, {"PET_DUPLICATE_STDOUT_FILTERS", ""}}), "accepted");
+  EXPECT_EQ(Error({"--event-log-handler=null", "s.py"}), "accepted");
+  EXPECT_THAT(Error({"--event-log-handler=console", "s.py"}),
+              HasSubstr("not available yet: --event-log-handler=console"));
+  EXPECT_THAT(Error({"--auto_config", "s.py"}), HasSubstr("meanwhile --nnodes=$NODE_NUM"));
+}
+
+TEST(Flags, PrintsHelpAndVersion) {
+  auto text = [](std::vector<std::string> args) {
+    ParseResult result = Parse(std::move(args));
+    auto* print = std::get_if<PrintAndExit>(&result);
+    return print != nullptr && print->exit_code == 0 ? print->text : "";
+  };
+  EXPECT_EQ(text({"--version"}), "phalanx-run " PHALANX_VERSION "\n");
+  EXPECT_EQ(text({"-h"}), text({"--help"}));
+  EXPECT_EQ(text({"--help-table"}), HelpTable());
+  std::string help = text({"--nnodes=2", "--help", "s.py"});
+  for (const FlagRow& row : FlagTable()) {
+    if (row.help == nullptr) continue;
+    EXPECT_THAT(help, HasSubstr(MainName(row)));
+  }
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+  ParseResult script_help = Parse({"s.py", "--help"});
+  EXPECT_TRUE(std::holds_alternative<LaunchConfig>(script_help));  // the script's own
+}
+
+TEST(Flags, TheTableHasEveryNameOnce) {
+  std::set<std::string> names;
+  for (const FlagRow& row : FlagTable()) {
+    for (const std::string& name : BothSpellings(MainName(row))) EXPECT_TRUE(names.insert(name).second) << name;
+  }
+}
+
+TEST(Flags, ThePageShowsTheTable) {
+  std::ifstream file(PHALANX_SOURCE_DIR "/docs/launcher.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_NE(page.str().find(HelpTable()), std::string::npos)
+      << "put the output of phalanx-run --help-table into docs/launcher.md";
+}
+
+}  // namespace
+}  // namespace phalanx::agent

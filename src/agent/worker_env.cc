@@ -1,0 +1,90 @@
+#include "agent/worker_env.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace phalanx::agent {
+namespace {
+
+bool StartsIdentifier(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool ContinuesIdentifier(char c) { return StartsIdentifier(c) || (c >= '0' && c <= '9'); }
+
+// Length of the identifier at the start of `text`, 0 where there is none.
+size_t IdentifierLength(std::string_view text) {
+  if (text.empty() || !StartsIdentifier(text[0])) return 0;
+  size_t length = 1;
+  while (length < text.size() && ContinuesIdentifier(text[length])) ++length;
+  return length;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config, const Environment& base,
+                                                     const RoundPlace& place, int local_rank,
+                                                     const WorkerFiles& files) {
+  std::map<std::string, std::string> env = base.values();
+  auto number = [](auto value) { return fmt::format("{}", value); };
+  uint32_t local = static_cast<uint32_t>(local_rank);
+  env["LOCAL_RANK"] = number(local_rank);
+  env["RANK"] = number(place.rank_base + local);
+  env["GROUP_RANK"] = number(place.group_rank);
+  env["ROLE_RANK"] = number(place.role_rank_base + local);
+  env["ROLE_NAME"] = config.role;
+  env["LOCAL_WORLD_SIZE"] = number(config.nproc_per_node);
+  env["WORLD_SIZE"] = number(place.world_size);
+  env["GROUP_WORLD_SIZE"] = number(place.group_world_size);
+  env["ROLE_WORLD_SIZE"] = number(place.role_world_size);
+  env["MASTER_ADDR"] = place.master_addr;
+  env["MASTER_PORT"] = number(place.master_port);
+  env["TORCHELASTIC_RESTART_COUNT"] = number(place.restart_count);
+  env["TORCHELASTIC_MAX_RESTARTS"] = number(place.max_restarts);
+  env["TORCHELASTIC_RUN_ID"] = config.rdzv_id;
+  // Set by a user who wants rank 0 to host its own store; torch's workers then find MASTER_PORT free.
+  bool own_store = base.Get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1";
+  env["TORCHELASTIC_USE_AGENT_STORE"] = own_store ? "False" : "True";
+  env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle_text;
+  env["TORCHELASTIC_ERROR_FILE"] = files.error_file;
+  env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (config.omp_num_threads_unset && config.nproc_per_node > 1) env.emplace("OMP_NUM_THREADS", "1");
+  env["PHALANX_EPOCH"] = number(place.epoch);
+  env["PHALANX_JOB_ID"] = config.rdzv_id;
+  env.erase("PHALANX_BOARD");  // that of an outer worker is not ours
+  if (!files.board_path.empty()) env["PHALANX_BOARD"] = fmt::format("{}:{}", files.board_path, local_rank);
+  return env;
+}
+
+std::string SubstituteLocalRank(const std::string& text, int local_rank) {
+  constexpr std::string_view kName = "local_rank";
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    std::string_view rest = std::string_view(text).substr(at);
+    if (rest[0] != '$') {
+      out += rest[0];
+      ++at;
+    } else if (rest.size() > 1 && rest[1] == '$') {
+      out += '$';
+      at += 2;
+    } else if (rest.substr(1, 1) == "{" && IdentifierLength(rest.substr(2)) == kName.size() &&
+               rest.substr(2, kName.size()) == kName && rest.substr(2 + kName.size(), 1) == "}") {
+      out += fmt::format("{}", local_rank);
+      at += kName.size() + 3;
+    } else if (IdentifierLength(rest.substr(1)) == kName.size() && rest.substr(1, kName.size()) == kName) {
+      out += fmt::format("{}", local_rank);
+      at += kName.size() + 1;
+    } else {
+      out += '$';
+      ++at;
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> SubstituteLocalRank(const std::vector<std::string>& args, int local_rank) {
+  std::vector<std::string> substituted;
+  substituted.reserve(args.size());
+  for (const std::string& arg : args) substituted.push_back(SubstituteLocalRank(arg, local_rank));
+  return substituted;
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,131 @@
+#include "agent/worker_env.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace phalanx::agent {
+namespace {
+
+using testing::ElementsAre;
+
+using Vars = std::map<std::string, std::string>;
+
+LaunchConfig Config() {
+  LaunchConfig config;
+  config.nproc_per_node = 4;
+  config.rdzv_id = "job7";
+  config.role = "trainer";
+  config.omp_num_threads_unset = true;
+  return config;
+}
+
+RoundPlace Place() {
+  RoundPlace place;
+  place.group_rank = 2;
+  place.group_world_size = 3;
+  place.rank_base = 8;
+  place.world_size = 12;
+  place.role_rank_base = 4;
+  place.role_world_size = 8;
+  place.restart_count = 5;
+  place.max_restarts = 6;
+  place.epoch = 17;
+  place.master_addr = "10.0.0.1";
+  place.master_port = 40000;
+  return place;
+}
+
+TEST(WorkerEnvironment, IsTorchrunsAndOurs) {
+  std::map<std::string, std::string> expected = {
+      {"PATH", "/bin"},
+      {"LOCAL_RANK", "3"},
+      {"RANK", "11"},
+      {"GROUP_RANK", "2"},
+      {"ROLE_RANK", "7"},
+      {"ROLE_NAME", "trainer"},
+      {"LOCAL_WORLD_SIZE", "4"},
+      {"WORLD_SIZE", "12"},
+      {"GROUP_WORLD_SIZE", "3"},
+      {"ROLE_WORLD_SIZE", "8"},
+      {"MASTER_ADDR", "10.0.0.1"},
+      {"MASTER_PORT", "40000"},
+      {"TORCHELASTIC_RESTART_COUNT", "5"},
+      {"TORCHELASTIC_MAX_RESTARTS", "6"},
+      {"TORCHELASTIC_RUN_ID", "job7"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+      {"TORCHELASTIC_ERROR_FILE", "/logs/attempt_5/3/error.json"},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"OMP_NUM_THREADS", "1"},
+      {"PHALANX_EPOCH", "17"},
+      {"PHALANX_JOB_ID", "job7"},
+      {"PHALANX_BOARD", "/dev/shm/board:3"},
+  };
+  EXPECT_EQ(WorkerEnvironment(Config(), Environment(Vars{{"PATH", "/bin"}}), Place(), 3,
+                              {"/logs/attempt_5/3/error.json", "/dev/shm/board"}),
+            expected);
+}
+
+TEST(WorkerEnvironment, KeepsWhatTheUserSetAndOverridesAnOuterLaunch) {
+  Environment base(Vars{{"OMP_NUM_THREADS", "8"},
+                        {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},
+                        {"CUDA_VISIBLE_DEVICES", "2,3"},
+                        {"RANK", "99"},
+                        {"PHALANX_BOARD", "/dev/shm/outer:0"},
+                        {"TORCHELASTIC_ERROR_FILE", "/outer.json"}});
+  LaunchConfig config = Config();
+  config.omp_num_threads_unset = false;
+  auto env = WorkerEnvironment(config, base, Place(), 0, {});
+  EXPECT_EQ(env["OMP_NUM_THREADS"], "8");
+  EXPECT_EQ(env["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "0");
+  EXPECT_EQ(env["CUDA_VISIBLE_DEVICES"], "2,3");
+  EXPECT_EQ(env["RANK"], "8");
+  EXPECT_EQ(env["TORCHELASTIC_ERROR_FILE"], "");
+  EXPECT_EQ(env.count("PHALANX_BOARD"), 0u);
+}
+
+TEST(WorkerEnvironment, LeavesThreadsAloneForASingleWorker) {
+  LaunchConfig config = Config();
+  config.nproc_per_node = 1;  // what --nproc-per-node=auto turned out to be
+  EXPECT_EQ(WorkerEnvironment(config, Environment(), Place(), 0, {}).count("OMP_NUM_THREADS"), 0u);
+}
+
+TEST(WorkerEnvironment, LetsRankZeroHostTheStoreWhereAsked) {
+  auto use = [](const char* value) {
+    Environment base(Vars{{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", value}});
+    return WorkerEnvironment(Config(), base, Place(), 0, {})["TORCHELASTIC_USE_AGENT_STORE"];
+  };
+  EXPECT_EQ(use("1"), "False");
+  EXPECT_EQ(use("0"), "True");
+  EXPECT_EQ(use("true"), "True");  // torch compares with "1" alone
+}
+
+// Each line as Python's string.Template(text).safe_substitute(local_rank=12) answers it.
+TEST(SubstituteLocalRank, IsPythonsTemplate) {
+  for (auto [text, expected] : std::map<std::string, std::string>{
+           {"--out=${local_rank}.log", "--out=12.log"},
+           {"$local_rank", "12"},
+           {"$local_rank/x", "12/x"},
+           {"$local_rank2", "$local_rank2"},
+           {"${local_rank2}", "${local_rank2}"},
+           {"${local_rank", "${local_rank"},
+           {"${ local_rank}", "${ local_rank}"},
+           {"$LOCAL_RANK", "$LOCAL_RANK"},
+           {"$$local_rank", "$local_rank"},
+           {"$${local_rank}", "${local_rank}"},
+           {"$$$local_rank", "$12"},
+           {"$", "$"},
+           {"a$", "a$"},
+           {"${", "${"},
+           {"${}", "${}"},
+           {"$5", "$5"},
+           {"", ""},
+           {"${rank}${local_rank}", "${rank}12"},
+       }) {
+    EXPECT_EQ(SubstituteLocalRank(text, 12), expected) << text;
+  }
+  EXPECT_THAT(SubstituteLocalRank(std::vector<std::string>{"a", "${local_rank}"}, 0), ElementsAre("a", "0"));
+}
+
+}  // namespace
+}  // namespace phalanx::agent
