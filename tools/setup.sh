@@ -1,0 +1,139 @@
+# shellcheck shell=bash
+# Sourced by ./run in the clone's root: everything a command needs, each step skipped where its result is there.
+#
+# Slow results live outside the clone, keyed by content, so that a second clone is ready in seconds.
+
+PHALANX_CACHE="${PHALANX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/phalanx}"
+export PHALANX_CACHE
+export CCACHE_DIR="$PHALANX_CACHE/ccache" CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-3G}"
+export PIP_CACHE_DIR="$PHALANX_CACHE/pip" PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '== %s\n' "$*" >&2; }
+
+die() {
+  printf 'run: %s\n' "$*" >&2
+  exit 2
+}
+
+# timed NAME COMMAND...: prints what took longer than two seconds.
+timed() {
+  local name="$1" began=$SECONDS
+  shift
+  "$@"
+  local took_s=$((SECONDS - began))
+  if ((took_s > 2)); then say "$name: $took_s s"; fi
+}
+
+# locked COMMAND...: one at a time in this clone.
+locked() {
+  mkdir -p build
+  exec 9>build/.run.lock
+  if ! flock -n 9; then
+    say "another ./run works in this clone; waiting for it"
+    flock 9
+  fi
+  "$@" 9>&-
+  exec 9>&-
+}
+
+as_root() {
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "neither root nor sudo; please install: $(missing_packages | xargs)"
+  fi
+}
+
+missing_packages() {
+  local wanted
+  mapfile -t wanted < <(sed 's/#.*//' tools/apt-packages.txt | xargs -n1)
+  # Prints "name status" for the known ones; what it does not know is missing too.
+  comm -23 <(printf '%s\n' "${wanted[@]}" | sort) \
+    <(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null |
+      awk '$2 == "installed" { print $1 }' | sort)
+}
+
+install_packages() {
+  command -v apt-get >/dev/null || die "this sets up Debian 12; elsewhere install what tools/apt-packages.txt lists"
+  local missing
+  mapfile -t missing < <(missing_packages)
+  [[ ${#missing[@]} == 0 ]] && return
+  say "installing ${missing[*]}"
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -y)
+  as_root "${apt[@]}" update >/dev/null
+  as_root "${apt[@]}" install --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
+    die "apt-get failed: $(tail -n 5 build/apt.log)"
+}
+
+# The first Python that torch supports and that can make virtual environments.
+choose_python() {
+  local python
+  for python in "${PHALANX_PYTHON:-}" python3 /usr/bin/python3; do
+    if [[ -n $python ]] && "$python" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      echo "$python"
+      return
+    fi
+  done
+  die "no Python 3.10 or newer with the venv module; set PHALANX_PYTHON"
+}
+
+prepare_environment() {
+  local python
+  python=$(choose_python)
+  "$python" tools/venv.py --venv .venv --requirements tools/requirements-dev.txt --cache "$PHALANX_CACHE/venv"
+}
+
+# configure PRESET: makes build/PRESET; ninja itself sees later changes of CMakeLists.txt.
+configure() {
+  local preset="$1" stamp key
+  stamp="build/$preset/.preset"
+  key=$(sha256sum CMakePresets.json)
+  if [[ -f build/$preset/build.ninja && -f $stamp && $(<"$stamp") == "$key" ]]; then return; fi
+  cmake --preset "$preset" >"build/configure-$preset.log" 2>&1 ||
+    die "cmake failed, see build/configure-$preset.log: $(grep -A4 -m1 'CMake Error' "build/configure-$preset.log")"
+  echo "$key" >"$stamp"
+}
+
+compile() {
+  cmake --build "build/$1" -j "$(nproc)" "${@:2}"
+}
+
+# Puts the commands beside .venv's python, each replaced in one step: a running job keeps the file it started from.
+install_commands() {
+  local command target site
+  for command in build/release/bin/*; do
+    [[ -x $command ]] || continue
+    target=".venv/bin/${command##*/}"
+    cmp -s "$command" "$target" && continue
+    cp "$command" "$target.new.$$"
+    mv -f "$target.new.$$" "$target"
+  done
+  for site in .venv/lib/python3*/site-packages; do
+    [[ $(readlink "$site/phalanx") == ../../../../python/phalanx ]] && continue
+    ln -sfn ../../../../python/phalanx "$site/phalanx"
+  done
+}
+
+steps_tools() {
+  timed "packages" install_packages
+  timed "environment" prepare_environment
+}
+
+steps_generated() {
+  steps_tools
+  timed "configure" configure release
+  timed "generated sources" compile release --target phx_proto_sources
+}
+
+steps_build() {
+  steps_tools
+  timed "configure" configure release
+  timed "compile" compile release
+  install_commands
+}
+
+prepare_tools() { locked steps_tools; }
+prepare_generated() { locked steps_generated; }
+prepare_build() { locked steps_build; }

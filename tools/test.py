@@ -1,0 +1,143 @@
+"""Runs every suite (lint, C++ unit tests, end-to-end tests) and ends with one line: "N passed, N failed".
+
+Each suite reports in JUnit's format, which is summed up here; a suite that crashes or says nothing counts as failed.
+Skipped tests are listed by name and reason, and the time of each suite is shown.
+"""
+
+import argparse
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "release"
+REPORTS = ROOT / "build" / "reports"
+
+
+@dataclasses.dataclass
+class Result:
+    """What one suite came to. `failed` and `skipped` hold names, with the reason where there is one."""
+
+    passed: int = 0
+    failed: list = dataclasses.field(default_factory=list)
+    skipped: list = dataclasses.field(default_factory=list)
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+def say(text):
+    print(f"== {text}", flush=True)
+
+
+def first_line(text):
+    return (text or "").strip().partition("\n")[0]
+
+
+def read_junit(path):
+    """Counts the test cases of a report. A case with an error in its clean-up appears once, as failed."""
+    outcomes, reasons = {}, {}
+    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+        name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+            outcomes[name] = "failed"
+        elif skipped is not None or case.get("result") == "skipped" or case.get("status") in ("disabled", "notrun"):
+            outcomes.setdefault(name, "skipped")
+            text = None if skipped is None else skipped.get("message") or skipped.text
+            reasons[name] = first_line(text) or "no reason given"
+        else:
+            outcomes.setdefault(name, "passed")
+    names = {kind: [name for name, outcome in outcomes.items() if outcome == kind] for kind in ("failed", "skipped")}
+    skips = [f"{name}: {reasons[name]}" for name in names["skipped"]]
+    return Result(list(outcomes.values()).count("passed"), names["failed"], skips)
+
+
+def read_report(suite, path, status):
+    """The suite's report; one failure more where the report is missing or hides what the exit status says."""
+    try:
+        result = read_junit(path)
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return Result(failed=[f"{suite}: ended with status {status} and left no readable report"])
+    if status != 0 and not result.failed:
+        result.failed.append(f"{suite}: ended with status {status}")
+    return result
+
+
+def run_lint(quick):
+    report = REPORTS / "lint.xml"
+    command = [sys.executable, "-m", "tools.lint", "--junit", report] + (["--fast"] if quick else [])
+    return read_report("lint", report, subprocess.run(command, cwd=ROOT).returncode)
+
+
+def run_unit_tests(_quick):
+    """ctest runs one program per module; each writes its own report of single tests, which counts instead of it."""
+    reports = REPORTS / "gtest"
+    reports.mkdir()
+    overview = REPORTS / "ctest.xml"
+    command = ["ctest", "--test-dir", BUILD, "--parallel", "2", "--output-on-failure", "--no-tests=error"]
+    command += ["--timeout", "300", "--output-junit", overview]
+    environment = dict(os.environ, GTEST_OUTPUT=f"xml:{reports}/", GTEST_COLOR="no")
+    status = subprocess.run(command, cwd=ROOT, env=environment).returncode
+    programs = read_report("ctest", overview, status)
+    result = Result(skipped=[f"{name} (whole program)" for name in programs.skipped])
+    for path in sorted(reports.glob("*.xml")):
+        result.add(read_report(path.stem, path, 0))
+    silent = [name for name in programs.failed if not any(name in failed for failed in failed_programs(reports))]
+    result.failed += [f"{name}: see its output above" for name in silent]
+    return result
+
+
+def failed_programs(reports):
+    """Names of the programs whose own report has a failure in it."""
+    return [path.stem for path in reports.glob("*.xml") if read_report(path.stem, path, 0).failed]
+
+
+def run_pytest(arguments):
+    report = REPORTS / "pytest.xml"
+    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
+    return read_report("pytest", report, subprocess.run(command, cwd=ROOT).returncode)
+
+
+def chosen_suites(quick, pytest_arguments):
+    if pytest_arguments:
+        return [("end to end", lambda: run_pytest(pytest_arguments))]
+    selection = ["-m", "not slow"] if quick else []
+    return [
+        ("lint", lambda: run_lint(quick)),
+        ("unit tests", lambda: run_unit_tests(quick)),
+        ("end to end", lambda: run_pytest(selection)),
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="leave out clang-tidy and tests marked slow")
+    arguments, pytest_arguments = parser.parse_known_args()
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    total, times = Result(), []
+    for name, run in chosen_suites(arguments.quick, pytest_arguments):
+        say(name)
+        began = time.monotonic()
+        result = run()
+        total.add(result)
+        times.append(f"{name} {time.monotonic() - began:.0f} s ({result.passed} passed, {len(result.failed)} failed)")
+    for line in times:
+        say(line)
+    for title, lines in (("skipped", total.skipped), ("FAILED", total.failed)):
+        for line in lines:
+            print(f"{title}: {line}")
+    print(f"{total.passed} passed, {len(total.failed)} failed", flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

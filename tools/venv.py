@@ -1,0 +1,187 @@
+"""Makes a virtual environment with pinned requirements, or brings an existing one up to date.
+
+Finished environments are kept in a cache outside the clone, keyed by requirements and Python. A clone gets its own by
+hard links: a second or two for the five gigabytes of torch. Safe for several clones at once: one lock per key, and an
+entry of the cache appears by rename, complete or not at all.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+STAMP = ".phalanx-environment"
+# Stands for the environment's own path in scripts that lie in the cache.
+PLACEHOLDER = b"@PHALANX_VENV@"
+# Entries of an environment that belong to one clone, never to the cache: the commands and the package under work.
+OWN_PREFIX = "phalanx"
+MAX_SHEBANG = 127
+KEEP_UNUSED_S = 30 * 24 * 3600
+
+
+def say(text):
+    print(f"== {text}", file=sys.stderr, flush=True)
+
+
+def environment_key(requirements):
+    """What decides whether one environment can stand for another."""
+    soabi = sysconfig.get_config_var("SOABI")
+    version = f"{platform.python_version()} {soabi} {platform.machine()}"
+    return hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()[:20]
+
+
+@contextlib.contextmanager
+def locked(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def works(venv):
+    """Whether `venv` has a Python of this version that starts and knows its place."""
+    python = venv / "bin" / "python"
+    code = "import platform, sys; print(platform.python_version(), sys.prefix)"
+    try:
+        answer = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return answer == [platform.python_version(), str(venv)]
+
+
+def missing_requirements(venv, requirements):
+    """The pinned requirements that `venv` has not, or has in another version."""
+    code = "import importlib.metadata as m; print('\\n'.join(f'{d.name}=={d.version}' for d in m.distributions()))"
+    answer = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
+    present = {line.lower().replace("_", "-") for line in answer.stdout.split()}
+    lines = [line.split("#")[0].strip() for line in requirements.read_text().splitlines()]
+    return [line for line in lines if line and line.lower().replace("_", "-") not in present]
+
+
+def run_pip(venv, arguments):
+    command = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-warn-script-location", *arguments]
+    subprocess.run(command, check=True)
+
+
+def can_link(source_file, target_dir):
+    probe = target_dir / f".probe-{os.getpid()}"
+    try:
+        os.link(source_file, probe)
+    except OSError:
+        return False
+    probe.unlink()
+    return True
+
+
+def copy_tree(source, target):
+    """Copies a folder by hard links where the file systems allow it, else byte by byte."""
+    stamp_like = next(path for path in source.rglob("*") if path.is_file())
+    mode = "-al" if can_link(stamp_like, target.parent) else "-a"
+    subprocess.run(["cp", mode, "--", source, target], check=True)
+
+
+def text_head(path):
+    """The start of a script, or None for anything that is not one."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return head if head.startswith(b"#!") else None
+
+
+def rewrite_script(source, target, old, new):
+    """Writes `source` as `target` with the environment's path replaced in its first lines."""
+    text = source.read_bytes().replace(old, new)
+    first, _, rest = text.partition(b"\n")
+    if len(first) > MAX_SHEBANG and first.startswith(b"#!/") and b"/python" in first:
+        first = b"#!/bin/sh\n'''exec' \"" + first[2:] + b'" "$0" "$@"\n\' \'\'\''
+    target.write_bytes(first + b"\n" + rest)
+    shutil.copymode(source, target)
+
+
+def store_entry(venv, entry):
+    """Makes a cache entry of a finished environment: lib by hard links, scripts without their place."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".tmp-{entry.name}-", dir=entry.parent))
+    copy_tree(venv / "lib", temporary / "lib")
+    for site in temporary.glob("lib/python3*/site-packages"):
+        for own in site.glob(OWN_PREFIX + "*"):
+            own.unlink() if own.is_symlink() or own.is_file() else shutil.rmtree(own)
+    (temporary / "bin").mkdir()
+    for script in (venv / "bin").iterdir():
+        if script.is_symlink() or script.name.startswith((OWN_PREFIX, "activate", "Activate")):
+            continue
+        if text_head(script) is None:
+            shutil.copy2(script, temporary / "bin" / script.name)
+        else:
+            rewrite_script(script, temporary / "bin" / script.name, bytes(venv), PLACEHOLDER)
+    temporary.rename(entry)
+
+
+def take_entry(venv, entry):
+    """Fills a new environment from the cache."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    for library in (entry / "lib").iterdir():
+        shutil.rmtree(venv / "lib" / library.name, ignore_errors=True)
+        copy_tree(library, venv / "lib" / library.name)
+    for script in (entry / "bin").iterdir():
+        if text_head(script) is None:
+            shutil.copy2(script, venv / "bin" / script.name)
+        else:
+            rewrite_script(script, venv / "bin" / script.name, PLACEHOLDER, bytes(venv))
+    os.utime(entry)
+
+
+def drop_stale(cache, key):
+    """Removes what a killed run left under this key, and entries that no clone took for a month."""
+    for left in cache.glob(f".tmp-{key}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for entry in cache.iterdir():
+        if entry.is_dir() and entry.name != key and time.time() - entry.stat().st_mtime > KEEP_UNUSED_S:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def prepare(venv, requirements, cache, key):
+    entry = cache / key
+    if works(venv):
+        missing = missing_requirements(venv, requirements)
+        if missing:
+            say(f"adding to {venv.name}: {' '.join(missing)}")
+            run_pip(venv, ["-r", requirements])
+    elif entry.is_dir():
+        shutil.rmtree(venv, ignore_errors=True)
+        take_entry(venv, entry)
+    else:
+        say("making the environment; the first time it downloads torch (about 3 GB)")
+        shutil.rmtree(venv, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        run_pip(venv, ["-r", requirements])
+    if not entry.is_dir():
+        store_entry(venv, entry)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument("--requirements", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    arguments = parser.parse_args()
+    venv, cache = arguments.venv.absolute(), arguments.cache.absolute()
+    key = environment_key(arguments.requirements)
+    stamp = venv / STAMP
+    if stamp.is_file() and stamp.read_text() == f"{key} {venv}\n" and (venv / "bin" / "python").exists():
+        return
+    with locked(cache / f"{key}.lock"):
+        drop_stale(cache, key)
+        prepare(venv, arguments.requirements, cache, key)
+    stamp.write_text(f"{key} {venv}\n")
+
+
+if __name__ == "__main__":
+    main()
