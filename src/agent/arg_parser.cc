@@ -28,8 +28,14 @@ class Line {
  public:
   Line(const std::vector<ArgSpec>& specs, const std::vector<std::string>& args) : specs_(specs), args_(args) {}
 
-  StatusOr<ParsedLine> Parse() {
-    while (at_ < args_.size() && !parsed_.script) {
+  ParsedLine Parse() {
+    parsed_.status = ParseWords();
+    return std::move(parsed_);
+  }
+
+ private:
+  Status ParseWords() {
+    while (at_ < args_.size()) {
       if (args_[at_] == "--") {
         ++at_;
         if (at_ < args_.size()) TakeScript();
@@ -38,18 +44,16 @@ class Line {
       PHX_ASSIGN_OR_RETURN(std::optional<Match> match, Classify(args_[at_]));
       if (!match) {
         TakeScript();
-        if (!parsed_.script_args.empty() && parsed_.script_args.front() == "--") {
-          parsed_.script_args.erase(parsed_.script_args.begin());
-        }
+        bool dashes = !parsed_.script_args.empty() && parsed_.script_args.front() == "--";
+        if (dashes) parsed_.script_args.erase(parsed_.script_args.begin());
         break;
       }
       ++at_;
       PHX_RETURN_IF_ERROR(TakeOption(*std::move(match)));
     }
-    return std::move(parsed_);
+    return absl::OkStatus();
   }
 
- private:
   void TakeScript() {
     parsed_.script = args_[at_];
     parsed_.script_args.assign(args_.begin() + static_cast<ptrdiff_t>(at_) + 1, args_.end());
@@ -196,7 +200,7 @@ std::vector<std::string> BothSpellings(const std::string& name) {
   return {name, underscored};
 }
 
-StatusOr<ParsedLine> ParseLine(const std::vector<ArgSpec>& specs, const std::vector<std::string>& args) {
+ParsedLine ParseLine(const std::vector<ArgSpec>& specs, const std::vector<std::string>& args) {
   return Line(specs, args).Parse();
 }
 

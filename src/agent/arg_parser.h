@@ -43,14 +43,15 @@ struct ParsedLine {
   std::vector<ParsedOption> options;  // in the order given
   std::optional<std::string> script;  // the first word that is no flag
   std::vector<std::string> script_args;
+  Status status;  // what is wrong with the line; what comes before the fault is in `options`
 };
 
 // Both spellings of a long flag: "--log-dir" gives "--log-dir" and "--log_dir".
 std::vector<std::string> BothSpellings(const std::string& name);
 
-// Splits `args` (without the program's name). Errors (InvalidArgument) name the word at fault and what would be right:
-// unknown flags suggest the nearest, ambiguous ones list the candidates.
-[[nodiscard]] StatusOr<ParsedLine> ParseLine(const std::vector<ArgSpec>& specs, const std::vector<std::string>& args);
+// Splits `args` (without the program's name) up to the first fault. Errors (InvalidArgument) name the word at fault and
+// what would be right: unknown flags suggest the nearest, ambiguous ones list the candidates.
+[[nodiscard]] ParsedLine ParseLine(const std::vector<ArgSpec>& specs, const std::vector<std::string>& args);
 
 // The word of `candidates` that is nearest to `word` by edits, or empty where none is near.
 std::string Nearest(std::string_view word, const std::vector<std::string>& candidates);

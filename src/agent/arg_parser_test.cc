@@ -34,17 +34,14 @@ struct Parsed {
 
 Parsed Parse(const std::vector<std::string>& args) {
   Parsed parsed;
-  StatusOr<ParsedLine> line = ParseLine(Specs(), args);
-  if (!line.ok()) {
-    parsed.error = Message(line.status());
-    return parsed;
+  ParsedLine line = ParseLine(Specs(), args);
+  parsed.error = Message(line.status);
+  for (const ParsedOption& option : line.options) {
+    parsed.options += fmt::format("{}{}", parsed.options.empty() ? "" : " ", option.name);
+    for (const std::string& value : option.values) parsed.options += fmt::format("={}", value);
   }
-  for (const ParsedOption& option : line->options) {
-    parsed.options += (parsed.options.empty() ? "" : " ") + option.name;
-    for (const std::string& value : option.values) parsed.options += "=" + value;
-  }
-  parsed.script = line->script.value_or("<none>");
-  parsed.script_args = line->script_args;
+  parsed.script = line.script.value_or("<none>");
+  parsed.script_args = line.script_args;
   return parsed;
 }
 
@@ -115,6 +112,11 @@ TEST(ArgParser, SuggestsTheNearest) {
   EXPECT_EQ(Parse({"--standalon-e", "s.py"}).error, "unrecognized argument: --standalon-e; did you mean --standalone?");
   EXPECT_EQ(Parse({"--learning-speed", "1", "s.py"}).error, "unrecognized argument: --learning-speed");
   EXPECT_EQ(Parse({"-x", "s.py"}).error, "unrecognized argument: -x");
+}
+
+TEST(ArgParser, KeepsWhatComesBeforeTheFault) {
+  EXPECT_EQ(Parse({"-h", "-x", "--role=r"}).options, "-h");
+  EXPECT_EQ(Parse({"-h", "-x", "--role=r"}).error, "unrecognized argument: -x");
 }
 
 TEST(ArgParser, NeedsNoScript) {

@@ -433,17 +433,17 @@ PrintAndExit Usage(const Status& status) {
 }  // namespace
 
 ParseResult ParseFlags(const std::vector<std::string>& args, const Environment& env, const HostFacts& host) {
-  StatusOr<ParsedLine> line = ParseLine(Specs(), args);
-  if (!line.ok()) return Usage(line.status());
+  ParsedLine line = ParseLine(Specs(), args);
   Draft draft;
   draft.config.signals_to_handle = *ParseSignals(draft.config.signals_to_handle_text);
-  Status status = ApplyLine(*line, draft);
+  Status status = ApplyLine(line, draft);
   if (draft.help) return PrintAndExit{0, HelpText()};
   if (draft.version) return PrintAndExit{0, "phalanx-run " PHALANX_VERSION "\n"};
   if (draft.help_table) return PrintAndExit{0, HelpTable()};
-  if (status.ok()) status = ApplyVariables(*line, env, draft);
+  if (status.ok()) status = line.status;
+  if (status.ok()) status = ApplyVariables(line, env, draft);
   if (!status.ok()) return Usage(status);
-  StatusOr<LaunchConfig> config = Resolver(std::move(draft), env, host).Resolve(*std::move(line));
+  StatusOr<LaunchConfig> config = Resolver(std::move(draft), env, host).Resolve(std::move(line));
   if (!config.ok()) return Usage(config.status());
   return *std::move(config);
 }

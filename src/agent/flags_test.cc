@@ -372,6 +372,7 @@ TEST(Flags, PrintsHelpAndVersion) {
   EXPECT_EQ(text({"--version"}), "phalanx-run " PHALANX_VERSION "\n");
   EXPECT_EQ(text({"-h"}), text({"--help"}));
   EXPECT_EQ(text({"--help-table"}), HelpTable());
+  EXPECT_EQ(text({"-h", "--unknown"}), text({"--help"}));
   std::string help = text({"--nnodes=2", "--help", "s.py"});
   for (const FlagRow& row : FlagTable()) {
     if (row.help == nullptr) continue;
