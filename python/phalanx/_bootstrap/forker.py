@@ -1,0 +1,197 @@
+"""The zygote's work: preload, then fork a spare for each request."""
+
+import gc
+import hashlib
+import os
+import random  # before the first fork, so that each child is seeded anew by Python itself
+import signal
+import sys
+import time
+
+from phalanx._bootstrap import linux, places, preload, runner, scan, wire
+
+_ = random
+
+_OPENBLAS = "OPENBLAS_NUM_THREADS"
+
+
+def serve(fd):
+    """Serves the agent behind `fd`. Returns in forked processes only: what runner.run wants."""
+    agent_pid = os.getppid()
+    channel = wire.Channel(fd)
+    try:
+        if not linux.die_with_parent(agent_pid):
+            os._exit(0)
+        message, _ = channel.receive()
+        if message["type"] != "preload":
+            os._exit(0)
+        warmth = _preload(channel, message)
+        while True:
+            message, fds = channel.receive()
+            if message["type"] != "fork" or len(fds) != 1:
+                os._exit(0)
+            worker = _fork_spare(channel, message["id"], fds[0], agent_pid)
+            if worker is not None:
+                request, fds = runner.wait_for_request(worker)
+                _wake()
+                return worker, request, fds, warmth
+    except (wire.Closed, OSError):
+        os._exit(0)
+
+
+def _preload(channel, message):
+    """Imports, says so, and returns what a fork of this process can be used for. Ends the process where there is no use."""
+    start_ns = time.monotonic_ns()
+    kind, script, cwd = message["kind"], message["script"], message["cwd"]
+    found = scan.scan(kind, script, cwd)
+    if os.environ.get("PHALANX_WARM") == "0":
+        _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
+    if found.opted_out:
+        _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
+    environment = dict(os.environ)
+    preload.without_rank_variables()
+    _imitate_script(kind, script, cwd)
+    own = places.own_names(places.own_folder(kind, script, cwd))
+    denied = {*message.get("deny", ()), *found.late, *([script] if kind == "module" else [])}
+    loader = preload.Preloader(denied, own - places.modules_at_start)
+    names = message.get("learnt") or found.imports
+    try:
+        _import_all(loader, names)
+    except preload.Tainted as tainted:
+        channel.send({"type": "tainted", "module": tainted.module, "why": tainted.why})
+        os._exit(0)
+    _settle()
+    loaded = preload.top_level_modules_loaded()
+    elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
+    channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
+    return runner.Warmth(environment, loader.variables_read, own, loaded - own, _late_check(kind, script, cwd))
+
+
+def _give_up(channel, reason):
+    channel.send({"type": "failed", "reason": reason})
+    os._exit(0)
+
+
+def _imitate_script(kind, script, cwd):
+    """What modules may look at while they are imported is as in the script's own process, as far as it is known."""
+    try:
+        os.chdir(cwd)
+    except OSError:
+        pass
+    sys.argv[:] = [script]
+    runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None)
+
+
+def _import_all(loader, names):
+    """One thread while importing: a fork takes only the forking thread along, and OpenBLAS would start some."""
+    before = os.environ.get(_OPENBLAS)
+    os.environ[_OPENBLAS] = "1"
+    try:
+        loader.load(names)
+        if "torch" in sys.modules:
+            loader.load(preload.TORCH_LAZY)
+    finally:
+        if before is None:
+            del os.environ[_OPENBLAS]
+        else:
+            os.environ[_OPENBLAS] = before
+
+
+def _settle():
+    """Everything imported stays in memory that forks share: no collection touches it any more."""
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a spare has nothing to say about an interrupt
+
+
+def _wake():
+    gc.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _late_check(kind, script, cwd):
+    """A script edited after the preloading may now change the environment before an import that has already happened."""
+    if kind != "script":
+        return lambda request: None
+    seen = _digest(os.path.join(cwd, script))
+
+    def check(request):
+        path = os.path.join(request["cwd"], request["script"])
+        if _digest(path) == seen:
+            return None
+        found = scan.scan(request["kind"], request["script"], request["cwd"])
+        if found.opted_out:
+            return "the script asks for a cold start"
+        late = found.late & set(sys.modules)
+        return f"the script now changes the environment before it imports {min(late)}" if late else None
+
+    return check
+
+
+def _digest(path):
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha1(file.read()).digest()
+    except OSError:
+        return None
+
+
+def _fork_spare(channel, request_id, worker_fd, agent_pid):
+    """Forks twice, so that the agent, a subreaper, becomes the spare's parent. Returns the worker channel in the spare only."""
+    go_read, go_write = os.pipe()
+    try:
+        middle = os.fork()
+    except OSError as error:
+        middle = error
+    if middle == 0:
+        try:
+            spare = os.fork()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        if spare != 0:
+            os._exit(0)
+        os.close(go_write)
+        channel.close()
+        return _be_spare(go_read, worker_fd, agent_pid)
+    os.close(go_read)
+    os.close(worker_fd)
+    reason = os.strerror(middle.errno) if isinstance(middle, OSError) else _reap(middle)
+    if reason is None:
+        os.write(go_write, b"g")  # the middle one has been reaped, so the spare is the agent's child by now
+    os.close(go_write)
+    if reason is not None:
+        channel.send({"type": "fork_failed", "id": request_id, "reason": reason})
+    return None
+
+
+def _reap(pid):
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        return None
+    return os.strerror(os.WEXITSTATUS(status)) if os.WIFEXITED(status) else f"killed by signal {os.WTERMSIG(status)}"
+
+
+def _be_spare(go_read, worker_fd, agent_pid):
+    os.setsid()
+    told = os.read(go_read, 1)
+    os.close(go_read)
+    if not told or not linux.die_with_parent(agent_pid):
+        os._exit(0)
+    _fresh_randomness()
+    worker = wire.Channel(worker_fd)
+    worker.send({"type": "spare", "pid": os.getpid()})
+    return worker
+
+
+def _fresh_randomness():
+    """Python's own generator is seeded at the fork. The others, which a fresh process would have seeded from the system:"""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)

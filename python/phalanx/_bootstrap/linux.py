@@ -1,0 +1,112 @@
+"""The few things of Linux that Python's os module does not offer. Without ctypes they are left out, silently."""
+
+import os
+import signal
+import sys
+
+try:
+    import ctypes
+except ImportError:  # a Python built without libffi
+    ctypes = None
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_MM = 35
+_PR_SET_MM_MAP = 14
+
+# Positions in /proc/self/stat behind the name's closing parenthesis, where the state is 0.
+_STAT_START_CODE, _STAT_END_CODE, _STAT_START_STACK = 23, 24, 25
+_STAT_START_DATA, _STAT_END_DATA, _STAT_START_BRK = 42, 43, 44
+_STAT_ARG_START, _STAT_ARG_END, _STAT_ENV_START, _STAT_ENV_END = 45, 46, 47, 48
+
+_libc = ctypes.CDLL(None, use_errno=True) if ctypes else None
+_kept_mappings = []  # what the kernel now reads as this process's command line must stay mapped
+
+
+def die_with_parent(parent_pid):
+    """This process is killed when its parent's (the agent's main) thread ends. False where the parent has ended already."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    return os.getppid() == parent_pid
+
+
+def thread_name():
+    with open("/proc/self/comm", "rb") as file:
+        return file.read().rstrip(b"\n")
+
+
+def set_thread_name(name):
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
+
+
+def set_command_line(args, environment):
+    """Makes /proc/self/cmdline and /proc/self/environ those of a process started with `args` and `environment`."""
+    if _libc is None:
+        return
+    try:
+        numbers = _memory_map_numbers()
+    except (OSError, ValueError, IndexError):
+        return
+    args_text = b"".join(os.fsencode(arg) + b"\0" for arg in args)
+    env_text = b"".join(os.fsencode(k) + b"=" + os.fsencode(v) + b"\0" for k, v in environment.items())
+    # In place first: it needs nothing of the kernel, and libraries that set a title later write to that place.
+    start, end = numbers[_STAT_ARG_START], numbers[_STAT_ARG_END]
+    room = end - start if start else 0
+    if room > 0:
+        fitting = args_text if len(args_text) <= room else args_text[: room - 1]
+        ctypes.memmove(start, fitting + b"\0" * (room - len(fitting)), room)
+    if len(args_text) > room:
+        start = 0
+    _point_kernel_at(numbers, start, args_text, env_text)
+
+
+def _memory_map_numbers():
+    """The words of /proc/self/stat behind the name; the state, a letter, is 0."""
+    with open("/proc/self/stat", "rb") as file:
+        return [0] + [int(word) for word in file.read().rpartition(b")")[2].split()[1:]]
+
+
+class _MemoryMap(ctypes.Structure if ctypes else object):
+    """struct prctl_mm_map"""
+
+    if ctypes:
+        _fields_ = [("addresses", ctypes.c_uint64 * 12), ("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
+
+
+def _point_kernel_at(numbers, args_start, args_text, env_text):
+    """Tells the kernel where the texts are: the arguments at `args_start`, or if 0 in memory of their own, as the environment
+    is. Needs a kernel with checkpoint support, and no privilege; without, the arguments end in a row of NULs."""
+    if not args_start:
+        env_text = args_text + env_text
+    text = ctypes.create_string_buffer(env_text, len(env_text) or 1)
+    env_start = ctypes.addressof(text)
+    env_end = env_start + len(env_text)
+    if not args_start:
+        args_start = env_start
+        env_start += len(args_text)
+    _libc.sbrk.restype = ctypes.c_void_p
+    _libc.sbrk.argtypes = [ctypes.c_long]
+    memory_map = _MemoryMap(auxv_size=0, exe_fd=0xFFFFFFFF)
+    memory_map.addresses[:] = [
+        numbers[_STAT_START_CODE],
+        numbers[_STAT_END_CODE],
+        numbers[_STAT_START_DATA],
+        numbers[_STAT_END_DATA],
+        numbers[_STAT_START_BRK],
+        _libc.sbrk(0),
+        numbers[_STAT_START_STACK],
+        args_start,
+        args_start + len(args_text),
+        env_start,
+        env_end,
+        0,  # the auxiliary vector stays
+    ]
+    size = ctypes.c_ulong(ctypes.sizeof(memory_map))
+    if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(memory_map), size, ctypes.c_ulong(0)) == 0:
+        _kept_mappings.append(text)
+
+
+def original_args():
+    """What this interpreter was started with, its own options included."""
+    return list(getattr(sys, "orig_argv", [])) or [sys.executable, "-u"]

@@ -1,0 +1,189 @@
+"""Imports, ahead of time, what the script will import, and notices what must not be imported ahead of time."""
+
+import importlib
+import os
+import sys
+
+from phalanx._bootstrap import places
+
+# What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise.
+TORCH_LAZY = (
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "torch._dynamo",
+    "torch.distributed.tensor",
+    "torch.distributed.algorithms.join",
+    "torch.distributed.elastic.multiprocessing.errors",
+)
+
+# Differ between ranks or between lives: a module that looks at them while it is imported must be imported by each rank.
+RANK_VARIABLES = frozenset(
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
+    "MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES "
+    "PHALANX_EPOCH PHALANX_BOARD".split()
+)
+_RANK_PREFIX = "TORCHELASTIC_"
+
+_DEVICE_PREFIXES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband", "/dev/accel", "/dev/davinci")
+
+
+class Tainted(BaseException):
+    """Importing `module` did something that a fork cannot undo or must not inherit."""
+
+    def __init__(self, module, why):
+        super().__init__(module, why)
+        self.module = module
+        self.why = why
+
+
+class _Denied(BaseException):
+    """An import that must not happen here. Not an Exception, so that no `except ImportError` takes another path for it."""
+
+
+def differs_between_ranks(variable):
+    return variable in RANK_VARIABLES or variable.startswith(_RANK_PREFIX)
+
+
+class Preloader:
+    """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level names
+    that the script's folder provides, which would be another module there."""
+
+    def __init__(self, denied, own):
+        self._denied = frozenset(denied)
+        self._own = own
+        self._environment = _EnvironmentWatch()
+        self._fds = _descriptors()
+        self._threads = _task_count()
+
+    @property
+    def variables_read(self):
+        """Names of environment variables that imported modules looked at, with what they saw (None: unset)."""
+        return self._environment.read
+
+    def load(self, names):
+        """Imports what can be imported of `names`. Raises Tainted."""
+        with self._environment:
+            sys.meta_path.insert(0, self)
+            try:
+                for name in names:
+                    self._load_one(name)
+            finally:
+                sys.meta_path.remove(self)
+
+    def find_spec(self, name, path=None, target=None):
+        """The import system asks here first."""
+        if name in self._own:
+            raise _Denied(name)
+        while name:
+            if name in self._denied:
+                raise _Denied(name)
+            name = name.rpartition(".")[0]
+        return None
+
+    def _load_one(self, name):
+        if name in sys.modules:
+            return
+        before = set(sys.modules)
+        try:
+            importlib.import_module(name)
+        except Tainted:
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # whatever a module does when it fails, it is left to the script to meet it
+            _forget_orphans(before)
+        self._check(name)
+
+    def _check(self, name):
+        for fd, target in _descriptors().items():
+            if self._fds.get(fd) == target:
+                continue
+            if target.startswith(_DEVICE_PREFIXES) or target.startswith("socket:"):
+                raise Tainted(name, f"it opened {target}")
+        if _task_count() > self._threads:
+            raise Tainted(name, "it started a thread")
+        if _has_children():
+            raise Tainted(name, "it started a process")
+
+
+class _EnvironmentWatch:
+    """Sees which variables are read through os.environ while it is entered."""
+
+    def __init__(self):
+        self.read = {}
+
+    def __enter__(self):
+        kind = type(os.environ)
+        self._original = original = kind.__getitem__
+
+        def watched(environment, name):
+            try:
+                value = original(environment, name)
+            except KeyError:
+                self._note(name, None)
+                raise
+            self._note(name, value)
+            return value
+
+        kind.__getitem__ = watched
+        return self
+
+    def __exit__(self, *unused):
+        type(os.environ).__getitem__ = self._original
+
+    def _note(self, name, value):
+        if not isinstance(name, str):
+            return
+        if differs_between_ranks(name):
+            raise Tainted(_module_being_imported(sys._getframe(2)), f"it reads {name} while it is imported")
+        self.read.setdefault(name, value)
+
+
+def _module_being_imported(frame):
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            return frame.f_globals.get("__name__", "?")
+        frame = frame.f_back
+    return "?"
+
+
+def _forget_orphans(before):
+    """After an import that failed halfway: drops the modules whose parent is not there, so that a later import starts anew."""
+    for name in sorted(set(sys.modules) - before):
+        parent = name.rpartition(".")[0]
+        if parent and parent not in sys.modules:
+            sys.modules.pop(name, None)
+
+
+def _descriptors():
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            found[entry] = os.readlink("/proc/self/fd/" + entry)
+        except OSError:
+            pass  # the listing's own descriptor
+    return found
+
+
+def _task_count():
+    return len(os.listdir("/proc/self/task"))
+
+
+def _has_children():
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return bool(file.read())
+    except OSError:
+        return False
+
+
+def without_rank_variables():
+    for name in [name for name in os.environ if differs_between_ranks(name)]:
+        del os.environ[name]
+
+
+def top_level_modules_loaded():
+    """Top-level names that came by preloading (not with the interpreter)."""
+    return frozenset(n for n in sys.modules if "." not in n) - places.modules_at_start

@@ -1,0 +1,249 @@
+"""Turns this process into the one that `python -u script.py args...` would be."""
+
+import json
+import os
+import signal
+import sys
+import time
+import types
+from importlib.machinery import SourceFileLoader
+
+from phalanx._bootstrap import board, hooks, learn, linux, places, stdio, wire
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+# Read by the interpreter, the C library or OpenMP when a process starts: a process that has started cannot take them back.
+_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "LC_", "LANG")
+_NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
+
+
+class Warmth:
+    """What a forked process has inherited and must match: the environment its imports saw."""
+
+    def __init__(self, environment, variables_read, own_names, loaded, late_check):
+        self.environment = environment
+        self.variables_read = variables_read
+        self.own_names = own_names
+        self.loaded = loaded
+        self.late_check = late_check
+
+    def why_not(self, request):
+        """A reason why this request needs a fresh interpreter, or None."""
+        wanted = request["env"]
+        for name in set(self.environment) ^ set(wanted) | {n for n in wanted if self.environment.get(n) != wanted[n]}:
+            if name.startswith(_READ_AT_START) and name not in _NOT_THAT_ONE:
+                return f"{name} is read when a process starts"
+            if (
+                name in self.variables_read
+                and self.variables_read[name] != wanted.get(name)
+                and name not in _NOT_THAT_ONE
+            ):
+                return f"{name} was read by a preloaded module"
+        folder = places.own_folder(request["kind"], request["script"], request["cwd"])
+        clash = places.own_names(folder) & self.loaded
+        if clash:
+            return f"{folder} has its own {min(clash)}"
+        return self.late_check(request)
+
+
+def run(channel, request, fds, warmth=None):
+    """Runs the script to its end in this process's main thread; its exceptions pass through to the interpreter, which ends
+    the process as it would for the plain script."""
+    if fds:
+        stdio.put_in_place(fds)
+    try:
+        os.chdir(request["cwd"])
+    except OSError as error:
+        os.write(2, f"phalanx: cannot work in {request['cwd']}: {error.strerror}\n".encode())
+        os._exit(1)
+    os.umask(request["umask"])
+    reason = warmth.why_not(request) if warmth is not None else None
+    if reason is not None:
+        _become_cold(channel, request)
+    _set_environment(request["env"])
+    stdio.renew()
+    code, namespace = _prepare_main(request)
+    _dress(request, warmth is not None)
+    _attach_board(request.get("board"))
+    hooks.install(lambda step: _report_first_step(channel, step))
+    channel.send_or_give_up({"type": "started"})
+    learn.watch_environment()
+    board.script_starts()
+    try:
+        exec(code, namespace)
+    except BaseException:
+        _hide_our_frames()
+        raise
+    finally:
+        board.script_ends()
+
+
+def make_main_module(kind, path):
+    """A fresh `__main__`, in place. `path`: the script's, None for -m, whose module is only found later."""
+    main = types.ModuleType("__main__")
+    values = main.__dict__
+    values["__annotations__"] = {}
+    values["__builtins__"] = sys.modules["builtins"]
+    if kind == "script":
+        values["__loader__"] = SourceFileLoader("__main__", path)
+        values["__file__"] = path
+        values["__cached__"] = None
+    sys.modules["__main__"] = main
+    return main
+
+
+def script_path(script, cwd):
+    """The script's name as the interpreter shows it."""
+    if sys.version_info < (3, 9) or os.path.isabs(script):
+        return script
+    return cwd + "/" + (script[2:] if script.startswith("./") else script)
+
+
+def _prepare_main(request):
+    """Compiles the script as its text is now: (code, globals). What cannot run at all is left to Python itself to say."""
+    kind, script = request["kind"], request["script"]
+    main = sys.modules["__main__"]
+    forget_shadowed(places.own_folder(kind, script, request["cwd"]))
+    if kind == "module":
+        return _prepare_module(request)
+    path = script_path(script, request["cwd"])
+    if getattr(main, "__file__", None) != path or "__cached__" not in main.__dict__:
+        main = make_main_module(kind, path)
+    sys.argv[:] = [script, *request["args"]]
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        if not path.endswith(".pyc"):
+            code = compile(source, path, "exec", dont_inherit=True)
+            if not places.first_path_is_unsafe():
+                sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+            return code, main.__dict__
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        pass
+    _become_plain_python(request)
+
+
+def _prepare_module(request):
+    """As `python -m`: by runpy's own search, which imports the parent packages."""
+    import runpy
+
+    main = make_main_module("module", None)
+    sys.argv[:] = ["-m", *request["args"]]
+    if not places.first_path_is_unsafe():
+        sys.path.insert(0, os.getcwd())
+    try:
+        _, spec, code = runpy._get_module_details(request["script"], runpy._Error)
+    except (runpy._Error, SyntaxError):
+        _become_plain_python(request)
+    except BaseException:
+        _hide_our_frames()
+        raise
+    sys.argv[0] = spec.origin
+    main.__dict__.update(
+        __file__=spec.origin,
+        __cached__=spec.cached,
+        __doc__=None,
+        __loader__=spec.loader,
+        __package__=spec.parent,
+        __spec__=spec,
+    )
+    return code, main.__dict__
+
+
+def forget_shadowed(folder):
+    """Modules of the standard library that only we have imported so far, and that mean another file to this script."""
+    for name in places.own_names(folder) & set(sys.modules) - places.modules_at_start:
+        for loaded in [n for n in sys.modules if n == name or n.startswith(name + ".")]:
+            if loaded.partition(".")[0] not in ("phalanx", "__main__"):
+                del sys.modules[loaded]
+
+
+def _set_environment(wanted):
+    environment = os.environ
+    zone = environment.get("TZ")
+    for name in [name for name in environment if name not in wanted]:
+        del environment[name]
+    for name, value in wanted.items():
+        if environment.get(name) != value:
+            environment[name] = value
+    if environment.get("TZ") != zone:
+        time.tzset()
+
+
+def _dress(request, warm):
+    """What others see of this process, and what it would have got at its start."""
+    what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
+    args = [linux.original_args()[0], "-u", *what, *request["args"]]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = args
+    linux.set_command_line(args, request["env"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if warm:
+        _apply_thread_counts(request["env"])
+
+
+def _apply_thread_counts(environment):
+    """Torch has asked OpenMP before this rank's environment was known."""
+    torch = sys.modules.get("torch")
+    first = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if torch is not None and first.isdigit() and int(first) > 0 and torch.get_num_threads() != int(first):
+        torch.set_num_threads(int(first))
+
+
+def _attach_board(place):
+    if place:
+        try:
+            board.attach(place["path"], place["slot"])
+        except (OSError, ValueError) as error:
+            os.write(2, f"phalanx: no progress of this rank will be seen: {error}\n".encode())
+
+
+def _report_first_step(channel, step):
+    channel.send_or_give_up({"type": "first_step", "step": step, "modules": learn.modules()})
+
+
+def _hide_our_frames():
+    """The traceback of the script's exception starts in the script. It is the interpreter that will show it, after this."""
+    show = sys.excepthook
+
+    def show_without_ours(kind, value, trace):
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+            trace = trace.tb_next
+        if value is not None:
+            value.__traceback__ = trace
+        sys.excepthook = show
+        show(kind, value, trace)
+
+    sys.excepthook = show_without_ours
+
+
+def _become_plain_python(request):
+    """A script that cannot start: Python says so in its own words and with its own exit status."""
+    what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
+    os.execve(sys.executable, [sys.executable, "-u", *what, *request["args"]], request["env"])
+
+
+def _become_cold(channel, request):
+    """This process becomes a cold worker with the same request, the same process id and the same socket."""
+    fd = os.memfd_create("phalanx-request")
+    os.write(fd, json.dumps(request).encode("utf-8", "surrogateescape"))
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.set_inheritable(fd, True)
+    os.set_inheritable(channel.fileno(), True)
+    padding = " " * sum(len(part) + 1 for part in [request["script"], *request["args"]])
+    args = [sys.executable, "-u", _HERE + "worker.py", str(channel.fileno()), padding, str(fd)]
+    os.execve(sys.executable, args, request["env"])
+
+
+def wait_for_request(channel):
+    """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it any more."""
+    try:
+        while True:
+            message, fds = channel.receive()
+            if message["type"] == "run" and len(fds) == 3:
+                return message, fds
+            wire.close_all(fds)
+            if message["type"] != "prepare":
+                os._exit(0)
+    except (wire.Closed, OSError):
+        os._exit(0)

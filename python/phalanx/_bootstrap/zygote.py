@@ -1,0 +1,27 @@
+"""<python> -u zygote.py <fd> <padding>: imports what the script will want, then forks spares that wait to become workers.
+
+Speaks docs/formats/worker-socket.md with the agent. One thread, one request at a time; it waits only in read and waitpid.
+"""
+
+import sys
+
+_modules_at_start = frozenset(sys.modules)
+
+
+def _enter():
+    import importlib.util
+    import os
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "door.py")
+    spec = importlib.util.spec_from_file_location("phalanx._bootstrap.door", path)
+    door = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(door)
+    door.open_door(_modules_at_start)
+
+
+if __name__ == "__main__":
+    _enter()
+    from phalanx._bootstrap import forker, runner
+
+    # Only a forked process that has been given a script comes back from serve.
+    runner.run(*forker.serve(int(sys.argv[1])))

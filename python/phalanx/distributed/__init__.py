@@ -1,0 +1,1 @@
+"""`python -m phalanx.distributed.run`, for users of other elastic launchers."""
