@@ -112,7 +112,8 @@ def better_than_argparse(complaint: str, ours: dict) -> bool:
     if "ambiguous option" not in complaint:
         return False
     word, candidates = complaint.split("ambiguous option: ")[1].split(" could match ")
-    return len({name.replace("_", "-") for name in candidates.split(", ")}) == 1 or word in ours.get("config", {}).get("script_args", REST)
+    one_flag = len({name.replace("_", "-") for name in candidates.split(", ")}) == 1
+    return one_flag or word in ours.get("config", {}).get("script_args", REST)
 
 
 def expected(namespace: argparse.Namespace) -> dict:

@@ -73,8 +73,8 @@ Status HandleRdzvConf(Draft& draft, const GivenFlag& given) {
   return Assign(draft.config.rdzv_conf, ParseKeyValues(given.value));
 }
 
-Status HandleStandalone(Draft& draft, const GivenFlag& given) {
-  draft.standalone = given.on;
+Status HandleStandalone(Draft& draft, const GivenFlag&) {
+  draft.standalone = true;
   return absl::OkStatus();
 }
 
@@ -132,13 +132,13 @@ Status HandleRole(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
-Status HandleModule(Draft& draft, const GivenFlag& given) {
-  draft.module = given.on;
+Status HandleModule(Draft& draft, const GivenFlag&) {
+  draft.module = true;
   return absl::OkStatus();
 }
 
-Status HandleNoPython(Draft& draft, const GivenFlag& given) {
-  draft.no_python = given.on;
+Status HandleNoPython(Draft& draft, const GivenFlag&) {
+  draft.no_python = true;
   return absl::OkStatus();
 }
 
@@ -316,7 +316,7 @@ constexpr FlagRow kTable[] = {
 
   // torchrun: refused.
   {"--run-path", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
-   "runpy.run_path in one interpreter; meanwhile leave it away: the script runs as __main__ either way", nullptr, "0"},
+   "runpy.run_path in one interpreter; meanwhile leave it away: the script runs as __main__ either way", nullptr, nullptr},
   {"--duplicate-stdout-filters", kOne, "TEXT,...", kPet, kTorch, kRefused, G::kOutput,
    "copies of matching lines; meanwhile --tee and grep on stdout.log", nullptr, ""},
   {"--duplicate-stderr-filters", kOne, "TEXT,...", kPet, kTorch, kRefused, G::kOutput,
@@ -326,29 +326,29 @@ constexpr FlagRow kTable[] = {
   {"--numa-binding", kOne, "MODE", kNoPet, kTorch, kRefused, G::kScript,
    "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, nullptr},
   {"--virtual-local-rank", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
-   "LOCAL_RANK=0 and one visible GPU for each worker; meanwhile set CUDA_VISIBLE_DEVICES in the script", nullptr, "0"},
+   "LOCAL_RANK=0 and one visible GPU for each worker; meanwhile set CUDA_VISIBLE_DEVICES in the script", nullptr, nullptr},
   {"--print-completion", kOne, "SHELL", kNoPet, kTorch, kRefused, G::kOther, "completion script for a shell", nullptr, nullptr},
 
   // dlrover-run: refused.
   {"--precheck", kOne, "0|1|2", kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
-  {"--network-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
-  {"--comm-perf-test", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
-  {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "leaving out slow nodes, with the node checks", nullptr, "0"},
-  {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "check of the optical links, with the node checks", nullptr, "0"},
+  {"--network-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, nullptr},
+  {"--comm-perf-test", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, nullptr},
+  {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "leaving out slow nodes, with the node checks", nullptr, nullptr},
+  {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "check of the optical links, with the node checks", nullptr, nullptr},
   {"--box-pairs", Arity::kOneOrMore, "A:B", kNoPet, kDlrover, kRefused, G::kOther, "socket pairs of --switchbox-check", nullptr, nullptr},
   {"--min-bandwidth", kOne, "MB/S", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr, nullptr},
   {"--min-channels", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr, nullptr},
   {"--node-unit", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "nodes in multiples of N; 1 is accepted", nullptr, "1"},
   {"--auto-config", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-   "nodes and workers from the environment; meanwhile --nnodes=$NODE_NUM --nproc-per-node=auto", nullptr, "0"},
-  {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs", nullptr, "0"},
+   "nodes and workers from the environment; meanwhile --nnodes=$NODE_NUM --nproc-per-node=auto", nullptr, nullptr},
+  {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs", nullptr, nullptr},
   {"--save-at-breakpoint", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-   "checkpoint memory written out on failure; meanwhile save from the script", nullptr, "0"},
+   "checkpoint memory written out on failure; meanwhile save from the script", nullptr, nullptr},
   {"--accelerator", kOne, "NAME", kPet, kDlrover, kRefused, G::kOther,
    "nvidia.com/gpu is accepted; nothing in the launcher depends on the accelerator", nullptr, "nvidia.com/gpu"},
   {"--training-port", kOne, "PORT", kPet, kDlrover, kRefused, G::kOther, "first HCCL port; meanwhile set HCCL_IF_BASE_PORT", nullptr, nullptr},
   {"--numa-affinity", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-   "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, "0"},
+   "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, nullptr},
   {"--membind-policy", kOne, "POLICY", kPet, kDlrover, kRefused, G::kOther,
    "memory policy of --numa-affinity; none is accepted", nullptr, "none"},
   {"--ucp-device-type", kOne, "DEVICE", kPet, kDlrover, kRefused, G::kOther, "device for converting universal checkpoints", nullptr, nullptr},
@@ -442,9 +442,8 @@ std::string Standing(const FlagRow& row) {
     case kUnsupported:
       return "never";
     case kRefused:
-      return row.harmless != nullptr && row.arity == kOne && *row.harmless != '\0'
-                 ? fmt::format("refused but for `{}`", row.harmless)
-                 : "refused";
+      return row.harmless != nullptr && *row.harmless != '\0' ? fmt::format("refused but for `{}`", row.harmless)
+                                                              : "refused";
   }
   return "";
 }

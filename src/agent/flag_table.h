@@ -30,8 +30,7 @@ enum class FlagGroup { kJob, kRendezvous, kScript, kFailures, kOutput, kWarm, kP
 // Where a value came from, for messages: "--nnodes" or "PET_NNODES".
 struct GivenFlag {
   std::string source;
-  std::string value;  // empty for switches that are on
-  bool on = true;     // switches: false for PET_X=0
+  std::string value;  // empty for switches
 };
 
 // What was given, before flags are weighed against each other.
@@ -70,7 +69,7 @@ struct FlagRow {
   FlagGroup group;
   const char* help;      // refused: what it will be, and what to do meanwhile
   FlagHandler handler;   // nullptr: refused
-  const char* harmless;  // refused, but for this value, which asks for nothing; nullptr: none
+  const char* harmless;  // refused, but for this value, which asks for nothing; nullptr: no such value
 };
 
 std::span<const FlagRow> FlagTable();

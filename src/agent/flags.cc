@@ -48,7 +48,7 @@ Status Refusal(const FlagRow& row, const std::string& source) {
 Status Apply(const FlagRow& row, const GivenFlag& given, Draft& draft) {
   draft.given.insert(MainName(row));
   if (row.handler != nullptr) return WithSource(row.handler(draft, given), given.source, given.value);
-  bool harmless = row.arity == Arity::kNone ? !given.on : row.harmless != nullptr && given.value == row.harmless;
+  bool harmless = row.harmless != nullptr && given.value == row.harmless;
   return harmless ? absl::OkStatus() : Refusal(row, given.source);
 }
 
@@ -60,11 +60,11 @@ Status ApplyVariables(const ParsedLine& line, const Environment& env, Draft& dra
     bool on_line = std::any_of(line.options.begin(), line.options.end(), [&](const auto& o) { return o.spec == i; });
     std::optional<std::string> value = row.pet && !on_line ? env.Get(PetName(row)) : std::nullopt;
     if (!value) continue;
-    GivenFlag given{PetName(row), *value, true};
+    GivenFlag given{PetName(row), *value};
     if (row.arity == Arity::kNone) {
       if (*value != "0" && *value != "1") return Wrong(fmt::format("{}={}: expected 0 or 1", given.source, *value));
-      given.on = *value == "1";
-      if (!given.on) continue;  // as if it were not set
+      if (*value == "0") continue;  // as if it were not set
+      given.value.clear();
     }
     PHX_RETURN_IF_ERROR(Apply(row, given, draft));
   }
@@ -73,7 +73,7 @@ Status ApplyVariables(const ParsedLine& line, const Environment& env, Draft& dra
 
 Status ApplyLine(const ParsedLine& line, Draft& draft) {
   for (const ParsedOption& option : line.options) {
-    GivenFlag given{option.name, "", true};
+    GivenFlag given{option.name, ""};
     for (const std::string& value : option.values)
       given.value += fmt::format("{}{}", given.value.empty() ? "" : " ", value);
     PHX_RETURN_IF_ERROR(Apply(FlagTable()[option.spec], given, draft));
