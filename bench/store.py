@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Phalanx's store beside torch's own TCPStore server (libuv): the same load on both, in turn.
+
+Prints a table with medians, spread and ratio; --json writes the numbers as well.
+
+    python bench/store.py [--bin build/release/bin] [--rounds 5] [--json out.json]
+"""
+
+import argparse
+import contextlib
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TORCH_SERVER = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def server(command: list[str]) -> Iterator[int]:
+    """Runs a server that prints its port and ends with its stdin."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield int(process.stdout.readline())
+        process.stdin.close()
+
+
+def measure(generator: Path, port: int, name: str, args: argparse.Namespace) -> dict[str, float]:
+    command = [generator, "--port", port, "--name", name, "--seconds", args.seconds, "--clients", args.clients]
+    result = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True, timeout=60)
+    return json.loads(result.stdout)
+
+
+def collect(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    generator = args.bin / "phalanx-store-bench"
+    samples: dict[str, dict[str, list[float]]] = {"phalanx": defaultdict(list), "torch": defaultdict(list)}
+    with (
+        server([str(args.bin / "phalanx-store")]) as ours,
+        server([sys.executable, "-c", TORCH_SERVER]) as torchs,
+    ):
+        ports = {"phalanx": ours, "torch": torchs}
+        for round_number in range(args.rounds):
+            order = list(ports) if round_number % 2 == 0 else list(reversed(ports))
+            for who in order:
+                for what, value in measure(generator, ports[who], f"round{round_number}", args).items():
+                    samples[who][what].append(value)
+    return samples
+
+
+def summarise(samples: dict[str, dict[str, list[float]]]) -> list[dict]:
+    rows = []
+    for what, ours in samples["phalanx"].items():
+        torchs = samples["torch"][what]
+        rows.append(
+            {
+                "what": what,
+                "unit": "s" if what.endswith("_s") else "1/s",
+                "phalanx": statistics.median(ours),
+                "phalanx_min": min(ours),
+                "phalanx_max": max(ours),
+                "torch": statistics.median(torchs),
+                "torch_min": min(torchs),
+                "torch_max": max(torchs),
+                "ratio": statistics.median(ours) / statistics.median(torchs),
+            }
+        )
+    return rows
+
+
+def show(rows: list[dict], clients: int) -> None:
+    def text(row: dict, who: str) -> str:
+        if row["unit"] == "s":
+            return f"{row[who]:.3f} s ({row[who + '_min']:.3f}-{row[who + '_max']:.3f})"
+        return f"{row[who] / 1e3:.1f} k/s ({row[who + '_min'] / 1e3:.1f}-{row[who + '_max'] / 1e3:.1f})"
+
+    print("| what | Phalanx | torch libuv | Phalanx / torch |")
+    print("|---|---|---|---|")
+    for row in rows:
+        what = f"barrier of {clients} connections" if row["what"] == "barrier_s" else row["what"].replace("_", " ")
+        print(f"| {what} | {text(row, 'phalanx')} | {text(row, 'torch')} | {row['ratio']:.2f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of our commands")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=2048, help="connections of the barrier")
+    parser.add_argument("--seconds", type=float, default=0.5, help="duration of each throughput")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    args = parser.parse_args()
+
+    # Both servers and the generator hold one descriptor for each connection.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    samples = collect(args)
+    rows = summarise(samples)
+    show(rows, args.clients)
+    if args.json:
+        args.json.write_text(json.dumps({"clients": args.clients, "rows": rows, "samples": samples}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+// phalanx-store-bench: load from plain sockets for any c10d store server. One thread, one epoll loop, no torch. Prints
+// one JSON object: {"barrier_s": ..., "add_1": requests a second, "add_50": ..., ...}. bench/store.py runs it against
+// servers in turn.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "store/client_bytes.h"
+
+namespace phalanx::store {
+namespace {
+
+constexpr uint32_t kNonce = 4711;
+constexpr size_t kValueBytes = 32;
+
+[[noreturn]] void Die(const char* what) {
+  fmt::print(stderr, "phalanx-store-bench: {}: {}\n", what, strerror(errno));
+  std::exit(1);
+}
+
+// A connection with at most one request in flight, and what has been read of its reply.
+struct Client {
+  Fd fd;
+  size_t have = 0;
+  size_t want = 0;
+  std::array<char, 64> reply{};
+  int phase = 0;
+  uint64_t done = 0;
+};
+
+class Load {
+ public:
+  explicit Load(const sockaddr_in6& server) : server_(server), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+
+  // Begins a connection; writable when it stands.
+  void Connect(Client* client) {
+    client->fd = Fd(socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!client->fd.valid()) Die("socket");
+    const int on = 1;
+    setsockopt(client->fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const int rc = connect(client->fd.get(), reinterpret_cast<const sockaddr*>(&server_), sizeof server_);
+    if (rc != 0 && errno != EINPROGRESS) Die("connect");
+    Watch(EPOLL_CTL_ADD, client, rc == 0 ? EPOLLIN : EPOLLOUT);
+    if (rc == 0) Ask(client, Hello() + Ping(kNonce), sizeof kNonce);
+  }
+
+  void Ask(Client* client, const std::string& request, size_t reply_bytes) {
+    client->have = 0;
+    client->want = reply_bytes;
+    if (send(client->fd.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
+      Die("send");
+    }
+  }
+
+  // Calls back for every complete reply until `stop` says so.
+  void Run(const std::function<void(Client*)>& on_reply, const std::function<bool()>& stop) {
+    std::array<epoll_event, 256> events;
+    while (!stop()) {
+      const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+      for (int i = 0; i < count; ++i) {
+        auto* client = static_cast<Client*>(events[i].data.ptr);
+        if ((events[i].events & EPOLLOUT) != 0) {
+          Watch(EPOLL_CTL_MOD, client, EPOLLIN);
+          Ask(client, Hello() + Ping(kNonce), sizeof kNonce);
+        } else if (TakeReply(client)) {
+          on_reply(client);
+        }
+      }
+    }
+  }
+
+ private:
+  void Watch(int operation, Client* client, uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = client;
+    if (epoll_ctl(epoll_.get(), operation, client->fd.get(), &event) != 0) Die("epoll_ctl");
+  }
+
+  bool TakeReply(Client* client) {
+    const ssize_t n = recv(client->fd.get(), client->reply.data() + client->have, client->want - client->have, 0);
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n <= 0) Die("the server closed a connection");
+    client->have += static_cast<size_t>(n);
+    return client->have == client->want;
+  }
+
+  const sockaddr_in6 server_;
+  const Fd epoll_;
+};
+
+// Connects `count` clients that join a barrier of ADD and WAIT; seconds until all are released.
+double Barrier(const sockaddr_in6& server, size_t count, const std::string& name) {
+  Load load(server);
+  std::vector<Client> clients(count);
+  size_t released = 0;
+  const int64_t begin_ns = MonotonicNs();
+  for (Client& client : clients) load.Connect(&client);
+  load.Run(
+      [&](Client* client) {
+        int64_t arrived = 0;
+        switch (client->phase++) {
+          case 0:
+            return load.Ask(client, Add("/" + name, 1), sizeof(int64_t));
+          case 1:
+            std::memcpy(&arrived, client->reply.data(), sizeof arrived);
+            if (arrived == static_cast<int64_t>(count)) {
+              return load.Ask(client, Set("/" + name + "_done", "1") + Wait({"/" + name + "_done"}), 1);
+            }
+            return load.Ask(client, Wait({"/" + name + "_done"}), 1);
+          default:
+            ++released;
+        }
+      },
+      [&] { return released == count; });
+  return static_cast<double>(MonotonicNs() - begin_ns) / 1e9;
+}
+
+struct Step {
+  std::string request;
+  size_t reply_bytes;
+};
+
+// `clients` connections that go through `steps` again and again; rounds of steps a second.
+double Throughput(const sockaddr_in6& server, size_t count, double seconds, const std::vector<Step>& steps) {
+  Load load(server);
+  std::vector<Client> clients(count);
+  for (Client& client : clients) load.Connect(&client);
+  const size_t step_count = steps.size();
+  uint64_t rounds = 0;
+  size_t connected = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = INT64_MAX;
+  int64_t now_ns = 0;
+  load.Run(
+      [&](Client* client) {
+        // Nobody begins before all are there.
+        if (client->done++ == 0) {
+          if (++connected < count) return;
+          begin_ns = MonotonicNs();
+          end_ns = begin_ns + static_cast<int64_t>(seconds * 1e9);
+          for (Client& ready : clients) load.Ask(&ready, steps[0].request, steps[0].reply_bytes);
+          return;
+        }
+        client->phase = (client->phase + 1) % static_cast<int>(step_count);
+        if (client->phase == 0 && ++rounds % 16 == 0) now_ns = MonotonicNs();
+        const Step& step = steps[static_cast<size_t>(client->phase)];
+        load.Ask(client, step.request, step.reply_bytes);
+      },
+      [&] { return now_ns >= end_ns; });
+  return static_cast<double>(rounds) / (static_cast<double>(now_ns - begin_ns) / 1e9);
+}
+
+struct Workload {
+  const char* name;
+  std::vector<Step> steps;
+};
+
+std::vector<Workload> Workloads() {
+  const std::string value(kValueBytes, 'v');
+  const size_t blob_bytes = sizeof(uint64_t) + kValueBytes;
+  return {
+      {"add", {{Add("/counter", 1), sizeof(int64_t)}}},
+      {"get", {{Get("/value"), blob_bytes}}},
+      {"set_ping", {{Set("/value", value) + Ping(kNonce), sizeof kNonce}}},
+      {"wait_get", {{Wait({"/value"}), 1}, {Get("/value"), blob_bytes}}},
+  };
+}
+
+void Measure(const sockaddr_in6& server, size_t barrier_clients, double seconds, const std::string& name) {
+  fmt::print("{{\"barrier_s\": {:.4f}", Barrier(server, barrier_clients, name));
+  for (const Workload& workload : Workloads()) {
+    for (const size_t count : {size_t{1}, size_t{50}}) {
+      // A value to read, whatever came before.
+      Throughput(server, 1, 0.001, {{Set("/value", std::string(kValueBytes, 'v')) + Ping(kNonce), sizeof kNonce}});
+      fmt::print(", \"{}_{}\": {:.0f}", workload.name, count, Throughput(server, count, seconds, workload.steps));
+    }
+  }
+  fmt::print("}}\n");
+}
+
+}  // namespace
+}  // namespace phalanx::store
+
+int main(int argc, char** argv) {
+  CLI::App app("Load for a c10d store on ::1; prints JSON.");
+  uint16_t port = 0;
+  size_t barrier_clients = 2048;
+  double seconds = 0.5;
+  std::string name = "barrier";
+  app.add_option("--port", port, "port of the server")->required();
+  app.add_option("--clients", barrier_clients, "connections of the barrier");
+  app.add_option("--seconds", seconds, "duration of each throughput");
+  app.add_option("--name", name, "name of the barrier; a fresh one for every run");
+  CLI11_PARSE(app, argc, argv);
+
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  sockaddr_in6 server{};
+  server.sin6_family = AF_INET6;
+  server.sin6_addr = in6addr_loopback;
+  server.sin6_port = htons(port);
+  phalanx::store::Measure(server, barrier_clients, seconds, name);
+  return 0;
+}
