@@ -1,0 +1,278 @@
+"""Every rule of tools/lint fires on what it is there to stop, and leaves alone what only looks like it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.lint import allow, cpp_text, external, ratchet, rules_cpp, rules_python, rules_text  # noqa: E402
+from tools.lint.project import Finding, Project  # noqa: E402
+
+
+def project_of(folder, files):
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return Project(folder, files)
+
+
+# rule, file, text that breaks it on its last line, text that does not break it
+ONE_FILE = [
+    (rules_cpp.no_sleep, "src/agent/a.cc", "std::this_thread::sleep_for(kSecond);", "// sleep(1) was here"),
+    (rules_cpp.no_sleep, "src/agent/a.cc", "usleep (10);", 'Say("sleep(1)");'),
+    (rules_cpp.no_sleep, "src/agent/a.cc", "::nanosleep(&time, nullptr);", "loop.SleepTimer(5);"),
+    (rules_cpp.no_catch_all, "src/agent/a.cc", "} catch ( ... ) {", "} catch (const std::exception& error) {"),
+    (rules_cpp.no_getenv, "src/agent/a.cc", 'std::getenv("HOME");', 'environment.Get("HOME");'),
+    (rules_cpp.no_getenv, "src/cli/a.cc", 'secure_getenv("HOME");', "MyGetenv();"),
+    (rules_cpp.no_getenv, "src/cli/a.cc", 'setenv("A", "b", 1);', "Reset();"),
+    (rules_cpp.include_direction, "src/base/a.cc", '#include "agent/b.h"', '#include "base/b.h"'),
+    (rules_cpp.include_direction, "src/store/a.cc", '#include "phalanx/v1/agent.pb.h"', '#include "base/b.h"'),
+    (rules_cpp.include_direction, "src/master/a.h", '#include "store/b.h"', '#include "elasticity/b.h"'),
+    (rules_cpp.include_direction, "src/agent/a.h", '#include "master/b.h"', '#include "store/b.h"'),
+    (rules_cpp.include_direction, "src/agent/a.h", '#include "b.h"', '#include "nlohmann/json.hpp"'),
+    (rules_cpp.include_direction, "src/novel/a.h", "int a;", None),
+    (rules_cpp.pure_cores, "src/agent/core.cc", "std::unordered_map<int, int> m;", "std::map<int, int> m;"),
+    (rules_cpp.pure_cores, "src/store/engine.h", "absl::flat_hash_set<int> m;", "std::set<int> m;"),
+    (rules_cpp.pure_cores, "src/master/budget.cc", "double share = 1;", "int64_t doubled = 1'000;"),
+    (rules_cpp.pure_cores, "src/master/lease.h", "auto share = 0.5 * n;", "auto share = n / 2;  // 0.5"),
+    (rules_cpp.pure_cores, "src/master/core_apply.cc", "auto now = MonotonicMs();", "Step(state, event, now);"),
+    (rules_cpp.pure_cores, "src/master/placement.cc", "#include <thread>", "#include <tuple>"),
+    (rules_cpp.pure_cores, "src/agent/core.cc", "#include <sys/epoll.h>", '#include "base/clock.h"'),
+    (rules_python.no_sleep, "python/phalanx/a.py", "import time\ntime.sleep(1)", "import time\ntime.monotonic()"),
+    (rules_python.no_sleep, "tests/a.py", "from time import sleep as rest\nrest(1)", "def sleep():\n    rest(1)"),
+    (rules_python.no_sleep, "tests/a.py", "import time as t\nt.sleep(1)", "t.sleep(1)"),
+    (
+        rules_python.no_blind_except,
+        "a.py",
+        "try:\n    f()\nexcept:\n    pass",
+        "try:\n    f()\nexcept OSError:\n    pass",
+    ),
+    (
+        rules_python.no_blind_except,
+        "a.py",
+        "try:\n    f()\nexcept (OSError, Exception):\n    pass",
+        "try:\n    f()\nexcept BaseException:\n    undo()\n    raise",
+    ),
+    (rules_text.no_markers, "src/base/a.cc", "// TODO: later", "mkstemp(XXXXXX)"),
+    (rules_text.no_markers, "docs/a.md", "FIXME", "to do"),
+    (rules_text.no_machine_paths, "tools/a.sh", "cd /home/ann/phalanx", "cd ~/phalanx"),
+    (rules_text.no_machine_paths, "docs/a.md", "see /work/notes", "see docs/work/notes and https://a.org/root/b"),
+    (rules_text.no_downloads, "tools/a.sh", "curl https://a.org/b.tar.gz", "see https://a.org/b"),
+    (rules_text.no_downloads, "a.txt", "--extra-index-url https://a.org", "torch==2.15.0"),
+    (rules_text.no_trailing_blanks, "docs/a.md", "text ", "text"),
+    (rules_text.no_long_lines, "src/base/a.h", "x" * 121, "x" * 120),
+    (rules_text.no_long_lines, "run", "# " + "x" * 120, "# short"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "bad", "good"), ONE_FILE)
+def test_rule(tmp_path, rule, path, bad, good):
+    findings = list(rule(project_of(tmp_path / "bad", {path: bad})))
+    line = 3 if "except" in bad else bad.count("\n") + 1
+    assert [(finding.path, finding.line) for finding in findings] == [(path, line)]
+    assert findings[0].advice
+    if good is not None:
+        assert list(rule(project_of(tmp_path / "good", {path: good}))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (rules_cpp.no_sleep, "src/base/clock.cc", "nanosleep(&time, nullptr);"),
+        (rules_cpp.no_getenv, "src/base/env.cc", 'getenv("A");'),
+        (rules_cpp.pure_cores, "src/agent/core_test.cc", "#include <thread>"),
+        (rules_cpp.pure_cores, "src/agent/shell.cc", "double share = 0.5;"),
+        (rules_cpp.include_direction, "src/cli/a.cc", '#include "agent/b.h"'),
+    ],
+)
+def test_rule_ends_at_its_door(tmp_path, rule, path, text):
+    assert list(rule(project_of(tmp_path, {path: text}))) == []
+
+
+def test_dead_files(tmp_path):
+    project = project_of(
+        tmp_path,
+        {
+            "src/base/CMakeLists.txt": "phx_library(x SOURCES built.cc) # left.cc",
+            "src/base/built.cc": '#include "base/built.h"\n#include "base/shared.h"\n',
+            "src/base/built.h": "",
+            "src/base/shared.h": "",
+            "src/base/left.cc": "",
+        },
+    )
+    assert [finding.path for finding in rules_cpp.dead_files(project)] == ["src/base/built.h", "src/base/left.cc"]
+
+
+def test_final_newline(tmp_path):
+    project = project_of(tmp_path, {"a.py": "a", "b.py": "b\n\n", "c.py": "c\n", "d.py": ""})
+    assert [finding.path for finding in rules_text.final_newline(project)] == ["a.py", "b.py"]
+
+
+CPP_FUNCTIONS = """
+#define MACRO(x) \\
+  void x() {     \\
+  }
+namespace phalanx {
+enum class Kind : int { kA, kB };
+struct Plain { int a = 1; std::vector<int> b{1, 2}; };
+const std::map<int, int> kTable = {{1, 2}, {3, 4}};
+static const auto kLambda = [](int a) { return a; };
+template <typename T>
+std::vector<T> Collect(const std::map<int, T>& from) {
+  auto f = [&](int a) {
+    return a;
+  };
+  return {f(1)};
+}
+class Loop : public Base {
+ public:
+  Loop(int a, std::string b = "}{") : a_{a}, b_(std::move(b)), c_{1, 2} {
+    Run();
+  }
+  ~Loop() override = default;
+  bool operator()(int a) const { return a == '{'; }
+ private:
+  friend bool operator==(const Loop& a, const Loop& b) {
+    return a.a_ == b.a_;
+  }
+  std::function<int(int)> map_ = [](int a) { return a; };
+};
+TEST(Loop, EndsAtOnce) {
+  // } not the end
+  EXPECT_EQ(R"(})", 1'000);
+}
+int Loop::Run() const noexcept(true) { return 1; }
+extern "C" {
+void Door(int a) {
+}
+}
+}  // namespace phalanx
+"""
+
+
+def test_cpp_functions_are_measured():
+    found = cpp_text.functions(cpp_text.blank_comments_and_literals(CPP_FUNCTIONS))
+    assert [(function.name, function.lines) for function in found] == [
+        ("Collect", 7),
+        ("Loop", 3),
+        ("operator()", 1),
+        ("operator==", 3),
+        ("Loop.EndsAtOnce", 4),
+        ("Loop::Run", 1),
+        ("Door", 2),
+    ]
+    lines = CPP_FUNCTIONS.split("\n")
+    assert "Loop(int a" in lines[found[1].line - 1]
+
+
+def long_cpp(lines):
+    return "void Long() {\n" + "  Call();\n" * (lines - 2) + "}\n"
+
+
+def long_python(lines):
+    return "class A:\n    def long(self):\n" + "        call()\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "text"), [("src/base/a.cc", "Long", long_cpp), ("tests/a.py", "A.long", long_python)]
+)
+def test_ratchet(tmp_path, path, name, text):
+    def check(lines, known):
+        return list(ratchet.check(project_of(tmp_path, {path: text(lines), ratchet.RATCHET: json.dumps(known)})))
+
+    key = f"{path}::{name}"
+    assert check(70, {}) == []
+    assert "71 lines; split it" in check(71, {})[0].advice
+    assert check(80, {key: 80}) == []
+    assert "grew from 80 to 81" in check(81, {key: 80})[0].advice
+    assert "became shorter" in check(79, {key: 80})[0].advice
+    assert "became shorter" in check(60, {key: 80})[0].advice
+
+
+def test_ratchet_only_tightens(tmp_path):
+    known = {"a.cc::Long": 90, "a.cc::Gone": 80, "b.cc::Long": 75}
+    files = {"a.cc": long_cpp(85), "b.cc": long_cpp(78), "c.cc": long_cpp(99), ratchet.RATCHET: json.dumps(known)}
+    ratchet.tighten(project_of(tmp_path, files))
+    assert json.loads((tmp_path / ratchet.RATCHET).read_text()) == {"a.cc::Long": 85, "b.cc::Long": 75}
+
+
+def test_allow_list(tmp_path):
+    entries = [
+        {"rule": "sleep", "path": "tests/*.py", "text": "step", "reason": "a workload"},
+        {"rule": "sleep", "path": "gone.py", "reason": "was needed once"},
+        {"rule": "getenv", "path": "gone.cc", "reason": "of a rule that did not run"},
+        {"rule": "sleep", "path": "bare.py"},
+    ]
+    files = {"tests/a.py": "sleep(step)\nsleep(1)\n", allow.ALLOW: json.dumps(entries)}
+    found = [Finding("tests/a.py", 1, "sleep", ""), Finding("tests/a.py", 2, "sleep", "")]
+    kept = allow.apply(project_of(tmp_path, files), {"sleep"}, found)
+    assert kept[0] == found[1]
+    assert [finding.advice for finding in kept[1:]] == [
+        "gone.py no longer breaks 'sleep'; remove its entry",
+        "say why bare.py may break 'sleep'",
+    ]
+
+
+def test_clang_format_and_shellcheck_speak_in_our_shape(tmp_path):
+    files = {"src/base/a.cc": "int  a ;\n", "run": '#!/bin/bash\nfor f in $(ls); do echo "$f"; done; echo $f\n'}
+    project = project_of(tmp_path, files)
+    assert [(finding.path, finding.line) for finding in external.clang_format(project)][:1] == [("src/base/a.cc", 1)]
+    assert {(finding.path, finding.line) for finding in external.shellcheck(project)} == {("run", 2)}
+
+
+def test_ruff_speaks_in_our_shape(tmp_path):
+    project = project_of(tmp_path, {"a.py": "import os\n\nx = ( 1 )\n"})
+    assert [(finding.path, finding.line, finding.rule) for finding in external.ruff_check(project)] == [
+        ("a.py", 1, "ruff")
+    ]
+    assert [(finding.path, finding.rule) for finding in external.ruff_format(project)] == [("a.py", "ruff-format")]
+
+
+def tidy_project(folder, header):
+    """A file with a use after move that only its header brings in, and the database of its build."""
+    files = {
+        "src/base/a.cc": '#include <string>\n#include "base/a.h"\nstd::string Two(const std::string& a) { return Use(a); }\n',
+        "src/base/a.h": header,
+        ".clang-tidy": (ROOT / ".clang-tidy").read_text(),
+        "build/release/compile_commands.json": json.dumps(
+            [
+                {
+                    "directory": str(folder),
+                    "file": str(folder / "src/base/a.cc"),
+                    "command": "c++ -std=c++20 -Isrc -c src/base/a.cc",
+                }
+            ]
+        ),
+    }
+    return project_of(folder, files)
+
+
+def test_clang_tidy_remembers_what_was_clean_and_sees_a_header_change(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    clean = "#pragma once\ninline std::string Use(const std::string& a) { return a; }\n"
+    assert external.clang_tidy(tidy_project(tmp_path, clean)) == []
+    remembered = list((tmp_path / "cache" / "clang-tidy").iterdir())
+    assert len(remembered) == 1
+    broken = (
+        "#pragma once\n#include <utility>\ninline std::string Use(std::string a) { auto b = std::move(a); return a; }\n"
+    )
+    findings = external.clang_tidy(tidy_project(tmp_path, broken))
+    assert [(finding.path, finding.line) for finding in findings] == [("src/base/a.h", 3)]
+    assert "bugprone-use-after-move" in findings[0].advice
+    assert list((tmp_path / "cache" / "clang-tidy").iterdir()) == remembered
+
+
+def test_command_line_exits_with_one_line_per_finding(tmp_path):
+    project_of(tmp_path, {"docs/a.md": "text \n", "pyproject.toml": ""})
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    command = [sys.executable, "-m", "tools.lint", "trailing-blank", "marker", "--junit", "report.xml"]
+    answer = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert answer.stdout.startswith("docs/a.md:1: trailing-blank: ")
+    assert answer.stdout.count("\n") == 1
+    assert (tmp_path / "report.xml").read_text().count("<failure") == 1

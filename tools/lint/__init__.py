@@ -1,0 +1,1 @@
+"""The project's rules as code. `python -m tools.lint` checks all of them; docs/lint.md explains each."""

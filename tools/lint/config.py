@@ -1,0 +1,46 @@
+"""What the rules know about this project. Change a rule's reach here, and say why in the commit."""
+
+# A function of more lines is an entry of ratchet.json, which may only shrink.
+MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 120
+
+# Which modules of src/ a module may include, itself apart. "proto" stands for generated headers (phalanx/v1/...).
+MAY_INCLUDE = {
+    "base": set(),
+    "store": {"base"},
+    "checkpoint": {"base"},
+    "diagnosis": {"base"},
+    "elasticity": {"base"},
+    "agent": {"base", "proto", "store", "checkpoint", "diagnosis"},
+    "master": {"base", "proto", "elasticity", "diagnosis"},
+    "cli": {"base", "proto", "store", "checkpoint", "diagnosis", "elasticity", "agent", "master"},
+}
+
+# Pure logic: same input, same decisions, on every machine and in replay. Tests are left out.
+CORES = (
+    "src/master/core*",
+    "src/master/placement*",
+    "src/master/budget*",
+    "src/master/blame*",
+    "src/master/lease*",
+    "src/agent/core*",
+    "src/store/engine*",
+)
+
+# Headers a core has no use for: clocks, randomness, threads, files, sockets.
+HEADERS_NOT_IN_CORES = (
+    "atomic barrier chrono condition_variable ctime fstream future iostream latch mutex random semaphore "
+    "shared_mutex stop_token thread fcntl.h pthread.h time.h unistd.h "
+    "base/event_loop.h base/net.h base/env.h base/log.h"
+).split()
+HEADER_FOLDERS_NOT_IN_CORES = ("sys/", "net/", "netinet/", "grpcpp/", "spdlog/")
+
+# Where the C++ rules about doors to the world do not apply: the doors themselves.
+CLOCK_DOOR = "src/base/clock."
+ENVIRONMENT_DOOR = "src/base/env."
+
+# Files that nothing includes because they are where a build or a person begins.
+CPP_FOLDERS = ("src/", "simulation/")
+
+CLANG_TIDY = "clang-tidy-14"
+CLANG_FORMAT = "clang-format-14"

@@ -1,0 +1,97 @@
+"""Rules about C++ sources."""
+
+import fnmatch
+import re
+
+from tools.lint import config, cpp_text
+from tools.lint.project import Finding
+
+
+def matches(project, paths, pattern, rule, advice):
+    """One finding for each line of code that `pattern` fits."""
+    expression = re.compile(pattern)
+    for path in paths:
+        for number, line in project.code_lines(path):
+            if expression.search(line):
+                yield Finding(path, number, rule, advice)
+
+
+def no_sleep(project):
+    paths = [path for path in project.cpp() if not path.startswith(config.CLOCK_DOOR)]
+    pattern = r"\b(?:sleep|usleep|nanosleep|clock_nanosleep)\s*\(|\bsleep_(?:for|until)\b"
+    yield from matches(project, paths, pattern, "sleep", "wait for the event itself, or set a timer on the EventLoop")
+
+
+def no_catch_all(project):
+    advice = "catch the library's exception by its type, right at the call, and return a Status"
+    yield from matches(project, project.cpp(), r"\bcatch\s*\(\s*\.\.\.\s*\)", "catch-all", advice)
+
+
+def no_getenv(project):
+    paths = [path for path in project.cpp() if not path.startswith(config.ENVIRONMENT_DOOR)]
+    advice = "take base/env.h's Environment as a parameter; main() has made it"
+    yield from matches(project, paths, r"\b(?:secure_)?getenv\s*\(|\b(?:set|put|unset)env\s*\(", "getenv", advice)
+
+
+def include_direction(project):
+    for path in project.cpp():
+        parts = path.split("/")
+        if parts[0] != "src" or len(parts) < 3:
+            continue
+        own = parts[1]
+        if own not in config.MAY_INCLUDE:
+            yield Finding(path, 1, "include-direction", f"give module '{own}' its row in tools/lint/config.py")
+            continue
+        allowed = config.MAY_INCLUDE[own] | {own}
+        for number, header, quoted in cpp_text.includes(project.text(path)):
+            target = "proto" if header.startswith("phalanx/v1/") else header.split("/")[0]
+            if quoted and target in {*config.MAY_INCLUDE, "proto"} and target not in allowed:
+                advice = f"{own} may not include {target}; move what is shared down, or pass it in"
+                yield Finding(path, number, "include-direction", advice)
+            elif quoted and "/" not in header:
+                yield Finding(path, number, "include-direction", f'write it from src/: "{own}/{header}"')
+
+
+def core_files(project):
+    for path in project.cpp():
+        is_core = any(fnmatch.fnmatch(path, pattern) for pattern in config.CORES)
+        if is_core and not re.search(r"_(?:test|fuzzer|bench)\.cc$", path):
+            yield path
+
+
+def pure_cores(project):
+    cores = list(core_files(project))
+    unordered = r"\bunordered_\w+|\b(?:flat|node)_hash_(?:map|set)\b"
+    yield from matches(project, cores, unordered, "core-order", "use std::map or std::set: replay must be exact")
+    floating = r"\b(?:float|double)\b|\b\d[\d']*\.\d|\b\d+\.(?!\w)"
+    yield from matches(project, cores, floating, "core-float", "count in integers (milliseconds, thousandths)")
+    world = r"\b(?:MonotonicMs|MonotonicNs|UnixMs|s?rand|time|clock_gettime|gettimeofday)\s*\("
+    yield from matches(project, cores, world, "core-world", "take the time or the number as a parameter")
+    for path in cores:
+        for number, header, _ in cpp_text.includes(project.text(path)):
+            if header in config.HEADERS_NOT_IN_CORES or header.startswith(config.HEADER_FOLDERS_NOT_IN_CORES):
+                advice = f"a core decides and does not act; <{header}> belongs into its shell"
+                yield Finding(path, number, "core-header", advice)
+
+
+def dead_files(project):
+    """A .cc that no CMakeLists.txt of its folder names, a header that nobody includes."""
+    included = set()
+    for path in project.cpp():
+        own = [path.rsplit(".", 1)[0] + ".h"] if path.endswith(".cc") else []
+        for _, header, _ in cpp_text.includes(project.text(path)):
+            if "src/" + header not in own or path.endswith("_main.cc"):
+                included.add("src/" + header)
+    for path in project.cpp():
+        folder, _, name = path.rpartition("/")
+        if not path.startswith(config.CPP_FOLDERS):
+            continue
+        if path.endswith(".cc") and name not in re.split(r"[\s()]+", cmake_text(project, folder)):
+            yield Finding(path, 1, "dead-file", f"list it in {folder}/CMakeLists.txt or remove it")
+        elif path.endswith(".h") and path not in included:
+            yield Finding(path, 1, "dead-file", "nobody but its own .cc includes it; use it or remove it")
+
+
+def cmake_text(project, folder):
+    path = f"{folder}/CMakeLists.txt"
+    return re.sub(r"#.*", "", project.text(path)) if path in project.files else ""

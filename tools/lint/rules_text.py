@@ -1,0 +1,59 @@
+"""Rules about any text."""
+
+import re
+
+from tools.lint import config
+from tools.lint.project import Finding
+
+SOURCES = (".h", ".cc", ".py", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".toml", "/run", ".ci/run")
+TEXTS = (*SOURCES, ".md", ".json", ".txt", ".clang-tidy", ".clang-format", ".gitignore")
+MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:work|home/\w+|root|Users/\w+)/")
+DOWNLOAD = re.compile(
+    r"https?://\S+\.(?:tar|tgz|zip|whl|deb|gz|xz|bz2)\b|--(?:extra-)?index-url|--find-links|--trusted-host|\bgit\+https?:"
+)
+
+
+def files(project, endings):
+    return [path for path in project.files if ("/" + path).endswith(endings) and not path.startswith("LICENSE")]
+
+
+def each_line(project, endings, pattern, rule, advice):
+    for path in files(project, endings):
+        for number, line in project.lines(path):
+            if pattern.search(line):
+                yield Finding(path, number, rule, advice)
+
+
+def no_markers(project):
+    pattern = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
+    yield from each_line(project, TEXTS, pattern, "marker", "do it now, or say in prose what is missing and why")
+
+
+def no_machine_paths(project):
+    advice = "no paths of one machine; derive it from the clone, the environment or a parameter"
+    yield from each_line(project, TEXTS, MACHINE_PATH, "machine-path", advice)
+
+
+def no_downloads(project):
+    yield from each_line(
+        project, TEXTS, DOWNLOAD, "download", "name the package; where it comes from is the machine's affair"
+    )
+
+
+def no_trailing_blanks(project):
+    advice = "remove blanks at the end of the line (./run format does)"
+    yield from each_line(project, TEXTS, re.compile(r"[ \t\r]+$"), "trailing-blank", advice)
+
+
+def no_long_lines(project):
+    for path in files(project, SOURCES):
+        for number, line in project.lines(path):
+            if len(line) > config.MAX_COLUMNS:
+                yield Finding(path, number, "long-line", f"{len(line)} columns; break it at {config.MAX_COLUMNS}")
+
+
+def final_newline(project):
+    for path in files(project, TEXTS):
+        text = project.text(path)
+        if text and (not text.endswith("\n") or text.endswith("\n\n")):
+            yield Finding(path, text.count("\n") + 1, "final-newline", "end the file with exactly one line break")
