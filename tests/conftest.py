@@ -1,0 +1,47 @@
+"""Fixtures of the end-to-end tests. `--launcher=torchrun` runs the tests marked dropin against torchrun itself."""
+
+import pytest
+from harness import Job, command_path
+
+
+def pytest_addoption(parser):
+    parser.addoption("--launcher", choices=["phalanx-run", "torchrun"], default="phalanx-run")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "dropin: asks for nothing that torchrun does not do as well")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--launcher") == "torchrun":
+        items[:] = [item for item in items if item.get_closest_marker("dropin")]
+
+
+@pytest.fixture
+def launcher(request):
+    name = request.config.getoption("--launcher")
+    if name == "phalanx-run":
+        command_path(name)  # says how to get it, where it is missing
+    return name
+
+
+@pytest.fixture
+def make_job(launcher, tmp_path):
+    """A function that makes a job; every job ends with the test, and the test fails if one left processes behind."""
+    jobs = []
+
+    def make():
+        folder = tmp_path / f"job{len(jobs)}"
+        folder.mkdir()
+        jobs.append(Job(folder, launcher))
+        return jobs[-1]
+
+    yield make
+    left = {job.id: job.close() for job in jobs}
+    left = {job: names for job, names in left.items() if names}
+    assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture
+def job(make_job):
+    return make_job()

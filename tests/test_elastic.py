@@ -1,0 +1,76 @@
+"""--nnodes=MIN:MAX: start with few, grow, shrink, replace. Membership changes cost no restart of the budget."""
+
+import signal
+import socket
+
+import pytest
+from harness import descends_from
+
+FLAGS = ["--max-restarts=0"]  # so that any membership change that was counted as a failure would end the job
+
+
+@pytest.mark.slow
+def test_grow_and_shrink(job):
+    """1:3 starts at once with one node, takes in two more together, and goes on with two when one leaves by SIGTERM."""
+    first = job.node(0, "steps.py", nnodes="1:3", flags=FLAGS)
+    job.wait_stepping(life=0, world=1)
+    others = [job.node(index, "steps.py", nnodes="1:3", flags=FLAGS) for index in (1, 2)]
+    steps = job.wait_stepping(life=1, world=3)
+    assert job.pid(0, 1) == steps[0]["pid"]
+    leaver = next(node for node in others if descends_from(job.pid(1, 1), node.pid))
+    leaver.signal(signal.SIGTERM)
+    job.wait_stepping(life=2, world=2)
+    assert leaver.wait() == 143, job.story()
+    job.stop()
+    stayed = [node for node in (first, *others) if node is not leaver]
+    assert [node.wait() for node in stayed] == [0, 0], job.story()
+
+
+@pytest.mark.slow
+def test_survivors_keep_their_ranks(job):
+    """A lost node's ranks go to the newcomer; the survivor keeps its own, and no failure is counted."""
+    nodes = [job.node(index, "steps.py", nnodes="2", flags=FLAGS) for index in (0, 1)]
+    job.wait_stepping(life=0, world=2)
+    ranks = {rank: next(n for n in nodes if descends_from(job.pid(rank, 0), n.pid)) for rank in (0, 1)}
+    victim, survivor = ranks[1], ranks[0]
+    victim.signal(signal.SIGKILL)
+    job.killed_by_test = True
+    newcomer = job.node(2, "steps.py", nnodes="2", flags=FLAGS)
+    job.wait_stepping(life=1, world=2)
+    assert descends_from(job.pid(0, 1), survivor.pid)
+    assert descends_from(job.pid(1, 1), newcomer.pid)
+    job.stop()
+    assert [survivor.wait(), newcomer.wait()] == [0, 0], job.story()
+
+
+def test_more_nodes_than_max_are_spares(job):
+    """A node that finds the job full waits as a spare, and ends with 0 when the job does."""
+    nodes = [job.node(0, "steps.py", nnodes="1:1", flags=FLAGS)]
+    job.wait_stepping(life=0, world=1)
+    nodes.append(job.node(1, "steps.py", nnodes="1:1", flags=FLAGS))
+    nodes[1].wait_line("spare")
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    assert sorted(job.lives()) == [0]
+
+
+def test_wrong_job_is_refused(job):
+    """A node of another job that comes to this port is told so in a sentence; the job does not notice."""
+    first = job.node(0, "steps.py", nnodes="1:2", flags=FLAGS)
+    job.wait_stepping(life=0, world=1)
+    stranger = job.node(1, "steps.py", nnodes="1:2", flags=[*FLAGS, "--rdzv-id=another-job"])
+    assert stranger.wait() == 1, job.story()
+    assert "another-job" in stranger.stderr
+    assert job.id in stranger.stderr
+    job.stop()
+    assert first.wait() == 0, job.story()
+
+
+def test_port_of_somebody_else(job):
+    """Where --rdzv-endpoint is another program's, the error names the port; nothing hangs."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", job.port))
+        other.listen()
+        node = job.node(0, "tell.py", nnodes="1", flags=["--rdzv-conf=join_timeout=5"])
+        assert node.wait(30) == 1, job.story()
+    assert str(job.port) in node.stderr

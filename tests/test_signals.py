@@ -1,0 +1,103 @@
+"""Signals to phalanx-run: workers get them and have time, the node leaves cleanly, user signals pass through."""
+
+import signal
+import time
+
+import pytest
+
+EXIT = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
+
+
+def start(job, mode, flags=(), nproc=2):
+    node = job.standalone("signals.py", mode, nproc=nproc, flags=flags)
+    job.wait_events("main", nproc)
+    return node
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_workers_get_the_signal(job, number):
+    """SIGTERM, SIGINT and SIGHUP reach every worker as they are; the exit code is 128 + signal."""
+    node = start(job, "end")
+    node.signal(number)
+    assert node.wait() == EXIT[number], job.story()
+    assert sorted((event["rank"], event["signal"]) for event in job.found("signal")) == [(0, number), (1, number)]
+
+
+def test_workers_have_time_to_save(job):
+    """A worker that takes a second to save is waited for: that is what --stop-timeout (30 s) is for."""
+    node = start(job, "save")
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+    assert len(job.found("saved")) == 2
+
+
+@pytest.mark.parametrize("flag", ["--stop-timeout=1", "--shutdown-timeout=1"])
+def test_stop_timeout(job, flag):
+    """Workers that ignore SIGTERM are killed when the time is over, not before."""
+    node = start(job, "ignore", flags=[flag])
+    began = time.monotonic()
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+    assert len(job.found("signal")) == 2
+    assert 0.9 < time.monotonic() - began < 5
+
+
+def test_workers_that_do_not_catch_end_at_once(job):
+    """No grace is waited for where nobody would use it."""
+    node = start(job, "default")
+    began = time.monotonic()
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+    assert time.monotonic() - began < 5
+
+
+def test_second_signal_ends_at_once(job):
+    """Who asks twice does not want to wait for --stop-timeout."""
+    node = start(job, "ignore")
+    node.signal(signal.SIGINT)
+    job.wait_events("signal", 2)
+    node.signal(signal.SIGINT)
+    assert node.wait(10) == 130, job.story()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_user_signals_are_passed_on(job, number):
+    """SIGUSR1 and SIGUSR2 reach the workers, and the job goes on."""
+    node = start(job, "end")
+    node.signal(number)
+    job.wait_events("signal", 2, signal=number)
+    node.signal(number)
+    job.wait_events("signal", 4, signal=number)
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+
+
+def test_user_signals_do_not_end_workers_that_do_not_catch_them(job):
+    """SIGUSR1 is passed on only to ranks that catch it; its default action would end a rank for a question."""
+    node = start(job, "default")
+    node.signal(signal.SIGUSR1)
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+
+
+def test_signals_to_handle(job):
+    """--signals-to-handle chooses what is passed on as a stop: SIGUSR2 ends the job then, and SIGTERM as ever kills."""
+    node = start(job, "ignore", flags=["--signals-to-handle=SIGUSR2", "--stop-timeout=0.5"])
+    node.signal(signal.SIGUSR2)
+    assert node.wait() == 128 + signal.SIGUSR2, job.story()
+    assert len(job.found("signal", signal=signal.SIGUSR2)) == 2
+
+
+def test_one_node_of_a_fixed_job_leaves(job):
+    """SIGTERM to one of two nodes of --nnodes=2: its worker may save, it leaves with 143, the other waits for a new one."""
+    nodes = [job.node(index, "signals.py", "save") for index in (0, 1)]
+    job.wait_events("main", 2)
+    nodes[1].signal(signal.SIGTERM)
+    assert nodes[1].wait() == 143, job.story()
+    assert len(job.found("saved", rank=1)) == 1
+    nodes[0].wait_line("wait")
+    job.node(1, "signals.py", "save")
+    job.wait_events("main", 2, life=1)
+    for node in (nodes[0], job.nodes[2]):
+        node.signal(signal.SIGTERM)
+    assert [nodes[0].wait(), job.nodes[2].wait()] == [143, 143], job.story()

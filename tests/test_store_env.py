@@ -1,0 +1,38 @@
+"""The store on MASTER_ADDR:MASTER_PORT: whichever way a script meets it, in its first life and after a restart."""
+
+import pytest
+
+
+def check(job, node, agent_store):
+    assert node.wait() == 0, job.story()
+    used = job.found("used")
+    assert sorted((event["life"], event["rank"]) for event in used) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(event["total"] == 2 and event["launched"] for event in used)
+    assert {event["agent_store"] for event in used} == {agent_store}
+
+
+@pytest.mark.parametrize("how", ["env", "tcp", "own"])
+def test_agents_store(job, how):
+    """The agent hosts the store (TORCHELASTIC_USE_AGENT_STORE=True): env://, tcp:// and a TCPStore of the script's own."""
+    node = job.standalone("stores.py", how, flags=["--max-restarts=1"])
+    check(job, node, "True")
+    ports = {life: {event["port"] for event in job.found("main", life=life)} for life in (0, 1)}
+    assert len(ports[0]) == len(ports[1]) == 1
+    assert ports[0] != ports[1]  # a fresh store for each round: nothing of the old one is in it
+
+
+@pytest.mark.dropin
+@pytest.mark.parametrize("how", ["env", "tcp", "own"])
+def test_rank_0s_store(job, how):
+    """TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 leaves MASTER_PORT to rank 0 (TORCHELASTIC_USE_AGENT_STORE=False)."""
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    node = job.standalone("stores.py", how, flags=["--max-restarts=1"], env=env)
+    check(job, node, "False")
+
+
+@pytest.mark.slow
+def test_two_nodes(job):
+    """The store of group rank 0 serves the other node's ranks, after a restart as well."""
+    nodes = [job.node(index, "stores.py", "env", flags=["--max-restarts=1"]) for index in (0, 1)]
+    assert nodes[1].wait() == 0, job.story()
+    check(job, nodes[0], "True")

@@ -1,0 +1,191 @@
+"""A worker forked from a warm interpreter is what a cold start would have made of the script, to the last detail."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from harness import WORKLOADS, Job, is_running, read_proc, wait_ends
+
+ENVIRONMENT = {"PYTHONHASHSEED": "123", "OMP_NUM_THREADS": "3", "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def facts_of(job, *flags, env=ENVIRONMENT):
+    if job.launcher == "torchrun":
+        flags = ()
+    node = job.standalone("facts.py", "one", "two words", flags=flags, env=env)
+    assert node.wait() == 0, job.story()
+    assert len(job.found("atexit")) == 2
+    return {event["rank"]: event for event in job.found("facts")}
+
+
+def simplify(facts):
+    """Takes out what differs between jobs by its nature."""
+    facts["process"].pop("cwd")
+    facts["environment"]["python"] = {
+        name: value
+        for name, value in facts["environment"]["python"].items()
+        if name not in ("PHALANX_TEST_ID", "TMPDIR", "XDG_STATE_HOME", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR")
+        and name != "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    }
+    return facts
+
+
+def differences(one, other, path=""):
+    """["a.b: 1 != 2", ...]"""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            text
+            for key in sorted({*one, *other})
+            for text in differences(one.get(key), other.get(key), f"{path}.{key}")
+        ]
+    return [] if one == other else [f"{path[1:]}: {one} != {other}"]
+
+
+@pytest.fixture(scope="module")
+def torchruns_facts(tmp_path_factory):
+    """What the script finds under torchrun itself."""
+    job = Job(tmp_path_factory.mktemp("torchrun"), "torchrun")
+    try:
+        return facts_of(job)
+    finally:
+        job.close()
+
+
+@pytest.mark.parametrize("flag", ["--warm", "--no-warm"])
+def test_script_finds_what_torchrun_gives(job, torchruns_facts, flag):
+    """sys.*, __main__, signals, streams, descriptors, limits, threads, seeds, environment, process: all as in torchrun."""
+    facts = facts_of(job, flag)
+    for rank in (0, 1):
+        theirs, ours = (simplify(side[rank]["facts"]) for side in (torchruns_facts, facts))
+        assert differences(theirs, ours) == []
+    draws = [event["draws"] for event in facts.values()]
+    assert all(one != other for one, other in zip(*draws)), "ranks share a random state"
+
+
+def test_cuda_is_not_touched_before_the_script(job):
+    """CUDA_VISIBLE_DEVICES that the script itself sets is early enough: nothing has asked for devices before."""
+    script = job.folder / "visible.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(WORKLOADS)!r})\n"
+        "import os, torch\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n"
+        "from report import report\n"
+        "cached = getattr(torch.cuda, '_cached_device_count', None)\n"
+        "report('cuda', initialized=torch.cuda.is_initialized(), cached=cached, forked=torch.cuda._is_in_bad_fork())\n"
+    )
+    node = job.standalone(script, nproc=1)
+    assert node.wait() == 0, job.story()
+    event = job.found("cuda")[0]
+    assert (event["initialized"], event["cached"], event["forked"]) == (False, None, False)
+
+
+@pytest.mark.parametrize("flag", ["--warm", "--no-warm"])
+def test_multiprocessing(job, flag):
+    """Classes and functions of the script pickle; fork, spawn, forkserver and DataLoaders work."""
+    node = job.standalone("multi.py", nproc=1, flags=[flag])
+    assert node.wait() == 0, job.story()
+    assert job.found("pools")[0]["results"] == {"fork": 42, "spawn": 42, "forkserver": 42}
+    assert [event["total"] for event in job.found("loader")] == [140.0, 140.0]
+
+
+@pytest.mark.parametrize("flag", ["--warm", "--no-warm"])
+def test_endings_look_like_pythons(job, flag):
+    """Tracebacks, sys.exit texts and exit statuses are those of a plain `python script`, without a frame of ours."""
+    script = job.folder / "ending.py"
+    script.write_text(
+        "import sys, torch\n\n\ndef inner():\n    raise ValueError('wrong')\n\n\n"
+        "if sys.argv[1] == 'raise':\n    inner()\nsys.exit('good bye')\n"
+    )
+    for ending in ("raise", "exit"):
+        plain = subprocess.run([sys.executable, "-u", script, ending], capture_output=True, text=True)
+        logs = job.folder / f"logs-{ending}"
+        flags = ["--max-restarts=0", "--redirects=3", f"--log-dir={logs}", flag]
+        assert job.standalone(script, ending, nproc=1, flags=flags).wait() == 1, job.story()
+        assert next(logs.glob("*/attempt_0/0/stderr.log")).read_text() == plain.stderr
+
+
+def test_core_dumps_and_segv(job):
+    """A warm worker's SIGSEGV is a SIGSEGV: no handler that was not asked for changes the status."""
+    node = job.standalone("steps.py", "--steps=9", "--fault=0:0:import:segv", nproc=1, flags=["--max-restarts=0"])
+    assert node.wait() == 1, job.story()
+    assert "SIGSEGV" in node.stderr
+
+
+def test_edited_script(job):
+    """A script edited between two lives runs with its new text."""
+    script = job.folder / "edited.py"
+    text = (
+        f"import sys; sys.path.insert(0, {str(WORKLOADS)!r})\n"
+        "import signal, torch\nfrom report import report\nreport('main', version=1)\nsignal.pause()\n"
+    )
+    script.write_text(text)
+    node = job.standalone(script, nproc=1, flags=["--max-restarts=1"])
+    job.wait_events("main", version=1)
+    script.write_text(text.replace("version=1", "version=2").replace("signal.pause()", "torch.ones(1)"))
+    os.kill(job.pid(rank=0, life=0), signal.SIGKILL)
+    assert node.wait() == 0, job.story()
+    assert [event["version"] for event in job.found("main")] == [1, 2]
+
+
+def zygotes(job):
+    return [pid for pid in job.processes() if b"zygote.py" in read_proc(pid, "cmdline")]
+
+
+def test_zygote_killed(job):
+    """Workers do not need the zygote: it dies, they train on; a later death is mended all the same."""
+    node = job.standalone("steps.py", flags=["--max-restarts=3"])
+    job.wait_stepping(life=0, world=2)
+    found = zygotes(job)
+    assert found, "no zygote is there"
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_ends(found, 5) == []
+    steps = len(job.found("step"))
+    job.wait(lambda _: len(job.found("step")) >= steps + 2, "further steps")
+    os.kill(job.pid(rank=1, life=0), signal.SIGKILL)
+    job.wait_stepping(life=1, world=2)
+    job.stop()
+    assert node.wait() == 0, job.story()
+    assert sorted(job.lives()) == [0, 1]
+
+
+def test_preload_that_fails(job):
+    """A module that breaks the preloading process costs a warning, not the job: the script starts cold."""
+    (job.folder / "lib").mkdir()
+    (job.folder / "lib" / "touchy.py").write_text(
+        "import os, sys\nif sys.argv[0].endswith('zygote.py') or 'RANK' not in os.environ:\n    os._exit(9)\n"
+    )
+    script = job.folder / "script.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(WORKLOADS)!r})\n"
+        "import torch, touchy\nfrom report import report\nreport('main')\n"
+    )
+    node = job.standalone(script, env={"PYTHONPATH": str(job.folder / "lib")}, flags=["--max-restarts=0"])
+    assert node.wait() == 0, job.story()
+    assert len(job.found("main")) == 2
+    assert len(re.findall(r"(?i)cold", node.stderr)) <= 2, job.story()
+
+
+def test_cold_worker_restarts(job):
+    """--no-warm keeps no spare and no zygote, and restarts all the same."""
+    node = job.standalone("steps.py", flags=["--no-warm", "--max-restarts=1"])
+    job.wait_stepping(life=0, world=2)
+    assert zygotes(job) == []
+    os.kill(job.pid(rank=1, life=0), signal.SIGKILL)
+    job.wait_stepping(life=1, world=2)
+    job.stop()
+    assert node.wait() == 0, job.story()
+
+
+def test_spares_wait_and_end_with_the_job(job):
+    """--spares=1 keeps one spare; a restart uses it. When the job ends no spare is left."""
+    node = job.standalone("steps.py", flags=["--spares=1", "--max-restarts=1"])
+    job.wait_stepping(life=0, world=2)
+    os.kill(job.pid(rank=0, life=0), signal.SIGKILL)
+    job.wait_stepping(life=1, world=2)
+    job.stop()
+    assert node.wait() == 0, job.story()
+    assert not [pid for pid in zygotes(job) if is_running(pid)]
