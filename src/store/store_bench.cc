@@ -46,11 +46,11 @@ struct Client {
 
 class Load {
  public:
-  explicit Load(const sockaddr_in6& server) : server_(server), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+  explicit Load(const sockaddr_in& server) : server_(server), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
   // Begins a connection; writable when it stands.
   void Connect(Client* client) {
-    client->fd = Fd(socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    client->fd = Fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!client->fd.valid()) Die("socket");
     const int on = 1;
     setsockopt(client->fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -101,12 +101,12 @@ class Load {
     return client->have == client->want;
   }
 
-  const sockaddr_in6 server_;
+  const sockaddr_in server_;
   const Fd epoll_;
 };
 
 // Connects `count` clients that join a barrier of ADD and WAIT; seconds until all are released.
-double Barrier(const sockaddr_in6& server, size_t count, const std::string& name) {
+double Barrier(const sockaddr_in& server, size_t count, const std::string& name) {
   Load load(server);
   std::vector<Client> clients(count);
   size_t released = 0;
@@ -138,7 +138,7 @@ struct Step {
 };
 
 // `clients` connections that go through `steps` again and again; rounds of steps a second.
-double Throughput(const sockaddr_in6& server, size_t count, double seconds, const std::vector<Step>& steps) {
+double Throughput(const sockaddr_in& server, size_t count, double seconds, const std::vector<Step>& steps) {
   Load load(server);
   std::vector<Client> clients(count);
   for (Client& client : clients) load.Connect(&client);
@@ -183,7 +183,7 @@ std::vector<Workload> Workloads() {
   };
 }
 
-void Measure(const sockaddr_in6& server, size_t barrier_clients, double seconds, const std::string& name) {
+void Measure(const sockaddr_in& server, size_t barrier_clients, double seconds, const std::string& name) {
   fmt::print("{{\"barrier_s\": {:.4f}", Barrier(server, barrier_clients, name));
   for (const Workload& workload : Workloads()) {
     for (const size_t count : {size_t{1}, size_t{50}}) {
@@ -199,7 +199,7 @@ void Measure(const sockaddr_in6& server, size_t barrier_clients, double seconds,
 }  // namespace phalanx::store
 
 int main(int argc, char** argv) {
-  CLI::App app("Load for a c10d store on ::1; prints JSON.");
+  CLI::App app("Load for a c10d store on 127.0.0.1; prints JSON.");
   uint16_t port = 0;
   size_t barrier_clients = 2048;
   double seconds = 0.5;
@@ -214,10 +214,10 @@ int main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-  sockaddr_in6 server{};
-  server.sin6_family = AF_INET6;
-  server.sin6_addr = in6addr_loopback;
-  server.sin6_port = htons(port);
+  sockaddr_in server{};
+  server.sin_family = AF_INET;
+  server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  server.sin_port = htons(port);
   phalanx::store::Measure(server, barrier_clients, seconds, name);
   return 0;
 }
