@@ -1,0 +1,54 @@
+// The rank board of one epoch on this node, as the agent sees it: docs/formats/rank-board.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace phalanx::agent {
+
+enum class RankPhase { kStarting = 0, kScript = 1, kStepping = 2, kExiting = 3 };
+
+// A slot, checked. Numbers that cannot be are those of a slot nobody took.
+struct BoardSlot {
+  int64_t pid = 0;  // 0: not taken
+  uint64_t optimizer_steps = 0;
+  int64_t step = -1;  // -1: never set
+  int64_t changed_ns = 0;
+  int64_t started_ns = 0;
+  int64_t first_step_ns = 0;
+  RankPhase phase = RankPhase::kStarting;
+};
+
+// `bytes` is one slot of the format (128 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later. Pure.
+BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns);
+
+class Board {
+ public:
+  // A fresh file for `slots` ranks in /dev/shm, or in `fallback_dir` where that has no room.
+  static StatusOr<std::unique_ptr<Board>> Create(uint64_t epoch, int slots, const std::string& fallback_dir);
+
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+  // Removes the file. Ranks that have it mapped go on writing to memory nobody reads.
+  ~Board();
+
+  const std::string& path() const { return path_; }
+  // What the rank wrote last; an untaken slot where there is none. Counters of one pid never decrease. Copies (no mapping: a
+  // rank that truncates the file must not take the agent with it).
+  BoardSlot Read(int slot);
+
+ private:
+  Board(std::string path, Fd file, int slots);
+
+  std::string path_;
+  Fd file_;
+  std::vector<BoardSlot> last_;
+};
+
+}  // namespace phalanx::agent
