@@ -1,4 +1,5 @@
 # phx_library(<name> SOURCES ... [DEPS ...]), phx_test(<name> SOURCES ... [DEPS ...]), phx_fuzzer, phx_command.
+# phx_command(... NOT_INSTALLED): a helper of tests and benchmarks, built into bin/ but no part of the wheel.
 # Includes are written from src/ ("base/clock.h").
 
 add_library(phx_flags INTERFACE)
@@ -39,12 +40,19 @@ function(phx_fuzzer name)
 endfunction()
 
 function(phx_command name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NOT_INSTALLED" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE phx_flags ${ARG_DEPS})
   if(PHALANX_STATIC)
     target_link_options(${name} PRIVATE -static)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-  install(TARGETS ${name} RUNTIME DESTINATION bin)
+  if(NOT ARG_NOT_INSTALLED)
+    if(SKBUILD)
+      # In a wheel, commands are scripts: pip puts them beside the interpreter.
+      install(TARGETS ${name} RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR})
+    else()
+      install(TARGETS ${name} RUNTIME DESTINATION bin)
+    endif()
+  endif()
 endfunction()
