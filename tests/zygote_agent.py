@@ -37,7 +37,8 @@ class Peer:
         frame = struct.pack("<I", len(text)) + text
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         sent = self.socket.sendmsg([frame], ancillary)
-        self.socket.sendall(frame[sent:])
+        if sent < len(frame):
+            self.socket.sendall(frame[sent:])
 
     def receive(self):
         """The next message, or None at the end of file."""

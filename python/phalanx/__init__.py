@@ -1,7 +1,7 @@
 """Phalanx keeps a distributed training job moving.
 
-Nothing here needs to be imported for that: `phalanx-run train.py` runs the script unchanged. `phalanx.step(n)` is for who
-wants exact step numbers in what Phalanx reports.
+Nothing here needs to be imported for that: `phalanx-run train.py` runs the script unchanged. `phalanx.step(n)` is for
+who wants exact step numbers in what Phalanx reports.
 """
 
 __version__ = "0.1.0"

@@ -7,7 +7,7 @@ import sysconfig
 
 
 def find_command(name="phalanx-run"):
-    """The command beside this interpreter, else where this Python installs its scripts, else on PATH; None if nowhere."""
+    """The command beside this interpreter, else where this Python installs scripts, else on PATH; None if nowhere."""
     folders = [os.path.dirname(sys.executable or ""), sysconfig.get_path("scripts")]
     for folder in folders:
         candidate = os.path.join(folder, name) if folder else ""
@@ -17,14 +17,13 @@ def find_command(name="phalanx-run"):
 
 
 def main(args=None):
-    """Becomes `phalanx-run` with `args` (those of this process where none are given). Returns only when it cannot: 2."""
+    """Becomes `phalanx-run` with `args` (default: those of this process). Returns only when it cannot: 2."""
     args = sys.argv[1:] if args is None else list(args)
     command = find_command()
     if command is None:
         sys.stderr.write(
-            "phalanx.run: there is no phalanx-run beside {}, in {} or on PATH; is the wheel installed for this Python?\n".format(
-                sys.executable, sysconfig.get_path("scripts")
-            )
+            f"phalanx.run: there is no phalanx-run beside {sys.executable}, in {sysconfig.get_path('scripts')} "
+            "or on PATH; is the wheel installed for this Python?\n"
         )
         return 2
     sys.stdout.flush()

@@ -59,7 +59,7 @@ def describe():
             "package": __package__,
             "doc": __doc__,
             "cached": __cached__ and os.path.basename(__cached__),
-            "spec": repr(__spec__),
+            "spec": repr(__spec__).split(" object at")[0] + repr(__spec__).split(">")[-1],
             "loader": type(__loader__).__name__,
             "loader_name": getattr(__loader__, "name", None),
             "builtins": type(__builtins__).__name__,

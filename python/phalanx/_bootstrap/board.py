@@ -1,7 +1,7 @@
-"""This rank's slot of the node's board: docs/formats/rank-board.md. The agent reads it, also when this process is stuck.
+"""This rank's slot of the node's board: docs/formats/rank-board.md. The agent reads it, also when this process hangs.
 
-Where there is no slot (outside a job, in a forked child of a rank) everything is written to scratch memory of our own, so
-that the hot path has no branch for it.
+Where there is no slot (outside a job, in a forked child of a rank) everything is written to scratch memory of our own,
+so that the hot path has no branch for it.
 """
 
 import mmap
@@ -101,7 +101,7 @@ def _map_slot(path, slot):
 
 
 def _attach_by_environment():
-    """For a rank that was not started through the bootstrap (--no-python): its slot is free, and its first step takes it."""
+    """For a rank that did not start through the bootstrap (--no-python): its slot is free, its first step takes it."""
     global _looked_in_environment
     if _looked_in_environment:
         return

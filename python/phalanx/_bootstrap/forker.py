@@ -40,7 +40,7 @@ def serve(fd):
 
 
 def _preload(channel, message):
-    """Imports, says so, and returns what a fork of this process can be used for. Ends the process where there is no use."""
+    """Imports, says so, and returns what a fork of this process is good for. Where that is nothing, it ends."""
     start_ns = time.monotonic_ns()
     kind, script, cwd = message["kind"], message["script"], message["cwd"]
     found = scan.scan(kind, script, cwd)
@@ -111,7 +111,7 @@ def _wake():
 
 
 def _late_check(kind, script, cwd):
-    """A script edited after the preloading may now change the environment before an import that has already happened."""
+    """A script edited since may now change the environment before an import that has already happened here."""
     if kind != "script":
         return lambda request: None
     seen = _digest(os.path.join(cwd, script))
@@ -138,7 +138,7 @@ def _digest(path):
 
 
 def _fork_spare(channel, request_id, worker_fd, agent_pid):
-    """Forks twice, so that the agent, a subreaper, becomes the spare's parent. Returns the worker channel in the spare only."""
+    """Forks twice, so that the agent, a subreaper, becomes the parent. Returns, in the spare only, its channel."""
     go_read, go_write = os.pipe()
     try:
         middle = os.fork()
@@ -178,14 +178,25 @@ def _be_spare(go_read, worker_fd, agent_pid):
     os.close(go_read)
     if not told or not linux.die_with_parent(agent_pid):
         os._exit(0)
+    _renew_identity()
     _fresh_randomness()
     worker = wire.Channel(worker_fd)
     worker.send({"type": "spare", "pid": os.getpid()})
     return worker
 
 
+def _renew_identity():
+    """Python before 3.13 keeps the parent's thread id in its main thread object."""
+    threading = sys.modules.get("threading")
+    if hasattr(getattr(threading, "_main_thread", None), "_set_native_id"):
+        threading._main_thread._set_native_id()
+    logging = sys.modules.get("logging")
+    if hasattr(logging, "_startTime"):  # what %(relativeCreated)d counts from
+        logging._startTime = time.time_ns() if sys.version_info >= (3, 13) else time.time()
+
+
 def _fresh_randomness():
-    """Python's own generator is seeded at the fork. The others, which a fresh process would have seeded from the system:"""
+    """Python seeds its own generator after a fork. The others, which a fresh process seeds from the system:"""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

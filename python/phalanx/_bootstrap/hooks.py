@@ -1,7 +1,6 @@
 """Counts optimizer steps on the board, without a change of the script and without importing torch."""
 
 import importlib.util
-import os
 import sys
 import weakref
 from time import monotonic_ns
@@ -9,23 +8,17 @@ from time import monotonic_ns
 from phalanx._bootstrap import board
 
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
-_MODULES_MAX = 4000
-_MODULES_TEXT_MAX = 128 << 10  # fits a socket buffer whose reader is asleep
 
 _first_optimizer = None  # weak reference to the first optimizer seen; the script must be able to drop it
 _handle = None
 _report = None
-_registered_at_fork = False
 
 
 def install(report):
-    """From now on the first step of this life is told to `report(step)`, once, and every step is counted on the board."""
-    global _report, _registered_at_fork
+    """From now on every step is counted on the board, and the first one of this life is told to `report(step)`."""
+    global _report
     _report = report
     board.on_first_step = _first_step
-    if not _registered_at_fork:
-        _registered_at_fork = True
-        os.register_at_fork(after_in_child=_after_fork_in_child)
     if _OPTIMIZER_MODULE in sys.modules:
         _register(_before_first_step)
     else:
@@ -96,7 +89,8 @@ def _first_step(step):
         report(step)
 
 
-def _after_fork_in_child():
+def forget():
+    """In a forked child of the rank: its steps are its own business."""
     global _report
     _report = None
     board.let_go()

@@ -24,7 +24,7 @@ _kept_mappings = []  # what the kernel now reads as this process's command line 
 
 
 def die_with_parent(parent_pid):
-    """This process is killed when its parent's (the agent's main) thread ends. False where the parent has ended already."""
+    """This process is killed when its parent (the agent's main thread) ends. False where that has happened already."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return os.getppid() == parent_pid
@@ -75,8 +75,8 @@ class _MemoryMap(ctypes.Structure if ctypes else object):
 
 
 def _point_kernel_at(numbers, args_start, args_text, env_text):
-    """Tells the kernel where the texts are: the arguments at `args_start`, or if 0 in memory of their own, as the environment
-    is. Needs a kernel with checkpoint support, and no privilege; without, the arguments end in a row of NULs."""
+    """Tells the kernel where the texts are: the arguments at `args_start`, or if 0 in memory of their own, as the
+    environment is. Needs a kernel with checkpoint support, no privilege; else the arguments end in a row of NULs."""
     if not args_start:
         env_text = args_text + env_text
     text = ctypes.create_string_buffer(env_text, len(env_text) or 1)

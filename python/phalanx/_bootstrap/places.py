@@ -8,6 +8,16 @@ import sysconfig
 # Loaded before any of ours: what the interpreter itself and site need. Set by the two doors, first thing.
 modules_at_start = frozenset()
 
+# Top-level modules of the standard library that only the bootstrap has wanted so far.
+our_modules = frozenset()
+
+
+def note_our_modules():
+    """To be called when all of the bootstrap is imported, and nothing else yet."""
+    global our_modules
+    names = {name.partition(".")[0] for name in sys.modules}
+    our_modules = frozenset(names - modules_at_start - {"phalanx", "__main__"})
+
 
 def _library_folders():
     paths = sysconfig.get_paths()
@@ -17,14 +27,14 @@ def _library_folders():
         folders.extend([found] if isinstance(found, str) else found)
     folders.extend(p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages", "lib-dynload"))
     both = {os.path.abspath(f) for f in folders if f} | {os.path.realpath(f) for f in folders if f}
-    return tuple(sorted(folder + os.sep for folder in both))
+    return ("<frozen ", *sorted(folder + os.sep for folder in both))
 
 
 _folders = _library_folders()
 
 
 def is_library_file(path):
-    return path.startswith(_folders) or path.startswith("<frozen ")
+    return path.startswith(_folders)
 
 
 def is_library_module(module):

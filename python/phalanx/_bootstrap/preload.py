@@ -20,9 +20,12 @@ TORCH_LAZY = (
 
 # Differ between ranks or between lives: a module that looks at them while it is imported must be imported by each rank.
 RANK_VARIABLES = frozenset(
-    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
-    "MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES "
-    "PHALANX_EPOCH PHALANX_BOARD".split()
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "PHALANX_EPOCH", "PHALANX_BOARD"),
+        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    )
 )
 _RANK_PREFIX = "TORCHELASTIC_"
 
@@ -39,7 +42,7 @@ class Tainted(BaseException):
 
 
 class _Denied(BaseException):
-    """An import that must not happen here. Not an Exception, so that no `except ImportError` takes another path for it."""
+    """An import that must not happen here. Not an Exception: no `except ImportError` may take another path for it."""
 
 
 def differs_between_ranks(variable):
@@ -47,8 +50,8 @@ def differs_between_ranks(variable):
 
 
 class Preloader:
-    """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level names
-    that the script's folder provides, which would be another module there."""
+    """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level
+    names that the script's folder provides, which would be another module there."""
 
     def __init__(self, denied, own):
         self._denied = frozenset(denied)
@@ -150,7 +153,7 @@ def _module_being_imported(frame):
 
 
 def _forget_orphans(before):
-    """After an import that failed halfway: drops the modules whose parent is not there, so that a later import starts anew."""
+    """After an import that failed halfway: drops modules whose parent is not there, so that a later one starts anew."""
     for name in sorted(set(sys.modules) - before):
         parent = name.rpartition(".")[0]
         if parent and parent not in sys.modules:

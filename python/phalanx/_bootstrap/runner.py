@@ -1,5 +1,6 @@
 """Turns this process into the one that `python -u script.py args...` would be."""
 
+import gc
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from phalanx._bootstrap import board, hooks, learn, linux, places, stdio, wire
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
-# Read by the interpreter, the C library or OpenMP when a process starts: a process that has started cannot take them back.
+# Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "LC_", "LANG")
 _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
 
@@ -30,14 +31,12 @@ class Warmth:
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
         wanted = request["env"]
-        for name in set(self.environment) ^ set(wanted) | {n for n in wanted if self.environment.get(n) != wanted[n]}:
-            if name.startswith(_READ_AT_START) and name not in _NOT_THAT_ONE:
+        for name in {*self.environment, *wanted} - _NOT_THAT_ONE:
+            if self.environment.get(name) == wanted.get(name):
+                continue
+            if name.startswith(_READ_AT_START):
                 return f"{name} is read when a process starts"
-            if (
-                name in self.variables_read
-                and self.variables_read[name] != wanted.get(name)
-                and name not in _NOT_THAT_ONE
-            ):
+            if self.variables_read.get(name, wanted.get(name)) != wanted.get(name):
                 return f"{name} was read by a preloaded module"
         folder = places.own_folder(request["kind"], request["script"], request["cwd"])
         clash = places.own_names(folder) & self.loaded
@@ -47,8 +46,8 @@ class Warmth:
 
 
 def run(channel, request, fds, warmth=None):
-    """Runs the script to its end in this process's main thread; its exceptions pass through to the interpreter, which ends
-    the process as it would for the plain script."""
+    """Runs the script to its end in this process's main thread; its exceptions pass through to the interpreter, which
+    ends the process as it would for the plain script."""
     if fds:
         stdio.put_in_place(fds)
     try:
@@ -66,6 +65,7 @@ def run(channel, request, fds, warmth=None):
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))
     hooks.install(lambda step: _report_first_step(channel, step))
+    os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
     channel.send_or_give_up({"type": "started"})
     learn.watch_environment()
     board.script_starts()
@@ -76,6 +76,7 @@ def run(channel, request, fds, warmth=None):
         raise
     finally:
         board.script_ends()
+        gc.unfreeze()  # so that the interpreter's last collection sees what it sees in any process
 
 
 def make_main_module(kind, path):
@@ -96,11 +97,11 @@ def script_path(script, cwd):
     """The script's name as the interpreter shows it."""
     if sys.version_info < (3, 9) or os.path.isabs(script):
         return script
-    return cwd + "/" + (script[2:] if script.startswith("./") else script)
+    return os.path.join(cwd, script)
 
 
 def _prepare_main(request):
-    """Compiles the script as its text is now: (code, globals). What cannot run at all is left to Python itself to say."""
+    """Compiles the script as its text is now: (code, globals). What cannot run at all is left to Python to say."""
     kind, script = request["kind"], request["script"]
     main = sys.modules["__main__"]
     forget_shadowed(places.own_folder(kind, script, request["cwd"]))
@@ -152,10 +153,9 @@ def _prepare_module(request):
 
 def forget_shadowed(folder):
     """Modules of the standard library that only we have imported so far, and that mean another file to this script."""
-    for name in places.own_names(folder) & set(sys.modules) - places.modules_at_start:
+    for name in places.own_names(folder) & places.our_modules:
         for loaded in [n for n in sys.modules if n == name or n.startswith(name + ".")]:
-            if loaded.partition(".")[0] not in ("phalanx", "__main__"):
-                del sys.modules[loaded]
+            del sys.modules[loaded]
 
 
 def _set_environment(wanted):
@@ -202,19 +202,38 @@ def _report_first_step(channel, step):
     channel.send_or_give_up({"type": "first_step", "step": step, "modules": learn.modules()})
 
 
+def _be_nobody(channel):
+    """A forked child of the rank is not the rank: no board, no socket."""
+    hooks.forget()
+    channel.close()
+
+
 def _hide_our_frames():
-    """The traceback of the script's exception starts in the script. It is the interpreter that will show it, after this."""
+    """The traceback of the script's exception starts in the script. The interpreter will show it, after this."""
     show = sys.excepthook
 
     def show_without_ours(kind, value, trace):
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
-            trace = trace.tb_next
-        if value is not None:
-            value.__traceback__ = trace
+        trace = _without_ours(trace)
+        value.__traceback__ = trace
         sys.excepthook = show
-        show(kind, value, trace)
+        try:
+            show(kind, value, trace)
+        except SystemExit:
+            raise
+        except BaseException as error:  # as the interpreter reports it, whatever it is
+            sys.stderr.write("Error in sys.excepthook:\n")
+            error.__traceback__ = _without_ours(error.__traceback__)
+            sys.__excepthook__(type(error), error, error.__traceback__)
+            sys.stderr.write("\nOriginal exception was:\n")
+            sys.__excepthook__(kind, value, trace)
 
     sys.excepthook = show_without_ours
+
+
+def _without_ours(trace):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    return trace
 
 
 def _become_plain_python(request):
@@ -236,7 +255,7 @@ def _become_cold(channel, request):
 
 
 def wait_for_request(channel):
-    """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it any more."""
+    """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it."""
     try:
         while True:
             message, fds = channel.receive()

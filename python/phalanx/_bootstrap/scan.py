@@ -15,8 +15,8 @@ OPT_OUT_LINES = 10
 
 
 class Scan:
-    """`imports`: library modules, in the order of the text. `late`: those imported after the text touched the environment;
-    they may read it, so nobody may import them earlier."""
+    """`imports`: library modules, in the order of the text. `late`: those imported after the text touched the
+    environment; they may read it, so nobody may import them earlier."""
 
     def __init__(self):
         self.imports = []
@@ -25,7 +25,7 @@ class Scan:
 
 
 def scan(kind, script, cwd):
-    """Scans a script (a file's name) or a module (a dotted name). What cannot be read or parsed is taken as importing nothing."""
+    """Scans a script (a file's name) or a module (a dotted name). What cannot be read or parsed imports nothing."""
     folder = places.own_folder(kind, script, cwd)
     scanner = _Scanner(folder)
     if kind == "module":
@@ -114,7 +114,7 @@ class _Scanner:
             return
         self._seen_names.add(name)
         top = name.split(".", 1)[0]
-        if _find_in(top, self._folder) is not None and not places.first_path_is_unsafe():
+        if not places.first_path_is_unsafe() and _find_in(top, [self._folder]) is not None:
             self._follow(name)
         elif certain or self._find(name) is not None:
             (self.result.late.add if self._environment_touched else self.result.imports.append)(name)
@@ -137,27 +137,24 @@ class _Scanner:
             self.scan_source(source, ".".join(parts[:count]) + (".__init__" if is_package else ""))
 
     def _find(self, name):
-        path = None if places.first_path_is_unsafe() else [self._folder]
+        """Where `name` would be imported from in the script's process, found without importing its parents."""
+        top, *rest = name.split(".")
         spec = None
-        for index, _ in enumerate(parts := name.split(".")):
-            full = ".".join(parts[: index + 1])
-            if index == 0:
-                spec = _find_in(full, *(path or [])) or _path_finder(full, None)
-            else:
-                spec = _path_finder(full, list(spec.submodule_search_locations or []))
+        if not places.first_path_is_unsafe():
+            spec = _find_in(top, [self._folder])
+        spec = spec or _find_in(top, None)
+        for part in rest:
             if spec is None:
                 return None
+            spec = _find_in(part, list(spec.submodule_search_locations or []))
         return spec
 
 
-def _find_in(name, *folders):
-    return _path_finder(name, list(folders)) if folders else None
-
-
-def _path_finder(name, path):
+def _find_in(name, folders):
+    """Looks for one part of a dotted name. The finder only uses a name's last part, and would import the others."""
     try:
-        return importlib.machinery.PathFinder.find_spec(name, path)
-    except (ImportError, ValueError, OSError):
+        return importlib.machinery.PathFinder.find_spec(name, folders)
+    except (ImportError, ValueError, KeyError, OSError):
         return None
 
 

@@ -18,8 +18,8 @@ def put_in_place(fds):
 
 
 def renew():
-    """Re-makes sys.stdin, sys.stdout and sys.stderr. The objects stay the same, so that what holds them (a logging handler
-    made by an import) goes on as in a fresh process; what they know about their descriptor is asked anew."""
+    """Re-makes sys.stdin, sys.stdout and sys.stderr. The objects stay the same, so that what holds them (a logging
+    handler made by an import) goes on as in a fresh process; what they know of their descriptor is asked anew."""
     _renew("stdin", "__stdin__", 0, "strict")
     _renew("stdout", "__stdout__", 1, "strict")
     _renew("stderr", "__stderr__", 2, "backslashreplace")

@@ -2,6 +2,7 @@
 
 import array
 import json
+import os
 import socket
 import struct
 
@@ -16,18 +17,28 @@ class Closed(Exception):
 
 
 class Channel:
-    """One end of a socket pair. Not for use by two threads at once."""
+    """One end of a socket pair. Not for use by two threads at once.
+
+    It keeps a number, not a socket object, and looks whether that is still its socket: the script may close descriptors
+    that it does not know, and must hear nothing of ours when the interpreter ends.
+    """
 
     def __init__(self, fd):
-        self._socket = socket.socket(fileno=fd)
-        self._socket.setblocking(True)
-        self._socket.set_inheritable(False)
+        self._fd = fd
+        self._identity = _identity(fd)
+        os.set_blocking(fd, True)
+        os.set_inheritable(fd, False)
 
     def fileno(self):
-        return self._socket.fileno()
+        return self._fd
 
     def close(self):
-        self._socket.close()
+        if self.is_open():
+            os.close(self._fd)
+        self._identity = None
+
+    def is_open(self):
+        return self._identity is not None and self._identity == _identity(self._fd)
 
     def receive(self):
         """Waits for one message: (message, descriptors); the caller owns the descriptors. Closed at the end of file."""
@@ -47,20 +58,29 @@ class Channel:
 
     def send(self, message):
         """Sends one message, waiting for room. Raises OSError where the other end is gone."""
-        self._socket.sendall(_frame(message))
+        with self._borrowed() as sock:
+            sock.sendall(_frame(message))
 
     def send_or_give_up(self, message):
-        """Sends one message without ever waiting: a worker depends on nobody. Where it does not fit, the channel closes."""
+        """Sends one message without ever waiting: a worker depends on nobody. What does not fit closes it."""
+        if not self.is_open():
+            return
+        frame = _frame(message)
         try:
-            frame = _frame(message)
-            if self._socket.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) != len(frame):
-                self.close()
+            with self._borrowed() as sock:
+                sent = sock.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
+            sent = 0
+        if sent != len(frame):
             self.close()
+
+    def _borrowed(self):
+        return _Borrowed(self._fd)
 
     def _receive_head(self):
         space = socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
-        data, ancillary, _, _ = self._socket.recvmsg(_LENGTH.size, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        with self._borrowed() as sock:
+            data, ancillary, _, _ = sock.recvmsg(_LENGTH.size, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         fds = array.array("i")
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -73,17 +93,37 @@ class Channel:
 
     def _receive_exactly(self, count):
         data = bytearray()
-        while len(data) < count:
-            chunk = self._socket.recv(count - len(data))
-            if not chunk:
-                raise Closed("end of file inside a message")
-            data += chunk
+        with self._borrowed() as sock:
+            while len(data) < count:
+                chunk = sock.recv(count - len(data))
+                if not chunk:
+                    raise Closed("end of file inside a message")
+                data += chunk
         return bytes(data)
 
 
-def close_all(fds):
-    import os
+class _Borrowed:
+    """A socket object for the time of one call."""
 
+    def __init__(self, fd):
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
+
+    def __enter__(self):
+        return self._socket
+
+    def __exit__(self, *unused):
+        self._socket.detach()
+
+
+def _identity(fd):
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def close_all(fds):
     for fd in fds:
         os.close(fd)
 

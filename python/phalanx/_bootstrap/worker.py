@@ -1,6 +1,7 @@
 """<python> -u worker.py <fd> <padding> [<request fd>]: a worker that starts cold. Same words as a spare's, same run.
 
-With a request descriptor this is a spare that needed a fresh interpreter: its request is there, and its streams are in place.
+With a request descriptor this is a spare that needed a fresh interpreter: its request is there, and its streams
+are in place.
 """
 
 import sys
@@ -21,6 +22,7 @@ def _enter():
 
 if __name__ == "__main__":
     _enter()
-    from phalanx._bootstrap import cold, runner
+    from phalanx._bootstrap import cold, places, runner
 
+    places.note_our_modules()
     runner.run(*cold.serve(int(sys.argv[1]), int(sys.argv[3]) if len(sys.argv) > 3 else None))

@@ -1,6 +1,6 @@
-"""<python> -u zygote.py <fd> <padding>: imports what the script will want, then forks spares that wait to become workers.
+"""<python> -u zygote.py <fd> <padding>: imports what the script will want, then forks spares that wait for work.
 
-Speaks docs/formats/worker-socket.md with the agent. One thread, one request at a time; it waits only in read and waitpid.
+Speaks docs/formats/worker-socket.md with the agent. One thread, one request at a time; it waits in read and waitpid.
 """
 
 import sys
@@ -21,7 +21,8 @@ def _enter():
 
 if __name__ == "__main__":
     _enter()
-    from phalanx._bootstrap import forker, runner
+    from phalanx._bootstrap import forker, places, runner
 
+    places.note_our_modules()
     # Only a forked process that has been given a script comes back from serve.
     runner.run(*forker.serve(int(sys.argv[1])))
