@@ -87,6 +87,13 @@ def finish(wheel, tag):
     return Path(shutil.copy2(wheel, DIST))
 
 
+def real_python(python):
+    """The interpreter behind a name on PATH (pyenv's are scripts, some for Pythons that are not there), or None."""
+    code = "import ensurepip, sys; print(sys.executable)"
+    answer = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return Path(answer.stdout.strip()) if answer.returncode == 0 else None
+
+
 def pythons():
     """Interpreters found on this machine, by OTHER_PYTHONS' order, ours last."""
     places = [Path(folder) for folder in os.environ["PATH"].split(os.pathsep)]
@@ -94,12 +101,9 @@ def pythons():
     for version in OTHER_PYTHONS:
         for place in places:
             python = place / f"python{version}"
-            # Probing runs it: a pyenv shim exists for Pythons that are not there.
-            if (
-                python.is_file()
-                and subprocess.run([python, "-c", "import ensurepip"], capture_output=True).returncode == 0
-            ):
-                yield python
+            found = real_python(python) if python.is_file() else None
+            if found:
+                yield found
     yield Path(sys.executable)
 
 

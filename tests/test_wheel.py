@@ -1,0 +1,59 @@
+"""The wheel, as a user gets it: built, its promises read from its files, then installed for another Python and run."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import wheel as wheel_tool  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    answer = subprocess.run([sys.executable, "tools/wheel.py"], cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    return ROOT / answer.stdout.strip()
+
+
+def test_name_and_contents(wheel):
+    assert wheel.name.startswith("phalanx-")
+    assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    commands = {name.split("/")[-1] for name in names if ".data/scripts/" in name}
+    assert commands == {"phalanx", "phalanx-master", "phalanx-run"}
+    assert "phalanx/run.py" in names
+    assert "phalanx/_bootstrap/zygote.py" in names
+    assert not [name for name in names if "test" in name or "__pycache__" in name]
+
+
+def test_a_dynamic_command_is_not_called_manylinux(tmp_path):
+    archive = tmp_path / "phalanx-0-py3-none-linux_x86_64.whl"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write("/bin/true", "phalanx-0.data/scripts/phalanx-run")
+    assert wheel_tool.platform_tag(archive, tmp_path / "content") is None
+
+
+def test_a_shared_library_raises_the_tag(tmp_path):
+    library = tmp_path / "libprobe.so"
+    source = "#include <stdlib.h>\nint Draw(void) { return (int)arc4random(); }\n"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library]
+    subprocess.run(command, input=source, text=True, check=True)
+    archive = tmp_path / "phalanx-0-py3-none-linux_x86_64.whl"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(library, "phalanx/libprobe.so")
+    assert wheel_tool.platform_tag(archive, tmp_path / "content") == "manylinux_2_36_x86_64"
+
+
+def test_runs_in_a_clean_environment_of_another_python(wheel, tmp_path):
+    said = wheel_tool.try_in(tmp_path, next(wheel_tool.pythons()), wheel)
+    version = wheel.name.split("-")[1]
+    assert version in said["phalanx-run --version"]
+    assert said["python -m phalanx.run --version"] == said["phalanx-run --version"]
+    assert "status" in said["phalanx --help"]
