@@ -7,6 +7,10 @@ target_include_directories(phx_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(phx_flags INTERFACE PHALANX_VERSION="${PROJECT_VERSION}")
 target_compile_options(phx_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor
                                            -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(PHALANX_FUZZ)
+  # Libraries tell the fuzzer which of their branches an input reached.
+  target_compile_options(phx_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 find_program(MOLD mold)
 if(MOLD)
   target_link_options(phx_flags INTERFACE -fuse-ld=mold)

@@ -296,10 +296,11 @@ void StoreServer::Impl::Flush(ConnectionId id) {
 void StoreServer::Impl::UpdateInterest(ConnectionId id) {
   Connection& c = connections_[id];
   const bool output_waits = !engine_.Output(id).empty();
-  if (output_waits && c.slow_reader == EventLoop::TimerId{}) {
+  const bool backlog = engine_.HasBacklog(id);
+  // A backlog without output waits too: for room in the socket's buffer.
+  if ((output_waits || backlog) && c.slow_reader == EventLoop::TimerId{}) {
     c.slow_reader = loop_.At(loop_.Now() + options_.slow_reader_ms, [this, id] { OnSlowReader(id); });
   }
-  const bool backlog = engine_.HasBacklog(id);
   const uint32_t events =
       (engine_.WantsInput(id) && !backlog ? EPOLLIN : 0u) | (output_waits || backlog ? EPOLLOUT : 0u);
   if (events == c.events) return;

@@ -1,0 +1,441 @@
+#include "store/server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/address.h"
+#include "store/client_bytes.h"
+
+namespace phalanx::store {
+namespace {
+
+constexpr int kPatienceMs = 10'000;
+const std::string kGo(1, '\0');
+
+// A blocking client. Whatever should have come and does not within kPatienceMs fails the test.
+class Client {
+ public:
+  explicit Client(const std::string& ip, uint16_t port, const std::string& from = "") {
+    SocketAddress to = *ParseIp(ip);
+    to.set_port(port);
+    fd_ = Fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!from.empty()) {
+      const SocketAddress source = *ParseIp(from);
+      EXPECT_EQ(bind(fd_.get(), source.get(), source.length), 0);
+    }
+    const int on = 1;
+    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    connected_ = connect(fd_.get(), to.get(), to.length) == 0;
+  }
+  explicit Client(const StoreServer& server) : Client("127.0.0.1", server.port()) {
+    EXPECT_TRUE(connected_);
+    Send(Hello());
+  }
+
+  bool connected() const { return connected_; }
+  int fd() const { return fd_.get(); }
+
+  void Send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return;  // closed by the server: the next read shows it
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+  std::string Read(size_t count) {
+    std::string bytes(count, '\0');
+    size_t have = 0;
+    while (have < count && Readable()) {
+      const ssize_t n = recv(fd_.get(), bytes.data() + have, count - have, 0);
+      if (n <= 0) break;
+      have += static_cast<size_t>(n);
+    }
+    return bytes.substr(0, have);
+  }
+  std::string Ask(std::string_view bytes, size_t reply_bytes) {
+    Send(bytes);
+    return Read(reply_bytes);
+  }
+  // Reads on until the server closes; false if it does not.
+  bool Closed() {
+    char buffer[4096];
+    while (Readable()) {
+      if (recv(fd_.get(), buffer, sizeof buffer, 0) <= 0) return true;
+    }
+    return false;
+  }
+  bool Alive() { return Ask(Ping(99), 4) == Bytes<uint32_t>(99); }
+
+ private:
+  bool Readable() const {
+    pollfd p{fd_.get(), POLLIN, 0};
+    return poll(&p, 1, kPatienceMs) == 1;
+  }
+
+  Fd fd_;
+  bool connected_ = false;
+};
+
+// What the server said of refused connections.
+struct Refusals {
+  std::mutex mutex;
+  std::vector<std::string> texts;
+
+  void Add(const std::string& text) {
+    std::lock_guard lock(mutex);
+    texts.push_back(text);
+  }
+  std::string last() {
+    std::lock_guard lock(mutex);
+    return texts.empty() ? "" : texts.back();
+  }
+};
+
+ListenSocket MustReserve(const std::vector<std::string>& addresses = {"127.0.0.1"}, PortRange ports = {}) {
+  StatusOr<ListenSocket> socket = ListenSocket::Reserve(addresses, ports);
+  EXPECT_TRUE(socket.ok()) << socket.status();
+  return *std::move(socket);
+}
+
+std::unique_ptr<StoreServer> MustOpen(StoreOptions options = {}, ListenSocket socket = MustReserve()) {
+  StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Open(std::move(socket), std::move(options));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+bool HasIpv6Loopback() {
+  const SocketAddress address = *ParseIp("::1");
+  Fd fd(socket(AF_INET6, SOCK_STREAM, 0));
+  return fd.valid() && bind(fd.get(), address.get(), address.length) == 0;
+}
+
+// A non-loopback address of this machine, found by where a datagram would leave from.
+std::optional<std::string> OwnAddress() {
+  SocketAddress to = *ParseIp("192.0.2.1");
+  to.set_port(9);
+  Fd fd(socket(AF_INET, SOCK_DGRAM, 0));
+  SocketAddress own;
+  own.length = sizeof own.storage;
+  if (connect(fd.get(), to.get(), to.length) != 0) return {};
+  if (getsockname(fd.get(), own.get(), &own.length) != 0 || own.loopback()) return {};
+  return own.IpText();
+}
+
+// ---- addresses
+
+TEST(AddressTest, TextAndBytes) {
+  EXPECT_EQ(ParseIp("10.0.0.7")->IpText(), "10.0.0.7");
+  EXPECT_EQ(ParseIp("::ffff:10.0.0.7")->IpText(), "10.0.0.7");
+  EXPECT_EQ(ParseIp("::ffff:10.0.0.7")->ip(), ParseIp("10.0.0.7")->ip());
+  EXPECT_EQ(ParseIp("FD00::0:7")->IpText(), "fd00::7");
+  SocketAddress address = *ParseIp("fd00::7");
+  address.set_port(80);
+  EXPECT_EQ(address.Text(), "[fd00::7]:80");
+  for (const char* text : {"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"}) EXPECT_TRUE(ParseIp(text)->loopback());
+  for (const char* text : {"128.0.0.1", "::2", "0.0.0.0", "::"}) EXPECT_FALSE(ParseIp(text)->loopback());
+  for (const char* text : {"", "localhost", "10.0.0", "10.0.0.7:80", "[::1]", "fe80::1%nowhere"}) {
+    EXPECT_FALSE(ParseIp(text).ok()) << text;
+  }
+}
+
+// ---- reserving
+
+TEST(ReserveTest, ListensOnTheAddressAndBothLoopbacks) {
+  const ListenSocket socket = MustReserve({"127.0.0.3"});
+  std::vector<std::string> expected = {"127.0.0.3", "127.0.0.1"};
+  if (HasIpv6Loopback()) expected.push_back("::1");
+  EXPECT_EQ(socket.addresses(), expected);
+  for (const std::string& ip : expected) EXPECT_TRUE(Client(ip, socket.port()).connected()) << ip;
+  EXPECT_FALSE(Client("127.0.0.4", socket.port()).connected());
+}
+
+TEST(ReserveTest, NothingIsBoundTwice) {
+  EXPECT_EQ(MustReserve({"127.0.0.1", "127.0.0.1"}).addresses()[0], "127.0.0.1");
+  EXPECT_LE(MustReserve({"127.0.0.1", "127.0.0.1"}).addresses().size(), 2u);
+  EXPECT_LE(MustReserve({"::ffff:127.0.0.1"}).addresses().size(), 2u);
+  const ListenSocket any = MustReserve({"0.0.0.0"});
+  EXPECT_EQ(any.addresses()[0], "0.0.0.0");
+  EXPECT_TRUE(Client("127.0.0.1", any.port()).connected());
+  if (!HasIpv6Loopback()) return;
+  EXPECT_EQ(MustReserve({"::1"}).addresses(), (std::vector<std::string>{"::1", "127.0.0.1"}));
+}
+
+TEST(ReserveTest, DroppingRefuses) {
+  uint16_t port = 0;
+  std::optional<Client> early;
+  {
+    const ListenSocket socket = MustReserve();
+    port = socket.port();
+    early.emplace("127.0.0.1", port);
+    EXPECT_TRUE(early->connected());
+  }
+  EXPECT_TRUE(early->Closed());
+  EXPECT_FALSE(Client("127.0.0.1", port).connected());
+}
+
+TEST(ReserveTest, RangeSkipsTakenPorts) {
+  const ListenSocket taken = MustReserve();
+  const uint16_t port = taken.port();
+  EXPECT_FALSE(ListenSocket::Reserve({"127.0.0.1"}, PortRange::Single(port)).ok());
+  const auto last = static_cast<uint16_t>(std::min(port + 20, 65535));
+  const auto first = static_cast<uint16_t>(last - 20);
+  const ListenSocket next = MustReserve({"127.0.0.1"}, PortRange{first, last, port});
+  EXPECT_NE(next.port(), port);
+  EXPECT_GE(next.port(), first);
+  EXPECT_LE(next.port(), last);
+}
+
+TEST(ReserveTest, AFreePortIsFreeEverywhereAndATakenLoopbackIsNoError) {
+  const ListenSocket taken = MustReserve({"127.0.0.1"});
+  // A single port was asked for: its loopback is somebody else's, the address itself is free.
+  const ListenSocket other = MustReserve({"127.0.0.5"}, PortRange::Single(taken.port()));
+  EXPECT_EQ(other.addresses(), (std::vector<std::string>{"127.0.0.5"}));
+}
+
+TEST(ReserveTest, Errors) {
+  EXPECT_EQ(ListenSocket::Reserve({}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ListenSocket::Reserve({"localhost"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ListenSocket::Reserve({"127.0.0.1"}, PortRange{9, 8, 0}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const Status elsewhere = ListenSocket::Reserve({"203.0.113.9"}, {}).status();
+  EXPECT_FALSE(elsewhere.ok());
+  EXPECT_NE(elsewhere.message().find("203.0.113.9"), std::string::npos) << elsewhere;
+  EXPECT_FALSE(StoreServer::Open(ListenSocket(), {}).ok());
+  StoreOptions options;
+  options.allowed_peers = {"node7"};
+  EXPECT_EQ(StoreServer::Open(MustReserve(), options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// ---- serving
+
+TEST(StoreServerTest, ServesWhoCameBeforeItOpened) {
+  ListenSocket socket = MustReserve();
+  Client early("127.0.0.1", socket.port());
+  early.Send(Hello() + Ping(5));
+  const auto server = MustOpen({}, std::move(socket));
+  EXPECT_EQ(early.Read(4), Bytes<uint32_t>(5));
+  EXPECT_EQ(server->stats().accepted, 1u);
+}
+
+TEST(StoreServerTest, ServesOnEveryAddress) {
+  ListenSocket socket = MustReserve();
+  const std::vector<std::string> addresses = socket.addresses();
+  const auto server = MustOpen({}, std::move(socket));
+  int64_t n = 0;
+  for (const std::string& ip : addresses) {
+    Client client(ip, server->port());
+    client.Send(Hello());
+    EXPECT_EQ(client.Ask(Add("/n", 1), 8), Bytes(++n)) << ip;
+  }
+}
+
+TEST(StoreServerTest, ReleasesWaitersOfOtherConnections) {
+  const auto server = MustOpen();
+  Client a(*server);
+  Client b(*server);
+  a.Send(Wait({"/k"}));
+  EXPECT_TRUE(b.Alive());
+  b.Send(Set("/k", "v"));
+  EXPECT_EQ(a.Read(1), kGo);
+  EXPECT_EQ(a.Ask(Get("/k"), 9), Blob("v"));
+}
+
+TEST(StoreServerTest, SendsWithoutDelay) {
+  // On with Nagle's algorithm, small replies to pipelined requests wait for the acknowledgement of the one before.
+  const auto server = MustOpen();
+  Client client(*server);
+  EXPECT_TRUE(client.Alive());
+  const int64_t begin_ms = MonotonicMs();
+  for (int i = 0; i < 200; ++i) {
+    client.Send(Wait({"/k" + std::to_string(i)}));
+    client.Send(CancelWait());
+    client.Send(Ping(1));
+    EXPECT_EQ(client.Read(5).size(), 5u);
+  }
+  EXPECT_LT(MonotonicMs() - begin_ms, 4000);
+}
+
+TEST(StoreServerTest, ABrokenClientDisturbsNobody) {
+  auto refusals = std::make_shared<Refusals>();
+  StoreOptions options;
+  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  const auto server = MustOpen(options);
+  Client good(*server);
+  EXPECT_TRUE(good.Alive());
+  Client http("127.0.0.1", server->port());
+  http.Send("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(http.Closed());
+  Client bad(*server);
+  bad.Send("\x7f");
+  EXPECT_TRUE(bad.Closed());
+  EXPECT_NE(refusals->last().find("127.0.0.1"), std::string::npos);
+  EXPECT_NE(refusals->last().find("unknown opcode"), std::string::npos);
+  {
+    Client leaver(*server);
+    leaver.Send(Wait({"/never"}) + Ping(1));
+    leaver.Read(4);
+  }
+  EXPECT_TRUE(good.Alive());
+  EXPECT_EQ(server->stats().violations, 2u);
+}
+
+TEST(StoreServerTest, LargeValuesPass) {
+  const auto server = MustOpen();
+  Client client(*server);
+  std::string value(8 << 20, 'x');
+  for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 131 >> 3);
+  std::thread writer([&] { client.Send(Set("/big", value) + MultiGet({"/big", "/big"})); });
+  EXPECT_EQ(client.Read(2 * (8 + value.size())), Blob(value) + Blob(value));
+  writer.join();
+}
+
+TEST(StoreServerTest, PeersThatAreNotMembersAreClosed) {
+  const std::optional<std::string> own = OwnAddress();
+  if (!own) GTEST_SKIP() << "no address but the loopbacks";
+  auto refusals = std::make_shared<Refusals>();
+  StoreOptions options;
+  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  ListenSocket socket = MustReserve({"0.0.0.0"});
+  const uint16_t port = socket.port();
+  {
+    const auto server = MustOpen(options, std::move(socket));
+    // To its own address from its own address: this machine.
+    Client self(*own, port, *own);
+    self.Send(Hello());
+    EXPECT_TRUE(self.Alive());
+    // From another address than the one it arrives at: for all the server can know another machine's.
+    Client stranger("127.0.0.1", port, *own);
+    stranger.Send(Hello() + Ping(1));
+    EXPECT_TRUE(stranger.Closed());
+    EXPECT_EQ(server->stats().refused_peers, 1u);
+    EXPECT_NE(refusals->last().find(*own), std::string::npos) << refusals->last();
+  }
+  options.allowed_peers = {"::ffff:" + *own};
+  const auto server = MustOpen(options, MustReserve({"0.0.0.0"}));
+  Client member("127.0.0.1", server->port(), *own);
+  member.Send(Hello());
+  EXPECT_TRUE(member.Alive());
+}
+
+TEST(StoreServerTest, TooManyConnectionsAreRefused) {
+  StoreOptions options;
+  options.max_connections = 2;
+  const auto server = MustOpen(options);
+  std::optional<Client> a(*server);
+  Client b(*server);
+  EXPECT_TRUE(a->Alive() && b.Alive());
+  EXPECT_TRUE(Client(*server).Closed());
+  a.reset();
+  EXPECT_TRUE(b.Alive());  // served after the close of a was
+  Client c(*server);
+  EXPECT_TRUE(c.Alive());
+}
+
+TEST(StoreServerTest, ASlowReaderIsBoundedAndClosed) {
+  auto refusals = std::make_shared<Refusals>();
+  StoreOptions options;
+  options.slow_reader_ms = 300;
+  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  const auto server = MustOpen(options);
+  Client good(*server);
+  good.Send(Set("/big", std::string(1 << 20, 'x')));
+  ASSERT_TRUE(good.Alive());
+  Client slow(*server);
+  std::string requests;
+  for (int i = 0; i < 2000; ++i) requests += Get("/big");
+  slow.Send(requests);
+  const int64_t begin_ms = MonotonicMs();
+  while (server->stats().slow_readers == 0 && MonotonicMs() - begin_ms < kPatienceMs) {
+    ASSERT_TRUE(good.Alive());
+    ASSERT_LT(server->stats().buffer_bytes, 10u << 20);
+  }
+  EXPECT_TRUE(slow.Closed());
+  EXPECT_EQ(server->stats().slow_readers, 1u);
+  EXPECT_NE(refusals->last().find("300 ms"), std::string::npos);
+}
+
+TEST(StoreServerTest, AReaderThatIsSlowButReadsIsServed) {
+  StoreOptions options;
+  options.slow_reader_ms = 60'000;
+  options.engine.output_pause_bytes = 1000;
+  const auto server = MustOpen(options);
+  Client client(*server);
+  client.Send(Set("/k", std::string(100'000, 'x')));
+  std::string requests;
+  for (int i = 0; i < 300; ++i) requests += Get("/k");
+  std::thread writer([&] { client.Send(requests + Ping(8)); });
+  size_t got = 0;
+  while (got < 300u * 100'008) {
+    const size_t n = client.Read(std::min<size_t>(10'000, 300 * 100'008 - got)).size();
+    ASSERT_GT(n, 0u);
+    got += n;
+  }
+  EXPECT_EQ(client.Read(4), Bytes<uint32_t>(8));
+  writer.join();
+}
+
+TEST(StoreServerTest, DestructionClosesEverybodyAtOnce) {
+  auto server = MustOpen();
+  const uint16_t port = server->port();
+  Client waiter(*server);
+  waiter.Send(Wait({"/never"}) + Ping(1));
+  EXPECT_EQ(waiter.Read(4), Bytes<uint32_t>(1));
+  const int64_t begin_ms = MonotonicMs();
+  server.reset();
+  EXPECT_LT(MonotonicMs() - begin_ms, 1000);
+  EXPECT_TRUE(waiter.Closed());
+  EXPECT_FALSE(Client("127.0.0.1", port).connected());
+  // SO_REUSEADDR: the port is free again although connections on it were closed by this side.
+  EXPECT_TRUE(ListenSocket::Reserve({"127.0.0.1"}, PortRange::Single(port)).ok());
+}
+
+TEST(StoreServerTest, RunningOutOfDescriptorsNeitherSpinsNorStalls) {
+  const auto server = MustOpen();
+  Client good(*server);
+  EXPECT_TRUE(good.Alive());
+  // The client's socket takes the last descriptor, so that there is none to accept it with.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next_fd = dup(good.fd());
+  close(next_fd);
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(next_fd) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  {
+    Client refused("127.0.0.1", server->port());
+    EXPECT_TRUE(refused.Closed()) << "told, not left in silence";
+  }
+  EXPECT_GE(server->stats().accept_errors, 1u);
+  EXPECT_LT(server->stats().accept_errors, 20u);
+  EXPECT_TRUE(good.Alive());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  Client later(*server);
+  EXPECT_TRUE(later.Alive());
+}
+
+TEST(StoreServerTest, BarrierOfHundreds) {
+  const auto server = MustOpen();
+  std::vector<Client> clients;
+  constexpr int kClients = 300;
+  for (int i = 0; i < kClients; ++i) clients.emplace_back(*server).Send(Barrier("/all", kClients));
+  for (Client& client : clients) EXPECT_EQ(client.Read(1), kGo);
+  EXPECT_EQ(server->stats().connections, static_cast<uint64_t>(kClients));
+}
+
+}  // namespace
+}  // namespace phalanx::store
