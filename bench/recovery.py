@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""SIGKILL of a worker -> the first new step on all ranks: phalanx-run beside torchrun and dlrover-run, in turn.
+
+    python bench/recovery.py [--shapes 1x2,1x4,2x2] [--rounds 3] [--kills 5] [--who phalanx,torchrun,dlrover] [--json F]
+
+Each round starts one job a launcher and kills its last rank several times, each time after --settle seconds of training.
+The time is from just before kill(2) to the latest first step, both on CLOCK_MONOTONIC. A launcher that has no new step
+within --limit seconds is cut there, and its job is started anew in the next round.
+"""
+
+import argparse
+import os
+import signal
+import time
+
+from support.job import Job, TimedOut
+from support.peers import BY_NAME
+from support.results import Results, finish
+
+PEERS_KILLS = 2  # a peer's restart takes seconds: fewer of them in each round
+
+
+def kill_once(job, life, limit_s):
+    """Kills the last rank; returns (seconds, the new life)."""
+    victim = job.pid(job.world - 1, life)
+    began = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    new_life, steps = job.wait_whole_life(life, limit_s)
+    return max(event["t"] for event in steps.values()) - began, new_life
+
+
+def one_job(results, launcher, shape, options):
+    nodes, nproc = shape
+    what = f"kill to first step, {nodes * nproc} ranks on {nodes} node{'s' * (nodes > 1)}"
+    job = Job(launcher, nodes, nproc, flags=["--max-restarts=100"])
+    try:
+        life, _ = job.wait_whole_life(limit_s=120)
+        for _ in range(options.kills if launcher.name == "phalanx-run" else min(options.kills, PEERS_KILLS)):
+            job.settle(life, options.settle)
+            seconds, new_life = kill_once(job, life, options.limit)
+            lost = new_life - life - 1
+            results.add(what, launcher.name, seconds, f"{lost} more restarts burned" if lost else launcher.note)
+            life = new_life
+        job.close()
+    except TimedOut as error:
+        results.add(what, launcher.name, None, launcher.note)
+        print(f"   {error}")
+    finally:
+        job.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="1x2,1x4,2x2", help="nodes x ranks on each")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=5, help=f"in each round; peers at most {PEERS_KILLS}")
+    parser.add_argument("--settle", type=float, default=2.0, help="seconds of training before each kill")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a launcher is cut")
+    parser.add_argument("--who", default="phalanx,torchrun,torchrun-own-store,dlrover")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    launchers = [BY_NAME[name]() for name in options.who.split(",")]
+    results = Results("s", options.limit)
+    for text in options.shapes.split(","):
+        shape = tuple(int(number) for number in text.split("x"))
+        for round_number in range(options.rounds):
+            for launcher in launchers if round_number % 2 == 0 else reversed(launchers):
+                if shape[0] > 1 and launcher.name == "dlrover-run":
+                    continue  # several nodes need a master service of their own there
+                one_job(results, launcher, shape, options)
+    finish(options.json, "recovery", results)
+
+
+if __name__ == "__main__":
+    main()

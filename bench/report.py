@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Runs benchmarks and writes their tables into bench/README.md, each with the command that made it.
+
+python bench/report.py [NAME ...]      runs these (default: all), keeps their numbers in bench/results/, renders
+python bench/report.py --render        renders what bench/results/ has
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+README = HERE / "README.md"
+BEGIN, END = "<!-- results: begin (bench/report.py writes this) -->", "<!-- results: end -->"
+ALL = ["recovery", "cold_start", "notice", "idle", "hook", "store"]
+
+
+def run(name):
+    RESULTS.mkdir(exist_ok=True)
+    print(f"== bench {name}", file=sys.stderr, flush=True)
+    return subprocess.run([sys.executable, HERE / f"{name}.py", "--json", RESULTS / f"{name}.json"]).returncode
+
+
+def section(name):
+    """The text of one benchmark, from its file."""
+    stored = json.loads((RESULTS / f"{name}.json").read_text())
+    machine = stored["machine"]
+    where = f"{machine['cpus']} cores, {machine['model']}, Linux {machine['kernel']}, torch {machine['torch']}"
+    notes = "".join(f"\n{note}\n" for note in stored["notes"])
+    return f"### {name}\n`{stored['command']}`, {stored['day']}, {where}\n\n{stored['table']}\n{notes}"
+
+
+def render():
+    sections = [section(name) for name in ALL if (RESULTS / f"{name}.json").is_file()]
+    text = README.read_text()
+    head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    README.write_text(f"{head}\n\n" + "\n".join(sections) + f"\n{tail}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--render", action="store_true")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(ALL)}")
+    options = parser.parse_args()
+    names = [] if options.render else options.names or [name for name in ALL if (HERE / f"{name}.py").is_file()]
+    failed = [name for name in names if run(name) != 0]
+    render()
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

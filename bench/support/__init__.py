@@ -1,0 +1,1 @@
+"""What the benchmarks share: launchers to compare (peers), a job's life (job), tables and results (results)."""

@@ -1,0 +1,167 @@
+"""One benchmarked job: nodes on loopback addresses, events of its workers, its processes, its end.
+
+Everything that a job starts carries BENCH_SOCKET in its environment, so that nothing outlives `close`.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+
+WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+FOREIGN = ("PHALANX_", "PET_", "TORCHELASTIC_", "DLROVER_", "MASTER_", "OMP_NUM_THREADS")
+
+
+class TimedOut(Exception):
+    """What was waited for did not come within the limit."""
+
+
+class Job:
+    """`named` gives a job of one node an id and an endpoint (--standalone invents both)."""
+
+    def __init__(self, launcher, nodes=1, nproc=2, flags=(), state=None, workload="ddp_steps.py", named=False):
+        self.launcher, self.world, self.named = launcher, nodes * nproc, named
+        self.folder = Path(tempfile.mkdtemp(prefix="phalanx-bench-"))
+        self.name = f"bench-{uuid.uuid4().hex[:12]}"
+        self.stop_file = self.folder / "STOP"
+        self.events, self.news = [], threading.Condition()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(f"\0{self.name}")
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.state = Path(state) if state else self.folder / "state"
+        self.port = free_port()
+        self.started_at = time.monotonic()
+        self.service = self._start_service(nodes)
+        self.nodes = [self._start(index, nodes, nproc, [*flags], str(WORKLOADS / workload)) for index in range(nodes)]
+
+    def _start(self, index, nodes, nproc, flags, script):
+        own = [f"--state-dir={self.state}{index}"] if self.launcher.name == "phalanx-run" else []
+        if nodes == 1 and not self.named:
+            place = list(self.launcher.single)
+        else:
+            endpoint = f"127.0.0.1:{self.port}"
+            place = [*self.launcher.several, f"--rdzv-endpoint={endpoint}", f"--rdzv-id={self.name}"]
+            place += [f"--nnodes={nodes}", f"--local-addr=127.0.0.{index + 1}"]
+        command = [*self.launcher.command, *place, f"--nproc-per-node={nproc}", *own, *flags, script]
+        return self._spawn(command, f"node{index}.log", nodes, {"NODE_RANK": str(index)} if self.service else {})
+
+    def _start_service(self, nodes):
+        if not self.launcher.service:
+            return None
+        return self._spawn([self._fill(word, nodes) for word in self.launcher.service], "service.log", nodes, {})
+
+    def _fill(self, text, nodes):
+        return text.replace("{port}", str(self.port)).replace("{nodes}", str(nodes))
+
+    def _spawn(self, command, log_name, nodes, extra):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        environment.update({name: self._fill(value, nodes) for name, value in self.launcher.environment})
+        environment.update(BENCH_SOCKET=self.name, BENCH_STOP=str(self.stop_file), TMPDIR=str(self.folder), **extra)
+        environment["PATH"] = f"{Path(self.launcher.command[0]).parent}:{environment['PATH']}"
+        with open(self.folder / log_name, "wb") as log:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _listen(self):
+        while True:
+            data = self.socket.recv(1 << 16)
+            if data == b"close":
+                return
+            with self.news:
+                self.events.append(json.loads(data))
+                self.news.notify_all()
+
+    def wait(self, find, what, limit_s):
+        """Waits until `find()` is true and returns what it returned."""
+        deadline = time.monotonic() + limit_s
+        with self.news:
+            while True:
+                found = find()
+                if found:
+                    return found
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise TimedOut(f"{self.launcher.name}: {what} took more than {limit_s} s")
+                self.news.wait(left_s)
+
+    def whole_life(self, after=-1):
+        """The first life later than `after` whose every rank has stepped: (life, {rank: event of its first step})."""
+        lives = {}
+        for event in list(self.events):
+            if event["ev"] == "step" and event["n"] == 1 and event["life"] > after:
+                lives.setdefault(event["life"], {})[event["rank"]] = event
+        return next(((life, ranks) for life, ranks in sorted(lives.items()) if len(ranks) == self.world), None)
+
+    def wait_whole_life(self, after=-1, limit_s=120):
+        return self.wait(lambda: self.whole_life(after), f"the first step of all ranks after life {after}", limit_s)
+
+    def settle(self, life, seconds, limit_s=60):
+        """Waits until this life has trained for so long."""
+
+        def find():
+            steps = [event["t"] for event in self.events if event["ev"] == "step" and event["life"] == life]
+            return steps and max(steps) - min(steps) >= seconds
+
+        self.wait(find, f"{seconds} s of training", limit_s)
+
+    def pid(self, rank, life):
+        return next(e["pid"] for e in self.events if e["ev"] == "main" and (e["rank"], e["life"]) == (rank, life))
+
+    def processes(self):
+        """Pids of everything alive that belongs to this job."""
+        marker = f"BENCH_SOCKET={self.name}".encode()
+        found = []
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and marker in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                    found.append(int(entry))
+        return found
+
+    def logs(self):
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
+
+    def close(self, limit_s=60):
+        """Asks the training to end, kills what does not within the limit; returns the nodes' exit codes."""
+        self.stop_file.touch()
+        codes = []
+        for node in self.nodes:
+            try:
+                codes.append(node.wait(limit_s))
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+        self.kill()
+        return codes
+
+    def kill(self):
+        for _ in range(5):
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in filter(None, [*self.nodes, self.service]):
+                process.wait()
+            if not self.processes():
+                break
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(ConnectionRefusedError):
+            sender.sendto(b"close", f"\0{self.name}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,89 @@
+"""The launchers that are compared: how each is started and with which environment.
+
+torchrun comes from the environment that runs the benchmark. dlrover-run is installed from PyPI into an environment of
+its own under PHALANX_CACHE, which borrows torch from ours.
+"""
+
+import dataclasses
+import os
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BIN = Path(sys.executable).parent
+DLROVER = "dlrover[k8s]==0.6.1"
+PROTOBUF = "protobuf"  # its gRPC messages need it; the extra forgets it
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """`single` and `several` are the flags of a job on one node and of one node among several. `service` is a command
+    that runs beside the job; it and the environment may name {port}, a free one, and {nodes}."""
+
+    name: str
+    command: tuple
+    single: tuple = ("--standalone",)
+    several: tuple = ("--rdzv-backend=c10d",)
+    environment: tuple = ()
+    service: tuple = ()
+    note: str = ""
+
+
+def phalanx():
+    command = os.environ.get("PHALANX_RUN") or str(BIN / "phalanx-run")
+    if not os.access(command, os.X_OK):
+        raise SystemExit(f"{command} is not there: ./run build makes it, or set PHALANX_RUN")
+    return Launcher("phalanx-run", (command,))
+
+
+def torchrun():
+    return Launcher("torchrun", (str(BIN / "torchrun"),))
+
+
+def torchrun_own_store():
+    """torchrun with the work-around for restarts that read the dead attempt's keys (pytorch#135712)."""
+    return Launcher(
+        "torchrun, rank 0's store",
+        (str(BIN / "torchrun"),),
+        environment=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),),
+        note="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+    )
+
+
+def dlrover():
+    """dlrover-run --standalone starts its master by a call that newer torch refuses (SubprocessHandler without
+    numa_options), so the same master is started here, at the same time, by the command it would have used."""
+    folder = dlrover_environment() / "bin"
+    words = "-u -m dlrover.python.master.main --port {port} --node_num {nodes} --job_name bench --platform local"
+    return Launcher(
+        "dlrover-run",
+        (str(folder / "dlrover-run"),),
+        single=("--nnodes=1",),
+        several=(),
+        environment=(("DLROVER_MASTER_ADDR", "127.0.0.1:{port}"),),
+        service=(str(folder / "python"), *words.split()),
+    )
+
+
+def dlrover_environment():
+    """Makes the environment with dlrover where it is missing; returns its folder."""
+    cache = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
+    folder = cache / "peers" / DLROVER.replace("[k8s]==", "-")
+    ready = folder / ".ready"
+    ours = site.getsitepackages()[0]
+    if not (ready.is_file() and ready.read_text() == f"{ours} {PROTOBUF}"):
+        print(f"installing {DLROVER} into its own environment", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        (Path(site_packages(folder)) / "torch_of_phalanx.pth").write_text(ours + "\n")
+        subprocess.run([folder / "bin" / "pip", "install", "--quiet", DLROVER, PROTOBUF], check=True)
+        ready.write_text(f"{ours} {PROTOBUF}")
+    return folder
+
+
+def site_packages(environment):
+    return next((environment / "lib").glob("python3*")) / "site-packages"
+
+
+BY_NAME = {"phalanx": phalanx, "torchrun": torchrun, "torchrun-own-store": torchrun_own_store, "dlrover": dlrover}

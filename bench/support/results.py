@@ -1,0 +1,104 @@
+"""Rows of measured samples: medians and spread, a table for people, a file for bench/report.py."""
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+class Results:
+    """Samples by (what, who). A sample of None is one that was cut at the limit."""
+
+    def __init__(self, unit, limit=None):
+        self.unit, self.limit = unit, limit
+        self.rows = {}
+
+    def add(self, what, who, value, remark=None):
+        row = self.rows.setdefault((what, who), {"what": what, "who": who, "samples": [], "remarks": []})
+        row["samples"].append(value)
+        if remark and remark not in row["remarks"]:
+            row["remarks"].append(remark)
+        shown = self.cut() if value is None else f"{value:.4g} {self.unit}"
+        print(f"   {what}: {who}: {shown}{f' ({remark})' if remark else ''}", file=sys.stderr, flush=True)
+
+    def cut(self):
+        return f"> {self.limit:g} {self.unit}"
+
+    def median(self, row):
+        """The median, with cut samples as the longest; None where it is one of those."""
+        ordered = sorted(row["samples"], key=lambda value: float("inf") if value is None else value)
+        middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+        return None if None in middle else statistics.mean(middle)
+
+    def finished_rows(self):
+        """The rows with median, low, high, and the ratio to phalanx-run's median of the same thing."""
+        ours = {row["what"]: self.median(row) for row in self.rows.values() if row["who"].startswith("phalanx")}
+        for row in self.rows.values():
+            known = [value for value in row["samples"] if value is not None]
+            median = self.median(row)
+            own = ours.get(row["what"])
+            yield {
+                **row,
+                "median": median,
+                "low": min(known, default=None),
+                "high": None if None in row["samples"] else max(known),
+                "ratio": median / own if median is not None and own else None,
+            }
+
+    def table(self):
+        lines = ["| what | who | median | spread | samples | times phalanx-run | |", "|---|---|---|---|---|---|---|"]
+        for row in self.finished_rows():
+            median = self.cut() if row["median"] is None else f"{row['median']:.3g} {self.unit}"
+            low = self.cut() if row["low"] is None else f"{row['low']:.3g}"
+            high = self.cut() if row["high"] is None else f"{row['high']:.3g} {self.unit}"
+            ratio = f"{row['ratio']:.3g}" if row["ratio"] and not row["who"].startswith("phalanx") else ""
+            remarks = "; ".join(row["remarks"])
+            cells = [row["what"], row["who"], median, f"{low} .. {high}", str(len(row["samples"])), ratio, remarks]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+
+def finish(json_path, benchmark, *results, notes=()):
+    """Prints the tables of a benchmark and, where a path is given, writes all of it to that file."""
+    tables = "\n\n".join(result.table() for result in results)
+    print("\n".join([tables, *notes]))
+    if not json_path:
+        return
+    content = {
+        "benchmark": benchmark,
+        "command": f"bench/{benchmark}.py {' '.join(without_json(sys.argv[1:]))}".strip(),
+        "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": machine(),
+        "table": tables,
+        "notes": list(notes),
+        "parts": [{"unit": r.unit, "limit": r.limit, "rows": list(r.finished_rows())} for r in results],
+    }
+    Path(json_path).parent.mkdir(parents=True, exist_ok=True)
+    Path(json_path).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def without_json(arguments):
+    """The command line without where the results went."""
+    kept, skip = [], False
+    for argument in arguments:
+        if skip or argument.startswith("--json="):
+            skip = False
+        elif argument == "--json":
+            skip = True
+        else:
+            kept.append(argument)
+    return kept
+
+
+def machine():
+    return {
+        "cpus": os.cpu_count(),
+        "model": next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), ""),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+    }
