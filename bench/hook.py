@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What counting steps on the rank board adds to optimizer.step(): the same optimizer with and without the hook, in turn.
+"""What counting steps on the rank board adds to optimizer.step(): one optimizer with and without the hook, in turn.
 
 python bench/hook.py [--rounds 20] [--steps 20000] [--json F]
 """

@@ -3,7 +3,7 @@
 
     python bench/idle.py [--seconds 60] [--who phalanx,torchrun] [--json F]
 
-CPU is the run time of all threads (/proc/<pid>/task/*/schedstat, nanoseconds) over the wall time, in % of one core; the
+CPU is the run time of all threads (/proc/<pid>/task/*/schedstat, in ns) over the wall time, in % of one core; the
 two ranks step each 20 ms meanwhile. Memory is RSS of the agent and the master, PSS and private memory of the Python
 processes, which share most of torch. "waiting" is the same node before its job has enough nodes: no worker runs.
 """
@@ -56,10 +56,10 @@ def kind(job, pid):
     return "spare" if "python" in command else "guard"
 
 
-def cpu_percent(pids_by_kind, seconds):
+def cpu_percent(job, pids_by_kind, seconds):
     before = {name: sum(run_time_ns(pid) for pid in pids) for name, pids in pids_by_kind.items()}
     began = time.monotonic()
-    time.sleep(seconds)
+    job.stay(seconds)
     passed_ns = (time.monotonic() - began) * 1e9
     return {
         name: 100 * (sum(run_time_ns(pid) for pid in pids) - before[name]) / passed_ns
@@ -71,8 +71,8 @@ def measure_waiting(results, launcher, seconds):
     """A job that lacks a node: the agent and the master have nothing to do but live."""
     job = Job(launcher, 1, 2, flags=["--nnodes=2"], named=True, workload="trivial.py")
     try:
-        time.sleep(10)  # the zygote's imports are over
-        add_cpu(results, launcher.name, "waiting", cpu_percent(kinds(job), seconds))
+        job.stay(10)  # the zygote's imports are over
+        add_cpu(results, launcher.name, "waiting", cpu_percent(job, kinds(job), seconds))
     finally:
         job.kill()
 
@@ -83,7 +83,7 @@ def measure_training(cpu, memory, launcher, seconds):
         life, _ = job.wait_whole_life()
         job.settle(life, 10)  # spares are there
         processes = kinds(job)
-        add_cpu(cpu, launcher.name, "training", cpu_percent(processes, seconds))
+        add_cpu(cpu, launcher.name, "training", cpu_percent(job, processes, seconds))
         for name, pids in processes.items():
             for pid in pids:
                 add_memory(memory, launcher.name, name, pid)

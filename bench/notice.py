@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How soon the agent knows of a death: with a trivial worker, and with a torch rank, whose teardown by the kernel counts.
+"""How soon the agent knows of a death: of a trivial worker, and of a torch rank, which the kernel takes apart first.
 
     python bench/notice.py [--kills 20] [--json F]
 
-Three figures for each kill, from just before kill(2): the kernel says the process is gone (a pidfd of the benchmark's own
-becomes readable), the agent has noticed (the time it wrote into its report of the death, from `phalanx events`), and the
-difference, which is ours. The benchmark waits on its pidfd while the agent does: on few cores either may come first.
+Three figures for each kill, from just before kill(2): the kernel says the process is gone (a pidfd of the benchmark's
+own becomes readable), the agent has noticed (the time in its report of the death, from `phalanx events`), and the
+difference, which is ours. Both wait on a pidfd at the same time: on few cores either may come first.
 """
 
 import argparse

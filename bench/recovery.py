@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """SIGKILL of a worker -> the first new step on all ranks: phalanx-run beside torchrun and dlrover-run, in turn.
 
-    python bench/recovery.py [--shapes 1x2,1x4,2x2] [--rounds 3] [--kills 5] [--who phalanx,torchrun,dlrover] [--json F]
+    python bench/recovery.py [--shapes 1x2,1x4,2x2] [--rounds 3] [--kills 5] [--who phalanx,torchrun] [--json F]
 
-Each round starts one job a launcher and kills its last rank several times, each time after --settle seconds of training.
+Each round starts one job a launcher and kills its last rank several times, after --settle seconds of training each.
 The time is from just before kill(2) to the latest first step, both on CLOCK_MONOTONIC. A launcher that has no new step
 within --limit seconds is cut there, and its job is started anew in the next round.
 """

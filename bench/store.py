@@ -10,12 +10,13 @@ import argparse
 import contextlib
 import json
 import resource
-import statistics
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from support.results import Results, finish
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,12 +49,12 @@ def measure(generator: Path, port: int, name: str, args: argparse.Namespace) -> 
 
 def collect(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     generator = args.bin / "phalanx-store-bench"
-    samples: dict[str, dict[str, list[float]]] = {"phalanx": defaultdict(list), "torch": defaultdict(list)}
+    samples: dict[str, dict[str, list[float]]] = {"phalanx": defaultdict(list), "torch libuv": defaultdict(list)}
     with (
         server([str(args.bin / "phalanx-store")]) as ours,
         server([sys.executable, "-c", TORCH_SERVER]) as torchs,
     ):
-        ports = {"phalanx": ours, "torch": torchs}
+        ports = {"phalanx": ours, "torch libuv": torchs}
         for round_number in range(args.rounds):
             order = list(ports) if round_number % 2 == 0 else list(reversed(ports))
             for who in order:
@@ -62,37 +63,16 @@ def collect(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     return samples
 
 
-def summarise(samples: dict[str, dict[str, list[float]]]) -> list[dict]:
-    rows = []
-    for what, ours in samples["phalanx"].items():
-        torchs = samples["torch"][what]
-        rows.append(
-            {
-                "what": what,
-                "unit": "s" if what.endswith("_s") else "1/s",
-                "phalanx": statistics.median(ours),
-                "phalanx_min": min(ours),
-                "phalanx_max": max(ours),
-                "torch": statistics.median(torchs),
-                "torch_min": min(torchs),
-                "torch_max": max(torchs),
-                "ratio": statistics.median(ours) / statistics.median(torchs),
-            }
-        )
-    return rows
-
-
-def show(rows: list[dict], clients: int) -> None:
-    def text(row: dict, who: str) -> str:
-        if row["unit"] == "s":
-            return f"{row[who]:.3f} s ({row[who + '_min']:.3f}-{row[who + '_max']:.3f})"
-        return f"{row[who] / 1e3:.1f} k/s ({row[who + '_min'] / 1e3:.1f}-{row[who + '_max'] / 1e3:.1f})"
-
-    print("| what | Phalanx | torch libuv | Phalanx / torch |")
-    print("|---|---|---|---|")
-    for row in rows:
-        what = f"barrier of {clients} connections" if row["what"] == "barrier_s" else row["what"].replace("_", " ")
-        print(f"| {what} | {text(row, 'phalanx')} | {text(row, 'torch')} | {row['ratio']:.2f} |")
+def results_of(samples: dict[str, dict[str, list[float]]], clients: int) -> list[Results]:
+    """Times and rates: one table each."""
+    times, rates = Results("s"), Results("1/s")
+    for who, by_what in samples.items():
+        for what, values in by_what.items():
+            results = times if what.endswith("_s") else rates
+            text = f"barrier of {clients} connections" if what == "barrier_s" else what.replace("_", " ")
+            for value in values:
+                results.add(text, who, value)
+    return [times, rates]
 
 
 def main() -> None:
@@ -107,11 +87,7 @@ def main() -> None:
     # Both servers and the generator hold one descriptor for each connection.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    samples = collect(args)
-    rows = summarise(samples)
-    show(rows, args.clients)
-    if args.json:
-        args.json.write_text(json.dumps({"clients": args.clients, "rows": rows, "samples": samples}, indent=1) + "\n")
+    finish(args.json, "store", *results_of(collect(args), args.clients))
 
 
 if __name__ == "__main__":

@@ -119,6 +119,14 @@ class Job:
 
         self.wait(find, f"{seconds} s of training", limit_s)
 
+    def stay(self, seconds):
+        """Lets the job run for so long; raises where a node ends meanwhile."""
+        try:
+            code = self.nodes[0].wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise RuntimeError(f"{self.launcher.name} ended with {code}:\n{self.logs()[-2000:]}")
+
     def pid(self, rank, life):
         return next(e["pid"] for e in self.events if e["ev"] == "main" and (e["rank"], e["life"]) == (rank, life))
 

@@ -22,11 +22,15 @@ class Results:
         row["samples"].append(value)
         if remark and remark not in row["remarks"]:
             row["remarks"].append(remark)
-        shown = self.cut() if value is None else f"{value:.4g} {self.unit}"
-        print(f"   {what}: {who}: {shown}{f' ({remark})' if remark else ''}", file=sys.stderr, flush=True)
+        print(f"   {what}: {who}: {self.show(value)}{f' ({remark})' if remark else ''}", file=sys.stderr, flush=True)
 
     def cut(self):
         return f"> {self.limit:g} {self.unit}"
+
+    def show(self, value):
+        if value is None:
+            return self.cut()
+        return f"{value:,.0f} {self.unit}" if abs(value) >= 1000 else f"{value:.3g} {self.unit}"
 
     def median(self, row):
         """The median, with cut samples as the longest; None where it is one of those."""
@@ -51,13 +55,13 @@ class Results:
 
     def table(self):
         lines = ["| what | who | median | spread | samples | times phalanx-run | |", "|---|---|---|---|---|---|---|"]
-        for row in self.finished_rows():
-            median = self.cut() if row["median"] is None else f"{row['median']:.3g} {self.unit}"
-            low = self.cut() if row["low"] is None else f"{row['low']:.3g}"
-            high = self.cut() if row["high"] is None else f"{row['high']:.3g} {self.unit}"
+        order = list(dict.fromkeys(what for what, _ in self.rows))
+        for row in sorted(self.finished_rows(), key=lambda row: order.index(row["what"])):
+            median, low, high = (self.show(row[key]) for key in ("median", "low", "high"))
+            spread = f"{low} .. {high}" if len(row["samples"]) > 1 else ""
             ratio = f"{row['ratio']:.3g}" if row["ratio"] and not row["who"].startswith("phalanx") else ""
             remarks = "; ".join(row["remarks"])
-            cells = [row["what"], row["who"], median, f"{low} .. {high}", str(len(row["samples"])), ratio, remarks]
+            cells = [row["what"], row["who"], median, spread, str(len(row["samples"])), ratio, remarks]
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 

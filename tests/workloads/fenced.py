@@ -19,7 +19,7 @@ ADDRESS = os.environ["PHALANX_TEST_NODE_ADDRESS"]
 def attempt(name, function):
     try:
         result = function()
-    except Exception as error:
+    except (RuntimeError, OSError, ValueError) as error:
         report("attempt", name=name, worked=False, how=f"{type(error).__name__}: {error}"[:200])
     else:
         report("attempt", name=name, worked=bool(result), how=str(result))
