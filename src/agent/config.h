@@ -82,6 +82,7 @@ struct LaunchConfig {
 
   // Where things are.
   std::string state_dir;     // <state>/<job>, resolved
+  std::string bootstrap_dir;  // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;
   std::string master_addr_env;  // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint

@@ -396,6 +396,7 @@ class Resolver {
           env_.NonEmptyOr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", kDefaultPrefixTemplate);
     }
     config_.own_error_file = env_.NonEmptyOr("TORCHELASTIC_ERROR_FILE", "");
+    config_.bootstrap_dir = env_.NonEmptyOr("PHALANX_BOOTSTRAP_DIR", "");
     return absl::OkStatus();
   }
 

@@ -1,9 +1,9 @@
 // The guard: a small process that outlives the agent by a moment and leaves none of its processes behind, grandchildren
 // included, when the agent is killed (PDEATHSIG reaches direct children only).
 //
-// It holds one end of a socket whose other end only the agent has. When that end closes without a farewell it sends SIGKILL to
-// every process group it was told of, then to each process of its user whose environment holds this node's mark (those that
-// made a session of their own), until a look around finds none. It touches nothing else.
+// It holds one end of a socket whose other end only the agent has. When that end closes without a farewell it sends
+// SIGKILL to every process group it was told of, then to each process of its user whose environment holds this node's
+// mark (those that made a session of their own), until a look around finds none. It touches nothing else.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,8 @@
 
 namespace phalanx::agent {
 
-// Environment variable that every process of this node's agent carries; its value is the node id. The embedded master, which
-// may outlive the agent, does not.
+// Environment variable that every process of this node's agent carries; its value is the node id. The embedded master,
+// which may outlive the agent, does not.
 constexpr char kNodeMark[] = "PHALANX_NODE_MARK";
 
 class Guard {

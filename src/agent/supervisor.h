@@ -1,10 +1,10 @@
 // The workers of one node: spares, the zygote behind them, live worker processes, their streams and their ends.
-// A thin shell: it starts, signals and reaps what the agent's core decides, and tells it what happened. It decides nothing
-// about the job. One thread: the event loop's.
+// A thin shell: it starts, signals and reaps what the agent's core decides, and tells it what happened. It decides
+// nothing about the job. One thread: the event loop's.
 //
-// Ends: a worker is "exited" when its own process has been reaped (pidfd, at once) and "gone" when its whole process group
-// has; a new life on that local rank must wait for "gone" (device memory). Children of workers that outlive them are
-// reaped here too (the agent is their subreaper).
+// Ends: a worker is "exited" when its own process has been reaped (pidfd, at once) and "gone" when its whole process
+// group has; a new life on that local rank must wait for "gone" (device memory). Children of workers that outlive them
+// are reaped here too (the agent is their subreaper).
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,10 @@
 #include <vector>
 
 #include "agent/config.h"
+#include "agent/guard.h"
+#include "base/env.h"
 #include "base/event_loop.h"
+#include "base/process.h"
 #include "base/status.h"
 
 namespace phalanx::agent {
@@ -42,14 +45,14 @@ struct WorkerEnd {
   bool core_dumped = false;
   bool script_started = false;  // programs started without Python count as started
   bool warm = false;
-  int64_t noticed_ns = 0;   // MonotonicNs at which the pidfd became readable
-  std::string error_json;   // at most 64 KiB
-  std::string last_words;   // tail of stderr, at most 16 KiB
+  int64_t noticed_ns = 0;  // MonotonicNs at which the pidfd became readable
+  std::string error_json;  // at most 64 KiB
+  std::string last_words;  // tail of stderr, at most 16 KiB
 };
 
 // What the supervisor tells its owner. Called from the loop, never from inside a call to the supervisor.
 struct SupervisorEvents {
-  // Spares that wait now; `total_forked` counts since the start.
+  // Spares that wait now.
   std::function<void(int waiting)> on_spares_changed;
   std::function<void(int local_rank, uint64_t epoch, pid_t pid, bool warm)> on_worker_started;
   std::function<void(int local_rank, uint64_t epoch)> on_script_started;
@@ -77,16 +80,39 @@ class Supervisor {
   // Brings the number of waiting spares to `count`, forking one at a time. 0 ends the waiting ones.
   virtual void WantSpares(int count) = 0;
 
-  // Signals the whole process group of that local rank's live worker; nothing where there is none.
+  // Signals the whole process group of that local rank's worker, also when only its children are left; nothing where
+  // the group is gone.
   virtual void SignalGroup(int local_rank, int signal) = 0;
+  // Signals the worker's own process; nothing where it has ended.
+  virtual void SignalWorker(int local_rank, int signal) = 0;
   // Whether the worker's own process catches `signal` (SigCgt of /proc/<pid>/status); false where it is gone.
   virtual bool Catches(int local_rank, int signal) const = 0;
 
   // Processes that left their worker's group and session and are children of this agent now, as "pid name".
   virtual std::vector<std::string> Strays() const = 0;
   virtual void KillStrays() = 0;
+
+  // TORCHELASTIC_ERROR_FILE of that worker; makes its directory. Empty where --log-dir=/dev/null, or where no directory
+  // can be made (said once).
+  virtual std::string ErrorFilePath(uint32_t restart_count, int local_rank) = 0;
+
+  // Writes `text` to our stderr, whole and in order with what workers write there. Never blocks.
+  virtual void Say(const std::string& text) = 0;
 };
 
-std::unique_ptr<Supervisor> MakeSupervisor(EventLoop& loop, const LaunchConfig& config, SupervisorEvents events);
+// What a supervisor works with. `reaper` and `guard` must outlive it; `guard` may be null (tests). Construct both
+// before any other thread starts.
+struct SupervisorParts {
+  EventLoop& loop;
+  Reaper& reaper;
+  Guard* guard = nullptr;
+  const LaunchConfig& config;  // copied; nproc_per_node resolved
+  const Environment& env;      // what phalanx-run itself was started with; copied
+  std::string node_id;         // the mark of this node's processes
+};
+
+// Destroying it ends zygote and spares, lets workers that still live go on, and writes out what the console still takes
+// within a few seconds.
+std::unique_ptr<Supervisor> MakeSupervisor(SupervisorParts parts, SupervisorEvents events);
 
 }  // namespace phalanx::agent

@@ -1,0 +1,121 @@
+#include "agent/console.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace phalanx::agent {
+namespace {
+
+constexpr size_t kBufferBytesMax = 1 << 20;
+constexpr int kDrainAtEndMs = 1'000;
+
+// False where the descriptor takes no more, ever.
+bool WriteAll(int fd, const std::string& bytes) {
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t n = write(fd, bytes.data() + at, bytes.size() - at);
+    if (n > 0) {
+      at += static_cast<size_t>(n);
+    } else if (errno == EAGAIN) {  // somebody else made the shared description non-blocking
+      pollfd room{fd, POLLOUT, 0};
+      poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// No signal is served here: SIGPIPE stays pending and harmless, all others are the main thread's.
+std::thread StartWithoutSignals(std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+struct Console::Shared {
+  std::mutex mutex;  // guards all below
+  std::condition_variable changed;
+  std::string waiting;
+  size_t being_written = 0;
+  bool was_full = false;
+  bool ended = false;
+  EventLoop* loop = nullptr;  // null: nobody wants to hear of room
+  std::function<void()> on_room;
+
+  size_t Size() const { return waiting.size() + being_written; }
+
+  void Serve(int fd) {
+    std::unique_lock lock(mutex);
+    bool open = true;
+    while (true) {
+      changed.wait(lock, [this] { return ended || !waiting.empty(); });
+      if (waiting.empty()) return;
+      const std::string bytes = std::exchange(waiting, {});
+      being_written = bytes.size();
+      lock.unlock();
+      open = open && WriteAll(fd, bytes);
+      lock.lock();
+      being_written = 0;
+      changed.notify_all();
+      if (was_full && Size() < kBufferBytesMax / 2) {
+        was_full = false;
+        if (loop != nullptr) loop->Post(on_room);
+      }
+    }
+  }
+};
+
+Console::Console(EventLoop& loop, int fd, std::function<void()> on_room)
+    : fd_(fd), shared_(std::make_shared<Shared>()) {
+  shared_->loop = &loop;
+  shared_->on_room = std::move(on_room);
+}
+
+Console::~Console() {
+  Drain(kDrainAtEndMs);
+  const std::lock_guard lock(shared_->mutex);
+  shared_->loop = nullptr;
+  shared_->ended = true;
+  shared_->changed.notify_all();
+}
+
+void Console::Write(std::string_view bytes) {
+  if (bytes.empty()) return;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->waiting.append(bytes);
+    if (shared_->Size() >= kBufferBytesMax) shared_->was_full = true;
+    shared_->changed.notify_all();
+  }
+  if (started_) return;
+  started_ = true;
+  StartWithoutSignals([shared = shared_, fd = fd_] { shared->Serve(fd); }).detach();
+}
+
+bool Console::HasRoom() const {
+  const std::lock_guard lock(shared_->mutex);
+  return !shared_->was_full;
+}
+
+void Console::Drain(int timeout_ms) {
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return shared_->Size() == 0; });
+}
+
+}  // namespace phalanx::agent

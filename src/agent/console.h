@@ -1,0 +1,40 @@
+// One of our own output descriptors, written by a thread of its own: a stopped terminal, or a pipe whose reader sleeps,
+// must not stall the event loop.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "base/event_loop.h"
+
+namespace phalanx::agent {
+
+class Console {
+ public:
+  // `fd` stays the caller's and open. `on_room` is called from the loop when HasRoom() has become true again. The
+  // thread starts with the first Write. One descriptor must not have two Consoles.
+  Console(EventLoop& loop, int fd, std::function<void()> on_room);
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+  // Drains for a bounded time; what a blocked reader has not taken by then is lost.
+  ~Console();
+
+  // Takes all of it, whole and in order. Who can wait asks HasRoom() first. What a closed descriptor refuses is
+  // dropped.
+  void Write(std::string_view bytes);
+  bool HasRoom() const;
+
+  // Waits until everything has been written, at most `timeout_ms`.
+  void Drain(int timeout_ms);
+
+ private:
+  struct Shared;
+
+  const int fd_;
+  std::shared_ptr<Shared> shared_;  // also held by the thread, which may be stuck in write(2) when we end
+  bool started_ = false;
+};
+
+}  // namespace phalanx::agent
