@@ -1,0 +1,603 @@
+#include "master/core.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "master/door.h"
+#include "master/lease.h"
+#include "master/placement.h"
+#include "master/texts.h"
+
+namespace phalanx::master {
+namespace {
+
+// What is told of failures beside the first cause.
+constexpr size_t kOthersTextBytes = 1'024;
+
+// The decisions of one step; one object a call, so that helpers need no out-parameters.
+class Stepper {
+ public:
+  Stepper(JobState& state, Instant now) : s_(state), now_(now) {}
+
+  std::vector<Decision> Take() { return std::move(decisions_); }
+
+  void On(const AgentAttached& e) {
+    if (const std::optional<std::string> sentence = Refusal(s_, e.info, e.next_store_port)) {
+      Note("node-refused", e.info.hostname.substr(0, kMaxNameBytes), *sentence);
+      return Do(SendRefused{e.session}, *sentence);
+    }
+    if (!s_.spec) s_.SetSpec(e.info.spec);
+    const auto old = s_.session_of.find(e.info.node_id);
+    if (old != s_.session_of.end()) {
+      Do(Drop{old->second}, "the node has opened a new stream");
+      Remove(old->second, "it came again on a new stream");
+    }
+    Welcome(e);
+  }
+
+  void On(const AgentDetached& e) { Remove(e.session, e.cause); }
+
+  void On(const Heard&) {}
+
+  void On(const Beat& e) {
+    Node& node = s_.nodes.at(e.session);
+    node.min_step = e.min_step;
+    node.max_step = e.max_step;
+    if (IsLive(e.epoch) && node.group_rank >= 0 && e.max_step > 0) MarkStepped();
+  }
+
+  void On(const FirstStep& e) {
+    Node& node = s_.nodes.at(e.session);
+    if (!IsLive(e.epoch) || node.group_rank < 0) return;
+    Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
+    if (std::exchange(slot.stepped, true)) return;
+    MarkStepped();
+    const int64_t took_ms = now_ - s_.round->begun_at;
+    Note("first-step", slot.node, fmt::format("all ranks of node {} have made their first step", slot.node), -1,
+         {{"step", e.step}, {"since_round_ms", took_ms}});
+    if (++s_.round->slots_stepped < s_.round->slots.size()) return;
+    Note("round-stepping", "",
+         fmt::format("world {} trains: first step on all nodes {} ms after the round began", s_.round->world_size,
+                     took_ms),
+         -1, {{"step", e.step}, {"since_round_ms", took_ms}});
+  }
+
+  void On(const WorkerExited& e) {
+    Node& node = s_.nodes.at(e.session);
+    if (IsCurrent(e.epoch) && node.group_rank >= 0) {
+      return OnExit(*s_.round, s_.round->slots[static_cast<size_t>(node.group_rank)], e.exit);
+    }
+    if (s_.last_round && s_.last_round->epoch == e.epoch) {
+      for (Slot& slot : s_.last_round->slots) {
+        if (slot.session == e.session) return OnExit(*s_.last_round, slot, e.exit);
+      }
+    }
+    Note("stale-report", NodeName(s_, node.info),
+         fmt::format("a worker's end in epoch {} changes nothing: that round is over", e.epoch));
+  }
+
+  void On(const Leaving& e) {
+    Node& node = s_.nodes.at(e.session);
+    if (std::exchange(node.leaving, true)) return;
+    --s_.candidates;
+    FreeWantedPlace(node.info, e.session);
+    const std::string why = e.signal != 0 ? SignalName(e.signal) : e.why.empty() ? "on purpose" : e.why;
+    GiveUpPlace(node, e.session, "node-left", fmt::format("node {} left ({})", NodeName(s_, node.info), why));
+    if (s_.candidates > 0 || s_.phase == Phase::kFinished) return;
+    if (s_.phase == Phase::kBlaming) return Conclude();
+    Finish(e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
+  }
+
+  void On(const Tick&) {
+    if (s_.lease_check == kNever || now_ < s_.lease_check) return;
+    if (now_ - s_.lease_check >= kMasterStallMs) ForgiveSilence();
+    ExpireLeases();
+  }
+
+  // What holds after every event, and what time has brought about.
+  void Settle() {
+    if (s_.phase == Phase::kBlaming) SettleBlame();
+    if (s_.phase == Phase::kRunning) SettleRound();
+    if (s_.phase == Phase::kGathering) SettleGathering();
+  }
+
+ private:
+  // --- small things ---
+
+  void Do(Action action, const std::string& reason) { decisions_.push_back({std::move(action), reason}); }
+
+  void Note(const std::string& kind, const std::string& node, const std::string& reason, int64_t rank = -1,
+            std::vector<std::pair<std::string, Record::Value>> detail = {}) {
+    const uint64_t epoch = s_.round ? s_.round->epoch : s_.last_round ? s_.last_round->epoch : 0;
+    Do(Record{kind, epoch, node, rank, std::move(detail)}, reason);
+  }
+
+  // The last round of a finished job still takes reports.
+  bool IsCurrent(uint64_t epoch) const { return s_.round && s_.round->epoch == epoch; }
+  bool IsLive(uint64_t epoch) const { return IsCurrent(epoch) && s_.phase != Phase::kFinished; }
+
+  void MarkStepped() {
+    if (std::exchange(s_.round->stepped, true)) return;
+    NoteStep(s_.budget, now_);
+  }
+
+  void FreeWantedPlace(const NodeInfo& info, uint64_t session) {
+    const auto wanting = s_.session_wanting.find(info.wanted_rank);
+    if (wanting != s_.session_wanting.end() && wanting->second == session) s_.session_wanting.erase(wanting);
+  }
+
+  // --- nodes come and go ---
+
+  void Welcome(const AgentAttached& e) {
+    Node node;
+    node.info = e.info;
+    node.attached_at = node.last_heard = now_;
+    node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(s_.nodes.size() + 1, s_.spec->min_nodes)));
+    node.store_port = e.next_store_port;
+    node.arrival = ++s_.arrivals;
+    s_.lease_check = std::min(s_.lease_check, now_ + node.lease_ms);
+    s_.highest_epoch = std::max({s_.highest_epoch, e.info.seen_epoch, e.info.live_epoch});
+    s_.session_of[e.info.node_id] = e.session;
+    if (e.info.wanted_rank >= 0) s_.session_wanting[e.info.wanted_rank] = e.session;
+    s_.addresses_of_host[e.info.hostname].insert(e.info.address);
+    ++s_.candidates;
+    Do(SendWelcome{e.session, node.lease_ms, BeatIntervalMs(node.lease_ms)}, "the node may take part");
+    s_.nodes[e.session] = std::move(node);
+
+    const std::string name = NodeName(s_, e.info);
+    Note("node-joined", name,
+         fmt::format("node {} joined ({} rank{})", name, e.info.local_world_size,
+                     e.info.local_world_size == 1 ? "" : "s"),
+         -1,
+         {{"address", e.info.address}, {"hostname", e.info.hostname}, {"workers", int64_t{e.info.local_world_size}}});
+    if (s_.phase == Phase::kFinished) return Do(SendFinish{e.session, s_.outcome}, s_.outcome->reason);
+    if (e.info.live_epoch > 0) {
+      Do(SendHold{e.session, e.info.live_epoch}, "the node lost its place while it was away; its old workers end");
+    }
+    NoteArrival(e.session);
+  }
+
+  void NoteArrival(uint64_t session) {
+    s_.gather_at = kNever;  // the window begins anew
+    if (s_.phase == Phase::kGathering && s_.candidates < s_.spec->min_nodes) {
+      return Do(SendNotice{session}, MissingText(s_.candidates, *s_.spec));
+    }
+    if (s_.phase != Phase::kRunning) return;
+    if (s_.round->slots.size() >= s_.spec->max_nodes) {
+      return Do(SendNotice{session}, fmt::format("all {} places are taken: this node is a spare", s_.spec->max_nodes));
+    }
+    s_.grow_at = now_ + kGrowQuietMs;
+    if (s_.grow_limit == kNever) s_.grow_limit = now_ + kGrowLimitMs;
+  }
+
+  // The session is over, by its stream, its lease or a newer one.
+  void Remove(uint64_t session, const std::string& cause) {
+    auto held = s_.nodes.extract(session);
+    if (held.empty()) return;
+    Node& node = held.mapped();
+    const auto known = s_.session_of.find(node.info.node_id);
+    if (known != s_.session_of.end() && known->second == session) s_.session_of.erase(known);
+    const std::string name = NodeName(s_, node.info);
+    if (node.leaving || s_.phase == Phase::kFinished) {
+      if (!node.leaving) --s_.candidates;
+      FreeWantedPlace(node.info, session);
+      return Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
+    }
+    --s_.candidates;
+    FreeWantedPlace(node.info, session);
+    if (GiveUpPlace(node, session, "node-lost", fmt::format("node {} was lost ({})", name, cause))) lost_ = true;
+  }
+
+  // Takes the node out of the live round; true where that breaks the round.
+  bool GiveUpPlace(Node& node, uint64_t session, const std::string& kind, const std::string& what) {
+    const int32_t group_rank = std::exchange(node.group_rank, -1);
+    ReturnCharge(session);
+    if (group_rank < 0 || s_.phase == Phase::kFinished) {
+      Note(kind, NodeName(s_, node.info), what);
+      return false;
+    }
+    Slot& slot = s_.round->slots[static_cast<size_t>(group_rank)];
+    slot.session = 0;
+    const bool done = slot.AllDone();
+    Note(kind, slot.node, done ? what + "; all its workers had ended well" : what);
+    if (!done) broken_.push_back(what);
+    return !done;
+  }
+
+  // A round that failed only in ranks that lost a peer, right before that peer's node is found lost: the node was the
+  // cause, and a membership change costs no restart.
+  void ReturnCharge(uint64_t session) {
+    if (!s_.last_round || !s_.last_round->budget_before) return;
+    Round& last = *s_.last_round;
+    const bool member = std::any_of(last.slots.begin(), last.slots.end(),
+                                    [session](const Slot& slot) { return slot.session == session && !slot.AllDone(); });
+    if (!member || !AllCollateral(last.failures) ||
+        now_ - last.ended_at > LeaseMs(static_cast<int64_t>(s_.nodes.size())))
+      return;
+    s_.budget = *std::exchange(last.budget_before, std::nullopt);
+    Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+  }
+
+  void ForgiveSilence() {
+    const int64_t late_ms = now_ - s_.lease_check;
+    for (auto& [session, node] : s_.nodes) node.last_heard = now_;
+    Note("master-stalled", "", fmt::format("this master itself stood still for {} ms: all leases begin anew", late_ms));
+  }
+
+  void ExpireLeases() {
+    std::vector<uint64_t> silent;
+    s_.lease_check = kNever;
+    for (const auto& [session, node] : s_.nodes) {
+      const Instant end = node.last_heard + node.lease_ms;
+      if (now_ >= end) {
+        silent.push_back(session);
+      } else {
+        s_.lease_check = std::min(s_.lease_check, end);
+      }
+    }
+    for (const uint64_t session : silent) {
+      const int64_t silent_ms = now_ - s_.nodes.at(session).last_heard;
+      const std::string cause = fmt::format("silent for {}", SecondsText(silent_ms));
+      Do(Drop{session}, cause);
+      Remove(session, cause);
+    }
+  }
+
+  // --- workers end ---
+
+  void OnExit(Round& round, Slot& slot, const WorkerExit& exit) {
+    if (exit.local_rank >= slot.local_world_size) return;
+    if (slot.done.contains(exit.local_rank) || slot.failed.contains(exit.local_rank)) return;
+    ++round.ranks_ended;
+    const int64_t rank = slot.rank_base + exit.local_rank;
+    if (exit.exit_code == 0 && exit.signal == 0) {
+      slot.done.insert(exit.local_rank);
+      ++round.ranks_done;
+      Note("worker-exited", slot.node, fmt::format("rank {} ended well on node {}", rank, slot.node), rank,
+           ExitDetail(exit, false));
+      if (IsLive(round.epoch) && round.ranks_done == round.world_size) {
+        Finish(0, fmt::format("all {} ranks ended well", round.world_size));
+      }
+      return;
+    }
+    slot.failed.insert(exit.local_rank);
+    OnFailure(round, MakeFailure(round, slot, exit));
+  }
+
+  static Failure MakeFailure(const Round& round, const Slot& slot, const WorkerExit& exit) {
+    Failure failure;
+    failure.rank = slot.rank_base + exit.local_rank;
+    failure.group_rank = static_cast<uint32_t>(&slot - round.slots.data());
+    failure.node = slot.node;
+    failure.hostname = slot.hostname;
+    failure.address = slot.address;
+    failure.exit = exit;
+    failure.collateral = IsCollateral(exit);
+    return failure;
+  }
+
+  void OnFailure(Round& round, const Failure& failure) {
+    const std::string told = Describe(failure) + (failure.collateral ? ", as a peer was gone" : "");
+    Note("worker-exited", failure.node, told, failure.rank, ExitDetail(failure.exit, failure.collateral));
+    const bool first = round.failures.empty();
+    const uint32_t blamed = first ? failure.rank : round.failures[FirstCause(round.failures)].rank;
+    AddFailure(round.failures, failure);
+    const Failure& cause = round.failures[FirstCause(round.failures)];
+    if (cause.rank != blamed) {
+      Note("cause-refined", cause.node,
+           fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)), cause.rank);
+    }
+    if (IsLive(round.epoch) && s_.phase == Phase::kRunning) Judge(failure);
+    if (s_.phase == Phase::kFinished && IsCurrent(round.epoch))
+      s_.outcome = MakeOutcome(s_.outcome->exit_code, s_.outcome->reason);
+  }
+
+  // The first failure of the live round: another life, or the end.
+  void Judge(const Failure& failure) {
+    Round& round = *s_.round;
+    const WorkerExit& exit = failure.exit;
+    if (round.restart_count == 0 && !exit.script_started && exit.signal == 0) {
+      return Finish(1, fmt::format("the script could not be started: {}", Describe(failure)));
+    }
+    if (exit.steps > 0) MarkStepped();
+    round.budget_before = s_.budget;
+    const Charge charge = ChargeFailure(s_.budget, round.stepped, now_);
+    if (charge == Charge::kRestart) {
+      failed_ = fmt::format("{}, restart {} of {}", Describe(failure), s_.budget.used, AllowedRestarts(s_.budget));
+      return;
+    }
+    s_.verdict = VerdictText(charge, s_.budget);
+    s_.phase = Phase::kBlaming;
+    s_.grow_at = s_.grow_limit = kNever;
+    s_.blame_deadline = now_ + kBlameMs;
+  }
+
+  // --- rounds ---
+
+  void SettleBlame() {
+    Round& round = *s_.round;
+    const bool collateral = AllCollateral(round.failures);
+    if (lost_ && collateral) {
+      s_.budget = *std::exchange(round.budget_before, std::nullopt);
+      s_.blame_deadline = kNever;
+      s_.phase = Phase::kRunning;
+      return Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+    }
+    if (!collateral || round.ranks_ended >= round.world_size || now_ >= s_.blame_deadline) Conclude();
+  }
+
+  void Conclude() {
+    const Failure& cause = s_.round->failures[FirstCause(s_.round->failures)];
+    Finish(1, fmt::format("{}; {}", Describe(cause), s_.verdict));
+  }
+
+  void SettleRound() {
+    if (!failed_.empty()) return Reform(failed_, false);
+    if (!broken_.empty()) return Reform(ListText(broken_, "others"), true);
+    if (s_.grow_at == kNever) return;
+    const size_t members = s_.round->slots.size();
+    if (members >= s_.spec->max_nodes || s_.candidates <= members || s_.round->ranks_done > 0) {
+      s_.grow_at = s_.grow_limit = kNever;
+    } else if (s_.candidates >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
+      Reform(NewcomersText(Members()) + " joined", true);
+    }
+  }
+
+  // Ends the live round and begins the next with those who are there. `change`: tell how the number of nodes changes.
+  void Reform(const std::string& cause, bool change) {
+    const std::vector<uint64_t> members = Members();
+    if (members.size() < s_.spec->min_nodes) return Hold(cause, members.size());
+    if (!change) return Begin(members, cause);
+    const size_t before = s_.round->slots.size();
+    if (members.size() != before) {
+      return Begin(members, fmt::format("{}: {} -> {} nodes", cause, before, members.size()));
+    }
+    Begin(members, fmt::format("{}: {} takes over", cause, NewcomersText(members)));
+  }
+
+  // Sessions of the next round by group rank.
+  std::vector<uint64_t> Members() const {
+    std::vector<Candidate> candidates;
+    candidates.reserve(s_.candidates);
+    for (const auto& [session, node] : s_.nodes) {
+      if (!node.leaving) candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
+    }
+    return Place(std::move(candidates), s_.spec->max_nodes);
+  }
+
+  // "node c", "nodes c, d and 2 more": the members that are not in the live round.
+  std::string NewcomersText(const std::vector<uint64_t>& members) const {
+    std::vector<std::string> names;
+    for (const uint64_t session : members) {
+      const Node& node = s_.nodes.at(session);
+      if (s_.round ? node.group_rank < 0 : node.previous_rank < 0) names.push_back(NodeName(s_, node.info));
+    }
+    return fmt::format("node{} {}", names.size() > 1 ? "s" : "", ListText(names, "more"));
+  }
+
+  void Hold(const std::string& cause, size_t left) {
+    const std::string reason = fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause, left,
+                                           s_.spec->min_nodes, SecondsText(s_.spec->join_timeout_ms));
+    for (const Slot& slot : s_.round->slots) {
+      if (slot.session != 0) Do(SendHold{slot.session, s_.round->epoch}, reason);
+    }
+    Note("round-held", "", reason);
+    EndRound();
+    s_.phase = Phase::kGathering;
+    s_.grow_at = s_.grow_limit = kNever;
+    s_.reason = reason;
+  }
+
+  void EndRound() {
+    if (!s_.round) return;
+    for (const Slot& slot : s_.round->slots) {
+      if (slot.session != 0) s_.nodes.at(slot.session).group_rank = -1;
+    }
+    s_.round->ended_at = now_;
+    s_.last_round = std::move(s_.round);
+    s_.round.reset();
+  }
+
+  void Begin(const std::vector<uint64_t>& members, const std::string& reason) {
+    EndRound();
+    std::vector<Span> spans;
+    for (const uint64_t session : members) {
+      const NodeInfo& info = s_.nodes.at(session).info;
+      spans.push_back({info.role, info.local_world_size, 0, 0, 0});
+    }
+    Round round;
+    round.world_size = LayOut(spans);
+    round.epoch = ++s_.highest_epoch;
+    round.restart_count = s_.rounds_begun++;
+    round.reason = reason;
+    round.begun_at = now_;
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      Node& node = s_.nodes.at(members[rank]);
+      node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
+      round.slots.push_back({members[rank],
+                             NodeName(s_, node.info),
+                             node.info.hostname,
+                             node.info.address,
+                             spans[rank].rank_base,
+                             spans[rank].local_world_size,
+                             {},
+                             {},
+                             false});
+    }
+    s_.round = std::move(round);
+    s_.phase = Phase::kRunning;
+    s_.reason = reason;
+    s_.gather_at = s_.gather_limit = s_.grow_at = s_.grow_limit = kNever;
+    s_.join_deadline = s_.next_notice = kNever;
+    SendRound(members, spans);
+  }
+
+  void SendRound(const std::vector<uint64_t>& members, const std::vector<Span>& spans) {
+    const Round& round = *s_.round;
+    const Node& first = s_.nodes.at(members.front());
+    SendStartRound start;
+    start.epoch = round.epoch;
+    start.group_world_size = static_cast<uint32_t>(members.size());
+    start.world_size = round.world_size;
+    start.store_address = first.info.address;
+    start.store_port = first.store_port;
+    start.restart_count = round.restart_count;
+    start.max_restarts = AllowedRestarts(s_.budget);
+    std::vector<std::string> names;
+    // The node of group rank 0 goes first: it opens the store that the others will look for.
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      SendStartRound part = start;
+      part.session = members[rank];
+      part.group_rank = static_cast<uint32_t>(rank);
+      part.rank_base = spans[rank].rank_base;
+      part.role_rank_base = spans[rank].role_rank_base;
+      part.role_world_size = spans[rank].role_world_size;
+      if (rank == 0) part.member_addresses = MemberAddresses(members);
+      Do(std::move(part), round.reason);
+      names.push_back(round.slots[rank].node);
+    }
+    Note("round-started", "", round.reason, -1,
+         {{"world_size", int64_t{round.world_size}},
+          {"nodes", static_cast<int64_t>(members.size())},
+          {"members", ListText(names, "more", 16)},
+          {"store", fmt::format("{} port {}", start.store_address, start.store_port)},
+          {"restart_count", int64_t{round.restart_count}},
+          {"restarts_left", int64_t{RestartsLeft(s_.budget, now_)}}});
+  }
+
+  // Every address that a member's workers may come from.
+  std::vector<std::string> MemberAddresses(const std::vector<uint64_t>& members) const {
+    std::set<std::string> addresses;
+    for (const uint64_t session : members) {
+      const NodeInfo& info = s_.nodes.at(session).info;
+      addresses.insert(info.address);
+      if (!info.peer_address.empty()) addresses.insert(info.peer_address);
+      addresses.insert(info.interface_addresses.begin(), info.interface_addresses.end());
+    }
+    return {addresses.begin(), addresses.end()};
+  }
+
+  // --- gathering ---
+
+  void SettleGathering() {
+    if (!s_.spec || (s_.arrivals == 0)) return;
+    const JobSpec& spec = *s_.spec;
+    if (s_.candidates >= spec.min_nodes) {
+      s_.join_deadline = s_.next_notice = kNever;
+      if (s_.gather_at == kNever) s_.gather_at = now_ + spec.last_call_ms;
+      if (s_.gather_limit == kNever) s_.gather_limit = now_ + std::max(kGatherLimitMs, spec.last_call_ms);
+      const bool enough = s_.candidates >= spec.max_nodes || now_ >= std::min(s_.gather_at, s_.gather_limit);
+      if (enough) BeginGathered();
+      return;
+    }
+    s_.gather_at = s_.gather_limit = kNever;
+    if (s_.join_deadline == kNever) {
+      s_.join_deadline = now_ + spec.join_timeout_ms;
+      s_.next_notice = now_ + kWaitingNoticeMs;
+    }
+    if (now_ >= s_.join_deadline) {
+      return Finish(1, fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)", s_.candidates,
+                                   spec.min_nodes, SecondsText(spec.join_timeout_ms)));
+    }
+    if (now_ >= s_.next_notice) TellWaiting();
+  }
+
+  void TellWaiting() {
+    s_.next_notice = now_ + kWaitingNoticeMs;
+    const std::string text =
+        fmt::format("{}; giving up in {}", MissingText(s_.candidates, *s_.spec), SecondsText(s_.join_deadline - now_));
+    for (const auto& [session, node] : s_.nodes) {
+      if (!node.leaving) Do(SendNotice{session}, text);
+    }
+    Note("waiting", "", text);
+  }
+
+  void BeginGathered() {
+    const std::vector<uint64_t> members = Members();
+    const std::string there = ThereText(members.size(), *s_.spec);
+    if (!s_.last_round) return Begin(members, there);
+    Begin(members, fmt::format("{} joined: {}", NewcomersText(members), there));
+  }
+
+  // --- the end ---
+
+  std::shared_ptr<const Outcome> MakeOutcome(int32_t exit_code, const std::string& reason) const {
+    auto outcome = std::make_shared<Outcome>();
+    outcome->exit_code = exit_code;
+    outcome->reason = reason;
+    outcome->restart_count = s_.rounds_begun == 0 ? 0 : s_.rounds_begun - 1;
+    if (exit_code == 0 || !s_.round || s_.round->failures.empty()) return outcome;
+    outcome->failures = s_.round->failures;
+    std::swap(outcome->failures.front(), outcome->failures[FirstCause(outcome->failures)]);
+    for (size_t i = 1; i < outcome->failures.size(); ++i) {
+      WorkerExit& exit = outcome->failures[i].exit;
+      // A shortened JSON text is none.
+      if (exit.error_json.size() > kOthersTextBytes) exit.error_json.clear();
+      if (exit.last_words.size() > kOthersTextBytes)
+        exit.last_words.erase(0, exit.last_words.size() - kOthersTextBytes);
+    }
+    return outcome;
+  }
+
+  void Finish(int32_t exit_code, const std::string& reason) {
+    s_.phase = Phase::kFinished;
+    s_.reason = reason;
+    s_.outcome = MakeOutcome(exit_code, reason);
+    s_.gather_at = s_.gather_limit = s_.grow_at = s_.grow_limit = kNever;
+    s_.join_deadline = s_.next_notice = s_.blame_deadline = kNever;
+    for (const auto& [session, node] : s_.nodes) {
+      if (!node.leaving) Do(SendFinish{session, s_.outcome}, reason);
+    }
+    Note("job-finished", "", reason, -1, {{"exit_code", int64_t{exit_code}}});
+  }
+
+  JobState& s_;
+  const Instant now_;
+  std::vector<Decision> decisions_;
+  // What this event has done to the live round, for Settle.
+  std::string failed_;               // a worker's failure, and the restart it costs
+  std::vector<std::string> broken_;  // members that went
+  bool lost_ = false;                // one of them against its will
+};
+
+// The session an event speaks for, 0 where it is known not to.
+const FromAgent* Speaker(const Event& event) {
+  return std::visit(
+      [](const auto& e) -> const FromAgent* {
+        if constexpr (std::is_base_of_v<FromAgent, std::decay_t<decltype(e)>>) return &e;
+        return nullptr;
+      },
+      event);
+}
+
+}  // namespace
+
+void JobState::SetSpec(const JobSpec& job_spec) {
+  spec = job_spec;
+  budget.given = job_spec.max_restarts;
+  budget.window_ms = job_spec.restart_window_ms;
+}
+
+std::vector<Decision> Step(JobState& state, const Event& event, Instant now) {
+  const FromAgent* speaker = Speaker(event);
+  if (speaker != nullptr && !std::holds_alternative<AgentAttached>(event)) {
+    const auto node = state.nodes.find(speaker->session);
+    if (node == state.nodes.end()) return {};  // dropped before; its stream is ending
+    node->second.last_heard = now;
+    if (speaker->next_store_port != 0) node->second.store_port = speaker->next_store_port;
+  }
+  Stepper stepper(state, now);
+  std::visit([&stepper](const auto& e) { stepper.On(e); }, event);
+  stepper.Settle();
+  return stepper.Take();
+}
+
+Instant NextDeadline(const JobState& s) {
+  return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
+                   s.blame_deadline});
+}
+
+}  // namespace phalanx::master

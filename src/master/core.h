@@ -1,0 +1,273 @@
+// What the job does, decided purely: same state, event and time give the same decisions on every machine. No I/O,
+// clock, thread or randomness. The shell (src/master/server.h) brings the events and carries the decisions out, in
+// order; the same code can run in a simulator or from a journal.
+//
+// A job's life: gathering <-> running -> (blaming ->) finished.
+// * gathering: no round is live, because not enough nodes are there or because more may be about to come.
+// * running: a round is live. It ends, and the next one begins in the same step, when a worker fails or the nodes
+// change.
+// * blaming: the job has failed, but so far only ranks that suffered from another's end have reported; the one that
+// died
+//   first gets a moment to be heard.
+//
+// Bytes from the wire never come here unchecked: the shell converts and bounds them (src/master/convert.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "master/blame.h"
+#include "master/budget.h"
+
+namespace phalanx::master {
+
+// A grown job is re-formed when no further node has come for the first, or the first waiting node has waited for the
+// second.
+constexpr int64_t kGrowQuietMs = 3'000;
+constexpr int64_t kGrowLimitMs = 30'000;
+// Nodes that trickle in cannot put off a start for longer than this, once there are enough.
+constexpr int64_t kGatherLimitMs = 30'000;
+constexpr int64_t kWaitingNoticeMs = 30'000;
+// How long the first cause may be outrun by those that suffered from it, when the job is about to end.
+constexpr int64_t kBlameMs = 1'000;
+// Spares that may wait beside a full job.
+constexpr size_t kMaxSpares = 1'024;
+
+struct JobSpec {
+  uint32_t min_nodes = 1;
+  uint32_t max_nodes = 1;
+  std::optional<uint32_t> max_restarts;
+  int64_t restart_window_ms = kDefaultRestartWindowMs;
+  int64_t join_timeout_ms = 600'000;
+  int64_t last_call_ms = 300;
+};
+
+// What an agent says of itself.
+struct NodeInfo {
+  uint32_t protocol_version = 0;
+  std::string software_version;
+  std::string job_id;
+  bool token_ok = false;  // compared by the shell; the state never holds the token
+  std::string node_id;
+  std::string hostname;
+  std::string address;
+  std::vector<std::string> interface_addresses;
+  std::string peer_address;  // where its stream comes from
+  int32_t wanted_rank = -1;
+  uint32_t local_world_size = 0;
+  std::string role;
+  JobSpec spec;
+  uint64_t seen_epoch = 0;
+  uint64_t live_epoch = 0;
+};
+
+// --- events -------------------------------------------------------------------------------------------------------
+
+// Every message of an agent renews its lease and may name the port of its next store (0: unchanged).
+struct FromAgent {
+  uint64_t session = 0;  // numbers streams; never used twice, never 0
+  uint32_t next_store_port = 0;
+};
+struct AgentAttached : FromAgent {
+  NodeInfo info;
+};
+struct AgentDetached {  // the stream is over; nothing more comes from this session
+  uint64_t session = 0;
+  std::string cause;  // "its stream broke"
+};
+struct Heard : FromAgent {};  // a message that says nothing else that this master knows
+struct Beat : FromAgent {
+  uint64_t epoch = 0;
+  int64_t min_step = 0;
+  int64_t max_step = 0;
+};
+struct WorkerExited : FromAgent {
+  uint64_t epoch = 0;
+  WorkerExit exit;
+};
+struct FirstStep : FromAgent {
+  uint64_t epoch = 0;
+  int64_t step = 0;
+};
+struct Leaving : FromAgent {
+  std::string why;
+  int32_t signal = 0;
+};
+struct Tick {};  // NextDeadline has come
+
+using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, Tick>;
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+struct SendWelcome {
+  uint64_t session = 0;
+  int64_t lease_ms = 0;
+  int64_t beat_interval_ms = 0;
+};
+// The stream ends behind it; no AgentDetached follows.
+struct SendRefused {
+  uint64_t session = 0;
+};
+struct SendStartRound {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+  uint32_t group_rank = 0;
+  uint32_t group_world_size = 0;
+  uint32_t rank_base = 0;
+  uint32_t world_size = 0;
+  uint32_t role_rank_base = 0;
+  uint32_t role_world_size = 0;
+  std::string store_address;
+  uint32_t store_port = 0;
+  uint32_t restart_count = 0;
+  uint32_t max_restarts = 0;
+  std::vector<std::string> member_addresses;  // group rank 0 only
+};
+struct SendHold {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+};
+// How the job ended. One object for all agents.
+struct Outcome {
+  int32_t exit_code = 0;
+  std::string reason;
+  std::vector<Failure> failures;  // the first cause first; others with shortened texts
+  uint32_t restart_count = 0;
+};
+// The stream ends behind it.
+struct SendFinish {
+  uint64_t session = 0;
+  std::shared_ptr<const Outcome> outcome;
+};
+struct SendNotice {
+  uint64_t session = 0;
+};
+// Cancels the stream at once: the node is believed dead. No AgentDetached follows.
+struct Drop {
+  uint64_t session = 0;
+};
+// A row of the event record; the decision's reason is its text.
+struct Record {
+  using Value = std::variant<int64_t, std::string>;
+  std::string kind;  // docs/formats/event-record.md lists them
+  uint64_t epoch = 0;
+  std::string node;
+  int64_t rank = -1;
+  std::vector<std::pair<std::string, Value>> detail;
+};
+
+using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice, Drop, Record>;
+
+// `reason` is a sentence that a user understands; it is also the text of what is sent.
+struct Decision {
+  Action action;
+  std::string reason;
+};
+
+// --- state --------------------------------------------------------------------------------------------------------
+
+enum class Phase { kGathering, kRunning, kBlaming, kFinished };
+
+struct Node {
+  NodeInfo info;
+  Instant attached_at = 0;
+  Instant last_heard = 0;
+  int64_t lease_ms = 0;
+  uint32_t store_port = 0;
+  int32_t group_rank = -1;     // in the live round; -1: no member
+  int32_t previous_rank = -1;  // in the last round it was a member of
+  uint64_t arrival = 0;
+  bool leaving = false;
+  int64_t min_step = 0;
+  int64_t max_step = 0;
+};
+
+// One member of a round. Stays in it when its node goes after all its workers have ended well.
+struct Slot {
+  uint64_t session = 0;  // 0: the node is gone
+  std::string node;      // its name
+  std::string hostname;
+  std::string address;
+  uint32_t rank_base = 0;
+  uint32_t local_world_size = 0;
+  std::set<uint32_t> done;    // local ranks that ended with 0
+  std::set<uint32_t> failed;  // local ranks that ended otherwise
+  bool stepped = false;       // FirstStep came
+
+  bool AllDone() const { return done.size() == local_world_size; }
+};
+
+struct Round {
+  uint64_t epoch = 0;
+  uint32_t restart_count = 0;
+  uint32_t world_size = 0;
+  std::string reason;
+  Instant begun_at = 0;
+  std::vector<Slot> slots;  // by group rank
+  size_t slots_stepped = 0;
+  uint32_t ranks_ended = 0;
+  uint32_t ranks_done = 0;
+  bool stepped = false;  // any rank has made a step
+  std::vector<Failure> failures;
+  // Where its failures cost a restart: what the budget was before. Given back if they turn out to be a lost node's.
+  std::optional<Budget> budget_before;
+  Instant ended_at = kNever;
+};
+
+struct JobState {
+  JobState() = default;
+  // A master with flags of its own.
+  JobState(std::string job, const JobSpec& job_spec) : job_id(std::move(job)) { SetSpec(job_spec); }
+  void SetSpec(const JobSpec& job_spec);
+
+  std::string job_id;
+  std::optional<JobSpec> spec;  // absent: the first node's counts
+  Phase phase = Phase::kGathering;
+  Budget budget;
+
+  std::map<uint64_t, Node> nodes;                                  // by session
+  std::map<std::string, uint64_t> session_of;                      // by node id
+  std::map<int32_t, uint64_t> session_wanting;                     // by wanted rank
+  std::map<std::string, std::set<std::string>> addresses_of_host;  // for names
+  uint64_t arrivals = 0;
+  size_t candidates = 0;  // nodes that may be members: all but the leaving ones
+  uint64_t highest_epoch = 0;
+  uint32_t rounds_begun = 0;
+  std::optional<Round> round;       // live; or, where finished, the last one
+  std::optional<Round> last_round;  // the one before
+
+  Instant lease_check = kNever;
+  Instant gather_at = kNever;  // gathering: begin with whom we have
+  Instant gather_limit = kNever;
+  Instant grow_at = kNever;  // running: take newcomers in
+  Instant grow_limit = kNever;
+  Instant join_deadline = kNever;  // gathering: give up
+  Instant next_notice = kNever;
+  Instant blame_deadline = kNever;
+
+  std::string reason;   // of the last decision about the job
+  std::string verdict;  // blaming: why the job ends
+  std::shared_ptr<const Outcome> outcome;
+};
+
+std::vector<Decision> Step(JobState& state, const Event& event, Instant now);
+
+// When the shell must bring a Tick; kNever where nothing is due.
+Instant NextDeadline(const JobState& state);
+
+// "member", "spare", "waiting" or "done", for people.
+std::string NodeStateText(const JobState& state, const Node& node);
+// "gathering", "running" or "finished".
+std::string PhaseText(Phase phase);
+// The name by which reasons call a node: its host name, or its address where a host has several.
+std::string NodeName(const JobState& state, const NodeInfo& info);
+
+}  // namespace phalanx::master

@@ -1,0 +1,190 @@
+// Random lives of jobs by seed; what must always hold is checked after every event.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "master/core.h"
+#include "master/job_fixture.h"
+
+namespace phalanx::master {
+namespace {
+
+class RandomJob {
+ public:
+  explicit RandomJob(uint64_t seed) : random_(seed), job_(MakeJob()) {}
+
+  void Run(int events) {
+    for (int i = 0; i < events && !::testing::Test::HasFailure(); ++i) {
+      Act();
+      Check();
+    }
+  }
+
+  const std::vector<std::string>& story() const { return story_; }
+
+ private:
+  uint64_t Pick(uint64_t bound) { return random_() % bound; }
+
+  JobFixture MakeJob() {
+    const auto min_nodes = static_cast<uint32_t>(1 + Pick(4));
+    const auto max_nodes = static_cast<uint32_t>(min_nodes + Pick(3));
+    std::optional<uint32_t> restarts;
+    if (Pick(2) == 0) restarts = static_cast<uint32_t>(Pick(4));
+    if (Pick(4) == 0) restarts = 1'000;
+    return JobFixture(min_nodes, max_nodes, restarts);
+  }
+
+  uint64_t AnySession() {
+    if (job_.state.nodes.empty()) return 0;
+    auto it = job_.state.nodes.begin();
+    std::advance(it, static_cast<long>(Pick(job_.state.nodes.size())));
+    return it->first;
+  }
+
+  void Act() {
+    const uint64_t session = AnySession();
+    const uint64_t dice = Pick(20);
+    story_.push_back(fmt::format("{} ms: dice {} session {}", job_.now, dice, session));
+    if (session == 0 || dice < 5) return AttachSome();
+    if (dice == 5) return job_.Detach(session);
+    if (dice == 6) return job_.Leave(session);
+    if (dice == 7) return static_cast<void>(silent_.insert(session));
+    if (dice < 11) return ExitSome(session);
+    if (dice < 13 && job_.state.round) return job_.AllStep();
+    const int64_t spans[] = {0, 1, 10, 300, 1'000, 3'000, 31'000};
+    job_.Pass(spans[Pick(7)], silent_);
+  }
+
+  void AttachSome() {
+    NodeInfo info = job_.Info(fmt::format("n{}", Pick(8)), static_cast<uint32_t>(1 + Pick(3)));
+    if (Pick(3) == 0) info.seen_epoch = info.live_epoch = job_.state.highest_epoch;
+    if (Pick(8) == 0) info.wanted_rank = static_cast<int32_t>(Pick(job_.spec.max_nodes));
+    job_.Attach(info);
+  }
+
+  void ExitSome(uint64_t session) {
+    const auto local_rank = static_cast<uint32_t>(Pick(3));
+    const uint64_t epoch = Pick(4) == 0 && job_.state.last_round ? job_.state.last_round->epoch : 0;
+    switch (Pick(4)) {
+      case 0:
+        return job_.Exit(session, JobFixture::Collateral(local_rank), epoch);
+      case 1:
+        return job_.Exit(session, JobFixture::Ended(local_rank, 0), epoch);
+      case 2:
+        return job_.Exit(session, JobFixture::Ended(local_rank, 3), epoch);
+      default:
+        return job_.Kill(session, local_rank, epoch);
+    }
+  }
+
+  void Check() {
+    const JobState& s = job_.state;
+    CheckRound();
+    CheckDeadlines();
+    size_t candidates = 0;
+    for (const auto& [session, node] : s.nodes) {
+      if (!node.leaving) ++candidates;
+      EXPECT_LT(job_.now, node.last_heard + node.lease_ms) << "a node without a lease";
+      EXPECT_EQ(s.session_of.at(node.info.node_id), session);
+    }
+    EXPECT_EQ(candidates, s.candidates);
+    EXPECT_LE(s.budget.used, AllowedRestarts(s.budget));
+    EXPECT_LE(RestartsLeft(s.budget, job_.now), AllowedRestarts(s.budget));
+    if (s.phase == Phase::kFinished) {
+      ASSERT_TRUE(s.outcome);
+      for (const auto& [session, node] : s.nodes) {
+        EXPECT_TRUE(node.leaving || job_.told[session].outcome) << "an agent that was not told the end";
+      }
+    }
+    for (const Decision& decision : job_.last) EXPECT_FALSE(decision.reason.empty());
+    if (::testing::Test::HasFailure()) story_.push_back("reason: " + s.reason);
+  }
+
+  void CheckRound() {
+    const JobState& s = job_.state;
+    const bool live = s.phase == Phase::kRunning || s.phase == Phase::kBlaming;
+    EXPECT_TRUE(!live || s.round);
+    if (!s.round) return;
+    EXPECT_GE(s.round->epoch, highest_);
+    highest_ = s.round->epoch;
+    const uint32_t members = static_cast<uint32_t>(s.round->slots.size());
+    EXPECT_LE(members, job_.spec.max_nodes);
+    EXPECT_GE(members, job_.spec.min_nodes);
+    std::set<uint64_t> sessions;
+    uint32_t base = 0;
+    for (size_t rank = 0; rank < members; ++rank) {
+      const Slot& slot = s.round->slots[rank];
+      EXPECT_EQ(slot.rank_base, base) << "ranks are not dense";
+      base += slot.local_world_size;
+      if (slot.session == 0) {
+        // While running, only a node that has finished may be missing.
+        EXPECT_TRUE(s.phase != Phase::kRunning || slot.AllDone());
+        continue;
+      }
+      EXPECT_TRUE(sessions.insert(slot.session).second) << "two ranks for one node";
+      if (live) CheckMember(slot.session, rank);
+    }
+    EXPECT_EQ(s.round->world_size, base);
+  }
+
+  void CheckMember(uint64_t session, size_t rank) {
+    const JobState& s = job_.state;
+    ASSERT_TRUE(s.nodes.contains(session)) << "a member without a stream";
+    EXPECT_EQ(s.nodes.at(session).group_rank, static_cast<int32_t>(rank));
+    int told = 0;
+    for (const SendStartRound& round : job_.told[session].rounds) {
+      if (round.epoch != s.round->epoch) continue;
+      ++told;
+      EXPECT_EQ(round.group_rank, rank);
+      EXPECT_EQ(round.rank_base, s.round->slots[rank].rank_base);
+      EXPECT_EQ(round.world_size, s.round->world_size);
+      EXPECT_EQ(round.restart_count, s.round->restart_count);
+      EXPECT_NE(round.store_port, 0U);
+      EXPECT_EQ(round.member_addresses.empty(), rank != 0);
+    }
+    EXPECT_EQ(told, 1) << "StartRound of the live epoch";
+  }
+
+  void CheckDeadlines() {
+    const JobState& s = job_.state;
+    if (NextDeadline(s) > job_.now) return;
+    // What is due now must be consumed by the Tick that the shell brings.
+    job_.Send(Tick{});
+    EXPECT_GT(NextDeadline(s), job_.now) << "a deadline that a Tick does not consume";
+  }
+
+  std::mt19937_64 random_;
+  JobFixture job_;
+  std::set<uint64_t> silent_;
+  std::vector<std::string> story_;
+  uint64_t highest_ = 0;
+};
+
+TEST(Property, RandomLives) {
+  for (uint64_t seed = 1; seed <= 3'000; ++seed) {
+    RandomJob job(seed);
+    job.Run(60);
+    if (HasFailure()) {
+      for (const std::string& line : job.story()) std::cerr << line << "\n";
+      FAIL() << "seed " << seed;
+    }
+  }
+}
+
+// Enough nodes that stay always end up in a round, whatever happened before.
+TEST(Property, EnoughNodesAlwaysTrain) {
+  for (uint32_t arrivals = 3; arrivals <= 6; ++arrivals) {
+    JobFixture job(3, 4);
+    for (uint32_t i = 0; i < arrivals; ++i) {
+      job.Attach(fmt::format("n{}", i));
+      job.Pass(i * 137 % 700);
+    }
+    job.Pass(kGrowLimitMs + 1'000);
+    ASSERT_EQ(job.state.phase, Phase::kRunning);
+    EXPECT_EQ(job.Ranks().size(), std::min(arrivals, 4U));
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::master

@@ -1,0 +1,99 @@
+#include "master/texts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace phalanx::master {
+namespace {
+
+// What the record keeps of a worker's last words; all of it is in the agent's output.
+constexpr size_t kRecordedTextBytes = 4'096;
+
+std::string Tail(const std::string& text) {
+  return text.size() <= kRecordedTextBytes ? text : text.substr(text.size() - kRecordedTextBytes);
+}
+
+std::string Plural(size_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string SecondsText(int64_t ms) {
+  if (ms % 1'000 == 0 || ms >= 60'000) return fmt::format("{} s", ms / 1'000);
+  return fmt::format("{}.{} s", ms / 1'000, ms % 1'000 / 100);
+}
+
+std::string ListText(const std::vector<std::string>& items, const std::string& others, size_t shown) {
+  std::string text;
+  for (size_t i = 0; i < std::min(items.size(), shown); ++i) text += (i == 0 ? "" : ", ") + items[i];
+  if (items.size() > shown) text += fmt::format(" and {} {}", items.size() - shown, others);
+  return text;
+}
+
+std::string MissingText(size_t there, const JobSpec& spec) {
+  const size_t missing = spec.min_nodes - std::min<size_t>(there, spec.min_nodes);
+  return fmt::format("waiting for {}: {} of {}{} {} there", Plural(missing, "more node"), there,
+                     spec.min_nodes == spec.max_nodes ? "" : "at least ", spec.min_nodes, there == 1 ? "is" : "are");
+}
+
+std::string ThereText(size_t there, const JobSpec& spec) {
+  if (there == spec.max_nodes)
+    return there == 1 ? "the job's node is there" : fmt::format("all {} nodes are there", there);
+  return fmt::format("{} of {}:{} nodes {} there", there, spec.min_nodes, spec.max_nodes, there == 1 ? "is" : "are");
+}
+
+std::string VerdictText(Charge charge, const Budget& budget) {
+  if (charge == Charge::kCrashLoop) return fmt::format("{} lives in a row ended without a step", kCrashLoopLives);
+  if (!budget.given) return fmt::format("all {} restarts are used up", kDefaultRestarts);
+  if (*budget.given == 0) return "--max-restarts=0 allows no restart";
+  return fmt::format("--max-restarts={} is used up", *budget.given);
+}
+
+std::vector<std::pair<std::string, Record::Value>> ExitDetail(const WorkerExit& exit, bool collateral) {
+  std::vector<std::pair<std::string, Record::Value>> detail = {{"local_rank", int64_t{exit.local_rank}},
+                                                               {"pid", exit.pid},
+                                                               {"exit_code", int64_t{exit.exit_code}},
+                                                               {"signal", int64_t{exit.signal}},
+                                                               {"steps", exit.steps},
+                                                               {"script_started", int64_t{exit.script_started}},
+                                                               {"unix_ms", exit.unix_ms}};
+  if (collateral) detail.push_back({"collateral", int64_t{1}});
+  if (!exit.last_words.empty()) detail.push_back({"last_words", Tail(exit.last_words)});
+  if (!exit.error_json.empty() && exit.error_json.size() <= kRecordedTextBytes) {
+    detail.push_back({"error_json", exit.error_json});
+  }
+  return detail;
+}
+
+std::string NodeStateText(const JobState& state, const Node& node) {
+  if (node.leaving) return "done";
+  if (node.group_rank >= 0 && state.round) {
+    return state.round->slots[static_cast<size_t>(node.group_rank)].AllDone() ? "done" : "member";
+  }
+  if (state.phase == Phase::kRunning && state.round && state.round->slots.size() >= state.spec->max_nodes)
+    return "spare";
+  return "waiting";
+}
+
+std::string PhaseText(Phase phase) {
+  switch (phase) {
+    case Phase::kGathering:
+      return "gathering";
+    case Phase::kRunning:
+    case Phase::kBlaming:
+      return "running";
+    case Phase::kFinished:
+      return "finished";
+  }
+  return "";
+}
+
+std::string NodeName(const JobState& state, const NodeInfo& info) {
+  const auto host = state.addresses_of_host.find(info.hostname);
+  const bool several = host != state.addresses_of_host.end() && host->second.size() > 1;
+  return several ? info.address : info.hostname;
+}
+
+}  // namespace phalanx::master
