@@ -65,8 +65,6 @@ def main():
         shape = tuple(int(number) for number in text.split("x"))
         for round_number in range(options.rounds):
             for launcher in launchers if round_number % 2 == 0 else reversed(launchers):
-                if shape[0] > 1 and launcher.name == "dlrover-run":
-                    continue  # several nodes need a master service of their own there
                 one_job(results, launcher, shape, options)
     finish(options.json, "recovery", results)
 

@@ -14,8 +14,8 @@ def start_node(job, index):
 
 @pytest.mark.slow
 def test_frozen_node_is_fenced(job):
-    """SIGSTOP of an agent and its rank for longer than the lease: the others go on; awake again, the rank can neither use
-    its store client nor reach the old store, the new store or the old group; its agent ends it and joins as a new node."""
+    """SIGSTOP of an agent and its rank for longer than the lease: the others go on. Awake again, the rank can neither
+    use its store client nor reach the old store, the new store or the old group; its agent ends it and joins anew."""
     nodes = [start_node(job, index) for index in (0, 1)]
     job.wait(lambda _: any(event["world"] == 2 for event in job.found("step")), "a world of 2")
     life = next(event["life"] for event in job.found("step", world=2))

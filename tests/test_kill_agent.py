@@ -15,8 +15,8 @@ def left_after(job, seconds):
 
 @pytest.mark.parametrize("arguments", [["--warm", "--torch"], ["--no-warm"]])
 def test_nothing_is_left(job, arguments):
-    """Ranks that hold the GIL, that are stopped, that ignore signals; their children, in sessions of their own too; the
-    zygote and the spares: all gone within a second. The embedded master follows when nobody has come back to it."""
+    """Ranks that hold the GIL, that are stopped, that ignore signals; their children, in sessions of their own too;
+    zygote and spares: all gone within a second. The embedded master follows when nobody has come back to it."""
     flags = [word for word in arguments if word.endswith("warm")]
     node = job.standalone("tree.py", *(word for word in arguments if word not in flags), flags=flags)
     job.wait_events("main", 2)
@@ -30,7 +30,7 @@ def test_nothing_is_left(job, arguments):
 
 @pytest.mark.slow
 def test_others_go_on(job):
-    """Of two nodes one loses its agent: its rank ends with it, the other node trains on alone, and no failure counts."""
+    """Of two nodes one loses its agent: its rank ends with it, the other node trains on, and no failure counts."""
     nodes = [job.node(index, "steps.py", nnodes="1:2", flags=["--max-restarts=0"]) for index in (0, 1)]
     job.wait(lambda _: len(job.found("step", world=2, n=1)) == 2, "a world of 2")
     life = job.found("step", world=2, n=1)[0]["life"]

@@ -111,8 +111,8 @@ def test_every_attempt_keeps_its_files(job):
 
 
 def test_failure_report(job):
-    """@record's error.json stands where the environment says, goes into the report with its traceback, and, with the error
-    code added, to the file that phalanx-run's own TORCHELASTIC_ERROR_FILE names."""
+    """@record's error.json stands where the environment says, goes into the report with its traceback, and, with the
+    error code added, to the file that phalanx-run's own TORCHELASTIC_ERROR_FILE names."""
     own_file = job.folder / "own" / "error.json"
     own_file.parent.mkdir()
     flags = [f"--log-dir={job.folder / 'logs'}", "--max-restarts=0", "--redirects=3"]

@@ -89,7 +89,7 @@ def test_signals_to_handle(job):
 
 
 def test_one_node_of_a_fixed_job_leaves(job):
-    """SIGTERM to one of two nodes of --nnodes=2: its worker may save, it leaves with 143, the other waits for a new one."""
+    """SIGTERM to one of two nodes of --nnodes=2: its worker may save, it leaves, the other waits for a new one."""
     nodes = [job.node(index, "signals.py", "save") for index in (0, 1)]
     job.wait_events("main", 2)
     nodes[1].signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ def check(job, node, agent_store):
 
 @pytest.mark.parametrize("how", ["env", "tcp", "own"])
 def test_agents_store(job, how):
-    """The agent hosts the store (TORCHELASTIC_USE_AGENT_STORE=True): env://, tcp:// and a TCPStore of the script's own."""
+    """The agent hosts the store (TORCHELASTIC_USE_AGENT_STORE=True): env://, tcp:// and a TCPStore of one's own."""
     node = job.standalone("stores.py", how, flags=["--max-restarts=1"])
     check(job, node, "True")
     ports = {life: {event["port"] for event in job.found("main", life=life)} for life in (0, 1)}

@@ -9,7 +9,7 @@ import sys
 import pytest
 from harness import WORKLOADS, Job, is_running, read_proc, wait_ends
 
-ENVIRONMENT = {"PYTHONHASHSEED": "123", "OMP_NUM_THREADS": "3", "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
+ENVIRONMENT = {"PYTHONHASHSEED": "123", "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def facts_of(job, *flags, env=ENVIRONMENT):
@@ -56,7 +56,7 @@ def torchruns_facts(tmp_path_factory):
 
 @pytest.mark.parametrize("flag", ["--warm", "--no-warm"])
 def test_script_finds_what_torchrun_gives(job, torchruns_facts, flag):
-    """sys.*, __main__, signals, streams, descriptors, limits, threads, seeds, environment, process: all as in torchrun."""
+    """sys.*, __main__, signals, streams, descriptors, limits, threads, environment, process: all as in torchrun."""
     facts = facts_of(job, flag)
     for rank in (0, 1):
         theirs, ours = (simplify(side[rank]["facts"]) for side in (torchruns_facts, facts))

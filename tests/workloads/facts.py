@@ -130,8 +130,6 @@ def open_descriptors():
 def torch_facts():
     return {
         "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
-        "initial_seed": torch.initial_seed(),
-        "first_random": torch.rand(1).item(),
         "cuda": [torch.cuda.is_initialized(), torch.cuda.device_count()],
         "group": torch.distributed.is_initialized(),
         "launched": torch.distributed.is_torchelastic_launched(),
@@ -161,7 +159,12 @@ def main():
             "torch": torch_facts(),
             "environment": environment_facts(),
         },
-        draws=[random.random(), float(numpy.random.rand()), int.from_bytes(os.urandom(4), "little")],
+        draws=[
+            random.random(),
+            float(numpy.random.rand()),
+            torch.rand(1).item(),
+            int.from_bytes(os.urandom(4), "little"),
+        ],
         hostname=socket.gethostname(),
     )
     atexit.register(report, "atexit")
