@@ -6,6 +6,8 @@
 PHALANX_CACHE="${PHALANX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/phalanx}"
 export PHALANX_CACHE
 export CCACHE_DIR="$PHALANX_CACHE/ccache" CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-3G}"
+# Paths below the clone count as relative, so that one clone's results serve another.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 export PIP_CACHE_DIR="$PHALANX_CACHE/pip" PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf '== %s\n' "$*" >&2; }
