@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 import pytest
-from zygote_agent import Agent
+from zygote_agent import BASE_ENV, Agent
 
 WORKLOADS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workloads")
 DESCRIBE = os.path.join(WORKLOADS, "describe_process.py")
@@ -39,7 +39,7 @@ def plain(tmp_path, script, *args, kind="script", cwd=None, env=None, stdin=None
         done = subprocess.run(
             [sys.executable, "-u", *map(str, [*what, *args])],
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={**BASE_ENV, **(env or {})},
             stdin=stdin or subprocess.DEVNULL,
             stdout=stdout or out,
             stderr=err,

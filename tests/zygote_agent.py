@@ -19,6 +19,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BOOTSTRAP = os.path.join(ROOT, "python", "phalanx", "_bootstrap")
 PR_SET_CHILD_SUBREAPER = 36
 TIMEOUT_S = 60
+# pytest changes its own variable all the time; a worker's environment does not change under its zygote.
+BASE_ENV = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def become_subreaper():
@@ -87,7 +89,7 @@ class Worker:
                 "script": str(script),
                 "args": [str(a) for a in args],
                 "cwd": str(cwd or os.getcwd()),
-                "env": {**os.environ, **(env or {})},
+                "env": {**BASE_ENV, **(env or {})},
                 "umask": umask,
                 "board": board,
             }
@@ -140,7 +142,7 @@ class Agent:
     def __init__(self, python=sys.executable, env=None):
         become_subreaper()
         self.python = python
-        self.env = {**os.environ, **(env or {})}
+        self.env = {**BASE_ENV, **(env or {})}
         self.workers = []
         self.zygotes = []
         self.zygote = None

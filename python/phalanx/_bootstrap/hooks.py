@@ -10,8 +10,7 @@ from phalanx._bootstrap import board
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 _first_optimizer = None  # weak reference to the first optimizer seen; the script must be able to drop it
-_handle = None
-_report = None
+_report = None  # told the first step, then None
 
 
 def install(report):
@@ -20,9 +19,16 @@ def install(report):
     _report = report
     board.on_first_step = _first_step
     if _OPTIMIZER_MODULE in sys.modules:
-        _register(_before_first_step)
+        _register(sys.modules[_OPTIMIZER_MODULE])
     else:
         sys.meta_path.insert(0, _OptimizerFinder())
+
+
+def forget():
+    """In a forked child of the rank: its steps are its own business."""
+    global _report
+    _report = None
+    board.let_go()
 
 
 class _OptimizerFinder:
@@ -38,8 +44,9 @@ class _OptimizerFinder:
             return spec
 
         def execute_then_hook(module):
+            del spec.loader.exec_module
             execute(module)
-            _register(_before_first_step)
+            _register(module)
 
         try:
             spec.loader.exec_module = execute_then_hook
@@ -48,35 +55,36 @@ class _OptimizerFinder:
         return spec
 
 
-def _register(hook):
-    global _handle
-    module = sys.modules.get(_OPTIMIZER_MODULE)
+def _register(module):
     register = getattr(module, "register_optimizer_step_post_hook", None)
-    if _handle is not None:
-        _handle.remove()
-        _handle = None
-    if register is not None:  # torch before 2.0 has none: only phalanx.step counts there
-        _handle = register(hook)
+    if register is None:  # torch before 2.0 has none: only phalanx.step counts there
+        return
+    _hide_from_compiler(sys.modules.get("torch"))
+    register(_after_step)
 
 
-def _before_first_step(optimizer, args, kwargs):
-    global _first_optimizer
-    _first_optimizer = weakref.ref(optimizer)
-    _register(_after_step)
-    _after_step(optimizer, args, kwargs)
-    _first_step(1)
+def _hide_from_compiler(torch):
+    """torch.compile must neither trace into the hook nor compile it: it has no tensors, and its numbers change each time."""
+    _after_step._torchdynamo_disable = True
+    _after_step._torchdynamo_disable_msg = None
+    _after_step._torchdynamo_disable_recursive = True
+    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "skip_code"):
+        frames.skip_code(_after_step.__code__)
+        frames.skip_code(_first_step.__code__)
 
 
 def _after_step(optimizer, args, kwargs):
     global _first_optimizer
-    first = _first_optimizer()
-    if first is not optimizer:
-        if first is not None:
+    if _first_optimizer is None or _first_optimizer() is not optimizer:
+        if _first_optimizer is not None and _first_optimizer() is not None:
             return
-        _first_optimizer = weakref.ref(optimizer)  # the first one is gone: the script made another
+        _first_optimizer = weakref.ref(optimizer)  # the first; or the first is gone, and the script made another
     words = board.words
     words[1] += 1  # OPTIMIZER_STEPS
     words[3] = monotonic_ns()  # CHANGED_NS
+    if _report is not None:
+        _first_step(1)
 
 
 def _first_step(step):
@@ -87,10 +95,3 @@ def _first_step(step):
     if report is not None:
         board.first_step_done()
         report(step)
-
-
-def forget():
-    """In a forked child of the rank: its steps are its own business."""
-    global _report
-    _report = None
-    board.let_go()

@@ -1,5 +1,6 @@
 """Whose code is it? The interpreter's and installed packages' (libraries), or the user's own."""
 
+import importlib.machinery
 import os
 import site
 import sys
@@ -31,6 +32,7 @@ def _library_folders():
 
 
 _folders = _library_folders()
+_SUFFIXES = frozenset(importlib.machinery.all_suffixes())
 
 
 def is_library_file(path):
@@ -51,16 +53,29 @@ def own_folder(kind, script, cwd):
     return os.path.dirname(os.path.realpath(os.path.join(cwd, script)))
 
 
-def first_path_is_unsafe():
+def script_folder_is_left_out():
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
 
-def own_names(folder):
-    """Names of the top-level modules that a first entry `folder` of sys.path could provide."""
-    if first_path_is_unsafe():
+def own_names(folder, among=None):
+    """Names of the top-level modules that a first entry `folder` of sys.path provides; only those of `among`, if given."""
+    if script_folder_is_left_out():
         return frozenset()
     try:
-        entries = os.listdir(folder)
+        with os.scandir(folder) as entries:
+            return frozenset(filter(None, (_provided_by(entry, among) for entry in entries)))
     except OSError:
         return frozenset()
-    return frozenset(entry.split(".", 1)[0] for entry in entries)
+
+
+def _provided_by(entry, among):
+    """The module that a folder's entry is, or None. A folder of data is none, whatever it is called."""
+    name = entry.name.split(".", 1)[0]
+    if among is not None and name not in among:
+        return None
+    rest = entry.name[len(name) :]
+    if rest:
+        return name if rest in _SUFFIXES else None
+    if any(os.path.exists(os.path.join(entry.path, "__init__" + suffix)) for suffix in _SUFFIXES):
+        return name
+    return None

@@ -39,7 +39,7 @@ class Warmth:
             if self.variables_read.get(name, wanted.get(name)) != wanted.get(name):
                 return f"{name} was read by a preloaded module"
         folder = places.own_folder(request["kind"], request["script"], request["cwd"])
-        clash = places.own_names(folder) & self.loaded
+        clash = places.own_names(folder, self.loaded)
         if clash:
             return f"{folder} has its own {min(clash)}"
         return self.late_check(request)
@@ -58,7 +58,7 @@ def run(channel, request, fds, warmth=None):
     os.umask(request["umask"])
     reason = warmth.why_not(request) if warmth is not None else None
     if reason is not None:
-        _become_cold(channel, request)
+        _become_cold(channel, {**request, "cold": reason})
     _set_environment(request["env"])
     stdio.renew()
     code, namespace = _prepare_main(request)
@@ -66,7 +66,8 @@ def run(channel, request, fds, warmth=None):
     _attach_board(request.get("board"))
     hooks.install(lambda step: _report_first_step(channel, step))
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
-    channel.send_or_give_up({"type": "started"})
+    # "cold": why this worker, though forked, started afresh.
+    channel.send_or_give_up({"type": "started", **({"cold": request["cold"]} if "cold" in request else {})})
     learn.watch_environment()
     board.script_starts()
     try:
@@ -116,7 +117,7 @@ def _prepare_main(request):
             source = file.read()
         if not path.endswith(".pyc"):
             code = compile(source, path, "exec", dont_inherit=True)
-            if not places.first_path_is_unsafe():
+            if not places.script_folder_is_left_out():
                 sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
             return code, main.__dict__
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
@@ -130,7 +131,7 @@ def _prepare_module(request):
 
     main = make_main_module("module", None)
     sys.argv[:] = ["-m", *request["args"]]
-    if not places.first_path_is_unsafe():
+    if not places.script_folder_is_left_out():
         sys.path.insert(0, os.getcwd())
     try:
         _, spec, code = runpy._get_module_details(request["script"], runpy._Error)
@@ -153,7 +154,7 @@ def _prepare_module(request):
 
 def forget_shadowed(folder):
     """Modules of the standard library that only we have imported so far, and that mean another file to this script."""
-    for name in places.own_names(folder) & places.our_modules:
+    for name in places.own_names(folder, places.our_modules):
         for loaded in [n for n in sys.modules if n == name or n.startswith(name + ".")]:
             del sys.modules[loaded]
 

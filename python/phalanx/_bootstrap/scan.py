@@ -4,11 +4,13 @@ import ast
 import importlib.machinery
 import io
 import os
+import sys
 import tokenize
 
 from phalanx._bootstrap import places
 
 FILES_MAX = 300
+DEPTH_MAX = 50
 SOURCE_BYTES_MAX = 4 << 20
 OPT_OUT = "# phalanx: cold"
 OPT_OUT_LINES = 10
@@ -29,7 +31,7 @@ def scan(kind, script, cwd):
     folder = places.own_folder(kind, script, cwd)
     scanner = _Scanner(folder)
     if kind == "module":
-        path, package = scanner.find_main_module(script), script
+        path, package = scanner.find_main_module(script)
     else:
         path, package = os.path.join(cwd, script), None
     source = _read(path) if path else None
@@ -51,13 +53,15 @@ class _Scanner:
         self._seen_names = set()
         self._bytes_left = SOURCE_BYTES_MAX
         self._environment_touched = False
+        self._depth = 0
 
     def find_main_module(self, name):
-        """The file that `-m name` runs. Unlike runpy's search this imports no parent package."""
+        """The file that `-m name` runs, or None, and the module's full name. Imports no parent, unlike runpy's search."""
         spec = self._find(name)
         if spec is not None and spec.submodule_search_locations is not None:
-            spec = self._find(name + ".__main__")
-        return spec.origin if spec is not None else None
+            name += ".__main__"
+            spec = self._find(name)
+        return (spec.origin if spec is not None else None), name
 
     def scan_source(self, source, package):
         self._bytes_left -= len(source)
@@ -65,7 +69,7 @@ class _Scanner:
             return
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             return
         self._walk(tree.body, package)
 
@@ -99,7 +103,7 @@ class _Scanner:
         base = statement.module or ""
         if statement.level:
             parts = (package or "").split(".")
-            if not package or len(parts) < statement.level:
+            if not package or len(parts) <= statement.level:
                 return
             base = ".".join(parts[: len(parts) - statement.level] + ([base] if base else []))
         if not base:
@@ -114,10 +118,18 @@ class _Scanner:
             return
         self._seen_names.add(name)
         top = name.split(".", 1)[0]
-        if not places.first_path_is_unsafe() and _find_in(top, [self._folder]) is not None:
+        if self._is_own(top):
             self._follow(name)
         elif certain or self._find(name) is not None:
             (self.result.late.add if self._environment_touched else self.result.imports.append)(name)
+
+    def _is_own(self, top):
+        spec = self._find(top)
+        places_found = (
+            [spec.origin] if spec and spec.origin else list(getattr(spec, "submodule_search_locations", None) or [])
+        )
+        inside = os.path.join(os.path.realpath(self._folder), "")
+        return any(os.path.realpath(p).startswith(inside) and not places.is_library_file(p) for p in places_found)
 
     def _follow(self, name):
         """A module of the script's own tree: read, with its parents, never imported."""
@@ -126,7 +138,7 @@ class _Scanner:
             spec = self._find(".".join(parts[:count]))
             if spec is None or not spec.origin or spec.origin in self._seen_files:
                 continue
-            if len(self._seen_files) >= FILES_MAX or not spec.origin.endswith(".py"):
+            if len(self._seen_files) >= FILES_MAX or self._depth >= DEPTH_MAX or not spec.origin.endswith(".py"):
                 return
             self._seen_files.add(spec.origin)
             source = _read(spec.origin)
@@ -134,15 +146,15 @@ class _Scanner:
                 return
             # Relative imports count from the package: of a package that is itself, of a module its parent.
             is_package = spec.submodule_search_locations is not None
+            self._depth += 1
             self.scan_source(source, ".".join(parts[:count]) + (".__init__" if is_package else ""))
+            self._depth -= 1
 
     def _find(self, name):
         """Where `name` would be imported from in the script's process, found without importing its parents."""
         top, *rest = name.split(".")
-        spec = None
-        if not places.first_path_is_unsafe():
-            spec = _find_in(top, [self._folder])
-        spec = spec or _find_in(top, None)
+        folders = sys.path if places.script_folder_is_left_out() else [self._folder, *sys.path]
+        spec = _find_in(top, folders)
         for part in rest:
             if spec is None:
                 return None

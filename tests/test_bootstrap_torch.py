@@ -1,0 +1,311 @@
+"""Warm workers with the real torch: what a fork must not break, and what it must bring."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from zygote_agent import BASE_ENV, Agent
+
+torch = pytest.importorskip("torch")
+
+SITE_PACKAGES = os.path.dirname(os.path.dirname(torch.__file__))
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    """One zygote for all: what a script that imports torch and numpy gets before its first life."""
+    script = tmp_path_factory.mktemp("zygote") / "any.py"
+    script.write_text("import torch, numpy\n")
+    with Agent() as agent:
+        ready = agent.start_zygote(script)
+        assert ready["type"] == "ready", ready
+        yield agent
+
+
+@pytest.fixture
+def run(agent, tmp_path):
+    """Runs a script's text in a worker to its end: (output, messages). It must succeed and say nothing else.
+
+    The end is os._exit where it is not what the test is about: Python takes a second to take torch apart."""
+
+    def run(text, *args, how=agent.fork, whole=False, **settings):
+        script = tmp_path / "script.py"
+        script.write_text(
+            textwrap.dedent(text) + ("" if whole else "\nif __name__ == '__main__': __import__('os')._exit(0)\n")
+        )
+        worker = how().run(script, *args, cwd=tmp_path, **settings)
+        messages = worker.messages()
+        status, out, err = worker.result()
+        assert (status, err) == (0, ""), (status, out, err)
+        worker.end()
+        return out, messages
+
+    return run
+
+
+@pytest.fixture
+def board(tmp_path):
+    path = f"/dev/shm/phalanx-test-{os.getpid()}"
+    with open(path, "wb") as file:
+        file.write(struct.pack("<8sIIIIQ32s", b"PHXBOARD", 1, 128, 2, 0, 5, b"") + bytes(256))
+    yield {"path": path, "slot": 1}
+    os.unlink(path)
+
+
+def slot(board):
+    with open(board["path"], "rb") as file:
+        file.seek(64 + 128 * board["slot"])
+        names = ("pid", "optimizer_steps", "step", "changed_ns", "started_ns", "first_step_ns", "phase")
+        return dict(zip(names, struct.unpack("<QQqQQQQ", file.read(56))))
+
+
+DDP = """
+    import sys
+    loaded = set(sys.modules)
+    import torch, torch.distributed as dist, torch.nn as nn
+    from torch.nn.parallel import DistributedDataParallel
+    import helper
+    def main():
+        dist.init_process_group('gloo', init_method='file://' + sys.argv[1], rank=0, world_size=1)
+        model = DistributedDataParallel(nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        other = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            other.step()
+        print(*sorted(set(sys.modules) - loaded))
+        dist.destroy_process_group()
+    if __name__ == '__main__':
+        main()
+    """
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_ddp(agent, run, tmp_path, board, kind):
+    (tmp_path / "helper.py").write_text("")
+    how = agent.fork if kind == "warm" else agent.cold
+    out, messages = run(DDP, tmp_path / "group", how=how, whole=True, board=board, env={"OMP_NUM_THREADS": "1"})
+    imported = set(out.split())
+    assert [m["type"] for m in messages[-2:]] == ["started", "first_step"]
+    assert messages[-1]["step"] == 1
+    learnt = messages[-1]["modules"]
+    assert learnt == sorted(learnt) and len(learnt) <= 4000
+    assert {"torch", "torch._dynamo", "torch.optim.sgd", "torch.distributed", "json"} <= set(learnt)
+    assert not {"helper", "__main__", "phalanx", "phalanx._bootstrap"} & set(learnt)
+    if kind == "warm":  # nothing that takes time is left to import
+        assert not {name for name in imported if name.startswith(("torch.", "sympy", "triton"))} - {
+            "torch.distributed.nn"
+        }
+    else:
+        assert "torch" in imported
+    values = slot(board)
+    assert values["optimizer_steps"] == 3 and values["step"] == -1 and values["phase"] == 3 and values["pid"] > 0
+    assert 0 < values["started_ns"] < values["first_step_ns"] <= values["changed_ns"]
+
+
+def test_what_is_learnt_can_be_imported_ahead(agent, run, tmp_path):
+    """The list of one life is the next zygote's whole list: it taints nothing, and nothing is left to import."""
+    (tmp_path / "helper.py").write_text("")
+    _, messages = run(DDP, tmp_path / "group", how=agent.cold)
+    with Agent() as second:
+        ready = second.start_zygote(tmp_path / "script.py", learnt=messages[-1]["modules"])
+        assert ready["type"] == "ready"
+        out, _ = run(DDP, tmp_path / "group2", how=second.fork)
+    assert out.split() == ["helper"]
+
+
+def test_step_said_by_the_script(run, board):
+    text = """
+        import torch, phalanx
+        phalanx.step(118)
+        w = torch.zeros(1, requires_grad=True); w.grad = torch.ones(1)
+        torch.optim.SGD([w], lr=0.1).step()
+        phalanx.step(119)
+        """
+    _, messages = run(text, board=board)
+    assert [m.get("step") for m in messages] == [None, 118]
+    values = slot(board)
+    assert (values["step"], values["optimizer_steps"]) == (119, 1)
+
+
+def test_optimizers_that_come_and_go(run, board):
+    """The first is counted; a second one beside it (a GAN's) is not; when the first is gone, the next takes its place."""
+    text = """
+        import gc, torch
+        def optimizer():
+            w = torch.zeros(1, requires_grad=True); w.grad = torch.ones(1)
+            return torch.optim.SGD([w], lr=0.1)
+        first, second = optimizer(), optimizer()
+        for _ in range(3): first.step(); second.step(); second.step()
+        del first; gc.collect()
+        second.step(); second.step()
+        """
+    run(text, board=board)
+    assert slot(board)["optimizer_steps"] == 5
+
+
+def test_hooks_of_others_are_left_alone(run):
+    text = """
+        import torch
+        seen = []
+        from torch.optim.optimizer import register_optimizer_step_post_hook as register
+        register(lambda *a: seen.append('global'))
+        w = torch.zeros(1, requires_grad=True); w.grad = torch.ones(1)
+        o = torch.optim.SGD([w], lr=0.1)
+        o.register_step_post_hook(lambda *a: seen.append('own'))
+        o.step(); o.step()
+        print(*sorted(seen))
+        """
+    assert run(text)[0] == "global global own own\n"
+
+
+def test_compiler_does_not_meet_the_hook(run, board):
+    text = """
+        import logging, torch, torch._dynamo.utils as utils
+        logging.disable(logging.WARNING)
+        m = torch.nn.Linear(3, 3); o = torch.optim.SGD(m.parameters(), lr=0.1)
+        @torch.compile(backend='eager')
+        def train():
+            m(torch.ones(1, 3)).sum().backward()
+            o.step()
+        for _ in range(5): train()
+        print([key for key in utils.counters['graph_break'] if 'hooks' in str(key)])
+        """
+    assert run(text, board=board)[0] == "[]\n"
+    assert slot(board)["optimizer_steps"] == 5
+
+
+def test_forked_children_are_not_the_rank(run, board):
+    text = """
+        import os, torch, phalanx
+        w = torch.zeros(1, requires_grad=True); w.grad = torch.ones(1)
+        o = torch.optim.SGD([w], lr=0.1)
+        pid = os.fork()
+        if pid == 0:
+            o.step(); o.step(); phalanx.step(9)
+            print([l for l in map(lambda f: os.readlink('/proc/self/fd/' + f), os.listdir('/proc/self/fd')[:-1]) if 'socket' in l])
+            os._exit(0)
+        os.waitpid(pid, 0)
+        o.step()
+        """
+    out, messages = run(text, board=board)
+    assert out == "[]\n"
+    assert [m["type"] for m in messages] == ["started", "first_step"]
+    values = slot(board)
+    assert (values["optimizer_steps"], values["step"]) == (1, -1)
+
+
+def test_modules_imported_after_a_change_of_the_environment_are_not_learnt(agent, run):
+    text = """
+        import os, torch, wave
+        os.environ['SOME_SETTING'] = '1'
+        import colorsys, phalanx
+        phalanx.step(1)
+        os.environ['OTHER'] = '2'
+        assert type(os.environ).__setitem__.__module__ == 'os' and os.environ['OTHER'] == '2'
+        """
+    for how in (agent.fork, agent.cold):
+        _, messages = run(text, how=how)
+        learnt = messages[-1]["modules"]
+        assert "wave" in learnt and "torch" in learnt and "colorsys" not in learnt
+
+
+def test_changes_by_libraries_do_not_count(run):
+    text = f"""
+        import torch
+        exec(compile("import os; os.environ['X'] = '1'", {SITE_PACKAGES + "/some/library.py"!r}, 'exec'))
+        import colorsys, phalanx
+        phalanx.step(1)
+        """
+    assert "colorsys" in run(text)[1][-1]["modules"]
+
+
+def test_environment_given_after_torch_was_imported(run):
+    text = """
+        import os, torch
+        print(torch.get_num_threads(), os.environ.get('OPENBLAS_NUM_THREADS'), torch.cuda._parse_visible_devices())
+        a = torch.randn(400, 400); print(torch.allclose(a @ a, (a.double() @ a.double()).float(), atol=1e-2))
+        """
+    expected = "3 None [1, 3]\nTrue\n"
+    assert run(text, env={"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "1,3"})[0] == expected
+    assert run(text, env={"OMP_NUM_THREADS": "1,4", "CUDA_VISIBLE_DEVICES": ""})[0] == "1 None []\nTrue\n"
+
+
+def test_zygote_has_touched_no_device(agent, run):
+    text = """
+        import torch
+        print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.cuda._cached_device_count)
+        """
+    assert run(text)[0] == "False False None\n"
+    zygote = agent.zygote_process.pid
+    assert not [fd for fd in os.listdir(f"/proc/{zygote}/fd") if "nvidia" in os.readlink(f"/proc/{zygote}/fd/{fd}")]
+    assert os.listdir(f"/proc/{zygote}/task") == [str(zygote)]
+
+
+def test_random_numbers(run):
+    text = """
+        import json, random, torch, numpy
+        print(json.dumps([torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), random.random()]))
+        torch.manual_seed(0); numpy.random.seed(0); random.seed(0)
+        print(json.dumps([torch.rand(2).tolist(), numpy.random.rand(), random.random(), torch.cuda.default_generators]))
+        """
+    first, second = (run(text)[0].splitlines() for _ in range(2))
+    assert all(a != b for a, b in zip(json.loads(first[0]), json.loads(second[0])))
+    plain = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], env=BASE_ENV, capture_output=True, text=True)
+    assert first[1] == second[1] == plain.stdout.splitlines()[1]
+
+
+def test_data_loader_workers(run):
+    """With classes of the script, which a spawned worker imports again, and seeds as under Python itself."""
+    text = """
+        import torch
+        from torch.utils.data import DataLoader, Dataset, get_worker_info
+        class Squares(Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, i): return i * i, get_worker_info().id, torch.initial_seed() - get_worker_info().id
+        if __name__ == '__main__':
+            for method, workers in (('fork', 2), ('spawn', 1)):
+                torch.manual_seed(0)
+                base_seed = torch.empty((), dtype=torch.int64).random_().item()
+                torch.manual_seed(0)
+                loader = DataLoader(Squares(), batch_size=2, num_workers=workers, multiprocessing_context=method)
+                for squares, ids, seeds in loader:
+                    print(method, squares.tolist(), ids.tolist(), [s - base_seed for s in seeds.tolist()])
+        """
+    assert run(text)[0].splitlines() == [
+        "fork [0, 1] [0, 0] [0, 0]",
+        "fork [4, 9] [1, 1] [0, 0]",
+        "spawn [0, 1] [0, 0] [0, 0]",
+        "spawn [4, 9] [0, 0] [0, 0]",
+    ]
+
+
+def test_killed_data_loader_worker_is_an_error_of_the_rank(agent, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Dies(list):\n"
+        "    def __getitem__(self, i): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "for _ in DataLoader(Dies([1, 2]), num_workers=1): pass\n"
+    )
+    status, _, err = agent.fork().run(script).result()
+    assert status == 1 and "DataLoader worker" in err and "killed by signal: Killed" in err
+
+
+def test_nothing_is_said_at_the_end(agent, run):
+    """Finalisation destroys what it destroys in any process: libraries that look for leaks find none."""
+    run("import torch, torch._dynamo\nclass C:\n    def __del__(self): pass\nc = C(); c.c = c\n", whole=True)
+
+
+def test_spare_shares_its_memory(agent):
+    spare = agent.fork()
+    with open(f"/proc/{spare.pid}/smaps_rollup") as file:
+        values = {line.split(":")[0]: int(line.split()[1]) for line in file if line.endswith("kB\n")}
+    assert values["Private_Dirty"] + values["Private_Clean"] < 8 << 10
+    assert values["Rss"] > 100 << 10

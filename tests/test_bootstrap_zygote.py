@@ -1,0 +1,562 @@
+"""The zygote and its spares: who is whose parent, what is imported ahead of time and what never, and how each of them ends."""
+
+import json
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import zygote_agent
+from zygote_agent import Agent
+
+
+@pytest.fixture
+def agent():
+    with Agent() as agent:
+        yield agent
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function that writes files below the test's folder and returns its path."""
+
+    def write(**files):
+        for name, text in files.items():
+            path = tmp_path / name.replace("__in__", "/")
+            path = path if path.suffix else path.with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def library(tmp_path_factory):
+    """An agent whose Pythons find packages in a folder that is not the script's, and a function that writes them."""
+    packages = tmp_path_factory.mktemp("packages")
+
+    def write(**modules):
+        for name, text in modules.items():
+            path = packages / (name.replace("__in__", "/") + ".py")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+
+    with Agent(env={"PYTHONPATH": str(packages)}) as agent:
+        write.agent = agent
+        yield write
+
+
+def ends(pid_fd):
+    ready, _, _ = select.select([pid_fd], [], [], zygote_agent.TIMEOUT_S)
+    os.close(pid_fd)
+    return bool(ready)
+
+
+def run_env(library, **more):
+    return {"PYTHONPATH": library.agent.env["PYTHONPATH"], **more}
+
+
+# Processes.
+
+
+def test_spare_is_the_agents_child_in_a_session_of_its_own(agent, folder):
+    script = folder(script="import os; print(os.getppid(), os.getsid(0) == os.getpid())") / "script.py"
+    ready = agent.start_zygote(script)
+    assert ready["type"] == "ready" and ready["pid"] == agent.zygote_process.pid
+    assert ready["modules"] > 20 and ready["ms"] >= 0
+    spare = agent.fork()
+    with open(f"/proc/{spare.pid}/stat") as file:
+        _, parent, group, session = file.read().rpartition(")")[2].split()[:4]
+    assert int(parent) == os.getpid() and int(group) == int(session) == spare.pid
+    assert spare.run(script).result() == (0, f"{os.getpid()} True\n", "")
+
+
+def test_many_spares_one_after_another(agent, folder):
+    script = folder(script="import os; print(os.getpid())") / "script.py"
+    agent.start_zygote(script)
+    spares = [agent.fork() for _ in range(5)]
+    results = [spare.run(script).result() for spare in reversed(spares)]
+    assert [int(out) for _, out, _ in results] == [spare.pid for spare in reversed(spares)]
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_spare_ends_silently_when_nobody_wants_it(agent, folder, kind):
+    script = folder(script="print('never')") / "script.py"
+    with open(script.parent / "output", "w+b") as output:
+        streams = {"stdout": output, "stderr": output}
+        agent.start_zygote(script, **streams)
+        spare = agent.fork() if kind == "warm" else agent.cold(**streams)
+        spare.peer.close()
+        assert spare.wait() == 0
+        assert (script.parent / "output").read_bytes() == b""
+
+
+def test_zygote_ends_when_nobody_wants_it(agent, folder):
+    agent.start_zygote(folder(script="") / "script.py")
+    agent.zygote.close()
+    assert agent.zygote_process.wait(zygote_agent.TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("how", ["end of file", "killed"])
+def test_workers_outlive_the_zygote(agent, folder, how):
+    text = """
+        import sys
+        print('started')
+        print(sys.stdin.readline())
+        """
+    script = folder(script=text) / "script.py"
+    agent.start_zygote(script)
+    running, waiting = agent.fork(), agent.fork()
+    stdin, go = os.pipe()
+    running.run(script, stdio=[stdin, running.out.fileno(), running.err.fileno()])
+    assert running.peer.receive() == {"type": "started"}
+    if how == "killed":
+        agent.zygote_process.kill()
+    else:
+        agent.zygote.close()
+    agent.zygote_process.wait(zygote_agent.TIMEOUT_S)
+    waiting.run(script)
+    assert waiting.result() == (0, "started\n\n", "")
+    os.write(go, b"go on\n")
+    os.close(go)
+    os.close(stdin)
+    assert running.result() == (0, "started\ngo on\n\n", "")
+
+
+AGENT_TO_KILL = """
+import os, sys, signal
+sys.path.insert(0, {tests!r})
+from zygote_agent import Agent
+agent = Agent()
+assert agent.start_zygote({script!r})["type"] == "ready"
+workers = [agent.fork(), agent.fork(), agent.cold(), agent.cold()]
+assert workers[2].peer.receive()["type"] == workers[3].peer.receive()["type"] == "spare"
+for worker in workers[1:3]:
+    worker.run({script!r})
+    assert worker.peer.receive()["type"] == "started"
+    assert worker.peer.receive()["type"] == "first_step"
+os.kill(workers[1].pid, signal.SIGSTOP)
+print(*[w.pid for w in workers], agent.zygote_process.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_nobody_outlives_the_agent(folder):
+    """Waiting spares, a worker that never gives the interpreter lock back, a stopped one, and the zygote: kill -9 ends all."""
+    text = """
+        import re, phalanx
+        phalanx.step(1)
+        re.match('(a*)*b', 'a' * 100)  # inside C, for ever
+        """
+    script = str(folder(script=text) / "script.py")
+    tests = os.path.dirname(os.path.abspath(__file__))
+    code = AGENT_TO_KILL.format(tests=tests, script=script)
+    zygote_agent.become_subreaper()  # so that nobody else's children come our way unnoticed
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 5
+        pid_fds = [os.pidfd_open(pid) for pid in pids]
+        process.kill()
+        process.wait()
+        assert [ends(fd) for fd in pid_fds] == [True] * 5
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+def test_fork_that_fails_is_reported(folder):
+    """A user who may have no second process. (Root may always: the zygote runs as somebody else.)"""
+    python = "/usr/bin/python3"
+    if os.getuid() != 0 or not os.access(python, os.X_OK):
+        pytest.skip("needs root, and a Python that others may run")
+    script = folder(script="") / "script.py"
+
+    def become_limited():
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        os.setgid(54321)
+        os.setuid(54321)
+
+    with Agent(python=python) as agent:
+        assert agent.start_zygote(script, cwd="/", preexec_fn=become_limited)["type"] == "ready"
+        one, other = socket.socketpair()
+        with one, other:
+            agent.zygote.send({"type": "fork", "id": 17}, [other.fileno()])
+            assert agent.zygote.receive() == {"type": "fork_failed", "id": 17, "reason": os.strerror(11)}
+
+
+def test_without_privilege(folder):
+    """All that is asked of the kernel works for an ordinary user."""
+    python = "/usr/bin/python3"
+    if os.getuid() != 0 or not os.access(python, os.X_OK):
+        pytest.skip("needs root, and a Python that others may run")
+    show = "import os; print(os.getuid(), open('/proc/self/cmdline').read().split('\\0'))"
+    script = "/dev/shm/phalanx-unprivileged.py"
+    with open(script, "w") as file:
+        file.write(show)
+    try:
+        with Agent(python=python) as agent:
+            assert agent.start_zygote(script, cwd="/", user=54321, group=54321, extra_groups=[])["type"] == "ready"
+            expected = (0, f"54321 ['{python}', '-u', '{script}', 'arg', '']\n", "")
+            assert agent.fork().run(script, "arg", cwd="/").result() == expected
+    finally:
+        os.unlink(script)
+
+
+@pytest.mark.parametrize("words", [1, 200])
+def test_command_line_of_any_length(agent, folder, words):
+    """Also one that is longer than the room that the padding makes."""
+    script = folder(script="print(open('/proc/self/cmdline').read(), end='')") / "script.py"
+    agent.start_zygote(script)
+    args = ["word"] * words
+    expected = "\0".join([sys.executable, "-u", str(script), *args, ""])
+    assert agent.fork().run(script, *args).result() == (0, expected, "")
+
+
+# Messages.
+
+
+@pytest.mark.parametrize(
+    "bad", ["unknown type", "no type", "not json", "too long", "fork without descriptor", "no object"]
+)
+def test_zygote_leaves_at_a_message_it_cannot_read(agent, folder, bad):
+    agent.start_zygote(folder(script="") / "script.py")
+    text = {
+        "unknown type": b'{"type":"dance"}',
+        "no type": b"{}",
+        "not json": b"{]",
+        "fork without descriptor": b'{"type":"fork","id":1}',
+        "no object": b"[]",
+        "too long": b"",
+    }[bad]
+    agent.zygote.socket.sendall(struct.pack("<I", (9 << 20) if bad == "too long" else len(text)) + text)
+    assert agent.zygote.receive() is None
+    assert agent.zygote_process.wait(zygote_agent.TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_prepare_is_only_advice(agent, folder, kind):
+    script = folder(script="print('ran')") / "script.py"
+    agent.start_zygote(script)
+    worker = agent.fork() if kind == "warm" else agent.cold()
+    worker.peer.send({"type": "prepare", "script": str(script), "kind": "script", "a field to come": 1})
+    assert worker.run(script).result() == (0, "ran\n", "")
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_worker_does_not_depend_on_who_listens(agent, folder, kind):
+    script = folder(script="import sys, phalanx; sys.stdin.readline(); phalanx.step(3); print('ran')") / "script.py"
+    agent.start_zygote(script)
+    worker = agent.fork() if kind == "warm" else agent.cold()
+    stdin, go = os.pipe()
+    worker.run(script, stdio=[stdin, worker.out.fileno(), worker.err.fileno()])
+    while worker.peer.receive()["type"] != "started":
+        pass
+    worker.peer.close()
+    os.write(go, b"\n")
+    assert worker.result() == (0, "ran\n", "")
+    os.close(go)
+    os.close(stdin)
+
+
+def test_worker_that_closes_what_it_does_not_know(agent, folder):
+    """Our socket's number may become a file of the script's: that is left alone."""
+    text = """
+        import os, phalanx
+        os.closerange(3, 100)
+        files = [open(f'file{i}', 'w') for i in range(20)]
+        phalanx.step(1)
+        if os.fork() == 0:
+            for f in files: f.write('child ')
+            for f in files: f.close()
+            os._exit(0)
+        os.wait()
+        for f in files: f.close()
+        print({open(f'file{i}').read() for i in range(20)})
+        """
+    where = folder(script=text)
+    agent.start_zygote(where / "script.py")
+    assert agent.fork().run(where / "script.py", cwd=where).result() == (0, "{'child '}\n", "")
+
+
+# What is imported ahead of time, and what never.
+
+REPORT = "import sys, json; loaded = sorted(sys.modules)\n"
+PRINT = "print(json.dumps(loaded))\n"
+
+
+def loaded_before_first_line(worker, script, **run):
+    status, out, err = worker.run(script, **run).result()
+    assert status == 0, err
+    return json.loads(out)
+
+
+def test_imports_of_the_text_are_there_before_its_first_line(library, folder):
+    library(wanted="", package__in____init__="", package__in__sub="", package__in__other="", never="")
+    text = REPORT + "import wanted\nfrom package import sub\nif 0:\n    import package.other\n" + PRINT
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert {"wanted", "package.sub", "package.other"} <= set(loaded)
+    assert not {"never", "torch"} & set(loaded)
+    assert "wanted" not in loaded_before_first_line(library.agent.cold(), script, env=run_env(library))
+
+
+def test_what_was_learnt_replaces_what_was_read(library, folder):
+    library(read="", learnt="")
+    script = folder(script=REPORT + "import read\n" + PRINT) / "script.py"
+    library.agent.start_zygote(script, learnt=["learnt", "gone", "learnt.gone"])
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert "learnt" in loaded and "read" not in loaded
+
+
+def test_modules_of_the_scripts_own_tree_are_never_imported_ahead(library, folder):
+    """Not even when they are learnt, or when a library would import one by its name."""
+    library(helper="origin = 'library'", uses="import helper", wanted="")
+    where = folder(
+        script=REPORT + "import helper, uses\nassert helper.origin == 'own' and uses.helper is helper\n" + PRINT,
+        helper="import wanted\nprint(end='')\norigin = 'own'",
+    )
+    script = where / "script.py"
+    library.agent.start_zygote(script, learnt=["helper", "uses", "wanted"])
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert "wanted" in loaded and not {"helper", "uses"} & set(loaded)
+
+
+def test_own_modules_are_read_for_their_imports(library, folder):
+    library(deep="")
+    where = folder(
+        script=REPORT + "from own import part\n" + PRINT,
+        own__in____init__="from . import part",
+        own__in__part="import deep",
+    )
+    library.agent.start_zygote(where / "script.py")
+    loaded = loaded_before_first_line(library.agent.fork(), where / "script.py", env=run_env(library))
+    assert "deep" in loaded and "own" not in loaded
+
+
+def test_folders_of_data_are_no_modules(library, folder):
+    """A folder called like a package (a run's output, say) does not make the package the script's own."""
+    library(wandb="")
+    where = folder(script=REPORT + "import wandb\n" + PRINT)
+    (where / "wandb").mkdir()
+    library.agent.start_zygote(where / "script.py")
+    assert "wandb" in loaded_before_first_line(library.agent.fork(), where / "script.py", env=run_env(library))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["os.environ['A'] = '1'", "os.environ.setdefault('A', '1')", "os.putenv('A', '1')", "del os.environ['PATH']"],
+)
+def test_what_follows_a_change_of_the_environment_is_never_imported_ahead(library, folder, change):
+    library(early="", late="import os; seen = os.environ.get('A')")
+    script = folder(script=REPORT + f"import os, early\n{change}\nimport late\n" + PRINT) / "script.py"
+    library.agent.start_zygote(script)
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert "early" in loaded and "late" not in loaded
+
+
+TAINTS = {
+    "socket": ("import socket; kept = socket.socket()", "taints", "socket:"),
+    "thread": (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "taints",
+        "a thread",
+    ),
+    "process": ("import subprocess; kept = subprocess.Popen(['cat'], stdin=subprocess.PIPE)", "taints", "a process"),
+    "device": (
+        "from phalanx._bootstrap import preload; preload._DEVICE_PREFIXES += ('/dev/zero',); kept = open('/dev/zero')",
+        "taints",
+        "/dev/zero",
+    ),
+    "rank": ("import os; rank = os.environ.get('RANK')", "taints", "RANK"),
+    "local rank": ("import os; rank = int(os.getenv('LOCAL_RANK', '0'))", "taints", "LOCAL_RANK"),
+    "world size": ("import os\ndef f(): return 'WORLD_SIZE' in os.environ\nf()", "taints", "WORLD_SIZE"),
+    "devices": (
+        "import os\ntry: os.environ['CUDA_VISIBLE_DEVICES']\nexcept Exception: pass",
+        "taints",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+    "run id": ("import os; os.environ.get('TORCHELASTIC_RUN_ID')", "taints", "TORCHELASTIC_RUN_ID"),
+    "inner": ("import inner", "inner", "RANK"),
+}
+
+
+@pytest.mark.parametrize("what", TAINTS)
+def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
+    text, module, why = TAINTS[what]
+    library(
+        taints=text,
+        inner="import os; os.environ.get('RANK')",
+        innocent="",
+        depends="try: import taints\nexcept Exception: pass",
+    )
+    script = folder(script=REPORT + "import depends, taints, innocent\n" + PRINT) / "script.py"
+    learnt = ["taints", "innocent", "depends"]
+    answer = library.agent.start_zygote(script, learnt=learnt)
+    assert (answer["type"], answer["module"]) == ("tainted", module) and why in answer["why"]
+    assert library.agent.zygote_process.wait(zygote_agent.TIMEOUT_S) == 0
+    assert library.agent.start_zygote(script, learnt=learnt, deny=[module])["type"] == "ready"
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library, RANK="3"))
+    assert "innocent" in loaded and not {"taints", "depends", "inner"} & set(loaded)
+
+
+def test_zygote_of_a_rank_that_is_itself_a_rank(library, folder):
+    """phalanx-run may itself have been started with RANK set: copying the environment is not reading it."""
+    library(copies="import os; copy = dict(os.environ); copy2 = os.environ.copy()")
+    library.agent.env["RANK"] = "7"
+    script = folder(script="import copies, os; print('RANK' in copies.copy, os.environ['RANK'])") / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    assert library.agent.fork().run(script, env=run_env(library, RANK="1")).result() == (0, "False 1\n", "")
+
+
+def test_import_that_fails_is_left_to_the_script(library, folder):
+    library(
+        package__in____init__="from package import good\nimport package.bad",
+        package__in__good="",
+        package__in__bad="import sys\nif 'zygote' in str(sys.orig_argv): raise RuntimeError('not now')",
+        exits="import sys; sys.exit(3)",
+        innocent="",
+    )
+    text = REPORT + "import package.good\nassert package.good is sys.modules['package.good']\n" + PRINT
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script, learnt=["exits", "package", "innocent"])["type"] == "ready"
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert "innocent" in loaded and not {"package", "package.good", "exits"} & set(loaded)
+
+
+def test_opting_out_by_the_environment(folder):
+    with Agent(env={"PHALANX_WARM": "0"}) as agent:
+        answer = agent.start_zygote(folder(script="import json") / "script.py")
+        assert answer["type"] == "failed" and "PHALANX_WARM=0" in answer["reason"]
+        assert agent.zygote_process.wait(zygote_agent.TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("line, out", [(1, True), (10, True), (11, False)])
+def test_opting_out_by_a_line_of_the_script(agent, folder, line, out):
+    script = folder(script="\n" * (line - 1) + "# phalanx: cold\nprint()\n") / "script.py"
+    answer = agent.start_zygote(script)
+    assert answer["type"] == ("failed" if out else "ready")
+    if out:
+        assert "the script asks for a cold start" in answer["reason"]
+
+
+# What a spare cannot be, it becomes by starting afresh in the same process.
+
+
+def assert_starts_afresh(spare, script, **run):
+    spare.run(script, **run)
+    messages = spare.messages()
+    result = spare.result()
+    assert messages[0]["type"] == "started" and messages[0]["cold"]
+    return messages[0]["cold"], result
+
+
+def test_hash_seed(agent, folder):
+    script = folder(script="import os; print(hash('text'), os.getpid())") / "script.py"
+    agent.start_zygote(script)
+    env = {"PYTHONHASHSEED": "77"}
+    expected = subprocess.run(
+        [sys.executable, script], env={**os.environ, **env}, capture_output=True, text=True
+    ).stdout
+    spare = agent.fork()
+    why, (status, out, _) = assert_starts_afresh(spare, script, env=env)
+    assert "PYTHONHASHSEED" in why and status == 0
+    assert out.split() == [expected.split()[0], str(spare.pid)]
+
+
+def test_hash_seed_of_the_whole_job(folder):
+    script = folder(script="print(hash('text'))") / "script.py"
+    env = {"PYTHONHASHSEED": "77"}
+    expected = subprocess.run(
+        [sys.executable, script], env={**os.environ, **env}, capture_output=True, text=True
+    ).stdout
+    with Agent(env=env) as agent:
+        agent.start_zygote(script)
+        spare = agent.fork()
+        assert spare.run(script, env=env).messages() == [{"type": "started"}]
+        assert spare.result() == (0, expected, "")
+
+
+def test_variable_that_a_module_has_read_while_it_was_imported(library, folder):
+    library(reads="import os; seen = os.environ.get('SOME_SETTING', 'unset')")
+    script = folder(script="import reads; print(reads.seen)") / "script.py"
+    library.agent.start_zygote(script)
+    assert library.agent.fork().run(script, env=run_env(library)).result() == (0, "unset\n", "")
+    why, result = assert_starts_afresh(library.agent.fork(), script, env=run_env(library, SOME_SETTING="now"))
+    assert "SOME_SETTING" in why and result == (0, "now\n", "")
+
+
+def test_script_that_came_to_change_the_environment_first(library, folder):
+    library(reads="import os; seen = os.environ.get('SOME_SETTING')")
+    script = folder(script="import os, reads; print(reads.seen)") / "script.py"
+    library.agent.start_zygote(script)
+    spares = [library.agent.fork() for _ in range(2)]
+    assert spares[0].run(script, env=run_env(library)).result() == (0, "None\n", "")
+    script.write_text("import os; os.environ['SOME_SETTING'] = 'own'\nimport reads; print(reads.seen)")
+    why, result = assert_starts_afresh(spares[1], script, env=run_env(library))
+    assert "reads" in why and result == (0, "own\n", "")
+
+
+def test_own_module_that_came_to_hide_a_preloaded_one(library, folder):
+    library(common="origin = 'library'")
+    where = folder(script="import common; print(common.origin)")
+    script = where / "script.py"
+    library.agent.start_zygote(script)
+    spare = library.agent.fork()
+    folder(common="origin = 'own'")
+    why, result = assert_starts_afresh(spare, script, env=run_env(library))
+    assert "common" in why and result == (0, "own\n", "")
+
+
+# A life after another.
+
+
+def test_script_edited_between_two_lives(agent, folder):
+    where = folder(script="import helper; print(1, helper.x)", helper="x = 'one'")
+    script = where / "script.py"
+    agent.start_zygote(script)
+    spares = [agent.fork() for _ in range(3)]
+    assert spares[0].run(script).result() == (0, "1 one\n", "")
+    folder(script="import helper; print(2, helper.x)", helper="x = 'second'")
+    assert spares[1].run(script).result() == (0, "2 second\n", "")
+    script.unlink()
+    assert spares[2].run(script).result()[0] == 2
+
+
+def test_random_numbers_are_fresh_in_each_life(agent, folder):
+    text = "import random, uuid, tempfile, multiprocessing as mp, os\n"
+    text += "print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()), mp.current_process().authkey.hex())"
+    try:
+        import numpy  # noqa: F401
+
+        text = "import numpy\n" + text + "\nprint(numpy.random.rand())"
+    except ImportError:
+        pass
+    script = folder(script=text) / "script.py"
+    agent.start_zygote(script)
+    first, second = (agent.fork().run(script).result()[1].split() for _ in range(2))
+    assert all(a != b for a, b in zip(first, second)), (first, second)
+
+
+def test_seeded_numbers_are_those_of_any_process(agent, folder):
+    script = folder(script="import random; random.seed(5); print(random.random())") / "script.py"
+    agent.start_zygote(script)
+    assert agent.fork().run(script).result() == (0, f"{random.Random(5).random()}\n", "")
+
+
+def test_signal_ends_a_waiting_spare_silently(agent, folder):
+    script = folder(script="") / "script.py"
+    with open(script.parent / "output", "w+b") as output:
+        agent.start_zygote(script, stdout=output, stderr=output)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            spare = agent.fork()
+            os.kill(spare.pid, number)
+            assert spare.wait() == -number
+        assert (script.parent / "output").read_bytes() == b""
