@@ -25,7 +25,8 @@ struct BoardSlot {
   RankPhase phase = RankPhase::kStarting;
 };
 
-// `bytes` is one slot of the format (128 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later. Pure.
+// `bytes` is one slot of the format (128 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.
+// Pure.
 BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns);
 
 class Board {
@@ -39,8 +40,8 @@ class Board {
   ~Board();
 
   const std::string& path() const { return path_; }
-  // What the rank wrote last; an untaken slot where there is none. Counters of one pid never decrease. Copies (no mapping: a
-  // rank that truncates the file must not take the agent with it).
+  // What the rank wrote last; an untaken slot where there is none. Counters of one pid never decrease. Copies (no
+  // mapping: a rank that truncates the file must not take the agent with it).
   BoardSlot Read(int slot);
 
  private:

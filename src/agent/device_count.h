@@ -1,5 +1,5 @@
-// How many accelerators this machine has, for --nproc-per-node gpu, xpu and auto: asked of a short-lived Python, since nothing
-// but torch itself knows what torch will see.
+// How many accelerators this machine has, for --nproc-per-node gpu, xpu and auto: asked of a short-lived Python, since
+// nothing but torch itself knows what torch will see.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ namespace phalanx::agent {
 // argv of that Python; `kind` is kGpu, kXpu or kAuto.
 std::vector<std::string> DeviceCountCommand(NprocKind kind, const std::string& python);
 
-// What it printed -> the number of workers. kAuto without an accelerator counts `cpu_count`, as in torchrun; kGpu and kXpu
-// without one are an error that names the flag.
+// What it printed -> the number of workers. kAuto without an accelerator counts `cpu_count`, as in torchrun; kGpu and
+// kXpu without one are an error that names the flag.
 StatusOr<uint32_t> ParseDeviceCount(NprocKind kind, const std::string& output, uint32_t cpu_count);
 
 // One question under way. Destroying it before the answer ends the Python.
@@ -30,8 +30,8 @@ class DeviceProbe {
 
   // `done` is called once, from the loop.
   static StatusOr<std::unique_ptr<DeviceProbe>> Start(EventLoop& loop, Reaper& reaper, const LaunchConfig& config,
-                                                      const std::map<std::string, std::string>& env,
-                                                      uint32_t cpu_count, Done done);
+                                                      const std::map<std::string, std::string>& env, uint32_t cpu_count,
+                                                      Done done);
   DeviceProbe(const DeviceProbe&) = delete;
   DeviceProbe& operator=(const DeviceProbe&) = delete;
   ~DeviceProbe();
