@@ -23,7 +23,8 @@ CASES = {
         "json wave.sub email email.message",
     ),
     "blocks": (
-        "try:\n    import json\nexcept ImportError:\n    import wave\nelse:\n    import bz2\nfinally:\n    import lzma\n"
+        "try:\n    import json\nexcept ImportError:\n    import wave\nelse:\n    import bz2\n"
+        "finally:\n    import lzma\n"
         "if 1:\n    import cmd\nwith x:\n    import code\nfor i in y:\n    import csv\nclass C:\n    import zlib\n",
         "json wave bz2 lzma cmd code csv zlib",
     ),

@@ -134,7 +134,7 @@ def test_step_said_by_the_script(run, board):
 
 
 def test_optimizers_that_come_and_go(run, board):
-    """The first is counted; a second one beside it (a GAN's) is not; when the first is gone, the next takes its place."""
+    """The first is counted; a second one beside it (a GAN's) is not; when the first is gone, the next is."""
     text = """
         import gc, torch
         def optimizer():
@@ -188,7 +188,8 @@ def test_forked_children_are_not_the_rank(run, board):
         pid = os.fork()
         if pid == 0:
             o.step(); o.step(); phalanx.step(9)
-            print([l for l in map(lambda f: os.readlink('/proc/self/fd/' + f), os.listdir('/proc/self/fd')[:-1]) if 'socket' in l])
+            links = [os.readlink(f'/proc/self/fd/{f}') for f in os.listdir('/proc/self/fd')[:-1]]
+            print([link for link in links if 'socket' in link])
             os._exit(0)
         os.waitpid(pid, 0)
         o.step()

@@ -1,4 +1,4 @@
-"""The zygote and its spares: who is whose parent, what is imported ahead of time and what never, and how each of them ends."""
+"""The zygote and its spares: whose children they are, what is imported ahead and what never, how each of them ends."""
 
 import json
 import os
@@ -150,7 +150,7 @@ signal.pause()
 
 
 def test_nobody_outlives_the_agent(folder):
-    """Waiting spares, a worker that never gives the interpreter lock back, a stopped one, and the zygote: kill -9 ends all."""
+    """Waiting spares, a worker that never lets the interpreter lock go, a stopped one, the zygote: kill -9 ends all."""
     text = """
         import re, phalanx
         phalanx.step(1)
@@ -532,7 +532,8 @@ def test_script_edited_between_two_lives(agent, folder):
 
 def test_random_numbers_are_fresh_in_each_life(agent, folder):
     text = "import random, uuid, tempfile, multiprocessing as mp, os\n"
-    text += "print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()), mp.current_process().authkey.hex())"
+    text += "print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()))\n"
+    text += "print(mp.current_process().authkey.hex())"
     try:
         import numpy  # noqa: F401
 

@@ -64,7 +64,7 @@ def _register(module):
 
 
 def _hide_from_compiler(torch):
-    """torch.compile must neither trace into the hook nor compile it: it has no tensors, and its numbers change each time."""
+    """torch.compile must neither trace into the hook nor compile it: it has no tensors, and new numbers each time."""
     _after_step._torchdynamo_disable = True
     _after_step._torchdynamo_disable_msg = None
     _after_step._torchdynamo_disable_recursive = True

@@ -58,7 +58,7 @@ def script_folder_is_left_out():
 
 
 def own_names(folder, among=None):
-    """Names of the top-level modules that a first entry `folder` of sys.path provides; only those of `among`, if given."""
+    """Names of the top-level modules that `folder` provides as the first entry of sys.path; only those in `among`."""
     if script_folder_is_left_out():
         return frozenset()
     try:

@@ -56,7 +56,7 @@ class _Scanner:
         self._depth = 0
 
     def find_main_module(self, name):
-        """The file that `-m name` runs, or None, and the module's full name. Imports no parent, unlike runpy's search."""
+        """The file that `-m name` runs, or None, and the module's full name. Unlike runpy this imports no parent."""
         spec = self._find(name)
         if spec is not None and spec.submodule_search_locations is not None:
             name += ".__main__"
