@@ -1,13 +1,15 @@
 #include "agent/board.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
@@ -15,46 +17,56 @@
 namespace phalanx::agent {
 namespace {
 
+constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
+constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kSlotBytes = 128;
-constexpr int64_t kMaxPid = 1 << 22;  // PID_MAX_LIMIT of 64-bit Linux
+constexpr size_t kSlotWords = 7;
+constexpr int kSlotsMax = 1 << 16;
+constexpr int64_t kPidMax = 1 << 22;  // the kernel's own limit
 
-uint64_t WordAt(const unsigned char* bytes, size_t offset) {
-  uint64_t word = 0;
-  memcpy(&word, bytes + offset, sizeof word);
-  return word;
+void PutU32(std::string& bytes, size_t at, uint32_t value) {
+  value = htole32(value);
+  std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
-int64_t TimeAt(const unsigned char* bytes, size_t offset, int64_t now_ns) {
-  const auto time = static_cast<int64_t>(WordAt(bytes, offset));
-  return time >= 0 && time <= now_ns ? time : 0;
-}
-
-std::array<unsigned char, kHeaderBytes> Header(uint64_t epoch, uint32_t slots) {
-  std::array<unsigned char, kHeaderBytes> header{};
-  const uint32_t version = 1;
-  const uint32_t slot_bytes = kSlotBytes;
-  memcpy(header.data(), "PHXBOARD", 8);
-  memcpy(header.data() + 8, &version, 4);
-  memcpy(header.data() + 12, &slot_bytes, 4);
-  memcpy(header.data() + 16, &slots, 4);
-  memcpy(header.data() + 24, &epoch, 8);
-  return header;
-}
-
-// A file of our own under a name nobody can guess, 0600.
-StatusOr<std::pair<std::string, Fd>> CreateIn(const std::string& dir, size_t bytes) {
-  uint64_t random[2] = {};
-  if (getrandom(random, sizeof random, 0) != sizeof random) return ErrnoStatus(errno, "getrandom");
-  std::string path = fmt::format("{}/phalanx-{:016x}{:016x}.board", dir, random[0], random[1]);
-  Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid()) return ErrnoStatus(errno, path);
-  // Allocated now: a rank that writes to a hole of a full file system dies of SIGBUS.
-  if (const int rc = posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); rc != 0) {
-    unlink(path.c_str());
-    return ErrnoStatus(rc, path);
+// Header and slots that nobody has taken.
+std::string FreshBoard(uint64_t epoch, int slots) {
+  std::string bytes(kHeaderBytes + kSlotBytes * static_cast<size_t>(slots), '\0');
+  std::memcpy(bytes.data(), kMagic, sizeof kMagic);
+  PutU32(bytes, 8, kVersion);
+  PutU32(bytes, 12, kSlotBytes);
+  PutU32(bytes, 16, static_cast<uint32_t>(slots));
+  epoch = htole64(epoch);
+  std::memcpy(bytes.data() + 24, &epoch, sizeof epoch);
+  const int64_t never_set = -1;
+  for (int slot = 0; slot < slots; ++slot) {
+    std::memcpy(bytes.data() + kHeaderBytes + kSlotBytes * static_cast<size_t>(slot) + 16, &never_set,
+                sizeof never_set);
   }
-  return std::make_pair(std::move(path), std::move(file));
+  return bytes;
+}
+
+std::string RandomName() {
+  uint64_t random = 0;
+  [[maybe_unused]] const ssize_t n = getrandom(&random, sizeof random, 0);  // so few bytes always come whole
+  return fmt::format("phalanx-board-{:016x}", random);
+}
+
+StatusOr<std::pair<std::string, Fd>> CreateIn(const std::string& dir, const std::string& bytes) {
+  const std::string path = fmt::format("{}/{}", dir, RandomName());
+  Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, fmt::format("creating {}", path));
+  // Written, not only sized: a full /dev/shm says so here and not by SIGBUS in a rank.
+  const ssize_t n = pwrite(file.get(), bytes.data(), bytes.size(), 0);
+  if (n == static_cast<ssize_t>(bytes.size())) return std::pair{path, std::move(file)};
+  const int error = n < 0 ? errno : ENOSPC;
+  unlink(path.c_str());
+  return ErrnoStatus(error, fmt::format("writing {}", path));
+}
+
+int64_t TimeOrNever(uint64_t ns, int64_t now_ns) {
+  return ns <= static_cast<uint64_t>(now_ns) ? static_cast<int64_t>(ns) : 0;
 }
 
 }  // namespace
@@ -62,35 +74,19 @@ StatusOr<std::pair<std::string, Fd>> CreateIn(const std::string& dir, size_t byt
 BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   BoardSlot slot;
   if (size < kSlotBytes) return slot;
-  std::array<unsigned char, kSlotBytes> copy;
-  memcpy(copy.data(), bytes, copy.size());
-  const auto pid = static_cast<int64_t>(WordAt(copy.data(), 0));
-  const uint64_t phase = WordAt(copy.data(), 48);
-  const auto steps = static_cast<int64_t>(WordAt(copy.data(), 8));
-  if (pid <= 0 || pid > kMaxPid || phase > static_cast<uint64_t>(RankPhase::kExiting) || steps < 0) return slot;
-  slot.pid = pid;
-  slot.optimizer_steps = static_cast<uint64_t>(steps);
-  const auto step = static_cast<int64_t>(WordAt(copy.data(), 16));
-  slot.step = step >= 0 ? step : -1;
-  slot.changed_ns = TimeAt(copy.data(), 24, now_ns);
-  slot.started_ns = TimeAt(copy.data(), 32, now_ns);
-  slot.first_step_ns = TimeAt(copy.data(), 40, now_ns);
-  slot.phase = static_cast<RankPhase>(phase);
+  std::array<uint64_t, kSlotWords> words;
+  std::memcpy(words.data(), bytes, sizeof words);
+  for (uint64_t& word : words) word = le64toh(word);
+  const auto [pid, optimizer_steps, step, changed, started, first_step, phase] = words;
+  if (pid == 0 || pid > static_cast<uint64_t>(kPidMax)) return slot;
+  slot.pid = static_cast<int64_t>(pid);
+  if (optimizer_steps <= static_cast<uint64_t>(INT64_MAX)) slot.optimizer_steps = optimizer_steps;
+  slot.step = std::max<int64_t>(-1, static_cast<int64_t>(step));
+  slot.changed_ns = TimeOrNever(changed, now_ns);
+  slot.started_ns = TimeOrNever(started, now_ns);
+  slot.first_step_ns = TimeOrNever(first_step, now_ns);
+  if (phase <= static_cast<uint64_t>(RankPhase::kExiting)) slot.phase = static_cast<RankPhase>(phase);
   return slot;
-}
-
-StatusOr<std::unique_ptr<Board>> Board::Create(uint64_t epoch, int slots, const std::string& fallback_dir) {
-  const size_t bytes = kHeaderBytes + static_cast<size_t>(slots) * kSlotBytes;
-  auto created = CreateIn("/dev/shm", bytes);
-  if (!created.ok()) created = CreateIn(fallback_dir, bytes);
-  if (!created.ok()) return created.status();
-  auto [path, file] = *std::move(created);
-  std::unique_ptr<Board> board(new Board(std::move(path), std::move(file), slots));
-  const auto header = Header(epoch, static_cast<uint32_t>(slots));
-  if (pwrite(board->file_.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) {
-    return ErrnoStatus(errno, board->path_);
-  }
-  return board;
 }
 
 Board::Board(std::string path, Fd file, int slots)
@@ -98,15 +94,31 @@ Board::Board(std::string path, Fd file, int slots)
 
 Board::~Board() { unlink(path_.c_str()); }
 
+StatusOr<std::unique_ptr<Board>> Board::Create(uint64_t epoch, int slots, const std::string& fallback_dir) {
+  if (slots < 1 || slots > kSlotsMax) return absl::InvalidArgumentError(fmt::format("a rank board of {} slots", slots));
+  const std::string bytes = FreshBoard(epoch, slots);
+  auto created = CreateIn("/dev/shm", bytes);
+  if (!created.ok()) {
+    const Status first = created.status();
+    created = CreateIn(fallback_dir, bytes);
+    if (!created.ok()) return WithContext(created.status(), Message(first));
+  }
+  return std::unique_ptr<Board>(new Board(std::move(created->first), std::move(created->second), slots));
+}
+
 BoardSlot Board::Read(int slot) {
-  const auto index = static_cast<size_t>(slot);
-  if (slot < 0 || index >= last_.size()) return {};
-  std::array<unsigned char, kSlotBytes> bytes{};
-  const ssize_t n = pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(kHeaderBytes + index * kSlotBytes));
-  const BoardSlot read = ParseBoardSlot(bytes.data(), n > 0 ? static_cast<size_t>(n) : 0, MonotonicNs());
-  BoardSlot& last = last_[index];
-  if (read.pid == last.pid && read.optimizer_steps < last.optimizer_steps) return last;
-  return last = read;
+  if (slot < 0 || slot >= static_cast<int>(last_.size())) return BoardSlot{};
+  std::array<char, kSlotBytes> bytes;
+  const off_t at = static_cast<off_t>(kHeaderBytes + kSlotBytes * static_cast<size_t>(slot));
+  const ssize_t n = pread(file_.get(), bytes.data(), bytes.size(), at);
+  BoardSlot now = ParseBoardSlot(bytes.data(), n > 0 ? static_cast<size_t>(n) : 0, MonotonicNs());
+  BoardSlot& last = last_[static_cast<size_t>(slot)];
+  if (now.pid != 0 && now.pid == last.pid) {
+    now.optimizer_steps = std::max(now.optimizer_steps, last.optimizer_steps);
+    now.changed_ns = std::max(now.changed_ns, last.changed_ns);
+  }
+  last = now;
+  return now;
 }
 
 }  // namespace phalanx::agent

@@ -2,86 +2,107 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
+
+#include "base/clock.h"
 
 namespace phalanx::agent {
 namespace {
 
-// What a rank does to its slot.
-class Writer {
- public:
-  Writer(const std::string& path, int slot) {
-    const int fd = open(path.c_str(), O_RDWR);
-    map_ = static_cast<char*>(mmap(nullptr, 64 + 128 * 4, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    close(fd);
-    words_ = reinterpret_cast<uint64_t*>(map_ + 64 + 128 * slot);
-  }
-  ~Writer() { munmap(map_, 64 + 128 * 4); }
-  uint64_t& operator[](size_t i) { return words_[i]; }
-  const char* header() const { return map_; }
+using Words = std::array<uint64_t, 16>;
 
- private:
-  char* map_;
-  uint64_t* words_;
+class BoardTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto board = Board::Create(7, 3, "/tmp");
+    ASSERT_TRUE(board.ok()) << board.status();
+    board_ = *std::move(board);
+    file_ = Fd(open(board_->path().c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_TRUE(file_.valid());
+  }
+
+  // As a rank writes its slot.
+  void Put(int slot, const Words& words) {
+    ASSERT_EQ(pwrite(file_.get(), words.data(), sizeof words, 64 + 128 * slot), static_cast<ssize_t>(sizeof words));
+  }
+
+  std::unique_ptr<Board> board_;
+  Fd file_;
 };
 
-TEST(Board, IsAPrivateFileWithTheDocumentedHeader) {
-  auto board = Board::Create(7, 4, "/tmp");
-  ASSERT_TRUE(board.ok());
+TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
+  std::array<unsigned char, 64 + 3 * 128 + 1> bytes{};
+  ASSERT_EQ(pread(file_.get(), bytes.data(), bytes.size(), 0), 64 + 3 * 128);
+  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x01\0\0\0\x80\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
+  int64_t step = 0;
+  std::memcpy(&step, bytes.data() + 64 + 128 + 16, sizeof step);
+  EXPECT_EQ(step, -1);
   struct stat info {};
-  ASSERT_EQ(stat((*board)->path().c_str(), &info), 0);
+  ASSERT_EQ(fstat(file_.get(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_EQ(info.st_size, 64 + 4 * 128);
-  Writer writer((*board)->path(), 0);
-  EXPECT_EQ(memcmp(writer.header(), "PHXBOARD\x01\0\0\0\x80\0\0\0\x04\0\0\0\0\0\0\0\x07", 25), 0);
 }
 
-TEST(Board, ReadsWhatTheRankWrote) {
-  auto board = Board::Create(1, 4, "/tmp");
-  ASSERT_TRUE(board.ok());
-  EXPECT_EQ((*board)->Read(2).pid, 0);
-  Writer writer((*board)->path(), 2);
-  writer[1] = 5;
-  writer[2] = 118;
-  writer[3] = 1;
-  writer[6] = 2;
-  writer[0] = 77;
-  const BoardSlot slot = (*board)->Read(2);
-  EXPECT_EQ(slot.pid, 77);
-  EXPECT_EQ(slot.optimizer_steps, 5u);
-  EXPECT_EQ(slot.step, 118);
+TEST_F(BoardTest, ReadsWhatTheRankWrote) {
+  EXPECT_EQ(board_->Read(1).pid, 0);
+  const uint64_t now = static_cast<uint64_t>(MonotonicNs());
+  Put(1, {1234, 50, 40, now, now - 10, now - 5, 2});
+  const BoardSlot slot = board_->Read(1);
+  EXPECT_EQ(slot.pid, 1234);
+  EXPECT_EQ(slot.optimizer_steps, 50u);
+  EXPECT_EQ(slot.step, 40);
+  EXPECT_EQ(slot.changed_ns, static_cast<int64_t>(now));
+  EXPECT_EQ(slot.started_ns, static_cast<int64_t>(now - 10));
+  EXPECT_EQ(slot.first_step_ns, static_cast<int64_t>(now - 5));
   EXPECT_EQ(slot.phase, RankPhase::kStepping);
-  EXPECT_EQ((*board)->Read(1).pid, 0);
-  EXPECT_EQ((*board)->Read(4).pid, 0);
+  EXPECT_EQ(board_->Read(0).pid, 0);
+  EXPECT_EQ(board_->Read(3).pid, 0);
+  EXPECT_EQ(board_->Read(-1).pid, 0);
 }
 
-TEST(Board, DistrustsWhatCannotBe) {
-  auto board = Board::Create(1, 4, "/tmp");
-  ASSERT_TRUE(board.ok());
-  Writer writer((*board)->path(), 0);
-  writer[0] = 77;
-  writer[1] = 9;
-  writer[3] = UINT64_MAX / 2;  // far in the future
-  EXPECT_EQ((*board)->Read(0).changed_ns, 0);
-  writer[1] = 3;  // steps never go back
-  EXPECT_EQ((*board)->Read(0).optimizer_steps, 9u);
-  writer[6] = 4;  // no such phase
-  writer[1] = 10;
-  EXPECT_EQ((*board)->Read(0).pid, 0);
-  ASSERT_EQ(truncate((*board)->path().c_str(), 0), 0);
-  EXPECT_EQ((*board)->Read(0).pid, 0);
+TEST_F(BoardTest, DistrustsTheRank) {
+  const uint64_t huge = ~uint64_t{0};
+  Put(0, {huge, huge, huge, huge, huge, huge, huge});
+  EXPECT_EQ(board_->Read(0).pid, 0);
+  Put(0, {77, huge, uint64_t{1} << 63, huge, huge, huge, 4});
+  const BoardSlot slot = board_->Read(0);
+  EXPECT_EQ(slot.pid, 77);
+  EXPECT_EQ(slot.optimizer_steps, 0u);
+  EXPECT_EQ(slot.step, -1);
+  EXPECT_EQ(slot.changed_ns, 0);
+  EXPECT_EQ(slot.phase, RankPhase::kStarting);
 }
 
-TEST(Board, RemovesItsFile) {
-  auto board = Board::Create(1, 1, "/tmp");
-  ASSERT_TRUE(board.ok());
-  const std::string path = (*board)->path();
-  board->reset();
+TEST_F(BoardTest, CountersOfOneLifeNeverDecrease) {
+  Put(0, {77, 50, 3});
+  EXPECT_EQ(board_->Read(0).optimizer_steps, 50u);
+  Put(0, {77, 49, 2});
+  EXPECT_EQ(board_->Read(0).optimizer_steps, 50u);
+  EXPECT_EQ(board_->Read(0).step, 2);  // the user's own number may go back: a resumed run
+  Put(0, {78, 1, 2});
+  EXPECT_EQ(board_->Read(0).optimizer_steps, 1u);
+}
+
+TEST_F(BoardTest, TruncatedFileIsAnUntakenSlot) {
+  Put(0, {77, 50, 3});
+  ASSERT_EQ(ftruncate(file_.get(), 100), 0);
+  EXPECT_EQ(board_->Read(0).pid, 0);
+}
+
+TEST_F(BoardTest, LeavesNoFileBehind) {
+  const std::string path = board_->path();
+  EXPECT_EQ(path.rfind("/dev/shm/phalanx-board-", 0), 0u);
+  EXPECT_EQ(access(path.c_str(), F_OK), 0);
+  board_.reset();
   EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+TEST(BoardCreate, RefusesWhatIsNoBoard) {
+  EXPECT_FALSE(Board::Create(1, 0, "/tmp").ok());
+  EXPECT_FALSE(Board::Create(1, 1 << 20, "/tmp").ok());
 }
 
 }  // namespace

@@ -6,49 +6,64 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
+#include <array>
 #include <charconv>
 #include <utility>
+
+#include "agent/streams.h"
 
 namespace phalanx::agent {
 namespace {
 
-constexpr size_t kMaxOutput = 4096;
-constexpr uint32_t kMaxDevices = 4096;
+constexpr size_t kOutputBytesMax = 64 << 10;
+constexpr uint32_t kDevicesMax = 4096;
+// Behind it stands the count: what an import prints may come before.
+constexpr std::string_view kMarker = "phalanx-devices=";
 
-// As in torchrun, `gpu` and `xpu` ask for that kind and `auto` for whichever torch finds.
-constexpr char kGpu[] = "import torch; print('devices', torch.cuda.device_count() if torch.cuda.is_available() else 0)";
-constexpr char kXpu[] = "import torch; print('devices', torch.xpu.device_count() if torch.xpu.is_available() else 0)";
-constexpr char kAuto[] =
-    "import torch\n"
-    "a = getattr(torch, 'accelerator', None)\n"
-    "if a is not None and a.is_available(): n = a.device_count()\n"
-    "else: n = torch.cuda.device_count() if torch.cuda.is_available() else 0\n"
-    "print('devices', n)";
+const char* Flag(NprocKind kind) {
+  switch (kind) {
+    case NprocKind::kGpu:
+      return "--nproc-per-node=gpu";
+    case NprocKind::kXpu:
+      return "--nproc-per-node=xpu";
+    default:
+      return "--nproc-per-node=auto";
+  }
+}
 
-const char* FlagValue(NprocKind kind) { return kind == NprocKind::kGpu ? "gpu" : kind == NprocKind::kXpu ? "xpu" : "auto"; }
+const char* Question(NprocKind kind) {
+  switch (kind) {
+    case NprocKind::kGpu:
+      return "torch.cuda.device_count() if torch.cuda.is_available() else 0";
+    case NprocKind::kXpu:
+      return "torch.xpu.device_count() if torch.xpu.is_available() else 0";
+    default:
+      return "torch.accelerator.device_count() if torch.accelerator.is_available() else 0";
+  }
+}
 
 }  // namespace
 
 std::vector<std::string> DeviceCountCommand(NprocKind kind, const std::string& python) {
-  return {python, "-c", kind == NprocKind::kGpu ? kGpu : kind == NprocKind::kXpu ? kXpu : kAuto};
+  return {python, "-c", fmt::format("import torch; print('\\n{}' + str({}))", kMarker, Question(kind))};
 }
 
 StatusOr<uint32_t> ParseDeviceCount(NprocKind kind, const std::string& output, uint32_t cpu_count) {
-  const std::string flag = fmt::format("--nproc-per-node={}", FlagValue(kind));
-  // The last line that we wrote: libraries greet on stdout.
-  constexpr std::string_view kMark = "devices ";
-  const size_t at = output.rfind(kMark);
+  const size_t at = output.rfind(kMarker);
   uint32_t count = 0;
-  const char* const begin = at == std::string::npos ? nullptr : output.data() + at + kMark.size();
-  const char* const end = output.data() + output.size();
-  if (begin == nullptr || std::from_chars(begin, end, count).ec != std::errc() || count > kMaxDevices) {
-    return absl::UnavailableError(fmt::format("{}: Python could not count the devices; give a number instead", flag));
+  std::errc code = std::errc::invalid_argument;
+  if (at != std::string::npos) {
+    const char* const digits = output.data() + at + kMarker.size();
+    code = std::from_chars(digits, output.data() + output.size(), count).ec;
+  }
+  if (code != std::errc() || count > kDevicesMax) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: Python could not count the devices: {}", Flag(kind), TailForPeople(output, 500)));
   }
   if (count > 0) return count;
-  if (kind == NprocKind::kAuto) return std::max(1u, cpu_count);
-  return absl::InvalidArgumentError(fmt::format("{}: torch sees no such device here; give a number, or 'auto'", flag));
+  if (kind == NprocKind::kAuto) return cpu_count;
+  return absl::FailedPreconditionError(
+      fmt::format("{}: torch sees no such device on this machine; give a number, or 'auto'", Flag(kind)));
 }
 
 StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reaper& reaper, const LaunchConfig& config,
@@ -57,24 +72,26 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   std::unique_ptr<DeviceProbe> probe(new DeviceProbe(loop, reaper));
-  probe->output_.Reset(fds[0]);
-  const Fd child_end(fds[1]);
-  SpawnSpec spec;
-  const std::string python = config.python.empty() ? "python3" : config.python;
-  spec.program = python;
-  spec.args = DeviceCountCommand(config.nproc_kind, python);
-  spec.env = env;
-  spec.stdout_fd = child_end.get();
-  PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
-  probe->pid_ = child.pid;
   DeviceProbe* const self = probe.get();
-  fcntl(probe->output_.get(), F_SETFL, O_NONBLOCK);
-  loop.Watch(probe->output_.get(), EPOLLIN, [self](uint32_t) { self->Read(); });
-  const NprocKind kind = config.nproc_kind;
-  reaper.Await(std::move(child), [self, kind, cpu_count, done = std::move(done)](const ProcessEnd&) {
+  self->output_ = Fd(fds[0]);
+  fcntl(fds[0], F_SETFL, O_NONBLOCK);
+  const Fd writer(fds[1]);
+  const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  SpawnSpec spec;
+  spec.program = config.python;
+  spec.args = DeviceCountCommand(config.nproc_kind, config.python);
+  spec.env = env;
+  spec.stdin_fd = null.get();
+  spec.stdout_fd = writer.get();
+  spec.stderr_fd = writer.get();
+  PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
+  self->pid_ = child.pid;
+  loop.Watch(self->output_.get(), EPOLLIN, [self](uint32_t) { self->Read(); });
+  reaper.Await(std::move(child), [self, kind = config.nproc_kind, cpu_count, done](const ProcessEnd&) {
     self->pid_ = 0;
     if (self->output_.valid()) self->Read();
-    done(ParseDeviceCount(kind, self->text_, cpu_count));
+    const StatusOr<uint32_t> count = ParseDeviceCount(kind, self->text_, cpu_count);
+    done(count);  // may destroy the probe
   });
   return probe;
 }
@@ -82,20 +99,22 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
 DeviceProbe::~DeviceProbe() {
   if (output_.valid()) loop_.Unwatch(output_.get());
   if (pid_ == 0) return;
-  kill(-pid_, SIGKILL);
   reaper_.Forget(pid_);
+  kill(-pid_, SIGKILL);
 }
 
-// Takes all there is, so that a library that greets at length never waits for us, and keeps the end of it.
 void DeviceProbe::Read() {
-  char buffer[kMaxOutput];
-  ssize_t n = 0;
-  while ((n = read(output_.get(), buffer, sizeof buffer)) > 0) text_.append(buffer, static_cast<size_t>(n));
-  if (text_.size() > kMaxOutput) text_.erase(0, text_.size() - kMaxOutput);
-  if (n == 0) {
-    loop_.Unwatch(output_.get());
-    output_.Reset();
+  std::array<char, 16 << 10> buffer;
+  while (true) {
+    const ssize_t n = read(output_.get(), buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) break;
+    text_.append(buffer.data(), static_cast<size_t>(n));
+    if (text_.size() > kOutputBytesMax) text_.erase(0, text_.size() - kOutputBytesMax / 2);
   }
+  loop_.Unwatch(output_.get());
+  output_.Reset();
 }
 
 }  // namespace phalanx::agent

@@ -183,9 +183,9 @@ void Reaper::Await(Child child, std::function<void(const ProcessEnd&)> on_end) {
   awaited_.emplace(pid, Awaited{std::move(child.pidfd), std::move(on_end)});
 }
 
-void Reaper::Forget(pid_t pid) {
+void Reaper::Retarget(pid_t pid, std::function<void(const ProcessEnd&)> on_end) {
   const auto it = awaited_.find(pid);
-  if (it != awaited_.end()) it->second.on_end = nullptr;
+  if (it != awaited_.end()) it->second.on_end = std::move(on_end);
 }
 
 void Reaper::OnPidfd(pid_t pid) {

@@ -73,8 +73,11 @@ class Reaper {
   // Calls back once, from the loop, as soon as the child has ended; it has been reaped then. The child must not have
   // been reaped yet: true where no callback has run since it was started or seen alive.
   void Await(Child child, std::function<void(const ProcessEnd&)> on_end);
+  bool Awaits(pid_t pid) const { return awaited_.count(pid) > 0; }
+  // From now on the end of that awaited child is told to `on_end` instead; nothing where it has been told.
+  void Retarget(pid_t pid, std::function<void(const ProcessEnd&)> on_end);
   // Its end is no longer told. It is still reaped.
-  void Forget(pid_t pid);
+  void Forget(pid_t pid) { Retarget(pid, nullptr); }
 
   // Called from the loop after any child has been reaped, known or not. One callback; an empty one switches it off.
   void OnAnyEnd(std::function<void()> callback) { on_any_end_ = std::move(callback); }

@@ -1,0 +1,100 @@
+#include "agent/launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "agent/wire.h"
+#include "agent/worker_env.h"
+
+namespace phalanx::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One argument of a command may have 128 KiB.
+constexpr size_t kPaddingMax = 100 << 10;
+constexpr size_t kPaddingSpare = 256;
+
+const char* KindName(const LaunchConfig& config) { return config.kind == ScriptKind::kModule ? "module" : "script"; }
+
+// Room in /proc/<pid>/cmdline for the line that the worker will show: `python -u [-m] script args...`.
+std::string Padding(const LaunchConfig& config, const std::vector<std::string>& args) {
+  size_t length = config.python.size() + config.script.size() + kPaddingSpare;
+  for (const std::string& arg : args) length += arg.size() + 1;
+  return std::string(std::min(length, kPaddingMax), ' ');
+}
+
+}  // namespace
+
+std::string FindBootstrap(const LaunchConfig& config, const std::string& executable_dir) {
+  if (config.kind == ScriptKind::kProgram || config.interpreter_given) return "";
+  std::error_code error;
+  if (!config.bootstrap_dir.empty())
+    return fs::exists(fs::path(config.bootstrap_dir) / "worker.py", error) ? config.bootstrap_dir : "";
+  std::vector<std::string> found;
+  for (fs::directory_iterator it(fs::path(executable_dir).parent_path() / "lib", error), end; !error && it != end;
+       it.increment(error)) {
+    const fs::path candidate = it->path() / "site-packages" / "phalanx" / "_bootstrap";
+    std::error_code missing;
+    const bool is_python = it->path().filename().string().starts_with("python");
+    if (is_python && fs::exists(candidate / "worker.py", missing)) found.push_back(candidate.string());
+  }
+  return found.empty() ? "" : *std::max_element(found.begin(), found.end());
+}
+
+std::string ScriptName(const LaunchConfig& config, int local_rank) {
+  return config.kind == ScriptKind::kProgram ? config.script : SubstituteLocalRank(config.script, local_rank);
+}
+
+SpawnSpec WorkerCommand(const LaunchConfig& config, const WorkerSpec& spec, const std::string& bootstrap) {
+  SpawnSpec command;
+  command.env = spec.env;
+  if (config.kind == ScriptKind::kProgram) {
+    command.program = config.script;
+    command.args = {config.script};
+  } else {
+    command.program = config.python;
+    command.args = {config.python, "-u"};
+    if (!bootstrap.empty()) {
+      command.args.insert(command.args.end(), {bootstrap + "/worker.py", "3", Padding(config, spec.args)});
+      return command;
+    }
+    if (config.kind == ScriptKind::kModule) command.args.push_back("-m");
+    command.args.push_back(ScriptName(config, spec.local_rank));
+  }
+  command.args.insert(command.args.end(), spec.args.begin(), spec.args.end());
+  return command;
+}
+
+SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, std::string>& env,
+                        const std::string& bootstrap) {
+  SpawnSpec command;
+  command.program = config.python;
+  command.args = {config.python, "-u", bootstrap + "/zygote.py", "3", Padding(config, config.script_args)};
+  command.env = env;
+  return command;
+}
+
+std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const std::string& cwd, unsigned umask) {
+  JsonObject message;
+  message.Add("type", "run").Add("kind", KindName(config)).Add("script", ScriptName(config, spec.local_rank));
+  message.Add("args", spec.args).Add("cwd", cwd).Add("env", spec.env).Add("umask", static_cast<int64_t>(umask));
+  if (spec.board_path.empty()) {
+    message.AddNull("board");
+  } else {
+    message.Add("board", JsonObject().Add("path", spec.board_path).Add("slot", spec.local_rank));
+  }
+  return message.Text();
+}
+
+std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const std::vector<std::string>& learnt,
+                           const std::vector<std::string>& deny) {
+  JsonObject message;
+  message.Add("type", "preload").Add("kind", KindName(config)).Add("script", config.script).Add("cwd", cwd);
+  return message.Add("learnt", learnt).Add("deny", deny).Text();
+}
+
+}  // namespace phalanx::agent

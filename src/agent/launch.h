@@ -1,0 +1,36 @@
+// Which command starts a worker or the zygote, and what is said to a worker of ours. Pure, but for the search of the
+// bootstrap.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/config.h"
+#include "agent/supervisor.h"
+#include "base/process.h"
+
+namespace phalanx::agent {
+
+// Directory of zygote.py and worker.py: `config.bootstrap_dir`, else beside the executable's directory in
+// lib/python*/site-packages. Empty where there is none, or where the script is not run by the Python Phalanx is
+// installed for (another interpreter, a program).
+std::string FindBootstrap(const LaunchConfig& config, const std::string& executable_dir);
+
+// The script's name for that local rank: substituted, as by torchrun, unless it is a program.
+std::string ScriptName(const LaunchConfig& config, int local_rank);
+
+// A cold worker. With a bootstrap it expects its worker socket as descriptor 3 and the `run` message there; without, it
+// is the plain command of torchrun.
+SpawnSpec WorkerCommand(const LaunchConfig& config, const WorkerSpec& spec, const std::string& bootstrap);
+
+// The zygote, with its socket as descriptor 3.
+SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, std::string>& env,
+                        const std::string& bootstrap);
+
+// Messages of docs/formats/worker-socket.md.
+std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const std::string& cwd, unsigned umask);
+std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const std::vector<std::string>& learnt,
+                           const std::vector<std::string>& deny);
+
+}  // namespace phalanx::agent

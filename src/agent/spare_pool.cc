@@ -1,0 +1,198 @@
+#include "agent/spare_pool.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "agent/launch.h"
+
+namespace phalanx::agent {
+namespace {
+
+// Zygotes in a row that gave no spare, and zygotes of a whole run: then it is cold starts.
+constexpr int kUselessMax = 2;
+constexpr int kZygotesMax = 50;
+constexpr size_t kDenyMax = 200;
+// A fork takes milliseconds; a zygote that lets this pass is stopped or stuck.
+constexpr int64_t kForkWithinMs = 10'000;
+constexpr int kForkFailuresMax = 3;
+constexpr int kSparesLostMax = 5;
+
+bool HasEnded(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
+}
+
+}  // namespace
+
+SparePool::SparePool(Parts parts, Events events)
+    : parts_(std::move(parts)), events_(std::move(events)), learnt_path_(LearntPath(parts_.config, parts_.cwd)) {}
+
+SparePool::~SparePool() {
+  parts_.loop.Cancel(fork_timer_);
+  for (const Spare& spare : spares_) {
+    parts_.reaper.Forget(spare.pid);
+    if (parts_.guard != nullptr) parts_.guard->Remove(spare.pid);
+  }
+}
+
+void SparePool::Start() {
+  learnt_ = ReadLearnt(learnt_path_);
+  StartZygote();
+}
+
+void SparePool::StartZygote() {
+  ++zygotes_;
+  Zygote::Events events;
+  events.on_ready = [this] { Pump(); };
+  events.on_fork_failed = [this](uint64_t id, const std::string& reason) {
+    if (forking_ && id == fork_id_) OnForkFailed(reason);
+  };
+  events.on_ended = [this](const ZygoteEnd& end) { OnZygoteEnded(end); };
+  StatusOr<std::unique_ptr<Zygote>> started = Zygote::Start(
+      parts_.loop, parts_.reaper, parts_.guard, ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap),
+      PreloadMessage(parts_.config, parts_.cwd, learnt_.modules, learnt_.deny), std::move(events));
+  if (!started.ok()) return GoCold(Message(started.status()));
+  zygote_ = *std::move(started);
+}
+
+void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
+  ended_zygote_ = std::move(zygote_);  // it is calling us
+  EndFork();
+  if (cold_) return;
+  if (end.kind == ZygoteEnd::Kind::kFailed) return GoCold(end.reason);
+  if (end.kind == ZygoteEnd::Kind::kTainted) {
+    const bool known = std::find(learnt_.deny.begin(), learnt_.deny.end(), end.module) != learnt_.deny.end();
+    if (known || learnt_.deny.size() >= kDenyMax || zygotes_ >= kZygotesMax) {
+      return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
+    }
+    learnt_.deny.push_back(end.module);
+    WriteLearnt(learnt_path_, learnt_);
+    return StartZygote();
+  }
+  if (++useless_zygotes_ >= kUselessMax || zygotes_ >= kZygotesMax) {
+    return GoCold(fmt::format("the process that spares come from does not live: {}", end.reason));
+  }
+  StartZygote();
+}
+
+void SparePool::GoCold(const std::string& why) {
+  if (std::exchange(cold_, true)) return;
+  if (zygote_) zygote_->GiveUp(why);
+  events_.on_cold(why);
+}
+
+void SparePool::Want(int needed, int kept) {
+  needed_ = needed;
+  kept_ = kept;
+  bool changed = false;
+  while (static_cast<int>(spares_.size()) > needed_ + kept_) {
+    DropSpare(spares_.back().pid);
+    changed = true;
+  }
+  if (changed) events_.on_changed(waiting());
+  Pump();
+}
+
+// One fork at a time: each takes memory and a little of the cores that train.
+void SparePool::Pump() {
+  if (!alive() || !zygote_->ready() || forking_ || waiting() >= needed_ + kept_) return;
+  auto ends = Channel::MakePair();
+  if (!ends.ok()) return OnForkFailed(Message(ends.status()));
+  Channel::Events events;
+  events.on_message = [this](const PeerMessage& message) { OnSpareSpeaks(message); };
+  events.on_closed = [this](const Status& why) { OnForkFailed(Message(why)); };
+  forking_ = std::make_unique<Channel>(parts_.loop, std::move(ends->first), std::move(events));
+  fork_timer_ = parts_.loop.At(parts_.loop.Now() + kForkWithinMs, [this] { zygote_->GiveUp("it does not answer"); });
+  zygote_->Fork(++fork_id_, std::move(ends->second));
+}
+
+void SparePool::EndFork() {
+  parts_.loop.Cancel(fork_timer_);
+  fork_timer_ = {};
+  forking_.reset();
+}
+
+void SparePool::OnSpareSpeaks(const PeerMessage& message) {
+  const auto* spare = std::get_if<SpareWaits>(&message);
+  const pid_t pid = spare == nullptr ? 0 : static_cast<pid_t>(spare->pid);
+  const std::optional<ProcStat> stat = pid > 1 ? ReadProcStat(pid) : std::nullopt;
+  if (!stat || stat->ppid != getpid() || stat->session != pid || parts_.reaper.Awaits(pid)) {
+    return OnForkFailed("what was forked is not a spare of this agent");
+  }
+  Spare waiting_spare{pid, std::move(forking_)};
+  EndFork();
+  fork_failures_ = 0;
+  useless_zygotes_ = 0;
+  if (parts_.guard != nullptr) parts_.guard->Add(pid);
+  Channel::Events events;
+  events.on_message = [this, pid](const PeerMessage&) { OnSpareLost(pid); };
+  events.on_closed = [this, pid](const Status&) { OnSpareLost(pid); };
+  waiting_spare.channel->SetEvents(std::move(events));
+  parts_.reaper.Await(Child{pid, PidfdOpen(pid)}, [this, pid](const ProcessEnd&) { OnSpareLost(pid); });
+  spares_.push_back(std::move(waiting_spare));
+  events_.on_changed(waiting());
+  events_.on_spare();
+  Pump();
+}
+
+// Memory or process limits: spares are a luxury, workers are not.
+void SparePool::OnForkFailed(const std::string& reason) {
+  EndFork();
+  if (++fork_failures_ < kForkFailuresMax) return Pump();
+  fork_failures_ = 0;
+  kept_ = 0;
+  if (needed_ > 0) GoCold(fmt::format("no spare can be forked: {}", reason));
+}
+
+void SparePool::DropSpare(pid_t pid) {
+  const auto it = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.pid == pid; });
+  if (it == spares_.end()) return;
+  const Spare dropped = std::move(*it);  // the end of its socket ends it
+  spares_.erase(it);
+  parts_.reaper.Forget(pid);
+  if (parts_.guard != nullptr) parts_.guard->Remove(pid);
+}
+
+void SparePool::OnSpareLost(pid_t pid) {
+  DropSpare(pid);
+  if (++spares_lost_ >= kSparesLostMax) kept_ = 0;  // whatever ends them would end the next ones
+  events_.on_changed(waiting());
+  Pump();
+}
+
+std::optional<Spare> SparePool::Take() {
+  while (!spares_.empty()) {
+    if (HasEnded(spares_.front().pid)) {
+      DropSpare(spares_.front().pid);
+      continue;
+    }
+    Spare spare = std::move(spares_.front());
+    spares_.pop_front();
+    spares_lost_ = 0;
+    return spare;
+  }
+  return std::nullopt;
+}
+
+void SparePool::Learn(const std::vector<std::string>& modules) {
+  std::set<std::string> known(learnt_now_.begin(), learnt_now_.end());
+  for (const std::string& module : modules) {
+    if (learnt_now_.size() < kModulesMax && known.insert(module).second) learnt_now_.push_back(module);
+  }
+  if (learnt_now_ == learnt_.modules) return;
+  learnt_.modules = learnt_now_;
+  WriteLearnt(learnt_path_, learnt_);
+}
+
+bool SparePool::Knows(pid_t pid) const {
+  if (zygote_ && zygote_->pid() == pid) return true;
+  return std::any_of(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.pid == pid; });
+}
+
+}  // namespace phalanx::agent
