@@ -1,42 +1,45 @@
 #!/usr/bin/env bash
 # Builds the fuzzers and runs each for SECONDS with its corpus: fuzz.sh [SECONDS [NAME]], called by ./run fuzz.
-# A fuzzer NAME stands in src/MODULE/NAME.cc; its seeds, where there are some, in src/MODULE/corpus/NAME/. New finds
-# go to build/fuzz/corpus/NAME, a crashing input stays in build/fuzz/crashes and fails the command.
+# Seeds lie beside the fuzzer, in corpus/NAME/ or, for a module with one fuzzer, in corpus/. New finds go to
+# build/fuzz/corpus/NAME; a crashing input stays in build/fuzz/crashes and fails the command.
 set -euo pipefail
 source tools/setup.sh
 
 duration_s="${1:-60}"
 only="${2:-}"
 [[ $duration_s =~ ^[0-9]+$ ]] || die "fuzz wants a number of seconds, not '$duration_s'"
-export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1" ASAN_OPTIONS="detect_leaks=0"
+export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
 ASAN_SYMBOLIZER_PATH="$(command -v llvm-symbolizer-14 || true)"
 export ASAN_SYMBOLIZER_PATH
 
-mapfile -t sources < <(find src -name "${only:-*_fuzzer}.cc" | sort)
-if [[ ${#sources[@]} == 0 ]]; then
-  [[ -z $only ]] || die "no fuzzer '$only'"
-  say "there are no fuzzers"
-  exit 0
-fi
-targets=()
-for source in "${sources[@]}"; do targets+=("$(basename "$source" .cc)"); done
+timed "configure" configure fuzz
+mapfile -t programs < <(ninja -C build/fuzz -t targets all | sed -n 's/^\(src\/.*_fuzzer\): CXX_EXECUTABLE.*/\1/p' |
+  grep -E "/${only:-.*}\$" | sort)
+[[ ${#programs[@]} != 0 ]] || die "no fuzzer ${only:-at all}"
+timed "compile" compile fuzz --target "${programs[@]##*/}"
 
-configure fuzz
-timed "compile fuzzers" compile fuzz --target "${targets[@]}"
 mkdir -p build/fuzz/crashes
 failed=0
-for source in "${sources[@]}"; do
-  name=$(basename "$source" .cc)
-  program=$(find build/fuzz/src -type f -name "$name" -perm -u+x -print -quit)
-  corpus=("build/fuzz/corpus/$name")
-  seeds="$(dirname "$source")/corpus/$name"
-  [[ -d $seeds ]] && corpus+=("$seeds")
-  mkdir -p "${corpus[0]}"
-  say "$name for $duration_s s"
-  if ! "$program" -max_total_time="$duration_s" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="build/fuzz/crashes/$name-" "${corpus[@]}"; then
+for program in "${programs[@]}"; do
+  name="${program##*/}"
+  finds="build/fuzz/corpus/$name"
+  mkdir -p "$finds"
+  corpus=("$finds")
+  for seeds in "${program%/*}/corpus/$name" "${program%/*}/corpus"; do
+    if [[ -d $seeds ]]; then
+      corpus+=("$seeds")
+      break
+    fi
+  done
+  say "$name for $duration_s s, corpus: ${corpus[*]}"
+  log="build/fuzz/$name.log"
+  if "build/fuzz/$program" -max_total_time="$duration_s" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/crashes/$name-" "${corpus[@]}" >"$log" 2>&1; then
+    sed -n 's/^stat::number_of_executed_units: */   inputs tried: /p' "$log"
+  else
     failed=$((failed + 1))
+    tail -n 60 "$log"
   fi
 done
-echo "$((${#sources[@]} - failed)) passed, $failed failed"
+echo "$((${#programs[@]} - failed)) passed, $failed failed"
 [[ $failed == 0 ]]
