@@ -245,8 +245,8 @@ class Stepper {
       worker.doomed = true;
       if (worker.ended) {
         Do(KillGroup{rank}, "children of an ended worker go with their round");
-      } else if (worker.pid != 0) {
-        Do(EndGroup{rank, signal}, reason);
+      } else {
+        Do(EndGroup{rank, signal}, reason);  // one that still waits for its process never starts
       }
     }
     if (!any) return;

@@ -1,18 +1,31 @@
 #include "agent/embedded_master.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 #include <utility>
+
+#include "agent/core.h"
 
 namespace phalanx::agent {
 namespace {
 
 constexpr size_t kMaxReadyLine = 4096;
+constexpr int kReadyFd = 3;  // the first of SpawnSpec::extra_fds
+
+// The command of this name beside our own, else its name, for the PATH to find.
+std::string OwnSibling(const std::string& name) {
+  std::error_code error;
+  const std::filesystem::path sibling = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / name;
+  return !error && access(sibling.c_str(), X_OK) == 0 ? sibling.string() : name;
+}
 
 bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
   if (text.substr(0, prefix.size()) != prefix) return false;
@@ -59,13 +72,41 @@ std::variant<MasterReady, MasterNotReady> ParseReadyLine(const std::string& line
     const std::string_view sentence = rest.substr(std::min(space + 1, rest.size()));
     return MasterNotReady{rest.substr(0, space) == "address-in-use", std::string(sentence)};
   }
-  return MasterNotReady{false, line.empty() ? "it ended before it was ready" : fmt::format("it said '{}'", line)};
+  if (line.empty()) return MasterNotReady{false, "it ended before it was ready"};
+  return MasterNotReady{false, fmt::format("it said '{}'", line)};
 }
 
 EmbeddedMaster::~EmbeddedMaster() {
   if (ready_.valid()) loop_.Unwatch(ready_.get());
-  if (child_.pidfd.valid()) loop_.Unwatch(child_.pidfd.get());
+  if (running()) reaper_.Forget(pid_);
   loop_.Cancel(done_timer_);
+}
+
+Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env, const std::string& bind_address) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  ready_.Reset(fds[0]);
+  const Fd child_end(fds[1]);
+  // Not our stderr: a reader of it would wait for the master's end.
+  const std::string log_path = fmt::format("{}/master.log", config.state_dir);
+  Fd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!log.valid()) return ErrnoStatus(errno, log_path);
+  const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+
+  SpawnSpec spec;
+  spec.program = OwnSibling("phalanx-master");
+  spec.args = MasterArgs(config, bind_address, kReadyFd);
+  spec.env = env.values();
+  if (!config.token.empty()) spec.env["PHALANX_TOKEN"] = config.token;
+  spec.cwd = std::string("/");  // GCC 12 warns wrongly of the plain literal
+  spec.stdin_fd = null.get();
+  spec.stdout_fd = spec.stderr_fd = log.get();
+  spec.extra_fds = {child_end.get()};
+  PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
+  pid_ = child.pid;
+  reaper_.Await(std::move(child), [this](const ProcessEnd& end) { OnEnded(end); });
+  loop_.Watch(ready_.get(), EPOLLIN, [this](uint32_t) { ReadReady(); });
+  return absl::OkStatus();
 }
 
 void EmbeddedMaster::ReadReady() {
@@ -82,6 +123,15 @@ void EmbeddedMaster::ReadReady() {
     return events_.on_ready(ready->port);
   }
   events_.on_not_ready(std::get<MasterNotReady>(said));
+}
+
+void EmbeddedMaster::OnEnded(const ProcessEnd& end) {
+  pid_ = 0;
+  if (done_) {
+    loop_.Cancel(done_timer_);
+    return std::exchange(done_, nullptr)();
+  }
+  if (is_ready_) events_.on_ended(DescribeEnd(end.exit_code, end.signal));
 }
 
 void EmbeddedMaster::AwaitEnd(int64_t timeout_ms, std::function<void()> done) {

@@ -47,26 +47,28 @@ class EmbeddedMaster {
     std::function<void(const std::string& why)> on_ended;
   };
 
-  EmbeddedMaster(EventLoop& loop, Events events) : loop_(loop), events_(std::move(events)) {}
+  EmbeddedMaster(EventLoop& loop, Reaper& reaper, Events events)
+      : loop_(loop), reaper_(reaper), events_(std::move(events)) {}
   EmbeddedMaster(const EmbeddedMaster&) = delete;
   EmbeddedMaster& operator=(const EmbeddedMaster&) = delete;
   // Lets go of the child without ending it.
   ~EmbeddedMaster();
 
-  // Starts `phalanx-master` from beside this executable, or PATH; on_ready or on_not_ready follows.
-  Status Start(const LaunchConfig& config, const Environment& env, const std::string& bind_address);
+  // Starts `phalanx-master` from beside this executable, else from PATH; on_ready or on_not_ready follows.
+  [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const std::string& bind_address);
 
-  bool running() const { return child_.pid > 0; }
+  bool running() const { return pid_ > 0; }
   // Runs `done` when the child has ended, or after `timeout_ms`.
   void AwaitEnd(int64_t timeout_ms, std::function<void()> done);
 
  private:
   void ReadReady();
-  void OnEnded();
+  void OnEnded(const ProcessEnd& end);
 
   EventLoop& loop_;
+  Reaper& reaper_;
   Events events_;
-  Child child_;
+  pid_t pid_ = 0;  // 0: not started, or ended
   Fd ready_;
   std::string line_;
   bool is_ready_ = false;

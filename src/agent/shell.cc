@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
+#include <thread>
 #include <utility>
 
-#include "agent/device_count.h"
 #include "agent/failure_box.h"
 #include "agent/worker_env.h"
 #include "base/clock.h"
@@ -49,14 +50,18 @@ int64_t StepOf(const BoardSlot& slot) { return slot.step >= 0 ? slot.step : stat
 
 }  // namespace
 
-NodeAgent::NodeAgent(EventLoop& loop, LaunchConfig config, Environment env, std::string node_id, Guard& guard)
-    : loop_(loop), config_(std::move(config)), env_(std::move(env)), node_id_(std::move(node_id)), guard_(guard) {
+NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id,
+                     Guard& guard)
+    : loop_(loop), reaper_(reaper), config_(std::move(config)), env_(std::move(env)), node_id_(std::move(node_id)), guard_(guard) {
   core_.options = OptionsOf(config_);
 }
 
 NodeAgent::~NodeAgent() = default;
 
 int NodeAgent::Run() {
+  std::set<int> signals = config_.signals_to_handle;
+  signals.insert({SIGUSR1, SIGUSR2});
+  signals_ = std::make_unique<SignalSource>(loop_, signals, [this](int signal) { OnSignal(signal); });
   CountDevices();
   loop_.Run();
   return exit_code_;
@@ -64,10 +69,27 @@ int NodeAgent::Run() {
 
 // --- joining ------------------------------------------------------------------------------------------------------
 
+// --nproc-per-node gpu, xpu, auto.
+void NodeAgent::CountDevices() {
+  if (config_.nproc_kind == NprocKind::kCount) return FindMaster();
+  const uint32_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  auto probe = DeviceProbe::Start(loop_, reaper_, config_, env_.values(), cpus, [this](StatusOr<uint32_t> count) {
+    if (!count.ok()) return Feed(MasterChildFailed{Message(count.status())});
+    config_.nproc_per_node = *count;
+    config_.nproc_kind = NprocKind::kCount;
+    FindMaster();
+  });
+  if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
+  probe_ = *std::move(probe);
+}
+
 void NodeAgent::FindMaster() {
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
+  if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
+    Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
+  }
   if (!config_.master_addr_env.empty()) {
     const StatusOr<HostPort> address = SplitHostPort(config_.master_addr_env);
     if (!address.ok()) return Feed(MasterChildFailed{fmt::format("PHALANX_MASTER_ADDR: {}", Message(address.status()))});
@@ -94,7 +116,7 @@ void NodeAgent::StartEmbedded(const Hosting& hosting) {
   events.on_ended = [this](const std::string& why) {
     if (!core_.finish) Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)});
   };
-  master_ = std::make_unique<EmbeddedMaster>(loop_, std::move(events));
+  master_ = std::make_unique<EmbeddedMaster>(loop_, reaper_, std::move(events));
   const Status started = master_->Start(config_, env_, hosting.bind_address);
   if (!started.ok()) {
     Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", Message(started))});
@@ -138,6 +160,26 @@ Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master
     address_ = *local;
   }
   return ReserveStore();
+}
+
+void NodeAgent::StartSupervisor() {
+  SupervisorEvents events;
+  events.on_spares_changed = [](int) {};
+  events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid, bool warm) {
+    Feed(WorkerStarted{local_rank, epoch, pid, warm});
+  };
+  events.on_script_started = [](int, uint64_t) {};
+  events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step) {
+    Feed(WorkerStepped{local_rank, epoch, step});
+  };
+  events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };
+  events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };
+  events.on_start_failed = [this](int local_rank, uint64_t epoch, const Status& why) {
+    Feed(WorkerStartFailed{local_rank, epoch, fmt::format("local rank {} could not be started: {}", local_rank, Message(why))});
+  };
+  events.on_warning = [this](const std::string& text) { Do(Say{text}); };
+  supervisor_ = MakeSupervisor(SupervisorParts{loop_, reaper_, &guard_, config_, env_, node_id_}, std::move(events));
+  supervisor_->Start();
 }
 
 Status NodeAgent::ReserveStore() {
@@ -307,7 +349,11 @@ void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.co
 
 void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
 
-void NodeAgent::Do(const Say& action) { supervisor_->Say(fmt::format("phalanx-run: {}\n", action.text)); }
+void NodeAgent::Do(const Say& action) {
+  const std::string line = fmt::format("phalanx-run: {}\n", action.text);
+  if (supervisor_) return supervisor_->Say(line);
+  fmt::print(stderr, "{}", line);  // the devices could not be counted: nothing has been started yet
+}
 
 void NodeAgent::Do(const ReportFailure& action) {
   if (!action.finish.has_first_cause()) return Do(Say{action.finish.reason()});
@@ -323,6 +369,7 @@ void NodeAgent::Do(const ReportFailure& action) {
 
 void NodeAgent::Do(const Exit& action) {
   exit_code_ = action.code;
+  if (!supervisor_) return loop_.Stop();
   supervisor_->WantSpares(0);
   for (const std::string& stray : supervisor_->Strays()) {
     Do(Say{fmt::format("left running, as the script left it: {}", stray)});

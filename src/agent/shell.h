@@ -3,23 +3,22 @@
 // decides nothing itself. One thread: the event loop's.
 #pragma once
 
-#include <functional>
-#include <map>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "agent/board.h"
 #include "agent/config.h"
 #include "agent/core.h"
+#include "agent/device_count.h"
 #include "agent/embedded_master.h"
 #include "agent/guard.h"
 #include "agent/link.h"
-#include "agent/streams.h"
 #include "agent/supervisor.h"
 #include "base/env.h"
 #include "base/event_loop.h"
+#include "base/process.h"
 #include "base/signals.h"
 #include "store/server.h"
 
@@ -28,7 +27,7 @@ namespace phalanx::agent {
 class NodeAgent {
  public:
   // `node_id`: unique for this life. `guard` must outlive the agent.
-  NodeAgent(EventLoop& loop, LaunchConfig config, Environment env, std::string node_id, Guard& guard);
+  NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id, Guard& guard);
   NodeAgent(const NodeAgent&) = delete;
   NodeAgent& operator=(const NodeAgent&) = delete;
   ~NodeAgent();
@@ -40,7 +39,7 @@ class NodeAgent {
   // Joining, each step begun by the end of the one before.
   void CountDevices();
   void FindMaster();
-  void StartEmbedded(const std::string& bind_address, const std::string& dial_host);
+  void StartEmbedded(const Hosting& hosting);
   void Join(const std::string& host, uint16_t port);
   Status PrepareAddress(const std::string& master_host, uint16_t master_port);
   void StartSupervisor();
@@ -69,24 +68,24 @@ class NodeAgent {
   void Do(const Exit&);
 
   void SendMessage(v1::AgentMessage message);
-  void ReserveStore();
-  void LeaveLink();
+  Status ReserveStore();
   void AwaitMaster();
-  void Stop();
 
   EventLoop& loop_;
+  Reaper& reaper_;
   LaunchConfig config_;
   const Environment env_;
   const std::string node_id_;
   Guard& guard_;
   CoreState core_;
   EventLoop::TimerId timer_{};
-  std::vector<std::pair<Event, Instant>> queued_;  // events that came while decisions were being carried out
+  std::deque<Event> queued_;  // events that came while decisions were being carried out
   bool stepping_ = false;
   int exit_code_ = 1;
 
   std::string address_;  // where others reach this node (textual IP)
   std::unique_ptr<SignalSource> signals_;
+  std::unique_ptr<DeviceProbe> probe_;
   std::unique_ptr<EmbeddedMaster> master_;
   std::unique_ptr<MasterLink> link_;
   std::unique_ptr<Supervisor> supervisor_;

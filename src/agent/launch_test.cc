@@ -1,0 +1,95 @@
+#include "agent/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace phalanx::agent {
+namespace {
+
+namespace fs = std::filesystem;
+using Args = std::vector<std::string>;
+
+LaunchConfig Config(ScriptKind kind) {
+  LaunchConfig config;
+  config.kind = kind;
+  config.script = kind == ScriptKind::kModule ? "pkg.train" : "train${local_rank}.py";
+  config.python = "/usr/bin/python3";
+  return config;
+}
+
+WorkerSpec Spec() {
+  WorkerSpec spec;
+  spec.local_rank = 1;
+  spec.args = {"--lr", "0.1"};
+  spec.env = {{"RANK", "1"}};
+  return spec;
+}
+
+TEST(WorkerCommand, IsTorchrunsWithoutABootstrap) {
+  EXPECT_EQ(WorkerCommand(Config(ScriptKind::kScript), Spec(), "").args,
+            (Args{"/usr/bin/python3", "-u", "train1.py", "--lr", "0.1"}));
+  EXPECT_EQ(WorkerCommand(Config(ScriptKind::kModule), Spec(), "").args,
+            (Args{"/usr/bin/python3", "-u", "-m", "pkg.train", "--lr", "0.1"}));
+  const SpawnSpec program = WorkerCommand(Config(ScriptKind::kProgram), Spec(), "/ignored");
+  EXPECT_EQ(program.program, "train${local_rank}.py");
+  EXPECT_EQ(program.args, (Args{"train${local_rank}.py", "--lr", "0.1"}));
+}
+
+TEST(WorkerCommand, LeavesRoomForTheCommandLineItWillShow) {
+  const SpawnSpec command = WorkerCommand(Config(ScriptKind::kScript), Spec(), "/boot");
+  ASSERT_EQ(command.args.size(), 5u);
+  EXPECT_EQ(command.args[2], "/boot/worker.py");
+  EXPECT_EQ(command.args[3], "3");
+  EXPECT_GE(command.args[4].size(), std::string("/usr/bin/python3 -u train1.py --lr 0.1").size());
+  WorkerSpec huge = Spec();
+  huge.args.assign(1000, std::string(1000, 'x'));
+  EXPECT_LT(WorkerCommand(Config(ScriptKind::kScript), huge, "/boot").args[4].size(), 128u << 10);
+}
+
+TEST(Messages, AreThoseOfTheFormat) {
+  WorkerSpec spec = Spec();
+  const auto run = nlohmann::json::parse(RunMessage(Config(ScriptKind::kScript), spec, "/work", 027), nullptr, false);
+  EXPECT_EQ(run["type"], "run");
+  EXPECT_EQ(run["kind"], "script");
+  EXPECT_EQ(run["script"], "train1.py");
+  EXPECT_EQ(run["args"], nlohmann::json({"--lr", "0.1"}));
+  EXPECT_EQ(run["cwd"], "/work");
+  EXPECT_EQ(run["env"]["RANK"], "1");
+  EXPECT_EQ(run["umask"], 027);
+  EXPECT_TRUE(run["board"].is_null());
+  spec.board_path = "/dev/shm/b";
+  const auto with_board = nlohmann::json::parse(RunMessage(Config(ScriptKind::kModule), spec, "/", 0), nullptr, false);
+  EXPECT_EQ(with_board["kind"], "module");
+  EXPECT_EQ(with_board["board"]["path"], "/dev/shm/b");
+  EXPECT_EQ(with_board["board"]["slot"], 1);
+  const auto preload =
+      nlohmann::json::parse(PreloadMessage(Config(ScriptKind::kScript), "/w", {"a"}, {"b"}), nullptr, false);
+  EXPECT_EQ(preload["type"], "preload");
+  EXPECT_EQ(preload["learnt"], nlohmann::json({"a"}));
+  EXPECT_EQ(preload["deny"], nlohmann::json({"b"}));
+}
+
+TEST(FindBootstrap, LooksBesideTheExecutable) {
+  const fs::path dir = fs::temp_directory_path() / fmt::format("phalanx-bootstrap-{}", getpid());
+  const fs::path bootstrap = dir / "lib/python3.11/site-packages/phalanx/_bootstrap";
+  fs::create_directories(bootstrap);
+  fs::create_directories(dir / "lib/other/site-packages/phalanx/_bootstrap");
+  std::ofstream(dir / "lib/other/site-packages/phalanx/_bootstrap/worker.py") << "";
+  LaunchConfig config = Config(ScriptKind::kScript);
+  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), "");
+  std::ofstream(bootstrap / "worker.py") << "";
+  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), bootstrap.string());
+  EXPECT_EQ(FindBootstrap(Config(ScriptKind::kProgram), (dir / "bin").string()), "");
+  config.interpreter_given = true;
+  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), "");
+  config.interpreter_given = false;
+  config.bootstrap_dir = "/no/such";
+  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), "");
+  fs::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace phalanx::agent

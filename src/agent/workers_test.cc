@@ -1,0 +1,535 @@
+// The supervisor with real processes: shells, a Python with the real bootstrap, and Pythons that misbehave.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "agent/learnt.h"
+#include "agent/supervisor.h"
+
+namespace phalanx::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kPatienceMs = 20'000;
+
+int OpenFds() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+std::string Slurp(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class WorkersTest : public testing::Test {
+ protected:
+  WorkersTest() : dir_(fs::temp_directory_path() / fmt::format("phalanx-workers-{}", getpid())) {
+    fs::remove_all(dir_);
+    fs::create_directories(dir_ / "state");
+    fs::create_directories(dir_ / "logs");
+    config_.kind = ScriptKind::kProgram;
+    config_.script = "sh";
+    config_.log_dir = (dir_ / "logs").string();
+    config_.state_dir = (dir_ / "state").string();
+    config_.redirects.for_all = 3;
+    base_env_ = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
+  }
+  ~WorkersTest() override {
+    supervisor_.reset();
+    EndChildren();
+    fs::remove_all(dir_);
+  }
+
+  // A script run by the machine's Python with the real bootstrap, or with files of a test's own.
+  void UsePython(const std::string& text,
+                 const std::string& bootstrap = PHALANX_SOURCE_DIR "/python/phalanx/_bootstrap") {
+    config_.kind = ScriptKind::kScript;
+    config_.python = "python3";
+    config_.script = (dir_ / "script.py").string();
+    config_.bootstrap_dir = bootstrap;
+    base_env_["PYTHONPATH"] = PHALANX_SOURCE_DIR "/python";
+    base_env_["PYTHONDONTWRITEBYTECODE"] = "1";
+    std::ofstream(dir_ / "script.py") << text;
+  }
+
+  // A zygote of the test's own; its worker.py is the real one, for cold starts.
+  void UseZygote(const std::string& script, const std::string& zygote) {
+    fs::create_directories(dir_ / "boot");
+    std::ofstream(dir_ / "boot" / "zygote.py") << "import sys, os, socket, json, struct\n"
+                                                  "s = socket.socket(fileno=int(sys.argv[1]))\n"
+                                                  "def receive():\n"
+                                                  "    head, fds, _, _ = socket.recv_fds(s, 4, 4)\n"
+                                                  "    if not head: sys.exit(0)\n"
+                                                  "    n = struct.unpack('<I', head)[0]\n"
+                                                  "    return json.loads(s.recv(n, socket.MSG_WAITALL)), fds\n"
+                                                  "def send(to=s, **m):\n"
+                                                  "    t = json.dumps(m).encode()\n"
+                                                  "    to.sendall(struct.pack('<I', len(t)) + t)\n"
+                                                  "preload, _ = receive()\n"
+                                               << zygote;
+    UsePython(script, (dir_ / "boot").string());
+    std::ofstream(dir_ / "boot" / "worker.py") << fmt::format(
+        "import runpy, sys\nsys.argv[0] = '{0}/worker.py'\nrunpy.run_path('{0}/worker.py', run_name='__main__')\n",
+        PHALANX_SOURCE_DIR "/python/phalanx/_bootstrap");
+  }
+
+  Supervisor& TheSupervisor() {
+    if (supervisor_) return *supervisor_;
+    SupervisorEvents events;
+    events.on_spares_changed = [this](int waiting) { spares_ = waiting; };
+    events.on_worker_started = [this](int local_rank, uint64_t, pid_t pid, bool warm) {
+      ++started_[local_rank];
+      pids_[local_rank] = pid;
+      warm_[local_rank] = warm;
+    };
+    events.on_script_started = [this](int local_rank, uint64_t) { ++script_started_[local_rank]; };
+    events.on_first_step = [this](int local_rank, uint64_t, int64_t step) { first_step_[local_rank] = step; };
+    events.on_worker_exited = [this](const WorkerEnd& end) {
+      EXPECT_EQ(started_[end.local_rank], 1) << "an end before its start";
+      ends_[end.local_rank] = end;
+    };
+    events.on_group_gone = [this](int local_rank, uint64_t) {
+      EXPECT_EQ(ends_.count(local_rank), 1u);
+      ++gone_[local_rank];
+    };
+    events.on_start_failed = [this](int local_rank, uint64_t, const Status& status) {
+      failed_[local_rank] = Message(status);
+    };
+    events.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
+    supervisor_ = MakeSupervisor({loop_, reaper_, nullptr, config_, Environment(base_env_), "node-under-test"},
+                                 std::move(events));
+    return *supervisor_;
+  }
+
+  WorkerSpec Spec(int local_rank, std::vector<std::string> args = {}) {
+    WorkerSpec spec;
+    spec.local_rank = local_rank;
+    spec.rank = local_rank;
+    spec.epoch = 5;
+    spec.env = base_env_;
+    spec.env["TORCHELASTIC_ERROR_FILE"] = TheSupervisor().ErrorFilePath(0, local_rank);
+    spec.args = std::move(args);
+    return spec;
+  }
+
+  void StartShell(int local_rank, const std::string& text) {
+    Forget(local_rank);
+    TheSupervisor().StartWorker(Spec(local_rank, {"-c", text}));
+  }
+  void StartScript(int local_rank, std::vector<std::string> args = {}) {
+    Forget(local_rank);
+    TheSupervisor().StartWorker(Spec(local_rank, std::move(args)));
+  }
+  void Forget(int local_rank) {
+    for (auto* counts : {&started_, &script_started_, &gone_}) counts->erase(local_rank);
+    ends_.erase(local_rank);
+    failed_.erase(local_rank);
+    first_step_.erase(local_rank);
+  }
+
+  // Serves the loop until `condition` holds; false when patience ends.
+  bool Until(const std::function<bool()>& condition) {
+    const Instant until = MonotonicMs() + kPatienceMs;
+    while (!condition()) {
+      if (MonotonicMs() > until) return false;
+      loop_.At(loop_.Now() + 1, [this] { loop_.Stop(); });
+      loop_.Run();
+    }
+    return true;
+  }
+  bool UntilGone(int local_rank) {
+    return Until([&] { return gone_[local_rank] == 1; });
+  }
+  // Serves what is due now.
+  void Turn() {
+    loop_.At(loop_.Now() + 5, [this] { loop_.Stop(); });
+    loop_.Run();
+  }
+
+  // What the worker wrote, a whole line of it at least.
+  std::string Output(int local_rank, const char* stream = "stdout.log") {
+    for (const auto& run : fs::directory_iterator(dir_ / "logs")) {
+      return Slurp(run.path() / "attempt_0" / fmt::format("{}", local_rank) / stream);
+    }
+    return "";
+  }
+  pid_t PrintedPid(int local_rank) {
+    EXPECT_TRUE(Until([&] { return Output(local_rank).find('\n') != std::string::npos; }));
+    return std::stoi(Output(local_rank));
+  }
+
+  bool Exists(pid_t pid) {
+    const auto stat = ReadProcStat(pid);
+    return stat && !stat->Dead();
+  }
+
+  void EndChildren() {
+    EXPECT_TRUE(Until([&] {
+      for (const pid_t pid : OwnChildren()) kill(pid, SIGKILL);
+      return OwnChildren().empty();
+    }));
+  }
+
+  const fs::path dir_;
+  EventLoop loop_;
+  Reaper reaper_{loop_};
+  LaunchConfig config_;
+  std::map<std::string, std::string> base_env_;
+  std::unique_ptr<Supervisor> supervisor_;
+  int spares_ = 0;
+  std::map<int, int> started_;
+  std::map<int, pid_t> pids_;
+  std::map<int, bool> warm_;
+  std::map<int, int> script_started_;
+  std::map<int, int64_t> first_step_;
+  std::map<int, WorkerEnd> ends_;
+  std::map<int, int> gone_;
+  std::map<int, std::string> failed_;
+  std::vector<std::string> warnings_;
+};
+
+// --- programs -----------------------------------------------------------------------------------------------------
+
+TEST_F(WorkersTest, TellsHowWorkersEnd) {
+  StartShell(0, "echo last words >&2; exit 3");
+  StartShell(1, "kill -KILL $$");
+  StartShell(2, "exit 0");
+  EXPECT_TRUE(started_.empty());  // nothing is told from inside a call
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(UntilGone(rank));
+  EXPECT_EQ(ends_[0].exit_code, 3);
+  EXPECT_EQ(ends_[0].signal, 0);
+  EXPECT_EQ(ends_[0].last_words, "last words\n");
+  EXPECT_EQ(ends_[0].epoch, 5u);
+  EXPECT_EQ(ends_[0].pid, pids_[0]);
+  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_FALSE(ends_[0].warm);
+  EXPECT_GT(ends_[0].noticed_ns, 0);
+  EXPECT_EQ(ends_[1].signal, SIGKILL);
+  EXPECT_EQ(ends_[2].exit_code, 0);
+  EXPECT_EQ(script_started_[2], 1);
+}
+
+TEST_F(WorkersTest, BringsTheErrorFile) {
+  StartShell(0, "echo '{\"message\": \"boom\"}' > $TORCHELASTIC_ERROR_FILE; exit 1");
+  StartShell(1, "head -c 1000000 /dev/zero > $TORCHELASTIC_ERROR_FILE; exit 1");
+  EXPECT_TRUE(UntilGone(0) && UntilGone(1));
+  EXPECT_EQ(ends_[0].error_json, "{\"message\": \"boom\"}\n");
+  EXPECT_EQ(ends_[1].error_json.size(), 64u << 10);
+}
+
+TEST_F(WorkersTest, GivesEveryWorkerTheMark) {
+  StartShell(0, "echo $PHALANX_NODE_MARK");
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(Output(0), "node-under-test\n");
+}
+
+TEST_F(WorkersTest, SaysWhatCannotStart) {
+  config_.script = "no-such-program";
+  StartShell(0, "");
+  EXPECT_TRUE(Until([&] { return failed_.count(0) == 1; }));
+  EXPECT_EQ(failed_[0], "no-such-program: no such program on PATH");
+  EXPECT_TRUE(started_.empty());
+}
+
+TEST_F(WorkersTest, StoppedWorkerIsKilled) {
+  StartShell(0, "echo $$; kill -STOP $$");
+  const pid_t pid = PrintedPid(0);
+  EXPECT_TRUE(Until([&] { return ReadProcStat(pid)->state == 'T'; }));
+  supervisor_->SignalGroup(0, SIGKILL);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(ends_[0].signal, SIGKILL);
+}
+
+TEST_F(WorkersTest, SignalsGroupOrWorkerAlone) {
+  StartShell(0, "trap 'exit 9' TERM; (trap '' TERM; echo $$; exec sleep 1000) & wait");
+  EXPECT_TRUE(Until([&] { return started_[0] == 1 && supervisor_->Catches(0, SIGTERM); }));
+  EXPECT_FALSE(supervisor_->Catches(0, SIGUSR1));
+  EXPECT_FALSE(supervisor_->Catches(7, SIGTERM));
+  PrintedPid(0);
+  supervisor_->SignalWorker(0, SIGTERM);
+  EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));
+  EXPECT_EQ(ends_[0].exit_code, 9);
+  Turn();
+  EXPECT_EQ(gone_[0], 0);
+  EXPECT_FALSE(supervisor_->Catches(0, SIGTERM));
+  supervisor_->SignalWorker(0, SIGKILL);  // has ended: nobody is hit
+  supervisor_->SignalGroup(0, SIGKILL);
+  EXPECT_TRUE(UntilGone(0));
+}
+
+TEST_F(WorkersTest, GrandchildrenKeepTheGroupUntilTheyAreGone) {
+  StartShell(0, "sleep 1000 & echo $!; exit 1");
+  EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));
+  const pid_t grandchild = PrintedPid(0);
+  Turn();
+  EXPECT_EQ(gone_[0], 0);
+  Forget(0);
+  ends_[0] = {};
+  supervisor_->StartWorker(Spec(0, {"-c", "exit 0"}));
+  EXPECT_TRUE(Until([&] { return failed_.count(0) == 1; }));
+  EXPECT_EQ(failed_[0], "processes of its last life still run");
+  kill(grandchild, SIGKILL);
+  EXPECT_TRUE(UntilGone(0));
+}
+
+TEST_F(WorkersTest, ZombieThatNobodyReapsDoesNotKeepTheGroup) {
+  // A child in the group, whose parent has left it and never asks how it ended.
+  const std::string text =
+      "python3 -c 'import os, signal\n"
+      "c = os.fork()\n"
+      "if c == 0: signal.pause()\n"
+      "os.setsid()\n"
+      "print(os.getpid(), flush=True)\n"
+      "signal.pause()' & while ! [ -s /proc/self/fd/1 ]; do read -t 0.01 x < /dev/zero; done; exit 1";
+  config_.script = "bash";
+  StartShell(0, text);
+  EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));
+  const pid_t stray = PrintedPid(0);
+  EXPECT_EQ(gone_[0], 0);
+  supervisor_->SignalGroup(0, SIGKILL);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(Exists(stray));
+  EXPECT_EQ(kill(-pids_[0], 0), 0);  // the zombie is still there
+}
+
+TEST_F(WorkersTest, StraysAreNamedAndKilledWithTheirDescendants) {
+  StartShell(0,
+             "setsid sh -c 'setsid sleep 1000 & echo $!; exec sleep 1001' & while ! [ -s /proc/self/fd/1 ]; do :; "
+             "done; exit 0");
+  EXPECT_TRUE(UntilGone(0));
+  const pid_t below = PrintedPid(0);
+  EXPECT_TRUE(Until([&] { return supervisor_->Strays().size() == 1; }));
+  EXPECT_TRUE(Until([&] { return supervisor_->Strays().at(0).ends_with(" sleep"); }));
+  EXPECT_TRUE(Exists(below));
+  supervisor_->KillStrays();
+  EXPECT_TRUE(Until([&] { return supervisor_->Strays().empty() && !Exists(below); }));
+}
+
+TEST_F(WorkersTest, ChildrenWithoutTheMarkAreNoStrays) {
+  TheSupervisor();
+  SpawnSpec spec;
+  spec.program = "sleep";
+  spec.args = {"sleep", "1000"};
+  spec.env = base_env_;
+  ASSERT_TRUE(Spawn(spec).ok());
+  EXPECT_TRUE(supervisor_->Strays().empty());
+}
+
+TEST_F(WorkersTest, HundredQuickStartsLeakNothing) {
+  StartShell(0, "exit 0");
+  EXPECT_TRUE(UntilGone(0));
+  config_.redirects.for_all = 0;
+  const int before = OpenFds();
+  for (int i = 0; i < 50; ++i) {
+    StartShell(0, "exit 1");
+    StartShell(1, "kill -KILL $$");
+    EXPECT_TRUE(UntilGone(0) && UntilGone(1));
+  }
+  Turn();
+  EXPECT_EQ(OpenFds(), before);
+  EXPECT_TRUE(OwnChildren().empty());
+}
+
+// --- Python -------------------------------------------------------------------------------------------------------
+
+constexpr char kTellAll[] =
+    "import sys, os\n"
+    "print(sys.argv[1:], os.environ['PHALANX_NODE_MARK'], os.getsid(0) == os.getpid())\n"
+    "sys.exit(4)\n";
+
+TEST_F(WorkersTest, ColdPythonRunsTheScript) {
+  config_.warm = false;
+  UsePython(kTellAll);
+  StartScript(0, {"a b", "\xff"});
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(ends_[0].exit_code, 4) << ends_[0].last_words;
+  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_FALSE(ends_[0].warm);
+  EXPECT_EQ(Output(0), "['a b', '\\udcff'] node-under-test True\n");
+}
+
+TEST_F(WorkersTest, ForeignPythonRunsTheScriptPlainly) {
+  UsePython(kTellAll);
+  config_.interpreter_given = true;
+  TheSupervisor().Start();
+  StartScript(0, {"x"});
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(Output(0), "['x'] node-under-test True\n");
+  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(WorkersTest, FirstWorkerWaitsForTheZygoteAndIsWarm) {
+  UsePython(kTellAll);
+  TheSupervisor().Start();
+  StartScript(0, {"x"});
+  StartScript(1, {"y"});
+  EXPECT_TRUE(UntilGone(0) && UntilGone(1));
+  EXPECT_EQ(ends_[0].exit_code, 4) << ends_[0].last_words;
+  EXPECT_TRUE(ends_[0].warm && ends_[1].warm);
+  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_EQ(Output(0), "['x'] node-under-test True\n");
+  EXPECT_EQ(Output(1), "['y'] node-under-test True\n");
+  EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+}
+
+TEST_F(WorkersTest, SparesWaitAndServeAndGo) {
+  UsePython("import sys; print(len(sys.argv))\n");
+  TheSupervisor().Start();
+  supervisor_->WantSpares(2);
+  EXPECT_TRUE(Until([&] { return spares_ == 2; }));
+  EXPECT_EQ(OwnChildren().size(), 3u);  // and the zygote
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(ends_[0].warm);
+  EXPECT_EQ(spares_, 1);  // one was taken; the owner says when to fork more
+  supervisor_->WantSpares(2);
+  EXPECT_TRUE(Until([&] { return spares_ == 2; }));
+  supervisor_->WantSpares(0);
+  EXPECT_TRUE(Until([&] { return OwnChildren().size() == 1; }));
+  EXPECT_TRUE(supervisor_->Strays().empty());
+}
+
+TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {
+  UsePython("import phalanx, colorsys\nphalanx.step(41)\n");
+  TheSupervisor().Start();
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(first_step_[0], 41) << ends_[0].last_words;
+  const Learnt learnt = ReadLearnt(LearntPath(config_, fs::current_path().string()));
+  EXPECT_EQ(std::count(learnt.modules.begin(), learnt.modules.end(), "colorsys"), 1);
+}
+
+TEST_F(WorkersTest, ScriptThatIsNotThereNeverStarts) {
+  UsePython("");
+  config_.script = (dir_ / "missing.py").string();
+  config_.warm = false;
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(ends_[0].exit_code, 2);
+  EXPECT_FALSE(ends_[0].script_started);
+  EXPECT_NE(ends_[0].last_words.find("can't open file"), std::string::npos) << ends_[0].last_words;
+}
+
+TEST_F(WorkersTest, LostSpareIsReplaced) {
+  UsePython("");
+  TheSupervisor().Start();
+  supervisor_->WantSpares(1);
+  EXPECT_TRUE(Until([&] { return spares_ == 1; }));
+  const std::vector<pid_t> children = OwnChildren();
+  ASSERT_EQ(children.size(), 2u);
+  kill(std::max(children[0], children[1]), SIGKILL);  // the spare is the younger
+  EXPECT_TRUE(Until([&] {
+    const std::vector<pid_t> now = OwnChildren();
+    return spares_ == 1 && now.size() == 2 && now != children;
+  }));
+}
+
+TEST_F(WorkersTest, DeathOfTheZygoteLeavesWorkersAndANewOneComes) {
+  UsePython("import signal\nprint(1, flush=True)\nsignal.pause()\n");
+  TheSupervisor().Start();
+  StartScript(0);
+  EXPECT_TRUE(Until([&] { return Output(0) == "1\n"; }));
+  for (const pid_t pid : OwnChildren()) {
+    if (pid != pids_[0]) kill(pid, SIGKILL);
+  }
+  supervisor_->WantSpares(1);
+  EXPECT_TRUE(Until([&] { return spares_ == 1; }));
+  EXPECT_EQ(ends_.count(0), 0u);
+  EXPECT_TRUE(warnings_.empty());
+  supervisor_->SignalGroup(0, SIGKILL);
+  EXPECT_TRUE(UntilGone(0));
+}
+
+TEST_F(WorkersTest, EndsZygoteAndSparesWithItself) {
+  UsePython("");
+  TheSupervisor().Start();
+  supervisor_->WantSpares(2);
+  EXPECT_TRUE(Until([&] { return spares_ == 2; }));
+  supervisor_.reset();
+  EXPECT_TRUE(Until([&] { return OwnChildren().empty(); }));
+}
+
+TEST_F(WorkersTest, WorkerToldToEndBeforeItBeganNeverStarts) {
+  UseZygote("print('ran')\n", "receive()\n");  // imports for ever
+  TheSupervisor().Start();
+  StartScript(0);
+  Turn();
+  supervisor_->SignalGroup(0, SIGKILL);
+  EXPECT_TRUE(Until([&] { return failed_.count(0) == 1; }));
+  EXPECT_EQ(started_[0], 0);
+}
+
+// --- zygotes that do not serve ------------------------------------------------------------------------------------
+
+class ColdAfterAll : public WorkersTest, public testing::WithParamInterface<std::pair<const char*, const char*>> {};
+
+TEST_P(ColdAfterAll, WithOneWarning) {
+  UseZygote("print('ran')\n", GetParam().first);
+  TheSupervisor().Start();
+  StartScript(0);
+  StartScript(1);
+  EXPECT_TRUE(UntilGone(0) && UntilGone(1));
+  EXPECT_EQ(Output(0), "ran\n") << ends_[0].last_words;
+  EXPECT_EQ(Output(1), "ran\n");
+  EXPECT_FALSE(ends_[0].warm);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(GetParam().second), std::string::npos) << warnings_[0];
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Zygotes, ColdAfterAll,
+    testing::Values(
+        std::pair{"send(type='failed', reason='it asks for a cold start')", "it asks for a cold start"},
+        std::pair{"sys.exit('no module named x')", "no module named x"},
+        std::pair{"os.kill(os.getpid(), 9)", "killed by signal 9"},
+        std::pair{"send(type='nonsense')\nreceive()", "killed by signal 9"},
+        std::pair{"send(type='tainted', module='m', why='opened a device')", "importing m"},
+        std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
+                  "while True:\n    m, f = receive()\n    send(type='fork_failed', id=m['id'], reason='no memory')",
+                  "no memory"},
+        std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
+                  "while True:\n    m, f = receive()\n    os.close(f[0])",
+                  "no spare can be forked"},
+        std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
+                  "while True:\n    m, f = receive()\n"
+                  "    send(socket.socket(fileno=f[0]), type='spare', pid=os.getppid())",
+                  "not a spare of this agent"}));
+
+TEST_F(WorkersTest, TaintingModuleIsDeniedToTheNextZygoteAndRemembered) {
+  UseZygote("print('ran')\n",
+            "import pathlib\n"
+            "pathlib.Path(sys.argv[0] + '.deny').open('a').write(json.dumps(preload['deny']) + '\\n')\n"
+            "if 'bad' not in preload['deny']: send(type='tainted', module='bad', why='opened a socket')\n"
+            "else: send(type='failed', reason='enough')\n");
+  TheSupervisor().Start();
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(Slurp(dir_ / "boot" / "zygote.py.deny"), "[]\n[\"bad\"]\n");
+  EXPECT_EQ(ReadLearnt(LearntPath(config_, fs::current_path().string())).deny, std::vector<std::string>{"bad"});
+}
+
+TEST_F(WorkersTest, MissingBootstrapIsAWarningAndAPlainPython) {
+  UsePython(kTellAll, "/no/such");
+  TheSupervisor().Start();
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(ends_[0].exit_code, 4);
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,110 @@
+// phalanx-run: flags in, one node of a job out.
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "agent/config.h"
+#include "agent/flags.h"
+#include "agent/guard.h"
+#include "agent/shell.h"
+#include "base/env.h"
+#include "base/event_loop.h"
+#include "base/process.h"
+#include "base/signals.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string RandomHex(size_t bytes) {
+  std::vector<unsigned char> random(bytes);
+  [[maybe_unused]] const ssize_t n = getrandom(random.data(), random.size(), 0);  // at most 256 bytes: always whole
+  std::string text;
+  for (const unsigned char byte : random) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string OwnDirectory() {
+  std::error_code error;
+  const fs::path exe = fs::read_symlink("/proc/self/exe", error);
+  return error ? "" : exe.parent_path().string();
+}
+
+agent::HostFacts AskHost() {
+  agent::HostFacts host;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) host.cpu_count = static_cast<uint32_t>(CPU_COUNT(&cpus));
+  host.uid = getuid();
+  std::error_code error;
+  host.cwd = fs::current_path(error).string();
+  host.own_dir = OwnDirectory();
+  host.fresh_uuid = RandomHex(16);
+  host.fresh_token = RandomHex(16);
+  host.is_executable = [](const std::string& path) {
+    struct stat info {};
+    return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
+  };
+  return host;
+}
+
+// 0700, with the job's token for `phalanx status` in it.
+Status PrepareStateDir(const agent::LaunchConfig& config) {
+  std::error_code error;
+  const fs::path dir = config.state_dir;
+  fs::create_directories(dir.parent_path(), error);
+  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, fmt::format("state directory {} (--state-dir gives another)", config.state_dir));
+  }
+  return absl::OkStatus();
+}
+
+int Launch(agent::LaunchConfig config, Environment env) {
+  for (const std::string& notice : config.notices) fmt::print(stderr, "phalanx-run: {}\n", notice);
+  const Status state = PrepareStateDir(config);
+  if (!state.ok()) {
+    fmt::print(stderr, "phalanx-run: {}\n", Message(state));
+    return 1;
+  }
+  const std::string node_id = RandomHex(16);
+  StatusOr<agent::Guard> guard = agent::Guard::Start(node_id);  // before any thread
+  if (!guard.ok()) {
+    fmt::print(stderr, "phalanx-run: the guard process could not be started: {}\n", Message(guard.status()));
+    return 1;
+  }
+  EventLoop loop;
+  Reaper reaper(loop);
+  agent::NodeAgent node(loop, reaper, std::move(config), std::move(env), node_id, *guard);
+  return node.Run();
+}
+
+int Main(int argc, char** argv) {
+  EnsureStandardFds();
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  Environment env = Environment::FromProcess();
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  agent::ParseResult parsed = agent::ParseFlags(args, env, AskHost());
+  if (const auto* print = std::get_if<agent::PrintAndExit>(&parsed)) {
+    fmt::print(print->exit_code == 0 ? stdout : stderr, "{}", print->text);
+    return print->exit_code;
+  }
+  return Launch(std::get<agent::LaunchConfig>(std::move(parsed)), std::move(env));
+}
+
+}  // namespace
+}  // namespace phalanx
+
+int main(int argc, char** argv) { return phalanx::Main(argc, argv); }
