@@ -101,6 +101,7 @@ class Workers final : public Supervisor {
   void StartFrom(Spare spare, WorkerSpec spec);
   void StartCold(const WorkerSpec& spec);
   Status SpawnCold(const WorkerSpec& spec, Worker& worker);
+  Status SendRun(const WorkerSpec& spec, Worker& worker);
   void FailStart(const WorkerSpec& spec, const Status& status);
   void Adopt(Worker worker);
   void Announce(Worker& worker);
@@ -264,14 +265,11 @@ void Workers::StartFrom(Spare spare, WorkerSpec spec) {
   worker.pid = spare.pid;
   worker.warm = true;
   worker.channel = std::move(spare.channel);
-  std::vector<Fd> fds;
-  for (const int fd : {worker.streams->stdin_fd(), worker.streams->stdout_fd(), worker.streams->stderr_fd()}) {
-    fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-    if (fds.back().valid()) continue;
-    reaper_.Forget(spare.pid);
-    return FailStart(spec, ErrnoStatus(errno, "copying a descriptor for a worker"));
+  const Status sent = SendRun(spec, worker);
+  if (!sent.ok()) {  // without its socket the spare ends
+    reaper_.Forget(worker.pid);
+    return FailStart(spec, sent);
   }
-  worker.channel->Send(RunMessage(config_, spec, cwd_, umask_), std::move(fds));
   reaper_.Retarget(worker.pid,
                    [this, local_rank = spec.local_rank](const ProcessEnd& end) { OnWorkerEnded(local_rank, end); });
   Adopt(std::move(worker));
@@ -296,15 +294,25 @@ Status Workers::SpawnCold(const WorkerSpec& spec, Worker& worker) {
   }
   PHX_ASSIGN_OR_RETURN(Child child, Spawn(command));
   worker.pid = child.pid;
+  if (bootstrap_.empty()) {
+    worker.script_started = true;  // as far as anybody can tell
+  } else {
+    worker.channel = std::make_unique<Channel>(loop_, std::move(ends.first), Channel::Events{});
+    PHX_RETURN_IF_ERROR(SendRun(spec, worker));  // without its socket the worker ends, and is reaped
+  }
   if (guard_ != nullptr) guard_->Add(child.pid);
   reaper_.Await(std::move(child),
                 [this, local_rank = spec.local_rank](const ProcessEnd& end) { OnWorkerEnded(local_rank, end); });
-  if (bootstrap_.empty()) {
-    worker.script_started = true;  // as far as anybody can tell
-    return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+Status Workers::SendRun(const WorkerSpec& spec, Worker& worker) {
+  std::vector<Fd> fds;
+  for (const int fd : {worker.streams->stdin_fd(), worker.streams->stdout_fd(), worker.streams->stderr_fd()}) {
+    fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    if (!fds.back().valid()) return ErrnoStatus(errno, "copying a descriptor for a worker");
   }
-  worker.channel = std::make_unique<Channel>(loop_, std::move(ends.first), Channel::Events{});
-  worker.channel->Send(RunMessage(config_, spec, cwd_, umask_), {});
+  worker.channel->Send(RunMessage(config_, spec, cwd_, umask_), std::move(fds));
   return absl::OkStatus();
 }
 

@@ -496,7 +496,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair{"send(type='failed', reason='it asks for a cold start')", "it asks for a cold start"},
         std::pair{"sys.exit('no module named x')", "no module named x"},
         std::pair{"os.kill(os.getpid(), 9)", "killed by signal 9"},
-        std::pair{"send(type='nonsense')\nreceive()", "killed by signal 9"},
+        std::pair{"send(type='nonsense')\nreceive()", "unknown type 'nonsense'"},
         std::pair{"send(type='tainted', module='m', why='opened a device')", "importing m"},
         std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
                   "while True:\n    m, f = receive()\n    send(type='fork_failed', id=m['id'], reason='no memory')",

@@ -45,7 +45,10 @@ StatusOr<std::unique_ptr<Zygote>> Zygote::Start(EventLoop& loop, Reaper& reaper,
   Channel::Events channel_events;
   channel_events.on_message = [self](const PeerMessage& message) { self->OnMessage(message); };
   // It has ended, or ends now; OnProcessEnd tells.
-  channel_events.on_closed = [self](const Status&) { kill(self->pid_, SIGKILL); };
+  channel_events.on_closed = [self](const Status& why) {
+    if (!absl::IsUnavailable(why)) return self->GiveUp(fmt::format("it said {}", Message(why)));
+    if (self->pid_ != 0) kill(self->pid_, SIGKILL);
+  };
   self->channel_ = std::make_unique<Channel>(loop, std::move(ends.first), std::move(channel_events));
   self->channel_->Send(preload);
   self->timer_ = loop.At(loop.Now() + kReadyWithinMs, [self] {
