@@ -1,0 +1,127 @@
+"""tools/venv.py: environments from a cache, for several clones at once."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.slow
+
+
+def make_wheel(folder, version):
+    """A package with one module and one command."""
+    info = f"probe-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"probe-{version}-py3-none-any.whl", "w") as file:
+        file.writestr("probe.py", f"def main():\n    print('probe {version}')\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: probe\nVersion: {version}\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/entry_points.txt", "[console_scripts]\nprobe = probe:main\n")
+        file.writestr(f"{info}/RECORD", "")
+
+
+class Place:
+    """A cache, some wheels and clones that want the same requirements."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.cache = folder / "cache"
+        self.requirements = folder / "requirements.txt"
+        for version in ("1.0", "2.0"):
+            make_wheel(folder, version)
+        self.require("1.0")
+
+    def require(self, version):
+        self.requirements.write_text(f"# what a clone needs\nprobe=={version}  # why\n")
+
+    def start(self, clone, offline=False):
+        venv = self.folder / clone / ".venv"
+        links = self.folder / "nothing" if offline else self.folder
+        environment = dict(os.environ, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links))
+        command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--cache", self.cache]
+        return subprocess.Popen([*command, "--requirements", self.requirements], env=environment)
+
+    def prepare(self, clone, offline=False):
+        assert self.start(clone, offline).wait() == 0
+        return self.folder / clone / ".venv"
+
+    def entries(self):
+        return [path for path in self.cache.iterdir() if path.is_dir()]
+
+
+def said_by(venv):
+    return subprocess.run([venv / "bin" / "probe"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def module_of(venv):
+    return next(venv.glob("lib/python3*/site-packages/probe.py"))
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def test_second_clone_gets_its_own_by_links(place):
+    first = place.prepare("one")
+    assert said_by(first) == "probe 1.0"
+    site = module_of(first).parent
+    (site / "phalanx").symlink_to("../../../../python/phalanx")  # what ./run adds later
+    second = place.prepare("two", offline=True)
+    assert said_by(second) == "probe 1.0"
+    assert (second / "bin" / "probe").read_text().startswith(f"#!{second}/bin/python")
+    assert module_of(second).samefile(module_of(first))
+    subprocess.run([second / "bin" / "python", "-m", "pip", "--version"], check=True, capture_output=True)
+
+
+def test_present_environment_is_left_alone(place):
+    venv = place.prepare("one")
+    before = module_of(venv).stat()
+    place.prepare("one", offline=True)
+    assert module_of(venv).stat() == before
+
+
+def test_environment_made_by_hand_is_adopted_without_the_clones_own(place):
+    venv = place.folder / "one" / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index"]
+    subprocess.run([*pip, place.folder / "probe-1.0-py3-none-any.whl"], check=True)
+    (next(venv.glob("lib/python3*/site-packages")) / "phalanx").symlink_to("../../../../python/phalanx")
+    (venv / "bin" / "phalanx-run").write_text("#!/bin/sh\n")
+    place.prepare("one", offline=True)
+    second = place.prepare("two", offline=True)
+    assert said_by(second) == "probe 1.0"
+    assert not (second / "bin" / "phalanx-run").exists()
+    assert not (module_of(second).parent / "phalanx").is_symlink()
+
+
+def test_changed_requirements_do_not_touch_other_clones(place):
+    first, second = place.prepare("one"), place.prepare("two")
+    place.require("2.0")
+    place.prepare("one")
+    assert (said_by(first), said_by(second)) == ("probe 2.0", "probe 1.0")
+    assert len(place.entries()) == 2
+
+
+def test_what_a_killed_run_left_is_cleared_away(place):
+    venv = place.prepare("one")
+    key = place.entries()[0].name
+    (place.cache / f".tmp-{key}-left").mkdir()
+    (venv / ".phalanx-environment").unlink()
+    (venv / "bin" / "python").unlink()
+    assert said_by(place.prepare("one", offline=True)) == "probe 1.0"
+    assert [path.name for path in place.entries()] == [key]
+
+
+def test_clones_at_the_same_time_make_one_entry(place):
+    running = [place.start(f"clone{number}") for number in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert {said_by(place.folder / f"clone{number}" / ".venv") for number in range(3)} == {"probe 1.0"}
+    inodes = {module_of(place.folder / f"clone{number}" / ".venv").stat().st_ino for number in range(3)}
+    assert len(inodes) == 1
+    assert len(place.entries()) == 1
