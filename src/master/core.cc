@@ -26,7 +26,7 @@ class Stepper {
 
   void On(const AgentAttached& e) {
     if (const std::optional<std::string> sentence = Refusal(s_, e.info, e.next_store_port)) {
-      Note("node-refused", e.info.hostname.substr(0, kMaxNameBytes), *sentence);
+      Note("node-refused", e.info.hostname.size() <= kMaxNameBytes ? e.info.hostname : "", *sentence);
       return Do(SendRefused{e.session}, *sentence);
     }
     if (!s_.spec) s_.SetSpec(e.info.spec);

@@ -15,11 +15,11 @@ std::string Nodes(const JobSpec& spec) {
   return fmt::format("{}:{}", spec.min_nodes, spec.max_nodes);
 }
 
-// Only what may be shown: a text from outside is not repeated at length, nor with control characters.
+// Only what may be shown: a text from outside is not repeated at length, and only in printable ASCII.
 std::string Shown(const std::string& text) {
   std::string shown = text.substr(0, 64);
   std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return c < 0x20 || c == 0x7f; }, '?');
+      shown.begin(), shown.end(), [](char c) { return c < 0x20 || c >= 0x7f; }, '?');
   return shown;
 }
 

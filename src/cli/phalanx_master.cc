@@ -1,0 +1,191 @@
+// phalanx-master: flags in, calls out.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "agent/flag_values.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "base/net.h"
+#include "cli/state_dir.h"
+#include "master/server.h"
+
+namespace phalanx::cli {
+namespace {
+
+struct MasterFlags {
+  std::vector<std::string> hosts = {"127.0.0.1"};
+  uint16_t port = 29400;
+  std::string job_id = "none";
+  std::string nnodes = "1:1";
+  std::optional<uint32_t> max_restarts;
+  int64_t restart_window_s = 3'600;
+  int64_t join_timeout_s = 600;
+  int64_t last_call_ms = 300;
+  std::string token_file;
+  std::string state_dir;
+  bool embedded = false;
+  bool spec_from_hello = false;
+  int64_t linger_ms = 10'000;
+  int ready_fd = -1;
+  bool verbose = false;
+};
+
+void Declare(CLI::App& app, MasterFlags& f) {
+  app.set_version_flag("--version", "phalanx-master " PHALANX_VERSION);
+  app.add_option("--host", f.hosts, "addresses to listen on, and no others")->delimiter(',')->capture_default_str();
+  app.add_option("--port", f.port, "port to listen on; 0: any free one")->capture_default_str();
+  app.add_option("--job-id", f.job_id, "the job's id, as --rdzv-id of phalanx-run")->capture_default_str();
+  app.add_option("--nnodes", f.nnodes, "nodes of the job: N or MIN:MAX")->capture_default_str();
+  app.add_option("--max-restarts", f.max_restarts,
+                 "worker failures the job survives; not given: 3, renewed by --restart-window of steps");
+  app.add_option("--restart-window", f.restart_window_s, "seconds of steps that renew the restarts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--join-timeout", f.join_timeout_s, "seconds to wait for enough nodes")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--last-call-ms", f.last_call_ms, "milliseconds without a new node after which enough nodes start")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--token-file", f.token_file, "file with the job's token; else PHALANX_TOKEN");
+  app.add_option("--state-dir", f.state_dir, "folder of this job's record (default: ~/.local/state/phalanx/<job>)");
+  app.add_flag("--verbose", f.verbose, "one line on stderr for each decision, also where embedded");
+  const std::string group = "For phalanx-run, which starts a master as its child";
+  app.add_flag("--embedded", f.embedded, "end some time after the last agent")->group(group);
+  app.add_flag("--spec-from-hello", f.spec_from_hello, "take the job's shape from its first node")->group(group);
+  app.add_option("--linger-ms", f.linger_ms, "how long to wait, embedded, for a next agent")->group(group);
+  app.add_option("--ready-fd", f.ready_fd, "say 'ready PORT' or 'error CODE SENTENCE' there")->group(group);
+}
+
+StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
+  if (flags.token_file.empty()) return env.NonEmptyOr("PHALANX_TOKEN", "");
+  StatusOr<std::string> token = ReadPrivateLine(flags.token_file);
+  if (!token.ok()) return WithContext(token.status(), "--token-file");
+  if (token->empty())
+    return absl::InvalidArgumentError(fmt::format("--token-file={}: the file is empty", flags.token_file));
+  return token;
+}
+
+StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environment& env) {
+  master::ServerOptions options;
+  options.hosts = flags.hosts;
+  options.port = flags.port;
+  options.job_id = flags.job_id;
+  options.verbose = flags.verbose || !flags.embedded;
+  if (flags.embedded) options.linger_ms = flags.linger_ms;
+  PHX_ASSIGN_OR_RETURN(options.token, Token(flags, env));
+  if (!flags.spec_from_hello) {
+    const auto nodes = agent::ParseNodes(flags.nnodes);
+    if (!nodes.ok()) return WithContext(nodes.status(), fmt::format("--nnodes={}", flags.nnodes));
+    options.spec = master::JobSpec{nodes->first,
+                                   nodes->second,
+                                   flags.max_restarts,
+                                   flags.restart_window_s * 1'000,
+                                   flags.join_timeout_s * 1'000,
+                                   flags.last_call_ms};
+  }
+  options.state_dir = flags.state_dir;
+  if (options.state_dir.empty()) {
+    options.state_dir = fmt::format("{}/{}", DefaultStateRoot(env), agent::JobDirectoryName(flags.job_id));
+  }
+  return options;
+}
+
+// Files by which `phalanx status` finds a live master; gone when it ends, unless they are another's by then.
+class Signpost {
+ public:
+  Signpost(const std::string& folder, const std::string& host, uint16_t port, const std::string& token) {
+    const std::string dial = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "::1" : host;
+    Write(folder + "/address", JoinHostPort(dial, port));
+    if (!token.empty()) Write(folder + "/token", token);
+  }
+  Signpost(const Signpost&) = delete;
+  Signpost& operator=(const Signpost&) = delete;
+  ~Signpost() {
+    for (const auto& [path, text] : written_) {
+      const StatusOr<std::string> now = ReadPrivateLine(path);
+      if (now.ok() && *now == text) unlink(path.c_str());
+    }
+  }
+
+ private:
+  void Write(const std::string& path, const std::string& text) {
+    const StatusOr<std::string> there = ReadPrivateLine(path);
+    if (there.ok() && *there == text) return;  // a token file that was given to us stays
+    const Status written = WritePrivateFile(path, text + "\n");
+    if (!written.ok()) return Log(LogLevel::kWarning, "state-dir", {{"what", Message(written)}});
+    written_.push_back({path, text});
+  }
+
+  std::vector<std::pair<std::string, std::string>> written_;
+};
+
+void SayReady(int fd, const std::string& line) {
+  if (fd < 0) return;
+  const std::string text = line + "\n";
+  if (write(fd, text.data(), text.size()) < 0) Log(LogLevel::kWarning, "ready-fd", {{"what", "nobody listens"}});
+  close(fd);
+}
+
+int Fail(const MasterFlags& flags, const Status& why, int code) {
+  const bool in_use = why.code() == absl::StatusCode::kAlreadyExists;
+  SayReady(flags.ready_fd, fmt::format("error {} {}", in_use ? "address-in-use" : "failed", Message(why)));
+  fmt::print(stderr, "phalanx-master: {}\n", Message(why));
+  return code;
+}
+
+int Serve(const MasterFlags& flags, const Environment& env) {
+  // First of all threads: they inherit the mask.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  const StatusOr<master::ServerOptions> options = Options(flags, env);
+  if (!options.ok()) return Fail(flags, options.status(), 2);
+  const Status folder = MakePrivateFolder(options->state_dir);
+  if (!folder.ok()) return Fail(flags, WithContext(folder, "--state-dir"), 1);
+  if (options->token.empty()) {
+    Log(LogLevel::kWarning, "no-token", {{"what", "anyone who knows the job id may join; set PHALANX_TOKEN"}});
+  }
+  StatusOr<std::unique_ptr<master::MasterServer>> server = master::MasterServer::Open(*options);
+  if (!server.ok()) return Fail(flags, server.status(), 1);
+
+  const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), options->token);
+  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
+  std::thread waiter([&signals, &server] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    (*server)->Stop();
+  });
+  const int code = (*server)->Run();
+  pthread_kill(waiter.native_handle(), SIGTERM);
+  waiter.join();
+  return code;
+}
+
+}  // namespace
+}  // namespace phalanx::cli
+
+int main(int argc, char** argv) {
+  // Costs a third of a registration's time, and finds nothing in a program of two threads.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  phalanx::cli::MasterFlags flags;
+  CLI::App app("The master of one job: decides who trains with whom, and what happens after a failure.",
+               "phalanx-master");
+  phalanx::cli::Declare(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+  return phalanx::cli::Serve(flags, phalanx::Environment::FromProcess());
+}

@@ -1,0 +1,108 @@
+#include "cli/state_dir.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "agent/flag_values.h"
+#include "base/fd.h"
+
+namespace phalanx::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxLineBytes = 4'096;
+
+bool HoldsJob(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "events.db", error) || fs::exists(folder / "address", error);
+}
+
+// When something last happened there.
+fs::file_time_type LastChange(const fs::path& folder) {
+  fs::file_time_type last = fs::file_time_type::min();
+  for (const char* name : {"events.db", "events.db-wal", "address"}) {
+    std::error_code error;
+    const fs::file_time_type time = fs::last_write_time(folder / name, error);
+    if (!error) last = std::max(last, time);
+  }
+  return last;
+}
+
+}  // namespace
+
+std::string DefaultStateRoot(const Environment& env) {
+  const std::string xdg = env.NonEmptyOr("XDG_STATE_HOME", "");
+  if (!xdg.empty() && xdg[0] == '/') return xdg + "/phalanx";
+  const std::string home = env.NonEmptyOr("HOME", "");
+  if (!home.empty() && home[0] == '/') return home + "/.local/state/phalanx";
+  return fmt::format("/tmp/phalanx-{}", getuid());
+}
+
+Status MakePrivateFolder(const std::string& path) {
+  std::error_code error;
+  const fs::path parent = fs::path(path).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (error) return ErrnoStatus(error.value(), parent.string());
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(fmt::format("{}: not a folder", path));
+  if (info.st_uid != geteuid()) return absl::PermissionDeniedError(fmt::format("{}: belongs to another user", path));
+  return absl::OkStatus();
+}
+
+Status WritePrivateFile(const std::string& path, const std::string& text) {
+  const std::string draft = fmt::format("{}.{}", path, getpid());
+  unlink(draft.c_str());
+  Fd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, draft);
+  const bool written = write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = written ? 0 : errno;
+  if (written && rename(draft.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  const Status failed = ErrnoStatus(error != 0 ? error : errno, path);
+  unlink(draft.c_str());
+  return failed;
+}
+
+StatusOr<std::string> ReadPrivateLine(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, path);
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return absl::PermissionDeniedError(fmt::format("{}: belongs to another user", path));
+  }
+  std::string text(kMaxLineBytes, '\0');
+  const ssize_t n = read(fd.get(), text.data(), text.size());
+  if (n < 0) return ErrnoStatus(errno, path);
+  text.resize(static_cast<size_t>(n));
+  return text.substr(0, text.find('\n'));
+}
+
+StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job) {
+  if (!given.empty() && HoldsJob(given)) return given;
+  const fs::path root = given.empty() ? DefaultStateRoot(env) : given;
+  if (!job.empty()) {
+    const fs::path folder = root / agent::JobDirectoryName(job);
+    if (HoldsJob(folder)) return folder.string();
+    return absl::NotFoundError(fmt::format(
+        "no job '{}' in {}; --state-dir names another place, --master a master to ask", job, root.string()));
+  }
+  std::error_code error;
+  std::optional<fs::path> newest;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
+    if (!HoldsJob(entry.path())) continue;
+    if (!newest || LastChange(entry.path()) > LastChange(*newest)) newest = entry.path();
+  }
+  if (newest) return newest->string();
+  return absl::NotFoundError(
+      fmt::format("no job in {}; --state-dir names another place, --master a master to ask", root.string()));
+}
+
+}  // namespace phalanx::cli

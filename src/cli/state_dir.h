@@ -1,0 +1,29 @@
+// Where a job's files are: `<root>/<job>/` with the event record, and, while its master runs, its address and token.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/env.h"
+#include "base/status.h"
+
+namespace phalanx::cli {
+
+// ${XDG_STATE_HOME}/phalanx, ~/.local/state/phalanx, or /tmp/phalanx-<uid>.
+std::string DefaultStateRoot(const Environment& env);
+
+// Makes the folder and its parents, for this user alone.
+Status MakePrivateFolder(const std::string& path);
+
+// Writes the whole file or nothing, for this user alone.
+Status WritePrivateFile(const std::string& path, const std::string& text);
+
+// The first line, at most 4 KiB. NotFound where the file is not there; PermissionDenied where it is somebody else's.
+StatusOr<std::string> ReadPrivateLine(const std::string& path);
+
+// The folder that `phalanx status` and its like mean: `given` itself where it holds a record or an address, else the
+// one of `job` in it (or in the default root), else, where no job is named, the one changed last.
+StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job);
+
+}  // namespace phalanx::cli

@@ -1,0 +1,529 @@
+#include "master/server.h"
+
+#include <arpa/inet.h>
+#include <grpc/support/log.h>
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/net.h"
+#include "master/admin.h"
+#include "master/convert.h"
+#include "master/door.h"
+#include "master/operation.h"
+#include "master/record.h"
+#include "master/session.h"
+
+namespace phalanx::master {
+namespace {
+
+// A stream that has not said Hello within this, or does not end within this, is cancelled.
+constexpr int64_t kHandshakeMs = 10'000;
+// An embedded master whose first agent never came ends after this.
+constexpr int64_t kFirstAgentMs = 60'000;
+// The largest thing an agent sends is an error file and last words.
+constexpr int kMaxMessageBytes = 1 << 20;
+constexpr int kMaxStreamsPerConnection = 16;
+// What a live master tells of the past; all of it is in the record.
+constexpr size_t kRecentRows = 4'096;
+constexpr uint32_t kMaxEventsReply = 1'024;
+// Alarms further away are set again when they come.
+constexpr int64_t kMaxAlarmMs = int64_t{24} * 3'600'000;
+
+gpr_timespec AtMs(Instant when) {
+  const int64_t wait_ms = std::clamp<int64_t>(when - MonotonicMs(), 0, kMaxAlarmMs);
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+}
+
+std::string RandomId() {
+  uint64_t words[2] = {static_cast<uint64_t>(MonotonicNs()), static_cast<uint64_t>(getpid())};
+  if (getrandom(words, sizeof words, GRND_NONBLOCK) < 0) words[0] ^= static_cast<uint64_t>(UnixMs());
+  return fmt::format("{:016x}{:016x}", words[0], words[1]);
+}
+
+// A socket bound to `host`, for its port or for the error that gRPC keeps to itself.
+StatusOr<uint16_t> TryBind(const std::string& host, uint16_t port) {
+  sockaddr_in v4{};
+  sockaddr_in6 v6{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(port);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  const bool is_v6 = inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1;
+  if (!is_v6 && inet_pton(AF_INET, host.c_str(), &v4.sin_addr) != 1) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is not an IP address of this machine", host));
+  }
+  auto* address = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
+  socklen_t length = is_v6 ? sizeof v6 : sizeof v4;
+  const Fd fd(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(fd.get(), address, length) != 0 || listen(fd.get(), 1) != 0 ||
+      getsockname(fd.get(), address, &length) != 0) {
+    const int error = errno;
+    const std::string where = JoinHostPort(host, port);
+    if (error == EADDRINUSE) return absl::AlreadyExistsError(fmt::format("{} is in use by another program", where));
+    return ErrnoStatus(error, fmt::format("binding {}", where));
+  }
+  return ntohs(is_v6 ? v6.sin6_port : v4.sin_port);
+}
+
+void DropGrpcLog(gpr_log_func_args*) {}
+
+}  // namespace
+
+class MasterServer::Impl final : public SessionOwner {
+ public:
+  explicit Impl(ServerOptions options);
+  ~Impl() override;
+
+  Status Listen();
+  uint16_t port() const { return port_; }
+  int Run();
+  void Stop();
+
+  void OnAccepted(Session& session) override;
+  void OnMessage(Session& session, const v1::AgentMessage& message) override;
+  void OnEnded(Session& session) override;
+  void OnOver(Session& session) override;
+
+ private:
+  // --- serving ---
+  Status Build();
+  void OfferSession();
+  void OfferAdmin();
+  void OnTick(bool ok);
+  void OnStop(bool ok);
+  void ArmAlarm();
+  Instant NextWake();
+  bool IsOver();
+  void Shutdown();
+
+  // --- carrying out ---
+  void Feed(const Event& event);
+  Session* Find(uint64_t session);
+  void Send(uint64_t session, v1::MasterMessage message);
+  void EndSession(uint64_t session);
+  void Do(const SendWelcome& action, const std::string& reason);
+  void Do(const SendRefused& action, const std::string& reason);
+  void Do(const SendStartRound& action, const std::string& reason);
+  void Do(const SendHold& action, const std::string& reason);
+  void Do(const SendFinish& action, const std::string& reason);
+  void Do(const SendNotice& action, const std::string& reason);
+  void Do(const Drop& action, const std::string& reason);
+  void Do(const Record& action, const std::string& reason);
+
+  // --- admin ---
+  grpc::Status Authorize(const std::string& job_id, const std::string& token) const;
+  grpc::Status AnswerStatus(const v1::StatusRequest& request, v1::StatusReply& reply) const;
+  grpc::Status AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const;
+
+  const ServerOptions options_;
+  const std::string master_id_ = RandomId();
+  const int64_t started_unix_ms_ = UnixMs();
+  const Instant started_ = MonotonicMs();
+  JobState state_;
+
+  v1::AgentLink::AsyncService agent_service_;
+  v1::Admin::AsyncService admin_service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  uint16_t port_ = 0;
+  bool shutting_down_ = false;
+  bool shut_down_ = false;
+
+  std::map<uint64_t, std::unique_ptr<Session>> sessions_;  // the one that is offered included
+  uint64_t next_session_ = 1;
+  size_t open_sessions_ = 0;
+  // Sessions to look at later, in order of time.
+  std::deque<std::pair<Instant, uint64_t>> overdue_;
+  bool any_agent_ = false;
+  Instant empty_since_;
+  int admin_calls_ = 0;
+
+  MemberOperation<Impl> tick_{this, &Impl::OnTick};
+  grpc::Alarm alarm_;
+  Instant alarm_at_ = kNever;  // kNever: not set
+  bool alarm_cancelled_ = false;
+
+  MemberOperation<Impl> stop_{this, &Impl::OnStop};
+  grpc::Alarm stop_alarm_;
+  std::mutex stop_mutex_;  // guards stoppable_
+  bool stoppable_ = true;
+  bool stop_pending_ = false;  // guarded by stop_mutex_ until Shutdown
+  bool stopped_ = false;
+
+  std::shared_ptr<const Outcome> outcome_;  // whose message this is:
+  std::shared_ptr<const v1::MasterMessage> finish_message_;
+
+  std::unique_ptr<RecordWriter> record_;
+  int64_t next_row_ = 1;
+  std::deque<RecordRow> recent_;
+};
+
+// --- serving ------------------------------------------------------------------------------------------------------
+
+MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)), empty_since_(started_) {
+  state_.job_id = options_.job_id;
+  if (options_.spec) state_.SetSpec(*options_.spec);
+  if (options_.state_dir.empty()) return;
+  const RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, started_unix_ms_, 0};
+  record_ = std::make_unique<RecordWriter>(options_.state_dir + "/events.db", run, [](const std::string& what) {
+    Log(LogLevel::kWarning, "event-record", {{"what", what}});
+  });
+}
+
+MasterServer::Impl::~Impl() {
+  if (server_) Shutdown();
+}
+
+Status MasterServer::Impl::Listen() {
+  gpr_set_log_function(DropGrpcLog);  // what it would say, our errors say in their own words
+  port_ = options_.port;
+  if (port_ == 0 && options_.hosts.size() > 1) {
+    PHX_ASSIGN_OR_RETURN(port_, TryBind(options_.hosts.front(), 0));
+  }
+  const Status built = Build();
+  if (!built.ok()) return built;
+  OfferSession();
+  OfferAdmin();
+  Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
+     fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
+                 JoinHostPort(options_.hosts.front(), port_)));
+  return absl::OkStatus();
+}
+
+Status MasterServer::Impl::Build() {
+  grpc::ServerBuilder builder;
+  std::vector<int> ports(options_.hosts.size(), 0);
+  for (size_t i = 0; i < options_.hosts.size(); ++i) {
+    builder.AddListeningPort(JoinHostPort(options_.hosts[i], port_), grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  // A second master on the port must fail, not share it.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  // Not the minimal stack: it would leave out the filter that enforces this bound.
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.RegisterService(&agent_service_);
+  builder.RegisterService(&admin_service_);
+  queue_ = builder.AddCompletionQueue();
+  server_ = builder.BuildAndStart();
+  const bool all = server_ && std::none_of(ports.begin(), ports.end(), [](int port) { return port == 0; });
+  if (all) {
+    port_ = static_cast<uint16_t>(ports.front());
+    return absl::OkStatus();
+  }
+  if (server_) Shutdown();
+  queue_->Shutdown();
+  server_.reset();
+  for (const std::string& host : options_.hosts) {
+    const StatusOr<uint16_t> bound = TryBind(host, port_);
+    if (!bound.ok()) return bound.status();
+  }
+  return absl::UnavailableError(fmt::format("port {} could not be opened", port_));
+}
+
+void MasterServer::Impl::OfferSession() {
+  const uint64_t id = next_session_++;
+  auto session = std::make_unique<Session>(id, this);
+  session->Offer(agent_service_, *queue_);
+  sessions_[id] = std::move(session);
+}
+
+void MasterServer::Impl::OfferAdmin() {
+  using StatusCall = AdminCall<v1::StatusRequest, v1::StatusReply>;
+  using EventsCall = AdminCall<v1::EventsRequest, v1::EventsReply>;
+  StatusCall::Start(
+      [this](auto* context, auto* request, auto* writer, void* tag) {
+        admin_service_.RequestStatus(context, request, writer, queue_.get(), queue_.get(), tag);
+      },
+      [this](const auto& request, auto& reply) { return AnswerStatus(request, reply); }, &admin_calls_);
+  EventsCall::Start(
+      [this](auto* context, auto* request, auto* writer, void* tag) {
+        admin_service_.RequestEvents(context, request, writer, queue_.get(), queue_.get(), tag);
+      },
+      [this](const auto& request, auto& reply) { return AnswerEvents(request, reply); }, &admin_calls_);
+}
+
+int MasterServer::Impl::Run() {
+  while (!IsOver()) {
+    ArmAlarm();
+    void* tag = nullptr;
+    bool ok = false;
+    if (!queue_->Next(&tag, &ok)) break;
+    static_cast<Operation*>(tag)->Done(ok);
+  }
+  const std::string why = stopped_         ? "it was asked to stop"
+                          : state_.outcome ? "the job is over"
+                                           : "its last agent has gone";
+  Do(Record{"master-stopped", 0, "", -1, {}}, fmt::format("the master ends: {}", why));
+  Shutdown();
+  if (record_) record_->Close(RecordWriter::kCloseMs);
+  return state_.outcome ? state_.outcome->exit_code : 1;
+}
+
+void MasterServer::Impl::Stop() {
+  const std::lock_guard<std::mutex> lock(stop_mutex_);
+  if (!stoppable_ || std::exchange(stop_pending_, true)) return;
+  stop_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), &stop_);
+}
+
+void MasterServer::Impl::OnStop(bool) {
+  const std::lock_guard<std::mutex> lock(stop_mutex_);
+  stop_pending_ = false;
+  stoppable_ = false;
+  stopped_ = true;
+}
+
+bool MasterServer::Impl::IsOver() {
+  if (stopped_) return true;
+  if (open_sessions_ > 0) return false;
+  if (state_.phase == Phase::kFinished) return true;
+  if (!options_.linger_ms) return false;
+  return MonotonicMs() >= empty_since_ + (any_agent_ ? *options_.linger_ms : kFirstAgentMs);
+}
+
+Instant MasterServer::Impl::NextWake() {
+  Instant wake = NextDeadline(state_);
+  while (!overdue_.empty() && Find(overdue_.front().second) == nullptr) overdue_.pop_front();
+  if (!overdue_.empty()) wake = std::min(wake, overdue_.front().first);
+  if (open_sessions_ == 0 && options_.linger_ms) {
+    wake = std::min(wake, empty_since_ + (any_agent_ ? *options_.linger_ms : kFirstAgentMs));
+  }
+  return wake;
+}
+
+void MasterServer::Impl::ArmAlarm() {
+  const Instant wake = NextWake();
+  if (alarm_at_ == kNever) {
+    if (wake == kNever) return;
+    alarm_at_ = wake;
+    alarm_.Set(queue_.get(), AtMs(wake), &tick_);
+  } else if (wake < alarm_at_ && !std::exchange(alarm_cancelled_, true)) {
+    alarm_.Cancel();  // comes back at once and is set anew
+  }
+}
+
+void MasterServer::Impl::OnTick(bool) {
+  alarm_at_ = kNever;
+  alarm_cancelled_ = false;
+  if (shutting_down_) return;
+  const Instant now = MonotonicMs();
+  while (!overdue_.empty() && overdue_.front().first <= now) {
+    Session* session = Find(overdue_.front().second);
+    overdue_.pop_front();
+    if (session != nullptr && (!session->greeted() || session->ending())) session->Cancel();
+  }
+  if (NextDeadline(state_) <= now) Feed(Tick{});
+}
+
+void MasterServer::Impl::Shutdown() {
+  if (std::exchange(shut_down_, true)) return;
+  shutting_down_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(stop_mutex_);
+    stoppable_ = false;
+  }
+  server_->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
+  if (alarm_at_ != kNever) alarm_.Cancel();
+  // Every operation comes back before the queue may go.
+  auto busy = [this] { return !sessions_.empty() || admin_calls_ > 0 || alarm_at_ != kNever || stop_pending_; };
+  void* tag = nullptr;
+  bool ok = false;
+  while (busy() && queue_->Next(&tag, &ok)) static_cast<Operation*>(tag)->Done(ok);
+  queue_->Shutdown();
+  while (queue_->Next(&tag, &ok)) static_cast<Operation*>(tag)->Done(ok);
+}
+
+// --- sessions -----------------------------------------------------------------------------------------------------
+
+Session* MasterServer::Impl::Find(uint64_t session) {
+  const auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+void MasterServer::Impl::OnAccepted(Session& session) {
+  ++open_sessions_;
+  overdue_.push_back({MonotonicMs() + kHandshakeMs, session.id()});
+  if (!shutting_down_) OfferSession();
+}
+
+void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& message) {
+  if (shutting_down_) return;
+  if (session.greeted()) return Feed(EventOf(session.id(), message));
+  session.set_greeted();
+  if (!message.has_hello()) {
+    return Do(SendRefused{session.id()}, "the first message of a stream must be Hello");
+  }
+  const bool token_ok = options_.token.empty() || SameToken(message.hello().token(), options_.token);
+  Feed(AttachedOf(session.id(), message, PeerAddress(session.peer()), token_ok));
+  if (state_.nodes.contains(session.id())) any_agent_ = true;
+}
+
+void MasterServer::Impl::OnEnded(Session& session) {
+  if (shutting_down_) return;
+  Feed(AgentDetached{session.id(), "its stream broke"});
+}
+
+void MasterServer::Impl::OnOver(Session& session) {
+  if (session.accepted() && --open_sessions_ == 0) empty_since_ = MonotonicMs();
+  sessions_.erase(session.id());
+}
+
+// --- carrying out -------------------------------------------------------------------------------------------------
+
+void MasterServer::Impl::Feed(const Event& event) {
+  for (const Decision& decision : Step(state_, event, MonotonicMs())) {
+    std::visit([this, &decision](const auto& action) { Do(action, decision.reason); }, decision.action);
+  }
+}
+
+void MasterServer::Impl::Send(uint64_t session, v1::MasterMessage message) {
+  if (Session* to = Find(session)) to->Send(std::make_shared<const v1::MasterMessage>(std::move(message)));
+}
+
+void MasterServer::Impl::EndSession(uint64_t session) {
+  Session* ended = Find(session);
+  if (ended == nullptr) return;
+  overdue_.push_back({MonotonicMs() + kHandshakeMs, session});
+  ended->End();
+}
+
+void MasterServer::Impl::Do(const SendWelcome& action, const std::string&) {
+  v1::MasterMessage message;
+  v1::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_master_id(master_id_);
+  welcome.set_beat_interval_ms(action.beat_interval_ms);
+  welcome.set_lease_ms(action.lease_ms);
+  welcome.set_job_id(options_.job_id);
+  Send(action.session, std::move(message));
+}
+
+void MasterServer::Impl::Do(const SendRefused& action, const std::string& reason) {
+  v1::MasterMessage message;
+  message.mutable_refused()->set_sentence(reason);
+  Send(action.session, std::move(message));
+  EndSession(action.session);
+}
+
+void MasterServer::Impl::Do(const SendStartRound& action, const std::string& reason) {
+  Send(action.session, MessageOf(action, reason));
+}
+
+void MasterServer::Impl::Do(const SendHold& action, const std::string& reason) {
+  v1::MasterMessage message;
+  message.mutable_hold_round()->set_epoch(action.epoch);
+  message.mutable_hold_round()->set_reason(reason);
+  Send(action.session, std::move(message));
+}
+
+void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
+  if (outcome_ != action.outcome) {
+    outcome_ = action.outcome;
+    finish_message_ = std::make_shared<const v1::MasterMessage>(MessageOf(*outcome_));
+  }
+  if (Session* to = Find(action.session)) to->Send(finish_message_);
+  EndSession(action.session);
+}
+
+void MasterServer::Impl::Do(const SendNotice& action, const std::string& reason) {
+  v1::MasterMessage message;
+  message.mutable_notice()->set_text(reason);
+  Send(action.session, std::move(message));
+}
+
+void MasterServer::Impl::Do(const Drop& action, const std::string&) {
+  if (Session* session = Find(action.session)) session->Cancel();
+}
+
+void MasterServer::Impl::Do(const Record& action, const std::string& reason) {
+  if (options_.verbose) {
+    LogFields fields;
+    if (!action.node.empty()) fields.push_back({"node", action.node});
+    if (action.rank >= 0) fields.push_back({"rank", fmt::format("{}", action.rank)});
+    fields.push_back({"epoch", fmt::format("{}", action.epoch)});
+    fields.push_back({"reason", reason});
+    Log(LogLevel::kInfo, action.kind, fields);
+  }
+  RecordRow row;
+  row.id = next_row_++;
+  row.unix_ms = UnixMs();
+  row.epoch = action.epoch;
+  row.kind = action.kind;
+  row.node = action.node;
+  row.rank = action.rank;
+  row.reason = reason;
+  row.detail_json = DetailJson(action);
+  if (record_) record_->Append(row);
+  recent_.push_back(std::move(row));
+  if (recent_.size() > kRecentRows) recent_.pop_front();
+}
+
+// --- admin --------------------------------------------------------------------------------------------------------
+
+grpc::Status MasterServer::Impl::Authorize(const std::string& job_id, const std::string& token) const {
+  if (!options_.token.empty() && !SameToken(token, options_.token)) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the token is not that of the job (PHALANX_TOKEN)");
+  }
+  if (!job_id.empty() && job_id != options_.job_id) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, fmt::format("this master serves job '{}'", options_.job_id));
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status MasterServer::Impl::AnswerStatus(const v1::StatusRequest& request, v1::StatusReply& reply) const {
+  const grpc::Status allowed = Authorize(request.job_id(), request.token());
+  if (!allowed.ok()) return allowed;
+  reply = StatusOf(state_, MonotonicMs());
+  reply.set_started_unix_ms(started_unix_ms_);
+  return grpc::Status::OK;
+}
+
+grpc::Status MasterServer::Impl::AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const {
+  const grpc::Status allowed = Authorize(request.job_id(), request.token());
+  if (!allowed.ok()) return allowed;
+  const uint32_t limit = request.limit() == 0 ? kMaxEventsReply : std::min(request.limit(), kMaxEventsReply);
+  auto row = std::upper_bound(recent_.begin(), recent_.end(), request.after_id(),
+                              [](int64_t after, const RecordRow& r) { return after < r.id; });
+  for (; row != recent_.end() && static_cast<uint32_t>(reply.events_size()) < limit; ++row) {
+    v1::EventRecord& event = *reply.add_events();
+    event.set_id(row->id);
+    event.set_unix_ms(row->unix_ms);
+    event.set_epoch(row->epoch);
+    event.set_kind(row->kind);
+    event.set_node(row->node);
+    event.set_rank(static_cast<int32_t>(row->rank));
+    event.set_reason(row->reason);
+    event.set_detail_json(row->detail_json);
+  }
+  return grpc::Status::OK;
+}
+
+// --- the door -----------------------------------------------------------------------------------------------------
+
+MasterServer::MasterServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MasterServer::~MasterServer() = default;
+
+StatusOr<std::unique_ptr<MasterServer>> MasterServer::Open(ServerOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  PHX_RETURN_IF_ERROR(impl->Listen());
+  return std::unique_ptr<MasterServer>(new MasterServer(std::move(impl)));
+}
+
+uint16_t MasterServer::port() const { return impl_->port(); }
+int MasterServer::Run() { return impl_->Run(); }
+void MasterServer::Stop() { impl_->Stop(); }
+
+}  // namespace phalanx::master

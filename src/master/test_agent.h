@@ -1,0 +1,107 @@
+// One agent's end of the conversation, for tests against a real server.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "phalanx/v1/agent.grpc.pb.h"
+
+namespace phalanx::master {
+
+class TestAgent {
+ public:
+  TestAgent(const std::string& address, const std::string& name) : name_(name) {
+    // A connection of its own, as a node has.
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+    context_ = std::make_unique<grpc::ClientContext>();
+    context_->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));  // so that a test ends
+    stream_ = v1::AgentLink::NewStub(channel_)->Attach(context_.get());
+  }
+  TestAgent(TestAgent&&) = delete;
+  ~TestAgent() {
+    if (stream_) Break();
+  }
+
+  v1::AgentMessage HelloMessage(uint32_t nodes = 1) const {
+    v1::AgentMessage message;
+    message.set_next_store_port(20'000);
+    v1::Hello& hello = *message.mutable_hello();
+    hello.set_protocol_version(1);
+    hello.set_job_id("job");
+    hello.set_token("secret");
+    hello.set_node_id(name_);
+    hello.set_hostname(name_);
+    hello.set_address("127.0.0.1");
+    hello.set_node_rank_wanted(-1);
+    hello.set_local_world_size(1);
+    hello.set_role("default");
+    hello.mutable_spec()->set_min_nodes(nodes);
+    hello.mutable_spec()->set_max_nodes(nodes);
+    hello.mutable_spec()->set_max_restarts(1);
+    hello.mutable_spec()->set_last_call_ms(300);
+    return message;
+  }
+
+  bool Send(v1::AgentMessage message) {
+    message.set_sequence(next_sequence_++);
+    return stream_->Write(message);
+  }
+  bool SendRepeat(v1::AgentMessage message, uint64_t sequence) {
+    message.set_sequence(sequence);
+    return stream_->Write(message);
+  }
+  void Hello(uint32_t nodes = 1) { Send(HelloMessage(nodes)); }
+
+  void Exited(uint64_t epoch, int exit_code, int signal) {
+    v1::AgentMessage message;
+    v1::WorkerExited& exited = *message.mutable_worker_exited();
+    exited.set_epoch(epoch);
+    exited.set_exit_code(exit_code);
+    exited.set_signal(signal);
+    exited.set_script_started(true);
+    exited.set_last_words("bytes that are no UTF-8: \xff\xfe");
+    Send(message);
+  }
+
+  // The next message; one without a body where the stream is over.
+  v1::MasterMessage Next() {
+    v1::MasterMessage message;
+    if (!stream_->Read(&message)) message.Clear();
+    return message;
+  }
+  // The next one but notices.
+  v1::MasterMessage NextDecision() {
+    v1::MasterMessage message = Next();
+    while (message.has_notice()) message = Next();
+    return message;
+  }
+
+  void HalfClose() { stream_->WritesDone(); }
+  // Reads to the end.
+  grpc::Status Finish() {
+    v1::MasterMessage rest;
+    while (stream_->Read(&rest)) {
+    }
+    const grpc::Status status = stream_->Finish();
+    stream_.reset();
+    return status;
+  }
+  void Break() {
+    context_->TryCancel();
+    Finish();
+  }
+
+ private:
+  std::string name_;
+  uint64_t next_sequence_ = 1;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::AgentMessage, v1::MasterMessage>> stream_;
+};
+
+}  // namespace phalanx::master
