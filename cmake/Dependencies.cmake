@@ -1,25 +1,32 @@
 # Debian's packages, linked as static archives so that the commands run on any glibc or none.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
-find_package(absl REQUIRED)
 if(PHALANX_TESTS)
   find_package(GTest REQUIRED)
 endif()
 find_program(PROTOC protoc REQUIRED)
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 
-# gRPC + protobuf: streams and contracts. Debian's CMake package names the shared libraries, so take the archives.
-pkg_check_modules(GRPC REQUIRED grpc++)
-set(grpc_archives "")
-foreach(lib protobuf ${GRPC_STATIC_LIBRARIES})
-  find_library(archive_${lib} NAMES lib${lib}.a)
-  if(archive_${lib})
-    list(APPEND grpc_archives ${archive_${lib}})
-  endif()
-endforeach()
-list(REMOVE_DUPLICATES grpc_archives)
-add_library(phx_grpc INTERFACE)
-target_link_libraries(phx_grpc INTERFACE -Wl,--start-group ${grpc_archives} -Wl,--end-group Threads::Threads)
+# Debian's CMake packages and plain -l name the shared libraries: take the archives that pkg-config knows of.
+function(phx_archives name)
+  pkg_check_modules(${name}_PC REQUIRED ${ARGN})
+  set(archives "")
+  foreach(lib ${${name}_PC_STATIC_LIBRARIES})
+    find_library(archive_${lib} NAMES lib${lib}.a)
+    if(archive_${lib})
+      list(APPEND archives ${archive_${lib}})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES archives)
+  add_library(${name} INTERFACE)
+  target_link_libraries(${name} INTERFACE -Wl,--start-group ${archives} -Wl,--end-group Threads::Threads)
+endfunction()
+
+# Abseil: Status and StatusOr.
+phx_archives(phx_absl absl_status absl_statusor)
+
+# gRPC + protobuf: streams and contracts.
+phx_archives(phx_grpc grpc++ protobuf)
 
 # SQLite: the event record.
 find_library(SQLITE_ARCHIVE NAMES libsqlite3.a REQUIRED)
