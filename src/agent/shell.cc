@@ -370,10 +370,10 @@ void NodeAgent::Do(const ReportFailure& action) {
 void NodeAgent::Do(const Exit& action) {
   exit_code_ = action.code;
   if (!supervisor_) return loop_.Stop();
-  supervisor_->WantSpares(0);
   for (const std::string& stray : supervisor_->Strays()) {
     Do(Say{fmt::format("left running, as the script left it: {}", stray)});
   }
+  supervisor_->WantSpares(0);
   if (!link_) return AwaitMaster();
   link_->Close(kGoodbyeMs, [this] { AwaitMaster(); });
 }
