@@ -59,19 +59,7 @@ def _register(module):
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:  # torch before 2.0 has none: only phalanx.step counts there
         return
-    _hide_from_compiler(sys.modules.get("torch"))
     register(_after_step)
-
-
-def _hide_from_compiler(torch):
-    """torch.compile must neither trace into the hook nor compile it: it has no tensors, and new numbers each time."""
-    _after_step._torchdynamo_disable = True
-    _after_step._torchdynamo_disable_msg = None
-    _after_step._torchdynamo_disable_recursive = True
-    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
-    if hasattr(frames, "skip_code"):
-        frames.skip_code(_after_step.__code__)
-        frames.skip_code(_first_step.__code__)
 
 
 def _after_step(optimizer, args, kwargs):
@@ -85,6 +73,12 @@ def _after_step(optimizer, args, kwargs):
     words[3] = monotonic_ns()  # CHANGED_NS
     if _report is not None:
         _first_step(1)
+
+
+# torch.compile must not trace into the hook: it has no tensors, and new numbers each time.
+_after_step._torchdynamo_disable = True
+_after_step._torchdynamo_disable_msg = None
+_after_step._torchdynamo_disable_recursive = True
 
 
 def _first_step(step):
