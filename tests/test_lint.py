@@ -276,3 +276,8 @@ def test_command_line_exits_with_one_line_per_finding(tmp_path):
     assert answer.stdout.startswith("docs/a.md:1: trailing-blank: ")
     assert answer.stdout.count("\n") == 1
     assert (tmp_path / "report.xml").read_text().count("<failure") == 1
+
+
+def test_a_tool_that_fails_without_a_word_is_a_finding(tmp_path):
+    findings = external.checked(project_of(tmp_path, {}), "probe", ["false"], about="src/base/a.cc")
+    assert [(finding.path, finding.rule) for finding in findings] == [("src/base/a.cc", "probe")]

@@ -32,12 +32,12 @@ def findings_of(project, rule, output, advice=None):
         yield Finding(path, int(match.group("line")), rule, advice or match.group("text"))
 
 
-def checked(project, rule, command, advice=None):
-    """Runs a tool; an exit status that its findings do not explain is a finding itself."""
+def checked(project, rule, command, advice=None, about=None):
+    """Runs a tool; an exit status that its findings do not explain is a finding itself, about `about` where given."""
     status, output = run(project, command)
     findings = list(findings_of(project, rule, output, advice))
     if status != 0 and not findings:
-        findings.append(Finding(command[0], 1, rule, f"ended with {status}: {output.strip()[-400:]}"))
+        findings.append(Finding(about or command[0], 1, rule, f"ended with {status}: {output.strip()[-400:]}"))
     return sorted(set(findings))
 
 
@@ -99,7 +99,7 @@ def clang_tidy(project):
 
 def tidy_one(project, path):
     command = [config.CLANG_TIDY, "-p", "build/release", "--quiet", "--extra-arg=-Wno-unknown-warning-option", path]
-    return checked(project, "clang-tidy", command)
+    return checked(project, "clang-tidy", command, about=path)
 
 
 def digest(project, path, base):
