@@ -115,6 +115,18 @@ class Stepper {
     Do(Record{kind, epoch, node, rank, std::move(detail)}, reason);
   }
 
+  // About a worker of `round`, which may be over.
+  void NoteRank(const Round& round, const std::string& kind, const std::string& node, const std::string& reason,
+                int64_t rank, std::vector<std::pair<std::string, Record::Value>> detail = {}) {
+    Do(Record{kind, round.epoch, node, rank, std::move(detail)}, reason);
+  }
+
+  // What the event that is being served makes rounds begin and end for.
+  std::string Because() const {
+    if (!failed_.empty()) return "failure";
+    return s_.round || s_.last_round ? "nodes" : "start";
+  }
+
   // The last round of a finished job still takes reports.
   bool IsCurrent(uint64_t epoch) const { return s_.round && s_.round->epoch == epoch; }
   bool IsLive(uint64_t epoch) const { return IsCurrent(epoch) && s_.phase != Phase::kFinished; }
@@ -256,8 +268,8 @@ class Stepper {
     if (exit.exit_code == 0 && exit.signal == 0) {
       slot.done.insert(exit.local_rank);
       ++round.ranks_done;
-      Note("worker-exited", slot.node, fmt::format("rank {} ended well on node {}", rank, slot.node), rank,
-           ExitDetail(exit, false));
+      NoteRank(round, "worker-exited", slot.node, fmt::format("rank {} ended well on node {}", rank, slot.node), rank,
+               ExitDetail(exit, false));
       if (IsLive(round.epoch) && round.ranks_done == round.world_size) {
         Finish(0, fmt::format("all {} ranks ended well", round.world_size));
       }
@@ -281,14 +293,14 @@ class Stepper {
 
   void OnFailure(Round& round, const Failure& failure) {
     const std::string told = Describe(failure) + (failure.collateral ? ", as a peer was gone" : "");
-    Note("worker-exited", failure.node, told, failure.rank, ExitDetail(failure.exit, failure.collateral));
+    NoteRank(round, "worker-exited", failure.node, told, failure.rank, ExitDetail(failure.exit, failure.collateral));
     const bool first = round.failures.empty();
     const uint32_t blamed = first ? failure.rank : round.failures[FirstCause(round.failures)].rank;
     AddFailure(round.failures, failure);
     const Failure& cause = round.failures[FirstCause(round.failures)];
     if (cause.rank != blamed) {
-      Note("cause-refined", cause.node,
-           fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)), cause.rank);
+      NoteRank(round, "cause-refined", cause.node,
+               fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)), cause.rank);
     }
     if (IsLive(round.epoch) && s_.phase == Phase::kRunning) Judge(failure);
     if (s_.phase == Phase::kFinished && IsCurrent(round.epoch))
@@ -384,7 +396,7 @@ class Stepper {
     for (const Slot& slot : s_.round->slots) {
       if (slot.session != 0) Do(SendHold{slot.session, s_.round->epoch}, reason);
     }
-    Note("round-held", "", reason);
+    Note("round-held", "", reason, -1, {{"because", Because()}});
     EndRound();
     s_.phase = Phase::kGathering;
     s_.grow_at = s_.grow_limit = kNever;
@@ -402,6 +414,7 @@ class Stepper {
   }
 
   void Begin(const std::vector<uint64_t>& members, const std::string& reason) {
+    const std::string because = Because();
     EndRound();
     std::vector<Span> spans;
     for (const uint64_t session : members) {
@@ -432,10 +445,10 @@ class Stepper {
     s_.reason = reason;
     s_.gather_at = s_.gather_limit = s_.grow_at = s_.grow_limit = kNever;
     s_.join_deadline = s_.next_notice = kNever;
-    SendRound(members, spans);
+    SendRound(members, spans, because);
   }
 
-  void SendRound(const std::vector<uint64_t>& members, const std::vector<Span>& spans) {
+  void SendRound(const std::vector<uint64_t>& members, const std::vector<Span>& spans, const std::string& because) {
     const Round& round = *s_.round;
     const Node& first = s_.nodes.at(members.front());
     SendStartRound start;
@@ -460,7 +473,8 @@ class Stepper {
       names.push_back(round.slots[rank].node);
     }
     Note("round-started", "", round.reason, -1,
-         {{"world_size", int64_t{round.world_size}},
+         {{"because", because},
+          {"world_size", int64_t{round.world_size}},
           {"nodes", static_cast<int64_t>(members.size())},
           {"members", ListText(names, "more", 16)},
           {"store", fmt::format("{} port {}", start.store_address, start.store_port)},

@@ -1,0 +1,33 @@
+// What `phalanx status|events|why` knows of a job: asked of its live master, or read from its record.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "base/status.h"
+#include "master/record.h"
+#include "phalanx/v1/admin.pb.h"
+
+namespace phalanx::cli {
+
+struct JobView {
+  bool live = false;
+  v1::StatusReply status;
+  std::vector<master::RecordRow> rows;  // of the job's last run, by id
+};
+
+struct JobQuery {
+  std::string job;        // empty: the most recent
+  std::string state_dir;  // empty: the default root
+  std::string master;     // host:port; only this one is asked then
+};
+
+// Asks the live master where there is one, else reads the record.
+StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env);
+
+// What the record alone tells. Nodes are not told: they have gone.
+v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows);
+
+}  // namespace phalanx::cli

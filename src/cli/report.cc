@@ -1,0 +1,255 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace phalanx::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Row = master::RecordRow;
+
+// Local time, to the millisecond.
+std::string Clock(int64_t unix_ms, bool date = false) {
+  const time_t seconds = unix_ms / 1'000;
+  tm parts{};
+  localtime_r(&seconds, &parts);
+  const std::string day =
+      date ? fmt::format("{:04}-{:02}-{:02} ", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday) : "";
+  return fmt::format("{}{:02}:{:02}:{:02}.{:03}", day, parts.tm_hour, parts.tm_min, parts.tm_sec, unix_ms % 1'000);
+}
+
+std::string Span(int64_t ms) {
+  const int64_t s = std::max<int64_t>(ms, 0) / 1'000;
+  return fmt::format("{}:{:02}:{:02}", s / 3'600, s / 60 % 60, s % 60);
+}
+
+// Columns padded to their widest cell; the last is not padded.
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i + 1 == row.size() ? row[i] : fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+// Nothing that a terminal would act upon; lines stay lines.
+std::string Printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f; }, '?');
+  return text;
+}
+
+ordered_json Detail(const Row& row) {
+  ordered_json detail = ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
+  return detail.is_object() ? detail : ordered_json::object();
+}
+
+std::string TextIn(const ordered_json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+int64_t NumberIn(const ordered_json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
+}
+
+ordered_json ToJson(const Row& row) {
+  return {{"id", row.id},     {"unix_ms", row.unix_ms}, {"epoch", row.epoch},   {"kind", row.kind},
+          {"node", row.node}, {"rank", row.rank},       {"reason", row.reason}, {"detail", Detail(row)}};
+}
+
+std::string Dump(const ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string Nodes(const v1::StatusReply& s) {
+  if (s.max_nodes() == 0) return "";
+  if (s.min_nodes() == s.max_nodes()) return fmt::format(" of {} node{}", s.max_nodes(), s.max_nodes() == 1 ? "" : "s");
+  return fmt::format(" of {}:{} nodes", s.min_nodes(), s.max_nodes());
+}
+
+std::vector<std::string> NodeRow(const v1::NodeStatus& node) {
+  const std::string rank = node.group_rank() < 0 ? "-" : fmt::format("{}", node.group_rank());
+  const std::string steps = node.min_step() == node.max_step() ? fmt::format("{}", node.max_step())
+                                                               : fmt::format("{}-{}", node.min_step(), node.max_step());
+  return {Printable(node.hostname()),
+          Printable(node.address()),
+          node.state(),
+          rank,
+          fmt::format("{}", node.local_world_size()),
+          steps,
+          fmt::format("{}.{} s", node.silent_ms() / 1'000, node.silent_ms() % 1'000 / 100)};
+}
+
+bool IsTurn(const Row& row) {
+  return row.kind == "round-started" || row.kind == "round-held" || row.kind == "job-finished";
+}
+
+bool IsFailure(const Row& row) {
+  if (row.kind != "worker-exited") return false;
+  const ordered_json detail = Detail(row);
+  return NumberIn(detail, "exit_code") != 0 || NumberIn(detail, "signal") != 0;
+}
+
+// The first own death in the round that ended, else its first failure.
+const Row* FirstCauseOf(const std::vector<const Row*>& rows, uint64_t ended_epoch) {
+  const Row* collateral = nullptr;
+  for (const Row* row : rows) {
+    if (row->epoch != ended_epoch || !IsFailure(*row)) continue;
+    if (NumberIn(Detail(*row), "collateral") == 0) return row;
+    if (collateral == nullptr) collateral = row;
+  }
+  return collateral;
+}
+
+}  // namespace
+
+std::string StatusText(const JobView& view, int64_t now_unix_ms) {
+  const v1::StatusReply& s = view.status;
+  std::string out = fmt::format("job {}: {}", Printable(s.job_id()), s.phase());
+  if (s.phase() == "finished") out += fmt::format(", exit code {}", s.exit_code());
+  if (s.phase() == "unfinished") out += " (its master is gone, and has not recorded an end)";
+  if (s.world_size() > 0) out += fmt::format(", world {}", s.world_size());
+  out += fmt::format(", epoch {}, {} restart{}, {} left\n", s.epoch(), s.restart_count(),
+                     s.restart_count() == 1 ? "" : "s", s.restarts_left());
+  out += fmt::format("began {}", Clock(s.started_unix_ms(), true));
+  if (view.live) out += fmt::format(", {} ago", Span(now_unix_ms - s.started_unix_ms()));
+  out += "\n";
+  if (!s.reason().empty()) out += fmt::format("last decision: {}\n", Printable(s.reason()));
+  if (!view.live) return out;
+  std::vector<v1::NodeStatus> nodes(s.nodes().begin(), s.nodes().end());
+  std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
+    return std::pair(static_cast<uint32_t>(a.group_rank()), a.hostname()) <
+           std::pair(static_cast<uint32_t>(b.group_rank()), b.hostname());
+  });
+  out += fmt::format("{} agent{}{}\n", nodes.size(), nodes.size() == 1 ? "" : "s", Nodes(s));
+  if (nodes.empty()) return out;
+  std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
+  for (const v1::NodeStatus& node : nodes) table.push_back(NodeRow(node));
+  return out + Table(table);
+}
+
+std::string StatusJson(const JobView& view) {
+  const v1::StatusReply& s = view.status;
+  ordered_json nodes = ordered_json::array();
+  for (const v1::NodeStatus& n : s.nodes()) {
+    nodes.push_back({{"node_id", n.node_id()},
+                     {"hostname", n.hostname()},
+                     {"address", n.address()},
+                     {"state", n.state()},
+                     {"group_rank", n.group_rank()},
+                     {"local_world_size", n.local_world_size()},
+                     {"silent_ms", n.silent_ms()},
+                     {"min_step", n.min_step()},
+                     {"max_step", n.max_step()}});
+  }
+  ordered_json json = {{"job_id", s.job_id()},
+                       {"live", view.live},
+                       {"phase", s.phase()},
+                       {"epoch", s.epoch()},
+                       {"world_size", s.world_size()},
+                       {"restart_count", s.restart_count()},
+                       {"restarts_left", s.restarts_left()},
+                       {"min_nodes", s.min_nodes()},
+                       {"max_nodes", s.max_nodes()},
+                       {"started_unix_ms", s.started_unix_ms()},
+                       {"reason", s.reason()}};
+  if (s.phase() == "finished") json["exit_code"] = s.exit_code();
+  if (view.live) json["nodes"] = nodes;
+  return Dump(json, 2);
+}
+
+std::string EventsText(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> table = {{"TIME", "EPOCH", "EVENT", "WHAT AND WHY"}};
+  for (const Row& row : rows) {
+    table.push_back({Clock(row.unix_ms), fmt::format("{}", row.epoch), row.kind, Printable(row.reason)});
+  }
+  return Table(table);
+}
+
+std::string EventsJson(const std::vector<Row>& rows) {
+  std::string out;
+  for (const Row& row : rows) out += Dump(ToJson(row), -1);
+  return out;
+}
+
+StatusOr<Story> TellStory(const std::vector<Row>& rows, std::optional<uint64_t> epoch) {
+  std::vector<size_t> turns;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (IsTurn(rows[i])) turns.push_back(i);
+  }
+  if (turns.empty()) return absl::NotFoundError("no round has begun yet: nothing to explain");
+  size_t chosen = turns.size() - 1;
+  if (epoch) {
+    const auto it = std::find_if(turns.begin(), turns.end(),
+                                 [&](size_t i) { return rows[i].kind == "round-started" && rows[i].epoch == *epoch; });
+    if (it == turns.end()) return absl::NotFoundError(fmt::format("--epoch={}: no such round is recorded", *epoch));
+    chosen = static_cast<size_t>(it - turns.begin());
+  } else if (chosen > 0 && rows[turns[chosen]].kind == "job-finished" &&
+             NumberIn(Detail(rows[turns[chosen]]), "exit_code") == 0) {
+    --chosen;  // a good end explains itself: tell of the last restart
+  }
+  const size_t begin = chosen == 0 ? 0 : turns[chosen - 1] + 1;
+  const size_t end = chosen + 1 == turns.size() ? rows.size() : turns[chosen + 1];
+  const uint64_t ended_epoch = chosen == 0 ? 0 : rows[turns[chosen - 1]].epoch;
+  Story story;
+  story.turn = &rows[turns[chosen]];
+  for (size_t i = begin; i < end; ++i) {
+    const Row& row = rows[i];
+    const bool late = row.epoch == ended_epoch && i > turns[chosen];
+    const bool consequence = row.kind == "first-step" || row.kind == "round-stepping";
+    if (i > turns[chosen] ? late || consequence : row.epoch >= ended_epoch) story.rows.push_back(&row);
+  }
+  if (TextIn(Detail(*story.turn), "because") != "nodes") story.first_cause = FirstCauseOf(story.rows, ended_epoch);
+  return story;
+}
+
+std::string StoryText(const Story& story) {
+  const Row& turn = *story.turn;
+  std::string out;
+  if (turn.kind == "round-started")
+    out = fmt::format("epoch {} began at {}: {}\n", turn.epoch, Clock(turn.unix_ms, true), Printable(turn.reason));
+  if (turn.kind == "round-held")
+    out = fmt::format("epoch {} was held at {}: {}\n", turn.epoch, Clock(turn.unix_ms, true), Printable(turn.reason));
+  if (turn.kind == "job-finished")
+    out = fmt::format("the job ended at {}: {}\n", Clock(turn.unix_ms, true), Printable(turn.reason));
+  out += "\n";
+  std::vector<std::vector<std::string>> table;
+  for (const Row* row : story.rows) {
+    const int64_t since_ms = row->unix_ms - turn.unix_ms;
+    table.push_back({fmt::format("{}{} ms", since_ms < 0 ? "" : "+", since_ms), row->kind, Printable(row->reason)});
+  }
+  out += Table(table);
+  if (story.first_cause == nullptr) return out;
+  const ordered_json detail = Detail(*story.first_cause);
+  out += fmt::format("\nfirst cause: {} (local rank {}, pid {}, {} steps)\n", Printable(story.first_cause->reason),
+                     NumberIn(detail, "local_rank"), NumberIn(detail, "pid"), NumberIn(detail, "steps"));
+  const std::string words = TextIn(detail, "last_words");
+  if (!words.empty()) out += fmt::format("its last words:\n{}\n", Printable(words));
+  return out;
+}
+
+std::string StoryJson(const Story& story) {
+  ordered_json events = ordered_json::array();
+  for (const Row* row : story.rows) events.push_back(ToJson(*row));
+  ordered_json json = {{"epoch", story.turn->epoch}, {"kind", story.turn->kind}, {"reason", story.turn->reason}};
+  json["first_cause"] = story.first_cause == nullptr ? ordered_json() : ToJson(*story.first_cause);
+  json["events"] = events;
+  return Dump(json, 2);
+}
+
+}  // namespace phalanx::cli

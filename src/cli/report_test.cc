@@ -1,0 +1,108 @@
+#include "cli/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace phalanx::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Row = master::RecordRow;
+
+// A job that loses rank 1 in epoch 1, whose victim reports first, then loses a node, then ends.
+std::vector<Row> Rows() {
+  const std::string victim = R"({"local_rank":0,"pid":10,"exit_code":1,"signal":0,"steps":5,"collateral":1})";
+  const std::string killed =
+      R"({"local_rank":1,"pid":11,"exit_code":0,"signal":9,"steps":5,"last_words":"so\nlong\u001b[2J"})";
+  const std::string raised = R"({"local_rank":0,"pid":12,"exit_code":3,"signal":0,"steps":7})";
+  return {
+      {1, 1'000, 0, "node-joined", "a", -1, "node a joined (2 ranks)", "{}"},
+      {2, 1'000, 1, "round-started", "", -1, "all 2 nodes are there", R"({"world_size":4,"restart_count":0})"},
+      {3, 2'000, 1, "worker-exited", "a", 0, "rank 0 failed (exit code 1) on node a, as a peer was gone", victim},
+      {4, 2'001, 2, "round-started", "", -1, "rank 0 failed (exit code 1) on node a, restart 1 of 3",
+       R"({"world_size":4,"restart_count":1,"restarts_left":2})"},
+      {5, 2'003, 1, "worker-exited", "b", 1, "rank 1 died (SIGKILL) on node b", killed},
+      {6, 2'003, 1, "cause-refined", "b", 1, "the first cause of the end of epoch 1: rank 1 died (SIGKILL) on node b",
+       "{}"},
+      {7, 2'090, 2, "round-stepping", "", -1, "world 4 trains", "{}"},
+      {8, 3'000, 2, "node-lost", "b", -1, "node b was lost (its stream broke)", "{}"},
+      {9, 3'000, 3, "round-started", "", -1, "node b was lost (its stream broke): 2 -> 1 nodes",
+       R"({"because":"nodes","world_size":2,"restart_count":2,"restarts_left":2})"},
+      {10, 4'000, 3, "worker-exited", "a", 0, "rank 0 failed (exit code 3) on node a", raised},
+      {11, 4'000, 3, "job-finished", "", -1, "rank 0 failed (exit code 3) on node a; --max-restarts=1 is used up",
+       R"({"exit_code":1})"},
+  };
+}
+
+TEST(Why, TellsTheEndOfAFailedJob) {
+  const std::vector<Row> rows = Rows();
+  const StatusOr<Story> story = TellStory(rows, std::nullopt);
+  ASSERT_TRUE(story.ok());
+  EXPECT_EQ(story->turn->id, 11);
+  EXPECT_EQ(story->first_cause->id, 10);
+  EXPECT_THAT(StoryText(*story),
+              HasSubstr("first cause: rank 0 failed (exit code 3) on node a (local rank 0, pid 12, 7 steps)"));
+}
+
+TEST(Why, BlamesTheDeadEvenWhereTheVictimWasFaster) {
+  const std::vector<Row> rows = Rows();
+  const StatusOr<Story> story = TellStory(rows, 2);
+  ASSERT_TRUE(story.ok());
+  EXPECT_EQ(story->first_cause->id, 5);
+  const std::string text = StoryText(*story);
+  EXPECT_THAT(text, HasSubstr("epoch 2 began"));
+  EXPECT_THAT(text, HasSubstr("-1 ms"));
+  EXPECT_THAT(text, HasSubstr("+89 ms"));
+  EXPECT_THAT(text, HasSubstr("its last words:\nso\nlong?[2J"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(StoryJson(*story), HasSubstr("\"signal\": 9"));
+}
+
+TEST(Why, AMembershipChangeHasNoWorkerToBlame) {
+  const std::vector<Row> rows = Rows();
+  const StatusOr<Story> story = TellStory(rows, 3);
+  ASSERT_TRUE(story.ok());
+  EXPECT_EQ(story->first_cause, nullptr);
+  EXPECT_EQ(story->rows.front()->id, 7);  // late news of the failure before is not told again
+}
+
+TEST(Why, TellsOfTheLastRestartWhereTheJobEndedWell) {
+  std::vector<Row> rows = Rows();
+  rows.back().detail_json = R"({"exit_code":0})";
+  const StatusOr<Story> story = TellStory(rows, std::nullopt);
+  ASSERT_TRUE(story.ok());
+  EXPECT_EQ(story->turn->id, 9);
+}
+
+TEST(Why, SaysWhatItDoesNotKnow) {
+  EXPECT_EQ(TellStory({}, std::nullopt).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Message(TellStory(Rows(), 99).status()), HasSubstr("--epoch=99"));
+}
+
+TEST(Record, TellsTheStatusOfAJobThatIsOver) {
+  master::RecordRun run;
+  run.job_id = "job7";
+  JobView view;
+  view.rows = Rows();
+  view.status = StatusFromRecord(run, view.rows);
+  EXPECT_EQ(view.status.phase(), "finished");
+  EXPECT_EQ(view.status.exit_code(), 1);
+  EXPECT_EQ(view.status.epoch(), 3U);
+  EXPECT_EQ(view.status.restart_count(), 2U);
+  EXPECT_THAT(StatusText(view, 0), HasSubstr("job job7: finished, exit code 1, world 2, epoch 3, 2 restarts, 2 left"));
+  view.rows.pop_back();
+  EXPECT_EQ(StatusFromRecord(run, view.rows).phase(), "unfinished");
+}
+
+TEST(Events, SurviveGarbageInTheRecord) {
+  std::vector<Row> rows = Rows();
+  rows[2].detail_json = "no json";
+  rows[3].reason = "\xff\x1b[2J";
+  EXPECT_THAT(EventsText(rows), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(EventsJson(rows), HasSubstr("\"detail\":{}"));
+  EXPECT_TRUE(TellStory(rows, 2).ok());
+}
+
+}  // namespace
+}  // namespace phalanx::cli
