@@ -42,13 +42,20 @@ class Stepper {
   void On(const FromMaster& event) {
     const v1::MasterMessage& m = event.message;
     switch (m.body_case()) {
-      case v1::MasterMessage::kWelcome: return OnWelcome(m.welcome());
-      case v1::MasterMessage::kRefused: return Fail(fmt::format("the master refused this node: {}", m.refused().sentence()));
-      case v1::MasterMessage::kStartRound: return OnStartRound(m.start_round());
-      case v1::MasterMessage::kHoldRound: return OnHold(m.hold_round());
-      case v1::MasterMessage::kFinish: return OnFinish(m.finish());
-      case v1::MasterMessage::kNotice: return Do(Say{m.notice().text()}, "the master says so");
-      case v1::MasterMessage::BODY_NOT_SET: return;  // a newer master's message that this agent may ignore
+      case v1::MasterMessage::kWelcome:
+        return OnWelcome(m.welcome());
+      case v1::MasterMessage::kRefused:
+        return Fail(fmt::format("the master refused this node: {}", m.refused().sentence()));
+      case v1::MasterMessage::kStartRound:
+        return OnStartRound(m.start_round());
+      case v1::MasterMessage::kHoldRound:
+        return OnHold(m.hold_round());
+      case v1::MasterMessage::kFinish:
+        return OnFinish(m.finish());
+      case v1::MasterMessage::kNotice:
+        return Do(Say{m.notice().text()}, "the master says so");
+      case v1::MasterMessage::BODY_NOT_SET:
+        return;  // a newer master's message that this agent may ignore
     }
   }
 
@@ -270,8 +277,8 @@ class Stepper {
     for (const auto& [rank, worker] : s_.workers) {
       names += fmt::format("{}local rank {} (pid {})", names.empty() ? "" : ", ", rank, worker.pid);
     }
-    const std::string why = fmt::format("{} cannot be killed: uninterruptible sleep for {} s; this node needs care", names,
-                                        kUnkillableMs / 1000);
+    const std::string why = fmt::format("{} cannot be killed: uninterruptible sleep for {} s; this node needs care",
+                                        names, kUnkillableMs / 1000);
     v1::AgentMessage message;
     message.mutable_leaving()->set_reason(why);
     SendToMaster(std::move(message), why);
@@ -321,7 +328,8 @@ class Stepper {
   void SayTraining(int64_t step) {
     std::string how = "training";
     if (s_.recovering) {
-      how = fmt::format("{} in {} ms", s_.any_warm ? "restarted from a warm spare" : "restarted", now_ - s_.trouble_since);
+      how = fmt::format("{} in {} ms", s_.any_warm ? "restarted from a warm spare" : "restarted",
+                        now_ - s_.trouble_since);
     }
     s_.recovering = false;
     Do(Say{fmt::format("{}: {}, world {}, step {}", s_.round->reason(), how, s_.round->world_size(), step)},
@@ -357,7 +365,8 @@ class Stepper {
     if (s_.exited || (!leaving && !s_.finish)) return;
     if (leaving && s_.workers.empty()) return ExitWith(128 + s_.stop_signal, "stopped by a signal");
     if (!s_.finish || leaving) return;
-    const bool all_ended = std::all_of(s_.workers.begin(), s_.workers.end(), [](const auto& w) { return w.second.ended; });
+    const bool all_ended =
+        std::all_of(s_.workers.begin(), s_.workers.end(), [](const auto& w) { return w.second.ended; });
     if (s_.workers.empty() || (s_.finish->exit_code() == 0 && all_ended)) {
       ExitWith(s_.finish->exit_code(), s_.finish->reason());
     }

@@ -1,5 +1,6 @@
-// The job's master as a child of the first phalanx-run: one command, no service, as torchrun. The child has its own session,
-// so that it outlives this node when other nodes still train, and ends by itself some time after its last agent.
+// The job's master as a child of the first phalanx-run: one command, no service, as torchrun. The child has its own
+// session, so that it outlives this node when other nodes still train, and ends by itself some time after its last
+// agent.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,10 @@
 
 namespace phalanx::agent {
 
-// Whether this node may host the master, and the address it would be bound to: that of the endpoint where it is one of this
-// machine's, else (--rdzv-conf is_host=1, a name that leads here by way of a service) any. `endpoint_addresses` are those the
-// endpoint's name resolves to (may be empty), `is_local` tells whether an address is this machine's. Pure.
+// Whether this node may host the master, and the address it would be bound to: that of the endpoint where it is one of
+// this machine's, else (--rdzv-conf is_host=1, a name that leads here by way of a service) any. `endpoint_addresses`
+// are those the endpoint's name resolves to (may be empty), `is_local` tells whether an address is this machine's.
+// Pure.
 struct Hosting {
   bool host = false;
   std::string bind_address;

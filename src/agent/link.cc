@@ -47,7 +47,7 @@ struct Call {
   uint64_t next_sequence = 1;
   bool up = false;
   bool writing = false;
-  bool closing = false;   // half-close once outgoing is empty
+  bool closing = false;  // half-close once outgoing is empty
   bool half_closed = false;
   bool finishing = false;  // Finish is under way
 };
@@ -111,10 +111,10 @@ struct MasterLink::Impl {
     }
     c->writing = true;
     c->stream->Write(c->outgoing.front(), MakeTag([this, c](bool ok) {
-      c->writing = false;
-      c->outgoing.pop_front();
-      if (ok) Write(c);  // a failed write shows as the end of reading
-    }));
+                       c->writing = false;
+                       c->outgoing.pop_front();
+                       if (ok) Write(c);  // a failed write shows as the end of reading
+                     }));
   }
 
   void Finish(const std::shared_ptr<Call>& c) {
@@ -129,8 +129,9 @@ struct MasterLink::Impl {
     if (closed) return std::exchange(closed, nullptr)();
     const grpc::Status& s = c->status;
     const std::string text = s.ok() ? "the master ended the stream" : s.error_message();
-    events.on_down(Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
-                   IsForeign(s));
+    events.on_down(
+        Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
+        IsForeign(s));
   }
 
   EventLoop& loop;

@@ -18,8 +18,10 @@ namespace phalanx::agent {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
-constexpr int64_t kResolveTimeoutMs = 5'000;
-// The master needs the last words of a node that ends (a moment on a live stream), and its own record needs a moment more.
+constexpr int64_t kResolveTimeoutMs = 2'000;
+constexpr int64_t kResolveAgainMs = 1'000;
+// The master needs the last words of a node that ends (a moment on a live stream), and its own record needs a moment
+// more.
 constexpr int64_t kGoodbyeMs = 2'000;
 
 CoreOptions OptionsOf(const LaunchConfig& config) {
@@ -46,13 +48,20 @@ RoundPlace PlaceOf(const v1::StartRound& round) {
   return place;
 }
 
-int64_t StepOf(const BoardSlot& slot) { return slot.step >= 0 ? slot.step : static_cast<int64_t>(slot.optimizer_steps); }
+int64_t StepOf(const BoardSlot& slot) {
+  return slot.step >= 0 ? slot.step : static_cast<int64_t>(slot.optimizer_steps);
+}
 
 }  // namespace
 
 NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id,
                      Guard& guard)
-    : loop_(loop), reaper_(reaper), config_(std::move(config)), env_(std::move(env)), node_id_(std::move(node_id)), guard_(guard) {
+    : loop_(loop),
+      reaper_(reaper),
+      config_(std::move(config)),
+      env_(std::move(env)),
+      node_id_(std::move(node_id)),
+      guard_(guard) {
   core_.options = OptionsOf(config_);
 }
 
@@ -71,38 +80,48 @@ int NodeAgent::Run() {
 
 // --nproc-per-node gpu, xpu, auto.
 void NodeAgent::CountDevices() {
-  if (config_.nproc_kind == NprocKind::kCount) return FindMaster();
+  if (config_.nproc_kind == NprocKind::kCount) return Prepare();
   const uint32_t cpus = std::max(1u, std::thread::hardware_concurrency());
   auto probe = DeviceProbe::Start(loop_, reaper_, config_, env_.values(), cpus, [this](StatusOr<uint32_t> count) {
     if (!count.ok()) return Feed(MasterChildFailed{Message(count.status())});
     config_.nproc_per_node = *count;
     config_.nproc_kind = NprocKind::kCount;
-    FindMaster();
+    Prepare();
   });
   if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
   probe_ = *std::move(probe);
 }
 
-void NodeAgent::FindMaster() {
+void NodeAgent::Prepare() {
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
   if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
     Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
   }
-  if (!config_.master_addr_env.empty()) {
-    const StatusOr<HostPort> address = SplitHostPort(config_.master_addr_env);
-    if (!address.ok()) return Feed(MasterChildFailed{fmt::format("PHALANX_MASTER_ADDR: {}", Message(address.status()))});
-    return Join(address->host, address->port);
+  resolve_until_ = MonotonicMs() + config_.join_timeout_ms;
+  FindMaster();
+}
+
+void NodeAgent::FindMaster() {
+  if (config_.rendezvous == Rendezvous::kStandalone) return StartEmbedded(DecideHosting(config_, {}, IsLocalAddress));
+  const StatusOr<std::vector<std::string>> addresses = Resolve(config_.endpoint_host, kResolveTimeoutMs);
+  if (!addresses.ok()) return ResolveLater(addresses.status());
+  const Hosting hosting = DecideHosting(config_, *addresses, IsLocalAddress);
+  if (hosting.host && config_.master_addr_env.empty()) return StartEmbedded(hosting);
+  Join(config_.endpoint_host, config_.endpoint_port);
+}
+
+// In a cluster that still starts up, names come late.
+void NodeAgent::ResolveLater(const Status& why) {
+  if (core_.exited) return;
+  const Instant now = MonotonicMs();
+  if (now >= resolve_until_) {
+    return Feed(MasterChildFailed{fmt::format("--rdzv-endpoint: {} (--rdzv-conf join_timeout)", Message(why))});
   }
-  std::vector<std::string> addresses;
-  if (config_.rendezvous != Rendezvous::kStandalone) {
-    StatusOr<std::vector<std::string>> resolved = Resolve(config_.endpoint_host, kResolveTimeoutMs);
-    if (resolved.ok()) addresses = *std::move(resolved);  // else: gRPC tries again as often as needed
-  }
-  const Hosting hosting = DecideHosting(config_, addresses, IsLocalAddress);
-  if (!hosting.host) return Join(config_.endpoint_host, config_.endpoint_port);
-  StartEmbedded(hosting);
+  if (!resolve_told_) Do(Say{fmt::format("--rdzv-endpoint: {}; asking again until it is known", Message(why))});
+  resolve_told_ = true;
+  loop_.At(std::min(now + kResolveAgainMs, resolve_until_), [this] { FindMaster(); });
 }
 
 void NodeAgent::StartEmbedded(const Hosting& hosting) {
@@ -144,18 +163,16 @@ void NodeAgent::Join(const std::string& host, uint16_t port) {
 Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master_port) {
   const std::string& wanted = config_.local_addr.empty() ? master_host : config_.local_addr;
   const StatusOr<std::vector<std::string>> resolved = Resolve(wanted, kResolveTimeoutMs);
-  if (!resolved.ok()) {
-    // A name that is not known yet (a service still coming up): any address of ours serves until it is.
-    if (config_.local_addr.empty()) return WithContext(resolved.status(), "--rdzv-endpoint");
-    return WithContext(resolved.status(), "--local-addr");
-  }
+  if (!resolved.ok())
+    return WithContext(resolved.status(), config_.local_addr.empty() ? "--rdzv-endpoint" : "--local-addr");
   if (config_.local_addr.empty()) {
     PHX_ASSIGN_OR_RETURN(address_, LocalAddressTowards(resolved->front(), master_port));
   } else {
     const auto local = std::find_if(resolved->begin(), resolved->end(), IsLocalAddress);
     if (local == resolved->end()) {
-      return absl::InvalidArgumentError(fmt::format(
-          "--local-addr={}: no address of this machine; give one of its own, or leave the flag out", config_.local_addr));
+      return absl::InvalidArgumentError(
+          fmt::format("--local-addr={}: no address of this machine; give one of its own, or leave the flag out",
+                      config_.local_addr));
     }
     address_ = *local;
   }
@@ -175,7 +192,8 @@ void NodeAgent::StartSupervisor() {
   events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };
   events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };
   events.on_start_failed = [this](int local_rank, uint64_t epoch, const Status& why) {
-    Feed(WorkerStartFailed{local_rank, epoch, fmt::format("local rank {} could not be started: {}", local_rank, Message(why))});
+    Feed(WorkerStartFailed{local_rank, epoch,
+                           fmt::format("local rank {} could not be started: {}", local_rank, Message(why))});
   };
   events.on_warning = [this](const std::string& text) { Do(Say{text}); };
   supervisor_ = MakeSupervisor(SupervisorParts{loop_, reaper_, &guard_, config_, env_, node_id_}, std::move(events));
@@ -295,14 +313,16 @@ void NodeAgent::Do(const OpenStore& action) {
   if (!reserved_ || reserved_->port() != action.port) {
     // Two rounds were begun on one report; the port is still this node's, and the new store is empty.
     auto again = store::ListenSocket::Reserve({address_}, store::PortRange::Single(static_cast<uint16_t>(action.port)));
-    if (!again.ok()) return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(again.status()))});
+    if (!again.ok())
+      return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(again.status()))});
     reserved_ = *std::move(again);
   }
   store::StoreOptions options;
   options.epoch = action.epoch;
   options.allowed_peers.insert(action.member_addresses.begin(), action.member_addresses.end());
   auto opened = store::StoreServer::Open(*std::exchange(reserved_, std::nullopt), std::move(options));
-  if (!opened.ok()) return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
+  if (!opened.ok())
+    return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
   store_ = *std::move(opened);
   const Status next = ReserveStore();
   if (!next.ok()) Feed(MasterChildFailed{fmt::format("port for the next store: {}", Message(next))});
@@ -342,7 +362,8 @@ void NodeAgent::Do(const EndGroup& action) {
 void NodeAgent::Do(const KillGroup& action) { supervisor_->SignalGroup(action.local_rank, SIGKILL); }
 
 void NodeAgent::Do(const SignalWorker& action) {
-  if (supervisor_->Catches(action.local_rank, action.signal)) supervisor_->SignalWorker(action.local_rank, action.signal);
+  if (supervisor_->Catches(action.local_rank, action.signal))
+    supervisor_->SignalWorker(action.local_rank, action.signal);
 }
 
 void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.count); }

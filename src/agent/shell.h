@@ -1,6 +1,6 @@
-// One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this node has
-// group rank 0, starts and ends workers through the supervisor, and carries out what agent/core.h decides, in order. It
-// decides nothing itself. One thread: the event loop's.
+// One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this
+// node has group rank 0, starts and ends workers through the supervisor, and carries out what agent/core.h decides, in
+// order. It decides nothing itself. One thread: the event loop's.
 #pragma once
 
 #include <deque>
@@ -38,7 +38,9 @@ class NodeAgent {
  private:
   // Joining, each step begun by the end of the one before.
   void CountDevices();
+  void Prepare();
   void FindMaster();
+  void ResolveLater(const Status& why);
   void StartEmbedded(const Hosting& hosting);
   void Join(const std::string& host, uint16_t port);
   Status PrepareAddress(const std::string& master_host, uint16_t master_port);
@@ -83,6 +85,8 @@ class NodeAgent {
   bool stepping_ = false;
   int exit_code_ = 1;
 
+  Instant resolve_until_ = 0;
+  bool resolve_told_ = false;
   std::string address_;  // where others reach this node (textual IP)
   std::unique_ptr<SignalSource> signals_;
   std::unique_ptr<DeviceProbe> probe_;

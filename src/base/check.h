@@ -8,7 +8,8 @@ namespace phalanx {
 
 }  // namespace phalanx
 
-#define PHX_CHECK(condition, what)                                                 \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]] ::phalanx::CheckFailed(__FILE__, __LINE__, what); \
+#define PHX_CHECK(condition, what)                      \
+  do {                                                  \
+    if (!(condition)) [[unlikely]]                      \
+      ::phalanx::CheckFailed(__FILE__, __LINE__, what); \
   } while (false)

@@ -71,7 +71,8 @@ void OnLookup(void* arg, int status, int /*timeouts*/, ares_addrinfo* result) {
   if (result == nullptr) return;
   for (const ares_addrinfo_node* node = result->nodes; node != nullptr; node = node->ai_next) {
     std::string text = FormatAddress(node->ai_addr);
-    if (!text.empty() && std::find(lookup->addresses.begin(), lookup->addresses.end(), text) == lookup->addresses.end()) {
+    if (!text.empty() &&
+        std::find(lookup->addresses.begin(), lookup->addresses.end(), text) == lookup->addresses.end()) {
       lookup->addresses.push_back(std::move(text));
     }
   }
@@ -113,7 +114,8 @@ std::string JoinHostPort(std::string_view host, uint16_t port) {
 
 StatusOr<HostPort> SplitHostPort(std::string_view text) {
   const auto error = [&] {
-    return absl::InvalidArgumentError(fmt::format("'{}' is not host:port or [ipv6]:port with a port of 1 to 65535", text));
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is not host:port or [ipv6]:port with a port of 1 to 65535", text));
   };
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return error();

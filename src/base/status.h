@@ -3,11 +3,11 @@
 // absl::StrCat does not take std::string_view; in our headers string_view is always std::string_view.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,12 +31,12 @@ std::string Message(const Status& status);
 #define PHX_CONCAT_INNER(a, b) a##b
 #define PHX_CONCAT(a, b) PHX_CONCAT_INNER(a, b)
 
-#define PHX_RETURN_IF_ERROR(expr)                          \
-  do {                                                     \
+#define PHX_RETURN_IF_ERROR(expr)                                                \
+  do {                                                                           \
     if (::absl::Status phx_status = (expr); !phx_status.ok()) return phx_status; \
   } while (false)
 
-#define PHX_ASSIGN_OR_RETURN(lhs, expr)                               \
-  auto PHX_CONCAT(phx_or_, __LINE__) = (expr);                        \
+#define PHX_ASSIGN_OR_RETURN(lhs, expr)                                                   \
+  auto PHX_CONCAT(phx_or_, __LINE__) = (expr);                                            \
   if (!PHX_CONCAT(phx_or_, __LINE__).ok()) return PHX_CONCAT(phx_or_, __LINE__).status(); \
   lhs = *std::move(PHX_CONCAT(phx_or_, __LINE__))
