@@ -18,7 +18,7 @@ def test_nothing_is_left(job, arguments):
     """Ranks that hold the GIL, that are stopped, that ignore signals; their children, in sessions of their own too;
     zygote and spares: all gone within a second. The embedded master follows when nobody has come back to it."""
     flags = [word for word in arguments if word.endswith("warm")]
-    node = job.standalone("tree.py", *(word for word in arguments if word not in flags), flags=flags)
+    node = job.standalone("stubborn.py", *(word for word in arguments if word not in flags), flags=flags)
     job.wait_events("main", 2)
     sleeping = [pid for pid in job.processes() if read_proc(pid, "comm") == b"sleep\n"]
     assert len(sleeping) == 6, [name_of(pid) for pid in job.processes()]
@@ -44,7 +44,7 @@ def test_others_go_on(job):
 
 def test_stop_of_a_stubborn_tree(job):
     """The same ranks go on an ordinary stop as well, when --stop-timeout is over."""
-    node = job.standalone("tree.py", flags=["--no-warm", "--stop-timeout=0.5"])
+    node = job.standalone("stubborn.py", flags=["--no-warm", "--stop-timeout=0.5"])
     job.wait_events("main", 2)
     ranks = [event["pid"] for event in job.found("main")]
     node.signal(signal.SIGTERM)

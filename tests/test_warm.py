@@ -152,6 +152,20 @@ def test_zygote_killed(job):
     assert sorted(job.lives()) == [0, 1]
 
 
+def test_module_names_of_the_scripts_folder(job):
+    """Files beside the script that are named like modules torch looks for (torch._dynamo asks for `tree`) do no harm."""
+    (job.folder / "tree.py").write_text("LEAVES = 3\n")
+    script = job.folder / "script.py"
+    script.write_text(
+        f"import sys; sys.path.append({str(WORKLOADS)!r})\n"
+        "import torch, tree\nfrom report import report\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()\nreport('main', leaves=tree.LEAVES)\n"
+    )
+    node = job.standalone(script, nproc=1, flags=["--max-restarts=0"])
+    assert node.wait() == 0, job.story()
+    assert job.found("main")[0]["leaves"] == 3
+
+
 def test_preload_that_fails(job):
     """A module that breaks the preloading process costs a warning, not the job: the script starts cold."""
     (job.folder / "lib").mkdir()
