@@ -1,8 +1,9 @@
-// What one node does, decided purely: same state, event and time give the same decisions on every machine. No I/O, clock,
-// thread or randomness; src/agent/shell.h carries the actions out, in order, and brings the events.
+// What one node does, decided purely: same state, event and time give the same decisions on every machine. No I/O,
+// clock, thread or randomness; src/agent/shell.h carries the actions out, in order, and brings the events.
 //
-// A node's life: connecting -> waiting -> (starting -> running -> ending)* -> leaving or finished. A round is begun only
-// when the whole process groups of the last one are gone; a newer StartRound replaces one that still waits for that.
+// A node's life: connecting -> waiting -> (starting -> running -> ending)* -> leaving or finished. A round is begun
+// only when the whole process groups of the last one are gone; a newer StartRound replaces one that still waits for
+// that.
 #pragma once
 
 #include <cstdint>
@@ -144,9 +145,9 @@ struct Decision {
 enum class Phase { kConnecting, kWaiting, kRunning, kEnding, kLeaving, kFinished };
 
 struct WorkerState {
-  int64_t pid = 0;        // 0: on its way
-  bool ended = false;     // its own process has been reaped
-  bool doomed = false;    // told to end; its exit is no failure
+  int64_t pid = 0;      // 0: on its way
+  bool ended = false;   // its own process has been reaped
+  bool doomed = false;  // told to end; its exit is no failure
   bool stepped = false;
   int exit_code = 0;
   int signal = 0;
@@ -157,12 +158,12 @@ struct CoreState {
   Phase phase = Phase::kConnecting;
 
   // The stream to the master.
-  bool attached = false;      // Welcome came on the open stream
+  bool attached = false;  // Welcome came on the open stream
   int64_t beat_interval_ms = 1'000;
   Instant next_beat = kNever;
   Instant next_dial = kNever;
   int64_t reconnect_ms = kReconnectFirstMs;
-  Instant lost_since = 0;     // when the node was last without a master, or began
+  Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
 
   // Rounds.

@@ -36,7 +36,8 @@ TEST(FailureBox, ShowsARecordedTracebackBeforeLastWords) {
   auto& exited = *finish.mutable_first_cause()->mutable_exited();
   exited.set_last_words("noise on stderr");
   EXPECT_THAT(FailureBox(finish, "x"), HasSubstr("noise on stderr"));
-  exited.set_error_json(R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "line 1\nline 2"}}})");
+  exited.set_error_json(
+      R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "line 1\nline 2"}}})");
   const std::string box = FailureBox(finish, "x");
   EXPECT_THAT(box, HasSubstr("error: ValueError: no"));
   EXPECT_THAT(box, HasSubstr("    line 2\n"));

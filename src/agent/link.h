@@ -1,5 +1,5 @@
-// The agent's end of AgentLink.Attach: one stream to the master. gRPC's completion queue has a thread of its own, which only
-// posts to the event loop; everything else here belongs to the loop's thread.
+// The agent's end of AgentLink.Attach: one stream to the master. gRPC's completion queue has a thread of its own, which
+// only posts to the event loop; everything else here belongs to the loop's thread.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,8 @@ class MasterLink {
   // Cancels the stream and joins the thread.
   ~MasterLink();
 
-  // Opens a stream: exactly one of on_up and on_down follows; after on_up, one on_down in the end. Not while one is open.
+  // Opens a stream: exactly one of on_up and on_down follows; after on_up, one on_down in the end. Not while one is
+  // open.
   void Dial();
 
   // Queues a message behind those already queued; numbers it. Dropped where no stream is up.

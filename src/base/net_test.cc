@@ -14,7 +14,8 @@ TEST(Net, SplitsAndJoinsHostPort) {
 }
 
 TEST(Net, RefusesWhatIsNoHostPort) {
-  for (const char* text : {"", "node1", ":1", "node1:", "node1:0", "node1:65536", "node1:1x", "::1:1", "[]:1", "[::1:1"}) {
+  for (const char* text :
+       {"", "node1", ":1", "node1:", "node1:0", "node1:65536", "node1:1x", "::1:1", "[]:1", "[::1:1"}) {
     EXPECT_FALSE(SplitHostPort(text).ok()) << text;
   }
 }
