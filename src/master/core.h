@@ -267,7 +267,7 @@ Instant NextDeadline(const JobState& state);
 std::string NodeStateText(const JobState& state, const Node& node);
 // "gathering", "running" or "finished".
 std::string PhaseText(Phase phase);
-// The name by which reasons call a node: its host name, or its address where a host has several.
+// The name by which reasons call a node: its host name, or its address where several nodes share a host.
 std::string NodeName(const JobState& state, const NodeInfo& info);
 
 }  // namespace phalanx::master

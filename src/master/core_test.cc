@@ -193,7 +193,7 @@ TEST(Failure, TwoLivesWithoutAStepAreACrashLoopUnlessMaxRestartsWasGiven) {
   job.Exit(a, Job::Ended(0, 3));
   ASSERT_TRUE(job.told[a].outcome);
   EXPECT_EQ(job.told[a].outcome->reason,
-            "rank 0 failed (exit code 3) on node a; 2 lives in a row ended without a step");
+            "rank 0 failed (exit code 3) on node a; crash loop: 2 lives in a row ended without a step");
 
   Job given(1, 1, 5);
   const uint64_t b = given.Attach("b");

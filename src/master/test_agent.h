@@ -36,7 +36,7 @@ class TestAgent {
     hello.set_token("secret");
     hello.set_node_id(name_);
     hello.set_hostname(name_);
-    hello.set_address("127.0.0.1");
+    hello.set_address("10.0.0.1");
     hello.set_node_rank_wanted(-1);
     hello.set_local_world_size(1);
     hello.set_role("default");

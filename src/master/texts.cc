@@ -45,7 +45,8 @@ std::string ThereText(size_t there, const JobSpec& spec) {
 }
 
 std::string VerdictText(Charge charge, const Budget& budget) {
-  if (charge == Charge::kCrashLoop) return fmt::format("{} lives in a row ended without a step", kCrashLoopLives);
+  if (charge == Charge::kCrashLoop)
+    return fmt::format("crash loop: {} lives in a row ended without a step", kCrashLoopLives);
   if (!budget.given) return fmt::format("all {} restarts are used up", kDefaultRestarts);
   if (*budget.given == 0) return "--max-restarts=0 allows no restart";
   return fmt::format("--max-restarts={} is used up", *budget.given);
@@ -93,7 +94,9 @@ std::string PhaseText(Phase phase) {
 std::string NodeName(const JobState& state, const NodeInfo& info) {
   const auto host = state.addresses_of_host.find(info.hostname);
   const bool several = host != state.addresses_of_host.end() && host->second.size() > 1;
-  return several ? info.address : info.hostname;
+  // Nodes that reach each other by loopback share a host.
+  const bool loopback = info.address.starts_with("127.") && state.spec && state.spec->max_nodes > 1;
+  return several || loopback ? info.address : info.hostname;
 }
 
 }  // namespace phalanx::master
