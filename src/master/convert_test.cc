@@ -1,0 +1,63 @@
+#include "master/convert.h"
+
+#include <gtest/gtest.h>
+
+#include "master/door.h"
+
+namespace phalanx::master {
+namespace {
+
+TEST(PeerAddress, OfAllForms) {
+  EXPECT_EQ(PeerAddress("ipv4:10.0.0.1:4711"), "10.0.0.1");
+  EXPECT_EQ(PeerAddress("ipv6:%5B2001:db8::1%5D:4711"), "2001:db8::1");
+  EXPECT_EQ(PeerAddress("ipv6:[::1]:4711"), "::1");
+  EXPECT_EQ(PeerAddress("ipv6:%5Bfe80::1%25eth0%5D:4711"), "fe80::1");
+  EXPECT_EQ(PeerAddress("ipv6:%5B::ffff:10.0.0.1%5D:4711"), "10.0.0.1");
+  for (const char* other :
+       {"", "ipv4:", "ipv6:", "ipv6:%5B", "unix:/tmp/x:1", "ipv4:nonsense:1", "ipv6:%5D:1", "ipv6:%5B%5D:1"}) {
+    EXPECT_EQ(PeerAddress(other), "") << other;
+  }
+}
+
+TEST(EventOf, BoundsWhatComesFromOutside) {
+  v1::AgentMessage message;
+  message.set_next_store_port(70'000);
+  v1::WorkerExited& wire = *message.mutable_worker_exited();
+  wire.set_error_json(std::string(kMaxErrorJsonBytes + 1, 'x'));
+  wire.set_last_words(std::string(kMaxLastWordsBytes, 'x') + "the end");
+  const auto exited = std::get<WorkerExited>(EventOf(7, message));
+  EXPECT_EQ(exited.session, 7U);
+  EXPECT_EQ(exited.next_store_port, 0U);
+  EXPECT_TRUE(exited.exit.error_json.empty());
+  EXPECT_EQ(exited.exit.last_words.size(), kMaxLastWordsBytes);
+  EXPECT_TRUE(exited.exit.last_words.ends_with("the end"));
+
+  message.mutable_leaving()->set_reason(std::string(511, 'x') + "\xc3\xa4");  // half a letter would break the stream
+  message.mutable_leaving()->set_signal(1'000'000);
+  const auto leaving = std::get<Leaving>(EventOf(7, message));
+  EXPECT_EQ(leaving.why, std::string(511, 'x'));
+  EXPECT_EQ(leaving.signal, 64);
+
+  message.mutable_hello()->mutable_spec()->set_join_timeout_ms(INT64_MAX);
+  message.mutable_hello()->mutable_spec()->set_last_call_ms(INT64_MIN);
+  message.mutable_hello()->set_seen_epoch(UINT64_MAX);
+  const AgentAttached attached = AttachedOf(7, message, "", true);
+  EXPECT_LT(attached.info.spec.join_timeout_ms, INT64_MAX / 2);
+  EXPECT_EQ(attached.info.spec.last_call_ms, 0);
+  EXPECT_LT(attached.info.seen_epoch, UINT64_MAX / 2);
+}
+
+TEST(SameToken, ComparesWhole) {
+  EXPECT_TRUE(SameToken("secret", "secret"));
+  for (const char* other : {"", "secre", "secrets", "Secret", "secresecre"}) EXPECT_FALSE(SameToken(other, "secret"));
+}
+
+TEST(DetailJson, IsAlwaysJson) {
+  Record record;
+  record.detail = {{"number", int64_t{7}}, {"text", std::string("a\xff\"b")}};
+  EXPECT_EQ(DetailJson(record), "{\"number\":7,\"text\":\"a\xef\xbf\xbd\\\"b\"}");
+  EXPECT_EQ(DetailJson(Record{}), "{}");
+}
+
+}  // namespace
+}  // namespace phalanx::master
