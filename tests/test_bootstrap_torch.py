@@ -242,6 +242,14 @@ def test_environment_given_after_torch_was_imported(run):
     assert run(text, env={"OMP_NUM_THREADS": "1,4", "CUDA_VISIBLE_DEVICES": ""})[0] == "1 None []\nTrue\n"
 
 
+@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "1"}])
+def test_threads_of_numpy(run, env):
+    """The zygote imports with one thread; the worker has as many as its environment says, or as there are cores."""
+    text = "import os, numpy as n; n.ones((300, 300)) @ n.ones((300, 300)); print(len(os.listdir('/proc/self/task')))"
+    plain = subprocess.run([sys.executable, "-c", text], env={**BASE_ENV, **env}, capture_output=True, text=True)
+    assert run(text, env=env)[0] == plain.stdout
+
+
 def test_zygote_has_touched_no_device(agent, run):
     text = """
         import torch

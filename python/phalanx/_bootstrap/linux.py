@@ -19,6 +19,10 @@ _STAT_START_CODE, _STAT_END_CODE, _STAT_START_STACK = 23, 24, 25
 _STAT_START_DATA, _STAT_END_DATA, _STAT_START_BRK = 42, 43, 44
 _STAT_ARG_START, _STAT_ARG_END, _STAT_ENV_START, _STAT_ENV_END = 45, 46, 47, 48
 
+_OPENBLAS_SETTERS = tuple(
+    prefix + "openblas_set_num_threads" + suffix for prefix in ("scipy_", "") for suffix in ("64_", "")
+)
+
 _libc = ctypes.CDLL(None, use_errno=True) if ctypes else None
 _kept_mappings = []  # what the kernel now reads as this process's command line must stay mapped
 
@@ -105,6 +109,23 @@ def _point_kernel_at(numbers, args_start, args_text, env_text):
     size = ctypes.c_ulong(ctypes.sizeof(memory_map))
     if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(memory_map), size, ctypes.c_ulong(0)) == 0:
         _kept_mappings.append(text)
+
+
+def set_openblas_threads(count):
+    """In each OpenBLAS of this process, whatever its wheel has called it."""
+    if _libc is None:
+        return
+    with open("/proc/self/maps") as file:
+        paths = {line.split(None, 5)[5].rstrip("\n") for line in file if "openblas" in line}
+    for path in paths:
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
+        for name in _OPENBLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(ctypes.c_int(count))
+                break
 
 
 def original_args():

@@ -184,11 +184,23 @@ def _dress(request, warm):
 
 
 def _apply_thread_counts(environment):
-    """Torch has asked OpenMP before this rank's environment was known."""
+    """Torch and OpenBLAS have counted their threads before this rank's environment was known."""
     torch = sys.modules.get("torch")
-    first = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if torch is not None and first.isdigit() and int(first) > 0 and torch.get_num_threads() != int(first):
-        torch.set_num_threads(int(first))
+    count = _thread_count(environment, "OMP_NUM_THREADS")
+    if torch is not None and count is not None and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    count = _thread_count(environment, "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+    count = count or len(os.sched_getaffinity(0))
+    if "numpy" in sys.modules and count > 1:  # one thread is what it was imported with
+        linux.set_openblas_threads(count)
+
+
+def _thread_count(environment, *names):
+    for name in names:
+        first = environment.get(name, "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            return int(first)
+    return None
 
 
 def _attach_board(place):
