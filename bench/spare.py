@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a warm spare costs and brings, for a script that imports torch: memory, the time to fork one, to the script's first
-line, and to its end, beside the same script started cold. Medians of a few rounds."""
+"""What a warm spare costs and brings, for a script that imports torch: memory, the time to fork one, to the script's
+first line, and to its end, beside the same script started cold. Medians of a few rounds."""
 
 import os
 import statistics

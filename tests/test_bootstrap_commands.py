@@ -1,4 +1,4 @@
-"""`python -m phalanx.run` and `python -m phalanx.distributed.run` are phalanx-run; `import phalanx` is nothing heavy."""
+"""`python -m phalanx.run` and `python -m phalanx.distributed.run` are phalanx-run; `import phalanx` is cheap."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ def test_says_where_it_has_looked(bare_python):
 
 
 def test_import_costs_nothing():
-    code = "import sys; before = set(sys.modules); import phalanx; print(*sorted(set(sys.modules) - before)); phalanx.step(3)"
+    code = "import sys; before = set(sys.modules); import phalanx; print(*(set(sys.modules) - before)); phalanx.step(3)"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": PYTHON_DIR}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "phalanx\n", "")
 
