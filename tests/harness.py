@@ -25,7 +25,16 @@ PATIENCE_S = 60.0
 MARKER = "PHALANX_TEST_ID"
 # Variables of an outer job or of the person's shell that would change what a test sees.
 FOREIGN_PREFIXES = ("PHALANX_", "PET_", "TORCHELASTIC_", "DLROVER_", "MASTER_")
-FOREIGN_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_EXEC", "POD_IP"}
+FOREIGN_NAMES = {
+    "PYTEST_CURRENT_TEST",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTHON_EXEC",
+    "POD_IP",
+}
 
 
 def command_path(name):
@@ -347,8 +356,8 @@ class Job:
 
     def leftovers(self, timeout_s):
         """Names of processes of an ended job that are still there when the time is over."""
-        left = wait_ends(self.processes(), timeout_s)
-        return [name_of(pid) for pid in left if pid not in self.expected_strays]
+        left = wait_ends(set(self.processes()) - set(self.expected_strays), timeout_s)
+        return [name_of(pid) for pid in left]
 
     def close(self):
         """Ends the job whatever its state. Returns names of processes that a job which ended by itself left behind."""

@@ -1,5 +1,6 @@
 """A worker forked from a warm interpreter is what a cold start would have made of the script, to the last detail."""
 
+import copy
 import os
 import re
 import signal
@@ -15,14 +16,15 @@ ENVIRONMENT = {"PYTHONHASHSEED": "123", "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES
 def facts_of(job, *flags, env=ENVIRONMENT):
     if job.launcher == "torchrun":
         flags = ()
-    node = job.standalone("facts.py", "one", "two words", flags=flags, env=env)
+    node = job.standalone("facts.py", "one", "two words", flags=["--max-restarts=1", *flags], env=env)
     assert node.wait() == 0, job.story()
     assert len(job.found("atexit")) == 2
     return {event["rank"]: event for event in job.found("facts")}
 
 
 def simplify(facts):
-    """Takes out what differs between jobs by its nature."""
+    """A copy without what differs between jobs by its nature."""
+    facts = copy.deepcopy(facts)
     facts["process"].pop("cwd")
     facts["environment"]["python"] = {
         name: value

@@ -13,16 +13,16 @@ if "--torch" in sys.argv:
 
 
 def grandchildren():
-    """One in the rank's group, one in a session of its own, one orphan in a session of its own."""
-    subprocess.Popen(["sleep", "1000"])
-    subprocess.Popen(["sleep", "1001"], start_new_session=True)
-    subprocess.run(["sh", "-c", "setsid sleep 1002 & echo"], stdout=subprocess.DEVNULL, check=True)
+    """Pids of one in the rank's group, one in a session of its own, one orphan in a session of its own."""
+    near = subprocess.Popen(["sleep", "1000"])
+    far = subprocess.Popen(["sleep", "1001"], start_new_session=True)
+    parent = subprocess.Popen(["sh", "-c", "setsid sh -c 'echo $$; exec sleep 1002' &"], stdout=subprocess.PIPE)
+    return [near.pid, far.pid, int(parent.stdout.readline())]
 
 
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-grandchildren()
-report("main")
+report("main", grandchildren=grandchildren())
 if os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGSTOP)
 ctypes.PyDLL(None).sleep(1000)
