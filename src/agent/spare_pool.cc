@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "agent/launch.h"
+#include "base/memory.h"
 
 namespace phalanx::agent {
 namespace {
@@ -22,6 +23,9 @@ constexpr size_t kDenyMax = 200;
 constexpr int64_t kForkWithinMs = 10'000;
 constexpr int kForkFailuresMax = 3;
 constexpr int kSparesLostMax = 5;
+// A spare costs a few MiB until it runs; what it becomes costs what a rank costs. Below this nothing is forked ahead of
+// need.
+constexpr int64_t kMemoryForSpares = int64_t{512} << 20;
 
 bool HasEnded(pid_t pid) {
   siginfo_t info{};
@@ -102,6 +106,10 @@ void SparePool::Want(int needed, int kept) {
 // One fork at a time: each takes memory and a little of the cores that train.
 void SparePool::Pump() {
   if (!alive() || !zygote_->ready() || forking_ || waiting() >= needed_ + kept_) return;
+  if (waiting() >= needed_ && AvailableMemoryBytes() < kMemoryForSpares) {
+    kept_ = waiting() - needed_;  // until somebody wants spares anew
+    return events_.on_withheld("less than 512 MiB of memory are left for this job's processes");
+  }
   auto ends = Channel::MakePair();
   if (!ends.ok()) return OnForkFailed(Message(ends.status()));
   Channel::Events events;

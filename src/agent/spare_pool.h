@@ -35,6 +35,8 @@ class SparePool {
   struct Events {
     std::function<void(int waiting)> on_changed;  // the number of spares that wait
     std::function<void()> on_spare;               // one more waits: take it where a worker is needed
+    // Spares beyond those needed are not forked now. `why` is for the user.
+    std::function<void(const std::string& why)> on_withheld;
     // Workers start cold from now on. `why` is for the user.
     std::function<void(const std::string& why)> on_cold;
   };

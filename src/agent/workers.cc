@@ -183,8 +183,11 @@ void Workers::Warn(const std::string& text) {
 // --- spares -------------------------------------------------------------------------------------------------------
 
 void Workers::Start() {
-  if (!config_.warm || config_.kind == ScriptKind::kProgram || config_.interpreter_given) return;
+  if (!config_.warm || config_.kind == ScriptKind::kProgram || config_.interpreter_given) {
+    return Soon([this] { events_.on_cold(); });
+  }
   if (bootstrap_.empty()) {
+    Soon([this] { events_.on_cold(); });
     return Warn(
         "warm start is off: Phalanx's Python files are not beside this program; PHALANX_BOOTSTRAP_DIR names them");
   }
@@ -198,6 +201,7 @@ void Workers::MakePool() {
   SparePool::Events events;
   events.on_changed = [this](int waiting) { Soon([this, waiting] { events_.on_spares_changed(waiting); }); };
   events.on_spare = [this] { ServePending(); };
+  events.on_withheld = [this](const std::string& why) { Warn(fmt::format("spares are withheld: {}", why)); };
   events.on_cold = [this](const std::string& why) { GoCold(why); };
   pool_ = std::make_unique<SparePool>(
       SparePool::Parts{loop_, reaper_, guard_, config_, std::move(env), bootstrap_, cwd_}, std::move(events));
@@ -220,6 +224,7 @@ void Workers::ServePending() {
 }
 
 void Workers::GoCold(const std::string& why) {
+  Soon([this] { events_.on_cold(); });
   Warn(fmt::format("warm start is off: {}", why));
   for (const WorkerSpec& spec : std::exchange(pending_, {})) StartCold(spec);
 }
