@@ -19,6 +19,7 @@ class Stepper {
 
   void On(const Begin&) {
     CountSilence();
+    if (s_.warming) Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");
     Do(Dial{}, "the node joins its job");
   }
 
@@ -57,6 +58,13 @@ class Stepper {
       case v1::MasterMessage::BODY_NOT_SET:
         return;  // a newer master's message that this agent may ignore
     }
+  }
+
+  void On(const Warm&) {
+    if (!std::exchange(s_.warming, false)) return;
+    v1::AgentMessage message;
+    message.mutable_ready();
+    SendToMaster(std::move(message), "workers can start here at once");
   }
 
   void On(const WorkerStarted& event) {

@@ -48,6 +48,7 @@ struct LinkDown {
 struct FromMaster {
   v1::MasterMessage message;
 };
+struct Warm {};  // as many spares wait as there are local ranks, or none ever will
 struct WorkerStarted {
   int local_rank = 0;
   uint64_t epoch = 0;
@@ -82,7 +83,7 @@ struct MasterChildFailed {  // the embedded master could not be started, or has 
 };
 struct Tick {};
 
-using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, WorkerStarted, WorkerStartFailed, WorkerStepped,
+using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
                            WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
@@ -165,6 +166,8 @@ struct CoreState {
   int64_t reconnect_ms = kReconnectFirstMs;
   Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
+
+  bool warming = true;  // until Warm: a job that trains need not stop for this node yet
 
   // Rounds.
   uint64_t seen_epoch = 0;

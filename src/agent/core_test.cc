@@ -105,6 +105,15 @@ TEST_F(AgentCore, SaysHelloOnEveryStreamAndBeatsInTime) {
   EXPECT_TRUE(Has<SendBeat>());
 }
 
+TEST_F(AgentCore, TellsTheMasterOnceThatItIsWarm) {
+  Attach();
+  EXPECT_TRUE(state_.warming);
+  On(Warm{});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kReady));
+  On(Warm{});
+  EXPECT_TRUE(last_.empty());
+}
+
 TEST_F(AgentCore, OpensTheStoreBeforeItStartsWorkers) {
   Attach();
   On(FromMaster{Round(1)});

@@ -181,7 +181,10 @@ Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master
 
 void NodeAgent::StartSupervisor() {
   SupervisorEvents events;
-  events.on_spares_changed = [](int) {};
+  events.on_spares_changed = [this](int waiting) {
+    if (waiting >= core_.options.local_world_size) Feed(Warm{});
+  };
+  events.on_cold = [this] { Feed(Warm{}); };
   events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid, bool warm) {
     Feed(WorkerStarted{local_rank, epoch, pid, warm});
   };
@@ -278,6 +281,7 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_restart_window_ms(config_.restart_window_ms);
   spec.set_join_timeout_ms(config_.join_timeout_ms);
   spec.set_last_call_ms(config_.last_call_ms);
+  hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
   hello.set_live_epoch(core_.round ? core_.round->epoch() : 0);
   SendMessage(std::move(message));

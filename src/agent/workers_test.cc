@@ -105,6 +105,7 @@ class WorkersTest : public testing::Test {
     events.on_start_failed = [this](int local_rank, uint64_t, const Status& status) {
       failed_[local_rank] = Message(status);
     };
+    events.on_cold = [] {};
     events.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
     supervisor_ = MakeSupervisor({loop_, reaper_, nullptr, config_, Environment(base_env_), "node-under-test"},
                                  std::move(events));

@@ -100,6 +100,8 @@ Event EventOf(uint64_t session, const v1::AgentMessage& message) {
       event.signal = std::clamp(message.leaving().signal(), 0, 64);
       return From(session, message, event);
     }
+    case v1::AgentMessage::kReady:
+      return From(session, message, Ready{});
     case v1::AgentMessage::kHello:  // a second one says nothing new
     case v1::AgentMessage::BODY_NOT_SET:
       return From(session, message, Heard{});
@@ -127,6 +129,7 @@ AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, cons
   info.local_world_size = hello.local_world_size();
   info.role = hello.role();
   info.spec = SpecOf(hello.spec());
+  info.warming = hello.warming();
   // Far from the end of the numbers, whatever a peer claims.
   constexpr uint64_t kMaxEpoch = uint64_t{1} << 48;
   info.seen_epoch = std::min(hello.seen_epoch(), kMaxEpoch);

@@ -91,6 +91,13 @@ class Stepper {
     Finish(e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
   }
 
+  void On(const Ready& e) {
+    Node& node = s_.nodes.at(e.session);
+    if (!std::exchange(node.info.warming, false) || node.leaving || node.group_rank >= 0) return;
+    Note("node-ready", NodeName(s_, node.info), fmt::format("node {} is ready to start", NodeName(s_, node.info)));
+    if (s_.phase == Phase::kRunning) PlanGrowth();
+  }
+
   void On(const Tick&) {
     if (s_.lease_check == kNever || now_ < s_.lease_check) return;
     if (now_ - s_.lease_check >= kMasterStallMs) ForgiveSilence();
@@ -181,8 +188,23 @@ class Stepper {
     if (s_.round->slots.size() >= s_.spec->max_nodes) {
       return Do(SendNotice{session}, fmt::format("all {} places are taken: this node is a spare", s_.spec->max_nodes));
     }
+    if (s_.nodes.at(session).info.warming) {
+      return Do(SendNotice{session}, "the job trains; this node is taken in when its Python has imported");
+    }
+    PlanGrowth();
+  }
+
+  void PlanGrowth() {
+    if (s_.round->slots.size() >= s_.spec->max_nodes) return;
     s_.grow_at = now_ + kGrowQuietMs;
     if (s_.grow_limit == kNever) s_.grow_limit = now_ + kGrowLimitMs;
+  }
+
+  // Nodes whose workers could start at once, and all members.
+  size_t ReadyNodes() const {
+    return static_cast<size_t>(std::count_if(s_.nodes.begin(), s_.nodes.end(), [](const auto& entry) {
+      return !entry.second.leaving && !entry.second.info.warming;
+    }));
   }
 
   // The session is over, by its stream, its lease or a newer one.
@@ -351,9 +373,10 @@ class Stepper {
     if (!broken_.empty()) return Reform(ListText(broken_, "others"), true);
     if (s_.grow_at == kNever) return;
     const size_t members = s_.round->slots.size();
-    if (members >= s_.spec->max_nodes || s_.candidates <= members || s_.round->ranks_done > 0) {
+    const size_t ready = ReadyNodes();
+    if (members >= s_.spec->max_nodes || ready <= members || s_.round->ranks_done > 0) {
       s_.grow_at = s_.grow_limit = kNever;
-    } else if (s_.candidates >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
+    } else if (ready >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
       Reform(NewcomersText(Members()) + " joined", true);
     }
   }
@@ -370,12 +393,14 @@ class Stepper {
     Begin(members, fmt::format("{}: {} takes over", cause, NewcomersText(members)));
   }
 
-  // Sessions of the next round by group rank.
+  // Sessions of the next round by group rank. A job that trains, and has enough nodes without them, goes on without those
+  // that still warm up.
   std::vector<uint64_t> Members() const {
+    const bool only_ready = s_.phase == Phase::kRunning && ReadyNodes() >= s_.spec->min_nodes;
     std::vector<Candidate> candidates;
     candidates.reserve(s_.candidates);
     for (const auto& [session, node] : s_.nodes) {
-      if (!node.leaving) candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
+      if (!node.leaving && !(only_ready && node.info.warming)) candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
     }
     return Place(std::move(candidates), s_.spec->max_nodes);
   }
@@ -430,6 +455,7 @@ class Stepper {
     for (size_t rank = 0; rank < members.size(); ++rank) {
       Node& node = s_.nodes.at(members[rank]);
       node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
+      node.info.warming = false;  // from now on it counts like any other
       round.slots.push_back({members[rank],
                              NodeName(s_, node.info),
                              node.info.hostname,

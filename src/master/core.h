@@ -67,6 +67,7 @@ struct NodeInfo {
   JobSpec spec;
   uint64_t seen_epoch = 0;
   uint64_t live_epoch = 0;
+  bool warming = false;  // it says Ready when its workers could start at once
 };
 
 // --- events -------------------------------------------------------------------------------------------------------
@@ -101,9 +102,10 @@ struct Leaving : FromAgent {
   std::string why;
   int32_t signal = 0;
 };
+struct Ready : FromAgent {};
 struct Tick {};  // NextDeadline has come
 
-using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, Tick>;
+using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, Ready, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 

@@ -446,6 +446,40 @@ TEST(Membership, GrowthIsGathered) {
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b, c, d}));
 }
 
+TEST(Membership, AJobThatTrainsDoesNotStopForANodeThatWarmsUp) {
+  Job job(1, 3);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  NodeInfo info = job.Info("b");
+  info.warming = true;
+  const uint64_t b = job.Attach(info);
+  job.Pass(20'000);
+  EXPECT_EQ(job.Epoch(), 1U);
+  job.Kill(a, 0);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));  // not for a failure either
+  Ready ready;
+  ready.session = b;
+  job.Send(ready);
+  job.Pass(kGrowQuietMs);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+}
+
+TEST(Membership, WarmingNodesStartAJobThatHasNobodyElse) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  NodeInfo info = job.Info("b");
+  info.warming = true;
+  const uint64_t b = job.Attach(info);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  job.Detach(a);
+  NodeInfo third = job.Info("c");
+  third.warming = true;
+  const uint64_t c = job.Attach(third);
+  job.Pass(1'000);
+  EXPECT_EQ(job.Ranks().size(), 2U);
+  EXPECT_EQ(job.Ranks().front(), c);  // the fallen one's rank
+}
+
 TEST(Membership, GrowthIsNotPutOffForEver) {
   Job job(1, 100);
   job.Attach("first");
