@@ -166,7 +166,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
     (*server)->Stop();
   });
   const int code = (*server)->Run();
-  pthread_kill(waiter.native_handle(), SIGTERM);
+  pthread_kill(waiter.native_handle(), SIGHUP);  // it waits for that, too
   waiter.join();
   return code;
 }

@@ -65,7 +65,7 @@ Status WritePrivateFile(const std::string& path, const std::string& text) {
   const bool written = write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = written ? 0 : errno;
   if (written && rename(draft.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const Status failed = ErrnoStatus(error != 0 ? error : errno, path);
+  Status failed = ErrnoStatus(error != 0 ? error : errno, path);
   unlink(draft.c_str());
   return failed;
 }

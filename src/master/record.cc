@@ -66,7 +66,7 @@ class Log {
 
   Status Write(const std::deque<RecordRow>& rows) {
     PHX_RETURN_IF_ERROR(db_.Run("BEGIN IMMEDIATE"));
-    const Status written = Insert(rows);
+    Status written = Insert(rows);
     if (written.ok()) return db_.Run("COMMIT");
     db_.Run("ROLLBACK").IgnoreError();
     return written;

@@ -194,8 +194,7 @@ Status MasterServer::Impl::Listen() {
   if (port_ == 0 && options_.hosts.size() > 1) {
     PHX_ASSIGN_OR_RETURN(port_, TryBind(options_.hosts.front(), 0));
   }
-  const Status built = Build();
-  if (!built.ok()) return built;
+  PHX_RETURN_IF_ERROR(Build());
   OfferSession();
   OfferAdmin();
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
@@ -484,7 +483,7 @@ grpc::Status MasterServer::Impl::Authorize(const std::string& job_id, const std:
 }
 
 grpc::Status MasterServer::Impl::AnswerStatus(const v1::StatusRequest& request, v1::StatusReply& reply) const {
-  const grpc::Status allowed = Authorize(request.job_id(), request.token());
+  grpc::Status allowed = Authorize(request.job_id(), request.token());
   if (!allowed.ok()) return allowed;
   reply = StatusOf(state_, MonotonicMs());
   reply.set_started_unix_ms(started_unix_ms_);
@@ -492,7 +491,7 @@ grpc::Status MasterServer::Impl::AnswerStatus(const v1::StatusRequest& request, 
 }
 
 grpc::Status MasterServer::Impl::AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const {
-  const grpc::Status allowed = Authorize(request.job_id(), request.token());
+  grpc::Status allowed = Authorize(request.job_id(), request.token());
   if (!allowed.ok()) return allowed;
   const uint32_t limit = request.limit() == 0 ? kMaxEventsReply : std::min(request.limit(), kMaxEventsReply);
   auto row = std::upper_bound(recent_.begin(), recent_.end(), request.after_id(),

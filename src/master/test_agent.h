@@ -87,7 +87,7 @@ class TestAgent {
     v1::MasterMessage rest;
     while (stream_->Read(&rest)) {
     }
-    const grpc::Status status = stream_->Finish();
+    grpc::Status status = stream_->Finish();
     stream_.reset();
     return status;
   }
