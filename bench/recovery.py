@@ -17,19 +17,29 @@ from support.job import Job, TimedOut
 from support.peers import BY_NAME
 from support.results import Results, finish
 
+PHASES = {
+    "main": "the script's first line runs",
+    "imported": "torch is imported",
+    "group": "the process group is there",
+    "model": "model and optimizer are there",
+}
 PEERS_KILLS = 2  # a peer's restart takes seconds: fewer of them in each round
 
 
 def kill_once(job, life, limit_s):
-    """Kills the last rank; returns (seconds, the new life)."""
+    """Kills the last rank; returns (seconds until the slowest rank came to each phase, the new life)."""
     victim = job.pid(job.world - 1, life)
     began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    new_life, steps = job.wait_whole_life(life, limit_s)
-    return max(event["t"] for event in steps.values()) - began, new_life
+    new_life, _ = job.wait_whole_life(life, limit_s)
+    phases = {}
+    for event in list(job.events):
+        if event["life"] == new_life and event.get("n", 1) == 1:
+            phases[event["ev"]] = max(phases.get(event["ev"], 0), event["t"] - began)
+    return phases, new_life
 
 
-def one_job(results, launcher, shape, options):
+def one_job(results, details, launcher, shape, options):
     nodes, nproc = shape
     what = f"kill to first step, {nodes * nproc} ranks on {nodes} node{'s' * (nodes > 1)}"
     job = Job(launcher, nodes, nproc, flags=["--max-restarts=100"])
@@ -37,9 +47,11 @@ def one_job(results, launcher, shape, options):
         life, _ = job.wait_whole_life(limit_s=120)
         for _ in range(options.kills if launcher.name == "phalanx-run" else min(options.kills, PEERS_KILLS)):
             job.settle(life, options.settle)
-            seconds, new_life = kill_once(job, life, options.limit)
+            phases, new_life = kill_once(job, life, options.limit)
             lost = new_life - life - 1
-            results.add(what, launcher.name, seconds, f"{lost} more restarts burned" if lost else launcher.note)
+            results.add(what, launcher.name, phases["step"], f"{lost} more restarts burned" if lost else launcher.note)
+            for phase, text in PHASES.items():
+                details.add(f"{what}: {text}", launcher.name, phases[phase])
             life = new_life
         job.close()
     except TimedOut as error:
@@ -60,13 +72,13 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     launchers = [BY_NAME[name]() for name in options.who.split(",")]
-    results = Results("s", options.limit)
+    results, details = Results("s", options.limit), Results("s", options.limit)
     for text in options.shapes.split(","):
         shape = tuple(int(number) for number in text.split("x"))
         for round_number in range(options.rounds):
             for launcher in launchers if round_number % 2 == 0 else reversed(launchers):
-                one_job(results, launcher, shape, options)
-    finish(options.json, "recovery", results)
+                one_job(results, details, launcher, shape, options)
+    finish(options.json, "recovery", results, details)
 
 
 if __name__ == "__main__":

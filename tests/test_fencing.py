@@ -16,7 +16,9 @@ def start_node(job, index):
 def test_frozen_node_is_fenced(job):
     """SIGSTOP of an agent and its rank for longer than the lease: the others go on. Awake again, the rank can neither
     use its store client nor reach the old store, the new store or the old group; its agent ends it and joins anew."""
-    nodes = [start_node(job, index) for index in (0, 1)]
+    nodes = [start_node(job, 0)]
+    job.wait_events("step", world=1)  # so that this node holds rank 0 and the store
+    nodes.append(start_node(job, 1))
     job.wait(lambda _: any(event["world"] == 2 for event in job.found("step")), "a world of 2")
     life = next(event["life"] for event in job.found("step", world=2))
     assert all(event["worked"] for event in job.wait_events("attempt", 2, world=2, way="ping as a member"))

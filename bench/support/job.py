@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -65,7 +66,8 @@ class Job:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environment.update({name: self._fill(value, nodes) for name, value in self.launcher.environment})
         environment.update(BENCH_SOCKET=self.name, BENCH_STOP=str(self.stop_file), TMPDIR=str(self.folder), **extra)
-        environment["PATH"] = f"{Path(self.launcher.command[0]).parent}:{environment['PATH']}"
+        folders = [Path(self.launcher.command[0]).parent, Path(sys.executable).parent, environment["PATH"]]
+        environment["PATH"] = ":".join(map(str, folders))
         with open(self.folder / log_name, "wb") as log:
             return subprocess.Popen(
                 command,
