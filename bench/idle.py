@@ -39,10 +39,17 @@ def kinds(job):
     """{kind: [pid, ...]} of the job's processes but its workers."""
     workers = {event["pid"] for event in job.events}
     found = {}
-    for pid in job.processes():
+    for pid in sorted(job.processes(), key=started_at):
         if pid not in workers:
             found.setdefault(kind(job, pid), []).append(pid)
+    warm = found.pop("python", [])
+    if warm:
+        found.update(zygote=warm[:1], spare=warm[1:])  # forks of it look like it
     return found
+
+
+def started_at(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
 
 
 def kind(job, pid):
@@ -51,9 +58,7 @@ def kind(job, pid):
         return "agent"
     if "phalanx-master" in command:
         return "master"
-    if "zygote" in command:
-        return "zygote"
-    return "spare" if "python" in command else "guard"
+    return "python" if "python" in command else "guard"
 
 
 def cpu_percent(job, pids_by_kind, seconds):
