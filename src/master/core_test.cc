@@ -75,6 +75,17 @@ TEST(Start, BelowMinWaitsWithANoticeAndGivesUp) {
   EXPECT_EQ(job.told[a].outcome->reason, "1 of at least 2 nodes came within 600 s (--rdzv-conf join_timeout)");
 }
 
+TEST(Start, EnoughNodesEndTheWaitEvenWhereOneGoesAgain) {
+  Job job(2, 4);
+  const uint64_t a = job.Attach("a");
+  job.Pass(599'900);
+  job.Detach(job.Attach("b"));
+  job.Pass(599'999);
+  EXPECT_FALSE(job.told[a].outcome);
+  job.Pass(1);
+  EXPECT_TRUE(job.told[a].outcome);
+}
+
 TEST(Start, NodesBeyondMaxAreSpares) {
   Job job(2, 2);
   job.Attach("a");
@@ -340,6 +351,14 @@ TEST(End, IsAtOnceWhenAllRanksEndedWell) {
   const uint64_t late = job.Attach("d", 1);
   ASSERT_TRUE(job.told[late].outcome);
   EXPECT_EQ(job.told[late].outcome->exit_code, 0);
+}
+
+TEST(End, ARankThatEndedWellIsCountedOnce) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  job.Exit(a, Job::Ended(0, 0));
+  job.Exit(a, Job::Ended(0, 0));
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
 }
 
 TEST(End, SomeWellAndOneFailedIsFailed) {

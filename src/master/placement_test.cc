@@ -32,6 +32,7 @@ TEST(Place, MovingSurvivorsGoBeforeNewcomers) {
 
 TEST(Place, SurvivorsArePreferredToEarlierSpares) {
   EXPECT_THAT(Place({New(1), Was(7, 0), Was(8, 1)}, 2), ElementsAre(7, 8));
+  EXPECT_THAT(Place({Wants(1, 0), Was(7, 0), Was(8, 1)}, 2), ElementsAre(7, 8));
 }
 
 TEST(Place, WishesAreGrantedWhereTheRankExists) {
