@@ -26,6 +26,9 @@ def simplify(facts):
     """A copy without what differs between jobs by its nature."""
     facts = copy.deepcopy(facts)
     facts["process"].pop("cwd")
+    # The same interpreter has several names in one folder; sys.prefix says which environment it is.
+    facts["interpreter"]["executable"] = os.path.realpath(facts["interpreter"]["executable"])
+    facts["process"]["cmdline"][0] = os.path.realpath(facts["process"]["cmdline"][0])
     facts["environment"]["python"] = {
         name: value
         for name, value in facts["environment"]["python"].items()
