@@ -158,7 +158,7 @@ def test_zygote_killed(job):
 
 
 def test_module_names_of_the_scripts_folder(job):
-    """Files beside the script that are named like modules torch looks for (torch._dynamo asks for `tree`) do no harm."""
+    """Files beside the script named like modules torch looks for (torch._dynamo asks for `tree`) do no harm."""
     (job.folder / "tree.py").write_text("LEAVES = 3\n")
     script = job.folder / "script.py"
     script.write_text(
