@@ -35,27 +35,28 @@ SpawnSpec Shell(const std::string& text, const std::string& mark, int out) {
 class GuardTest : public testing::Test {
  protected:
   void StartAgent(const std::vector<std::string>& texts, const std::string& mark, bool add_groups,
-                  bool farewell = false) {
+                  bool farewell = false, bool take_back = false) {
     int fds[2];
     ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
     output_ = Fd(fds[0]);
     Fd writer(fds[1]);
     agent_ = fork();
     ASSERT_GE(agent_, 0);
-    if (agent_ == 0) RunAgent(texts, mark, add_groups, farewell, writer.get());
+    if (agent_ == 0) RunAgent(texts, mark, add_groups, farewell, take_back, writer.get());
   }
 
   [[noreturn]] static void RunAgent(const std::vector<std::string>& texts, const std::string& mark, bool add_groups,
-                                    bool farewell, int out) {
+                                    bool farewell, bool take_back, int out) {
     {
       auto guard = Guard::Start("node");
       if (!guard.ok()) _exit(1);
-      dprintf(out, "%d\n", guard->pid());
       for (const std::string& text : texts) {
         const auto child = Spawn(Shell(text, mark, out));
         if (!child.ok()) _exit(1);
         if (add_groups) guard->Add(child->pid);
+        if (take_back) guard->Remove(child->pid);
       }
+      dprintf(out, "%d\n", guard->pid());  // all is told
       if (!farewell) {
         while (true) pause();
       }
@@ -80,7 +81,7 @@ class GuardTest : public testing::Test {
 
   bool EndsWithin(pid_t pid, int ms) {
     pollfd ended{pidfds_.at(pid).get(), POLLIN, 0};
-    return poll(&ended, 1, ms) == 1;
+    return poll(&ended, 1, std::max(0, ms)) == 1;
   }
 
   void KillAgent() {
@@ -127,6 +128,22 @@ TEST_F(GuardTest, FindsTheMarkedWithoutBeingToldOfThem) {
   ExpectAllGone();
 }
 
+TEST_F(GuardTest, EndsGroupsWhoseProcessesShowNoMark) {
+  StartAgent({"echo $$; exec env -i sleep 1000"}, "node", true);
+  ReadPids(2);
+  KillAgent();
+  ExpectAllGone();
+}
+
+TEST_F(GuardTest, LeavesGroupsThatWereTakenBack) {
+  StartAgent({"echo $$; exec env -i sleep 1000"}, "node", true, false, true);
+  ReadPids(2);
+  const pid_t guard = pidfds_.begin()->first;
+  KillAgent();
+  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+}
+
 TEST_F(GuardTest, TouchesNobodyElse) {
   StartAgent({"echo $$; exec sleep 1000"}, "another-node", false);
   ReadPids(2);
@@ -145,16 +162,26 @@ TEST_F(GuardTest, OrderlyEndTouchesNothing) {
   EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
 }
 
-TEST_F(GuardTest, SurvivesSignalsAndHoldsNoOutput) {
+TEST_F(GuardTest, SurvivesSignals) {
+  StartAgent({"echo $$; exec sleep 1000"}, "node", false);
+  ReadPids(2);
+  const pid_t guard = pidfds_.begin()->first;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE}) kill(guard, signal);
+  KillAgent();
+  ExpectAllGone();
+}
+
+TEST_F(GuardTest, HoldsNoOutputOpen) {
   StartAgent({}, "", false);
   ReadPids(1);
   const pid_t guard = pidfds_.begin()->first;
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE}) kill(guard, signal);
-  EXPECT_FALSE(EndsWithin(guard, 0));
+  kill(guard, SIGSTOP);
   KillAgent();
-  char byte = 0;
-  EXPECT_EQ(read(output_.get(), &byte, 1), 0);  // the end of file comes although the guard may live on
-  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
+  pollfd output{output_.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&output, 1, kEndsWithinMs), 1);  // the end of file, although the guard lives on
+  EXPECT_FALSE(EndsWithin(guard, 0));
+  kill(guard, SIGCONT);
+  ExpectAllGone();
 }
 
 // Not a test: the program that HidesTheMarkItInherited executes.

@@ -103,12 +103,17 @@ void SparePool::Want(int needed, int kept) {
   Pump();
 }
 
+// Until somebody wants spares anew.
+void SparePool::Withhold(const std::string& why) {
+  kept_ = std::max(0, waiting() - needed_);
+  events_.on_withheld(why);
+}
+
 // One fork at a time: each takes memory and a little of the cores that train.
 void SparePool::Pump() {
   if (!alive() || !zygote_->ready() || forking_ || waiting() >= needed_ + kept_) return;
   if (waiting() >= needed_ && AvailableMemoryBytes() < kMemoryForSpares) {
-    kept_ = waiting() - needed_;  // until somebody wants spares anew
-    return events_.on_withheld("less than 512 MiB of memory are left for this job's processes");
+    return Withhold("less than 512 MiB of memory are left for this job's processes");
   }
   auto ends = Channel::MakePair();
   if (!ends.ok()) return OnForkFailed(Message(ends.status()));
@@ -154,8 +159,8 @@ void SparePool::OnForkFailed(const std::string& reason) {
   EndFork();
   if (++fork_failures_ < kForkFailuresMax) return Pump();
   fork_failures_ = 0;
-  kept_ = 0;
-  if (needed_ > 0) GoCold(fmt::format("no spare can be forked: {}", reason));
+  if (needed_ > 0) return GoCold(fmt::format("no spare can be forked: {}", reason));
+  Withhold(fmt::format("none can be forked: {}", reason));
 }
 
 void SparePool::DropSpare(pid_t pid) {
@@ -169,8 +174,9 @@ void SparePool::DropSpare(pid_t pid) {
 
 void SparePool::OnSpareLost(pid_t pid) {
   DropSpare(pid);
-  if (++spares_lost_ >= kSparesLostMax) kept_ = 0;  // whatever ends them would end the next ones
   events_.on_changed(waiting());
+  // Whatever ends them would end the next ones.
+  if (++spares_lost_ >= kSparesLostMax) return Withhold("those that waited were ended by others");
   Pump();
 }
 

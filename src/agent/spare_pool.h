@@ -79,6 +79,7 @@ class SparePool {
   void OnZygoteEnded(const ZygoteEnd& end);
   void GoCold(const std::string& why);
   void Pump();
+  void Withhold(const std::string& why);
   void EndFork();
   void OnSpareSpeaks(const PeerMessage& message);
   void OnForkFailed(const std::string& reason);

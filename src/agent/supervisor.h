@@ -62,7 +62,7 @@ struct SupervisorEvents {
   std::function<void(int local_rank, uint64_t epoch)> on_group_gone;
   // The worker could not be started at all.
   std::function<void(int local_rank, uint64_t epoch, const Status&)> on_start_failed;
-  // No spare will ever wait: workers start cold, from now on or from the start.
+  // No spare is to be waited for: workers start cold, from now on or from the start, or spares are withheld for now.
   std::function<void()> on_cold;
   // Said once for each cause: "warm start is off: ...".
   std::function<void(const std::string&)> on_warning;

@@ -201,7 +201,10 @@ void Workers::MakePool() {
   SparePool::Events events;
   events.on_changed = [this](int waiting) { Soon([this, waiting] { events_.on_spares_changed(waiting); }); };
   events.on_spare = [this] { ServePending(); };
-  events.on_withheld = [this](const std::string& why) { Warn(fmt::format("spares are withheld: {}", why)); };
+  events.on_withheld = [this](const std::string& why) {
+    Warn(fmt::format("spares are withheld: {}", why));
+    Soon([this] { events_.on_cold(); });  // nobody shall wait for them
+  };
   events.on_cold = [this](const std::string& why) { GoCold(why); };
   pool_ = std::make_unique<SparePool>(
       SparePool::Parts{loop_, reaper_, guard_, config_, std::move(env), bootstrap_, cwd_}, std::move(events));

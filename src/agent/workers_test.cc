@@ -1,10 +1,16 @@
 // The supervisor with real processes: shells, a Python with the real bootstrap, and Pythons that misbehave.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -341,6 +347,40 @@ TEST_F(WorkersTest, HundredQuickStartsLeakNothing) {
   EXPECT_TRUE(OwnChildren().empty());
 }
 
+// Not a test: what WorksWithoutPidfds executes, in a process whose kernel seems to have none.
+TEST_F(WorkersTest, DISABLED_WithoutPidfds) {
+  ASSERT_FALSE(PidfdOpen(getpid()).valid());
+  StartShell(0, "sleep 1000 & echo $!; exit 7");
+  EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));
+  EXPECT_EQ(ends_[0].exit_code, 7);
+  Turn();
+  EXPECT_EQ(gone_[0], 0);
+  supervisor_->SignalGroup(0, SIGKILL);
+  EXPECT_TRUE(UntilGone(0));
+}
+
+TEST_F(WorkersTest, WorksWithoutPidfds) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog program{4, rules};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) _exit(1);
+    execl("/proc/self/exe", "workers", "--gtest_also_run_disabled_tests",
+          "--gtest_filter=WorkersTest.DISABLED_WithoutPidfds", nullptr);
+    _exit(1);
+  }
+  ProcessEnd seen;
+  seen.exit_code = -1;
+  reaper_.Await(Child{child, Fd()}, [&](const ProcessEnd& end) { seen = end; });
+  EXPECT_TRUE(Until([&] { return seen.exit_code >= 0; }));
+  EXPECT_EQ(seen.exit_code, 0);
+}
+
 // --- Python -------------------------------------------------------------------------------------------------------
 
 constexpr char kTellAll[] =
@@ -409,6 +449,29 @@ TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {
   EXPECT_EQ(first_step_[0], 41) << ends_[0].last_words;
   const Learnt learnt = ReadLearnt(LearntPath(config_, fs::current_path().string()));
   EXPECT_EQ(std::count(learnt.modules.begin(), learnt.modules.end(), "colorsys"), 1);
+}
+
+TEST_F(WorkersTest, HearsWhatAWorkerSaidBeforeItEnded) {
+  // More than one read brings, and all of it there, with the end, before the loop looks.
+  UsePython("");
+  fs::create_directories(dir_ / "boot");
+  std::ofstream(dir_ / "boot" / "worker.py") << "import json, os, socket, struct, sys\n"
+                                                "s = socket.socket(fileno=int(sys.argv[1]))\n"
+                                                "def send(**m):\n"
+                                                "    t = json.dumps(m).encode()\n"
+                                                "    s.sendall(struct.pack('<I', len(t)) + t)\n"
+                                                "send(type='started')\n"
+                                                "send(type='first_step', step=9, modules=['m' * 400] * 250)\n"
+                                                "os._exit(3)\n";
+  config_.bootstrap_dir = (dir_ / "boot").string();
+  config_.warm = false;
+  StartScript(0);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(ends_[0].exit_code, 3);
+  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_EQ(first_step_[0], 9);
 }
 
 TEST_F(WorkersTest, ScriptThatIsNotThereNeverStarts) {
