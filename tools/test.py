@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree
 from pathlib import Path
@@ -108,8 +109,10 @@ def read_programs(overview, reports):
 
 def run_pytest(arguments):
     report = REPORTS / "pytest.xml"
-    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
-    return read_report("pytest", report, subprocess.run(command, cwd=ROOT).returncode)
+    # A folder of our own: in the common one, other runs on this machine remove all but the last three.
+    with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
+        command = [sys.executable, "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t", *arguments]
+        return read_report("pytest", report, subprocess.run(command, cwd=ROOT).returncode)
 
 
 def chosen_suites(quick, pytest_arguments):
