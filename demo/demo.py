@@ -1,4 +1,4 @@
-"""./run demo: a real DDP job on two local "nodes"; a worker is killed, a node joins, a node leaves, and training goes on.
+"""./run demo: a real DDP job on two local "nodes"; a worker is killed, a node joins, a node leaves, training goes on.
 
 Each node is a phalanx-run of its own on a loopback address. What it needs lies in a temporary directory, and what it
 starts ends with it.
@@ -19,7 +19,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.path.dirname(sys.executable)
 PATIENCE_S = 120
 # The line an agent prints when training goes on: "<reason>: restarted from a warm spare in 92 ms, world 4, step 118".
-RECOVERED = re.compile(r"^(?P<reason>.*?): (?P<how>restarted.*) in (?P<ms>\d+) ms, world (?P<world>\d+), step (?P<step>\d+)$")
+RECOVERED = re.compile(
+    r"^(?P<reason>.*?): (?P<how>restarted.*) in (?P<ms>\d+) ms, world (?P<world>\d+), step (?P<step>\d+)$"
+)
 BEGUN = re.compile(r"^(?P<reason>.*): training, world (?P<world>\d+), step (?P<step>\d+)$")
 
 
@@ -52,7 +54,9 @@ class Demo:
             os.path.join(HERE, "train.py"),
             self.checkpoint,
         ]
-        self.say("you", f"start {name}: phalanx-run --nnodes=2:3 --nproc-per-node=2 --local-addr={address} ... train.py")
+        self.say(
+            "you", f"start {name}: phalanx-run --nnodes=2:3 --nproc-per-node=2 --local-addr={address} ... train.py"
+        )
         node = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.nodes[name] = node
         threading.Thread(target=self.follow, args=(name, node), daemon=True).start()

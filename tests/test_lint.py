@@ -236,7 +236,8 @@ def test_ruff_speaks_in_our_shape(tmp_path):
 def tidy_project(folder, header):
     """A file with a use after move that only its header brings in, and the database of its build."""
     files = {
-        "src/base/a.cc": '#include <string>\n#include "base/a.h"\nstd::string Two(const std::string& a) { return Use(a); }\n',
+        "src/base/a.cc": '#include <string>\n#include "base/a.h"\n'
+        "std::string Two(const std::string& a) { return Use(a); }\n",
         "src/base/a.h": header,
         ".clang-tidy": (ROOT / ".clang-tidy").read_text(),
         "build/release/compile_commands.json": json.dumps(

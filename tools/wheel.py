@@ -30,6 +30,8 @@ def say(text):
 def build(folder):
     """The wheel as the build backend makes it, with the platform tag of this machine."""
     environment = dict(os.environ, CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
+    # ./run has set it; a test started by hand shall not compile everything once more.
+    environment.setdefault("CCACHE_DIR", str(Path.home() / ".cache" / "phalanx" / "ccache"))
     environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(os.cpu_count())
     # pip-install options of the machine stay in force; nothing is fetched, the build tools are those of .venv.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -3,19 +3,26 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
 
 namespace phalanx::agent {
 namespace {
+
+constexpr char kNamePrefix[] = "phalanx-board-";
+constexpr int64_t kStaleS = 60;
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
 constexpr uint32_t kVersion = 1;
@@ -50,13 +57,14 @@ std::string FreshBoard(uint64_t epoch, int slots) {
 std::string RandomName() {
   uint64_t random = 0;
   [[maybe_unused]] const ssize_t n = getrandom(&random, sizeof random, 0);  // so few bytes always come whole
-  return fmt::format("phalanx-board-{:016x}", random);
+  return fmt::format("{}{:016x}", kNamePrefix, random);
 }
 
 StatusOr<std::pair<std::string, Fd>> CreateIn(const std::string& dir, const std::string& bytes) {
   const std::string path = fmt::format("{}/{}", dir, RandomName());
   Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return ErrnoStatus(errno, fmt::format("creating {}", path));
+  flock(file.get(), LOCK_EX | LOCK_NB);  // ours alone: tells the living from what RemoveStale may remove
   // Written, not only sized: a full /dev/shm says so here and not by SIGBUS in a rank.
   const ssize_t n = pwrite(file.get(), bytes.data(), bytes.size(), 0);
   if (n == static_cast<ssize_t>(bytes.size())) return std::pair{path, std::move(file)};
@@ -104,6 +112,19 @@ StatusOr<std::unique_ptr<Board>> Board::Create(uint64_t epoch, int slots, const 
     if (!created.ok()) return WithContext(created.status(), Message(first));
   }
   return std::unique_ptr<Board>(new Board(std::move(created->first), std::move(created->second), slots));
+}
+
+void Board::RemoveStale(const std::string& dir) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+    if (entry.path().filename().string().rfind(kNamePrefix, 0) != 0) continue;
+    const Fd file(open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat info {};
+    if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) continue;
+    // A young one may be on its way from creation to its lock.
+    const bool old = UnixMs() / 1000 - info.st_mtime > kStaleS;
+    if (old && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
+  }
 }
 
 BoardSlot Board::Read(int slot) {

@@ -34,6 +34,9 @@ class Board {
   // A fresh file for `slots` ranks in /dev/shm, or in `fallback_dir` where that has no room.
   static StatusOr<std::unique_ptr<Board>> Create(uint64_t epoch, int slots, const std::string& fallback_dir);
 
+  // Removes boards of this user in `dir` whose agents were killed: unlocked, and untouched for a minute.
+  static void RemoveStale(const std::string& dir);
+
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
   // Removes the file. Ranks that have it mapped go on writing to memory nobody reads.

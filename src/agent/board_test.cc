@@ -1,14 +1,19 @@
 #include "agent/board.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
+#include <ctime>
+#include <filesystem>
 
 #include "base/clock.h"
+#include "base/fd.h"
 
 namespace phalanx::agent {
 namespace {
@@ -98,6 +103,30 @@ TEST_F(BoardTest, LeavesNoFileBehind) {
   EXPECT_EQ(access(path.c_str(), F_OK), 0);
   board_.reset();
   EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+TEST(BoardCreate, RemovesWhatKilledAgentsLeftAndNothingElse) {
+  const std::string dir = fmt::format("{}/boards{}", testing::TempDir(), getpid());
+  ASSERT_EQ(mkdir(dir.c_str(), 0700), 0);
+  const auto make = [&](const std::string& name, time_t age_s) {
+    const std::string path = dir + "/" + name;
+    Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const timespec then{time(nullptr) - age_s, 0};
+    const timespec times[2] = {then, then};
+    futimens(file.get(), times);
+    return file;
+  };
+  const Fd living = make("phalanx-board-1", 1'000);
+  ASSERT_EQ(flock(living.get(), LOCK_EX | LOCK_NB), 0);
+  make("phalanx-board-2", 1'000);
+  make("phalanx-board-3", 1);
+  make("somebody-else", 1'000);
+  Board::RemoveStale(dir);
+  EXPECT_EQ(access((dir + "/phalanx-board-1").c_str(), F_OK), 0);
+  EXPECT_NE(access((dir + "/phalanx-board-2").c_str(), F_OK), 0);
+  EXPECT_EQ(access((dir + "/phalanx-board-3").c_str(), F_OK), 0);
+  EXPECT_EQ(access((dir + "/somebody-else").c_str(), F_OK), 0);
+  std::filesystem::remove_all(dir);
 }
 
 TEST(BoardCreate, RefusesWhatIsNoBoard) {

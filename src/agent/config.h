@@ -81,13 +81,13 @@ struct LaunchConfig {
   int spares = -1;  // -1: as many as nproc_per_node
 
   // Where things are.
-  std::string state_dir;     // <state>/<job>, resolved
-  std::string bootstrap_dir;  // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
+  std::string state_dir;          // <state>/<job>, resolved
+  std::string bootstrap_dir;      // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;
-  std::string master_addr_env;  // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
-  std::string token;            // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
-  std::string own_error_file;   // TORCHELASTIC_ERROR_FILE of phalanx-run itself
+  std::string master_addr_env;         // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
+  std::string token;                   // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
+  std::string own_error_file;          // TORCHELASTIC_ERROR_FILE of phalanx-run itself
   bool omp_num_threads_unset = false;  // nproc > 1 and OMP_NUM_THREADS unset: workers get 1, with one notice
 
   // Flags that are accepted and have no effect here, as "--flag: why", said once at start.

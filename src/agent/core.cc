@@ -19,7 +19,8 @@ class Stepper {
 
   void On(const Begin&) {
     CountSilence();
-    if (s_.warming) Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");
+    if (s_.warming)
+      Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");
     Do(Dial{}, "the node joins its job");
   }
 
@@ -32,6 +33,7 @@ class Stepper {
     if (s_.attached) CountSilence();
     s_.attached = false;
     s_.next_beat = kNever;
+    s_.link_why = event.why;
     if (s_.finish || s_.phase == Phase::kLeaving) return FinishIfGone();
     if (event.hopeless) {
       return Fail(fmt::format("{}; give --rdzv-endpoint a port that is free or a Phalanx master's", event.why));
@@ -348,15 +350,14 @@ class Stepper {
   void WatchForMaster() {
     if (s_.attached || s_.phase == Phase::kLeaving || s_.finish || now_ < s_.next_notice) return;
     const int64_t waited_ms = now_ - s_.lost_since;
+    const std::string silence = fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address,
+                                            waited_ms / 1000, s_.link_why);
     if (s_.workers.empty() && waited_ms >= s_.options.join_timeout_ms) {
-      return Fail(fmt::format("no answer from the master at {} for {} s (--rdzv-conf join_timeout)",
-                              s_.options.master_address, waited_ms / 1000));
+      return Fail(silence + "; --rdzv-conf join_timeout is over");
     }
     s_.next_notice = std::min(now_ + kWaitingNoticeMs, std::max(now_ + 1, s_.lost_since + s_.options.join_timeout_ms));
     if (!s_.workers.empty()) s_.next_notice = now_ + kWaitingNoticeMs;
-    Do(Say{fmt::format("no answer from the master at {} for {} s; dialling on", s_.options.master_address,
-                       waited_ms / 1000)},
-       "silence is worth a line");
+    Do(Say{silence + "; dialling on"}, "silence is worth a line");
   }
 
   // The node cannot go on; workers, if any, are ended first.

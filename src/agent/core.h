@@ -166,6 +166,7 @@ struct CoreState {
   int64_t reconnect_ms = kReconnectFirstMs;
   Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
+  std::string link_why;  // what the last dial came to
 
   bool warming = true;  // until Warm: a job that trains need not stop for this node yet
 

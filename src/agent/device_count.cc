@@ -68,7 +68,7 @@ StatusOr<uint32_t> ParseDeviceCount(NprocKind kind, const std::string& output, u
 
 StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reaper& reaper, const LaunchConfig& config,
                                                           const std::map<std::string, std::string>& env,
-                                                          uint32_t cpu_count, Done done) {
+                                                          uint32_t cpu_count, const Done& done) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   std::unique_ptr<DeviceProbe> probe(new DeviceProbe(loop, reaper));

@@ -31,7 +31,7 @@ class DeviceProbe {
   // `done` is called once, from the loop.
   static StatusOr<std::unique_ptr<DeviceProbe>> Start(EventLoop& loop, Reaper& reaper, const LaunchConfig& config,
                                                       const std::map<std::string, std::string>& env, uint32_t cpu_count,
-                                                      Done done);
+                                                      const Done& done);
   DeviceProbe(const DeviceProbe&) = delete;
   DeviceProbe& operator=(const DeviceProbe&) = delete;
   ~DeviceProbe();

@@ -71,11 +71,11 @@ TEST_F(LearntTest, EachScriptAndInterpreterHasItsOwn) {
   config.state_dir = "/state";
   config.script = "a.py";
   config.python = "python";
-  const std::string path = LearntPath(config, "/work");
+  const std::string path = LearntPath(config, "/scripts");
   EXPECT_EQ(path.size(), std::string("/state/learnt-0123456789abcdef.json").size());
-  EXPECT_EQ(LearntPath(config, "/work"), path);
+  EXPECT_EQ(LearntPath(config, "/scripts"), path);
   EXPECT_NE(LearntPath(config, "/elsewhere"), path);
-  config.script = "/work/a.py";
+  config.script = "/scripts/a.py";
   EXPECT_EQ(LearntPath(config, "/elsewhere"), path);
   config.python = "python2";
   EXPECT_NE(LearntPath(config, "/elsewhere"), path);

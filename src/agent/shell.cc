@@ -99,6 +99,7 @@ void NodeAgent::Prepare() {
   if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
     Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
   }
+  Board::RemoveStale("/dev/shm");
   resolve_until_ = MonotonicMs() + config_.join_timeout_ms;
   FindMaster();
 }
@@ -236,7 +237,8 @@ void NodeAgent::ArmTimer() {
 }
 
 void NodeAgent::OnSignal(int signal) {
-  if (signal == SIGUSR1 || signal == SIGUSR2) return Feed(PassSignal{signal});
+  const bool listed = config_.signals_to_handle.count(signal) > 0;  // then it ends the node, as in torchrun
+  if (!listed && (signal == SIGUSR1 || signal == SIGUSR2)) return Feed(PassSignal{signal});
   Feed(StopSignal{signal});
 }
 
@@ -314,6 +316,10 @@ void NodeAgent::SendMessage(v1::AgentMessage message) {
 
 void NodeAgent::Do(const OpenStore& action) {
   store_.reset();
+  if (RankZeroHoldsStore(env_)) {
+    reserved_.reset();  // the port is rank 0's now
+    return ReserveNextStore();
+  }
   if (!reserved_ || reserved_->port() != action.port) {
     // Two rounds were begun on one report; the port is still this node's, and the new store is empty.
     auto again = store::ListenSocket::Reserve({address_}, store::PortRange::Single(static_cast<uint16_t>(action.port)));
@@ -328,6 +334,10 @@ void NodeAgent::Do(const OpenStore& action) {
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
   store_ = *std::move(opened);
+  ReserveNextStore();
+}
+
+void NodeAgent::ReserveNextStore() {
   const Status next = ReserveStore();
   if (!next.ok()) Feed(MasterChildFailed{fmt::format("port for the next store: {}", Message(next))});
 }

@@ -71,6 +71,7 @@ class NodeAgent {
 
   void SendMessage(v1::AgentMessage message);
   Status ReserveStore();
+  void ReserveNextStore();
   void AwaitMaster();
 
   EventLoop& loop_;

@@ -20,6 +20,8 @@ size_t IdentifierLength(std::string_view text) {
 
 }  // namespace
 
+bool RankZeroHoldsStore(const Environment& base) { return base.Get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"; }
+
 std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config, const Environment& base,
                                                      const RoundPlace& place, int local_rank,
                                                      const WorkerFiles& files) {
@@ -41,8 +43,7 @@ std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config,
   env["TORCHELASTIC_MAX_RESTARTS"] = number(place.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = config.rdzv_id;
   // Set by a user who wants rank 0 to host its own store; torch's workers then find MASTER_PORT free.
-  bool own_store = base.Get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1";
-  env["TORCHELASTIC_USE_AGENT_STORE"] = own_store ? "False" : "True";
+  env["TORCHELASTIC_USE_AGENT_STORE"] = RankZeroHoldsStore(base) ? "False" : "True";
   env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle_text;
   env["TORCHELASTIC_ERROR_FILE"] = files.error_file;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

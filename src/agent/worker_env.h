@@ -32,6 +32,9 @@ struct WorkerFiles {
   std::string board_path;  // PHALANX_BOARD=<path>:<local rank>; empty: PHALANX_BOARD is not set
 };
 
+// Whether rank 0 opens the store itself, as torchrun lets it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+bool RankZeroHoldsStore(const Environment& base);
+
 // The worker's whole environment: `base` (what phalanx-run itself got) with the variables of docs/launcher.md on top.
 // `config.nproc_per_node` must be the resolved number of local workers, and 0 <= local_rank < nproc_per_node.
 std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config, const Environment& base,

@@ -98,7 +98,7 @@ class Workers final : public Supervisor {
   void Warn(const std::string& text);
 
   Worker NewWorker(const WorkerSpec& spec);
-  void StartFrom(Spare spare, WorkerSpec spec);
+  void StartFrom(Spare spare, const WorkerSpec& spec);
   void StartCold(const WorkerSpec& spec);
   Status SpawnCold(const WorkerSpec& spec, Worker& worker);
   Status SendRun(const WorkerSpec& spec, Worker& worker);
@@ -219,9 +219,9 @@ void Workers::ServePending() {
   while (!pending_.empty()) {
     std::optional<Spare> spare = pool_->Take();
     if (!spare) break;
-    WorkerSpec spec = std::move(pending_.front());
+    const WorkerSpec spec = std::move(pending_.front());
     pending_.pop_front();
-    StartFrom(*std::move(spare), std::move(spec));
+    StartFrom(*std::move(spare), spec);
   }
   pool_->Want(static_cast<int>(pending_.size()), spares_wanted_);
 }
@@ -241,7 +241,7 @@ void Workers::StartWorker(WorkerSpec spec) {
   }
   std::optional<Spare> spare = pool_ ? pool_->Take() : std::nullopt;
   if (spare) {
-    StartFrom(*std::move(spare), std::move(spec));
+    StartFrom(*std::move(spare), spec);
     const int waiting = pool_->waiting();
     Soon([this, waiting] { events_.on_spares_changed(waiting); });
   } else if (pool_ && pool_->alive()) {
@@ -268,7 +268,7 @@ Worker Workers::NewWorker(const WorkerSpec& spec) {
   return worker;
 }
 
-void Workers::StartFrom(Spare spare, WorkerSpec spec) {
+void Workers::StartFrom(Spare spare, const WorkerSpec& spec) {
   Worker worker = NewWorker(spec);
   worker.pid = spare.pid;
   worker.warm = true;

@@ -153,7 +153,7 @@ StatusOr<Child> Spawn(const SpawnSpec& spec) {
   std::vector<std::string> args = spec.args;
   std::vector<std::string> env;
   env.reserve(spec.env.size());
-  for (const auto& [name, value] : spec.env) env.push_back(name + "=" + value);
+  for (const auto& [name, value] : spec.env) env.push_back(fmt::format("{}={}", name, value));
   Child child;
   const int error = posix_spawn(&child.pid, path.c_str(), calls.actions(), calls.attributes(), Pointers(args).data(),
                                 Pointers(env).data());

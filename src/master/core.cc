@@ -393,14 +393,15 @@ class Stepper {
     Begin(members, fmt::format("{}: {} takes over", cause, NewcomersText(members)));
   }
 
-  // Sessions of the next round by group rank. A job that trains, and has enough nodes without them, goes on without those
-  // that still warm up.
+  // Sessions of the next round by group rank. A job that trains, and has enough nodes without them, goes on without
+  // those that still warm up.
   std::vector<uint64_t> Members() const {
     const bool only_ready = s_.phase == Phase::kRunning && ReadyNodes() >= s_.spec->min_nodes;
     std::vector<Candidate> candidates;
     candidates.reserve(s_.candidates);
     for (const auto& [session, node] : s_.nodes) {
-      if (!node.leaving && !(only_ready && node.info.warming)) candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
+      if (!node.leaving && !(only_ready && node.info.warming))
+        candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
     }
     return Place(std::move(candidates), s_.spec->max_nodes);
   }

@@ -47,10 +47,14 @@ IpBytes SocketAddress::ip() const {
 }
 
 bool SocketAddress::loopback() const {
-  if (family() == AF_INET) return (ntohl(V4(*this).sin_addr.s_addr) >> 24) == 127;
   const IpBytes bytes = ip();
-  const in6_addr v6 = V6(*this).sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && bytes[12] == 127);
+  IpBytes v4{};
+  v4[10] = v4[11] = 0xff;
+  v4[12] = 127;
+  v4[15] = 1;
+  IpBytes v6{};
+  v6[15] = 1;
+  return bytes == v4 || bytes == v6;
 }
 
 bool SocketAddress::wildcard() const {

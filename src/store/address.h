@@ -24,7 +24,9 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
   IpBytes ip() const;
-  bool loopback() const;  // 127.0.0.0/8, ::1
+  // 127.0.0.1 or ::1, which this machine's own processes leave from. The rest of 127.0.0.0/8 may be other nodes in a
+  // test.
+  bool loopback() const;
   bool wildcard() const;
   uint16_t port() const;
   void set_port(uint16_t port);

@@ -9,7 +9,8 @@ SOURCES = (".h", ".cc", ".py", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".to
 TEXTS = (*SOURCES, ".md", ".json", ".txt", ".clang-tidy", ".clang-format", ".gitignore")
 MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:work|home/\w+|root|Users/\w+)/")
 DOWNLOAD = re.compile(
-    r"https?://\S+\.(?:tar|tgz|zip|whl|deb|gz|xz|bz2)\b|--(?:extra-)?index-url|--find-links|--trusted-host|\bgit\+https?:"
+    r"https?://\S+\.(?:tar|tgz|zip|whl|deb|gz|xz|bz2)\b"
+    r"|--(?:extra-)?index-url|--find-links|--trusted-host|\bgit\+https?:"
 )
 
 

@@ -8,7 +8,8 @@ import sys
 def open_door(modules_at_start):
     """`modules_at_start`: what was imported before the door's own first import."""
     here = os.path.dirname(os.path.abspath(__file__))
-    if sys.path and os.path.abspath(sys.path[0]) == here:
+    # Python resolves links in the entry that it puts there, but not in __file__.
+    if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(here):
         del sys.path[0]  # where our files lie they would stand in the way of the script's
     for name, folder in (("phalanx", os.path.dirname(here)), ("phalanx._bootstrap", here)):
         init = os.path.join(folder, "__init__.py")

@@ -60,6 +60,8 @@ def _preload(channel, message):
     except preload.Tainted as tainted:
         channel.send({"type": "tainted", "module": tainted.module, "why": tainted.why})
         os._exit(0)
+    except preload.Shadowed as shadowed:
+        _give_up(channel, f"the script's folder has its own {shadowed.module!r}, which an imported library looks for")
     _settle()
     loaded = preload.top_level_modules_loaded()
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000

@@ -41,6 +41,14 @@ class Tainted(BaseException):
         self.why = why
 
 
+class Shadowed(BaseException):
+    """A library looks for a module whose name the script's folder has: only a process that stands there can import it."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.module = module
+
+
 class _Denied(BaseException):
     """An import that must not happen here. Not an Exception: no `except ImportError` may take another path for it."""
 
@@ -66,7 +74,7 @@ class Preloader:
         return self._environment.read
 
     def load(self, names):
-        """Imports what can be imported of `names`. Raises Tainted."""
+        """Imports what can be imported of `names`. Raises Tainted or Shadowed."""
         with self._environment:
             sys.meta_path.insert(0, self)
             try:
@@ -91,12 +99,15 @@ class Preloader:
         before = set(sys.modules)
         try:
             importlib.import_module(name)
-        except Tainted:
+        except (Tainted, Shadowed, KeyboardInterrupt):
             raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # whatever a module does when it fails, it is left to the script to meet it
+        except BaseException as error:  # whatever a module does when it fails, it is left to the script to meet it
             _forget_orphans(before)
+            if isinstance(error, _Denied) and not before.issuperset(sys.modules):
+                # Half done, it has left its marks in what it imported; done again in a fork it would meet them.
+                if str(error) in self._own:
+                    raise Shadowed(str(error)) from None
+                raise Tainted(name, f"it imports {error}, which must not be imported here") from None
         self._check(name)
 
     def _check(self, name):
