@@ -68,6 +68,7 @@ def test_worker_environment_is_torchruns(tmp_path, extra_env):
         own = comparable(ours[rank], tmp_path / "phalanx")
         assert int(own.pop("PHALANX_EPOCH")) >= 1
         assert own.pop("PHALANX_JOB_ID") == "job7"
+        assert own.pop("PHALANX_NODE_MARK")
         board, slot = own.pop("PHALANX_BOARD").rsplit(":", 1)
         assert (board.startswith("/dev/shm/"), slot) == (True, str(rank))
         assert own == comparable(theirs[rank], tmp_path / "torchrun")
