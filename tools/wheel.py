@@ -30,6 +30,8 @@ def say(text):
 def build(folder):
     """The wheel as the build backend makes it, with the platform tag of this machine."""
     environment = dict(os.environ, CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
+    # By the names that CMake itself chooses: ccache takes g++ and c++ for two compilers.
+    environment.update(CC="cc", CXX="c++")
     # ./run has set it; a test started by hand shall not compile everything once more.
     environment.setdefault("CCACHE_DIR", str(Path.home() / ".cache" / "phalanx" / "ccache"))
     environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(os.cpu_count())
