@@ -94,15 +94,14 @@ def test_ddp(agent, run, tmp_path, board, kind):
     assert [m["type"] for m in messages[-2:]] == ["started", "first_step"]
     assert messages[-1]["step"] == 1
     learnt = messages[-1]["modules"]
-    assert learnt == sorted(learnt) and len(learnt) <= 4000
-    assert {"torch", "torch._dynamo", "torch.optim.sgd", "torch.distributed", "json"} <= set(learnt)
-    assert not {"helper", "__main__", "phalanx", "phalanx._bootstrap"} & set(learnt)
-    if kind == "warm":  # nothing that takes time is left to import
-        assert not {name for name in imported if name.startswith(("torch.", "sympy", "triton"))} - {
-            "torch.distributed.nn"
-        }
+    if kind == "warm":  # nothing that takes time is left to import, so there is nothing to learn
+        assert not {name for name in imported if name.startswith(("torch.", "sympy", "triton"))}
+        assert learnt == []
     else:
         assert "torch" in imported
+        assert learnt == sorted(learnt) and len(learnt) <= 4000
+        assert {"torch", "torch._dynamo", "torch.optim.sgd", "torch.distributed", "json"} <= set(learnt)
+        assert not {"helper", "__main__", "phalanx", "phalanx._bootstrap"} & set(learnt)
     values = slot(board)
     assert values["optimizer_steps"] == 3 and values["step"] == -1 and values["phase"] == 3 and values["pid"] > 0
     assert 0 < values["started_ns"] < values["first_step_ns"] <= values["changed_ns"]

@@ -129,14 +129,14 @@ TEST_F(GuardTest, FindsTheMarkedWithoutBeingToldOfThem) {
 }
 
 TEST_F(GuardTest, EndsGroupsWhoseProcessesShowNoMark) {
-  StartAgent({"echo $$; exec env -i sleep 1000"}, "node", true);
+  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, "node", true);
   ReadPids(2);
   KillAgent();
   ExpectAllGone();
 }
 
 TEST_F(GuardTest, LeavesGroupsThatWereTakenBack) {
-  StartAgent({"echo $$; exec env -i sleep 1000"}, "node", true, false, true);
+  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, "node", true, false, true);
   ReadPids(2);
   const pid_t guard = pidfds_.begin()->first;
   KillAgent();

@@ -195,6 +195,7 @@ std::optional<Spare> SparePool::Take() {
 }
 
 void SparePool::Learn(const std::vector<std::string>& modules) {
+  if (modules.empty()) return;  // all that it needed was there
   std::set<std::string> known(learnt_now_.begin(), learnt_now_.end());
   for (const std::string& module : modules) {
     if (learnt_now_.size() < kModulesMax && known.insert(module).second) learnt_now_.push_back(module);

@@ -64,6 +64,7 @@ def _preload(channel, message):
         _give_up(channel, f"the script's folder has its own {shadowed.module!r}, which an imported library looks for")
     _settle()
     loaded = preload.top_level_modules_loaded()
+    places.last_preloaded = next(reversed(sys.modules))
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
     return runner.Warmth(environment, loader.variables_read, own, loaded - own, _late_check(kind, script, cwd))

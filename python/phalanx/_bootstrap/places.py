@@ -8,6 +8,7 @@ import sysconfig
 
 # Loaded before any of ours: what the interpreter itself and site need. Set by the two doors, first thing.
 modules_at_start = frozenset()
+last_preloaded = None  # the module imported last before this process was forked; None: it was not forked
 
 # Top-level modules of the standard library that only the bootstrap has wanted so far.
 our_modules = frozenset()

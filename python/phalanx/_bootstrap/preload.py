@@ -9,6 +9,7 @@ from phalanx._bootstrap import places
 # What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise.
 TORCH_LAZY = (
     "torch.distributed",
+    "torch.distributed.nn",
     "torch.nn.parallel",
     "torch.optim",
     "torch.utils.data",
@@ -42,7 +43,7 @@ class Tainted(BaseException):
 
 
 class Shadowed(BaseException):
-    """A library looks for a module whose name the script's folder has: only a process that stands there can import it."""
+    """A library looks for a module whose name the script's folder has: only a process standing there can import it."""
 
     def __init__(self, module):
         super().__init__(module)
