@@ -53,7 +53,8 @@ def read_junit(path):
         elif skipped is not None or case.get("result") == "skipped" or case.get("status") in ("disabled", "notrun"):
             outcomes.setdefault(name, "skipped")
             text = None if skipped is None else skipped.get("message") or skipped.text
-            reasons[name] = first_line(text) or "no reason given"
+            disabled = "disabled: no test, or the child of another one" if "DISABLED_" in name else None
+            reasons[name] = first_line(text) or disabled or "no reason given"
         else:
             outcomes.setdefault(name, "passed")
     names = {kind: [name for name, outcome in outcomes.items() if outcome == kind] for kind in ("failed", "skipped")}
