@@ -74,6 +74,12 @@ std::vector<pid_t> LiveMembers(pid_t group) {
   return members;
 }
 
+// Whether the process still shows the zygote's command line: a spare, also one on its way that has not said its pid
+// yet.
+bool ShowsZygote(pid_t pid) {
+  return ReadFilePrefix(fmt::format("/proc/{}/cmdline", pid), 4096).find("/zygote.py") != std::string::npos;
+}
+
 bool GroupIsEmpty(pid_t group) { return kill(-group, 0) != 0 && errno == ESRCH; }
 
 class Workers final : public Supervisor {
@@ -484,7 +490,7 @@ std::vector<pid_t> Workers::StrayPids() const {
   const std::string mark = fmt::format("{}={}", kNodeMark, node_id_);
   std::vector<pid_t> strays;
   for (const pid_t pid : OwnChildren()) {
-    if (pool_ && pool_->Knows(pid)) continue;
+    if (pool_ && (pool_->Knows(pid) || ShowsZygote(pid))) continue;
     const std::optional<ProcStat> stat = ReadProcStat(pid);
     if (!stat || stat->Dead()) continue;
     const bool in_a_group = std::any_of(workers_.begin(), workers_.end(),
