@@ -137,7 +137,7 @@ class Stepper {
     Do(Say{fmt::format("{}: this node leaves the job", strsignal(event.signal))}, "asked to stop");
     v1::AgentMessage message;
     message.mutable_leaving()->set_signal(event.signal);
-    message.mutable_leaving()->set_reason(fmt::format("phalanx-run received {}", SignalName(event.signal)));
+    message.mutable_leaving()->set_reason(fmt::format("phalanx-run received {}", DescribeEnd(0, event.signal)));
     SendToMaster(std::move(message), "a node that goes says so");
     EndAll(event.signal, s_.options.stop_timeout_ms, "asked to stop");
     FinishIfGone();
@@ -173,11 +173,6 @@ class Stepper {
   }
 
  private:
-  static std::string SignalName(int signal) {
-    const char* name = sigabbrev_np(signal);
-    return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-  }
-
   void CountSilence() {
     s_.lost_since = now_;
     s_.next_notice = now_ + std::min(kWaitingNoticeMs, s_.options.join_timeout_ms);

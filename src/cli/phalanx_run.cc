@@ -61,7 +61,7 @@ agent::HostFacts AskHost() {
   return host;
 }
 
-// 0700, with the job's token for `phalanx status` in it.
+// 0700: what lies there is this user's alone.
 Status PrepareStateDir(const agent::LaunchConfig& config) {
   std::error_code error;
   const fs::path dir = config.state_dir;
