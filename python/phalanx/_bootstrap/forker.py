@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import linux, places, preload, runner, scan, wire
+from phalanx._bootstrap import libraries, linux, places, preload, runner, scan, wire
 
 _ = random
 
@@ -42,6 +42,7 @@ def serve(fd):
 def _preload(channel, message):
     """Imports, says so, and returns what a fork of this process is good for. Where that is nothing, it ends."""
     start_ns = time.monotonic_ns()
+    gc.disable()  # nothing imported goes away, and looking for what might takes a fifth of the time
     kind, script, cwd = message["kind"], message["script"], message["cwd"]
     found = scan.scan(kind, script, cwd)
     if os.environ.get("PHALANX_WARM") == "0":
@@ -86,10 +87,12 @@ def _imitate_script(kind, script, cwd):
 
 
 def _import_all(loader, names):
-    """One thread while importing: a fork takes only the forking thread along, and OpenBLAS would start some."""
+    """No thread is left over: a fork takes only the forking thread along. OpenBLAS would start some."""
     before = os.environ.get(_OPENBLAS)
     os.environ[_OPENBLAS] = "1"
     try:
+        if any(name.partition(".")[0] == "torch" for name in names):
+            _map_torch(loader)
         loader.load(names)
         if "torch" in sys.modules:
             loader.load(preload.TORCH_LAZY)
@@ -100,10 +103,17 @@ def _import_all(loader, names):
             os.environ[_OPENBLAS] = before
 
 
+def _map_torch(loader):
+    loader.load(libraries.FIRST)
+    thread = libraries.start_mapping()
+    if thread is not None:
+        loader.disregard_thread(thread.native_id)
+        loader.load(libraries.MEANWHILE)
+        thread.join()
+
+
 def _settle():
     """Everything imported stays in memory that forks share: no collection touches it any more."""
-    gc.collect()
-    gc.disable()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a spare has nothing to say about an interrupt
 

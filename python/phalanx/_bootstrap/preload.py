@@ -67,7 +67,7 @@ class Preloader:
         self._own = own
         self._environment = _EnvironmentWatch()
         self._fds = _descriptors()
-        self._threads = _task_count()
+        self._threads = _threads()
 
     @property
     def variables_read(self):
@@ -83,6 +83,10 @@ class Preloader:
                     self._load_one(name)
             finally:
                 sys.meta_path.remove(self)
+
+    def disregard_thread(self, native_id):
+        """That thread is not a module's."""
+        self._threads.add(str(native_id))
 
     def find_spec(self, name, path=None, target=None):
         """The import system asks here first."""
@@ -117,7 +121,7 @@ class Preloader:
                 continue
             if target.startswith(_DEVICE_PREFIXES) or target.startswith("socket:"):
                 raise Tainted(name, f"it opened {target}")
-        if _task_count() > self._threads:
+        if _threads() - self._threads:
             raise Tainted(name, "it started a thread")
         if _has_children():
             raise Tainted(name, "it started a process")
@@ -182,8 +186,8 @@ def _descriptors():
     return found
 
 
-def _task_count():
-    return len(os.listdir("/proc/self/task"))
+def _threads():
+    return set(os.listdir("/proc/self/task"))
 
 
 def _has_children():
