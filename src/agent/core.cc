@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <string.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "base/signal_name.h"
 
 namespace phalanx::agent {
 namespace {
@@ -402,9 +403,7 @@ Instant NextDeadline(const CoreState& s) {
 }
 
 std::string DescribeEnd(int exit_code, int signal) {
-  if (signal == 0) return fmt::format("exit code {}", exit_code);
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+  return signal == 0 ? fmt::format("exit code {}", exit_code) : SignalName(signal);
 }
 
 }  // namespace phalanx::agent

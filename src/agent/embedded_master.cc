@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -22,9 +21,8 @@ constexpr int kReadyFd = 3;  // the first of SpawnSpec::extra_fds
 
 // The command of this name beside our own, else its name, for the PATH to find.
 std::string OwnSibling(const std::string& name) {
-  std::error_code error;
-  const std::filesystem::path sibling = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / name;
-  return !error && access(sibling.c_str(), X_OK) == 0 ? sibling.string() : name;
+  const std::string sibling = fmt::format("{}/{}", ExecutableDirectory(), name);
+  return access(sibling.c_str(), X_OK) == 0 ? sibling : name;
 }
 
 bool ConsumePrefix(std::string_view& text, std::string_view prefix) {

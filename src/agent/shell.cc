@@ -189,7 +189,6 @@ void NodeAgent::StartSupervisor() {
   events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid, bool warm) {
     Feed(WorkerStarted{local_rank, epoch, pid, warm});
   };
-  events.on_script_started = [](int, uint64_t) {};
   events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step) {
     Feed(WorkerStepped{local_rank, epoch, step});
   };

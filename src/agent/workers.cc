@@ -47,12 +47,6 @@ std::string CurrentDirectory() {
   return error ? "/" : path.string();
 }
 
-std::string ExecutableDirectory() {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "" : path.parent_path().string();
-}
-
 // umask(2) can only be read by changing it.
 unsigned CurrentUmask() {
   constexpr std::string_view kLabel = "\nUmask:\t";
@@ -347,11 +341,7 @@ void Workers::Adopt(Worker worker) {
 
 void Workers::Announce(Worker& worker) {
   if (std::exchange(worker.announced, true)) return;
-  const int local_rank = worker.local_rank;
-  const uint64_t epoch = worker.epoch;
-  const bool started = worker.script_started;
-  events_.on_worker_started(local_rank, epoch, worker.pid, worker.warm);
-  if (started) events_.on_script_started(local_rank, epoch);
+  events_.on_worker_started(worker.local_rank, worker.epoch, worker.pid, worker.warm);
 }
 
 Worker* Workers::Find(int local_rank, pid_t pid) {
@@ -367,8 +357,7 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
   const uint64_t epoch = worker->epoch;
   if (std::holds_alternative<ScriptStarted>(message)) {
     Announce(*worker);
-    if (std::exchange(worker->script_started, true)) return;
-    events_.on_script_started(local_rank, epoch);
+    worker->script_started = true;
   } else if (const auto* first = std::get_if<FirstStep>(&message)) {
     if (pool_) pool_->Learn(first->modules);
     events_.on_first_step(local_rank, epoch, first->step);

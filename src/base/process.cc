@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -213,6 +214,12 @@ void Reaper::Told(const ProcessEnd& end) {
 }
 
 // --- looking at processes -----------------------------------------------------------------------------------------
+
+std::string ExecutableDirectory() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "" : path.parent_path().string();
+}
 
 std::string ReadFilePrefix(const std::string& path, size_t limit) {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

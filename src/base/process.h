@@ -124,6 +124,9 @@ bool EnvironmentHolds(pid_t pid, std::string_view entry);
 std::vector<pid_t> AllProcesses();
 std::vector<pid_t> OwnChildren();
 
+// Where this process's own executable lies; empty where that cannot be told.
+std::string ExecutableDirectory();
+
 // The first `limit` bytes of a file; empty where it cannot be read. For small files that others write.
 std::string ReadFilePrefix(const std::string& path, size_t limit);
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/signal_name.h"
+
 namespace phalanx {
 namespace {
 
@@ -36,6 +38,11 @@ TEST(SignalSource, CallbackMayEndItAndTheSignalStaysBlocked) {
   loop.Run();
   EXPECT_EQ(calls, 1);
   kill(getpid(), SIGUSR1);  // would end this process
+}
+
+TEST(SignalName, IsForPeople) {
+  EXPECT_EQ(SignalName(9), "SIGKILL");
+  EXPECT_EQ(SignalName(77), "signal 77");
 }
 
 }  // namespace

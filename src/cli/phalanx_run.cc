@@ -37,12 +37,6 @@ std::string RandomHex(size_t bytes) {
   return text;
 }
 
-std::string OwnDirectory() {
-  std::error_code error;
-  const fs::path exe = fs::read_symlink("/proc/self/exe", error);
-  return error ? "" : exe.parent_path().string();
-}
-
 agent::HostFacts AskHost() {
   agent::HostFacts host;
   cpu_set_t cpus;
@@ -51,7 +45,7 @@ agent::HostFacts AskHost() {
   host.uid = getuid();
   std::error_code error;
   host.cwd = fs::current_path(error).string();
-  host.own_dir = OwnDirectory();
+  host.own_dir = ExecutableDirectory();
   host.fresh_uuid = RandomHex(16);
   host.fresh_token = RandomHex(16);
   host.is_executable = [](const std::string& path) {

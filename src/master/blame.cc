@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <string.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
+
+#include "base/signal_name.h"
 
 namespace phalanx::master {
 namespace {
@@ -89,11 +90,6 @@ size_t FirstCause(const std::vector<Failure>& failures) {
 
 bool AllCollateral(const std::vector<Failure>& failures) {
   return std::all_of(failures.begin(), failures.end(), [](const Failure& f) { return f.collateral; });
-}
-
-std::string SignalName(int32_t signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
 std::string Describe(const Failure& f) {

@@ -51,9 +51,6 @@ size_t FirstCause(const std::vector<Failure>& failures);
 
 bool AllCollateral(const std::vector<Failure>& failures);
 
-// "SIGKILL", or "signal 77" where it has no name.
-std::string SignalName(int32_t signal);
-
 // "rank 3 died (SIGKILL) on node 127.0.0.2", "rank 0 failed (exit code 3) on node a".
 std::string Describe(const Failure& failure);
 

@@ -77,10 +77,5 @@ TEST(AddFailure, KeepsTheOwnDeathHoweverLateItComes) {
   EXPECT_EQ(failures.front().rank, 0U);
 }
 
-TEST(Describe, NamesSignals) {
-  EXPECT_EQ(SignalName(9), "SIGKILL");
-  EXPECT_EQ(SignalName(77), "signal 77");
-}
-
 }  // namespace
 }  // namespace phalanx::master

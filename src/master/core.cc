@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/signal_name.h"
 #include "master/door.h"
 #include "master/lease.h"
 #include "master/placement.h"
