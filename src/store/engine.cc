@@ -198,6 +198,8 @@ bool Engine::WantsInput(ConnectionId id) const {
 
 bool Engine::HasBacklog(ConnectionId id) const { return !connections_[id]->backlog.empty(); }
 
+bool Engine::validated(ConnectionId id) const { return connections_[id]->validated; }
+
 const char* Engine::violation(ConnectionId id) const { return connections_[id]->violation; }
 
 EngineStats Engine::stats() const {

@@ -82,6 +82,8 @@ class Engine {
   void Sent(ConnectionId id, size_t bytes);
   bool WantsInput(ConnectionId id) const;
   bool HasBacklog(ConnectionId id) const;
+  // Whether it has introduced itself, with VALIDATE.
+  bool validated(ConnectionId id) const;
   // Why the connection must be closed, or nullptr. A literal.
   const char* violation(ConnectionId id) const;
 

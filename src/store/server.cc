@@ -61,6 +61,7 @@ class StoreServer::Impl {
     Fd fd;
     SocketAddress peer;
     uint32_t events = 0;             // watched
+    EventLoop::TimerId greeting;     // runs once, from the start
     EventLoop::TimerId slow_reader;  // runs while output waits
   };
 
@@ -79,6 +80,8 @@ class StoreServer::Impl {
   void Flush(ConnectionId id);
   void UpdateInterest(ConnectionId id);
   void OnSlowReader(ConnectionId id);
+  void OnGreetingDue(ConnectionId id);
+  void Close(ConnectionId id, const std::string& why);
   void Drop(ConnectionId id);
   void Publish();
 
@@ -96,7 +99,7 @@ class StoreServer::Impl {
   Fd spare_fd_ = SpareFd();
   EventLoop::TimerId listen_again_;
 
-  Counter connections_now_, accepted_, refused_peers_, violations_, slow_readers_, accept_errors_;
+  Counter connections_now_, accepted_, refused_peers_, violations_, slow_readers_, silent_peers_, accept_errors_;
   Counter requests_, keys_, waiting_, store_bytes_, buffer_bytes_, received_bytes_, sent_bytes_;
 
   std::thread thread_;
@@ -138,6 +141,7 @@ StoreStats StoreServer::Impl::stats() const {
   stats.refused_peers = refused_peers_.get();
   stats.violations = violations_.get();
   stats.slow_readers = slow_readers_.get();
+  stats.silent_peers = silent_peers_.get();
   stats.accept_errors = accept_errors_.get();
   stats.requests = requests_.get();
   stats.keys = keys_.get();
@@ -196,6 +200,7 @@ bool StoreServer::Impl::AcceptOne(int listener) {
   c.fd = std::move(fd);
   c.peer = peer;
   c.events = EPOLLIN;
+  c.greeting = loop_.At(loop_.Now() + options_.greeting_ms, [this, id] { OnGreetingDue(id); });
   loop_.Watch(c.fd.get(), EPOLLIN, [this, id](uint32_t events) { OnEvents(id, events); });
   return true;
 }
@@ -310,12 +315,20 @@ void StoreServer::Impl::UpdateInterest(ConnectionId id) {
 
 void StoreServer::Impl::OnSlowReader(ConnectionId id) {
   slow_readers_.Add(1);
-  Connection& c = connections_[id];
-  c.slow_reader = {};
-  if (options_.on_refused) {
-    options_.on_refused(
-        fmt::format("store closed {}: it read none of its replies for {} ms", c.peer.Text(), options_.slow_reader_ms));
-  }
+  connections_[id].slow_reader = {};
+  Close(id, fmt::format("it read none of its replies for {} ms", options_.slow_reader_ms));
+}
+
+// Whoever connects and says nothing (a scanner, half a client) holds a descriptor and a place among the connections.
+void StoreServer::Impl::OnGreetingDue(ConnectionId id) {
+  connections_[id].greeting = {};
+  if (engine_.validated(id)) return;
+  silent_peers_.Add(1);
+  Close(id, fmt::format("it did not introduce itself for {} ms", options_.greeting_ms));
+}
+
+void StoreServer::Impl::Close(ConnectionId id, const std::string& why) {
+  if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", connections_[id].peer.Text(), why));
   Drop(id);
   FlushChanged();
   Publish();
@@ -323,8 +336,9 @@ void StoreServer::Impl::OnSlowReader(ConnectionId id) {
 
 void StoreServer::Impl::Drop(ConnectionId id) {
   Connection& c = connections_[id];
+  loop_.Cancel(c.greeting);
   loop_.Cancel(c.slow_reader);
-  c.slow_reader = {};
+  c.greeting = c.slow_reader = {};
   loop_.Unwatch(c.fd.get());
   c.fd.Reset();
   engine_.Close(id);

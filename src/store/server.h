@@ -63,6 +63,8 @@ struct StoreOptions {
   std::set<std::string> allowed_peers;
   EngineOptions engine;
   size_t max_connections = 65536;
+  // A connection that has not introduced itself (VALIDATE) after so long is closed.
+  int64_t greeting_ms = 60'000;
   // A client that takes none of its waiting replies for so long is closed.
   int64_t slow_reader_ms = 60'000;
   // The round this store belongs to; for the reader of logs.
@@ -78,6 +80,7 @@ struct StoreStats {
   uint64_t refused_peers = 0;  // address not allowed, or too many connections
   uint64_t violations = 0;     // connections closed for what they sent
   uint64_t slow_readers = 0;   // connections closed for what they did not read
+  uint64_t silent_peers = 0;   // connections closed because they never introduced themselves
   uint64_t accept_errors = 0;  // no descriptors, no memory
   uint64_t requests = 0;
   uint64_t keys = 0;

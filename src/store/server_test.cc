@@ -384,6 +384,22 @@ TEST(StoreServerTest, ASlowReaderIsBoundedAndClosed) {
   EXPECT_NE(refusals->last().find("300 ms"), std::string::npos);
 }
 
+TEST(StoreServerTest, WhoNeverIntroducesItselfIsClosed) {
+  auto refusals = std::make_shared<Refusals>();
+  StoreOptions options;
+  options.greeting_ms = 200;
+  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  const auto server = MustOpen(options);
+  Client known(*server);  // says VALIDATE
+  const int64_t begin_ms = MonotonicMs();
+  Client silent("127.0.0.1", server->port());
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_GE(MonotonicMs() - begin_ms, 190);
+  EXPECT_EQ(server->stats().silent_peers, 1u);
+  EXPECT_NE(refusals->last().find("did not introduce itself for 200 ms"), std::string::npos);
+  EXPECT_TRUE(known.Alive());
+}
+
 TEST(StoreServerTest, AReaderThatIsSlowButReadsIsServed) {
   StoreOptions options;
   options.slow_reader_ms = 60'000;
