@@ -1,6 +1,7 @@
 """The store on MASTER_ADDR:MASTER_PORT: whichever way a script meets it, in its first life and after a restart."""
 
 import pytest
+from harness import command_path, workload
 
 
 def check(job, node, agent_store):
@@ -36,3 +37,15 @@ def test_two_nodes(job):
     nodes = [job.node(index, "stores.py", "env", flags=["--max-restarts=1"]) for index in (0, 1)]
     assert nodes[1].wait() == 0, job.story()
     check(job, nodes[0], "True")
+
+
+def test_more_clients_than_open_files(job):
+    """The agent lets its store have the files a world needs; its workers keep the limit that phalanx-run had."""
+    limited = ["bash", "-c", 'ulimit -Sn 90 && exec "$@"', "limited", command_path("phalanx-run")]
+    flags = ["--standalone", "--nproc-per-node=2", f"--state-dir={job.folder / 'state'}"]
+    for warmth in ("--warm", "--no-warm"):
+        node = job.run(*flags, warmth, workload("many_clients.py"), command=limited)
+        assert node.wait() == 0, job.story()
+    connected = job.found("connected")
+    assert [event["soft"] for event in connected] == [90] * 4
+    assert all(event["answers"] == [7] * 100 for event in connected)

@@ -42,6 +42,7 @@ struct LaunchConfig {
   std::vector<std::string> script_args;  // ${local_rank} not yet substituted
   std::string python;                    // interpreter, empty for kProgram
   bool interpreter_given = false;        // PYTHON_EXEC named a foreign interpreter
+  uint64_t open_files_limit = 0;         // soft limit that phalanx-run was started with: the workers'; 0: the agent's
 
   // The job.
   uint32_t min_nodes = 1;

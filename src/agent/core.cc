@@ -217,7 +217,7 @@ class Stepper {
 
   void OpenOrCloseStore(const v1::StartRound& round) {
     if (round.group_rank() != 0) return Do(CloseStore{}, "another node holds the store of this round");
-    OpenStore open{round.epoch(), round.store_port(), {}};
+    OpenStore open{round.epoch(), round.store_port(), {}, round.world_size()};
     open.member_addresses.assign(round.member_addresses().begin(), round.member_addresses().end());
     Do(std::move(open), "this node has group rank 0");
     Do(SendBeat{}, "the master must know the next store's port");

@@ -98,6 +98,7 @@ struct OpenStore {  // of this epoch, on the reserved socket; reserves the next 
   uint64_t epoch = 0;
   uint32_t port = 0;
   std::vector<std::string> member_addresses;
+  uint32_t world_size = 0;
 };
 struct CloseStore {};
 struct OpenBoard {

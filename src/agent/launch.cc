@@ -52,6 +52,7 @@ std::string ScriptName(const LaunchConfig& config, int local_rank) {
 SpawnSpec WorkerCommand(const LaunchConfig& config, const WorkerSpec& spec, const std::string& bootstrap) {
   SpawnSpec command;
   command.env = spec.env;
+  command.open_files_limit = config.open_files_limit;
   if (config.kind == ScriptKind::kProgram) {
     command.program = config.script;
     command.args = {config.script};
@@ -75,6 +76,7 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
   command.program = config.python;
   command.args = {config.python, "-u", bootstrap + "/zygote.py", "3", Padding(config, config.script_args)};
   command.env = env;
+  command.open_files_limit = config.open_files_limit;
   return command;
 }
 

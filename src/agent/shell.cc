@@ -23,6 +23,10 @@ constexpr int64_t kResolveAgainMs = 1'000;
 // The master needs the last words of a node that ends (a moment on a live stream), and its own record needs a moment
 // more.
 constexpr int64_t kGoodbyeMs = 2'000;
+// Open files: pipes, sockets and logs of the agent and its workers; and a rank's connections to the store: one of the
+// default group, others of further groups and of the user's own.
+constexpr uint64_t kOwnFiles = 512;
+constexpr uint64_t kStoreFilesPerRank = 8;
 
 CoreOptions OptionsOf(const LaunchConfig& config) {
   CoreOptions options;
@@ -333,7 +337,17 @@ void NodeAgent::Do(const OpenStore& action) {
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
   store_ = *std::move(opened);
+  MakeRoomForClients(action.world_size);
   ReserveNextStore();
+}
+
+// The usual limit of 1,024 open files would shut a large world's later ranks out. Workers keep the limit they had.
+void NodeAgent::MakeRoomForClients(uint32_t world_size) {
+  const uint64_t wanted = kOwnFiles + uint64_t{world_size} * kStoreFilesPerRank;
+  const uint64_t limit = RaiseOpenFilesLimit(wanted);
+  if (limit >= wanted) return;
+  Do(Say{fmt::format("the store of {} ranks may want {} open files, and this machine's hard limit is {} (ulimit -Hn)",
+                     world_size, wanted, limit)});
 }
 
 void NodeAgent::ReserveNextStore() {

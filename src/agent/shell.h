@@ -72,6 +72,7 @@ class NodeAgent {
   void SendMessage(v1::AgentMessage message);
   Status ReserveStore();
   void ReserveNextStore();
+  void MakeRoomForClients(uint32_t world_size);
   void AwaitMaster();
 
   EventLoop& loop_;

@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -108,7 +109,25 @@ bool TakeNumber(std::string_view& text, Number& number) {
   return true;
 }
 
+// `pid` 0: this process.
+void SetOpenFilesLimit(pid_t pid, uint64_t soft) {
+  rlimit limit{};
+  if (prlimit(pid, RLIMIT_NOFILE, nullptr, &limit) != 0 || limit.rlim_cur == soft) return;
+  limit.rlim_cur = std::min<rlim_t>(soft, limit.rlim_max);
+  prlimit(pid, RLIMIT_NOFILE, &limit, nullptr);
+}
+
 }  // namespace
+
+uint64_t OpenFilesLimit() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+}
+
+uint64_t RaiseOpenFilesLimit(uint64_t wanted) {
+  if (OpenFilesLimit() < wanted) SetOpenFilesLimit(0, wanted);
+  return OpenFilesLimit();
+}
 
 StatusOr<std::string> FindProgram(const std::string& program, const std::map<std::string, std::string>& env) {
   if (program.empty()) return absl::InvalidArgumentError("the name of the program is empty");
@@ -160,6 +179,7 @@ StatusOr<Child> Spawn(const SpawnSpec& spec) {
                                 Pointers(env).data());
   if (error != 0) return ErrnoStatus(error, fmt::format("starting {}", path));
   child.pidfd = PidfdOpen(child.pid);
+  if (spec.open_files_limit != 0) SetOpenFilesLimit(child.pid, spec.open_files_limit);
   return child;
 }
 

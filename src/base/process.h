@@ -34,6 +34,8 @@ struct SpawnSpec {
   int stdout_fd = -1;
   int stderr_fd = -1;
   std::vector<int> extra_fds;  // the child's 3, 4, ...; nothing else is inherited
+  // The child's soft limit of open files; 0: ours. Set just after it has been executed.
+  uint64_t open_files_limit = 0;
   bool new_session = true;
 };
 
@@ -123,6 +125,11 @@ bool EnvironmentHolds(pid_t pid, std::string_view entry);
 // All pids that /proc shows; those whose parent is this process.
 std::vector<pid_t> AllProcesses();
 std::vector<pid_t> OwnChildren();
+
+// The soft limit of open files (RLIMIT_NOFILE) of this process.
+uint64_t OpenFilesLimit();
+// Raises it to `wanted`, or as far as the hard limit lets it; never lowers it. What it is then.
+uint64_t RaiseOpenFilesLimit(uint64_t wanted);
 
 // Where this process's own executable lies; empty where that cannot be told.
 std::string ExecutableDirectory();

@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 namespace phalanx {
 namespace {
@@ -33,8 +35,10 @@ class ProcessTest : public testing::Test {
   }
 
   // Runs it to its end.
-  ProcessEnd RunToEnd(const SpawnSpec& spec) {
+  ProcessEnd RunToEnd(
+      const SpawnSpec& spec, const std::function<void()>& when_spawned = [] {}) {
     auto child = Spawn(spec);
+    when_spawned();
     EXPECT_TRUE(child.ok()) << child.status();
     ProcessEnd seen;
     if (!child.ok()) return seen;
@@ -73,6 +77,31 @@ TEST_F(ProcessTest, TellsExitCodesAndSignals) {
   EXPECT_EQ(RunToEnd(Shell("exit 0")).exit_code, 0);
   EXPECT_EQ(RunToEnd(Shell("kill -KILL $$")).signal, SIGKILL);
   EXPECT_EQ(RunToEnd(Shell("ulimit -c 0; kill -SEGV $$")).signal, SIGSEGV);
+}
+
+TEST_F(ProcessTest, AChildHasTheLimitOfOpenFilesThatItIsGiven) {
+  const uint64_t before = OpenFilesLimit();
+  ASSERT_GT(before, 100u);
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  const Fd reader(fds[0]);
+  Fd writer(fds[1]);
+  SpawnSpec spec = Shell("read wait_for_the_end; test $(ulimit -Sn) = 77");
+  spec.stdin_fd = reader.get();
+  spec.open_files_limit = 77;
+  EXPECT_EQ(RunToEnd(spec, [&] { writer.Reset(); }).exit_code, 0);
+  EXPECT_EQ(OpenFilesLimit(), before);
+}
+
+TEST_F(ProcessTest, TheLimitOfOpenFilesGrowsAsFarAsItMay) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{100, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(RaiseOpenFilesLimit(50), 100u);
+  EXPECT_EQ(RaiseOpenFilesLimit(120), 120u);
+  EXPECT_EQ(RaiseOpenFilesLimit(UINT64_MAX), before.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST_F(ProcessTest, SaysWhyAProgramDoesNotStart) {

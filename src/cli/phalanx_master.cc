@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/net.h"
+#include "base/process.h"
 #include "cli/state_dir.h"
 #include "master/server.h"
 
@@ -148,6 +149,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  RaiseOpenFilesLimit(UINT64_MAX);  // a connection a node
   const StatusOr<master::ServerOptions> options = Options(flags, env);
   if (!options.ok()) return Fail(flags, options.status(), 2);
   const Status folder = MakePrivateFolder(options->state_dir);

@@ -95,7 +95,9 @@ int Main(int argc, char** argv) {
     fmt::print(print->exit_code == 0 ? stdout : stderr, "{}", print->text);
     return print->exit_code;
   }
-  return Launch(std::get<agent::LaunchConfig>(std::move(parsed)), std::move(env));
+  auto config = std::get<agent::LaunchConfig>(std::move(parsed));
+  config.open_files_limit = OpenFilesLimit();
+  return Launch(std::move(config), std::move(env));
 }
 
 }  // namespace

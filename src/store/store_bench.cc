@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <CLI/CLI.hpp>
@@ -20,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "store/client_bytes.h"
 
@@ -210,10 +210,7 @@ int main(int argc, char** argv) {
   app.add_option("--name", name, "name of the barrier; a fresh one for every run");
   CLI11_PARSE(app, argc, argv);
 
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
+  phalanx::RaiseOpenFilesLimit(UINT64_MAX);
   sockaddr_in server{};
   server.sin_family = AF_INET;
   server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -1,12 +1,13 @@
 // phalanx-store: the store alone, for tests and benchmarks. Prints its port and serves until its stdin closes.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
 
+#include "base/process.h"
 #include "store/server.h"
 
 namespace {
@@ -20,14 +21,6 @@ using phalanx::store::StoreStats;
 int Fail(const phalanx::Status& status) {
   fmt::print(stderr, "phalanx-store: {}\n", phalanx::Message(status));
   return 1;
-}
-
-// As many connections as the system lets this process have.
-void RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void WaitForEndOfStdin() {
@@ -55,7 +48,7 @@ int main(int argc, char** argv) {
   app.add_flag("--stats", print_stats, "print counters to stderr at the end, and each connection closed");
   CLI11_PARSE(app, argc, argv);
 
-  RaiseFileLimit();
+  phalanx::RaiseOpenFilesLimit(UINT64_MAX);  // as many connections as the system lets it have
   if (print_stats) options.on_refused = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   auto socket = ListenSocket::Reserve(addresses, PortRange::Single(port));
   if (!socket.ok()) return Fail(socket.status());
