@@ -433,6 +433,7 @@ def test_limits_and_dispositions_are_those_of_the_agent(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
         resource.setrlimit(resource.RLIMIT_CORE, (4096, 8192))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         os.nice(3)
 

@@ -115,12 +115,14 @@ def _map_torch(loader):
 def _settle():
     """Everything imported stays in memory that forks share: no collection touches it any more."""
     gc.freeze()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a spare has nothing to say about an interrupt
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a shell; Python leaves that alone
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a spare has nothing to say about an interrupt
 
 
 def _wake():
     gc.enable()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _late_check(kind, script, cwd):
