@@ -329,6 +329,14 @@ def test_modules_of_the_scripts_own_tree_are_never_imported_ahead(library, folde
     assert "wanted" in loaded and not {"helper", "uses"} & set(loaded)
 
 
+def test_a_life_that_imports_nothing_more_teaches_nothing(library, folder):
+    """Nor does what a worker itself needs between its fork and the script's first line."""
+    library(wanted="")
+    script = folder(script="import wanted, phalanx; phalanx.step(1)") / "script.py"
+    library.agent.start_zygote(script)
+    assert library.agent.fork().run(script, env=run_env(library)).messages()[-1]["modules"] == []
+
+
 def test_own_modules_are_read_for_their_imports(library, folder):
     library(deep="")
     where = folder(

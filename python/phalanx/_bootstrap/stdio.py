@@ -1,5 +1,6 @@
 """The standard streams as `python -u` makes them, on descriptors that have just been put in place."""
 
+import fcntl
 import io
 import os
 import sys
@@ -7,8 +8,6 @@ import sys
 
 def put_in_place(fds):
     """Moves three descriptors to 0, 1 and 2."""
-    import fcntl
-
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) if fd < 3 else fd for fd in fds]
     for target, fd in enumerate(high):
         os.dup2(fd, target, inheritable=True)
