@@ -538,6 +538,39 @@ def test_script_edited_between_two_lives(agent, folder):
     assert spares[2].run(script).result()[0] == 2
 
 
+OLDER_TORCH = {
+    "torch__in____init__": """
+        class default_generator:
+            seed = staticmethod(lambda: None)
+        get_num_threads = set_num_threads = lambda *n: 1
+        """,
+    **{f"torch__in__distributed__in__{package}__init__": "" for package in ("", "nn__in__", "nn__in__jit__in__")},
+    "torch__in__distributed__in__nn__in__jit__in__instantiator": """
+        import sys, tempfile
+        _TEMP_DIR = tempfile.TemporaryDirectory()
+        INSTANTIATED_TEMPLATE_DIR_PATH = _TEMP_DIR.name
+        sys.path.append(INSTANTIATED_TEMPLATE_DIR_PATH)
+        """,
+}
+
+
+def test_folder_that_older_torches_make_while_they_are_imported(library, folder):
+    """Each life has one of its own, and takes no other's along when it ends; test_bootstrap_torch.py asks real ones."""
+    library(**OLDER_TORCH)
+    text = """
+        import os, sys, torch.distributed.nn.jit.instantiator as torchs
+        name = torchs.INSTANTIATED_TEMPLATE_DIR_PATH
+        print(name, sys.path.count(name), os.path.isdir(name), torchs._TEMP_DIR.name == name)
+        """
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    results = [library.agent.fork().run(script, env=run_env(library)).result() for _ in range(2)]
+    first, second = (out.split(" ", 1) for _, out, _ in results)
+    assert [status for status, _, _ in results] == [0, 0] and first[0] != second[0]
+    assert first[1] == second[1] == "1 True True\n"
+    assert not os.path.exists(first[0]) and not os.path.exists(second[0])
+
+
 def test_random_numbers_are_fresh_in_each_life(agent, folder):
     text = "import random, uuid, tempfile, multiprocessing as mp, os\n"
     text += "print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()))\n"

@@ -29,6 +29,9 @@ def simplify(facts):
     # The same interpreter has several names in one folder; sys.prefix says which environment it is.
     facts["interpreter"]["executable"] = os.path.realpath(facts["interpreter"]["executable"])
     facts["process"]["cmdline"][0] = os.path.realpath(facts["process"]["cmdline"][0])
+    # Older torches put a temporary folder there when they are imported, and that may be ahead of time.
+    temporary = facts["environment"]["python"]["TMPDIR"]
+    facts["interpreter"]["path"] = [p for p in facts["interpreter"]["path"] if os.path.dirname(p) != temporary]
     facts["environment"]["python"] = {
         name: value
         for name, value in facts["environment"]["python"].items()

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import libraries, linux, places, preload, runner, scan, wire
+from phalanx._bootstrap import libraries, linux, places, preload, runner, scan, scratch, wire
 
 _ = random
 
@@ -114,6 +114,7 @@ def _map_torch(loader):
 
 def _settle():
     """Everything imported stays in memory that forks share: no collection touches it any more."""
+    scratch.give_up()
     gc.freeze()
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a shell; Python leaves that alone
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a spare has nothing to say about an interrupt

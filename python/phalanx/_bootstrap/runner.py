@@ -9,7 +9,7 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 
-from phalanx._bootstrap import board, hooks, learn, linux, places, stdio, wire
+from phalanx._bootstrap import board, hooks, learn, linux, places, scratch, stdio, wire
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -181,6 +181,7 @@ def _dress(request, warm):
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if warm:
         _apply_thread_counts(request["env"])
+        scratch.renew()
 
 
 def _apply_thread_counts(environment):
