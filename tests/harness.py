@@ -19,6 +19,8 @@ import time
 import uuid
 from pathlib import Path
 
+from pidfd import pidfd_open, pidfd_send_signal
+
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 PATIENCE_S = 60.0
@@ -98,7 +100,7 @@ def wait_ends(pids, timeout_s):
     poller, handles = select.poll(), {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)
+            handle = pidfd_open(pid)
             handles[handle] = pid
             poller.register(handle, select.POLLIN)
     try:
@@ -134,7 +136,7 @@ class Node:
             start_new_session=True,
         )
         self.pid = self.process.pid
-        self.handle = os.pidfd_open(self.pid)
+        self.handle = pidfd_open(self.pid)
         self.readers = [
             threading.Thread(target=self._read, args=(stream, pipe), daemon=True)
             for stream, pipe in (("stdout", self.process.stdout), ("stderr", self.process.stderr))
@@ -158,7 +160,7 @@ class Node:
         return "".join(self.lines["stderr"])
 
     def signal(self, number):
-        signal.pidfd_send_signal(self.handle, number)
+        pidfd_send_signal(self.handle, number)
 
     def wait(self, timeout_s=PATIENCE_S):
         """The exit code, as subprocess gives it. All output is read when this returns."""

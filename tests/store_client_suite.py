@@ -7,6 +7,8 @@ Ends with "N checks passed" and 0, or with the first failure. --job also forms a
 store is that server. The server should be fresh.
 """
 
+from __future__ import annotations
+
 import argparse
 import inspect
 import multiprocessing
@@ -54,6 +56,16 @@ class Suite:
             return
         raise AssertionError(f"{kind.__name__} expected, got {got!r}")
 
+    def has(self, key: str) -> bool:
+        """check() of one key, which Python has not in torch 2.2."""
+        if hasattr(self.store, "check"):
+            return self.store.check([key])
+        try:
+            self.store.wait([key], timedelta(0))
+        except StoreError:
+            return False
+        return True
+
     def released(self, blocked: Callable[[dist.TCPStore], object], release: Callable[[], object]) -> object:
         """What `blocked` returns, which blocks on a store of its own until `release` has been called."""
         result: list[object] = []
@@ -98,6 +110,8 @@ class Suite:
         self.equal(self.released(lambda t: t.get("counter"), lambda: s.add("counter", 1)), b"1")
 
     def test_check(self) -> None:
+        if not hasattr(self.store, "check"):
+            return
         self.store.set("c1", "")
         self.store.set("c2", "")
         self.equal(self.store.check(["c1", "c2"]), True)
@@ -110,7 +124,7 @@ class Suite:
         self.equal(s.compare_set("cas", "a", "b"), b"b")
         self.equal(s.compare_set("cas", "a", "c"), b"b")
         self.equal(s.compare_set("cas-none", "x", "y"), b"x")
-        self.equal(s.check(["cas-none"]), False)
+        self.equal(self.has("cas-none"), False)
         self.equal(self.released(lambda t: t.get("cas-late"), lambda: s.compare_set("cas-late", "", "z")), b"z")
 
     def test_delete_and_count(self) -> None:
@@ -244,7 +258,7 @@ class Suite:
             store.get("k")
 
         self.raises(RuntimeError, too_long)
-        self.equal(self.store.check(["k" * 8000]), False)
+        self.equal(self.has("k" * 8000), False)
 
     def test_rendezvous_join(self) -> None:
         dist.TCPStore(self.host, self.port, world_size=1, is_master=False, timeout=LONG, use_libuv=self.use_libuv)

@@ -81,7 +81,7 @@ def test_script_sees_a_process_of_its_own(worker, tmp_path, form):
     }[form]
     args = ["--lr", "0.1", "", "two words", "caf\u00e9"]
     env = {**RANK_ENV, "PWD": str(cwd)}
-    status, out, err = plain(tmp_path, script, *args, cwd=cwd, env=env, umask=0o027)
+    status, out, err = plain(tmp_path, script, *args, cwd=cwd, env=env, preexec_fn=lambda: os.umask(0o027))
     assert (status, err) == (0, "")
     seen = worker.run(script, *args, cwd=cwd, env=env, umask=0o027).result()
     assert (seen[0], seen[2]) == (0, "")

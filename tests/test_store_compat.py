@@ -1,5 +1,7 @@
 """Real torch clients against our c10d store."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

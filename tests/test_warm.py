@@ -36,7 +36,8 @@ def simplify(facts):
         name: value
         for name, value in facts["environment"]["python"].items()
         if name not in ("PHALANX_TEST_ID", "TMPDIR", "XDG_STATE_HOME", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR")
-        and name != "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+        # The second: older torchruns do not set it; tests/test_run_basic.py looks at it.
+        and name not in ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
     }
     return facts
 

@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+from pidfd import pidfd_open
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BOOTSTRAP = os.path.join(ROOT, "python", "phalanx", "_bootstrap")
 PR_SET_CHILD_SUBREAPER = 36
@@ -211,7 +213,7 @@ def _wait_within(pid, timeout_s):
     """waitpid with a deadline, without polling: a pidfd becomes readable at the end."""
     import select
 
-    fd = os.pidfd_open(pid)
+    fd = pidfd_open(pid)
     try:
         ready, _, _ = select.select([fd], [], [], timeout_s)
         assert ready, f"process {pid} still runs after {timeout_s} s"

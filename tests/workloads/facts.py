@@ -61,7 +61,7 @@ def main_facts():
 def interpreter_facts():
     return {
         "argv": sys.argv,
-        "orig_argv": sys.orig_argv[-len(sys.argv) :],
+        "orig_argv": getattr(sys, "orig_argv", [])[-len(sys.argv) :],
         "path": sys.path,
         "flags": str(sys.flags),
         "executable": sys.executable,

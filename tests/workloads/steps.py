@@ -24,6 +24,9 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+# Kept to the end: gloo of torch 2.2 waits for its thread under a lock that freeing a tensor of Python's needs there.
+stop_flag = torch.zeros(1)
+
 
 class Batches(torch.utils.data.Dataset):
     """Batches that a process of the DataLoader makes; the planned one kills that process."""
@@ -61,14 +64,14 @@ def all_reduce_and_die(how):
 
 
 def agreed_to_stop(step):
-    flag = torch.tensor([float(os.path.exists(os.environ["PHALANX_TEST_STOP"]))])
+    stop_flag.fill_(os.path.exists(os.environ["PHALANX_TEST_STOP"]))
     how = faults.planned("all_reduce") if step == 2 else None
     if how:
         all_reduce_and_die(how)
     if step == 2 and faults.planned_for_anybody("all_reduce"):
         dist.all_reduce(torch.ones(16 << 20))
-    dist.all_reduce(flag)
-    return flag.item() > 0
+    dist.all_reduce(stop_flag)
+    return stop_flag.item() > 0
 
 
 def train():
