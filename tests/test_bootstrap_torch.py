@@ -180,7 +180,8 @@ def test_compiler_does_not_meet_the_hook(agent, tmp_path, board):
     status, _, err = agent.fork().run(script, board=board).result()
     assert status == 0 and "Graph break" in err
     assert "hooks.py" not in err
-    assert slot(board)["optimizer_steps"] == 5
+    takes_hooks_away = torch.__version__.startswith("2.2.")  # whoever has set them; there only phalanx.step counts
+    assert slot(board)["optimizer_steps"] == (0 if takes_hooks_away else 5)
 
 
 def test_forked_children_are_not_the_rank(run, board):
