@@ -60,7 +60,7 @@ def works(venv):
 
 def missing_requirements(venv, requirements):
     """The pinned requirements that `venv` has not, or has in another version."""
-    code = "import importlib.metadata as m; print('\\n'.join(f'{d.name}=={d.version}' for d in m.distributions()))"
+    code = "import importlib.metadata as m\nfor d in m.distributions(): print(d.metadata['Name'], d.version, sep='==')"
     answer = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
     present = {line.lower().replace("_", "-") for line in answer.stdout.split()}
     lines = [line.split("#")[0].strip() for line in requirements.read_text().splitlines()]
