@@ -1,0 +1,42 @@
+"""tools/torches.py: which rows run, and that none is passed over in silence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import torches  # noqa: E402
+
+OURS = "{}.{}".format(*sys.version_info[:2])
+
+
+def test_interpreters_are_asked_who_they_are(tmp_path):
+    """A name on PATH may be a version manager's script for a Python that is not there; one given by hand comes first."""
+    (tmp_path / "python3.8").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "given").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for name in ("python3.8", "given"):
+        (tmp_path / name).chmod(0o755)
+    found = torches.interpreters([tmp_path / "given", tmp_path / "none"], ["3.8", OURS], str(tmp_path))
+    assert list(found) == [OURS]
+    assert os.path.samefile(found[OURS], sys.executable)
+
+
+@pytest.mark.parametrize("row", torches.ROWS, ids=lambda row: row.name)
+def test_rows_are_pinned(row):
+    """An environment is kept by what its requirements say: they must say all that makes a difference."""
+    assert all(line.count("==") == 1 for line in row.requirements.splitlines())
+
+
+def test_left_out_rows_are_named_and_nothing_run_is_no_success():
+    command = [sys.executable, ROOT / "tools/torches.py", "--only", "python3.8-"]
+    done = subprocess.run(command, env={"PATH": "/nowhere", "HOME": "/"}, capture_output=True, text=True)
+    assert done.returncode == 1
+    rows = [line for line in done.stdout.splitlines() if line.startswith("3.8 ")]
+    assert len(rows) == sum(row.python == "3.8" for row in torches.ROWS)
+    assert all("left out: no python3.8 on PATH" in row for row in rows)
+    assert done.stdout.endswith("\n0 passed, 0 failed\n")

@@ -1,0 +1,166 @@
+"""Runs the tests that meet other people's Pythons and torches, once for each row of a table.
+
+Each row has a virtual environment of its own in build/torches, made by tools/venv.py and so kept in the same cache. The
+commands of build/release are put beside its Python, as they are beside .venv's, and pytest runs with that Python. Rows
+whose Python is not on this machine are left out, and named.
+"""
+
+import argparse
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import test as suites  # noqa: E402
+
+FOLDER = ROOT / "build" / "torches"
+COMMANDS = ROOT / "build" / "release" / "bin"
+# The last of pytest that runs under all of them.
+PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0")
+TESTS = (
+    *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_libraries.py"),
+    *("tests/test_bootstrap_process.py", "tests/test_bootstrap_scan.py", "tests/test_bootstrap_torch.py"),
+    *("tests/test_bootstrap_zygote.py", "tests/test_warm.py", "tests/test_failures.py::test_one_death"),
+    "tests/test_venv.py::test_changed_requirements_do_not_touch_other_clones",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A Python and the torch that runs in it, with what that torch needs and does not pin itself."""
+
+    python: str
+    torch: str
+    extras: tuple
+
+    @property
+    def name(self):
+        return f"python{self.python}-torch{self.torch}"
+
+    @property
+    def requirements(self):
+        return "".join(f"{line}\n" for line in (f"torch=={self.torch}", *self.extras, *PYTEST))
+
+
+# The oldest torch that our store serves, the newest, and between them those that changed its clients: the first with a
+# libuv client by default (2.4), the first whose keys do not name the attempt (2.6), the first with queues (2.9).
+ROWS = (
+    Row("3.8", "2.2.2", ("numpy==1.24.4",)),
+    Row("3.8", "2.4.1", ("numpy==1.24.4",)),
+    # Its torchrun imports what its requirements forget.
+    Row("3.9", "2.6.0", ("numpy==2.0.2", "importlib-metadata==8.5.0")),
+    Row("3.10", "2.9.1", ("numpy==2.2.6",)),
+    Row("3.12", "2.15.0", ("numpy==2.4.6",)),
+    Row("3.13", "2.15.0", ("numpy==2.4.6",)),
+)
+
+
+def version_of(python):
+    """(version, path) of an interpreter that can make environments, asked of itself: names may be scripts of a version
+    manager for a Python that is not there. None where it does not answer."""
+    code = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2], sys.executable)"
+    try:
+        answer = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    except OSError:
+        return None
+    return tuple(answer.stdout.strip().split(" ", 1)) if answer.returncode == 0 else None
+
+
+def interpreters(given, versions, search_path):
+    """{version: path} of what is there for `versions`: those given by hand first, then python3.X on `search_path`."""
+    names = [str(path) for path in given]
+    for version in versions:
+        names += [os.path.join(folder, f"python{version}") for folder in search_path.split(os.pathsep)]
+    found = {}
+    for name in names:
+        answer = version_of(name) if os.access(name, os.X_OK) else None
+        if answer:
+            found.setdefault(*answer)
+    return found
+
+
+def prepare(row, python, cache):
+    """The row's environment, with our commands and our package in it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    venv, requirements = FOLDER / row.name, FOLDER / f"{row.name}.txt"
+    requirements.write_text(row.requirements)
+    command = [python, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", requirements, "--cache", cache]
+    subprocess.run(command, check=True)
+    for program in COMMANDS.iterdir():
+        if os.access(program, os.X_OK):
+            shutil.copy2(program, venv / "bin" / f".{program.name}.new")
+            (venv / "bin" / f".{program.name}.new").rename(venv / "bin" / program.name)
+    for site in venv.glob("lib/python3*/site-packages"):
+        if not (site / "phalanx").is_symlink():
+            (site / "phalanx").symlink_to(ROOT / "python" / "phalanx")
+    return venv
+
+
+def run_row(row, python, cache, arguments):
+    """The result of the row's tests; an environment that cannot be made is one failure."""
+    try:
+        venv = prepare(row, python, cache)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return suites.Result(failed=[f"{row.name}: no environment: {error}"])
+    report = FOLDER / f"{row.name}.xml"
+    report.unlink(missing_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    environment["PHALANX_RUN"] = str(venv / "bin" / "phalanx-run")
+    with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
+        command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
+        status = subprocess.run([*command, *(arguments or TESTS)], cwd=ROOT, env=environment).returncode
+    return suites.read_report(row.name, report, status)
+
+
+def tell(lines, total):
+    """The table, then what `./run test` ends with."""
+    for title, names in (("skipped", total.skipped), ("FAILED", total.failed)):
+        for name in names:
+            print(f"{title}: {name}")
+    print(f"{'python':8}{'torch':10}result")
+    for row, text in lines:
+        print(f"{row.python:8}{row.torch:10}{text}")
+    print(f"{total.passed} passed, {len(total.failed)} failed", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="./run test --all-torch", description=__doc__.splitlines()[0], epilog="Other arguments go to pytest."
+    )
+    parser.add_argument(
+        "--python", action="append", type=Path, default=[], metavar="PATH", help="an interpreter that is not on PATH"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="only rows with TEXT in their name, as python3.8-"
+    )
+    default = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
+    parser.add_argument("--cache", type=Path, default=default / "venv", help=argparse.SUPPRESS)
+    options, arguments = parser.parse_known_args()
+    rows = [row for row in ROWS if not options.only or any(text in row.name for text in options.only)]
+    found = interpreters(options.python, dict.fromkeys(row.python for row in rows), os.environ["PATH"])
+    total, lines = suites.Result(), []
+    for row in rows:
+        if row.python not in found:
+            lines.append((row, f"left out: no python{row.python} on PATH (--python names one elsewhere)"))
+            continue
+        suites.say(f"Python {row.python}, torch {row.torch}")
+        began = time.monotonic()
+        result = run_row(row, found[row.python], options.cache, arguments)
+        for kind in ("failed", "skipped"):
+            setattr(result, kind, [f"{row.name}: {name}" for name in getattr(result, kind)])
+        total.add(result)
+        counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.skipped)} skipped"
+        lines.append((row, f"{counts}, {time.monotonic() - began:.0f} s"))
+    tell(lines, total)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
