@@ -603,7 +603,9 @@ def test_seeded_numbers_are_those_of_any_process(agent, folder):
 def test_signal_ends_a_waiting_spare_silently(agent, folder):
     script = folder(script="") / "script.py"
     with open(script.parent / "output", "w+b") as output:
-        agent.start_zygote(script, stdout=output, stderr=output)
+        # What a shell starts in the background ignores SIGINT; these tests may be among it.
+        hear = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        agent.start_zygote(script, stdout=output, stderr=output, **hear)
         for number in (signal.SIGINT, signal.SIGTERM):
             spare = agent.fork()
             os.kill(spare.pid, number)
