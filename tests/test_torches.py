@@ -16,7 +16,7 @@ OURS = "{}.{}".format(*sys.version_info[:2])
 
 
 def test_interpreters_are_asked_who_they_are(tmp_path):
-    """A name on PATH may be a version manager's script for a Python that is not there; one given by hand comes first."""
+    """A name on PATH may be a script for a Python that is not there. One given by hand goes first."""
     (tmp_path / "python3.8").write_text("#!/bin/sh\nexit 127\n")
     (tmp_path / "given").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     for name in ("python3.8", "given"):
