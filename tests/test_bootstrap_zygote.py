@@ -15,7 +15,7 @@ import textwrap
 import pytest
 import zygote_agent
 from pidfd import pidfd_open
-from zygote_agent import Agent
+from zygote_agent import BASE_ENV, Agent
 
 
 @pytest.fixture
@@ -484,6 +484,23 @@ def test_hash_seed(agent, folder):
     why, (status, out, _) = assert_starts_afresh(spare, script, env=env)
     assert "PYTHONHASHSEED" in why and status == 0
     assert out.split() == [expected.split()[0], str(spare.pid)]
+
+
+@pytest.mark.parametrize("locale", [{}, {"LANG": "C"}, {"LANG": "C.UTF-8"}, {"LC_ALL": "C.UTF-8"}], ids=str)
+def test_a_locale_that_python_sets_itself_is_no_difference(folder, locale):
+    """Without a locale, as in most containers, the interpreter puts LC_CTYPE into its environment."""
+    script = folder(script="import os, sys; print(sorted(os.environ.items()), sys.stdout.encoding)") / "script.py"
+    env = {name: value for name, value in BASE_ENV.items() if not name.startswith(("LC_", "LANG"))}
+    env.update(locale)
+    expected = subprocess.run(
+        [sys.executable, "-u", script], env={**env, "RANK": "0"}, capture_output=True, text=True, check=True
+    ).stdout
+    with Agent() as agent:
+        agent.env = env
+        agent.start_zygote(script)
+        for worker in (agent.fork(), agent.cold()):
+            assert worker.run(script, env={"RANK": "0"}, base=env).messages()[-1] == {"type": "started"}
+            assert worker.result() == (0, expected, "")
 
 
 def test_hash_seed_of_the_whole_job(folder):

@@ -78,7 +78,8 @@ class Worker:
         self.out = tempfile.TemporaryFile()
         self.err = tempfile.TemporaryFile()
 
-    def run(self, script, *args, kind="script", cwd=None, env=None, umask=0o022, board=None, stdio=None):
+    def run(self, script, *args, kind="script", cwd=None, env=None, umask=0o022, board=None, stdio=None, base=None):
+        env = {**(BASE_ENV if base is None else base), **(env or {})}
         self.send_run(script, *args, kind=kind, cwd=cwd, env=env, umask=umask, board=board, stdio=stdio)
         return self
 
@@ -91,7 +92,7 @@ class Worker:
                 "script": str(script),
                 "args": [str(a) for a in args],
                 "cwd": str(cwd or os.getcwd()),
-                "env": {**BASE_ENV, **(env or {})},
+                "env": env,
                 "umask": umask,
                 "board": board,
             }

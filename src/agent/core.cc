@@ -74,7 +74,6 @@ class Stepper {
     WorkerState* worker = Live(event.local_rank, event.epoch);
     if (worker == nullptr) return;
     worker->pid = event.pid;
-    s_.any_warm = s_.any_warm || event.warm;
     if (worker->doomed) Do(KillGroup{event.local_rank}, "its round was over before it began");
   }
 
@@ -91,6 +90,7 @@ class Stepper {
     WorkerState* worker = Live(event.local_rank, event.epoch);
     if (worker == nullptr || worker->doomed || worker->stepped) return;
     worker->stepped = true;
+    s_.any_warm = s_.any_warm || event.warm;
     for (const auto& [rank, other] : s_.workers) {
       if (!other.stepped) return;
     }

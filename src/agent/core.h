@@ -53,7 +53,6 @@ struct WorkerStarted {
   int local_rank = 0;
   uint64_t epoch = 0;
   int64_t pid = 0;
-  bool warm = false;
 };
 struct WorkerStartFailed {
   int local_rank = 0;
@@ -64,6 +63,7 @@ struct WorkerStepped {  // its first step
   int local_rank = 0;
   uint64_t epoch = 0;
   int64_t step = 0;
+  bool warm = false;  // it began with its imports done
 };
 struct WorkerEnded {
   v1::WorkerExited exited;

@@ -64,7 +64,7 @@ class AgentCore : public ::testing::Test {
 
   void RunRound(uint64_t epoch) {
     On(FromMaster{Round(epoch)});
-    for (int rank : {0, 1}) On(WorkerStarted{rank, epoch, 100 * static_cast<int64_t>(epoch) + rank, true});
+    for (int rank : {0, 1}) On(WorkerStarted{rank, epoch, 100 * static_cast<int64_t>(epoch) + rank});
   }
 
   template <typename T>
@@ -192,7 +192,7 @@ TEST_F(AgentCore, AWorkerThatStartsAfterItsRoundIsKilled) {
   On(FromMaster{Round(1)});
   On(FromMaster{Round(2)});
   EXPECT_FALSE(Has<StartWorker>());
-  On(WorkerStarted{0, 1, 100, true});
+  On(WorkerStarted{0, 1, 100});
   EXPECT_EQ(All<KillGroup>().size(), 1u);
   On(GroupGone{0, 1});
   On(WorkerStartFailed{1, 1, "no memory"});
@@ -235,10 +235,10 @@ TEST_F(AgentCore, SaysHowLongTheRecoveryTook) {
   RunRound(2);
   On(GroupGone{0, 1});
   On(GroupGone{1, 1});
-  for (int rank : {0, 1}) On(WorkerStarted{rank, 2, 200, true});
+  for (int rank : {0, 1}) On(WorkerStarted{rank, 2, 200});
   now_ += 92;
-  On(WorkerStepped{0, 2, 118});
-  On(WorkerStepped{1, 2, 118});
+  On(WorkerStepped{0, 2, 118, true});
+  On(WorkerStepped{1, 2, 118, true});
   ASSERT_EQ(All<Say>().size(), 1u);
   EXPECT_EQ(All<Say>()[0].text, "the test says so: restarted from a warm spare in 92 ms, world 4, step 118");
 }

@@ -190,11 +190,11 @@ void NodeAgent::StartSupervisor() {
     if (waiting >= core_.options.local_world_size) Feed(Warm{});
   };
   events.on_cold = [this] { Feed(Warm{}); };
-  events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid, bool warm) {
-    Feed(WorkerStarted{local_rank, epoch, pid, warm});
+  events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid) {
+    Feed(WorkerStarted{local_rank, epoch, pid});
   };
-  events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step) {
-    Feed(WorkerStepped{local_rank, epoch, step});
+  events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
+    Feed(WorkerStepped{local_rank, epoch, step, warm});
   };
   events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };
   events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };

@@ -54,8 +54,9 @@ struct WorkerEnd {
 struct SupervisorEvents {
   // Spares that wait now.
   std::function<void(int waiting)> on_spares_changed;
-  std::function<void(int local_rank, uint64_t epoch, pid_t pid, bool warm)> on_worker_started;
-  std::function<void(int local_rank, uint64_t epoch, int64_t step)> on_first_step;
+  std::function<void(int local_rank, uint64_t epoch, pid_t pid)> on_worker_started;
+  // `warm`: it began with its imports done.
+  std::function<void(int local_rank, uint64_t epoch, int64_t step, bool warm)> on_first_step;
   std::function<void(const WorkerEnd&)> on_worker_exited;
   // The whole process group of that local rank's worker is gone.
   std::function<void(int local_rank, uint64_t epoch)> on_group_gone;

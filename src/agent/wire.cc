@@ -119,7 +119,11 @@ StatusOr<PeerMessage> ParsePeerMessage(std::string_view text) {
     if (!Get(json, "pid", spare.pid)) return Lacking(type);
     return spare;
   }
-  if (type == "started") return ScriptStarted{};
+  if (type == "started") {
+    ScriptStarted started;
+    if (json.contains("cold") && !Get(json, "cold", started.cold, kReasonMax)) return Lacking(type);
+    return started;
+  }
   if (type == "first_step") {
     FirstStep first;
     if (!Get(json, "step", first.step) || !Get(json, "modules", first.modules)) return Lacking(type);

@@ -44,7 +44,9 @@ struct ForkFailed {
 struct SpareWaits {
   int64_t pid = 0;
 };
-struct ScriptStarted {};
+struct ScriptStarted {
+  std::string cold;  // why a spare had to start afresh; empty: it did not
+};
 struct FirstStep {
   int64_t step = 0;
   std::vector<std::string> modules;

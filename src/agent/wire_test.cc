@@ -50,7 +50,9 @@ TEST(PeerMessage, ReadsEachType) {
   EXPECT_EQ(std::get<ZygoteFailed>(*ParsePeerMessage(R"({"type":"failed","reason":"no"})")).reason, "no");
   EXPECT_EQ(std::get<ForkFailed>(*ParsePeerMessage(R"({"type":"fork_failed","id":3,"reason":"no"})")).id, 3u);
   EXPECT_EQ(std::get<SpareWaits>(*ParsePeerMessage(R"({"type":"spare","pid":12})")).pid, 12);
-  EXPECT_TRUE(std::holds_alternative<ScriptStarted>(*ParsePeerMessage(R"({"type":"started"})")));
+  EXPECT_EQ(std::get<ScriptStarted>(*ParsePeerMessage(R"({"type":"started"})")).cold, "");
+  EXPECT_EQ(std::get<ScriptStarted>(*ParsePeerMessage(R"({"type":"started","cold":"why"})")).cold, "why");
+  EXPECT_FALSE(ParsePeerMessage(R"({"type":"started","cold":7})").ok());
   const auto step = std::get<FirstStep>(*ParsePeerMessage(R"({"type":"first_step","step":4,"modules":["a","","b"]})"));
   EXPECT_EQ(step.step, 4);
   EXPECT_EQ(step.modules, (std::vector<std::string>{"a", "b"}));

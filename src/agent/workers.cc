@@ -341,7 +341,7 @@ void Workers::Adopt(Worker worker) {
 
 void Workers::Announce(Worker& worker) {
   if (std::exchange(worker.announced, true)) return;
-  events_.on_worker_started(worker.local_rank, worker.epoch, worker.pid, worker.warm);
+  events_.on_worker_started(worker.local_rank, worker.epoch, worker.pid);
 }
 
 Worker* Workers::Find(int local_rank, pid_t pid) {
@@ -355,12 +355,15 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
   Worker* const worker = Find(local_rank, pid);
   if (worker == nullptr) return;
   const uint64_t epoch = worker->epoch;
-  if (std::holds_alternative<ScriptStarted>(message)) {
+  if (const auto* started = std::get_if<ScriptStarted>(&message)) {
     Announce(*worker);
     worker->script_started = true;
+    if (started->cold.empty()) return;
+    worker->warm = false;
+    Warn(fmt::format("a spare had to start afresh: {}", started->cold));
   } else if (const auto* first = std::get_if<FirstStep>(&message)) {
     if (pool_) pool_->Learn(first->modules);
-    events_.on_first_step(local_rank, epoch, first->step);
+    events_.on_first_step(local_rank, epoch, first->step, worker->warm);
   }
 }
 

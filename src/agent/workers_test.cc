@@ -93,12 +93,11 @@ class WorkersTest : public testing::Test {
     if (supervisor_) return *supervisor_;
     SupervisorEvents events;
     events.on_spares_changed = [this](int waiting) { spares_ = waiting; };
-    events.on_worker_started = [this](int local_rank, uint64_t, pid_t pid, bool warm) {
+    events.on_worker_started = [this](int local_rank, uint64_t, pid_t pid) {
       ++started_[local_rank];
       pids_[local_rank] = pid;
-      warm_[local_rank] = warm;
     };
-    events.on_first_step = [this](int local_rank, uint64_t, int64_t step) { first_step_[local_rank] = step; };
+    events.on_first_step = [this](int local_rank, uint64_t, int64_t step, bool) { first_step_[local_rank] = step; };
     events.on_worker_exited = [this](const WorkerEnd& end) {
       EXPECT_EQ(started_[end.local_rank], 1) << "an end before its start";
       ends_[end.local_rank] = end;
@@ -195,7 +194,6 @@ class WorkersTest : public testing::Test {
   int spares_ = 0;
   std::map<int, int> started_;
   std::map<int, pid_t> pids_;
-  std::map<int, bool> warm_;
   std::map<int, int64_t> first_step_;
   std::map<int, WorkerEnd> ends_;
   std::map<int, int> gone_;
@@ -440,7 +438,7 @@ TEST_F(WorkersTest, SparesWaitAndServeAndGo) {
 }
 
 TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {
-  UsePython("import phalanx, colorsys\nphalanx.step(41)\n");
+  UsePython("import phalanx\n__import__('colorsys')\nphalanx.step(41)\n");
   TheSupervisor().Start();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));

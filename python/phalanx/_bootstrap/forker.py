@@ -49,7 +49,7 @@ def _preload(channel, message):
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
-    environment = dict(os.environ)
+    environment, coerced = dict(os.environ), linux.coerced_locale()
     preload.without_rank_variables()
     _imitate_script(kind, script, cwd)
     own = places.own_names(places.own_folder(kind, script, cwd))
@@ -68,7 +68,8 @@ def _preload(channel, message):
     places.last_preloaded = next(reversed(sys.modules))
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
-    return runner.Warmth(environment, loader.variables_read, own, loaded - own, _late_check(kind, script, cwd))
+    late_check = _late_check(kind, script, cwd)
+    return runner.Warmth(environment, coerced, loader.variables_read, own, loaded - own, late_check)
 
 
 def _give_up(channel, reason):

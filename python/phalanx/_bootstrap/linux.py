@@ -34,6 +34,18 @@ def die_with_parent(parent_pid):
     return os.getppid() == parent_pid
 
 
+def coerced_locale():
+    """What the interpreter itself has put into the environment where no locale was set (PEP 538), as a dict.
+
+    Only before set_command_line, which shows another environment to the kernel."""
+    value = os.environ.get("LC_CTYPE")
+    if value is None:
+        return {}
+    with open("/proc/self/environ", "rb") as file:
+        given = file.read().split(b"\0")
+    return {} if any(pair.startswith(b"LC_CTYPE=") for pair in given) else {"LC_CTYPE": value}
+
+
 def thread_name():
     with open("/proc/self/comm", "rb") as file:
         return file.read().rstrip(b"\n")

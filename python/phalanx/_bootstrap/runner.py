@@ -21,8 +21,9 @@ _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC")
 class Warmth:
     """What a forked process has inherited and must match: the environment its imports saw."""
 
-    def __init__(self, environment, variables_read, own_names, loaded, late_check):
+    def __init__(self, environment, coerced, variables_read, own_names, loaded, late_check):
         self.environment = environment
+        self.coerced = coerced  # the part of it that the interpreter made itself
         self.variables_read = variables_read
         self.own_names = own_names
         self.loaded = loaded
@@ -30,7 +31,7 @@ class Warmth:
 
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
-        wanted = request["env"]
+        wanted = {**self.coerced, **request["env"]}
         for name in {*self.environment, *wanted} - _NOT_THAT_ONE:
             if self.environment.get(name) == wanted.get(name):
                 continue
@@ -59,7 +60,8 @@ def run(channel, request, fds, warmth=None):
     reason = warmth.why_not(request) if warmth is not None else None
     if reason is not None:
         _become_cold(channel, {**request, "cold": reason})
-    _set_environment(request["env"])
+    coerced = warmth.coerced if warmth is not None else linux.coerced_locale()
+    _set_environment({**coerced, **request["env"]})
     stdio.renew()
     code, namespace = _prepare_main(request)
     _dress(request, warmth is not None)
