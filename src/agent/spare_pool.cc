@@ -19,6 +19,12 @@ namespace {
 constexpr int kUselessMax = 2;
 constexpr int kZygotesMax = 50;
 constexpr size_t kDenyMax = 200;
+// A better zygote is made a moment after the last rank has told of something new, so that one serves all ranks; and only
+// so often in a run: a script that imports other modules in each life would have no end of it.
+constexpr int64_t kRenewAfterMs = 1'000;
+constexpr int kRenewalsMax = 3;
+// Two zygotes stand side by side until the new one is ready.
+constexpr int64_t kMemoryForRenewal = int64_t{2} << 30;
 // A fork takes milliseconds; a zygote that lets this pass is stopped or stuck.
 constexpr int64_t kForkWithinMs = 10'000;
 constexpr int kForkFailuresMax = 3;
@@ -39,6 +45,7 @@ SparePool::SparePool(Parts parts, Events events)
 
 SparePool::~SparePool() {
   parts_.loop.Cancel(fork_timer_);
+  parts_.loop.Cancel(renew_timer_);
   for (const Spare& spare : spares_) {
     parts_.reaper.Forget(spare.pid);
     if (parts_.guard != nullptr) parts_.guard->Remove(spare.pid);
@@ -50,34 +57,58 @@ void SparePool::Start() {
   StartZygote();
 }
 
-void SparePool::StartZygote() {
+StatusOr<std::unique_ptr<Zygote>> SparePool::LaunchZygote() {
   ++zygotes_;
   Zygote::Events events;
-  events.on_ready = [this] { Pump(); };
+  events.on_ready = [this] { OnZygoteReady(); };
   events.on_fork_failed = [this](uint64_t id, const std::string& reason) {
     if (forking_ && id == fork_id_) OnForkFailed(reason);
   };
-  events.on_ended = [this](const ZygoteEnd& end) { OnZygoteEnded(end); };
-  StatusOr<std::unique_ptr<Zygote>> started = Zygote::Start(
-      parts_.loop, parts_.reaper, parts_.guard, ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap),
-      PreloadMessage(parts_.config, parts_.cwd, learnt_.modules, learnt_.deny), std::move(events));
+  events.on_ended = [this](const ZygoteEnd& end) {
+    // The one that has ended has no process any more.
+    next_zygote_ && next_zygote_->pid() == 0 ? OnNextZygoteEnded(end) : OnZygoteEnded(end);
+  };
+  return Zygote::Start(parts_.loop, parts_.reaper, parts_.guard,
+                       ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap),
+                       PreloadMessage(parts_.config, parts_.cwd, learnt_.modules, learnt_.deny), std::move(events));
+}
+
+void SparePool::StartZygote() {
+  StatusOr<std::unique_ptr<Zygote>> started = LaunchZygote();
   if (!started.ok()) return GoCold(Message(started.status()));
   zygote_ = *std::move(started);
+}
+
+void SparePool::OnZygoteReady() {
+  if (next_zygote_ && next_zygote_->ready()) {
+    EndFork();  // a spare on its way finds nobody, and ends
+    zygote_ = std::move(next_zygote_);
+    ++generation_;
+  }
+  Pump();
+}
+
+bool SparePool::Deny(const std::string& module) {
+  const bool known = std::find(learnt_.deny.begin(), learnt_.deny.end(), module) != learnt_.deny.end();
+  if (known || learnt_.deny.size() >= kDenyMax || zygotes_ >= kZygotesMax) return false;
+  learnt_.deny.push_back(module);
+  WriteLearnt(learnt_path_, learnt_);
+  return true;
 }
 
 void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
   ended_zygote_ = std::move(zygote_);  // it is calling us
   EndFork();
   if (cold_) return;
+  if (next_zygote_) {
+    zygote_ = std::move(next_zygote_);
+    ++generation_;
+    return;
+  }
   if (end.kind == ZygoteEnd::Kind::kFailed) return GoCold(end.reason);
   if (end.kind == ZygoteEnd::Kind::kTainted) {
-    const bool known = std::find(learnt_.deny.begin(), learnt_.deny.end(), end.module) != learnt_.deny.end();
-    if (known || learnt_.deny.size() >= kDenyMax || zygotes_ >= kZygotesMax) {
-      return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
-    }
-    learnt_.deny.push_back(end.module);
-    WriteLearnt(learnt_path_, learnt_);
-    return StartZygote();
+    if (Deny(end.module)) return StartZygote();
+    return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
   }
   if (++useless_zygotes_ >= kUselessMax || zygotes_ >= kZygotesMax) {
     return GoCold(fmt::format("the process that spares come from does not live: {}", end.reason));
@@ -85,8 +116,22 @@ void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
   StartZygote();
 }
 
+// The zygote that works goes on as it is where no better one can be had.
+void SparePool::Renew() {
+  renew_timer_ = {};
+  if (!alive() || next_zygote_ || AvailableMemoryBytes() < kMemoryForRenewal) return;
+  StatusOr<std::unique_ptr<Zygote>> started = LaunchZygote();
+  if (started.ok()) next_zygote_ = *std::move(started);
+}
+
+void SparePool::OnNextZygoteEnded(const ZygoteEnd& end) {
+  ended_zygote_ = std::move(next_zygote_);  // it is calling us
+  if (end.kind == ZygoteEnd::Kind::kTainted && Deny(end.module)) Renew();
+}
+
 void SparePool::GoCold(const std::string& why) {
   if (std::exchange(cold_, true)) return;
+  next_zygote_.reset();
   if (zygote_) zygote_->GiveUp(why);
   events_.on_cold(why);
 }
@@ -95,8 +140,8 @@ void SparePool::Want(int needed, int kept) {
   needed_ = needed;
   kept_ = kept;
   bool changed = false;
-  while (static_cast<int>(spares_.size()) > needed_ + kept_) {
-    DropSpare(spares_.back().pid);
+  while (waiting() > needed_ + kept_) {
+    DropSpare(Stale(spares_.front()) ? spares_.front().pid : spares_.back().pid);
     changed = true;
   }
   if (changed) events_.on_changed(waiting());
@@ -111,7 +156,7 @@ void SparePool::Withhold(const std::string& why) {
 
 // One fork at a time: each takes memory and a little of the cores that train.
 void SparePool::Pump() {
-  if (!alive() || !zygote_->ready() || forking_ || waiting() >= needed_ + kept_) return;
+  if (!alive() || !zygote_->ready() || forking_ || Fresh() >= needed_ + kept_) return;
   if (waiting() >= needed_ && AvailableMemoryBytes() < kMemoryForSpares) {
     return Withhold("less than 512 MiB of memory are left for this job's processes");
   }
@@ -138,7 +183,7 @@ void SparePool::OnSpareSpeaks(const PeerMessage& message) {
   if (!stat || stat->ppid != getpid() || stat->session != pid || parts_.reaper.Awaits(pid)) {
     return OnForkFailed("what was forked is not a spare of this agent");
   }
-  Spare waiting_spare{pid, std::move(forking_)};
+  Spare waiting_spare{pid, generation_, std::move(forking_)};
   EndFork();
   fork_failures_ = 0;
   useless_zygotes_ = 0;
@@ -149,6 +194,7 @@ void SparePool::OnSpareSpeaks(const PeerMessage& message) {
   waiting_spare.channel->SetEvents(std::move(events));
   parts_.reaper.Await(Child{pid, PidfdOpen(pid)}, [this, pid](const ProcessEnd&) { OnSpareLost(pid); });
   spares_.push_back(std::move(waiting_spare));
+  if (Stale(spares_.front())) DropSpare(spares_.front().pid);  // one for one: there are never fewer
   events_.on_changed(waiting());
   events_.on_spare();
   Pump();
@@ -180,14 +226,20 @@ void SparePool::OnSpareLost(pid_t pid) {
   Pump();
 }
 
+int SparePool::Fresh() const {
+  return static_cast<int>(std::count_if(spares_.begin(), spares_.end(), [&](const Spare& s) { return !Stale(s); }));
+}
+
 std::optional<Spare> SparePool::Take() {
   while (!spares_.empty()) {
-    if (HasEnded(spares_.front().pid)) {
-      DropSpare(spares_.front().pid);
+    const auto fresh = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return !Stale(spare); });
+    const auto it = fresh == spares_.end() ? spares_.begin() : fresh;
+    if (HasEnded(it->pid)) {
+      DropSpare(it->pid);
       continue;
     }
-    Spare spare = std::move(spares_.front());
-    spares_.pop_front();
+    Spare spare = std::move(*it);
+    spares_.erase(it);
     spares_lost_ = 0;
     return spare;
   }
@@ -203,10 +255,15 @@ void SparePool::Learn(const std::vector<std::string>& modules) {
   if (learnt_now_ == learnt_.modules) return;
   learnt_.modules = learnt_now_;
   WriteLearnt(learnt_path_, learnt_);
+  if (renewals_ == kRenewalsMax) return;
+  if (renew_timer_ == EventLoop::TimerId{}) ++renewals_;
+  parts_.loop.Cancel(renew_timer_);
+  renew_timer_ = parts_.loop.At(parts_.loop.Now() + kRenewAfterMs, [this] { Renew(); });
 }
 
 bool SparePool::Knows(pid_t pid) const {
   if (zygote_ && zygote_->pid() == pid) return true;
+  if (next_zygote_ && next_zygote_->pid() == pid) return true;
   return std::any_of(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.pid == pid; });
 }
 

@@ -27,6 +27,7 @@ namespace phalanx::agent {
 // channel.
 struct Spare {
   pid_t pid = 0;
+  int generation = 0;  // of the zygote it was forked by
   std::unique_ptr<Channel> channel;
 };
 
@@ -68,7 +69,8 @@ class SparePool {
   // A spare that waits, if there is one. It belongs to the caller.
   std::optional<Spare> Take();
 
-  // A rank has told what it had imported at its first step.
+  // A rank has told what it had imported at its first step. Where the zygote did not know of it, a better one takes its
+  // place in a moment: the next life shall be wholly warm.
   void Learn(const std::vector<std::string>& modules);
 
   // Whether that process is the zygote or a waiting spare.
@@ -76,7 +78,13 @@ class SparePool {
 
  private:
   void StartZygote();
+  StatusOr<std::unique_ptr<Zygote>> LaunchZygote();
+  void OnZygoteReady();
   void OnZygoteEnded(const ZygoteEnd& end);
+  // Whether the module is new on the deny list.
+  bool Deny(const std::string& module);
+  void Renew();
+  void OnNextZygoteEnded(const ZygoteEnd& end);
   void GoCold(const std::string& why);
   void Pump();
   void Withhold(const std::string& why);
@@ -84,6 +92,9 @@ class SparePool {
   void OnSpareSpeaks(const PeerMessage& message);
   void OnForkFailed(const std::string& reason);
   void DropSpare(pid_t pid);
+  bool Stale(const Spare& spare) const { return spare.generation != generation_; }
+  // Those forked by the zygote that works now.
+  int Fresh() const;
   void OnSpareLost(pid_t pid);
 
   Parts parts_;
@@ -93,11 +104,15 @@ class SparePool {
   std::vector<std::string> learnt_now_;  // from the lives of this run, in the order of their imports
   std::unique_ptr<Zygote> zygote_;
   std::unique_ptr<Zygote> ended_zygote_;  // lives until its callback is over
+  std::unique_ptr<Zygote> next_zygote_;   // imports, to take the place of zygote_
+  EventLoop::TimerId renew_timer_{};
+  int renewals_ = 0;
+  int generation_ = 0;                    // of zygote_
   int useless_zygotes_ = 0;               // in a row that ended without a spare
   int zygotes_ = 0;
   bool cold_ = false;
 
-  std::deque<Spare> spares_;
+  std::deque<Spare> spares_;  // oldest first
   std::unique_ptr<Channel> forking_;  // of the one spare on its way
   uint64_t fork_id_ = 0;
   EventLoop::TimerId fork_timer_{};

@@ -447,6 +447,30 @@ TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {
   EXPECT_EQ(std::count(learnt.modules.begin(), learnt.modules.end(), "colorsys"), 1);
 }
 
+// What no reading of the script finds, the second life of the same run has imported already.
+TEST_F(WorkersTest, WhatALifeHasTaughtIsThereForTheNext) {
+  UsePython("import sys\n"
+            "print('colorsys' in sys.modules, flush=True)\n"
+            "__import__('phalanx'), __import__('colorsys')\n"
+            "__import__('phalanx').step(1)\n");
+  TheSupervisor().Start();
+  supervisor_->WantSpares(2);
+  EXPECT_TRUE(Until([&] { return spares_ == 2; }));
+  const std::vector<pid_t> before = OwnChildren();
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(Output(0), "False\n") << ends_[0].last_words;
+  EXPECT_TRUE(Until([&] {
+    const std::vector<pid_t> now = OwnChildren();
+    return now.size() == 3 && std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) == now.end();
+  }));
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(Output(0), "True\n") << ends_[0].last_words;
+  EXPECT_TRUE(ends_[0].warm);
+  EXPECT_TRUE(warnings_.empty());
+}
+
 TEST_F(WorkersTest, HearsWhatAWorkerSaidBeforeItEnded) {
   // More than one read brings, and all of it there, with the end, before the loop looks.
   UsePython("");
