@@ -30,7 +30,10 @@ class Stepper {
       Note("node-refused", e.info.hostname.size() <= kMaxNameBytes ? e.info.hostname : "", *sentence);
       return Do(SendRefused{e.session}, *sentence);
     }
-    if (!s_.spec) s_.SetSpec(e.info.spec);
+    if (!s_.spec) {
+      s_.SetSpec(e.info.spec);
+      s_.spec_of_first_node = true;
+    }
     const auto old = s_.session_of.find(e.info.node_id);
     if (old != s_.session_of.end()) {
       Do(Drop{old->second}, "the node has opened a new stream");
@@ -174,6 +177,10 @@ class Stepper {
          -1,
          {{"address", e.info.address}, {"hostname", e.info.hostname}, {"workers", int64_t{e.info.local_world_size}}});
     if (s_.phase == Phase::kFinished) return Do(SendFinish{e.session, s_.outcome}, s_.outcome->reason);
+    if (s_.spec_of_first_node) {  // a master with flags of its own counts for all, whatever its nodes were given
+      const std::string differs = SpecDifferenceText(*s_.spec, e.info.spec);
+      if (!differs.empty()) Do(SendNotice{e.session}, differs);
+    }
     if (e.info.live_epoch > 0) {
       Do(SendHold{e.session, e.info.live_epoch}, "the node lost its place while it was away; its old workers end");
     }

@@ -231,7 +231,8 @@ struct JobState {
   void SetSpec(const JobSpec& job_spec);
 
   std::string job_id;
-  std::optional<JobSpec> spec;  // absent: the first node's counts
+  std::optional<JobSpec> spec;      // absent: the first node's counts
+  bool spec_of_first_node = false;  // ... and has been taken
   Phase phase = Phase::kGathering;
   Budget budget;
 

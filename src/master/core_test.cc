@@ -86,6 +86,30 @@ TEST(Start, EnoughNodesEndTheWaitEvenWhereOneGoesAgain) {
   EXPECT_TRUE(job.told[a].outcome);
 }
 
+TEST(Start, ANodeIsToldWhichOfItsFlagsDoNotCount) {
+  Job job(3, 3);
+  job.state = JobState();
+  job.state.job_id = "job";
+  job.Attach("a");
+  NodeInfo other = job.Info("b");
+  other.spec.max_restarts = 7;
+  other.spec.join_timeout_ms = 60'000;
+  const uint64_t b = job.Attach(other);
+  EXPECT_EQ(job.told[b].notices.at(0),
+            "what the job's first node was given counts: --max-restarts (not given there, 7 here), --rdzv-conf "
+            "join_timeout (600 s there, 60 s here)");
+  EXPECT_TRUE(job.told[b].welcome);
+  EXPECT_FALSE(job.state.spec->max_restarts);
+  EXPECT_EQ(job.told[job.Attach("c")].notices.size(), 0U);
+}
+
+TEST(Start, AMastersOwnFlagsCountForAllWithoutAWord) {
+  Job job(2, 2);
+  NodeInfo other = job.Info("a");
+  other.spec.max_restarts = 7;
+  EXPECT_EQ(job.told[job.Attach(other)].notices.size(), 1U);  // that one more is waited for
+}
+
 TEST(Start, NodesBeyondMaxAreSpares) {
   Job job(2, 2);
   job.Attach("a");

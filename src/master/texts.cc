@@ -1,8 +1,10 @@
 #include "master/texts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace phalanx::master {
 namespace {
@@ -97,6 +99,23 @@ std::string NodeName(const JobState& state, const NodeInfo& info) {
   // Nodes that reach each other by loopback share a host.
   const bool loopback = info.address.starts_with("127.") && state.spec && state.spec->max_nodes > 1;
   return several || loopback ? info.address : info.hostname;
+}
+
+std::string SpecDifferenceText(const JobSpec& job, const JobSpec& asked) {
+  std::vector<std::string> parts;
+  auto compare = [&parts](const char* flag, const std::string& of_job, const std::string& of_node) {
+    if (of_job != of_node) parts.push_back(fmt::format("{} ({} there, {} here)", flag, of_job, of_node));
+  };
+  auto restarts = [](const JobSpec& spec) {
+    return spec.max_restarts ? fmt::format("{}", *spec.max_restarts) : std::string("not given");
+  };
+  compare("--max-restarts", restarts(job), restarts(asked));
+  compare("--restart-window", SecondsText(job.restart_window_ms), SecondsText(asked.restart_window_ms));
+  compare("--rdzv-conf join_timeout", SecondsText(job.join_timeout_ms), SecondsText(asked.join_timeout_ms));
+  compare("--rdzv-conf last_call_timeout", fmt::format("{} ms", job.last_call_ms),
+          fmt::format("{} ms", asked.last_call_ms));
+  if (parts.empty()) return "";
+  return fmt::format("what the job's first node was given counts: {}", fmt::join(parts, ", "));
 }
 
 }  // namespace phalanx::master

@@ -26,4 +26,7 @@ std::string VerdictText(Charge charge, const Budget& budget);
 
 std::vector<std::pair<std::string, Record::Value>> ExitDetail(const WorkerExit& exit, bool collateral);
 
+// What of `asked` does not count, because the job's first node was given something else; empty: nothing.
+std::string SpecDifferenceText(const JobSpec& job, const JobSpec& asked);
+
 }  // namespace phalanx::master
