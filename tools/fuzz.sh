@@ -13,6 +13,7 @@ ASAN_SYMBOLIZER_PATH="$(command -v llvm-symbolizer-14 || true)"
 export ASAN_SYMBOLIZER_PATH
 
 timed "configure" configure fuzz
+ninja -C build/fuzz build.ninja >/dev/null # a fuzzer may be new
 mapfile -t programs < <(ninja -C build/fuzz -t targets all | sed -n 's/^\(src\/.*_fuzzer\): CXX_EXECUTABLE.*/\1/p' |
   grep -E "/${only:-.*}\$" | sort)
 [[ ${#programs[@]} != 0 ]] || die "no fuzzer ${only:-at all}"
