@@ -19,8 +19,8 @@ namespace {
 constexpr int kUselessMax = 2;
 constexpr int kZygotesMax = 50;
 constexpr size_t kDenyMax = 200;
-// A better zygote is made a moment after the last rank has told of something new, so that one serves all ranks; and only
-// so often in a run: a script that imports other modules in each life would have no end of it.
+// A better zygote is made a moment after the last rank has told of something new, so that one serves all ranks; and
+// only so often in a run: a script that imports other modules in each life would have no end of it.
 constexpr int64_t kRenewAfterMs = 1'000;
 constexpr int kRenewalsMax = 3;
 // Two zygotes stand side by side until the new one is ready.

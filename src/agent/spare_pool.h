@@ -107,12 +107,12 @@ class SparePool {
   std::unique_ptr<Zygote> next_zygote_;   // imports, to take the place of zygote_
   EventLoop::TimerId renew_timer_{};
   int renewals_ = 0;
-  int generation_ = 0;                    // of zygote_
-  int useless_zygotes_ = 0;               // in a row that ended without a spare
+  int generation_ = 0;       // of zygote_
+  int useless_zygotes_ = 0;  // in a row that ended without a spare
   int zygotes_ = 0;
   bool cold_ = false;
 
-  std::deque<Spare> spares_;  // oldest first
+  std::deque<Spare> spares_;          // oldest first
   std::unique_ptr<Channel> forking_;  // of the one spare on its way
   uint64_t fork_id_ = 0;
   EventLoop::TimerId fork_timer_{};

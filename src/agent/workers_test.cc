@@ -449,10 +449,11 @@ TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {
 
 // What no reading of the script finds, the second life of the same run has imported already.
 TEST_F(WorkersTest, WhatALifeHasTaughtIsThereForTheNext) {
-  UsePython("import sys\n"
-            "print('colorsys' in sys.modules, flush=True)\n"
-            "__import__('phalanx'), __import__('colorsys')\n"
-            "__import__('phalanx').step(1)\n");
+  UsePython(
+      "import sys\n"
+      "print('colorsys' in sys.modules, flush=True)\n"
+      "__import__('phalanx'), __import__('colorsys')\n"
+      "__import__('phalanx').step(1)\n");
   TheSupervisor().Start();
   supervisor_->WantSpares(2);
   EXPECT_TRUE(Until([&] { return spares_ == 2; }));

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -19,6 +21,8 @@
 
 namespace phalanx::cli {
 namespace {
+
+constexpr std::chrono::hours kRecordsKeptFor{30 * 24};
 
 struct MasterFlags {
   std::vector<std::string> hosts = {"127.0.0.1"};
@@ -160,6 +164,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   StatusOr<std::unique_ptr<master::MasterServer>> server = master::MasterServer::Open(*options);
   if (!server.ok()) return Fail(flags, server.status(), 1);
 
+  PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
   const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), options->token);
   SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
   std::thread waiter([&signals, &server] {

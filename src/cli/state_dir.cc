@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
 
 #include "agent/flag_values.h"
 #include "base/fd.h"
+#include "base/process.h"
 
 namespace phalanx::cli {
 namespace {
@@ -17,10 +19,22 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxLineBytes = 4'096;
+constexpr std::array kMastersFiles = {"events.db", "events.db-wal", "events.db-shm", "master.log"};
+constexpr size_t kRandomNameBytes = 32;  // 16 bytes in hexadecimal digits
 
 bool HoldsJob(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / "events.db", error) || fs::exists(folder / "address", error);
+}
+
+bool IsRandomName(const std::string& name) {
+  return name.size() == kRandomNameBytes && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// SQLite keeps the application id, big-endian, at byte 68; docs/formats/event-record.md has its value.
+bool IsRecord(const fs::path& path) {
+  const std::string head = ReadFilePrefix(path.string(), 72);
+  return head.size() == 72 && head.substr(68) == "PHLX";
 }
 
 // When something last happened there.
@@ -83,6 +97,22 @@ StatusOr<std::string> ReadPrivateLine(const std::string& path) {
   if (n < 0) return ErrnoStatus(errno, path);
   text.resize(static_cast<size_t>(n));
   return text.substr(0, text.find('\n'));
+}
+
+void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for) {
+  const fs::file_time_type oldest = fs::file_time_type::clock::now() - kept_for;
+  std::error_code error;
+  std::vector<fs::path> ended;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
+    const fs::path& folder = entry.path();
+    if (!IsRandomName(folder.filename().string()) || fs::is_symlink(folder, error)) continue;
+    if (!IsRecord(folder / "events.db") || fs::exists(folder / "address", error)) continue;
+    if (LastChange(folder) < oldest) ended.push_back(folder);
+  }
+  for (const fs::path& folder : ended) {
+    for (const char* name : kMastersFiles) unlink((folder / name).c_str());
+    rmdir(folder.c_str());
+  }
 }
 
 StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job) {

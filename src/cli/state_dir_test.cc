@@ -53,6 +53,34 @@ TEST_F(StateDirTest, FoldersAreMadeWithTheirParents) {
   EXPECT_FALSE(MakePrivateFolder(In("file")).ok());
 }
 
+TEST_F(StateDirTest, OldRecordsOfUnnamedJobsGo) {
+  const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(50);
+  auto make = [&](const std::string& name, const std::string& id, const std::vector<std::string>& others = {}) {
+    std::filesystem::create_directory(In(name));
+    std::ofstream(In(name + "/events.db")) << std::string(68, 'x') << id << "more";
+    for (const std::string& other : others) std::ofstream(In(name + "/" + other)) << "x";
+    for (const auto& entry : std::filesystem::directory_iterator(In(name))) {
+      std::filesystem::last_write_time(entry.path(), old);
+    }
+    return In(name);
+  };
+  const std::string gone = make(std::string(32, 'a'), "PHLX", {"master.log", "events.db-wal"});
+  const std::vector<std::string> kept = {
+      make("my-job", "PHLX"),
+      make(std::string(31, 'a') + "b", "else"),
+      make(std::string(31, 'a') + "c", "PHLX", {"address"}),
+      make(std::string(31, 'a') + "d", "PHLX", {"notes.txt"}),
+  };
+  PruneUnnamedJobs(root_, std::chrono::hours(51));
+  EXPECT_TRUE(std::filesystem::exists(gone));
+  PruneUnnamedJobs(root_, std::chrono::hours(49));
+  EXPECT_FALSE(std::filesystem::exists(gone));
+  for (const std::string& folder : kept) EXPECT_TRUE(std::filesystem::exists(folder)) << folder;
+  EXPECT_TRUE(std::filesystem::exists(In("my-job/events.db")));
+  EXPECT_TRUE(std::filesystem::exists(kept[3] + "/notes.txt"));
+  PruneUnnamedJobs(In("missing"), std::chrono::hours(1));
+}
+
 TEST_F(StateDirTest, FindsTheJobByNameOrTheLatest) {
   const Environment env;
   EXPECT_EQ(FindJobFolder(env, root_, "").status().code(), absl::StatusCode::kNotFound);
