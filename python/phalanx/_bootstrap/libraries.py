@@ -10,7 +10,7 @@ import threading
 # Extension modules of the standard library that MEANWHILE wants: importing one waits for the loader's one lock.
 FIRST = (
     *("cmath", "ctypes", "decimal", "fractions", "inspect", "random", "shutil", "subprocess", "typing"),
-    "unicodedata",
+    *("grp", "unicodedata"),
 )
 # What torch's late parts import and what imports nothing of torch.
 MEANWHILE = ("sympy",)
