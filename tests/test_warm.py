@@ -212,3 +212,19 @@ def test_spares_wait_and_end_with_the_job(job):
     job.stop()
     assert node.wait() == 0, job.story()
     assert not [pid for pid in zygotes(job) if is_running(pid)]
+
+
+@pytest.mark.parametrize("locale", [{"LANG": "C.UTF-8"}, {"LANG": ""}], ids=["a locale", "none"])
+def test_what_a_launch_learns_the_next_has_at_its_first_line(job, locale):
+    """No reading of the script shows what a function imports; a standalone run has another job id each time."""
+    script = job.folder / "late.py"
+    script.write_text(
+        "import sys, phalanx\n"
+        "print('known' if 'colorsys' in sys.modules else 'unknown')\n"
+        "def main():\n    import colorsys\n    phalanx.step(1)\nmain()\n"
+    )
+    for expected in ("unknown\n" * 2, "known\n" * 2):
+        node = job.standalone(script, env=locale)
+        assert node.wait() == 0, job.story()
+        assert node.stdout == expected, job.story()
+        assert "afresh" not in node.stderr

@@ -82,7 +82,8 @@ struct LaunchConfig {
   int spares = -1;  // -1: as many as nproc_per_node
 
   // Where things are.
-  std::string state_dir;          // <state>/<job>, resolved
+  std::string state_root;         // of this user's jobs, resolved: what one launch learns, the next one uses
+  std::string state_dir;          // <state_root>/<job>
   std::string bootstrap_dir;      // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;

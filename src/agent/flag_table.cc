@@ -406,8 +406,8 @@ constexpr FlagRow kTable[] = {
     {"--spares", kOne, "N", kNoPet, kOurs, kNew, G::kWarm,
      "warm spares that wait on this node (default: as many as workers)", HandleSpares, nullptr},
     {"--state-dir", kOne, "DIR", kNoPet, kOurs, kNew, G::kPlaces,
-     "directory under which the job has its own for record, address, token and learnt modules (default "
-     "${XDG_STATE_HOME:-~/.local/state}/phalanx)",
+     "directory under which each job has its own for record, address and token; beside those lies what launches learn "
+     "for the next (modules to import ahead, generated code) (default ${XDG_STATE_HOME:-~/.local/state}/phalanx)",
      HandleStateDir, nullptr},
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
      "ports to take for the workers' stores (default: any free port)", HandlePortRange, nullptr},

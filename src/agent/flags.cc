@@ -388,8 +388,8 @@ class Resolver {
   }
 
   Status ResolvePlaces() {
-    std::string root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
-    config_.state_dir = fmt::format("{}/{}", root, JobDirectoryName(config_.rdzv_id));
+    config_.state_root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
+    config_.state_dir = fmt::format("{}/{}", config_.state_root, JobDirectoryName(config_.rdzv_id));
     if (!config_.log_dir.empty()) config_.log_dir = Absolute(config_.log_dir);
     if (config_.log_line_prefix_template.empty()) {
       config_.log_line_prefix_template =

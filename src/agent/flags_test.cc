@@ -98,6 +98,7 @@ TEST(Flags, ReadsAnElasticJob) {
   EXPECT_EQ(config.endpoint_port, 29400);
   EXPECT_EQ(config.node_rank, -1);
   EXPECT_EQ(config.token, "");
+  EXPECT_EQ(config.state_root, "/home/user/.local/state/phalanx");
   EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/job7");
   EXPECT_THAT(config.notices, IsEmpty());
 }

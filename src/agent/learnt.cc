@@ -60,7 +60,7 @@ std::string LearntPath(const LaunchConfig& config, const std::string& cwd) {
   for (const char c : fmt::format("{}\n{}\n{}", static_cast<int>(config.kind), config.python, script)) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
-  return fmt::format("{}/learnt-{:016x}.json", config.state_dir, hash);
+  return fmt::format("{}/learnt-{:016x}.json", config.state_root, hash);
 }
 
 Learnt ReadLearnt(const std::string& path) {

@@ -68,7 +68,7 @@ TEST_F(LearntTest, NeverWaitsForALock) {
 
 TEST_F(LearntTest, EachScriptAndInterpreterHasItsOwn) {
   LaunchConfig config;
-  config.state_dir = "/state";
+  config.state_root = "/state";
   config.script = "a.py";
   config.python = "python";
   const std::string path = LearntPath(config, "/scripts");

@@ -46,7 +46,7 @@ class WorkersTest : public testing::Test {
     config_.kind = ScriptKind::kProgram;
     config_.script = "sh";
     config_.log_dir = (dir_ / "logs").string();
-    config_.state_dir = (dir_ / "state").string();
+    config_.state_root = (dir_ / "state").string();
     config_.redirects.for_all = 3;
     base_env_ = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
   }
