@@ -96,7 +96,7 @@ std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, c
                            const std::vector<std::string>& deny) {
   JsonObject message;
   message.Add("type", "preload").Add("kind", KindName(config)).Add("script", config.script).Add("cwd", cwd);
-  return message.Add("learnt", learnt).Add("deny", deny).Text();
+  return message.Add("learnt", learnt).Add("deny", deny).Add("cache", config.state_root).Text();
 }
 
 }  // namespace phalanx::agent

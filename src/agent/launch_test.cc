@@ -17,6 +17,7 @@ LaunchConfig Config(ScriptKind kind) {
   config.kind = kind;
   config.script = kind == ScriptKind::kModule ? "pkg.train" : "train${local_rank}.py";
   config.python = "/usr/bin/python3";
+  config.state_root = "/state";
   return config;
 }
 
@@ -70,6 +71,7 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(preload["type"], "preload");
   EXPECT_EQ(preload["learnt"], nlohmann::json({"a"}));
   EXPECT_EQ(preload["deny"], nlohmann::json({"b"}));
+  EXPECT_EQ(preload["cache"], "/state");
 }
 
 TEST(FindBootstrap, LooksBesideTheExecutable) {

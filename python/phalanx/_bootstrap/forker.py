@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import libraries, linux, places, preload, runner, scan, scratch, wire
+from phalanx._bootstrap import generated, libraries, linux, places, preload, runner, scan, scratch, wire
 
 _ = random
 
@@ -57,7 +57,8 @@ def _preload(channel, message):
     loader = preload.Preloader(denied, own - places.modules_at_start)
     names = message.get("learnt") or found.imports
     try:
-        _import_all(loader, names)
+        with generated.GeneratedCode(message.get("cache")):
+            _import_all(loader, names)
     except preload.Tainted as tainted:
         channel.send({"type": "tainted", "module": tainted.module, "why": tainted.why})
         os._exit(0)
