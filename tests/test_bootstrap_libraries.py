@@ -36,7 +36,8 @@ def test_what_is_imported_meanwhile_needs_neither_torch_nor_the_loader():
         for name in libraries.MEANWHILE:
             importlib.import_module(name)
         new = [name for name in sys.modules if name not in before]
-        extensions = [n for n in new if getattr(sys.modules[n], "__file__", None) and not sys.modules[n].__file__.endswith(".py")]
+        files = {name: getattr(sys.modules[name], "__file__", None) for name in new}
+        extensions = [name for name, file in files.items() if file and not file.endswith(".py")]
         print("torch" in sys.modules, extensions)
     """)
     assert found == "False []"

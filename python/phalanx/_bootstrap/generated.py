@@ -17,7 +17,7 @@ FILE_BYTES_MAX = 32 << 20
 
 
 class GeneratedCode:
-    """While entered, `dataclasses` takes from the file in `folder` what it would compile. None: there is no such place."""
+    """While entered, `dataclasses` takes from the file in `folder` what it would compile. None: no such place."""
 
     def __init__(self, folder):
         self._path = os.path.join(folder, f"generated-{sys.implementation.cache_tag}.bin") if folder else None

@@ -20,7 +20,7 @@ _LIBRARIES = (("libtorch_global_deps.so", os.RTLD_GLOBAL | os.RTLD_NOW), ("libto
 
 
 def start_mapping():
-    """A started thread that ends when the libraries are mapped, or None. What it cannot load it leaves to torch to tell."""
+    """A started thread that ends when the libraries are mapped, or None. What it cannot load torch will tell of."""
     spec = importlib.machinery.PathFinder.find_spec("torch", sys.path)
     folders = spec.submodule_search_locations if spec is not None else None
     dlopen = getattr(ctypes.CDLL(None), "dlopen", None)
