@@ -422,6 +422,23 @@ def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
     assert "innocent" in loaded and not {"taints", "depends", "inner"} & set(loaded)
 
 
+def test_what_torchs_libraries_do_while_they_are_mapped_is_torchs_doing(library, folder, tmp_path):
+    """They are mapped by a second thread while other modules are imported, which must not be blamed for it."""
+    packages = library.agent.env["PYTHONPATH"]
+    library(torch__in____init__="", sympy="")
+    os.mkdir(packages + "/torch/lib")
+    source = tmp_path / "opens.c"
+    source.write_text(
+        "#include <sys/socket.h>\n"
+        "__attribute__((constructor)) static void start(void) { socket(AF_UNIX, SOCK_STREAM, 0); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", packages + "/torch/lib/libtorch.so"], check=True)
+    script = folder(script="import torch") / "script.py"
+    answer = library.agent.start_zygote(script)
+    assert (answer["type"], answer["module"]) == ("tainted", "torch") and "socket" in answer["why"]
+    assert library.agent.start_zygote(script, deny=["torch"])["type"] == "ready"
+
+
 def test_zygote_of_a_rank_that_is_itself_a_rank(library, folder):
     """phalanx-run may itself have been started with RANK set: copying the environment is not reading it."""
     library(copies="import os; copy = dict(os.environ); copy2 = os.environ.copy()")

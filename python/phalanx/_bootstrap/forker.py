@@ -93,7 +93,7 @@ def _import_all(loader, names):
     before = os.environ.get(_OPENBLAS)
     os.environ[_OPENBLAS] = "1"
     try:
-        if any(name.partition(".")[0] == "torch" for name in names):
+        if any(name.partition(".")[0] == "torch" for name in names) and not loader.denies("torch"):
             _map_torch(loader)
         loader.load(names)
         if "torch" in sys.modules:
@@ -110,8 +110,9 @@ def _map_torch(loader):
     thread = libraries.start_mapping()
     if thread is not None:
         loader.disregard_thread(thread.native_id)
-        loader.load(libraries.MEANWHILE)
+        loader.load(libraries.MEANWHILE, check=False)  # what the libraries do while they are mapped is torch's doing
         thread.join()
+        loader.check("torch")
 
 
 def _settle():

@@ -74,13 +74,14 @@ class Preloader:
         """Names of environment variables that imported modules looked at, with what they saw (None: unset)."""
         return self._environment.read
 
-    def load(self, names):
+    def load(self, names, check=True):
         """Imports what can be imported of `names`. Raises Tainted or Shadowed."""
         with self._environment:
             sys.meta_path.insert(0, self)
             try:
                 for name in names:
-                    self._load_one(name)
+                    if self._load_one(name) and check:
+                        self.check(name)
             finally:
                 sys.meta_path.remove(self)
 
@@ -88,19 +89,24 @@ class Preloader:
         """That thread is not a module's."""
         self._threads.add(str(native_id))
 
-    def find_spec(self, name, path=None, target=None):
-        """The import system asks here first."""
-        if name in self._own:
-            raise _Denied(name)
+    def denies(self, name):
+        """Whether `name`, or a package it is in, is never imported."""
         while name:
             if name in self._denied:
-                raise _Denied(name)
+                return True
             name = name.rpartition(".")[0]
+        return False
+
+    def find_spec(self, name, path=None, target=None):
+        """The import system asks here first."""
+        if name in self._own or self.denies(name):
+            raise _Denied(name)
         return None
 
     def _load_one(self, name):
+        """False where it was there already."""
         if name in sys.modules:
-            return
+            return False
         before = set(sys.modules)
         try:
             importlib.import_module(name)
@@ -113,9 +119,10 @@ class Preloader:
                 if str(error) in self._own:
                     raise Shadowed(str(error)) from None
                 raise Tainted(name, f"it imports {error}, which must not be imported here") from None
-        self._check(name)
+        return True
 
-    def _check(self, name):
+    def check(self, name):
+        """Raises Tainted where something has been done by now that a fork cannot undo; `name` is said to have done it."""
         for fd, target in _descriptors().items():
             if self._fds.get(fd) == target:
                 continue
