@@ -122,7 +122,7 @@ class Preloader:
         return True
 
     def check(self, name):
-        """Raises Tainted where something has been done by now that a fork cannot undo; `name` is said to have done it."""
+        """Raises Tainted where something has been done that a fork cannot undo; `name` is said to have done it."""
         for fd, target in _descriptors().items():
             if self._fds.get(fd) == target:
                 continue
