@@ -50,10 +50,11 @@ struct LaunchConfig {
   NprocKind nproc_kind = NprocKind::kCount;
   uint32_t nproc_per_node = 1;  // counts where nproc_kind is kCount; others are resolved by the shell at start
   Rendezvous rendezvous = Rendezvous::kStandalone;
-  std::string rdzv_id = "none";  // the job id
-  std::string endpoint_host;     // without brackets; empty for kStandalone
-  uint16_t endpoint_port = 0;    // 29400 (c10d) or 29500 (static) where none was given; 0 = free port, kStandalone
-  std::optional<bool> is_host;   // --rdzv-conf is_host
+  std::string rdzv_id = "none";   // the job id
+  bool rdzv_id_invented = false;  // a standalone run's: nobody will ask for it by name
+  std::string endpoint_host;      // without brackets; empty for kStandalone
+  uint16_t endpoint_port = 0;     // 29400 (c10d) or 29500 (static) where none was given; 0 = free port, kStandalone
+  std::optional<bool> is_host;    // --rdzv-conf is_host
   std::map<std::string, std::string> rdzv_conf;
   int node_rank = -1;  // kStatic, else -1
   std::string role = "default";

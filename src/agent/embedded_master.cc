@@ -34,15 +34,17 @@ bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
 std::vector<std::string> MasterArgs(const LaunchConfig& config, const std::string& bind_address, int ready_fd) {
   // A job on one node ends with its node: nobody else could come.
   const bool alone = config.max_nodes == 1;
-  return {"phalanx-master",
-          "--embedded",
-          "--spec-from-hello",
-          fmt::format("--host={}", bind_address),
-          fmt::format("--port={}", config.endpoint_port),
-          fmt::format("--job-id={}", config.rdzv_id),
-          fmt::format("--state-dir={}", config.state_dir),
-          fmt::format("--ready-fd={}", ready_fd),
-          fmt::format("--linger-ms={}", alone ? 0 : 10'000)};
+  std::vector<std::string> args = {"phalanx-master",
+                                   "--embedded",
+                                   "--spec-from-hello",
+                                   fmt::format("--host={}", bind_address),
+                                   fmt::format("--port={}", config.endpoint_port),
+                                   fmt::format("--job-id={}", config.rdzv_id),
+                                   fmt::format("--state-dir={}", config.state_dir),
+                                   fmt::format("--ready-fd={}", ready_fd),
+                                   fmt::format("--linger-ms={}", alone ? 0 : 10'000)};
+  if (config.rdzv_id_invented) args.push_back("--unnamed");
+  return args;
 }
 
 }  // namespace

@@ -195,6 +195,7 @@ class Resolver {
           config_.min_nodes));
     }
     config_.rdzv_id = host_.fresh_uuid;
+    config_.rdzv_id_invented = true;
     BeAlone();
     return absl::OkStatus();
   }
@@ -205,6 +206,7 @@ class Resolver {
     }
     PHX_RETURN_IF_ERROR(CheckNodeRank());
     config_.rdzv_id = host_.fresh_uuid;
+    config_.rdzv_id_invented = true;
     BeAlone();
     return absl::OkStatus();
   }

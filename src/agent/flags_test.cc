@@ -80,6 +80,7 @@ TEST(Flags, DefaultsAreTorchruns) {
   EXPECT_THAT(config.signals_to_handle, UnorderedElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
   EXPECT_EQ(config.log_line_prefix_template, "[${role_name}${local_rank}]:");
   EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/" + Host().fresh_uuid);
+  EXPECT_TRUE(config.rdzv_id_invented);
   EXPECT_TRUE(config.warm);
   EXPECT_EQ(config.spares, -1);
   EXPECT_THAT(config.notices, IsEmpty());
@@ -99,6 +100,7 @@ TEST(Flags, ReadsAnElasticJob) {
   EXPECT_EQ(config.node_rank, -1);
   EXPECT_EQ(config.token, "");
   EXPECT_EQ(config.state_root, "/home/user/.local/state/phalanx");
+  EXPECT_FALSE(config.rdzv_id_invented);
   EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/job7");
   EXPECT_THAT(config.notices, IsEmpty());
 }

@@ -39,6 +39,7 @@ struct MasterFlags {
   bool spec_from_hello = false;
   int64_t linger_ms = 10'000;
   int ready_fd = -1;
+  bool unnamed = false;
   bool verbose = false;
 };
 
@@ -66,6 +67,7 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_flag("--embedded", f.embedded, "end some time after the last agent")->group(group);
   app.add_flag("--spec-from-hello", f.spec_from_hello, "take the job's shape from its first node")->group(group);
   app.add_option("--linger-ms", f.linger_ms, "how long to wait, embedded, for a next agent")->group(group);
+  app.add_flag("--unnamed", f.unnamed, "the record may go after 30 days: nobody chose the job's id")->group(group);
   app.add_option("--ready-fd", f.ready_fd, "say 'ready PORT' or 'error CODE SENTENCE' there")->group(group);
 }
 
@@ -164,10 +166,11 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   StatusOr<std::unique_ptr<master::MasterServer>> server = master::MasterServer::Open(*options);
   if (!server.ok()) return Fail(flags, server.status(), 1);
 
-  PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
+  if (flags.unnamed) MarkUnnamed(options->state_dir);
   const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), options->token);
   SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
-  std::thread waiter([&signals, &server] {
+  std::thread waiter([&signals, &server, &options] {
+    PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
     int signal = 0;
     sigwait(&signals, &signal);
     (*server)->Stop();

@@ -58,10 +58,11 @@ agent::HostFacts AskHost() {
 // 0700: what lies there is this user's alone.
 Status PrepareStateDir(const agent::LaunchConfig& config) {
   std::error_code error;
-  const fs::path dir = config.state_dir;
-  fs::create_directories(dir.parent_path(), error);
-  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
-    return ErrnoStatus(errno, fmt::format("state directory {} (--state-dir gives another)", config.state_dir));
+  fs::create_directories(fs::path(config.state_root).parent_path(), error);
+  for (const std::string& dir : {config.state_root, config.state_dir}) {
+    if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+      return ErrnoStatus(errno, fmt::format("state directory {} (--state-dir gives another)", dir));
+    }
   }
   return absl::OkStatus();
 }

@@ -11,7 +11,7 @@
 
 #include "agent/flag_values.h"
 #include "base/fd.h"
-#include "base/process.h"
+#include "base/log.h"
 
 namespace phalanx::cli {
 namespace {
@@ -19,22 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxLineBytes = 4'096;
-constexpr std::array kMastersFiles = {"events.db", "events.db-wal", "events.db-shm", "master.log"};
-constexpr size_t kRandomNameBytes = 32;  // 16 bytes in hexadecimal digits
+constexpr const char* kUnnamedMark = "unnamed";
+constexpr std::array kMastersFiles = {"events.db", "events.db-wal", "events.db-shm", "master.log", kUnnamedMark};
 
 bool HoldsJob(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / "events.db", error) || fs::exists(folder / "address", error);
-}
-
-bool IsRandomName(const std::string& name) {
-  return name.size() == kRandomNameBytes && name.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-// SQLite keeps the application id, big-endian, at byte 68; docs/formats/event-record.md has its value.
-bool IsRecord(const fs::path& path) {
-  const std::string head = ReadFilePrefix(path.string(), 72);
-  return head.size() == 72 && head.substr(68) == "PHLX";
 }
 
 // When something last happened there.
@@ -99,15 +89,21 @@ StatusOr<std::string> ReadPrivateLine(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
+void MarkUnnamed(const std::string& folder) {
+  const Status marked = WritePrivateFile(folder + "/" + kUnnamedMark, "");
+  if (!marked.ok()) Log(LogLevel::kWarning, "state-dir", {{"what", Message(marked)}});
+}
+
 void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for) {
   const fs::file_time_type oldest = fs::file_time_type::clock::now() - kept_for;
-  std::error_code error;
   std::vector<fs::path> ended;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
-    const fs::path& folder = entry.path();
-    if (!IsRandomName(folder.filename().string()) || fs::is_symlink(folder, error)) continue;
-    if (!IsRecord(folder / "events.db") || fs::exists(folder / "address", error)) continue;
-    if (LastChange(folder) < oldest) ended.push_back(folder);
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code gone;
+    const fs::path& folder = entry->path();
+    if (!fs::exists(folder / kUnnamedMark, gone) || fs::exists(folder / "address", gone)) continue;
+    const fs::file_time_type last = LastChange(folder);  // the earliest of times: its master has only just begun
+    if (!fs::is_symlink(folder, gone) && last != fs::file_time_type::min() && last < oldest) ended.push_back(folder);
   }
   for (const fs::path& folder : ended) {
     for (const char* name : kMastersFiles) unlink((folder / name).c_str());
@@ -126,9 +122,9 @@ StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& g
   }
   std::error_code error;
   std::optional<fs::path> newest;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
-    if (!HoldsJob(entry.path())) continue;
-    if (!newest || LastChange(entry.path()) > LastChange(*newest)) newest = entry.path();
+  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (!HoldsJob(entry->path())) continue;
+    if (!newest || LastChange(entry->path()) > LastChange(*newest)) newest = entry->path();
   }
   if (newest) return newest->string();
   return absl::NotFoundError(

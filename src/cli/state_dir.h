@@ -23,9 +23,11 @@ Status WritePrivateFile(const std::string& path, const std::string& text);
 // The first line, at most 4 KiB. NotFound where the file is not there; PermissionDenied where it is somebody else's.
 StatusOr<std::string> ReadPrivateLine(const std::string& path);
 
-// Removes, under `root`, what standalone jobs without a name of their own have left: folders named by 32 hexadecimal
-// digits with an event record that has not changed for `kept_for`, and without a master's address. Only what a master
-// writes is removed: a folder that holds anything else stays, with that.
+// Marks the folder of a job whose id nobody chose.
+void MarkUnnamed(const std::string& folder);
+
+// Removes, under `root`, the folders that are marked so, whose record has not changed for `kept_for` and that hold no
+// master's address. Only what a master writes is removed: a folder that holds anything else stays, with that.
 void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for);
 
 // The folder that `phalanx status` and its like mean: `given` itself where it holds a record or an address, else the

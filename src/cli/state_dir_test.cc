@@ -55,29 +55,32 @@ TEST_F(StateDirTest, FoldersAreMadeWithTheirParents) {
 
 TEST_F(StateDirTest, OldRecordsOfUnnamedJobsGo) {
   const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(50);
-  auto make = [&](const std::string& name, const std::string& id, const std::vector<std::string>& others = {}) {
+  auto make = [&](const std::string& name, bool unnamed, const std::vector<std::string>& others = {}) {
     std::filesystem::create_directory(In(name));
-    std::ofstream(In(name + "/events.db")) << std::string(68, 'x') << id << "more";
     for (const std::string& other : others) std::ofstream(In(name + "/" + other)) << "x";
+    std::ofstream(In(name + "/events.db")) << "x";
+    if (unnamed) MarkUnnamed(In(name));
     for (const auto& entry : std::filesystem::directory_iterator(In(name))) {
       std::filesystem::last_write_time(entry.path(), old);
     }
     return In(name);
   };
-  const std::string gone = make(std::string(32, 'a'), "PHLX", {"master.log", "events.db-wal"});
-  const std::vector<std::string> kept = {
-      make("my-job", "PHLX"),
-      make(std::string(31, 'a') + "b", "else"),
-      make(std::string(31, 'a') + "c", "PHLX", {"address"}),
-      make(std::string(31, 'a') + "d", "PHLX", {"notes.txt"}),
-  };
+  const std::string gone = make("1f", true, {"master.log", "events.db-wal"});
+  const std::string named = make("2f", false);
+  const std::string live = make("3f", true, {"address"});
+  const std::string fresh = make("4f", true);
+  std::ofstream(fresh + "/events.db") << "more";
+  const std::string used = make("5f", true, {"notes.txt"});
+  std::filesystem::create_directory(In("6f"));
+  MarkUnnamed(In("6f"));
   PruneUnnamedJobs(root_, std::chrono::hours(51));
   EXPECT_TRUE(std::filesystem::exists(gone));
   PruneUnnamedJobs(root_, std::chrono::hours(49));
   EXPECT_FALSE(std::filesystem::exists(gone));
-  for (const std::string& folder : kept) EXPECT_TRUE(std::filesystem::exists(folder)) << folder;
-  EXPECT_TRUE(std::filesystem::exists(In("my-job/events.db")));
-  EXPECT_TRUE(std::filesystem::exists(kept[3] + "/notes.txt"));
+  for (const std::string& kept : {named, live, fresh})
+    EXPECT_TRUE(std::filesystem::exists(kept + "/events.db")) << kept;
+  EXPECT_TRUE(std::filesystem::exists(used + "/notes.txt"));
+  EXPECT_TRUE(std::filesystem::exists(In("6f"))) << "a job that begins at this moment";
   PruneUnnamedJobs(In("missing"), std::chrono::hours(1));
 }
 
