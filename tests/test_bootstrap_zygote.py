@@ -439,6 +439,20 @@ def test_what_torchs_libraries_do_while_they_are_mapped_is_torchs_doing(library,
     assert library.agent.start_zygote(script, deny=["torch"])["type"] == "ready"
 
 
+def test_what_the_script_has_come_to_import_is_added_to_what_was_learnt(library, folder):
+    library(known="", added="")
+    script = folder(script=REPORT + "import added\n" + PRINT) / "script.py"
+    assert library.agent.start_zygote(script, learnt=["known"], edited=True)["type"] == "ready"
+    assert {"known", "added"} <= set(loaded_before_first_line(library.agent.fork(), script, env=run_env(library)))
+
+
+def test_a_socket_that_was_only_garbage_is_no_taint(library, folder):
+    library(leaves="import socket\nkept = socket.socket()\nloop = [kept]\nloop.append(loop)\ndel kept, loop")
+    script = folder(script="import leaves; print('ran')") / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    assert library.agent.fork().run(script, env=run_env(library)).result() == (0, "ran\n", "")
+
+
 def test_zygote_of_a_rank_that_is_itself_a_rank(library, folder):
     """phalanx-run may itself have been started with RANK set: copying the environment is not reading it."""
     library(copies="import os; copy = dict(os.environ); copy2 = os.environ.copy()")

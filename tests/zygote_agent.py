@@ -161,7 +161,7 @@ class Agent:
             peer.close()
             process.wait(TIMEOUT_S)
 
-    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), **popen):
+    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), edited=False, **popen):
         """Returns the zygote's first answer, or None where it ended without one."""
         peer = Peer()
         process = self._start("zygote.py", peer, **popen)
@@ -174,6 +174,7 @@ class Agent:
                 "script": str(script),
                 "cwd": str(cwd or os.getcwd()),
                 "learnt": list(learnt),
+                "edited": edited,
                 "deny": list(deny),
             }
         )

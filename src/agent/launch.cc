@@ -92,11 +92,11 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const
   return message.Text();
 }
 
-std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const std::vector<std::string>& learnt,
-                           const std::vector<std::string>& deny) {
+std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const Learnt& learnt) {
   JsonObject message;
   message.Add("type", "preload").Add("kind", KindName(config)).Add("script", config.script).Add("cwd", cwd);
-  return message.Add("learnt", learnt).Add("deny", deny).Add("cache", config.state_root).Text();
+  message.Add("learnt", learnt.modules).Add("edited", learnt.edited).Add("deny", learnt.deny);
+  return message.Add("cache", config.state_root).Text();
 }
 
 }  // namespace phalanx::agent

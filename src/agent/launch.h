@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/config.h"
+#include "agent/learnt.h"
 #include "agent/supervisor.h"
 #include "base/process.h"
 
@@ -30,7 +31,6 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
 
 // Messages of docs/formats/worker-socket.md.
 std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const std::string& cwd, unsigned umask);
-std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const std::vector<std::string>& learnt,
-                           const std::vector<std::string>& deny);
+std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const Learnt& learnt);
 
 }  // namespace phalanx::agent

@@ -67,11 +67,12 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(with_board["board"]["path"], "/dev/shm/b");
   EXPECT_EQ(with_board["board"]["slot"], 1);
   const auto preload =
-      nlohmann::json::parse(PreloadMessage(Config(ScriptKind::kScript), "/w", {"a"}, {"b"}), nullptr, false);
+      nlohmann::json::parse(PreloadMessage(Config(ScriptKind::kScript), "/w", {{"a"}, {"b"}, true}), nullptr, false);
   EXPECT_EQ(preload["type"], "preload");
   EXPECT_EQ(preload["learnt"], nlohmann::json({"a"}));
   EXPECT_EQ(preload["deny"], nlohmann::json({"b"}));
   EXPECT_EQ(preload["cache"], "/state");
+  EXPECT_EQ(preload["edited"], 1);
 }
 
 TEST(FindBootstrap, LooksBesideTheExecutable) {

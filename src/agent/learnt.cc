@@ -46,7 +46,7 @@ Fd OpenLocked(const std::string& path, int flags, int lock) {
 Learnt ParseLearnt(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {};
-  return {Names(json, "modules"), Names(json, "deny")};
+  return {Names(json, "modules"), Names(json, "deny"), false};
 }
 
 std::string LearntText(const Learnt& learnt) {
@@ -54,8 +54,7 @@ std::string LearntText(const Learnt& learnt) {
 }
 
 std::string LearntPath(const LaunchConfig& config, const std::string& cwd) {
-  const std::string script =
-      config.kind == ScriptKind::kScript ? (std::filesystem::path(cwd) / config.script).string() : config.script;
+  const std::string script = (std::filesystem::path(cwd) / config.script).string();
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : fmt::format("{}\n{}\n{}", static_cast<int>(config.kind), config.python, script)) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -63,12 +62,17 @@ std::string LearntPath(const LaunchConfig& config, const std::string& cwd) {
   return fmt::format("{}/learnt-{:016x}.json", config.state_root, hash);
 }
 
-Learnt ReadLearnt(const std::string& path) {
+Learnt ReadLearnt(const std::string& path, const std::string& script) {
   const Fd file = OpenLocked(path, O_RDONLY, LOCK_SH);
   if (!file.valid()) return {};
   std::string text(kFileBytesMax, '\0');
   const ssize_t n = pread(file.get(), text.data(), text.size(), 0);
-  return n <= 0 ? Learnt{} : ParseLearnt(std::string_view(text).substr(0, static_cast<size_t>(n)));
+  if (n <= 0) return {};
+  Learnt learnt = ParseLearnt(std::string_view(text).substr(0, static_cast<size_t>(n)));
+  std::error_code error;  // a file that is not there has the earliest of times
+  learnt.edited = !script.empty() &&
+                  std::filesystem::last_write_time(script, error) > std::filesystem::last_write_time(path, error);
+  return learnt;
 }
 
 void WriteLearnt(const std::string& path, const Learnt& learnt) {

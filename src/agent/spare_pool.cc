@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -53,7 +54,9 @@ SparePool::~SparePool() {
 }
 
 void SparePool::Start() {
-  learnt_ = ReadLearnt(learnt_path_);
+  const LaunchConfig& config = parts_.config;
+  const bool is_file = config.kind == ScriptKind::kScript;
+  learnt_ = ReadLearnt(learnt_path_, is_file ? (std::filesystem::path(parts_.cwd) / config.script).string() : "");
   StartZygote();
 }
 
@@ -70,7 +73,7 @@ StatusOr<std::unique_ptr<Zygote>> SparePool::LaunchZygote() {
   };
   return Zygote::Start(parts_.loop, parts_.reaper, parts_.guard,
                        ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap),
-                       PreloadMessage(parts_.config, parts_.cwd, learnt_.modules, learnt_.deny), std::move(events));
+                       PreloadMessage(parts_.config, parts_.cwd, learnt_), std::move(events));
 }
 
 void SparePool::StartZygote() {
@@ -110,6 +113,11 @@ void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
     if (Deny(end.module)) return StartZygote();
     return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
   }
+  if (!learnt_.modules.empty()) {  // what was learnt may be what ends it: the script's text has to do
+    learnt_.modules.clear();
+    WriteLearnt(learnt_path_, learnt_);
+    return StartZygote();
+  }
   if (++useless_zygotes_ >= kUselessMax || zygotes_ >= kZygotesMax) {
     return GoCold(fmt::format("the process that spares come from does not live: {}", end.reason));
   }
@@ -118,8 +126,10 @@ void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
 
 // The zygote that works goes on as it is where no better one can be had.
 void SparePool::Renew() {
+  parts_.loop.Cancel(renew_timer_);
   renew_timer_ = {};
-  if (!alive() || next_zygote_ || AvailableMemoryBytes() < kMemoryForRenewal) return;
+  next_zygote_.reset();  // it imports, and does not know what has come since
+  if (!alive() || AvailableMemoryBytes() < kMemoryForRenewal) return;
   StatusOr<std::unique_ptr<Zygote>> started = LaunchZygote();
   if (started.ok()) next_zygote_ = *std::move(started);
 }
@@ -158,6 +168,7 @@ void SparePool::Withhold(const std::string& why) {
 void SparePool::Pump() {
   if (!alive() || !zygote_->ready() || forking_ || Fresh() >= needed_ + kept_) return;
   if (waiting() >= needed_ && AvailableMemoryBytes() < kMemoryForSpares) {
+    if (waiting() >= needed_ + kept_) return;  // those of the zygote before will do
     return Withhold("less than 512 MiB of memory are left for this job's processes");
   }
   auto ends = Channel::MakePair();

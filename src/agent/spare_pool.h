@@ -101,7 +101,7 @@ class SparePool {
   Events events_;
   const std::string learnt_path_;
   Learnt learnt_;
-  std::vector<std::string> learnt_now_;  // from the lives of this run, in the order of their imports
+  std::vector<std::string> learnt_now_;  // from the lives of this run
   std::unique_ptr<Zygote> zygote_;
   std::unique_ptr<Zygote> ended_zygote_;  // lives until its callback is over
   std::unique_ptr<Zygote> next_zygote_;   // imports, to take the place of zygote_

@@ -472,6 +472,34 @@ TEST_F(WorkersTest, WhatALifeHasTaughtIsThereForTheNext) {
   EXPECT_TRUE(warnings_.empty());
 }
 
+// A module that ends the process that imports it ahead of time: the zygote that works goes on, and so does the next
+// launch.
+TEST_F(WorkersTest, WhatCannotBeImportedAheadCostsNoWarmth) {
+  const fs::path library = dir_ / "site-packages";  // by its name no code of the user's own
+  fs::create_directories(library);
+  std::ofstream(library / "poison.py")
+      << "import os\nif 'zygote.py' in open('/proc/self/cmdline').read(): os._exit(9)\n";
+  UsePython("__import__('phalanx'), __import__('poison')\n__import__('phalanx').step(1)\n");
+  base_env_["PYTHONPATH"] += ":" + library.string();
+  const std::string path = LearntPath(config_, fs::current_path().string());
+  for (int launch = 0; launch < 2; ++launch) {
+    TheSupervisor().Start();
+    StartScript(0);
+    EXPECT_TRUE(UntilGone(0));
+    EXPECT_TRUE(ends_[0].warm) << ends_[0].last_words;
+    const std::vector<std::string> learnt = ReadLearnt(path).modules;
+    EXPECT_EQ(std::count(learnt.begin(), learnt.end(), "poison"), 1);
+    // The zygote that is made of it comes and goes.
+    EXPECT_TRUE(Until([&] { return OwnChildren().size() == 2; }));
+    EXPECT_TRUE(Until([&] { return OwnChildren().size() == 1; }));
+    StartScript(0);
+    EXPECT_TRUE(UntilGone(0));
+    EXPECT_TRUE(ends_[0].warm);
+    EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+    supervisor_.reset();
+  }
+}
+
 TEST_F(WorkersTest, HearsWhatAWorkerSaidBeforeItEnded) {
   // More than one read brings, and all of it there, with the end, before the loop looks.
   UsePython("");

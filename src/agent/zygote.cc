@@ -81,7 +81,7 @@ void Zygote::GiveUp(const std::string& reason) {
 
 void Zygote::OnMessage(const PeerMessage& message) {
   if (std::holds_alternative<ZygoteReady>(message)) {
-    if (std::exchange(ready_, true)) return;
+    if (pid_ == 0 || std::exchange(ready_, true)) return;  // it may have ended since
     loop_.Cancel(timer_);
     const auto on_ready = events_.on_ready;
     on_ready();

@@ -55,10 +55,11 @@ def _preload(channel, message):
     own = places.own_names(places.own_folder(kind, script, cwd))
     denied = {*message.get("deny", ()), *found.late, *([script] if kind == "module" else [])}
     loader = preload.Preloader(denied, own - places.modules_at_start)
-    names = message.get("learnt") or found.imports
+    learnt = message.get("learnt", [])
+    read = found.imports if message.get("edited") or not learnt else []
+    names = [*learnt, *(name for name in read if name not in learnt)]
     try:
-        with generated.GeneratedCode(message.get("cache")):
-            _import_all(loader, names)
+        _import_all(loader, names, message.get("cache"))
     except preload.Tainted as tainted:
         channel.send({"type": "tainted", "module": tainted.module, "why": tainted.why})
         os._exit(0)
@@ -88,16 +89,20 @@ def _imitate_script(kind, script, cwd):
     runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None)
 
 
-def _import_all(loader, names):
+def _import_all(loader, names, cache):
     """No thread is left over: a fork takes only the forking thread along. OpenBLAS would start some."""
     before = os.environ.get(_OPENBLAS)
     os.environ[_OPENBLAS] = "1"
     try:
-        if any(name.partition(".")[0] == "torch" for name in names) and not loader.denies("torch"):
-            _map_torch(loader)
-        loader.load(names)
-        if "torch" in sys.modules:
-            loader.load(preload.TORCH_LAZY)
+        wants_torch = any(name.partition(".")[0] == "torch" for name in names) and not loader.denies("torch")
+        if wants_torch:
+            loader.load(libraries.FIRST)
+        with generated.GeneratedCode(cache):
+            if wants_torch:
+                _map_torch(loader)
+            loader.load(names)
+            if "torch" in sys.modules:
+                loader.load(preload.TORCH_LAZY)
     finally:
         if before is None:
             del os.environ[_OPENBLAS]
@@ -106,7 +111,6 @@ def _import_all(loader, names):
 
 
 def _map_torch(loader):
-    loader.load(libraries.FIRST)
     thread = libraries.start_mapping()
     if thread is not None:
         loader.disregard_thread(thread.native_id)
