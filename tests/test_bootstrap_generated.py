@@ -29,6 +29,14 @@ def path_in(folder):
     return folder / f"generated-{sys.implementation.cache_tag}.bin"
 
 
+def test_what_nobody_has_imported_is_left_alone(tmp_path, monkeypatch):
+    """A script's folder may have a module of that name, or of one that it imports."""
+    monkeypatch.delitem(sys.modules, "dataclasses")
+    with generated.GeneratedCode(str(tmp_path)):
+        assert "dataclasses" not in sys.modules
+    assert os.listdir(tmp_path) == []
+
+
 def learn(folder):
     with generated.GeneratedCode(str(folder)):
         return make_class()

@@ -25,7 +25,8 @@ COMMANDS = ROOT / "build" / "release" / "bin"
 # The last of pytest that runs under all of them.
 PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0")
 TESTS = (
-    *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_libraries.py"),
+    *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_generated.py"),
+    "tests/test_bootstrap_libraries.py",
     *("tests/test_bootstrap_process.py", "tests/test_bootstrap_scan.py", "tests/test_bootstrap_torch.py"),
     *("tests/test_bootstrap_zygote.py", "tests/test_warm.py", "tests/test_failures.py::test_one_death"),
     "tests/test_venv.py::test_changed_requirements_do_not_touch_other_clones",

@@ -72,7 +72,7 @@ def interpreter_facts():
         "warn_options": sys.warnoptions,
         "locale": locale.setlocale(locale.LC_ALL),
         "log_handlers": len(logging.getLogger().handlers),
-        "threads": [threading.current_thread().name, threading.active_count()],
+        "threads": [threading.current_thread().name, threading.active_count(), threading.Thread().name],
         "main_thread": threading.main_thread().native_id == os.getpid(),
         "faulthandler": faulthandler.is_enabled(),
         "hash": hash("phalanx") if os.environ.get("PYTHONHASHSEED") else None,

@@ -3,6 +3,7 @@
 torch has some hundred dataclasses; compiling the texts of their methods is a tenth of its import.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import marshal
@@ -17,26 +18,25 @@ FILE_BYTES_MAX = 32 << 20
 
 
 class GeneratedCode:
-    """While entered, `dataclasses` takes from the file in `folder` what it would compile. None: no such place."""
+    """While entered, `dataclasses`, if imported, takes from a file in `folder` what it would compile. None: no file."""
 
     def __init__(self, folder):
         self._path = os.path.join(folder, f"generated-{sys.implementation.cache_tag}.bin") if folder else None
+        self._dataclasses = None
         self._codes = {}
         self._learnt = False
 
     def __enter__(self):
-        if self._path is not None:
-            import dataclasses
-
+        # Not imported here: a script's folder may have a module of that name, or of one that it imports.
+        self._dataclasses = sys.modules.get("dataclasses") if self._path is not None else None
+        if self._dataclasses is not None:
             self._codes = _read(self._path)
-            dataclasses.exec = self._execute
+            self._dataclasses.exec = self._execute
 
     def __exit__(self, *unused):
-        if self._path is None:
+        if self._dataclasses is None:
             return
-        import dataclasses
-
-        del dataclasses.exec
+        del self._dataclasses.exec
         if self._learnt:
             _write(self._path, self._codes)
 
@@ -84,4 +84,5 @@ def _write(path, codes):
             file.write(_MAGIC + hashlib.sha256(body).digest() + body)
         os.rename(draft, path)
     except OSError:
-        os.unlink(draft)
+        with contextlib.suppress(OSError):
+            os.unlink(draft)

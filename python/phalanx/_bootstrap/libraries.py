@@ -1,15 +1,17 @@
 """Maps torch's libraries with a second core while the first imports Python: a third of a second's work for the dynamic
 loader, which needs no interpreter."""
 
-import ctypes
 import importlib.machinery
 import os
 import sys
 import threading
 
-# Extension modules of the standard library that MEANWHILE wants: importing one waits for the loader's one lock.
+from phalanx._bootstrap import linux
+
+# With the extension modules that MEANWHILE wants: importing one waits for the loader's one lock. generated.py wants
+# dataclasses.
 FIRST = (
-    *("cmath", "ctypes", "decimal", "fractions", "inspect", "random", "shutil", "subprocess", "typing"),
+    *("cmath", "ctypes", "dataclasses", "decimal", "fractions", "inspect", "random", "shutil", "subprocess", "typing"),
     *("grp", "unicodedata"),
 )
 # What torch's late parts import and what imports nothing of torch.
@@ -23,7 +25,8 @@ def start_mapping():
     """A started thread that ends when the libraries are mapped, or None. What it cannot load torch will tell of."""
     spec = importlib.machinery.PathFinder.find_spec("torch", sys.path)
     folders = spec.submodule_search_locations if spec is not None else None
-    dlopen = getattr(ctypes.CDLL(None), "dlopen", None)
+    ctypes = linux.ctypes
+    dlopen = getattr(ctypes.CDLL(None), "dlopen", None) if ctypes else None
     if not folders or dlopen is None:
         return None
     dlopen.argtypes, dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
@@ -33,6 +36,7 @@ def start_mapping():
         for name, flags in _LIBRARIES:
             dlopen(os.fsencode(os.path.join(folder, name)), flags)
 
-    thread = threading.Thread(target=map_libraries)
+    # With a name of its own it takes none of the numbers that a script's threads are named by.
+    thread = threading.Thread(target=map_libraries, name="phalanx-map")
     thread.start()
     return thread

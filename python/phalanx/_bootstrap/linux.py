@@ -41,8 +41,11 @@ def coerced_locale():
     value = os.environ.get("LC_CTYPE")
     if value is None:
         return {}
-    with open("/proc/self/environ", "rb") as file:
-        given = file.read().split(b"\0")
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:  # not ours to read, where the interpreter has capabilities of its own
+        return {}
     return {} if any(pair.startswith(b"LC_CTYPE=") for pair in given) else {"LC_CTYPE": value}
 
 

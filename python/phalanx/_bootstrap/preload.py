@@ -1,5 +1,6 @@
 """Imports, ahead of time, what the script will import, and notices what must not be imported ahead of time."""
 
+import gc
 import importlib
 import os
 import sys
@@ -123,15 +124,22 @@ class Preloader:
 
     def check(self, name):
         """Raises Tainted where something has been done that a fork cannot undo; `name` is said to have done it."""
-        for fd, target in _descriptors().items():
-            if self._fds.get(fd) == target:
-                continue
-            if target.startswith(_DEVICE_PREFIXES) or target.startswith("socket:"):
-                raise Tainted(name, f"it opened {target}")
+        if self._opened():
+            gc.collect()  # it may be garbage
+        opened = self._opened()
+        if opened:
+            raise Tainted(name, f"it opened {opened}")
         if _threads() - self._threads:
             raise Tainted(name, "it started a thread")
         if _has_children():
             raise Tainted(name, "it started a process")
+
+    def _opened(self):
+        """A device or a socket that was not there before, or None."""
+        for fd, target in _descriptors().items():
+            if self._fds.get(fd) != target and target.startswith((*_DEVICE_PREFIXES, "socket:")):
+                return target
+        return None
 
 
 class _EnvironmentWatch:
