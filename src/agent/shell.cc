@@ -345,7 +345,7 @@ void NodeAgent::Do(const OpenStore& action) {
 void NodeAgent::MakeRoomForClients(uint32_t world_size) {
   const uint64_t wanted = kOwnFiles + uint64_t{world_size} * kStoreFilesPerRank;
   const uint64_t limit = RaiseOpenFilesLimit(wanted);
-  if (limit >= wanted) return;
+  if (limit >= wanted || std::exchange(told_of_file_limit_, true)) return;
   Do(Say{fmt::format("the store of {} ranks may want {} open files, and this machine's hard limit is {} (ulimit -Hn)",
                      world_size, wanted, limit)});
 }

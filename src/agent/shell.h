@@ -73,6 +73,7 @@ class NodeAgent {
   Status ReserveStore();
   void ReserveNextStore();
   void MakeRoomForClients(uint32_t world_size);
+  bool told_of_file_limit_ = false;
   void AwaitMaster();
 
   EventLoop& loop_;
