@@ -75,7 +75,7 @@ class Demo:
     def wait_for_training(self, what, world, nodes):
         """Shows the nodes' lines until each of `nodes` has said that it trains in a world of this size."""
         waiting = set(nodes)
-        slowest_ms = None
+        slowest_ms, latest_step = None, 0
         while waiting:
             name, line = self.next_line(waiting)
             if line is None:
@@ -87,9 +87,21 @@ class Demo:
             found = RECOVERED.match(text) or BEGUN.match(text)
             if found and int(found["world"]) == world and name in waiting:
                 waiting.discard(name)
+                latest_step = max(latest_step, int(found["step"]))  # a node that is new counts its own
                 if "ms" in found.groupdict():
                     slowest_ms = max(slowest_ms or 0, int(found["ms"]))
-        self.summary.append((what, world, int(found["step"]), slowest_ms))
+        self.summary.append((what, world, latest_step, slowest_ms))
+
+    def watch(self, seconds):
+        """Shows what the nodes say for so long: the job trains, and saves its steps."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                name, line = self.lines.get(timeout=left)
+            except queue.Empty:
+                return
+            if line is not None:
+                self.say(name, line.removeprefix("phalanx-run: "))
 
     def kill_rank(self, rank):
         with open(f"{self.checkpoint}.rank{rank}.pid") as file:
@@ -118,6 +130,7 @@ def story(demo):
     demo.start_node("node-a", "127.0.0.1")
     demo.start_node("node-b", "127.0.0.2")
     demo.wait_for_training("start", 4, ["node-a", "node-b"])
+    demo.watch(1.0)
     demo.kill_rank(3)
     demo.wait_for_training("kill -9 of rank 3", 4, ["node-a", "node-b"])
     demo.start_node("node-c", "127.0.0.3")

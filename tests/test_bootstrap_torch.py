@@ -85,6 +85,23 @@ DDP = """
     """
 
 
+@pytest.mark.parametrize("tells, step", [(True, 118), (False, 2)], ids=["it does", "it does no more"])
+def test_first_step_of_a_script_that_told_its_steps_before(run, board, tells, step):
+    """Its own number is waited for, until the second optimizer step at most."""
+    text = f"""
+        import torch, phalanx
+        weight = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for step in range(118, 121):
+            weight.grad = torch.ones(1)
+            optimizer.step()
+            if {tells}: phalanx.step(step)
+        """
+    _, messages = run(text, board=board, exact_steps=True)
+    assert [message.get("step") for message in messages] == [None, step]
+    assert slot(board)["optimizer_steps"] == 3 and slot(board)["step"] == (120 if tells else -1)
+
+
 def last_line(out):
     """Some versions of gloo say on stdout whom they are connected to."""
     return out.splitlines()[-1]

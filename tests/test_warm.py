@@ -228,3 +228,21 @@ def test_what_a_launch_learns_the_next_has_at_its_first_line(job, locale):
         assert node.wait() == 0, job.story()
         assert node.stdout == expected, job.story()
         assert "afresh" not in node.stderr
+
+
+def test_step_of_a_script_that_tells_it(job):
+    """From the second life on the line names the script's own step: it has told one before."""
+    script = job.folder / "tells.py"
+    script.write_text(
+        "import os, phalanx, torch\n"
+        "weight = torch.zeros(1, requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for step in range(118, 121):\n"
+        "    weight.grad = torch.ones(1)\n"
+        "    optimizer.step()\n"
+        "    phalanx.step(step)\n"
+        "os._exit(5 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    )
+    node = job.standalone(script, nproc=1, flags=["--max-restarts=1"])
+    assert node.wait() == 0, job.story()
+    assert re.search(r"restarted from a warm spare in \d+ ms, world 1, step 118\n", node.stderr), job.story()

@@ -78,12 +78,14 @@ class Worker:
         self.out = tempfile.TemporaryFile()
         self.err = tempfile.TemporaryFile()
 
-    def run(self, script, *args, kind="script", cwd=None, env=None, umask=0o022, board=None, stdio=None, base=None):
+    def run(
+        self, script, *args, kind="script", cwd=None, env=None, umask=0o022, board=None, stdio=None, base=None, **more
+    ):
         env = {**(BASE_ENV if base is None else base), **(env or {})}
-        self.send_run(script, *args, kind=kind, cwd=cwd, env=env, umask=umask, board=board, stdio=stdio)
+        self.send_run(script, *args, kind=kind, cwd=cwd, env=env, umask=umask, board=board, stdio=stdio, **more)
         return self
 
-    def send_run(self, script, *args, kind, cwd, env, umask, board, stdio):
+    def send_run(self, script, *args, kind, cwd, env, umask, board, stdio, **more):
         with open("/dev/null") as null:
             fds = stdio or [null.fileno(), self.out.fileno(), self.err.fileno()]
             message = {
@@ -95,6 +97,7 @@ class Worker:
                 "env": env,
                 "umask": umask,
                 "board": board,
+                **more,
             }
             self.peer.send(message, fds)
 

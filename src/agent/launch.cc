@@ -84,6 +84,7 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const
   JsonObject message;
   message.Add("type", "run").Add("kind", KindName(config)).Add("script", ScriptName(config, spec.local_rank));
   message.Add("args", spec.args).Add("cwd", cwd).Add("env", spec.env).Add("umask", static_cast<int64_t>(umask));
+  message.Add("exact_steps", spec.exact_steps);
   if (spec.board_path.empty()) {
     message.AddNull("board");
   } else {

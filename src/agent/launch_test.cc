@@ -61,11 +61,14 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(run["env"]["RANK"], "1");
   EXPECT_EQ(run["umask"], 027);
   EXPECT_TRUE(run["board"].is_null());
+  EXPECT_EQ(run["exact_steps"], 0);
   spec.board_path = "/dev/shm/b";
+  spec.exact_steps = true;
   const auto with_board = nlohmann::json::parse(RunMessage(Config(ScriptKind::kModule), spec, "/", 0), nullptr, false);
   EXPECT_EQ(with_board["kind"], "module");
   EXPECT_EQ(with_board["board"]["path"], "/dev/shm/b");
   EXPECT_EQ(with_board["board"]["slot"], 1);
+  EXPECT_EQ(with_board["exact_steps"], 1);
   const auto preload =
       nlohmann::json::parse(PreloadMessage(Config(ScriptKind::kScript), "/w", {{"a"}, {"b"}, true}), nullptr, false);
   EXPECT_EQ(preload["type"], "preload");

@@ -358,6 +358,10 @@ void NodeAgent::ReserveNextStore() {
 void NodeAgent::Do(const CloseStore&) { store_.reset(); }
 
 void NodeAgent::Do(const OpenBoard& action) {
+  for (int rank = 0; board_ && rank < static_cast<int>(config_.nproc_per_node); ++rank) {
+    const BoardSlot slot = board_->Read(rank);
+    exact_steps_ = exact_steps_ || (slot.pid != 0 && slot.step >= 0);
+  }
   auto board = Board::Create(action.epoch, static_cast<int>(config_.nproc_per_node), config_.state_dir);
   if (!board.ok()) {
     board_.reset();
@@ -378,6 +382,7 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.env = WorkerEnvironment(config_, env_, PlaceOf(action.round), action.local_rank, files);
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
+  spec.exact_steps = exact_steps_;
   supervisor_->StartWorker(std::move(spec));
 }
 

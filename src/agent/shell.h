@@ -99,6 +99,7 @@ class NodeAgent {
   std::optional<store::ListenSocket> reserved_;
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<Board> board_;
+  bool exact_steps_ = false;  // a rank of an earlier round told its steps itself
 };
 
 }  // namespace phalanx::agent

@@ -34,6 +34,7 @@ struct WorkerSpec {
   std::map<std::string, std::string> env;
   std::vector<std::string> args;  // the script's, substituted
   std::string board_path;         // empty: no board
+  bool exact_steps = false;       // the life before told its steps itself (phalanx.step)
 };
 
 struct WorkerEnd {

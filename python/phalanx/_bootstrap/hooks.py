@@ -11,12 +11,17 @@ _OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 _first_optimizer = None  # weak reference to the first optimizer seen; the script must be able to drop it
 _report = None  # told the first step, then None
+_awaits_number = False  # the script will say its number itself, a moment after the optimizer has stepped
 
 
-def install(report):
-    """From now on every step is counted on the board, and the first one of this life is told to `report(step)`."""
-    global _report
+def install(report, exact=False):
+    """From now on every step is counted on the board, and the first one of this life is told to `report(step)`.
+
+    `exact`: the life before called phalanx.step, whose number is waited for, until the second optimizer step at most.
+    """
+    global _report, _awaits_number
     _report = report
+    _awaits_number = exact
     board.on_first_step = _first_step
     if _OPTIMIZER_MODULE in sys.modules:
         _register(sys.modules[_OPTIMIZER_MODULE])
@@ -63,7 +68,7 @@ def _register(module):
 
 
 def _after_step(optimizer, args, kwargs):
-    global _first_optimizer
+    global _first_optimizer, _awaits_number
     if _first_optimizer is None or _first_optimizer() is not optimizer:
         if _first_optimizer is not None and _first_optimizer() is not None:
             return
@@ -72,7 +77,10 @@ def _after_step(optimizer, args, kwargs):
     words[1] += 1  # OPTIMIZER_STEPS
     words[3] = monotonic_ns()  # CHANGED_NS
     if _report is not None:
-        _first_step(1)
+        if _awaits_number:
+            _awaits_number = False
+        else:
+            _first_step(words[1])
 
 
 # torch.compile must not trace into the hook: it has no tensors, and new numbers each time.

@@ -66,7 +66,7 @@ def run(channel, request, fds, warmth=None):
     code, namespace = _prepare_main(request)
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))
-    hooks.install(lambda step: _report_first_step(channel, step))
+    hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
     # "cold": why this worker, though forked, started afresh.
     channel.send_or_give_up({"type": "started", **({"cold": request["cold"]} if "cold" in request else {})})
