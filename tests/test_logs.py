@@ -30,7 +30,7 @@ def err(rank, life=0):
 
 @dropin
 def test_console(job):
-    """Without flags both streams come through as they are; what two ranks write at once, a pipe mixes where it is long."""
+    """Without flags both streams come through as they are; a pipe mixes what two ranks write at once, if it is long."""
     node = start(job, arguments=["--long"])
     assert all(out(rank) in node.stdout and err(rank) in node.stderr for rank in (0, 1))
     assert node.stdout.count("x") == 2 * 200_000
