@@ -124,9 +124,10 @@ class Preloader:
 
     def check(self, name):
         """Raises Tainted where something has been done that a fork cannot undo; `name` is said to have done it."""
-        if self._opened():
-            gc.collect()  # it may be garbage
         opened = self._opened()
+        if opened:
+            gc.collect()  # it may be garbage
+            opened = self._opened()
         if opened:
             raise Tainted(name, f"it opened {opened}")
         if _threads() - self._threads:
