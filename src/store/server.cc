@@ -82,6 +82,7 @@ class StoreServer::Impl {
   void OnSlowReader(ConnectionId id);
   void OnGreetingDue(ConnectionId id);
   void Close(ConnectionId id, const std::string& why);
+  void TellAndDrop(ConnectionId id, const std::string& why);
   void Drop(ConnectionId id);
   void Publish();
 
@@ -287,8 +288,7 @@ void StoreServer::Impl::Flush(ConnectionId id) {
     engine_.Sent(id, static_cast<size_t>(sent));
   }
   if (const char* why = engine_.violation(id); why != nullptr) {
-    if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", c.peer.Text(), why));
-    return Drop(id);
+    return TellAndDrop(id, why);
   }
   if (sent > 0 && c.slow_reader != EventLoop::TimerId{}) {
     loop_.Cancel(c.slow_reader);
@@ -328,10 +328,14 @@ void StoreServer::Impl::OnGreetingDue(ConnectionId id) {
 }
 
 void StoreServer::Impl::Close(ConnectionId id, const std::string& why) {
-  if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", connections_[id].peer.Text(), why));
-  Drop(id);
+  TellAndDrop(id, why);
   FlushChanged();
   Publish();
+}
+
+void StoreServer::Impl::TellAndDrop(ConnectionId id, const std::string& why) {
+  if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", connections_[id].peer.Text(), why));
+  Drop(id);
 }
 
 void StoreServer::Impl::Drop(ConnectionId id) {
