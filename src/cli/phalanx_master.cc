@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -154,6 +155,8 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // Sent to everything of a job by schedulers, as a word to the ranks.
+  for (const int signal : {SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
 
   RaiseOpenFilesLimit(UINT64_MAX);  // a connection a node
   const StatusOr<master::ServerOptions> options = Options(flags, env);
@@ -169,13 +172,18 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   if (flags.unnamed) MarkUnnamed(options->state_dir);
   const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), options->token);
   SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
-  std::thread waiter([&signals, &server, &options] {
+  std::atomic<bool> over = false;
+  std::thread waiter([&signals, &server, &options, &flags, &over] {
     PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
     int signal = 0;
     sigwait(&signals, &signal);
+    // The first may have gone to everything on this node (the end of a Slurm step or of a container): agents that leave
+    // still need their master, and it ends after the last of them.
+    if (flags.embedded && !over) sigwait(&signals, &signal);
     (*server)->Stop();
   });
   const int code = (*server)->Run();
+  over = true;
   pthread_kill(waiter.native_handle(), SIGHUP);  // it waits for that, too
   waiter.join();
   return code;

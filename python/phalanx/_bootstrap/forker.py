@@ -13,12 +13,22 @@ from phalanx._bootstrap import generated, libraries, linux, places, preload, run
 _ = random
 
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
+# What a fresh Python does on signals that schedulers, terminals and people send to whole groups of processes.
+_FOR_RANKS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGQUIT: signal.SIG_DFL,
+    signal.SIGUSR1: signal.SIG_DFL,
+    signal.SIGUSR2: signal.SIG_DFL,
+}
 
 
 def serve(fd):
     """Serves the agent behind `fd`. Returns in forked processes only: what runner.run wants."""
     agent_pid = os.getppid()
     channel = wire.Channel(fd)
+    deafened = _deafen()
     try:
         if not linux.die_with_parent(agent_pid):
             os._exit(0)
@@ -33,7 +43,7 @@ def serve(fd):
             worker = _fork_spare(channel, message["id"], fds[0], agent_pid)
             if worker is not None:
                 request, fds = runner.wait_for_request(worker)
-                _wake()
+                _wake(deafened)
                 return worker, request, fds, warmth
     except (wire.Closed, OSError):
         os._exit(0)
@@ -123,14 +133,22 @@ def _settle():
     """Everything imported stays in memory that forks share: no collection touches it any more."""
     scratch.give_up()
     gc.freeze()
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a shell; Python leaves that alone
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a spare has nothing to say about an interrupt
 
 
-def _wake():
+def _deafen():
+    """Neither the zygote nor a spare ends by a signal that is meant for ranks. Returns those that are ignored from now
+    on; who ignored some from the start, as in the background of a shell, has the rank ignore them, too."""
+    numbers = [number for number, usual in _FOR_RANKS.items() if signal.getsignal(number) == usual]
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    return numbers
+
+
+def _wake(deafened):
     gc.enable()
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in deafened:
+        if signal.getsignal(number) == signal.SIG_IGN:  # else an imported module's handler
+            signal.signal(number, _FOR_RANKS[number])
 
 
 def _late_check(kind, script, cwd):
