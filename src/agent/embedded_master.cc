@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/core.h"
+#include "base/net.h"
 
 namespace phalanx::agent {
 namespace {
@@ -47,15 +48,36 @@ std::vector<std::string> MasterArgs(const LaunchConfig& config, const std::strin
   return args;
 }
 
+// Whether other nodes are to reach this job by a name that may mean something else to them than to this machine.
+bool OthersComeByName(const LaunchConfig& config) {
+  return config.max_nodes > 1 && config.endpoint_host != "localhost" && !IsLoopback(config.endpoint_host);
+}
+
 }  // namespace
+
+std::string AdvertisedAddress(const LaunchConfig& config, const std::string& towards_master,
+                              const std::vector<std::string>& interfaces) {
+  if (!IsLoopback(towards_master) || !OthersComeByName(config)) return towards_master;
+  const auto reachable = [](const std::string& address) {
+    return !IsLoopback(address) && !address.starts_with("169.254.") && !address.starts_with("fe80:");
+  };
+  const auto found = std::find_if(interfaces.begin(), interfaces.end(), reachable);
+  return found == interfaces.end() ? towards_master : *found;
+}
 
 Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>& endpoint_addresses,
                       const std::function<bool(const std::string&)>& is_local) {
   if (config.rendezvous == Rendezvous::kStandalone) return {true, "127.0.0.1", "127.0.0.1"};
-  const auto mine = std::find_if(endpoint_addresses.begin(), endpoint_addresses.end(), is_local);
+  auto mine = std::find_if(endpoint_addresses.begin(), endpoint_addresses.end(),
+                           [&](const std::string& address) { return is_local(address) && !IsLoopback(address); });
+  if (mine == endpoint_addresses.end())
+    mine = std::find_if(endpoint_addresses.begin(), endpoint_addresses.end(), is_local);
   const bool here = mine != endpoint_addresses.end();
   const bool by_rule = config.rendezvous == Rendezvous::kStatic ? config.node_rank == 0 : here;
   if (!config.is_host.value_or(by_rule)) return {};
+  if (here && IsLoopback(*mine) && OthersComeByName(config)) {
+    return {true, mine->find(':') == std::string::npos ? "0.0.0.0" : "::", *mine};
+  }
   if (here) return {true, *mine, *mine};
   const bool v6 = !endpoint_addresses.empty() && endpoint_addresses.front().find(':') != std::string::npos;
   return v6 ? Hosting{true, "::", "::1"} : Hosting{true, "0.0.0.0", "127.0.0.1"};

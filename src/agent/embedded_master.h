@@ -19,9 +19,10 @@
 namespace phalanx::agent {
 
 // Whether this node may host the master, and the address it would be bound to: that of the endpoint where it is one of
-// this machine's, else (--rdzv-conf is_host=1, a name that leads here by way of a service) any. `endpoint_addresses`
-// are those the endpoint's name resolves to (may be empty), `is_local` tells whether an address is this machine's.
-// Pure.
+// this machine's, else (--rdzv-conf is_host=1, a name that leads here by way of a service) any. Any, too, where this
+// machine's own name is a loopback address to itself alone (Debian's 127.0.1.1) and other nodes are to come.
+// `endpoint_addresses` are those the endpoint's name resolves to (may be empty), `is_local` tells whether an address is
+// this machine's. Pure.
 struct Hosting {
   bool host = false;
   std::string bind_address;
@@ -29,6 +30,12 @@ struct Hosting {
 };
 Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>& endpoint_addresses,
                       const std::function<bool(const std::string&)>& is_local);
+
+// Where other nodes reach this one: `towards_master`, the address that its stream to the master leaves from; the first
+// of `interfaces` that others can reach, where that is a loopback address only because the machine's own name is one.
+// Pure.
+std::string AdvertisedAddress(const LaunchConfig& config, const std::string& towards_master,
+                              const std::vector<std::string>& interfaces);
 
 // What the child says on its ready descriptor: "ready <port>" or "error <code> <sentence>".
 struct MasterReady {

@@ -47,6 +47,26 @@ TEST(Hosting, IsHostSettlesIt) {
   EXPECT_EQ(DecideHosting(config, {"2001:db8::1"}, IsMine).bind_address, "::");
 }
 
+// Debian's /etc/hosts: the machine's own name is 127.0.1.1 to itself alone.
+TEST(Hosting, AMachineWhoseOwnNameIsALoopback) {
+  const auto local = [](const std::string& address) { return address == "127.0.1.1" || address == "10.0.0.1"; };
+  LaunchConfig config = Config(Rendezvous::kC10d);
+  EXPECT_EQ(DecideHosting(config, {"127.0.1.1"}, local).bind_address, "127.0.1.1");  // nobody else is to come
+  config.max_nodes = 2;
+  const Hosting hosting = DecideHosting(config, {"127.0.1.1"}, local);
+  EXPECT_EQ(hosting.bind_address, "0.0.0.0");
+  EXPECT_EQ(hosting.dial_host, "127.0.1.1");
+  EXPECT_EQ(DecideHosting(config, {"127.0.1.1", "10.0.0.1"}, local).bind_address, "10.0.0.1");
+  EXPECT_EQ(AdvertisedAddress(config, "127.0.0.1", {"127.0.0.1", "::1", "169.254.3.4", "10.0.0.1"}), "10.0.0.1");
+  EXPECT_EQ(AdvertisedAddress(config, "127.0.0.1", {"127.0.0.1"}), "127.0.0.1");
+  EXPECT_EQ(AdvertisedAddress(config, "10.0.0.7", {"10.0.0.1"}), "10.0.0.7");
+  for (const char* asked : {"localhost", "127.0.0.1"}) {  // loopback on purpose
+    config.endpoint_host = asked;
+    EXPECT_EQ(DecideHosting(config, {"127.0.0.1"}, IsMine).bind_address, "127.0.0.1");
+    EXPECT_EQ(AdvertisedAddress(config, "127.0.0.1", {"10.0.0.1"}), "127.0.0.1");
+  }
+}
+
 TEST(ReadyLine, SaysPortOrError) {
   EXPECT_EQ(std::get<MasterReady>(ParseReadyLine("ready 29400")).port, 29400);
   const auto in_use = std::get<MasterNotReady>(ParseReadyLine("error address-in-use port 29400 is taken"));

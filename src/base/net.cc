@@ -189,6 +189,8 @@ StatusOr<std::string> LocalAddressTowards(const std::string& address, uint16_t p
   return FormatAddress(local.get());
 }
 
+bool IsLoopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
+
 std::string Hostname() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";

@@ -34,6 +34,9 @@ bool IsLocalAddress(const std::string& address);
 // The local address that a connection to `address` (textual IP) leaves from; nothing is sent.
 StatusOr<std::string> LocalAddressTowards(const std::string& address, uint16_t port);
 
+// 127.0.0.0/8 and ::1, as text.
+bool IsLoopback(std::string_view address);
+
 std::string Hostname();
 
 }  // namespace phalanx
