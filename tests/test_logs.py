@@ -148,3 +148,64 @@ def test_last_words(job):
     box = node.stderr[node.stderr.index("First cause") :]
     assert "exit code 5" in box
     assert err(1) in box
+
+
+@dropin
+def test_duplicate_filters(job):
+    """Lines of tee'd ranks that hold one of the texts are in one more file of the attempt, from all ranks, with their
+    prefix; files and console have everything as ever."""
+    flags = ["--tee=0:3,1:1", "--duplicate-stdout-filters=in life,,,unfinished", "--duplicate_stderr_filters", "err of"]
+    node = start(job, *flags)
+    (stdout,) = job.folder.glob("logs/*/attempt_0/filtered_stdout.log")
+    (stderr,) = job.folder.glob("logs/*/attempt_0/filtered_stderr.log")
+    # "in life," is in no line: ",," is a comma. torchrun's file lacks the newline that was not there.
+    assert sorted(stdout.read_text().replace("[", "\n[").split()) == sorted(
+        "[default0]:unfinished line of rank 0 [default1]:unfinished line of rank 1".split()
+    )
+    assert stderr.read_text() == f"[default0]:{err(0)}\n"
+    assert out(0) in node.stdout
+    assert logs(job, "stdout")[0].startswith(out(0))
+
+
+def test_ranks_of_two_digits(job):
+    """Maps take local ranks of any number of digits; torchrun's take one."""
+    start(job, "--redirects=10:1,11:3", "--no-warm", nproc=12)
+    assert sorted(logs(job, "stdout")) == [10, 11]
+    assert sorted(logs(job, "stderr")) == [11]
+
+
+@dropin
+def test_run_path(job):
+    """--run-path runs the file as __main__; its own exit counts."""
+    node = start(job, "--run-path", nproc=1)
+    assert out(0) in node.stdout
+
+
+def test_run_path_of_a_folder(job):
+    """What Python runs as a program is taken: a folder with a __main__.py, too."""
+    folder = job.folder / "program"
+    folder.mkdir()
+    (folder / "__main__.py").write_text("import helper, sys\nprint(helper.answer, sys.argv[1])\n")
+    (folder / "helper.py").write_text("answer = 42\n")
+    node = job.standalone(folder, "x", nproc=1, flags=["--run-path"])
+    assert node.wait() == 0, job.story()
+    assert node.stdout == "42 x\n"
+
+
+def test_log_format_json(job):
+    """Every line that phalanx-run says is an object; what ranks write stays theirs."""
+    node = job.standalone("recorded.py", flags=["--log-format=json", "--max-restarts=0", "--monitor-interval=1"])
+    assert node.wait() == 1, job.story()
+    objects = [json.loads(line) for line in node.stderr.splitlines() if line.startswith("{")]
+    assert "phalanx-run: " not in node.stderr
+    assert objects[0]["level"] == "warning"
+    assert "--monitor-interval: has no effect" in objects[0]["message"]
+    assert {each["program"] for each in objects} == {"phalanx-run"}
+    assert {each["hostname"] for each in objects} == {socket.gethostname()}
+    assert len({each["job_id"] for each in objects}) == 1
+    end = objects[-1]
+    assert end["level"] == "error"
+    assert end["script"].endswith("recorded.py")
+    assert end["first_cause"]["exit_code"] == 1
+    assert end["first_cause"]["error"] == "ValueError: the planned error"
+    assert "in inner" in end["first_cause"]["traceback"]

@@ -33,6 +33,14 @@ struct StreamMap {
   }
 };
 
+enum class EventLog {
+  kNone,
+  kConsole,  // lines on stderr, as torchrun's "console"
+  kFile,     // lines in events.jsonl of the run's log directory, or in the file given
+};
+
+enum class LogFormat { kText, kJson };
+
 enum class NprocKind { kCount, kCpu, kGpu, kXpu, kAuto };
 
 struct LaunchConfig {
@@ -76,6 +84,12 @@ struct LaunchConfig {
   StreamMap tee;
   std::set<int> local_ranks_filter;  // empty: all
   std::string log_line_prefix_template;
+  std::vector<std::string> stdout_filters;  // lines that hold one of them are copied to filtered_stdout.log
+  std::vector<std::string> stderr_filters;
+  EventLog event_log = EventLog::kNone;
+  std::string event_log_file;  // kFile: absolute; empty: events.jsonl of the run's log directory
+  LogFormat log_format = LogFormat::kText;
+  int debug_rank = -1;  // the rank that gets the terminal; -1: none
   bool explain = false;
 
   // Warm workers.

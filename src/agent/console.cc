@@ -19,7 +19,9 @@ namespace {
 constexpr size_t kBufferBytesMax = 1 << 20;
 constexpr int kDrainAtEndMs = 1'000;
 
-// False where the descriptor takes no more, ever.
+bool IsFull(int error) { return error == ENOSPC || error == EDQUOT; }
+
+// False where the descriptor takes no more, ever. What a full disk does not take is lost; there may be room later.
 bool WriteAll(int fd, const std::string& bytes) {
   for (size_t at = 0; at < bytes.size();) {
     const ssize_t n = write(fd, bytes.data() + at, bytes.size() - at);
@@ -29,7 +31,7 @@ bool WriteAll(int fd, const std::string& bytes) {
       pollfd room{fd, POLLOUT, 0};
       poll(&room, 1, -1);
     } else if (errno != EINTR) {
-      return false;
+      return IsFull(errno);
     }
   }
   return true;
@@ -55,6 +57,7 @@ struct Console::Shared {
   size_t being_written = 0;
   bool was_full = false;
   bool ended = false;
+  Fd owned;
   EventLoop* loop = nullptr;  // null: nobody wants to hear of room
   std::function<void()> on_room;
 
@@ -85,6 +88,10 @@ Console::Console(EventLoop& loop, int fd, std::function<void()> on_room)
     : fd_(fd), shared_(std::make_shared<Shared>()) {
   shared_->loop = &loop;
   shared_->on_room = std::move(on_room);
+}
+
+Console::Console(EventLoop& loop, Fd fd, std::function<void()> on_room) : Console(loop, fd.get(), std::move(on_room)) {
+  shared_->owned = std::move(fd);
 }
 
 Console::~Console() {

@@ -1,5 +1,5 @@
-// One of our own output descriptors, written by a thread of its own: a stopped terminal, or a pipe whose reader sleeps,
-// must not stall the event loop.
+// An output descriptor, written by a thread of its own: a stopped terminal, a pipe whose reader sleeps, or a file
+// server that is away must not stall the event loop.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/event_loop.h"
+#include "base/fd.h"
 
 namespace phalanx::agent {
 
@@ -16,13 +17,15 @@ class Console {
   // `fd` stays the caller's and open. `on_room` is called from the loop when HasRoom() has become true again. The
   // thread starts with the first Write. One descriptor must not have two Consoles.
   Console(EventLoop& loop, int fd, std::function<void()> on_room);
+  // The same with a descriptor that is closed when nobody writes it any more.
+  Console(EventLoop& loop, Fd fd, std::function<void()> on_room);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
   // Drains for a bounded time; what a blocked reader has not taken by then is lost.
   ~Console();
 
-  // Takes all of it, whole and in order. Who can wait asks HasRoom() first. What a closed descriptor refuses is
-  // dropped.
+  // Takes all of it, whole and in order. Who can wait asks HasRoom() first. What a closed descriptor or a full disk
+  // refuses is dropped.
   void Write(std::string_view bytes);
   bool HasRoom() const;
 

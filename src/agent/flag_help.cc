@@ -66,8 +66,8 @@ std::string Standing(const FlagRow& row) {
   switch (row.standing) {
     case FlagStanding::kSame:
       return "same";
-    case FlagStanding::kDifferent:
-      return "different";
+    case FlagStanding::kBetter:
+      return "better";
     case FlagStanding::kNew:
       return "new";
     case FlagStanding::kIgnored:

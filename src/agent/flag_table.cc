@@ -2,6 +2,7 @@
 
 #include <cctype>
 
+#include "agent/completion.h"
 #include "agent/flag_values.h"
 
 namespace phalanx::agent {
@@ -9,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxLocalWorld = 4096;
 constexpr int64_t kMaxRestarts = 1'000'000;
+constexpr int64_t kMaxRank = 100'000'000;
 
 Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
 
@@ -117,9 +119,40 @@ Status HandleStartMethod(Draft& draft, const GivenFlag& given) {
 }
 
 Status HandleEventLogHandler(Draft& draft, const GivenFlag& given) {
-  (void)draft;
-  if (given.value == "null") return absl::OkStatus();
-  return absl::UnimplementedError("events are in the job's record (phalanx events); leave the flag away");
+  // torchrun's dynamic_rendezvous goes nowhere either.
+  if (given.value == "null" || given.value == "dynamic_rendezvous") {
+    draft.config.event_log = EventLog::kNone;
+  } else if (given.value == "console") {
+    draft.config.event_log = EventLog::kConsole;
+  } else if (given.value == "jsonl" || (given.value.starts_with("jsonl:") && given.value != "jsonl:")) {
+    draft.config.event_log = EventLog::kFile;
+    draft.config.event_log_file = given.value.size() > 6 ? given.value.substr(6) : "";
+  } else {
+    return Expected("null, console, jsonl or jsonl:FILE; handlers of Python code are plug-ins of torchrun");
+  }
+  return absl::OkStatus();
+}
+
+Status HandleStdoutFilters(Draft& draft, const GivenFlag& given) {
+  draft.config.stdout_filters = ParseFilters(given.value);
+  return absl::OkStatus();
+}
+
+Status HandleStderrFilters(Draft& draft, const GivenFlag& given) {
+  draft.config.stderr_filters = ParseFilters(given.value);
+  return absl::OkStatus();
+}
+
+Status HandleLogFormat(Draft& draft, const GivenFlag& given) {
+  if (given.value != "text" && given.value != "json") return Expected("text or json");
+  draft.config.log_format = given.value == "json" ? LogFormat::kJson : LogFormat::kText;
+  return absl::OkStatus();
+}
+
+Status HandleDebugRank(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t rank, ParseInteger(given.value, 0, kMaxRank));
+  draft.config.debug_rank = static_cast<int>(rank);
+  return absl::OkStatus();
 }
 
 Status HandleRole(Draft& draft, const GivenFlag& given) {
@@ -132,6 +165,11 @@ Status HandleRole(Draft& draft, const GivenFlag& given) {
 
 Status HandleModule(Draft& draft, const GivenFlag&) {
   draft.module = true;
+  return absl::OkStatus();
+}
+
+Status HandleRunPath(Draft& draft, const GivenFlag&) {
+  draft.run_path = true;
   return absl::OkStatus();
 }
 
@@ -231,6 +269,11 @@ Status HandleVersion(Draft& draft, const GivenFlag&) {
   return absl::OkStatus();
 }
 
+Status HandlePrintCompletion(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(draft.completion, CompletionScript(given.value));
+  return absl::OkStatus();
+}
+
 Status HandleHelpTable(Draft& draft, const GivenFlag&) {
   draft.help_table = true;
   return absl::OkStatus();
@@ -242,7 +285,7 @@ constexpr FlagFamily kTorch = FlagFamily::kTorchrun;
 constexpr FlagFamily kDlrover = FlagFamily::kDlrover;
 constexpr FlagFamily kOurs = FlagFamily::kPhalanx;
 constexpr FlagStanding kSame = FlagStanding::kSame;
-constexpr FlagStanding kDifferent = FlagStanding::kDifferent;
+constexpr FlagStanding kBetter = FlagStanding::kBetter;
 constexpr FlagStanding kNew = FlagStanding::kNew;
 constexpr FlagStanding kIgnored = FlagStanding::kIgnored;
 constexpr FlagStanding kRefused = FlagStanding::kRefused;
@@ -255,7 +298,7 @@ constexpr const char* kNodeCheck = "node checks before a round; meanwhile check 
 
 constexpr FlagRow kTable[] = {
     // torchrun: acted upon.
-    {"--nnodes", kOne, "N|MIN:MAX", kPet, kTorch, kDifferent, G::kJob,
+    {"--nnodes", kOne, "N|MIN:MAX", kPet, kTorch, kBetter, G::kJob,
      "number of nodes, or a range for an elastic job, which starts as soon as MIN are there (default 1); more nodes "
      "than MAX wait as spares",
      HandleNnodes, nullptr},
@@ -268,7 +311,7 @@ constexpr FlagRow kTable[] = {
      HandleStandalone, nullptr},
     {"--role", kOne, "NAME", kPet, kTorch, kSame, G::kJob,
      "role of the workers, for names in logs and ROLE_* (default: default)", HandleRole, nullptr},
-    {"--rdzv-backend", kOne, "static|c10d", kPet, kTorch, kDifferent, G::kRendezvous,
+    {"--rdzv-backend", kOne, "static|c10d", kPet, kTorch, kBetter, G::kRendezvous,
      "c10d: nodes meet at --rdzv-endpoint; static (default): at --master-addr:--master-port, each with its "
      "--node-rank. Both are served by "
      "phalanx-master; etcd, etcd-v2 and out-of-tree handlers are refused",
@@ -279,7 +322,7 @@ constexpr FlagRow kTable[] = {
      HandleEndpoint, nullptr},
     {"--rdzv-id", kOne, "ID", kPet, kTorch, kSame, G::kRendezvous, "job id (default: none; standalone: a fresh one)",
      HandleRdzvId, nullptr},
-    {"--rdzv-conf", kOne, "K=V,...", kPet, kTorch, kDifferent, G::kRendezvous,
+    {"--rdzv-conf", kOne, "K=V,...", kPet, kTorch, kBetter, G::kRendezvous,
      "join_timeout, last_call_timeout (seconds), is_host, timeout; keys without meaning here are accepted with a "
      "notice",
      HandleRdzvConf, nullptr},
@@ -289,7 +332,7 @@ constexpr FlagRow kTable[] = {
      "node rank 0's address, static only (default 127.0.0.1)", HandleMasterAddr, nullptr},
     {"--master-port", kOne, "PORT", kPet, kTorch, kSame, G::kRendezvous,
      "node rank 0's port, static only (default 29500)", HandleMasterPort, nullptr},
-    {"--local-addr", kOne, "HOST", kPet, kTorch, kDifferent, G::kRendezvous,
+    {"--local-addr", kOne, "HOST", kPet, kTorch, kBetter, G::kRendezvous,
      "address that other nodes reach this one by (default: POD_IP, else that of the connection to the master; never "
      "the FQDN)",
      HandleLocalAddr, nullptr},
@@ -297,32 +340,31 @@ constexpr FlagRow kTable[] = {
      HandleModule, nullptr},
     {"--no-python", kSwitch, nullptr, kPet, kTorch, kSame, G::kScript,
      "the script is a program of its own: execute it directly", HandleNoPython, nullptr},
-    {"--start-method", kOne, "METHOD", kPet, kTorch, kIgnored, G::kScript,
-     "spawn, fork or forkserver: checked, without effect: scripts are never started by multiprocessing",
-     HandleStartMethod, nullptr},
-    {"--max-restarts", kOne, "N", kPet, kTorch, kDifferent, G::kFailures,
+    {"--start-method", kOne, "spawn|fork|forkserver", kPet, kTorch, kIgnored, G::kScript,
+     "checked, without effect: scripts are never started by multiprocessing", HandleStartMethod, nullptr},
+    {"--max-restarts", kOne, "N", kPet, kTorch, kBetter, G::kFailures,
      "worker failures the job survives; changes of membership cost none. Given: torchrun's meaning, 0 included. Not "
      "given: 3, renewed by "
      "--restart-window of steps, and two lives in a row without a step end the job",
      HandleMaxRestarts, nullptr},
     {"--monitor-interval", kOne, "S", kPet, kTorch, kIgnored, G::kFailures,
      "checked, without effect: events are pushed, nothing is polled", HandleMonitorInterval, nullptr},
-    {"--shutdown-timeout", kOne, "S", kPet, kTorch, kDifferent, G::kFailures,
+    {"--shutdown-timeout", kOne, "S", kPet, kTorch, kBetter, G::kFailures,
      "the same as --stop-timeout; decimals are taken; honoured on every stop (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, "
      "else 30)",
      HandleShutdownTimeout, nullptr},
-    {"--signals-to-handle", kOne, "SIG,...", kPet, kTorch, kDifferent, G::kFailures,
+    {"--signals-to-handle", kOne, "SIG,...", kPet, kTorch, kBetter, G::kFailures,
      "signals that end the job when phalanx-run gets them (default SIGTERM,SIGINT,SIGHUP,SIGQUIT); unknown names are "
      "an error",
      HandleSignals, nullptr},
     {"--log-dir", kOne, "DIR", kPet, kTorch, kSame, G::kOutput,
      "directory of log and error files (default: a fresh torchelastic_* under TMPDIR); /dev/null: none", HandleLogDir,
      nullptr},
-    {"-r --redirects", kOne, "0-3|R:0-3,...", kPet, kTorch, kDifferent, G::kOutput,
+    {"-r --redirects", kOne, "0-3|R:0-3,...", kPet, kTorch, kBetter, G::kOutput,
      "streams that go to files: 1 stdout, 2 stderr, 3 both, for all or by local rank, of any number of digits (default "
      "0)",
      HandleRedirects, nullptr},
-    {"-t --tee", kOne, "0-3|R:0-3,...", kPet, kTorch, kDifferent, G::kOutput,
+    {"-t --tee", kOne, "0-3|R:0-3,...", kPet, kTorch, kBetter, G::kOutput,
      "streams that go to files and to the console (as --redirects)", HandleTee, nullptr},
     {"--log-line-prefix-template", kOne, "TEXT", kPet, kTorch, kSame, G::kOutput,
      "what stands before each console line of a tee'd stream; ${role_name}, ${local_rank}, ${rank}, ${hostname} "
@@ -330,26 +372,31 @@ constexpr FlagRow kTable[] = {
      HandlePrefixTemplate, nullptr},
     {"--local-ranks-filter", kOne, "R,...", kPet, kTorch, kSame, G::kOutput,
      "local ranks whose output the console shows (default: all)", HandleRanksFilter, nullptr},
-    {"--event-log-handler", kOne, "NAME", kPet, kTorch, kDifferent, G::kOutput,
-     "null (default); others are not available yet: events are in the job's record, see phalanx events",
+    {"--event-log-handler", kOne, "null|console|jsonl[:FILE]", kPet, kTorch, kBetter, G::kOutput,
+     "where torchrun's events of workers and agent go, with the time at which they happened: nowhere (null, default), "
+     "to stderr, or as JSON lines to FILE (default: events.jsonl in the run's log directory)",
      HandleEventLogHandler, nullptr},
+    {"--duplicate-stdout-filters", kOne, "TEXT,...", kPet, kTorch, kSame, G::kOutput,
+     "stdout lines of tee'd ranks that hold one of the texts are also written to attempt_N/filtered_stdout.log; ',,' "
+     "is "
+     "a comma",
+     HandleStdoutFilters, nullptr},
+    {"--duplicate-stderr-filters", kOne, "TEXT,...", kPet, kTorch, kSame, G::kOutput,
+     "the same of stderr, to filtered_stderr.log", HandleStderrFilters, nullptr},
+    {"--run-path", kSwitch, nullptr, kPet, kTorch, kBetter, G::kScript,
+     "the script, a folder or a zip file with a __main__.py runs as __main__: the default here, without torchrun's "
+     "detour over multiprocessing, and restarts stay warm",
+     HandleRunPath, nullptr},
+    {"--print-completion", kOne, "bash|zsh|fish|tcsh", kNoPet, kTorch, kBetter, G::kOther,
+     "completion script for a shell; needs no further package", HandlePrintCompletion, nullptr},
 
     // torchrun: refused.
-    {"--run-path", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
-     "runpy.run_path in one interpreter; meanwhile leave it away: the script runs as __main__ either way", nullptr,
-     nullptr},
-    {"--duplicate-stdout-filters", kOne, "TEXT,...", kPet, kTorch, kRefused, G::kOutput,
-     "copies of matching lines; meanwhile --tee and grep on stdout.log", nullptr, ""},
-    {"--duplicate-stderr-filters", kOne, "TEXT,...", kPet, kTorch, kRefused, G::kOutput,
-     "copies of matching lines; meanwhile --tee and grep on stderr.log", nullptr, ""},
     {"--logs-specs", kOne, "NAME", kNoPet, kTorch, kUnsupported, G::kOutput,
      "Python plug-ins of torchrun, group torchrun.logs_specs; use --log-dir, --redirects and --tee", nullptr, nullptr},
     {"--numa-binding", kOne, "MODE", kNoPet, kTorch, kRefused, G::kScript,
      "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, nullptr},
     {"--virtual-local-rank", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
      "LOCAL_RANK=0 and one visible GPU for each worker; meanwhile set CUDA_VISIBLE_DEVICES in the script", nullptr,
-     nullptr},
-    {"--print-completion", kOne, "SHELL", kNoPet, kTorch, kRefused, G::kOther, "completion script for a shell", nullptr,
      nullptr},
 
     // dlrover-run: refused.
@@ -396,6 +443,12 @@ constexpr FlagRow kTable[] = {
     {"--restart-window", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds of steps that renew the restart budget where --max-restarts is not given (default 3600)",
      HandleRestartWindow, nullptr},
+    {"--debug-rank", kOne, "N", kNoPet, kOurs, kNew, G::kOutput,
+     "the terminal is rank N's, for breakpoint() and pdb; other ranks read nothing. --max-restarts is 0 then, where it "
+     "is not given",
+     HandleDebugRank, nullptr},
+    {"--log-format", kOne, "text|json", kNoPet, kOurs, kNew, G::kOutput,
+     "what phalanx-run itself says: lines for people (default), or one JSON object a line", HandleLogFormat, nullptr},
     {"--explain", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOutput, "say the reason of every decision on the console",
      HandleExplain, nullptr},
     {"--warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm,

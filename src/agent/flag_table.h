@@ -1,4 +1,5 @@
-// One row for each flag that phalanx-run knows, whether it acts on it or refuses it. Included by flags*.cc only.
+// One row for each flag that phalanx-run knows, whether it acts on it or refuses it. Included by flag*.cc and
+// completion.cc only.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ enum class FlagFamily { kTorchrun, kDlrover, kPhalanx };
 
 enum class FlagStanding {
   kSame,         // as torchrun's
-  kDifferent,    // torchrun's, better or narrower: the help says how
+  kBetter,       // torchrun's and more: the help says what
   kNew,          // ours
   kIgnored,      // accepted and checked, without effect here
   kRefused,      // known, not available yet
@@ -39,8 +40,10 @@ struct Draft {
   bool help = false;
   bool version = false;
   bool help_table = false;
+  std::string completion;  // the script to print; empty: none was asked for
   bool module = false;
   bool no_python = false;
+  bool run_path = false;
   bool standalone = false;
   std::string backend = "static";
   std::string endpoint;

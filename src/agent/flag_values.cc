@@ -234,6 +234,22 @@ StatusOr<std::set<int>> ParseSignals(std::string_view text) {
   return signals;
 }
 
+std::vector<std::string> ParseFilters(std::string_view text) {
+  std::vector<std::string> filters(1);
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != ',') {
+      filters.back() += text[at];
+    } else if (text.substr(at, 2) == ",,") {
+      filters.back() += ',';
+      ++at;
+    } else {
+      filters.emplace_back();
+    }
+  }
+  std::erase(filters, "");
+  return filters;
+}
+
 StatusOr<std::pair<uint16_t, uint16_t>> ParsePortRange(std::string_view text) {
   size_t dash = text.find('-');
   StatusOr<int64_t> first = ParseInteger(text.substr(0, dash), 1, 65535);

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "agent/config.h"
 #include "base/status.h"
@@ -47,6 +48,9 @@ struct Endpoint {
 
 // "SIGTERM,SIGUSR1": names of signals that a process can handle and live on.
 [[nodiscard]] StatusOr<std::set<int>> ParseSignals(std::string_view text);
+
+// "apple,orange": texts to look for in lines; ",," is a comma within one, empty ones are dropped. Never fails.
+[[nodiscard]] std::vector<std::string> ParseFilters(std::string_view text);
 
 // "20000-20999".
 [[nodiscard]] StatusOr<std::pair<uint16_t, uint16_t>> ParsePortRange(std::string_view text);

@@ -7,6 +7,7 @@
 #include "agent/arg_parser.h"
 #include "agent/flag_table.h"
 #include "agent/flag_values.h"
+#include "agent/slurm.h"
 
 namespace phalanx::agent {
 namespace {
@@ -89,10 +90,12 @@ class Resolver {
 
   StatusOr<LaunchConfig> Resolve(ParsedLine line) {
     PHX_RETURN_IF_ERROR(ResolveScript(std::move(line)));
+    PHX_RETURN_IF_ERROR(ResolveSlurm());
     ResolveWorkers();
     PHX_RETURN_IF_ERROR(ResolveRendezvous());
     PHX_RETURN_IF_ERROR(ResolveConf());
     PHX_RETURN_IF_ERROR(ResolveTimeouts());
+    PHX_RETURN_IF_ERROR(ResolveOutput());
     PHX_RETURN_IF_ERROR(ResolveWarm());
     PHX_RETURN_IF_ERROR(ResolveIdentity());
     PHX_RETURN_IF_ERROR(ResolvePlaces());
@@ -113,6 +116,10 @@ class Resolver {
     if (line.script->empty()) return Wrong("the script's name is empty");
     config_.script = *std::move(line.script);
     config_.script_args = std::move(line.script_args);
+    if (draft_.run_path) {
+      for (const char* flag : {"--no-python", "--module"}) NoticeUnused(flag, "--run-path runs the script's file");
+      draft_.no_python = draft_.module = false;
+    }
     if (draft_.no_python && draft_.module) {
       return Wrong("--no-python and --module exclude each other: a module is always run by Python");
     }
@@ -169,6 +176,34 @@ class Resolver {
     }
     bool many = config_.nproc_kind != NprocKind::kCount || config_.nproc_per_node > 1;
     config_.omp_num_threads_unset = many && !env_.Get("OMP_NUM_THREADS").has_value();
+  }
+
+  // Within a step of srun, Slurm says what the command line leaves open.
+  Status ResolveSlurm() {
+    const bool endpoint_given = !draft_.endpoint.empty() || Given("--master-addr") || draft_.master_port.has_value();
+    const bool one_node = Given("--nnodes") && config_.max_nodes == 1;
+    const bool elsewhere = draft_.standalone || !env_.NonEmptyOr("PHALANX_MASTER_ADDR", "").empty();
+    if (endpoint_given || one_node || elsewhere) return absl::OkStatus();
+    PHX_ASSIGN_OR_RETURN(const std::optional<SlurmStep> step, ReadSlurmStep(env_));
+    if (!step) return absl::OkStatus();
+    if (!Given("--nproc-per-node") && step->gpu_count > 0) {
+      config_.nproc_per_node = step->gpu_count;
+      Notice(fmt::format("Slurm: {} workers on this node, one for each of its GPUs (SLURM_GPUS_ON_NODE)",
+                         step->gpu_count));
+    }
+    if (!Given("--nnodes")) config_.min_nodes = config_.max_nodes = step->node_count;
+    if (config_.max_nodes > 1) MeetBySlurm(*step);
+    return absl::OkStatus();
+  }
+
+  void MeetBySlurm(const SlurmStep& step) {
+    const bool v6 = step.first_node.find(':') != std::string::npos;
+    draft_.endpoint = fmt::format("{}:{}", v6 ? fmt::format("[{}]", step.first_node) : step.first_node, step.port);
+    if (!Given("--rdzv-id")) config_.rdzv_id = fmt::format("slurm-{}", step.name);
+    if (config_.min_nodes != config_.max_nodes) draft_.backend = "c10d";
+    if (draft_.backend == "static" && !draft_.node_rank) draft_.node_rank = step.node_index;
+    Notice(fmt::format("Slurm: step {}, node {} of {}; the job's nodes meet at {}", step.name, step.node_index,
+                       step.node_count, draft_.endpoint));
   }
 
   Status ResolveRendezvous() {
@@ -359,6 +394,33 @@ class Resolver {
     return absl::OkStatus();
   }
 
+  Status ResolveOutput() {
+    const bool filters = !config_.stdout_filters.empty() || !config_.stderr_filters.empty();
+    const bool no_files = config_.log_dir == "/dev/null";
+    if (filters && no_files) {
+      return Wrong("--duplicate-stdout-filters, --duplicate-stderr-filters: expected a --log-dir other than /dev/null");
+    }
+    if (filters && config_.tee.for_all == 0 && config_.tee.by_local_rank.empty()) {
+      Notice("--duplicate-stdout-filters, --duplicate-stderr-filters: have no effect: no rank is tee'd (--tee)");
+    }
+    if (config_.event_log == EventLog::kFile && config_.event_log_file.empty() && no_files) {
+      return Wrong("--event-log-handler=jsonl: expected jsonl:FILE with --log-dir=/dev/null");
+    }
+    return ResolveDebugRank();
+  }
+
+  Status ResolveDebugRank() {
+    if (config_.debug_rank < 0) return absl::OkStatus();
+    const uint64_t most = uint64_t{config_.max_nodes} * config_.nproc_per_node;
+    if (config_.nproc_kind == NprocKind::kCount && static_cast<uint64_t>(config_.debug_rank) >= most) {
+      return Wrong(fmt::format("--debug-rank={}: expected a rank from 0 to {}, as there are at most {} workers",
+                               config_.debug_rank, most - 1, most));
+    }
+    // Who quits the debugger ends the rank, and has seen enough.
+    if (!config_.max_restarts) config_.max_restarts = 0;
+    return absl::OkStatus();
+  }
+
   Status ResolveWarm() {
     if (!config_.warm && config_.spares > 0) {
       return Wrong(
@@ -393,6 +455,7 @@ class Resolver {
     config_.state_root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
     config_.state_dir = fmt::format("{}/{}", config_.state_root, JobDirectoryName(config_.rdzv_id));
     if (!config_.log_dir.empty()) config_.log_dir = Absolute(config_.log_dir);
+    if (!config_.event_log_file.empty()) config_.event_log_file = Absolute(config_.event_log_file);
     if (config_.log_line_prefix_template.empty()) {
       config_.log_line_prefix_template =
           env_.NonEmptyOr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", kDefaultPrefixTemplate);
@@ -443,6 +506,7 @@ ParseResult ParseFlags(const std::vector<std::string>& args, const Environment& 
   if (draft.help) return PrintAndExit{0, HelpText()};
   if (draft.version) return PrintAndExit{0, "phalanx-run " PHALANX_VERSION "\n"};
   if (draft.help_table) return PrintAndExit{0, HelpTable()};
+  if (!draft.completion.empty()) return PrintAndExit{0, draft.completion};
   if (status.ok()) status = line.status;
   if (status.ok()) status = ApplyVariables(line, env, draft);
   if (!status.ok()) return Usage(status);

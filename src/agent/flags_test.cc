@@ -357,13 +357,124 @@ TEST(Flags, RefusesWhatIsNotAvailableYet) {
     EXPECT_THAT(Error({"s.py"}, {{PetName(row), row.arity == Arity::kNone ? "1" : "7"}}),
                 HasSubstr(refusal + PetName(row)));
   }
-  EXPECT_EQ(refused, 24);
+  EXPECT_EQ(refused, 20);
   EXPECT_EQ(Error({"--precheck=0", "--node_unit", "1", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
-  EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}, {"PET_DUPLICATE_STDOUT_FILTERS", ""}}), "accepted");
-  EXPECT_EQ(Error({"--event-log-handler=null", "s.py"}), "accepted");
-  EXPECT_THAT(Error({"--event-log-handler=console", "s.py"}),
-              HasSubstr("not available yet: --event-log-handler=console"));
+  EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}}), "accepted");
   EXPECT_THAT(Error({"--auto_config", "s.py"}), HasSubstr("meanwhile --nnodes=$NODE_NUM"));
+}
+
+TEST(Flags, EventLogHandler) {
+  EXPECT_EQ(Config({"s.py"}).event_log, EventLog::kNone);
+  EXPECT_EQ(Config({"--event-log-handler=dynamic_rendezvous", "s.py"}).event_log, EventLog::kNone);
+  EXPECT_EQ(Config({"--event-log-handler", "console", "s.py"}).event_log, EventLog::kConsole);
+  EXPECT_EQ(Config({"s.py"}, {{"PET_EVENT_LOG_HANDLER", "jsonl"}}).event_log, EventLog::kFile);
+  LaunchConfig file = Config({"--event-log-handler=jsonl:e.jsonl", "--log-dir=/dev/null", "s.py"});
+  EXPECT_EQ(file.event_log, EventLog::kFile);
+  EXPECT_EQ(file.event_log_file, "/work/e.jsonl");
+  EXPECT_THAT(Error({"--event-log-handler=jsonl", "--log-dir=/dev/null", "s.py"}), HasSubstr("expected jsonl:FILE"));
+  for (const char* wrong : {"", "jsonl:", "Console", "scuba"}) {
+    EXPECT_THAT(Error({"--event-log-handler", wrong, "s.py"}),
+                HasSubstr("expected null, console, jsonl or jsonl:FILE"));
+  }
+}
+
+TEST(Flags, Filters) {
+  LaunchConfig config = Config({"--duplicate-stdout-filters=apple,a,,b,", "--tee=3", "s.py"});
+  EXPECT_THAT(config.stdout_filters, ElementsAre("apple", "a,b"));
+  EXPECT_THAT(config.stderr_filters, IsEmpty());
+  EXPECT_THAT(config.notices, IsEmpty());
+  EXPECT_THAT(Config({"--duplicate_stderr_filters", ",,,x", "-t1", "s.py"}).stderr_filters, ElementsAre(",", "x"));
+  EXPECT_THAT(Config({"--duplicate-stderr-filters=x", "s.py"}).notices, ElementsAre(HasSubstr("no rank is tee'd")));
+  EXPECT_THAT(Error({"--duplicate-stderr-filters=x", "--log-dir=/dev/null", "s.py"}),
+              HasSubstr("expected a --log-dir"));
+  EXPECT_THAT(Config({"s.py"}, {{"PET_DUPLICATE_STDOUT_FILTERS", ""}}).stdout_filters, IsEmpty());
+}
+
+TEST(Flags, RunPathRunsTheFile) {
+  EXPECT_EQ(Config({"--run-path", "s.py"}).kind, ScriptKind::kScript);
+  LaunchConfig both = Config({"--run_path", "--no-python", "-m", "s.py"});  // as in torchrun, where it counts more
+  EXPECT_EQ(both.kind, ScriptKind::kScript);
+  EXPECT_THAT(both.notices, ElementsAre(HasSubstr("--no-python: has no effect"), HasSubstr("--module: has no effect")));
+}
+
+TEST(Flags, DebugRank) {
+  EXPECT_EQ(Config({"s.py"}).debug_rank, -1);
+  LaunchConfig config = Config({"--debug-rank=3", "--nproc-per-node=2", "--nnodes=1:2", "--rdzv-backend=c10d", "s.py"});
+  EXPECT_EQ(config.debug_rank, 3);
+  EXPECT_EQ(config.max_restarts, 0u);
+  EXPECT_EQ(Config({"--debug-rank=0", "--max-restarts=2", "s.py"}).max_restarts, 2u);
+  EXPECT_EQ(Config({"--debug-rank=7", "--nproc-per-node=auto", "s.py"}).debug_rank, 7);
+  EXPECT_THAT(Error({"--debug-rank=2", "--nproc-per-node=2", "s.py"}), HasSubstr("expected a rank from 0 to 1"));
+  EXPECT_THAT(Error({"--debug-rank=x", "s.py"}), HasSubstr("--debug-rank=x: expected a"));
+}
+
+TEST(Flags, LogFormat) {
+  EXPECT_EQ(Config({"--log-format=json", "s.py"}).log_format, LogFormat::kJson);
+  EXPECT_EQ(Config({"--log-format=text", "s.py"}).log_format, LogFormat::kText);
+  EXPECT_THAT(Error({"--log-format=xml", "s.py"}), HasSubstr("expected text or json"));
+}
+
+const Vars kSlurm = {{"SLURM_JOB_ID", "4711"},
+                     {"SLURM_STEP_ID", "2"},
+                     {"SLURM_STEP_NUM_NODES", "4"},
+                     {"SLURM_STEP_NODELIST", "tux[03-05,9]"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "1(x4)"},
+                     {"SLURM_NODEID", "1"}};
+
+Vars With(Vars vars, const Vars& more) {
+  for (const auto& [name, value] : more) vars[name] = value;
+  return vars;
+}
+
+TEST(Flags, SlurmSaysWhatTheCommandLineLeavesOpen) {
+  LaunchConfig config = Config({"--nproc-per-node=8", "s.py"}, kSlurm);
+  EXPECT_EQ(config.rendezvous, Rendezvous::kStatic);
+  EXPECT_EQ(config.endpoint_host, "tux03");
+  EXPECT_EQ(config.endpoint_port, 20'000 + (4711 * 13 + 2) % 10'000);
+  EXPECT_EQ(config.min_nodes, 4u);
+  EXPECT_EQ(config.max_nodes, 4u);
+  EXPECT_EQ(config.node_rank, 1);
+  EXPECT_EQ(config.rdzv_id, "slurm-4711.2");
+  EXPECT_EQ(config.nproc_per_node, 8u);
+  EXPECT_THAT(config.notices,
+              ElementsAre(HasSubstr("Slurm: step 4711.2, node 1 of 4; the job's nodes meet at tux03:")));
+}
+
+TEST(Flags, SlurmsGpusAreWorkers) {
+  EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "8"}})).nproc_per_node, 8u);
+  EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "gpu:a100:4"}})).nproc_per_node, 4u);
+  EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "0"}})).nproc_per_node, 1u);
+  EXPECT_EQ(Config({"--nproc-per-node=2", "s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "8"}})).nproc_per_node, 2u);
+}
+
+TEST(Flags, AnElasticJobUnderSlurm) {
+  LaunchConfig config = Config({"--nnodes=2:4", "--rdzv-id=j", "s.py"}, kSlurm);
+  EXPECT_EQ(config.rendezvous, Rendezvous::kC10d);
+  EXPECT_EQ(config.min_nodes, 2u);
+  EXPECT_EQ(config.max_nodes, 4u);
+  EXPECT_EQ(config.endpoint_host, "tux03");
+  EXPECT_EQ(config.node_rank, -1);
+  EXPECT_EQ(config.rdzv_id, "j");
+}
+
+// What the command line says counts more, and without a step Slurm's variables mean nothing.
+TEST(Flags, SlurmIsNotAskedWhereTheCommandLineSaysIt) {
+  EXPECT_EQ(Config({"--standalone", "s.py"}, kSlurm).rendezvous, Rendezvous::kStandalone);
+  EXPECT_EQ(Config({"--nnodes=1", "s.py"}, kSlurm).rendezvous, Rendezvous::kStandalone);
+  EXPECT_EQ(Config({"--nnodes=2", "--rdzv-endpoint=h:7", "s.py"}, kSlurm).endpoint_host, "h");
+  EXPECT_EQ(Config({"--nnodes=2", "--master-addr=m", "s.py"}, kSlurm).endpoint_host, "m");
+  EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"PHALANX_MASTER_ADDR", "m:1"}})).endpoint_host, "m");
+  EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"SLURM_STEP_ID", ""}})).rendezvous, Rendezvous::kStandalone);
+  Vars one = With(kSlurm, {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_NODEID", "0"}});
+  EXPECT_EQ(Config({"s.py"}, one).rendezvous, Rendezvous::kStandalone);
+}
+
+TEST(Flags, RefusesASlurmStepThatMakesNoSense) {
+  EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "8(x4)"}})),
+              AllOf(HasSubstr("SLURM_STEP_TASKS_PER_NODE=8(x4)"), HasSubstr("srun --ntasks-per-node=1")));
+  EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_NODEID", "4"}})), HasSubstr("SLURM_NODEID=4: expected"));
+  EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NODELIST", ""}})), HasSubstr("SLURM_STEP_NODELIST="));
+  EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NUM_NODES", "x"}})), HasSubstr("SLURM_STEP_NUM_NODES=x"));
 }
 
 TEST(Flags, PrintsHelpAndVersion) {

@@ -23,12 +23,13 @@ class LogDirs {
   // --log-dir=/dev/null: no files at all.
   bool none() const { return log_dir_ == "/dev/null"; }
 
+  // The directory of this run, made if need be; not where none().
+  StatusOr<std::string> RunDir();
+
   // The worker's directory, made if need be. An error where it cannot be; not where none().
   StatusOr<std::string> Of(uint32_t restart_count, int local_rank);
 
  private:
-  StatusOr<std::string> RunDir();
-
   const std::string log_dir_;
   const std::string run_id_;
   const std::string tmp_dir_;

@@ -1,5 +1,6 @@
 #include "agent/shell.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -65,7 +66,9 @@ NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Envir
       config_(std::move(config)),
       env_(std::move(env)),
       node_id_(std::move(node_id)),
-      guard_(guard) {
+      guard_(guard),
+      speaker_{config_.log_format, config_.rdzv_id, Hostname()},
+      began_ms_(MonotonicMs()) {
   core_.options = OptionsOf(config_);
 }
 
@@ -73,9 +76,9 @@ NodeAgent::~NodeAgent() = default;
 
 int NodeAgent::Run() {
   std::set<int> signals = config_.signals_to_handle;
-  signals.insert({SIGUSR1, SIGUSR2});
+  signals.insert({SIGUSR1, SIGUSR2, SIGWINCH});
   signals_ = std::make_unique<SignalSource>(loop_, signals, [this](int signal) { OnSignal(signal); });
-  CountDevices();
+  loop_.Post([this] { CountDevices(); });  // from the loop, so that what fails at once can end it
   loop_.Run();
   return exit_code_;
 }
@@ -100,6 +103,8 @@ void NodeAgent::Prepare() {
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
+  const Status event_log = OpenEventLog();
+  if (!event_log.ok()) return Feed(MasterChildFailed{Message(event_log)});
   if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
     Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
   }
@@ -171,7 +176,8 @@ Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master
   if (!resolved.ok())
     return WithContext(resolved.status(), config_.local_addr.empty() ? "--rdzv-endpoint" : "--local-addr");
   if (config_.local_addr.empty()) {
-    PHX_ASSIGN_OR_RETURN(address_, LocalAddressTowards(resolved->front(), master_port));
+    PHX_ASSIGN_OR_RETURN(const std::string leaves_from, LocalAddressTowards(resolved->front(), master_port));
+    address_ = AdvertisedAddress(config_, leaves_from, InterfaceAddresses());
   } else {
     const auto local = std::find_if(resolved->begin(), resolved->end(), IsLocalAddress);
     if (local == resolved->end()) {
@@ -192,6 +198,7 @@ void NodeAgent::StartSupervisor() {
   events.on_cold = [this] { Feed(Warm{}); };
   events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid) {
     Feed(WorkerStarted{local_rank, epoch, pid});
+    LogWorker("START", local_rank, nullptr);
   };
   events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
     Feed(WorkerStepped{local_rank, epoch, step, warm});
@@ -241,7 +248,8 @@ void NodeAgent::ArmTimer() {
 
 void NodeAgent::OnSignal(int signal) {
   const bool listed = config_.signals_to_handle.count(signal) > 0;  // then it ends the node, as in torchrun
-  if (!listed && (signal == SIGUSR1 || signal == SIGUSR2)) return Feed(PassSignal{signal});
+  if (signal == SIGWINCH && supervisor_) supervisor_->ResizeTerminals();
+  if (!listed && (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH)) return Feed(PassSignal{signal});
   Feed(StopSignal{signal});
 }
 
@@ -258,6 +266,10 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   exited.set_error_json(end.error_json);
   exited.set_last_words(end.last_words);
   if (board_) exited.set_steps(StepOf(board_->Read(end.local_rank)));
+  const auto worker = core_.workers.find(end.local_rank);
+  const bool doomed = worker != core_.workers.end() && worker->second.doomed;
+  const bool well = end.exit_code == 0 && end.signal == 0;
+  LogWorker(doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED", end.local_rank, &exited);
   Feed(event);
 }
 
@@ -371,6 +383,10 @@ void NodeAgent::Do(const OpenBoard& action) {
 }
 
 void NodeAgent::Do(const StartWorker& action) {
+  if (action.local_rank == 0 && config_.event_log != EventLog::kNone) {
+    const Instant since_ms = core_.recovering ? core_.trouble_since : began_ms_;
+    LogEvent(AgentEvent(SceneNow(), "RENDEZVOUS", MonotonicMs() - since_ms));
+  }
   WorkerFiles files;
   files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
   if (board_) files.board_path = board_->path();
@@ -402,15 +418,18 @@ void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.co
 
 void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
 
-void NodeAgent::Do(const Say& action) {
-  const std::string line = fmt::format("phalanx-run: {}\n", action.text);
+void NodeAgent::Do(const Say& action) { Tell(SayLine(speaker_, Level::kInfo, action.text, UnixMs())); }
+
+void NodeAgent::Tell(const std::string& line) {
   if (supervisor_) return supervisor_->Say(line);
   fmt::print(stderr, "{}", line);  // the devices could not be counted: nothing has been started yet
 }
 
 void NodeAgent::Do(const ReportFailure& action) {
-  if (!action.finish.has_first_cause()) return Do(Say{action.finish.reason()});
-  supervisor_->Say(FailureBox(action.finish, config_.script));
+  if (!action.finish.has_first_cause()) {
+    return Tell(SayLine(speaker_, Level::kError, action.finish.reason(), UnixMs()));
+  }
+  supervisor_->Say(SayFailure(speaker_, action.finish, config_.script, UnixMs()));
   if (config_.own_error_file.empty()) return;
   std::ofstream file(config_.own_error_file, std::ios::trunc);
   file << OwnErrorJson(action.finish);
@@ -418,10 +437,69 @@ void NodeAgent::Do(const ReportFailure& action) {
   if (!file) Do(Say{fmt::format("TORCHELASTIC_ERROR_FILE={} could not be written", config_.own_error_file)});
 }
 
+// --- --event-log-handler ------------------------------------------------------------------------------------------
+
+Status NodeAgent::OpenEventLog() {
+  if (config_.event_log != EventLog::kFile) return absl::OkStatus();
+  std::string path = config_.event_log_file;
+  if (path.empty()) {
+    StatusOr<std::string> dir = supervisor_->RunDir();
+    if (!dir.ok()) return WithContext(dir.status(), "--event-log-handler=jsonl");
+    path = *dir + "/events.jsonl";
+  }
+  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) return ErrnoStatus(errno, fmt::format("--event-log-handler=jsonl: opening {}", path));
+  event_file_ = std::make_unique<Console>(loop_, std::move(file), [] {});
+  return absl::OkStatus();
+}
+
+void NodeAgent::LogEvent(const std::string& event) {
+  if (event_file_) event_file_->Write(event + "\n");
+  if (config_.event_log == EventLog::kConsole) supervisor_->Say(event + "\n");
+}
+
+EventScene NodeAgent::SceneNow() const {
+  EventScene scene;
+  scene.unix_ms = UnixMs();
+  scene.run_id = config_.rdzv_id;
+  scene.role = config_.role;
+  scene.hostname = speaker_.hostname;
+  scene.rdzv_backend = config_.rendezvous == Rendezvous::kStatic ? "static" : "c10d";
+  scene.entry_point = config_.script;
+  scene.total_run_s = (MonotonicMs() - began_ms_) / 1'000;
+  if (!core_.round) return scene;
+  scene.group_rank = core_.round->group_rank();
+  scene.group_world_size = core_.round->group_world_size();
+  scene.restart_count = core_.round->restart_count();
+  return scene;
+}
+
+// `exited`: null for one that begins.
+void NodeAgent::LogWorker(const std::string& state, int local_rank, const v1::WorkerExited* exited) {
+  if (config_.event_log == EventLog::kNone || !core_.round) return;
+  EventWorker worker;
+  worker.local_rank = local_rank;
+  worker.rank = core_.round->rank_base() + local_rank;
+  worker.role_rank = core_.round->role_rank_base() + local_rank;
+  worker.role_world_size = core_.round->role_world_size();
+  const auto live = core_.workers.find(local_rank);
+  if (live != core_.workers.end()) worker.pid = live->second.pid;
+  if (exited != nullptr) {
+    worker.pid = exited->pid();
+    worker.error_json = exited->error_json();
+    if (exited->signal() != 0) worker.exit_code = -exited->signal();
+    if (exited->exit_code() != 0) worker.exit_code = exited->exit_code();
+  }
+  LogEvent(WorkerEvent(SceneNow(), state, worker));
+}
+
 // --- the end ------------------------------------------------------------------------------------------------------
 
 void NodeAgent::Do(const Exit& action) {
   exit_code_ = action.code;
+  if (supervisor_ && config_.event_log != EventLog::kNone) {
+    LogEvent(AgentEvent(SceneNow(), action.code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt));
+  }
   if (!supervisor_) return loop_.Stop();
   for (const std::string& stray : supervisor_->Strays()) {
     Do(Say{fmt::format("left running, as the script left it: {}", stray)});

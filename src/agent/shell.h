@@ -10,11 +10,14 @@
 
 #include "agent/board.h"
 #include "agent/config.h"
+#include "agent/console.h"
 #include "agent/core.h"
 #include "agent/device_count.h"
 #include "agent/embedded_master.h"
+#include "agent/event_log.h"
 #include "agent/guard.h"
 #include "agent/link.h"
+#include "agent/say.h"
 #include "agent/supervisor.h"
 #include "base/env.h"
 #include "base/event_loop.h"
@@ -69,6 +72,14 @@ class NodeAgent {
   void Do(const ReportFailure&);
   void Do(const Exit&);
 
+  void Tell(const std::string& line);
+
+  // --event-log-handler.
+  Status OpenEventLog();
+  void LogEvent(const std::string& event);
+  void LogWorker(const std::string& state, int local_rank, const v1::WorkerExited* exited);
+  EventScene SceneNow() const;
+
   void SendMessage(v1::AgentMessage message);
   Status ReserveStore();
   void ReserveNextStore();
@@ -82,6 +93,7 @@ class NodeAgent {
   const Environment env_;
   const std::string node_id_;
   Guard& guard_;
+  const Speaker speaker_;
   CoreState core_;
   EventLoop::TimerId timer_{};
   std::deque<Event> queued_;  // events that came while decisions were being carried out
@@ -99,6 +111,8 @@ class NodeAgent {
   std::optional<store::ListenSocket> reserved_;
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<Board> board_;
+  std::unique_ptr<Console> event_file_;  // --event-log-handler=jsonl
+  const Instant began_ms_;
   bool exact_steps_ = false;  // a rank of an earlier round told its steps itself
 };
 

@@ -3,6 +3,8 @@
 #include <asm/termbits.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
@@ -12,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -142,6 +145,19 @@ std::string LineCutter::Flush() {
   return prefix_ + std::exchange(partial_, {}) + '\n';
 }
 
+std::string LinesThatHold(std::string_view lines, size_t prefix_size, const std::vector<std::string>& filters) {
+  std::string held;
+  while (!lines.empty()) {
+    const std::string_view line = lines.substr(0, lines.find('\n') + 1);  // npos + 1 is 0, and cannot be
+    if (line.empty()) break;
+    const std::string_view text = line.substr(std::min(prefix_size, line.size()));
+    const auto holds = [&](const std::string& filter) { return text.find(filter) != std::string_view::npos; };
+    if (std::any_of(filters.begin(), filters.end(), holds)) held += line;
+    lines.remove_prefix(line.size());
+  }
+  return held;
+}
+
 std::string TailForPeople(std::string_view bytes, size_t limit) {
   std::string text;
   for (std::string_view rest = bytes.substr(bytes.size() - std::min(bytes.size(), limit)); !rest.empty();) {
@@ -156,6 +172,28 @@ std::string TailForPeople(std::string_view bytes, size_t limit) {
   if (bytes.size() <= limit) return text;
   const size_t newline = text.find('\n');
   return newline + 1 < text.size() ? text.substr(newline + 1) : text;  // npos + 1 is 0
+}
+
+// --- our terminal -------------------------------------------------------------------------------------------------
+
+struct TerminalSettings::Saved {
+  struct termios settings {};
+};
+
+TerminalSettings::TerminalSettings(int fd) : fd_(fd), saved_(std::make_unique<Saved>()) {
+  if (ioctl(fd_, TCGETS, &saved_->settings) != 0) saved_.reset();
+}
+
+TerminalSettings::~TerminalSettings() {
+  if (!saved_) return;
+  // In the background this would stop us.
+  sigset_t stop;
+  sigset_t before;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTTOU);
+  pthread_sigmask(SIG_BLOCK, &stop, &before);
+  ioctl(fd_, TCSETSW, &saved_->settings);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // --- one worker ---------------------------------------------------------------------------------------------------
@@ -189,6 +227,7 @@ Streams::Streams(EventLoop& loop, const LaunchConfig& config, Options options)
       config_(config),
       options_(std::move(options)),
       stderr_is_terminal_(isatty(options_.stderr_fd) == 1),
+      terminal_(config.debug_rank >= 0 ? std::make_unique<TerminalSettings>(options_.stdin_fd) : nullptr),
       log_dirs_(config, options_.tmp_dir),
       null_(open("/dev/null", O_RDWR | O_CLOEXEC)),
       stdout_console_(std::make_unique<Console>(loop, options_.stdout_fd, [this] { OnRoom(); })),
@@ -206,10 +245,34 @@ Streams::~Streams() {
 
 std::unique_ptr<WorkerStreams> Streams::Open(int rank, int local_rank, uint32_t restart_count) {
   std::unique_ptr<WorkerStreams> worker(new WorkerStreams(*this));
-  worker->stdin_fd_ = options_.stdin_fd;
+  if (rank == config_.debug_rank) {
+    LendTerminal(*worker);
+    return worker;
+  }
+  worker->stdin_fd_ = config_.debug_rank >= 0 ? null_.get() : options_.stdin_fd;
   OpenStdout(*worker, rank, local_rank, restart_count);
   OpenStderr(*worker, rank, local_rank, restart_count);
   return worker;
+}
+
+// Its last words are on the terminal.
+void Streams::LendTerminal(WorkerStreams& worker) {
+  worker.stdin_fd_ = options_.stdin_fd;
+  worker.stdout_fd_ = options_.stdout_fd;
+  worker.stderr_fd_ = options_.stderr_fd;
+}
+
+void Streams::Resize() {
+  struct winsize size {};
+  if (ioctl(options_.stderr_fd, TIOCGWINSZ, &size) != 0) return;
+  for (const auto& [id, relay] : relays_) {
+    if (relay.is_terminal) ioctl(relay.source.get(), TIOCSWINSZ, &size);
+  }
+}
+
+StatusOr<std::string> Streams::RunDir() {
+  if (log_dirs_.none()) return absl::NotFoundError("--log-dir=/dev/null");
+  return log_dirs_.RunDir();
 }
 
 std::string Streams::ErrorFilePath(uint32_t restart_count, int local_rank) {
@@ -237,7 +300,7 @@ void Streams::OpenStdout(WorkerStreams& worker, int rank, int local_rank, uint32
       worker.owned_stdout_ = std::move(file->write_end);
       worker.stdout_fd_ = worker.owned_stdout_.get();
       if ((tee & kOut) != 0 && Shown(local_rank)) {
-        worker.tails_[0] = StartTail(file->path, stdout_console_.get(), rank, local_rank);
+        worker.tails_[0] = StartTail(file->path, kOut, rank, local_rank);
       }
       return;
     }
@@ -255,7 +318,7 @@ void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32
       worker.stderr_fd_ = worker.owned_stderr_.get();
       worker.stderr_file_ = Fd(open(file->path.c_str(), O_RDONLY | O_CLOEXEC));
       if ((tee & kErr) != 0 && Shown(local_rank)) {
-        worker.tails_[1] = StartTail(file->path, stderr_console_.get(), rank, local_rank);
+        worker.tails_[1] = StartTail(file->path, kErr, rank, local_rank);
       }
       return;
     }
@@ -263,6 +326,7 @@ void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32
   }
   std::optional<StreamEnds> ends;
   if (stderr_is_terminal_ && Shown(local_rank)) ends = OpenTerminal(options_.stderr_fd);
+  const bool is_terminal = ends.has_value();
   if (!ends) ends = OpenPipe();
   if (!ends) {  // out of descriptors: no last words, but the worker's output
     worker.stderr_fd_ = Shown(local_rank) ? options_.stderr_fd : null_.get();
@@ -270,7 +334,7 @@ void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32
   }
   worker.owned_stderr_ = std::move(ends->workers);
   worker.stderr_fd_ = worker.owned_stderr_.get();
-  worker.relay_ = StartRelay(std::move(ends->ours), Shown(local_rank));
+  worker.relay_ = StartRelay(std::move(ends->ours), Shown(local_rank), is_terminal);
   worker.relayed_ = relays_.at(worker.relay_).last;
 }
 
@@ -284,11 +348,12 @@ void Streams::WarnOnce(const std::string& text) {
 
 // --- stderr on its way through us ---------------------------------------------------------------------------------
 
-uint64_t Streams::StartRelay(Fd source, bool shown) {
+uint64_t Streams::StartRelay(Fd source, bool shown, bool is_terminal) {
   const uint64_t id = next_id_++;
   Relay& relay = relays_[id];
   relay.source = std::move(source);
   relay.shown = shown;
+  relay.is_terminal = is_terminal;
   WatchRelay(id, relay);
   return id;
 }
@@ -344,7 +409,7 @@ void Streams::OnRoom() {
 
 // --- files on their way to the console ----------------------------------------------------------------------------
 
-uint64_t Streams::StartTail(const std::string& path, Console* console, int rank, int local_rank) {
+uint64_t Streams::StartTail(const std::string& path, int stream, int rank, int local_rank) {
   if (!inotify_.valid()) {
     inotify_ = Fd(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     if (inotify_.valid()) loop_.Watch(inotify_.get(), EPOLLIN, [this](uint32_t) { OnInotify(); });
@@ -358,10 +423,33 @@ uint64_t Streams::StartTail(const std::string& path, Console* console, int rank,
   const uint64_t id = next_id_++;
   const std::string prefix =
       LinePrefix(config_.log_line_prefix_template, config_.role, rank, local_rank, options_.hostname);
-  Tail tail{std::move(file), watch, false, false, console, LineCutter(prefix)};
+  Console* const console = stream == kOut ? stdout_console_.get() : stderr_console_.get();
+  Tail tail{std::move(file), watch, false, false, console, LineCutter(prefix), nullptr, nullptr};
+  tail.filters = stream == kOut ? &config_.stdout_filters : &config_.stderr_filters;
+  if (!tail.filters->empty()) tail.filtered = FilteredFile(path, stream);
   tails_.emplace(id, std::move(tail));
   tail_by_watch_[watch] = id;
   return id;
+}
+
+// One for all ranks of an attempt, in the directory above theirs. Null where it cannot be opened.
+std::shared_ptr<Console> Streams::FilteredFile(const std::string& log_path, int stream) {
+  const std::filesystem::path attempt_dir = std::filesystem::path(log_path).parent_path().parent_path();
+  const std::string path = attempt_dir / (stream == kOut ? "filtered_stdout.log" : "filtered_stderr.log");
+  if (std::shared_ptr<Console> open_one = filtered_files_[path].lock()) return open_one;
+  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) {
+    WarnOnce(fmt::format("no filtered copy of lines: {}", Message(ErrnoStatus(errno, path))));
+    return nullptr;
+  }
+  auto console = std::make_shared<Console>(loop_, std::move(file), [] {});
+  filtered_files_[path] = console;
+  return console;
+}
+
+void Streams::Show(Tail& tail, const std::string& lines) {
+  tail.console->Write(lines);
+  if (tail.filtered) tail.filtered->Write(LinesThatHold(lines, tail.cutter.prefix_size(), *tail.filters));
 }
 
 void Streams::OnInotify() {
@@ -397,13 +485,13 @@ void Streams::ReadTail(uint64_t id) {
       break;
     }
     taken += static_cast<size_t>(n);
-    tail.console->Write(tail.cutter.Feed(std::string_view(buffer.data(), static_cast<size_t>(n))));
+    Show(tail, tail.cutter.Feed(std::string_view(buffer.data(), static_cast<size_t>(n))));
   }
   if (tail.behind) {
     loop_.Cancel(resume_);
     resume_ = loop_.At(loop_.Now(), [this] { OnRoom(); });
   } else if (tail.ending) {
-    tail.console->Write(tail.cutter.Flush());
+    Show(tail, tail.cutter.Flush());
     tails_.erase(found);
   }
 }

@@ -1,13 +1,13 @@
 // What workers write, treated as torchrun treats it, with the last words of each kept.
 //
-//   neither redirected nor tee'd   stdin and stdout are ours. stderr passes through us on its way to our stderr:
-//   through a
-//                                  pseudo-terminal where ours is a terminal (progress bars work), else through a pipe.
-//   --redirects                    the worker writes the file itself.
-//   --tee                          the same, and the file is followed (inotify) onto our console, each line whole
-//   behind its
-//                                  prefix.
-//   --local-ranks-filter           other ranks do not reach the console; their files are written all the same.
+// * Neither redirected nor tee'd: stdin and stdout are ours. stderr passes through us on its way to our stderr, through
+//   a pseudo-terminal where ours is a terminal (progress bars work), else through a pipe.
+// * --redirects: the worker writes the file itself.
+// * --tee: the same, and the file is followed (inotify) onto our console, each line whole behind its prefix.
+// * --duplicate-*-filters: lines of what is followed that hold one of the texts are written once more, to one file a
+//   stream and attempt.
+// * --local-ranks-filter: other ranks do not reach the console; their files are written all the same.
+// * --debug-rank: that rank has our three descriptors themselves; the others read nothing.
 //
 // A console that takes nothing stops the reading of pipes, and so at last the workers that write there, as in torchrun;
 // never the event loop. A full disk or a vanished log directory stops nothing: one warning, and the output goes to the
@@ -20,6 +20,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/config.h"
 #include "agent/console.h"
@@ -44,6 +45,7 @@ class LineCutter {
   explicit LineCutter(std::string prefix) : prefix_(std::move(prefix)) {}
   std::string Feed(std::string_view bytes);
   std::string Flush();  // the line without an end, ended
+  size_t prefix_size() const { return prefix_.size(); }
 
  private:
   std::string prefix_;
@@ -51,11 +53,29 @@ class LineCutter {
   bool after_return_ = false;
 };
 
+// Those of `lines`, each ended by a newline and begun by `prefix_size` bytes that do not count, that hold one of
+// `filters`. Pure.
+std::string LinesThatHold(std::string_view lines, size_t prefix_size, const std::vector<std::string>& filters);
+
 // The end of a text that fits `limit` bytes, as valid UTF-8 that does not start within a line if it holds a whole one.
 // Pure.
 std::string TailForPeople(std::string_view bytes, size_t limit);
 
 class Streams;
+
+// A terminal's settings as they were, put back at the end: a debugger that was killed has left its own.
+class TerminalSettings {
+ public:
+  explicit TerminalSettings(int fd);
+  TerminalSettings(const TerminalSettings&) = delete;
+  TerminalSettings& operator=(const TerminalSettings&) = delete;
+  ~TerminalSettings();
+
+ private:
+  struct Saved;
+  const int fd_;
+  std::unique_ptr<Saved> saved_;  // null: no terminal
+};
 
 // The streams of one life of one worker. Its descriptors are for the worker; the rest goes on behind it until nobody
 // holds the other ends any more, also after this object is gone.
@@ -111,8 +131,14 @@ class Streams {
   // For a new life of that local rank. Never fails: what cannot be had is replaced (see above).
   std::unique_ptr<WorkerStreams> Open(int rank, int local_rank, uint32_t restart_count);
 
+  // Our terminal has another size now: so have those of the workers.
+  void Resize();
+
   // Of that worker; empty where there is none (--log-dir=/dev/null, or the directory cannot be made).
   std::string ErrorFilePath(uint32_t restart_count, int local_rank);
+
+  // The directory of this run's log files, made where it is not there yet. NotFound with --log-dir=/dev/null.
+  StatusOr<std::string> RunDir();
 
   // Onto our stderr, in order with what comes from the workers.
   void Say(const std::string& text) { stderr_console_->Write(text); }
@@ -125,6 +151,7 @@ class Streams {
     Fd source;
     bool shown = true;
     bool watched = false;
+    bool is_terminal = false;
     // The end of what went by, at least the last kLastWordsMax bytes. Shared: the end of file may come before the
     // worker's.
     std::shared_ptr<std::string> last = std::make_shared<std::string>();
@@ -137,6 +164,8 @@ class Streams {
     bool ending = false;  // its worker is gone: over when all is taken
     Console* console = nullptr;
     LineCutter cutter;
+    std::shared_ptr<Console> filtered;  // null: no filters
+    const std::vector<std::string>* filters = nullptr;
   };
 
   struct LogFile {
@@ -146,8 +175,11 @@ class Streams {
   StatusOr<LogFile> OpenFile(const std::string& name, uint32_t restart_count, int local_rank);
   void OpenStdout(WorkerStreams& worker, int rank, int local_rank, uint32_t restart_count);
   void OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32_t restart_count);
-  uint64_t StartRelay(Fd source, bool shown);
-  uint64_t StartTail(const std::string& path, Console* console, int rank, int local_rank);
+  uint64_t StartRelay(Fd source, bool shown, bool is_terminal);
+  uint64_t StartTail(const std::string& path, int stream, int rank, int local_rank);
+  std::shared_ptr<Console> FilteredFile(const std::string& log_path, int stream);
+  static void Show(Tail& tail, const std::string& lines);
+  void LendTerminal(WorkerStreams& worker);
   void WatchRelay(uint64_t id, Relay& relay);
   void OnRelay(uint64_t id);
   bool ReadRelay(Relay& relay, size_t limit);
@@ -164,6 +196,7 @@ class Streams {
   const LaunchConfig config_;
   const Options options_;
   const bool stderr_is_terminal_;
+  std::unique_ptr<TerminalSettings> terminal_;  // where a rank has it
   LogDirs log_dirs_;
   Fd null_;
   std::unique_ptr<Console> stdout_console_;
@@ -173,6 +206,7 @@ class Streams {
   std::map<uint64_t, Relay> relays_;
   std::map<uint64_t, Tail> tails_;
   std::map<int, uint64_t> tail_by_watch_;
+  std::map<std::string, std::weak_ptr<Console>> filtered_files_;  // by path
   EventLoop::TimerId resume_{};
   bool warned_ = false;
 };

@@ -52,6 +52,16 @@ TEST(LineCutter, KeepsLinesWhole) {
   EXPECT_GT(flood.size(), 1u << 19);  // a line without an end does not wait for ever
 }
 
+TEST(LinesThatHold, LooksAtTheLinesAlone) {
+  const std::string lines = "[apple0]:one\n[apple0]:an apple\n[apple0]:\n[apple0]:orange\n";
+  EXPECT_EQ(LinesThatHold(lines, 9, {"apple"}), "[apple0]:an apple\n");
+  EXPECT_EQ(LinesThatHold(lines, 9, {"pear", "orange", "an"}), "[apple0]:an apple\n[apple0]:orange\n");
+  EXPECT_EQ(LinesThatHold(lines, 0, {"apple"}), lines);
+  EXPECT_EQ(LinesThatHold(lines, 9, {"lemon"}), "");
+  EXPECT_EQ(LinesThatHold("", 9, {"x"}), "");
+  EXPECT_EQ(LinesThatHold("x\n", 9, {"x"}), "");  // all of it does not count
+}
+
 TEST(TailForPeople, IsTextAndBounded) {
   EXPECT_EQ(TailForPeople("all of it", 16), "all of it");
   EXPECT_EQ(TailForPeople("first line\nsecond", 10), "second");

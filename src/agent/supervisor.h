@@ -99,6 +99,12 @@ class Supervisor {
   // can be made (said once).
   virtual std::string ErrorFilePath(uint32_t restart_count, int local_rank) = 0;
 
+  // The directory of this run's log files, made if need be.
+  virtual StatusOr<std::string> RunDir() = 0;
+
+  // Our terminal has another size now.
+  virtual void ResizeTerminals() = 0;
+
   // Writes `text` to our stderr, whole and in order with what workers write there. Never blocks.
   virtual void Say(const std::string& text) = 0;
 };

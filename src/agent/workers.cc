@@ -90,6 +90,8 @@ class Workers final : public Supervisor {
   std::vector<std::string> Strays() const override;
   void KillStrays() override;
   std::string ErrorFilePath(uint32_t restart_count, int local_rank) override;
+  StatusOr<std::string> RunDir() override { return streams_->RunDir(); }
+  void ResizeTerminals() override { streams_->Resize(); }
   void Say(const std::string& text) override { streams_->Say(text); }
 
  private:

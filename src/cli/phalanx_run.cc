@@ -18,9 +18,12 @@
 #include "agent/config.h"
 #include "agent/flags.h"
 #include "agent/guard.h"
+#include "agent/say.h"
 #include "agent/shell.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/event_loop.h"
+#include "base/net.h"
 #include "base/process.h"
 #include "base/signals.h"
 
@@ -68,16 +71,20 @@ Status PrepareStateDir(const agent::LaunchConfig& config) {
 }
 
 int Launch(agent::LaunchConfig config, Environment env) {
-  for (const std::string& notice : config.notices) fmt::print(stderr, "phalanx-run: {}\n", notice);
+  const agent::Speaker speaker{config.log_format, config.rdzv_id, Hostname()};
+  const auto warn = [&speaker](const std::string& text) {
+    fmt::print(stderr, "{}", agent::SayLine(speaker, agent::Level::kWarning, text, UnixMs()));
+  };
+  for (const std::string& notice : config.notices) warn(notice);
   const Status state = PrepareStateDir(config);
   if (!state.ok()) {
-    fmt::print(stderr, "phalanx-run: {}\n", Message(state));
+    warn(Message(state));
     return 1;
   }
   const std::string node_id = RandomHex(16);
   StatusOr<agent::Guard> guard = agent::Guard::Start(node_id);  // before any thread
   if (!guard.ok()) {
-    fmt::print(stderr, "phalanx-run: the guard process could not be started: {}\n", Message(guard.status()));
+    warn(fmt::format("the guard process could not be started: {}", Message(guard.status())));
     return 1;
   }
   EventLoop loop;

@@ -1,0 +1,64 @@
+"""--event-log-handler: torchrun's events, read back by torch's own Event."""
+
+import json
+
+import pytest
+from torch.distributed.elastic.events import Event
+
+
+def read(lines):
+    """[(state, source, metadata)] of JSON lines; torch's class must take each."""
+    events = [Event.deserialize(line) for line in lines]
+    assert all(event.timestamp > 1_600_000_000_000 for event in events)
+    assert [event.timestamp for event in events] == sorted(event.timestamp for event in events)
+    return [(event.metadata["state"], event.source.name, event.metadata) for event in events]
+
+
+def states(events):
+    return [(state, source) for state, source, _ in events]
+
+
+def failing_job(job, *flags):
+    """Rank 1 of two fails in its first life with code 5; the second life ends well."""
+    node = job.standalone("printer.py", "--fail", flags=["--max-restarts=1", *flags])
+    assert node.wait() == 0, job.story()
+    return node
+
+
+@pytest.mark.parametrize("place", ["given", "log_dir"])
+def test_jsonl(job, place):
+    file = job.folder / "events.jsonl"
+    logs = job.folder / "logs"
+    handler = f"jsonl:{file}" if place == "given" else "jsonl"
+    failing_job(job, f"--event-log-handler={handler}", f"--log-dir={logs}", "--redirects=3")
+    if place == "log_dir":
+        (file,) = logs.glob("*/events.jsonl")
+    events = read(file.read_text().splitlines())
+    assert states(events)[0] == ("RENDEZVOUS", "AGENT")
+    assert states(events)[-1] == ("SUCCEEDED", "AGENT")
+    assert states(events).count(("RENDEZVOUS", "AGENT")) == 2
+    assert states(events).count(("START", "WORKER")) == 4
+    assert states(events).count(("FAILED", "WORKER")) == 1
+    failed = next(metadata for state, source, metadata in events if (state, source) == ("FAILED", "WORKER"))
+    assert failed["global_rank"] == 1
+    assert json.loads(failed["metadata"])["exit_code"] == [5]
+    started = [metadata for state, _, metadata in events if state == "START"]
+    assert {metadata["agent_restarts"] for metadata in started} == {0, 1}
+    assert failed["worker_id"] in {metadata["worker_id"] for metadata in started}
+    assert {metadata["rdzv_backend"] for _, _, metadata in events} == {"c10d"}
+
+
+def test_console(job):
+    """On stderr, among what ranks write there."""
+    node = failing_job(job, "--event-log-handler=console", "--redirects=3")
+    events = read([line for line in node.stderr.splitlines() if line.startswith("{")])
+    assert ("FAILED", "WORKER") in states(events)
+    assert states(events)[-1] == ("SUCCEEDED", "AGENT")
+
+
+def test_a_file_that_cannot_be_written(job):
+    """Found out before any worker has started."""
+    node = job.standalone("printer.py", flags=["--event-log-handler=jsonl:/nowhere/events"])
+    assert node.wait() == 1
+    assert "--event-log-handler=jsonl: opening /nowhere/events: No such file or directory" in node.stderr
+    assert node.stdout == ""
