@@ -1,4 +1,4 @@
-"""Runs every suite (lint, C++ unit tests, end-to-end tests) and ends with one line: "N passed, N failed".
+"""Runs every suite (lint, C++ unit tests, end-to-end tests, the oldest torch); ends with one line: "N passed, N failed".
 
 Each suite reports in JUnit's format, which is summed up here; a suite that crashes or says nothing counts as failed.
 Skipped tests are listed by name and reason, and the time of each suite is shown.
@@ -116,15 +116,24 @@ def run_pytest(arguments):
         return read_report("pytest", report, subprocess.run(command, cwd=ROOT).returncode)
 
 
+def run_oldest_torch():
+    """The store's clients and a restart under the oldest torch we serve; ./run test --all-torch has all of them."""
+    sys.path.insert(0, str(ROOT))
+    from tools import torches  # which imports this module
+
+    return torches.run_oldest()
+
+
 def chosen_suites(quick, pytest_arguments):
     if pytest_arguments:
         return [("end to end", lambda: run_pytest(pytest_arguments))]
     selection = ["-m", "not slow"] if quick else []
-    return [
+    suites = [
         ("lint", lambda: run_lint(quick)),
         ("unit tests", lambda: run_unit_tests(quick)),
         ("end to end", lambda: run_pytest(selection)),
     ]
+    return suites if quick else [*suites, ("oldest torch", run_oldest_torch)]
 
 
 def main():

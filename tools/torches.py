@@ -62,6 +62,10 @@ ROWS = (
     Row("3.13", "2.15.0", ("numpy==2.4.6",)),
 )
 
+# What every full run of the tests meets beside the newest torch: the oldest, under the Python of .venv.
+OLDEST = Row("{}.{}".format(*sys.version_info[:2]), "2.2.2", ("numpy==1.26.4",))
+OLDEST_TESTS = ("tests/test_store_compat.py", "tests/test_failures.py::test_one_death")
+
 
 def version_of(python):
     """(version, path) of an interpreter that can make environments, asked of itself: names may be scripts of a version
@@ -104,6 +108,24 @@ def prepare(row, python, cache):
     return venv
 
 
+def run_oldest():
+    """The part of a full run that needs an older torch; one skip where that has nothing for this Python."""
+    if sys.version_info >= (3, 13):
+        return suites.Result(skipped=[f"{OLDEST.name}: torch {OLDEST.torch} is not made for this Python"])
+    return named(OLDEST, run_row(OLDEST, sys._base_executable, default_cache(), OLDEST_TESTS))
+
+
+def named(row, result):
+    """The result with the row before each name: the same tests run in several."""
+    for kind in ("failed", "skipped"):
+        setattr(result, kind, [f"{row.name}: {name}" for name in getattr(result, kind)])
+    return result
+
+
+def default_cache():
+    return Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx") / "venv"
+
+
 def run_row(row, python, cache, arguments):
     """The result of the row's tests; an environment that cannot be made is one failure."""
     try:
@@ -141,8 +163,7 @@ def main():
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="only rows with TEXT in their name, as python3.8-"
     )
-    default = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
-    parser.add_argument("--cache", type=Path, default=default / "venv", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", type=Path, default=default_cache(), help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
     rows = [row for row in ROWS if not options.only or any(text in row.name for text in options.only)]
     found = interpreters(options.python, dict.fromkeys(row.python for row in rows), os.environ["PATH"])
@@ -153,9 +174,7 @@ def main():
             continue
         suites.say(f"Python {row.python}, torch {row.torch}")
         began = time.monotonic()
-        result = run_row(row, found[row.python], options.cache, arguments)
-        for kind in ("failed", "skipped"):
-            setattr(result, kind, [f"{row.name}: {name}" for name in getattr(result, kind)])
+        result = named(row, run_row(row, found[row.python], options.cache, arguments))
         total.add(result)
         counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.skipped)} skipped"
         lines.append((row, f"{counts}, {time.monotonic() - began:.0f} s"))
