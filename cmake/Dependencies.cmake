@@ -1,4 +1,5 @@
-# Debian's packages, linked as static archives so that the commands run on any glibc or none.
+# Debian's packages, linked as static archives so that the commands run on any glibc or none; with PHALANX_SHARED_LIBS
+# the shared libraries of a system that packages no archives.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 if(PHALANX_TESTS)
@@ -8,7 +9,13 @@ find_program(PROTOC protoc REQUIRED)
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 
 # Debian's CMake packages and plain -l name the shared libraries: take the archives that pkg-config knows of.
-function(phx_archives name)
+function(phx_packages name)
+  if(PHALANX_SHARED_LIBS)
+    pkg_check_modules(${name}_PC REQUIRED IMPORTED_TARGET ${ARGN})
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE PkgConfig::${name}_PC Threads::Threads)
+    return()
+  endif()
   pkg_check_modules(${name}_PC REQUIRED ${ARGN})
   set(archives "")
   foreach(lib ${${name}_PC_STATIC_LIBRARIES})
@@ -22,16 +29,25 @@ function(phx_archives name)
   target_link_libraries(${name} INTERFACE -Wl,--start-group ${archives} -Wl,--end-group Threads::Threads)
 endfunction()
 
+# phx_find_library(<variable> <name>): of one that needs no others.
+function(phx_find_library variable name)
+  if(PHALANX_SHARED_LIBS)
+    find_library(${variable} NAMES ${name} REQUIRED)
+  else()
+    find_library(${variable} NAMES lib${name}.a REQUIRED)
+  endif()
+endfunction()
+
 # Abseil: Status and StatusOr.
-phx_archives(phx_absl absl_status absl_statusor)
+phx_packages(phx_absl absl_status absl_statusor)
 
 # gRPC + protobuf: streams and contracts.
-phx_archives(phx_grpc grpc++ protobuf)
+phx_packages(phx_grpc grpc++ protobuf)
 
 # SQLite: the event record.
-find_library(SQLITE_ARCHIVE NAMES libsqlite3.a REQUIRED)
+phx_find_library(SQLITE_LIBRARY sqlite3)
 add_library(phx_sqlite INTERFACE)
-target_link_libraries(phx_sqlite INTERFACE ${SQLITE_ARCHIVE} m Threads::Threads)
+target_link_libraries(phx_sqlite INTERFACE ${SQLITE_LIBRARY} m Threads::Threads)
 
 # fmt and spdlog (texts and logging), header-only: Debian has no static archive of either.
 find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
@@ -41,7 +57,7 @@ target_compile_definitions(phx_fmt INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY
 target_include_directories(phx_fmt SYSTEM INTERFACE ${FMT_INCLUDE})
 
 # c-ares: names resolve in a static binary without dlopen.
-find_library(CARES_ARCHIVE NAMES libcares.a REQUIRED)
+phx_find_library(CARES_LIBRARY cares)
 
 # nlohmann-json and CLI11 are header-only.
 find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)

@@ -5,8 +5,11 @@
 add_library(phx_flags INTERFACE)
 target_include_directories(phx_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(phx_flags INTERFACE PHALANX_VERSION="${PROJECT_VERSION}")
-target_compile_options(phx_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor
+target_compile_options(phx_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
                                            -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(PHALANX_WARNINGS_ARE_ERRORS)
+  target_compile_options(phx_flags INTERFACE -Werror)
+endif()
 if(PHALANX_FUZZ)
   # Libraries tell the fuzzer which of their branches an input reached.
   target_compile_options(phx_flags INTERFACE -fsanitize=fuzzer-no-link)

@@ -32,6 +32,7 @@ def build(folder):
     environment = dict(os.environ, CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
     # By the names that CMake itself chooses: ccache takes g++ and c++ for two compilers.
     environment.update(CC="cc", CXX="c++")
+    environment.update(CMAKE_CXX_COMPILER_LAUNCHER="ccache", CMAKE_C_COMPILER_LAUNCHER="ccache")
     # ./run has set it; a test started by hand shall not compile everything once more.
     environment.setdefault("CCACHE_DIR", str(Path.home() / ".cache" / "phalanx" / "ccache"))
     environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(os.cpu_count())
