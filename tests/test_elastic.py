@@ -74,3 +74,22 @@ def test_port_of_somebody_else(job):
         node = job.node(0, "tell.py", nnodes="1", flags=["--rdzv-conf=join_timeout=5"])
         assert node.wait(30) == 1, job.story()
     assert str(job.port) in node.stderr
+
+
+@pytest.mark.slow
+def test_nodes_in_units(job):
+    """--node-unit=2: one node waits, two train, of three one is a spare, and when a member leaves the spare steps in."""
+    flags = ["--max-restarts=0", "--node-unit=2"]
+    nodes = [job.node(index, "steps.py", nnodes="1:5", flags=flags) for index in (0, 1)]
+    job.wait_stepping(life=0, world=2)
+    nodes.append(job.node(2, "steps.py", nnodes="1:5", flags=flags))
+    leaver = next(node for node in nodes if descends_from(job.pid(1, 0), node.pid))
+    nodes[2].wait_line("taken as 2:4, the multiples of --node-unit=2")
+    job.wait(
+        lambda _: "waiting" in job.phalanx("status", job.id, "--state-dir", job.folder / "state0").stdout, "a spare"
+    )
+    leaver.signal(signal.SIGTERM)
+    job.wait_stepping(life=1, world=2)
+    assert leaver.wait() == 143
+    job.stop()
+    assert [node.wait() for node in nodes if node is not leaver] == [0, 0], job.story()

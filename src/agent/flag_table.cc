@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxLocalWorld = 4096;
 constexpr int64_t kMaxRestarts = 1'000'000;
+constexpr int64_t kMaxNodeUnit = 1'000'000;
 constexpr int64_t kMaxRank = 100'000'000;
 
 Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
@@ -25,6 +26,12 @@ Status HandleNnodes(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(auto nodes, ParseNodes(given.value));
   draft.config.min_nodes = nodes.first;
   draft.config.max_nodes = nodes.second;
+  return absl::OkStatus();
+}
+
+Status HandleNodeUnit(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(int64_t unit, ParseInteger(given.value, 1, kMaxNodeUnit));
+  draft.node_unit = static_cast<uint32_t>(unit);
   return absl::OkStatus();
 }
 
@@ -399,6 +406,12 @@ constexpr FlagRow kTable[] = {
      "LOCAL_RANK=0 and one visible GPU for each worker; meanwhile set CUDA_VISIBLE_DEVICES in the script", nullptr,
      nullptr},
 
+    // dlrover-run: acted upon.
+    {"--node-unit", kOne, "N", kPet, kDlrover, kBetter, G::kJob,
+     "train with a multiple of N nodes (default 1); --nnodes is taken as the multiples in it, and nodes left over wait "
+     "as spares",
+     HandleNodeUnit, nullptr},
+
     // dlrover-run: refused.
     {"--precheck", kOne, "0|1|2", kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
     {"--network-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, nullptr},
@@ -413,8 +426,6 @@ constexpr FlagRow kTable[] = {
      nullptr},
     {"--min-channels", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr,
      nullptr},
-    {"--node-unit", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "nodes in multiples of N; 1 is accepted", nullptr,
-     "1"},
     {"--auto-config", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
      "nodes and workers from the environment; meanwhile --nnodes=$NODE_NUM --nproc-per-node=auto", nullptr, nullptr},
     {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs",

@@ -139,6 +139,13 @@ StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(std::string_view text) {
   return std::pair{static_cast<uint32_t>(*least), static_cast<uint32_t>(*most)};
 }
 
+StatusOr<std::pair<uint32_t, uint32_t>> NodesInUnits(std::pair<uint32_t, uint32_t> nodes, uint32_t unit) {
+  const uint32_t least = (nodes.first + unit - 1) / unit * unit;
+  const uint32_t most = nodes.second / unit * unit;
+  if (least <= most) return std::pair(least, most);
+  return Expected(fmt::format("a number of nodes, or a range, with a multiple of --node-unit={} in it", unit));
+}
+
 StatusOr<bool> ParseBool(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

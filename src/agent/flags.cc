@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "agent/arg_parser.h"
@@ -92,6 +93,7 @@ class Resolver {
     PHX_RETURN_IF_ERROR(ResolveScript(std::move(line)));
     PHX_RETURN_IF_ERROR(ResolveSlurm());
     ResolveWorkers();
+    PHX_RETURN_IF_ERROR(ResolveUnits());
     PHX_RETURN_IF_ERROR(ResolveRendezvous());
     PHX_RETURN_IF_ERROR(ResolveConf());
     PHX_RETURN_IF_ERROR(ResolveTimeouts());
@@ -176,6 +178,27 @@ class Resolver {
     }
     bool many = config_.nproc_kind != NprocKind::kCount || config_.nproc_per_node > 1;
     config_.omp_num_threads_unset = many && !env_.Get("OMP_NUM_THREADS").has_value();
+  }
+
+  // --node-unit, or dlrover's --rdzv-conf node_unit.
+  Status ResolveUnits() {
+    const auto conf = config_.rdzv_conf.find("node_unit");
+    if (!draft_.node_unit && conf != config_.rdzv_conf.end()) {
+      const StatusOr<int64_t> unit = ParseInteger(conf->second, 1, 1'000'000);
+      if (!unit.ok()) return WithSource(unit.status(), "--rdzv-conf: node_unit", conf->second);
+      draft_.node_unit = static_cast<uint32_t>(*unit);
+    }
+    config_.node_unit = draft_.node_unit.value_or(1);
+    const std::pair<uint32_t, uint32_t> asked(config_.min_nodes, config_.max_nodes);
+    const std::string text =
+        asked.first == asked.second ? fmt::format("{}", asked.first) : fmt::format("{}:{}", asked.first, asked.second);
+    const auto nodes = NodesInUnits(asked, config_.node_unit);
+    if (!nodes.ok()) return WithSource(nodes.status(), "--nnodes", text);
+    if (*nodes == asked) return absl::OkStatus();
+    std::tie(config_.min_nodes, config_.max_nodes) = *nodes;
+    Notice(fmt::format("--nnodes={}: taken as {}:{}, the multiples of --node-unit={}", text, nodes->first,
+                       nodes->second, config_.node_unit));
+    return absl::OkStatus();
   }
 
   // Within a step of srun, Slurm says what the command line leaves open.
@@ -343,8 +366,6 @@ class Resolver {
         config_.is_host = *is_host;
       } else if (key == "store_type" && value != "tcp") {
         return Wrong(fmt::format("{}={}: expected tcp; rendezvous over a shared file is not supported", source, value));
-      } else if (key == "node_unit" && value != "1") {
-        return Wrong(fmt::format("not available yet: {}={}: nodes in multiples; 1 is accepted", source, value));
       } else if (std::string* list = ListFor(key, &without_meaning, &unknown)) {
         *list += fmt::format("{}{}", list->empty() ? "" : ", ", key);
       }

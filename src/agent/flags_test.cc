@@ -199,7 +199,6 @@ TEST(Flags, RdzvConf) {
               HasSubstr("--rdzv-conf: join_timeout=x: expected seconds"));
   EXPECT_THAT(Error({"--rdzv-conf=is_host=maybe", "s.py"}), HasSubstr("is_host=maybe: expected true or false"));
   EXPECT_THAT(Error({"--rdzv-conf=store_type=file", "s.py"}), HasSubstr("store_type=file: expected tcp"));
-  EXPECT_THAT(Error({"--rdzv-conf=node_unit=2", "s.py"}), HasSubstr("not available yet: --rdzv-conf: node_unit=2"));
   EXPECT_THAT(Error({"--rdzv-conf=x", "s.py"}), HasSubstr("--rdzv-conf=x: expected KEY=VALUE"));
 }
 
@@ -357,8 +356,8 @@ TEST(Flags, RefusesWhatIsNotAvailableYet) {
     EXPECT_THAT(Error({"s.py"}, {{PetName(row), row.arity == Arity::kNone ? "1" : "7"}}),
                 HasSubstr(refusal + PetName(row)));
   }
-  EXPECT_EQ(refused, 20);
-  EXPECT_EQ(Error({"--precheck=0", "--node_unit", "1", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
+  EXPECT_EQ(refused, 19);
+  EXPECT_EQ(Error({"--precheck=0", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
   EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}}), "accepted");
   EXPECT_THAT(Error({"--auto_config", "s.py"}), HasSubstr("meanwhile --nnodes=$NODE_NUM"));
 }
@@ -475,6 +474,20 @@ TEST(Flags, RefusesASlurmStepThatMakesNoSense) {
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_NODEID", "4"}})), HasSubstr("SLURM_NODEID=4: expected"));
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NODELIST", ""}})), HasSubstr("SLURM_STEP_NODELIST="));
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NUM_NODES", "x"}})), HasSubstr("SLURM_STEP_NUM_NODES=x"));
+}
+
+TEST(Flags, NodesInUnits) {
+  LaunchConfig config = Config({"--nnodes=3:9", "--node-unit=4", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "s.py"});
+  EXPECT_EQ(config.node_unit, 4u);
+  EXPECT_EQ(config.min_nodes, 4u);
+  EXPECT_EQ(config.max_nodes, 8u);
+  EXPECT_THAT(config.notices, ElementsAre(HasSubstr("--nnodes=3:9: taken as 4:8")));
+  EXPECT_EQ(Config({"--nnodes=2:4", "--rdzv-conf=node_unit=2", "--rdzv-endpoint=h", "s.py"}).node_unit, 2u);
+  EXPECT_EQ(Config({"s.py"}).node_unit, 1u);
+  EXPECT_THAT(Error({"--nnodes=5:7", "--node_unit=4", "s.py"}), HasSubstr("--nnodes=5:7: expected a number of nodes"));
+  EXPECT_THAT(Error({"--node-unit=2", "s.py"}), HasSubstr("--nnodes=1: expected"));
+  EXPECT_THAT(Error({"--node-unit=0", "s.py"}), HasSubstr("--node-unit=0: expected"));
+  EXPECT_THAT(Error({"--rdzv-conf=node_unit=x", "s.py"}), HasSubstr("--rdzv-conf: node_unit=x: expected"));
 }
 
 TEST(Flags, PrintsHelpAndVersion) {

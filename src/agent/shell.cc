@@ -298,6 +298,7 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_restart_window_ms(config_.restart_window_ms);
   spec.set_join_timeout_ms(config_.join_timeout_ms);
   spec.set_last_call_ms(config_.last_call_ms);
+  spec.set_node_unit(config_.node_unit);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
   hello.set_live_epoch(core_.round ? core_.round->epoch() : 0);

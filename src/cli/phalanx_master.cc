@@ -30,6 +30,7 @@ struct MasterFlags {
   uint16_t port = 29400;
   std::string job_id = "none";
   std::string nnodes = "1:1";
+  uint32_t node_unit = 1;
   std::optional<uint32_t> max_restarts;
   int64_t restart_window_s = 3'600;
   int64_t join_timeout_s = 600;
@@ -50,6 +51,9 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_option("--port", f.port, "port to listen on; 0: any free one")->capture_default_str();
   app.add_option("--job-id", f.job_id, "the job's id, as --rdzv-id of phalanx-run")->capture_default_str();
   app.add_option("--nnodes", f.nnodes, "nodes of the job: N or MIN:MAX")->capture_default_str();
+  app.add_option("--node-unit", f.node_unit, "train with a multiple of so many nodes")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--max-restarts", f.max_restarts,
                  "worker failures the job survives; not given: 3, renewed by --restart-window of steps");
   app.add_option("--restart-window", f.restart_window_s, "seconds of steps that renew the restarts")
@@ -90,14 +94,16 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   if (flags.embedded) options.linger_ms = flags.linger_ms;
   PHX_ASSIGN_OR_RETURN(options.token, Token(flags, env));
   if (!flags.spec_from_hello) {
-    const auto nodes = agent::ParseNodes(flags.nnodes);
+    auto nodes = agent::ParseNodes(flags.nnodes);
+    if (nodes.ok()) nodes = agent::NodesInUnits(*nodes, flags.node_unit);
     if (!nodes.ok()) return WithContext(nodes.status(), fmt::format("--nnodes={}", flags.nnodes));
     options.spec = master::JobSpec{nodes->first,
                                    nodes->second,
                                    flags.max_restarts,
                                    flags.restart_window_s * 1'000,
                                    flags.join_timeout_s * 1'000,
-                                   flags.last_call_ms};
+                                   flags.last_call_ms,
+                                   flags.node_unit};
   }
   options.state_dir = flags.state_dir;
   if (options.state_dir.empty()) {

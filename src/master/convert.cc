@@ -30,6 +30,7 @@ JobSpec SpecOf(const v1::JobSpec& wire) {
   if (wire.restart_window_ms() > 0) spec.restart_window_ms = Span(wire.restart_window_ms());
   if (wire.join_timeout_ms() > 0) spec.join_timeout_ms = Span(wire.join_timeout_ms());
   spec.last_call_ms = Span(wire.last_call_ms());
+  spec.node_unit = std::max(1u, wire.node_unit());
   return spec;
 }
 

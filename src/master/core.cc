@@ -382,7 +382,7 @@ class Stepper {
     if (s_.grow_at == kNever) return;
     const size_t members = s_.round->slots.size();
     const size_t ready = ReadyNodes();
-    if (members >= s_.spec->max_nodes || ready <= members || s_.round->ranks_done > 0) {
+    if (members >= s_.spec->max_nodes || s_.spec->Usable(ready) <= members || s_.round->ranks_done > 0) {
       s_.grow_at = s_.grow_limit = kNever;
     } else if (ready >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
       Reform(NewcomersText(Members()) + " joined", true);
@@ -411,7 +411,8 @@ class Stepper {
       if (!node.leaving && !(only_ready && node.info.warming))
         candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
     }
-    return Place(std::move(candidates), s_.spec->max_nodes);
+    const size_t usable = s_.spec->Usable(candidates.size());
+    return Place(std::move(candidates), usable);
   }
 
   // "node c", "nodes c, d and 2 more": the members that are not in the live round.
@@ -449,6 +450,7 @@ class Stepper {
 
   void Begin(const std::vector<uint64_t>& members, const std::string& reason) {
     const std::string because = Because();
+    if (s_.round) Release(members, reason);
     EndRound();
     std::vector<Span> spans;
     for (const uint64_t session : members) {
@@ -562,6 +564,16 @@ class Stepper {
       if (!node.leaving) Do(SendNotice{session}, text);
     }
     Note("waiting", "", text);
+  }
+
+  // Members of the live round that the next has no place for: nodes beyond the last whole --node-unit.
+  void Release(const std::vector<uint64_t>& members, const std::string& reason) {
+    for (const Slot& slot : s_.round->slots) {
+      if (slot.session == 0 || std::find(members.begin(), members.end(), slot.session) != members.end()) continue;
+      s_.nodes.at(slot.session).previous_rank = -1;  // its rank may be another's when it comes back
+      Do(SendHold{slot.session, s_.round->epoch},
+         fmt::format("{}; this node waits as a spare: --node-unit={}", reason, s_.spec->node_unit));
+    }
   }
 
   void BeginGathered() {

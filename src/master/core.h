@@ -13,6 +13,7 @@
 // Bytes from the wire never come here unchecked: the shell converts and bounds them (src/master/convert.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -48,6 +49,10 @@ struct JobSpec {
   int64_t restart_window_ms = kDefaultRestartWindowMs;
   int64_t join_timeout_ms = 600'000;
   int64_t last_call_ms = 300;
+  uint32_t node_unit = 1;  // min_nodes and max_nodes are multiples of it
+
+  // How many of `there` nodes can train.
+  size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }
 };
 
 // What an agent says of itself.

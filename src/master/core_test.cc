@@ -523,6 +523,42 @@ TEST(Membership, WarmingNodesStartAJobThatHasNobodyElse) {
   EXPECT_EQ(job.Ranks().front(), c);  // the fallen one's rank
 }
 
+TEST(Membership, NodesTrainInUnits) {
+  Job job(2, 4, std::nullopt, 2);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  EXPECT_EQ(job.Epoch(), 0U);
+  const uint64_t b = job.Attach("b");
+  job.Pass(1'000);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  const uint64_t c = job.Attach("c");
+  job.Pass(60'000);
+  EXPECT_EQ(job.Epoch(), 1U);  // a third makes no unit
+  const uint64_t d = job.Attach("d");
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b, c, d}));
+  // Of three that are left one waits, told to end its workers; a newcomer makes the unit whole again.
+  job.Detach(b);
+  EXPECT_EQ(job.Ranks().size(), 2U);
+  const uint64_t spare = job.Ranks() == std::vector<uint64_t>{a, c} ? d : c;
+  EXPECT_EQ(job.Ranks().front(), a);
+  EXPECT_EQ(job.told[spare].holds, (std::vector<uint64_t>{2}));
+  EXPECT_NE(job.told[spare].reason.find("--node-unit=2"), std::string::npos) << job.told[spare].reason;
+  const uint64_t e = job.Attach("e");
+  EXPECT_EQ(job.Ranks().size(), 4U);
+  EXPECT_EQ(job.Ranks().front(), a);
+  job.Detach(e);
+  job.Detach(c);
+  job.Detach(d);
+  EXPECT_EQ(job.Epoch(), 0U);  // one of two: held
+}
+
+TEST(Door, UnitsMustFit) {
+  Job job(2, 4, std::nullopt, 2);
+  NodeInfo odd = job.Info("odd");
+  odd.spec.max_nodes = 5;
+  EXPECT_EQ(job.told[job.Attach(odd)].refused, "--nnodes=2:5: expected multiples of --node-unit=2");
+}
+
 TEST(Membership, GrowthIsNotPutOffForEver) {
   Job job(1, 100);
   job.Attach("first");

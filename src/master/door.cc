@@ -80,6 +80,9 @@ Sentence CheckSpec(const JobState& state, const NodeInfo& info) {
   if (asked.min_nodes == 0 || asked.min_nodes > asked.max_nodes || asked.max_nodes > kMaxNodes) {
     return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", asked.min_nodes, asked.max_nodes, kMaxNodes);
   }
+  if (asked.min_nodes % asked.node_unit != 0 || asked.max_nodes % asked.node_unit != 0) {
+    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(asked), asked.node_unit);
+  }
   const JobSpec& spec = state.spec ? *state.spec : asked;
   if (asked.min_nodes != spec.min_nodes || asked.max_nodes != spec.max_nodes) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),

@@ -27,8 +27,10 @@ struct ToldAgent {
 
 class JobFixture {
  public:
-  JobFixture(uint32_t min_nodes, uint32_t max_nodes, std::optional<uint32_t> max_restarts = std::nullopt) {
+  JobFixture(uint32_t min_nodes, uint32_t max_nodes, std::optional<uint32_t> max_restarts = std::nullopt,
+             uint32_t node_unit = 1) {
     spec.min_nodes = min_nodes;
+    spec.node_unit = node_unit;
     spec.max_nodes = max_nodes;
     spec.max_restarts = max_restarts;
     state = JobState("job", spec);

@@ -27,12 +27,13 @@ class RandomJob {
   uint64_t Pick(uint64_t bound) { return random_() % bound; }
 
   JobFixture MakeJob() {
-    const auto min_nodes = static_cast<uint32_t>(1 + Pick(4));
-    const auto max_nodes = static_cast<uint32_t>(min_nodes + Pick(3));
+    const auto node_unit = static_cast<uint32_t>(Pick(3) == 0 ? 2 + Pick(2) : 1);
+    const auto min_nodes = static_cast<uint32_t>(1 + Pick(4)) * node_unit;
+    const auto max_nodes = min_nodes + static_cast<uint32_t>(Pick(3)) * node_unit;
     std::optional<uint32_t> restarts;
     if (Pick(2) == 0) restarts = static_cast<uint32_t>(Pick(4));
     if (Pick(4) == 0) restarts = 1'000;
-    return JobFixture(min_nodes, max_nodes, restarts);
+    return JobFixture(min_nodes, max_nodes, restarts, node_unit);
   }
 
   uint64_t AnySession() {
@@ -111,6 +112,7 @@ class RandomJob {
     const uint32_t members = static_cast<uint32_t>(s.round->slots.size());
     EXPECT_LE(members, job_.spec.max_nodes);
     EXPECT_GE(members, job_.spec.min_nodes);
+    EXPECT_EQ(members % job_.spec.node_unit, 0U);
     std::set<uint64_t> sessions;
     uint32_t base = 0;
     for (size_t rank = 0; rank < members; ++rank) {
