@@ -36,8 +36,11 @@ std::string TimeText(int64_t unix_ms) {
 }
 
 std::string End(const v1::WorkerExited& e) {
-  return e.signal() != 0 ? fmt::format("{} (signal {}), pid {}", DescribeEnd(0, e.signal()), e.signal(), e.pid())
+  std::string text = e.signal() != 0
+                         ? fmt::format("{} (signal {}), pid {}", DescribeEnd(0, e.signal()), e.signal(), e.pid())
                          : fmt::format("exit code {}, pid {}", e.exit_code(), e.pid());
+  if (!e.killed_by().empty()) text += fmt::format(", killed by {}", e.killed_by());
+  return e.end_note().empty() ? text : fmt::format("{} ({})", text, e.end_note());
 }
 
 // The last lines of `text`, indented.

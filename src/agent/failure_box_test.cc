@@ -31,6 +31,17 @@ TEST(FailureBox, NamesTheFirstCauseAndTheOthers) {
   EXPECT_LT(box.find("rank 3"), box.find("rank 1"));
 }
 
+TEST(FailureBox, SaysWhoKilledARankAndWhatElseIsKnown) {
+  v1::Finish finish = Failed();
+  finish.mutable_first_cause()->mutable_exited()->set_killed_by("the out-of-memory killer");
+  v1::WorkerExited& other = *finish.add_others()->mutable_exited();
+  other.set_exit_code(1);
+  other.set_end_note("2 processes were ended");
+  const std::string box = FailureBox(finish, "train.py");
+  EXPECT_THAT(box, HasSubstr("SIGKILL (signal 9), pid 77, killed by the out-of-memory killer\n"));
+  EXPECT_THAT(box, HasSubstr("exit code 1, pid 0 (2 processes were ended)\n"));
+}
+
 TEST(FailureBox, ShowsARecordedTracebackBeforeLastWords) {
   v1::Finish finish = Failed();
   auto& exited = *finish.mutable_first_cause()->mutable_exited();

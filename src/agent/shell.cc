@@ -265,6 +265,9 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   exited.set_unix_ms(UnixMs() - (MonotonicNs() - end.noticed_ns) / 1'000'000);
   exited.set_error_json(end.error_json);
   exited.set_last_words(end.last_words);
+  exited.set_peak_resident_bytes(end.peak_resident_bytes);
+  exited.set_killed_by(end.killed_by);
+  exited.set_end_note(end.end_note);
   if (board_) exited.set_steps(StepOf(board_->Read(end.local_rank)));
   const auto worker = core_.workers.find(end.local_rank);
   const bool doomed = worker != core_.workers.end() && worker->second.doomed;

@@ -46,9 +46,12 @@ struct WorkerEnd {
   bool core_dumped = false;
   bool script_started = false;  // programs started without Python count as started
   bool warm = false;
-  int64_t noticed_ns = 0;  // MonotonicNs at which the pidfd became readable
-  std::string error_json;  // at most 64 KiB
-  std::string last_words;  // tail of stderr, at most 16 KiB
+  int64_t noticed_ns = 0;           // MonotonicNs at which the pidfd became readable
+  std::string error_json;           // at most 64 KiB
+  std::string last_words;           // tail of stderr, at most 16 KiB
+  int64_t peak_resident_bytes = 0;  // 0: not known
+  std::string killed_by;            // the out-of-memory killer, in words; empty: not known to be its doing
+  std::string end_note;             // what it has done beside that
 };
 
 // What the supervisor tells its owner. Called from the loop, never from inside a call to the supervisor.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "agent/launch.h"
+#include "agent/oom.h"
 #include "agent/spare_pool.h"
 #include "agent/streams.h"
 #include "agent/supervisor.h"
@@ -35,6 +36,7 @@ struct Worker {
   bool announced = false;  // on_worker_started has been told
   bool script_started = false;
   bool exited = false;
+  bool killed_by_us = false;  // SIGKILL was sent
   std::string error_file;
   std::unique_ptr<WorkerStreams> streams;
   std::unique_ptr<Channel> channel;
@@ -115,6 +117,7 @@ class Workers final : public Supervisor {
   void OnMessage(int local_rank, pid_t pid, const PeerMessage& message);
   void OnWorkerEnded(int local_rank, const ProcessEnd& end);
   WorkerEnd Report(Worker& worker, const ProcessEnd& end);
+  void AskForMemory(const Worker& worker, WorkerEnd& report);
 
   void OnAnyEnd();
   void LookAfterGroup(int local_rank, pid_t pid);
@@ -136,6 +139,8 @@ class Workers final : public Supervisor {
   std::map<int, Worker> workers_;
   std::deque<WorkerSpec> pending_;  // for the next spares
   int spares_wanted_ = 0;
+  uint64_t oom_epoch_ = 0;  // the round that `oom_` is about
+  OomRound oom_;
   std::set<std::string> warned_;
   std::unique_ptr<SparePool> pool_;  // null: every start is cold
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -264,6 +269,7 @@ Worker Workers::NewWorker(const WorkerSpec& spec) {
   Worker worker;
   worker.epoch = spec.epoch;
   worker.local_rank = spec.local_rank;
+  if (std::exchange(oom_epoch_, spec.epoch) != spec.epoch) oom_ = OomRound{ReadOomCounters(), 0};
   const auto error_file = spec.env.find("TORCHELASTIC_ERROR_FILE");
   if (error_file != spec.env.end()) worker.error_file = error_file->second;
   worker.streams = streams_->Open(spec.rank, spec.local_rank, spec.restart_count);
@@ -392,10 +398,29 @@ WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end) {
   report.script_started = worker.script_started;
   report.warm = worker.warm;
   report.noticed_ns = end.noticed_ns;
+  report.peak_resident_bytes = end.peak_resident_bytes;
+  AskForMemory(worker, report);
   if (!worker.error_file.empty()) report.error_json = ReadFilePrefix(worker.error_file, kErrorFileBytesMax);
   report.last_words = worker.streams->LastWords();
   worker.channel.reset();
   return report;
+}
+
+// Ends are told one after the other: others that have happened by now are looked at, so that none takes the blame, or
+// the excuse, that is another's.
+void Workers::AskForMemory(const Worker& worker, WorkerEnd& report) {
+  if ((report.exit_code == 0 && report.signal == 0) || worker.killed_by_us || worker.epoch != oom_epoch_) return;
+  OomQuestion question;
+  question.killed = report.signal == SIGKILL;
+  question.peak_resident_bytes = report.peak_resident_bytes;
+  for (const auto& [local_rank, other] : workers_) {
+    if (other.exited || other.killed_by_us) continue;
+    const std::optional<ProcessEnd> end = PeekEnd(other.pid);
+    if (end && end->signal == SIGKILL) ++question.others_killed;
+  }
+  OomAnswer answer = JudgeEnd(oom_, ReadOomCounters(), question);
+  report.killed_by = std::move(answer.killed_by);
+  report.end_note = std::move(answer.note);
 }
 
 // Orphans of a group come to us and are reaped: the last of them may be a group's last member.
@@ -454,6 +479,7 @@ void Workers::GroupGone(int local_rank) {
 void Workers::SignalGroup(int local_rank, int signal) {
   const auto it = workers_.find(local_rank);
   if (it != workers_.end()) {
+    it->second.killed_by_us = it->second.killed_by_us || signal == SIGKILL;
     kill(-it->second.pid, signal);
     return;
   }

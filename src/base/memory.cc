@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <utility>
 
 #include "base/process.h"
 
@@ -12,22 +13,6 @@ namespace {
 using ReadFile = std::function<std::string(const std::string&)>;
 
 constexpr size_t kFileBytesMax = 64 << 10;
-
-// The number behind `label` at the start of a line ("" : at the start of the text).
-std::optional<int64_t> NumberBehind(std::string_view text, std::string_view label) {
-  size_t at = 0;
-  while (text.substr(at, label.size()) != label) {
-    at = text.find('\n', at);
-    if (at == std::string_view::npos) return std::nullopt;
-    ++at;
-  }
-  std::string_view rest = text.substr(at + label.size());
-  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
-  int64_t number = 0;
-  const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-  if (code != std::errc() || number < 0) return std::nullopt;
-  return number;
-}
 
 struct CgroupFiles {
   std::string_view limit;
@@ -45,24 +30,12 @@ int64_t LeftIn(const std::string& dir, const CgroupFiles& files, const ReadFile&
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *use - droppable));
 }
 
-// Of the group at `path` below `root` and of all above it. In a container the path may be the host's and lead nowhere.
-int64_t LeftAbove(const std::string& root, std::string path, const CgroupFiles& files, const ReadFile& read) {
-  int64_t left = INT64_MAX;
-  while (true) {
-    left = std::min(left, LeftIn(root + path, files, read));
-    if (path.empty()) return left;
-    path.resize(path.rfind('/'));
-  }
-}
-
 }  // namespace
 
-int64_t AvailableMemoryBytes(const ReadFile& read) {
-  int64_t left = INT64_MAX;
-  if (const auto kib = NumberBehind(read("/proc/meminfo"), "MemAvailable:")) left = *kib * 1024;
+std::vector<MemoryHierarchy> MemoryHierarchies(std::string_view proc_self_cgroup) {
+  std::vector<MemoryHierarchy> found;
   // Lines "number:controllers:/path"; the unified hierarchy has no controllers.
-  const std::string cgroups = read("/proc/self/cgroup");
-  for (std::string_view rest = cgroups; !rest.empty();) {
+  for (std::string_view rest = proc_self_cgroup; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     const size_t first = line.find(':');
@@ -72,8 +45,37 @@ int64_t AvailableMemoryBytes(const ReadFile& read) {
     std::string path(line.substr(second + 1));
     if (path.empty() || path[0] != '/') continue;
     if (path == "/") path.clear();
-    if (controllers.empty()) left = std::min(left, LeftAbove("/sys/fs/cgroup", path, kV2, read));
-    if (controllers == "memory") left = std::min(left, LeftAbove("/sys/fs/cgroup/memory", path, kV1, read));
+    if (!controllers.empty() && controllers != "memory") continue;
+    MemoryHierarchy hierarchy{!controllers.empty(), {}};
+    const std::string root = hierarchy.v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    for (; !path.empty(); path.resize(path.rfind('/'))) hierarchy.folders.push_back(root + path);
+    hierarchy.folders.push_back(root);
+    found.push_back(std::move(hierarchy));
+  }
+  return found;
+}
+
+std::optional<int64_t> NumberBehind(std::string_view text, std::string_view label) {
+  size_t at = 0;
+  while (text.substr(at, label.size()) != label) {
+    at = text.find('\n', at);
+    if (at == std::string_view::npos) return std::nullopt;
+    ++at;
+  }
+  std::string_view rest = text.substr(at + label.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  int64_t number = 0;
+  const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  if (code != std::errc() || number < 0) return std::nullopt;
+  return number;
+}
+
+int64_t AvailableMemoryBytes(const ReadFile& read) {
+  int64_t left = INT64_MAX;
+  if (const auto kib = NumberBehind(read("/proc/meminfo"), "MemAvailable:")) left = *kib * 1024;
+  for (const MemoryHierarchy& hierarchy : MemoryHierarchies(read("/proc/self/cgroup"))) {
+    for (const std::string& folder : hierarchy.folders)
+      left = std::min(left, LeftIn(folder, hierarchy.v1 ? kV1 : kV2, read));
   }
   return left;
 }

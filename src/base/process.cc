@@ -99,6 +99,17 @@ ProcessEnd EndOf(const siginfo_t& info) {
   return end;
 }
 
+// waitid of the system itself: unlike the C library's it tells what the child used.
+bool Wait(idtype_t kind, pid_t pid, int options, siginfo_t& info, rusage& usage) {
+  return syscall(SYS_waitid, kind, pid, &info, options, &usage) == 0 && info.si_pid != 0;
+}
+
+ProcessEnd EndOf(const siginfo_t& info, const rusage& usage) {
+  ProcessEnd end = EndOf(info);
+  end.peak_resident_bytes = int64_t{usage.ru_maxrss} * 1024;
+  return end;
+}
+
 // Takes what fits a number off the front of `text`; false where there is none.
 template <typename Number>
 bool TakeNumber(std::string_view& text, Number& number) {
@@ -211,15 +222,17 @@ void Reaper::Retarget(pid_t pid, std::function<void(const ProcessEnd&)> on_end) 
 
 void Reaper::OnPidfd(pid_t pid) {
   siginfo_t info{};
-  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG) == 0 && info.si_pid == pid) Told(EndOf(info));
+  rusage usage{};
+  if (Wait(P_PID, pid, WEXITED | WNOHANG, info, usage)) Told(EndOf(info, usage));
 }
 
 // SIGCHLDs melt into one: take all there are. A callback may start children; they are taken as well.
 void Reaper::ReapAll() {
   while (true) {
     siginfo_t info{};
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) break;
-    Told(EndOf(info));
+    rusage usage{};
+    if (!Wait(P_ALL, 0, WEXITED | WNOHANG, info, usage)) break;
+    Told(EndOf(info, usage));
   }
   if (const auto callback = on_any_end_) callback();
 }
@@ -231,6 +244,13 @@ void Reaper::Told(const ProcessEnd& end) {
   awaited_.erase(it);
   if (awaited.pidfd.valid()) loop_.Unwatch(awaited.pidfd.get());
   if (awaited.on_end) awaited.on_end(end);
+}
+
+std::optional<ProcessEnd> PeekEnd(pid_t pid) {
+  siginfo_t info{};
+  rusage usage{};
+  if (!Wait(P_PID, pid, WEXITED | WNOHANG | WNOWAIT, info, usage)) return std::nullopt;
+  return EndOf(info, usage);
 }
 
 // --- looking at processes -----------------------------------------------------------------------------------------

@@ -60,7 +60,12 @@ struct ProcessEnd {
   int signal = 0;
   bool core_dumped = false;
   int64_t noticed_ns = 0;  // MonotonicNs at which the loop learned of it
+  // Largest resident memory of the process or of a child that it had waited for; 0: not known.
+  int64_t peak_resident_bytes = 0;
 };
+
+// The end of a child that has not been reaped yet, left for whoever reaps; nothing where it runs.
+std::optional<ProcessEnd> PeekEnd(pid_t pid);
 
 // Reaps every child of this process, those it never started included: it makes the process the subreaper of its
 // descendants, so that orphans come here. One in a process; the loop's thread. Construct it before any other thread

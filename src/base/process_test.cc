@@ -79,6 +79,31 @@ TEST_F(ProcessTest, TellsExitCodesAndSignals) {
   EXPECT_EQ(RunToEnd(Shell("ulimit -c 0; kill -SEGV $$")).signal, SIGSEGV);
 }
 
+TEST_F(ProcessTest, TellsThePeakOfResidentMemory) {
+  const int64_t small = RunToEnd(Shell("exit 0")).peak_resident_bytes;
+  EXPECT_GT(small, 0);
+  // The shell holds what it reads whole; killed, it is told of all the same.
+  const int64_t large =
+      RunToEnd(Shell("x=$(head -c 50000000 /dev/zero | tr '\\0' x); kill -KILL $$")).peak_resident_bytes;
+  EXPECT_GT(large, small + 40'000'000);
+}
+
+TEST_F(ProcessTest, AnEndCanBeSeenBeforeItIsReaped) {
+  StatusOr<Child> child = Spawn(Shell("read forever; kill -KILL $$"));
+  ASSERT_TRUE(child.ok());
+  const pid_t pid = child->pid;
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  for (int time = 0; time < 2; ++time) {
+    const std::optional<ProcessEnd> end = PeekEnd(pid);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_EQ(end->signal, SIGKILL);
+  }
+  reaper_.Await(*std::move(child), [this](const ProcessEnd&) { loop_.Stop(); });
+  loop_.Run();
+  EXPECT_FALSE(PeekEnd(pid).has_value());
+}
+
 TEST_F(ProcessTest, AChildHasTheLimitOfOpenFilesThatItIsGiven) {
   const uint64_t before = OpenFilesLimit();
   ASSERT_GT(before, 100u);

@@ -93,8 +93,12 @@ bool AllCollateral(const std::vector<Failure>& failures) {
 }
 
 std::string Describe(const Failure& f) {
-  if (f.exit.signal != 0) return fmt::format("rank {} died ({}) on node {}", f.rank, SignalName(f.exit.signal), f.node);
-  return fmt::format("rank {} failed (exit code {}) on node {}", f.rank, f.exit.exit_code, f.node);
+  const WorkerExit& exit = f.exit;
+  std::string text = fmt::format("rank {} failed (exit code {})", f.rank, exit.exit_code);
+  if (exit.signal != 0) text = fmt::format("rank {} died ({})", f.rank, SignalName(exit.signal));
+  if (!exit.killed_by.empty()) text = fmt::format("rank {} was killed by {}", f.rank, exit.killed_by);
+  text += fmt::format(" on node {}", f.node);
+  return exit.end_note.empty() ? text : fmt::format("{} ({})", text, exit.end_note);
 }
 
 }  // namespace phalanx::master

@@ -14,6 +14,7 @@ namespace phalanx::master {
 
 constexpr size_t kMaxErrorJsonBytes = 64 * 1024;
 constexpr size_t kMaxLastWordsBytes = 16 * 1024;
+constexpr size_t kMaxEndTextBytes = 512;
 // Failures of one round that are kept; more say nothing new.
 constexpr size_t kMaxFailures = 17;
 
@@ -26,8 +27,11 @@ struct WorkerExit {
   bool script_started = false;
   int64_t steps = 0;
   int64_t unix_ms = 0;
-  std::string error_json;  // torch's error file as the worker left it
-  std::string last_words;  // tail of its stderr
+  std::string error_json;           // torch's error file as the worker left it
+  std::string last_words;           // tail of its stderr
+  int64_t peak_resident_bytes = 0;  // 0: not known
+  std::string killed_by;            // "the out-of-memory killer ..."; empty: not known
+  std::string end_note;             // a remark about the end
 };
 
 struct Failure {
@@ -51,7 +55,8 @@ size_t FirstCause(const std::vector<Failure>& failures);
 
 bool AllCollateral(const std::vector<Failure>& failures);
 
-// "rank 3 died (SIGKILL) on node 127.0.0.2", "rank 0 failed (exit code 3) on node a".
+// "rank 3 died (SIGKILL) on node 127.0.0.2", "rank 0 failed (exit code 3) on node a", "rank 1 was killed by the
+// out-of-memory killer on node a"; a remark about the end follows in brackets.
 std::string Describe(const Failure& failure);
 
 }  // namespace phalanx::master

@@ -77,5 +77,19 @@ TEST(AddFailure, KeepsTheOwnDeathHoweverLateItComes) {
   EXPECT_EQ(failures.front().rank, 0U);
 }
 
+TEST(Describe, SaysWhoKilledARankAndWhatElseIsKnown) {
+  Failure failure;
+  failure.rank = 3;
+  failure.node = "a";
+  failure.exit.signal = SIGKILL;
+  EXPECT_EQ(Describe(failure), "rank 3 died (SIGKILL) on node a");
+  failure.exit.killed_by = "the out-of-memory killer";
+  EXPECT_EQ(Describe(failure), "rank 3 was killed by the out-of-memory killer on node a");
+  failure.exit = WorkerExit{};
+  failure.exit.exit_code = 1;
+  failure.exit.end_note = "2 processes were ended";
+  EXPECT_EQ(Describe(failure), "rank 3 failed (exit code 1) on node a (2 processes were ended)");
+}
+
 }  // namespace
 }  // namespace phalanx::master

@@ -48,6 +48,10 @@ WorkerExited ExitedOf(const v1::WorkerExited& wire) {
   if (wire.error_json().size() <= kMaxErrorJsonBytes) event.exit.error_json = wire.error_json();
   const std::string& words = wire.last_words();
   event.exit.last_words = words.substr(words.size() - std::min(words.size(), kMaxLastWordsBytes));
+  event.exit.peak_resident_bytes = std::max<int64_t>(0, wire.peak_resident_bytes());
+  // A longer text is not what an agent sends, and a cut could fall within a character.
+  if (wire.killed_by().size() <= kMaxEndTextBytes) event.exit.killed_by = wire.killed_by();
+  if (wire.end_note().size() <= kMaxEndTextBytes) event.exit.end_note = wire.end_note();
   return event;
 }
 
@@ -74,6 +78,9 @@ void Fill(v1::Failure& wire, const Failure& failure) {
   exited.set_unix_ms(failure.exit.unix_ms);
   exited.set_error_json(failure.exit.error_json);
   exited.set_last_words(failure.exit.last_words);
+  exited.set_peak_resident_bytes(failure.exit.peak_resident_bytes);
+  exited.set_killed_by(failure.exit.killed_by);
+  exited.set_end_note(failure.exit.end_note);
 }
 
 }  // namespace

@@ -25,12 +25,18 @@ TEST(EventOf, BoundsWhatComesFromOutside) {
   v1::WorkerExited& wire = *message.mutable_worker_exited();
   wire.set_error_json(std::string(kMaxErrorJsonBytes + 1, 'x'));
   wire.set_last_words(std::string(kMaxLastWordsBytes, 'x') + "the end");
+  wire.set_killed_by(std::string(kMaxEndTextBytes + 1, 'x'));
+  wire.set_end_note("a note");
+  wire.set_peak_resident_bytes(-1);
   const auto exited = std::get<WorkerExited>(EventOf(7, message));
   EXPECT_EQ(exited.session, 7U);
   EXPECT_EQ(exited.next_store_port, 0U);
   EXPECT_TRUE(exited.exit.error_json.empty());
   EXPECT_EQ(exited.exit.last_words.size(), kMaxLastWordsBytes);
   EXPECT_TRUE(exited.exit.last_words.ends_with("the end"));
+  EXPECT_TRUE(exited.exit.killed_by.empty());
+  EXPECT_EQ(exited.exit.end_note, "a note");
+  EXPECT_EQ(exited.exit.peak_resident_bytes, 0);
 
   message.mutable_leaving()->set_reason(std::string(511, 'x') + "\xc3\xa4");  // half a letter would break the stream
   message.mutable_leaving()->set_signal(1'000'000);
