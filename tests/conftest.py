@@ -1,7 +1,10 @@
 """Fixtures of the end-to-end tests. `--launcher=torchrun` runs the tests marked dropin against torchrun itself."""
 
+import os
+
 import pytest
 from harness import Job, command_path
+from small_disk import SmallDisk
 
 
 def pytest_addoption(parser):
@@ -23,6 +26,16 @@ def launcher(request):
     if name == "phalanx-run":
         command_path(name)  # says how to get it, where it is missing
     return name
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk that can be filled. A test with a job asks for it before the job, whose processes end first then."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk = SmallDisk(tmp_path / "disk")
+    yield disk
+    disk.unmount()
 
 
 @pytest.fixture

@@ -297,6 +297,7 @@ void Streams::OpenStdout(WorkerStreams& worker, int rank, int local_rank, uint32
   if (((config_.redirects.Of(local_rank) | tee) & kOut) != 0 && !log_dirs_.none()) {
     StatusOr<LogFile> file = OpenFile("stdout.log", restart_count, local_rank);
     if (file.ok()) {
+      worker.files_[0] = file->path;
       worker.owned_stdout_ = std::move(file->write_end);
       worker.stdout_fd_ = worker.owned_stdout_.get();
       if ((tee & kOut) != 0 && Shown(local_rank)) {
@@ -314,6 +315,7 @@ void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32
   if (((config_.redirects.Of(local_rank) | tee) & kErr) != 0 && !log_dirs_.none()) {
     StatusOr<LogFile> file = OpenFile("stderr.log", restart_count, local_rank);
     if (file.ok()) {
+      worker.files_[1] = file->path;
       worker.owned_stderr_ = std::move(file->write_end);
       worker.stderr_fd_ = worker.owned_stderr_.get();
       worker.stderr_file_ = Fd(open(file->path.c_str(), O_RDONLY | O_CLOEXEC));

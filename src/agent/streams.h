@@ -88,6 +88,8 @@ class WorkerStreams {
   int stdin_fd() const { return stdin_fd_; }
   int stdout_fd() const { return stdout_fd_; }
   int stderr_fd() const { return stderr_fd_; }
+  // The file that the worker writes as that stream (1: stdout, 2: stderr); empty: none.
+  const std::string& FileOf(int stream) const { return files_[stream - 1]; }
   // The worker has its descriptors: ours of them are closed, else the end of file would never come.
   void CloseWorkerEnds();
 
@@ -109,6 +111,7 @@ class WorkerStreams {
   uint64_t relay_ = 0;  // where stderr is ours
   std::shared_ptr<const std::string> relayed_;
   uint64_t tails_[2] = {};
+  std::string files_[2];
 };
 
 class Streams {

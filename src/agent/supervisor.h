@@ -68,7 +68,7 @@ struct SupervisorEvents {
   std::function<void(int local_rank, uint64_t epoch, const Status&)> on_start_failed;
   // No spare is to be waited for: workers start cold, from now on or from the start, or spares are withheld for now.
   std::function<void()> on_cold;
-  // Said once for each cause: "warm start is off: ...".
+  // Said once for each cause: "warm start is off: ..."; once a round that log files take nothing more.
   std::function<void(const std::string&)> on_warning;
 };
 

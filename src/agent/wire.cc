@@ -22,6 +22,7 @@ using Json = nlohmann::json;
 constexpr size_t kLengthBytes = 4;
 constexpr size_t kFdsMax = 8;
 constexpr size_t kReasonMax = 4096;
+constexpr int64_t kErrnoMax = 4095;  // the kernel's own limit
 
 // --- reading fields: nothing is believed ---
 
@@ -128,6 +129,13 @@ StatusOr<PeerMessage> ParsePeerMessage(std::string_view text) {
     FirstStep first;
     if (!Get(json, "step", first.step) || !Get(json, "modules", first.modules)) return Lacking(type);
     return first;
+  }
+  if (type == "log_lost") {
+    int64_t stream = 0;
+    int64_t error = 0;
+    if (!Get(json, "stream", stream) || !Get(json, "errno", error)) return Lacking(type);
+    if (stream < 1 || stream > 2 || error < 1 || error > kErrnoMax) return Lacking(type);
+    return LogLost{static_cast<int>(stream), static_cast<int>(error)};
   }
   return ParseZygoteMessage(type, json);
 }

@@ -51,8 +51,12 @@ struct FirstStep {
   int64_t step = 0;
   std::vector<std::string> modules;
 };
+struct LogLost {
+  int stream = 1;  // 1: stdout, 2: stderr
+  int error = 0;   // errno
+};
 using PeerMessage =
-    std::variant<ZygoteReady, ZygoteTainted, ZygoteFailed, ForkFailed, SpareWaits, ScriptStarted, FirstStep>;
+    std::variant<ZygoteReady, ZygoteTainted, ZygoteFailed, ForkFailed, SpareWaits, ScriptStarted, FirstStep, LogLost>;
 
 // Reads one message's text. Unknown types and missing or ill-typed fields are errors. Pure.
 StatusOr<PeerMessage> ParsePeerMessage(std::string_view json);

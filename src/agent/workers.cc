@@ -115,6 +115,7 @@ class Workers final : public Supervisor {
   void GoCold(const std::string& why);
 
   void OnMessage(int local_rank, pid_t pid, const PeerMessage& message);
+  void OnLogLost(const Worker& worker, const LogLost& lost);
   void OnWorkerEnded(int local_rank, const ProcessEnd& end);
   WorkerEnd Report(Worker& worker, const ProcessEnd& end);
   void AskForMemory(const Worker& worker, WorkerEnd& report);
@@ -141,6 +142,7 @@ class Workers final : public Supervisor {
   int spares_wanted_ = 0;
   uint64_t oom_epoch_ = 0;  // the round that `oom_` is about
   OomRound oom_;
+  uint64_t log_lost_epoch_ = 0;  // the last round in which that was told
   std::set<std::string> warned_;
   std::unique_ptr<SparePool> pool_;  // null: every start is cold
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -372,7 +374,19 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
   } else if (const auto* first = std::get_if<FirstStep>(&message)) {
     if (pool_) pool_->Learn(first->modules);
     events_.on_first_step(local_rank, epoch, first->step, worker->warm);
+  } else if (const auto* lost = std::get_if<LogLost>(&message)) {
+    OnLogLost(*worker, *lost);
   }
+}
+
+// A full disk is every rank's: one line a round.
+void Workers::OnLogLost(const Worker& worker, const LogLost& lost) {
+  const std::string& path = worker.streams->FileOf(lost.stream);
+  if (path.empty() || std::exchange(log_lost_epoch_, worker.epoch) == worker.epoch) return;
+  const std::string text =
+      fmt::format("log file {} cannot be written: {}; training goes on, lines are lost until there is room", path,
+                  std::generic_category().message(lost.error));
+  Soon([this, text] { events_.on_warning(text); });
 }
 
 // --- ends ---------------------------------------------------------------------------------------------------------

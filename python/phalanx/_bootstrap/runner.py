@@ -62,7 +62,7 @@ def run(channel, request, fds, warmth=None):
         _become_cold(channel, {**request, "cold": reason})
     coerced = warmth.coerced if warmth is not None else linux.coerced_locale()
     _set_environment({**coerced, **request["env"]})
-    stdio.renew()
+    stdio.renew(lambda fd, error: _report_log_lost(channel, fd, error))
     code, namespace = _prepare_main(request)
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))
@@ -218,6 +218,10 @@ def _report_first_step(channel, step):
     channel.send_or_give_up({"type": "first_step", "step": step, "modules": learn.modules()})
 
 
+def _report_log_lost(channel, fd, error):
+    channel.send_or_give_up({"type": "log_lost", "stream": fd, "errno": error})
+
+
 def _be_nobody(channel):
     """A forked child of the rank is not the rank: no board, no socket."""
     hooks.forget()
@@ -247,9 +251,19 @@ def _hide_our_frames():
 
 
 def _without_ours(trace):
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+    """Ours stand before the script's own, and, where it wrote to a stream of ours, behind."""
+    while trace is not None and _is_ours(trace):
         trace = trace.tb_next
+    last = trace
+    while last is not None:
+        while last.tb_next is not None and _is_ours(last.tb_next):
+            last.tb_next = last.tb_next.tb_next
+        last = last.tb_next
     return trace
+
+
+def _is_ours(trace):
+    return trace.tb_frame.f_code.co_filename.startswith(_HERE)
 
 
 def _become_plain_python(request):

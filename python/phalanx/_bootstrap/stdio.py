@@ -1,9 +1,72 @@
 """The standard streams as `python -u` makes them, on descriptors that have just been put in place."""
 
+import errno
 import fcntl
 import io
 import os
+import stat
 import sys
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+class _LogFile(io.FileIO):
+    """A log file behind a standard stream. A disk that takes nothing more costs lines, never the training.
+
+    What is lost counts as written. The first loss is told to `on_loss(fd, error number)`; when there is room again, a
+    line says how much is missing, before what comes next. For threads as safe as its parent: such a line may count
+    wrongly, and nothing else. In a signal handler as well: there is no lock.
+    """
+
+    on_loss = None
+    _lost = 0  # bytes since the last that were written
+    _error = 0
+    _in_line = False  # the file does not end with a newline, as far as we wrote it
+
+    def write(self, data):
+        lost, self._lost = self._lost, 0
+        if lost:
+            return self._write_behind_gap(data, lost)
+        count = self._write(data)
+        size = memoryview(data).nbytes
+        while count is not None and count < size:
+            more = self._write(memoryview(data).cast("B")[count:])
+            if not more:
+                self._lost += size - count
+                break
+            count += more
+        return size
+
+    def _write_behind_gap(self, data, lost):
+        """One write for the line about the gap and what follows it: as long as that does not fit, nothing does."""
+        size = memoryview(data).nbytes
+        reason = os.strerror(self._error)
+        line = f"[phalanx: {lost} bytes of this log were lost here: {reason}]\n".encode("utf-8", "replace")
+        both = (b"\n" if self._in_line else b"") + line + bytes(data)
+        if self._write(both) != len(both):
+            self._lost += lost + size
+        return size
+
+    def _write(self, data):
+        """How much was written: 0 where the disk takes nothing."""
+        try:
+            count = super().write(data)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or not stat.S_ISREG(os.fstat(self.fileno()).st_mode):
+                raise
+            self._error = error.errno
+            on_loss, self.on_loss = self.on_loss, None
+            if on_loss is not None:
+                on_loss(self.fileno(), error.errno)
+            return 0
+        if count:
+            self._in_line = bytes(memoryview(data).cast("B")[count - 1 : count]) != b"\n"
+        return count
+
+
+# Seen by scripts as what it stands for.
+_LogFile.__name__ = _LogFile.__qualname__ = "FileIO"
+_LogFile.__module__ = io.FileIO.__module__
 
 
 def put_in_place(fds):
@@ -16,15 +79,17 @@ def put_in_place(fds):
             os.close(fd)
 
 
-def renew():
+def renew(on_loss=None):
     """Re-makes sys.stdin, sys.stdout and sys.stderr. The objects stay the same, so that what holds them (a logging
-    handler made by an import) goes on as in a fresh process; what they know of their descriptor is asked anew."""
+    handler made by an import) goes on as in a fresh process; what they know of their descriptor is asked anew.
+
+    `on_loss(fd, error number)` hears, once for each stream, that a log file behind it takes nothing more."""
     _renew("stdin", "__stdin__", 0, "strict")
-    _renew("stdout", "__stdout__", 1, "strict")
-    _renew("stderr", "__stderr__", 2, "backslashreplace")
+    _renew("stdout", "__stdout__", 1, "strict", on_loss)
+    _renew("stderr", "__stderr__", 2, "backslashreplace", on_loss)
 
 
-def _renew(name, original_name, fd, errors):
+def _renew(name, original_name, fd, errors, on_loss=None):
     stream = getattr(sys, original_name)
     old_encoding = getattr(stream, "encoding", None) or "utf-8"
     old_errors = getattr(stream, "errors", None) or errors
@@ -33,7 +98,10 @@ def _renew(name, original_name, fd, errors):
             buffer = open(fd, "rb", buffering=-1, closefd=False)
             buffer.raw.name = f"<{name}>"
         else:
-            buffer = open(fd, "wb", buffering=0, closefd=False)
+            kind = _LogFile if stat.S_ISREG(os.fstat(fd).st_mode) else io.FileIO
+            buffer = kind(fd, "wb", closefd=False)
+            if kind is _LogFile:
+                buffer.on_loss = on_loss
             buffer.name = f"<{name}>"
     except OSError:
         return  # closed, as `<&-` leaves it

@@ -1,0 +1,118 @@
+"""Disks that are full, before the start or in mid-run: what is lost is said, and training goes on to its good end."""
+
+import os
+import re
+import signal
+
+import pytest
+from small_disk import SmallDisk
+
+
+def start(job, *flags, nproc=2, **more):
+    return job.standalone("talkative.py", nproc=nproc, flags=["--max-restarts=1", *flags], **more)
+
+
+def kill_and_end(job, node):
+    """Rank 1 dies, the next life steps, and all ends well."""
+    os.kill(job.pid(1, life=0), signal.SIGKILL)
+    job.wait_stepping(life=1, world=2)
+    job.stop()
+    assert node.wait() == 0, job.story()
+    assert len(job.found("done", life=1)) == 2, job.story()
+
+
+def test_logs_on_a_disk_that_fills_up(small_disk, job):
+    """One notice a round with the file's name; the steps go on, and so does the next life on the full disk."""
+    node = start(job, f"--log-dir={small_disk.path}", "--redirects=3")
+    job.wait_stepping(life=0, world=2)
+    small_disk.fill()
+    told = node.wait_line("cannot be written")
+    assert "/attempt_0/" in told
+    assert told.endswith(": No space left on device; training goes on, lines are lost until there is room\n")
+    kill_and_end(job, node)
+    assert node.stderr.count("cannot be written") == 2, job.story()  # of each round once
+
+
+def test_teed_logs_on_a_disk_that_fills_up(small_disk, job):
+    """The console shows what reaches the files, again when there is room."""
+    node = start(job, f"--log-dir={small_disk.path}", "--tee=3")
+    job.wait_stepping(life=0, world=2)
+    small_disk.fill()
+    told = node.wait_line("cannot be written")
+    rank, stream = re.search(r"/attempt_0/(\d)/(\w+)\.log cannot be written", told).groups()
+    small_disk.make_room()
+    node.wait_line(
+        rf"^\[default{rank}\]:\[phalanx: \d+ bytes of this log were lost here: No space left on device\]$", stream
+    )
+    kill_and_end(job, node)
+
+
+FULL = {"bytes": SmallDisk.fill, "files": SmallDisk.use_up_files}
+
+
+def everything_on(disk):
+    """Flags and environment by which logs, state and temporary files lie on the disk."""
+    (disk.path / "state").mkdir()
+    (disk.path / "tmp").mkdir()
+    flags = [f"--log-dir={disk.path / 'logs'}", f"--state-dir={disk.path / 'state'}", "--redirects=3"]
+    return {"flags": flags, "env": {"TMPDIR": disk.path / "tmp"}}
+
+
+def start_on(job, where):
+    return start(job, *where["flags"], env=where["env"])
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_everything_on_a_disk_that_is_full_at_a_restart(small_disk, job, what):
+    """The record keeps what it has, and says where it has gaps."""
+    node = start_on(job, everything_on(small_disk))
+    job.wait_stepping(life=0, world=2)
+    FULL[what](small_disk)
+    kill_and_end(job, node)
+    events = job.phalanx("events", f"--state-dir={small_disk.path / 'state'}").stdout
+    assert "all 2 ranks" not in events or "rank 1 died (SIGKILL)" in events
+    assert "round-started" in events
+
+
+def test_everything_on_a_disk_without_a_byte(small_disk, job):
+    """Folders and empty files can be made: the job runs, on the console and without a record."""
+    where = everything_on(small_disk)
+    small_disk.fill()
+    node = start_on(job, where)
+    job.wait_stepping(life=0, world=2)
+    kill_and_end(job, node)
+    assert "log file" in node.stderr, job.story()
+
+
+def test_no_state_folder_can_be_made(small_disk, job):
+    """That much a job needs. It says so and does not start."""
+    where = everything_on(small_disk)
+    small_disk.use_up_files()
+    node = start_on(job, where)
+    assert node.wait() == 1
+    assert "(--state-dir gives another): No space left on device" in node.stderr
+
+
+def test_no_log_folder_can_be_made(small_disk, job):
+    """Output goes to the console then, and there is one notice."""
+    small_disk.use_up_files()
+    node = start(job, f"--log-dir={small_disk.path / 'logs'}", "--redirects=3")
+    job.wait_stepping(life=0, world=2)
+    kill_and_end(job, node)
+    assert node.stderr.count("No space left on device") == 1, job.story()
+    assert "step 1 xxx" in node.stdout
+
+
+def test_a_full_board_folder(job):
+    """/dev/shm without a page to spare: the board lies in the state directory, and steps are seen all the same."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    shadow = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
+    command = ["unshare", "--mount", "sh", "-c", f'{shadow} && exec "$@"', "sh", *job.command()]
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workloads", "talkative.py")
+    flags = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", f"--state-dir={job.folder / 'state'}"]
+    node = job.run(*flags, script, command=command)
+    job.wait_stepping(life=0, world=2)
+    kill_and_end(job, node)
+    assert "no rank board" not in node.stderr
+    assert "step 1" in node.stderr
