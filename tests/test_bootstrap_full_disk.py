@@ -42,7 +42,9 @@ def run(worker, disk, tmp_path, body):
     """(status, bytes of the log of stdout, of stderr, what was told of losses)."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(HEAD) + textwrap.dedent(body))
-    with open("/dev/null") as null, open(str(disk.path / "out"), "ab") as out, open(str(disk.path / "err"), "ab") as err:
+    with open("/dev/null") as null, open(str(disk.path / "out"), "ab") as out, open(
+        str(disk.path / "err"), "ab"
+    ) as err:
         worker.run(script, disk.path, stdio=[null.fileno(), out.fileno(), err.fileno()])
         status = worker.wait()
     told = [(message["stream"], message["errno"]) for message in worker.messages() if message["type"] == "log_lost"]

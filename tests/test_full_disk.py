@@ -5,7 +5,6 @@ import re
 import signal
 
 import pytest
-from small_disk import SmallDisk
 
 
 def start(job, *flags, nproc=2, **more):
@@ -47,9 +46,6 @@ def test_teed_logs_on_a_disk_that_fills_up(small_disk, job):
     kill_and_end(job, node)
 
 
-FULL = {"bytes": SmallDisk.fill, "files": SmallDisk.use_up_files}
-
-
 def everything_on(disk):
     """Flags and environment by which logs, state and temporary files lie on the disk."""
     (disk.path / "state").mkdir()
@@ -62,26 +58,45 @@ def start_on(job, where):
     return start(job, *where["flags"], env=where["env"])
 
 
-@pytest.mark.parametrize("what", FULL)
-def test_everything_on_a_disk_that_is_full_at_a_restart(small_disk, job, what):
-    """The record keeps what it has, and says where it has gaps."""
+def test_everything_on_a_disk_that_fills_up(small_disk, job):
+    """The record keeps what it has. That it has gaps is said on the console: the master's log is on the same disk."""
     node = start_on(job, everything_on(small_disk))
     job.wait_stepping(life=0, world=2)
-    FULL[what](small_disk)
-    kill_and_end(job, node)
+    small_disk.fill()
+    os.kill(job.pid(1, life=0), signal.SIGKILL)
+    told = node.wait_line("the event record has gaps from now on")
+    assert told.endswith("full; the job goes on\n")
+    job.wait_stepping(life=1, world=2)
+    small_disk.make_room()
+    job.stop()
+    assert node.wait() == 0, job.story()
+    assert node.stderr.count("gaps from now on") == 1
     events = job.phalanx("events", f"--state-dir={small_disk.path / 'state'}").stdout
-    assert "all 2 ranks" not in events or "rank 1 died (SIGKILL)" in events
-    assert "round-started" in events
+    assert "rows of this record were lost, from here on" in events
+    assert "all 2 ranks ended well" in events
+
+
+def test_everything_on_a_disk_that_has_no_file_left(small_disk, job):
+    """No folder for the next attempt: its output goes to the console, and one line says why."""
+    node = start_on(job, everything_on(small_disk))
+    job.wait_stepping(life=0, world=2)
+    small_disk.use_up_files()
+    kill_and_end(job, node)
+    assert node.stderr.count("No space left on device") == 1, job.story()
+    assert "step 1 xxx" in node.stdout
+    events = job.phalanx("events", f"--state-dir={small_disk.path / 'state'}").stdout
+    assert "rank 1 died (SIGKILL)" in events
 
 
 def test_everything_on_a_disk_without_a_byte(small_disk, job):
-    """Folders and empty files can be made: the job runs, on the console and without a record."""
+    """Folders and empty files can be made: the job runs, and says that it has no record."""
     where = everything_on(small_disk)
     small_disk.fill()
     node = start_on(job, where)
     job.wait_stepping(life=0, world=2)
+    node.wait_line(r"no event record: .*full; the job goes on$")
     kill_and_end(job, node)
-    assert "log file" in node.stderr, job.story()
+    assert "/stdout.log cannot be written" in node.stderr, job.story()
 
 
 def test_no_state_folder_can_be_made(small_disk, job):

@@ -56,16 +56,35 @@ TEST(PeerMessage, ReadsEachType) {
   const auto step = std::get<FirstStep>(*ParsePeerMessage(R"({"type":"first_step","step":4,"modules":["a","","b"]})"));
   EXPECT_EQ(step.step, 4);
   EXPECT_EQ(step.modules, (std::vector<std::string>{"a", "b"}));
+  const auto lost = std::get<LogLost>(*ParsePeerMessage(R"({"type":"log_lost","stream":2,"errno":28})"));
+  EXPECT_EQ(lost.stream, 2);
+  EXPECT_EQ(lost.error, ENOSPC);
 }
 
 TEST(PeerMessage, RefusesTheRest) {
-  for (const char* text :
-       {"", "null", "[]", "{", "{}", R"({"type":7})", R"({"type":"run"})", R"({"type":"spare"})",
-        R"({"type":"spare","pid":"1"})", R"({"type":"spare","pid":1.5})",
-        R"({"type":"spare","pid":18446744073709551615})", R"({"type":"ready","pid":1,"modules":2})",
-        R"({"type":"first_step","step":1,"modules":"a"})", R"({"type":"first_step","step":1,"modules":[1]})",
-        R"({"type":"fork_failed","id":-1,"reason":""})", R"({"type":"tainted","module":1,"why":""})",
-        "{\"type\":\"started\"} x", "{\"type\":\"\xff\"}"}) {
+  for (const char* text : {"",
+                           "null",
+                           "[]",
+                           "{",
+                           "{}",
+                           R"({"type":7})",
+                           R"({"type":"run"})",
+                           R"({"type":"spare"})",
+                           R"({"type":"spare","pid":"1"})",
+                           R"({"type":"spare","pid":1.5})",
+                           R"({"type":"spare","pid":18446744073709551615})",
+                           R"({"type":"ready","pid":1,"modules":2})",
+                           R"({"type":"first_step","step":1,"modules":"a"})",
+                           R"({"type":"first_step","step":1,"modules":[1]})",
+                           R"({"type":"log_lost","stream":0,"errno":28})",
+                           R"({"type":"log_lost","stream":3,"errno":28})",
+                           R"({"type":"log_lost","stream":1,"errno":0})",
+                           R"({"type":"log_lost","stream":1,"errno":99999})",
+                           R"({"type":"log_lost","stream":1})",
+                           R"({"type":"fork_failed","id":-1,"reason":""})",
+                           R"({"type":"tainted","module":1,"why":""})",
+                           "{\"type\":\"started\"} x",
+                           "{\"type\":\"\xff\"}"}) {
     EXPECT_FALSE(ParsePeerMessage(text).ok()) << text;
   }
 }

@@ -83,6 +83,23 @@ void DropGrpcLog(gpr_log_func_args*) {}
 
 }  // namespace
 
+// What the record's thread has to say, until the master's own sequence takes it.
+class RecordWarnings {
+ public:
+  void Add(const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_.push_back(text);
+  }
+  std::vector<std::string> Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(texts_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
 class MasterServer::Impl final : public SessionOwner {
  public:
   explicit Impl(ServerOptions options);
@@ -112,6 +129,7 @@ class MasterServer::Impl final : public SessionOwner {
 
   // --- carrying out ---
   void Feed(const Event& event);
+  void TellOfRecord();
   Session* Find(uint64_t session);
   void Send(uint64_t session, v1::MasterMessage message);
   void EndSession(uint64_t session);
@@ -168,6 +186,7 @@ class MasterServer::Impl final : public SessionOwner {
   std::shared_ptr<const v1::MasterMessage> finish_message_;
 
   std::unique_ptr<RecordWriter> record_;
+  const std::shared_ptr<RecordWarnings> record_warnings_ = std::make_shared<RecordWarnings>();  // its thread may stay
   int64_t next_row_ = 1;
   std::deque<RecordRow> recent_;
 };
@@ -179,9 +198,11 @@ MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)), 
   if (options_.spec) state_.SetSpec(*options_.spec);
   if (options_.state_dir.empty()) return;
   const RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, started_unix_ms_, 0};
-  record_ = std::make_unique<RecordWriter>(options_.state_dir + "/events.db", run, [](const std::string& what) {
-    Log(LogLevel::kWarning, "event-record", {{"what", what}});
-  });
+  record_ = std::make_unique<RecordWriter>(options_.state_dir + "/events.db", run,
+                                           [warnings = record_warnings_](const std::string& what) {
+                                             Log(LogLevel::kWarning, "event-record", {{"what", what}});
+                                             warnings->Add(what);
+                                           });
 }
 
 MasterServer::Impl::~Impl() {
@@ -387,6 +408,15 @@ void MasterServer::Impl::Feed(const Event& event) {
   for (const Decision& decision : Step(state_, event, MonotonicMs())) {
     std::visit([this, &decision](const auto& action) { Do(action, decision.reason); }, decision.action);
   }
+  TellOfRecord();
+}
+
+// On one node's console: our own log may lie on the same full disk. With the next event, and beats are events.
+void MasterServer::Impl::TellOfRecord() {
+  const auto node =
+      std::find_if(state_.nodes.begin(), state_.nodes.end(), [](const auto& n) { return !n.second.leaving; });
+  if (node == state_.nodes.end()) return;
+  for (const std::string& text : record_warnings_->Take()) Do(SendNotice{node->first}, text + "; the job goes on");
 }
 
 void MasterServer::Impl::Send(uint64_t session, v1::MasterMessage message) {
