@@ -19,7 +19,7 @@ HEAD = """
     def make_room():
         os.unlink(BALLAST)
     """
-GAP = re.compile(rb"\n?\[phalanx: (\d+) bytes of this log were lost here: No space left on device\]\n")
+GAP = re.compile(rb"\n\[phalanx: (\d+) bytes of this log were lost here: No space left on device\]\n")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,19 @@ def test_lines_are_lost_and_come_again(worker, small_disk, tmp_path):
     assert second.startswith(b"after\n") and set(second[6:]) <= set(b"d")
     assert len(second) - 6 + int(missing_again) == 10000
     assert third == b"at last\n"
+
+
+def test_a_gap_behind_a_whole_line(worker, small_disk, tmp_path):
+    body = """
+        sys.stdout.write("x" * 4095 + "\\n")
+        fill()
+        print("lost")
+        make_room()
+        print("after")
+        """
+    _, out, _, _ = run(worker, small_disk, tmp_path, body)
+    line = b"[phalanx: 5 bytes of this log were lost here: No space left on device]\n"
+    assert out == b"x" * 4095 + b"\n" + line + b"after\n"
 
 
 def test_a_full_disk_stops_no_thread_and_no_logging(worker, small_disk, tmp_path):
