@@ -118,8 +118,8 @@ def test_a_full_disk_stops_no_thread_and_no_logging(worker, small_disk, tmp_path
         """
     status, out, err, told = run(worker, small_disk, tmp_path, body)
     assert status == 0
-    assert out.endswith(b"after [0, 1, 2, 3]\n") and GAP.search(out)
-    assert err.endswith(b"\nafter\n") and GAP.search(err) and b"Traceback" not in err
+    assert out.endswith(b"after [0, 1, 2, 3]\n") and b"[phalanx: " in out
+    assert err.endswith(b"\nafter\n") and b"[phalanx: " in err and b"Traceback" not in err
     assert sorted(told) == [(1, 28), (2, 28)]
 
 
