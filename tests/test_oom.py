@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from harness import wait_ends
 
 MIB = 1 << 20
 LIMIT_BYTES = 256 * MIB
@@ -51,6 +52,8 @@ class Group:
             raise
 
     def remove(self):
+        """Once its last process has ended: one that was killed may be on its way."""
+        wait_ends([int(pid) for pid in (self.folder / "cgroup.procs").read_text().split()], 10)
         self.folder.rmdir()
 
 
