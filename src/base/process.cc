@@ -86,6 +86,33 @@ void SetSignals(SpawnCalls& calls, bool new_session) {
   calls.Keep(posix_spawnattr_setflags(calls.attributes(), static_cast<int16_t>(flags)));
 }
 
+// Binds the calling thread for as long as this lives: a child takes over what the thread that starts it has.
+class BoundMeanwhile {
+ public:
+  // `cpus` empty: nothing changes.
+  static StatusOr<BoundMeanwhile> To(const CpuSet& cpus) {
+    BoundMeanwhile bound;
+    if (cpus.empty()) return bound;
+    PHX_ASSIGN_OR_RETURN(CpuSet before, AllowedCpus());
+    PHX_RETURN_IF_ERROR(BindToCpus(0, cpus));
+    bound.before_ = std::move(before);
+    return bound;
+  }
+  BoundMeanwhile(BoundMeanwhile&& other) noexcept : before_(std::exchange(other.before_, {})) {}
+  BoundMeanwhile(const BoundMeanwhile&) = delete;
+  BoundMeanwhile& operator=(const BoundMeanwhile&) = delete;
+  ~BoundMeanwhile() {
+    if (before_.empty()) return;
+    // It fails only where none of them is left to this process; then the kernel has given it others already.
+    const Status back = BindToCpus(0, before_);
+    static_cast<void>(back);
+  }
+
+ private:
+  BoundMeanwhile() = default;
+  CpuSet before_;
+};
+
 ProcessEnd EndOf(const siginfo_t& info) {
   ProcessEnd end;
   end.pid = info.si_pid;
@@ -185,6 +212,7 @@ StatusOr<Child> Spawn(const SpawnSpec& spec) {
   std::vector<std::string> env;
   env.reserve(spec.env.size());
   for (const auto& [name, value] : spec.env) env.push_back(fmt::format("{}={}", name, value));
+  PHX_ASSIGN_OR_RETURN(const BoundMeanwhile bound, BoundMeanwhile::To(spec.cpus));
   Child child;
   const int error = posix_spawn(&child.pid, path.c_str(), calls.actions(), calls.attributes(), Pointers(args).data(),
                                 Pointers(env).data());

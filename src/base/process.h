@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/cpus.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
 #include "base/signals.h"
@@ -36,6 +37,7 @@ struct SpawnSpec {
   std::vector<int> extra_fds;  // the child's 3, 4, ...; nothing else is inherited
   // The child's soft limit of open files; 0: ours. Set just after it has been executed.
   uint64_t open_files_limit = 0;
+  CpuSet cpus;  // CPUs that it is bound to, from its first instruction; empty: ours
   bool new_session = true;
 };
 

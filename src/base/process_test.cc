@@ -118,6 +118,27 @@ TEST_F(ProcessTest, AChildHasTheLimitOfOpenFilesThatItIsGiven) {
   EXPECT_EQ(OpenFilesLimit(), before);
 }
 
+TEST_F(ProcessTest, AChildIsBoundToTheCpusThatItIsGiven) {
+  const CpuSet before = *AllowedCpus();
+  SpawnSpec spec = Shell("grep Cpus_allowed_list /proc/self/status");
+  spec.cpus = {*before.rbegin()};
+  EXPECT_EQ(OutputOf(spec), fmt::format("Cpus_allowed_list:\t{}\n", *before.rbegin()));
+  EXPECT_EQ(*AllowedCpus(), before);
+  EXPECT_EQ(OutputOf(Shell("grep Cpus_allowed_list /proc/self/status")),
+            fmt::format("Cpus_allowed_list:\t{}\n", CpuListText(before)));
+}
+
+TEST_F(ProcessTest, AChildThatCannotBeBoundIsNotStarted) {
+  const CpuSet before = *AllowedCpus();
+  SpawnSpec spec = Shell("exit 0");
+  spec.cpus = {60'000};
+  EXPECT_EQ(Message(Spawn(spec).status()), "binding to CPUs 60000: Invalid argument");
+  spec.cpus = {*before.begin()};
+  spec.program = "/no/program";
+  EXPECT_FALSE(Spawn(spec).ok());
+  EXPECT_EQ(*AllowedCpus(), before);
+}
+
 TEST_F(ProcessTest, TheLimitOfOpenFilesGrowsAsFarAsItMay) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
