@@ -53,6 +53,7 @@ SpawnSpec WorkerCommand(const LaunchConfig& config, const WorkerSpec& spec, cons
   SpawnSpec command;
   command.env = spec.env;
   command.open_files_limit = config.open_files_limit;
+  command.cpus = spec.cpus;
   if (config.kind == ScriptKind::kProgram) {
     command.program = config.script;
     command.args = {config.script};
@@ -84,7 +85,7 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const
   JsonObject message;
   message.Add("type", "run").Add("kind", KindName(config)).Add("script", ScriptName(config, spec.local_rank));
   message.Add("args", spec.args).Add("cwd", cwd).Add("env", spec.env).Add("umask", static_cast<int64_t>(umask));
-  message.Add("exact_steps", spec.exact_steps);
+  message.Add("exact_steps", spec.exact_steps).Add("bound", !spec.cpus.empty());
   if (spec.board_path.empty()) {
     message.AddNull("board");
   } else {

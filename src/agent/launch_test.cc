@@ -39,6 +39,19 @@ TEST(WorkerCommand, IsTorchrunsWithoutABootstrap) {
   EXPECT_EQ(program.args, (Args{"train${local_rank}.py", "--lr", "0.1"}));
 }
 
+TEST(WorkerCommand, BindsToTheWorkersCpus) {
+  WorkerSpec spec = Spec();
+  const auto bound = [&] {
+    return nlohmann::json::parse(RunMessage(Config(ScriptKind::kScript), spec, "/", 0), nullptr, false)["bound"];
+  };
+  EXPECT_TRUE(WorkerCommand(Config(ScriptKind::kProgram), spec, "").cpus.empty());
+  EXPECT_EQ(bound(), 0);
+  spec.cpus = {3, 4};
+  EXPECT_EQ(WorkerCommand(Config(ScriptKind::kProgram), spec, "").cpus, spec.cpus);
+  EXPECT_EQ(WorkerCommand(Config(ScriptKind::kScript), spec, "/boot").cpus, spec.cpus);
+  EXPECT_EQ(bound(), 1);
+}
+
 TEST(WorkerCommand, LeavesRoomForTheCommandLineItWillShow) {
   const SpawnSpec command = WorkerCommand(Config(ScriptKind::kScript), Spec(), "/boot");
   ASSERT_EQ(command.args.size(), 5u);

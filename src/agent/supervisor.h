@@ -18,6 +18,7 @@
 
 #include "agent/config.h"
 #include "agent/guard.h"
+#include "base/cpus.h"
 #include "base/env.h"
 #include "base/event_loop.h"
 #include "base/process.h"
@@ -34,6 +35,7 @@ struct WorkerSpec {
   std::map<std::string, std::string> env;
   std::vector<std::string> args;  // the script's, substituted
   std::string board_path;         // empty: no board
+  CpuSet cpus;                    // that it is bound to before any of its code runs; empty: the agent's
   bool exact_steps = false;       // the life before told its steps itself (phalanx.step)
 };
 

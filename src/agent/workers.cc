@@ -283,10 +283,11 @@ void Workers::StartFrom(Spare spare, const WorkerSpec& spec) {
   worker.pid = spare.pid;
   worker.warm = true;
   worker.channel = std::move(spare.channel);
-  const Status sent = SendRun(spec, worker);
-  if (!sent.ok()) {  // without its socket the spare ends
+  Status status = spec.cpus.empty() ? absl::OkStatus() : BindToCpus(worker.pid, spec.cpus);
+  if (status.ok()) status = SendRun(spec, worker);
+  if (!status.ok()) {  // without its socket the spare ends
     reaper_.Forget(worker.pid);
-    return FailStart(spec, sent);
+    return FailStart(spec, status);
   }
   reaper_.Retarget(worker.pid,
                    [this, local_rank = spec.local_rank](const ProcessEnd& end) { OnWorkerEnded(local_rank, end); });

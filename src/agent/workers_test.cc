@@ -1,4 +1,5 @@
 // The supervisor with real processes: shells, a Python with the real bootstrap, and Pythons that misbehave.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -435,6 +436,44 @@ TEST_F(WorkersTest, SparesWaitAndServeAndGo) {
   supervisor_->WantSpares(0);
   EXPECT_TRUE(Until([&] { return OwnChildren().size() == 1; }));
   EXPECT_TRUE(supervisor_->Strays().empty());
+}
+
+TEST_F(WorkersTest, WorkersAreBoundBeforeTheirCodeRuns) {
+  const CpuSet all = *AllowedCpus();
+  UsePython("import os\nprint(sorted(os.sched_getaffinity(0)))\n");
+  TheSupervisor().Start();
+  WorkerSpec warm = Spec(0);
+  warm.cpus = {*all.rbegin()};
+  TheSupervisor().StartWorker(warm);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(ends_[0].warm);
+  EXPECT_EQ(Output(0), fmt::format("[{}]\n", *all.rbegin()));
+  StartScript(1);
+  EXPECT_TRUE(UntilGone(1));
+  EXPECT_EQ(Output(1), fmt::format("[{}]\n", fmt::join(all, ", ")));  // only that one was bound
+  supervisor_.reset();
+  config_.kind = ScriptKind::kProgram;
+  config_.script = "sh";
+  WorkerSpec program = Spec(2, {"-c", "grep Cpus_allowed_list /proc/self/status"});
+  program.cpus = {*all.rbegin()};
+  TheSupervisor().StartWorker(program);
+  EXPECT_TRUE(UntilGone(2));
+  EXPECT_EQ(*AllowedCpus(), all);
+}
+
+TEST_F(WorkersTest, WorkersThatCannotBeBoundDoNotStart) {
+  UsePython("print('never')\n");
+  TheSupervisor().Start();
+  for (const bool warm : {true, false}) {
+    WorkerSpec spec = Spec(warm ? 0 : 1);
+    spec.cpus = {60'000};
+    TheSupervisor().StartWorker(spec);
+    EXPECT_TRUE(Until([&] { return failed_.count(spec.local_rank) == 1; }));
+    EXPECT_EQ(failed_[spec.local_rank], "binding to CPUs 60000: Invalid argument");
+    EXPECT_EQ(started_.count(spec.local_rank), 0u);
+    supervisor_.reset();
+    config_.warm = false;
+  }
 }
 
 TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import generated, libraries, linux, places, preload, runner, scan, scratch, wire
+from phalanx._bootstrap import generated, libraries, linux, places, preload, runner, scan, scratch, threads, wire
 
 _ = random
 
@@ -81,7 +81,8 @@ def _preload(channel, message):
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
     late_check = _late_check(kind, script, cwd)
-    return runner.Warmth(environment, coerced, loader.variables_read, own, loaded - own, late_check)
+    counted = threads.Counted()
+    return runner.Warmth(environment, coerced, loader.variables_read, own, loaded - own, late_check, counted)
 
 
 def _give_up(channel, reason):

@@ -9,7 +9,7 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 
-from phalanx._bootstrap import board, hooks, learn, linux, places, scratch, stdio, wire
+from phalanx._bootstrap import board, hooks, learn, linux, places, scratch, stdio, threads, wire
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -21,13 +21,14 @@ _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC")
 class Warmth:
     """What a forked process has inherited and must match: the environment its imports saw."""
 
-    def __init__(self, environment, coerced, variables_read, own_names, loaded, late_check):
+    def __init__(self, environment, coerced, variables_read, own_names, loaded, late_check, counted):
         self.environment = environment
         self.coerced = coerced  # the part of it that the interpreter made itself
         self.variables_read = variables_read
         self.own_names = own_names
         self.loaded = loaded
         self.late_check = late_check
+        self.counted = counted  # threads.Counted
 
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
@@ -43,7 +44,7 @@ class Warmth:
         clash = places.own_names(folder, self.loaded)
         if clash:
             return f"{folder} has its own {min(clash)}"
-        return self.late_check(request)
+        return self.counted.why_not(request) or self.late_check(request)
 
 
 def run(channel, request, fds, warmth=None):
@@ -182,28 +183,8 @@ def _dress(request, warm):
     linux.set_command_line(args, request["env"])
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if warm:
-        _apply_thread_counts(request["env"])
+        threads.apply(request)
         scratch.renew()
-
-
-def _apply_thread_counts(environment):
-    """Torch and OpenBLAS have counted their threads before this rank's environment was known."""
-    torch = sys.modules.get("torch")
-    count = _thread_count(environment, "OMP_NUM_THREADS")
-    if torch is not None and count is not None and torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    count = _thread_count(environment, "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-    count = count or len(os.sched_getaffinity(0))
-    if "numpy" in sys.modules and count > 1:  # one thread is what it was imported with
-        linux.set_openblas_threads(count)
-
-
-def _thread_count(environment, *names):
-    for name in names:
-        first = environment.get(name, "").split(",")[0].strip()
-        if first.isdigit() and int(first) > 0:
-            return int(first)
-    return None
 
 
 def _attach_board(place):
