@@ -39,8 +39,9 @@ VALUED = {
     "--shutdown-timeout": ["1", "20"],
     "--start-method": ["spawn", "fork"],
     "--monitor-interval": ["1", "0.5", ".5"],
+    "--numa-binding": ["node", "socket", "exclusive", "core-complex"],
 }
-SWITCHES = ["--standalone", "-m", "--module", "--no-python"]
+SWITCHES = ["--standalone", "-m", "--module", "--no-python", "--virtual-local-rank"]
 ODD = [
     "--",
     "-",
@@ -132,6 +133,8 @@ def expected(namespace: argparse.Namespace) -> dict:
         "local_ranks_filter": sorted({int(rank) for rank in namespace.local_ranks_filter.split(",") if rank}),
         "stop_timeout_ms": 30_000 if namespace.shutdown_timeout is None else namespace.shutdown_timeout * 1000,
         "log_dir": os.path.join("/cwd", namespace.log_dir) if namespace.log_dir else "",
+        "numa_binding": [None, *VALUED["--numa-binding"]].index(namespace.numa_binding),
+        "virtual_local_rank": namespace.virtual_local_rank,
     }
 
 

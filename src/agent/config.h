@@ -41,6 +41,15 @@ enum class EventLog {
 
 enum class LogFormat { kText, kJson };
 
+// torchrun's --numa-binding: the CPUs near a worker's device that it is bound to.
+enum class NumaBinding {
+  kNone,
+  kNode,         // all of the NUMA node
+  kSocket,       // all NUMA nodes of the socket
+  kExclusive,    // cores of the node that no other worker has
+  kCoreComplex,  // the cores of the node that share one last level of cache
+};
+
 enum class NprocKind { kCount, kCpu, kGpu, kXpu, kAuto };
 
 struct LaunchConfig {
@@ -48,7 +57,7 @@ struct LaunchConfig {
   ScriptKind kind = ScriptKind::kScript;
   std::string script;
   std::vector<std::string> script_args;  // ${local_rank} not yet substituted
-  std::string python;                    // interpreter, empty for kProgram
+  std::string python;                    // interpreter; for kProgram only where devices are asked for
   bool interpreter_given = false;        // PYTHON_EXEC named a foreign interpreter
   uint64_t open_files_limit = 0;         // soft limit that phalanx-run was started with: the workers'; 0: the agent's
 
@@ -78,6 +87,11 @@ struct LaunchConfig {
   int64_t restart_grace_ms = 500;  // = stop_timeout_ms where that was given and --restart-grace was not
   std::set<int> signals_to_handle;
   std::string signals_to_handle_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as given: TORCHELASTIC_SIGNALS_TO_HANDLE
+
+  // Which CPUs and which device a worker gets.
+  NumaBinding numa_binding = NumaBinding::kNone;
+  std::string sysfs_root = "/sys";  // PHALANX_SYSFS_ROOT
+  bool virtual_local_rank = false;
 
   // Output.
   std::string log_dir;  // empty: a fresh directory torchelastic_* under TMPDIR, made only when something is redirected

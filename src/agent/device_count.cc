@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
@@ -19,6 +20,8 @@ constexpr size_t kOutputBytesMax = 64 << 10;
 constexpr uint32_t kDevicesMax = 4096;
 // Behind it stands the count: what an import prints may come before.
 constexpr std::string_view kMarker = "phalanx-devices=";
+// Behind it stand the addresses, with spaces between them and a semicolon at the end.
+constexpr std::string_view kAddressMarker = "phalanx-addresses=";
 
 const char* Flag(NprocKind kind) {
   switch (kind) {
@@ -40,6 +43,13 @@ const char* Question(NprocKind kind) {
     default:
       return "torch.accelerator.device_count() if torch.accelerator.is_available() else 0";
   }
+}
+
+// "0000:dc:00.0", as it becomes part of a path.
+bool IsPciAddress(std::string_view word) {
+  return word.size() >= 12 && word.size() <= 16 &&
+         word.find_first_not_of("0123456789abcdef:.") == std::string_view::npos &&
+         word.find("..") == std::string_view::npos;
 }
 
 }  // namespace
@@ -66,9 +76,40 @@ StatusOr<uint32_t> ParseDeviceCount(NprocKind kind, const std::string& output, u
       fmt::format("{}: torch sees no such device on this machine; give a number, or 'auto'", Flag(kind)));
 }
 
-StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reaper& reaper, const LaunchConfig& config,
+std::vector<std::string> DeviceAddressCommand(const std::string& python) {
+  // A torch whose devices have no pci_domain_id says so itself, and its words are passed on.
+  return {python, "-c",
+          fmt::format("import torch\n"
+                      "kinds = [k for k in (torch.cuda, torch.xpu) if k.is_available()]\n"
+                      "found = [k.get_device_properties(i) for k in kinds[:1] for i in range(k.device_count())]\n"
+                      "print('\\n{}' + ' '.join('%04x:%02x:%02x.0' % (d.pci_domain_id, d.pci_bus_id, d.pci_device_id)\n"
+                      "                       for d in found) + ';')",
+                      kAddressMarker)};
+}
+
+StatusOr<std::vector<std::string>> ParseDeviceAddresses(const std::string& output) {
+  const size_t at = output.rfind(kAddressMarker);
+  const size_t first = at == std::string::npos ? at : at + kAddressMarker.size();
+  const size_t end = first == std::string::npos ? first : output.find(';', first);
+  std::vector<std::string> addresses;
+  bool good = end != std::string::npos;
+  std::string_view rest = good ? std::string_view(output).substr(first, end - first) : "";
+  while (good && !rest.empty()) {
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    good = IsPciAddress(word) && addresses.size() < kDevicesMax;
+    addresses.emplace_back(word);
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+  }
+  if (good) return addresses;
+  const std::string words = output.substr(0, output.find_last_not_of(" \n") + 1);
+  return absl::FailedPreconditionError(
+      fmt::format("Python could not say where the devices lie: {}", TailForPeople(words, 500)));
+}
+
+StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reaper& reaper,
+                                                          std::vector<std::string> command,
                                                           const std::map<std::string, std::string>& env,
-                                                          uint32_t cpu_count, const Done& done) {
+                                                          const Done& done) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   std::unique_ptr<DeviceProbe> probe(new DeviceProbe(loop, reaper));
@@ -78,8 +119,8 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
   const Fd writer(fds[1]);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   SpawnSpec spec;
-  spec.program = config.python;
-  spec.args = DeviceCountCommand(config.nproc_kind, config.python);
+  spec.program = command.front();
+  spec.args = std::move(command);
   spec.env = env;
   spec.stdin_fd = null.get();
   spec.stdout_fd = writer.get();
@@ -87,11 +128,11 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
   PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
   self->pid_ = child.pid;
   loop.Watch(self->output_.get(), EPOLLIN, [self](uint32_t) { self->Read(); });
-  reaper.Await(std::move(child), [self, kind = config.nproc_kind, cpu_count, done](const ProcessEnd&) {
+  reaper.Await(std::move(child), [self, done](const ProcessEnd&) {
     self->pid_ = 0;
     if (self->output_.valid()) self->Read();
-    const StatusOr<uint32_t> count = ParseDeviceCount(kind, self->text_, cpu_count);
-    done(count);  // may destroy the probe
+    const std::string output = std::move(self->text_);
+    done(output);  // may destroy the probe
   });
   return probe;
 }

@@ -1,5 +1,6 @@
-// How many accelerators this machine has, for --nproc-per-node gpu, xpu and auto: asked of a short-lived Python, since
-// nothing but torch itself knows what torch will see.
+// How many accelerators this machine has, for --nproc-per-node gpu, xpu and auto, and where they lie, for
+// --numa-binding: asked of a short-lived Python, since nothing but torch itself knows what torch will see, and in which
+// order (CUDA_VISIBLE_DEVICES with numbers and UUIDs, CUDA_DEVICE_ORDER, parts of a device).
 #pragma once
 
 #include <functional>
@@ -23,15 +24,20 @@ std::vector<std::string> DeviceCountCommand(NprocKind kind, const std::string& p
 // kXpu without one are an error that names the flag.
 StatusOr<uint32_t> ParseDeviceCount(NprocKind kind, const std::string& output, uint32_t cpu_count);
 
+// argv of a Python that tells the PCI addresses of the devices torch sees, in torch's order.
+std::vector<std::string> DeviceAddressCommand(const std::string& python);
+
+// What it printed -> the addresses as /sys writes them, "0000:dc:00.0"; none where torch sees no device.
+StatusOr<std::vector<std::string>> ParseDeviceAddresses(const std::string& output);
+
 // One question under way. Destroying it before the answer ends the Python.
 class DeviceProbe {
  public:
-  using Done = std::function<void(StatusOr<uint32_t>)>;
+  using Done = std::function<void(const std::string& output)>;
 
-  // `done` is called once, from the loop.
-  static StatusOr<std::unique_ptr<DeviceProbe>> Start(EventLoop& loop, Reaper& reaper, const LaunchConfig& config,
-                                                      const std::map<std::string, std::string>& env, uint32_t cpu_count,
-                                                      const Done& done);
+  // `done` is called once, from the loop, with all that the command has printed.
+  static StatusOr<std::unique_ptr<DeviceProbe>> Start(EventLoop& loop, Reaper& reaper, std::vector<std::string> command,
+                                                      const std::map<std::string, std::string>& env, const Done& done);
   DeviceProbe(const DeviceProbe&) = delete;
   DeviceProbe& operator=(const DeviceProbe&) = delete;
   ~DeviceProbe();

@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "agent/completion.h"
+#include "agent/cpu_binding.h"
 #include "agent/flag_values.h"
 
 namespace phalanx::agent {
@@ -232,6 +233,34 @@ Status HandleRestartWindow(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleNumaBinding(Draft& draft, const GivenFlag& given) {
+  for (const NumaBinding binding :
+       {NumaBinding::kNode, NumaBinding::kSocket, NumaBinding::kExclusive, NumaBinding::kCoreComplex}) {
+    if (given.value != Name(binding)) continue;
+    draft.config.numa_binding = binding;
+    return absl::OkStatus();
+  }
+  return Expected("node, socket, exclusive or core-complex");
+}
+
+Status HandleNumaAffinity(Draft& draft, const GivenFlag&) {
+  draft.numa_affinity = true;
+  return absl::OkStatus();
+}
+
+Status HandleMembindPolicy(Draft&, const GivenFlag& given) {
+  if (given.value == "none" || given.value == "preferred") return absl::OkStatus();
+  if (given.value != "bind") return Expected("none or preferred");
+  return absl::UnimplementedError(
+      "memory of other nodes is never forbidden; none and preferred are accepted: what runs on a node's CPUs gets that "
+      "node's memory first");
+}
+
+Status HandleVirtualLocalRank(Draft& draft, const GivenFlag&) {
+  draft.config.virtual_local_rank = true;
+  return absl::OkStatus();
+}
+
 Status HandleWarm(Draft& draft, const GivenFlag&) {
   draft.config.warm = true;
   return absl::OkStatus();
@@ -396,21 +425,28 @@ constexpr FlagRow kTable[] = {
      HandleRunPath, nullptr},
     {"--print-completion", kOne, "bash|zsh|fish|tcsh", kNoPet, kTorch, kBetter, G::kOther,
      "completion script for a shell; needs no further package", HandlePrintCompletion, nullptr},
+    {"--numa-binding", kOne, "node|socket|exclusive|core-complex", kNoPet, kTorch, kBetter, G::kScript,
+     "binds each worker to the CPUs near its GPU: those of its node, of its socket, cores of its own, or cores that "
+     "share a cache. Without GPUs workers are spread evenly; needs no numactl",
+     HandleNumaBinding, nullptr},
+    {"--virtual-local-rank", kSwitch, nullptr, kPet, kTorch, kSame, G::kScript,
+     "LOCAL_RANK=0 for every worker, and CUDA_VISIBLE_DEVICES shows each the one GPU that is its own",
+     HandleVirtualLocalRank, nullptr},
 
     // torchrun: refused.
     {"--logs-specs", kOne, "NAME", kNoPet, kTorch, kUnsupported, G::kOutput,
      "Python plug-ins of torchrun, group torchrun.logs_specs; use --log-dir, --redirects and --tee", nullptr, nullptr},
-    {"--numa-binding", kOne, "MODE", kNoPet, kTorch, kRefused, G::kScript,
-     "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, nullptr},
-    {"--virtual-local-rank", kSwitch, nullptr, kPet, kTorch, kRefused, G::kScript,
-     "LOCAL_RANK=0 and one visible GPU for each worker; meanwhile set CUDA_VISIBLE_DEVICES in the script", nullptr,
-     nullptr},
 
     // dlrover-run: acted upon.
     {"--node-unit", kOne, "N", kPet, kDlrover, kBetter, G::kJob,
      "train with a multiple of N nodes (default 1); --nnodes is taken as the multiples in it, and nodes left over wait "
      "as spares",
      HandleNodeUnit, nullptr},
+    {"--numa-affinity", kSwitch, nullptr, kPet, kDlrover, kSame, G::kScript, "the same as --numa-binding=node",
+     HandleNumaAffinity, nullptr},
+    {"--membind-policy", kOne, "POLICY", kPet, kDlrover, kBetter, G::kScript,
+     "none or preferred, which come to the same: a bound worker gets memory of its own node first. bind is refused",
+     HandleMembindPolicy, nullptr},
 
     // dlrover-run: refused.
     {"--precheck", kOne, "0|1|2", kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
@@ -436,10 +472,6 @@ constexpr FlagRow kTable[] = {
      "nvidia.com/gpu is accepted; nothing in the launcher depends on the accelerator", nullptr, "nvidia.com/gpu"},
     {"--training-port", kOne, "PORT", kPet, kDlrover, kRefused, G::kOther,
      "first HCCL port; meanwhile set HCCL_IF_BASE_PORT", nullptr, nullptr},
-    {"--numa-affinity", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-     "binding of workers to CPUs near their GPUs; meanwhile --no-python with numactl or taskset", nullptr, nullptr},
-    {"--membind-policy", kOne, "POLICY", kPet, kDlrover, kRefused, G::kOther,
-     "memory policy of --numa-affinity; none is accepted", nullptr, "none"},
     {"--ucp-device-type", kOne, "DEVICE", kPet, kDlrover, kRefused, G::kOther,
      "device for converting universal checkpoints", nullptr, nullptr},
 

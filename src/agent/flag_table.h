@@ -45,6 +45,7 @@ struct Draft {
   bool no_python = false;
   bool run_path = false;
   bool standalone = false;
+  bool numa_affinity = false;
   std::string backend = "static";
   std::string endpoint;
   std::string master_addr;

@@ -9,6 +9,7 @@
 #include "agent/flag_table.h"
 #include "agent/flag_values.h"
 #include "agent/slurm.h"
+#include "agent/worker_env.h"
 
 namespace phalanx::agent {
 namespace {
@@ -92,7 +93,7 @@ class Resolver {
   StatusOr<LaunchConfig> Resolve(ParsedLine line) {
     PHX_RETURN_IF_ERROR(ResolveScript(std::move(line)));
     PHX_RETURN_IF_ERROR(ResolveSlurm());
-    ResolveWorkers();
+    PHX_RETURN_IF_ERROR(ResolveWorkers());
     PHX_RETURN_IF_ERROR(ResolveUnits());
     PHX_RETURN_IF_ERROR(ResolveRendezvous());
     PHX_RETURN_IF_ERROR(ResolveConf());
@@ -127,10 +128,16 @@ class Resolver {
     }
     if (draft_.no_python) {
       config_.kind = ScriptKind::kProgram;
-      return absl::OkStatus();
+      return AsksForDevices() ? ResolvePython() : absl::OkStatus();
     }
     config_.kind = draft_.module ? ScriptKind::kModule : ScriptKind::kScript;
     return ResolvePython();
+  }
+
+  // Of a Python of its own, also where the script is none.
+  bool AsksForDevices() const {
+    const bool counts = config_.nproc_kind != NprocKind::kCount && config_.nproc_kind != NprocKind::kCpu;
+    return counts || config_.numa_binding != NumaBinding::kNone || draft_.numa_affinity;
   }
 
   Status ResolvePython() {
@@ -149,8 +156,10 @@ class Resolver {
     }
     config_.python = beside.empty() ? OnPath("python3") : beside;
     if (!config_.python.empty()) return absl::OkStatus();
-    return Wrong(fmt::format("no Python found in {} nor as python3 on PATH: set PYTHON_EXEC to one, or use --no-python",
-                             host_.own_dir));
+    const bool program = config_.kind == ScriptKind::kProgram;
+    return Wrong(fmt::format("no Python found in {} nor as python3 on PATH{}: set PYTHON_EXEC to one{}", host_.own_dir,
+                             program ? ", and one is asked which devices there are" : "",
+                             program ? "" : ", or use --no-python"));
   }
 
   // Absolute or as given where it has a '/', else the first on PATH; empty where there is none.
@@ -171,13 +180,19 @@ class Resolver {
     return path[0] == '/' ? path : fmt::format("{}/{}", host_.cwd, path);
   }
 
-  void ResolveWorkers() {
+  Status ResolveWorkers() {
     if (config_.nproc_kind == NprocKind::kCpu) {
       config_.nproc_kind = NprocKind::kCount;
       config_.nproc_per_node = std::max<uint32_t>(1, host_.cpu_count);
     }
-    bool many = config_.nproc_kind != NprocKind::kCount || config_.nproc_per_node > 1;
-    config_.omp_num_threads_unset = many && !env_.Get("OMP_NUM_THREADS").has_value();
+    const bool counted = config_.nproc_kind == NprocKind::kCount;
+    config_.omp_num_threads_unset =
+        (!counted || config_.nproc_per_node > 1) && !env_.Get("OMP_NUM_THREADS").has_value();
+    if (draft_.numa_affinity && Given("--numa-binding") && config_.numa_binding != NumaBinding::kNode) {
+      return Wrong("--numa-affinity is --numa-binding=node, and another binding is given: leave one of them away");
+    }
+    if (draft_.numa_affinity) config_.numa_binding = NumaBinding::kNode;
+    return counted ? CheckVisibleDevices(config_, env_) : absl::OkStatus();
   }
 
   // --node-unit, or dlrover's --rdzv-conf node_unit.
@@ -482,6 +497,8 @@ class Resolver {
           env_.NonEmptyOr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", kDefaultPrefixTemplate);
     }
     config_.own_error_file = env_.NonEmptyOr("TORCHELASTIC_ERROR_FILE", "");
+    const std::string sysfs_root = env_.NonEmptyOr("PHALANX_SYSFS_ROOT", "");
+    if (!sysfs_root.empty()) config_.sysfs_root = Absolute(sysfs_root);
     config_.bootstrap_dir = env_.NonEmptyOr("PHALANX_BOOTSTRAP_DIR", "");
     return absl::OkStatus();
   }

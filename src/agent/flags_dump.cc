@@ -44,6 +44,8 @@ nlohmann::json Shown(const LaunchConfig& config) {
       {"tee", Shown(config.tee)},
       {"local_ranks_filter", config.local_ranks_filter},
       {"local_addr", config.local_addr},
+      {"numa_binding", static_cast<int>(config.numa_binding)},
+      {"virtual_local_rank", config.virtual_local_rank},
   };
 }
 

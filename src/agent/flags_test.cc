@@ -338,6 +338,58 @@ TEST(Flags, RemainingValues) {
   EXPECT_EQ(Config({"--redirect=3", "s.py"}).redirects.Of(5), 3);  // PyTorch's own tests abbreviate like this
 }
 
+TEST(Flags, NumaBinding) {
+  EXPECT_EQ(Config({"s.py"}).numa_binding, NumaBinding::kNone);
+  EXPECT_EQ(Config({"s.py"}, {{"PET_NUMA_BINDING", "node"}}).numa_binding, NumaBinding::kNone);  // as in torchrun
+  EXPECT_EQ(Config({"--numa-binding=node", "s.py"}).numa_binding, NumaBinding::kNode);
+  EXPECT_EQ(Config({"--numa_binding", "socket", "s.py"}).numa_binding, NumaBinding::kSocket);
+  EXPECT_EQ(Config({"--numa-binding=exclusive", "s.py"}).numa_binding, NumaBinding::kExclusive);
+  EXPECT_EQ(Config({"--numa-binding=core-complex", "s.py"}).numa_binding, NumaBinding::kCoreComplex);
+  EXPECT_EQ(Error({"--numa-binding=core_complex", "s.py"}),
+            "--numa-binding=core_complex: expected node, socket, exclusive or core-complex");
+  EXPECT_EQ(Config({"s.py"}).sysfs_root, "/sys");
+  EXPECT_EQ(Config({"s.py"}, {{"PHALANX_SYSFS_ROOT", "/host/sys"}}).sysfs_root, "/host/sys");
+}
+
+TEST(Flags, NumaAffinityIsNumaBindingNode) {
+  EXPECT_EQ(Config({"--numa-affinity", "s.py"}).numa_binding, NumaBinding::kNode);
+  EXPECT_EQ(Config({"s.py"}, {{"PET_NUMA_AFFINITY", "1"}}).numa_binding, NumaBinding::kNode);
+  EXPECT_EQ(Config({"--numa-affinity", "--numa-binding=node", "s.py"}).numa_binding, NumaBinding::kNode);
+  EXPECT_THAT(Error({"--numa-affinity", "--numa-binding=socket", "s.py"}), HasSubstr("leave one of them away"));
+  for (const char* policy : {"none", "preferred"}) {
+    EXPECT_EQ(Error({"--numa-affinity", "--membind-policy", policy, "s.py"}), "accepted");
+  }
+  EXPECT_THAT(Error({"--membind-policy=bind", "s.py"}),
+              HasSubstr("not available yet: --membind-policy=bind: memory of"));
+  EXPECT_EQ(Error({"--membind-policy=strict", "s.py"}), "--membind-policy=strict: expected none or preferred");
+}
+
+TEST(Flags, AProgramNeedsAPythonOnlyWhereDevicesAreAskedFor) {
+  HostFacts elsewhere = Host();
+  elsewhere.own_dir = "/usr/local/bin";
+  for (const char* flag : {"--numa-binding=node", "--numa-affinity", "--nproc-per-node=gpu", "--nproc-per-node=auto"}) {
+    EXPECT_EQ(Config({"--no-python", flag, "run.sh"}).python, "/venv/bin/python") << flag;
+    EXPECT_EQ(Error({"--no-python", flag, "run.sh"}, {{"PATH", "/nowhere"}}, elsewhere),
+              "no Python found in /usr/local/bin nor as python3 on PATH, and one is asked which devices there are: set "
+              "PYTHON_EXEC to one");
+  }
+  EXPECT_EQ(Config({"--no-python", "--nproc-per-node=cpu", "run.sh"}).python, "");
+}
+
+TEST(Flags, VirtualLocalRank) {
+  EXPECT_FALSE(Config({"s.py"}).virtual_local_rank);
+  EXPECT_TRUE(Config({"--virtual_local_rank", "s.py"}).virtual_local_rank);
+  EXPECT_TRUE(Config({"s.py"}, {{"PET_VIRTUAL_LOCAL_RANK", "1"}}).virtual_local_rank);
+  const Vars one_device{{"CUDA_VISIBLE_DEVICES", "3"}};
+  EXPECT_EQ(Error({"--virtual-local-rank", "s.py"}, one_device), "accepted");
+  EXPECT_EQ(Error({"--nproc-per-node=2", "s.py"}, one_device), "accepted");
+  EXPECT_EQ(Error({"--virtual-local-rank", "--nproc-per-node=2", "s.py"}, one_device),
+            "--virtual-local-rank: CUDA_VISIBLE_DEVICES=3 has no device for local rank 1: expected one for each of 2 "
+            "workers");
+  // Counted later, and checked then.
+  EXPECT_EQ(Error({"--virtual-local-rank", "--nproc-per-node=auto", "s.py"}, one_device), "accepted");
+}
+
 // Every refused flag, in each spelling and by variable: named, and never ignored.
 TEST(Flags, RefusesWhatIsNotAvailableYet) {
   int refused = 0;
@@ -356,7 +408,7 @@ TEST(Flags, RefusesWhatIsNotAvailableYet) {
     EXPECT_THAT(Error({"s.py"}, {{PetName(row), row.arity == Arity::kNone ? "1" : "7"}}),
                 HasSubstr(refusal + PetName(row)));
   }
-  EXPECT_EQ(refused, 19);
+  EXPECT_EQ(refused, 15);
   EXPECT_EQ(Error({"--precheck=0", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
   EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}}), "accepted");
   EXPECT_THAT(Error({"--auto_config", "s.py"}), HasSubstr("meanwhile --nnodes=$NODE_NUM"));

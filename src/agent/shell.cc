@@ -57,6 +57,10 @@ int64_t StepOf(const BoardSlot& slot) {
   return slot.step >= 0 ? slot.step : static_cast<int64_t>(slot.optimizer_steps);
 }
 
+std::string BindingFlag(const LaunchConfig& config) {
+  return fmt::format("--numa-binding={}", Name(config.numa_binding));
+}
+
 }  // namespace
 
 NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id,
@@ -88,18 +92,22 @@ int NodeAgent::Run() {
 // --nproc-per-node gpu, xpu, auto.
 void NodeAgent::CountDevices() {
   if (config_.nproc_kind == NprocKind::kCount) return Prepare();
-  const uint32_t cpus = std::max(1u, std::thread::hardware_concurrency());
-  auto probe = DeviceProbe::Start(loop_, reaper_, config_, env_.values(), cpus, [this](StatusOr<uint32_t> count) {
-    if (!count.ok()) return Feed(MasterChildFailed{Message(count.status())});
-    config_.nproc_per_node = *count;
-    config_.nproc_kind = NprocKind::kCount;
-    Prepare();
-  });
+  auto probe = DeviceProbe::Start(loop_, reaper_, DeviceCountCommand(config_.nproc_kind, config_.python), env_.values(),
+                                  [this](const std::string& output) {
+                                    const uint32_t cpus = std::max(1u, std::thread::hardware_concurrency());
+                                    const StatusOr<uint32_t> count = ParseDeviceCount(config_.nproc_kind, output, cpus);
+                                    if (!count.ok()) return Feed(MasterChildFailed{Message(count.status())});
+                                    config_.nproc_per_node = *count;
+                                    config_.nproc_kind = NprocKind::kCount;
+                                    Prepare();
+                                  });
   if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
   probe_ = *std::move(probe);
 }
 
 void NodeAgent::Prepare() {
+  const Status places = CheckPlaces();
+  if (!places.ok()) return Feed(MasterChildFailed{Message(places)});
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
@@ -110,7 +118,45 @@ void NodeAgent::Prepare() {
   }
   Board::RemoveStale("/dev/shm");
   resolve_until_ = MonotonicMs() + config_.join_timeout_ms;
-  FindMaster();
+  LocateDevices();
+}
+
+// What can be refused before anything is started.
+Status NodeAgent::CheckPlaces() {
+  PHX_RETURN_IF_ERROR(CheckVisibleDevices(config_, env_));
+  if (config_.numa_binding == NumaBinding::kNone) return absl::OkStatus();
+  PHX_ASSIGN_OR_RETURN(const CpuSet allowed, AllowedCpus());
+  StatusOr<Topology> topology = ReadTopology(config_.sysfs_root, config_.numa_binding, allowed);
+  if (!topology.ok()) return WithContext(topology.status(), BindingFlag(config_));
+  topology_ = *std::move(topology);
+  return absl::OkStatus();
+}
+
+// --numa-binding: asked while the workers' Python imports.
+void NodeAgent::LocateDevices() {
+  if (config_.numa_binding == NumaBinding::kNone) return FindMaster();
+  auto probe = DeviceProbe::Start(loop_, reaper_, DeviceAddressCommand(config_.python), env_.values(),
+                                  [this](const std::string& output) {
+                                    const Status bound = WithContext(BindCpus(output), BindingFlag(config_));
+                                    if (!bound.ok()) return Feed(MasterChildFailed{Message(bound)});
+                                    FindMaster();
+                                  });
+  if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
+  probe_ = *std::move(probe);
+}
+
+Status NodeAgent::BindCpus(const std::string& probe_output) {
+  PHX_ASSIGN_OR_RETURN(const auto addresses, ParseDeviceAddresses(probe_output));
+  PHX_ASSIGN_OR_RETURN(const auto devices, ReadDevicePlaces(config_.sysfs_root, addresses));
+  const int workers = static_cast<int>(config_.nproc_per_node);
+  PHX_ASSIGN_OR_RETURN(CpuBinding bound, BindWorkers(config_.numa_binding, topology_, devices, workers));
+  cpus_ = std::move(bound.workers);
+  if (!bound.notice.empty()) Do(Say{fmt::format("{}: {}", BindingFlag(config_), bound.notice)});
+  for (size_t rank = 0; config_.explain && rank < cpus_.size(); ++rank) {
+    Do(Say{fmt::format("explain: local rank {} is bound to CPUs {}: {}", rank, CpuListText(cpus_[rank].cpus),
+                       cpus_[rank].why)});
+  }
+  return absl::OkStatus();
 }
 
 void NodeAgent::FindMaster() {
@@ -403,6 +449,7 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
   spec.exact_steps = exact_steps_;
+  if (!cpus_.empty()) spec.cpus = cpus_[static_cast<size_t>(action.local_rank)].cpus;
   supervisor_->StartWorker(std::move(spec));
 }
 

@@ -7,11 +7,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/board.h"
 #include "agent/config.h"
 #include "agent/console.h"
 #include "agent/core.h"
+#include "agent/cpu_binding.h"
 #include "agent/device_count.h"
 #include "agent/embedded_master.h"
 #include "agent/event_log.h"
@@ -19,6 +21,7 @@
 #include "agent/link.h"
 #include "agent/say.h"
 #include "agent/supervisor.h"
+#include "agent/topology.h"
 #include "base/env.h"
 #include "base/event_loop.h"
 #include "base/process.h"
@@ -42,6 +45,9 @@ class NodeAgent {
   // Joining, each step begun by the end of the one before.
   void CountDevices();
   void Prepare();
+  Status CheckPlaces();
+  void LocateDevices();
+  Status BindCpus(const std::string& probe_output);
   void FindMaster();
   void ResolveLater(const Status& why);
   void StartEmbedded(const Hosting& hosting);
@@ -100,6 +106,8 @@ class NodeAgent {
   bool stepping_ = false;
   int exit_code_ = 1;
 
+  Topology topology_;             // --numa-binding, else empty
+  std::vector<WorkerCpus> cpus_;  // by local rank; empty without --numa-binding
   Instant resolve_until_ = 0;
   bool resolve_told_ = false;
   std::string address_;  // where others reach this node (textual IP)

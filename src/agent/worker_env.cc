@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string_view>
 
 namespace phalanx::agent {
@@ -18,7 +19,45 @@ size_t IdentifierLength(std::string_view text) {
   return length;
 }
 
+constexpr const char* kCudaDevices = "CUDA_VISIBLE_DEVICES";
+constexpr const char* kHipDevices = "HIP_VISIBLE_DEVICES";
+
+// The variable whose list counts: ROCm looks at its own first, as torchrun does.
+const char* DeviceVariable(const Environment& base) {
+  return base.NonEmptyOr(kHipDevices, "").empty() ? kCudaDevices : kHipDevices;
+}
+
+std::string Trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\n");
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(" \t\n") - first + 1));
+}
+
+// The device of that local rank: its number where no list was given, nothing where the list is empty and hides them
+// all; no value where the list is too short.
+std::optional<std::string> VisibleDevice(const Environment& base, int local_rank) {
+  const std::optional<std::string> list = base.Get(DeviceVariable(base));
+  if (!list) return fmt::format("{}", local_rank);
+  if (list->empty()) return "";
+  std::string_view rest = *list;
+  for (int i = 0; i < local_rank; ++i) {
+    const size_t comma = rest.find(',');
+    if (comma == std::string_view::npos) return std::nullopt;
+    rest.remove_prefix(comma + 1);
+  }
+  return Trimmed(rest.substr(0, rest.find(',')));
+}
+
 }  // namespace
+
+Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base) {
+  const int last = static_cast<int>(config.nproc_per_node) - 1;
+  if (!config.virtual_local_rank || VisibleDevice(base, last)) return absl::OkStatus();
+  const char* const variable = DeviceVariable(base);
+  return absl::InvalidArgumentError(
+      fmt::format("--virtual-local-rank: {}={} has no device for local rank {}: expected one for each of {} workers",
+                  variable, base.NonEmptyOr(variable, ""), last, config.nproc_per_node));
+}
 
 bool RankZeroHoldsStore(const Environment& base) { return base.Get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"; }
 
@@ -28,7 +67,12 @@ std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config,
   std::map<std::string, std::string> env = base.values();
   auto number = [](auto value) { return fmt::format("{}", value); };
   uint32_t local = static_cast<uint32_t>(local_rank);
-  env["LOCAL_RANK"] = number(local_rank);
+  env["LOCAL_RANK"] = number(config.virtual_local_rank ? 0 : local_rank);
+  if (config.virtual_local_rank) {
+    const std::string device = VisibleDevice(base, local_rank).value_or("");
+    env[kCudaDevices] = device;
+    env[DeviceVariable(base)] = device;
+  }
   env["RANK"] = number(place.rank_base + local);
   env["GROUP_RANK"] = number(place.group_rank);
   env["ROLE_RANK"] = number(place.role_rank_base + local);

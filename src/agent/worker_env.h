@@ -8,6 +8,7 @@
 
 #include "agent/config.h"
 #include "base/env.h"
+#include "base/status.h"
 
 namespace phalanx::agent {
 
@@ -34,6 +35,10 @@ struct WorkerFiles {
 
 // Whether rank 0 opens the store itself, as torchrun lets it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
 bool RankZeroHoldsStore(const Environment& base);
+
+// --virtual-local-rank: the list that phalanx-run itself was given needs a device for each of its
+// `config.nproc_per_node` workers. The error names the variable. OK where the flag is not given.
+Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base);
 
 // The worker's whole environment: `base` (what phalanx-run itself got) with the variables of docs/launcher.md on top.
 // `config.nproc_per_node` must be the resolved number of local workers, and 0 <= local_rank < nproc_per_node.

@@ -90,6 +90,58 @@ TEST(WorkerEnvironment, LeavesThreadsAloneForASingleWorker) {
   EXPECT_EQ(WorkerEnvironment(config, Environment(), Place(), 0, {}).count("OMP_NUM_THREADS"), 0u);
 }
 
+// LOCAL_RANK, CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES ("-": not set) of a worker, all others as ever.
+std::vector<std::string> Virtual(int local_rank, Vars base_values) {
+  LaunchConfig config = Config();
+  config.nproc_per_node = 12;
+  const Environment base(std::move(base_values));
+  const WorkerFiles files{"/e", "/dev/shm/board"};
+  auto plain = WorkerEnvironment(config, base, Place(), local_rank, files);
+  config.virtual_local_rank = true;
+  auto env = WorkerEnvironment(config, base, Place(), local_rank, files);
+  std::vector<std::string> seen;
+  for (const char* name : {"LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
+    seen.push_back(env.count(name) > 0 ? env[name] : "-");
+    env.erase(name);
+    plain.erase(name);
+  }
+  EXPECT_EQ(env, plain);
+  EXPECT_EQ(env["PHALANX_BOARD"], fmt::format("/dev/shm/board:{}", local_rank));
+  return seen;
+}
+
+TEST(VirtualLocalRank, ShowsEachWorkerItsOwnDevice) {
+  EXPECT_THAT(Virtual(0, {}), ElementsAre("0", "0", "-"));
+  EXPECT_THAT(Virtual(11, {}), ElementsAre("0", "11", "-"));
+  const Vars given{{"CUDA_VISIBLE_DEVICES", "2,3, GPU-4f2a ,MIG-1/0"}};
+  EXPECT_THAT(Virtual(0, given), ElementsAre("0", "2", "-"));
+  EXPECT_THAT(Virtual(2, given), ElementsAre("0", "GPU-4f2a", "-"));
+  EXPECT_THAT(Virtual(3, given), ElementsAre("0", "MIG-1/0", "-"));
+  EXPECT_THAT(Virtual(1, {{"CUDA_VISIBLE_DEVICES", ""}}), ElementsAre("0", "", "-"));
+}
+
+TEST(VirtualLocalRank, LooksAtHipFirst) {
+  EXPECT_THAT(Virtual(1, {{"HIP_VISIBLE_DEVICES", "6,7"}, {"CUDA_VISIBLE_DEVICES", "0"}}), ElementsAre("0", "7", "7"));
+  EXPECT_THAT(Virtual(1, {{"HIP_VISIBLE_DEVICES", ""}, {"CUDA_VISIBLE_DEVICES", "4,5"}}), ElementsAre("0", "5", ""));
+  EXPECT_THAT(Virtual(1, {{"HIP_VISIBLE_DEVICES", ""}}), ElementsAre("0", "1", ""));
+}
+
+TEST(VirtualLocalRank, NeedsADeviceForEach) {
+  LaunchConfig config = Config();
+  const Environment three(Vars{{"CUDA_VISIBLE_DEVICES", "4,5,6"}});
+  EXPECT_TRUE(CheckVisibleDevices(config, three).ok());
+  config.virtual_local_rank = true;
+  EXPECT_EQ(
+      Message(CheckVisibleDevices(config, three)),
+      "--virtual-local-rank: CUDA_VISIBLE_DEVICES=4,5,6 has no device for local rank 3: expected one for each of 4 "
+      "workers");
+  const Environment hip(Vars{{"HIP_VISIBLE_DEVICES", "1"}, {"CUDA_VISIBLE_DEVICES", "4,5,6,7"}});
+  EXPECT_THAT(Message(CheckVisibleDevices(config, hip)), testing::HasSubstr("HIP_VISIBLE_DEVICES=1 has no device"));
+  for (const Vars& enough : {Vars{}, Vars{{"CUDA_VISIBLE_DEVICES", ""}}, Vars{{"CUDA_VISIBLE_DEVICES", "1,2,3,4"}}}) {
+    EXPECT_TRUE(CheckVisibleDevices(config, Environment(enough)).ok());
+  }
+}
+
 TEST(WorkerEnvironment, LetsRankZeroHostTheStoreWhereAsked) {
   auto use = [](const char* value) {
     Environment base(Vars{{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", value}});
