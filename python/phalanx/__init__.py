@@ -1,19 +1,41 @@
 """Phalanx keeps a distributed training job moving.
 
-Nothing here needs to be imported for that: `phalanx-run train.py` runs the script unchanged. `phalanx.step(n)` is for
-who wants exact step numbers in what Phalanx reports.
+Nothing here needs to be imported for that: `phalanx-run train.py` runs the script unchanged. `phalanx.step(n)` and
+`phalanx.saving()` are for who wants exact numbers in what Phalanx reports.
 """
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "step"]
+__all__ = ["__version__", "saving", "step"]
 
 
 def step(n):
     """Say that this process now stands at training step `n` (counted by the script, so also right after a resume).
 
-    Costs about a microsecond. Outside a job, and in child processes of a rank, it does nothing.
+    With it `phalanx ledger` knows which steps were done again after a failure. Costs about a microsecond. Outside a job, and in child processes of a rank, it does nothing.
     """
     from phalanx._bootstrap import board
 
     board.set_step(n)
+
+
+class saving:
+    """`with phalanx.saving():` around a checkpoint that the training waits for: `phalanx ledger` counts it as such.
+
+    `torch.save` and `torch.distributed.checkpoint.save` need none. It may stand inside another, and exceptions pass
+    through. Outside a job, in child processes of a rank and in other threads than the main one it does nothing.
+    """
+
+    def __init__(self):
+        self._counted = []
+
+    def __enter__(self):
+        from phalanx._bootstrap import board
+
+        self._counted.append(board.begin_saving())
+
+    def __exit__(self, *error):
+        from phalanx._bootstrap import board
+
+        if self._counted.pop():
+            board.end_saving()

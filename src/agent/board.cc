@@ -25,10 +25,10 @@ constexpr char kNamePrefix[] = "phalanx-board-";
 constexpr int64_t kStaleS = 60;
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kSlotBytes = 128;
-constexpr size_t kSlotWords = 7;
+constexpr size_t kSlotWords = 11;
 constexpr int kSlotsMax = 1 << 16;
 constexpr int64_t kPidMax = 1 << 22;  // the kernel's own limit
 
@@ -37,19 +37,24 @@ void PutU32(std::string& bytes, size_t at, uint32_t value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
+void PutI64(std::string& bytes, size_t at, int64_t value) {
+  const uint64_t word = htole64(static_cast<uint64_t>(value));
+  std::memcpy(bytes.data() + at, &word, sizeof word);
+}
+
 // Header and slots that nobody has taken.
-std::string FreshBoard(uint64_t epoch, int slots) {
+std::string FreshBoard(uint64_t epoch, int slots, int64_t redo_until) {
   std::string bytes(kHeaderBytes + kSlotBytes * static_cast<size_t>(slots), '\0');
   std::memcpy(bytes.data(), kMagic, sizeof kMagic);
   PutU32(bytes, 8, kVersion);
   PutU32(bytes, 12, kSlotBytes);
   PutU32(bytes, 16, static_cast<uint32_t>(slots));
-  epoch = htole64(epoch);
-  std::memcpy(bytes.data() + 24, &epoch, sizeof epoch);
-  const int64_t never_set = -1;
+  PutI64(bytes, 24, static_cast<int64_t>(epoch));
+  PutI64(bytes, 32, redo_until);
   for (int slot = 0; slot < slots; ++slot) {
-    std::memcpy(bytes.data() + kHeaderBytes + kSlotBytes * static_cast<size_t>(slot) + 16, &never_set,
-                sizeof never_set);
+    const size_t at = kHeaderBytes + kSlotBytes * static_cast<size_t>(slot);
+    PutI64(bytes, at + 16, -1);
+    PutI64(bytes, at + 56, -1);
   }
   return bytes;
 }
@@ -85,7 +90,8 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   std::array<uint64_t, kSlotWords> words;
   std::memcpy(words.data(), bytes, sizeof words);
   for (uint64_t& word : words) word = le64toh(word);
-  const auto [pid, optimizer_steps, step, changed, started, first_step, phase] = words;
+  const auto [pid, optimizer_steps, step, changed, started, first_step, phase, from_step, saving, saving_since,
+              caught_up] = words;
   if (pid == 0 || pid > static_cast<uint64_t>(kPidMax)) return slot;
   slot.pid = static_cast<int64_t>(pid);
   if (optimizer_steps <= static_cast<uint64_t>(INT64_MAX)) slot.optimizer_steps = optimizer_steps;
@@ -94,6 +100,10 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   slot.started_ns = TimeOrNever(started, now_ns);
   slot.first_step_ns = TimeOrNever(first_step, now_ns);
   if (phase <= static_cast<uint64_t>(RankPhase::kExiting)) slot.phase = static_cast<RankPhase>(phase);
+  slot.from_step = std::max<int64_t>(-1, static_cast<int64_t>(from_step));
+  slot.saving_ns = TimeOrNever(saving, now_ns);  // no longer than the machine runs
+  slot.saving_since_ns = TimeOrNever(saving_since, now_ns);
+  slot.caught_up_ns = TimeOrNever(caught_up, now_ns);
   return slot;
 }
 
@@ -102,9 +112,10 @@ Board::Board(std::string path, Fd file, int slots)
 
 Board::~Board() { unlink(path_.c_str()); }
 
-StatusOr<std::unique_ptr<Board>> Board::Create(uint64_t epoch, int slots, const std::string& fallback_dir) {
+StatusOr<std::unique_ptr<Board>> Board::Create(uint64_t epoch, int slots, int64_t redo_until,
+                                               const std::string& fallback_dir) {
   if (slots < 1 || slots > kSlotsMax) return absl::InvalidArgumentError(fmt::format("a rank board of {} slots", slots));
-  const std::string bytes = FreshBoard(epoch, slots);
+  const std::string bytes = FreshBoard(epoch, slots, redo_until);
   auto created = CreateIn("/dev/shm", bytes);
   if (!created.ok()) {
     const Status first = created.status();
@@ -137,6 +148,7 @@ BoardSlot Board::Read(int slot) {
   if (now.pid != 0 && now.pid == last.pid) {
     now.optimizer_steps = std::max(now.optimizer_steps, last.optimizer_steps);
     now.changed_ns = std::max(now.changed_ns, last.changed_ns);
+    now.saving_ns = std::max(now.saving_ns, last.saving_ns);
   }
   last = now;
   return now;

@@ -23,6 +23,10 @@ struct BoardSlot {
   int64_t started_ns = 0;
   int64_t first_step_ns = 0;
   RankPhase phase = RankPhase::kStarting;
+  int64_t from_step = -1;       // -1: not told
+  int64_t saving_ns = 0;        // in saves that are over
+  int64_t saving_since_ns = 0;  // 0: none is under way
+  int64_t caught_up_ns = 0;     // 0: not yet, or nothing to catch up with
 };
 
 // `bytes` is one slot of the format (128 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.
@@ -31,8 +35,10 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns);
 
 class Board {
  public:
-  // A fresh file for `slots` ranks in /dev/shm, or in `fallback_dir` where that has no room.
-  static StatusOr<std::unique_ptr<Board>> Create(uint64_t epoch, int slots, const std::string& fallback_dir);
+  // A fresh file for `slots` ranks in /dev/shm, or in `fallback_dir` where that has no room. `redo_until`: the largest
+  // step of earlier lives; -1: none is known.
+  static StatusOr<std::unique_ptr<Board>> Create(uint64_t epoch, int slots, int64_t redo_until,
+                                                 const std::string& fallback_dir);
 
   // Removes boards of this user in `dir` whose agents were killed: unlocked, and untouched for a minute.
   static void RemoveStale(const std::string& dir);

@@ -23,7 +23,7 @@ using Words = std::array<uint64_t, 16>;
 class BoardTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto board = Board::Create(7, 3, "/tmp");
+    auto board = Board::Create(7, 3, 41, "/tmp");
     ASSERT_TRUE(board.ok()) << board.status();
     board_ = *std::move(board);
     file_ = Fd(open(board_->path().c_str(), O_RDWR | O_CLOEXEC));
@@ -42,10 +42,14 @@ class BoardTest : public testing::Test {
 TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
   std::array<unsigned char, 64 + 3 * 128 + 1> bytes{};
   ASSERT_EQ(pread(file_.get(), bytes.data(), bytes.size(), 0), 64 + 3 * 128);
-  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x01\0\0\0\x80\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
+  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x02\0\0\0\x80\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
   int64_t step = 0;
   std::memcpy(&step, bytes.data() + 64 + 128 + 16, sizeof step);
   EXPECT_EQ(step, -1);
+  std::memcpy(&step, bytes.data() + 64 + 128 + 56, sizeof step);
+  EXPECT_EQ(step, -1);
+  std::memcpy(&step, bytes.data() + 32, sizeof step);
+  EXPECT_EQ(step, 41);
   struct stat info {};
   ASSERT_EQ(fstat(file_.get(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
@@ -54,7 +58,7 @@ TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
 TEST_F(BoardTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(board_->Read(1).pid, 0);
   const uint64_t now = static_cast<uint64_t>(MonotonicNs());
-  Put(1, {1234, 50, 40, now, now - 10, now - 5, 2});
+  Put(1, {1234, 50, 40, now, now - 10, now - 5, 2, 30, 4'000, now - 3, now - 4});
   const BoardSlot slot = board_->Read(1);
   EXPECT_EQ(slot.pid, 1234);
   EXPECT_EQ(slot.optimizer_steps, 50u);
@@ -63,6 +67,10 @@ TEST_F(BoardTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(slot.started_ns, static_cast<int64_t>(now - 10));
   EXPECT_EQ(slot.first_step_ns, static_cast<int64_t>(now - 5));
   EXPECT_EQ(slot.phase, RankPhase::kStepping);
+  EXPECT_EQ(slot.from_step, 30);
+  EXPECT_EQ(slot.saving_ns, 4'000);
+  EXPECT_EQ(slot.saving_since_ns, static_cast<int64_t>(now - 3));
+  EXPECT_EQ(slot.caught_up_ns, static_cast<int64_t>(now - 4));
   EXPECT_EQ(board_->Read(0).pid, 0);
   EXPECT_EQ(board_->Read(3).pid, 0);
   EXPECT_EQ(board_->Read(-1).pid, 0);
@@ -72,13 +80,15 @@ TEST_F(BoardTest, DistrustsTheRank) {
   const uint64_t huge = ~uint64_t{0};
   Put(0, {huge, huge, huge, huge, huge, huge, huge});
   EXPECT_EQ(board_->Read(0).pid, 0);
-  Put(0, {77, huge, uint64_t{1} << 63, huge, huge, huge, 4});
+  Put(0, {77, huge, uint64_t{1} << 63, huge, huge, huge, 4, uint64_t{1} << 63, huge, huge, huge});
   const BoardSlot slot = board_->Read(0);
   EXPECT_EQ(slot.pid, 77);
   EXPECT_EQ(slot.optimizer_steps, 0u);
   EXPECT_EQ(slot.step, -1);
   EXPECT_EQ(slot.changed_ns, 0);
   EXPECT_EQ(slot.phase, RankPhase::kStarting);
+  EXPECT_EQ(slot.from_step, -1);
+  EXPECT_EQ(slot.saving_ns + slot.saving_since_ns + slot.caught_up_ns, 0);
 }
 
 TEST_F(BoardTest, CountersOfOneLifeNeverDecrease) {
@@ -87,6 +97,10 @@ TEST_F(BoardTest, CountersOfOneLifeNeverDecrease) {
   Put(0, {77, 49, 2});
   EXPECT_EQ(board_->Read(0).optimizer_steps, 50u);
   EXPECT_EQ(board_->Read(0).step, 2);  // the user's own number may go back: a resumed run
+  Put(0, {77, 50, 2, 0, 0, 0, 0, 0, 900});
+  EXPECT_EQ(board_->Read(0).saving_ns, 900);
+  Put(0, {77, 50, 2, 0, 0, 0, 0, 0, 800});
+  EXPECT_EQ(board_->Read(0).saving_ns, 900);
   Put(0, {78, 1, 2});
   EXPECT_EQ(board_->Read(0).optimizer_steps, 1u);
 }
@@ -130,8 +144,8 @@ TEST(BoardCreate, RemovesWhatKilledAgentsLeftAndNothingElse) {
 }
 
 TEST(BoardCreate, RefusesWhatIsNoBoard) {
-  EXPECT_FALSE(Board::Create(1, 0, "/tmp").ok());
-  EXPECT_FALSE(Board::Create(1, 1 << 20, "/tmp").ok());
+  EXPECT_FALSE(Board::Create(1, 0, -1, "/tmp").ok());
+  EXPECT_FALSE(Board::Create(1, 1 << 20, -1, "/tmp").ok());
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ class Stepper {
     v1::AgentMessage message;
     message.mutable_first_step()->set_epoch(event.epoch);
     message.mutable_first_step()->set_step(event.step);
+    *message.mutable_first_step()->mutable_progress() = event.progress;
     SendToMaster(std::move(message), "every local rank has finished its first step");
     SayTraining(event.step);
     s_.spares_at = kNever;
@@ -210,7 +211,8 @@ class Stepper {
     s_.next = round;
     // Before the old workers are ended: other nodes' workers may knock at once.
     OpenOrCloseStore(round);
-    Do(OpenBoard{round.epoch()}, round.reason());
+    Do(SendBeat{}, "the master must know how far the old round came, and the next store's port");
+    Do(OpenBoard{round.epoch(), round.has_highest_step() ? round.highest_step() : -1}, round.reason());
     EndAll(SIGTERM, s_.options.restart_grace_ms, round.reason());
     AfterGone();
   }
@@ -220,7 +222,6 @@ class Stepper {
     OpenStore open{round.epoch(), round.store_port(), {}, round.world_size()};
     open.member_addresses.assign(round.member_addresses().begin(), round.member_addresses().end());
     Do(std::move(open), "this node has group rank 0");
-    Do(SendBeat{}, "the master must know the next store's port");
   }
 
   void OnHold(const v1::HoldRound& hold) {
@@ -232,6 +233,7 @@ class Stepper {
       s_.trouble_since = now_;
     }
     Do(Say{fmt::format("waiting: {}", hold.reason())}, "the master holds the round");
+    Do(SendBeat{}, "the master must know how far the round came");
     Do(CloseStore{}, hold.reason());
     EndAll(SIGTERM, s_.options.restart_grace_ms, hold.reason());
     AfterGone();

@@ -64,6 +64,7 @@ struct WorkerStepped {  // its first step
   uint64_t epoch = 0;
   int64_t step = 0;
   bool warm = false;  // it began with its imports done
+  v1::Progress progress = {};
 };
 struct WorkerEnded {
   v1::WorkerExited exited;
@@ -103,6 +104,7 @@ struct OpenStore {  // of this epoch, on the reserved socket; reserves the next 
 struct CloseStore {};
 struct OpenBoard {
   uint64_t epoch = 0;
+  int64_t highest_step = -1;  // that the master knows of earlier rounds; -1: none
 };
 struct StartWorker {
   v1::StartRound round;

@@ -122,6 +122,23 @@ TEST_F(AgentCore, OpensTheStoreBeforeItStartsWorkers) {
   EXPECT_EQ(All<StartWorker>().size(), 2u);
 }
 
+TEST_F(AgentCore, TellsHowFarTheOldRoundCameBeforeItsBoardGoes) {
+  Attach();
+  RunRound(1);
+  v1::MasterMessage next = Round(2, 1);
+  next.mutable_start_round()->set_highest_step(50);
+  On(FromMaster{next});
+  std::vector<std::string> order;
+  for (const Decision& d : last_) {
+    if (std::holds_alternative<SendBeat>(d.action)) order.push_back("beat");
+    if (std::holds_alternative<OpenBoard>(d.action)) order.push_back("board");
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"beat", "board"}));
+  EXPECT_EQ(All<OpenBoard>()[0].highest_step, 50);
+  On(FromMaster{Round(3, 1)});
+  EXPECT_EQ(All<OpenBoard>()[0].highest_step, -1);
+}
+
 TEST_F(AgentCore, OnlyGroupRankZeroHoldsTheStore) {
   Attach();
   On(FromMaster{Round(1, 1)});
@@ -217,7 +234,11 @@ TEST_F(AgentCore, SparesComeAfterTheFirstStepOrTenSeconds) {
   RunRound(1);
   On(WorkerStepped{0, 1, 7});
   EXPECT_FALSE(Has<WantSpares>());
-  On(WorkerStepped{1, 1, 7});
+  v1::Progress progress;
+  progress.set_from_step(6);
+  On(WorkerStepped{1, 1, 7, false, progress});
+  ASSERT_TRUE(Sent(v1::AgentMessage::kFirstStep));
+  EXPECT_EQ(All<Send>()[0].message.first_step().progress().from_step(), 6);
   EXPECT_TRUE(Has<WantSpares>());
   EXPECT_TRUE(Sent(v1::AgentMessage::kFirstStep));
   RunRound(2);

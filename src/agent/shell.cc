@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "agent/failure_box.h"
+#include "agent/progress.h"
 #include "agent/worker_env.h"
 #include "base/clock.h"
 #include "base/net.h"
@@ -247,7 +248,7 @@ void NodeAgent::StartSupervisor() {
     LogWorker("START", local_rank, nullptr);
   };
   events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
-    Feed(WorkerStepped{local_rank, epoch, step, warm});
+    Feed(WorkerStepped{local_rank, epoch, step, warm, ReadProgress()});
   };
   events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };
   events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };
@@ -314,7 +315,11 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   exited.set_peak_resident_bytes(end.peak_resident_bytes);
   exited.set_killed_by(end.killed_by);
   exited.set_end_note(end.end_note);
-  if (board_) exited.set_steps(StepOf(board_->Read(end.local_rank)));
+  if (board_ && end.epoch == board_epoch_) {
+    ended_ns_[static_cast<size_t>(end.local_rank)] = end.noticed_ns;
+    exited.set_steps(StepOf(board_->Read(end.local_rank)));
+    *exited.mutable_progress() = ReadProgress();
+  }
   const auto worker = core_.workers.find(end.local_rank);
   const bool doomed = worker != core_.workers.end() && worker->second.doomed;
   const bool well = end.exit_code == 0 && end.signal == 0;
@@ -368,8 +373,17 @@ void NodeAgent::Do(const SendBeat&) {
     }
     beat.set_min_step(least);
     beat.set_max_step(most);
+    *beat.mutable_progress() = ReadProgress();
   }
   SendMessage(std::move(message));
+}
+
+v1::Progress NodeAgent::ReadProgress() {
+  std::vector<RankProgress> ranks;
+  for (size_t rank = 0; board_ && rank < ended_ns_.size(); ++rank) {
+    ranks.push_back({board_->Read(static_cast<int>(rank)), ended_ns_[rank]});
+  }
+  return ProgressOf(ranks, MonotonicNs());
 }
 
 void NodeAgent::Do(const Send& action) { SendMessage(action.message); }
@@ -422,9 +436,13 @@ void NodeAgent::Do(const CloseStore&) { store_.reset(); }
 void NodeAgent::Do(const OpenBoard& action) {
   for (int rank = 0; board_ && rank < static_cast<int>(config_.nproc_per_node); ++rank) {
     const BoardSlot slot = board_->Read(rank);
-    exact_steps_ = exact_steps_ || (slot.pid != 0 && slot.step >= 0);
+    if (slot.pid != 0) told_step_ = std::max(told_step_, slot.step);
   }
-  auto board = Board::Create(action.epoch, static_cast<int>(config_.nproc_per_node), config_.state_dir);
+  exact_steps_ = told_step_ >= 0;
+  ended_ns_.assign(config_.nproc_per_node, 0);
+  board_epoch_ = action.epoch;
+  auto board = Board::Create(action.epoch, static_cast<int>(config_.nproc_per_node),
+                             std::max(told_step_, action.highest_step), config_.state_dir);
   if (!board.ok()) {
     board_.reset();
     return Do(Say{fmt::format("no rank board, so steps are not seen: {}", Message(board.status()))});

@@ -87,6 +87,8 @@ class NodeAgent {
   EventScene SceneNow() const;
 
   void SendMessage(v1::AgentMessage message);
+  // What the board says now; empty where there is none.
+  v1::Progress ReadProgress();
   Status ReserveStore();
   void ReserveNextStore();
   void MakeRoomForClients(uint32_t world_size);
@@ -121,6 +123,9 @@ class NodeAgent {
   std::unique_ptr<Board> board_;
   std::unique_ptr<Console> event_file_;  // --event-log-handler=jsonl
   const Instant began_ms_;
+  uint64_t board_epoch_ = 0;
+  std::vector<int64_t> ended_ns_;  // of the board's ranks; 0: it has not ended
+  int64_t told_step_ = -1;         // the largest of earlier rounds here; -1: none
   bool exact_steps_ = false;  // a rank of an earlier round told its steps itself
 };
 

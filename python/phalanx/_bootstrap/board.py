@@ -7,14 +7,16 @@ so that the hot path has no branch for it.
 import mmap
 import os
 import time
+from _thread import get_native_id
 
 HEADER_BYTES = 64
 SLOT_BYTES = 128
 MAGIC = b"PHXBOARD"
-VERSION = 1
+VERSION = 2
 
 # Words of a slot.
 PID, OPTIMIZER_STEPS, STEP, CHANGED_NS, STARTED_NS, FIRST_STEP_NS, PHASE = range(7)
+FROM_STEP, SAVING_NS, SAVING_SINCE_NS, CAUGHT_UP_NS = range(7, 11)
 
 PHASE_SCRIPT = 1
 PHASE_STEPPING = 2
@@ -24,6 +26,9 @@ words = memoryview(bytearray(SLOT_BYTES)).cast("Q")
 _signed = words.cast("B").cast("q")
 _taken = False
 _looked_in_environment = False
+_redo_until = None  # what an earlier life has told, until this one has come as far
+_saves = 0  # that are under way, one inside the other
+_saving_since_ns = 0
 
 # Called once, with the step, when the first `set_step` of this life has been written. hooks.py sets it.
 on_first_step = None
@@ -31,13 +36,16 @@ on_first_step = None
 
 def attach(path, slot):
     """Takes slot number `slot` of the board at `path`. Raises OSError or ValueError where that is no such board."""
-    global _taken
-    view = _map_slot(path, slot)
+    global _taken, _redo_until
+    view, redo_until = _map_slot(path, slot)
     _use(view)
     _taken = True
     for index in range(1, SLOT_BYTES // 8):
         words[index] = 0
-    _signed[STEP] = -1
+    _signed[STEP] = _signed[FROM_STEP] = -1
+    _redo_until = redo_until if redo_until >= 0 else None
+    if _saves:
+        words[SAVING_SINCE_NS] = _saving_since_ns
     words[PID] = os.getpid()
 
 
@@ -57,20 +65,57 @@ def script_ends():
 
 def set_step(n):
     """The step as the script counts it."""
+    global _redo_until
     if not _taken:
         _attach_by_environment()
+    if _signed[STEP] < 0:
+        # Whoever tells it behind the optimizer's step has done that one; whoever tells it before has not.
+        _signed[FROM_STEP] = max(0, n - min(words[OPTIMIZER_STEPS], 1))
     _signed[STEP] = n
     words[CHANGED_NS] = time.monotonic_ns()
+    if _redo_until is not None and n >= _redo_until:
+        _redo_until = None
+        words[CAUGHT_UP_NS] = words[CHANGED_NS]
     if on_first_step is not None:
         on_first_step(n)
 
 
+def begin_saving():
+    """A save begins, perhaps inside another. False, and nothing is counted, where it does not hold up the training:
+    in another thread than the main one."""
+    global _saves, _saving_since_ns
+    if get_native_id() != os.getpid():
+        return False
+    if not _taken:
+        _attach_by_environment()
+    if _saves == 0:
+        _saving_since_ns = words[SAVING_SINCE_NS] = time.monotonic_ns()
+    _saves += 1
+    return True
+
+
+def end_saving():
+    """The save that began last is over, well or not."""
+    global _saves
+    _saves -= 1
+    if _saves == 0:
+        words[SAVING_SINCE_NS] = 0
+        words[SAVING_NS] += time.monotonic_ns() - _saving_since_ns
+
+
 def let_go():
     """From now on this process writes to nobody's slot: a forked child is not the rank."""
-    global _taken, on_first_step
+    global _taken, _redo_until, on_first_step
     _use(memoryview(bytearray(SLOT_BYTES)))
     _taken = False
+    _redo_until = on_first_step = None
+
+
+def _first_step_unheard(n):
+    """The first step of a rank that has nobody to tell it to."""
+    global on_first_step
     on_first_step = None
+    first_step_done()
 
 
 def _use(view):
@@ -97,12 +142,13 @@ def _map_slot(path, slot):
     finally:
         os.close(fd)
     start = HEADER_BYTES + slot * SLOT_BYTES
-    return memoryview(mapped)[start : start + SLOT_BYTES]
+    redo_until = int.from_bytes(header[32:40], "little", signed=True)
+    return memoryview(mapped)[start : start + SLOT_BYTES], redo_until
 
 
 def _attach_by_environment():
-    """For a rank that did not start through the bootstrap (--no-python): its slot is free, its first step takes it."""
-    global _looked_in_environment
+    """For a rank that did not start through the bootstrap (--no-python): its slot is free, its first word takes it."""
+    global _looked_in_environment, on_first_step
     if _looked_in_environment:
         return
     _looked_in_environment = True
@@ -110,9 +156,9 @@ def _attach_by_environment():
     if not path or not slot.isdigit():
         return
     try:
-        view = _map_slot(path, int(slot))
+        view, _ = _map_slot(path, int(slot))
         if view.cast("Q")[PID] == 0:
             attach(path, int(slot))
-            first_step_done()
+            on_first_step = _first_step_unheard
     except (OSError, ValueError):
         return  # a report about progress must not end the training

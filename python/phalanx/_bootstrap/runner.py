@@ -232,7 +232,7 @@ def _hide_our_frames():
 
 
 def _without_ours(trace):
-    """Ours stand before the script's own, and, where it wrote to a stream of ours, behind."""
+    """Ours stand before the script's own, and, where it called torch or wrote to a stream of ours, behind."""
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     last = trace
