@@ -1,4 +1,4 @@
-// `phalanx status|events|why` of a live master: one object for each call that is waited for or answered.
+// `phalanx status|events|why|ledger` of a live master: one object for each call that is waited for or answered.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -34,9 +34,21 @@ JobSpec SpecOf(const v1::JobSpec& wire) {
   return spec;
 }
 
+// Numbers that no job can come to are bounded, as all from outside.
+Progress ProgressOf(const v1::Progress& wire) {
+  constexpr int64_t kMaxStep = int64_t{1} << 48;
+  Progress progress;
+  if (wire.has_step() && wire.step() >= 0) progress.step = std::min(wire.step(), kMaxStep);
+  if (wire.has_from_step() && wire.from_step() >= 0) progress.from_step = std::min(wire.from_step(), kMaxStep);
+  progress.saving_ms = Span(wire.saving_ms());
+  if (wire.has_caught_up_ms_ago()) progress.caught_up_ms_ago = Span(wire.caught_up_ms_ago());
+  return progress;
+}
+
 WorkerExited ExitedOf(const v1::WorkerExited& wire) {
   WorkerExited event;
   event.epoch = wire.epoch();
+  event.progress = ProgressOf(wire.progress());
   event.exit.local_rank = wire.local_rank();
   event.exit.pid = wire.pid();
   event.exit.exit_code = wire.exit_code();
@@ -92,6 +104,7 @@ Event EventOf(uint64_t session, const v1::AgentMessage& message) {
       event.epoch = message.beat().epoch();
       event.min_step = message.beat().min_step();
       event.max_step = message.beat().max_step();
+      event.progress = ProgressOf(message.beat().progress());
       return From(session, message, event);
     }
     case v1::AgentMessage::kWorkerExited:
@@ -100,6 +113,7 @@ Event EventOf(uint64_t session, const v1::AgentMessage& message) {
       FirstStep event;
       event.epoch = message.first_step().epoch();
       event.step = message.first_step().step();
+      event.progress = ProgressOf(message.first_step().progress());
       return From(session, message, event);
     }
     case v1::AgentMessage::kLeaving: {
@@ -160,6 +174,7 @@ v1::MasterMessage MessageOf(const SendStartRound& action, const std::string& rea
   wire.set_restart_count(action.restart_count);
   wire.set_max_restarts(action.max_restarts);
   wire.set_reason(reason);
+  if (action.highest_step) wire.set_highest_step(*action.highest_step);
   for (const std::string& address : action.member_addresses) wire.add_member_addresses(address);
   return message;
 }
@@ -185,7 +200,10 @@ v1::StatusReply StatusOf(const JobState& state, Instant now) {
     reply.set_epoch(round->epoch);
     reply.set_restart_count(round->restart_count);
   }
-  if (state.round) reply.set_world_size(state.round->world_size);
+  if (state.round) {
+    reply.set_world_size(state.round->world_size);
+    reply.set_saving_ms(state.round->saving_ms);
+  }
   reply.set_restarts_left(RestartsLeft(state.budget, now));
   if (state.spec) {
     reply.set_min_nodes(state.spec->min_nodes);

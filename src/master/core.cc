@@ -50,11 +50,13 @@ class Stepper {
     Node& node = s_.nodes.at(e.session);
     node.min_step = e.min_step;
     node.max_step = e.max_step;
+    OnProgress(node, e.epoch, e.progress);
     if (IsLive(e.epoch) && node.group_rank >= 0 && e.max_step > 0) MarkStepped();
   }
 
   void On(const FirstStep& e) {
     Node& node = s_.nodes.at(e.session);
+    OnProgress(node, e.epoch, e.progress);
     if (!IsLive(e.epoch) || node.group_rank < 0) return;
     Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
     if (std::exchange(slot.stepped, true)) return;
@@ -66,11 +68,12 @@ class Stepper {
     Note("round-stepping", "",
          fmt::format("world {} trains: first step on all nodes {} ms after the round began", s_.round->world_size,
                      took_ms),
-         -1, {{"step", e.step}, {"since_round_ms", took_ms}});
+         -1, {{"step", e.step}, {"since_round_ms", took_ms}, {"saving_ms", s_.round->saving_ms}});
   }
 
   void On(const WorkerExited& e) {
     Node& node = s_.nodes.at(e.session);
+    OnProgress(node, e.epoch, e.progress);
     if (IsCurrent(e.epoch) && node.group_rank >= 0) {
       return OnExit(*s_.round, s_.round->slots[static_cast<size_t>(node.group_rank)], e.exit);
     }
@@ -147,6 +150,59 @@ class Stepper {
     NoteStep(s_.budget, now_);
   }
 
+  // --- what the ledger is made from ---
+
+  // Also the last words of a round that is over: what was lost is measured by them.
+  void OnProgress(const Node& node, uint64_t epoch, const Progress& told) {
+    const bool live = IsCurrent(epoch) && node.group_rank >= 0;
+    if (!live && !(s_.last_round && s_.last_round->epoch == epoch && node.previous_rank >= 0)) return;
+    Round& round = live ? *s_.round : *s_.last_round;
+    round.saving_ms = std::max(round.saving_ms, told.saving_ms);
+    if (!IsLive(epoch) || now_ - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(round);
+    if (!told.step) return;
+    round.step = std::max(round.step.value_or(0), *told.step);
+    if (!live) RememberStep(round);
+    if (live && !round.from_step && told.from_step) NoteFromStep(round, *told.from_step);
+    if (round.redo_until && *told.step >= *round.redo_until && !std::exchange(round.caught_up, true)) {
+      NoteRank(round, "caught-up", "",
+               fmt::format("training has come as far as it was before: step {}", *round.redo_until), -1,
+               {{"ms_ago", told.caught_up_ms_ago.value_or(0)}, {"saving_ms", round.saving_ms}});
+    }
+  }
+
+  void RememberStep(const Round& round) {
+    if (!round.step) return;
+    s_.last_step = round.step;
+    s_.highest_step = std::max(s_.highest_step.value_or(0), *round.step);
+  }
+
+  void NoteFromStep(Round& round, int64_t from_step) {
+    round.from_step = from_step;
+    std::vector<std::pair<std::string, Record::Value>> detail = {{"from_step", from_step}};
+    std::string again;
+    if (s_.highest_step) {
+      detail.push_back({"last_step", *s_.last_step});
+      detail.push_back({"highest_step", *s_.highest_step});
+      if (from_step < *s_.highest_step) {
+        round.redo_until = s_.highest_step;
+        again = fmt::format("; it had come to step {}, so {} are done again", *s_.highest_step,
+                            *s_.highest_step - from_step);
+      }
+    }
+    NoteRank(round, "steps-told", "", fmt::format("training begins behind step {}{}", from_step, again), -1,
+             std::move(detail));
+  }
+
+  void NoteSaving(Round& round) {
+    if (round.saving_ms <= round.saving_noted_ms) return;
+    round.saving_noted_ms = round.saving_ms;
+    round.saving_noted_at = now_;
+    NoteRank(round, "saving", "",
+             fmt::format("in epoch {} training has waited {} for checkpoints", round.epoch,
+                         SecondsText(round.saving_ms)),
+             -1, {{"saving_ms", round.saving_ms}});
+  }
+
   void FreeWantedPlace(const NodeInfo& info, uint64_t session) {
     const auto wanting = s_.session_wanting.find(info.wanted_rank);
     if (wanting != s_.session_wanting.end() && wanting->second == session) s_.session_wanting.erase(wanting);
@@ -216,7 +272,7 @@ class Stepper {
   }
 
   // The session is over, by its stream, its lease or a newer one.
-  void Remove(uint64_t session, const std::string& cause) {
+  void Remove(uint64_t session, const std::string& cause, std::optional<int64_t> silent_ms = std::nullopt) {
     auto held = s_.nodes.extract(session);
     if (held.empty()) return;
     Node& node = held.mapped();
@@ -230,21 +286,26 @@ class Stepper {
     }
     --s_.candidates;
     FreeWantedPlace(node.info, session);
-    if (GiveUpPlace(node, session, "node-lost", fmt::format("node {} was lost ({})", name, cause))) lost_ = true;
+    const std::string what = fmt::format("node {} was lost ({})", name, cause);
+    if (GiveUpPlace(node, session, "node-lost", what, silent_ms)) lost_ = true;
   }
 
   // Takes the node out of the live round; true where that breaks the round.
-  bool GiveUpPlace(Node& node, uint64_t session, const std::string& kind, const std::string& what) {
+  bool GiveUpPlace(Node& node, uint64_t session, const std::string& kind, const std::string& what,
+                   std::optional<int64_t> silent_ms = std::nullopt) {
     const int32_t group_rank = std::exchange(node.group_rank, -1);
     ReturnCharge(session);
+    std::vector<std::pair<std::string, Record::Value>> detail;
+    if (silent_ms) detail.push_back({"silent_ms", *silent_ms});
     if (group_rank < 0 || s_.phase == Phase::kFinished) {
-      Note(kind, NodeName(s_, node.info), what);
+      Note(kind, NodeName(s_, node.info), what, -1, std::move(detail));
       return false;
     }
     Slot& slot = s_.round->slots[static_cast<size_t>(group_rank)];
     slot.session = 0;
     const bool done = slot.AllDone();
-    Note(kind, slot.node, done ? what + "; all its workers had ended well" : what);
+    if (!done) detail.push_back({"broke_round", int64_t{1}});
+    Note(kind, slot.node, done ? what + "; all its workers had ended well" : what, -1, std::move(detail));
     if (!done) broken_.push_back(what);
     return !done;
   }
@@ -284,7 +345,7 @@ class Stepper {
       const int64_t silent_ms = now_ - s_.nodes.at(session).last_heard;
       const std::string cause = fmt::format("silent for {}", SecondsText(silent_ms));
       Do(Drop{session}, cause);
-      Remove(session, cause);
+      Remove(session, cause, silent_ms);
     }
   }
 
@@ -443,6 +504,8 @@ class Stepper {
     for (const Slot& slot : s_.round->slots) {
       if (slot.session != 0) s_.nodes.at(slot.session).group_rank = -1;
     }
+    NoteSaving(*s_.round);
+    RememberStep(*s_.round);
     s_.round->ended_at = now_;
     s_.last_round = std::move(s_.round);
     s_.round.reset();
@@ -462,7 +525,7 @@ class Stepper {
     round.epoch = ++s_.highest_epoch;
     round.restart_count = s_.rounds_begun++;
     round.reason = reason;
-    round.begun_at = now_;
+    round.begun_at = round.saving_noted_at = now_;
     for (size_t rank = 0; rank < members.size(); ++rank) {
       Node& node = s_.nodes.at(members[rank]);
       node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
@@ -496,6 +559,7 @@ class Stepper {
     start.store_port = first.store_port;
     start.restart_count = round.restart_count;
     start.max_restarts = AllowedRestarts(s_.budget);
+    start.highest_step = s_.highest_step;
     std::vector<std::string> names;
     // The node of group rank 0 goes first: it opens the store that the others will look for.
     for (size_t rank = 0; rank < members.size(); ++rank) {
@@ -612,6 +676,7 @@ class Stepper {
     for (const auto& [session, node] : s_.nodes) {
       if (!node.leaving) Do(SendFinish{session, s_.outcome}, reason);
     }
+    if (s_.round) NoteSaving(*s_.round);
     Note("job-finished", "", reason, -1, {{"exit_code", int64_t{exit_code}}});
   }
 

@@ -39,6 +39,8 @@ constexpr int64_t kGatherLimitMs = 30'000;
 constexpr int64_t kWaitingNoticeMs = 30'000;
 // How long the first cause may be outrun by those that suffered from it, when the job is about to end.
 constexpr int64_t kBlameMs = 1'000;
+// A live round's time in checkpoints goes into the record as often as this; what a killed master has not noted is lost.
+constexpr int64_t kSavingNoticeMs = 60'000;
 // Spares that may wait beside a full job.
 constexpr size_t kMaxSpares = 1'024;
 
@@ -89,19 +91,29 @@ struct AgentDetached {  // the stream is over; nothing more comes from this sess
   uint64_t session = 0;
   std::string cause;  // "its stream broke"
 };
+// What the ranks of a node tell beside plain counters; an older agent says nothing.
+struct Progress {
+  std::optional<int64_t> step;       // the largest that a rank has told; absent: none has
+  std::optional<int64_t> from_step;  // behind which they began
+  int64_t saving_ms = 0;             // training has waited so long for checkpoints in this round
+  std::optional<int64_t> caught_up_ms_ago;
+};
 struct Heard : FromAgent {};  // a message that says nothing else that this master knows
 struct Beat : FromAgent {
   uint64_t epoch = 0;
   int64_t min_step = 0;
   int64_t max_step = 0;
+  Progress progress;
 };
 struct WorkerExited : FromAgent {
   uint64_t epoch = 0;
   WorkerExit exit;
+  Progress progress;
 };
 struct FirstStep : FromAgent {
   uint64_t epoch = 0;
   int64_t step = 0;
+  Progress progress;
 };
 struct Leaving : FromAgent {
   std::string why;
@@ -136,6 +148,7 @@ struct SendStartRound {
   uint32_t store_port = 0;
   uint32_t restart_count = 0;
   uint32_t max_restarts = 0;
+  std::optional<int64_t> highest_step;        // that a rank of an earlier round has told
   std::vector<std::string> member_addresses;  // group rank 0 only
 };
 struct SendHold {
@@ -227,6 +240,15 @@ struct Round {
   // Where its failures cost a restart: what the budget was before. Given back if they turn out to be a lost node's.
   std::optional<Budget> budget_before;
   Instant ended_at = kNever;
+
+  // For the ledger: what its ranks have told.
+  std::optional<int64_t> step;        // the largest
+  std::optional<int64_t> from_step;   // behind which it began; set once
+  std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
+  bool caught_up = false;             // ... and this one has as well
+  int64_t saving_ms = 0;              // of the node with the most
+  int64_t saving_noted_ms = 0;        // of that, in the record
+  Instant saving_noted_at = 0;
 };
 
 struct JobState {
@@ -251,6 +273,9 @@ struct JobState {
   uint32_t rounds_begun = 0;
   std::optional<Round> round;       // live; or, where finished, the last one
   std::optional<Round> last_round;  // the one before
+  // Of the rounds before the live one, where ranks have told their steps.
+  std::optional<int64_t> highest_step;
+  std::optional<int64_t> last_step;  // of the last of them
 
   Instant lease_check = kNever;
   Instant gather_at = kNever;  // gathering: begin with whom we have
