@@ -12,6 +12,8 @@ from zygote_agent import BASE_ENV, Agent
 
 torch = pytest.importorskip("torch")
 
+# A step that an earlier life has come to, as the tests' boards say.
+REDO_UNTIL = 119
 SITE_PACKAGES = os.path.dirname(os.path.dirname(torch.__file__))
 
 
@@ -51,7 +53,7 @@ def run(agent, tmp_path):
 def board(tmp_path):
     path = f"/dev/shm/phalanx-test-{os.getpid()}"
     with open(path, "wb") as file:
-        file.write(struct.pack("<8sIIIIQ32s", b"PHXBOARD", 1, 128, 2, 0, 5, b"") + bytes(256))
+        file.write(struct.pack("<8sIIIIQq24s", b"PHXBOARD", 2, 128, 2, 0, 5, REDO_UNTIL, b"") + bytes(256))
     yield {"path": path, "slot": 1}
     os.unlink(path)
 
@@ -59,8 +61,9 @@ def board(tmp_path):
 def slot(board):
     with open(board["path"], "rb") as file:
         file.seek(64 + 128 * board["slot"])
-        names = ("pid", "optimizer_steps", "step", "changed_ns", "started_ns", "first_step_ns", "phase")
-        return dict(zip(names, struct.unpack("<QQqQQQQ", file.read(56))))
+        names = "pid optimizer_steps step changed_ns started_ns first_step_ns phase".split()
+        names += "from_step saving_ns saving_since_ns caught_up_ns".split()
+        return dict(zip(names, struct.unpack("<QQqQQQQqQQQ", file.read(88))))
 
 
 DDP = """
@@ -152,6 +155,151 @@ def test_step_said_by_the_script(run, board):
     assert [m.get("step") for m in messages] == [None, 118]
     values = slot(board)
     assert (values["step"], values["optimizer_steps"]) == (119, 1)
+
+
+@pytest.mark.parametrize("before, from_step", [("", 117), ("phalanx.step(117)", 117), ("phalanx.step(118)", 118)])
+def test_where_a_life_began(run, board, before, from_step):
+    """Behind which step, whether the script tells it before the optimizer's step or after; and when it came to the step
+    that an earlier life had reached."""
+    text = f"""
+        import time, torch, phalanx
+        {before}
+        w = torch.zeros(1, requires_grad=True); w.grad = torch.ones(1)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        marks = []
+        for step in range(118, 122):
+            optimizer.step()
+            marks.append(time.monotonic_ns())
+            phalanx.step(step)
+        print(*marks)
+        """
+    marks = [int(mark) for mark in run(text, board=board)[0].split()]
+    values = slot(board)
+    assert (values["from_step"], values["step"]) == (from_step, 121)
+    assert marks[1] < values["caught_up_ns"] < marks[2]
+
+
+SAVES = """
+    import io, pickle, sys, threading, time
+    import phalanx
+    from phalanx._bootstrap import board
+    inside = []  # moments at which a save was under way for sure
+    def nap():
+        inside.append(time.monotonic_ns())
+        time.sleep(0.02)
+        inside.append(time.monotonic_ns())
+    class Slow(io.BytesIO):
+        def write(self, data):
+            nap()
+            return super().write(data)
+    def took(what):
+        del inside[:]
+        before = board.words[board.SAVING_NS]
+        began = time.monotonic_ns()
+        what()
+        whole = time.monotonic_ns() - began
+        counted = board.words[board.SAVING_NS] - before
+        assert board.words[board.SAVING_SINCE_NS] == 0
+        least = inside[-1] - inside[0]
+        return "all" if least <= counted <= whole else "none" if counted == 0 else f"{counted} of {whole}"
+"""
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_time_of_saves(agent, run, board, kind):
+    """torch.save and phalanx.saving() are counted once, in the main thread alone, well or not; torch stays itself."""
+    text = """
+        import torch
+        from torch.serialization import save
+        assert torch.save is save is torch.serialization.save is pickle.loads(pickle.dumps(torch.save))
+        assert torch.save.__name__ == "save" and torch.save.__module__ == "torch.serialization"
+        tensors = [torch.ones(3)]
+        print(took(lambda: torch.save(tensors, Slow())))
+        def in_thread(what):
+            thread = threading.Thread(target=what)
+            thread.start()
+            thread.join()
+        print(took(lambda: in_thread(lambda: torch.save(tensors, Slow()))))
+        def explicitly():
+            with phalanx.saving(), phalanx.saving():
+                torch.save(tensors, Slow())
+                torch.save(tensors, Slow())
+        print(took(explicitly))
+        print(took(lambda: in_thread(explicitly)))
+        def fail():
+            try:
+                with phalanx.saving():
+                    nap()
+                    raise KeyError("gone")
+            except KeyError as error:
+                assert error.args == ("gone",)
+        print(took(fail))
+        buffer = io.BytesIO()
+        assert torch.save(tensors, buffer) is None
+        assert torch.equal(torch.load(io.BytesIO(buffer.getvalue()))[0], tensors[0])
+        """
+    how = agent.fork if kind == "warm" else agent.cold
+    out, _ = run(textwrap.dedent(SAVES) + textwrap.dedent(text), how=how, board=board)
+    assert out.split() == ["all", "none", "all", "none", "all"]
+    assert slot(board)["saving_ns"] > 100e6 and slot(board)["saving_since_ns"] == 0
+
+
+def test_time_of_distributed_saves(run, tmp_path, board):
+    """torch.distributed.checkpoint, hooked when the script imports it: save, and what async_save holds up."""
+    text = """
+        assert "torch.distributed.checkpoint.state_dict_saver" not in sys.modules
+        import torch, torch.distributed as dist
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict_saver import save
+        assert dcp.save is save is pickle.loads(pickle.dumps(dcp.save))
+        assert not [f for f in sys.meta_path if "_LoadWatch" in repr(f)]
+        dist.init_process_group('gloo', init_method='file://' + sys.argv[1], rank=0, world_size=1)
+        class State:
+            def state_dict(self):
+                nap()
+                return {"w": torch.ones(4)}
+            def load_state_dict(self, state):
+                pass
+        print(took(lambda: dcp.save({"state": State()}, checkpoint_id=sys.argv[2])))
+        futures = []
+        print(took(lambda: futures.append(dcp.async_save({"state": State()}, checkpoint_id=sys.argv[2] + "2"))))
+        before = board.words[board.SAVING_NS]
+        futures[0].result()
+        assert board.words[board.SAVING_NS] == before
+        dist.destroy_process_group()
+        """
+    out, _ = run(
+        textwrap.dedent(SAVES) + textwrap.dedent(text), tmp_path / "group", tmp_path / "checkpoint", board=board
+    )
+    assert out.split()[-2:] == ["all", "all"]
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_a_failed_save_looks_as_without_us(agent, tmp_path, kind):
+    """The traceback of the script, and one that it prints itself, have lines of the script and of torch alone."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys, traceback, torch
+        try:
+            torch.save([1], "/nowhere/at/all")
+        except RuntimeError as error:
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            if sys.version_info >= (3, 11): assert frames[:2] == ["<module>", "save"], frames
+            if sys.version_info >= (3, 11): assert "_bootstrap" not in traceback.format_exc()
+        try:
+            torch.save()
+        except TypeError as error:
+            if sys.version_info >= (3, 11): assert len(traceback.extract_tb(error.__traceback__)) == 1
+        torch.save([1], "/nowhere/at/all")
+        """)
+    )
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, env=BASE_ENV)
+    worker = (agent.fork if kind == "warm" else agent.cold)().run(script, cwd=tmp_path)
+    status, _, err = worker.result()
+    assert (status, err) == (1, plain.stderr)
+    assert "nowhere" in err
+    worker.end()
 
 
 def test_optimizers_that_come_and_go(run, board):
