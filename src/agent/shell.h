@@ -126,7 +126,7 @@ class NodeAgent {
   uint64_t board_epoch_ = 0;
   std::vector<int64_t> ended_ns_;  // of the board's ranks; 0: it has not ended
   int64_t told_step_ = -1;         // the largest of earlier rounds here; -1: none
-  bool exact_steps_ = false;  // a rank of an earlier round told its steps itself
+  bool exact_steps_ = false;       // a rank of an earlier round told its steps itself
 };
 
 }  // namespace phalanx::agent

@@ -1,4 +1,4 @@
-// What `phalanx status|events|why` knows of a job: asked of its live master, or read from its record.
+// What `phalanx status|events|why|ledger` knows of a job: asked of its live master, or read from its record.
 #pragma once
 
 #include <cstdint>

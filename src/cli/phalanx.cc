@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "cli/job_view.h"
+#include "cli/ledger.h"
 #include "cli/report.h"
 
 namespace phalanx::cli {
@@ -39,6 +40,11 @@ int Answer(const std::string& command, const AskFlags& flags) {
     out = flags.json ? StatusJson(*view) : StatusText(*view, UnixMs());
   } else if (command == "events") {
     out = flags.json ? EventsJson(view->rows) : EventsText(view->rows);
+  } else if (command == "ledger") {
+    // A master of an older version does not tell its clock.
+    const int64_t now = view->status.now_unix_ms() > 0 ? view->status.now_unix_ms() : UnixMs();
+    const Ledger ledger = MakeLedger(*view, now);
+    out = flags.json ? LedgerJson(*view, ledger) : LedgerText(*view, ledger);
   } else {
     const StatusOr<Story> story = TellStory(view->rows, flags.epoch);
     if (!story.ok()) return Fail(story.status());
@@ -60,6 +66,7 @@ int main(int argc, char** argv) {
   phalanx::cli::Declare(app, flags, "events", "everything that was recorded, with its reason");
   CLI::App* why = phalanx::cli::Declare(app, flags, "why", "the story of the last restart, or of the job's end");
   why->add_option("--epoch", flags.epoch, "tell how this round began instead");
+  phalanx::cli::Declare(app, flags, "ledger", "where the job's time went, and what each incident cost");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -197,10 +197,10 @@ class Stepper {
     if (round.saving_ms <= round.saving_noted_ms) return;
     round.saving_noted_ms = round.saving_ms;
     round.saving_noted_at = now_;
-    NoteRank(round, "saving", "",
-             fmt::format("in epoch {} training has waited {} for checkpoints", round.epoch,
-                         SecondsText(round.saving_ms)),
-             -1, {{"saving_ms", round.saving_ms}});
+    NoteRank(
+        round, "saving", "",
+        fmt::format("in epoch {} training has waited {} for checkpoints", round.epoch, SecondsText(round.saving_ms)),
+        -1, {{"saving_ms", round.saving_ms}});
   }
 
   void FreeWantedPlace(const NodeInfo& info, uint64_t session) {

@@ -136,10 +136,21 @@ class JobFixture {
   }
 
   void Send(const Event& event) {
+    gathering_ms_ = GatheringMs();
+    stepping_ms_ = SteppingMs();
+    sent_at_ = now;
     last = Step(state, event, now);
     for (const Decision& decision : last) {
       std::visit([&](const auto& action) { Note(action, decision.reason); }, decision.action);
     }
+  }
+
+  // How long the job has been gathering, and running with all nodes having made their first step.
+  int64_t GatheringMs() const { return gathering_ms_ + (state.phase == Phase::kGathering ? now - sent_at_ : 0); }
+  int64_t SteppingMs() const {
+    const bool running = state.phase == Phase::kRunning && state.round;
+    const bool stepping = running && state.round->slots_stepped == state.round->slots.size();
+    return stepping_ms_ + (stepping ? now - sent_at_ : 0);
   }
 
   uint64_t Epoch() const { return state.round ? state.round->epoch : 0; }
@@ -163,7 +174,8 @@ class JobFixture {
   Instant now = 1'000'000;
   std::map<uint64_t, ToldAgent> told;
   std::vector<std::pair<Record, std::string>> records;
-  std::vector<Decision> last;  // of the last event
+  std::vector<Instant> record_times;  // of those
+  std::vector<Decision> last;         // of the last event
 
  private:
   void Note(const SendWelcome& a, const std::string&) { told[a.session].welcome = true; }
@@ -179,8 +191,14 @@ class JobFixture {
   void Note(const SendFinish& a, const std::string&) { told[a.session].outcome = a.outcome; }
   void Note(const SendNotice& a, const std::string& reason) { told[a.session].notices.push_back(reason); }
   void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }
-  void Note(const Record& a, const std::string& reason) { records.push_back({a, reason}); }
+  void Note(const Record& a, const std::string& reason) {
+    records.push_back({a, reason});
+    record_times.push_back(now);
+  }
 
+  Instant sent_at_ = now;
+  int64_t gathering_ms_ = 0;  // up to then
+  int64_t stepping_ms_ = 0;
   uint64_t sessions_ = 0;
 };
 

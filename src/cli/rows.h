@@ -1,0 +1,39 @@
+// What rows of a job's record mean, and how times and tables are told. Pure.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "master/record.h"
+
+namespace phalanx::cli {
+
+using Row = master::RecordRow;
+
+// Local time, to the millisecond.
+std::string Clock(int64_t unix_ms, bool date = false);
+// "1:02:03"
+std::string Span(int64_t ms);
+// Columns padded to their widest cell; the last is not padded.
+std::string Table(const std::vector<std::vector<std::string>>& rows);
+// Nothing that a terminal would act upon; lines stay lines.
+std::string Printable(std::string text);
+// A line's end behind it; what is no UTF-8 is replaced.
+std::string Dump(const nlohmann::ordered_json& json, int indent);
+
+// An empty object where the row's detail is none.
+nlohmann::ordered_json Detail(const Row& row);
+// "" and 0 where the object has no such text or number.
+std::string TextIn(const nlohmann::ordered_json& object, const char* key);
+int64_t NumberIn(const nlohmann::ordered_json& object, const char* key);
+
+// A round began or was held, or the job ended.
+bool IsTurn(const Row& row);
+// A worker ended otherwise than well.
+bool IsFailure(const Row& row);
+// The first own death in the round that ended, else its first failure; null where there is none.
+const Row* FirstCauseOf(const std::vector<const Row*>& rows, uint64_t ended_epoch);
+
+}  // namespace phalanx::cli
