@@ -285,7 +285,7 @@ std::string IncidentTable(const Ledger& ledger) {
       what += fmt::format("; first cause: {}", incident.first_cause);
     }
     if (incident.ended_job) what += " (the end of the job)";
-    table.push_back(IncidentRow(Clock(incident.unix_ms), incident, Printable(what)));
+    table.push_back(IncidentRow(Clock(incident.unix_ms, true), incident, Printable(what)));
   }
   if (ledger.incidents.size() > 1) {
     const std::string count = fmt::format("{} incidents", ledger.incidents.size());

@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <time.h>
+
+#include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include "master/convert.h"
 #include "master/random_life.h"
@@ -17,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Row = master::RecordRow;
 
-constexpr int64_t kBegin = 1'000;
+constexpr int64_t kBegin = 1'795'251'600'000;  // 2026-11-21 09:00:00 UTC
 
 // Rows as a master writes them; times are since the beginning.
 class Rows {
@@ -211,6 +216,34 @@ TEST(Ledger, SaysWhatItDoesNotKnow) {
   EXPECT_THAT(lost.Make().notes, ElementsAre(HasSubstr("7 rows")));
   Rows empty;
   EXPECT_THAT(LedgerText(empty.view, empty.Make()), HasSubstr("goodput 0.0 %"));
+}
+
+// docs/launcher.md shows what this job's ledger is.
+TEST(Ledger, TheManualShowsWhatIsPrinted) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  Rows rows;
+  rows.Start(312, 1, "all 2 nodes are there", 16).Stepping(9'480, 1);
+  rows.Add(9'480, 1, "steps-told", "training begins behind step 0", R"({"from_step":0})");
+  rows.Kill(2'400'000, 1, 11).Add(2'400'000, 1, "saving", "waited", R"({"saving_ms":8200})");
+  rows.Start(2'400'001, 2, "rank 11 died (SIGKILL) on node b, restart 1 of 3", 16);
+  rows.Add(2'400'950, 2, "steps-told", "again", R"({"from_step":5000,"last_step":5312,"highest_step":5312})");
+  rows.Stepping(2'401'113, 2).Add(2'527'000, 2, "caught-up", "", R"({"ms_ago":412,"saving_ms":0})");
+  const std::string what = "node b was lost (silent for 3.0 s)";
+  rows.Add(5'000'000, 2, "node-lost", what, R"({"silent_ms":3000,"broke_round":1})", "b");
+  rows.Add(5'000'000, 2, "saving", "waited", R"({"saving_ms":9100})");
+  rows.Add(5'000'000, 2, "round-held", what + ": 1 of at least 2 nodes left, waiting up to 600 s for more");
+  rows.Start(5'042'700, 3, "node c joined: all 2 nodes are there", 16);
+  rows.Add(5'044'000, 3, "steps-told", "again", R"({"from_step":11000,"last_step":11070,"highest_step":11070})");
+  rows.Stepping(5'044'120, 3).Add(5'073'000, 3, "caught-up", "", R"({"ms_ago":550,"saving_ms":0})");
+  rows.Add(7'201'000, 3, "saving", "waited", R"({"saving_ms":7900})");
+  const Ledger ledger = rows.Finish(7'201'000, 3, 0).Add(7'201'140, 0, "master-stopped", "the end").Make();
+  std::ifstream file(PHALANX_SOURCE_DIR "/docs/launcher.md");
+  const std::string manual((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string shown = "    $ phalanx ledger job7\n";
+  std::istringstream text(LedgerText(rows.view, ledger));
+  for (std::string line; std::getline(text, line);) shown += line.empty() ? "\n" : fmt::format("    {}\n", line);
+  EXPECT_THAT(manual, HasSubstr(shown));
 }
 
 // What version 0.1.0 wrote before there was a ledger: a node joins, then a rank is killed.
