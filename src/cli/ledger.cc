@@ -13,6 +13,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// More than any job has: times of so many ranks still have room in their sum.
+constexpr int64_t kMaxRanks = 1 << 24;
+
 // What the whole record says of one round, also in rows that came after its end.
 struct Life {
   std::optional<int64_t> stepping_at;  // every rank has made a step
@@ -82,9 +85,9 @@ class Bookkeeper {
       life.saving_at_stepping_ms = saving_ms;
     } else if (row.kind == "steps-told") {
       life.told = true;
-      life.from_step = NumberIn(detail, "from_step");
+      life.from_step = std::max<int64_t>(0, NumberIn(detail, "from_step"));
       life.redo_until = NumberIn(detail, "highest_step");
-      if (detail.contains("last_step")) life.last_step = NumberIn(detail, "last_step");
+      if (detail.contains("last_step")) life.last_step = std::max<int64_t>(0, NumberIn(detail, "last_step"));
     } else if (row.kind == "caught-up") {
       life.caught_up_at = times_[i] - std::max<int64_t>(0, NumberIn(detail, "ms_ago"));
       life.saving_at_caught_up_ms = saving_ms;
@@ -111,7 +114,7 @@ class Bookkeeper {
     if (finished) incident_.reset();
     if (!live_) return;
     epoch_ = turn.epoch;
-    ranks_ = NumberIn(detail, "world_size");
+    ranks_ = std::clamp<int64_t>(NumberIn(detail, "world_size"), 0, kMaxRanks);
   }
 
   // Books the live round up to what ended it, which becomes an incident: the first cause between two rows, or, where

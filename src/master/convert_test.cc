@@ -53,6 +53,43 @@ TEST(EventOf, BoundsWhatComesFromOutside) {
   EXPECT_LT(attached.info.seen_epoch, UINT64_MAX / 2);
 }
 
+TEST(EventOf, ProgressOfAnOlderAgentIsUnknownAndThatOfAnyAgentIsBounded) {
+  v1::AgentMessage message;
+  message.mutable_beat()->set_max_step(50);
+  const Progress none = std::get<Beat>(EventOf(7, message)).progress;
+  EXPECT_FALSE(none.step || none.from_step || none.caught_up_ms_ago);
+  EXPECT_EQ(none.saving_ms, 0);
+
+  v1::Progress& wire = *message.mutable_beat()->mutable_progress();
+  wire.set_step(50);
+  wire.set_from_step(0);
+  wire.set_saving_ms(-1);
+  wire.set_caught_up_ms_ago(INT64_MAX);
+  const Progress told = std::get<Beat>(EventOf(7, message)).progress;
+  EXPECT_EQ(told.step, 50);
+  EXPECT_EQ(told.from_step, 0);
+  EXPECT_EQ(told.saving_ms, 0);
+  EXPECT_LT(*told.caught_up_ms_ago, INT64_MAX / 2);
+  wire.set_step(INT64_MAX);
+  wire.set_from_step(-5);
+  const Progress wild = std::get<Beat>(EventOf(7, message)).progress;
+  EXPECT_LT(*wild.step, INT64_MAX / 2);
+  EXPECT_FALSE(wild.from_step);
+
+  *message.mutable_first_step()->mutable_progress() = v1::Progress();
+  message.mutable_first_step()->mutable_progress()->set_step(3);
+  EXPECT_EQ(std::get<FirstStep>(EventOf(7, message)).progress.step, 3);
+  message.mutable_worker_exited()->mutable_progress()->set_saving_ms(4);
+  EXPECT_EQ(std::get<WorkerExited>(EventOf(7, message)).progress.saving_ms, 4);
+}
+
+TEST(MessageOf, NamesTheHighestStepWhereOneIsKnown) {
+  SendStartRound round;
+  EXPECT_FALSE(MessageOf(round, "why").start_round().has_highest_step());
+  round.highest_step = 0;
+  EXPECT_TRUE(MessageOf(round, "why").start_round().has_highest_step());
+}
+
 TEST(SameToken, ComparesWhole) {
   EXPECT_TRUE(SameToken("secret", "secret"));
   for (const char* other : {"", "secre", "secrets", "Secret", "secresecre"}) EXPECT_FALSE(SameToken(other, "secret"));

@@ -684,5 +684,146 @@ TEST(Stream, TheFirstHelloGivesTheSpecOfAnEmbeddedMaster) {
   EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 7U);
 }
 
+// --- what the ledger is made from ---
+
+class Told : public ::testing::Test {
+ protected:
+  void Tell(uint64_t session, Progress progress, uint64_t epoch = 0) {
+    Beat beat;
+    beat.session = session;
+    beat.epoch = epoch != 0 ? epoch : job_.Epoch();
+    beat.progress = progress;
+    job_.Send(beat);
+  }
+  static Progress Steps(int64_t step, int64_t from_step) {
+    Progress progress;
+    progress.step = step;
+    progress.from_step = from_step;
+    return progress;
+  }
+  static Progress Saving(int64_t ms) {
+    Progress progress;
+    progress.saving_ms = ms;
+    return progress;
+  }
+  int64_t Number(const std::string& kind, const std::string& key) const {
+    for (auto row = job_.records.rbegin(); row != job_.records.rend(); ++row) {
+      if (row->first.kind != kind) continue;
+      for (const auto& [name, value] : row->first.detail) {
+        if (name == key) return std::get<int64_t>(value);
+      }
+    }
+    return -1;
+  }
+  size_t Count(const std::string& kind) const { return job_.Records(kind).size(); }
+
+  Job job_{2, 2, 1'000};
+  const uint64_t a_ = job_.Attach("a");
+  const uint64_t b_ = job_.Attach("b");
+};
+
+TEST_F(Told, StepsThatAreDoneAgainAreNotedUntilTheyAreDone) {
+  EXPECT_FALSE(job_.told[a_].rounds.at(0).highest_step);
+  Tell(a_, Steps(1, 0));
+  EXPECT_EQ(Count("steps-told"), 1U);
+  EXPECT_EQ(Number("steps-told", "highest_step"), -1);
+  Tell(a_, Steps(50, 0));
+  job_.Kill(b_, 0);
+  EXPECT_EQ(job_.told[a_].rounds.at(1).highest_step, 50);
+  Tell(b_, Steps(52, 0), 1);  // the last words of the round before
+  Tell(a_, Steps(41, 40));
+  EXPECT_EQ(Number("steps-told", "from_step"), 40);
+  EXPECT_EQ(Number("steps-told", "last_step"), 52);
+  EXPECT_EQ(Number("steps-told", "highest_step"), 52);
+  EXPECT_THAT(job_.Records("steps-told").back(), HasSubstr("12 are done again"));
+  Tell(a_, Steps(51, 40));
+  EXPECT_EQ(Count("caught-up"), 0U);
+  Progress done = Steps(60, 40);
+  done.caught_up_ms_ago = 700;
+  Tell(a_, done);
+  Tell(b_, done);
+  EXPECT_EQ(Count("caught-up"), 1U);
+  EXPECT_EQ(Number("caught-up", "ms_ago"), 700);
+  // A round that falls behind again is measured by the highest, and by the one before it.
+  job_.Kill(b_, 0);
+  Tell(a_, Steps(11, 10));
+  job_.Kill(b_, 0);
+  Tell(a_, Steps(6, 5));
+  EXPECT_EQ(Number("steps-told", "last_step"), 11);
+  EXPECT_EQ(Number("steps-told", "highest_step"), 60);
+}
+
+TEST_F(Told, ARoundThatGoesOnWhereTheLastOneEndedHasNothingToCatchUpWith) {
+  Tell(a_, Steps(50, 0));
+  job_.Kill(b_, 0);
+  Progress told = Steps(51, 50);
+  told.caught_up_ms_ago = 5;
+  Tell(a_, told);
+  EXPECT_EQ(Count("steps-told"), 2U);
+  EXPECT_EQ(Count("caught-up"), 0U);
+}
+
+TEST_F(Told, SavesAreThoseOfTheSlowestNodeAndNotedOnceAMinuteAndAtTheEnd) {
+  Tell(a_, Saving(1'000));
+  Tell(b_, Saving(3'000));
+  Tell(a_, Saving(2'000));
+  EXPECT_EQ(Count("saving"), 0U);
+  job_.AllStep();
+  EXPECT_EQ(Number("round-stepping", "saving_ms"), 3'000);
+  job_.Pass(kSavingNoticeMs);
+  Tell(b_, Saving(4'000));
+  EXPECT_EQ(Number("saving", "saving_ms"), 4'000);
+  Tell(b_, Saving(5'000));
+  EXPECT_EQ(Count("saving"), 1U);
+  job_.Kill(b_, 0);
+  EXPECT_EQ(Number("saving", "saving_ms"), 5'000);
+  EXPECT_EQ(Count("saving"), 2U);
+  Tell(a_, Saving(5'500), 1);
+  Tell(a_, Saving(5'400), 1);
+  EXPECT_EQ(Count("saving"), 3U);
+  EXPECT_EQ(job_.records.back().first.epoch, 1U);
+  // The next round begins anew.
+  Tell(a_, Saving(100));
+  for (const uint64_t session : {a_, b_}) {
+    for (const uint32_t local_rank : {0U, 1U}) job_.Exit(session, JobFixture::Ended(local_rank, 0));
+  }
+  EXPECT_EQ(Number("saving", "saving_ms"), 100);
+  EXPECT_EQ(Number("job-finished", "exit_code"), 0);
+}
+
+TEST_F(Told, WhatAWorkersEndTellsIsNotedBeforeIt) {
+  WorkerExited event;
+  event.session = a_;
+  event.epoch = job_.Epoch();
+  event.exit = JobFixture::Ended(0, 3);
+  event.progress = Steps(7, 0);
+  event.progress.saving_ms = 900;
+  job_.Send(event);
+  EXPECT_EQ(job_.told[a_].rounds.at(1).highest_step, 7);
+  EXPECT_EQ(Number("saving", "saving_ms"), 900);
+}
+
+TEST_F(Told, StrangersAndOldRoundsChangeNothing) {
+  const uint64_t spare = job_.Attach("c");
+  Tell(spare, Steps(70, 0));
+  Tell(a_, Steps(50, 0), 99);
+  job_.Kill(b_, 0);
+  job_.Kill(b_, 0);
+  Tell(a_, Steps(80, 0), 1);
+  job_.Kill(b_, 0);
+  EXPECT_FALSE(job_.told[a_].rounds.back().highest_step);
+}
+
+TEST_F(Told, ALostNodeSaysWhetherItBrokeTheRoundAndHowLongItWasSilent) {
+  const uint64_t spare = job_.Attach("c");
+  job_.Leave(spare);
+  EXPECT_EQ(Number("node-left", "broke_round"), -1);
+  job_.Pass(4'000, {b_});
+  EXPECT_EQ(Number("node-lost", "broke_round"), 1);
+  EXPECT_EQ(Number("node-lost", "silent_ms"), 3'000);
+  job_.Detach(a_);
+  EXPECT_EQ(job_.records.back().first.detail.size(), 0U) << "it was no member, and nobody knows since when it was gone";
+}
+
 }  // namespace
 }  // namespace phalanx::master

@@ -256,6 +256,8 @@ TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
   events.set_after_id(2);
   ASSERT_TRUE(server.Ask(events, &told).ok());
   EXPECT_EQ(told.events_size(), 1);
+  EXPECT_GE(told.events(0).unix_ms(), reply.started_unix_ms());
+  EXPECT_LE(told.events(0).unix_ms(), reply.now_unix_ms());
 }
 
 TEST(Server, FailsWhereThePortIsTaken) {
