@@ -12,7 +12,8 @@ __all__ = ["__version__", "saving", "step"]
 def step(n):
     """Say that this process now stands at training step `n` (counted by the script, so also right after a resume).
 
-    With it `phalanx ledger` knows which steps were done again after a failure. Costs about a microsecond. Outside a job, and in child processes of a rank, it does nothing.
+    With it `phalanx ledger` knows which steps were done again after a failure. Costs about a microsecond. Outside a
+    job, and in child processes of a rank, it does nothing.
     """
     from phalanx._bootstrap import board
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <time.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -21,15 +20,16 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Row = master::RecordRow;
 
-constexpr int64_t kBegin = 1'795'251'600'000;  // 2026-11-21 09:00:00 UTC
+constexpr int64_t kBegin = 1'000;
 
 // Rows as a master writes them; times are since the beginning.
 class Rows {
  public:
+  explicit Rows(int64_t begin = kBegin) : begin_(begin) {}
   Rows& Add(int64_t at_ms, uint64_t epoch, const std::string& kind, const std::string& reason,
             const std::string& detail = "{}", const std::string& node = "", int64_t rank = -1) {
     const int64_t id = static_cast<int64_t>(view.rows.size()) + 1;
-    view.rows.push_back({id, kBegin + at_ms, epoch, kind, node, rank, reason, detail});
+    view.rows.push_back({id, begin_ + at_ms, epoch, kind, node, rank, reason, detail});
     return *this;
   }
   Rows& Start(int64_t at_ms, uint64_t epoch, const std::string& why, int64_t ranks = 4) {
@@ -50,11 +50,14 @@ class Rows {
   }
   Ledger Make(int64_t now_ms = 0) {
     view.status.set_job_id("job7");
-    view.status.set_started_unix_ms(kBegin);
-    return MakeLedger(view, kBegin + now_ms);
+    view.status.set_started_unix_ms(begin_);
+    return MakeLedger(view, begin_ + now_ms);
   }
 
   JobView view;
+
+ private:
+  const int64_t begin_;
 };
 
 // In the order of Cause: training, saving, redoing, recovering, waiting, starting, ending.
@@ -219,9 +222,12 @@ TEST(Ledger, SaysWhatItDoesNotKnow) {
 
 // docs/launcher.md shows what this job's ledger is.
 TEST(Ledger, TheManualShowsWhatIsPrinted) {
-  setenv("TZ", "UTC", 1);
-  tzset();
-  Rows rows;
+  tm nine{};  // in the morning, wherever this runs
+  nine.tm_year = 126;
+  nine.tm_mon = 10;
+  nine.tm_mday = 21;
+  nine.tm_hour = 9;
+  Rows rows(int64_t{mktime(&nine)} * 1'000);
   rows.Start(312, 1, "all 2 nodes are there", 16).Stepping(9'480, 1);
   rows.Add(9'480, 1, "steps-told", "training begins behind step 0", R"({"from_step":0})");
   rows.Kill(2'400'000, 1, 11).Add(2'400'000, 1, "saving", "waited", R"({"saving_ms":8200})");
