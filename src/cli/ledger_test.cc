@@ -206,6 +206,10 @@ TEST(Ledger, TimesThatGoBackCountNothing) {
   const Ledger ledger = rows.Make();
   EXPECT_EQ(std::accumulate(ledger.ms.begin(), ledger.ms.end(), int64_t{0}), 20'000);
   EXPECT_EQ(ledger.begin_unix_ms, kBegin);
+  for (const size_t i : {4, 5}) rows.view.rows[i].unix_ms = kBegin - 5'000;  // the failure and the round after it
+  const Ledger failure = rows.Make();
+  EXPECT_EQ(failure.incidents[0].unix_ms, kBegin + 500);
+  EXPECT_EQ(std::accumulate(failure.ms.begin(), failure.ms.end(), int64_t{0}), 20'000);
 }
 
 TEST(Ledger, SaysWhatItDoesNotKnow) {
