@@ -288,6 +288,16 @@ Status HandleStateDir(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleReportFile(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a file");
+  draft.config.report_file = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleParentPid(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.parent_pid, ParseInteger(given.value, 1, INT32_MAX));
+}
+
 Status HandlePortRange(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(auto range, ParsePortRange(given.value));
   draft.config.port_range_first = range.first;
@@ -505,6 +515,12 @@ constexpr FlagRow kTable[] = {
      HandleStateDir, nullptr},
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
      "ports to take for the workers' stores (default: any free port)", HandlePortRange, nullptr},
+    {"--report-file", kOne, "FILE", kNoPet, kOurs, kNew, G::kPlaces,
+     "when the job has ended: how, with every failed worker, as JSON for programs (docs/formats/job-report.md)",
+     HandleReportFile, nullptr},
+    {"--parent-pid", kOne, "PID", kNoPet, kOurs, kNew, G::kFailures,
+     "process id of the program that starts phalanx-run: when it ends before the job, everything ends at once",
+     HandleParentPid, nullptr},
     {"-h --help", kSwitch, nullptr, kNoPet, kTorch, kSame, G::kOther, "this text", HandleHelp, nullptr},
     {"--version", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, "the version", HandleVersion, nullptr},
     {"--help-table", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, nullptr, HandleHelpTable, nullptr},

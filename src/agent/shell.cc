@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <set>
 #include <thread>
@@ -52,6 +54,15 @@ RoundPlace PlaceOf(const v1::StartRound& round) {
   place.master_addr = round.store_address();
   place.master_port = static_cast<uint16_t>(round.store_port());
   return place;
+}
+
+// Never through a link, and for this user alone.
+Status WriteReportFile(const std::string& path, const std::string& text) {
+  const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, "cannot be opened");
+  const ssize_t n = write(file.get(), text.data(), text.size());
+  if (n < 0) return ErrnoStatus(errno, "cannot be written");
+  return n == static_cast<ssize_t>(text.size()) ? absl::OkStatus() : ErrnoStatus(ENOSPC, "cannot be written");
 }
 
 int64_t StepOf(const BoardSlot& slot) {
@@ -324,6 +335,7 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   const bool doomed = worker != core_.workers.end() && worker->second.doomed;
   const bool well = end.exit_code == 0 && end.signal == 0;
   LogWorker(doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED", end.local_rank, &exited);
+  last_workers_[end.local_rank].pid = end.pid;
   Feed(event);
 }
 
@@ -457,6 +469,8 @@ void NodeAgent::Do(const StartWorker& action) {
   }
   WorkerFiles files;
   files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
+  last_round_ = action.round;
+  last_workers_[action.local_rank] = {files.error_file, 0};
   if (board_) files.board_path = board_->path();
   WorkerSpec spec;
   spec.local_rank = action.local_rank;
@@ -569,6 +583,7 @@ void NodeAgent::Do(const Exit& action) {
   if (supervisor_ && config_.event_log != EventLog::kNone) {
     LogEvent(AgentEvent(SceneNow(), action.code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt));
   }
+  WriteReport();
   if (!supervisor_) return loop_.Stop();
   for (const std::string& stray : supervisor_->Strays()) {
     Do(Say{fmt::format("left running, as the script left it: {}", stray)});
@@ -576,6 +591,14 @@ void NodeAgent::Do(const Exit& action) {
   supervisor_->WantSpares(0);
   if (!link_) return AwaitMaster();
   link_->Close(kGoodbyeMs, [this] { AwaitMaster(); });
+}
+
+void NodeAgent::WriteReport() {
+  if (config_.report_file.empty()) return;
+  const JobEnd end{exit_code_,  config_.rdzv_id, config_.script, config_.nproc_per_node,
+                   last_round_, last_workers_,   core_.finish};
+  const Status written = WriteReportFile(config_.report_file, JobReport(end));
+  if (!written.ok()) Do(Say{fmt::format("--report-file={}: {}", config_.report_file, Message(written))});
 }
 
 // A master that serves nobody else ends with us; its record is whole when this program is over.

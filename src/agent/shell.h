@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "agent/embedded_master.h"
 #include "agent/event_log.h"
 #include "agent/guard.h"
+#include "agent/job_report.h"
 #include "agent/link.h"
 #include "agent/say.h"
 #include "agent/supervisor.h"
@@ -93,6 +95,7 @@ class NodeAgent {
   void ReserveNextStore();
   void MakeRoomForClients(uint32_t world_size);
   bool told_of_file_limit_ = false;
+  void WriteReport();
   void AwaitMaster();
 
   EventLoop& loop_;
@@ -127,6 +130,8 @@ class NodeAgent {
   std::vector<int64_t> ended_ns_;  // of the board's ranks; 0: it has not ended
   int64_t told_step_ = -1;         // the largest of earlier rounds here; -1: none
   bool exact_steps_ = false;       // a rank of an earlier round told its steps itself
+  std::optional<v1::StartRound> last_round_;  // that workers were started for
+  std::map<int, LocalWorker> last_workers_;    // of it, by local rank
 };
 
 }  // namespace phalanx::agent

@@ -383,6 +383,11 @@ std::vector<pid_t> OwnChildren() {
   return pids;
 }
 
+bool DieWithParent(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return getppid() == parent;  // asked afterwards: it may have ended before
+}
+
 void EnsureStandardFds() {
   while (true) {
     const int fd = open("/dev/null", O_RDWR);

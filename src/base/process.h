@@ -144,6 +144,10 @@ std::string ExecutableDirectory();
 // The first `limit` bytes of a file; empty where it cannot be read. For small files that others write.
 std::string ReadFilePrefix(const std::string& path, size_t limit);
 
+// From now on this process is killed (SIGKILL) when the thread that started it ends. False where its parent is not, or
+// no longer, the process `parent`.
+bool DieWithParent(pid_t parent);
+
 // Descriptors 0, 1 and 2 become /dev/null where they are closed, so that nothing else lands there.
 void EnsureStandardFds();
 

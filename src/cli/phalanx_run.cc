@@ -75,6 +75,11 @@ int Launch(agent::LaunchConfig config, Environment env) {
   const auto warn = [&speaker](const std::string& text) {
     fmt::print(stderr, "{}", agent::SayLine(speaker, agent::Level::kWarning, text, UnixMs()));
   };
+  if (config.parent_pid != 0 && !DieWithParent(static_cast<pid_t>(config.parent_pid))) {
+    warn(fmt::format("--parent-pid={}: expected the process that started phalanx-run, which has ended",
+                     config.parent_pid));
+    return 1;
+  }
   for (const std::string& notice : config.notices) warn(notice);
   const Status state = PrepareStateDir(config);
   if (!state.ok()) {

@@ -1,0 +1,57 @@
+#include "agent/job_report.h"
+
+#include <nlohmann/json.hpp>
+
+namespace phalanx::agent {
+namespace {
+
+using nlohmann::json;
+
+// Empty where the worker was not one of this node's last round, or left nothing.
+std::string ErrorFile(const JobEnd& end, const v1::Failure& failure) {
+  const auto worker = end.workers.find(static_cast<int>(failure.local_rank()));
+  const bool here = end.round && end.round->group_rank() == failure.group_rank() && worker != end.workers.end() &&
+                    worker->second.pid == failure.exited().pid();
+  return here && !failure.exited().error_json().empty() ? worker->second.error_file : "";
+}
+
+json Shown(const JobEnd& end, const v1::Failure& failure) {
+  const v1::WorkerExited& exited = failure.exited();
+  return {
+      {"rank", failure.rank()},
+      {"local_rank", failure.local_rank()},
+      {"group_rank", failure.group_rank()},
+      {"hostname", failure.hostname()},
+      {"address", failure.address()},
+      {"pid", exited.pid()},
+      {"exit_code", exited.signal() != 0 ? -exited.signal() : exited.exit_code()},
+      {"unix_ms", exited.unix_ms()},
+      {"error_json", exited.error_json()},
+      {"error_file", ErrorFile(end, failure)},
+      {"last_words", exited.last_words()},
+  };
+}
+
+}  // namespace
+
+std::string JobReport(const JobEnd& end) {
+  json failures = json::array();
+  if (end.finish && end.finish->has_first_cause()) {
+    failures.push_back(Shown(end, end.finish->first_cause()));
+    for (const v1::Failure& other : end.finish->others()) failures.push_back(Shown(end, other));
+  }
+  const json report = {
+      {"version", 1},
+      {"exit_code", end.exit_code},
+      {"job_id", end.job_id},
+      {"script", end.script},
+      {"reason", end.finish ? end.finish->reason() : ""},
+      {"restart_count", end.round ? static_cast<int64_t>(end.round->restart_count()) : -1},
+      {"rank_base", end.round ? end.round->rank_base() : 0},
+      {"workers", end.local_world_size},
+      {"failures", std::move(failures)},
+  };
+  return report.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace phalanx::agent
