@@ -1,39 +1,44 @@
-"""`python -m phalanx.run ...` is `phalanx-run ...`."""
+"""`python -m phalanx.run ...` is `phalanx-run ...`; `main(args)` and `run(namespace)` are those of torch.distributed.run.
+
+Called from a program, a job runs in a phalanx-run below it: docs/launcher.md, "Calling it from Python".
+"""
 
 import os
-import shutil
 import sys
-import sysconfig
 
-
-def find_command(name="phalanx-run"):
-    """The command beside this interpreter, else where this Python installs scripts, else on PATH; None if nowhere."""
-    folders = [os.path.dirname(sys.executable or ""), sysconfig.get_path("scripts")]
-    for folder in folders:
-        candidate = os.path.join(folder, name) if folder else ""
-        if candidate and os.access(candidate, os.X_OK) and os.path.isfile(candidate):
-            return candidate
-    return shutil.which(name)
+from phalanx._launch import flags, process
 
 
 def main(args=None):
-    """Becomes `phalanx-run` with `args` (default: those of this process). Returns only when it cannot: 2."""
-    args = sys.argv[1:] if args is None else list(args)
-    command = find_command()
+    """Runs a job with `args` (default: the arguments of this process) to its end.
+
+    Returns where all workers ended with 0. Raises torch's ChildFailedError where workers failed, torch's SignalException
+    where the job was stopped by a signal, SystemExit on wrong usage (2) and for --help (0), and LaunchError where the job
+    did not come about.
+    """
+    arguments = sys.argv[1:] if args is None else [str(argument) for argument in args]
+    process.raise_unless_succeeded(process.run_node(arguments))
+
+
+def run(args):
+    """As main, for what torch's own parser has made of a command line (torch.distributed.run.parse_args)."""
+    main(flags.from_namespace(vars(args), flags.torch_defaults()))
+
+
+def become_command(arguments):
+    """This process becomes phalanx-run. Returns only where it cannot: an exit status."""
+    command = process.find_command()
     if command is None:
-        sys.stderr.write(
-            f"phalanx.run: there is no phalanx-run beside {sys.executable}, in {sysconfig.get_path('scripts')} "
-            "or on PATH; is the wheel installed for this Python?\n"
-        )
+        sys.stderr.write(f"phalanx.run: {process.missing_command()}\n")
         return 2
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execv(command, [command, *args])
+        os.execve(command, [command, *arguments], process.environment_for(command, os.environ))
     except OSError as error:
         sys.stderr.write(f"phalanx.run: cannot start {command}: {error.strerror}\n")
     return 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(become_command(sys.argv[1:]))

@@ -1,8 +1,10 @@
-"""`python -m phalanx.distributed.run ...` is `phalanx-run ...`."""
+"""`python -m phalanx.distributed.run ...` is `phalanx-run ...`; to import, it is phalanx.run."""
 
 import sys
 
-from phalanx.run import main
+from phalanx.run import become_command, main, run
+
+__all__ = ["main", "run"]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(become_command(sys.argv[1:]))
