@@ -1,12 +1,23 @@
 """Phalanx keeps a distributed training job moving.
 
 Nothing here needs to be imported for that: `phalanx-run train.py` runs the script unchanged. `phalanx.step(n)` and
-`phalanx.saving()` are for who wants exact numbers in what Phalanx reports.
+`phalanx.saving()` are for who wants exact numbers in what Phalanx reports; `phalanx.elastic_launch` launches functions,
+as torch's does.
 """
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "saving", "step"]
+__all__ = [
+    "ChildFailedError",
+    "LaunchConfig",
+    "LaunchError",
+    "LogsSpecs",
+    "SignalException",
+    "__version__",
+    "elastic_launch",
+    "saving",
+    "step",
+]
 
 
 def step(n):
@@ -40,3 +51,21 @@ class saving:
 
         if self._counted.pop():
             board.end_saving()
+
+
+def __getattr__(name):
+    """What only launching programs need is imported when they ask for it: ranks import this package, too."""
+    if name in ("LaunchConfig", "LogsSpecs", "elastic_launch"):
+        from phalanx import launcher
+
+        return getattr(launcher, name)
+    if name in ("ChildFailedError", "SignalException"):  # torch's own, where there is a torch
+        from phalanx._launch import errors
+
+        failed, _, stopped = errors.classes()
+        return failed if name == "ChildFailedError" else stopped
+    if name == "LaunchError":
+        from phalanx._launch.errors import LaunchError
+
+        return LaunchError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

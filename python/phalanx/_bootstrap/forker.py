@@ -67,7 +67,8 @@ def _preload(channel, message):
     loader = preload.Preloader(denied, own - places.modules_at_start)
     learnt = message.get("learnt", [])
     read = found.imports if message.get("edited") or not learnt else []
-    names = [*learnt, *(name for name in read if name not in learnt)]
+    asked = [name for name in os.environ.get("PHALANX_PRELOAD", "").split(",") if name]
+    names = [*learnt, *(name for name in [*asked, *read] if name not in learnt)]
     try:
         _import_all(loader, names, message.get("cache"))
     except preload.Tainted as tainted:

@@ -1,0 +1,96 @@
+"""python -m phalanx._launch.function_worker FOLDER: calls the function that lies in FOLDER, and leaves there what it
+returns (functions.py)."""
+
+import faulthandler
+import json
+import os
+import pickle
+import string
+import sys
+import time
+import traceback
+
+from phalanx._launch import functions, report
+
+
+def main(folder):
+    functions.check_folder(folder)
+    data = report.read_private(os.path.join(folder, functions.CALL))
+    if data is None:
+        raise SystemExit(f"phalanx: no call of this user lies in {folder}")
+    call = pickle.loads(data)
+    _take_on(call["preparation"])
+    function, arguments = pickle.loads(call["payload"])
+    value = _record(function, [_substituted(argument) for argument in arguments])
+    rank, restart_count = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    path = os.path.join(folder, functions.result_name(restart_count, rank))
+    functions.write_private(path, _result(value, rank))
+
+
+def _take_on(preparation):
+    """Modules and __main__ are found as in the caller, which must not be launched once more meanwhile."""
+    from multiprocessing import process, spawn
+
+    this = process.current_process()
+    this._inheriting = True
+    try:
+        spawn.prepare(preparation)
+    finally:
+        del this._inheriting
+
+
+def _substituted(argument):
+    """As torchrun does with arguments that are text."""
+    if not isinstance(argument, str):
+        return argument
+    return string.Template(argument).safe_substitute(local_rank=os.environ["LOCAL_RANK"])
+
+
+def _record(function, arguments):
+    """As torch's @record, which is around every function that torch launches; torch itself need not be there."""
+    if sys.stderr is not None:
+        faulthandler.enable(all_threads=True)
+    try:
+        return function(*arguments)
+    except SystemExit as error:
+        if error.code == 0:
+            return None
+        raise
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next  # begins in the function
+        _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+        raise
+
+
+def _write_error(path, error):
+    if not path or os.path.exists(path):  # the function's own @record was first
+        return
+    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    text = json.dumps({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}})
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError as why:
+        sys.stderr.write(f"phalanx: the error could not be recorded in {path}: {why.strerror}\n")
+
+
+def _result(value, rank):
+    """A value that cannot travel is said to the caller, not to the job: doing the work again would not help."""
+    try:
+        return pickle.dumps({"value": _dumps(value)}, protocol=4)
+    except Exception as error:  # whatever the value's own __reduce__ raises
+        why = f"rank {rank}: what the function returned cannot be pickled: {type(error).__name__}: {error}"
+        return pickle.dumps({"refused": why}, protocol=4)
+
+
+def _dumps(value):
+    try:
+        return pickle.dumps(value, protocol=4)
+    except Exception:
+        if "cloudpickle" not in sys.modules:
+            raise
+        return sys.modules["cloudpickle"].dumps(value, protocol=4)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
