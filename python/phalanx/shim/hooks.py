@@ -1,0 +1,90 @@
+"""What happens inside a Python below phalanx.shim. Cheap: every Python below it starts with this."""
+
+import importlib.util
+import os
+import sys
+
+_RUN = "torch.distributed.run"
+_API = "torch.distributed.launcher.api"
+
+
+def start():
+    """For sitecustomize: becomes phalanx-run where this is `python -m torch.distributed.run`, else waits for imports."""
+    if module_to_run(sys.argv, _command_line()) == _RUN:
+        from phalanx import run
+
+        sys.stderr.flush()
+        os._exit(run.become_command(sys.argv[1:]))
+    install()
+
+
+def install():
+    """Patches torch's launching modules: those that are there now, the others when they are imported."""
+    waiting = set()
+    for name in (_API, _RUN):
+        if name in sys.modules:
+            _patch(sys.modules[name])
+        else:
+            waiting.add(name)
+    if waiting and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(waiting))
+
+
+def module_to_run(argv, command_line):
+    """The M of `python -m M ...`, None where this Python does something else. Before the module is found, argv[0] is
+    "-m"; the words of the command line before the module's own arguments end in its name."""
+    if argv[:1] != ["-m"] or len(command_line) < len(argv):
+        return None
+    word = command_line[len(command_line) - len(argv)]
+    return word[word.index("m") + 1 :] if word.startswith("-") and "m" in word else word
+
+
+def _command_line():
+    if hasattr(sys, "orig_argv"):
+        return sys.orig_argv
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
+class _Finder:
+    """Waits for torch's launching modules and has them patched right after they have been executed."""
+
+    def __init__(self, waiting):
+        self._waiting = waiting
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self._waiting:
+            return None
+        self._waiting.remove(name)
+        if not self._waiting:
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_then_patch(module):
+            del spec.loader.exec_module
+            execute(module)
+            _patch(module)
+
+        spec.loader.exec_module = execute_then_patch
+        return spec
+
+
+def _patch(module):
+    """Everything of torch's that starts an elastic agent goes through these."""
+    if module.__name__ == _API:
+        from phalanx import launcher
+
+        module.launch_agent = launcher.launch_agent
+        package = sys.modules.get("torch.distributed.launcher")
+        if hasattr(package, "launch_agent"):  # imported already, with torch's in it
+            package.launch_agent = launcher.launch_agent
+    else:
+        from phalanx import run
+
+        module.main, module.run = run.main, run.run

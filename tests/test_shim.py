@@ -1,0 +1,190 @@
+"""phalanx.shim: programs that launch through torch get Phalanx, whichever way they do it, and workers see nothing of it."""
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from harness import WORKLOADS
+
+from phalanx._launch import flags, surroundings
+from phalanx.shim import hooks
+
+SHIM = [sys.executable, "-m", "phalanx.shim", "--"]
+TELL = str(WORKLOADS / "tell.py")
+RUN = [sys.executable, "-m", "torch.distributed.run"]
+LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
+REAL_TORCHRUN = [sys.executable, str(Path(sys.executable).parent / "torchrun")]
+
+
+def through(job, *arguments, command, env=None):
+    return job.run(*arguments, command=[*SHIM, *command], env=env)
+
+
+def program(way):
+    return [sys.executable, str(WORKLOADS / "through_torch.py"), way]
+
+
+def check_workers(job, count, env):
+    """They are Phalanx's, and nothing of the shim is left in their environment."""
+    told = job.wait_events("told", count)
+    for event in told:
+        assert "PHALANX_EPOCH" in event["env"], "not launched by Phalanx"
+        assert surroundings.SHIM_PYTHON not in event["env"]
+        expected = job.environment(env)
+        assert {name: event["env"].get(name) for name in ("PATH", "PYTHONPATH")} == {
+            name: expected.get(name) for name in ("PATH", "PYTHONPATH")
+        }
+    return told
+
+
+@pytest.mark.parametrize("env", [{}, {"PYTHONPATH": "/no/such:/place"}])
+@pytest.mark.parametrize(
+    "command", [RUN, [sys.executable, "-um", "torch.distributed.run"], ["torchrun"], REAL_TORCHRUN], ids=repr
+)
+def test_torchrun_however_it_is_called(job, command, env):
+    node = through(job, "--standalone", "--nproc-per-node=2", TELL, "--lr", "1", command=command, env=env)
+    assert node.wait() == 0, job.story()
+    assert {tuple(event["argv"][1:]) for event in check_workers(job, 2, env)} == {("--lr", "1")}
+
+
+@pytest.mark.parametrize("command", [RUN, ["torchrun"]], ids=repr)
+def test_torch_is_not_imported_to_launch(job, command):
+    """`-m torch.distributed.run` is caught before Python looks for torch: a second of every launch."""
+    trap = job.folder / "torch"
+    trap.mkdir()
+    (trap / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    node = through(job, "--standalone", TELL, command=command, env={"PYTHONPATH": str(job.folder)})
+    assert node.wait() == 0, job.story()
+    assert "torch was imported" not in node.stderr
+
+
+@pytest.mark.parametrize(("use_env", "arguments"), [([], ["--local-rank={}", "x"]), (["--use-env"], ["x"])])
+def test_the_deprecated_launcher(job, use_env, arguments):
+    """It gives the script --local-rank, unless it is asked not to."""
+    node = through(job, *use_env, "--nproc-per-node=2", TELL, "x", command=LAUNCH)
+    assert node.wait() == 0, job.story()
+    for event in check_workers(job, 2, {}):
+        assert event["argv"][1:] == [word.format(event["rank"]) for word in arguments]
+
+
+@pytest.mark.parametrize("way", ["by_name", "by_main", "by_namespace", "install", "install_late"])
+def test_programs_that_launch(job, way):
+    """torchrun by name through subprocess, and torch.distributed.run from within."""
+    command = program(way)
+    arguments = ["--standalone", "--nproc-per-node=2", TELL, "--", "a b"]
+    node = job.run(*arguments, command=command) if "install" in way else through(job, *arguments, command=command)
+    assert node.wait() == 0, job.story()
+    event = job.wait_events("launched")[0]
+    assert event.get("status", 0) == 0 and event.get("values") is None and "raised" not in event
+    assert {tuple(event["argv"][1:])[-1] for event in check_workers(job, 2, {})} == {"a b"}
+
+
+@pytest.mark.parametrize("way", ["by_main", "by_namespace"])
+def test_failures_are_raised_in_the_program(job, way):
+    arguments = ["--standalone", "--max-restarts=0", "--nproc-per-node=1"]
+    node = through(job, *arguments, TELL, "--exit", "3", command=program(way))
+    assert node.wait() == 0, job.story()
+    # A Namespace does not tell 0 that was given from 0 that is torch's default: Phalanx's own default counts then.
+    assert job.wait_events("launched")[0]["raised"] == "ChildFailedError"
+
+
+@pytest.mark.parametrize("way", ["by_main", "by_namespace", "by_name"])
+def test_what_phalanx_refuses_stays_refused(job, way):
+    """In its own words, whichever way the flag came."""
+    node = through(job, "--logs-specs=mine", TELL, command=program(way))
+    assert node.wait() == 0, job.story()
+    event = job.wait_events("launched")[0]
+    assert event.get("code", event.get("status")) == 2
+    assert "--logs-specs" in node.stderr and "plug-ins of torchrun" in node.stderr
+    assert not job.found("told")
+
+
+def test_functions_through_torch(job):
+    node = through(job, "word", command=program("by_elastic_launch"))
+    assert node.wait() == 0, job.story()
+    assert job.wait_events("launched")[0]["values"] == {"0": ["word", "0", True], "1": ["word", "1", True]}
+
+
+def test_launch_agent(job):
+    node = through(job, TELL, command=program("by_launch_agent"))
+    assert node.wait() == 0, job.story()
+    check_workers(job, 2, {})
+
+
+def test_a_sitecustomize_that_it_hides(job):
+    """It is run, once, by its name; and the program finds its own."""
+    (job.folder / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = __name__\n")
+    code = "import sitecustomize; print(mine, sitecustomize.__file__)"
+    node = through(job, "-c", code, command=[sys.executable], env={"PYTHONPATH": str(job.folder)})
+    assert node.wait() == 0, job.story()
+    assert node.stdout.split() == ["sitecustomize", str(job.folder / "sitecustomize.py")]
+
+
+def test_a_program_that_has_nothing_to_do_with_it(job):
+    """torch is not imported for it, and its own exit status is the command's."""
+    code = "import sys; print('torch' in sys.modules, sys.argv[1:]); sys.exit(5)"
+    node = through(job, "-c", code, "--", "a", command=[sys.executable])
+    assert node.wait() == 5
+    assert node.stdout == "False ['--', 'a']\n"
+
+
+@pytest.mark.parametrize(("words", "status", "text"), [([], 2, "no command"), (["no-such-program"], 127, "no-such-program")])
+def test_commands_that_are_none(job, words, status, text):
+    node = job.run(*words, command=SHIM)
+    assert node.wait() == status
+    assert text in node.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "line", "module"),
+    [
+        (["-m", "a"], ["py", "-m", "x.y", "a"], "x.y"),
+        (["-m"], ["py", "-um", "x.y"], "x.y"),
+        (["-m", "-m", "z"], ["py", "-u", "-mx.y", "-m", "z"], "x.y"),
+        (["x.py", "-m", "z"], ["py", "x.py", "-m", "z"], None),
+        (["-c", "a"], ["py", "-c", "pass", "a"], None),
+        ([""], ["py"], None),
+        ([], [], None),
+        (["-m", "a"], [], None),
+    ],
+)
+def test_which_module_python_runs(argv, line, module):
+    assert hooks.module_to_run(argv, line) == module
+
+
+@pytest.mark.parametrize("base", [{}, {"PATH": "/a"}, {"PATH": "/a:/b", "PYTHONPATH": "/c"}])
+def test_the_shim_leaves_no_trace(base):
+    """Also where a program has put something before it."""
+    changed = surroundings.with_shim(base, "/py")
+    again = surroundings.with_shim(changed, "/py")
+    assert again == changed, "a shim within a shim is one shim"
+    assert surroundings.without_shim(changed) == {"PATH": os.defpath, **base}
+    changed["PATH"] = "/first:" + changed["PATH"]
+    assert surroundings.without_shim(changed)["PATH"] == "/first:" + base.get("PATH", os.defpath)
+
+
+DEFAULTS = {
+    **{"nnodes": "1:1", "nproc_per_node": "1", "standalone": False, "max_restarts": 0, "master_port": None},
+    **{"duplicate_stdout_filters": [], "module": False, "training_script": None, "training_script_args": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, []),
+        ({"nnodes": "1:1", "nproc_per_node": 1}, []),  # of another type, as programs set them
+        ({"nnodes": 2, "master_port": 29501}, ["--nnodes=2", "--master-port=29501"]),
+        ({"standalone": True, "module": True}, ["--standalone", "--module"]),
+        ({"duplicate_stdout_filters": ["a", "b,c"]}, ["--duplicate-stdout-filters=a,b,,c"]),
+        ({"not_of_torchrun": 5}, []),
+    ],
+)
+def test_flags_of_a_namespace(values, words):
+    parsed = vars(Namespace(training_script="x.py", training_script_args=["--", 1], **values))
+    assert flags.from_namespace(parsed, DEFAULTS) == [*words, "--", "x.py", "--", "1"]
+    old = flags.from_namespace({**parsed, "use_env": False}, DEFAULTS)
+    assert old == [*words, "--", "x.py", "--local-rank=${local_rank}", "--", "1"]
+    assert flags.from_namespace({**parsed, "use_env": True}, DEFAULTS) == [*words, "--", "x.py", "--", "1"]
