@@ -127,11 +127,11 @@ class NodeAgent {
   std::unique_ptr<Console> event_file_;  // --event-log-handler=jsonl
   const Instant began_ms_;
   uint64_t board_epoch_ = 0;
-  std::vector<int64_t> ended_ns_;  // of the board's ranks; 0: it has not ended
-  int64_t told_step_ = -1;         // the largest of earlier rounds here; -1: none
-  bool exact_steps_ = false;       // a rank of an earlier round told its steps itself
+  std::vector<int64_t> ended_ns_;             // of the board's ranks; 0: it has not ended
+  int64_t told_step_ = -1;                    // the largest of earlier rounds here; -1: none
+  bool exact_steps_ = false;                  // a rank of an earlier round told its steps itself
   std::optional<v1::StartRound> last_round_;  // that workers were started for
-  std::map<int, LocalWorker> last_workers_;    // of it, by local rank
+  std::map<int, LocalWorker> last_workers_;   // of it, by local rank
 };
 
 }  // namespace phalanx::agent
