@@ -1,10 +1,14 @@
 """Fixtures of the end-to-end tests. `--launcher=torchrun` runs the tests marked dropin against torchrun itself."""
 
+import importlib.util
 import os
 
 import pytest
 from harness import Job, command_path
 from small_disk import SmallDisk
+
+# Its environment is that of ./run test --callers.
+collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py"]
 
 
 def pytest_addoption(parser):

@@ -98,6 +98,12 @@ def prepare(row, python, cache):
     requirements.write_text(row.requirements)
     command = [python, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", requirements, "--cache", cache]
     subprocess.run(command, check=True)
+    put_ours(venv)
+    return venv
+
+
+def put_ours(venv):
+    """Our commands and our package into an environment, as they are in .venv."""
     for program in COMMANDS.iterdir():
         if os.access(program, os.X_OK):
             shutil.copy2(program, venv / "bin" / f".{program.name}.new")
@@ -105,7 +111,6 @@ def prepare(row, python, cache):
     for site in venv.glob("lib/python3*/site-packages"):
         if not (site / "phalanx").is_symlink():
             (site / "phalanx").symlink_to(ROOT / "python" / "phalanx")
-    return venv
 
 
 def run_oldest():

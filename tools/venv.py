@@ -115,7 +115,7 @@ def store_entry(venv, entry):
             own.unlink() if own.is_symlink() or own.is_file() else shutil.rmtree(own)
     (temporary / "bin").mkdir()
     for script in (venv / "bin").iterdir():
-        if script.is_symlink() or script.name.startswith((OWN_PREFIX, "activate", "Activate")):
+        if script.is_symlink() or script.is_dir() or script.name.startswith((OWN_PREFIX, "activate", "Activate")):
             continue
         if text_head(script) is None:
             shutil.copy2(script, temporary / "bin" / script.name)
