@@ -5,10 +5,9 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import phalanx
 import pytest
 from harness import WORKLOADS, clean_environment
-
-import phalanx
 from phalanx._launch import flags, functions
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"

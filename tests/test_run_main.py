@@ -1,12 +1,12 @@
-"""phalanx.run.main(args) in a program of the user's: what it returns and raises, signals, and the caller's own death."""
+"""phalanx.run.main(args) in a program: what it returns and raises, signals, and the caller's own death."""
 
+import json
 import os
 import signal
 import sys
 
 import pytest
 from harness import WORKLOADS, wait_ends, workload
-
 from phalanx._launch import errors, report
 
 TORCH = "torch.distributed.elastic.multiprocessing"
@@ -154,14 +154,15 @@ def test_a_failure_on_another_node(job):
 
 
 def failure(rank, recorded_at=None, unix_ms=5_000_000):
-    record = '{"message": {"message": "x", "extraInfo": {"timestamp": "%s"}}}' % recorded_at
+    record = json.dumps({"message": {"message": "x", "extraInfo": {"timestamp": str(recorded_at)}}})
     fields = {"rank": rank, "local_rank": rank, "pid": 9, "exit_code": 1, "unix_ms": unix_ms, "error_file": ""}
     return report.Failure({**fields, "error_json": record if recorded_at else ""})
 
 
 def test_the_first_cause_is_shown_as_such():
     """Whatever the clocks of others say: torch takes the smallest time for the cause."""
-    error = errors.child_failed_error("x.py", [failure(3), failure(1, recorded_at=4_000), failure(2, recorded_at=4_999)])
+    told = [failure(3), failure(1, recorded_at=4_000), failure(2, recorded_at=4_999)]
+    error = errors.child_failed_error("x.py", told)
     assert error.get_first_failure()[0] == 3
     assert sorted(error.failures) == [1, 2, 3]
 
@@ -174,7 +175,8 @@ def test_no_report(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "garbage", "[1]", '"x"', '{"message": 5}', '{"message": {"extraInfo": 1}}', '{"message": {"message": "x"}}']
+    "text",
+    ["", "garbage", "[1]", '"x"', '{"message": 5}', '{"message": {"extraInfo": 1}}', '{"message": {"message": "x"}}'],
 )
 def test_what_torch_could_not_read_is_no_record(text):
     assert report.read_record(text) == (None, 0)

@@ -1,4 +1,4 @@
-"""phalanx.shim: programs that launch through torch get Phalanx, whichever way they do it, and workers see nothing of it."""
+"""phalanx.shim: programs that launch through torch get Phalanx, however they do it; workers see nothing of it."""
 
 import os
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from harness import WORKLOADS
-
 from phalanx._launch import flags, surroundings
 from phalanx.shim import hooks
 
@@ -130,7 +129,9 @@ def test_a_program_that_has_nothing_to_do_with_it(job):
     assert node.stdout == "False ['--', 'a']\n"
 
 
-@pytest.mark.parametrize(("words", "status", "text"), [([], 2, "no command"), (["no-such-program"], 127, "no-such-program")])
+@pytest.mark.parametrize(
+    ("words", "status", "text"), [([], 2, "no command"), (["no-such-program"], 127, "no-such-program")]
+)
 def test_commands_that_are_none(job, words, status, text):
     node = job.run(*words, command=SHIM)
     assert node.wait() == status
@@ -166,8 +167,15 @@ def test_the_shim_leaves_no_trace(base):
 
 
 DEFAULTS = {
-    **{"nnodes": "1:1", "nproc_per_node": "1", "standalone": False, "max_restarts": 0, "master_port": None},
-    **{"duplicate_stdout_filters": [], "module": False, "training_script": None, "training_script_args": None},
+    "nnodes": "1:1",
+    "nproc_per_node": "1",
+    "standalone": False,
+    "max_restarts": 0,
+    "master_port": None,
+    "duplicate_stdout_filters": [],
+    "module": False,
+    "training_script": None,
+    "training_script_args": None,
 }
 
 

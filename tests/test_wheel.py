@@ -30,6 +30,9 @@ def test_name_and_contents(wheel):
     assert commands == {"phalanx", "phalanx-master", "phalanx-run"}
     assert "phalanx/run.py" in names
     assert "phalanx/_bootstrap/zygote.py" in names
+    assert "phalanx/shim/site/sitecustomize.py" in names
+    torchrun = zipfile.ZipFile(wheel).getinfo("phalanx/shim/bin/torchrun")
+    assert torchrun.external_attr >> 16 & 0o111, "what phalanx.shim puts on PATH can be executed"
     assert not [name for name in names if "test" in name or "__pycache__" in name]
 
 

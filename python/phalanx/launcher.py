@@ -2,7 +2,7 @@
 
     values = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), train)("a", 1)
 
-docs/launcher.md, "Calling it from Python", says what differs. torch is imported only where one of its exceptions is raised.
+docs/launcher.md, "Calling it from Python", says what differs. torch is imported only to raise one of its exceptions.
 """
 
 import dataclasses
@@ -63,8 +63,8 @@ class LaunchConfig:
     shutdown_timeout: Optional[int] = None
 
 
-class elastic_launch:  # noqa: N801 - torch's name
-    """Launches `entrypoint`, a function or a command, on this node's workers and, where `config` says so, with others'."""
+class elastic_launch:
+    """Launches `entrypoint`, a function or a command, on this node's workers; with `config` for more, on others'."""
 
     def __init__(self, config, entrypoint, health_check_server=None):
         if health_check_server is not None:
@@ -121,4 +121,5 @@ def _run(config, words, more_environment, name):
 
 def _signals(text):
     """Numbers of those that exist; phalanx-run has a sentence for the others."""
-    return {getattr(signal, name.strip()) for name in text.split(",") if isinstance(getattr(signal, name.strip(), None), int)}
+    found = {getattr(signal, name.strip(), None) for name in text.split(",")}
+    return {number for number in found if isinstance(number, signal.Signals)}

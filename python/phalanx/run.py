@@ -1,4 +1,4 @@
-"""`python -m phalanx.run ...` is `phalanx-run ...`; `main(args)` and `run(namespace)` are those of torch.distributed.run.
+"""`python -m phalanx.run ...` is `phalanx-run ...`; `main(args)` and `run(namespace)` are as torch.distributed.run's.
 
 Called from a program, a job runs in a phalanx-run below it: docs/launcher.md, "Calling it from Python".
 """
@@ -12,9 +12,9 @@ from phalanx._launch import flags, process
 def main(args=None):
     """Runs a job with `args` (default: the arguments of this process) to its end.
 
-    Returns where all workers ended with 0. Raises torch's ChildFailedError where workers failed, torch's SignalException
-    where the job was stopped by a signal, SystemExit on wrong usage (2) and for --help (0), and LaunchError where the job
-    did not come about.
+    Returns where all workers ended with 0. Raises torch's ChildFailedError where workers failed, its SignalException
+    where the job was stopped by a signal, SystemExit on wrong usage (2) and for --help (0), and LaunchError where the
+    job did not come about.
     """
     arguments = sys.argv[1:] if args is None else [str(argument) for argument in args]
     process.raise_unless_succeeded(process.run_node(arguments))

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 
+import phalanx
 import phalanx.run
 from report import report
 
@@ -25,7 +26,7 @@ def call(arguments):
     try:
         value = phalanx.run.main(arguments)
         told = {"returned": value}
-    except (Exception, SystemExit) as error:
+    except (phalanx.ChildFailedError, phalanx.SignalException, phalanx.LaunchError, SystemExit) as error:
         told = {"raised": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error)}
         if hasattr(error, "failures"):
             told["name"] = error.name

@@ -1,5 +1,4 @@
-"""A program that launches functions and tells what comes of it: <way>. Run it as a script or with -m: what it launches is
-of its __main__."""
+"""A program that launches functions of its __main__ and tells what comes of it: <way>. Run as a script or with -m."""
 
 import os
 import pickle
@@ -146,6 +145,6 @@ def node(index, port):
 
 if __name__ == "__main__":
     if "torch" in sys.argv[1:] or sys.argv[1] == "warm":
-        import torch  # so that this module has it, as a training script has
+        import torch  # noqa: F401 - so that this module has it, as a training script has
     told = node(int(sys.argv[2]), sys.argv[3]) if sys.argv[1] == "node" else WAYS[sys.argv[1]]()
     report("launched", torch="torch" in sys.modules, **told)

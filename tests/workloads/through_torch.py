@@ -1,4 +1,4 @@
-"""Programs that launch through torch's own Python: <way> ARGUMENTS... They know nothing of Phalanx, but for `install`."""
+"""Programs that launch through torch's own Python: <way> ARGUMENTS... Only `install` knows of Phalanx."""
 
 import subprocess
 import sys
@@ -58,9 +58,11 @@ def function(word):
 
 
 def attempt(call):
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
     try:
         return {"values": call()}
-    except (Exception, SystemExit) as error:
+    except (ChildFailedError, SystemExit) as error:
         return {"raised": type(error).__name__, "code": getattr(error, "code", None)}
 
 

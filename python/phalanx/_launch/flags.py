@@ -13,8 +13,8 @@ def torch_defaults():
 
 
 def from_namespace(values, defaults):
-    """`values`: of a Namespace; `defaults`: of the parser that made it. What stands at its default is left out, so that
-    it means what the flag left out means to phalanx-run; what the parser does not know, torch does not look at either."""
+    """`values`: of a Namespace; `defaults`: of the parser that made it. What stands at its default is left out, and so
+    means what it means to phalanx-run; what the parser does not know, torch does not look at either."""
     flags = []
     for name, default in defaults.items():
         value = values.get(name)
@@ -56,7 +56,7 @@ def from_config(config, environment):
     names = ("log_line_prefix_template", "local_addr", "duplicate_stdout_filters", "duplicate_stderr_filters")
     for name in (*names, "virtual_local_rank", *usual):
         value = getattr(config, name, None)  # an older torch has fewer fields
-        if value and value != usual.get(name) or (value == 0 and name == "shutdown_timeout"):
+        if not any(value is nothing or value == [] for nothing in (None, False)) and value != usual.get(name, ""):
             flags.append(_flag(name, value))
     numa = getattr(config, "numa_options", None)
     if numa is not None:

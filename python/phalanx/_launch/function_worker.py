@@ -78,7 +78,7 @@ def _result(value, rank):
     """A value that cannot travel is said to the caller, not to the job: doing the work again would not help."""
     try:
         return pickle.dumps({"value": _dumps(value)}, protocol=4)
-    except Exception as error:  # whatever the value's own __reduce__ raises
+    except functions.UNPICKLABLE as error:
         why = f"rank {rank}: what the function returned cannot be pickled: {type(error).__name__}: {error}"
         return pickle.dumps({"refused": why}, protocol=4)
 
@@ -86,7 +86,7 @@ def _result(value, rank):
 def _dumps(value):
     try:
         return pickle.dumps(value, protocol=4)
-    except Exception:
+    except functions.UNPICKLABLE:
         if "cloudpickle" not in sys.modules:
             raise
         return sys.modules["cloudpickle"].dumps(value, protocol=4)

@@ -1,7 +1,7 @@
 """Functions as entry points: how a call gets to the workers of this node, and what they return gets back.
 
-Both ways lead through a folder that this process makes for the call, 0700, with files 0600. Nothing of it comes from, or
-goes to, another machine: there its own caller makes its own. The workers' side is function_worker.py.
+Both ways lead through a folder that this process makes for the call, 0700, with files 0600. Nothing of it comes from
+another machine or goes there: its own caller makes its own. The workers' side is function_worker.py.
 """
 
 import io
@@ -9,11 +9,17 @@ import os
 import pickle
 import stat
 import sys
+import types
 
 from phalanx._launch import report
 
 CALL = "call.pickle"
 WORKER_MODULE = "phalanx._launch.function_worker"
+# What pickle, and the ways to pickle that classes have of their own, raise where something cannot be.
+UNPICKLABLE = (
+    *(pickle.PicklingError, TypeError, ValueError, AttributeError),
+    *(NotImplementedError, RuntimeError, RecursionError),
+)
 
 
 def result_name(restart_count, rank):
@@ -42,7 +48,7 @@ def pickle_call(function, arguments):
         if getattr(function, "__module__", None) == "__main__" and "main" not in main:
             raise pickle.PicklingError("__main__ is no file that a worker could import")
         payload = _dumps((function, arguments))
-    except Exception as error:  # whatever the user's own __reduce__ raises
+    except UNPICKLABLE as error:
         payload = _by_cloudpickle(function, arguments, error)
     return pickle.dumps({"preparation": main, "payload": payload}, protocol=4)
 
@@ -59,12 +65,12 @@ def _by_cloudpickle(function, arguments, why):
         import cloudpickle
     except ImportError:
         raise pickle.PicklingError(
-            f"elastic_launch cannot send {name} to its workers: {why}. Expected a function that a module defines at its "
-            "top level and arguments that can be pickled; with cloudpickle installed, others can travel as well"
+            f"elastic_launch cannot send {name} to its workers: {why}. Expected a function that a module defines at "
+            "its top level and arguments that can be pickled; with cloudpickle installed, others can travel as well"
         ) from why
     try:
         return cloudpickle.dumps((function, arguments), protocol=4)
-    except Exception as error:
+    except UNPICKLABLE as error:
         raise pickle.PicklingError(
             f"elastic_launch cannot send {name} and its arguments to its workers: {error}"
         ) from error
@@ -107,16 +113,20 @@ def modules_used(function):
 
     names = set()
     for name in {"__main__", getattr(function, "__module__", None)}:
-        for value in list(vars(sys.modules.get(name, os)).values() if name in sys.modules else ()):
-            owner = getattr(value, "__name__", None) if isinstance(value, type(os)) else getattr(value, "__module__", None)
+        for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
+            attribute = "__name__" if isinstance(value, types.ModuleType) else "__module__"
+            owner = getattr(value, attribute, None)
             if isinstance(owner, str):
                 names.add(owner.partition(".")[0])
-    return sorted(
-        name
-        for name in names - {"__main__", "__mp_main__", "builtins", "phalanx"}
-        if name in sys.modules and "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")
-        and places.is_library_module(sys.modules[name])
-    )
+    present = {
+        name: sys.modules[name] for name in names - {"__main__", "__mp_main__", "phalanx"} if name in sys.modules
+    }
+    # The standard library is not worth it.
+    return sorted(name for name, module in present.items() if places.is_library_module(module) and _is_package(module))
+
+
+def _is_package(module):
+    return any(part in (module.__spec__.origin or "") for part in ("site-packages", "dist-packages"))
 
 
 def read_results(folder, told):

@@ -57,7 +57,7 @@ def environment_for(command, base):
 
 def run_node(arguments, environment=None, signals=()):
     """Runs phalanx-run with these arguments to its end. `environment` stands for os.environ, `signals` are passed on
-    beside the usual ones. To be called by one thread, which phalanx-run takes for its parent: it does not outlive it."""
+    beside the usual ones. phalanx-run takes the calling thread for its parent, which it does not outlive."""
     command = find_command()
     if command is None:
         raise errors.LaunchError(missing_command())

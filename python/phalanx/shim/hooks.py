@@ -9,7 +9,7 @@ _API = "torch.distributed.launcher.api"
 
 
 def start():
-    """For sitecustomize: becomes phalanx-run where this is `python -m torch.distributed.run`, else waits for imports."""
+    """For sitecustomize: becomes phalanx-run where this is `python -m torch.distributed.run`, else installs."""
     if module_to_run(sys.argv, _command_line()) == _RUN:
         from phalanx import run
 
