@@ -103,6 +103,13 @@ def test_workers_by_word(job):
     assert len(told(job, os.cpu_count())) == os.cpu_count()
 
 
+def test_programs_by_word(job):
+    """A program that is no Python's, one for each CPU."""
+    node = job.run("--standalone", "--nproc-per-node=auto", "--no-python", "/bin/echo", "hi")
+    assert node.wait() == 0, job.story()
+    assert node.stdout.split() == ["hi"] * os.cpu_count()
+
+
 def test_no_flags_at_all(job):
     """`phalanx-run script` is a job of one worker."""
     node = job.run(str(WORKLOADS / "tell.py"))
