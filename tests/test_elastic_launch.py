@@ -163,7 +163,7 @@ def test_torch_config(job):
 
 def test_refused_by_phalanx_run(job):
     event, node = launch(job, "etcd")
-    assert event["kind"] == "ValueError" and "--rdzv-backend=etcd" in event["text"]
+    assert event["kind"] == "UsageError" and "--rdzv-backend=etcd" in event["text"]
     assert "needs no etcd" in node.stderr
 
 

@@ -110,11 +110,13 @@ def test_nothing_outlives_a_caller_that_is_killed(job, way):
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--no-such-flag", "x.py"], 2), (["--help"], 0), ([], 2)])
 def test_usage(job, arguments, code):
-    """SystemExit, as argparse does; phalanx-run has said why."""
+    """SystemExit, as argparse does; phalanx-run has said why. Callers that expect torch's ValueError get it as well."""
+    assert issubclass(errors.UsageError, ValueError)
     node = job.run(*arguments, command=[sys.executable, str(WORKLOADS / "calling.py"), "main"])
     node.wait()
     event = called(job)
-    assert (event["raised"], event["code"]) == ("builtins.SystemExit", code)
+    assert event["raised"] == ("phalanx._launch.errors.UsageError" if code else "builtins.SystemExit")
+    assert event["code"] == code
     assert ("usage" in node.stderr) == (code == 2)
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "LaunchError",
     "LogsSpecs",
     "SignalException",
+    "UsageError",
     "__version__",
     "elastic_launch",
     "saving",
@@ -64,8 +65,8 @@ def __getattr__(name):
 
         failed, _, stopped = errors.classes()
         return failed if name == "ChildFailedError" else stopped
-    if name == "LaunchError":
-        from phalanx._launch.errors import LaunchError
+    if name in ("LaunchError", "UsageError"):
+        from phalanx._launch import errors
 
-        return LaunchError
+        return getattr(errors, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -113,8 +113,6 @@ def _run(config, words, more_environment, name):
     arguments = [*flags.from_config(config, os.environ), *words]
     environment = {**flags.without_pet(os.environ), **more_environment}
     outcome = process.run_node(arguments, environment, _signals(config.signals_to_handle))
-    if outcome.code == 2 and outcome.report is None:
-        raise ValueError(f"phalanx-run refuses this LaunchConfig, and has said why on standard error: {arguments}")
     process.raise_unless_succeeded(outcome, name)
     return outcome.report
 

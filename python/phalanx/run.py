@@ -13,8 +13,8 @@ def main(args=None):
     """Runs a job with `args` (default: the arguments of this process) to its end.
 
     Returns where all workers ended with 0. Raises torch's ChildFailedError where workers failed, its SignalException
-    where the job was stopped by a signal, SystemExit on wrong usage (2) and for --help (0), and LaunchError where the
-    job did not come about.
+    where the job was stopped by a signal, UsageError (a SystemExit and a ValueError) on wrong usage, SystemExit for
+    --help, and LaunchError where the job did not come about.
     """
     arguments = sys.argv[1:] if args is None else [str(argument) for argument in args]
     process.raise_unless_succeeded(process.run_node(arguments))

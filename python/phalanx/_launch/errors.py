@@ -12,6 +12,18 @@ class LaunchError(RuntimeError):
     """phalanx-run could not be started, was killed, or ended the job without any worker having failed."""
 
 
+class UsageError(SystemExit, ValueError):
+    """phalanx-run has refused its arguments, and said why on standard error. torch raises SystemExit(2) for some of
+    these and ValueError for others, so programs that call it catch the one or the other."""
+
+    def __init__(self, arguments):
+        super().__init__(2)
+        self.arguments_refused = list(arguments)
+
+    def __str__(self):
+        return f"phalanx-run refuses {self.arguments_refused}, and has said why on standard error"
+
+
 class ProcessFailure:
     """torch's ProcessFailure: one failed worker."""
 

@@ -20,7 +20,8 @@ USERS = (signal.SIGUSR1, signal.SIGUSR2)
 class Outcome:
     """What a phalanx-run came to. `report`: None where it was killed, or never began."""
 
-    def __init__(self, code, report, passed):
+    def __init__(self, arguments, code, report, passed):
+        self.arguments = arguments
         self.code = code
         self.report = report
         self.passed = passed  # numbers of the signals that were passed on to it
@@ -69,7 +70,7 @@ def run_node(arguments, environment=None, signals=()):
         line = [command, f"--parent-pid={os.getpid()}", f"--report-file={path}", *arguments]
         with _SignalPasser({*STOPPING, *signals}) as passer:
             code = _run_to_end(line, environment, passer)
-        return Outcome(code, report.read_report(path), passer.passed)
+        return Outcome(arguments, code, report.read_report(path), passer.passed)
 
 
 def raise_unless_succeeded(outcome, name=None):
@@ -77,8 +78,10 @@ def raise_unless_succeeded(outcome, name=None):
     code, told = outcome.code, outcome.report
     if code == 0 and told is not None:
         return
-    if code in (0, 2) and told is None:
-        raise SystemExit(code)  # --help; wrong usage, which phalanx-run has explained
+    if code == 0:
+        raise SystemExit(0)  # --help
+    if code == 2 and told is None:
+        raise errors.UsageError(outcome.arguments)
     if code > 128:
         raise errors.signal_exception(code - 128)
     if -code in outcome.passed:
