@@ -57,7 +57,6 @@ def _record(function, arguments):
             return None
         raise
     except Exception as error:
-        error.__traceback__ = error.__traceback__.tb_next  # begins in the function
         _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
         raise
 
@@ -65,7 +64,9 @@ def _record(function, arguments):
 def _write_error(path, error):
     if not path or os.path.exists(path):  # the function's own @record was first
         return
-    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    trace = error.__traceback__.tb_next  # begins in the function
+    stack = "".join(traceback.format_exception(type(error), error, trace))
+    extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
     text = json.dumps({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}})
     try:
         with open(path, "w") as file:
