@@ -193,3 +193,31 @@ def test_a_report_of_somebody_else_is_not_read(tmp_path):
     assert report.read_private(str(path)) == b"{}"
     (tmp_path / "link").symlink_to(path)
     assert report.read_private(str(tmp_path / "link")) is None
+
+
+def test_a_parent_that_is_none(job):
+    """It may have ended between its start of phalanx-run and now: nothing is begun for nobody."""
+    node = job.run("--standalone", "--parent-pid=1", workload("tell.py"))
+    assert node.wait() == 1
+    assert "--parent-pid=1: expected the process that started phalanx-run" in node.stderr
+    assert not job.found("told")
+
+
+def test_a_report_goes_through_no_link(job):
+    """The job is as it would be without one; what could not be written is said."""
+    (job.folder / "theirs").write_text("theirs")
+    (job.folder / "report").symlink_to(job.folder / "theirs")
+    node = job.run("--standalone", f"--report-file={job.folder / 'report'}", workload("tell.py"))
+    assert node.wait() == 0, job.story()
+    assert (job.folder / "theirs").read_text() == "theirs"
+    assert f"--report-file={job.folder / 'report'}: cannot be opened" in node.stderr
+
+
+def test_a_report_is_for_its_user_alone(job):
+    path = job.folder / "report"
+    node = job.run("--standalone", "--nproc-per-node=2", "--report-file=report", workload("tell.py"))
+    assert node.wait() == 0, job.story()
+    assert path.stat().st_mode & 0o777 == 0o600
+    told = report.read_report(str(path))
+    assert (told.script, told.restart_count, told.rank_base, told.workers) == (workload("tell.py"), 0, 0, 2)
+    assert told.failures == []
