@@ -54,7 +54,9 @@ TEST(JobReport, NamesNoFileOfAnotherNodeOrRound) {
   *end.finish->add_others() = Killed(3, 1, 61);
   *end.finish->add_others() = Killed(3, 1, 71);
   end.finish->mutable_others(1)->mutable_exited()->clear_error_json();
-  for (const json& failure : json::parse(JobReport(end))["failures"]) EXPECT_EQ(failure["error_file"], "");
+  const json report = json::parse(JobReport(end));
+  ASSERT_EQ(report["failures"].size(), 3u);
+  for (const json& failure : report["failures"]) EXPECT_EQ(failure["error_file"], "");
 }
 
 TEST(JobReport, SaysSoWhereNoRoundCameAbout) {
