@@ -78,7 +78,7 @@ def test_port_of_somebody_else(job):
 
 @pytest.mark.slow
 def test_nodes_in_units(job):
-    """--node-unit=2: one node waits, two train, of three one is a spare, and when a member leaves the spare steps in."""
+    """--node-unit=2: one node waits, two train, of three one is a spare; when a member leaves, the spare steps in."""
     flags = ["--max-restarts=0", "--node-unit=2"]
     nodes = [job.node(index, "steps.py", nnodes="1:5", flags=flags) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)

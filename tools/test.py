@@ -1,4 +1,4 @@
-"""Runs every suite (lint, C++ unit tests, end-to-end tests, the oldest torch); ends with one line: "N passed, N failed".
+"""Runs every suite (lint, C++ unit tests, end-to-end, the oldest torch) and ends with "N passed, N failed".
 
 Each suite reports in JUnit's format, which is summed up here; a suite that crashes or says nothing counts as failed.
 Skipped tests are listed by name and reason, and the time of each suite is shown.

@@ -46,6 +46,8 @@ ordered_json Failed(const v1::Failure& failure) {
   }
   if (!error.message.empty()) object["error"] = error.message;
   if (!error.traceback.empty()) object["traceback"] = error.traceback;
+  if (!exited.killed_by().empty()) object["killed_by"] = exited.killed_by();
+  if (!exited.end_note().empty()) object["end_note"] = exited.end_note();
   if (!exited.last_words().empty()) object["last_words"] = exited.last_words();
   return object;
 }

@@ -20,6 +20,7 @@ v1::Finish Failed() {
   first.set_rank(3);
   first.mutable_exited()->set_signal(9);
   first.mutable_exited()->set_last_words("bytes \xff");
+  first.mutable_exited()->set_killed_by("the out-of-memory killer of its cgroup");
   first.mutable_exited()->set_error_json(
       R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "line 1"}}})");
   finish.add_others()->mutable_exited()->set_exit_code(4);
@@ -49,6 +50,7 @@ TEST(Say, AFailureIsOneObject) {
   EXPECT_EQ(first.at("rank"), 3);
   EXPECT_EQ(first.at("signal"), 9);
   EXPECT_FALSE(first.contains("exit_code"));
+  EXPECT_EQ(first.at("killed_by"), "the out-of-memory killer of its cgroup");
   EXPECT_EQ(first.at("error"), "ValueError: no");
   EXPECT_EQ(first.at("traceback"), "line 1");
   EXPECT_EQ(object.at("others").at(0).at("exit_code"), 4);
