@@ -48,6 +48,13 @@ def test_who_quits_the_debugger_ends_the_job(shown):
     assert terminal.text.count("(Pdb) ") == 1
 
 
+def test_a_rank_that_is_not_there(shown):
+    """How many workers --nproc-per-node=auto means is known late; the job goes on without a debugger."""
+    terminal = shown("--nproc-per-node=auto", "--debug-rank=4000", workload("printer.py"))
+    assert terminal.wait_end() == 0, terminal.text
+    assert "--debug-rank=4000: nobody has the terminal, as ranks are 0 to" in terminal.text
+
+
 def test_the_terminal_is_left_as_it_was(shown):
     """Line editing of a rank that is killed has changed the terminal's settings."""
     terminal = shown("--debug-rank=0", workload("terminal.py"), "debug", "0", nproc=1)

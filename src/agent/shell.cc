@@ -462,11 +462,18 @@ void NodeAgent::Do(const OpenBoard& action) {
   board_ = *std::move(board);
 }
 
-void NodeAgent::Do(const StartWorker& action) {
-  if (action.local_rank == 0 && config_.event_log != EventLog::kNone) {
-    const Instant since_ms = core_.recovering ? core_.trouble_since : began_ms_;
+void NodeAgent::TellOfRound(const v1::StartRound& round) {
+  const Instant since_ms = core_.recovering ? core_.trouble_since : began_ms_;
+  if (config_.event_log != EventLog::kNone) {
     LogEvent(AgentEvent(SceneNow(), "RENDEZVOUS", MonotonicMs() - since_ms));
   }
+  if (config_.debug_rank < 0 || static_cast<uint32_t>(config_.debug_rank) < round.world_size()) return;
+  Do(Say{fmt::format("--debug-rank={}: nobody has the terminal, as ranks are 0 to {}", config_.debug_rank,
+                     round.world_size() - 1)});
+}
+
+void NodeAgent::Do(const StartWorker& action) {
+  if (action.local_rank == 0) TellOfRound(action.round);
   WorkerFiles files;
   files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
   last_round_ = action.round;

@@ -81,6 +81,7 @@ class NodeAgent {
   void Do(const Exit&);
 
   void Tell(const std::string& line);
+  void TellOfRound(const v1::StartRound& round);
 
   // --event-log-handler.
   Status OpenEventLog();

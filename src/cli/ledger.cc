@@ -142,7 +142,7 @@ class Bookkeeper {
     const Life& life = lives_[epoch_];
     if (!life.stepping_at && !life.told) incident.steps_lost = 0;
     incident_ = ledger_.incidents.size();
-    if (!incident.steps_lost) loser_ = incident_;
+    if (!incident.steps_lost || !loser_) loser_ = incident_;
     ledger_.incidents.push_back(std::move(incident));
   }
 
@@ -171,7 +171,7 @@ class Bookkeeper {
     int64_t saved_ms = life.saving_at_stepping_ms;
     if (loser_) {
       Incident& loser = ledger_.incidents[*loser_];
-      loser.steps_untold = !life.told;
+      if (!loser.steps_lost) loser.steps_untold = !life.told;
       if (life.told && life.last_step) loser.steps_lost = std::max<int64_t>(0, *life.last_step - life.from_step);
     }
     if (life.told && life.from_step < life.redo_until) {
