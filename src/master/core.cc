@@ -50,13 +50,13 @@ class Stepper {
     Node& node = s_.nodes.at(e.session);
     node.min_step = e.min_step;
     node.max_step = e.max_step;
-    OnProgress(node, e.epoch, e.progress);
+    OnProgress(e.session, e.epoch, e.progress);
     if (IsLive(e.epoch) && node.group_rank >= 0 && e.max_step > 0) MarkStepped();
   }
 
   void On(const FirstStep& e) {
     Node& node = s_.nodes.at(e.session);
-    OnProgress(node, e.epoch, e.progress);
+    OnProgress(e.session, e.epoch, e.progress);
     if (!IsLive(e.epoch) || node.group_rank < 0) return;
     Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
     if (std::exchange(slot.stepped, true)) return;
@@ -73,7 +73,7 @@ class Stepper {
 
   void On(const WorkerExited& e) {
     Node& node = s_.nodes.at(e.session);
-    OnProgress(node, e.epoch, e.progress);
+    OnProgress(e.session, e.epoch, e.progress);
     if (IsCurrent(e.epoch) && node.group_rank >= 0) {
       return OnExit(*s_.round, s_.round->slots[static_cast<size_t>(node.group_rank)], e.exit);
     }
@@ -153,9 +153,9 @@ class Stepper {
   // --- what the ledger is made from ---
 
   // Also the last words of a round that is over: what was lost is measured by them.
-  void OnProgress(const Node& node, uint64_t epoch, const Progress& told) {
-    const bool live = IsCurrent(epoch) && node.group_rank >= 0;
-    if (!live && !(s_.last_round && s_.last_round->epoch == epoch && node.previous_rank >= 0)) return;
+  void OnProgress(uint64_t session, uint64_t epoch, const Progress& told) {
+    const bool live = IsCurrent(epoch) && s_.nodes.at(session).group_rank >= 0;
+    if (!live && !WasMember(session, epoch)) return;
     Round& round = live ? *s_.round : *s_.last_round;
     round.saving_ms = std::max(round.saving_ms, told.saving_ms);
     if (!IsLive(epoch) || now_ - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(round);
@@ -168,6 +168,14 @@ class Stepper {
                fmt::format("training has come as far as it was before: step {}", *round.redo_until), -1,
                {{"ms_ago", told.caught_up_ms_ago.value_or(0)}, {"saving_ms", round.saving_ms}});
     }
+  }
+
+  // Of the round before the live one, also where the next had no place for it.
+  bool WasMember(uint64_t session, uint64_t epoch) const {
+    if (!s_.last_round || s_.last_round->epoch != epoch) return false;
+    const std::vector<Slot>& slots = s_.last_round->slots;
+    return s_.nodes.at(session).previous_rank >= 0 ||
+           std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.session == session; });
   }
 
   void RememberStep(const Round& round) {

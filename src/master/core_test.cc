@@ -543,6 +543,13 @@ TEST(Membership, NodesTrainInUnits) {
   EXPECT_EQ(job.Ranks().front(), a);
   EXPECT_EQ(job.told[spare].holds, (std::vector<uint64_t>{2}));
   EXPECT_NE(job.told[spare].reason.find("--node-unit=2"), std::string::npos) << job.told[spare].reason;
+  // What it tells last of the round that it was a member of still counts.
+  Beat last_words;
+  last_words.session = spare;
+  last_words.epoch = 2;
+  last_words.progress.step = 77;
+  job.Send(last_words);
+  EXPECT_EQ(job.state.last_step, 77);
   const uint64_t e = job.Attach("e");
   EXPECT_EQ(job.Ranks().size(), 4U);
   EXPECT_EQ(job.Ranks().front(), a);
@@ -557,6 +564,10 @@ TEST(Door, UnitsMustFit) {
   NodeInfo odd = job.Info("odd");
   odd.spec.max_nodes = 5;
   EXPECT_EQ(job.told[job.Attach(odd)].refused, "--nnodes=2:5: expected multiples of --node-unit=2");
+  NodeInfo other = job.Info("other");
+  other.spec.node_unit = 1;
+  EXPECT_EQ(job.told[job.Attach(other)].refused,
+            "--node-unit=1 differs from the job's --node-unit=2: give the same on all nodes");
 }
 
 TEST(Membership, GrowthIsNotPutOffForEver) {

@@ -88,6 +88,10 @@ Sentence CheckSpec(const JobState& state, const NodeInfo& info) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),
                        Nodes(spec));
   }
+  if (asked.node_unit != spec.node_unit) {
+    return fmt::format("--node-unit={} differs from the job's --node-unit={}: give the same on all nodes",
+                       asked.node_unit, spec.node_unit);
+  }
   if (info.wanted_rank < -1 || info.wanted_rank >= static_cast<int64_t>(spec.max_nodes)) {
     return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", info.wanted_rank, spec.max_nodes - 1,
                        Nodes(spec));

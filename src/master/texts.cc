@@ -115,7 +115,6 @@ std::string SpecDifferenceText(const JobSpec& job, const JobSpec& asked) {
   compare("--max-restarts", restarts(job), restarts(asked));
   compare("--restart-window", SecondsText(job.restart_window_ms), SecondsText(asked.restart_window_ms));
   compare("--rdzv-conf join_timeout", SecondsText(job.join_timeout_ms), SecondsText(asked.join_timeout_ms));
-  compare("--node-unit", fmt::format("{}", job.node_unit), fmt::format("{}", asked.node_unit));
   compare("--rdzv-conf last_call_timeout", fmt::format("{} ms", job.last_call_ms),
           fmt::format("{} ms", asked.last_call_ms));
   if (parts.empty()) return "";
