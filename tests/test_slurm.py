@@ -22,28 +22,24 @@ def free_job_id():
             return job_id
 
 
+def task(job, job_id, index, nodes, script, *arguments, flags=()):
+    """The step's task on 127.0.0.<index + 1>."""
+    slurm = {
+        "SLURM_JOB_ID": job_id,
+        "SLURM_STEP_ID": 0,
+        "SLURM_NODEID": index,
+        "SLURM_PROCID": index,
+        "SLURM_STEP_NUM_NODES": nodes,
+        "SLURM_STEP_NODELIST": f"127.0.0.[1-{nodes}]",
+        "SLURM_STEP_TASKS_PER_NODE": f"1(x{nodes})",
+    }
+    places = [f"--local-addr=127.0.0.{index + 1}", f"--state-dir={job.folder / f'state{index}'}"]
+    return job.run(*places, *flags, workload(script), *arguments, name=f"node{index}", env=slurm)
+
+
 def srun(job, job_id, nodes, script, *arguments, flags=()):
-    """The step's tasks, one on each of 127.0.0.1, 127.0.0.2, ..."""
-    return [
-        job.run(
-            f"--local-addr=127.0.0.{index + 1}",
-            f"--state-dir={job.folder / f'state{index}'}",
-            *flags,
-            workload(script),
-            *arguments,
-            name=f"node{index}",
-            env={
-                "SLURM_JOB_ID": job_id,
-                "SLURM_STEP_ID": 0,
-                "SLURM_NODEID": index,
-                "SLURM_PROCID": index,
-                "SLURM_STEP_NUM_NODES": nodes,
-                "SLURM_STEP_NODELIST": f"127.0.0.[1-{nodes}]",
-                "SLURM_STEP_TASKS_PER_NODE": f"1(x{nodes})",
-            },
-        )
-        for index in range(nodes)
-    ]
+    """All tasks of a step."""
+    return [task(job, job_id, index, nodes, script, *arguments, flags=flags) for index in range(nodes)]
 
 
 def signal_step(job, number):
@@ -65,16 +61,19 @@ def test_nodes_meet_by_slurms_variables(job):
         assert (job.folder / f"state{index}" / f"slurm-{job_id}.0").is_dir()
 
 
-def test_one_node_that_is_killed_is_waited_for(job):
-    """Slurm restarts nothing within a step; who starts the node again (--no-kill, srun --overlap) finds its job."""
+def test_a_node_that_leaves_and_comes_back(job):
+    """With a range the others go on without it; started again with the same variables (srun --overlap) it finds its
+    job."""
     job_id = free_job_id()
     nodes = srun(job, job_id, 2, "steps.py", flags=["--nnodes=1:2"])
     job.wait_stepping(life=0, world=2)
     nodes[1].signal(signal.SIGTERM)
     assert nodes[1].wait() == 143
     job.wait_stepping(life=1, world=1)
+    again = task(job, job_id, 1, 2, "steps.py", flags=["--nnodes=1:2"])
+    job.wait_stepping(life=2, world=2)
     job.stop()
-    assert nodes[0].wait() == 0, job.story()
+    assert [nodes[0].wait(), again.wait()] == [0, 0], job.story()
 
 
 def test_a_warning_signal_to_the_whole_step(job):

@@ -230,18 +230,26 @@ class Resolver {
                          step->gpu_count));
     }
     if (!Given("--nnodes")) config_.min_nodes = config_.max_nodes = step->node_count;
-    if (config_.max_nodes > 1) MeetBySlurm(*step);
-    return absl::OkStatus();
+    return config_.max_nodes > 1 ? MeetBySlurm(*step) : absl::OkStatus();
   }
 
-  void MeetBySlurm(const SlurmStep& step) {
+  Status MeetBySlurm(const SlurmStep& step) {
     const bool v6 = step.first_node.find(':') != std::string::npos;
     draft_.endpoint = fmt::format("{}:{}", v6 ? fmt::format("[{}]", step.first_node) : step.first_node, step.port);
     if (!Given("--rdzv-id")) config_.rdzv_id = fmt::format("slurm-{}", step.name);
-    if (config_.min_nodes != config_.max_nodes) draft_.backend = "c10d";
-    if (draft_.backend == "static" && !draft_.node_rank) draft_.node_rank = step.node_index;
+    if (config_.min_nodes != config_.max_nodes && !Given("--rdzv-backend")) draft_.backend = "c10d";
+    if (draft_.backend == "static" && !draft_.node_rank) {
+      if (static_cast<uint32_t>(step.node_index) >= config_.max_nodes) {
+        return Wrong(
+            fmt::format("SLURM_NODEID={}: expected 0 to {}, as --nnodes={} and the step has {} nodes: start it "
+                        "on as many (srun --nodes={}), or give a range",
+                        step.node_index, config_.max_nodes - 1, config_.max_nodes, step.node_count, config_.max_nodes));
+      }
+      draft_.node_rank = step.node_index;
+    }
     Notice(fmt::format("Slurm: step {}, node {} of {}; the job's nodes meet at {}", step.name, step.node_index,
                        step.node_count, draft_.endpoint));
+    return absl::OkStatus();
   }
 
   Status ResolveRendezvous() {

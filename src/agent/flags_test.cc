@@ -496,6 +496,9 @@ TEST(Flags, SlurmsGpusAreWorkers) {
   EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "gpu:a100:4"}})).nproc_per_node, 4u);
   EXPECT_EQ(Config({"s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "0"}})).nproc_per_node, 1u);
   EXPECT_EQ(Config({"--nproc-per-node=2", "s.py"}, With(kSlurm, {{"SLURM_GPUS_ON_NODE", "8"}})).nproc_per_node, 2u);
+  Vars few = With(kSlurm, {{"SLURM_GPUS_ON_NODE", "8"}, {"CUDA_VISIBLE_DEVICES", "5,GPU-1f"}});
+  EXPECT_EQ(Config({"s.py"}, few).nproc_per_node, 2u);
+  EXPECT_EQ(Config({"s.py"}, With(few, {{"CUDA_VISIBLE_DEVICES", ""}})).nproc_per_node, 1u);
 }
 
 TEST(Flags, AnElasticJobUnderSlurm) {
@@ -506,6 +509,7 @@ TEST(Flags, AnElasticJobUnderSlurm) {
   EXPECT_EQ(config.endpoint_host, "tux03");
   EXPECT_EQ(config.node_rank, -1);
   EXPECT_EQ(config.rdzv_id, "j");
+  EXPECT_EQ(Config({"--nnodes=2:4", "--rdzv-backend=static", "s.py"}, kSlurm).rendezvous, Rendezvous::kStatic);
 }
 
 // What the command line says counts more, and without a step Slurm's variables mean nothing.
@@ -523,6 +527,8 @@ TEST(Flags, SlurmIsNotAskedWhereTheCommandLineSaysIt) {
 TEST(Flags, RefusesASlurmStepThatMakesNoSense) {
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "8(x4)"}})),
               AllOf(HasSubstr("SLURM_STEP_TASKS_PER_NODE=8(x4)"), HasSubstr("srun --ntasks-per-node=1")));
+  EXPECT_THAT(Error({"--nnodes=2", "s.py"}, With(kSlurm, {{"SLURM_NODEID", "2"}})),
+              AllOf(HasSubstr("SLURM_NODEID=2: expected 0 to 1"), HasSubstr("srun --nodes=2")));
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_NODEID", "4"}})), HasSubstr("SLURM_NODEID=4: expected"));
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NODELIST", ""}})), HasSubstr("SLURM_STEP_NODELIST="));
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NUM_NODES", "x"}})), HasSubstr("SLURM_STEP_NUM_NODES=x"));

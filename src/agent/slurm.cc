@@ -37,6 +37,13 @@ bool OneTaskEach(std::string_view tasks) {
   return true;
 }
 
+// How many devices a list such as "0,2,GPU-1f" shows; without one all of `there`.
+uint32_t Visible(const std::optional<std::string>& list, uint32_t there) {
+  if (!list) return there;
+  const auto commas = std::count(list->begin(), list->end(), ',');
+  return list->empty() ? 0 : std::min(there, static_cast<uint32_t>(commas) + 1);
+}
+
 // "4", or "gpu:4" and "gpu:a100:4" of older Slurms.
 uint32_t GpuCount(const std::string& text) {
   const StatusOr<int64_t> count = ParseInteger(text.substr(text.rfind(':') + 1), 0, 4096);  // npos + 1 is 0
@@ -87,7 +94,8 @@ StatusOr<std::optional<SlurmStep>> ReadSlurmStep(const Environment& env) {
   step.node_index = static_cast<int>(node);
   step.first_node = *first;
   step.port = static_cast<uint16_t>(kFirstPort + (job_id * 13 + step_id) % kPorts);
-  step.gpu_count = GpuCount(env.NonEmptyOr("SLURM_GPUS_ON_NODE", ""));
+  // A task may be shown fewer than its node has (--gpus-per-task, --gpu-bind).
+  step.gpu_count = Visible(env.Get("CUDA_VISIBLE_DEVICES"), GpuCount(env.NonEmptyOr("SLURM_GPUS_ON_NODE", "")));
   return step;
 }
 

@@ -18,7 +18,7 @@ struct SlurmStep {
   int node_index = 0;      // of this node, from 0
   std::string first_node;  // the host name of node 0
   uint16_t port = 0;       // for the job's master, the same on all nodes, another for each step
-  uint32_t gpu_count = 0;  // of this node; 0: none, or not told
+  uint32_t gpu_count = 0;  // of this node, as far as this process may see them; 0: none, or not told
 };
 
 // None where this process belongs to no step of srun (a batch script itself, or no Slurm at all). An error names the
