@@ -1,11 +1,11 @@
 #include "agent/job_report.h"
 
-#include <nlohmann/json.hpp>
+#include "agent/failure_json.h"
 
 namespace phalanx::agent {
 namespace {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 // Empty where the worker was not one of this node's last round, or left nothing.
 std::string ErrorFile(const JobEnd& end, const v1::Failure& failure) {
@@ -15,32 +15,22 @@ std::string ErrorFile(const JobEnd& end, const v1::Failure& failure) {
   return here && !failure.exited().error_json().empty() ? worker->second.error_file : "";
 }
 
-json Shown(const JobEnd& end, const v1::Failure& failure) {
-  const v1::WorkerExited& exited = failure.exited();
-  return {
-      {"rank", failure.rank()},
-      {"local_rank", failure.local_rank()},
-      {"group_rank", failure.group_rank()},
-      {"hostname", failure.hostname()},
-      {"address", failure.address()},
-      {"pid", exited.pid()},
-      {"exit_code", exited.signal() != 0 ? -exited.signal() : exited.exit_code()},
-      {"unix_ms", exited.unix_ms()},
-      {"error_json", exited.error_json()},
-      {"error_file", ErrorFile(end, failure)},
-      {"last_words", exited.last_words()},
-  };
+ordered_json Shown(const JobEnd& end, const v1::Failure& failure) {
+  ordered_json object = FailureJson(failure);
+  object["error_json"] = failure.exited().error_json();
+  object["error_file"] = ErrorFile(end, failure);
+  return object;
 }
 
 }  // namespace
 
 std::string JobReport(const JobEnd& end) {
-  json failures = json::array();
+  ordered_json failures = ordered_json::array();
   if (end.finish && end.finish->has_first_cause()) {
     failures.push_back(Shown(end, end.finish->first_cause()));
     for (const v1::Failure& other : end.finish->others()) failures.push_back(Shown(end, other));
   }
-  const json report = {
+  const ordered_json report = {
       {"version", 1},
       {"exit_code", end.exit_code},
       {"job_id", end.job_id},
@@ -51,7 +41,7 @@ std::string JobReport(const JobEnd& end) {
       {"workers", end.local_world_size},
       {"failures", std::move(failures)},
   };
-  return report.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return JsonLine(report);
 }
 
 }  // namespace phalanx::agent
