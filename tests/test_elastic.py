@@ -78,18 +78,18 @@ def test_port_of_somebody_else(job):
 
 @pytest.mark.slow
 def test_nodes_in_units(job):
-    """--node-unit=2: one node waits, two train, of three one is a spare; when a member leaves, the spare steps in."""
+    """--node-unit=2: two nodes train, then four; when one of them leaves, a second one waits as a spare."""
     flags = ["--max-restarts=0", "--node-unit=2"]
     nodes = [job.node(index, "steps.py", nnodes="1:5", flags=flags) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
-    nodes.append(job.node(2, "steps.py", nnodes="1:5", flags=flags))
-    leaver = next(node for node in nodes if descends_from(job.pid(1, 0), node.pid))
+    nodes += [job.node(index, "steps.py", nnodes="1:5", flags=flags) for index in (2, 3)]
     nodes[2].wait_line("taken as 2:4, the multiples of --node-unit=2")
-    job.wait(
-        lambda _: "waiting" in job.phalanx("status", job.id, "--state-dir", job.folder / "state0").stdout, "a spare"
-    )
+    job.wait_stepping(life=1, world=4)
+    leaver = next(node for node in nodes if descends_from(job.pid(1, 1), node.pid))
     leaver.signal(signal.SIGTERM)
-    job.wait_stepping(life=1, world=2)
+    job.wait_stepping(life=2, world=2)
     assert leaver.wait() == 143
+    left = [node for node in nodes if node is not leaver]
+    assert sum("this node waits as a spare: --node-unit=2" in node.stderr for node in left) == 1, job.story()
     job.stop()
-    assert [node.wait() for node in nodes if node is not leaver] == [0, 0], job.story()
+    assert [node.wait() for node in left] == [0, 0, 0], job.story()

@@ -146,7 +146,7 @@ def test_worker_failure_is_exit_code_1(job):
         (["--max-restarts=-1", "x.py"], "--max-restarts"),
         (["--redirects=9", "x.py"], "--redirects"),
         (["--network-check", "x.py"], "not available yet: --network-check"),
-        (["--node_unit=2", "x.py"], "not available yet"),
+        (["--auto_tunning", "x.py"], "not available yet"),
         (["-m", "--no-python", "x"], "--no-python"),
         ([], "script"),
     ],
