@@ -39,6 +39,7 @@ class Stepper {
     if (event.hopeless) {
       return Fail(fmt::format("{}; give --rdzv-endpoint a port that is free or a Phalanx master's", event.why));
     }
+    if (!s_.master_gone.empty()) return;
     s_.next_dial = now_ + s_.reconnect_ms;
     s_.reconnect_ms = std::min(s_.reconnect_ms * 2, kReconnectMaxMs);
   }
@@ -113,6 +114,10 @@ class Stepper {
     worker->signal = exited.signal();
     if (worker->doomed) return;
     const bool failed = exited.exit_code() != 0 || exited.signal() != 0;
+    if (failed && s_.failed.empty()) {
+      s_.failed = fmt::format("local rank {} failed ({})", exited.local_rank(),
+                              DescribeEnd(exited.exit_code(), exited.signal()));
+    }
     if (failed && !s_.recovering) {
       s_.recovering = true;
       s_.trouble_since = now_;
@@ -121,6 +126,7 @@ class Stepper {
     *message.mutable_worker_exited() = exited;
     SendToMaster(std::move(message), fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
                                                  DescribeEnd(exited.exit_code(), exited.signal())));
+    SettleWithoutMaster();
   }
 
   void On(const GroupGone& event) {
@@ -154,6 +160,14 @@ class Stepper {
   void On(const MasterChildFailed& event) {
     if (s_.finish || s_.phase == Phase::kLeaving) return;
     Fail(event.why);
+  }
+
+  void On(const MasterGone& event) {
+    if (s_.finish || s_.phase == Phase::kLeaving) return;
+    s_.master_gone = event.why;
+    s_.next_dial = kNever;
+    if (!s_.round) return Fail(fmt::format("the job's master has ended ({}) before the job began", event.why));
+    SettleWithoutMaster();
   }
 
   void On(const Tick&) {
@@ -315,6 +329,7 @@ class Stepper {
     s_.next.reset();
     s_.phase = Phase::kRunning;
     s_.any_warm = false;
+    s_.failed.clear();
     s_.spares_at = now_ + kSparesWithoutStepMs;
     for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
       s_.workers[rank] = WorkerState{};
@@ -328,6 +343,7 @@ class Stepper {
     exited.set_epoch(event.epoch);
     exited.set_local_rank(static_cast<uint32_t>(event.local_rank));
     exited.set_exit_code(127);
+    exited.set_unix_ms(event.unix_ms);
     exited.set_last_words(event.why);
     Do(Say{event.why}, "a worker could not be started");
     SendToMaster(std::move(message), event.why);
@@ -344,8 +360,24 @@ class Stepper {
        "training goes on");
   }
 
+  // A job of one node whose master has died trains to its end; a failure ends it, as nobody could restart it.
+  void SettleWithoutMaster() {
+    if (s_.master_gone.empty() || s_.finish || s_.phase == Phase::kLeaving) return;
+    if (!s_.failed.empty()) {
+      return Fail(
+          fmt::format("{}, and the job's master, which would restart it, has ended ({})", s_.failed, s_.master_gone));
+    }
+    for (const auto& [rank, worker] : s_.workers) {
+      if (!worker.ended) return;
+    }
+    v1::Finish finish;
+    finish.set_reason("all ranks ended well");
+    OnFinish(finish);
+  }
+
   // Without a master a node that trains goes on training; one that waits gives up in the end.
   void WatchForMaster() {
+    if (!s_.master_gone.empty()) s_.next_notice = kNever;
     if (s_.attached || s_.phase == Phase::kLeaving || s_.finish || now_ < s_.next_notice) return;
     const int64_t waited_ms = now_ - s_.lost_since;
     const std::string silence = fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address,

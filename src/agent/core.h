@@ -58,6 +58,7 @@ struct WorkerStartFailed {
   int local_rank = 0;
   uint64_t epoch = 0;
   std::string why;
+  int64_t unix_ms = 0;
 };
 struct WorkerStepped {  // its first step
   int local_rank = 0;
@@ -79,13 +80,16 @@ struct StopSignal {  // one of --signals-to-handle
 struct PassSignal {  // SIGUSR1, SIGUSR2
   int signal = 0;
 };
-struct MasterChildFailed {  // the embedded master could not be started, or has died
+struct MasterChildFailed {  // the embedded master could not be started
+  std::string why;
+};
+struct MasterGone {  // the embedded master of a job of one node has died: nobody will answer any more
   std::string why;
 };
 struct Tick {};
 
 using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
-                           WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, Tick>;
+                           WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, MasterGone, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +173,8 @@ struct CoreState {
   int64_t reconnect_ms = kReconnectFirstMs;
   Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
-  std::string link_why;  // what the last dial came to
+  std::string link_why;     // what the last dial came to
+  std::string master_gone;  // why; empty: it lives, or may come back
 
   bool warming = true;  // until Warm: a job that trains need not stop for this node yet
 
@@ -182,6 +187,7 @@ struct CoreState {
   Instant give_up_at = kNever;          // groups that outlive SIGKILL
   Instant spares_at = kNever;
   bool any_warm = false;
+  std::string failed;  // who failed in `round`; empty: nobody
 
   // The story of the recovery that goes on, for one line when it is over.
   Instant trouble_since = 0;

@@ -330,6 +330,33 @@ TEST_F(AgentCore, TrainsOnWithoutAMasterAndDialsWithBackoff) {
   EXPECT_EQ(NextDeadline(state_), now_ + 2 * kReconnectFirstMs);
 }
 
+TEST_F(AgentCore, EndsWellWhereItsOwnMasterHasDied) {
+  Attach();
+  On(FromMaster{Round(1)});
+  for (int rank : {0, 1}) On(WorkerStarted{rank, 1, 100 + rank});
+  On(MasterGone{"SIGKILL"});
+  On(LinkDown{"reset", false});
+  EXPECT_EQ(NextDeadline(state_), std::min(state_.spares_at, kNever));  // nothing is dialled, nothing waited for
+  On(Ended(0, 1, 0));
+  On(GroupGone{0, 1});
+  EXPECT_FALSE(state_.exited);
+  On(Ended(1, 1, 0));
+  EXPECT_TRUE(state_.exited);
+  EXPECT_EQ(state_.finish->exit_code(), 0);
+}
+
+TEST_F(AgentCore, AFailureEndsAJobWhoseOwnMasterHasDied) {
+  Attach();
+  On(FromMaster{Round(1)});
+  for (int rank : {0, 1}) On(WorkerStarted{rank, 1, 100 + rank});
+  On(Ended(1, 1, 0, SIGKILL));  // before: the master has not answered
+  On(GroupGone{1, 1});
+  On(MasterGone{"SIGKILL"});
+  ASSERT_TRUE(state_.finish);
+  EXPECT_EQ(state_.finish->exit_code(), 1);
+  EXPECT_THAT(state_.finish->reason(), ::testing::HasSubstr("local rank 1 failed (SIGKILL), and the job's master"));
+}
+
 TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {
   state_.options.join_timeout_ms = 2'000;
   On(Begin{});

@@ -341,7 +341,11 @@ class Stepper {
   void ExpireLeases() {
     std::vector<uint64_t> silent;
     s_.lease_check = kNever;
-    for (const auto& [session, node] : s_.nodes) {
+    // The one node of its job, with nobody to step in, is not given up while its stream stands: it may have been
+    // stopped by a person (Ctrl-Z, a debugger) and goes on later.
+    const bool alone = s_.nodes.size() == 1 && s_.spec->max_nodes == 1;
+    for (auto& [session, node] : s_.nodes) {
+      if (alone) node.last_heard = now_;
       const Instant end = node.last_heard + node.lease_ms;
       if (now_ >= end) {
         silent.push_back(session);

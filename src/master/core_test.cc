@@ -635,6 +635,19 @@ TEST(Lease, AMasterThatStoodStillBlamesNobody) {
   EXPECT_EQ(job.Records("master-stalled").size(), 1U);
 }
 
+TEST(Lease, TheOnlyNodeOfAJobMayStandStill) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  job.AllStep();
+  job.Pass(600'000, {a});
+  EXPECT_EQ(job.Epoch(), 1U);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));
+  // A spare would take over.
+  const uint64_t b = job.Attach("b");
+  job.Pass(10'000, {a});
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{b}));
+}
+
 TEST(Lease, GrowsWithTheJob) {
   EXPECT_EQ(LeaseMs(1), 3'000);
   EXPECT_EQ(LeaseMs(2'000), 3'000);
