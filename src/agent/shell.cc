@@ -123,8 +123,9 @@ void NodeAgent::Prepare() {
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
-  const Status event_log = OpenEventLog();
-  if (!event_log.ok()) return Feed(MasterChildFailed{Message(event_log)});
+  auto events = EventWriter::Open({loop_, config_, core_, *supervisor_, began_ms_});
+  if (!events.ok()) return Feed(MasterChildFailed{Message(events.status())});
+  event_writer_ = *std::move(events);
   if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
     Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
   }
@@ -256,7 +257,7 @@ void NodeAgent::StartSupervisor() {
   events.on_cold = [this] { Feed(Warm{}); };
   events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid) {
     Feed(WorkerStarted{local_rank, epoch, pid});
-    LogWorker("START", local_rank, nullptr);
+    if (event_writer_) event_writer_->TellOfWorker("START", local_rank, nullptr);
   };
   events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
     Feed(WorkerStepped{local_rank, epoch, step, warm, ReadProgress()});
@@ -334,7 +335,8 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   const auto worker = core_.workers.find(end.local_rank);
   const bool doomed = worker != core_.workers.end() && worker->second.doomed;
   const bool well = end.exit_code == 0 && end.signal == 0;
-  LogWorker(doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED", end.local_rank, &exited);
+  const char* const state = doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED";
+  if (event_writer_) event_writer_->TellOfWorker(state, end.local_rank, &exited);
   last_workers_[end.local_rank].pid = end.pid;
   Feed(event);
 }
@@ -464,9 +466,7 @@ void NodeAgent::Do(const OpenBoard& action) {
 
 void NodeAgent::TellOfRound(const v1::StartRound& round) {
   const Instant since_ms = core_.recovering ? core_.trouble_since : began_ms_;
-  if (config_.event_log != EventLog::kNone) {
-    LogEvent(AgentEvent(SceneNow(), "RENDEZVOUS", MonotonicMs() - since_ms));
-  }
+  if (event_writer_) event_writer_->TellOfAgent("RENDEZVOUS", MonotonicMs() - since_ms);
   if (config_.debug_rank < 0 || static_cast<uint32_t>(config_.debug_rank) < round.world_size()) return;
   Do(Say{fmt::format("--debug-rank={}: nobody has the terminal, as ranks are 0 to {}", config_.debug_rank,
                      round.world_size() - 1)});
@@ -527,69 +527,11 @@ void NodeAgent::Do(const ReportFailure& action) {
   if (!file) Do(Say{fmt::format("TORCHELASTIC_ERROR_FILE={} could not be written", config_.own_error_file)});
 }
 
-// --- --event-log-handler ------------------------------------------------------------------------------------------
-
-Status NodeAgent::OpenEventLog() {
-  if (config_.event_log != EventLog::kFile) return absl::OkStatus();
-  std::string path = config_.event_log_file;
-  if (path.empty()) {
-    StatusOr<std::string> dir = supervisor_->RunDir();
-    if (!dir.ok()) return WithContext(dir.status(), "--event-log-handler=jsonl");
-    path = *dir + "/events.jsonl";
-  }
-  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file.valid()) return ErrnoStatus(errno, fmt::format("--event-log-handler=jsonl: opening {}", path));
-  event_file_ = std::make_unique<Console>(loop_, std::move(file), [] {});
-  return absl::OkStatus();
-}
-
-void NodeAgent::LogEvent(const std::string& event) {
-  if (event_file_) event_file_->Write(event + "\n");
-  if (config_.event_log == EventLog::kConsole) supervisor_->Say(event + "\n");
-}
-
-EventScene NodeAgent::SceneNow() const {
-  EventScene scene;
-  scene.unix_ms = UnixMs();
-  scene.run_id = config_.rdzv_id;
-  scene.role = config_.role;
-  scene.hostname = speaker_.hostname;
-  scene.rdzv_backend = config_.rendezvous == Rendezvous::kStatic ? "static" : "c10d";
-  scene.entry_point = config_.script;
-  scene.total_run_s = (MonotonicMs() - began_ms_) / 1'000;
-  if (!core_.round) return scene;
-  scene.group_rank = core_.round->group_rank();
-  scene.group_world_size = core_.round->group_world_size();
-  scene.restart_count = core_.round->restart_count();
-  return scene;
-}
-
-// `exited`: null for one that begins.
-void NodeAgent::LogWorker(const std::string& state, int local_rank, const v1::WorkerExited* exited) {
-  if (config_.event_log == EventLog::kNone || !core_.round) return;
-  EventWorker worker;
-  worker.local_rank = local_rank;
-  worker.rank = core_.round->rank_base() + local_rank;
-  worker.role_rank = core_.round->role_rank_base() + local_rank;
-  worker.role_world_size = core_.round->role_world_size();
-  const auto live = core_.workers.find(local_rank);
-  if (live != core_.workers.end()) worker.pid = live->second.pid;
-  if (exited != nullptr) {
-    worker.pid = exited->pid();
-    worker.error_json = exited->error_json();
-    if (exited->signal() != 0) worker.exit_code = -exited->signal();
-    if (exited->exit_code() != 0) worker.exit_code = exited->exit_code();
-  }
-  LogEvent(WorkerEvent(SceneNow(), state, worker));
-}
-
 // --- the end ------------------------------------------------------------------------------------------------------
 
 void NodeAgent::Do(const Exit& action) {
   exit_code_ = action.code;
-  if (supervisor_ && config_.event_log != EventLog::kNone) {
-    LogEvent(AgentEvent(SceneNow(), action.code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt));
-  }
+  if (event_writer_) event_writer_->TellOfAgent(action.code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt);
   WriteReport();
   if (!supervisor_) return loop_.Stop();
   for (const std::string& stray : supervisor_->Strays()) {

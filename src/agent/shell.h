@@ -12,12 +12,11 @@
 
 #include "agent/board.h"
 #include "agent/config.h"
-#include "agent/console.h"
 #include "agent/core.h"
 #include "agent/cpu_binding.h"
 #include "agent/device_count.h"
 #include "agent/embedded_master.h"
-#include "agent/event_log.h"
+#include "agent/event_writer.h"
 #include "agent/guard.h"
 #include "agent/job_report.h"
 #include "agent/link.h"
@@ -83,12 +82,6 @@ class NodeAgent {
   void Tell(const std::string& line);
   void TellOfRound(const v1::StartRound& round);
 
-  // --event-log-handler.
-  Status OpenEventLog();
-  void LogEvent(const std::string& event);
-  void LogWorker(const std::string& state, int local_rank, const v1::WorkerExited* exited);
-  EventScene SceneNow() const;
-
   void SendMessage(v1::AgentMessage message);
   // What the board says now; empty where there is none.
   v1::Progress ReadProgress();
@@ -125,7 +118,7 @@ class NodeAgent {
   std::optional<store::ListenSocket> reserved_;
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<Board> board_;
-  std::unique_ptr<Console> event_file_;  // --event-log-handler=jsonl
+  std::unique_ptr<EventWriter> event_writer_;  // null: nobody wants events
   const Instant began_ms_;
   uint64_t board_epoch_ = 0;
   std::vector<int64_t> ended_ns_;             // of the board's ranks; 0: it has not ended
