@@ -1,6 +1,8 @@
 """--event-log-handler: torchrun's events, read back by torch's own Event."""
 
 import json
+import os
+import signal
 
 import pytest
 from torch.distributed.elastic.events import Event
@@ -46,6 +48,23 @@ def test_jsonl(job, place):
     assert {metadata["agent_restarts"] for metadata in started} == {0, 1}
     assert failed["worker_id"] in {metadata["worker_id"] for metadata in started}
     assert {metadata["rdzv_backend"] for _, _, metadata in events} == {"c10d"}
+
+
+def test_workers_that_are_told_to_end(job):
+    """The one that fails is FAILED, the others of its round TERMINATED, those that end by themselves SUCCEEDED."""
+    file = job.folder / "events.jsonl"
+    node = job.standalone("talkative.py", nproc=3, flags=["--max-restarts=1", f"--event-log-handler=jsonl:{file}"])
+    job.wait_stepping(life=0, world=3)
+    os.kill(job.pid(1, life=0), signal.SIGKILL)
+    job.wait_stepping(life=1, world=3)
+    job.stop()
+    assert node.wait() == 0, job.story()
+    events = read(file.read_text().splitlines())
+    ends = {"FAILED": [1], "TERMINATED": [0, 2], "SUCCEEDED": [0, 1, 2]}
+    for state, ranks in ends.items():
+        found = [metadata for name, source, metadata in events if (name, source) == (state, "WORKER")]
+        assert sorted(metadata["global_rank"] for metadata in found) == ranks, state
+        assert {metadata["agent_restarts"] for metadata in found} == {int(state == "SUCCEEDED")}
 
 
 def test_console(job):
