@@ -1,8 +1,6 @@
 #include "agent/spare_pool.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,11 +31,6 @@ constexpr int kSparesLostMax = 5;
 // A spare costs a few MiB until it runs; what it becomes costs what a rank costs. Below this nothing is forked ahead of
 // need.
 constexpr int64_t kMemoryForSpares = int64_t{512} << 20;
-
-bool HasEnded(pid_t pid) {
-  siginfo_t info{};
-  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
-}
 
 }  // namespace
 
@@ -245,7 +238,7 @@ std::optional<Spare> SparePool::Take() {
   while (!spares_.empty()) {
     const auto fresh = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return !Stale(spare); });
     const auto it = fresh == spares_.end() ? spares_.begin() : fresh;
-    if (HasEnded(it->pid)) {
+    if (PeekEnd(it->pid)) {
       DropSpare(it->pid);
       continue;
     }

@@ -587,6 +587,27 @@ TEST_F(WorkersTest, LostSpareIsReplaced) {
   }));
 }
 
+// It has ended and the loop has not heard of it: nothing is sent to it, and it cannot fail to be bound.
+TEST_F(WorkersTest, SpareThatHasJustEndedIsPassedOver) {
+  UsePython("print('ran')\n");
+  TheSupervisor().Start();
+  supervisor_->WantSpares(1);
+  EXPECT_TRUE(Until([&] { return spares_ == 1; }));
+  const std::vector<pid_t> children = OwnChildren();
+  ASSERT_EQ(children.size(), 2u);
+  const pid_t spare = std::max(children[0], children[1]);
+  kill(spare, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(spare), &info, WEXITED | WNOWAIT), 0);
+  WorkerSpec spec = Spec(0);
+  spec.cpus = {*AllowedCpus()->rbegin()};
+  supervisor_->StartWorker(spec);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(Output(0), "ran\n");
+  EXPECT_NE(pids_[0], spare);
+  EXPECT_TRUE(failed_.empty());
+}
+
 TEST_F(WorkersTest, DeathOfTheZygoteLeavesWorkersAndANewOneComes) {
   UsePython("import signal\nprint(1, flush=True)\nsignal.pause()\n");
   TheSupervisor().Start();

@@ -1,6 +1,8 @@
 #include "base/cpus.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace phalanx {
 namespace {
@@ -31,6 +33,18 @@ TEST(Cpus, BindsTheCallingThread) {
   EXPECT_EQ(*AllowedCpus(), last);
   ASSERT_TRUE(BindToCpus(0, before).ok());
   EXPECT_EQ(*AllowedCpus(), before);
+}
+
+// A spare that dies under our hands is no reason not to start a worker: its end tells of it, as any worker's.
+TEST(Cpus, BindsAChildThatHasEnded) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  const Status status = BindToCpus(child, {*AllowedCpus()->rbegin()});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(BindToCpus(child, {*AllowedCpus()->rbegin()}).ok());
 }
 
 TEST(Cpus, SaysWhichCannotBeHad) {
