@@ -67,10 +67,18 @@ void AddGroupsBelow(OomCounters& counters, const std::string& own, const ReadFil
   counters.groups.insert(counters.groups.begin(), below.begin(), below.end());
 }
 
+// Whether the nearest group with an account is another than that of this process. Where the path is the host's, its own
+// folder is not there, and what can be seen of the tree begins with its own group. Version 1 has accounts everywhere.
+bool OwnHasNoAccount(const MemoryHierarchy& hierarchy, const std::string& nearest, const ReadFile& read) {
+  const std::string& own = hierarchy.folders.front();
+  return !hierarchy.v1 && nearest != own && !read(own + "/cgroup.type").empty();
+}
+
 std::vector<OomGroup> GroupsUpwards(const MemoryHierarchy& hierarchy, const ReadFile& read) {
   std::vector<OomGroup> groups;
   for (const std::string& folder : hierarchy.folders) {
-    const GroupPlace place = groups.empty() ? GroupPlace::kOwn : GroupPlace::kAbove;
+    GroupPlace place = GroupPlace::kAbove;
+    if (groups.empty()) place = OwnHasNoAccount(hierarchy, folder, read) ? GroupPlace::kAround : GroupPlace::kOwn;
     if (auto group = ReadGroup(folder, hierarchy.v1, place, read)) groups.push_back(*std::move(group));
   }
   return groups;
@@ -88,13 +96,14 @@ int64_t Rise(const OomCounters& before, const OomGroup& now, int64_t OomGroup::*
   return std::max<int64_t>(0, now.*count - (then == nullptr ? 0 : then->*count));
 }
 
-// Of processes in our own group and below. Version 2 counts them all in our own, version 1 each where it was.
+// Of processes in our own group (or the nearest around it) and below. Version 2 counts them all there, version 1 each
+// where it was.
 int64_t KillsSince(const OomCounters& before, const OomCounters& now) {
   if (now.groups.empty()) return std::max<int64_t>(0, now.machine_kills - before.machine_kills);
   int64_t kills = 0;
   for (const OomGroup& group : now.groups) {
-    if (group.place == GroupPlace::kOwn || (group.place == GroupPlace::kBelow && now.v1))
-      kills += Rise(before, group, &OomGroup::kills);
+    const bool nearest = group.place == GroupPlace::kOwn || group.place == GroupPlace::kAround;
+    if (nearest || (group.place == GroupPlace::kBelow && now.v1)) kills += Rise(before, group, &OomGroup::kills);
   }
   return kills;
 }
@@ -117,9 +126,17 @@ std::string KillerText(const OomGroup* group, int64_t peak_resident_bytes) {
                      above ? "that cgroup's" : "the cgroup's", MemoryText(*group->limit_bytes));
 }
 
+bool HasPlace(const OomCounters& counters, GroupPlace place) {
+  return std::any_of(counters.groups.begin(), counters.groups.end(),
+                     [&](const OomGroup& group) { return group.place == place; });
+}
+
 std::string KillsText(const OomCounters& now, int64_t kills) {
-  return fmt::format("the out-of-memory killer has ended {} process{} of this {} during this round", kills,
-                     kills == 1 ? "" : "es", now.groups.empty() ? "machine" : "node's cgroup");
+  const char* const whose = now.groups.empty()                   ? "this machine"
+                            : HasPlace(now, GroupPlace::kAround) ? "a cgroup above this node's"
+                                                                 : "this node's cgroup";
+  return fmt::format("the out-of-memory killer has ended {} process{} of {} during this round", kills,
+                     kills == 1 ? "" : "es", whose);
 }
 
 std::vector<std::string> FoldersIn(const std::string& folder) {
@@ -144,6 +161,8 @@ OomCounters ReadOomCounters(const ReadFile& read, const ListFolder& list) {
     if (groups.empty()) continue;
     counters.v1 = hierarchy.v1;
     counters.groups = std::move(groups);
+    // Nothing below our own group has an account where it has none itself; what lies beside it is others'.
+    if (HasPlace(counters, GroupPlace::kAround)) break;
     const std::string own = counters.groups.front().folder;
     // Below the root of version 1 may lie the whole machine. The root of version 2 has no account unless it is only a
     // container's.
@@ -167,7 +186,7 @@ OomAnswer JudgeEnd(OomRound& round, const OomCounters& now, const OomQuestion& q
     return answer;
   }
   if (open == 0) return answer;
-  if (now.groups.empty()) {  // the machine's counter alone: it may have been anybody's process
+  if (!HasPlace(now, GroupPlace::kOwn)) {  // a counter of others' processes as well: it may have been any of them
     answer.note = fmt::format("{}: it may have been this one", KillsText(now, kills));
   } else if (open > question.others_killed) {
     ++round.told;

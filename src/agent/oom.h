@@ -11,8 +11,9 @@
 
 namespace phalanx::agent {
 
-// How a memory cgroup lies to that of this process.
-enum class GroupPlace { kBelow, kOwn, kAbove };
+// How a memory cgroup lies to that of this process. kAround: the nearest above it that has an account where its own has
+// none; others may live there too.
+enum class GroupPlace { kBelow, kOwn, kAround, kAbove };
 
 struct OomGroup {
   std::string folder;
@@ -26,7 +27,7 @@ struct OomGroup {
 
 struct OomCounters {
   bool v1 = false;
-  std::vector<OomGroup> groups;  // below, own, above; empty where no memory cgroup can be read
+  std::vector<OomGroup> groups;  // below, own or around, above; empty where no memory cgroup can be read
   int64_t machine_kills = 0;     // of all processes of the machine, also those this container cannot see
 };
 

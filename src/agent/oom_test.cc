@@ -72,7 +72,7 @@ TEST(Oom, OfItsOwnGroupV2) {
 // A user's service under systemd: the account of memory ends some levels above the process, limits stand higher still.
 TEST(Oom, OfTheGroupThatRanOutInADelegatedTreeV2) {
   const std::string service = "/user.slice/user-1000.slice/user@1000.service";
-  Files files{{"/proc/self/cgroup", "0::" + service + "/app.slice/run.scope/inner\n"}};
+  Files files{{"/proc/self/cgroup", "0::" + service + "/app.slice/run.scope\n"}};
   PutV2(files, "/user.slice", 5, 0, "max");
   PutV2(files, "/user.slice/user-1000.slice", 5, 1, "1073741824");
   PutV2(files, service, 5, 0, "max");
@@ -88,6 +88,24 @@ TEST(Oom, OfTheGroupThatRanOutInADelegatedTreeV2) {
   EXPECT_EQ(
       round.Judge(files, Killed()).killed_by,
       "the out-of-memory killer of a cgroup above its own (peak 31.7 GiB resident, that cgroup's limit is 1 GiB)");
+}
+
+// A group without an account of its own shares its parent's with whoever else lives there.
+TEST(Oom, OfAGroupAroundItsOwnV2) {
+  Files files{{"/proc/self/cgroup", "0::/shared/inner\n"}, {"/sys/fs/cgroup/shared/inner/cgroup.type", "domain\n"}};
+  PutV2(files, "/shared", 2, 0, "1073741824");
+  PutV2(files, "/shared/neighbour", 2, 0, "max");
+  Round round(files);
+  EXPECT_EQ(round.Judge(files, Killed()).note, "");
+  PutV2(files, "/shared", 3, 1, "1073741824");
+  const OomAnswer answer = round.Judge(files, Killed());
+  EXPECT_EQ(answer.killed_by, "");
+  EXPECT_EQ(answer.note,
+            "the out-of-memory killer has ended 1 process of a cgroup above this node's during this round: it may have "
+            "been this one");
+  EXPECT_EQ(round.Judge(files, Failed()).note,
+            "the out-of-memory killer has ended 1 process of a cgroup above this node's during this round");
+  ASSERT_EQ(Read(files).groups.size(), 1u);  // the neighbour's is none of ours
 }
 
 TEST(Oom, OfAGroupThatTheWorkerWasMovedIntoV2) {
