@@ -38,14 +38,14 @@ def worker(agent, request):
     worker.end()
 
 
-def run(worker, disk, tmp_path, body):
+def run(worker, disk, tmp_path, body, logs=3, env=None):
     """(status, bytes of the log of stdout, of stderr, what was told of losses)."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(HEAD) + textwrap.dedent(body))
     with open("/dev/null") as null, open(str(disk.path / "out"), "ab") as out, open(
         str(disk.path / "err"), "ab"
     ) as err:
-        worker.run(script, disk.path, stdio=[null.fileno(), out.fileno(), err.fileno()])
+        worker.run(script, disk.path, stdio=[null.fileno(), out.fileno(), err.fileno()], logs=logs, env=env)
         status = worker.wait()
     told = [(message["stream"], message["errno"]) for message in worker.messages() if message["type"] == "log_lost"]
     return status, (disk.path / "out").read_bytes(), (disk.path / "err").read_bytes(), told
@@ -178,6 +178,25 @@ def test_other_errors_are_the_scripts(worker, small_disk, tmp_path):
     status, out, err, told = run(worker, small_disk, tmp_path, body)
     assert (status, out, told) == (0, b"short\nxxxx", [])
     assert err == b"['File too large', 'No space left on device']"
+
+
+@pytest.mark.parametrize("env", [{}, {"PYTHONHASHSEED": "7"}], ids=["as it is", "made cold"])
+def test_a_file_of_the_persons_own(worker, small_disk, tmp_path, env):
+    """Only the launcher's log files lose lines. What a script writes to another file is its output, and an error."""
+    body = """
+        fill()
+        print("lost", file=sys.stderr)
+        try:
+            print("output " * 4096)
+        except OSError as error:
+            make_room()
+            print(error.strerror, os.environ.get("PYTHONHASHSEED"), file=sys.stderr)
+            sys.exit(7)
+        """
+    status, out, err, told = run(worker, small_disk, tmp_path, body, logs=2, env=env)
+    assert (status, out, told) == (7, b"", [(2, 28)])
+    gap = b"[phalanx: 5 bytes of this log were lost here: No space left on device]\n"
+    assert err == gap + b"No space left on device %s\n" % env.get("PYTHONHASHSEED", "None").encode()
 
 
 def test_a_stream_looks_as_in_any_python(worker, small_disk, tmp_path):

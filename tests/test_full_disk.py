@@ -46,6 +46,20 @@ def test_teed_logs_on_a_disk_that_fills_up(small_disk, job):
     kill_and_end(job, node)
 
 
+@pytest.mark.parametrize("flags", [[], ["--no-warm"], ["--debug-rank=0"]], ids=["warm", "cold", "debugged"])
+def test_output_that_is_the_persons_own_file(small_disk, job, flags):
+    """`phalanx-run gen.py > data`: what the disk does not take is an error of the script, as under torchrun."""
+    script = job.folder / "gen.py"
+    script.write_text("print('data ' * 4096)\n")
+    small_disk.fill()
+    data = small_disk.path / "data"
+    command = ["sh", "-c", f'exec "$@" > {data}', "sh", *job.command()]
+    node = job.run("--standalone", f"--state-dir={job.folder / 'state'}", *flags, script, command=command)
+    assert node.wait() == 1, job.story()
+    assert "OSError: [Errno 28] No space left on device" in node.stderr
+    assert data.read_bytes() == b""
+
+
 def everything_on(disk):
     """Flags and environment by which logs, state and temporary files lie on the disk."""
     (disk.path / "state").mkdir()

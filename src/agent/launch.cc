@@ -81,11 +81,12 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
   return command;
 }
 
-std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const std::string& cwd, unsigned umask) {
+std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int log_streams, const std::string& cwd,
+                       unsigned umask) {
   JsonObject message;
   message.Add("type", "run").Add("kind", KindName(config)).Add("script", ScriptName(config, spec.local_rank));
   message.Add("args", spec.args).Add("cwd", cwd).Add("env", spec.env).Add("umask", static_cast<int64_t>(umask));
-  message.Add("exact_steps", spec.exact_steps).Add("bound", !spec.cpus.empty());
+  message.Add("exact_steps", spec.exact_steps).Add("bound", !spec.cpus.empty()).Add("logs", log_streams);
   if (spec.board_path.empty()) {
     message.AddNull("board");
   } else {

@@ -30,7 +30,9 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
                         const std::string& bootstrap);
 
 // Messages of docs/formats/worker-socket.md.
-std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, const std::string& cwd, unsigned umask);
+// `log_streams`: 1: stdout, 2: stderr, 3: both are log files of ours.
+std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int log_streams, const std::string& cwd,
+                       unsigned umask);
 std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const Learnt& learnt);
 
 }  // namespace phalanx::agent

@@ -42,7 +42,7 @@ TEST(WorkerCommand, IsTorchrunsWithoutABootstrap) {
 TEST(WorkerCommand, BindsToTheWorkersCpus) {
   WorkerSpec spec = Spec();
   const auto bound = [&] {
-    return nlohmann::json::parse(RunMessage(Config(ScriptKind::kScript), spec, "/", 0), nullptr, false)["bound"];
+    return nlohmann::json::parse(RunMessage(Config(ScriptKind::kScript), spec, 0, "/", 0), nullptr, false)["bound"];
   };
   EXPECT_TRUE(WorkerCommand(Config(ScriptKind::kProgram), spec, "").cpus.empty());
   EXPECT_EQ(bound(), 0);
@@ -65,7 +65,8 @@ TEST(WorkerCommand, LeavesRoomForTheCommandLineItWillShow) {
 
 TEST(Messages, AreThoseOfTheFormat) {
   WorkerSpec spec = Spec();
-  const auto run = nlohmann::json::parse(RunMessage(Config(ScriptKind::kScript), spec, "/work", 027), nullptr, false);
+  const auto run =
+      nlohmann::json::parse(RunMessage(Config(ScriptKind::kScript), spec, 2, "/work", 027), nullptr, false);
   EXPECT_EQ(run["type"], "run");
   EXPECT_EQ(run["kind"], "script");
   EXPECT_EQ(run["script"], "train1.py");
@@ -75,9 +76,11 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(run["umask"], 027);
   EXPECT_TRUE(run["board"].is_null());
   EXPECT_EQ(run["exact_steps"], 0);
+  EXPECT_EQ(run["logs"], 2);
   spec.board_path = "/dev/shm/b";
   spec.exact_steps = true;
-  const auto with_board = nlohmann::json::parse(RunMessage(Config(ScriptKind::kModule), spec, "/", 0), nullptr, false);
+  const auto with_board =
+      nlohmann::json::parse(RunMessage(Config(ScriptKind::kModule), spec, 0, "/", 0), nullptr, false);
   EXPECT_EQ(with_board["kind"], "module");
   EXPECT_EQ(with_board["board"]["path"], "/dev/shm/b");
   EXPECT_EQ(with_board["board"]["slot"], 1);

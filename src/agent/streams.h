@@ -90,6 +90,8 @@ class WorkerStreams {
   int stderr_fd() const { return stderr_fd_; }
   // The file that the worker writes as that stream (1: stdout, 2: stderr); empty: none.
   const std::string& FileOf(int stream) const { return files_[stream - 1]; }
+  // Which of them are such files: 1: stdout, 2: stderr, 3: both.
+  int log_streams() const { return (files_[0].empty() ? 0 : 1) | (files_[1].empty() ? 0 : 2); }
   // The worker has its descriptors: ours of them are closed, else the end of file would never come.
   void CloseWorkerEnds();
 

@@ -331,7 +331,7 @@ Status Workers::SendRun(const WorkerSpec& spec, Worker& worker) {
     fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 3));
     if (!fds.back().valid()) return ErrnoStatus(errno, "copying a descriptor for a worker");
   }
-  worker.channel->Send(RunMessage(config_, spec, cwd_, umask_), std::move(fds));
+  worker.channel->Send(RunMessage(config_, spec, worker.streams->log_streams(), cwd_, umask_), std::move(fds));
   return absl::OkStatus();
 }
 

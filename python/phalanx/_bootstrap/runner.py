@@ -63,7 +63,7 @@ def run(channel, request, fds, warmth=None):
         _become_cold(channel, {**request, "cold": reason})
     coerced = warmth.coerced if warmth is not None else linux.coerced_locale()
     _set_environment({**coerced, **request["env"]})
-    stdio.renew(lambda fd, error: _report_log_lost(channel, fd, error))
+    stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
     code, namespace = _prepare_main(request)
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))

@@ -79,17 +79,19 @@ def put_in_place(fds):
             os.close(fd)
 
 
-def renew(on_loss=None):
+def renew(logs=0, on_loss=None):
     """Re-makes sys.stdin, sys.stdout and sys.stderr. The objects stay the same, so that what holds them (a logging
     handler made by an import) goes on as in a fresh process; what they know of their descriptor is asked anew.
 
-    `on_loss(fd, error number)` hears, once for each stream, that a log file behind it takes nothing more."""
+    `logs`: which of stdout (1) and stderr (2), added up, are log files of the launcher's. What a person has redirected
+    to a file of their own is an error to lose. `on_loss(fd, error number)` hears, once for each stream, that its log
+    file takes nothing more."""
     _renew("stdin", "__stdin__", 0, "strict")
-    _renew("stdout", "__stdout__", 1, "strict", on_loss)
-    _renew("stderr", "__stderr__", 2, "backslashreplace", on_loss)
+    _renew("stdout", "__stdout__", 1, "strict", logs & 1, on_loss)
+    _renew("stderr", "__stderr__", 2, "backslashreplace", logs & 2, on_loss)
 
 
-def _renew(name, original_name, fd, errors, on_loss=None):
+def _renew(name, original_name, fd, errors, is_log=False, on_loss=None):
     stream = getattr(sys, original_name)
     old_encoding = getattr(stream, "encoding", None) or "utf-8"
     old_errors = getattr(stream, "errors", None) or errors
@@ -98,9 +100,8 @@ def _renew(name, original_name, fd, errors, on_loss=None):
             buffer = open(fd, "rb", buffering=-1, closefd=False)
             buffer.raw.name = f"<{name}>"
         else:
-            kind = _LogFile if stat.S_ISREG(os.fstat(fd).st_mode) else io.FileIO
-            buffer = kind(fd, "wb", closefd=False)
-            if kind is _LogFile:
+            buffer = (_LogFile if is_log else io.FileIO)(fd, "wb", closefd=False)
+            if is_log:
                 buffer.on_loss = on_loss
             buffer.name = f"<{name}>"
     except OSError:
