@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 
 import pytest
 from torch.distributed.elastic.events import Event
@@ -79,5 +80,34 @@ def test_a_file_that_cannot_be_written(job):
     """Found out before any worker has started."""
     node = job.standalone("printer.py", flags=["--event-log-handler=jsonl:/nowhere/events"])
     assert node.wait() == 1
-    assert "--event-log-handler=jsonl: opening /nowhere/events: No such file or directory" in node.stderr
+    assert "--event-log-handler=jsonl:/nowhere/events: cannot be opened: No such file or directory" in node.stderr
     assert node.stdout == ""
+
+
+@pytest.mark.parametrize("flag", ["--event-log-handler=jsonl:", "--report-file="])
+def test_a_pipe_that_nobody_reads(job, flag):
+    """It is refused with a sentence: opening it would wait for ever."""
+    pipe = job.folder / "pipe"
+    os.mkfifo(str(pipe))
+    node = job.standalone("printer.py", flags=[f"{flag}{pipe}"])
+    assert node.wait() == (0 if flag == "--report-file=" else 1), job.story()
+    assert f"{flag}{pipe}: is not a regular file" in node.stderr
+
+
+def test_who_may_read_a_file(job):
+    """Who started the job, alone. A file that a link leads to is as good as any."""
+    (job.folder / "real").touch(mode=0o640)
+    (job.folder / "link").symlink_to("real")
+    for name, mode in (("new", 0o600), ("link", 0o640)):
+        node = job.standalone("printer.py", flags=[f"--event-log-handler=jsonl:{job.folder / name}"])
+        assert node.wait() == 0, job.story()
+        assert "events are written to" not in node.stderr
+        assert stat.S_IMODE((job.folder / name).stat().st_mode) == mode
+    assert states(read((job.folder / "real").read_text().splitlines()))[-1] == ("SUCCEEDED", "AGENT")
+
+
+def test_the_folder_is_told_where_nobody_named_one(job):
+    node = job.standalone("printer.py", flags=["--event-log-handler=jsonl"])
+    assert node.wait() == 0, job.story()
+    (file,) = job.folder.glob("torchelastic_*/*/events.jsonl")
+    assert node.stderr.count(f"events are written to {file} (--log-dir gives another)\n") == 1

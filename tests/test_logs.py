@@ -136,6 +136,8 @@ def test_own_error_file(job):
     node = job.standalone("recorded.py", flags=["--max-restarts=0"], env={"TORCHELASTIC_ERROR_FILE": str(own_file)})
     assert node.wait() == 1, job.story()
     message = json.loads(own_file.read_text())["message"]
+    (job.folder / "any file").touch()
+    assert own_file.stat().st_mode == (job.folder / "any file").stat().st_mode  # others may look for it
     assert message["message"] == "ValueError: the planned error"
     assert message["errorCode"] == 1
     assert "in inner" in message["extraInfo"]["py_callstack"]

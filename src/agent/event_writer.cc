@@ -1,12 +1,10 @@
 #include "agent/event_writer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <utility>
 
-#include "base/fd.h"
+#include "agent/named_file.h"
 #include "base/net.h"
 
 namespace phalanx::agent {
@@ -22,15 +20,21 @@ StatusOr<std::unique_ptr<EventWriter>> EventWriter::Open(const Parts& parts) {
 }
 
 Status EventWriter::OpenFile() {
-  std::string path = parts_.config.event_log_file;
+  const LaunchConfig& config = parts_.config;
+  std::string path = config.event_log_file;
   if (path.empty()) {
     StatusOr<std::string> dir = parts_.supervisor.RunDir();
     if (!dir.ok()) return WithContext(dir.status(), "--event-log-handler=jsonl");
     path = *dir + "/events.jsonl";
   }
-  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file.valid()) return ErrnoStatus(errno, fmt::format("--event-log-handler=jsonl: opening {}", path));
-  file_ = std::make_unique<Console>(parts_.loop, std::move(file), [] {});
+  NamedFile file{path};
+  file.append = true;
+  file.follow_links = true;  // the person has named it, or it is in a folder of our own
+  StatusOr<Fd> opened = OpenNamed(file);
+  if (!opened.ok()) return WithContext(opened.status(), fmt::format("--event-log-handler=jsonl:{}", path));
+  file_ = std::make_unique<Console>(parts_.loop, *std::move(opened), [] {});
+  const bool in_an_unknown_folder = config.event_log_file.empty() && config.log_dir.empty();
+  if (in_an_unknown_folder) parts_.on_notice(fmt::format("events are written to {} (--log-dir gives another)", path));
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,13 +21,14 @@ namespace phalanx::agent {
 
 class EventWriter {
  public:
-  // All must outlive the writer.
+  // What they refer to must outlive the writer.
   struct Parts {
     EventLoop& loop;
     const LaunchConfig& config;
     const CoreState& core;
     Supervisor& supervisor;
-    Instant began_ms;  // when this program began
+    Instant began_ms;                                   // when this program began
+    std::function<void(const std::string&)> on_notice;  // for people
   };
 
   // Null where nobody wants events. An error where the file cannot be had.

@@ -1,18 +1,15 @@
 #include "agent/shell.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "agent/failure_box.h"
+#include "agent/named_file.h"
 #include "agent/progress.h"
 #include "agent/worker_env.h"
 #include "base/clock.h"
@@ -31,6 +28,8 @@ constexpr int64_t kGoodbyeMs = 2'000;
 // default group, others of further groups and of the user's own.
 constexpr uint64_t kOwnFiles = 512;
 constexpr uint64_t kStoreFilesPerRank = 8;
+// Our own error file is read by whoever reads that of torchrun.
+constexpr mode_t kAsTorchMakesIt = 0666;
 
 CoreOptions OptionsOf(const LaunchConfig& config) {
   CoreOptions options;
@@ -54,15 +53,6 @@ RoundPlace PlaceOf(const v1::StartRound& round) {
   place.master_addr = round.store_address();
   place.master_port = static_cast<uint16_t>(round.store_port());
   return place;
-}
-
-// Never through a link, and for this user alone.
-Status WriteReportFile(const std::string& path, const std::string& text) {
-  const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid()) return ErrnoStatus(errno, "cannot be opened");
-  const ssize_t n = write(file.get(), text.data(), text.size());
-  if (n < 0) return ErrnoStatus(errno, "cannot be written");
-  return n == static_cast<ssize_t>(text.size()) ? absl::OkStatus() : ErrnoStatus(ENOSPC, "cannot be written");
 }
 
 int64_t StepOf(const BoardSlot& slot) {
@@ -123,7 +113,8 @@ void NodeAgent::Prepare() {
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
-  auto events = EventWriter::Open({loop_, config_, core_, *supervisor_, began_ms_});
+  auto events = EventWriter::Open(
+      {loop_, config_, core_, *supervisor_, began_ms_, [this](const std::string& text) { Do(Say{text}); }});
   if (!events.ok()) return Feed(MasterChildFailed{Message(events.status())});
   event_writer_ = *std::move(events);
   if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
@@ -521,10 +512,9 @@ void NodeAgent::Do(const ReportFailure& action) {
   }
   supervisor_->Say(SayFailure(speaker_, action.finish, config_.script, UnixMs()));
   if (config_.own_error_file.empty()) return;
-  std::ofstream file(config_.own_error_file, std::ios::trunc);
-  file << OwnErrorJson(action.finish);
-  file.close();
-  if (!file) Do(Say{fmt::format("TORCHELASTIC_ERROR_FILE={} could not be written", config_.own_error_file)});
+  const NamedFile file{config_.own_error_file, false, true, false, kAsTorchMakesIt};
+  const Status written = WriteNamed(file, OwnErrorJson(action.finish));
+  if (!written.ok()) Do(Say{fmt::format("TORCHELASTIC_ERROR_FILE={}: {}", config_.own_error_file, Message(written))});
 }
 
 // --- the end ------------------------------------------------------------------------------------------------------
@@ -546,7 +536,7 @@ void NodeAgent::WriteReport() {
   if (config_.report_file.empty()) return;
   const JobEnd end{exit_code_,  config_.rdzv_id, config_.script, config_.nproc_per_node,
                    last_round_, last_workers_,   core_.finish};
-  const Status written = WriteReportFile(config_.report_file, JobReport(end));
+  const Status written = WriteNamed({config_.report_file}, JobReport(end));
   if (!written.ok()) Do(Say{fmt::format("--report-file={}: {}", config_.report_file, Message(written))});
 }
 
