@@ -1,5 +1,6 @@
 """Disks that are full, before the start or in mid-run: what is lost is said, and training goes on to its good end."""
 
+import json
 import os
 import re
 import signal
@@ -44,6 +45,26 @@ def test_teed_logs_on_a_disk_that_fills_up(small_disk, job):
         rf"^\[default{rank}\]:\[phalanx: \d+ bytes of this log were lost here: No space left on device\]$", stream
     )
     kill_and_end(job, node)
+
+
+def test_events_on_a_disk_that_fills_up(small_disk, job):
+    """One notice. What the disk has cut off is a line of its own, and later events are whole again."""
+    file = small_disk.path / "events.jsonl"
+    node = start(job, f"--event-log-handler=jsonl:{file}", nproc=4)
+    job.wait_stepping(life=0, world=4)
+    small_disk.fill()
+    os.kill(job.pid(1, life=0), signal.SIGKILL)
+    node.wait_line(rf"log file {file} cannot be written: No space left on device; training goes on, ")
+    job.wait_stepping(life=1, world=4)
+    small_disk.make_room()
+    job.stop()
+    assert node.wait() == 0, job.story()
+    assert node.stderr.count("cannot be written") == 1, job.story()
+    lines = file.read_text().splitlines()
+    broken = [number for number, line in enumerate(lines) if not line.endswith("}}")]
+    assert len(broken) == 1 and lines[broken[0]].startswith('{"name"')
+    events = [json.loads(line) for number, line in enumerate(lines) if number not in broken]
+    assert [event["metadata"]["state"] for event in events[broken[0] :]] == ["SUCCEEDED"] * 5
 
 
 @pytest.mark.parametrize("flags", [[], ["--no-warm"], ["--debug-rank=0"]], ids=["warm", "cold", "debugged"])

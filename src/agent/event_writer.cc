@@ -32,7 +32,8 @@ Status EventWriter::OpenFile() {
   file.follow_links = true;  // the person has named it, or it is in a folder of our own
   StatusOr<Fd> opened = OpenNamed(file);
   if (!opened.ok()) return WithContext(opened.status(), fmt::format("--event-log-handler=jsonl:{}", path));
-  file_ = std::make_unique<Console>(parts_.loop, *std::move(opened), [] {});
+  file_ = std::make_unique<Console>(parts_.loop, *std::move(opened),
+                                    [path, tell = parts_.on_notice](int error) { tell(LossNotice(path, error)); });
   const bool in_an_unknown_folder = config.event_log_file.empty() && config.log_dir.empty();
   if (in_an_unknown_folder) parts_.on_notice(fmt::format("events are written to {} (--log-dir gives another)", path));
   return absl::OkStatus();

@@ -444,7 +444,9 @@ std::shared_ptr<Console> Streams::FilteredFile(const std::string& log_path, int 
     WarnOnce(fmt::format("no filtered copy of lines: {}", Message(ErrnoStatus(errno, path))));
     return nullptr;
   }
-  auto console = std::make_shared<Console>(loop_, std::move(file), [] {});
+  auto console = std::make_shared<Console>(loop_, std::move(file), [path, tell = options_.on_warning](int error) {
+    if (tell) tell(LossNotice(path, error));
+  });
   filtered_files_[path] = console;
   return console;
 }

@@ -247,6 +247,23 @@ TEST_F(StreamsTest, TeeLosesNothingOfALot) {
   EXPECT_EQ(out.substr(out.size() - 18), "[default0]:400000\n");
 }
 
+// A link to a device that is always full, where the copy of lines would lie.
+TEST_F(StreamsTest, CopyOfLinesThatIsLostIsOneWarning) {
+  config_.tee.for_all = 1;
+  config_.stdout_filters = {"apple"};
+  const fs::path attempt_dir = fs::path(*TheStreams().RunDir()) / "attempt_0";
+  fs::create_directories(attempt_dir);
+  fs::create_symlink("/dev/full", attempt_dir / "filtered_stdout.log");
+  RunWorker("echo apple; echo pear; echo apple");
+  RunWorker("echo apple", 1);
+  while (warnings_.empty()) {
+    loop_.At(loop_.Now() + 1, [&] { loop_.Stop(); });
+    loop_.Run();
+  }
+  EXPECT_EQ(warnings_[0], LossNotice((attempt_dir / "filtered_stdout.log").string(), ENOSPC));
+  EXPECT_EQ(Out(), "[default0]:apple\n[default0]:pear\n[default0]:apple\n[default1]:apple\n");
+}
+
 TEST_F(StreamsTest, FilterHidesRanksButNotTheirFilesOrLastWords) {
   config_.local_ranks_filter = {1};
   config_.tee.by_local_rank = {{2, 1}};

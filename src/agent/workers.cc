@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "agent/console.h"
 #include "agent/launch.h"
 #include "agent/oom.h"
 #include "agent/spare_pool.h"
@@ -384,10 +385,7 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
 void Workers::OnLogLost(const Worker& worker, const LogLost& lost) {
   const std::string& path = worker.streams->FileOf(lost.stream);
   if (path.empty() || std::exchange(log_lost_epoch_, worker.epoch) == worker.epoch) return;
-  const std::string text =
-      fmt::format("log file {} cannot be written: {}; training goes on, lines are lost until there is room", path,
-                  std::generic_category().message(lost.error));
-  Soon([this, text] { events_.on_warning(text); });
+  Soon([this, text = LossNotice(path, lost.error)] { events_.on_warning(text); });
 }
 
 // --- ends ---------------------------------------------------------------------------------------------------------
