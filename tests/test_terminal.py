@@ -1,5 +1,6 @@
 """phalanx-run at a terminal: a debugger for one rank, colours and bars, sizes, Ctrl-C."""
 
+import re
 import termios
 
 import pytest
@@ -37,6 +38,21 @@ def test_breakpoint_in_one_rank(shown, warmth):
     assert terminal.wait_end() == 0, terminal.text
     assert "rank 1 goes on with 5" in terminal.text
     assert "stdin of rank 0: ''" in terminal.text
+
+
+def test_flags_for_output_and_a_debugged_rank(shown, job):
+    """They hold for the others alone, and that is said: a debugger behind a file, or hidden, would be of no use."""
+    logs = job.folder / "logs"
+    flags = ["--debug-rank=1", "--tee=3", "--local-ranks-filter=0", f"--log-dir={logs}"]
+    terminal = shown(*flags, workload("terminal.py"), "debug", "1")
+    terminal.wait_text(r"\(Pdb\) ")
+    terminal.type("continue\n")
+    assert terminal.wait_end() == 0, terminal.text
+    notice = "--tee, --local-ranks-filter: have no effect on rank 1: --debug-rank gives it the terminal itself"
+    assert terminal.text.count(notice) == 1, terminal.text
+    assert "[default0]:stdin of rank 0: ''" in terminal.text
+    assert re.search(r"^rank 1 goes on with 6\r$", terminal.text, re.MULTILINE)
+    assert [file.parent.name for file in logs.glob("*/attempt_0/*/stdout.log")] == ["0"]
 
 
 def test_who_quits_the_debugger_ends_the_job(shown):

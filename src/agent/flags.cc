@@ -1,9 +1,12 @@
 #include "agent/flags.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "agent/arg_parser.h"
 #include "agent/flag_table.h"
@@ -462,7 +465,19 @@ class Resolver {
     }
     // Who quits the debugger ends the rank, and has seen enough.
     if (!config_.max_restarts) config_.max_restarts = 0;
+    NoticeOutputOfDebugRank();
     return absl::OkStatus();
+  }
+
+  void NoticeOutputOfDebugRank() {
+    std::vector<std::string> overridden;
+    for (const char* flag :
+         {"--redirects", "--tee", "--duplicate-stdout-filters", "--duplicate-stderr-filters", "--local-ranks-filter"}) {
+      if (Given(flag)) overridden.emplace_back(flag);
+    }
+    if (overridden.empty()) return;
+    Notice(fmt::format("{}: {} no effect on rank {}: --debug-rank gives it the terminal itself",
+                       fmt::join(overridden, ", "), overridden.size() == 1 ? "has" : "have", config_.debug_rank));
   }
 
   Status ResolveWarm() {

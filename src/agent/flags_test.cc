@@ -455,6 +455,15 @@ TEST(Flags, DebugRank) {
   EXPECT_EQ(config.max_restarts, 0u);
   EXPECT_EQ(Config({"--debug-rank=0", "--max-restarts=2", "s.py"}).max_restarts, 2u);
   EXPECT_EQ(Config({"--debug-rank=7", "--nproc-per-node=auto", "s.py"}).debug_rank, 7);
+  EXPECT_THAT(Config({"--debug-rank=0", "s.py"}).notices, IsEmpty());
+  EXPECT_THAT(Config({"--debug-rank=0", "--tee=0", "s.py"}).notices,
+              ElementsAre("--tee: has no effect on rank 0: --debug-rank gives it the terminal itself"));
+  EXPECT_THAT(Config({"--debug-rank=0", "--log-dir=/logs", "--local-ranks-filter=0", "--duplicate-stderr-filters=x",
+                      "--duplicate-stdout-filters=x", "-t=3", "s.py"},
+                     {{"PET_REDIRECTS", "3"}})
+                  .notices,
+              ElementsAre("--redirects, --tee, --duplicate-stdout-filters, --duplicate-stderr-filters, "
+                          "--local-ranks-filter: have no effect on rank 0: --debug-rank gives it the terminal itself"));
   EXPECT_THAT(Error({"--debug-rank=2", "--nproc-per-node=2", "s.py"}), HasSubstr("expected a rank from 0 to 1"));
   EXPECT_THAT(Error({"--debug-rank=x", "s.py"}), HasSubstr("--debug-rank=x: expected a"));
 }
