@@ -67,6 +67,18 @@ def test_events_on_a_disk_that_fills_up(small_disk, job):
     assert [event["metadata"]["state"] for event in events[broken[0] :]] == ["SUCCEEDED"] * 5
 
 
+def test_reports_on_a_disk_without_a_byte(small_disk, job):
+    """Each is said, none changes the exit code, and no half of one is left for a program to read."""
+    report, own = small_disk.path / "report", small_disk.path / "error.json"
+    small_disk.fill()
+    flags = ["--max-restarts=0", f"--report-file={report}"]
+    node = job.standalone("printer.py", "--fail", flags=flags, env={"TORCHELASTIC_ERROR_FILE": own})
+    assert node.wait() == 1, job.story()
+    for name, path in (("--report-file", report), ("TORCHELASTIC_ERROR_FILE", own)):
+        assert f"{name}={path}: cannot be written: No space left on device" in node.stderr
+        assert path.read_bytes() == b""
+
+
 @pytest.mark.parametrize("flags", [[], ["--no-warm"], ["--debug-rank=0"]], ids=["warm", "cold", "debugged"])
 def test_output_that_is_the_persons_own_file(small_disk, job, flags):
     """`phalanx-run gen.py > data`: what the disk does not take is an error of the script, as under torchrun."""
