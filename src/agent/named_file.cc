@@ -30,7 +30,7 @@ Status WriteNamed(const NamedFile& file, const std::string& text) {
     const ssize_t n = write(opened.get(), text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      const Status status = ErrnoStatus(errno, "cannot be written");
+      Status status = ErrnoStatus(errno, "cannot be written");
       // Where that fails too it is no file that could be emptied.
       if (!file.append) static_cast<void>(ftruncate(opened.get(), 0) == 0);
       return status;
