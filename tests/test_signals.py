@@ -1,9 +1,13 @@
 """Signals to phalanx-run: workers get them and have time, the node leaves cleanly, user signals pass through."""
 
+import os
+import shlex
 import signal
+import sys
 import time
 
 import pytest
+from harness import stat_fields, workload
 
 EXIT = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
@@ -101,3 +105,49 @@ def test_one_node_of_a_fixed_job_leaves(job):
     for node in (nodes[0], job.nodes[2]):
         node.signal(signal.SIGTERM)
     assert [nodes[0].wait(), job.nodes[2].wait()] == [143, 143], job.story()
+
+
+@pytest.mark.parametrize("wrapper", ["shell", "python"])
+def test_a_wrapper_does_not_cut_its_script_short(job, wrapper):
+    """What catches the signal may stand behind something that does not: the whole group has the time."""
+    script = job.folder / "wrapper"
+    behind = [sys.executable, workload("signals.py"), "save"]
+    if wrapper == "shell":
+        script.write_text("#!/bin/sh\n" + shlex.join(behind) + "\n")
+    else:
+        script.write_text(f"#!{sys.executable}\nimport subprocess\nsubprocess.run({behind})\n")
+    script.chmod(0o755)
+    node = job.standalone(script, flags=["--no-python"])
+    job.wait_events("main", 2)
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+    assert len(job.found("saved")) == 2
+
+
+def test_hangup_of_a_job_that_nohup_started(job):
+    """The end of its terminal is not the job's."""
+    command = ["sh", "-c", 'trap "" HUP; exec "$0" "$@"', *job.command()]
+    node = job.run("--standalone", workload("signals.py"), "save", command=command)
+    job.wait_events("main")
+    node.signal(signal.SIGHUP)
+    node.signal(signal.SIGUSR1)  # served behind it
+    job.wait_events("signal", signal=signal.SIGUSR1)
+    assert not job.found("signal", signal=signal.SIGHUP)
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+
+
+def test_a_job_that_is_stopped_goes_on(job):
+    """Ctrl-Z: ranks stand still with their launcher, for longer than a lease, and go on with it."""
+    node = job.standalone("steps.py")
+    job.wait_stepping(life=0, world=2)
+    node.signal(signal.SIGTSTP)
+    os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WNOWAIT)
+    assert {stat_fields(pid)[0] for pid in job.lives()[0].values()} == {"T"}
+    time.sleep(4)  # a lease is 3 s
+    steps = len(job.found("step"))
+    node.signal(signal.SIGCONT)
+    job.wait(lambda _: len(job.found("step")) > steps, "steps")
+    job.stop()
+    assert node.wait() == 0, job.story()
+    assert set(job.lives()) == {0}

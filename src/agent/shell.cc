@@ -82,7 +82,8 @@ NodeAgent::~NodeAgent() = default;
 
 int NodeAgent::Run() {
   std::set<int> signals = config_.signals_to_handle;
-  signals.insert({SIGUSR1, SIGUSR2, SIGWINCH});
+  signals.insert({SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP});
+  if (IsIgnored(SIGHUP)) signals.erase(SIGHUP);  // nohup: the job outlives its terminal
   signals_ = std::make_unique<SignalSource>(loop_, signals, [this](int signal) { OnSignal(signal); });
   loop_.Post([this] { CountDevices(); });  // from the loop, so that what fails at once can end it
   loop_.Run();
@@ -113,8 +114,10 @@ void NodeAgent::Prepare() {
   core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
   core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
   StartSupervisor();  // its Python starts importing while the job gathers
+  const Status logs = CheckLogDir();
+  if (!logs.ok()) return Feed(MasterChildFailed{Message(logs)});
   auto events = EventWriter::Open(
-      {loop_, config_, core_, *supervisor_, began_ms_, [this](const std::string& text) { Do(Say{text}); }});
+      {loop_, config_, core_, *supervisor_, began_ms_, [this](const std::string& text) { Warn(text); }});
   if (!events.ok()) return Feed(MasterChildFailed{Message(events.status())});
   event_writer_ = *std::move(events);
   if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
@@ -163,6 +166,15 @@ Status NodeAgent::BindCpus(const std::string& probe_output) {
   return absl::OkStatus();
 }
 
+// A log directory that cannot be is told before anything runs. A full disk is another matter: there may be room later.
+Status NodeAgent::CheckLogDir() {
+  const bool wanted = !config_.log_dir.empty() || config_.redirects.for_all != 0 || config_.tee.for_all != 0 ||
+                      !config_.redirects.by_local_rank.empty() || !config_.tee.by_local_rank.empty();
+  if (!wanted || config_.log_dir == "/dev/null") return absl::OkStatus();
+  const Status made = supervisor_->RunDir().status();
+  return absl::IsResourceExhausted(made) ? absl::OkStatus() : made;
+}
+
 void NodeAgent::FindMaster() {
   if (config_.rendezvous == Rendezvous::kStandalone) return StartEmbedded(DecideHosting(config_, {}, IsLocalAddress));
   const StatusOr<std::vector<std::string>> addresses = Resolve(config_.endpoint_host, kResolveTimeoutMs);
@@ -193,7 +205,8 @@ void NodeAgent::StartEmbedded(const Hosting& hosting) {
     Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", why.sentence)});
   };
   events.on_ended = [this](const std::string& why) {
-    if (!core_.finish) Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)});
+    if (!core_.finish) Warn(fmt::format("the job's master has ended ({}); this node trains on without it", why));
+    if (config_.max_nodes == 1) Feed(MasterGone{why});
   };
   master_ = std::make_unique<EmbeddedMaster>(loop_, reaper_, std::move(events));
   const Status started = master_->Start(config_, env_, hosting.bind_address);
@@ -257,9 +270,9 @@ void NodeAgent::StartSupervisor() {
   events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };
   events.on_start_failed = [this](int local_rank, uint64_t epoch, const Status& why) {
     Feed(WorkerStartFailed{local_rank, epoch,
-                           fmt::format("local rank {} could not be started: {}", local_rank, Message(why))});
+                           fmt::format("local rank {} could not be started: {}", local_rank, Message(why)), UnixMs()});
   };
-  events.on_warning = [this](const std::string& text) { Do(Say{text}); };
+  events.on_warning = [this](const std::string& text) { Warn(text); };
   supervisor_ = MakeSupervisor(SupervisorParts{loop_, reaper_, &guard_, config_, env_, node_id_}, std::move(events));
   supervisor_->Start();
 }
@@ -296,7 +309,15 @@ void NodeAgent::ArmTimer() {
   if (next != kNever) timer_ = loop_.At(next, [this] { Feed(Tick{}); });
 }
 
+// Ctrl-Z: the ranks have sessions of their own and would train on, or read the terminal that is a shell's again.
+void NodeAgent::StandStill() {
+  if (supervisor_) supervisor_->SignalAllGroups(SIGSTOP);
+  kill(getpid(), SIGSTOP);
+  if (supervisor_) supervisor_->SignalAllGroups(SIGCONT);  // and so do we, by now
+}
+
 void NodeAgent::OnSignal(int signal) {
+  if (signal == SIGTSTP && config_.signals_to_handle.count(SIGTSTP) == 0) return StandStill();
   const bool listed = config_.signals_to_handle.count(signal) > 0;  // then it ends the node, as in torchrun
   if (signal == SIGWINCH && supervisor_) supervisor_->ResizeTerminals();
   if (!listed && (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH)) return Feed(PassSignal{signal});
@@ -450,7 +471,7 @@ void NodeAgent::Do(const OpenBoard& action) {
                              std::max(told_step_, action.highest_step), config_.state_dir);
   if (!board.ok()) {
     board_.reset();
-    return Do(Say{fmt::format("no rank board, so steps are not seen: {}", Message(board.status()))});
+    return Warn(fmt::format("no rank board, so steps are not seen: {}", Message(board.status())));
   }
   board_ = *std::move(board);
 }
@@ -484,8 +505,10 @@ void NodeAgent::Do(const StartWorker& action) {
 }
 
 void NodeAgent::Do(const EndGroup& action) {
+  // Asked before: a wrapper may end at once, and leave the one behind it that saves.
+  const bool wants_time = supervisor_->GroupWithstands(action.local_rank, action.signal);
   supervisor_->SignalGroup(action.local_rank, action.signal);
-  if (!supervisor_->Catches(action.local_rank, action.signal)) supervisor_->SignalGroup(action.local_rank, SIGKILL);
+  if (!wants_time) supervisor_->SignalGroup(action.local_rank, SIGKILL);
 }
 
 void NodeAgent::Do(const KillGroup& action) { supervisor_->SignalGroup(action.local_rank, SIGKILL); }
@@ -500,6 +523,8 @@ void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.co
 void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
 
 void NodeAgent::Do(const Say& action) { Tell(SayLine(speaker_, Level::kInfo, action.text, UnixMs())); }
+
+void NodeAgent::Warn(const std::string& text) { Tell(SayLine(speaker_, Level::kWarning, text, UnixMs())); }
 
 void NodeAgent::Tell(const std::string& line) {
   if (supervisor_) return supervisor_->Say(line);

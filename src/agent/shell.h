@@ -46,6 +46,7 @@ class NodeAgent {
   // Joining, each step begun by the end of the one before.
   void CountDevices();
   void Prepare();
+  Status CheckLogDir();
   Status CheckPlaces();
   void LocateDevices();
   Status BindCpus(const std::string& probe_output);
@@ -60,6 +61,7 @@ class NodeAgent {
   void Feed(const Event& event);
   void ArmTimer();
   void OnSignal(int signal);
+  void StandStill();
   void OnWorkerExited(const WorkerEnd& end);
 
   void Do(const Dial&);
@@ -80,6 +82,7 @@ class NodeAgent {
   void Do(const Exit&);
 
   void Tell(const std::string& line);
+  void Warn(const std::string& text);
   void TellOfRound(const v1::StartRound& round);
 
   void SendMessage(v1::AgentMessage message);

@@ -96,6 +96,11 @@ class Supervisor {
   // Whether the worker's own process catches `signal` (SigCgt of /proc/<pid>/status); false where it is gone.
   virtual bool Catches(int local_rank, int signal) const = 0;
 
+  // Whether the worker or a process below it, in its group, lives on after `signal`: it wants time, or takes it.
+  virtual bool GroupWithstands(int local_rank, int signal) const = 0;
+  // SIGSTOP and SIGCONT to all groups, as a shell does to a job.
+  virtual void SignalAllGroups(int signal) = 0;
+
   // Processes that left their worker's group and session and are children of this agent now, as "pid name".
   virtual std::vector<std::string> Strays() const = 0;
   virtual void KillStrays() = 0;

@@ -90,6 +90,8 @@ class Workers final : public Supervisor {
   void SignalGroup(int local_rank, int signal) override;
   void SignalWorker(int local_rank, int signal) override;
   bool Catches(int local_rank, int signal) const override;
+  bool GroupWithstands(int local_rank, int signal) const override;
+  void SignalAllGroups(int signal) override;
   std::vector<std::string> Strays() const override;
   void KillStrays() override;
   std::string ErrorFilePath(uint32_t restart_count, int local_rank) override;
@@ -515,6 +517,20 @@ void Workers::SignalWorker(int local_rank, int signal) {
 bool Workers::Catches(int local_rank, int signal) const {
   const auto it = workers_.find(local_rank);
   return it != workers_.end() && !it->second.exited && CatchesSignal(it->second.pid, signal);
+}
+
+bool Workers::GroupWithstands(int local_rank, int signal) const {
+  const auto it = workers_.find(local_rank);
+  if (it == workers_.end() || it->second.exited) return false;
+  const pid_t group = it->second.pid;
+  if (WithstandsSignal(group, signal)) return true;
+  const std::vector<pid_t> below = Descendants(group);
+  return std::any_of(below.begin(), below.end(),
+                     [&](pid_t pid) { return getpgid(pid) == group && WithstandsSignal(pid, signal); });
+}
+
+void Workers::SignalAllGroups(int signal) {
+  for (const auto& [local_rank, worker] : workers_) kill(-worker.pid, signal);
 }
 
 // --- strays -------------------------------------------------------------------------------------------------------

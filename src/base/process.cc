@@ -155,6 +155,26 @@ void SetOpenFilesLimit(pid_t pid, uint64_t soft) {
   prlimit(pid, RLIMIT_NOFILE, &limit, nullptr);
 }
 
+// Whether a line of /proc/<pid>/status, a mask in hexadecimal digits behind `label`, holds `signal`.
+bool IsInMask(std::string_view status_text, std::string_view label, int signal) {
+  const size_t at = status_text.find(label);
+  if (at == std::string_view::npos || signal < 1 || signal > 64) return false;
+  const std::string_view digits = status_text.substr(at + label.size());
+  uint64_t mask = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), mask, 16);
+  return code == std::errc() && (mask >> (signal - 1) & 1) != 0;
+}
+
+// /proc/<pid>/task/<tid>/children; empty where the kernel has no such list.
+std::vector<pid_t> ListedChildren(const std::string& path) {
+  constexpr size_t kChildrenBytesMax = 1 << 20;
+  const std::string text = ReadFilePrefix(path, kChildrenBytesMax);
+  std::vector<pid_t> pids;
+  std::string_view rest = text;
+  for (pid_t pid = 0; TakeNumber(rest, pid);) pids.push_back(pid);
+  return pids;
+}
+
 }  // namespace
 
 uint64_t OpenFilesLimit() {
@@ -329,15 +349,7 @@ std::optional<ProcStat> ReadProcStat(pid_t pid) {
   return ParseProcStat(ReadFilePrefix(fmt::format("/proc/{}/stat", pid), kProcFileBytesMax));
 }
 
-bool ParseCatches(std::string_view status_text, int signal) {
-  constexpr std::string_view kLabel = "\nSigCgt:\t";
-  const size_t at = status_text.find(kLabel);
-  if (at == std::string_view::npos || signal < 1 || signal > 64) return false;
-  const std::string_view digits = status_text.substr(at + kLabel.size());
-  uint64_t mask = 0;
-  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), mask, 16);
-  return code == std::errc() && (mask >> (signal - 1) & 1) != 0;
-}
+bool ParseCatches(std::string_view status_text, int signal) { return IsInMask(status_text, "\nSigCgt:\t", signal); }
 
 bool CatchesSignal(pid_t pid, int signal) {
   return ParseCatches(ReadFilePrefix(fmt::format("/proc/{}/status", pid), kProcFileBytesMax), signal);
@@ -364,18 +376,32 @@ std::vector<pid_t> AllProcesses() {
   return pids;
 }
 
+bool WithstandsSignal(pid_t pid, int signal) {
+  const std::string status = ReadFilePrefix(fmt::format("/proc/{}/status", pid), kProcFileBytesMax);
+  return ParseCatches(status, signal) || IsInMask(status, "\nSigIgn:\t", signal);
+}
+
+std::vector<pid_t> Descendants(pid_t pid) {
+  constexpr size_t kMax = 4'096;
+  std::vector<pid_t> found = {pid};
+  for (size_t at = 0; at < found.size() && found.size() < kMax; ++at) {
+    std::error_code error;
+    const std::filesystem::path tasks = fmt::format("/proc/{}/task", found[at]);
+    for (std::filesystem::directory_iterator it(tasks, error), end; !error && it != end; it.increment(error)) {
+      const std::vector<pid_t> children = ListedChildren(it->path() / "children");
+      found.insert(found.end(), children.begin(), children.end());
+    }
+  }
+  found.erase(found.begin());
+  return found;
+}
+
 std::vector<pid_t> OwnChildren() {
-  std::vector<pid_t> pids;
   // Orphans come to the main thread, and only it starts children. A kernel may lack the list.
   const pid_t self = getpid();
   const std::string path = fmt::format("/proc/self/task/{}/children", self);
-  if (access(path.c_str(), R_OK) == 0) {
-    constexpr size_t kChildrenBytesMax = 1 << 20;
-    const std::string text = ReadFilePrefix(path, kChildrenBytesMax);
-    std::string_view rest = text;
-    for (pid_t pid = 0; TakeNumber(rest, pid);) pids.push_back(pid);
-    return pids;
-  }
+  if (access(path.c_str(), R_OK) == 0) return ListedChildren(path);
+  std::vector<pid_t> pids;
   for (const pid_t pid : AllProcesses()) {
     const std::optional<ProcStat> stat = ReadProcStat(pid);
     if (stat && stat->ppid == self) pids.push_back(pid);

@@ -125,6 +125,12 @@ std::optional<ProcStat> ReadProcStat(pid_t pid);
 bool CatchesSignal(pid_t pid, int signal);
 bool ParseCatches(std::string_view status_text, int signal);
 
+// Whether the process lives on after `signal`: it has a handler, or ignores it (SigIgn). False where it is gone.
+bool WithstandsSignal(pid_t pid, int signal);
+
+// Children of the process, theirs, and so on, at most 4,096. Those whose parent has ended are not found.
+std::vector<pid_t> Descendants(pid_t pid);
+
 // Whether the environment the process was started with (or shows) holds `entry`, "NAME=value". False where we may not
 // look.
 bool EnvironmentHolds(pid_t pid, std::string_view entry);

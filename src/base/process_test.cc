@@ -288,6 +288,11 @@ TEST(ProcText, DistrustsWhatItReads) {
   EXPECT_FALSE(ParseCatches("SigCgt:", SIGTERM));
   EXPECT_FALSE(ParseCatches("\nSigCgt:\tzz", SIGTERM));
   EXPECT_FALSE(ParseCatches("\nSigCgt:\tffffffffffffffff\n", 65));
+  EXPECT_FALSE(WithstandsSignal(getpid(), SIGUSR2));
+  signal(SIGUSR2, SIG_IGN);
+  EXPECT_TRUE(WithstandsSignal(getpid(), SIGUSR2));
+  EXPECT_FALSE(CatchesSignal(getpid(), SIGUSR2));
+  signal(SIGUSR2, SIG_DFL);
 }
 
 TEST(ProcText, ZombieWithThreadsIsNotDead) {

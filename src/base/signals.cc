@@ -33,4 +33,9 @@ void SignalSource::Read() {
   }
 }
 
+bool IsIgnored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 }  // namespace phalanx

@@ -28,4 +28,7 @@ class SignalSource {
   Fd fd_;
 };
 
+// Whether this process ignores `signal`: it was started so (nohup).
+bool IsIgnored(int signal);
+
 }  // namespace phalanx
