@@ -211,3 +211,12 @@ def test_log_format_json(job):
     assert end["first_cause"]["exit_code"] == 1
     assert end["first_cause"]["error"] == "ValueError: the planned error"
     assert "in inner" in end["first_cause"]["traceback"]
+
+
+def test_a_log_directory_that_cannot_be(job):
+    """Told before anything runs, whatever it was wanted for."""
+    (job.folder / "file").touch()
+    node = job.standalone("printer.py", flags=[f"--log-dir={job.folder / 'file' / 'logs'}", "--redirects=3"])
+    assert node.wait() == 1
+    assert "--log-dir" in node.stderr and "Not a directory" in node.stderr
+    assert "rank" not in node.stdout

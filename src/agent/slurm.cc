@@ -22,7 +22,7 @@ Status Wrong(const std::string& name, const std::string& value, std::string_view
 
 StatusOr<int64_t> Number(const Environment& env, const std::string& name, int64_t least, int64_t most) {
   const std::string value = env.NonEmptyOr(name, "");
-  const StatusOr<int64_t> number = ParseInteger(value, least, most);
+  StatusOr<int64_t> number = ParseInteger(value, least, most);
   if (!number.ok()) return Wrong(name, value, Message(number.status()));
   return number;
 }

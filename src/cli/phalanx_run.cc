@@ -72,24 +72,25 @@ Status PrepareStateDir(const agent::LaunchConfig& config) {
 
 int Launch(agent::LaunchConfig config, Environment env) {
   const agent::Speaker speaker{config.log_format, config.rdzv_id, Hostname()};
-  const auto warn = [&speaker](const std::string& text) {
-    fmt::print(stderr, "{}", agent::SayLine(speaker, agent::Level::kWarning, text, UnixMs()));
+  const auto say = [&speaker](agent::Level level, const std::string& text) {
+    fmt::print(stderr, "{}", agent::SayLine(speaker, level, text, UnixMs()));
   };
   if (config.parent_pid != 0 && !DieWithParent(static_cast<pid_t>(config.parent_pid))) {
-    warn(fmt::format("--parent-pid={}: expected the process that started phalanx-run, which has ended",
-                     config.parent_pid));
+    say(agent::Level::kError,
+        fmt::format("--parent-pid={}: expected the process that started phalanx-run, which has ended",
+                    config.parent_pid));
     return 1;
   }
-  for (const std::string& notice : config.notices) warn(notice);
+  for (const std::string& notice : config.notices) say(agent::Level::kWarning, notice);
   const Status state = PrepareStateDir(config);
   if (!state.ok()) {
-    warn(Message(state));
+    say(agent::Level::kError, Message(state));
     return 1;
   }
   const std::string node_id = RandomHex(16);
   StatusOr<agent::Guard> guard = agent::Guard::Start(node_id);  // before any thread
   if (!guard.ok()) {
-    warn(fmt::format("the guard process could not be started: {}", Message(guard.status())));
+    say(agent::Level::kError, fmt::format("the guard process could not be started: {}", Message(guard.status())));
     return 1;
   }
   EventLoop loop;
