@@ -1,5 +1,6 @@
 """phalanx.shim: programs that launch through torch get Phalanx, however they do it; workers see nothing of it."""
 
+import importlib
 import os
 import sys
 from argparse import Namespace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import WORKLOADS
+from phalanx._bootstrap import load_watch
 from phalanx._launch import flags, surroundings
 from phalanx.shim import hooks
 
@@ -46,6 +48,58 @@ def test_torchrun_however_it_is_called(job, command, env):
     node = through(job, "--standalone", "--nproc-per-node=2", TELL, "--lr", "1", command=command, env=env)
     assert node.wait() == 0, job.story()
     assert {tuple(event["argv"][1:]) for event in check_workers(job, 2, env)} == {("--lr", "1")}
+
+
+LOADERS = """
+import importlib.machinery, sys
+
+class Slotted:
+    __slots__ = ()
+    def create_module(self, spec): return None
+    def exec_module(self, module): module.main = "theirs"
+
+class Plain(Slotted):
+    pass
+
+class Old:
+    def load_module(self, name):
+        module = sys.modules[name] = type(sys)(name)
+        module.main = "theirs"
+        return module
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name not in ("torch", "torch.distributed", "torch.distributed.run"): return None
+        loader = {KIND}() if name == "torch.distributed.run" else Plain()
+        return importlib.machinery.ModuleSpec(name, loader, is_package=name != "torch.distributed.run")
+
+sys.meta_path.insert(0, Finder())  # the watch comes before it
+import phalanx.shim
+phalanx.shim.install()
+phalanx.shim.install()
+import torch.distributed.run
+print(torch.distributed.run.main if torch.distributed.run.main == "theirs" else torch.distributed.run.main.__module__)
+"""
+
+
+@pytest.mark.parametrize(("kind", "module"), [("Plain", "phalanx.run"), ("Slotted", "theirs"), ("Old", "theirs")])
+def test_modules_of_unusual_loaders(job, kind, module):
+    """What cannot be watched is left as it is; the program does not end by it."""
+    node = job.run("-c", LOADERS.replace("{KIND}", kind), command=[sys.executable])
+    assert node.wait() == 0, job.story()
+    assert node.stdout.strip() == module
+
+
+def test_two_watches_for_one_module(tmp_path, monkeypatch):
+    (tmp_path / "watched_module.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = []
+    for word in ("a", "b"):
+        load_watch.when_loaded({"watched_module": lambda module, word=word: seen.append((word, module.x))})
+    assert load_watch.is_awaited("watched_module")
+    importlib.import_module("watched_module")
+    assert sorted(seen) == [("a", 1), ("b", 1)]
+    assert not load_watch.is_awaited("watched_module")
 
 
 @pytest.mark.parametrize("command", [RUN, ["torchrun"]], ids=repr)

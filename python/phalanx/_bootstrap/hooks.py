@@ -1,12 +1,10 @@
 """Counts optimizer steps on the board, without a change of the script and without importing torch. saves.py does the
 same for checkpoints."""
 
-import importlib.util
-import sys
 import weakref
 from time import monotonic_ns
 
-from phalanx._bootstrap import board, saves
+from phalanx._bootstrap import board, load_watch, saves
 
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
 
@@ -24,7 +22,7 @@ def install(report, exact=False):
     _report = report
     _awaits_number = exact
     board.on_first_step = _first_step
-    when_loaded({_OPTIMIZER_MODULE: _register, **saves.HOOKS})
+    load_watch.when_loaded({_OPTIMIZER_MODULE: _register, **saves.HOOKS})
 
 
 def forget():
@@ -32,47 +30,6 @@ def forget():
     global _report
     _report = None
     board.let_go()
-
-
-def when_loaded(calls):
-    """Calls `calls[name](module)` for each of these modules: now, or as soon as whoever wants it has loaded it."""
-    late = {}
-    for name, call in calls.items():
-        if name in sys.modules:
-            call(sys.modules[name])
-        else:
-            late[name] = call
-    if late:
-        sys.meta_path.insert(0, _LoadWatch(late))
-
-
-class _LoadWatch:
-    """Waits for modules, sees them loaded by whoever loads them, and leaves behind the last."""
-
-    def __init__(self, calls):
-        self._calls = calls
-
-    def find_spec(self, name, path=None, target=None):
-        call = self._calls.pop(name, None)
-        if call is None:
-            return None
-        if not self._calls:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = getattr(spec and spec.loader, "exec_module", None)
-        if execute is None:
-            return spec
-
-        def execute_then_call(module):
-            del spec.loader.exec_module
-            execute(module)
-            call(module)
-
-        try:
-            spec.loader.exec_module = execute_then_call
-        except AttributeError:
-            pass  # a loader that takes no attributes: no counting
-        return spec
 
 
 def _register(module):

@@ -1,8 +1,9 @@
 """What happens inside a Python below phalanx.shim. Cheap: every Python below it starts with this."""
 
-import importlib.util
 import os
 import sys
+
+from phalanx._bootstrap import load_watch
 
 _RUN = "torch.distributed.run"
 _API = "torch.distributed.launcher.api"
@@ -20,14 +21,7 @@ def start():
 
 def install():
     """Patches torch's launching modules: those that are there now, the others when they are imported."""
-    waiting = set()
-    for name in (_API, _RUN):
-        if name in sys.modules:
-            _patch(sys.modules[name])
-        else:
-            waiting.add(name)
-    if waiting and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(waiting))
+    load_watch.when_loaded({name: _patch for name in (_API, _RUN) if not load_watch.is_awaited(name)})
 
 
 def module_to_run(argv, command_line):
@@ -47,32 +41,6 @@ def _command_line():
             return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
     except OSError:
         return []
-
-
-class _Finder:
-    """Waits for torch's launching modules and has them patched right after they have been executed."""
-
-    def __init__(self, waiting):
-        self._waiting = waiting
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in self._waiting:
-            return None
-        self._waiting.remove(name)
-        if not self._waiting:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_then_patch(module):
-            del spec.loader.exec_module
-            execute(module)
-            _patch(module)
-
-        spec.loader.exec_module = execute_then_patch
-        return spec
 
 
 def _patch(module):
