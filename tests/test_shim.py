@@ -50,6 +50,14 @@ def test_torchrun_however_it_is_called(job, command, env):
     assert {tuple(event["argv"][1:]) for event in check_workers(job, 2, env)} == {("--lr", "1")}
 
 
+def test_torchrun_where_pythonpath_is_set_anew(job):
+    """As scripts do that are launched by the shim."""
+    command = ["sh", "-c", 'PYTHONPATH=. torchrun "$@"', "sh"]
+    node = through(job, "--standalone", "--nproc-per-node=2", TELL, command=command)
+    assert node.wait() == 0, job.story()
+    check_workers(job, 2, {"PYTHONPATH": "."})
+
+
 LOADERS = """
 import importlib.machinery, sys
 
