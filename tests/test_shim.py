@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -56,6 +57,15 @@ def test_torchrun_where_pythonpath_is_set_anew(job):
     node = through(job, "--standalone", "--nproc-per-node=2", TELL, command=command)
     assert node.wait() == 0, job.story()
     check_workers(job, 2, {"PYTHONPATH": "."})
+
+
+def test_slurm_does_not_count_for_a_namespace(job):
+    """It says 1 of everything, where Slurm has more."""
+    slurm = {"SLURM_JOB_ID": 7, "SLURM_STEP_ID": 0, "SLURM_NODEID": 0, "SLURM_STEP_NUM_NODES": 2}
+    slurm.update(SLURM_STEP_NODELIST="127.0.0.[1-2]", SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_GPUS_ON_NODE=2)
+    node = through(job, "--nnodes=1:1", "--nproc-per-node=1", TELL, command=program("by_namespace"), env=slurm)
+    assert node.wait() == 0, job.story()
+    assert [event["env"]["WORLD_SIZE"] for event in job.found("told")] == ["1"]
 
 
 LOADERS = """
@@ -245,7 +255,8 @@ DEFAULTS = {
     ("values", "words"),
     [
         ({}, []),
-        ({"nnodes": "1:1", "nproc_per_node": 1}, []),  # of another type, as programs set them
+        ({"max_restarts": "0", "nnodes": None}, []),  # of another type, as programs set them
+        ({"nnodes": "1:1", "nproc_per_node": 1}, ["--nnodes=1:1", "--nproc-per-node=1"]),  # where Slurm says otherwise
         ({"nnodes": 2, "master_port": 29501}, ["--nnodes=2", "--master-port=29501"]),
         ({"standalone": True, "module": True}, ["--standalone", "--module"]),
         ({"duplicate_stdout_filters": ["a", "b,c"]}, ["--duplicate-stdout-filters=a,b,,c"]),

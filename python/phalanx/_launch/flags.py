@@ -4,6 +4,9 @@
 import os
 import uuid
 
+# Where these are not given, Slurm's variables count. torch knows no Slurm: 1 of a Namespace is 1.
+_ALWAYS_SAID = ("nnodes", "nproc_per_node")
+
 
 def torch_defaults():
     """{destination: default} of torchrun's own parser, as the installed torch and PET_* variables have it."""
@@ -14,11 +17,14 @@ def torch_defaults():
 
 def from_namespace(values, defaults):
     """`values`: of a Namespace; `defaults`: of the parser that made it. What stands at its default is left out, and so
-    means what it means to phalanx-run; what the parser does not know, torch does not look at either."""
+    means what it means to phalanx-run, but for _ALWAYS_SAID; what the parser does not know, torch does not look at
+    either."""
     flags = []
     for name, default in defaults.items():
         value = values.get(name)
-        if name.startswith("training_script") or value is None or value is False or str(value) == str(default):
+        if name.startswith("training_script") or value is None or value is False:
+            continue
+        if str(value) == str(default) and name not in _ALWAYS_SAID:
             continue
         flags.append(_flag(name, value))
     arguments = list(values.get("training_script_args") or [])
