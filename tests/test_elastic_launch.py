@@ -185,6 +185,14 @@ def test_workers_start_warm(job):
     assert event["values"] == [{"0": True, "1": True}] * 2
 
 
+def test_a_report_that_could_not_be_written(job):
+    """The values are in nobody's hands then; the caller goes on, with a sentence."""
+    event, node = launch(job, "spoil")
+    assert event["kind"] == "LaunchError"
+    assert "has ended well, but which ranks ran here is not known" in event["text"]
+    assert "report.json: cannot be opened" in node.stderr
+
+
 def test_two_nodes(job):
     """Each caller gets the values of its own ranks; each made its own call."""
     for index in (0, 1):

@@ -1,13 +1,15 @@
 """phalanx.run.main(args) in a program: what it returns and raises, signals, and the caller's own death."""
 
+import contextlib
 import json
 import os
 import signal
 import sys
+import tempfile
 
 import pytest
 from harness import WORKLOADS, wait_ends, workload
-from phalanx._launch import errors, report
+from phalanx._launch import errors, process, report
 
 TORCH = "torch.distributed.elastic.multiprocessing"
 
@@ -108,7 +110,13 @@ def test_nothing_outlives_a_caller_that_is_killed(job, way):
     assert wait_ends(pids, 5) == []
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["--no-such-flag", "x.py"], 2), (["--help"], 0), ([], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        *((["--no-such-flag", "x.py"], 2), ([], 2), (["--help"], 0), (["--version"], 0), (["--help-table"], 0)),
+        (["--nnodes=1", "--print-completion", "bash"], 0),
+    ],
+)
 def test_usage(job, arguments, code):
     """SystemExit, as argparse does; phalanx-run has said why. Callers that expect torch's ValueError get it as well."""
     assert issubclass(errors.UsageError, ValueError)
@@ -211,6 +219,39 @@ def test_a_report_goes_through_no_link(job):
     assert node.wait() == 0, job.story()
     assert (job.folder / "theirs").read_text() == "theirs"
     assert f"--report-file={job.folder / 'report'}: cannot be opened" in node.stderr
+
+
+SPOIL = """
+import glob, os
+(path,) = glob.glob(os.path.join(os.environ["TMPDIR"], "phalanx-*", "report.json"))
+os.remove(path)
+os.mkdir(path)
+"""
+
+
+def test_the_callers_report_that_could_not_be_written(job):
+    """The job was good, and the program that ran it goes on; --help is the script's own word here."""
+    (job.folder / "spoil.py").write_text(SPOIL)
+    node = call(job, str(job.folder / "spoil.py"), "--help", nproc=1)
+    assert node.wait() == 0, job.story()
+    event = called(job)
+    assert event.get("returned", "no") is None and "raised" not in event
+    assert "report.json: cannot be opened" in node.stderr
+
+
+def test_a_report_of_the_callers_own(job):
+    """Beside the one that main itself reads."""
+    node = call(job, "--max-restarts=0", f"--report-file={job.folder / 'mine'}", "tell.py", "--exit", "7", nproc=1)
+    assert node.wait() == 0, job.story()
+    assert called(job)["failures"]["0"]["exitcode"] == 7
+    assert report.read_report(str(job.folder / "mine")).failures[0].exit_code == 7
+
+
+def test_no_room_for_a_report(tmp_path, monkeypatch):
+    """Said before the job, as a failed launch."""
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: contextlib.nullcontext(str(tmp_path / "gone")))
+    with pytest.raises(errors.LaunchError, match=r"gone/report\.json, where phalanx-run leaves its report: No such"):
+        process.run_node(["--version"])
 
 
 def test_a_report_is_for_its_user_alone(job):

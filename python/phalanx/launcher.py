@@ -114,7 +114,7 @@ def _run(config, words, more_environment, name):
     environment = {**flags.without_pet(os.environ), **more_environment}
     outcome = process.run_node(arguments, environment, _signals(config.signals_to_handle))
     process.raise_unless_succeeded(outcome, name)
-    return outcome.report
+    return process.told_of_success(outcome)
 
 
 def _signals(text):

@@ -117,12 +117,12 @@ struct LaunchConfig {
   std::string bootstrap_dir;      // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;
-  std::string master_addr_env;         // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
-  std::string token;                   // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
-  std::string report_file;             // --report-file, absolute; empty: none
-  int64_t parent_pid = 0;              // --parent-pid; 0: whoever started us may end before us
-  std::string own_error_file;          // TORCHELASTIC_ERROR_FILE of phalanx-run itself
-  bool omp_num_threads_unset = false;  // nproc > 1 and OMP_NUM_THREADS unset: workers get 1, with one notice
+  std::string master_addr_env;            // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
+  std::string token;                      // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
+  std::vector<std::string> report_files;  // --report-file, absolute
+  int64_t parent_pid = 0;                 // --parent-pid; 0: whoever started us may end before us
+  std::string own_error_file;             // TORCHELASTIC_ERROR_FILE of phalanx-run itself
+  bool omp_num_threads_unset = false;     // nproc > 1 and OMP_NUM_THREADS unset: workers get 1, with one notice
 
   // Flags that are accepted and have no effect here, as "--flag: why", said once at start.
   std::vector<std::string> notices;

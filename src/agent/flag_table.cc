@@ -290,7 +290,7 @@ Status HandleStateDir(Draft& draft, const GivenFlag& given) {
 
 Status HandleReportFile(Draft& draft, const GivenFlag& given) {
   if (given.value.empty()) return Expected("a file");
-  draft.config.report_file = given.value;
+  draft.config.report_files.push_back(given.value);
   return absl::OkStatus();
 }
 
@@ -516,7 +516,9 @@ constexpr FlagRow kTable[] = {
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
      "ports to take for the workers' stores (default: any free port)", HandlePortRange, nullptr},
     {"--report-file", kOne, "FILE", kNoPet, kOurs, kNew, G::kPlaces,
-     "when the job has ended: how, with every failed worker, as JSON for programs (docs/formats/job-report.md)",
+     "when the job has ended: how, with the workers that failed, as JSON for programs (docs/formats/job-report.md); "
+     "may "
+     "be given several times",
      HandleReportFile, nullptr},
     {"--parent-pid", kOne, "PID", kNoPet, kOurs, kNew, G::kFailures,
      "process id of the program that starts phalanx-run: when it ends before the job, everything ends at once",

@@ -519,7 +519,7 @@ class Resolver {
       config_.log_line_prefix_template =
           env_.NonEmptyOr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", kDefaultPrefixTemplate);
     }
-    if (!config_.report_file.empty()) config_.report_file = Absolute(config_.report_file);
+    for (std::string& file : config_.report_files) file = Absolute(file);
     config_.own_error_file = env_.NonEmptyOr("TORCHELASTIC_ERROR_FILE", "");
     const std::string sysfs_root = env_.NonEmptyOr("PHALANX_SYSFS_ROOT", "");
     if (!sysfs_root.empty()) config_.sysfs_root = Absolute(sysfs_root);

@@ -578,6 +578,12 @@ TEST(Flags, PrintsHelpAndVersion) {
   EXPECT_TRUE(std::holds_alternative<LaunchConfig>(script_help));  // the script's own
 }
 
+TEST(Flags, ReportsAndNames) {
+  const LaunchConfig config = Config({"--report-file=/a", "--report-file", "b", "s.py", "--report-file=c"});
+  EXPECT_EQ(config.report_files, (std::vector<std::string>{"/a", Host().cwd + "/b"}));
+  EXPECT_EQ(config.script, "s.py");
+}
+
 TEST(Flags, TheTableHasEveryNameOnce) {
   std::set<std::string> names;
   for (const FlagRow& row : FlagTable()) {

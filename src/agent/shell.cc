@@ -85,6 +85,7 @@ int NodeAgent::Run() {
   signals.insert({SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP});
   if (IsIgnored(SIGHUP)) signals.erase(SIGHUP);  // nohup: the job outlives its terminal
   signals_ = std::make_unique<SignalSource>(loop_, signals, [this](int signal) { OnSignal(signal); });
+  FillReports("");  // who reads one knows whether a job has begun, and takes none of an earlier one for this one's
   loop_.Post([this] { CountDevices(); });  // from the loop, so that what fails at once can end it
   loop_.Run();
   return exit_code_;
@@ -558,11 +559,22 @@ void NodeAgent::Do(const Exit& action) {
 }
 
 void NodeAgent::WriteReport() {
-  if (config_.report_file.empty()) return;
-  const JobEnd end{exit_code_,  config_.rdzv_id, config_.script, config_.nproc_per_node,
-                   last_round_, last_workers_,   core_.finish};
-  const Status written = WriteNamed({config_.report_file}, JobReport(end));
-  if (!written.ok()) Do(Say{fmt::format("--report-file={}: {}", config_.report_file, Message(written))});
+  JobEnd end;
+  end.exit_code = exit_code_;
+  end.job_id = config_.rdzv_id;
+  end.script = config_.script;
+  end.local_world_size = config_.nproc_per_node;
+  end.round = last_round_;
+  end.workers = last_workers_;
+  end.finish = core_.finish;
+  FillReports(JobReport(end));
+}
+
+void NodeAgent::FillReports(const std::string& text) {
+  for (const std::string& path : config_.report_files) {
+    const Status written = WriteNamed({path}, text);
+    if (!written.ok()) Do(Say{fmt::format("--report-file={}: {}", path, Message(written))});
+  }
 }
 
 // A master that serves nobody else ends with us; its record is whole when this program is over.

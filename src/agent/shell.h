@@ -93,6 +93,7 @@ class NodeAgent {
   void MakeRoomForClients(uint32_t world_size);
   bool told_of_file_limit_ = false;
   void WriteReport();
+  void FillReports(const std::string& text);
   void AwaitMaster();
 
   EventLoop& loop_;

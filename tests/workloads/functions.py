@@ -1,5 +1,6 @@
 """A program that launches functions of its __main__ and tells what comes of it: <way>. Run as a script or with -m."""
 
+import glob
 import os
 import pickle
 import stat
@@ -71,6 +72,14 @@ def warmth():
     return last is not None and "torch" in names and names.index("torch") <= names.index(last)
 
 
+def spoil_the_report():
+    """phalanx-run finds a folder where it should leave its report."""
+    if rank() == 0:
+        (path,) = glob.glob(os.path.join(os.environ["TMPDIR"], "phalanx-*", "report.json"))
+        os.remove(path)
+        os.mkdir(path)
+
+
 def variables(*names):
     return [os.environ.get(name) for name in names]
 
@@ -133,6 +142,7 @@ WAYS = {
     "etcd": lambda: attempt(echo, rdzv_backend="etcd"),
     "metrics": lambda: attempt(echo, metrics_cfg={"a": "b"}),
     "pet": lambda: attempt(echo),
+    "spoil": lambda: attempt(spoil_the_report),
     "warm": lambda: {"values": [launch(warmth) for _ in range(2)]},
 }
 
@@ -143,8 +153,13 @@ def node(index, port):
     return {"values": launch(echo, index, min_nodes=2, max_nodes=2, **endpoint)}
 
 
+def come_to_it():
+    if sys.argv[1] == "node":
+        return node(int(sys.argv[2]), sys.argv[3])
+    return WAYS[sys.argv[1]]()
+
+
 if __name__ == "__main__":
     if "torch" in sys.argv[1:] or sys.argv[1] == "warm":
         import torch  # noqa: F401 - so that this module has it, as a training script has
-    told = node(int(sys.argv[2]), sys.argv[3]) if sys.argv[1] == "node" else WAYS[sys.argv[1]]()
-    report("launched", torch="torch" in sys.modules, **told)
+    report("launched", torch="torch" in sys.modules, **come_to_it())

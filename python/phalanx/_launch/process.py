@@ -16,13 +16,19 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # Passed on to the workers, where this program has no handler of its own for them.
 USERS = (signal.SIGUSR1, signal.SIGUSR2)
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# What stands in the report's place before phalanx-run empties it, as it begins a job.
+_NOT_BEGUN = b"no job has begun\n"
+
 
 class Outcome:
-    """What a phalanx-run came to. `report`: None where it was killed, or never began."""
+    """What a phalanx-run came to. `report`: None where it was killed, never began, or could not write it; `began`:
+    whether there was a job, and not only a text to print (--help) or wrong usage."""
 
-    def __init__(self, arguments, code, report, passed):
+    def __init__(self, arguments, code, began, report, passed):
         self.arguments = arguments
         self.code = code
+        self.began = began
         self.report = report
         self.passed = passed  # numbers of the signals that were passed on to it
 
@@ -30,8 +36,7 @@ class Outcome:
 def find_command(name="phalanx-run"):
     """The command beside this interpreter, else where this Python installs scripts, else beside the Python that this
     package is installed for, else on PATH; None if nowhere."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.path.normpath(os.path.join(package, *[os.pardir] * 4))  # lib/pythonX.Y/site-packages/phalanx
+    environment = os.path.normpath(os.path.join(_PACKAGE, *[os.pardir] * 4))  # lib/pythonX.Y/site-packages/phalanx
     folders = [os.path.dirname(sys.executable or ""), sysconfig.get_path("scripts"), os.path.join(environment, "bin")]
     for folder in folders:
         candidate = os.path.join(folder, name) if folder else ""
@@ -41,9 +46,10 @@ def find_command(name="phalanx-run"):
 
 
 def missing_command():
+    """The sentence for those whom find_command has told None."""
     return (
-        f"there is no phalanx-run beside {sys.executable}, in {sysconfig.get_path('scripts')} or on PATH; is the wheel "
-        "installed for this Python?"
+        f"there is no phalanx-run beside {sys.executable}, in {sysconfig.get_path('scripts')}, beside the Python that "
+        f"{_PACKAGE} is installed for, or on PATH; is the wheel installed for this Python?"
     )
 
 
@@ -67,20 +73,22 @@ def run_node(arguments, environment=None, signals=()):
     sys.stderr.flush()
     with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
         path = os.path.join(folder, "report.json")
+        _write_not_begun(path)
         line = [command, f"--parent-pid={os.getpid()}", f"--report-file={path}", *arguments]
         with _SignalPasser({*STOPPING, *signals}) as passer:
             code = _run_to_end(line, environment, passer)
-        return Outcome(arguments, code, report.read_report(path), passer.passed)
+        began = report.read_private(path, len(_NOT_BEGUN)) != _NOT_BEGUN
+        return Outcome(arguments, code, began, report.read_report(path), passer.passed)
 
 
 def raise_unless_succeeded(outcome, name=None):
     """Returns where all workers ended with 0; raises what torch's launcher would raise otherwise."""
     code, told = outcome.code, outcome.report
-    if code == 0 and told is not None:
+    if code == 0 and outcome.began:
         return
     if code == 0:
         raise SystemExit(0)  # --help
-    if code == 2 and told is None:
+    if code == 2 and not outcome.began:
         raise errors.UsageError(outcome.arguments)
     if code > 128:
         raise errors.signal_exception(code - 128)
@@ -92,6 +100,24 @@ def raise_unless_succeeded(outcome, name=None):
         raise errors.child_failed_error(name or told.script, told.failures)
     reason = told.reason if told is not None else ""
     raise errors.LaunchError(f"phalanx-run ended with {code}: {reason or 'it has said why on standard error'}")
+
+
+def told_of_success(outcome):
+    """The report of a job that has ended well, for those who cannot do without."""
+    if outcome.report is None:
+        raise errors.LaunchError(
+            "the job has ended well, but which ranks ran here is not known: phalanx-run could not write its report "
+            f"below {tempfile.gettempdir()}, and has said why on standard error"
+        )
+    return outcome.report
+
+
+def _write_not_begun(path):
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(_NOT_BEGUN)
+    except OSError as error:
+        raise errors.LaunchError(f"{path}, where phalanx-run leaves its report: {error.strerror}") from error
 
 
 def _run_to_end(line, environment, passer):
