@@ -1,5 +1,6 @@
 """phalanx.elastic_launch(LaunchConfig, entrypoint)(*args): values, failures, what travels and what is refused."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -191,6 +192,23 @@ def test_a_report_that_could_not_be_written(job):
     assert event["kind"] == "LaunchError"
     assert "has ended well, but which ranks ran here is not known" in event["text"]
     assert "report.json: cannot be opened" in node.stderr
+
+
+def test_a_node_that_ends_as_a_spare(job):
+    """The job was good; this caller's node had no rank in it."""
+    fifo = job.folder / "fifo"
+    os.mkfifo(fifo)
+    for index in (0, 1):
+        command = [sys.executable, str(WORKLOADS / "functions.py"), "one-of-two", str(index), str(job.port), str(fifo)]
+        node = job.run(command=command, env={"XDG_STATE_HOME": job.folder / f"state{index}"})
+        if index == 0:
+            job.wait_events("main")
+        else:
+            node.wait_line("this node is a spare")
+    fifo.write_text("done")
+    assert [node.wait() for node in job.nodes] == [0, 0], job.story()
+    values = [event["values"] for event in job.wait_events("launched", 2)]
+    assert sorted(values, key=len) == [{}, {"0": "done"}]
 
 
 def test_two_nodes(job):

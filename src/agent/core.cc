@@ -250,6 +250,7 @@ class Stepper {
     Do(SendBeat{}, "the master must know how far the round came");
     Do(CloseStore{}, hold.reason());
     EndAll(SIGTERM, s_.options.restart_grace_ms, hold.reason());
+    if (s_.workers.empty() && s_.phase == Phase::kRunning) s_.phase = Phase::kEnding;  // they had ended by themselves
     AfterGone();
   }
 

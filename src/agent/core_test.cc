@@ -229,6 +229,24 @@ TEST_F(AgentCore, HoldEndsWorkersAndWaits) {
   EXPECT_EQ(All<StartWorker>().size(), 2u);
 }
 
+TEST_F(AgentCore, ANodeThatIsHeldHasNoRound) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Hold(1)});
+  EXPECT_TRUE(state_.round);
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  EXPECT_FALSE(state_.round);
+  RunRound(2);
+  for (const int rank : {0, 1}) {
+    On(Ended(rank, 2, 0));
+    On(GroupGone{rank, 2});
+  }
+  EXPECT_TRUE(state_.round);
+  On(FromMaster{Hold(2)});  // the others go on without it
+  EXPECT_FALSE(state_.round);
+}
+
 TEST_F(AgentCore, SparesComeAfterTheFirstStepOrTenSeconds) {
   Attach();
   RunRound(1);

@@ -38,7 +38,7 @@ std::string JobReport(const JobEnd& end) {
       {"reason", end.finish ? end.finish->reason() : ""},
       {"restart_count", end.round ? static_cast<int64_t>(end.round->restart_count()) : -1},
       {"rank_base", end.round ? end.round->rank_base() : 0},
-      {"workers", end.local_world_size},
+      {"workers", end.exit_code == 0 && !end.in_round ? 0 : end.local_world_size},
       {"failures", std::move(failures)},
   };
   return JsonLine(report);

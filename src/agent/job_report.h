@@ -22,6 +22,7 @@ struct JobEnd {
   std::string script;
   uint32_t local_world_size = 0;
   std::optional<v1::StartRound> round;  // the last one that this node took part in
+  bool in_round = false;                // whether that was the job's last one, too; false: this node ends as a spare
   std::map<int, LocalWorker> workers;   // of that round, by local rank
   std::optional<v1::Finish> finish;     // what the master said of the end
 };

@@ -59,6 +59,15 @@ TEST(JobReport, NamesNoFileOfAnotherNodeOrRound) {
   for (const json& failure : report["failures"]) EXPECT_EQ(failure["error_file"], "");
 }
 
+TEST(JobReport, ANodeThatEndsAsASpareHasNoWorkers) {
+  JobEnd end = Ended();
+  EXPECT_EQ(json::parse(JobReport(end))["workers"], 2);
+  end.exit_code = 0;
+  EXPECT_EQ(json::parse(JobReport(end))["workers"], 0);
+  end.in_round = true;
+  EXPECT_EQ(json::parse(JobReport(end))["workers"], 2);
+}
+
 TEST(JobReport, SaysSoWhereNoRoundCameAbout) {
   JobEnd end;
   end.exit_code = 143;

@@ -565,6 +565,7 @@ void NodeAgent::WriteReport() {
   end.script = config_.script;
   end.local_world_size = config_.nproc_per_node;
   end.round = last_round_;
+  end.in_round = core_.round.has_value();
   end.workers = last_workers_;
   end.finish = core_.finish;
   FillReports(JobReport(end));

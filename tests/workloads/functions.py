@@ -80,6 +80,12 @@ def spoil_the_report():
         os.mkdir(path)
 
 
+def wait_for_word(fifo):
+    report("main")
+    with open(fifo) as file:
+        return file.read()
+
+
 def variables(*names):
     return [os.environ.get(name) for name in names]
 
@@ -153,9 +159,17 @@ def node(index, port):
     return {"values": launch(echo, index, min_nodes=2, max_nodes=2, **endpoint)}
 
 
+def one_of_two(index, port, fifo):
+    """A job of one node, and another node that comes to it."""
+    endpoint = {"rdzv_endpoint": f"127.0.0.1:{port}", "run_id": "one", "local_addr": f"127.0.0.{index + 1}"}
+    return attempt(wait_for_word, fifo, nproc_per_node=1, **endpoint)
+
+
 def come_to_it():
     if sys.argv[1] == "node":
         return node(int(sys.argv[2]), sys.argv[3])
+    if sys.argv[1] == "one-of-two":
+        return one_of_two(int(sys.argv[2]), *sys.argv[3:])
     return WAYS[sys.argv[1]]()
 
 

@@ -130,7 +130,7 @@ def _is_package(module):
 
 
 def read_results(folder, told):
-    """{rank: value} of this node's workers in their last life."""
+    """{rank: value} of this node's workers in their last life; none of a node that ended as a spare."""
     results = {}
     for local_rank in range(told.workers):
         rank = told.rank_base + local_rank
