@@ -247,6 +247,33 @@ def test_a_report_of_the_callers_own(job):
     assert report.read_report(str(job.folder / "mine")).failures[0].exit_code == 7
 
 
+LONG_ERROR = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    raise ValueError("long " * 20_000)
+
+main()
+"""
+TELL_LENGTH = """
+import sys, phalanx, phalanx.run
+try:
+    phalanx.run.main(sys.argv[1:])
+except phalanx.ChildFailedError as error:
+    print(len(error.get_first_failure()[1].message["message"]))
+"""
+
+
+def test_an_error_that_is_too_long_to_travel(job):
+    """64 KiB of it do; the caller reads the rest where it lies."""
+    (job.folder / "long.py").write_text(LONG_ERROR)
+    line = ["--standalone", "--max-restarts=0", job.folder / "long.py"]
+    node = job.run(*line, command=[sys.executable, "-c", TELL_LENGTH])
+    assert node.wait() == 0, job.story()
+    assert node.stdout == f"{len('ValueError: ') + 100_000}\n"
+
+
 def test_no_room_for_a_report(tmp_path, monkeypatch):
     """Said before the job, as a failed launch."""
     monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: contextlib.nullcontext(str(tmp_path / "gone")))

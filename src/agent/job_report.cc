@@ -12,7 +12,8 @@ std::string ErrorFile(const JobEnd& end, const v1::Failure& failure) {
   const auto worker = end.workers.find(static_cast<int>(failure.local_rank()));
   const bool here = end.round && end.round->group_rank() == failure.group_rank() && worker != end.workers.end() &&
                     worker->second.pid == failure.exited().pid();
-  return here && !failure.exited().error_json().empty() ? worker->second.error_file : "";
+  // The master may have left its text out, as too long.
+  return here && worker->second.left_error ? worker->second.error_file : "";
 }
 
 ordered_json Shown(const JobEnd& end, const v1::Failure& failure) {

@@ -13,7 +13,8 @@ namespace phalanx::agent {
 // A worker of this node's last round.
 struct LocalWorker {
   std::string error_file;
-  int64_t pid = 0;  // 0: it has not ended by itself
+  int64_t pid = 0;          // 0: it has not ended by itself
+  bool left_error = false;  // in error_file
 };
 
 struct JobEnd {

@@ -27,7 +27,7 @@ JobEnd Ended() {
   end.round.emplace().set_group_rank(1);
   end.round->set_rank_base(2);
   end.round->set_restart_count(4);
-  end.workers = {{0, {"/logs/0/error.json", 70}}, {1, {"/logs/1/error.json", 71}}};
+  end.workers = {{0, {"/logs/0/error.json", 70, true}}, {1, {"/logs/1/error.json", 71, true}}};
   end.finish.emplace().set_reason("no restarts left");
   return end;
 }
@@ -52,11 +52,18 @@ TEST(JobReport, NamesNoFileOfAnotherNodeOrRound) {
   JobEnd end = Ended();
   *end.finish->mutable_first_cause() = Killed(1, 0, 71);
   *end.finish->add_others() = Killed(3, 1, 61);
-  *end.finish->add_others() = Killed(3, 1, 71);
-  end.finish->mutable_others(1)->mutable_exited()->clear_error_json();
+  *end.finish->add_others() = Killed(2, 1, 70);
+  end.workers[0].left_error = false;
   const json report = json::parse(JobReport(end));
   ASSERT_EQ(report["failures"].size(), 3u);
   for (const json& failure : report["failures"]) EXPECT_EQ(failure["error_file"], "");
+}
+
+TEST(JobReport, NamesAFileWhoseTextTheMasterLeftOut) {
+  JobEnd end = Ended();
+  *end.finish->mutable_first_cause() = Killed(3, 1, 71);
+  end.finish->mutable_first_cause()->mutable_exited()->clear_error_json();
+  EXPECT_EQ(json::parse(JobReport(end))["failures"][0]["error_file"], "/logs/1/error.json");
 }
 
 TEST(JobReport, ANodeThatEndsAsASpareHasNoWorkers) {

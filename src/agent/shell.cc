@@ -351,6 +351,7 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   const char* const state = doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED";
   if (event_writer_) event_writer_->TellOfWorker(state, end.local_rank, &exited);
   last_workers_[end.local_rank].pid = end.pid;
+  last_workers_[end.local_rank].left_error = !end.error_json.empty();
   Feed(event);
 }
 
@@ -490,7 +491,7 @@ void NodeAgent::Do(const StartWorker& action) {
   WorkerFiles files;
   files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
   last_round_ = action.round;
-  last_workers_[action.local_rank] = {files.error_file, 0};
+  last_workers_[action.local_rank] = {files.error_file, 0, false};
   if (board_) files.board_path = board_->path();
   WorkerSpec spec;
   spec.local_rank = action.local_rank;

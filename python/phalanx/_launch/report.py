@@ -18,6 +18,8 @@ class Failure:
         self.unix_ms = fields["unix_ms"]
         self.error_file = fields["error_file"]
         self.recorded, self.recorded_at = read_record(fields["error_json"])
+        if self.recorded is None and self.error_file:  # a long text is cut on its way
+            self.recorded, self.recorded_at = read_record(_text(read_own(self.error_file, REPORT_BYTES_MAX)))
 
 
 class Report:
@@ -52,12 +54,21 @@ def parse_report(text):
 
 def read_private(path, limit=None):
     """The bytes of a plain file that only this user could have written; None where it is missing or is none."""
+    return _read(path, limit, forbidden_mode=0o022)
+
+
+def read_own(path, limit=None):
+    """The bytes of a plain file of this user, whom else it may let write, too; None where it is missing or is none."""
+    return _read(path, limit, forbidden_mode=0)
+
+
+def _read(path, limit, forbidden_mode):
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & forbidden_mode:
         os.close(fd)
         return None
     with open(fd, "rb") as file:
@@ -65,5 +76,8 @@ def read_private(path, limit=None):
 
 
 def read_report(path):
-    text = read_private(path, REPORT_BYTES_MAX)
-    return None if text is None else parse_report(text.decode("utf-8", "replace"))
+    return parse_report(_text(read_private(path, REPORT_BYTES_MAX)))
+
+
+def _text(data):
+    return "" if data is None else data.decode("utf-8", "replace")
