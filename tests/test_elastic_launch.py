@@ -110,7 +110,7 @@ def test_a_call_that_others_could_have_written_is_not_unpickled(tmp_path, where,
     folder = tmp_path / "call"
     folder.mkdir(mode=0o700)
     functions.write_private(str(folder / functions.CALL), pickle.dumps(Trap()))
-    command = [sys.executable, "-m", functions.WORKER_MODULE, str(folder)]
+    command = [sys.executable, functions.WORKER_FILE, str(folder)]
     trapped = subprocess.run(command, capture_output=True)
     assert trapped.returncode == 1 and trace.exists()  # what the checks are for
     trace.unlink()

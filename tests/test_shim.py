@@ -1,5 +1,6 @@
 """phalanx.shim: programs that launch through torch get Phalanx, however they do it; workers see nothing of it."""
 
+import ast
 import importlib
 import os
 import subprocess
@@ -57,6 +58,30 @@ def test_torchrun_where_pythonpath_is_set_anew(job):
     node = through(job, "--standalone", "--nproc-per-node=2", TELL, command=command)
     assert node.wait() == 0, job.story()
     check_workers(job, 2, {"PYTHONPATH": "."})
+
+
+FUNCTION_ELSEWHERE = """
+import os, phalanx, sys
+
+def where(word):
+    import phalanx
+    return word, sys.prefix, os.environ["RANK"]
+
+if __name__ == "__main__":
+    print(phalanx.elastic_launch(phalanx.LaunchConfig(1, 1, 2, max_restarts=0), where)("a"))
+"""
+
+
+def test_functions_of_an_environment_without_phalanx(job):
+    """The caller has it by the shim, its workers by the path of the file that they run."""
+    venv = job.folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    (job.folder / "program.py").write_text(FUNCTION_ELSEWHERE)
+    without = subprocess.run([venv / "bin" / "python", "-c", "import phalanx"], capture_output=True)
+    assert without.returncode != 0
+    node = through(job, job.folder / "program.py", command=[str(venv / "bin" / "python")])
+    assert node.wait() == 0, job.story()
+    assert ast.literal_eval(node.stdout) == {rank: ("a", str(venv), str(rank)) for rank in (0, 1)}
 
 
 def test_slurm_does_not_count_for_a_namespace(job):

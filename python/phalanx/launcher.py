@@ -99,7 +99,7 @@ def _launch_function(config, function, args):
     call = functions.pickle_call(function, args)
     with tempfile.TemporaryDirectory(prefix="phalanx-call-") as folder:
         functions.write_private(os.path.join(folder, functions.CALL), call)
-        words = ["--module", "--", functions.WORKER_MODULE, folder]
+        words = ["--", functions.WORKER_FILE, folder]
         told = _run(config, words, _environment_for(function), getattr(function, "__name__", repr(function)))
         return functions.read_results(folder, told)
 

@@ -1,7 +1,7 @@
 """Functions as entry points: how a call gets to the workers of this node, and what they return gets back.
 
 Both ways lead through a folder that this process makes for the call, 0700, with files 0600. Nothing of it comes from
-another machine or goes there: its own caller makes its own. The workers' side is function_worker.py.
+another machine or goes there: its own caller makes its own. The workers' side is entry/function_worker.py.
 """
 
 import io
@@ -14,7 +14,8 @@ import types
 from phalanx._launch import report
 
 CALL = "call.pickle"
-WORKER_MODULE = "phalanx._launch.function_worker"
+# By its path, as the interpreter that runs it may have no phalanx; in a folder where nothing else is to import.
+WORKER_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entry", "function_worker.py")
 # What pickle, and the ways to pickle that classes have of their own, raise where something cannot be.
 UNPICKLABLE = (
     *(pickle.PicklingError, TypeError, ValueError, AttributeError),

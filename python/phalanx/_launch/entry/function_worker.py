@@ -1,7 +1,8 @@
-"""python -m phalanx._launch.function_worker FOLDER: calls the function that lies in FOLDER, and leaves there what it
-returns (functions.py)."""
+"""<python> function_worker.py FOLDER: calls the function that lies in FOLDER, and leaves there what it returns
+(functions.py)."""
 
 import faulthandler
+import importlib.util
 import json
 import os
 import pickle
@@ -10,7 +11,24 @@ import sys
 import time
 import traceback
 
-from phalanx._launch import functions, report
+
+def _find_phalanx():
+    """The one that this file is of, also for an interpreter that has it not. In a worker of Phalanx it is there."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(here):
+        del sys.path[0]  # the caller has no such entry
+    if "phalanx" in sys.modules:
+        return
+    folder = os.path.dirname(os.path.dirname(here))
+    init = os.path.join(folder, "__init__.py")
+    spec = importlib.util.spec_from_file_location("phalanx", init, submodule_search_locations=[folder])
+    sys.modules["phalanx"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["phalanx"])
+
+
+_find_phalanx()
+
+from phalanx._launch import functions, report  # noqa: E402
 
 
 def main(folder):
