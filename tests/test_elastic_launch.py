@@ -1,5 +1,6 @@
 """phalanx.elastic_launch(LaunchConfig, entrypoint)(*args): values, failures, what travels and what is refused."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -186,6 +187,31 @@ def test_workers_start_warm(job):
     assert event["values"] == [{"0": True, "1": True}] * 2
 
 
+def test_the_function_is_named(job):
+    """In events and in the failure box, not the file that calls it."""
+    _, node = launch(job, "events")
+    events = [json.loads(line) for line in node.stderr.splitlines() if line.startswith("{")]
+    assert {json.loads(event["metadata"]["metadata"])["entry_point"] for event in events} == {"echo"}
+    _, node = launch(job, "raise")
+    assert "raise_error FAILED" in node.stderr and "function_worker.py FAILED" not in node.stderr
+
+
+def test_a_function_without_a_name(job):
+    """What stands for its name may be long, and have lines."""
+    event, _ = launch(job, "odd-name")
+    assert sorted(event["values"]) == ["0", "1"]
+
+
+def test_libraries_are_imported_ahead_of_time(job):
+    """By a flag, which nobody inherits; a variable that the caller was given stays as it is, spaces and all."""
+    event, _ = launch(job, "preload")
+    assert event["values"] == {"0": [None, True], "1": [None, True]}
+    own = "json , cloudpickle"
+    node = job.run("preload", command=[sys.executable, str(WORKLOADS / "functions.py")], env={"PHALANX_PRELOAD": own})
+    assert node.wait() == 0, job.story()
+    assert job.wait_events("launched", 2)[1]["values"] == {"0": [own, True], "1": [own, True]}
+
+
 def test_a_report_that_could_not_be_written(job):
     """The values are in nobody's hands then; the caller goes on, with a sentence."""
     event, node = launch(job, "spoil")
@@ -267,6 +293,14 @@ def test_a_static_rendezvous():
     found = flags.from_config(config(**fields, max_nodes=2), {})
     assert {"--rdzv-backend=static", "--rdzv-endpoint=node1:29501", "--node-rank=1"} <= set(found)
     assert not any(flag.startswith("--rdzv-conf") for flag in found)
+
+
+def test_the_words_of_a_function():
+    assert flags.from_function("train", ["numpy", "torch"], ["w.py", "/f"]) == [
+        *("--script-name=train", "--preload=numpy,torch", "--", "w.py", "/f")
+    ]
+    assert flags.from_function("", [], ["w.py"]) == ["--", "w.py"]
+    assert flags.from_function("a\nb" * 100, [], [])[0] == "--script-name=" + "a?b" * 20
 
 
 def test_what_cannot_be_said_is_refused_by_name():

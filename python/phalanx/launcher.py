@@ -90,7 +90,7 @@ def launch_agent(config, entrypoint, args, health_check_server=None):
     pythons = flags.pythons_of(sys.executable, os.environ)
     words = flags.from_command(entrypoint, args, pythons)
     name = next((word for word in words[words.index("--") + 1 :] if not word.startswith("-")), entrypoint)
-    told = _run(config, words, {}, name)
+    told = _run(config, words, name)
     return {told.rank_base + local_rank: None for local_rank in range(told.workers)}
 
 
@@ -99,20 +99,15 @@ def _launch_function(config, function, args):
     call = functions.pickle_call(function, args)
     with tempfile.TemporaryDirectory(prefix="phalanx-call-") as folder:
         functions.write_private(os.path.join(folder, functions.CALL), call)
-        words = ["--", functions.WORKER_FILE, folder]
-        told = _run(config, words, _environment_for(function), getattr(function, "__name__", repr(function)))
+        name = getattr(function, "__name__", repr(function))
+        preload = [] if "PHALANX_PRELOAD" in os.environ else functions.modules_used(function)
+        told = _run(config, flags.from_function(name, preload, [functions.WORKER_FILE, folder]), name)
         return functions.read_results(folder, told)
 
 
-def _environment_for(function):
-    names = functions.modules_used(function)
-    return {"PHALANX_PRELOAD": ",".join(names)} if names and "PHALANX_PRELOAD" not in os.environ else {}
-
-
-def _run(config, words, more_environment, name):
+def _run(config, words, name):
     arguments = [*flags.from_config(config, os.environ), *words]
-    environment = {**flags.without_pet(os.environ), **more_environment}
-    outcome = process.run_node(arguments, environment, _signals(config.signals_to_handle))
+    outcome = process.run_node(arguments, flags.without_pet(os.environ), _signals(config.signals_to_handle))
     process.raise_unless_succeeded(outcome, name)
     return process.told_of_success(outcome)
 

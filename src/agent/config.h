@@ -56,6 +56,7 @@ struct LaunchConfig {
   // The script.
   ScriptKind kind = ScriptKind::kScript;
   std::string script;
+  std::string script_name;               // what it is called in texts for people and programs; empty: as it is
   std::vector<std::string> script_args;  // ${local_rank} not yet substituted
   std::string python;                    // interpreter; for kProgram only where devices are asked for
   bool interpreter_given = false;        // PYTHON_EXEC named a foreign interpreter
@@ -109,7 +110,8 @@ struct LaunchConfig {
 
   // Warm workers.
   bool warm = true;
-  int spares = -1;  // -1: as many as nproc_per_node
+  int spares = -1;      // -1: as many as nproc_per_node
+  std::string preload;  // modules with commas between: PHALANX_PRELOAD of the zygote alone; empty: the environment's
 
   // Where things are.
   std::string state_root;         // of this user's jobs, resolved: what one launch learns, the next one uses
@@ -126,6 +128,8 @@ struct LaunchConfig {
 
   // Flags that are accepted and have no effect here, as "--flag: why", said once at start.
   std::vector<std::string> notices;
+
+  const std::string& ShownScript() const { return script_name.empty() ? script : script_name; }
 };
 
 }  // namespace phalanx::agent

@@ -77,7 +77,7 @@ EventScene EventWriter::SceneNow() const {
   scene.role = config.role;
   scene.hostname = hostname_;
   scene.rdzv_backend = config.rendezvous == Rendezvous::kStatic ? "static" : "c10d";
-  scene.entry_point = config.script;
+  scene.entry_point = config.ShownScript();
   scene.total_run_s = (MonotonicMs() - parts_.began_ms) / 1'000;
   if (!core.round) return scene;
   scene.group_rank = core.round->group_rank();

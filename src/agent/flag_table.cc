@@ -294,6 +294,22 @@ Status HandleReportFile(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+// What phalanx.launcher calls a function by, whose script is always the same file.
+Status HandleScriptName(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty() || given.value.size() > 256 || !IsCleanText(given.value)) {
+    return Expected("a name of 1 to 256 bytes of UTF-8 without control characters");
+  }
+  draft.config.script_name = given.value;
+  return absl::OkStatus();
+}
+
+// As PHALANX_PRELOAD, which workers would inherit, and a phalanx-run that they start.
+Status HandlePreload(Draft& draft, const GivenFlag& given) {
+  if (!IsCleanText(given.value)) return Expected("names of modules with commas between");
+  draft.config.preload = given.value;
+  return absl::OkStatus();
+}
+
 Status HandleParentPid(Draft& draft, const GivenFlag& given) {
   return Assign(draft.config.parent_pid, ParseInteger(given.value, 1, INT32_MAX));
 }
@@ -526,6 +542,8 @@ constexpr FlagRow kTable[] = {
     {"-h --help", kSwitch, nullptr, kNoPet, kTorch, kSame, G::kOther, "this text", HandleHelp, nullptr},
     {"--version", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, "the version", HandleVersion, nullptr},
     {"--help-table", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, nullptr, HandleHelpTable, nullptr},
+    {"--script-name", kOne, "NAME", kNoPet, kOurs, kNew, G::kScript, nullptr, HandleScriptName, nullptr},
+    {"--preload", kOne, "MODULE,...", kNoPet, kOurs, kNew, G::kWarm, nullptr, HandlePreload, nullptr},
 };
 
 }  // namespace

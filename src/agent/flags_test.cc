@@ -579,9 +579,16 @@ TEST(Flags, PrintsHelpAndVersion) {
 }
 
 TEST(Flags, ReportsAndNames) {
-  const LaunchConfig config = Config({"--report-file=/a", "--report-file", "b", "s.py", "--report-file=c"});
+  EXPECT_EQ(Config({"s.py"}).ShownScript(), "s.py");
+  const LaunchConfig config = Config({"--report-file=/a", "--script-name=train", "--preload=torch,numpy",
+                                      "--report-file", "b", "s.py", "--report-file=c"});
   EXPECT_EQ(config.report_files, (std::vector<std::string>{"/a", Host().cwd + "/b"}));
   EXPECT_EQ(config.script, "s.py");
+  EXPECT_EQ(config.ShownScript(), "train");
+  EXPECT_EQ(config.preload, "torch,numpy");
+  EXPECT_THAT(Error({"--script-name=", "s.py"}), HasSubstr("--script-name=: expected a name"));
+  EXPECT_THAT(Error({"--script-name=a\nb", "s.py"}), HasSubstr("expected a name"));
+  EXPECT_THAT(Error({"--preload=a\nb", "s.py"}), HasSubstr("expected names of modules"));
 }
 
 TEST(Flags, TheTableHasEveryNameOnce) {

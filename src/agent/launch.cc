@@ -77,6 +77,7 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
   command.program = config.python;
   command.args = {config.python, "-u", bootstrap + "/zygote.py", "3", Padding(config, config.script_args)};
   command.env = env;
+  if (!config.preload.empty()) command.env["PHALANX_PRELOAD"] = config.preload;
   command.open_files_limit = config.open_files_limit;
   return command;
 }

@@ -63,6 +63,15 @@ TEST(WorkerCommand, LeavesRoomForTheCommandLineItWillShow) {
   EXPECT_LT(WorkerCommand(Config(ScriptKind::kScript), huge, "/boot").args[4].size(), 128u << 10);
 }
 
+TEST(ZygoteCommand, AloneHasTheModulesOfTheFlag) {
+  LaunchConfig config = Config(ScriptKind::kScript);
+  const std::map<std::string, std::string> env = {{"PHALANX_PRELOAD", "numpy"}};
+  EXPECT_EQ(ZygoteCommand(config, env, "/boot").env, env);
+  config.preload = "torch,numpy";
+  EXPECT_EQ(ZygoteCommand(config, {}, "/boot").env.at("PHALANX_PRELOAD"), "torch,numpy");
+  EXPECT_TRUE(WorkerCommand(config, Spec(), "/boot").env.count("PHALANX_PRELOAD") == 0);
+}
+
 TEST(Messages, AreThoseOfTheFormat) {
   WorkerSpec spec = Spec();
   const auto run =

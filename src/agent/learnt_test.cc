@@ -97,6 +97,11 @@ TEST_F(LearntTest, EachScriptAndInterpreterHasItsOwn) {
   config.script = "/scripts/a.py";
   config.python = "python2";
   EXPECT_NE(LearntPath(config, "/elsewhere"), path);
+  config.python = "python";
+  config.script_name = "train";  // a function
+  const std::string function = LearntPath(config, "/scripts");
+  EXPECT_NE(function, path);
+  EXPECT_NE(LearntPath(config, "/elsewhere"), function);
 }
 
 }  // namespace

@@ -537,7 +537,7 @@ void NodeAgent::Do(const ReportFailure& action) {
   if (!action.finish.has_first_cause()) {
     return Tell(SayLine(speaker_, Level::kError, action.finish.reason(), UnixMs()));
   }
-  supervisor_->Say(SayFailure(speaker_, action.finish, config_.script, UnixMs()));
+  supervisor_->Say(SayFailure(speaker_, action.finish, config_.ShownScript(), UnixMs()));
   if (config_.own_error_file.empty()) return;
   const NamedFile file{config_.own_error_file, false, true, false, kAsTorchMakesIt};
   const Status written = WriteNamed(file, OwnErrorJson(action.finish));
@@ -563,7 +563,7 @@ void NodeAgent::WriteReport() {
   JobEnd end;
   end.exit_code = exit_code_;
   end.job_id = config_.rdzv_id;
-  end.script = config_.script;
+  end.script = config_.ShownScript();
   end.local_world_size = config_.nproc_per_node;
   end.round = last_round_;
   end.in_round = core_.round.has_value();

@@ -1,5 +1,6 @@
 """A program that launches functions of its __main__ and tells what comes of it: <way>. Run as a script or with -m."""
 
+import functools
 import glob
 import os
 import pickle
@@ -70,6 +71,11 @@ def warmth():
     names = list(sys.modules)
     last = places.last_preloaded
     return last is not None and "torch" in names and names.index("torch") <= names.index(last)
+
+
+def preloaded():
+    """What a nested launch would read, and whether a library of the caller's main module is there without an import."""
+    return os.environ.get("PHALANX_PRELOAD"), "cloudpickle" in sys.modules
 
 
 def spoil_the_report():
@@ -149,6 +155,9 @@ WAYS = {
     "metrics": lambda: attempt(echo, metrics_cfg={"a": "b"}),
     "pet": lambda: attempt(echo),
     "spoil": lambda: attempt(spoil_the_report),
+    "preload": lambda: attempt(preloaded),
+    "events": lambda: attempt(echo, event_log_handler="console"),
+    "odd-name": lambda: attempt(functools.partial(echo, "line\n" * 100)),
     "warm": lambda: {"values": [launch(warmth) for _ in range(2)]},
 }
 
@@ -174,6 +183,8 @@ def come_to_it():
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "preload":
+        import cloudpickle  # noqa: F401 - a library that this module has
     if "torch" in sys.argv[1:] or sys.argv[1] == "warm":
         import torch  # noqa: F401 - so that this module has it, as a training script has
     report("launched", torch="torch" in sys.modules, **come_to_it())

@@ -59,6 +59,8 @@ def _preload(channel, message):
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
+    # Taken out: it may be the zygote's alone, and a library that looks at the whole environment must not see it then.
+    asked = [name.strip() for name in os.environ.pop("PHALANX_PRELOAD", "").split(",") if name.strip()]
     environment, coerced = dict(os.environ), linux.coerced_locale()
     preload.without_rank_variables()
     _imitate_script(kind, script, cwd)
@@ -67,7 +69,6 @@ def _preload(channel, message):
     loader = preload.Preloader(denied, own - places.modules_at_start)
     learnt = message.get("learnt", [])
     read = found.imports if message.get("edited") or not learnt else []
-    asked = [name for name in os.environ.get("PHALANX_PRELOAD", "").split(",") if name]
     names = [*learnt, *(name for name in [*asked, *read] if name not in learnt)]
     try:
         _import_all(loader, names, message.get("cache"))

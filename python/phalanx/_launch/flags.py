@@ -133,6 +133,13 @@ def from_command(entrypoint, arguments, pythons):
     return ["--no-python", "--", entrypoint, *words]
 
 
+def from_function(name, preload, words):
+    """The script's part for a function. `preload`: modules that it uses; `words`: the file that calls it, and more."""
+    visible = "".join(character if character.isprintable() else "?" for character in name)[:60]
+    named = [f"--script-name={visible}"] if visible else []
+    return [*named, *([f"--preload={','.join(preload)}"] if preload else []), "--", *words]
+
+
 def without_pet(environment):
     """torch's Python interface does not look at PET_*; a phalanx-run that is told by flags must not either."""
     return {name: value for name, value in environment.items() if not name.startswith("PET_")}
