@@ -169,6 +169,16 @@ def failure(rank, recorded_at=None, unix_ms=5_000_000):
     return report.Failure({**fields, "error_json": record if recorded_at else ""})
 
 
+def test_an_oom_kill_is_told():
+    """A bare signal 9 says nothing of memory; what the node found out about it does."""
+    fields = dict(rank=0, local_rank=0, pid=7, exit_code=-9, unix_ms=1, error_json="", error_file="")
+    for killed_by in ("", "the out-of-memory killer of its cgroup"):
+        failure = report.Failure({**fields, "killed_by": killed_by} if killed_by else fields)
+        message = errors.child_failed_error("train.py", [failure]).failures[0].message
+        assert "SIGKILL" in message
+        assert ("out-of-memory" in message) == bool(killed_by)
+
+
 def test_the_first_cause_is_shown_as_such():
     """Whatever the clocks of others say: torch takes the smallest time for the cause."""
     told = [failure(3), failure(1, recorded_at=4_000), failure(2, recorded_at=4_999)]

@@ -124,4 +124,6 @@ def _process_failure(entry, kind):
         failure.timestamp = entry.recorded_at
     else:
         failure.timestamp = entry.unix_ms // 1000
+        if entry.killed_by:
+            failure.message += f": killed by {entry.killed_by}"
     return failure

@@ -17,6 +17,7 @@ class Failure:
         self.exit_code = fields["exit_code"]
         self.unix_ms = fields["unix_ms"]
         self.error_file = fields["error_file"]
+        self.killed_by = fields.get("killed_by", "")  # "the out-of-memory killer of its cgroup (...)"
         self.recorded, self.recorded_at = read_record(fields["error_json"])
         if self.recorded is None and self.error_file:  # a long text is cut on its way
             self.recorded, self.recorded_at = read_record(_text(read_own(self.error_file, REPORT_BYTES_MAX)))
