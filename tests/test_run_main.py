@@ -171,7 +171,7 @@ def failure(rank, recorded_at=None, unix_ms=5_000_000):
 
 def test_an_oom_kill_is_told():
     """A bare signal 9 says nothing of memory; what the node found out about it does."""
-    fields = dict(rank=0, local_rank=0, pid=7, exit_code=-9, unix_ms=1, error_json="", error_file="")
+    fields = {"rank": 0, "local_rank": 0, "pid": 7, "exit_code": -9, "unix_ms": 1, "error_json": "", "error_file": ""}
     for killed_by in ("", "the out-of-memory killer of its cgroup"):
         failure = report.Failure({**fields, "killed_by": killed_by} if killed_by else fields)
         message = errors.child_failed_error("train.py", [failure]).failures[0].message
