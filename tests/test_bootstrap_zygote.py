@@ -648,14 +648,25 @@ def test_seeded_numbers_are_those_of_any_process(agent, folder):
     assert agent.fork().run(script).result() == (0, f"{random.Random(5).random()}\n", "")
 
 
-def test_signal_ends_a_waiting_spare_silently(agent, folder):
-    script = folder(script="") / "script.py"
-    with open(script.parent / "output", "w+b") as output:
-        # What a shell starts in the background ignores SIGINT; these tests may be among it.
-        hear = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-        agent.start_zygote(script, stdout=output, stderr=output, **hear)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            spare = agent.fork()
-            os.kill(spare.pid, number)
-            assert spare.wait() == -number
-        assert (script.parent / "output").read_bytes() == b""
+def test_signals_for_ranks_end_neither_zygote_nor_spare(agent, folder):
+    """A scheduler sends them to everything of a node. The script finds them as any fresh Python does, and one that was
+    ignored from the start, as in the background of a shell, ignored."""
+    text = """
+        import signal
+        words = {signal.default_int_handler: "interrupt", signal.SIG_DFL: "default", signal.SIG_IGN: "ignored"}
+        names = "SIGINT SIGTERM SIGHUP SIGUSR1 SIGUSR2 SIGQUIT".split()
+        print(*(words[signal.getsignal(getattr(signal, name))] for name in names))
+        """
+    script = folder(script=text) / "script.py"
+
+    def hear():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in such a background themselves
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+
+    agent.start_zygote(script, preexec_fn=hear)
+    spare = agent.fork()
+    for pid in (agent.zygote_process.pid, spare.pid):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(pid, number)
+    for waiting in (spare, agent.fork()):
+        assert waiting.run(script).result() == (0, "interrupt default default default default ignored\n", "")
