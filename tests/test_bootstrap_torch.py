@@ -247,6 +247,8 @@ def test_time_of_saves(agent, run, board, kind):
 def test_time_of_distributed_saves(run, tmp_path, board):
     """torch.distributed.checkpoint, hooked when the script imports it: save, and what async_save holds up."""
     text = """
+        import logging
+        logging.disable(logging.INFO)  # torch 2.2 tells of each save
         assert "torch.distributed.checkpoint.state_dict_saver" not in sys.modules
         import torch, torch.distributed as dist
         import torch.distributed.checkpoint as dcp
@@ -260,18 +262,21 @@ def test_time_of_distributed_saves(run, tmp_path, board):
                 return {"w": torch.ones(4)}
             def load_state_dict(self, state):
                 pass
-        print(took(lambda: dcp.save({"state": State()}, checkpoint_id=sys.argv[2])))
-        futures = []
-        print(took(lambda: futures.append(dcp.async_save({"state": State()}, checkpoint_id=sys.argv[2] + "2"))))
-        before = board.words[board.SAVING_NS]
-        futures[0].result()
-        assert board.words[board.SAVING_NS] == before
+        def place(name):
+            return dcp.FileSystemWriter(sys.argv[2] + name)
+        print(took(lambda: dcp.save({"state": State()}, storage_writer=place("a"))))
+        if hasattr(dcp, "async_save"):  # since torch 2.3
+            futures = []
+            print(took(lambda: futures.append(dcp.async_save({"state": State()}, storage_writer=place("b")))))
+            before = board.words[board.SAVING_NS]
+            futures[0].result()
+            assert board.words[board.SAVING_NS] == before
         dist.destroy_process_group()
         """
     out, _ = run(
         textwrap.dedent(SAVES) + textwrap.dedent(text), tmp_path / "group", tmp_path / "checkpoint", board=board
     )
-    assert out.split()[-2:] == ["all", "all"]
+    assert set(out.split()) == {"all"} and len(out.split()) in (1, 2)
 
 
 @pytest.mark.parametrize("kind", ["warm", "cold"])
