@@ -27,6 +27,8 @@ enum class Rendezvous {
 struct StreamMap {
   int for_all = 0;
   std::map<int, int> by_local_rank;  // overrides for_all
+  // Whether any rank is named.
+  bool Any() const { return for_all != 0 || !by_local_rank.empty(); }
   int Of(int local_rank) const {
     auto it = by_local_rank.find(local_rank);
     return it == by_local_rank.end() ? for_all : it->second;

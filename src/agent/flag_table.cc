@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kMaxLocalWorld = 4096;
 constexpr int64_t kMaxRestarts = 1'000'000;
-constexpr int64_t kMaxNodeUnit = 1'000'000;
 constexpr int64_t kMaxRank = 100'000'000;
 
 Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
@@ -31,8 +30,7 @@ Status HandleNnodes(Draft& draft, const GivenFlag& given) {
 }
 
 Status HandleNodeUnit(Draft& draft, const GivenFlag& given) {
-  PHX_ASSIGN_OR_RETURN(int64_t unit, ParseInteger(given.value, 1, kMaxNodeUnit));
-  draft.node_unit = static_cast<uint32_t>(unit);
+  PHX_ASSIGN_OR_RETURN(draft.node_unit, ParseNodeUnit(given.value));
   return absl::OkStatus();
 }
 

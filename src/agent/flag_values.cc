@@ -139,6 +139,11 @@ StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(std::string_view text) {
   return std::pair{static_cast<uint32_t>(*least), static_cast<uint32_t>(*most)};
 }
 
+StatusOr<uint32_t> ParseNodeUnit(std::string_view text) {
+  PHX_ASSIGN_OR_RETURN(const int64_t unit, ParseInteger(text, 1, kMaxNodes));
+  return static_cast<uint32_t>(unit);
+}
+
 StatusOr<std::pair<uint32_t, uint32_t>> NodesInUnits(std::pair<uint32_t, uint32_t> nodes, uint32_t unit) {
   const uint32_t least = (nodes.first + unit - 1) / unit * unit;
   const uint32_t most = nodes.second / unit * unit;

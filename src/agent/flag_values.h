@@ -26,6 +26,9 @@ namespace phalanx::agent {
 // "N" or "MIN:MAX" with 0 < MIN <= MAX <= 1,000,000.
 [[nodiscard]] StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(std::string_view text);
 
+// 1 to 1,000,000: nodes train in multiples of it.
+[[nodiscard]] StatusOr<uint32_t> ParseNodeUnit(std::string_view text);
+
 // The multiples of `unit` within the range: 1:5 by 2 is 2:4. The error says so where there are none.
 [[nodiscard]] StatusOr<std::pair<uint32_t, uint32_t>> NodesInUnits(std::pair<uint32_t, uint32_t> nodes, uint32_t unit);
 

@@ -202,9 +202,9 @@ class Resolver {
   Status ResolveUnits() {
     const auto conf = config_.rdzv_conf.find("node_unit");
     if (!draft_.node_unit && conf != config_.rdzv_conf.end()) {
-      const StatusOr<int64_t> unit = ParseInteger(conf->second, 1, 1'000'000);
+      const StatusOr<uint32_t> unit = ParseNodeUnit(conf->second);
       if (!unit.ok()) return WithSource(unit.status(), "--rdzv-conf: node_unit", conf->second);
-      draft_.node_unit = static_cast<uint32_t>(*unit);
+      draft_.node_unit = *unit;
     }
     config_.node_unit = draft_.node_unit.value_or(1);
     const std::pair<uint32_t, uint32_t> asked(config_.min_nodes, config_.max_nodes);
@@ -447,7 +447,7 @@ class Resolver {
     if (filters && no_files) {
       return Wrong("--duplicate-stdout-filters, --duplicate-stderr-filters: expected a --log-dir other than /dev/null");
     }
-    if (filters && config_.tee.for_all == 0 && config_.tee.by_local_rank.empty()) {
+    if (filters && !config_.tee.Any()) {
       Notice("--duplicate-stdout-filters, --duplicate-stderr-filters: have no effect: no rank is tee'd (--tee)");
     }
     if (config_.event_log == EventLog::kFile && config_.event_log_file.empty() && no_files) {

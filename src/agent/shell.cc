@@ -169,8 +169,7 @@ Status NodeAgent::BindCpus(const std::string& probe_output) {
 
 // A log directory that cannot be is told before anything runs. A full disk is another matter: there may be room later.
 Status NodeAgent::CheckLogDir() {
-  const bool wanted = !config_.log_dir.empty() || config_.redirects.for_all != 0 || config_.tee.for_all != 0 ||
-                      !config_.redirects.by_local_rank.empty() || !config_.tee.by_local_rank.empty();
+  const bool wanted = !config_.log_dir.empty() || config_.redirects.Any() || config_.tee.Any();
   if (!wanted || config_.log_dir == "/dev/null") return absl::OkStatus();
   const Status made = supervisor_->RunDir().status();
   return absl::IsResourceExhausted(made) ? absl::OkStatus() : made;
@@ -466,7 +465,6 @@ void NodeAgent::Do(const OpenBoard& action) {
     const BoardSlot slot = board_->Read(rank);
     if (slot.pid != 0) told_step_ = std::max(told_step_, slot.step);
   }
-  exact_steps_ = told_step_ >= 0;
   ended_ns_.assign(config_.nproc_per_node, 0);
   board_epoch_ = action.epoch;
   auto board = Board::Create(action.epoch, static_cast<int>(config_.nproc_per_node),
@@ -501,7 +499,7 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.env = WorkerEnvironment(config_, env_, PlaceOf(action.round), action.local_rank, files);
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
-  spec.exact_steps = exact_steps_;
+  spec.exact_steps = told_step_ >= 0;
   if (!cpus_.empty()) spec.cpus = cpus_[static_cast<size_t>(action.local_rank)].cpus;
   supervisor_->StartWorker(std::move(spec));
 }

@@ -126,8 +126,7 @@ class NodeAgent {
   const Instant began_ms_;
   uint64_t board_epoch_ = 0;
   std::vector<int64_t> ended_ns_;             // of the board's ranks; 0: it has not ended
-  int64_t told_step_ = -1;                    // the largest of earlier rounds here; -1: none
-  bool exact_steps_ = false;                  // a rank of an earlier round told its steps itself
+  int64_t told_step_ = -1;                    // the largest that a rank of earlier rounds here told itself; -1: none
   std::optional<v1::StartRound> last_round_;  // that workers were started for
   std::map<int, LocalWorker> last_workers_;   // of it, by local rank
 };
