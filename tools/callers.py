@@ -5,10 +5,8 @@ Their environment, in build/callers, begins as a copy of .venv by hard links and
 """
 
 import argparse
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -40,20 +38,12 @@ def main():
     parser = argparse.ArgumentParser(
         prog="./run test --callers", description=__doc__.splitlines()[0], epilog="Other arguments go to pytest."
     )
-    default = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
-    parser.add_argument("--cache", type=Path, default=default / "venv", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", type=Path, default=torches.default_cache(), help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
     began = time.monotonic()
     venv = prepare(options.cache)
     suites.say(f"environment: {time.monotonic() - began:.0f} s")
-    report = FOLDER / "report.xml"
-    report.unlink(missing_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    environment["PHALANX_RUN"] = str(venv / "bin" / "phalanx-run")
-    with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
-        command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
-        status = subprocess.run([*command, *(arguments or TESTS)], cwd=ROOT, env=environment).returncode
-    result = suites.read_report("callers", report, status)
+    result = torches.run_pytest("callers", venv, FOLDER / "report.xml", arguments or TESTS)
     for name in result.failed:
         print(f"FAILED: {name}")
     print(f"{result.passed} passed, {len(result.failed)} failed", flush=True)

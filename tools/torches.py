@@ -137,14 +137,18 @@ def run_row(row, python, cache, arguments):
         venv = prepare(row, python, cache)
     except (OSError, subprocess.CalledProcessError) as error:
         return suites.Result(failed=[f"{row.name}: no environment: {error}"])
-    report = FOLDER / f"{row.name}.xml"
+    return run_pytest(row.name, venv, FOLDER / f"{row.name}.xml", arguments or TESTS)
+
+
+def run_pytest(name, venv, report, arguments):
+    """The result of pytest under an environment that has our commands."""
     report.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     environment["PHALANX_RUN"] = str(venv / "bin" / "phalanx-run")
     with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
         command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
-        status = subprocess.run([*command, *(arguments or TESTS)], cwd=ROOT, env=environment).returncode
-    return suites.read_report(row.name, report, status)
+        status = subprocess.run([*command, *arguments], cwd=ROOT, env=environment).returncode
+    return suites.read_report(name, report, status)
 
 
 def tell(lines, total):
