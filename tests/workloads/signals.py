@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+from hearing import hear_signals
 from report import report
 
 HANDLED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -28,5 +29,4 @@ if mode != "default":
     for number in HANDLED:
         signal.signal(number, on_signal)
 report("main")
-while True:
-    signal.pause()
+hear_signals()

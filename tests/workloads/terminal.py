@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 
+from hearing import hear_signals
 from report import report
 
 
@@ -36,8 +37,7 @@ def size():
 
 def idle():
     report("main")
-    while True:
-        signal.pause()
+    hear_signals()
 
 
 if sys.argv[1] == "debug":
