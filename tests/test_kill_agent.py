@@ -1,6 +1,5 @@
 """phalanx-run killed by SIGKILL: nothing of it is left a second later, and other nodes go on."""
 
-import os
 import signal
 
 import pytest
@@ -53,29 +52,3 @@ def test_stop_of_a_stubborn_tree(job):
     # What left its rank's session is left and named at a job's end.
     own = {pid for event in job.found("main") for pid in event["grandchildren"][1:]}
     job.expected_strays = [pid for pid in job.processes() if pid in own]
-
-
-def kill_master(job, node):
-    (master,) = (pid for pid in job.processes() if read_proc(pid, "comm").startswith(b"phalanx-master"))
-    os.kill(master, signal.SIGKILL)
-    node.wait_line("the job's master has ended")
-
-
-def test_a_job_of_one_node_outlives_its_master(job):
-    """Nobody will answer any more, and nobody is needed: all ranks end well, and so does phalanx-run, at once."""
-    node = job.standalone("steps.py")
-    job.wait_stepping(life=0, world=2)
-    kill_master(job, node)
-    job.stop()
-    assert node.wait(30) == 0, job.story()
-    assert "no answer from the master" not in node.stderr
-
-
-def test_a_failure_after_the_masters_death(job):
-    """Nobody restarts the rank: the job ends with a sentence that says so."""
-    node = job.standalone("steps.py")
-    job.wait_stepping(life=0, world=2)
-    kill_master(job, node)
-    os.kill(job.pid(1, 0), signal.SIGKILL)
-    assert node.wait(30) == 1, job.story()
-    assert "(SIGKILL), and the job's master, which would restart it, has ended" in node.stderr

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from harness import descends_from, name_of
+from harness import descends_from, name_of, wait_ends
 
 
 def ledger(job, *arguments, state="state"):
@@ -136,14 +136,16 @@ def test_a_save_that_a_death_cuts_short(job):
 
 
 def test_a_killed_master(job):
-    """Its record counts up to the last row, and says so."""
+    """With its phalanx-run, so that nobody starts another: its record counts up to the last row, and says so."""
     node = job.standalone("resuming.py")
     job.wait_events("step", n=3, count=2)
     masters = [pid for pid in job.processes() if "phalanx-master" in name_of(pid) and descends_from(pid, node.pid)]
     live = ledger(job)
     job.killed_by_test = True
+    node.signal(signal.SIGSTOP)
     os.kill(masters[0], signal.SIGKILL)
-    node.wait_line("master has ended")
+    node.signal(signal.SIGKILL)
+    assert wait_ends([node.pid, masters[0]], 10) == []
     found = ledger(job)
     assert (found["live"], found["phase"]) == (False, "unfinished")
     assert 0 < found["wall_ms"] <= live["wall_ms"]

@@ -41,7 +41,7 @@ class Stepper {
     }
     if (!s_.master_gone.empty()) return;
     s_.next_dial = now_ + s_.reconnect_ms;
-    s_.reconnect_ms = std::min(s_.reconnect_ms * 2, kReconnectMaxMs);
+    s_.reconnect_ms = std::min(s_.reconnect_ms * 2, s_.reconnect_max_ms);
   }
 
   void On(const FromMaster& event) {
@@ -95,11 +95,11 @@ class Stepper {
     for (const auto& [rank, other] : s_.workers) {
       if (!other.stepped) return;
     }
-    v1::AgentMessage message;
-    message.mutable_first_step()->set_epoch(event.epoch);
-    message.mutable_first_step()->set_step(event.step);
-    *message.mutable_first_step()->mutable_progress() = event.progress;
-    SendToMaster(std::move(message), "every local rank has finished its first step");
+    v1::FirstStep& first = s_.first_step.emplace();
+    first.set_epoch(event.epoch);
+    first.set_step(event.step);
+    *first.mutable_progress() = event.progress;
+    TellFirstStep("every local rank has finished its first step");
     SayTraining(event.step);
     s_.spares_at = kNever;
     Do(WantSpares{s_.options.spares}, "the round's first step is done");
@@ -122,10 +122,9 @@ class Stepper {
       s_.recovering = true;
       s_.trouble_since = now_;
     }
-    v1::AgentMessage message;
-    *message.mutable_worker_exited() = exited;
-    SendToMaster(std::move(message), fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
-                                                 DescribeEnd(exited.exit_code(), exited.signal())));
+    s_.ended.push_back(exited);
+    TellEnd(exited, fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
+                                DescribeEnd(exited.exit_code(), exited.signal())));
     SettleWithoutMaster();
   }
 
@@ -162,11 +161,22 @@ class Stepper {
     Fail(event.why);
   }
 
-  void On(const MasterGone& event) {
+  void On(const MasterChildDied& event) {
     if (s_.finish || s_.phase == Phase::kLeaving) return;
-    s_.master_gone = event.why;
+    if (now_ - s_.master_restarted_at >= kMasterGrownUpMs) s_.master_starts_in_vain = 0;
+    s_.master_restarted_at = now_;
+    if (s_.master_starts_in_vain++ < kMasterStartsInVain) {
+      Do(Say{fmt::format("the job's master has ended ({}); it is started again, and ranks train on", event.why)},
+         "nobody else knows of the job");
+      return Do(RestartMaster{}, "its journal and the agents know the job's state");
+    }
+    const std::string why = fmt::format("{}, {} times in a row", event.why, s_.master_starts_in_vain);
+    Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)},
+       "it cannot be kept alive");
+    if (s_.options.max_nodes > 1) return;  // somebody else may start one
+    s_.master_gone = why;
     s_.next_dial = kNever;
-    if (!s_.round) return Fail(fmt::format("the job's master has ended ({}) before the job began", event.why));
+    if (!s_.round) return Fail(fmt::format("the job's master has ended ({}) before the job began", why));
     SettleWithoutMaster();
   }
 
@@ -210,9 +220,34 @@ class Stepper {
   void OnWelcome(const v1::Welcome& welcome) {
     s_.attached = true;
     s_.next_notice = kNever;
+    if (std::exchange(s_.was_attached, true)) {
+      Do(Say{fmt::format("the master answers again, after {} ms", now_ - s_.lost_since)}, "silence was worth a line");
+    }
+    if (welcome.lease_ms() > 0) {
+      s_.reconnect_max_ms = std::clamp(welcome.lease_ms() / kReconnectsPerLease, kReconnectLeastMaxMs, kReconnectMaxMs);
+    }
     s_.beat_interval_ms = std::clamp<int64_t>(welcome.beat_interval_ms(), 50, 3'600'000);
     s_.next_beat = now_ + s_.beat_interval_ms;
     if (s_.phase == Phase::kConnecting) s_.phase = Phase::kWaiting;
+    if (!s_.next && LiveRound(s_) != nullptr) TellAgain();
+  }
+
+  // A master that was started anew, or has missed the end of the last stream, must know.
+  void TellAgain() {
+    if (s_.first_step) TellFirstStep("the master may not know of it");
+    for (const v1::WorkerExited& exited : s_.ended) TellEnd(exited, "the master may not know of it");
+  }
+
+  void TellFirstStep(const std::string& reason) {
+    v1::AgentMessage message;
+    *message.mutable_first_step() = *s_.first_step;
+    SendToMaster(std::move(message), reason);
+  }
+
+  void TellEnd(const v1::WorkerExited& exited, const std::string& reason) {
+    v1::AgentMessage message;
+    *message.mutable_worker_exited() = exited;
+    SendToMaster(std::move(message), reason);
   }
 
   void OnStartRound(const v1::StartRound& round) {
@@ -331,6 +366,8 @@ class Stepper {
     s_.phase = Phase::kRunning;
     s_.any_warm = false;
     s_.failed.clear();
+    s_.ended.clear();
+    s_.first_step.reset();
     s_.spares_at = now_ + kSparesWithoutStepMs;
     for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
       s_.workers[rank] = WorkerState{};
@@ -339,15 +376,14 @@ class Stepper {
   }
 
   void ReportUnstarted(const WorkerStartFailed& event) {
-    v1::AgentMessage message;
-    v1::WorkerExited& exited = *message.mutable_worker_exited();
+    v1::WorkerExited& exited = s_.ended.emplace_back();
     exited.set_epoch(event.epoch);
     exited.set_local_rank(static_cast<uint32_t>(event.local_rank));
     exited.set_exit_code(127);
     exited.set_unix_ms(event.unix_ms);
     exited.set_last_words(event.why);
     Do(Say{event.why}, "a worker could not be started");
-    SendToMaster(std::move(message), event.why);
+    TellEnd(exited, event.why);
   }
 
   void SayTraining(int64_t step) {
@@ -435,6 +471,11 @@ std::vector<Decision> Step(CoreState& state, const Event& event, Instant now) {
 
 Instant NextDeadline(const CoreState& s) {
   return std::min({s.next_beat, s.next_dial, s.next_notice, s.kill_at, s.give_up_at, s.spares_at});
+}
+
+const v1::StartRound* LiveRound(const CoreState& s) {
+  if (s.next) return &*s.next;
+  return s.phase == Phase::kRunning && s.round ? &*s.round : nullptr;
 }
 
 std::string DescribeEnd(int exit_code, int signal) {

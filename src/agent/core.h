@@ -24,11 +24,19 @@ constexpr int64_t kUnkillableMs = 30'000;
 constexpr int64_t kSparesWithoutStepMs = 10'000;
 // A line for the user each so often while something is waited for.
 constexpr int64_t kWaitingNoticeMs = 30'000;
+// Dialling again: at first after this, then ever later; and where the job's size is known, so that its nodes come back
+// soon after their master and a large job does not flood it.
 constexpr int64_t kReconnectFirstMs = 100;
 constexpr int64_t kReconnectMaxMs = 1'000;
+constexpr int64_t kReconnectsPerLease = 15;
+constexpr int64_t kReconnectLeastMaxMs = 200;
+// The embedded master is started again at once when it dies; one that dies young so often is given up.
+constexpr int kMasterStartsInVain = 5;
+constexpr int64_t kMasterGrownUpMs = 10'000;
 
 struct CoreOptions {
   int local_world_size = 1;
+  uint32_t max_nodes = 1;
   int spares = 0;  // waiting spares to keep while steps run
   int64_t stop_timeout_ms = 30'000;
   int64_t restart_grace_ms = 500;
@@ -83,18 +91,18 @@ struct PassSignal {  // SIGUSR1, SIGUSR2
 struct MasterChildFailed {  // the embedded master could not be started
   std::string why;
 };
-struct MasterGone {  // the embedded master of a job of one node has died: nobody will answer any more
+struct MasterChildDied {  // the embedded master has ended, and was not asked to
   std::string why;
 };
 struct Tick {};
 
 using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
-                           WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, MasterGone, Tick>;
+                           WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, MasterChildDied, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
 struct Dial {};       // open a stream; LinkUp or LinkDown follows
-struct SendHello {};  // with the core's seen and live epoch
+struct SendHello {};  // with the core's seen epoch and LiveRound
 struct SendBeat {};   // with the board's steps; also tells the next store port
 struct Send {
   v1::AgentMessage message;
@@ -130,6 +138,7 @@ struct WantSpares {
   int count = 0;
 };
 struct KillStrays {};
+struct RestartMaster {};  // the embedded one, from its journal, at the address it had
 struct Say {
   std::string text;
 };
@@ -141,7 +150,7 @@ struct Exit {
 };
 
 using Action = std::variant<Dial, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker, EndGroup,
-                            KillGroup, SignalWorker, WantSpares, KillStrays, Say, ReportFailure, Exit>;
+                            KillGroup, SignalWorker, WantSpares, KillStrays, RestartMaster, Say, ReportFailure, Exit>;
 
 struct Decision {
   Action action;
@@ -166,15 +175,19 @@ struct CoreState {
   Phase phase = Phase::kConnecting;
 
   // The stream to the master.
-  bool attached = false;  // Welcome came on the open stream
+  bool attached = false;      // Welcome came on the open stream
+  bool was_attached = false;  // ... or on one before
   int64_t beat_interval_ms = 1'000;
   Instant next_beat = kNever;
   Instant next_dial = kNever;
   int64_t reconnect_ms = kReconnectFirstMs;
+  int64_t reconnect_max_ms = kReconnectMaxMs;
   Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
   std::string link_why;     // what the last dial came to
-  std::string master_gone;  // why; empty: it lives, or may come back
+  std::string master_gone;  // why nobody will answer any more; empty: somebody may
+  Instant master_restarted_at = 0;
+  int master_starts_in_vain = 0;
 
   bool warming = true;  // until Warm: a job that trains need not stop for this node yet
 
@@ -188,6 +201,9 @@ struct CoreState {
   Instant spares_at = kNever;
   bool any_warm = false;
   std::string failed;  // who failed in `round`; empty: nobody
+  // What was reported of `round`: said again on a new stream, as its master may be another.
+  std::vector<v1::WorkerExited> ended;
+  std::optional<v1::FirstStep> first_step;
 
   // The story of the recovery that goes on, for one line when it is over.
   Instant trouble_since = 0;
@@ -202,6 +218,9 @@ std::vector<Decision> Step(CoreState& state, const Event& event, Instant now);
 
 // When the shell must send Tick; kNever where nothing is due.
 Instant NextDeadline(const CoreState& state);
+
+// The round that this node runs, or begins when the old groups are gone; null: none. What a Hello tells.
+const v1::StartRound* LiveRound(const CoreState& state);
 
 // "exit code 3" or "SIGKILL".
 std::string DescribeEnd(int exit_code, int signal);

@@ -67,6 +67,10 @@ class AgentCore : public ::testing::Test {
     for (int rank : {0, 1}) On(WorkerStarted{rank, epoch, 100 * static_cast<int64_t>(epoch) + rank});
   }
 
+  void LoseMaster() {
+    for (int death = 0; death <= kMasterStartsInVain; ++death) On(MasterChildDied{"SIGKILL"});
+  }
+
   template <typename T>
   std::vector<T> All() const {
     std::vector<T> found;
@@ -348,11 +352,51 @@ TEST_F(AgentCore, TrainsOnWithoutAMasterAndDialsWithBackoff) {
   EXPECT_EQ(NextDeadline(state_), now_ + 2 * kReconnectFirstMs);
 }
 
-TEST_F(AgentCore, EndsWellWhereItsOwnMasterHasDied) {
+TEST_F(AgentCore, StartsItsOwnMasterAgain) {
   Attach();
-  On(FromMaster{Round(1)});
-  for (int rank : {0, 1}) On(WorkerStarted{rank, 1, 100 + rank});
-  On(MasterGone{"SIGKILL"});
+  RunRound(1);
+  On(MasterChildDied{"SIGKILL"});
+  EXPECT_TRUE(Has<RestartMaster>());
+  EXPECT_FALSE(Has<EndGroup>());
+  On(LinkDown{"reset", false});
+  EXPECT_EQ(state_.next_dial, now_ + kReconnectFirstMs);
+}
+
+TEST_F(AgentCore, AMasterThatDiesYoungIsGivenUpInTheEnd) {
+  Attach();
+  RunRound(1);
+  for (int death = 0; death < kMasterStartsInVain; ++death) {
+    On(MasterChildDied{"SIGKILL"});
+    EXPECT_TRUE(Has<RestartMaster>());
+  }
+  On(MasterChildDied{"SIGKILL"});
+  EXPECT_FALSE(Has<RestartMaster>());
+  EXPECT_FALSE(state_.master_gone.empty());
+}
+
+TEST_F(AgentCore, AMasterThatLivedIsStartedAgainForEver) {
+  Attach();
+  RunRound(1);
+  for (int death = 0; death < 20; ++death) {
+    now_ += kMasterGrownUpMs;
+    On(MasterChildDied{"SIGKILL"});
+    EXPECT_TRUE(Has<RestartMaster>());
+  }
+}
+
+TEST_F(AgentCore, SomebodyElseMayStartTheMasterOfSeveralNodes) {
+  state_.options.max_nodes = 2;
+  Attach();
+  for (int death = 0; death <= kMasterStartsInVain; ++death) On(MasterChildDied{"SIGKILL"});
+  EXPECT_FALSE(Has<RestartMaster>());
+  EXPECT_TRUE(state_.master_gone.empty());
+  EXPECT_FALSE(state_.finish);
+}
+
+TEST_F(AgentCore, EndsWellWhereItsOwnMasterIsGone) {
+  Attach();
+  RunRound(1);
+  LoseMaster();
   On(LinkDown{"reset", false});
   EXPECT_EQ(NextDeadline(state_), std::min(state_.spares_at, kNever));  // nothing is dialled, nothing waited for
   On(Ended(0, 1, 0));
@@ -363,16 +407,54 @@ TEST_F(AgentCore, EndsWellWhereItsOwnMasterHasDied) {
   EXPECT_EQ(state_.finish->exit_code(), 0);
 }
 
-TEST_F(AgentCore, AFailureEndsAJobWhoseOwnMasterHasDied) {
+TEST_F(AgentCore, AFailureEndsAJobWhoseOwnMasterIsGone) {
   Attach();
-  On(FromMaster{Round(1)});
-  for (int rank : {0, 1}) On(WorkerStarted{rank, 1, 100 + rank});
+  RunRound(1);
   On(Ended(1, 1, 0, SIGKILL));  // before: the master has not answered
   On(GroupGone{1, 1});
-  On(MasterGone{"SIGKILL"});
+  LoseMaster();
   ASSERT_TRUE(state_.finish);
   EXPECT_EQ(state_.finish->exit_code(), 1);
   EXPECT_THAT(state_.finish->reason(), ::testing::HasSubstr("local rank 1 failed (SIGKILL), and the job's master"));
+}
+
+// What the master may not have heard, or another master never has.
+TEST_F(AgentCore, TellsANewMasterWhatItsRanksDid) {
+  Attach();
+  RunRound(1);
+  EXPECT_EQ(LiveRound(state_)->epoch(), 1U);
+  for (int rank : {0, 1}) On(WorkerStepped{rank, 1, 5, true});
+  On(LinkDown{"reset", false});
+  On(Ended(1, 1, 3));
+  On(GroupGone{1, 1});
+  EXPECT_FALSE(Has<Send>());
+  On(LinkUp{});
+  On(FromMaster{Welcome()});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kFirstStep));
+  ASSERT_TRUE(Sent(v1::AgentMessage::kWorkerExited));
+  EXPECT_EQ(All<Send>()[1].message.worker_exited().exit_code(), 3);
+  EXPECT_EQ(LiveRound(state_)->epoch(), 1U);
+}
+
+TEST_F(AgentCore, ARoundThatIsHeldIsNotLive) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Hold(1)});
+  EXPECT_EQ(LiveRound(state_), nullptr) << "its workers are being ended";
+  On(FromMaster{Round(2)});
+  EXPECT_EQ(LiveRound(state_)->epoch(), 2U) << "it begins when the old groups are gone";
+}
+
+TEST_F(AgentCore, ALargeJobDialsLessOften) {
+  Attach();
+  for (const auto& [lease_ms, most_ms] : {std::pair{3'000, 200}, {9'000, 600}, {18'000, 1'000}}) {
+    v1::MasterMessage welcome = Welcome();
+    welcome.mutable_welcome()->set_lease_ms(lease_ms);
+    On(FromMaster{welcome});
+    for (int i = 0; i < 10; ++i) On(LinkDown{"refused", false});
+    EXPECT_EQ(state_.next_dial, now_ + most_ms);
+    On(LinkUp{});
+  }
 }
 
 TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {

@@ -32,18 +32,19 @@ bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-std::vector<std::string> MasterArgs(const LaunchConfig& config, const std::string& bind_address, int ready_fd) {
+std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlace& place, bool resume, int ready_fd) {
   // A job on one node ends with its node: nobody else could come.
   const bool alone = config.max_nodes == 1;
   std::vector<std::string> args = {"phalanx-master",
                                    "--embedded",
                                    "--spec-from-hello",
-                                   fmt::format("--host={}", bind_address),
-                                   fmt::format("--port={}", config.endpoint_port),
+                                   fmt::format("--host={}", place.bind_address),
+                                   fmt::format("--port={}", place.port),
                                    fmt::format("--job-id={}", config.rdzv_id),
                                    fmt::format("--state-dir={}", config.state_dir),
                                    fmt::format("--ready-fd={}", ready_fd),
                                    fmt::format("--linger-ms={}", alone ? 0 : 10'000)};
+  if (resume) args.push_back("--resume");
   if (config.rdzv_id_invented) args.push_back("--unnamed");
   return args;
 }
@@ -104,7 +105,10 @@ EmbeddedMaster::~EmbeddedMaster() {
   loop_.Cancel(done_timer_);
 }
 
-Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env, const std::string& bind_address) {
+Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place,
+                             bool resume) {
+  is_ready_ = false;
+  line_.clear();
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   ready_.Reset(fds[0]);
@@ -117,7 +121,7 @@ Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env,
 
   SpawnSpec spec;
   spec.program = OwnSibling("phalanx-master");
-  spec.args = MasterArgs(config, bind_address, kReadyFd);
+  spec.args = MasterArgs(config, place, resume, kReadyFd);
   spec.env = env.values();
   if (!config.token.empty()) spec.env["PHALANX_TOKEN"] = config.token;
   spec.cwd = std::string("/");  // GCC 12 warns wrongly of the plain literal

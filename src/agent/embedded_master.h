@@ -47,6 +47,12 @@ struct MasterNotReady {
 };
 std::variant<MasterReady, MasterNotReady> ParseReadyLine(const std::string& line);
 
+// Where it listens.
+struct MasterPlace {
+  std::string bind_address;
+  uint16_t port = 0;  // 0: any free one
+};
+
 class EmbeddedMaster {
  public:
   struct Events {
@@ -64,7 +70,8 @@ class EmbeddedMaster {
   ~EmbeddedMaster();
 
   // Starts `phalanx-master` from beside this executable, else from PATH; on_ready or on_not_ready follows.
-  [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const std::string& bind_address);
+  // With `resume` the new master takes up the job of the one before. Not while one runs.
+  [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place, bool resume);
 
   bool running() const { return pid_ > 0; }
   // Runs `done` when the child has ended, or after `timeout_ms`.

@@ -13,6 +13,7 @@ namespace {
 
 // A stream to another machine that answers nothing within this is given up; the caller dials again.
 constexpr int kHandshakeTimeoutMs = 5'000;
+constexpr int kBackoffMs = 20;
 
 grpc::ChannelArguments ChannelArgs() {
   grpc::ChannelArguments args;
@@ -21,9 +22,10 @@ grpc::ChannelArguments ChannelArgs() {
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  // When to dial again is the core's to say; gRPC adds next to nothing.
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMs);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshakeTimeoutMs);
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMs);
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return args;

@@ -36,6 +36,7 @@ CoreOptions OptionsOf(const LaunchConfig& config) {
   options.stop_timeout_ms = config.stop_timeout_ms;
   options.restart_grace_ms = config.restart_grace_ms;
   options.join_timeout_ms = config.join_timeout_ms;
+  options.max_nodes = config.max_nodes;
   return options;
 }
 
@@ -198,21 +199,28 @@ void NodeAgent::ResolveLater(const Status& why) {
 
 void NodeAgent::StartEmbedded(const Hosting& hosting) {
   EmbeddedMaster::Events events;
-  events.on_ready = [this, host = hosting.dial_host](uint16_t port) { Join(host, port); };
-  events.on_not_ready = [this](const MasterNotReady& why) {
-    // Another phalanx-run of this machine was first, or something else holds the port: the dial will tell.
-    if (why.address_in_use && config_.endpoint_port != 0) return Join(config_.endpoint_host, config_.endpoint_port);
-    Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", why.sentence)});
-  };
-  events.on_ended = [this](const std::string& why) {
-    if (!core_.finish) Warn(fmt::format("the job's master has ended ({}); this node trains on without it", why));
-    if (config_.max_nodes == 1) Feed(MasterGone{why});
-  };
+  events.on_ready = [this, host = hosting.dial_host](uint16_t port) { OnMasterReady(port, host); };
+  events.on_not_ready = [this](const MasterNotReady& why) { OnMasterNotReady(why); };
+  events.on_ended = [this](const std::string& why) { Feed(MasterChildDied{why}); };
   master_ = std::make_unique<EmbeddedMaster>(loop_, reaper_, std::move(events));
-  const Status started = master_->Start(config_, env_, hosting.bind_address);
+  master_place_ = {hosting.bind_address, config_.endpoint_port};
+  const Status started = master_->Start(config_, env_, master_place_, false);
   if (!started.ok()) {
     Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", Message(started))});
   }
+}
+
+void NodeAgent::OnMasterReady(uint16_t port, const std::string& dial_host) {
+  if (link_) return;  // started again: the core dials when it is time
+  master_place_.port = port;
+  Join(dial_host, port);
+}
+
+void NodeAgent::OnMasterNotReady(const MasterNotReady& why) {
+  if (link_) return Feed(MasterChildDied{why.sentence});
+  // Another phalanx-run of this machine was first, or something else holds the port: the dial will tell.
+  if (why.address_in_use && config_.endpoint_port != 0) return Join(config_.endpoint_host, config_.endpoint_port);
+  Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", why.sentence)});
 }
 
 void NodeAgent::Join(const std::string& host, uint16_t port) {
@@ -382,7 +390,10 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_node_unit(config_.node_unit);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
-  hello.set_live_epoch(core_.round ? core_.round->epoch() : 0);
+  if (const v1::StartRound* live = LiveRound(core_)) {
+    *hello.mutable_live_round() = *live;
+    hello.mutable_live_round()->clear_member_addresses();
+  }
   SendMessage(std::move(message));
 }
 
@@ -521,6 +532,11 @@ void NodeAgent::Do(const SignalWorker& action) {
 void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.count); }
 
 void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
+
+void NodeAgent::Do(const RestartMaster&) {
+  const Status started = master_->Start(config_, env_, master_place_, true);
+  if (!started.ok()) Feed(MasterChildDied{Message(started)});
+}
 
 void NodeAgent::Do(const Say& action) { Tell(SayLine(speaker_, Level::kInfo, action.text, UnixMs())); }
 

@@ -53,6 +53,8 @@ class NodeAgent {
   void FindMaster();
   void ResolveLater(const Status& why);
   void StartEmbedded(const Hosting& hosting);
+  void OnMasterReady(uint16_t port, const std::string& dial_host);
+  void OnMasterNotReady(const MasterNotReady& why);
   void Join(const std::string& host, uint16_t port);
   Status PrepareAddress(const std::string& master_host, uint16_t master_port);
   void StartSupervisor();
@@ -77,6 +79,7 @@ class NodeAgent {
   void Do(const SignalWorker&);
   void Do(const WantSpares&);
   void Do(const KillStrays&);
+  void Do(const RestartMaster&);
   void Do(const Say&);
   void Do(const ReportFailure&);
   void Do(const Exit&);
@@ -117,6 +120,7 @@ class NodeAgent {
   std::unique_ptr<SignalSource> signals_;
   std::unique_ptr<DeviceProbe> probe_;
   std::unique_ptr<EmbeddedMaster> master_;
+  MasterPlace master_place_;
   std::unique_ptr<MasterLink> link_;
   std::unique_ptr<Supervisor> supervisor_;
   std::optional<store::ListenSocket> reserved_;

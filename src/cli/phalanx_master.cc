@@ -37,6 +37,7 @@ struct MasterFlags {
   int64_t last_call_ms = 300;
   std::string token_file;
   std::string state_dir;
+  bool resume = false;
   bool embedded = false;
   bool spec_from_hello = false;
   int64_t linger_ms = 10'000;
@@ -67,6 +68,8 @@ void Declare(CLI::App& app, MasterFlags& f) {
       ->capture_default_str();
   app.add_option("--token-file", f.token_file, "file with the job's token; else PHALANX_TOKEN");
   app.add_option("--state-dir", f.state_dir, "folder of this job's record (default: ~/.local/state/phalanx/<job>)");
+  app.add_flag("--resume", f.resume,
+               "go on with the job of a master that has died: from the journal in --state-dir, or from its agents");
   app.add_flag("--verbose", f.verbose, "one line on stderr for each decision, also where embedded");
   const std::string group = "For phalanx-run, which starts a master as its child";
   app.add_flag("--embedded", f.embedded, "end some time after the last agent")->group(group);
@@ -91,6 +94,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.port = flags.port;
   options.job_id = flags.job_id;
   options.verbose = flags.verbose || !flags.embedded;
+  options.resume = flags.resume;
   if (flags.embedded) options.linger_ms = flags.linger_ms;
   PHX_ASSIGN_OR_RETURN(options.token, Token(flags, env));
   if (!flags.spec_from_hello) {

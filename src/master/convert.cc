@@ -22,21 +22,28 @@ std::string Prefix(const std::string& text, size_t max) {
 
 int64_t Span(int64_t ms) { return std::clamp<int64_t>(ms, 0, kMaxSpanMs); }
 
-JobSpec SpecOf(const v1::JobSpec& wire) {
-  JobSpec spec;
-  spec.min_nodes = wire.min_nodes();
-  spec.max_nodes = wire.max_nodes();
-  if (wire.has_max_restarts()) spec.max_restarts = wire.max_restarts();
-  if (wire.restart_window_ms() > 0) spec.restart_window_ms = Span(wire.restart_window_ms());
-  if (wire.join_timeout_ms() > 0) spec.join_timeout_ms = Span(wire.join_timeout_ms());
-  spec.last_call_ms = Span(wire.last_call_ms());
-  spec.node_unit = std::max(1u, wire.node_unit());
-  return spec;
+// Numbers that no job can come to are bounded, as all from outside.
+constexpr int64_t kMaxStep = int64_t{1} << 48;
+constexpr uint32_t kMaxRounds = uint32_t{1} << 30;
+
+LiveRound LiveRoundOf(const v1::StartRound& wire) {
+  LiveRound live;
+  live.epoch = std::min(wire.epoch(), kMaxEpoch);
+  live.group_rank = wire.group_rank();
+  live.group_world_size = wire.group_world_size();
+  live.rank_base = wire.rank_base();
+  live.world_size = wire.world_size();
+  live.restart_count = std::min(wire.restart_count(), kMaxRounds);
+  live.restarts_used = std::min(wire.restarts_used(), kMaxRounds);
+  live.lives_without_step = std::min(wire.lives_without_step(), kMaxRounds);
+  if (wire.has_highest_step() && wire.highest_step() >= 0) {
+    live.highest_step = std::min(wire.highest_step(), kMaxStep);
+  }
+  live.reason = Prefix(wire.reason(), kMaxReasonBytes);
+  return live;
 }
 
-// Numbers that no job can come to are bounded, as all from outside.
 Progress ProgressOf(const v1::Progress& wire) {
-  constexpr int64_t kMaxStep = int64_t{1} << 48;
   Progress progress;
   if (wire.has_step() && wire.step() >= 0) progress.step = std::min(wire.step(), kMaxStep);
   if (wire.has_from_step() && wire.from_step() >= 0) progress.from_step = std::min(wire.from_step(), kMaxStep);
@@ -74,7 +81,46 @@ T From(uint64_t session, const v1::AgentMessage& message, T event) {
   return event;
 }
 
-void Fill(v1::Failure& wire, const Failure& failure) {
+}  // namespace
+
+JobSpec SpecOf(const v1::JobSpec& wire) {
+  JobSpec spec;
+  spec.min_nodes = wire.min_nodes();
+  spec.max_nodes = wire.max_nodes();
+  if (wire.has_max_restarts()) spec.max_restarts = wire.max_restarts();
+  if (wire.restart_window_ms() > 0) spec.restart_window_ms = Span(wire.restart_window_ms());
+  if (wire.join_timeout_ms() > 0) spec.join_timeout_ms = Span(wire.join_timeout_ms());
+  spec.last_call_ms = Span(wire.last_call_ms());
+  spec.node_unit = std::max(1u, wire.node_unit());
+  return spec;
+}
+
+v1::JobSpec MessageOf(const JobSpec& spec) {
+  v1::JobSpec wire;
+  wire.set_min_nodes(spec.min_nodes);
+  wire.set_max_nodes(spec.max_nodes);
+  if (spec.max_restarts) wire.set_max_restarts(*spec.max_restarts);
+  wire.set_restart_window_ms(spec.restart_window_ms);
+  wire.set_join_timeout_ms(spec.join_timeout_ms);
+  wire.set_last_call_ms(spec.last_call_ms);
+  wire.set_node_unit(spec.node_unit);
+  return wire;
+}
+
+Failure FailureOf(const v1::Failure& wire, const std::string& node) {
+  Failure failure;
+  failure.rank = wire.rank();
+  failure.group_rank = wire.group_rank();
+  failure.node = node;
+  failure.hostname = wire.hostname();
+  failure.address = wire.address();
+  failure.exit = ExitedOf(wire.exited()).exit;
+  failure.collateral = IsCollateral(failure.exit);
+  return failure;
+}
+
+v1::Failure MessageOf(const Failure& failure) {
+  v1::Failure wire;
   wire.set_rank(failure.rank);
   wire.set_local_rank(failure.exit.local_rank);
   wire.set_group_rank(failure.group_rank);
@@ -93,9 +139,8 @@ void Fill(v1::Failure& wire, const Failure& failure) {
   exited.set_peak_resident_bytes(failure.exit.peak_resident_bytes);
   exited.set_killed_by(failure.exit.killed_by);
   exited.set_end_note(failure.exit.end_note);
+  return wire;
 }
-
-}  // namespace
 
 Event EventOf(uint64_t session, const v1::AgentMessage& message) {
   switch (message.body_case()) {
@@ -152,10 +197,8 @@ AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, cons
   info.role = hello.role();
   info.spec = SpecOf(hello.spec());
   info.warming = hello.warming();
-  // Far from the end of the numbers, whatever a peer claims.
-  constexpr uint64_t kMaxEpoch = uint64_t{1} << 48;
   info.seen_epoch = std::min(hello.seen_epoch(), kMaxEpoch);
-  info.live_epoch = std::min(hello.live_epoch(), kMaxEpoch);
+  if (hello.has_live_round()) info.live = LiveRoundOf(hello.live_round());
   return event;
 }
 
@@ -174,6 +217,8 @@ v1::MasterMessage MessageOf(const SendStartRound& action, const std::string& rea
   wire.set_restart_count(action.restart_count);
   wire.set_max_restarts(action.max_restarts);
   wire.set_reason(reason);
+  wire.set_restarts_used(action.restarts_used);
+  wire.set_lives_without_step(action.lives_without_step);
   if (action.highest_step) wire.set_highest_step(*action.highest_step);
   for (const std::string& address : action.member_addresses) wire.add_member_addresses(address);
   return message;
@@ -186,7 +231,7 @@ v1::MasterMessage MessageOf(const Outcome& outcome) {
   wire.set_reason(outcome.reason);
   wire.set_restart_count(outcome.restart_count);
   for (size_t i = 0; i < outcome.failures.size(); ++i) {
-    Fill(i == 0 ? *wire.mutable_first_cause() : *wire.add_others(), outcome.failures[i]);
+    *(i == 0 ? wire.mutable_first_cause() : wire.add_others()) = MessageOf(outcome.failures[i]);
   }
   return message;
 }

@@ -18,6 +18,11 @@ AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, cons
 
 v1::MasterMessage MessageOf(const SendStartRound& action, const std::string& reason);
 v1::MasterMessage MessageOf(const Outcome& outcome);
+v1::JobSpec MessageOf(const JobSpec& spec);
+JobSpec SpecOf(const v1::JobSpec& wire);
+v1::Failure MessageOf(const Failure& failure);
+// Bounded like what an agent says. `node`: its name.
+Failure FailureOf(const v1::Failure& wire, const std::string& node);
 
 // `master_id` is left to the caller.
 v1::StatusReply StatusOf(const JobState& state, Instant now);

@@ -23,7 +23,10 @@ class Stepper {
  public:
   Stepper(JobState& state, Instant now) : s_(state), now_(now) {}
 
-  std::vector<Decision> Take() { return std::move(decisions_); }
+  std::vector<Decision> Take() {
+    if (remember_) decisions_.insert(decisions_.begin(), {Remember{}, "a master that is started anew must know"});
+    return std::move(decisions_);
+  }
 
   void On(const AgentAttached& e) {
     if (const std::optional<std::string> sentence = Refusal(s_, e.info, e.next_store_port)) {
@@ -33,16 +36,18 @@ class Stepper {
     if (!s_.spec) {
       s_.SetSpec(e.info.spec);
       s_.spec_of_first_node = true;
+      remember_ = true;
     }
     const auto old = s_.session_of.find(e.info.node_id);
     if (old != s_.session_of.end()) {
-      Do(Drop{old->second}, "the node has opened a new stream");
-      Remove(old->second, "it came again on a new stream");
+      const uint64_t session = old->second;
+      Do(Drop{session}, "the node has opened a new stream");
+      Remove(session, "it came again on a new stream", RunsOn(session, e.info));
     }
     Welcome(e);
   }
 
-  void On(const AgentDetached& e) { Remove(e.session, e.cause); }
+  void On(const AgentDetached& e) { Remove(e.session, e.cause, s_.back_by != kNever && now_ < s_.back_by); }
 
   void On(const Heard&) {}
 
@@ -106,13 +111,45 @@ class Stepper {
   }
 
   void On(const Tick&) {
-    if (s_.lease_check == kNever || now_ < s_.lease_check) return;
-    if (now_ - s_.lease_check >= kMasterStallMs) ForgiveSilence();
-    ExpireLeases();
+    if (s_.lease_check != kNever && now_ >= s_.lease_check) ExpireLeases();
+  }
+
+  // Before any event: a master that looks at its leases much too late was itself stopped.
+  void ForgiveStandstill() {
+    if (s_.lease_check == kNever || now_ - s_.lease_check < kMasterStallMs) return;
+    const int64_t late_ms = now_ - s_.lease_check;
+    for (auto& [session, node] : s_.nodes) node.last_heard = now_;
+    s_.lease_check = now_ + LeaseMs(static_cast<int64_t>(s_.nodes.size()));
+    if (s_.back_by == kNever) s_.back_by = s_.lease_check;  // agents may have given up streams that nobody served
+    Note("master-stalled", "", fmt::format("this master itself stood still for {} ms: all leases begin anew", late_ms));
+  }
+
+  // Takes up what an earlier master has left.
+  void OnResume() {
+    const bool finished = s_.phase == Phase::kFinished;
+    size_t members = 1;
+    if (s_.round) {
+      members = s_.round->slots.size();
+      for (Slot& slot : s_.round->slots) {
+        slot.session = 0;
+        slot.away = finished || !slot.AllDone();
+        if (slot.away) ++s_.round->away;
+      }
+    }
+    s_.resumed = true;
+    s_.back_by = now_ + LeaseMs(static_cast<int64_t>(members));
+    if (s_.blame_deadline != kNever) s_.blame_deadline = s_.back_by;
+    Note("master-resumed", "",
+         s_.round ? fmt::format("the job is taken up from the journal: {} node{} of epoch {} may come back within {}",
+                                s_.round->away, s_.round->away == 1 ? "" : "s", s_.round->epoch,
+                                SecondsText(s_.back_by - now_))
+                  : "the job is taken up from the journal: no round was live");
   }
 
   // What holds after every event, and what time has brought about.
   void Settle() {
+    SettleAway();
+    if (s_.round && s_.round->away > 0) return;
     if (s_.phase == Phase::kBlaming) SettleBlame();
     if (s_.phase == Phase::kRunning) SettleRound();
     if (s_.phase == Phase::kGathering) SettleGathering();
@@ -137,7 +174,7 @@ class Stepper {
 
   // What the event that is being served makes rounds begin and end for.
   std::string Because() const {
-    if (!failed_.empty()) return "failure";
+    if (s_.round && !s_.round->failed.empty()) return "failure";
     return s_.round || s_.last_round ? "nodes" : "start";
   }
 
@@ -148,6 +185,7 @@ class Stepper {
   void MarkStepped() {
     if (std::exchange(s_.round->stepped, true)) return;
     NoteStep(s_.budget, now_);
+    remember_ = true;
   }
 
   // --- what the ledger is made from ---
@@ -189,8 +227,7 @@ class Stepper {
     std::vector<std::pair<std::string, Record::Value>> detail = {{"from_step", from_step}};
     std::string again;
     if (s_.highest_step) {
-      detail.push_back({"last_step", *s_.last_step});
-      detail.push_back({"highest_step", *s_.highest_step});
+      detail.insert(detail.end(), {{"last_step", *s_.last_step}, {"highest_step", *s_.highest_step}});
       if (from_step < *s_.highest_step) {
         round.redo_until = s_.highest_step;
         again = fmt::format("; it had come to step {}, so {} are done again", *s_.highest_step,
@@ -226,7 +263,8 @@ class Stepper {
     node.store_port = e.next_store_port;
     node.arrival = ++s_.arrivals;
     s_.lease_check = std::min(s_.lease_check, now_ + node.lease_ms);
-    s_.highest_epoch = std::max({s_.highest_epoch, e.info.seen_epoch, e.info.live_epoch});
+    s_.highest_epoch = std::max({s_.highest_epoch, e.info.seen_epoch, e.info.live.epoch});
+    node.previous_rank = RankBefore(e.info.node_id);
     s_.session_of[e.info.node_id] = e.session;
     if (e.info.wanted_rank >= 0) s_.session_wanting[e.info.wanted_rank] = e.session;
     s_.addresses_of_host[e.info.hostname].insert(e.info.address);
@@ -240,15 +278,21 @@ class Stepper {
                      e.info.local_world_size == 1 ? "" : "s"),
          -1,
          {{"address", e.info.address}, {"hostname", e.info.hostname}, {"workers", int64_t{e.info.local_world_size}}});
-    if (s_.phase == Phase::kFinished) return Do(SendFinish{e.session, s_.outcome}, s_.outcome->reason);
+    if (s_.phase == Phase::kFinished) return TellOfEnd(e);
     if (s_.spec_of_first_node) {  // a master with flags of its own counts for all, whatever its nodes were given
       const std::string differs = SpecDifferenceText(*s_.spec, e.info.spec);
       if (!differs.empty()) Do(SendNotice{e.session}, differs);
     }
-    if (e.info.live_epoch > 0) {
-      Do(SendHold{e.session, e.info.live_epoch}, "the node lost its place while it was away; its old workers end");
-    }
+    if (e.info.live.epoch > 0 && GoesOn(e.session)) return;
     NoteArrival(e.session);
+  }
+
+  void TellOfEnd(const AgentAttached& e) {
+    Do(SendFinish{e.session, s_.outcome}, s_.outcome->reason);
+    if (!s_.round || s_.round->away == 0) return;
+    for (Slot& slot : s_.round->slots) {
+      if (slot.away && slot.node_id == e.info.node_id) IsHere(slot, e.session);
+    }
   }
 
   void NoteArrival(uint64_t session) {
@@ -279,11 +323,163 @@ class Stepper {
     }));
   }
 
-  // The session is over, by its stream, its lease or a newer one.
-  void Remove(uint64_t session, const std::string& cause, std::optional<int64_t> silent_ms = std::nullopt) {
+  // --- members that are away ---
+
+  bool HasLiveRound() const { return s_.round && s_.phase != Phase::kFinished; }
+
+  // Whether the node of `session` is a member, and `info` says so, too.
+  bool RunsOn(uint64_t session, const NodeInfo& info) const {
+    if (!HasLiveRound() || info.live.epoch != s_.round->epoch) return false;
+    const Node& node = s_.nodes.at(session);
+    return node.group_rank == static_cast<int64_t>(info.live.group_rank) &&
+           node.info.local_world_size == info.local_world_size;
+  }
+
+  // While no round is live: the rank that the node had in the last one, and would get again.
+  int32_t RankBefore(const std::string& node_id) const {
+    if (s_.phase != Phase::kGathering || !s_.last_round) return -1;
+    const std::vector<Slot>& slots = s_.last_round->slots;
+    const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& l) { return l.node_id == node_id; });
+    return slot == slots.end() ? -1 : static_cast<int32_t>(slot - slots.begin());
+  }
+
+  // A node that runs a round has come: true where that round is live and goes on there.
+  bool GoesOn(uint64_t session) {
+    Node& node = s_.nodes.at(session);
+    const LiveRound& live = node.info.live;
+    if (IsNews(live)) Recall(live);
+    if (Slot* slot = SlotOf(node.info)) {
+      node.group_rank = node.previous_rank = static_cast<int32_t>(live.group_rank);
+      node.info.warming = false;
+      slot->node_id = node.info.node_id;
+      slot->node = NodeName(s_, node.info);
+      slot->hostname = node.info.hostname;
+      slot->address = node.info.address;
+      slot->rank_base = live.rank_base;
+      slot->local_world_size = node.info.local_world_size;
+      IsHere(*slot, session);
+      Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));
+      return true;
+    }
+    MakeStale(node);
+    Do(SendHold{session, live.epoch}, "the node lost its place while it was away; its old workers end");
+    return false;
+  }
+
+  // Whether the round was begun by an earlier master and this one does not know of it, or only of one before.
+  bool IsNews(const LiveRound& live) const {
+    const bool knows_nothing = s_.phase == Phase::kGathering && !s_.last_round;
+    if (!knows_nothing && !s_.resumed) return false;
+    const uint64_t known = s_.round ? s_.round->epoch : s_.last_round ? s_.last_round->epoch : 0;
+    return live.epoch > known && live.group_world_size <= s_.spec->max_nodes && live.group_rank < live.group_world_size;
+  }
+
+  // The round of which a member tells: the other members may come as well.
+  void Recall(const LiveRound& live) {
+    if (s_.round) {
+      for (const Slot& slot : s_.round->slots) {
+        if (slot.session == 0) continue;
+        MakeStale(s_.nodes.at(slot.session));
+        Do(SendHold{slot.session, s_.round->epoch}, "a later round had begun when the master ended");
+      }
+      EndRound();
+    }
+    Round round;
+    round.epoch = live.epoch;
+    round.restart_count = live.restart_count;
+    round.world_size = live.world_size;
+    round.reason = live.reason;
+    round.begun_at = round.saving_noted_at = now_;
+    round.slots.resize(live.group_world_size);
+    for (Slot& slot : round.slots) slot.away = true;
+    round.away = round.slots.size();
+    s_.round = std::move(round);
+    s_.phase = Phase::kRunning;
+    s_.reason = live.reason;
+    s_.rounds_begun = live.restart_count + 1;
+    s_.budget.used = std::min(live.restarts_used, AllowedRestarts(s_.budget));
+    s_.budget.lives_without_step = live.lives_without_step;
+    if (live.highest_step) s_.highest_step = std::max(s_.highest_step.value_or(0), *live.highest_step);
+    if (live.highest_step && !s_.last_step) s_.last_step = s_.highest_step;
+    s_.gather_at = s_.gather_limit = s_.join_deadline = s_.next_notice = s_.blame_deadline = kNever;
+    s_.resumed = true;
+    s_.back_by = now_ + LeaseMs(static_cast<int64_t>(live.group_world_size));
+    remember_ = true;
+    Note("master-resumed", "",
+         fmt::format("the job is taken up from what its nodes tell: {} node{} of epoch {} may come back within {}",
+                     live.group_world_size, live.group_world_size == 1 ? "" : "s", live.epoch,
+                     SecondsText(s_.back_by - now_)));
+  }
+
+  // The place that waits for this node; null: none does.
+  Slot* SlotOf(const NodeInfo& info) {
+    const LiveRound& live = info.live;
+    if (!HasLiveRound() || live.epoch != s_.round->epoch || live.group_rank >= s_.round->slots.size()) return nullptr;
+    Slot& slot = s_.round->slots[live.group_rank];
+    if (!slot.away) return nullptr;
+    const bool known = slot.local_world_size > 0;
+    if (known && (slot.node_id != info.node_id || slot.local_world_size != info.local_world_size)) return nullptr;
+    return &slot;
+  }
+
+  void IsHere(Slot& slot, uint64_t session) {
+    slot.session = session;
+    slot.away = false;
+    --s_.round->away;
+  }
+
+  void MakeStale(Node& node) {
+    node.group_rank = -1;
+    if (!std::exchange(node.stale_round, true)) ++s_.stale_rounds;
+  }
+
+  // Members that are away come back, or are given up: when their time is over, or when nodes enough to be them are here
+  // with another round.
+  void SettleAway() {
+    if (s_.back_by == kNever) return;
+    const size_t away = s_.round ? s_.round->away : 0;
+    if (now_ < s_.back_by) {
+      if (away > s_.stale_rounds || !s_.resumed || s_.phase == Phase::kGathering) return;
+    }
+    if (away > 0) {
+      GiveUpAway();
+    } else if (s_.resumed && HasLiveRound()) {
+      Note("job-resumed", "", fmt::format("all nodes of epoch {} are back: no rank was restarted", s_.round->epoch));
+    }
+    WaitForNobody();
+  }
+
+  void WaitForNobody() {
+    s_.back_by = kNever;
+    s_.resumed = false;
+    if (std::exchange(s_.stale_rounds, 0) == 0) return;
+    for (auto& [session, node] : s_.nodes) node.stale_round = false;
+  }
+
+  void GiveUpAway() {
+    Round& round = *s_.round;
+    for (Slot& slot : round.slots) {
+      if (!std::exchange(slot.away, false) || s_.phase == Phase::kFinished) continue;
+      const std::string name =
+          slot.node.empty() ? fmt::format("of group rank {}", &slot - round.slots.data()) : slot.node;
+      const std::string what = fmt::format("node {} was lost ({})", name,
+                                           s_.resumed ? "it did not come back to the master that was started anew"
+                                                      : "its stream broke while the master stood still");
+      Note("node-lost", slot.node, what, -1, {{"broke_round", int64_t{1}}});
+      round.broken.push_back(what);
+      lost_ = true;
+    }
+    round.away = 0;
+  }
+
+  // The session is over, by its stream, its lease or a newer one. `may_return`: where it is a member it is away, not
+  // lost.
+  void Remove(uint64_t session, const std::string& cause, bool may_return,
+              std::optional<int64_t> silent_ms = std::nullopt) {
     auto held = s_.nodes.extract(session);
     if (held.empty()) return;
     Node& node = held.mapped();
+    if (node.stale_round) --s_.stale_rounds;
     const auto known = s_.session_of.find(node.info.node_id);
     if (known != s_.session_of.end() && known->second == session) s_.session_of.erase(known);
     const std::string name = NodeName(s_, node.info);
@@ -294,6 +490,13 @@ class Stepper {
     }
     --s_.candidates;
     FreeWantedPlace(node.info, session);
+    if (may_return && node.group_rank >= 0) {
+      Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
+      slot.session = 0;
+      slot.away = !slot.AllDone();
+      if (slot.away) ++s_.round->away;
+      return Note("node-away", name, fmt::format("node {} is away ({})", name, cause));
+    }
     const std::string what = fmt::format("node {} was lost ({})", name, cause);
     if (GiveUpPlace(node, session, "node-lost", what, silent_ms)) lost_ = true;
   }
@@ -314,7 +517,11 @@ class Stepper {
     const bool done = slot.AllDone();
     if (!done) detail.push_back({"broke_round", int64_t{1}});
     Note(kind, slot.node, done ? what + "; all its workers had ended well" : what, -1, std::move(detail));
-    if (!done) broken_.push_back(what);
+    if (done) {
+      remember_ = true;  // nobody else will ever say it
+    } else {
+      s_.round->broken.push_back(what);
+    }
     return !done;
   }
 
@@ -329,13 +536,8 @@ class Stepper {
         now_ - last.ended_at > LeaseMs(static_cast<int64_t>(s_.nodes.size())))
       return;
     s_.budget = *std::exchange(last.budget_before, std::nullopt);
+    remember_ = true;
     Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
-  }
-
-  void ForgiveSilence() {
-    const int64_t late_ms = now_ - s_.lease_check;
-    for (auto& [session, node] : s_.nodes) node.last_heard = now_;
-    Note("master-stalled", "", fmt::format("this master itself stood still for {} ms: all leases begin anew", late_ms));
   }
 
   void ExpireLeases() {
@@ -357,7 +559,7 @@ class Stepper {
       const int64_t silent_ms = now_ - s_.nodes.at(session).last_heard;
       const std::string cause = fmt::format("silent for {}", SecondsText(silent_ms));
       Do(Drop{session}, cause);
-      Remove(session, cause, silent_ms);
+      Remove(session, cause, false, silent_ms);
     }
   }
 
@@ -407,7 +609,7 @@ class Stepper {
     }
     if (IsLive(round.epoch) && s_.phase == Phase::kRunning) Judge(failure);
     if (s_.phase == Phase::kFinished && IsCurrent(round.epoch))
-      s_.outcome = MakeOutcome(s_.outcome->exit_code, s_.outcome->reason);
+      s_.outcome = OutcomeOf(s_, s_.outcome->exit_code, s_.outcome->reason);
   }
 
   // The first failure of the live round: another life, or the end.
@@ -421,9 +623,10 @@ class Stepper {
     round.budget_before = s_.budget;
     const Charge charge = ChargeFailure(s_.budget, round.stepped, now_);
     if (charge == Charge::kRestart) {
-      failed_ = fmt::format("{}, restart {} of {}", Describe(failure), s_.budget.used, AllowedRestarts(s_.budget));
+      round.failed = fmt::format("{}, restart {} of {}", Describe(failure), s_.budget.used, AllowedRestarts(s_.budget));
       return;
     }
+    remember_ = true;
     s_.verdict = VerdictText(charge, s_.budget);
     s_.phase = Phase::kBlaming;
     s_.grow_at = s_.grow_limit = kNever;
@@ -450,12 +653,13 @@ class Stepper {
   }
 
   void SettleRound() {
-    if (!failed_.empty()) return Reform(failed_, false);
-    if (!broken_.empty()) return Reform(ListText(broken_, "others"), true);
+    const Round& round = *s_.round;
+    if (!round.failed.empty()) return Reform(std::string(round.failed), false);
+    if (!round.broken.empty()) return Reform(ListText(round.broken, "others"), true);
     if (s_.grow_at == kNever) return;
-    const size_t members = s_.round->slots.size();
+    const size_t members = round.slots.size();
     const size_t ready = ReadyNodes();
-    if (members >= s_.spec->max_nodes || s_.spec->Usable(ready) <= members || s_.round->ranks_done > 0) {
+    if (members >= s_.spec->max_nodes || s_.spec->Usable(ready) <= members || round.ranks_done > 0) {
       s_.grow_at = s_.grow_limit = kNever;
     } else if (ready >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
       Reform(NewcomersText(Members()) + " joined", true);
@@ -506,6 +710,8 @@ class Stepper {
     }
     Note("round-held", "", reason, -1, {{"because", Because()}});
     EndRound();
+    WaitForNobody();
+    remember_ = true;
     s_.phase = Phase::kGathering;
     s_.grow_at = s_.grow_limit = kNever;
     s_.reason = reason;
@@ -543,6 +749,7 @@ class Stepper {
       node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
       node.info.warming = false;  // from now on it counts like any other
       round.slots.push_back({members[rank],
+                             node.info.node_id,
                              NodeName(s_, node.info),
                              node.info.hostname,
                              node.info.address,
@@ -550,6 +757,7 @@ class Stepper {
                              spans[rank].local_world_size,
                              {},
                              {},
+                             false,
                              false});
     }
     s_.round = std::move(round);
@@ -557,6 +765,8 @@ class Stepper {
     s_.reason = reason;
     s_.gather_at = s_.gather_limit = s_.grow_at = s_.grow_limit = kNever;
     s_.join_deadline = s_.next_notice = kNever;
+    WaitForNobody();
+    remember_ = true;
     SendRound(members, spans, because);
   }
 
@@ -571,6 +781,8 @@ class Stepper {
     start.store_port = first.store_port;
     start.restart_count = round.restart_count;
     start.max_restarts = AllowedRestarts(s_.budget);
+    start.restarts_used = s_.budget.used;
+    start.lives_without_step = s_.budget.lives_without_step;
     start.highest_step = s_.highest_step;
     std::vector<std::string> names;
     // The node of group rank 0 goes first: it opens the store that the others will look for.
@@ -661,30 +873,14 @@ class Stepper {
 
   // --- the end ---
 
-  std::shared_ptr<const Outcome> MakeOutcome(int32_t exit_code, const std::string& reason) const {
-    auto outcome = std::make_shared<Outcome>();
-    outcome->exit_code = exit_code;
-    outcome->reason = reason;
-    outcome->restart_count = s_.rounds_begun == 0 ? 0 : s_.rounds_begun - 1;
-    if (exit_code == 0 || !s_.round || s_.round->failures.empty()) return outcome;
-    outcome->failures = s_.round->failures;
-    std::swap(outcome->failures.front(), outcome->failures[FirstCause(outcome->failures)]);
-    for (size_t i = 1; i < outcome->failures.size(); ++i) {
-      WorkerExit& exit = outcome->failures[i].exit;
-      // A shortened JSON text is none.
-      if (exit.error_json.size() > kOthersTextBytes) exit.error_json.clear();
-      if (exit.last_words.size() > kOthersTextBytes)
-        exit.last_words.erase(0, exit.last_words.size() - kOthersTextBytes);
-    }
-    return outcome;
-  }
-
   void Finish(int32_t exit_code, const std::string& reason) {
     s_.phase = Phase::kFinished;
     s_.reason = reason;
-    s_.outcome = MakeOutcome(exit_code, reason);
+    s_.outcome = OutcomeOf(s_, exit_code, reason);
     s_.gather_at = s_.gather_limit = s_.grow_at = s_.grow_limit = kNever;
     s_.join_deadline = s_.next_notice = s_.blame_deadline = kNever;
+    WaitForNobody();
+    remember_ = true;
     for (const auto& [session, node] : s_.nodes) {
       if (!node.leaving) Do(SendFinish{session, s_.outcome}, reason);
     }
@@ -695,10 +891,8 @@ class Stepper {
   JobState& s_;
   const Instant now_;
   std::vector<Decision> decisions_;
-  // What this event has done to the live round, for Settle.
-  std::string failed_;               // a worker's failure, and the restart it costs
-  std::vector<std::string> broken_;  // members that went
-  bool lost_ = false;                // one of them against its will
+  bool lost_ = false;      // this event has taken a member of the live round against its will
+  bool remember_ = false;  // what it has changed is worth a line in the journal
 };
 
 // The session an event speaks for, 0 where it is known not to.
@@ -720,22 +914,46 @@ void JobState::SetSpec(const JobSpec& job_spec) {
 }
 
 std::vector<Decision> Step(JobState& state, const Event& event, Instant now) {
+  Stepper stepper(state, now);
+  stepper.ForgiveStandstill();
   const FromAgent* speaker = Speaker(event);
   if (speaker != nullptr && !std::holds_alternative<AgentAttached>(event)) {
     const auto node = state.nodes.find(speaker->session);
-    if (node == state.nodes.end()) return {};  // dropped before; its stream is ending
+    if (node == state.nodes.end()) return stepper.Take();  // dropped before; its stream is ending
     node->second.last_heard = now;
     if (speaker->next_store_port != 0) node->second.store_port = speaker->next_store_port;
   }
-  Stepper stepper(state, now);
   std::visit([&stepper](const auto& e) { stepper.On(e); }, event);
   stepper.Settle();
   return stepper.Take();
 }
 
+std::vector<Decision> Resume(JobState& state, Instant now) {
+  Stepper stepper(state, now);
+  stepper.OnResume();
+  return stepper.Take();
+}
+
+std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_code, const std::string& reason) {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->exit_code = exit_code;
+  outcome->reason = reason;
+  outcome->restart_count = state.rounds_begun == 0 ? 0 : state.rounds_begun - 1;
+  if (exit_code == 0 || !state.round || state.round->failures.empty()) return outcome;
+  outcome->failures = state.round->failures;
+  std::swap(outcome->failures.front(), outcome->failures[FirstCause(outcome->failures)]);
+  for (size_t i = 1; i < outcome->failures.size(); ++i) {
+    WorkerExit& exit = outcome->failures[i].exit;
+    // A shortened JSON text is none.
+    if (exit.error_json.size() > kOthersTextBytes) exit.error_json.clear();
+    if (exit.last_words.size() > kOthersTextBytes) exit.last_words.erase(0, exit.last_words.size() - kOthersTextBytes);
+  }
+  return outcome;
+}
+
 Instant NextDeadline(const JobState& s) {
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline});
+                   s.blame_deadline, s.back_by});
 }
 
 }  // namespace phalanx::master

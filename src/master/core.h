@@ -6,6 +6,8 @@
 // * gathering: no round is live, because not enough nodes are there or because more may be about to come.
 // * running: a round is live. It ends, and the next one begins in the same step, when a worker fails or the nodes
 // change.
+//   After a restart of the master, or a standstill of its process, members may be away for a while: their workers train
+//   on, and nothing is decided about the round before they are back or given up.
 // * blaming: the job has failed, but so far only ranks that suffered from another's end have reported; the one that
 // died
 //   first gets a moment to be heard.
@@ -43,6 +45,8 @@ constexpr int64_t kBlameMs = 1'000;
 constexpr int64_t kSavingNoticeMs = 60'000;
 // Spares that may wait beside a full job.
 constexpr size_t kMaxSpares = 1'024;
+// Far from the end of the numbers, whatever a peer or a file claims.
+constexpr uint64_t kMaxEpoch = uint64_t{1} << 48;
 
 struct JobSpec {
   uint32_t min_nodes = 1;
@@ -55,6 +59,20 @@ struct JobSpec {
 
   // How many of `there` nodes can train.
   size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }
+};
+
+// The round that an agent runs, as it was told of it.
+struct LiveRound {
+  uint64_t epoch = 0;  // 0: none
+  uint32_t group_rank = 0;
+  uint32_t group_world_size = 0;
+  uint32_t rank_base = 0;
+  uint32_t world_size = 0;
+  uint32_t restart_count = 0;
+  uint32_t restarts_used = 0;
+  uint32_t lives_without_step = 0;
+  std::optional<int64_t> highest_step;
+  std::string reason;
 };
 
 // What an agent says of itself.
@@ -73,7 +91,7 @@ struct NodeInfo {
   std::string role;
   JobSpec spec;
   uint64_t seen_epoch = 0;
-  uint64_t live_epoch = 0;
+  LiveRound live;
   bool warming = false;  // it says Ready when its workers could start at once
 };
 
@@ -148,6 +166,8 @@ struct SendStartRound {
   uint32_t store_port = 0;
   uint32_t restart_count = 0;
   uint32_t max_restarts = 0;
+  uint32_t restarts_used = 0;
+  uint32_t lives_without_step = 0;
   std::optional<int64_t> highest_step;        // that a rank of an earlier round has told
   std::vector<std::string> member_addresses;  // group rank 0 only
 };
@@ -184,7 +204,12 @@ struct Record {
   std::vector<std::pair<std::string, Value>> detail;
 };
 
-using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice, Drop, Record>;
+// What a master that is started anew must know has changed: the state as it is behind this step goes to the journal.
+// Comes before whatever is sent because of it.
+struct Remember {};
+
+using Action =
+    std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice, Drop, Record, Remember>;
 
 // `reason` is a sentence that a user understands; it is also the text of what is sent.
 struct Decision {
@@ -206,14 +231,16 @@ struct Node {
   int32_t previous_rank = -1;  // in the last round it was a member of
   uint64_t arrival = 0;
   bool leaving = false;
+  bool stale_round = false;  // it runs another round than the live one
   int64_t min_step = 0;
   int64_t max_step = 0;
 };
 
 // One member of a round. Stays in it when its node goes after all its workers have ended well.
 struct Slot {
-  uint64_t session = 0;  // 0: the node is gone
-  std::string node;      // its name
+  uint64_t session = 0;  // 0: the node is gone, or away
+  std::string node_id;
+  std::string node;  // its name
   std::string hostname;
   std::string address;
   uint32_t rank_base = 0;
@@ -221,8 +248,11 @@ struct Slot {
   std::set<uint32_t> done;    // local ranks that ended with 0
   std::set<uint32_t> failed;  // local ranks that ended otherwise
   bool stepped = false;       // FirstStep came
+  // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
+  // round is known from other members alone.
+  bool away = false;
 
-  bool AllDone() const { return done.size() == local_world_size; }
+  bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
 };
 
 struct Round {
@@ -237,6 +267,9 @@ struct Round {
   uint32_t ranks_done = 0;
   bool stepped = false;  // any rank has made a step
   std::vector<Failure> failures;
+  size_t away = 0;                  // slots that are
+  std::string failed;               // a worker's failure that ends it, and the restart that this costs
+  std::vector<std::string> broken;  // members that went, which ends it, too
   // Where its failures cost a restart: what the budget was before. Given back if they turn out to be a lost node's.
   std::optional<Budget> budget_before;
   Instant ended_at = kNever;
@@ -285,6 +318,9 @@ struct JobState {
   Instant join_deadline = kNever;  // gathering: give up
   Instant next_notice = kNever;
   Instant blame_deadline = kNever;
+  Instant back_by = kNever;  // members whose stream goes before that are away, not lost
+  bool resumed = false;      // ... because this master took up what another one began
+  size_t stale_rounds = 0;   // nodes that run another round than the live one
 
   std::string reason;   // of the last decision about the job
   std::string verdict;  // blaming: why the job ends
@@ -292,6 +328,13 @@ struct JobState {
 };
 
 std::vector<Decision> Step(JobState& state, const Event& event, Instant now);
+
+// For a state that an earlier master has left (src/master/snapshot.h): its nodes may come back from now on. Returns
+// what is to be recorded.
+std::vector<Decision> Resume(JobState& state, Instant now);
+
+// How a job that has come so far ends: the failures of its round with the first cause first, and how often it began.
+std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_code, const std::string& reason);
 
 // When the shell must bring a Tick; kNever where nothing is due.
 Instant NextDeadline(const JobState& state);

@@ -664,7 +664,7 @@ TEST(Stream, ANodeThatComesAgainIsANewcomerAndEndsItsOldWorkers) {
   job.Detach(b);
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, c}));
   NodeInfo again = job.Info("b");
-  again.live_epoch = again.seen_epoch = 1;
+  again.live.epoch = again.seen_epoch = 1;
   const uint64_t back = job.Attach(again);
   EXPECT_THAT(job.told[back].holds, ElementsAre(1U));
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, c, back}));  // max is reached: at once

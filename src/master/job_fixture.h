@@ -33,7 +33,7 @@ class JobFixture {
     spec.node_unit = node_unit;
     spec.max_nodes = max_nodes;
     spec.max_restarts = max_restarts;
-    state = JobState("job", spec);
+    state = journal_state = JobState("job", spec);
   }
 
   NodeInfo Info(const std::string& name, uint32_t workers = 2) const {
@@ -56,6 +56,7 @@ class JobFixture {
     event.session = session;
     event.next_store_port = static_cast<uint32_t>(20'000 + session);
     event.info = info;
+    node_ids[session] = info.node_id;
     Send(event);
     return session;
   }
@@ -173,9 +174,11 @@ class JobFixture {
   JobState state;
   Instant now = 1'000'000;
   std::map<uint64_t, ToldAgent> told;
+  std::map<uint64_t, std::string> node_ids;  // by session, also those that are over
   std::vector<std::pair<Record, std::string>> records;
   std::vector<Instant> record_times;  // of those
   std::vector<Decision> last;         // of the last event
+  JobState journal_state;             // what the journal holds
 
  private:
   void Note(const SendWelcome& a, const std::string&) { told[a.session].welcome = true; }
@@ -190,6 +193,7 @@ class JobFixture {
   }
   void Note(const SendFinish& a, const std::string&) { told[a.session].outcome = a.outcome; }
   void Note(const SendNotice& a, const std::string& reason) { told[a.session].notices.push_back(reason); }
+  void Note(const Remember&, const std::string&) { journal_state = state; }
   void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }
   void Note(const Record& a, const std::string& reason) {
     records.push_back({a, reason});

@@ -80,17 +80,27 @@ class RandomJob : private RandomLife {
     ASSERT_TRUE(s.nodes.contains(session)) << "a member without a stream";
     EXPECT_EQ(s.nodes.at(session).group_rank, static_cast<int32_t>(rank));
     int told = 0;
-    for (const SendStartRound& round : job_.told[session].rounds) {
-      if (round.epoch != s.round->epoch) continue;
+    for (const auto& [other, agent] : job_.told) {  // also on an earlier stream of the node
+      if (job_.node_ids.at(other) == s.nodes.at(session).info.node_id) told += CheckTold(agent, rank);
+    }
+    EXPECT_EQ(told, 1) << "StartRound of the live epoch";
+  }
+
+  // How often the agent was told of the live round.
+  int CheckTold(const ToldAgent& agent, size_t rank) {
+    const Round& live = *job_.state.round;
+    int told = 0;
+    for (const SendStartRound& round : agent.rounds) {
+      if (round.epoch != live.epoch) continue;
       ++told;
       EXPECT_EQ(round.group_rank, rank);
-      EXPECT_EQ(round.rank_base, s.round->slots[rank].rank_base);
-      EXPECT_EQ(round.world_size, s.round->world_size);
-      EXPECT_EQ(round.restart_count, s.round->restart_count);
+      EXPECT_EQ(round.rank_base, live.slots[rank].rank_base);
+      EXPECT_EQ(round.world_size, live.world_size);
+      EXPECT_EQ(round.restart_count, live.restart_count);
       EXPECT_NE(round.store_port, 0U);
       EXPECT_EQ(round.member_addresses.empty(), rank != 0);
     }
-    EXPECT_EQ(told, 1) << "StartRound of the live epoch";
+    return told;
   }
 
   void CheckDeadlines() {

@@ -72,7 +72,7 @@ class RandomLife {
 
   void AttachSome() {
     NodeInfo info = job_.Info(fmt::format("n{}", Pick(8)), static_cast<uint32_t>(1 + Pick(3)));
-    if (Pick(3) == 0) info.seen_epoch = info.live_epoch = job_.state.highest_epoch;
+    if (Pick(3) == 0) info.seen_epoch = info.live.epoch = job_.state.highest_epoch;
     if (Pick(8) == 0) info.wanted_rank = static_cast<int32_t>(Pick(job_.spec.max_nodes));
     job_.Attach(info);
   }

@@ -78,6 +78,10 @@ class Log {
   explicit Log(Sqlite db) : db_(std::move(db)) {}
 
   Status BeginRun(const RecordRun& run) {
+    if (run.run > 0) {
+      run_ = run.run;
+      return db_.Run(fmt::format("UPDATE runs SET ended_unix_ms=NULL WHERE run={}", run_));
+    }
     PHX_ASSIGN_OR_RETURN(
         SqliteStatement insert,
         db_.Prepare("INSERT INTO runs (master_id, job_id, software_version, started_unix_ms) VALUES (?, ?, ?, ?)"));
@@ -236,6 +240,10 @@ StatusOr<std::optional<RecordRun>> RecordReader::LastRun(const std::string& job_
   if (!row) return std::optional<RecordRun>();
   return std::optional<RecordRun>(
       {select.Int(0), select.Text(1), select.Text(2), select.Text(3), select.Int(4), select.Int(5)});
+}
+
+StatusOr<int64_t> RecordReader::LastRow(int64_t run) {
+  return db_->sqlite.Number(fmt::format("SELECT COALESCE(MAX(id), 0) FROM events WHERE run={}", run));
 }
 
 StatusOr<std::vector<RecordRow>> RecordReader::Rows(int64_t run, int64_t after_id, int64_t limit) {

@@ -24,7 +24,7 @@ struct RecordRow {
 };
 
 struct RecordRun {
-  int64_t run = 0;  // chosen by the writer
+  int64_t run = 0;  // 0: a new one, chosen by the writer; else rows are added to that one
   std::string master_id;
   std::string job_id;
   std::string software_version;
@@ -72,6 +72,8 @@ class RecordReader {
 
   // The last run, of job `job_id` where that is not empty. Empty optional: the record holds none.
   StatusOr<std::optional<RecordRun>> LastRun(const std::string& job_id);
+  // Id of the run's last row; 0: it has none.
+  StatusOr<int64_t> LastRow(int64_t run);
   // Rows of the run with an id above `after_id`, by id, at most `limit`.
   StatusOr<std::vector<RecordRow>> Rows(int64_t run, int64_t after_id, int64_t limit);
 

@@ -21,9 +21,11 @@
 #include "master/admin.h"
 #include "master/convert.h"
 #include "master/door.h"
+#include "master/journal.h"
 #include "master/operation.h"
 #include "master/record.h"
 #include "master/session.h"
+#include "master/snapshot.h"
 
 namespace phalanx::master {
 namespace {
@@ -81,6 +83,11 @@ StatusOr<uint16_t> TryBind(const std::string& host, uint16_t port) {
 
 void DropGrpcLog(gpr_log_func_args*) {}
 
+StatusOr<JobState> JobOf(const std::string& journal, const std::string& job_id) {
+  PHX_ASSIGN_OR_RETURN(const std::string payload, ReadJournal(journal));
+  return RestoreState(payload, job_id, MonotonicMs());
+}
+
 }  // namespace
 
 // What the record's thread has to say, until the master's own sequence takes it.
@@ -127,8 +134,14 @@ class MasterServer::Impl final : public SessionOwner {
   bool IsOver();
   void Shutdown();
 
+  // --- the past ---
+  Status TakeUp();
+  Status RestoreJob();
+  void ContinueRecord(RecordRun& run);
+
   // --- carrying out ---
   void Feed(const Event& event);
+  void CarryOut(const std::vector<Decision>& decisions);
   void TellOfRecord();
   Session* Find(uint64_t session);
   void Send(uint64_t session, v1::MasterMessage message);
@@ -141,6 +154,7 @@ class MasterServer::Impl final : public SessionOwner {
   void Do(const SendNotice& action, const std::string& reason);
   void Do(const Drop& action, const std::string& reason);
   void Do(const Record& action, const std::string& reason);
+  void Do(const Remember& action, const std::string& reason);
 
   // --- admin ---
   grpc::Status Authorize(const std::string& job_id, const std::string& token) const;
@@ -151,8 +165,9 @@ class MasterServer::Impl final : public SessionOwner {
   const std::string master_id_ = RandomId();
   const int64_t started_unix_ms_ = UnixMs();
   const Instant started_ = MonotonicMs();
+  int64_t record_until_unix_ms_ = 0;  // the last row of an earlier master
   // The wall clock as it was at the start, going on evenly: times of rows never go back, and their sums are right.
-  int64_t UnixNow() const { return started_unix_ms_ + (MonotonicMs() - started_); }
+  int64_t UnixNow() const { return std::max(started_unix_ms_, record_until_unix_ms_) + (MonotonicMs() - started_); }
   JobState state_;
 
   v1::AgentLink::AsyncService agent_service_;
@@ -187,6 +202,7 @@ class MasterServer::Impl final : public SessionOwner {
   std::shared_ptr<const Outcome> outcome_;  // whose message this is:
   std::shared_ptr<const v1::MasterMessage> finish_message_;
 
+  std::unique_ptr<JournalWriter> journal_;
   std::unique_ptr<RecordWriter> record_;
   const std::shared_ptr<RecordWarnings> record_warnings_ = std::make_shared<RecordWarnings>();  // its thread may stay
   int64_t next_row_ = 1;
@@ -198,13 +214,6 @@ class MasterServer::Impl final : public SessionOwner {
 MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)), empty_since_(started_) {
   state_.job_id = options_.job_id;
   if (options_.spec) state_.SetSpec(*options_.spec);
-  if (options_.state_dir.empty()) return;
-  const RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, started_unix_ms_, 0};
-  record_ = std::make_unique<RecordWriter>(options_.state_dir + "/events.db", run,
-                                           [warnings = record_warnings_](const std::string& what) {
-                                             Log(LogLevel::kWarning, "event-record", {{"what", what}});
-                                             warnings->Add(what);
-                                           });
 }
 
 MasterServer::Impl::~Impl() {
@@ -218,12 +227,76 @@ Status MasterServer::Impl::Listen() {
     PHX_ASSIGN_OR_RETURN(port_, TryBind(options_.hosts.front(), 0));
   }
   PHX_RETURN_IF_ERROR(Build());
+  PHX_RETURN_IF_ERROR(TakeUp());  // only now: without the port, the files may be another master's
   OfferSession();
   OfferAdmin();
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
+  if (state_.arrivals > 0) CarryOut(Resume(state_, MonotonicMs()));
   return absl::OkStatus();
+}
+
+// --- the past -----------------------------------------------------------------------------------------------------
+
+Status MasterServer::Impl::TakeUp() {
+  if (options_.state_dir.empty()) return absl::OkStatus();
+  RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, started_unix_ms_, 0};
+  if (options_.resume) {
+    PHX_RETURN_IF_ERROR(RestoreJob());
+    ContinueRecord(run);
+  } else {
+    unlink((options_.state_dir + "/journal").c_str());  // of an earlier job with this id
+  }
+  const auto warn = [warnings = record_warnings_](const char* kind, const std::string& what) {
+    Log(LogLevel::kWarning, kind, {{"what", what}});
+    warnings->Add(what);
+  };
+  record_ = std::make_unique<RecordWriter>(options_.state_dir + "/events.db", run,
+                                           [warn](const std::string& what) { warn("event-record", what); });
+  journal_ = std::make_unique<JournalWriter>(options_.state_dir + "/journal",
+                                             [warn](const std::string& what) { warn("journal", what); });
+  return absl::OkStatus();
+}
+
+// A journal that says nothing of use is set aside: the agents know enough.
+Status MasterServer::Impl::RestoreJob() {
+  StatusOr<JobState> state = JobOf(options_.state_dir + "/journal", options_.job_id);
+  if (!state.ok()) {
+    Log(LogLevel::kWarning, "journal",
+        {{"what", fmt::format("{}; the job is taken up from what its agents tell", Message(state.status()))}});
+    return absl::OkStatus();
+  }
+  if (options_.spec && state->spec) {
+    const JobSpec& was = *state->spec;
+    const JobSpec& asked = *options_.spec;
+    if (was.min_nodes != asked.min_nodes || was.max_nodes != asked.max_nodes || was.node_unit != asked.node_unit) {
+      return absl::InvalidArgumentError(fmt::format(
+          "--nnodes={}:{} --node-unit={}: the job of the journal has --nnodes={}:{} --node-unit={}; give the "
+          "same, or leave out --resume",
+          asked.min_nodes, asked.max_nodes, asked.node_unit, was.min_nodes, was.max_nodes, was.node_unit));
+    }
+    state->SetSpec(asked);
+    state->spec_of_first_node = false;
+  }
+  state_ = *std::move(state);
+  return absl::OkStatus();
+}
+
+// Rows of this master follow those of the one before: `phalanx ledger` sees one job.
+void MasterServer::Impl::ContinueRecord(RecordRun& run) {
+  StatusOr<RecordReader> reader = RecordReader::Open(options_.state_dir + "/events.db");
+  if (!reader.ok()) return;
+  const auto last = reader->LastRun(options_.job_id);
+  if (!last.ok() || !*last) return;
+  const auto end = reader->LastRow((*last)->run);
+  if (!end.ok()) return;
+  const auto rows = reader->Rows((*last)->run, *end - static_cast<int64_t>(kRecentRows), kRecentRows);
+  if (!rows.ok()) return;
+  run = **last;
+  next_row_ = *end + 1;
+  recent_.assign(rows->begin(), rows->end());
+  if (!recent_.empty()) record_until_unix_ms_ = recent_.back().unix_ms;
 }
 
 Status MasterServer::Impl::Build() {
@@ -312,7 +385,7 @@ void MasterServer::Impl::OnStop(bool) {
 bool MasterServer::Impl::IsOver() {
   if (stopped_) return true;
   if (open_sessions_ > 0) return false;
-  if (state_.phase == Phase::kFinished) return true;
+  if (state_.phase == Phase::kFinished) return state_.back_by == kNever;
   if (!options_.linger_ms) return false;
   return MonotonicMs() >= empty_since_ + (any_agent_ ? *options_.linger_ms : kFirstAgentMs);
 }
@@ -407,10 +480,18 @@ void MasterServer::Impl::OnOver(Session& session) {
 // --- carrying out -------------------------------------------------------------------------------------------------
 
 void MasterServer::Impl::Feed(const Event& event) {
-  for (const Decision& decision : Step(state_, event, MonotonicMs())) {
+  CarryOut(Step(state_, event, MonotonicMs()));
+  TellOfRecord();
+}
+
+void MasterServer::Impl::CarryOut(const std::vector<Decision>& decisions) {
+  for (const Decision& decision : decisions) {
     std::visit([this, &decision](const auto& action) { Do(action, decision.reason); }, decision.action);
   }
-  TellOfRecord();
+}
+
+void MasterServer::Impl::Do(const Remember&, const std::string&) {
+  if (journal_) journal_->Put(SaveState(state_, MonotonicMs()));
 }
 
 // On one node's console: our own log may lie on the same full disk. With the next event, and beats are events.
@@ -463,6 +544,8 @@ void MasterServer::Impl::Do(const SendHold& action, const std::string& reason) {
 void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
   if (outcome_ != action.outcome) {
     outcome_ = action.outcome;
+    // A new master must not begin a job again that some nodes have been told the end of.
+    if (journal_) journal_->Flush(JournalWriter::kFlushMs);
     finish_message_ = std::make_shared<const v1::MasterMessage>(MessageOf(*outcome_));
   }
   if (Session* to = Find(action.session)) to->Send(finish_message_);

@@ -24,7 +24,8 @@ struct ServerOptions {
   std::string job_id;
   std::optional<JobSpec> spec;  // absent: the first node's counts
   std::string token;            // empty: only the job id is checked
-  std::string state_dir;        // for the record; empty: none is kept
+  std::string state_dir;        // for the record and the journal; empty: none is kept
+  bool resume = false;          // go on with the job that the journal there tells of, where it does
   // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
   std::optional<int64_t> linger_ms;
   bool verbose = false;  // one line on stderr for each decision
@@ -32,7 +33,7 @@ struct ServerOptions {
 
 class MasterServer {
  public:
-  // Binds and listens. AlreadyExists: the port is taken.
+  // Binds and listens. AlreadyExists: the port is taken. InvalidArgument: the journal's job has another --nnodes.
   static StatusOr<std::unique_ptr<MasterServer>> Open(ServerOptions options);
   MasterServer(const MasterServer&) = delete;
   MasterServer& operator=(const MasterServer&) = delete;
