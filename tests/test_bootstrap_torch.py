@@ -53,7 +53,7 @@ def run(agent, tmp_path):
 def board(tmp_path):
     path = f"/dev/shm/phalanx-test-{os.getpid()}"
     with open(path, "wb") as file:
-        file.write(struct.pack("<8sIIIIQq24s", b"PHXBOARD", 2, 128, 2, 0, 5, REDO_UNTIL, b"") + bytes(256))
+        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 3, 128, 2, 0, 5, REDO_UNTIL, 0, b"") + bytes(256))
     yield {"path": path, "slot": 1}
     os.unlink(path)
 

@@ -1,8 +1,8 @@
 """Phalanx keeps a distributed training job moving.
 
 Nothing here needs to be imported for that: `phalanx-run train.py` runs the script unchanged. `phalanx.step(n)` and
-`phalanx.saving()` are for who wants exact numbers in what Phalanx reports; `phalanx.elastic_launch` launches functions,
-as torch's does.
+`phalanx.saving()` are for who wants exact numbers in what Phalanx reports; `phalanx.on_rescale` for who wants to save
+before the job changes its size; `phalanx.elastic_launch` launches functions, as torch's does.
 """
 
 __version__ = "0.1.0"
@@ -16,6 +16,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "elastic_launch",
+    "on_rescale",
     "saving",
     "step",
 ]
@@ -52,6 +53,22 @@ class saving:
 
         if self._counted.pop():
             board.end_saving()
+
+
+def on_rescale(callback):
+    """Have `callback()` called before nodes join a job that trains, or leave it on purpose: the moment to save.
+
+    It runs in the thread that steps, inside `phalanx.step(n)` or, where the script calls none, inside the optimizer's
+    `step()`, behind the same step on all ranks: collective saves work in it. Afterwards this process is ended, and
+    starts anew in the new world; it may also end itself with exit code 0. Returns `callback`, to be a decorator, too.
+    Outside a job, and in child processes of a rank, nothing is ever called.
+    """
+    if not callable(callback):
+        raise TypeError(f"phalanx.on_rescale: expected a function, got {callback!r}")
+    from phalanx._bootstrap import rescale
+
+    rescale.add(callback)
+    return callback
 
 
 def __getattr__(name):

@@ -25,10 +25,11 @@ constexpr char kNamePrefix[] = "phalanx-board-";
 constexpr int64_t kStaleS = 60;
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kSlotBytes = 128;
-constexpr size_t kSlotWords = 11;
+constexpr size_t kSlotWords = 12;
+constexpr off_t kRescaleAt = 40;
 constexpr int kSlotsMax = 1 << 16;
 constexpr int64_t kPidMax = 1 << 22;  // the kernel's own limit
 
@@ -91,7 +92,7 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   std::memcpy(words.data(), bytes, sizeof words);
   for (uint64_t& word : words) word = le64toh(word);
   const auto [pid, optimizer_steps, step, changed, started, first_step, phase, from_step, saving, saving_since,
-              caught_up] = words;
+              caught_up, hears_rescale] = words;
   if (pid == 0 || pid > static_cast<uint64_t>(kPidMax)) return slot;
   slot.pid = static_cast<int64_t>(pid);
   if (optimizer_steps <= static_cast<uint64_t>(INT64_MAX)) slot.optimizer_steps = optimizer_steps;
@@ -104,6 +105,7 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   slot.saving_ns = TimeOrNever(saving, now_ns);  // no longer than the machine runs
   slot.saving_since_ns = TimeOrNever(saving_since, now_ns);
   slot.caught_up_ns = TimeOrNever(caught_up, now_ns);
+  slot.hears_rescale = hears_rescale == 1;
   return slot;
 }
 
@@ -136,6 +138,12 @@ void Board::RemoveStale(const std::string& dir) {
     const bool old = UnixMs() / 1000 - info.st_mtime > kStaleS;
     if (old && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
   }
+}
+
+Status Board::AnnounceRescale(int64_t at_step) {
+  const uint64_t word = htole64(static_cast<uint64_t>(std::max<int64_t>(1, at_step)));
+  if (pwrite(file_.get(), &word, sizeof word, kRescaleAt) == sizeof word) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("writing {}", path_));
 }
 
 BoardSlot Board::Read(int slot) {

@@ -27,6 +27,7 @@ struct BoardSlot {
   int64_t saving_ns = 0;        // in saves that are over
   int64_t saving_since_ns = 0;  // 0: none is under way
   int64_t caught_up_ns = 0;     // 0: not yet, or nothing to catch up with
+  bool hears_rescale = false;   // phalanx.on_rescale was called
 };
 
 // `bytes` is one slot of the format (128 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.
@@ -47,6 +48,9 @@ class Board {
   Board& operator=(const Board&) = delete;
   // Removes the file. Ranks that have it mapped go on writing to memory nobody reads.
   ~Board();
+
+  // Ranks that hear of rescales come to their safe point behind that step.
+  Status AnnounceRescale(int64_t at_step);
 
   const std::string& path() const { return path_; }
   // What the rank wrote last; an untaken slot where there is none. Counters of one pid never decrease. Copies (no

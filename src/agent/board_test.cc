@@ -42,7 +42,7 @@ class BoardTest : public testing::Test {
 TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
   std::array<unsigned char, 64 + 3 * 128 + 1> bytes{};
   ASSERT_EQ(pread(file_.get(), bytes.data(), bytes.size(), 0), 64 + 3 * 128);
-  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x02\0\0\0\x80\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
+  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x03\0\0\0\x80\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
   int64_t step = 0;
   std::memcpy(&step, bytes.data() + 64 + 128 + 16, sizeof step);
   EXPECT_EQ(step, -1);

@@ -35,6 +35,7 @@ class Stepper {
     s_.attached = false;
     s_.next_beat = kNever;
     s_.link_why = event.why;
+    if (s_.leave_at != kNever) EndLeaving("the master, which would say when, is gone");
     if (s_.finish || s_.phase == Phase::kLeaving) return FinishIfGone();
     if (event.hopeless) {
       return Fail(fmt::format("{}; give --rdzv-endpoint a port that is free or a Phalanx master's", event.why));
@@ -57,6 +58,8 @@ class Stepper {
         return OnHold(m.hold_round());
       case v1::MasterMessage::kFinish:
         return OnFinish(m.finish());
+      case v1::MasterMessage::kAnnounceRescale:
+        return OnAnnounce(m.announce_rescale());
       case v1::MasterMessage::kNotice:
         return Do(Say{m.notice().text()}, "the master says so");
       case v1::MasterMessage::BODY_NOT_SET:
@@ -123,9 +126,31 @@ class Stepper {
       s_.trouble_since = now_;
     }
     s_.ended.push_back(exited);
-    TellEnd(exited, fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
-                                DescribeEnd(exited.exit_code(), exited.signal())));
+    const bool was_asked = s_.awaited.erase(static_cast<int>(exited.local_rank())) > 0;
+    s_.ended.back().set_for_rescale(was_asked && !failed);
+    TellEnd(s_.ended.back(), fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
+                                         DescribeEnd(exited.exit_code(), exited.signal())));
+    if (was_asked && s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point, or has ended");
     SettleWithoutMaster();
+  }
+
+  void On(const SafePointAsked& event) {
+    if (!s_.round || s_.round->epoch() != event.epoch || s_.next) return;
+    s_.awaited.clear();
+    for (const int rank : event.local_ranks) {
+      const WorkerState* worker = Live(rank, event.epoch);
+      if (worker != nullptr && !worker->ended && !worker->doomed) s_.awaited.insert(rank);
+    }
+    if (!s_.safe_point) {
+      s_.safe_point.emplace().set_epoch(event.epoch);
+      s_.safe_point->set_asked(static_cast<uint32_t>(s_.awaited.size()));
+    }
+    TellSafePoint(s_.awaited.empty() ? "no local rank hears of rescales" : "local ranks have been asked");
+  }
+
+  void On(const WorkerSafe& event) {
+    if (Live(event.local_rank, event.epoch) == nullptr || s_.awaited.erase(event.local_rank) == 0) return;
+    if (s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point");
   }
 
   void On(const GroupGone& event) {
@@ -139,15 +164,19 @@ class Stepper {
     if (s_.finish) return KillAll("asked to stop while ending");
     s_.stop_signal = event.signal;
     if (again) return KillAll("asked to stop a second time");
+    // Its ranks go on until all ranks of the job have come to a safe point: others need them for that.
+    const bool waits = event.wants_safe_point && s_.attached && s_.phase == Phase::kRunning &&
+                       s_.options.max_nodes > 1 && s_.options.rescale_grace_ms > 0;
     s_.phase = Phase::kLeaving;
     s_.next.reset();
     Do(Say{fmt::format("{}: this node leaves the job", strsignal(event.signal))}, "asked to stop");
     v1::AgentMessage message;
     message.mutable_leaving()->set_signal(event.signal);
     message.mutable_leaving()->set_reason(fmt::format("phalanx-run received {}", DescribeEnd(0, event.signal)));
+    message.mutable_leaving()->set_waits(waits);
     SendToMaster(std::move(message), "a node that goes says so");
-    EndAll(event.signal, s_.options.stop_timeout_ms, "asked to stop");
-    FinishIfGone();
+    if (!waits) return EndLeaving("asked to stop");
+    s_.leave_at = now_ + std::min(s_.options.rescale_grace_ms, s_.options.stop_timeout_ms);
   }
 
   void On(const PassSignal& event) {
@@ -183,13 +212,14 @@ class Stepper {
   void On(const Tick&) {
     if (now_ >= s_.next_beat) {
       s_.next_beat = now_ + s_.beat_interval_ms;
-      if (s_.attached) Do(SendBeat{}, "the lease is renewed");
+      if (s_.attached) Do(SendBeat{Epoch()}, "the lease is renewed");
     }
     if (now_ >= s_.next_dial) {
       s_.next_dial = kNever;
       Do(Dial{}, "the master is dialled again");
     }
     if (now_ >= s_.kill_at) KillAll("the grace period is over");
+    if (now_ >= s_.leave_at) EndLeaving("the time for a safe point is over");
     if (now_ >= s_.give_up_at) GiveUpGroups();
     if (now_ >= s_.spares_at) {
       s_.spares_at = kNever;
@@ -199,6 +229,8 @@ class Stepper {
   }
 
  private:
+  uint64_t Epoch() const { return s_.round ? s_.round->epoch() : 0; }
+
   void CountSilence() {
     s_.lost_since = now_;
     s_.next_notice = now_ + std::min(kWaitingNoticeMs, s_.options.join_timeout_ms);
@@ -236,6 +268,7 @@ class Stepper {
   void TellAgain() {
     if (s_.first_step) TellFirstStep("the master may not know of it");
     for (const v1::WorkerExited& exited : s_.ended) TellEnd(exited, "the master may not know of it");
+    if (s_.safe_point) TellSafePoint("the master may not know that a rescale was announced");
   }
 
   void TellFirstStep(const std::string& reason) {
@@ -260,7 +293,7 @@ class Stepper {
     s_.next = round;
     // Before the old workers are ended: other nodes' workers may knock at once.
     OpenOrCloseStore(round);
-    Do(SendBeat{}, "the master must know how far the old round came, and the next store's port");
+    Do(SendBeat{Epoch()}, "the master must know how far the old round came, and the next store's port");
     Do(OpenBoard{round.epoch(), round.has_highest_step() ? round.highest_step() : -1}, round.reason());
     EndAll(SIGTERM, s_.options.restart_grace_ms, round.reason());
     AfterGone();
@@ -273,7 +306,26 @@ class Stepper {
     Do(std::move(open), "this node has group rank 0");
   }
 
+  void EndLeaving(const std::string& reason) {
+    s_.leave_at = kNever;
+    EndAll(s_.stop_signal, s_.options.stop_timeout_ms, reason);
+    FinishIfGone();
+  }
+
+  void OnAnnounce(const v1::AnnounceRescale& announce) {
+    if (!s_.round || s_.round->epoch() != announce.epoch() || s_.next || s_.finish) return;
+    Do(AskForSafePoint{announce.epoch(), announce.at_step()}, announce.reason());
+  }
+
+  void TellSafePoint(const std::string& reason) {
+    s_.safe_point->set_reached(s_.awaited.empty());
+    v1::AgentMessage message;
+    *message.mutable_safe_point() = *s_.safe_point;
+    SendToMaster(std::move(message), reason);
+  }
+
   void OnHold(const v1::HoldRound& hold) {
+    if (s_.leave_at != kNever) return EndLeaving(hold.reason());
     if (s_.finish || s_.phase == Phase::kLeaving) return;
     s_.seen_epoch = std::max(s_.seen_epoch, hold.epoch());
     s_.next.reset();
@@ -282,7 +334,7 @@ class Stepper {
       s_.trouble_since = now_;
     }
     Do(Say{fmt::format("waiting: {}", hold.reason())}, "the master holds the round");
-    Do(SendBeat{}, "the master must know how far the round came");
+    Do(SendBeat{Epoch()}, "the master must know how far the round came");
     Do(CloseStore{}, hold.reason());
     EndAll(SIGTERM, s_.options.restart_grace_ms, hold.reason());
     if (s_.workers.empty() && s_.phase == Phase::kRunning) s_.phase = Phase::kEnding;  // they had ended by themselves
@@ -296,6 +348,7 @@ class Stepper {
     if (finish.exit_code() != 0 && s_.phase != Phase::kLeaving) Do(ReportFailure{finish}, finish.reason());
     if (s_.phase != Phase::kLeaving) s_.phase = Phase::kFinished;
     // After success the workers have ended by themselves; what they left behind is theirs to keep.
+    if (s_.leave_at != kNever) return EndLeaving(finish.reason());
     if (finish.exit_code() != 0) EndAll(SIGTERM, s_.options.restart_grace_ms, finish.reason());
     FinishIfGone();
   }
@@ -368,6 +421,8 @@ class Stepper {
     s_.failed.clear();
     s_.ended.clear();
     s_.first_step.reset();
+    s_.safe_point.reset();
+    s_.awaited.clear();
     s_.spares_at = now_ + kSparesWithoutStepMs;
     for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
       s_.workers[rank] = WorkerState{};
@@ -450,7 +505,7 @@ class Stepper {
 
   void ExitWith(int code, const std::string& reason) {
     s_.exited = true;
-    s_.kill_at = s_.give_up_at = s_.next_beat = s_.next_dial = s_.next_notice = s_.spares_at = kNever;
+    s_.kill_at = s_.give_up_at = s_.leave_at = s_.next_beat = s_.next_dial = s_.next_notice = s_.spares_at = kNever;
     Do(CloseStore{}, reason);
     Do(Exit{code}, reason);
   }
@@ -470,7 +525,7 @@ std::vector<Decision> Step(CoreState& state, const Event& event, Instant now) {
 }
 
 Instant NextDeadline(const CoreState& s) {
-  return std::min({s.next_beat, s.next_dial, s.next_notice, s.kill_at, s.give_up_at, s.spares_at});
+  return std::min({s.next_beat, s.next_dial, s.next_notice, s.kill_at, s.give_up_at, s.leave_at, s.spares_at});
 }
 
 const v1::StartRound* LiveRound(const CoreState& s) {

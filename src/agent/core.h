@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -40,6 +41,7 @@ struct CoreOptions {
   int spares = 0;  // waiting spares to keep while steps run
   int64_t stop_timeout_ms = 30'000;
   int64_t restart_grace_ms = 500;
+  int64_t rescale_grace_ms = 30'000;
   int64_t join_timeout_ms = 600'000;
   // Where the master is, for texts.
   std::string master_address;
@@ -84,6 +86,15 @@ struct GroupGone {
 };
 struct StopSignal {  // one of --signals-to-handle
   int signal = 0;
+  bool wants_safe_point = false;  // some local rank hears of rescales
+};
+struct SafePointAsked {  // follows AskForSafePoint
+  uint64_t epoch = 0;
+  std::set<int> local_ranks;  // that hear of it
+};
+struct WorkerSafe {  // it has done what it wanted before the round ends, and waits for that
+  int local_rank = 0;
+  uint64_t epoch = 0;
 };
 struct PassSignal {  // SIGUSR1, SIGUSR2
   int signal = 0;
@@ -97,13 +108,16 @@ struct MasterChildDied {  // the embedded master has ended, and was not asked to
 struct Tick {};
 
 using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
-                           WorkerEnded, GroupGone, StopSignal, PassSignal, MasterChildFailed, MasterChildDied, Tick>;
+                           WorkerEnded, GroupGone, StopSignal, SafePointAsked, WorkerSafe, PassSignal,
+                           MasterChildFailed, MasterChildDied, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
-struct Dial {};       // open a stream; LinkUp or LinkDown follows
-struct SendHello {};  // with the core's seen epoch and LiveRound
-struct SendBeat {};   // with the board's steps; also tells the next store port
+struct Dial {};        // open a stream; LinkUp or LinkDown follows
+struct SendHello {};   // with the core's seen epoch and LiveRound
+struct SendBeat {      // with the board's steps; also tells the next store port
+  uint64_t epoch = 0;  // whose board that is
+};
 struct Send {
   v1::AgentMessage message;
 };
@@ -134,6 +148,11 @@ struct SignalWorker {  // to the worker's own process, where it catches the sign
   int local_rank = 0;
   int signal = 0;
 };
+// Tells the ranks that hear of rescales to come to a safe point; SafePointAsked follows.
+struct AskForSafePoint {
+  uint64_t epoch = 0;
+  int64_t at_step = 0;
+};
 struct WantSpares {
   int count = 0;
 };
@@ -149,8 +168,9 @@ struct Exit {
   int code = 0;
 };
 
-using Action = std::variant<Dial, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker, EndGroup,
-                            KillGroup, SignalWorker, WantSpares, KillStrays, RestartMaster, Say, ReportFailure, Exit>;
+using Action =
+    std::variant<Dial, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker, EndGroup, KillGroup,
+                 SignalWorker, AskForSafePoint, WantSpares, KillStrays, RestartMaster, Say, ReportFailure, Exit>;
 
 struct Decision {
   Action action;
@@ -204,6 +224,9 @@ struct CoreState {
   // What was reported of `round`: said again on a new stream, as its master may be another.
   std::vector<v1::WorkerExited> ended;
   std::optional<v1::FirstStep> first_step;
+  std::optional<v1::SafePoint> safe_point;  // a rescale was announced, and this is what became of it
+  std::set<int> awaited;                    // local ranks that were asked and are not at their safe point
+  Instant leave_at = kNever;                // leaving: the ranks are ended then, whatever they do
 
   // The story of the recovery that goes on, for one line when it is over.
   Instant trouble_since = 0;

@@ -143,6 +143,18 @@ TEST_F(AgentCore, TellsHowFarTheOldRoundCameBeforeItsBoardGoes) {
   EXPECT_EQ(All<OpenBoard>()[0].highest_step, -1);
 }
 
+TEST_F(AgentCore, TheLastBeatOfARoundIsOfThatRound) {
+  Attach();
+  RunRound(1);
+  for (int rank : {0, 1}) {
+    On(Ended(rank, 1, 0));
+    On(GroupGone{rank, 1});
+  }
+  On(FromMaster{Round(2)});  // begins at once
+  EXPECT_EQ(All<StartWorker>().size(), 2U);
+  EXPECT_EQ(All<SendBeat>().at(0).epoch, 1U);
+}
+
 TEST_F(AgentCore, OnlyGroupRankZeroHoldsTheStore) {
   Attach();
   On(FromMaster{Round(1, 1)});
@@ -455,6 +467,108 @@ TEST_F(AgentCore, ALargeJobDialsLessOften) {
     EXPECT_EQ(state_.next_dial, now_ + most_ms);
     On(LinkUp{});
   }
+}
+
+// --- rescales ---
+
+v1::MasterMessage Announce(uint64_t epoch) {
+  v1::MasterMessage m;
+  m.mutable_announce_rescale()->set_epoch(epoch);
+  m.mutable_announce_rescale()->set_at_step(40);
+  return m;
+}
+
+TEST_F(AgentCore, TellsAtOnceWhereNoRankHearsOfRescales) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1)});
+  ASSERT_TRUE(Has<AskForSafePoint>());
+  EXPECT_EQ(All<AskForSafePoint>()[0].at_step, 40);
+  On(SafePointAsked{1, {}});
+  ASSERT_TRUE(Sent(v1::AgentMessage::kSafePoint));
+  EXPECT_TRUE(All<Send>()[0].message.safe_point().reached());
+  EXPECT_EQ(All<Send>()[0].message.safe_point().asked(), 0U);
+}
+
+TEST_F(AgentCore, ASafePointIsReachedWhenAllThatWereAskedAreThere) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {0, 1}});
+  EXPECT_FALSE(All<Send>().at(0).message.safe_point().reached());
+  On(WorkerSafe{0, 1});
+  EXPECT_TRUE(last_.empty());
+  On(Ended(1, 1, 0));  // its own way of making room
+  ASSERT_EQ(All<Send>().size(), 2U);
+  EXPECT_TRUE(All<Send>()[0].message.worker_exited().for_rescale());
+  EXPECT_TRUE(All<Send>()[1].message.safe_point().reached());
+  On(LinkDown{"reset", false});
+  On(LinkUp{});
+  On(FromMaster{Welcome()});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kSafePoint)) << "a new master must know";
+}
+
+TEST_F(AgentCore, AFailureAtASafePointIsOne) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {0, 1}});
+  On(Ended(0, 1, 3));
+  EXPECT_FALSE(All<Send>().at(0).message.worker_exited().for_rescale());
+  On(Ended(1, 1, 0));
+  EXPECT_TRUE(All<Send>().at(0).message.worker_exited().for_rescale());
+}
+
+TEST_F(AgentCore, AnAnnouncementOfAnotherRoundIsIgnored) {
+  Attach();
+  RunRound(2);
+  On(FromMaster{Announce(1)});
+  EXPECT_TRUE(last_.empty());
+  On(SafePointAsked{1, {0}});
+  EXPECT_TRUE(last_.empty());
+}
+
+TEST_F(AgentCore, ALeavingNodesRanksRunOnToTheSafePoint) {
+  state_.options.max_nodes = 2;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM, true});
+  EXPECT_TRUE(All<Send>().at(0).message.leaving().waits());
+  EXPECT_FALSE(Has<EndGroup>());
+  On(FromMaster{Announce(1)});
+  EXPECT_TRUE(Has<AskForSafePoint>());
+  On(FromMaster{Hold(1)});
+  EXPECT_EQ(All<EndGroup>().size(), 2U);
+}
+
+TEST_F(AgentCore, ALeavingNodeDoesNotWaitForEver) {
+  state_.options.max_nodes = 2;
+  state_.options.rescale_grace_ms = 700;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM, true});
+  EXPECT_EQ(NextDeadline(state_), now_ + 700);
+  now_ += 700;
+  On(Tick{});
+  EXPECT_EQ(All<EndGroup>().size(), 2U);
+}
+
+TEST_F(AgentCore, ALeavingNodeWithoutAMasterWaitsForNobody) {
+  state_.options.max_nodes = 2;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM, true});
+  On(LinkDown{"reset", false});
+  EXPECT_EQ(All<EndGroup>().size(), 2U);
+}
+
+TEST_F(AgentCore, AskedTwiceANodeLeavesAtOnce) {
+  state_.options.max_nodes = 2;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM, true});
+  On(StopSignal{SIGTERM, true});
+  EXPECT_EQ(All<KillGroup>().size(), 2U);
 }
 
 TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {

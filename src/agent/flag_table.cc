@@ -224,6 +224,15 @@ Status HandleRestartGrace(Draft& draft, const GivenFlag& given) {
   return Assign(draft.restart_grace_ms, ParseSecondsToMs(given.value));
 }
 
+Status HandleRescaleGrace(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.rescale_grace_ms, ParseSecondsToMs(given.value));
+}
+
+Status HandleRescaleSignal(Draft& draft, const GivenFlag&) {
+  draft.config.rescale_signal = true;
+  return absl::OkStatus();
+}
+
 Status HandleRestartWindow(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(int64_t window_ms, ParseSecondsToMs(given.value));
   if (window_ms == 0) return Expected("more than 0 seconds");
@@ -507,6 +516,15 @@ constexpr FlagRow kTable[] = {
      "when a round restarts: seconds from SIGTERM to SIGKILL for ranks that catch SIGTERM, others end at once (default "
      "0.5, or the stop timeout where that is given)",
      HandleRestartGrace, nullptr},
+    {"--rescale-grace", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
+     "before nodes join a job that trains, or leave it by a signal: seconds for ranks that called phalanx.on_rescale "
+     "to "
+     "come to a safe point (default 30)",
+     HandleRescaleGrace, nullptr},
+    {"--rescale-signal", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kFailures,
+     "announce such a change by SIGUSR1, too, to ranks that catch it; who then exits with 0 is not done, but starts "
+     "anew",
+     HandleRescaleSignal, nullptr},
     {"--restart-window", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds of steps that renew the restart budget where --max-restarts is not given (default 3600)",
      HandleRestartWindow, nullptr},

@@ -36,6 +36,7 @@ CoreOptions OptionsOf(const LaunchConfig& config) {
   options.stop_timeout_ms = config.stop_timeout_ms;
   options.restart_grace_ms = config.restart_grace_ms;
   options.join_timeout_ms = config.join_timeout_ms;
+  options.rescale_grace_ms = config.rescale_grace_ms;
   options.max_nodes = config.max_nodes;
   return options;
 }
@@ -274,6 +275,7 @@ void NodeAgent::StartSupervisor() {
   events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
     Feed(WorkerStepped{local_rank, epoch, step, warm, ReadProgress()});
   };
+  events.on_safe_point = [this](int local_rank, uint64_t epoch) { Feed(WorkerSafe{local_rank, epoch}); };
   events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };
   events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };
   events.on_start_failed = [this](int local_rank, uint64_t epoch, const Status& why) {
@@ -329,7 +331,20 @@ void NodeAgent::OnSignal(int signal) {
   const bool listed = config_.signals_to_handle.count(signal) > 0;  // then it ends the node, as in torchrun
   if (signal == SIGWINCH && supervisor_) supervisor_->ResizeTerminals();
   if (!listed && (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH)) return Feed(PassSignal{signal});
-  Feed(StopSignal{signal});
+  Feed(StopSignal{signal, AnyHearsRescale()});
+}
+
+// By phalanx.on_rescale, or, where that was allowed, by catching the signal.
+bool NodeAgent::HearsRescale(int local_rank) {
+  if (board_ && board_->Read(local_rank).hears_rescale) return true;
+  return config_.rescale_signal && supervisor_->Catches(local_rank, SIGUSR1);
+}
+
+bool NodeAgent::AnyHearsRescale() {
+  for (const auto& [local_rank, worker] : core_.workers) {
+    if (!worker.ended && HearsRescale(local_rank)) return true;
+  }
+  return false;
 }
 
 void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
@@ -388,6 +403,7 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_join_timeout_ms(config_.join_timeout_ms);
   spec.set_last_call_ms(config_.last_call_ms);
   spec.set_node_unit(config_.node_unit);
+  spec.set_rescale_grace_ms(config_.rescale_grace_ms);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
   if (const v1::StartRound* live = LiveRound(core_)) {
@@ -397,10 +413,10 @@ void NodeAgent::Do(const SendHello&) {
   SendMessage(std::move(message));
 }
 
-void NodeAgent::Do(const SendBeat&) {
+void NodeAgent::Do(const SendBeat& action) {
   v1::AgentMessage message;
   v1::Beat& beat = *message.mutable_beat();
-  beat.set_epoch(core_.round ? core_.round->epoch() : 0);
+  beat.set_epoch(action.epoch);
   if (board_) {
     int64_t least = INT64_MAX;
     int64_t most = 0;
@@ -527,6 +543,18 @@ void NodeAgent::Do(const KillGroup& action) { supervisor_->SignalGroup(action.lo
 void NodeAgent::Do(const SignalWorker& action) {
   if (supervisor_->Catches(action.local_rank, action.signal))
     supervisor_->SignalWorker(action.local_rank, action.signal);
+}
+
+void NodeAgent::Do(const AskForSafePoint& action) {
+  SafePointAsked asked{action.epoch, {}};
+  const Status announced = board_ ? board_->AnnounceRescale(action.at_step) : absl::OkStatus();
+  if (!announced.ok()) Warn(fmt::format("ranks do not hear of the rescale: {}", Message(announced)));
+  for (const auto& [local_rank, worker] : core_.workers) {
+    if (worker.ended || !HearsRescale(local_rank)) continue;
+    asked.local_ranks.insert(local_rank);
+    if (!board_ || !board_->Read(local_rank).hears_rescale) supervisor_->SignalWorker(local_rank, SIGUSR1);
+  }
+  Feed(asked);
 }
 
 void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.count); }

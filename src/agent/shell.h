@@ -63,6 +63,8 @@ class NodeAgent {
   void Feed(const Event& event);
   void ArmTimer();
   void OnSignal(int signal);
+  bool HearsRescale(int local_rank);
+  bool AnyHearsRescale();
   void StandStill();
   void OnWorkerExited(const WorkerEnd& end);
 
@@ -77,6 +79,7 @@ class NodeAgent {
   void Do(const EndGroup&);
   void Do(const KillGroup&);
   void Do(const SignalWorker&);
+  void Do(const AskForSafePoint&);
   void Do(const WantSpares&);
   void Do(const KillStrays&);
   void Do(const RestartMaster&);

@@ -63,6 +63,8 @@ struct SupervisorEvents {
   std::function<void(int local_rank, uint64_t epoch, pid_t pid)> on_worker_started;
   // `warm`: it began with its imports done.
   std::function<void(int local_rank, uint64_t epoch, int64_t step, bool warm)> on_first_step;
+  // It has run what it had given to phalanx.on_rescale, and waits for its end.
+  std::function<void(int local_rank, uint64_t epoch)> on_safe_point;
   std::function<void(const WorkerEnd&)> on_worker_exited;
   // The whole process group of that local rank's worker is gone.
   std::function<void(int local_rank, uint64_t epoch)> on_group_gone;

@@ -130,6 +130,11 @@ StatusOr<PeerMessage> ParsePeerMessage(std::string_view text) {
     if (!Get(json, "step", first.step) || !Get(json, "modules", first.modules)) return Lacking(type);
     return first;
   }
+  if (type == "safe_point") {
+    SafePointReached safe;
+    if (!Get(json, "step", safe.step)) return Lacking(type);
+    return safe;
+  }
   if (type == "log_lost") {
     int64_t stream = 0;
     int64_t error = 0;

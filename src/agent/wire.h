@@ -51,12 +51,15 @@ struct FirstStep {
   int64_t step = 0;
   std::vector<std::string> modules;
 };
+struct SafePointReached {
+  int64_t step = 0;
+};
 struct LogLost {
   int stream = 1;  // 1: stdout, 2: stderr
   int error = 0;   // errno
 };
-using PeerMessage =
-    std::variant<ZygoteReady, ZygoteTainted, ZygoteFailed, ForkFailed, SpareWaits, ScriptStarted, FirstStep, LogLost>;
+using PeerMessage = std::variant<ZygoteReady, ZygoteTainted, ZygoteFailed, ForkFailed, SpareWaits, ScriptStarted,
+                                 FirstStep, LogLost, SafePointReached>;
 
 // Reads one message's text. Unknown types and missing or ill-typed fields are errors. Pure.
 StatusOr<PeerMessage> ParsePeerMessage(std::string_view json);

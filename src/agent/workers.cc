@@ -378,6 +378,8 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
   } else if (const auto* first = std::get_if<FirstStep>(&message)) {
     if (pool_) pool_->Learn(first->modules);
     events_.on_first_step(local_rank, epoch, first->step, worker->warm);
+  } else if (std::holds_alternative<SafePointReached>(message)) {
+    events_.on_safe_point(local_rank, epoch);
   } else if (const auto* lost = std::get_if<LogLost>(&message)) {
     OnLogLost(*worker, *lost);
   }

@@ -35,6 +35,7 @@ struct MasterFlags {
   int64_t restart_window_s = 3'600;
   int64_t join_timeout_s = 600;
   int64_t last_call_ms = 300;
+  int64_t rescale_grace_s = 30;
   std::string token_file;
   std::string state_dir;
   bool resume = false;
@@ -64,6 +65,9 @@ void Declare(CLI::App& app, MasterFlags& f) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--last-call-ms", f.last_call_ms, "milliseconds without a new node after which enough nodes start")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--rescale-grace", f.rescale_grace_s, "seconds that a planned change waits for ranks' safe points")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--token-file", f.token_file, "file with the job's token; else PHALANX_TOKEN");
@@ -107,7 +111,8 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
                                    flags.restart_window_s * 1'000,
                                    flags.join_timeout_s * 1'000,
                                    flags.last_call_ms,
-                                   flags.node_unit};
+                                   flags.node_unit,
+                                   flags.rescale_grace_s * 1'000};
   }
   options.state_dir = flags.state_dir;
   if (options.state_dir.empty()) {

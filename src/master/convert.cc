@@ -56,6 +56,7 @@ WorkerExited ExitedOf(const v1::WorkerExited& wire) {
   WorkerExited event;
   event.epoch = wire.epoch();
   event.progress = ProgressOf(wire.progress());
+  event.for_rescale = wire.for_rescale() && wire.exit_code() == 0 && wire.signal() == 0;
   event.exit.local_rank = wire.local_rank();
   event.exit.pid = wire.pid();
   event.exit.exit_code = wire.exit_code();
@@ -92,6 +93,7 @@ JobSpec SpecOf(const v1::JobSpec& wire) {
   if (wire.join_timeout_ms() > 0) spec.join_timeout_ms = Span(wire.join_timeout_ms());
   spec.last_call_ms = Span(wire.last_call_ms());
   spec.node_unit = std::max(1u, wire.node_unit());
+  spec.rescale_grace_ms = Span(wire.rescale_grace_ms());
   return spec;
 }
 
@@ -104,6 +106,7 @@ v1::JobSpec MessageOf(const JobSpec& spec) {
   wire.set_join_timeout_ms(spec.join_timeout_ms);
   wire.set_last_call_ms(spec.last_call_ms);
   wire.set_node_unit(spec.node_unit);
+  wire.set_rescale_grace_ms(spec.rescale_grace_ms);
   return wire;
 }
 
@@ -165,6 +168,14 @@ Event EventOf(uint64_t session, const v1::AgentMessage& message) {
       Leaving event;
       event.why = Prefix(message.leaving().reason(), kMaxReasonBytes);
       event.signal = std::clamp(message.leaving().signal(), 0, 64);
+      event.waits = message.leaving().waits();
+      return From(session, message, event);
+    }
+    case v1::AgentMessage::kSafePoint: {
+      SafePoint event;
+      event.epoch = message.safe_point().epoch();
+      event.asked = std::min(message.safe_point().asked(), kMaxLocalWorldSize);
+      event.reached = message.safe_point().reached();
       return From(session, message, event);
     }
     case v1::AgentMessage::kReady:

@@ -56,7 +56,9 @@ class Stepper {
     node.min_step = e.min_step;
     node.max_step = e.max_step;
     OnProgress(e.session, e.epoch, e.progress);
-    if (IsLive(e.epoch) && node.group_rank >= 0 && e.max_step > 0) MarkStepped();
+    if (!IsLive(e.epoch) || node.group_rank < 0 || e.max_step <= 0) return;
+    MarkStepped();
+    SeeStep(e.max_step);
   }
 
   void On(const FirstStep& e) {
@@ -80,7 +82,8 @@ class Stepper {
     Node& node = s_.nodes.at(e.session);
     OnProgress(e.session, e.epoch, e.progress);
     if (IsCurrent(e.epoch) && node.group_rank >= 0) {
-      return OnExit(*s_.round, s_.round->slots[static_cast<size_t>(node.group_rank)], e.exit);
+      Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
+      return Yields(e) ? OnYield(slot, e.exit) : OnExit(*s_.round, slot, e.exit);
     }
     if (s_.last_round && s_.last_round->epoch == e.epoch) {
       for (Slot& slot : s_.last_round->slots) {
@@ -97,10 +100,31 @@ class Stepper {
     --s_.candidates;
     FreeWantedPlace(node.info, e.session);
     const std::string why = e.signal != 0 ? SignalName(e.signal) : e.why.empty() ? "on purpose" : e.why;
-    GiveUpPlace(node, e.session, "node-left", fmt::format("node {} left ({})", NodeName(s_, node.info), why));
+    const std::string what = fmt::format("node {} left ({})", NodeName(s_, node.info), why);
+    const bool live = s_.phase == Phase::kRunning && node.group_rank >= 0;
+    if (e.waits && live && s_.candidates > 0 && s_.spec->rescale_grace_ms > 0) {
+      Note("node-leaving", NodeName(s_, node.info),
+           fmt::format("node {} is about to leave ({})", NodeName(s_, node.info), why));
+      s_.round->leaving.push_back(what);
+      return AnnounceRescale(what);
+    }
+    GiveUpPlace(node, e.session, "node-left", what);
     if (s_.candidates > 0 || s_.phase == Phase::kFinished) return;
     if (s_.phase == Phase::kBlaming) return Conclude();
     Finish(e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
+  }
+
+  void On(const SafePoint& e) {
+    const Node& node = s_.nodes.at(e.session);
+    if (!IsLive(e.epoch) || node.group_rank < 0 || s_.phase != Phase::kRunning) return;
+    Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
+    slot.safe = e.reached;
+    if (e.asked > 0) s_.round->any_asked = true;
+    if (s_.round->rescale_by == kNever) AnnounceRescale("a change that an earlier master had announced");
+    if (e.asked > 0 && e.reached) {
+      Note("safe-point", slot.node, fmt::format("node {} is at a safe point", slot.node), -1,
+           {{"ranks", int64_t{e.asked}}});
+    }
   }
 
   void On(const Ready& e) {
@@ -486,6 +510,9 @@ class Stepper {
     if (node.leaving || s_.phase == Phase::kFinished) {
       if (!node.leaving) --s_.candidates;
       FreeWantedPlace(node.info, session);
+      if (node.group_rank >= 0 && s_.phase != Phase::kFinished) {  // it went before the others were ready for it
+        GiveUpPlace(node, session, "node-left", fmt::format("node {} left", name));
+      }
       return Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
     }
     --s_.candidates;
@@ -561,6 +588,77 @@ class Stepper {
       Do(Drop{session}, cause);
       Remove(session, cause, false, silent_ms);
     }
+  }
+
+  // --- planned changes ---
+
+  void SeeStep(int64_t step) {
+    Round& round = *s_.round;
+    if (round.first_seen_at == kNever) {
+      round.first_seen_at = now_;
+      round.first_seen_step = step;
+    }
+    round.last_seen_at = now_;
+    round.last_seen_step = std::max(round.last_seen_step, step);
+  }
+
+  // A step that no rank will have come to before all have heard of it.
+  int64_t SafeStep() const {
+    const Round& round = *s_.round;
+    if (round.last_seen_at == kNever) return 1;
+    const int64_t steps = std::max<int64_t>(0, round.last_seen_step - round.first_seen_step);
+    const int64_t took_ms = std::max<int64_t>(1, round.last_seen_at - round.first_seen_at);
+    const int64_t ahead_ms = now_ - round.last_seen_at + std::min(kSafePointAheadMs, s_.spec->rescale_grace_ms / 4);
+    return round.last_seen_step + 1 + (steps * ahead_ms + took_ms - 1) / took_ms;
+  }
+
+  // Every rank that wants to may save first; those that want nothing cost a moment.
+  void AnnounceRescale(const std::string& why) {
+    Round& round = *s_.round;
+    if (round.rescale_by != kNever) return;
+    round.rescale_by = now_ + s_.spec->rescale_grace_ms;
+    const int64_t at_step = SafeStep();
+    for (const Slot& slot : round.slots) {
+      if (slot.session != 0) Do(SendAnnounceRescale{slot.session, round.epoch, at_step}, why);
+    }
+    Note("rescale-announced", "", fmt::format("{}: the ranks may come to a safe point first", why), -1,
+         {{"at_step", at_step}});
+  }
+
+  bool AllSafe() const {
+    const std::vector<Slot>& slots = s_.round->slots;
+    return std::all_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.safe || slot.session == 0; });
+  }
+
+  void SettleRescale() {
+    Round& round = *s_.round;
+    if (now_ < round.rescale_by && !AllSafe()) return;
+    if (!AllSafe()) Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
+    if (!round.leaving.empty()) return Reform(ListText(round.leaving, "others"), true);
+    const std::vector<uint64_t> members = Members();
+    const bool grows = members.size() > round.slots.size();
+    if (grows) return Reform(NewcomersText(members) + " joined", true);
+    if (round.any_asked) return Reform("the nodes that were to join have gone, and ranks had stopped for them", false);
+    round.rescale_by = kNever;
+    for (Slot& slot : round.slots) slot.safe = false;
+  }
+
+  // Not the end of the rank's work: it makes room for the next round. So do those that lose such a peer.
+  bool Yields(const WorkerExited& e) const {
+    if (e.for_rescale) return true;
+    const std::vector<Slot>& slots = s_.round->slots;
+    return IsCollateral(e.exit) &&
+           std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
+  }
+
+  void OnYield(Slot& slot, const WorkerExit& exit) {
+    if (exit.local_rank >= slot.local_world_size || !slot.yielded.insert(exit.local_rank).second) return;
+    const int64_t rank = slot.rank_base + exit.local_rank;
+    NoteRank(*s_.round, "worker-exited", slot.node,
+             fmt::format("rank {} ended on node {} to make room for the next round", rank, slot.node), rank,
+             ExitDetail(exit, false));
+    s_.round->any_asked = true;
+    if (s_.phase == Phase::kRunning) AnnounceRescale("a change that an earlier master had announced");
   }
 
   // --- workers end ---
@@ -656,13 +754,17 @@ class Stepper {
     const Round& round = *s_.round;
     if (!round.failed.empty()) return Reform(std::string(round.failed), false);
     if (!round.broken.empty()) return Reform(ListText(round.broken, "others"), true);
+    if (round.rescale_by != kNever) return SettleRescale();
     if (s_.grow_at == kNever) return;
     const size_t members = round.slots.size();
     const size_t ready = ReadyNodes();
     if (members >= s_.spec->max_nodes || s_.spec->Usable(ready) <= members || round.ranks_done > 0) {
       s_.grow_at = s_.grow_limit = kNever;
     } else if (ready >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
-      Reform(NewcomersText(Members()) + " joined", true);
+      s_.grow_at = s_.grow_limit = kNever;
+      const std::string why = NewcomersText(Members()) + " joined";
+      if (s_.spec->rescale_grace_ms == 0) return Reform(why, true);
+      AnnounceRescale(why);
     }
   }
 
@@ -757,6 +859,8 @@ class Stepper {
                              spans[rank].local_world_size,
                              {},
                              {},
+                             {},
+                             false,
                              false,
                              false});
     }
@@ -854,13 +958,16 @@ class Stepper {
     Note("waiting", "", text);
   }
 
-  // Members of the live round that the next has no place for: nodes beyond the last whole --node-unit.
+  // Members of the live round that the next has no place for: nodes that leave, and those beyond the last whole
+  // --node-unit.
   void Release(const std::vector<uint64_t>& members, const std::string& reason) {
     for (const Slot& slot : s_.round->slots) {
       if (slot.session == 0 || std::find(members.begin(), members.end(), slot.session) != members.end()) continue;
-      s_.nodes.at(slot.session).previous_rank = -1;  // its rank may be another's when it comes back
+      Node& node = s_.nodes.at(slot.session);
+      node.previous_rank = -1;  // its rank may be another's when it comes back
       Do(SendHold{slot.session, s_.round->epoch},
-         fmt::format("{}; this node waits as a spare: --node-unit={}", reason, s_.spec->node_unit));
+         node.leaving ? reason
+                      : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, s_.spec->node_unit));
     }
   }
 
@@ -953,7 +1060,7 @@ std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_cod
 
 Instant NextDeadline(const JobState& s) {
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline, s.back_by});
+                   s.blame_deadline, s.back_by, s.round ? s.round->rescale_by : kNever});
 }
 
 }  // namespace phalanx::master

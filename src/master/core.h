@@ -43,6 +43,10 @@ constexpr int64_t kWaitingNoticeMs = 30'000;
 constexpr int64_t kBlameMs = 1'000;
 // A live round's time in checkpoints goes into the record as often as this; what a killed master has not noted is lost.
 constexpr int64_t kSavingNoticeMs = 60'000;
+// How long a planned change waits for ranks that want a safe point first, where nobody says otherwise.
+constexpr int64_t kDefaultRescaleGraceMs = 30'000;
+// The safe point's step lies so much ahead of the foremost rank: the word must be with all ranks before.
+constexpr int64_t kSafePointAheadMs = 500;
 // Spares that may wait beside a full job.
 constexpr size_t kMaxSpares = 1'024;
 // Far from the end of the numbers, whatever a peer or a file claims.
@@ -56,6 +60,7 @@ struct JobSpec {
   int64_t join_timeout_ms = 600'000;
   int64_t last_call_ms = 300;
   uint32_t node_unit = 1;  // min_nodes and max_nodes are multiples of it
+  int64_t rescale_grace_ms = kDefaultRescaleGraceMs;
 
   // How many of `there` nodes can train.
   size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }
@@ -126,6 +131,7 @@ struct Beat : FromAgent {
 struct WorkerExited : FromAgent {
   uint64_t epoch = 0;
   WorkerExit exit;
+  bool for_rescale = false;  // with 0, as a rescale had been announced to it
   Progress progress;
 };
 struct FirstStep : FromAgent {
@@ -136,11 +142,18 @@ struct FirstStep : FromAgent {
 struct Leaving : FromAgent {
   std::string why;
   int32_t signal = 0;
+  bool waits = false;  // its ranks run on until the round's safe point
+};
+struct SafePoint : FromAgent {
+  uint64_t epoch = 0;
+  uint32_t asked = 0;  // local ranks that a rescale is announced to
+  bool reached = false;
 };
 struct Ready : FromAgent {};
 struct Tick {};  // NextDeadline has come
 
-using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, Ready, Tick>;
+using Event =
+    std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, SafePoint, Ready, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -190,6 +203,11 @@ struct SendFinish {
 struct SendNotice {
   uint64_t session = 0;
 };
+struct SendAnnounceRescale {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+  int64_t at_step = 0;
+};
 // Cancels the stream at once: the node is believed dead. No AgentDetached follows.
 struct Drop {
   uint64_t session = 0;
@@ -208,8 +226,8 @@ struct Record {
 // Comes before whatever is sent because of it.
 struct Remember {};
 
-using Action =
-    std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice, Drop, Record, Remember>;
+using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice,
+                            SendAnnounceRescale, Drop, Record, Remember>;
 
 // `reason` is a sentence that a user understands; it is also the text of what is sent.
 struct Decision {
@@ -245,12 +263,14 @@ struct Slot {
   std::string address;
   uint32_t rank_base = 0;
   uint32_t local_world_size = 0;
-  std::set<uint32_t> done;    // local ranks that ended with 0
-  std::set<uint32_t> failed;  // local ranks that ended otherwise
-  bool stepped = false;       // FirstStep came
+  std::set<uint32_t> done;     // local ranks that ended with 0
+  std::set<uint32_t> failed;   // local ranks that ended otherwise
+  std::set<uint32_t> yielded;  // local ranks that ended because of a rescale
+  bool stepped = false;        // FirstStep came
   // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
   // round is known from other members alone.
   bool away = false;
+  bool safe = false;  // while a rescale is announced: its ranks are at their safe point, or want none
 
   bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
 };
@@ -270,6 +290,15 @@ struct Round {
   size_t away = 0;                  // slots that are
   std::string failed;               // a worker's failure that ends it, and the restart that this costs
   std::vector<std::string> broken;  // members that went, which ends it, too
+  // A planned change: it ends when all ranks that want to are at a safe point, or then.
+  Instant rescale_by = kNever;
+  std::vector<std::string> leaving;  // members that go, once the others are ready for it
+  bool any_asked = false;            // of the ranks; those cannot go on
+  // Where its ranks were at their first step, and where when last heard of: how fast they step.
+  int64_t first_seen_step = 0;
+  Instant first_seen_at = kNever;
+  int64_t last_seen_step = 0;
+  Instant last_seen_at = kNever;
   // Where its failures cost a restart: what the budget was before. Given back if they turn out to be a lost node's.
   std::optional<Budget> budget_before;
   Instant ended_at = kNever;

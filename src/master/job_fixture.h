@@ -144,6 +144,18 @@ class JobFixture {
     for (const Decision& decision : last) {
       std::visit([&](const auto& action) { Note(action, decision.reason); }, decision.action);
     }
+    if (wants_safe_point) return;
+    for (const SendAnnounceRescale& announce : std::exchange(announced, {})) SafePoint(announce, 0, true);
+  }
+
+  // The answer of a node, `asked` of whose ranks hear of a rescale.
+  void SafePoint(const SendAnnounceRescale& announce, uint32_t asked, bool reached) {
+    master::SafePoint event;
+    event.session = announce.session;
+    event.epoch = announce.epoch;
+    event.asked = asked;
+    event.reached = reached;
+    Send(event);
   }
 
   // How long the job has been gathering, and running with all nodes having made their first step.
@@ -176,9 +188,11 @@ class JobFixture {
   std::map<uint64_t, ToldAgent> told;
   std::map<uint64_t, std::string> node_ids;  // by session, also those that are over
   std::vector<std::pair<Record, std::string>> records;
-  std::vector<Instant> record_times;  // of those
-  std::vector<Decision> last;         // of the last event
-  JobState journal_state;             // what the journal holds
+  std::vector<Instant> record_times;           // of those
+  std::vector<Decision> last;                  // of the last event
+  JobState journal_state;                      // what the journal holds
+  bool wants_safe_point = false;               // else all nodes answer at once that their ranks hear of nothing
+  std::vector<SendAnnounceRescale> announced;  // not answered yet
 
  private:
   void Note(const SendWelcome& a, const std::string&) { told[a.session].welcome = true; }
@@ -192,6 +206,7 @@ class JobFixture {
     told[a.session].reason = reason;
   }
   void Note(const SendFinish& a, const std::string&) { told[a.session].outcome = a.outcome; }
+  void Note(const SendAnnounceRescale& a, const std::string&) { announced.push_back(a); }
   void Note(const SendNotice& a, const std::string& reason) { told[a.session].notices.push_back(reason); }
   void Note(const Remember&, const std::string&) { journal_state = state; }
   void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }

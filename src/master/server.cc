@@ -152,6 +152,7 @@ class MasterServer::Impl final : public SessionOwner {
   void Do(const SendHold& action, const std::string& reason);
   void Do(const SendFinish& action, const std::string& reason);
   void Do(const SendNotice& action, const std::string& reason);
+  void Do(const SendAnnounceRescale& action, const std::string& reason);
   void Do(const Drop& action, const std::string& reason);
   void Do(const Record& action, const std::string& reason);
   void Do(const Remember& action, const std::string& reason);
@@ -555,6 +556,15 @@ void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
 void MasterServer::Impl::Do(const SendNotice& action, const std::string& reason) {
   v1::MasterMessage message;
   message.mutable_notice()->set_text(reason);
+  Send(action.session, std::move(message));
+}
+
+void MasterServer::Impl::Do(const SendAnnounceRescale& action, const std::string& reason) {
+  v1::MasterMessage message;
+  v1::AnnounceRescale& announce = *message.mutable_announce_rescale();
+  announce.set_epoch(action.epoch);
+  announce.set_reason(reason);
+  announce.set_at_step(action.at_step);
   Send(action.session, std::move(message));
 }
 

@@ -12,11 +12,12 @@ from _thread import get_native_id
 HEADER_BYTES = 64
 SLOT_BYTES = 128
 MAGIC = b"PHXBOARD"
-VERSION = 2
+VERSION = 3
+RESCALE_AT_OFFSET = 40
 
 # Words of a slot.
 PID, OPTIMIZER_STEPS, STEP, CHANGED_NS, STARTED_NS, FIRST_STEP_NS, PHASE = range(7)
-FROM_STEP, SAVING_NS, SAVING_SINCE_NS, CAUGHT_UP_NS = range(7, 11)
+FROM_STEP, SAVING_NS, SAVING_SINCE_NS, CAUGHT_UP_NS, HEARS_RESCALE = range(7, 12)
 
 PHASE_SCRIPT = 1
 PHASE_STEPPING = 2
@@ -30,14 +31,19 @@ _redo_until = None  # what an earlier life has told, until this one has come as 
 _saves = 0  # that are under way, one inside the other
 _saving_since_ns = 0
 
+_rescale_at = memoryview(bytearray(8)).cast("q")  # of the board's header; the agent writes it
+
+# Called with every step that counts, where somebody wants to know. rescale.py sets it.
+on_step = None
+
 # Called once, with the step, when the first `set_step` of this life has been written. hooks.py sets it.
 on_first_step = None
 
 
 def attach(path, slot):
     """Takes slot number `slot` of the board at `path`. Raises OSError or ValueError where that is no such board."""
-    global _taken, _redo_until
-    view, redo_until = _map_slot(path, slot)
+    global _taken, _redo_until, _rescale_at
+    view, redo_until, _rescale_at = _map_slot(path, slot)
     _use(view)
     _taken = True
     for index in range(1, SLOT_BYTES // 8):
@@ -78,6 +84,30 @@ def set_step(n):
         words[CAUGHT_UP_NS] = words[CHANGED_NS]
     if on_first_step is not None:
         on_first_step(n)
+    if on_step is not None:
+        on_step(n)
+
+
+def optimizer_stepped():
+    """The first optimizer has stepped: one more in this life."""
+    words[OPTIMIZER_STEPS] += 1
+    words[CHANGED_NS] = time.monotonic_ns()
+    return words[OPTIMIZER_STEPS]
+
+
+def tells_steps():
+    """Whether the script counts its steps itself."""
+    return _signed[STEP] >= 0
+
+
+def hear_rescale():
+    """The agent may ask for a safe point from now on."""
+    words[HEARS_RESCALE] = 1
+
+
+def rescale_at():
+    """The step behind which all ranks come to a safe point; 0: none is announced."""
+    return _rescale_at[0]
 
 
 def begin_saving():
@@ -105,10 +135,11 @@ def end_saving():
 
 def let_go():
     """From now on this process writes to nobody's slot: a forked child is not the rank."""
-    global _taken, _redo_until, on_first_step
+    global _taken, _redo_until, _rescale_at, on_first_step, on_step
     _use(memoryview(bytearray(SLOT_BYTES)))
+    _rescale_at = memoryview(bytearray(8)).cast("q")
     _taken = False
-    _redo_until = on_first_step = None
+    _redo_until = on_first_step = on_step = None
 
 
 def _first_step_unheard(n):
@@ -143,7 +174,9 @@ def _map_slot(path, slot):
         os.close(fd)
     start = HEADER_BYTES + slot * SLOT_BYTES
     redo_until = int.from_bytes(header[32:40], "little", signed=True)
-    return memoryview(mapped)[start : start + SLOT_BYTES], redo_until
+    whole = memoryview(mapped)
+    rescale_at = whole[RESCALE_AT_OFFSET : RESCALE_AT_OFFSET + 8].cast("q")
+    return whole[start : start + SLOT_BYTES], redo_until, rescale_at
 
 
 def _attach_by_environment():
@@ -156,7 +189,7 @@ def _attach_by_environment():
     if not path or not slot.isdigit():
         return
     try:
-        view, _ = _map_slot(path, int(slot))
+        view = _map_slot(path, int(slot))[0]
         if view.cast("Q")[PID] == 0:
             attach(path, int(slot))
             on_first_step = _first_step_unheard

@@ -2,7 +2,6 @@
 same for checkpoints."""
 
 import weakref
-from time import monotonic_ns
 
 from phalanx._bootstrap import board, load_watch, saves
 
@@ -45,14 +44,14 @@ def _after_step(optimizer, args, kwargs):
         if _first_optimizer is not None and _first_optimizer() is not None:
             return
         _first_optimizer = weakref.ref(optimizer)  # the first; or the first is gone, and the script made another
-    words = board.words
-    words[1] += 1  # OPTIMIZER_STEPS
-    words[3] = monotonic_ns()  # CHANGED_NS
+    steps = board.optimizer_stepped()
     if _report is not None:
         if _awaits_number:
             _awaits_number = False
         else:
-            _first_step(words[1])
+            _first_step(steps)
+    if board.on_step is not None and not board.tells_steps():
+        board.on_step(steps)
 
 
 # torch.compile must not trace into the hook: it has no tensors, and new numbers each time.

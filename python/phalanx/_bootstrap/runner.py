@@ -9,7 +9,7 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 
-from phalanx._bootstrap import board, hooks, learn, linux, places, scratch, stdio, threads, wire
+from phalanx._bootstrap import board, hooks, learn, linux, places, rescale, scratch, stdio, threads, wire
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -67,6 +67,7 @@ def run(channel, request, fds, warmth=None):
     code, namespace = _prepare_main(request)
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))
+    rescale.use(channel)
     hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
     # "cold": why this worker, though forked, started afresh.
@@ -206,6 +207,7 @@ def _report_log_lost(channel, fd, error):
 def _be_nobody(channel):
     """A forked child of the rank is not the rank: no board, no socket."""
     hooks.forget()
+    rescale.forget()
     channel.close()
 
 
