@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 PATIENCE_S = 60.0
 MARKER = "PHALANX_TEST_ID"
+NODE_MARKER = "PHALANX_TEST_NODE"
 # Variables of an outer job or of the person's shell that would change what a test sees.
 FOREIGN_PREFIXES = ("PHALANX_", "PET_", "TORCHELASTIC_", "DLROVER_", "MASTER_")
 FOREIGN_NAMES = {
@@ -122,7 +123,7 @@ def wait_ends(pids, timeout_s):
 class Node:
     """One running launcher."""
 
-    def __init__(self, job, name, command, environment, cwd):
+    def __init__(self, job, name, command, environment, cwd, popen):
         self.job, self.name, self.command = job, name, command
         self.lines = {"stdout": [], "stderr": []}
         self.started_at = time.monotonic()
@@ -134,6 +135,7 @@ class Node:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            **popen,
         )
         self.pid = self.process.pid
         self.handle = pidfd_open(self.pid)
@@ -195,6 +197,7 @@ class Job:
         self.events = []
         self.news = threading.Condition()
         self.expected_strays = []
+        self.popen = {}  # further arguments of subprocess.Popen for launchers: another user, say
         self.killed_by_test = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
@@ -220,13 +223,14 @@ class Job:
         return [command_path("phalanx-run")]
 
     def run(self, *arguments, env=None, cwd=None, name=None, command=None):
-        """Starts a launcher with exactly these arguments."""
-        environment = self.environment(env)
+        """Starts a launcher with exactly these arguments. All that it starts carries its name (NODE_MARKER)."""
+        name = name or f"node{len(self.nodes)}"
+        environment = {NODE_MARKER: name, **self.environment(env)}
         if self.launcher == "torchrun":
             # Its agent's store keeps the keys of dead attempts, and restarts hang on them (pytorch#135712).
             environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         line = [*(command or self.command()), *(str(argument) for argument in arguments)]
-        node = Node(self, name or f"node{len(self.nodes)}", line, environment, cwd or self.folder)
+        node = Node(self, name, line, environment, cwd or self.folder, self.popen)
         self.nodes.append(node)
         return node
 
@@ -322,11 +326,11 @@ class Job:
         """Tells step workloads to end, all after the same step."""
         self.stop_file.touch()
 
-    def processes(self):
-        """Pids of everything alive that was started by this job, launchers included."""
-        marker = f"{MARKER}={self.id}".encode()
+    def processes(self, node=None):
+        """Pids of everything alive that was started by this job, launchers included; of one node alone."""
+        markers = {f"{MARKER}={self.id}".encode()} | ({f"{NODE_MARKER}={node.name}".encode()} if node else set())
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        return [pid for pid in pids if marker in read_proc(pid, "environ").split(b"\0") and is_running(pid)]
+        return [pid for pid in pids if markers <= set(read_proc(pid, "environ").split(b"\0")) and is_running(pid)]
 
     def story(self):
         """What has happened, for the message of a failed assertion."""

@@ -71,7 +71,7 @@ struct LaunchConfig {
   uint32_t nproc_per_node = 1;  // counts where nproc_kind is kCount; others are resolved by the shell at start
   Rendezvous rendezvous = Rendezvous::kStandalone;
   std::string rdzv_id = "none";   // the job id
-  bool rdzv_id_invented = false;  // a standalone run's: nobody will ask for it by name
+  bool rdzv_id_invented = false;  // a run's that nobody will ask for by name: standalone, or at any free port
   std::string endpoint_host;      // without brackets; empty for kStandalone
   uint16_t endpoint_port = 0;     // 29400 (c10d) or 29500 (static) where none was given; 0 = free port, kStandalone
   std::optional<bool> is_host;    // --rdzv-conf is_host
@@ -119,7 +119,7 @@ struct LaunchConfig {
 
   // Where things are.
   std::string state_root;         // of this user's jobs, resolved: what one launch learns, the next one uses
-  std::string state_dir;          // <state_root>/<job>
+  std::string state_dir;          // <state_root>/<job>, or none@<host>-<port>
   std::string bootstrap_dir;      // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;

@@ -308,4 +308,9 @@ std::string JobDirectoryName(std::string_view job_id) {
   return fmt::format("{}{}-{:016x}", leads_well ? "" : "job", name, Fnv1a(job_id));
 }
 
+std::string MastersDirectoryName(std::string_view job_id, std::string_view hostname, uint16_t port) {
+  if (job_id != kUnchosenId) return JobDirectoryName(job_id);
+  return fmt::format("{}{}{}-{}", kUnchosenId, kSharedIdMark, JobDirectoryName(hostname), port);
+}
+
 }  // namespace phalanx::agent

@@ -74,4 +74,13 @@ bool IsCleanText(std::string_view text);
 // that ids that differ keep directories that differ. The result is one path component and never "." or "..".
 std::string JobDirectoryName(std::string_view job_id);
 
+// The job id where nobody chose one, as torchrun's. Many jobs of a user have it.
+constexpr const char* kUnchosenId = "none";
+// What follows an id that jobs share, in the names of their directories. JobDirectoryName never makes it.
+constexpr const char* kSharedIdMark = "@";
+
+// The directory of a job's master: JobDirectoryName(job_id), or, where nobody chose an id, one that other jobs of this
+// user do not have, on this host or on another one with the same home: "none@<host>-<port>".
+std::string MastersDirectoryName(std::string_view job_id, std::string_view hostname, uint16_t port);
+
 }  // namespace phalanx::agent

@@ -343,6 +343,7 @@ class Resolver {
           "single node on localhost",
           draft_.endpoint));
     }
+    config_.rdzv_id_invented = config_.rdzv_id == kUnchosenId;  // it stays what torchrun's is
     BeAlone();
     return absl::OkStatus();
   }
@@ -512,7 +513,7 @@ class Resolver {
 
   Status ResolvePlaces() {
     config_.state_root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
-    config_.state_dir = fmt::format("{}/{}", config_.state_root, JobDirectoryName(config_.rdzv_id));
+    config_.state_dir = fmt::format("{}/{}", config_.state_root, StateFolderName());
     if (!config_.log_dir.empty()) config_.log_dir = Absolute(config_.log_dir);
     if (!config_.event_log_file.empty()) config_.event_log_file = Absolute(config_.event_log_file);
     if (config_.log_line_prefix_template.empty()) {
@@ -525,6 +526,13 @@ class Resolver {
     if (!sysfs_root.empty()) config_.sysfs_root = Absolute(sysfs_root);
     config_.bootstrap_dir = env_.NonEmptyOr("PHALANX_BOOTSTRAP_DIR", "");
     return absl::OkStatus();
+  }
+
+  // Jobs without an id share nothing but that they have none.
+  std::string StateFolderName() const {
+    if (config_.rdzv_id == kUnchosenId && config_.rdzv_id_invented)
+      return fmt::format("{}{}{}", kUnchosenId, kSharedIdMark, host_.fresh_uuid);
+    return MastersDirectoryName(config_.rdzv_id, host_.hostname, config_.endpoint_port);
   }
 
   std::string DefaultStateRoot() {

@@ -22,6 +22,7 @@ namespace phalanx::agent {
 struct HostFacts {
   uint32_t cpu_count = 1;  // CPUs this process may run on (sched_getaffinity)
   uint32_t uid = 0;
+  std::string hostname;
   std::string home;         // of the user's passwd entry; used where HOME is not set
   std::string cwd;          // absolute
   std::string own_dir;      // absolute directory of the running phalanx-run, links resolved or not, without a last '/'

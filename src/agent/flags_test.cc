@@ -26,6 +26,7 @@ HostFacts Host() {
   HostFacts host;
   host.cpu_count = 6;
   host.uid = 1000;
+  host.hostname = "node1";
   host.home = "/home/user";
   host.cwd = "/work";
   host.own_dir = "/venv/bin";
@@ -113,6 +114,7 @@ TEST(Flags, ReadsAStaticJob) {
   EXPECT_EQ(config.endpoint_port, 1234);
   EXPECT_EQ(config.node_rank, 1);
   EXPECT_EQ(config.rdzv_id, "none");
+  EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/none@node1-1234");  // not that of another port's job
   LaunchConfig plain = Config({"--nnodes=2", "s.py"});
   EXPECT_EQ(plain.endpoint_host, "127.0.0.1");
   EXPECT_EQ(plain.endpoint_port, 29500);
@@ -305,14 +307,22 @@ TEST(Flags, FindsPython) {
 
 TEST(Flags, Places) {
   EXPECT_EQ(Config({"--rdzv-id=a/b", "--nnodes=2", "--state-dir=st", "s.py"}).state_dir.rfind("/work/st/a_b-", 0), 0u);
-  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {{"XDG_STATE_HOME", "/xdg"}}).state_dir, "/xdg/phalanx/none");
-  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {{"HOME", "/h"}}).state_dir, "/h/.local/state/phalanx/none");
+  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {{"XDG_STATE_HOME", "/xdg"}}).state_dir, "/xdg/phalanx/none@node1-29500");
+  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {{"HOME", "/h"}}).state_dir, "/h/.local/state/phalanx/none@node1-29500");
   LaunchConfig relative = Config({"--nnodes=2", "s.py"}, {{"XDG_STATE_HOME", "xdg"}, {"HOME", "/h"}});
-  EXPECT_EQ(relative.state_dir, "/h/.local/state/phalanx/none");
+  EXPECT_EQ(relative.state_dir, "/h/.local/state/phalanx/none@node1-29500");
   EXPECT_THAT(relative.notices, ElementsAre(HasSubstr("XDG_STATE_HOME=xdg: ignored")));
   HostFacts homeless = Host();
   homeless.home.clear();
-  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {}, homeless).state_dir, "/tmp/phalanx-1000/none");
+  EXPECT_EQ(Config({"--nnodes=2", "s.py"}, {}, homeless).state_dir, "/tmp/phalanx-1000/none@node1-29500");
+  // torchrun's way to several jobs on one machine: none of them has chosen an id, and each has a directory of its own.
+  const LaunchConfig free = Config({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "s.py"});
+  EXPECT_EQ(free.rdzv_id, "none");
+  EXPECT_EQ(free.state_dir, "/home/user/.local/state/phalanx/none@" + Host().fresh_uuid);
+  EXPECT_TRUE(free.rdzv_id_invented);
+  const LaunchConfig chosen = Config({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=a", "s.py"});
+  EXPECT_EQ(chosen.state_dir, "/home/user/.local/state/phalanx/a");
+  EXPECT_FALSE(chosen.rdzv_id_invented);
   EXPECT_EQ(Config({"--log-dir=logs", "s.py"}).log_dir, "/work/logs");
   EXPECT_EQ(Config({"--log-dir=/dev/null", "s.py"}).log_dir, "/dev/null");
   EXPECT_EQ(Config({"s.py"}, {{"POD_IP", "10.1.2.3"}}).local_addr, "10.1.2.3");

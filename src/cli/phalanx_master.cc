@@ -116,7 +116,8 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   }
   options.state_dir = flags.state_dir;
   if (options.state_dir.empty()) {
-    options.state_dir = fmt::format("{}/{}", DefaultStateRoot(env), agent::JobDirectoryName(flags.job_id));
+    options.state_dir =
+        fmt::format("{}/{}", DefaultStateRoot(env), agent::MastersDirectoryName(flags.job_id, Hostname(), flags.port));
   }
   return options;
 }

@@ -46,6 +46,7 @@ agent::HostFacts AskHost() {
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) host.cpu_count = static_cast<uint32_t>(CPU_COUNT(&cpus));
   host.uid = getuid();
+  host.hostname = Hostname();
   std::error_code error;
   host.cwd = fs::current_path(error).string();
   host.own_dir = ExecutableDirectory();

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxLineBytes = 4'096;
 constexpr const char* kUnnamedMark = "unnamed";
-constexpr std::array kMastersFiles = {"events.db", "events.db-wal", "events.db-shm", "master.log", kUnnamedMark};
+constexpr std::array kMastersFiles = {"events.db",  "events.db-wal", "events.db-shm",
+                                      "master.log", "lock",          kUnnamedMark};
 
 bool HoldsJob(const fs::path& folder) {
   std::error_code error;
@@ -114,21 +115,19 @@ void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for) {
 StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job) {
   if (!given.empty() && HoldsJob(given)) return given;
   const fs::path root = given.empty() ? DefaultStateRoot(env) : given;
-  if (!job.empty()) {
-    const fs::path folder = root / agent::JobDirectoryName(job);
-    if (HoldsJob(folder)) return folder.string();
-    return absl::NotFoundError(fmt::format(
-        "no job '{}' in {}; --state-dir names another place, --master a master to ask", job, root.string()));
-  }
+  const std::string name = agent::JobDirectoryName(job);
+  const std::string shared_id = name + agent::kSharedIdMark;
   std::error_code error;
   std::optional<fs::path> newest;
   for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string folder = entry->path().filename().string();
+    if (!job.empty() && folder != name && !folder.starts_with(shared_id)) continue;
     if (!HoldsJob(entry->path())) continue;
     if (!newest || LastChange(entry->path()) > LastChange(*newest)) newest = entry->path();
   }
   if (newest) return newest->string();
-  return absl::NotFoundError(
-      fmt::format("no job in {}; --state-dir names another place, --master a master to ask", root.string()));
+  return absl::NotFoundError(fmt::format("no job{} in {}; --state-dir names another place, --master a master to ask",
+                                         job.empty() ? "" : fmt::format(" '{}'", job), root.string()));
 }
 
 }  // namespace phalanx::cli

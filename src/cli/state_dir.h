@@ -31,7 +31,8 @@ void MarkUnnamed(const std::string& folder);
 void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for);
 
 // The folder that `phalanx status` and its like mean: `given` itself where it holds a record or an address, else the
-// one of `job` in it (or in the default root), else, where no job is named, the one changed last.
+// one of `job` in it (or in the default root), else, where no job is named, the one changed last. Of jobs that share an
+// id that nobody chose, too, the one changed last.
 StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job);
 
 }  // namespace phalanx::cli

@@ -65,7 +65,7 @@ TEST_F(StateDirTest, OldRecordsOfUnnamedJobsGo) {
     }
     return In(name);
   };
-  const std::string gone = make("1f", true, {"master.log", "events.db-wal"});
+  const std::string gone = make("1f", true, {"master.log", "events.db-wal", "lock"});
   const std::string named = make("2f", false);
   const std::string live = make("3f", true, {"address"});
   const std::string fresh = make("4f", true);
@@ -95,6 +95,17 @@ TEST_F(StateDirTest, FindsTheJobByNameOrTheLatest) {
   EXPECT_EQ(*FindJobFolder(env, root_, "two"), In("two"));
   EXPECT_EQ(*FindJobFolder(env, In("two"), ""), In("two"));
   EXPECT_FALSE(FindJobFolder(env, root_, "three").ok());
+}
+
+TEST_F(StateDirTest, OfJobsThatShareAnIdFindsTheLatest) {
+  const Environment env;
+  for (const char* name : {"none@a-1", "none@a-2", "none-3"}) MakeJob(name);
+  const auto later = std::filesystem::file_time_type::clock::now() + std::chrono::hours(1);
+  std::filesystem::last_write_time(In("none@a-2/address"), later);
+  std::filesystem::last_write_time(In("none-3/address"), later + std::chrono::hours(1));
+  EXPECT_EQ(*FindJobFolder(env, root_, "none"), In("none@a-2"));
+  EXPECT_EQ(*FindJobFolder(env, root_, "none-3"), In("none-3"));
+  EXPECT_FALSE(FindJobFolder(env, root_, "non").ok());
 }
 
 }  // namespace

@@ -326,7 +326,8 @@ class Stepper {
     }
     if (s_.phase != Phase::kRunning) return;
     if (s_.round->slots.size() >= s_.spec->max_nodes) {
-      return Do(SendNotice{session}, fmt::format("all {} places are taken: this node is a spare", s_.spec->max_nodes));
+      return Do(SendNotice{session}, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
+                                                 s_.spec->max_nodes, s_.job_id));
     }
     if (s_.nodes.at(session).info.warming) {
       return Do(SendNotice{session}, "the job trains; this node is taken in when its Python has imported");

@@ -117,7 +117,7 @@ TEST(Start, NodesBeyondMaxAreSpares) {
   const uint64_t c = job.Attach("c");
   EXPECT_TRUE(job.told[c].welcome);
   EXPECT_THAT(job.told[c].rounds, IsEmpty());
-  EXPECT_THAT(job.told[c].notices, ElementsAre("all 2 places are taken: this node is a spare"));
+  EXPECT_THAT(job.told[c].notices, ElementsAre("all 2 places of job 'job' are taken: this node waits as a spare"));
   EXPECT_EQ(NodeStateText(job.state, job.state.nodes.at(c)), "spare");
   job.Pass(60'000);
   EXPECT_EQ(job.Epoch(), 1U);
@@ -133,7 +133,10 @@ TEST(Start, StaticPlacesAreHonouredAndTakenOnce) {
   NodeInfo again = job.Info("again");
   again.wanted_rank = 1;
   const uint64_t c = job.Attach(again);
-  EXPECT_EQ(job.told[c].refused, "--node-rank=1 is already taken by node second: give each node its own");
+  EXPECT_EQ(
+      job.told[c].refused,
+      "--node-rank=1 is already taken by node second in job 'job': give each node its own, and another job another "
+      "port");
   const uint64_t a = job.Attach(first);
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
   // A free place may be taken again.

@@ -104,8 +104,10 @@ Sentence CheckPlace(const JobState& state, const NodeInfo& info) {
   if (info.wanted_rank >= 0 && wanting != state.session_wanting.end()) {
     const Node& holder = state.nodes.at(wanting->second);
     if (holder.info.node_id != info.node_id) {
-      return fmt::format("--node-rank={} is already taken by node {}: give each node its own", info.wanted_rank,
-                         NodeName(state, holder.info));
+      return fmt::format(
+          "--node-rank={} is already taken by node {} in job '{}': give each node its own, and another job another "
+          "port",
+          info.wanted_rank, NodeName(state, holder.info), state.job_id);
     }
   }
   const size_t max_nodes = state.spec ? state.spec->max_nodes : info.spec.max_nodes;

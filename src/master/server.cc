@@ -26,6 +26,7 @@
 #include "master/record.h"
 #include "master/session.h"
 #include "master/snapshot.h"
+#include "master/state_lock.h"
 
 namespace phalanx::master {
 namespace {
@@ -135,6 +136,7 @@ class MasterServer::Impl final : public SessionOwner {
   void Shutdown();
 
   // --- the past ---
+  Status LockState();
   Status TakeUp();
   Status RestoreJob();
   void ContinueRecord(RecordRun& run);
@@ -204,6 +206,7 @@ class MasterServer::Impl final : public SessionOwner {
   std::shared_ptr<const v1::MasterMessage> finish_message_;
 
   std::unique_ptr<JournalWriter> journal_;
+  StateLock state_lock_;
   std::unique_ptr<RecordWriter> record_;
   const std::shared_ptr<RecordWarnings> record_warnings_ = std::make_shared<RecordWarnings>();  // its thread may stay
   int64_t next_row_ = 1;
@@ -240,8 +243,18 @@ Status MasterServer::Impl::Listen() {
 
 // --- the past -----------------------------------------------------------------------------------------------------
 
+Status MasterServer::Impl::LockState() {
+  const std::string address = JoinHostPort(options_.hosts.front(), port_);
+  StatusOr<StateLock> lock = StateLock::Take(options_.state_dir, options_.job_id, address);
+  if (absl::IsFailedPrecondition(lock.status())) return lock.status();
+  if (!lock.ok()) Log(LogLevel::kWarning, "state-lock", {{"what", Message(lock.status())}});
+  if (lock.ok()) state_lock_ = *std::move(lock);
+  return absl::OkStatus();
+}
+
 Status MasterServer::Impl::TakeUp() {
   if (options_.state_dir.empty()) return absl::OkStatus();
+  PHX_RETURN_IF_ERROR(LockState());
   RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, started_unix_ms_, 0};
   if (options_.resume) {
     PHX_RETURN_IF_ERROR(RestoreJob());
@@ -331,6 +344,7 @@ Status MasterServer::Impl::Build() {
   return absl::UnavailableError(fmt::format("port {} could not be opened", port_));
 }
 
+// Behind the binding: of two masters of one endpoint the second shall find the port taken, and its node join the first.
 void MasterServer::Impl::OfferSession() {
   const uint64_t id = next_session_++;
   auto session = std::make_unique<Session>(id, this);

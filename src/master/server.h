@@ -33,7 +33,8 @@ struct ServerOptions {
 
 class MasterServer {
  public:
-  // Binds and listens. AlreadyExists: the port is taken. InvalidArgument: the journal's job has another --nnodes.
+  // Binds, locks the state directory and listens. AlreadyExists: the port is taken. FailedPrecondition: another master
+  // serves from the state directory. InvalidArgument: the journal's job has another --nnodes.
   static StatusOr<std::unique_ptr<MasterServer>> Open(ServerOptions options);
   MasterServer(const MasterServer&) = delete;
   MasterServer& operator=(const MasterServer&) = delete;
