@@ -14,6 +14,10 @@ namespace {
 // A stream to another machine that answers nothing within this is given up; the caller dials again.
 constexpr int kHandshakeTimeoutMs = 5'000;
 constexpr int kBackoffMs = 20;
+// A master that says nothing for the first is pinged, and given up where the answer takes longer than the second: the
+// kernel alone would believe a cut-off or frozen one for a quarter of an hour.
+constexpr int kPingAfterMs = 5'000;
+constexpr int kPingTimeoutMs = 5'000;
 
 grpc::ChannelArguments ChannelArgs() {
   grpc::ChannelArguments args;
@@ -28,6 +32,9 @@ grpc::ChannelArguments ChannelArgs() {
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMs);
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingAfterMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // the master may have nothing to say for days
   return args;
 }
 

@@ -38,6 +38,7 @@ constexpr int64_t kFirstAgentMs = 60'000;
 // The largest thing an agent sends is an error file and last words.
 constexpr int kMaxMessageBytes = 1 << 20;
 constexpr int kMaxStreamsPerConnection = 16;
+constexpr int kMinPingIntervalMs = 1'000;
 // What a live master tells of the past; all of it is in the record.
 constexpr size_t kRecentRows = 4'096;
 constexpr uint32_t kMaxEventsReply = 1'024;
@@ -323,6 +324,9 @@ Status MasterServer::Impl::Build() {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  // An agent that hears nothing pings; gRPC would take that for an attack and close the connection.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   // Not the minimal stack: it would leave out the filter that enforces this bound.
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.RegisterService(&agent_service_);

@@ -3,12 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <filesystem>
 #include <optional>
 #include <thread>
 
+#include "base/fd.h"
 #include "base/net.h"
 #include "master/record.h"
 #include "master/test_agent.h"
@@ -172,6 +174,39 @@ TEST(Server, ASilentAgentIsCancelledAfterItsLease) {
   const auto silent = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(silent, std::chrono::milliseconds(2'900));
   EXPECT_EQ(a.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// An agent hears nothing for hours while its job trains, and pings all the time.
+TEST(Server, PingsAreNoAttack) {
+  Server server;
+  const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(server.port());
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  // HTTP/2 as on the wire: a frame has its length, type (4: settings, 6: ping, 7: the peer wants to end) and flags.
+  const auto frame = [](char type, size_t length) {
+    return std::string{0, 0, static_cast<char>(length), type, 0, 0, 0, 0, 0} + std::string(length, 'x');
+  };
+  std::string out = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0);
+  constexpr int kPings = 20;
+  for (int i = 0; i < kPings; ++i) out += frame(6, 8);
+  ASSERT_EQ(write(fd.get(), out.data(), out.size()), static_cast<ssize_t>(out.size()));
+  const auto receive = [&fd](size_t length) {
+    std::string bytes(length, '\0');
+    const bool whole = length == 0 || recv(fd.get(), bytes.data(), length, MSG_WAITALL) == static_cast<ssize_t>(length);
+    return whole ? bytes : std::string();
+  };
+  for (int answered = 0; answered < kPings;) {
+    const std::string head = receive(9);
+    ASSERT_EQ(head.size(), 9U) << "the connection was closed behind " << answered << " pings";
+    ASSERT_NE(head[3], 7) << "the server ends the connection behind " << answered << " pings";
+    if (head[3] == 6) ++answered;
+    const auto byte = [&head](size_t at) { return static_cast<size_t>(static_cast<unsigned char>(head[at])); };
+    const size_t length = byte(0) << 16 | byte(1) << 8 | byte(2);
+    ASSERT_EQ(receive(length).size(), length);
+  }
 }
 
 TEST(Server, ARepeatedMessageChangesNothing) {
