@@ -192,6 +192,7 @@ class Job:
         self.launcher = launcher
         self.id = f"test-{uuid.uuid4().hex[:12]}"
         self.port = free_port()
+        self.master = None  # where a test has started one of its own
         self.stop_file = self.folder / "STOP"
         self.nodes = []
         self.events = []
@@ -251,9 +252,18 @@ class Job:
             f"--local-addr=127.0.0.{index + 1}",
             f"--log-dir={self.folder / f'logs{index}'}",
             *([] if self.launcher == "torchrun" else [f"--state-dir={self.folder / f'state{index}'}"]),
+            *([] if self.master is None else ["--rdzv-conf=is_host=0"]),
             *flags,
         ]
         return self.run(*flags, workload(script), *script_arguments, env=env, name=f"node{index}")
+
+    def start_master(self, nnodes, *flags, host="127.0.0.1"):
+        """A master that belongs to none of the nodes. Its decisions are lines of its stderr."""
+        own = [f"--host={host}", "--port=0", f"--job-id={self.id}", f"--nnodes={nnodes}", "--ready-fd=1"]
+        folder = f"--state-dir={self.folder / 'master'}"
+        self.master = self.run(*own, folder, *flags, command=[command_path("phalanx-master")], name="master")
+        self.port = int(self.master.wait_line("^ready ", stream="stdout").split()[1])
+        return self.master
 
     def phalanx(self, *arguments, check=True, env=None):
         """Runs the `phalanx` command to its end."""
@@ -312,6 +322,22 @@ class Job:
 
         return self.wait(all_ranks, f"the first step of life {life} in a world of {world}", timeout_s)
 
+    def wait_world(self, world, after=-1, timeout_s=PATIENCE_S):
+        """Waits until all ranks of a world have stepped in a life later than `after`; returns that life."""
+
+        def stepping(_):
+            ranks = {}
+            for event in self.found("step", world=world, n=1):
+                ranks.setdefault(event["life"], set()).add(event["rank"])
+            return [life for life, found in sorted(ranks.items()) if life > after and len(found) == world]
+
+        return self.wait(stepping, f"a world of {world} that steps behind life {after}", timeout_s)[0]
+
+    def node_of(self, rank, life):
+        """The node that has started a rank which still runs."""
+        pid = self.pid(rank, life)
+        return next(node for node in self.nodes if descends_from(pid, node.pid))
+
     def pid(self, rank, life):
         return self.wait_events("main", rank=rank, life=life)[0]["pid"]
 
@@ -345,6 +371,12 @@ class Job:
         return "\n".join(texts)
 
     # --- ending
+
+    def signal_node(self, node, number):
+        """To everything of a node at once, launcher, guard, spares and ranks, as when its machine stops."""
+        for pid in self.processes(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def kill_all(self):
         """SIGKILL to all that is left of the job, launchers first."""

@@ -8,7 +8,7 @@ import time
 import faults
 from report import report
 
-report("main")
+report("main", store=os.environ.get("MASTER_ADDR"))
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=0, help="end after so many; 0: when the stop file appears")
 parser.add_argument("--step-ms", type=float, default=5)
