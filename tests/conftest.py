@@ -3,6 +3,7 @@
 import importlib.util
 import os
 
+import netns
 import pytest
 from harness import Job, command_path
 from small_disk import SmallDisk
@@ -43,14 +44,31 @@ def small_disk(tmp_path):
 
 
 @pytest.fixture
+def make_network():
+    """A function that makes a netns.Network. A test asks for it before its job, whose processes end first then."""
+    reason = netns.why_not()
+    if reason:
+        pytest.skip(f"no networks can be made here: {reason}")
+    networks = []
+
+    def make(hosts):
+        networks.append(netns.Network(hosts))
+        return networks[-1]
+
+    yield make
+    for network in networks:
+        network.close()
+
+
+@pytest.fixture
 def make_job(launcher, tmp_path):
     """A function that makes a job; every job ends with the test, and the test fails if one left processes behind."""
     jobs = []
 
-    def make():
+    def make(network=None):
         folder = tmp_path / f"job{len(jobs)}"
         folder.mkdir()
-        jobs.append(Job(folder, launcher))
+        jobs.append(Job(folder, launcher, network))
         return jobs[-1]
 
     yield make

@@ -187,10 +187,12 @@ class Node:
 class Job:
     """The nodes and the workers of one job."""
 
-    def __init__(self, folder, launcher="phalanx-run"):
+    def __init__(self, folder, launcher="phalanx-run", network=None):
         self.folder = Path(folder)
         self.launcher = launcher
+        self.network = network  # netns.Network: node i runs on its host i
         self.id = f"test-{uuid.uuid4().hex[:12]}"
+        self.endpoint_host = "127.0.0.1"
         self.port = free_port()
         self.master = None  # where a test has started one of its own
         self.stop_file = self.folder / "STOP"
@@ -202,7 +204,9 @@ class Job:
         self.killed_by_test = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self._socket.bind(f"\0{self.id}")
+        # Names without a file are each network namespace's own.
+        self.address_of_news = str(self.folder / "news") if network else f"\0{self.id}"
+        self._socket.bind(self.address_of_news)
         threading.Thread(target=self._listen, daemon=True).start()
 
     # --- starting
@@ -210,11 +214,12 @@ class Job:
     def environment(self, extra=None):
         own = {
             MARKER: self.id,
-            "PHALANX_TEST_SOCKET": self.id,
+            "PHALANX_TEST_SOCKET": self.address_of_news.lstrip("\0"),
             "PHALANX_TEST_STOP": str(self.stop_file),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "XDG_STATE_HOME": str(self.folder / "xdg-state"),
             "TMPDIR": str(self.folder),
+            **({"GLOO_SOCKET_IFNAME": "eth0"} if self.network else {}),
         }
         return {**clean_environment(), **own, **{name: str(value) for name, value in (extra or {}).items()}}
 
@@ -242,26 +247,31 @@ class Job:
         return self.run(*flags, workload(script), *script_arguments, env=env, cwd=cwd)
 
     def node(self, index, script, *script_arguments, nnodes="2", nproc=1, flags=(), env=None):
-        """One node of a job, at 127.0.0.<index + 1>; the first hosts the rendezvous."""
+        """One node of a job, at 127.0.0.<index + 1> or on its host of the network; the first hosts the rendezvous."""
+        address = self.network.address(index) if self.network else f"127.0.0.{index + 1}"
         flags = [
             f"--nnodes={nnodes}",
             f"--nproc-per-node={nproc}",
             f"--rdzv-id={self.id}",
             "--rdzv-backend=c10d",
-            f"--rdzv-endpoint=127.0.0.1:{self.port}",
-            f"--local-addr=127.0.0.{index + 1}",
+            f"--rdzv-endpoint={self.endpoint_host}:{self.port}",
+            f"--local-addr={address}",
             f"--log-dir={self.folder / f'logs{index}'}",
             *([] if self.launcher == "torchrun" else [f"--state-dir={self.folder / f'state{index}'}"]),
             *([] if self.master is None else ["--rdzv-conf=is_host=0"]),
             *flags,
         ]
-        return self.run(*flags, workload(script), *script_arguments, env=env, name=f"node{index}")
+        command = [*(self.network.on(index) if self.network else []), *self.command()]
+        return self.run(*flags, workload(script), *script_arguments, env=env, name=f"node{index}", command=command)
 
-    def start_master(self, nnodes, *flags, host="127.0.0.1"):
-        """A master that belongs to none of the nodes. Its decisions are lines of its stderr."""
-        own = [f"--host={host}", "--port=0", f"--job-id={self.id}", f"--nnodes={nnodes}", "--ready-fd=1"]
-        folder = f"--state-dir={self.folder / 'master'}"
-        self.master = self.run(*own, folder, *flags, command=[command_path("phalanx-master")], name="master")
+    def start_master(self, nnodes, *flags, host=None):
+        """A master that belongs to none of the nodes (`host`: of the network). Its decisions are lines of its stderr."""
+        if host is not None:
+            self.endpoint_host = self.network.address(host)
+        where = [f"--host={self.endpoint_host}", "--port=0", f"--state-dir={self.folder / 'master'}"]
+        what = [f"--job-id={self.id}", f"--nnodes={nnodes}", "--ready-fd=1"]
+        command = [*(self.network.on(host) if self.network else []), command_path("phalanx-master")]
+        self.master = self.run(*where, *what, *flags, command=command, name="master")
         self.port = int(self.master.wait_line("^ready ", stream="stdout").split()[1])
         return self.master
 
@@ -353,10 +363,13 @@ class Job:
         self.stop_file.touch()
 
     def processes(self, node=None):
-        """Pids of everything alive that was started by this job, launchers included; of one node alone."""
+        """Pids of everything alive that was started by this job, launchers included; of one node alone, with its guard,
+        which has no environment."""
         markers = {f"{MARKER}={self.id}".encode()} | ({f"{NODE_MARKER}={node.name}".encode()} if node else set())
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        return [pid for pid in pids if markers <= set(read_proc(pid, "environ").split(b"\0")) and is_running(pid)]
+        own = [pid for pid in pids if markers <= set(read_proc(pid, "environ").split(b"\0")) and is_running(pid)]
+        parent = str(node.pid) if node else None
+        return own + [pid for pid in pids if pid not in own and stat_fields(pid)[1:2] == [parent] and is_running(pid)]
 
     def story(self):
         """What has happened, for the message of a failed assertion."""
@@ -406,7 +419,7 @@ class Job:
             node.process.wait()
             os.close(node.handle)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"close", f"\0{self.id}")
+            sender.sendto(b"close", self.address_of_news)
         return left
 
 

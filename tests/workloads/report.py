@@ -17,5 +17,6 @@ def report(event, **fields):
         "world": int(os.environ.get("WORLD_SIZE", -1)),
         **fields,
     }
+    name = os.environ["PHALANX_TEST_SOCKET"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(json.dumps(message).encode(), "\0" + os.environ["PHALANX_TEST_SOCKET"])
+        sender.sendto(json.dumps(message).encode(), name if name.startswith("/") else f"\0{name}")

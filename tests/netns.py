@@ -1,0 +1,102 @@
+"""Hosts of a test: network namespaces, each on a cable of its own to one router that can cut it, in either direction.
+
+Names are random, so that tests may run beside each other; what is made is removed by `close`, also where a part of it
+could not be made. Needs root.
+"""
+
+import contextlib
+import os
+import subprocess
+import uuid
+from pathlib import Path
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+
+
+def why_not():
+    """Why there can be no network here; empty where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    try:
+        Network(1).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+class Network:
+    """`count` hosts, 0 and up; host i has the address 10.77.<i>.2."""
+
+    def __init__(self, count):
+        self.tag = uuid.uuid4().hex[:8]
+        self.count = count
+        self.router = f"phx{self.tag}r"
+        try:
+            self._make()
+        except OSError:
+            self.close()
+            raise
+
+    def _make(self):
+        run("ip", "netns", "add", self.router)
+        run(*self.inside(self.router), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        for index in range(self.count):
+            host, cable = self.host(index), self.cable(index)
+            run("ip", "netns", "add", host)
+            run("ip", "-n", self.router, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host)
+            run("ip", "-n", self.router, "addr", "add", f"10.77.{index}.1/24", "dev", cable)
+            run("ip", "-n", self.router, "link", "set", cable, "up")
+            run("ip", "-n", host, "addr", "add", f"{self.address(index)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                run("ip", "-n", host, "link", "set", device, "up")
+            # No default route: the question for a host's name, which torch asks, fails at once instead of after 5 s.
+            run("ip", "-n", host, "route", "add", "10.77.0.0/16", "via", f"10.77.{index}.1")
+
+    def host(self, index):
+        return f"phx{self.tag}{index}"
+
+    def cable(self, index):
+        """The router's end of it."""
+        return f"veth{index}"
+
+    def address(self, index):
+        return f"10.77.{index}.2"
+
+    def inside(self, namespace):
+        """The words before a command that is to run there."""
+        return ["nsenter", f"--net=/run/netns/{namespace}"]
+
+    def on(self, index):
+        return self.inside(self.host(index))
+
+    # --- what breaks
+
+    def pull(self, index):
+        """The cable of a host is out: its own interface loses the carrier."""
+        run("ip", "-n", self.router, "link", "set", self.cable(index), "down")
+
+    def plug(self, index):
+        run("ip", "-n", self.router, "link", "set", self.cable(index), "up")
+
+    def _rules(self, verb, index, directions):
+        """Packets that come from a host, or are for it, vanish in the router without a word."""
+        for direction in directions:
+            what = ["iif", self.cable(index)] if direction == "from" else ["to", self.address(index)]
+            run("ip", "-n", self.router, "rule", verb, *what, "blackhole")
+
+    def cut(self, index, *directions):
+        self._rules("add", index, directions)
+
+    def heal(self, index, *directions):
+        self._rules("del", index, directions)
+
+    def close(self):
+        """Removes the namespaces; their cables go with them when the last process in them has ended."""
+        for namespace in (self.router, *map(self.host, range(self.count))):
+            if Path("/run/netns", namespace).exists():
+                with contextlib.suppress(OSError):
+                    run("ip", "netns", "delete", namespace)

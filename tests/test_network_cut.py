@@ -1,0 +1,63 @@
+"""The network of a node is cut while its processes live: others go on, and it comes back when the network is healed."""
+
+import pytest
+from harness import wait_ends
+
+FLAGS = ["--max-restarts=0", "--explain"]
+MASTERS_HOST = 3
+# What happens to the cable of the node, and what mends it.
+CUTS = {
+    "pulled": (lambda network, host: network.pull(host), lambda network, host: network.plug(host)),
+    "it is not heard": (
+        lambda network, host: network.cut(host, "from"),
+        lambda network, host: network.heal(host, "from"),
+    ),
+    "it does not hear": (
+        lambda network, host: network.cut(host, "to"),
+        lambda network, host: network.heal(host, "to"),
+    ),
+}
+
+
+def start(make_network, make_job):
+    """Three nodes, that of rank 0 on host 0, and a master on a host of its own."""
+    job = make_job(make_network(4))
+    job.start_master("1:3", "--max-restarts=0", host=MASTERS_HOST)
+    nodes = [job.node(0, "steps.py", nnodes="1:3", flags=FLAGS)]
+    alone = job.wait_world(1)
+    nodes += [job.node(index, "steps.py", nnodes="1:3", flags=FLAGS) for index in (1, 2)]
+    life = job.wait_world(3, after=alone)
+    assert job.node_of(0, life) is nodes[0]
+    return job, nodes, life
+
+
+def dials(node):
+    return node.stderr.count("explain: the master is dialled again")
+
+
+def wait_cut_off(job, node):
+    """Its agent has given the stream up and tries in vain to open another."""
+    before = dials(node)
+    job.wait(lambda _: dials(node) > before, f"{node.name} dialling the master")
+
+
+@pytest.mark.slow
+def test_the_node_of_rank_0_is_cut_off(make_network, make_job):
+    """Rank 0 and the store are behind a cut, in one direction or both. The others are a world of two when the lease is
+    over; the agent that is cut off notices and dials on. Healed, its node comes back, and its old rank has done nothing.
+    """
+    job, nodes, life = start(make_network, make_job)
+    for cut, heal in CUTS.values():
+        victim = job.node_of(0, life)
+        old = job.pid(0, life)
+        cut(job.network, nodes.index(victim))
+        life = job.wait_world(2, after=life)
+        steps_of_old = len(job.found("step", pid=old))
+        wait_cut_off(job, victim)
+        heal(job.network, nodes.index(victim))
+        life = job.wait_world(3, after=life)
+        assert wait_ends([old], 10) == []
+        assert len(job.found("step", pid=old)) == steps_of_old
+        assert {job.node_of(rank, life) for rank in range(3)} == set(nodes)
+    job.stop()
+    assert [node.wait() for node in (*nodes, job.master)] == [0] * 4, job.story()
