@@ -290,6 +290,10 @@ class Stepper {
     s_.highest_epoch = std::max({s_.highest_epoch, e.info.seen_epoch, e.info.live.epoch});
     node.previous_rank = RankBefore(e.info.node_id);
     s_.session_of[e.info.node_id] = e.session;
+    if (const auto lost = s_.lost_places.extract(e.info.node_id)) {
+      node.previous_rank = lost.mapped().rank;
+      node.came_back = true;
+    }
     if (e.info.wanted_rank >= 0) s_.session_wanting[e.info.wanted_rank] = e.session;
     s_.addresses_of_host[e.info.hostname].insert(e.info.address);
     ++s_.candidates;
@@ -525,6 +529,7 @@ class Stepper {
       if (slot.away) ++s_.round->away;
       return Note("node-away", name, fmt::format("node {} is away ({})", name, cause));
     }
+    if (node.previous_rank >= 0) s_.lost_places[node.info.node_id] = {node.previous_rank, s_.highest_epoch};
     const std::string what = fmt::format("node {} was lost ({})", name, cause);
     if (GiveUpPlace(node, session, "node-lost", what, silent_ms)) lost_ = true;
   }
@@ -788,8 +793,10 @@ class Stepper {
     std::vector<Candidate> candidates;
     candidates.reserve(s_.candidates);
     for (const auto& [session, node] : s_.nodes) {
-      if (!node.leaving && !(only_ready && node.info.warming))
-        candidates.push_back({session, node.info.wanted_rank, node.previous_rank, node.arrival});
+      if (node.leaving || (only_ready && node.info.warming)) continue;
+      // Who was lost and has come back goes before newcomers, but its rank may be a survivor's by now.
+      const int32_t previous_rank = s_.round && node.came_back ? INT32_MAX : node.previous_rank;
+      candidates.push_back({session, node.info.wanted_rank, previous_rank, node.arrival});
     }
     const size_t usable = s_.spec->Usable(candidates.size());
     return Place(std::move(candidates), usable);
@@ -800,7 +807,8 @@ class Stepper {
     std::vector<std::string> names;
     for (const uint64_t session : members) {
       const Node& node = s_.nodes.at(session);
-      if (s_.round ? node.group_rank < 0 : node.previous_rank < 0) names.push_back(NodeName(s_, node.info));
+      const bool is_new = s_.round ? node.group_rank < 0 : node.previous_rank < 0 || node.came_back;
+      if (is_new) names.push_back(NodeName(s_, node.info));
     }
     return fmt::format("node{} {}", names.size() > 1 ? "s" : "", ListText(names, "more"));
   }
@@ -850,7 +858,7 @@ class Stepper {
     for (size_t rank = 0; rank < members.size(); ++rank) {
       Node& node = s_.nodes.at(members[rank]);
       node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
-      node.info.warming = false;  // from now on it counts like any other
+      node.info.warming = node.came_back = false;  // from now on it counts like any other
       round.slots.push_back({members[rank],
                              node.info.node_id,
                              NodeName(s_, node.info),
@@ -865,6 +873,7 @@ class Stepper {
                              false,
                              false});
     }
+    std::erase_if(s_.lost_places, [&round](const auto& lost) { return lost.second.epoch + 1 < round.epoch; });
     s_.round = std::move(round);
     s_.phase = Phase::kRunning;
     s_.reason = reason;

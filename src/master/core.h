@@ -248,6 +248,7 @@ struct Node {
   int32_t group_rank = -1;     // in the live round; -1: no member
   int32_t previous_rank = -1;  // in the last round it was a member of
   uint64_t arrival = 0;
+  bool came_back = false;  // it was lost as a member, and has not been one since
   bool leaving = false;
   bool stale_round = false;  // it runs another round than the live one
   int64_t min_step = 0;
@@ -313,6 +314,12 @@ struct Round {
   Instant saving_noted_at = 0;
 };
 
+// A member that was lost, and may come back.
+struct LostPlace {
+  int32_t rank = -1;
+  uint64_t epoch = 0;  // of the last round begun by then
+};
+
 struct JobState {
   JobState() = default;
   // A master with flags of its own.
@@ -328,6 +335,7 @@ struct JobState {
   std::map<uint64_t, Node> nodes;                                  // by session
   std::map<std::string, uint64_t> session_of;                      // by node id
   std::map<int32_t, uint64_t> session_wanting;                     // by wanted rank
+  std::map<std::string, LostPlace> lost_places;                    // by node id; until the next round but one
   std::map<std::string, std::set<std::string>> addresses_of_host;  // for names
   uint64_t arrivals = 0;
   size_t candidates = 0;  // nodes that may be members: all but the leaving ones
