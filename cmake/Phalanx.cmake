@@ -46,6 +46,19 @@ function(phx_fuzzer name)
   target_link_libraries(${name} PRIVATE phx_flags ${ARG_DEPS})
 endfunction()
 
+# The command once more, linked with the system's C library: for tests that look into a process from outside, which a
+# static one does not let them. Nothing is compiled again.
+function(phx_dynamic_copy name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  if(NOT PHALANX_TESTS)
+    return()
+  endif()
+  add_executable(${name}-dynamic $<TARGET_OBJECTS:${name}>)
+  target_link_libraries(${name}-dynamic PRIVATE phx_flags ${ARG_DEPS})
+  set_target_properties(${name}-dynamic PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/dynamic
+                                                   OUTPUT_NAME ${name})
+endfunction()
+
 function(phx_command name)
   cmake_parse_arguments(ARG "NOT_INSTALLED" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -200,6 +200,7 @@ class Job:
         self.events = []
         self.news = threading.Condition()
         self.expected_strays = []
+        self.variables = {}  # of the environment of all that is started
         self.popen = {}  # further arguments of subprocess.Popen for launchers: another user, say
         self.killed_by_test = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -220,6 +221,7 @@ class Job:
             "XDG_STATE_HOME": str(self.folder / "xdg-state"),
             "TMPDIR": str(self.folder),
             **({"GLOO_SOCKET_IFNAME": "eth0"} if self.network else {}),
+            **self.variables,
         }
         return {**clean_environment(), **own, **{name: str(value) for name, value in (extra or {}).items()}}
 

@@ -72,7 +72,9 @@ class Log {
     return written;
   }
 
-  Status EndRun() { return db_.Run(fmt::format("UPDATE runs SET ended_unix_ms={} WHERE run={}", UnixMs(), run_)); }
+  Status EndRun(int64_t unix_ms) {
+    return db_.Run(fmt::format("UPDATE runs SET ended_unix_ms={} WHERE run={}", unix_ms, run_));
+  }
 
  private:
   explicit Log(Sqlite db) : db_(std::move(db)) {}
@@ -108,10 +110,10 @@ class Log {
   int64_t run_ = 0;
 };
 
-RecordRow LostRow(int64_t id, int64_t count) {
+RecordRow LostRow(int64_t id, int64_t count, int64_t unix_ms) {
   RecordRow row;
   row.id = id;
-  row.unix_ms = UnixMs();
+  row.unix_ms = unix_ms;
   row.kind = "record-lost";
   row.reason = fmt::format("{} rows of this record were lost, from here on", count);
   row.detail_json = fmt::format("{{\"count\":{}}}", count);
@@ -124,6 +126,9 @@ struct RecordWriter::Shared {
   std::string path;
   RecordRun run;
   std::function<void(const std::string&)> warn;
+  Instant begun_at = 0;
+  // As the rows' times: the wall clock as it was at the start, going on evenly.
+  int64_t UnixNow() const { return run.started_unix_ms + (MonotonicMs() - begun_at); }
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -139,6 +144,7 @@ RecordWriter::RecordWriter(const std::string& path, const RecordRun& run, std::f
   shared_->path = path;
   shared_->run = run;
   shared_->warn = std::move(warn);
+  shared_->begun_at = MonotonicMs();
   // Detached: a disk that hangs for ever must not keep the master from ending.
   std::thread([shared = shared_] { Write(shared); }).detach();
 }
@@ -180,7 +186,7 @@ void RecordWriter::Write(const std::shared_ptr<Shared>& shared) {
     if (s.queued.empty()) break;
     std::deque<RecordRow> rows = std::exchange(s.queued, {});
     const int64_t lost = std::exchange(s.lost, 0);
-    if (lost > 0) rows.push_back(LostRow(s.first_lost, lost));
+    if (lost > 0) rows.push_back(LostRow(s.first_lost, lost, s.UnixNow()));
     lock.unlock();
     const Status written = log.ok() ? log->Write(rows) : log.status();
     if (!written.ok() && !std::exchange(warned, true)) {
@@ -193,8 +199,8 @@ void RecordWriter::Write(const std::shared_ptr<Shared>& shared) {
   }
   const int64_t lost = s.lost;
   lock.unlock();
-  if (log.ok() && lost > 0) log->Write({LostRow(s.first_lost, lost)}).IgnoreError();
-  if (log.ok()) log->EndRun().IgnoreError();
+  if (log.ok() && lost > 0) log->Write({LostRow(s.first_lost, lost, s.UnixNow())}).IgnoreError();
+  if (log.ok()) log->EndRun(s.UnixNow()).IgnoreError();
   log = absl::CancelledError("closed");  // closes the file, which empties the WAL
   lock.lock();
   s.ended = true;

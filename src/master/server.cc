@@ -42,13 +42,17 @@ constexpr int kMinPingIntervalMs = 1'000;
 // What a live master tells of the past; all of it is in the record.
 constexpr size_t kRecentRows = 4'096;
 constexpr uint32_t kMaxEventsReply = 1'024;
-// Alarms further away are set again when they come.
-constexpr int64_t kMaxAlarmMs = int64_t{24} * 3'600'000;
+// What is further away is waited for again.
+constexpr int64_t kMaxWaitMs = int64_t{24} * 3'600'000;
 
 gpr_timespec AtMs(Instant when) {
-  const int64_t wait_ms = std::clamp<int64_t>(when - MonotonicMs(), 0, kMaxAlarmMs);
+  const int64_t wait_ms = std::clamp<int64_t>(when - MonotonicMs(), 0, kMaxWaitMs);
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
 }
+
+// In the past, so that gRPC's thread for timers has no part in it: that one sleeps by the wall clock, and where that is
+// set back by an hour, sleeps an hour longer.
+gpr_timespec AtOnce() { return gpr_inf_past(GPR_CLOCK_MONOTONIC); }
 
 std::string RandomId() {
   uint64_t words[2] = {static_cast<uint64_t>(MonotonicNs()), static_cast<uint64_t>(getpid())};
@@ -131,7 +135,6 @@ class MasterServer::Impl final : public SessionOwner {
   void OfferAdmin();
   void OnTick(bool ok);
   void OnStop(bool ok);
-  void ArmAlarm();
   Instant NextWake();
   bool IsOver();
   void Shutdown();
@@ -193,8 +196,7 @@ class MasterServer::Impl final : public SessionOwner {
 
   MemberOperation<Impl> tick_{this, &Impl::OnTick};
   grpc::Alarm alarm_;
-  Instant alarm_at_ = kNever;  // kNever: not set
-  bool alarm_cancelled_ = false;
+  bool tick_pending_ = false;
 
   MemberOperation<Impl> stop_{this, &Impl::OnStop};
   grpc::Alarm stop_alarm_;
@@ -232,7 +234,7 @@ Status MasterServer::Impl::Listen() {
     PHX_ASSIGN_OR_RETURN(port_, TryBind(options_.hosts.front(), 0));
   }
   PHX_RETURN_IF_ERROR(Build());
-  PHX_RETURN_IF_ERROR(TakeUp());  // only now: without the port, the files may be another master's
+  PHX_RETURN_IF_ERROR(TakeUp());
   OfferSession();
   OfferAdmin();
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
@@ -244,6 +246,7 @@ Status MasterServer::Impl::Listen() {
 
 // --- the past -----------------------------------------------------------------------------------------------------
 
+// Behind the binding: of two masters of one endpoint the second shall find the port taken, and its node join the first.
 Status MasterServer::Impl::LockState() {
   const std::string address = JoinHostPort(options_.hosts.front(), port_);
   StatusOr<StateLock> lock = StateLock::Take(options_.state_dir, options_.job_id, address);
@@ -256,7 +259,7 @@ Status MasterServer::Impl::LockState() {
 Status MasterServer::Impl::TakeUp() {
   if (options_.state_dir.empty()) return absl::OkStatus();
   PHX_RETURN_IF_ERROR(LockState());
-  RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, started_unix_ms_, 0};
+  RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, UnixNow(), 0};
   if (options_.resume) {
     PHX_RETURN_IF_ERROR(RestoreJob());
     ContinueRecord(run);
@@ -348,7 +351,6 @@ Status MasterServer::Impl::Build() {
   return absl::UnavailableError(fmt::format("port {} could not be opened", port_));
 }
 
-// Behind the binding: of two masters of one endpoint the second shall find the port taken, and its node join the first.
 void MasterServer::Impl::OfferSession() {
   const uint64_t id = next_session_++;
   auto session = std::make_unique<Session>(id, this);
@@ -371,13 +373,19 @@ void MasterServer::Impl::OfferAdmin() {
       [this](const auto& request, auto& reply) { return AnswerEvents(request, reply); }, &admin_calls_);
 }
 
+// The queue is waited on until something is due; no alarm is set for later (AtOnce says why).
 int MasterServer::Impl::Run() {
   while (!IsOver()) {
-    ArmAlarm();
+    const Instant wake = NextWake();
+    if (!tick_pending_ && wake <= MonotonicMs()) {
+      tick_pending_ = true;  // its turn is behind what has come by now, beats above all
+      alarm_.Set(queue_.get(), AtOnce(), &tick_);
+    }
     void* tag = nullptr;
     bool ok = false;
-    if (!queue_->Next(&tag, &ok)) break;
-    static_cast<Operation*>(tag)->Done(ok);
+    const auto next = queue_->AsyncNext(&tag, &ok, AtMs(tick_pending_ ? kNever : wake));
+    if (next == grpc::CompletionQueue::SHUTDOWN) break;
+    if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<Operation*>(tag)->Done(ok);
   }
   const std::string why = stopped_         ? "it was asked to stop"
                           : state_.outcome ? "the job is over"
@@ -391,7 +399,7 @@ int MasterServer::Impl::Run() {
 void MasterServer::Impl::Stop() {
   const std::lock_guard<std::mutex> lock(stop_mutex_);
   if (!stoppable_ || std::exchange(stop_pending_, true)) return;
-  stop_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), &stop_);
+  stop_alarm_.Set(queue_.get(), AtOnce(), &stop_);
 }
 
 void MasterServer::Impl::OnStop(bool) {
@@ -419,20 +427,8 @@ Instant MasterServer::Impl::NextWake() {
   return wake;
 }
 
-void MasterServer::Impl::ArmAlarm() {
-  const Instant wake = NextWake();
-  if (alarm_at_ == kNever) {
-    if (wake == kNever) return;
-    alarm_at_ = wake;
-    alarm_.Set(queue_.get(), AtMs(wake), &tick_);
-  } else if (wake < alarm_at_ && !std::exchange(alarm_cancelled_, true)) {
-    alarm_.Cancel();  // comes back at once and is set anew
-  }
-}
-
 void MasterServer::Impl::OnTick(bool) {
-  alarm_at_ = kNever;
-  alarm_cancelled_ = false;
+  tick_pending_ = false;
   if (shutting_down_) return;
   const Instant now = MonotonicMs();
   while (!overdue_.empty() && overdue_.front().first <= now) {
@@ -450,10 +446,9 @@ void MasterServer::Impl::Shutdown() {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
     stoppable_ = false;
   }
-  server_->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
-  if (alarm_at_ != kNever) alarm_.Cancel();
+  server_->Shutdown(AtOnce());
   // Every operation comes back before the queue may go.
-  auto busy = [this] { return !sessions_.empty() || admin_calls_ > 0 || alarm_at_ != kNever || stop_pending_; };
+  auto busy = [this] { return !sessions_.empty() || admin_calls_ > 0 || tick_pending_ || stop_pending_; };
   void* tag = nullptr;
   bool ok = false;
   while (busy() && queue_->Next(&tag, &ok)) static_cast<Operation*>(tag)->Done(ok);

@@ -1,9 +1,9 @@
 // The job's master as a gRPC server: a thin shell around src/master/core.h.
 //
-// One completion queue, polled by the thread that calls Run(): that thread is the component's one sequence. Timers are
-// alarms on the queue; the event record has a thread of its own and nothing waits for it. Every session is one stream;
-// messages to it are queued, with one write outstanding, and a peer that reads too little is cancelled rather than
-// waited for.
+// One completion queue, polled by the thread that calls Run(): that thread is the component's one sequence, and waits
+// on the queue no longer than until something is due. The event record has a thread of its own and nothing waits for
+// it. Every session is one stream; messages to it are queued, with one write outstanding, and a peer that reads too
+// little is cancelled rather than waited for.
 #pragma once
 
 #include <cstdint>
