@@ -17,6 +17,7 @@ CHECKS = {
     "getenv": (rules_cpp.no_getenv, {"getenv"}),
     "function-length": (ratchet.check, {"function-length"}),
     "include-direction": (rules_cpp.include_direction, {"include-direction"}),
+    "wall-clock": (rules_cpp.wall_clock, {"wall-clock"}),
     "pure-cores": (rules_cpp.pure_cores, {"core-order", "core-float", "core-world", "core-header"}),
     "dead-file": (rules_cpp.dead_files, {"dead-file"}),
     "marker": (rules_text.no_markers, {"marker"}),

@@ -74,6 +74,20 @@ def pure_cores(project):
                 yield Finding(path, number, "core-header", advice)
 
 
+def wall_clock(project):
+    """A jump of it must change nothing, so that only few may know it."""
+    paths = [
+        path
+        for path in project.cpp()
+        if not any(fnmatch.fnmatch(path, pattern) for pattern in config.WALL_CLOCK)
+        and not re.search(r"(?:_test|_fuzzer|_bench)\.cc$|/test_\w+\.h$", path)
+    ]
+    wall = r"\bUnixMs\s*\(|\bsystem_clock\b|\bCLOCK_REALTIME\w*|\bGPR_CLOCK_REALTIME\b|\bgettimeofday\s*\("
+    yield from matches(
+        project, paths, wall, "wall-clock", "it may jump: go by MonotonicMs(), or take a time as a parameter"
+    )
+
+
 def dead_files(project):
     """A .cc that no CMakeLists.txt of its folder names, a header that nobody includes."""
     included = set()
