@@ -1,5 +1,6 @@
 #include "agent/link.h"
 
+#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
@@ -13,7 +14,8 @@ namespace {
 
 // A stream to another machine that answers nothing within this is given up; the caller dials again.
 constexpr int kHandshakeTimeoutMs = 5'000;
-constexpr int kBackoffMs = 20;
+// The same by our own clock, for a name that has several addresses.
+constexpr int64_t kDialTimeoutMs = 4 * kHandshakeTimeoutMs;
 // A master that says nothing for the first is pinged, and given up where the answer takes longer than the second: the
 // kernel alone would believe a cut-off or frozen one for a quarter of an hour.
 constexpr int kPingAfterMs = 5'000;
@@ -26,10 +28,7 @@ grpc::ChannelArguments ChannelArgs() {
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // When to dial again is the core's to say; gRPC adds next to nothing.
-  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMs);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshakeTimeoutMs);
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMs);
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingAfterMs);
@@ -65,11 +64,8 @@ struct MasterLink::Impl {
   // A completion-queue tag: what to do on the loop's thread.
   using Tag = std::function<void(bool ok)>;
 
-  Impl(EventLoop& l, const std::string& address, LinkEvents e)
-      : loop(l),
-        events(std::move(e)),
-        channel(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArgs())),
-        stub(v1::AgentLink::NewStub(channel)) {
+  Impl(EventLoop& l, const std::string& master_address, LinkEvents e)
+      : loop(l), events(std::move(e)), address(master_address) {
     thread = std::thread([this] { ServeQueue(); });
   }
 
@@ -87,11 +83,17 @@ struct MasterLink::Impl {
   // Owned by the queue until ServeQueue takes it back; `task` keeps its call alive.
   static Tag* MakeTag(Tag task) { return new Tag(std::move(task)); }
 
+  // By a channel of its own, and with a timer of ours: gRPC's timers, by which a channel that has failed waits before
+  // it connects again and gives up what does not answer, stand still for as long as the wall clock was set back.
   void Dial() {
     auto c = std::make_shared<Call>();
     call = c;
+    channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArgs());
+    stub = v1::AgentLink::NewStub(channel);
+    dial_timer = loop.At(MonotonicMs() + kDialTimeoutMs, [c] { c->context.TryCancel(); });
     c->stream = stub->PrepareAsyncAttach(&c->context, &queue);
     c->stream->StartCall(MakeTag([this, c](bool ok) {
+      loop.Cancel(dial_timer);
       if (!ok) return Finish(c);
       c->up = true;
       Read(c);
@@ -137,7 +139,10 @@ struct MasterLink::Impl {
     call.reset();
     if (closed) return std::exchange(closed, nullptr)();
     const grpc::Status& s = c->status;
-    const std::string text = s.ok() ? "the master ended the stream" : s.error_message();
+    const bool unanswered = !c->up && s.error_code() == grpc::StatusCode::CANCELLED;
+    const std::string text = s.ok()       ? "the master ended the stream"
+                             : unanswered ? fmt::format("no answer within {} s", kDialTimeoutMs / 1'000)
+                                          : s.error_message();
     events.on_down(
         Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
         IsForeign(s));
@@ -147,10 +152,12 @@ struct MasterLink::Impl {
   LinkEvents events;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   grpc::CompletionQueue queue;
-  std::shared_ptr<grpc::Channel> channel;
+  const std::string address;
+  std::shared_ptr<grpc::Channel> channel;  // of the last dial
   std::unique_ptr<v1::AgentLink::Stub> stub;
   std::shared_ptr<Call> call;
   std::function<void()> closed;
+  EventLoop::TimerId dial_timer{};
   EventLoop::TimerId close_timer{};
   std::thread thread;
 };
@@ -160,6 +167,7 @@ MasterLink::MasterLink(EventLoop& loop, const std::string& address, LinkEvents e
 
 MasterLink::~MasterLink() {
   if (impl_->call) impl_->call->context.TryCancel();
+  impl_->loop.Cancel(impl_->dial_timer);
   impl_->loop.Cancel(impl_->close_timer);
   impl_->alive.reset();
   impl_->queue.Shutdown();
