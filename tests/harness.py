@@ -267,7 +267,7 @@ class Job:
         return self.run(*flags, workload(script), *script_arguments, env=env, name=f"node{index}", command=command)
 
     def start_master(self, nnodes, *flags, host=None):
-        """A master that belongs to none of the nodes (`host`: of the network). Its decisions are lines of its stderr."""
+        """A master that belongs to no node (`host`: of the network). Its decisions are lines of its stderr."""
         if host is not None:
             self.endpoint_host = self.network.address(host)
         where = [f"--host={self.endpoint_host}", "--port=0", f"--state-dir={self.folder / 'master'}"]

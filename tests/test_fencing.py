@@ -46,9 +46,9 @@ def test_frozen_node_is_fenced(job):
 
 @pytest.mark.slow
 def test_a_frozen_host_comes_back(job):
-    """SIGSTOP of everything of the node that has rank 0 and the store, for longer than the lease: the others go on, with
-    a store elsewhere. Everything awake again at once, its rank, whose place is another's, can do nothing, and the node
-    joins anew."""
+    """SIGSTOP of everything of the node that has rank 0 and the store, for longer than the lease: the others go on,
+    with a store elsewhere. Everything awake again at once, its rank, whose place is another's, can do nothing, and the
+    node joins anew."""
     job.start_master("1:3", "--max-restarts=0")
     nodes = [start_node(job, 1, "1:3")]
     job.wait_events("step", world=1)

@@ -44,8 +44,8 @@ def wait_cut_off(job, node):
 @pytest.mark.slow
 def test_the_node_of_rank_0_is_cut_off(make_network, make_job):
     """Rank 0 and the store are behind a cut, in one direction or both. The others are a world of two when the lease is
-    over; the agent that is cut off notices and dials on. Healed, its node comes back, and its old rank has done nothing.
-    """
+    over; the agent that is cut off notices and dials on. Healed, its node comes back, and its old rank has done
+    nothing."""
     job, nodes, life = start(make_network, make_job)
     for cut, heal in CUTS.values():
         victim = job.node_of(0, life)

@@ -12,7 +12,7 @@ FLAGS = ["--max-restarts=0"]  # so that any loss that was counted as a failure w
 
 
 def start_one_then_all(job, nodes, script="steps.py", nnodes=None):
-    """The first node trains before the others come, so that it has group rank 0 and the store. Returns nodes and life."""
+    """The first node trains before the others come, so that it has rank 0 and the store. Returns nodes and life."""
     nnodes = nnodes or f"1:{nodes}"
     job.start_master(nnodes, *FLAGS)
     first = job.node(0, script, nnodes=nnodes, flags=FLAGS)
@@ -63,8 +63,8 @@ def test_the_node_of_rank_0_and_the_store(job, ways):
 
 @pytest.mark.slow
 def test_a_spare_takes_the_place_of_the_lost_node(job):
-    """A spare waits with its workers warm. When the node of rank 0 is killed it steps in at once: its worker is a process
-    that was there before."""
+    """A spare waits with its workers warm. When the node of rank 0 is killed it steps in at once: its worker is a
+    process that was there before."""
     nodes, life = start_one_then_all(job, 1, nnodes="1:1")
     nodes.append(job.node(1, "steps.py", nnodes="1:1", flags=FLAGS))
     nodes[1].wait_line(f"all 1 places of job '{job.id}' are taken: this node waits as a spare")

@@ -170,8 +170,8 @@ def test_jobs_that_have_no_id(make_job, tmp_path):
 
 
 def test_the_same_endpoint_by_mistake(job):
-    """Whoever comes to the endpoint of a job with its id is taken for one of its nodes: as a spare where the job is full,
-    and told whose; refused where --nnodes differs or, with the static rendezvous, the place is taken."""
+    """Whoever comes to the endpoint of a job with its id is taken for one of its nodes: as a spare where the job is
+    full, and told whose; refused where --nnodes differs or, with the static rendezvous, the place is taken."""
     first = job.node(0, "steps.py", nnodes="1")
     job.wait_stepping(life=0, world=1)
     spare = job.node(1, "tell.py", nnodes="1")

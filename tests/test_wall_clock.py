@@ -73,8 +73,8 @@ def dynamic(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_wall_clock_jumps(dynamic, job):
-    """Two nodes train on while it is set by an hour, forwards and back. Timers go by the other clock after either jump: a
-    frozen node is lost when its lease is over, and taken in again. The record's times never go back."""
+    """Two nodes train on while it is set by an hour, forwards and back. Timers go by the other clock after either jump:
+    a frozen node is lost when its lease is over, and taken in again. The record's times never go back."""
     clock = dynamic(job)
     job.start_master("1:2", "--max-restarts=0")
     flags = ["--max-restarts=0"]
