@@ -109,6 +109,7 @@ class JobFixture {
 
   // Lets `ms` pass, with every Tick that falls due and, every second, a beat of each agent but those in `silent`.
   void Pass(int64_t ms, const std::set<uint64_t>& silent = {}) {
+    silent_ = silent;
     const Instant end = now + ms;
     Instant beat_at = now + 1'000;
     for (int ticks = 0;; ++ticks) {
@@ -145,7 +146,9 @@ class JobFixture {
       std::visit([&](const auto& action) { Note(action, decision.reason); }, decision.action);
     }
     if (wants_safe_point) return;
-    for (const SendAnnounceRescale& announce : std::exchange(announced, {})) SafePoint(announce, 0, true);
+    for (const SendAnnounceRescale& announce : std::exchange(announced, {})) {
+      if (!silent_.contains(announce.session)) SafePoint(announce, 0, true);
+    }
   }
 
   // The answer of a node, `asked` of whose ranks hear of a rescale.
@@ -219,6 +222,7 @@ class JobFixture {
   int64_t gathering_ms_ = 0;  // up to then
   int64_t stepping_ms_ = 0;
   uint64_t sessions_ = 0;
+  std::set<uint64_t> silent_;
 };
 
 }  // namespace phalanx::master
