@@ -760,7 +760,10 @@ class Stepper {
     const Round& round = *s_.round;
     if (!round.failed.empty()) return Reform(std::string(round.failed), false);
     if (!round.broken.empty()) return Reform(ListText(round.broken, "others"), true);
-    if (round.rescale_by != kNever) return SettleRescale();
+    if (round.rescale_by != kNever) {
+      s_.grow_at = s_.grow_limit = kNever;  // who comes now is taken in as well
+      return SettleRescale();
+    }
     if (s_.grow_at == kNever) return;
     const size_t members = round.slots.size();
     const size_t ready = ReadyNodes();
@@ -1069,6 +1072,7 @@ std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_cod
 }
 
 Instant NextDeadline(const JobState& s) {
+  if (s.round && s.round->away > 0) return std::min(s.lease_check, s.back_by);  // Settle decides nothing else
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
                    s.blame_deadline, s.back_by, s.round ? s.round->rescale_by : kNever});
 }
