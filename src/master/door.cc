@@ -77,12 +77,7 @@ Sentence CheckAddresses(const NodeInfo& info, uint32_t next_store_port) {
 
 Sentence CheckSpec(const JobState& state, const NodeInfo& info) {
   const JobSpec& asked = info.spec;
-  if (asked.min_nodes == 0 || asked.min_nodes > asked.max_nodes || asked.max_nodes > kMaxNodes) {
-    return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", asked.min_nodes, asked.max_nodes, kMaxNodes);
-  }
-  if (asked.min_nodes % asked.node_unit != 0 || asked.max_nodes % asked.node_unit != 0) {
-    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(asked), asked.node_unit);
-  }
+  if (Sentence no = SpecFault(asked)) return no;
   const JobSpec& spec = state.spec ? *state.spec : asked;
   if (asked.min_nodes != spec.min_nodes || asked.max_nodes != spec.max_nodes) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),
@@ -118,6 +113,16 @@ Sentence CheckPlace(const JobState& state, const NodeInfo& info) {
 }
 
 }  // namespace
+
+std::optional<std::string> SpecFault(const JobSpec& spec) {
+  if (spec.min_nodes == 0 || spec.min_nodes > spec.max_nodes || spec.max_nodes > kMaxNodes) {
+    return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", spec.min_nodes, spec.max_nodes, kMaxNodes);
+  }
+  if (spec.min_nodes % spec.node_unit != 0 || spec.max_nodes % spec.node_unit != 0) {
+    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(spec), spec.node_unit);
+  }
+  return std::nullopt;
+}
 
 std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, uint32_t next_store_port) {
   if (Sentence no = CheckIdentity(state, info)) return no;

@@ -211,9 +211,14 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   state.job_id = job_id;
   if (wire.has_spec()) state.SetSpec(SpecOf(wire.spec()));
   state.spec_of_first_node = wire.spec_of_first_node();
+  if (state.spec) {
+    if (const auto fault = SpecFault(*state.spec)) return Contradiction(*fault);
+  }
   if (!state.spec && (wire.has_round() || wire.has_last_round())) return Contradiction("a round without --nnodes");
   Restore(state.budget, wire.budget(), now);
-  state.highest_epoch = std::min(wire.highest_epoch(), kMaxEpoch);
+  // What agents claim is bounded by the first; the rounds of the job's own life come on top.
+  if (wire.highest_epoch() > 2 * kMaxEpoch) return Contradiction(fmt::format("epoch {}", wire.highest_epoch()));
+  state.highest_epoch = wire.highest_epoch();
   state.rounds_begun = wire.rounds_begun();
   if (wire.has_round()) {
     PHX_ASSIGN_OR_RETURN(state.round, RestoreRound(wire.round(), state.budget, now));

@@ -276,6 +276,7 @@ TEST(Snapshot, ContradictionsAreRefused) {
   EXPECT_FALSE(broken([](auto& w) { w.set_phase(v1::Snapshot::BLAMING); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.set_phase(static_cast<v1::Snapshot::Phase>(9)); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.clear_spec(); }).ok());
+  EXPECT_FALSE(broken([](auto& w) { w.mutable_spec()->set_min_nodes(0); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->set_rank_base(1); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->add_done(2); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->set_local_world_size(5'000); }).ok());
