@@ -130,6 +130,7 @@ Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env,
   spec.extra_fds = {child_end.get()};
   PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
   pid_ = child.pid;
+  was_killed_ = false;
   reaper_.Await(std::move(child), [this](const ProcessEnd& end) { OnEnded(end); });
   loop_.Watch(ready_.get(), EPOLLIN, [this](uint32_t) { ReadReady(); });
   return absl::OkStatus();
@@ -152,7 +153,9 @@ void EmbeddedMaster::ReadReady() {
 }
 
 void EmbeddedMaster::OnEnded(const ProcessEnd& end) {
+  if (end.pid != pid_) return;  // it said that it was not ready, and the next one was started before it was gone
   pid_ = 0;
+  was_killed_ = end.signal != 0;
   if (done_) {
     loop_.Cancel(done_timer_);
     return std::exchange(done_, nullptr)();

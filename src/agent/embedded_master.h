@@ -74,6 +74,8 @@ class EmbeddedMaster {
   [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place, bool resume);
 
   bool running() const { return pid_ > 0; }
+  // The last one did not end by itself.
+  bool was_killed() const { return was_killed_; }
   // Runs `done` when the child has ended, or after `timeout_ms`.
   void AwaitEnd(int64_t timeout_ms, std::function<void()> done);
 
@@ -88,6 +90,7 @@ class EmbeddedMaster {
   Fd ready_;
   std::string line_;
   bool is_ready_ = false;
+  bool was_killed_ = false;
   std::function<void()> done_;
   EventLoop::TimerId done_timer_{};
 };
