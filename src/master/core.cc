@@ -499,6 +499,11 @@ class Stepper {
       lost_ = true;
     }
     round.away = 0;
+    if (lost_ && !round.failed.empty() && round.budget_before && AllCollateral(round.failures)) {
+      s_.budget = *std::exchange(round.budget_before, std::nullopt);
+      round.failed.clear();
+      Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+    }
   }
 
   // The session is over, by its stream, its lease or a newer one. `may_return`: where it is a member it is away, not

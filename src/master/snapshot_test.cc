@@ -127,6 +127,18 @@ TEST_P(AfterRestart, WhoDoesNotComeBackIsLost) {
   EXPECT_EQ(next.state.budget.used, 0U) << "a lost node costs no restart";
 }
 
+TEST_P(AfterRestart, WhoSufferedFromALostNodeCostsNoRestart) {
+  Restarted next(job_, GetParam());
+  const uint64_t a = next.ComeBack(sessions_[0]);
+  next.Exit(a, JobFixture::Collateral(1));
+  next.ComeBack(sessions_[1]);
+  next.Pass(3'100);
+  EXPECT_EQ(next.Epoch(), 2U);
+  EXPECT_EQ(next.Ranks().size(), 2U);
+  EXPECT_EQ(next.state.budget.used, 0U) << "its master and its peer's node went together";
+  EXPECT_THAT(next.told[a].reason, HasSubstr("did not come back"));
+}
+
 TEST_P(AfterRestart, TheBudgetIsNotForgotten) {
   job_.Kill(sessions_[0], 0);
   job_.AllStep();
