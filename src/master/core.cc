@@ -468,7 +468,8 @@ class Stepper {
     if (s_.back_by == kNever) return;
     const size_t away = s_.round ? s_.round->away : 0;
     if (now_ < s_.back_by) {
-      if (away > s_.stale_rounds || !s_.resumed || s_.phase == Phase::kGathering) return;
+      const bool over = s_.phase == Phase::kFinished;
+      if (away > s_.stale_rounds || (!s_.resumed && !over) || s_.phase == Phase::kGathering) return;
     }
     if (away > 0) {
       GiveUpAway();
@@ -552,6 +553,7 @@ class Stepper {
     }
     Slot& slot = s_.round->slots[static_cast<size_t>(group_rank)];
     slot.session = 0;
+    slot.left = node.leaving;
     const bool done = slot.AllDone();
     if (!done) detail.push_back({"broke_round", int64_t{1}});
     Note(kind, slot.node, done ? what + "; all its workers had ended well" : what, -1, std::move(detail));
@@ -879,6 +881,7 @@ class Stepper {
                              {},
                              false,
                              false,
+                             false,
                              false});
     }
     std::erase_if(s_.lost_places, [&round](const auto& lost) { return lost.second.epoch + 1 < round.epoch; });
@@ -1009,8 +1012,20 @@ class Stepper {
     for (const auto& [session, node] : s_.nodes) {
       if (!node.leaving) Do(SendFinish{session, s_.outcome}, reason);
     }
+    AwaitUntold();
     if (s_.round) NoteSaving(*s_.round);
     Note("job-finished", "", reason, -1, {{"exit_code", int64_t{exit_code}}});
+  }
+
+  // Nodes whose ranks had all ended well when their stream broke: they dial, and must hear of the end.
+  void AwaitUntold() {
+    if (!s_.round) return;
+    for (Slot& slot : s_.round->slots) {
+      if (slot.session != 0 || slot.left || !slot.AllDone()) continue;
+      slot.away = true;
+      ++s_.round->away;
+    }
+    if (s_.round->away > 0) s_.back_by = now_ + LeaseMs(static_cast<int64_t>(s_.round->slots.size()));
   }
 
   JobState& s_;

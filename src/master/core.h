@@ -272,6 +272,7 @@ struct Slot {
   // round is known from other members alone.
   bool away = false;
   bool safe = false;  // while a rescale is announced: its ranks are at their safe point, or want none
+  bool left = false;  // its node has gone on purpose, and waits for nothing
 
   bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
 };

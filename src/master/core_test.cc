@@ -410,6 +410,31 @@ TEST(End, AFinishedNodeMayGo) {
   EXPECT_EQ(job.told[b].outcome->exit_code, 0);
 }
 
+TEST(End, AFinishedNodeWhoseStreamBrokeIsAwaited) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, Job::Ended(0, 0));
+  job.Detach(a);
+  job.Exit(b, Job::Ended(0, 0));
+  EXPECT_NE(job.state.back_by, kNever);
+  const uint64_t again = job.Attach("a", 1);
+  ASSERT_TRUE(job.told[again].outcome);
+  EXPECT_EQ(job.state.back_by, kNever) << "all have been told";
+}
+
+TEST(End, AFinishedNodeThatLeftIsNotAwaited) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, Job::Ended(0, 0));
+  job.Leave(a);
+  job.Detach(a);
+  job.Exit(b, Job::Ended(0, 0));
+  EXPECT_EQ(job.state.phase, Phase::kFinished);
+  EXPECT_EQ(job.state.back_by, kNever);
+}
+
 TEST(End, AllNodesLeft) {
   Job job(1, 2);
   const uint64_t a = job.Attach("a");
