@@ -212,12 +212,14 @@ void NodeAgent::StartEmbedded(const Hosting& hosting) {
 }
 
 void NodeAgent::OnMasterReady(uint16_t port, const std::string& dial_host) {
+  if (leaving_master_) return loop_.Stop();
   if (link_) return;  // started again: the core dials when it is time
   master_place_.port = port;
   Join(dial_host, port);
 }
 
 void NodeAgent::OnMasterNotReady(const MasterNotReady& why) {
+  if (leaving_master_) return loop_.Stop();
   if (link_) return Feed(MasterChildDied{why.sentence});
   // Another phalanx-run of this machine was first, or something else holds the port: the dial will tell.
   if (why.address_in_use && config_.endpoint_port != 0) return Join(config_.endpoint_host, config_.endpoint_port);
@@ -624,8 +626,16 @@ void NodeAgent::FillReports(const std::string& text) {
 // A master that serves nobody else ends with us; its record is whole when this program is over.
 void NodeAgent::AwaitMaster() {
   const bool ends_with_us = core_.finish.has_value() || config_.max_nodes == 1;
-  if (!master_ || !master_->running() || !ends_with_us) return loop_.Stop();
-  master_->AwaitEnd(kGoodbyeMs, [this] { loop_.Stop(); });
+  if (!master_ || !ends_with_us) return loop_.Stop();
+  master_->AwaitEnd(kGoodbyeMs, [this] { LeaveMaster(); });
+}
+
+// A master that was killed at the job's end may not have told all nodes. The next one does, and ends after that.
+void NodeAgent::LeaveMaster() {
+  const bool told_all = !core_.finish || config_.max_nodes == 1 || !master_->was_killed();
+  leaving_master_ = true;
+  if (told_all || !master_->Start(config_, env_, master_place_, true).ok()) return loop_.Stop();
+  loop_.At(MonotonicMs() + kGoodbyeMs, [this] { loop_.Stop(); });
 }
 
 }  // namespace phalanx::agent

@@ -101,6 +101,8 @@ class NodeAgent {
   void WriteReport();
   void FillReports(const std::string& text);
   void AwaitMaster();
+  void LeaveMaster();
+  bool leaving_master_ = false;
 
   EventLoop& loop_;
   Reaper& reaper_;
