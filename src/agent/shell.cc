@@ -411,6 +411,9 @@ void NodeAgent::Do(const SendHello&) {
   if (const v1::StartRound* live = LiveRound(core_)) {
     *hello.mutable_live_round() = *live;
     hello.mutable_live_round()->clear_member_addresses();
+  } else if (last_round_) {
+    *hello.mutable_last_round() = *last_round_;
+    hello.mutable_last_round()->clear_member_addresses();
   }
   SendMessage(std::move(message));
 }

@@ -210,6 +210,7 @@ AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, cons
   info.warming = hello.warming();
   info.seen_epoch = std::min(hello.seen_epoch(), kMaxEpoch);
   if (hello.has_live_round()) info.live = LiveRoundOf(hello.live_round());
+  if (hello.has_last_round()) info.last = LiveRoundOf(hello.last_round());
   return event;
 }
 

@@ -312,6 +312,7 @@ class Stepper {
       if (!differs.empty()) Do(SendNotice{e.session}, differs);
     }
     if (e.info.live.epoch > 0 && GoesOn(e.session)) return;
+    if (e.info.last.epoch > 0) RecallHeld(e.info.last);
     NoteArrival(e.session);
   }
 
@@ -425,11 +426,7 @@ class Stepper {
     s_.round = std::move(round);
     s_.phase = Phase::kRunning;
     s_.reason = live.reason;
-    s_.rounds_begun = live.restart_count + 1;
-    s_.budget.used = std::min(live.restarts_used, AllowedRestarts(s_.budget));
-    s_.budget.lives_without_step = live.lives_without_step;
-    if (live.highest_step) s_.highest_step = std::max(s_.highest_step.value_or(0), *live.highest_step);
-    if (live.highest_step && !s_.last_step) s_.last_step = s_.highest_step;
+    RecallPast(live);
     s_.gather_at = s_.gather_limit = s_.join_deadline = s_.next_notice = s_.blame_deadline = kNever;
     s_.resumed = true;
     s_.back_by = now_ + LeaseMs(static_cast<int64_t>(live.group_world_size));
@@ -438,6 +435,22 @@ class Stepper {
          fmt::format("the job is taken up from what its nodes tell: {} node{} of epoch {} may come back within {}",
                      live.group_world_size, live.group_world_size == 1 ? "" : "s", live.epoch,
                      SecondsText(s_.back_by - now_)));
+  }
+
+  // The job's history up to a round that an earlier master began.
+  void RecallPast(const LiveRound& round) {
+    s_.rounds_begun = round.restart_count + 1;
+    s_.budget.used = std::min(round.restarts_used, AllowedRestarts(s_.budget));
+    s_.budget.lives_without_step = round.lives_without_step;
+    if (round.highest_step) s_.highest_step = std::max(s_.highest_step.value_or(0), *round.highest_step);
+    if (round.highest_step && !s_.last_step) s_.last_step = s_.highest_step;
+  }
+
+  // A node that waits has come to a master that knows less: the job's lives are counted on, not anew.
+  void RecallHeld(const LiveRound& last) {
+    if (s_.phase != Phase::kGathering || s_.last_round || last.restart_count < s_.rounds_begun) return;
+    RecallPast(last);
+    remember_ = true;
   }
 
   // The place that waits for this node; null: none does.

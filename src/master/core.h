@@ -97,6 +97,7 @@ struct NodeInfo {
   JobSpec spec;
   uint64_t seen_epoch = 0;
   LiveRound live;
+  LiveRound last;        // where none is live: the last one that it ran
   bool warming = false;  // it says Ready when its workers could start at once
 };
 

@@ -102,6 +102,25 @@ TEST_P(AfterRestart, NobodyIsRestarted) {
   EXPECT_EQ(next.Rounds(), 0U);
 }
 
+// A held round lives on in no agent: what it was is told by who waits.
+TEST(HeldRound, IsCountedOnWithoutAJournal) {
+  JobFixture job(2, 3, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Pass(500);
+  job.AllStep();
+  job.Kill(b, 0);
+  NodeInfo waits = ComingBack(job.state, a);
+  std::swap(waits.last, waits.live);
+  JobFixture next(2, 3, 2);
+  next.Attach(waits);
+  next.Attach("c");
+  next.Pass(500);
+  EXPECT_EQ(next.Epoch(), 3U);
+  EXPECT_EQ(next.state.round->restart_count, 2U);
+  EXPECT_EQ(next.state.budget.used, 1U);
+}
+
 TEST_P(AfterRestart, AFailureMeanwhileIsServedWhenAllAreBack) {
   Restarted next(job_, GetParam());
   const uint64_t a = next.ComeBack(sessions_[0]);
