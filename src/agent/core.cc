@@ -200,9 +200,15 @@ class Stepper {
       return Do(RestartMaster{}, "its journal and the agents know the job's state");
     }
     const std::string why = fmt::format("{}, {} times in a row", event.why, s_.master_starts_in_vain);
-    Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)},
-       "it cannot be kept alive");
-    if (s_.options.max_nodes > 1) return;  // somebody else may start one
+    const bool first_time = s_.master_starts_in_vain == kMasterStartsInVain + 1;
+    if (first_time) {
+      Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)},
+         "it cannot be kept alive");
+    }
+    if (s_.options.max_nodes > 1) {
+      s_.master_start_at = now_ + kMasterTriedAgainMs;  // other nodes wait for one, and what is broken may be mended
+      return;
+    }
     s_.master_gone = why;
     s_.next_dial = kNever;
     if (!s_.round) return Fail(fmt::format("the job's master has ended ({}) before the job began", why));
@@ -213,6 +219,11 @@ class Stepper {
     if (now_ >= s_.next_beat) {
       s_.next_beat = now_ + s_.beat_interval_ms;
       if (s_.attached) Do(SendBeat{Epoch()}, "the lease is renewed");
+    }
+    if (now_ >= s_.master_start_at) {
+      s_.master_start_at = kNever;
+      s_.master_restarted_at = now_;
+      Do(RestartMaster{}, "what kept it from living may be mended");
     }
     if (now_ >= s_.next_dial) {
       s_.next_dial = kNever;
@@ -506,6 +517,7 @@ class Stepper {
   void ExitWith(int code, const std::string& reason) {
     s_.exited = true;
     s_.kill_at = s_.give_up_at = s_.leave_at = s_.next_beat = s_.next_dial = s_.next_notice = s_.spares_at = kNever;
+    s_.master_start_at = kNever;
     Do(CloseStore{}, reason);
     Do(Exit{code}, reason);
   }
@@ -525,7 +537,8 @@ std::vector<Decision> Step(CoreState& state, const Event& event, Instant now) {
 }
 
 Instant NextDeadline(const CoreState& s) {
-  return std::min({s.next_beat, s.next_dial, s.next_notice, s.kill_at, s.give_up_at, s.leave_at, s.spares_at});
+  return std::min(
+      {s.next_beat, s.next_dial, s.master_start_at, s.next_notice, s.kill_at, s.give_up_at, s.leave_at, s.spares_at});
 }
 
 const v1::StartRound* LiveRound(const CoreState& s) {

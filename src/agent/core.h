@@ -31,9 +31,11 @@ constexpr int64_t kReconnectFirstMs = 100;
 constexpr int64_t kReconnectMaxMs = 1'000;
 constexpr int64_t kReconnectsPerLease = 15;
 constexpr int64_t kReconnectLeastMaxMs = 200;
-// The embedded master is started again at once when it dies; one that dies young so often is given up.
+// The embedded master is started again at once when it dies; one that dies young so often is given up, or, where the
+// job has other nodes, tried each so often.
 constexpr int kMasterStartsInVain = 5;
-constexpr int64_t kMasterGrownUpMs = 10'000;
+constexpr int64_t kMasterGrownUpMs = 1'000;  // agents have come back to it by then
+constexpr int64_t kMasterTriedAgainMs = 10'000;
 
 struct CoreOptions {
   int local_world_size = 1;
@@ -208,6 +210,7 @@ struct CoreState {
   std::string master_gone;  // why nobody will answer any more; empty: somebody may
   Instant master_restarted_at = 0;
   int master_starts_in_vain = 0;
+  Instant master_start_at = kNever;
 
   bool warming = true;  // until Warm: a job that trains need not stop for this node yet
 

@@ -396,13 +396,22 @@ TEST_F(AgentCore, AMasterThatLivedIsStartedAgainForEver) {
   }
 }
 
-TEST_F(AgentCore, SomebodyElseMayStartTheMasterOfSeveralNodes) {
+TEST_F(AgentCore, TheMasterOfSeveralNodesIsTriedNowAndThen) {
   state_.options.max_nodes = 2;
   Attach();
-  for (int death = 0; death <= kMasterStartsInVain; ++death) On(MasterChildDied{"SIGKILL"});
+  LoseMaster();
   EXPECT_FALSE(Has<RestartMaster>());
+  EXPECT_TRUE(Has<Say>());
   EXPECT_TRUE(state_.master_gone.empty());
   EXPECT_FALSE(state_.finish);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    now_ += kMasterTriedAgainMs;
+    On(Tick{});
+    EXPECT_TRUE(Has<RestartMaster>());
+    On(MasterChildDied{"exit code 3"});
+    EXPECT_FALSE(Has<RestartMaster>());
+    EXPECT_FALSE(Has<Say>()) << "it has been said";
+  }
 }
 
 TEST_F(AgentCore, EndsWellWhereItsOwnMasterIsGone) {
