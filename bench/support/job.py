@@ -26,10 +26,28 @@ class TimedOut(Exception):
 
 
 class Job:
-    """`named` gives a job of one node an id and an endpoint (--standalone invents both)."""
+    """`named` gives a job of one node an id and an endpoint (--standalone invents both). `nnodes` is --nnodes where it
+    is not `nodes`, `spares` are nodes started beyond those. `places` are where nodes run: their addresses, the first of
+    which is the endpoint's, and what stands before their commands (a network namespace)."""
 
-    def __init__(self, launcher, nodes=1, nproc=2, flags=(), state=None, workload="ddp_steps.py", named=False):
+    def __init__(
+        self,
+        launcher,
+        nodes=1,
+        nproc=2,
+        flags=(),
+        state=None,
+        workload="ddp_steps.py",
+        named=False,
+        nnodes=None,
+        spares=0,
+        places=(),
+        environment=(),
+        on_start=None,
+    ):
         self.launcher, self.world, self.named = launcher, nodes * nproc, named
+        self.nnodes, self.environment = nnodes or nodes, dict(environment)
+        self.places = places or [(f"127.0.0.{index + 1}", []) for index in range(nodes + spares)]
         self.folder = Path(tempfile.mkdtemp(prefix="phalanx-bench-"))
         self.name = f"bench-{uuid.uuid4().hex[:12]}"
         self.stop_file = self.folder / "STOP"
@@ -37,38 +55,59 @@ class Job:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(f"\0{self.name}")
         threading.Thread(target=self._listen, daemon=True).start()
+        self.listening = True
+        if on_start:
+            on_start(self)
         self.state = Path(state) if state else self.folder / "state"
         self.port = free_port()
         self.started_at = time.monotonic()
         self.service = self._start_service(nodes)
-        self.nodes = [self._start(index, nodes, nproc, [*flags], str(WORKLOADS / workload)) for index in range(nodes)]
+        self.nodes = [
+            self._start(index, nodes, nproc, [*flags], str(WORKLOADS / workload)) for index in range(nodes + spares)
+        ]
 
     def _start(self, index, nodes, nproc, flags, script):
         own = [f"--state-dir={self.state}{index}"] if self.launcher.name == "phalanx-run" else []
         if nodes == 1 and not self.named:
             place = list(self.launcher.single)
         else:
-            endpoint = f"127.0.0.1:{self.port}"
+            endpoint = f"{self.places[0][0]}:{self.port}"
             place = [*self.launcher.several, f"--rdzv-endpoint={endpoint}", f"--rdzv-id={self.name}"]
-            place += [f"--nnodes={nodes}", f"--local-addr=127.0.0.{index + 1}"]
-        command = [*self.launcher.command, *place, f"--nproc-per-node={nproc}", *own, *flags, script]
+            place += [f"--nnodes={self.nnodes}", f"--local-addr={self.places[index][0]}"]
+        command = [
+            *self.places[index][1],
+            *self.launcher.command,
+            *place,
+            f"--nproc-per-node={nproc}",
+            *own,
+            *flags,
+            script,
+        ]
         return self._spawn(command, f"node{index}.log", nodes, {"NODE_RANK": str(index)} if self.service else {})
 
     def _start_service(self, nodes):
         if not self.launcher.service:
             return None
-        return self._spawn([self._fill(word, nodes) for word in self.launcher.service], "service.log", nodes, {})
+        return self.start_service(nodes, self.launcher.service)
+
+    def start_service(self, nodes, words):
+        return self._spawn([self._fill(word, nodes) for word in words], "service.log", nodes, {})
 
     def _fill(self, text, nodes):
-        return text.replace("{port}", str(self.port)).replace("{nodes}", str(nodes))
+        values = {"port": self.port, "nodes": nodes, "nnodes": self.nnodes, "name": self.name, "folder": self.folder}
+        values["host"] = self.places[0][0]
+        for name, value in values.items():
+            text = text.replace(f"{{{name}}}", str(value))
+        return text
 
     def _spawn(self, command, log_name, nodes, extra):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environment.update({name: self._fill(value, nodes) for name, value in self.launcher.environment})
+        environment.update(self.environment)
         environment.update(BENCH_SOCKET=self.name, BENCH_STOP=str(self.stop_file), TMPDIR=str(self.folder), **extra)
         folders = [Path(self.launcher.command[0]).parent, Path(sys.executable).parent, environment["PATH"]]
         environment["PATH"] = ":".join(map(str, folders))
-        with open(self.folder / log_name, "wb") as log:
+        with open(self.folder / log_name, "ab") as log:
             return subprocess.Popen(
                 command,
                 env=environment,
@@ -142,6 +181,35 @@ class Job:
                     found.append(int(entry))
         return found
 
+    def node_of(self, pid):
+        """Index of the node that the process belongs to."""
+        pids = [node.pid for node in self.nodes]
+        while pid not in pids:
+            pid = parent_of(pid)
+        return pids.index(pid)
+
+    def kill_node(self, index):
+        """SIGKILL to all of a node, its agent first; returns when that was."""
+        top = self.nodes[index].pid
+        pids = [pid for pid in self.processes() if top in ancestry(pid)]
+        began = time.monotonic()
+        for pid in sorted(pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return began
+
+    def wait_first_steps(self, since, world, limit_s=120):
+        """The time of the last rank's first step in a world of this size that began after `since`."""
+
+        def find():
+            lives = {}
+            for event in list(self.events):
+                if event["ev"] == "step" and event["n"] == 1 and event["t"] > since and event["world"] == world:
+                    lives.setdefault(event["life"], {})[event["rank"]] = event["t"]
+            return next((max(ranks.values()) for ranks in lives.values() if len(ranks) == world), None)
+
+        return self.wait(find, f"the first step in a world of {world}", limit_s)
+
     def logs(self):
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
@@ -166,9 +234,25 @@ class Job:
                 process.wait()
             if not self.processes():
                 break
+        self.listening = False
         shutil.rmtree(self.folder, ignore_errors=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(ConnectionRefusedError):
             sender.sendto(b"close", f"\0{self.name}")
+
+
+def parent_of(pid):
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return int(text[text.rindex(")") + 2 :].split()[1])
+
+
+def ancestry(pid):
+    """The process and all above it; empty where it has ended meanwhile."""
+    found = []
+    with contextlib.suppress(OSError):
+        while pid > 0:
+            found.append(pid)
+            pid = parent_of(pid)
+    return found
 
 
 def free_port():

@@ -20,7 +20,8 @@ PROTOBUF = "protobuf"  # its gRPC messages need it; the extra forgets it
 @dataclasses.dataclass(frozen=True)
 class Launcher:
     """`single` and `several` are the flags of a job on one node and of one node among several. `service` is a command
-    that runs beside the job; it and the environment may name {port}, a free one, and {nodes}."""
+    that runs beside the job; it and the environment may name {port}, a free one, {nodes}, {nnodes}, {host}, {name} and
+    {folder}."""
 
     name: str
     command: tuple
@@ -36,6 +37,16 @@ def phalanx():
     if not os.access(command, os.X_OK):
         raise SystemExit(f"{command} is not there: ./run build makes it, or set PHALANX_RUN")
     return Launcher("phalanx-run", (command,))
+
+
+def phalanx_with_master():
+    """With a phalanx-master that stands alone, so that losing a node is not losing the master."""
+    ours = phalanx()
+    master = str(Path(ours.command[0]).parent / "phalanx-master")
+    place = ("--host={host}", "--port={port}", "--job-id={name}", "--state-dir={folder}/master", "--nnodes={nnodes}")
+    budget = "--max-restarts=100"  # its flags count, not the nodes'
+    hosted = ("--rdzv-backend=c10d", "--rdzv-conf=is_host=0")
+    return dataclasses.replace(ours, several=hosted, service=(master, *place, budget))
 
 
 def torchrun():
