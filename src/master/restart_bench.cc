@@ -37,6 +37,7 @@ constexpr int kReadyFd = 3;
 void ForEach(int agents, const std::function<void(int)>& what) {
   std::atomic<int> next = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int agent = next++; agent < agents; agent = next++) what(agent);
