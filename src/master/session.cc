@@ -70,18 +70,17 @@ void Session::OnWritten(bool ok) {
   MaybeOver();
 }
 
-void Session::End() {
-  ending_ = true;
-  MaybeFinish();
-}
+void Session::End() { ending_ = true; }
 
 void Session::Cancel() {
   if (std::exchange(cancelled_, true)) return;
   context_.TryCancel();
 }
 
+// Not before the agent has half-closed, having read all: where this process ends with bytes of the agent's unread, the
+// kernel resets the connection, and what the agent has not read is lost.
 void Session::MaybeFinish() {
-  if (finishing_ || writing_ || !(read_over_ || (ending_ && queued_.empty()))) return;
+  if (finishing_ || writing_ || !read_over_) return;
   finishing_ = true;
   ++operations_;
   stream_.Finish(grpc::Status::OK, &finished_);

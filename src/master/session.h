@@ -44,7 +44,7 @@ class Session {
 
   // Queues a message; one that many agents get is shared.
   void Send(std::shared_ptr<const v1::MasterMessage> message);
-  // Ends the stream when everything queued is written.
+  // Nothing more is sent behind what is queued; the stream ends when the agent has half-closed it.
   void End();
   // Breaks the stream now.
   void Cancel();

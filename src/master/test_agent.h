@@ -68,10 +68,11 @@ class TestAgent {
     Send(message);
   }
 
-  // The next message; one without a body where the stream is over.
+  // The next message; one without a body where the stream is over. Half-closes behind the last, as an agent does.
   v1::MasterMessage Next() {
     v1::MasterMessage message;
     if (!stream_->Read(&message)) message.Clear();
+    if ((message.has_finish() || message.has_refused()) && !half_closed_) HalfClose();
     return message;
   }
   // The next one but notices.
@@ -81,9 +82,13 @@ class TestAgent {
     return message;
   }
 
-  void HalfClose() { stream_->WritesDone(); }
-  // Reads to the end.
+  void HalfClose() {
+    half_closed_ = true;
+    stream_->WritesDone();
+  }
+  // Half-closes, as an agent does that ends, and reads to the end.
   grpc::Status Finish() {
+    if (!half_closed_) HalfClose();
     v1::MasterMessage rest;
     while (stream_->Read(&rest)) {
     }
@@ -99,6 +104,7 @@ class TestAgent {
  private:
   std::string name_;
   uint64_t next_sequence_ = 1;
+  bool half_closed_ = false;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::AgentMessage, v1::MasterMessage>> stream_;
