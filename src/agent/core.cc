@@ -27,6 +27,7 @@ class Stepper {
 
   void On(const LinkUp&) {
     s_.reconnect_ms = kReconnectFirstMs;
+    s_.told_warming = s_.warming;
     Do(SendHello{}, "the stream to the master is open");
   }
 
@@ -68,10 +69,7 @@ class Stepper {
   }
 
   void On(const Warm&) {
-    if (!std::exchange(s_.warming, false)) return;
-    v1::AgentMessage message;
-    message.mutable_ready();
-    SendToMaster(std::move(message), "workers can start here at once");
+    if (std::exchange(s_.warming, false)) TellReady();
   }
 
   void On(const WorkerStarted& event) {
@@ -272,6 +270,7 @@ class Stepper {
     s_.beat_interval_ms = std::clamp<int64_t>(welcome.beat_interval_ms(), 50, 3'600'000);
     s_.next_beat = now_ + s_.beat_interval_ms;
     if (s_.phase == Phase::kConnecting) s_.phase = Phase::kWaiting;
+    if (s_.told_warming && !s_.warming) TellReady();  // it has become so between Hello and this answer
     if (!s_.next && LiveRound(s_) != nullptr) TellAgain();
   }
 
@@ -280,6 +279,12 @@ class Stepper {
     if (s_.first_step) TellFirstStep("the master may not know of it");
     for (const v1::WorkerExited& exited : s_.ended) TellEnd(exited, "the master may not know of it");
     if (s_.safe_point) TellSafePoint("the master may not know that a rescale was announced");
+  }
+
+  void TellReady() {
+    v1::AgentMessage message;
+    message.mutable_ready();
+    SendToMaster(std::move(message), "workers can start here at once");
   }
 
   void TellFirstStep(const std::string& reason) {

@@ -212,7 +212,8 @@ struct CoreState {
   int master_starts_in_vain = 0;
   Instant master_start_at = kNever;
 
-  bool warming = true;  // until Warm: a job that trains need not stop for this node yet
+  bool warming = true;        // until Warm: a job that trains need not stop for this node yet
+  bool told_warming = false;  // by the last Hello
 
   // Rounds.
   uint64_t seen_epoch = 0;

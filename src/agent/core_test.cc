@@ -118,6 +118,19 @@ TEST_F(AgentCore, TellsTheMasterOnceThatItIsWarm) {
   EXPECT_TRUE(last_.empty());
 }
 
+TEST_F(AgentCore, TellsThatItIsWarmThoughItBecameSoBeforeTheMastersAnswer) {
+  On(Begin{});
+  On(LinkUp{});  // its Hello says that it warms up
+  On(Warm{});
+  EXPECT_FALSE(Sent(v1::AgentMessage::kReady));
+  On(FromMaster{Welcome()});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kReady));
+  On(LinkDown{"reset", false});
+  On(LinkUp{});  // this Hello says that it does not
+  On(FromMaster{Welcome()});
+  EXPECT_FALSE(Sent(v1::AgentMessage::kReady));
+}
+
 TEST_F(AgentCore, OpensTheStoreBeforeItStartsWorkers) {
   Attach();
   On(FromMaster{Round(1)});
