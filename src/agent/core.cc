@@ -485,16 +485,21 @@ class Stepper {
 
   // Without a master a node that trains goes on training; one that waits gives up in the end.
   void WatchForMaster() {
-    if (!s_.master_gone.empty()) s_.next_notice = kNever;
-    if (s_.attached || s_.phase == Phase::kLeaving || s_.finish || now_ < s_.next_notice) return;
+    // A node that ends waits for nobody; a deadline left here would be due for ever.
+    if (!s_.master_gone.empty() || s_.phase == Phase::kLeaving || s_.finish) s_.next_notice = kNever;
+    if (s_.attached || now_ < s_.next_notice) return;
     const int64_t waited_ms = now_ - s_.lost_since;
     const std::string silence = fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address,
                                             waited_ms / 1000, s_.link_why);
-    if (s_.workers.empty() && waited_ms >= s_.options.join_timeout_ms) {
+    // What an ended worker has left in its group trains nothing.
+    const bool trains =
+        std::any_of(s_.workers.begin(), s_.workers.end(), [](const auto& w) { return !w.second.ended; });
+    if (!trains && waited_ms >= s_.options.join_timeout_ms) {
+      s_.next_notice = kNever;
       return Fail(silence + "; --rdzv-conf join_timeout is over");
     }
     s_.next_notice = std::min(now_ + kWaitingNoticeMs, std::max(now_ + 1, s_.lost_since + s_.options.join_timeout_ms));
-    if (!s_.workers.empty()) s_.next_notice = now_ + kWaitingNoticeMs;
+    if (trains) s_.next_notice = now_ + kWaitingNoticeMs;
     Do(Say{silence + "; dialling on"}, "silence is worth a line");
   }
 

@@ -606,6 +606,30 @@ TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {
   EXPECT_EQ(All<Exit>()[0].code, 1);
 }
 
+TEST_F(AgentCore, GivesUpThoughAnEndedWorkerHasLeftAChild) {
+  state_.options.join_timeout_ms = 2'000;
+  Attach();
+  RunRound(1);
+  On(LinkDown{"reset", false});
+  for (int rank : {0, 1}) On(Ended(rank, 1, 1));  // their groups are not gone
+  now_ += 2'000;
+  On(Tick{});
+  ASSERT_TRUE(state_.finish);
+  EXPECT_EQ(state_.finish->exit_code(), 1);
+  EXPECT_EQ(All<KillGroup>().size(), 2u);
+}
+
+TEST_F(AgentCore, AnEndingNodeThatHasLostItsMasterHasNoDeadlineInThePast) {
+  state_.options.stop_timeout_ms = 60'000;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM});
+  On(LinkDown{"reset", false});
+  now_ += kWaitingNoticeMs;
+  On(Tick{});
+  EXPECT_GT(NextDeadline(state_), now_);
+}
+
 TEST_F(AgentCore, AForeignMasterIsHopeless) {
   On(Begin{});
   On(LinkDown{"unknown method", true});
