@@ -731,7 +731,8 @@ class Stepper {
       NoteRank(round, "cause-refined", cause.node,
                fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)), cause.rank);
     }
-    if (IsLive(round.epoch) && s_.phase == Phase::kRunning) Judge(failure);
+    // Once: the next life may have to wait for members that are away, and others fail meanwhile.
+    if (IsLive(round.epoch) && s_.phase == Phase::kRunning && round.failed.empty()) Judge(failure);
     if (s_.phase == Phase::kFinished && IsCurrent(round.epoch))
       s_.outcome = OutcomeOf(s_, s_.outcome->exit_code, s_.outcome->reason);
   }

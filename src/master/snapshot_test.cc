@@ -275,6 +275,27 @@ TEST(Resume, AStandstillIsNoReasonToLoseANode) {
   EXPECT_EQ(job.Epoch(), 1U);
 }
 
+// A node dies while the master stands still, and its peers report what that does to them.
+TEST(Resume, ANodeLostInAStandstillCostsNothing) {
+  JobFixture job(2, 3, 3);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const uint64_t c = job.Attach("c");
+  job.AllStep();
+  job.now += 60'000;
+  job.Detach(c);
+  EXPECT_EQ(job.Records("node-away").size(), 1U);
+  job.Exit(a, JobFixture::Collateral(0));
+  job.Exit(b, JobFixture::Collateral(0));
+  job.Exit(b, JobFixture::Collateral(1));
+  EXPECT_EQ(job.state.budget.used, 1U) << "one failure, whoever is away meanwhile";
+  EXPECT_EQ(job.Epoch(), 1U);
+  job.Pass(10'000);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  EXPECT_EQ(job.state.budget.used, 0U);
+  EXPECT_EQ(job.told[a].reason, "node c was lost (its stream broke while the master stood still): 3 -> 2 nodes");
+}
+
 TEST(Resume, AnAgentThatDialsAgainBeforeItsOldStreamBreaksGoesOn) {
   JobFixture job(2, 2, 0);
   const uint64_t a = job.Attach("a");
