@@ -108,7 +108,7 @@ class Stepper {
       s_.round->leaving.push_back(what);
       return AnnounceRescale(what);
     }
-    GiveUpPlace(node, e.session, "node-left", what);
+    if (GiveUpPlace(node, e.session, "node-left", what)) lost_ = true;
     if (s_.candidates > 0 || s_.phase == Phase::kFinished) return;
     if (s_.phase == Phase::kBlaming) return Conclude();
     Finish(e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
@@ -535,7 +535,7 @@ class Stepper {
       if (!node.leaving) --s_.candidates;
       FreeWantedPlace(node.info, session);
       if (node.group_rank >= 0 && s_.phase != Phase::kFinished) {  // it went before the others were ready for it
-        GiveUpPlace(node, session, "node-left", fmt::format("node {} left", name));
+        if (GiveUpPlace(node, session, "node-left", fmt::format("node {} left", name))) lost_ = true;
       }
       return Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
     }
@@ -669,12 +669,14 @@ class Stepper {
     for (Slot& slot : round.slots) slot.safe = false;
   }
 
-  // Not the end of the rank's work: it makes room for the next round. So do those that lose such a peer.
+  // Not the end of the rank's work: it makes room for the next round. So do those that lose such a peer, whose own
+  // report may be on its way.
   bool Yields(const WorkerExited& e) const {
     if (e.for_rescale) return true;
     const std::vector<Slot>& slots = s_.round->slots;
-    return IsCollateral(e.exit) &&
-           std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
+    const bool any_yielded =
+        std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
+    return IsCollateral(e.exit) && (any_yielded || s_.round->rescale_by != kNever);
   }
 
   void OnYield(Slot& slot, const WorkerExit& exit) {
@@ -1045,7 +1047,7 @@ class Stepper {
   JobState& s_;
   const Instant now_;
   std::vector<Decision> decisions_;
-  bool lost_ = false;      // this event has taken a member of the live round against its will
+  bool lost_ = false;      // this event has taken a member out of the live round
   bool remember_ = false;  // what it has changed is worth a line in the journal
 };
 

@@ -360,6 +360,17 @@ TEST(FirstCause, CollateralOfALostNodeCostsNothing) {
   EXPECT_EQ(RestartsLeft(kept.state.budget, kept.now), 1U);
 }
 
+TEST(FirstCause, CollateralOfANodeThatLeavesCostsNothing) {
+  Job job(1, 2, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Exit(a, Job::Collateral(0));
+  EXPECT_EQ(job.state.phase, Phase::kBlaming);
+  job.Leave(b);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));
+  EXPECT_EQ(job.told[a].reason, "node b left (SIGTERM): 2 -> 1 nodes");
+}
+
 // --- the end ---
 
 TEST(End, IsAtOnceWhenAllRanksEndedWell) {

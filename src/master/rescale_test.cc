@@ -74,6 +74,19 @@ TEST_F(Rescale, GrowthWaitsForTheSafePoint) {
   EXPECT_EQ(job_.state.round->rescale_by, kNever);
 }
 
+TEST_F(Rescale, CollateralOfANodeThatIsAboutToLeaveCostsNothing) {
+  Grow();
+  AllAnswer(0, true);
+  ASSERT_EQ(job_.Epoch(), 2U);
+  Leave(b_);
+  job_.Exit(a_, JobFixture::Collateral(0));  // b has not waited for the others
+  job_.Detach(b_);
+  EXPECT_EQ(job_.Epoch(), 3U);
+  EXPECT_EQ(job_.Ranks(), (std::vector<uint64_t>{a_}));
+  EXPECT_EQ(job_.state.budget.used, 0U);
+  EXPECT_EQ(job_.state.phase, Phase::kRunning);
+}
+
 TEST_F(Rescale, GrowthCostsNothingWhereNobodyHearsOfIt) {
   Grow();
   AllAnswer(0, true);
