@@ -828,13 +828,13 @@ class Stepper {
     return Place(std::move(candidates), usable);
   }
 
-  // "node c", "nodes c, d and 2 more": the members that are not in the live round.
+  // "node c", "nodes c, d and 2 more": the members that are not in the live round, or have come since it was held.
   std::string NewcomersText(const std::vector<uint64_t>& members) const {
+    std::set<uint64_t> before;
+    for (const Slot& slot : (s_.round ? s_.round : s_.last_round)->slots) before.insert(slot.session);
     std::vector<std::string> names;
     for (const uint64_t session : members) {
-      const Node& node = s_.nodes.at(session);
-      const bool is_new = s_.round ? node.group_rank < 0 : node.previous_rank < 0 || node.came_back;
-      if (is_new) names.push_back(NodeName(s_, node.info));
+      if (!before.contains(session)) names.push_back(NodeName(s_, s_.nodes.at(session).info));
     }
     return fmt::format("node{} {}", names.size() > 1 ? "s" : "", ListText(names, "more"));
   }

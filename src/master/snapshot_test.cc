@@ -296,6 +296,20 @@ TEST(Resume, ANodeLostInAStandstillCostsNothing) {
   EXPECT_EQ(job.told[a].reason, "node c was lost (its stream broke while the master stood still): 3 -> 2 nodes");
 }
 
+TEST(Resume, ReasonsNameWhoCameBackToAJobThatWasHeld) {
+  JobFixture job(2, 2);
+  job.Attach("a");
+  job.Detach(job.Attach("b"));
+  ASSERT_EQ(job.state.phase, Phase::kGathering);
+  StatusOr<JobState> restored = RestoreState(SaveState(job.state, job.now), "job", job.now);
+  ASSERT_TRUE(restored.ok());
+  job.state = *std::move(restored);  // another master
+  Resume(job.state, job.now);
+  job.Attach("a");
+  job.Attach("b");
+  EXPECT_EQ(job.state.reason, "nodes a, b joined: all 2 nodes are there");
+}
+
 TEST(Resume, AnAgentThatDialsAgainBeforeItsOldStreamBreaksGoesOn) {
   JobFixture job(2, 2, 0);
   const uint64_t a = job.Attach("a");
