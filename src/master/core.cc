@@ -430,6 +430,7 @@ class Stepper {
     s_.gather_at = s_.gather_limit = s_.join_deadline = s_.next_notice = s_.blame_deadline = kNever;
     s_.resumed = true;
     s_.back_by = now_ + LeaseMs(static_cast<int64_t>(live.group_world_size));
+    PlanGrowth();  // nodes that came before this one may be more than the round has
     remember_ = true;
     Note("master-resumed", "",
          fmt::format("the job is taken up from what its nodes tell: {} node{} of epoch {} may come back within {}",

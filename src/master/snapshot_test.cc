@@ -310,6 +310,22 @@ TEST(Resume, ReasonsNameWhoCameBackToAJobThatWasHeld) {
   EXPECT_EQ(job.state.reason, "nodes a, b joined: all 2 nodes are there");
 }
 
+TEST(Resume, ANodeThatCameBeforeTheFirstMemberIsTakenIn) {
+  JobFixture job(2, 3, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Pass(1'000);
+  job.AllStep();
+  const NodeInfo info_a = ComingBack(job.state, a);
+  const NodeInfo info_b = ComingBack(job.state, b);
+  JobFixture next(2, 3, 0);  // a new master without a journal
+  next.Attach("c");
+  next.Attach(info_a);
+  next.Attach(info_b);
+  next.Pass(10'000);
+  EXPECT_EQ(next.Ranks().size(), 3U);
+}
+
 TEST(Resume, AnAgentThatDialsAgainBeforeItsOldStreamBreaksGoesOn) {
   JobFixture job(2, 2, 0);
   const uint64_t a = job.Attach("a");
