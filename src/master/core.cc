@@ -1110,8 +1110,9 @@ std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_cod
 
 Instant NextDeadline(const JobState& s) {
   if (s.round && s.round->away > 0) return std::min(s.lease_check, s.back_by);  // Settle decides nothing else
+  const Instant rescale_by = s.round && s.phase == Phase::kRunning ? s.round->rescale_by : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline, s.back_by, s.round ? s.round->rescale_by : kNever});
+                   s.blame_deadline, s.back_by, rescale_by});
 }
 
 }  // namespace phalanx::master

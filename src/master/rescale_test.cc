@@ -74,6 +74,17 @@ TEST_F(Rescale, GrowthWaitsForTheSafePoint) {
   EXPECT_EQ(job_.state.round->rescale_by, kNever);
 }
 
+TEST_F(Rescale, ANodeThatIsReadyMeanwhileIsTakenInWithTheOthers) {
+  Grow();
+  AllAnswer(2, false);
+  const uint64_t c = job_.Attach("c");
+  job_.Pass(kGrowQuietMs);
+  job_.Send(Tick{});
+  EXPECT_GT(NextDeadline(job_.state), job_.now);
+  AllAnswer(2, true);
+  EXPECT_EQ(job_.Ranks(), (std::vector<uint64_t>{a_, b_, c}));
+}
+
 TEST_F(Rescale, CollateralOfANodeThatIsAboutToLeaveCostsNothing) {
   Grow();
   AllAnswer(0, true);

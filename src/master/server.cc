@@ -421,7 +421,7 @@ Instant MasterServer::Impl::NextWake() {
   Instant wake = NextDeadline(state_);
   while (!overdue_.empty() && Find(overdue_.front().second) == nullptr) overdue_.pop_front();
   if (!overdue_.empty()) wake = std::min(wake, overdue_.front().first);
-  if (open_sessions_ == 0 && options_.linger_ms) {
+  if (open_sessions_ == 0 && options_.linger_ms && state_.phase != Phase::kFinished) {
     wake = std::min(wake, empty_since_ + (any_agent_ ? *options_.linger_ms : kFirstAgentMs));
   }
   return wake;

@@ -296,6 +296,20 @@ TEST(Resume, ANodeLostInAStandstillCostsNothing) {
   EXPECT_EQ(job.told[a].reason, "node c was lost (its stream broke while the master stood still): 3 -> 2 nodes");
 }
 
+TEST(Resume, NothingIsDueBeforeThoseThatAreAwayAreBack) {
+  JobFixture job(2, 2, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  job.now += 60'000;
+  job.Detach(b);
+  job.Exit(a, JobFixture::Collateral(0));
+  ASSERT_EQ(job.state.phase, Phase::kBlaming);
+  job.now += kBlameMs;
+  job.Send(Tick{});
+  EXPECT_GT(NextDeadline(job.state), job.now);
+}
+
 TEST(Resume, ReasonsNameWhoCameBackToAJobThatWasHeld) {
   JobFixture job(2, 2);
   job.Attach("a");
