@@ -36,6 +36,8 @@ ONE_FILE = [
     (rules_cpp.include_direction, "src/agent/a.h", '#include "master/b.h"', '#include "store/b.h"'),
     (rules_cpp.include_direction, "src/agent/a.h", '#include "b.h"', '#include "nlohmann/json.hpp"'),
     (rules_cpp.include_direction, "src/novel/a.h", "int a;", None),
+    (rules_cpp.include_direction, "src/master/a.h", '#include "simulation/b.h"', '#include "master/b.h"'),
+    (rules_cpp.include_direction, "simulation/a.h", '#include "store/b.h"', '#include "agent/b.h"'),
     (rules_cpp.pure_cores, "src/agent/core.cc", "std::unordered_map<int, int> m;", "std::map<int, int> m;"),
     (rules_cpp.pure_cores, "src/store/engine.h", "absl::flat_hash_set<int> m;", "std::set<int> m;"),
     (rules_cpp.pure_cores, "src/master/budget.cc", "double share = 1;", "int64_t doubled = 1'000;"),
@@ -52,6 +54,7 @@ ONE_FILE = [
         "clock_gettime(CLOCK_REALTIME, &t);",
         "clock_gettime(CLOCK_MONOTONIC, &t);",
     ),
+    (rules_cpp.pure_cores, "simulation/world.cc", "#include <random>", '#include "simulation/random.h"'),
     (rules_python.no_sleep, "python/phalanx/a.py", "import time\ntime.sleep(1)", "import time\ntime.monotonic()"),
     (rules_python.no_sleep, "tests/a.py", "from time import sleep as rest\nrest(1)", "def sleep():\n    rest(1)"),
     (rules_python.no_sleep, "tests/a.py", "import time as t\nt.sleep(1)", "t.sleep(1)"),
@@ -112,9 +115,14 @@ def test_dead_files(tmp_path):
             "src/base/built.h": "",
             "src/base/shared.h": "",
             "src/base/left.cc": "",
+            "simulation/CMakeLists.txt": "phx_library(y SOURCES built.cc)",
+            "simulation/built.cc": '#include "simulation/built.h"\n#include "simulation/shared.h"\n',
+            "simulation/built.h": "",
+            "simulation/shared.h": "",
         },
     )
-    assert [finding.path for finding in rules_cpp.dead_files(project)] == ["src/base/built.h", "src/base/left.cc"]
+    dead = ["simulation/built.h", "src/base/built.h", "src/base/left.cc"]
+    assert [finding.path for finding in rules_cpp.dead_files(project)] == dead
 
 
 def test_final_newline(tmp_path):

@@ -4,7 +4,8 @@
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 120
 
-# Which modules of src/ a module may include, itself apart. "proto" stands for generated headers (phalanx/v1/...).
+# Which modules of src/ (and simulation/, beside it) a module may include, itself apart. "proto" stands for generated
+# headers (phalanx/v1/...).
 MAY_INCLUDE = {
     "base": set(),
     "store": {"base"},
@@ -14,6 +15,7 @@ MAY_INCLUDE = {
     "agent": {"base", "proto", "store", "checkpoint", "diagnosis"},
     "master": {"base", "proto", "elasticity", "diagnosis"},
     "cli": {"base", "proto", "store", "checkpoint", "diagnosis", "elasticity", "agent", "master"},
+    "simulation": {"base", "proto", "agent", "master"},
 }
 
 # Pure logic: same input, same decisions, on every machine and in replay. Tests are left out.
@@ -25,6 +27,17 @@ CORES = (
     "src/master/lease*",
     "src/agent/core*",
     "src/store/engine*",
+    "simulation/event_queue*",
+    "simulation/fault*",
+    "simulation/judge*",
+    "simulation/machine*",
+    "simulation/network*",
+    "simulation/node_workers*",
+    "simulation/random*",
+    "simulation/scenario*",
+    "simulation/sim_*",
+    "simulation/training*",
+    "simulation/world*",
 )
 
 # Headers a core has no use for: clocks, randomness, threads, files, sockets.

@@ -112,6 +112,6 @@ def digest(project, path, base):
         seen.add(current)
         for _, header, _ in cpp_text.includes(project.text(current)):
             proto = re.sub(r"(?:\.grpc)?\.pb\.h$", ".proto", f"proto/{header}")
-            queue += [candidate for candidate in (f"src/{header}", proto) if candidate in project.files]
+            queue += [candidate for candidate in (f"src/{header}", header, proto) if candidate in project.files]
     text = base + "".join(f"{name}\0{project.text(name)}\0" for name in sorted(seen))
     return hashlib.sha256(text.encode()).hexdigest()

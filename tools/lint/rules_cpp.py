@@ -35,10 +35,9 @@ def no_getenv(project):
 
 def include_direction(project):
     for path in project.cpp():
-        parts = path.split("/")
-        if parts[0] != "src" or len(parts) < 3:
+        own = module_of(path)
+        if own is None:
             continue
-        own = parts[1]
         if own not in config.MAY_INCLUDE:
             yield Finding(path, 1, "include-direction", f"give module '{own}' its row in tools/lint/config.py")
             continue
@@ -50,6 +49,19 @@ def include_direction(project):
                 yield Finding(path, number, "include-direction", advice)
             elif quoted and "/" not in header:
                 yield Finding(path, number, "include-direction", f'write it from src/: "{own}/{header}"')
+
+
+def module_of(path):
+    """A folder of src/, or simulation/ beside it; None for files of no module."""
+    parts = path.split("/")
+    if parts[0] == "simulation":
+        return parts[0]
+    return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+
+
+def path_of(header):
+    """Where the file of an include is."""
+    return header if header.startswith("simulation/") else f"src/{header}"
 
 
 def core_files(project):
@@ -94,8 +106,8 @@ def dead_files(project):
     for path in project.cpp():
         own = [path.rsplit(".", 1)[0] + ".h"] if path.endswith(".cc") else []
         for _, header, _ in cpp_text.includes(project.text(path)):
-            if "src/" + header not in own or path.endswith("_main.cc"):
-                included.add("src/" + header)
+            if path_of(header) not in own or path.endswith("_main.cc"):
+                included.add(path_of(header))
     for path in project.cpp():
         folder, _, name = path.rpartition("/")
         if not path.startswith(config.CPP_FOLDERS):

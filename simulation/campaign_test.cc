@@ -1,0 +1,73 @@
+// The cores in the simulated world: many seeds, each the same on every run.
+#include "simulation/campaign.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace phalanx::simulation {
+namespace {
+
+TEST(Simulation, SeedsBreakNoRule) {
+  CampaignOptions options;
+  options.from = 1;
+  options.seeds = 12'000;
+  const CampaignResult result = RunCampaign(options);
+  EXPECT_EQ(result.seeds, options.seeds);
+  for (const RunResult& run : result.failed) {
+    ADD_FAILURE() << run.violation->rule << ": " << run.violation->text << " (./run sim --seed " << run.seed
+                  << " --shrink)";
+  }
+}
+
+TEST(Simulation, ASeedIsTheSameStoryEachTime) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const Scenario scenario = ScenarioOf(seed, {});
+    const RunResult once = RunScenario(scenario, true);
+    const RunResult again = RunScenario(ScenarioOf(seed, {}), true);
+    ASSERT_FALSE(once.story.empty());
+    ASSERT_EQ(once.story, again.story) << "seed " << seed;
+    ASSERT_EQ(once.digest, again.digest);
+    ASSERT_EQ(once.digest, RunScenario(scenario, false).digest) << "telling changes what happens";
+  }
+}
+
+TEST(Simulation, ThreadsChangeNothing) {
+  CampaignOptions options;
+  options.seeds = 300;
+  const CampaignResult one = RunCampaign(options);
+  options.threads = 4;
+  const CampaignResult four = RunCampaign(options);
+  EXPECT_EQ(one.digest, four.digest);
+  EXPECT_EQ(one.events, four.events);
+}
+
+// The numbers behind a seed are the same on every machine; a report of a failing seed would mean nothing otherwise.
+TEST(Simulation, ASeedMeansTheSameEverywhere) {
+  Random random(42, 1);
+  EXPECT_EQ(random.Next(), 0xDA5CA97D7C037811ULL);
+  EXPECT_EQ(Random(1).Below(1'000'000), 265'552U);
+}
+
+// Every kind of fault strikes, and jobs end in every way: what nobody meets proves nothing.
+TEST(Simulation, SeedsMeetAllThatIsSimulated) {
+  std::vector<int> kinds(FaultTable().size());
+  int good = 0, failed = 0, left = 0, large = 0;
+  for (uint64_t seed = 1; seed <= 2'000; ++seed) {
+    const Scenario scenario = ScenarioOf(seed, {});
+    for (const Fault& fault : scenario.faults) ++kinds[static_cast<size_t>(fault.kind)];
+    large += scenario.machines.size() > 50 ? 1 : 0;
+    const RunResult run = RunScenario(scenario, false);
+    good += run.exit_code == 0 ? 1 : 0;
+    failed += run.exit_code == 1 ? 1 : 0;
+    left += run.exit_code == 143 ? 1 : 0;
+  }
+  for (const FaultRow& row : FaultTable()) EXPECT_GT(kinds[static_cast<size_t>(row.kind)], 20) << row.name;
+  EXPECT_GT(good, 1'000);
+  EXPECT_GT(failed, 100);
+  EXPECT_GT(left, 5);
+  EXPECT_GT(large, 5);
+}
+
+}  // namespace
+}  // namespace phalanx::simulation

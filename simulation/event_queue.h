@@ -1,0 +1,54 @@
+// Virtual time: what is due next, in order of time and, at the same time, in the order in which it was asked for.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace phalanx::simulation {
+
+using Micros = int64_t;  // of virtual time, from the begin of the world
+using Task = std::function<void()>;
+
+constexpr Micros kMs = 1'000;
+constexpr Micros kSecond = 1'000'000;
+
+class EventQueue {
+ public:
+  Micros now() const { return now_; }
+  uint64_t served() const { return served_; }
+  bool empty() const { return heap_.empty(); }
+
+  void At(Micros when, Task task) {
+    heap_.push_back({std::max(when, now_), next_++, std::move(task)});
+    std::push_heap(heap_.begin(), heap_.end(), Later);
+  }
+  void After(Micros delay, Task task) { At(now_ + delay, std::move(task)); }
+
+  // Not on an empty queue.
+  void ServeNext() {
+    std::pop_heap(heap_.begin(), heap_.end(), Later);
+    const Entry entry = std::move(heap_.back());
+    heap_.pop_back();
+    now_ = entry.when;
+    ++served_;
+    entry.task();
+  }
+
+ private:
+  struct Entry {
+    Micros when = 0;
+    uint64_t order = 0;
+    Task task;
+  };
+  static bool Later(const Entry& a, const Entry& b) { return a.when != b.when ? a.when > b.when : a.order > b.order; }
+
+  std::vector<Entry> heap_;
+  Micros now_ = 0;
+  uint64_t next_ = 0;
+  uint64_t served_ = 0;
+};
+
+}  // namespace phalanx::simulation

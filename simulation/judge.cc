@@ -1,0 +1,365 @@
+#include "simulation/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "master/lease.h"
+#include "simulation/node_workers.h"
+#include "simulation/sim_agent.h"
+#include "simulation/sim_master.h"
+#include "simulation/story.h"
+
+namespace phalanx::simulation {
+namespace {
+
+// A Tick may be served behind other news of the same moment.
+constexpr int64_t kSlackMs = 2;
+// One Tick may bring about what the next one, at once, is for.
+constexpr int kMostIdleTicks = 3;
+
+// Something is said, and no name in it is empty.
+bool IsSentence(const std::string& reason) { return !reason.empty() && reason.find("  ") == std::string::npos; }
+
+bool Share(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
+}
+
+template <typename T>
+std::vector<const T*> Only(const std::vector<master::Decision>& decisions) {
+  std::vector<const T*> found;
+  for (const master::Decision& decision : decisions) {
+    if (const T* const action = std::get_if<T>(&decision.action)) found.push_back(action);
+  }
+  return found;
+}
+
+}  // namespace
+
+void Judge::Violated(const std::string& rule, const std::string& text) {
+  if (violation_) return;
+  violation_ = Violation{rule, text};
+  story_.Say(queue_.now(), "VIOLATED", "{}: {}", rule, text);
+}
+
+// --- the master ---------------------------------------------------------------------------------------------------
+
+MasterBefore Judge::BeforeMasterStep(const master::JobState& state) {
+  return {state.phase, state.budget.used, state.round ? state.round->epoch : 0};
+}
+
+void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, const master::Event& event,
+                         const std::vector<master::Decision>& decisions, Instant now) {
+  const master::JobState& state = master.state();
+  CheckLeases(master, event, decisions, now);
+  if (decisions.empty()) return;
+  CheckReasons(decisions);
+  CheckRound(state, decisions);
+  CheckMembers(state);
+  CheckBudget(state, before);
+  CheckFinish(master, before, decisions);
+}
+
+void Judge::CheckReasons(const std::vector<master::Decision>& decisions) {
+  for (const master::Decision& decision : decisions) {
+    if (!IsSentence(decision.reason)) Violated("reason", "a decision of the master says: '" + decision.reason + "'");
+  }
+}
+
+void Judge::CheckRound(const master::JobState& state, const std::vector<master::Decision>& decisions) {
+  const auto parts = Only<master::SendStartRound>(decisions);
+  if (parts.empty()) return;
+  ++rounds_begun_;
+  const uint64_t epoch = parts.front()->epoch;
+  if (epoch <= highest_epoch_ && remembered_) {
+    Violated("epochs-rise", fmt::format("epoch {} is begun, and {} has been", epoch, highest_epoch_));
+  }
+  highest_epoch_ = epoch;
+  CheckWorld(parts);
+  const size_t nodes = parts.size();
+  const master::JobSpec& spec = *state.spec;
+  if (nodes < spec.min_nodes || nodes > spec.max_nodes || nodes % spec.node_unit != 0) {
+    Violated("nodes-asked-for", fmt::format("a round of {} nodes", nodes));
+  }
+  for (const auto* part : parts) told_epoch_[state.nodes.at(part->session).info.node_id] = epoch;
+  world_of_[epoch] = parts.front()->world_size;
+  begun_at_[epoch] = queue_.now();
+}
+
+// Dense and unique, and the same world for all.
+void Judge::CheckWorld(const std::vector<const master::SendStartRound*>& parts) {
+  const master::SendStartRound& first = *parts.front();
+  std::set<uint64_t> sessions;
+  uint32_t base = 0;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const master::SendStartRound& part = *parts[rank];
+    const bool dense = part.group_rank == rank && part.group_world_size == parts.size() && part.rank_base >= base;
+    if (!dense || !sessions.insert(part.session).second) {
+      return Violated("ranks-dense", fmt::format("node of session {} is told group rank {} of {}, ranks from {}",
+                                                 part.session, part.group_rank, part.group_world_size, part.rank_base));
+    }
+    base = part.rank_base + 1;
+    const bool same = part.epoch == first.epoch && part.world_size == first.world_size &&
+                      part.store_port == first.store_port && part.store_address == first.store_address &&
+                      part.restart_count == first.restart_count && part.store_port != 0;
+    if (!same) Violated("one-world", "nodes of one round are told different worlds");
+  }
+}
+
+void Judge::CheckMembers(const master::JobState& state) {
+  const bool live = state.phase == master::Phase::kRunning || state.phase == master::Phase::kBlaming;
+  if (!live) return;
+  uint32_t base = 0;
+  for (const master::Slot& slot : state.round->slots) {
+    if (slot.away && slot.local_world_size == 0) return;  // not known yet
+    if (slot.rank_base != base) return Violated("ranks-dense", fmt::format("no node holds rank {}", base));
+    base += slot.local_world_size;
+    if (slot.session == 0) {
+      const bool held = slot.away || state.round->away > 0;  // decisions wait for those that are away
+      if (state.phase == master::Phase::kRunning && !slot.AllDone() && !held)
+        return Violated("members-there", "a member of the live round has gone, and the round goes on");
+      continue;
+    }
+    if (!state.nodes.contains(slot.session)) return Violated("members-there", "a member without a stream");
+    const auto told = told_epoch_.find(state.nodes.at(slot.session).info.node_id);
+    if (told == told_epoch_.end() || (told->second != state.round->epoch && remembered_)) {
+      return Violated("members-told", fmt::format("node {} has not been told its place", slot.node));
+    }
+  }
+  if (base != state.round->world_size) Violated("ranks-dense", "world size and ranks differ");
+}
+
+// By what the shell has really heard, not by what the core believes.
+void Judge::CheckLeases(const SimMaster& master, const master::Event& event,
+                        const std::vector<master::Decision>& decisions, Instant now) {
+  const master::JobState& state = master.state();
+  const bool tick = std::holds_alternative<master::Tick>(event);
+  for (const auto* drop : tick ? Only<master::Drop>(decisions) : std::vector<const master::Drop*>()) {
+    const int64_t silent_ms = now - master.HeardAt(drop->session);
+    if (silent_ms < master::kLeaseMs) {
+      return Violated("lease-kept", fmt::format("a node is dropped {} ms after it spoke", silent_ms));
+    }
+  }
+  // The one node of its job is believed until another comes, and from then on for one lease more.
+  const int64_t leases = state.spec && state.spec->max_nodes == 1 ? 2 : 1;
+  const bool alone = state.nodes.size() == 1 && leases == 2;
+  if (alone) alone_at_ = now;
+  if (!tick && decisions.empty()) return;
+  for (const auto& [session, node] : state.nodes) {
+    if (alone || master.HeardAt(session) == kNever) continue;
+    const Instant heard = std::max({master.HeardAt(session), thawed_at_, alone_at_});
+    if (now - heard > node.lease_ms * leases + kSlackMs) {
+      return Violated("lease-ends",
+                      fmt::format("node {} counts, and has been silent for {} ms", node.info.hostname, now - heard));
+    }
+  }
+}
+
+void Judge::CheckBudget(const master::JobState& state, const MasterBefore& before) {
+  const uint32_t used = state.budget.used;
+  if (used > master::AllowedRestarts(state.budget)) {
+    Violated("budget", fmt::format("{} restarts are used", used));
+  }
+  if (used == before.budget_used || !remembered_) return;
+  if (used < before.budget_used) {
+    const bool returned = used + 1 == before.budget_used && used > 0;
+    if (!returned || charged_.empty()) return charged_.clear();  // renewed by its window, or all given back
+    charged_.erase(std::prev(charged_.end()));
+    return;
+  }
+  if (used > before.budget_used + 1) Violated("charged-once", "one event has cost two restarts");
+  if (!charged_.insert(before.epoch).second) {
+    Violated("charged-once", fmt::format("the failure of epoch {} is charged twice", before.epoch));
+  }
+}
+
+void Judge::CheckFinish(const SimMaster& master, const MasterBefore& before,
+                        const std::vector<master::Decision>& decisions) {
+  const master::JobState& state = master.state();
+  for (const auto* finish : Only<master::SendFinish>(decisions)) {
+    told_finish_.insert(finish->session);
+    const bool same = finish->outcome && finish->outcome->exit_code == state.outcome->exit_code &&
+                      finish->outcome->reason == state.outcome->reason;
+    if (!same) Violated("one-end", "agents are told different ends");
+  }
+  if (state.phase != master::Phase::kFinished) return;
+  for (const auto& [session, node] : state.nodes) {
+    if (!node.leaving && !told_finish_.contains(session)) {
+      Violated("all-told", fmt::format("node {} is not told that the job is over", node.info.hostname));
+    }
+  }
+  if (before.phase == master::Phase::kFinished) {
+    if (*job_exit_code_ != state.outcome->exit_code) Violated("one-end", "the job's end has changed");
+    return;
+  }
+  job_exit_code_ = state.outcome->exit_code;
+  finished_at_ = queue_.now();
+  CheckJustified(master);
+}
+
+void Judge::CheckJustified(const SimMaster& master) {
+  const master::JobState& state = master.state();
+  if (state.outcome->exit_code == 0) {
+    const uint64_t epoch = state.round ? state.round->epoch : 0;
+    if ((ended_well_[epoch].size() != world_of_[epoch] && remembered_) || epoch == 0) {
+      Violated("success", fmt::format("success, and {} of {} ranks of epoch {} ended well", ended_well_[epoch].size(),
+                                      world_of_[epoch], epoch));
+    }
+    return;
+  }
+  const bool failed = state.round && !state.round->failures.empty();
+  if (failed && (!own_failures_.empty() || LossMayBeHidden())) return;
+  if (signalled_ && state.candidates == 0) return;
+  const size_t there = static_cast<size_t>(
+      std::count_if(state.nodes.begin(), state.nodes.end(), [&](const auto& n) { return !n.second.leaving; }));
+  if (!failed && there < state.spec->min_nodes) return;
+  Violated("justified", fmt::format("the job ends with {}: {}", state.outcome->exit_code, state.outcome->reason));
+}
+
+// A node that is lost while its path carries nothing is found by its lease alone, and the first cause is waited for no
+// longer than master::kBlameMs (docs/simulation.md, "What does not hold").
+bool Judge::LossMayBeHidden() const {
+  return std::any_of(scenario_.faults.begin(), scenario_.faults.end(), [](const Fault& fault) {
+    return fault.kind == FaultKind::kCutUp || fault.kind == FaultKind::kCutBoth || fault.kind == FaultKind::kSlowLink;
+  });
+}
+
+void Judge::OnToldTooLate(uint64_t session, const v1::MasterMessage& message) {
+  Violated("told-after-end", fmt::format("session {} is over, and is told: {}", session, message.ShortDebugString()));
+}
+
+void Judge::OnMasterKilled(JournalDamage damage) {
+  if (damage != JournalDamage::kNone) remembered_ = false;
+}
+
+// Its sessions have numbers of their own.
+void Judge::OnNewMaster(const master::JobState& state) {
+  told_finish_.clear();
+  // What was charged and is not in the journal is forgotten with the failure itself.
+  while (charged_.size() > state.budget.used) charged_.erase(std::prev(charged_.end()));
+  ForgiveCharges();
+}
+
+void Judge::OnMasterThawed(Instant now) {
+  thawed_at_ = now;
+  ForgiveCharges();
+}
+
+// docs/simulation.md, "What does not hold": a node's loss is found late, and what its peers said before has cost a
+// restart.
+void Judge::ForgiveCharges() {
+  own_failures_.insert(charged_.begin(), charged_.end());
+  own_failures_.insert(highest_epoch_);
+}
+
+// --- agents -------------------------------------------------------------------------------------------------------
+
+void Judge::OnAgentStep(const SimAgent& agent, const std::vector<agent::Decision>& decisions) {
+  for (const agent::Decision& decision : decisions) {
+    if (!IsSentence(decision.reason)) {
+      Violated("reason", fmt::format("a decision of {} says: '{}'", agent.node_id(), decision.reason));
+    }
+  }
+}
+
+void Judge::OnAgentSettled(const SimAgent& agent, int idle_ticks) {
+  const agent::CoreState& core = agent.core();
+  if (idle_ticks > kMostIdleTicks) {
+    Violated("deadline", fmt::format("a deadline of {}'s that its Tick has not consumed", agent.node_id()));
+  }
+  const bool over = core.exited || core.finish || core.phase == agent::Phase::kLeaving || !core.master_gone.empty();
+  if (!over && !agent.up() && !agent.dialling() && core.next_dial == kNever) {
+    Violated("dials-again", fmt::format("{} has no master and does not look for one", agent.node_id()));
+  }
+}
+
+void Judge::OnAgentTold(const SimAgent& agent, const v1::MasterMessage& message) {
+  if (message.has_finish()) told_end_.insert(agent.node_id());
+}
+
+void Judge::OnMasterTicks(int idle_ticks) {
+  if (idle_ticks > kMostIdleTicks) Violated("deadline", "a deadline of the master's that its Tick has not consumed");
+}
+
+void Judge::OnAgentExit(const SimAgent& agent) {
+  const agent::CoreState& core = agent.core();
+  const int code = agent.exit_code();
+  const bool unkillable = std::any_of(scenario_.faults.begin(), scenario_.faults.end(),
+                                      [](const Fault& fault) { return fault.kind == FaultKind::kWorkerUnkillable; });
+  if (core.phase == agent::Phase::kLeaving) {
+    if (code != 128 + core.stop_signal && !unkillable) Violated("exit-code", "a node that left does not say so");
+    return;
+  }
+  if (told_end_.contains(agent.node_id()) && code != *job_exit_code_ && !unkillable) {
+    Violated("exit-code", fmt::format("{} was told that the job ended with {}, and exits with {}", agent.node_id(),
+                                      *job_exit_code_, code));
+  }
+}
+
+// A new life waits for the whole of the old one.
+void Judge::OnWorkerStart(const Machine& machine, const NodeWorkers& workers, uint64_t epoch) {
+  for (const auto& [local_rank, process] : workers.workers()) {
+    if (process->epoch != epoch && process->runs) {
+      return Violated("old-groups-gone", fmt::format("{} starts epoch {}, and local rank {} of epoch {} is still there",
+                                                     machine.name, epoch, local_rank, process->epoch));
+    }
+  }
+}
+
+// --- ranks --------------------------------------------------------------------------------------------------------
+
+void Judge::OnRankUp(const WorkerProcess& process) {
+  story_.Say(queue_.now(), process.machine->name, "rank {} of epoch {} looks for its group{}", process.rank,
+             process.epoch, process.warm ? "" : " (cold start)");
+}
+
+// An old round whose nodes know of no newer one, and which shares none with it, cannot be held up by anybody
+// (docs/simulation.md, "What does not hold"); any other makes no step more.
+void Judge::OnTrainingStep(uint64_t epoch, int64_t step, const std::vector<int>& machines) {
+  if (epoch >= stepped_epoch_) {
+    stepped_epoch_ = epoch;
+    stepped_on_ = machines;
+    return;
+  }
+  if (Share(machines, stepped_on_) && remembered_) {
+    return Violated("one-epoch",
+                    fmt::format("epoch {} makes step {}, and epoch {} has stepped", epoch, step, stepped_epoch_));
+  }
+  split_ = true;
+  story_.Say(queue_.now(), "known", "epoch {} makes step {} on machines that have not heard of epoch {}", epoch, step,
+             stepped_epoch_);
+}
+
+void Judge::OnCheckpoint(int64_t before, int64_t step, const std::vector<int>& machines) {
+  const bool shared = Share(machines, saved_on_);
+  saved_on_ = machines;
+  if (step >= before || split_ || !remembered_ || !shared) return;
+  Violated("steps-grow", fmt::format("step {} is saved over step {}", step, before));
+}
+
+void Judge::OnRankEnded(const WorkerProcess& process, const RankEnd& end) {
+  story_.Say(queue_.now(), process.machine->name, "rank {} of epoch {} is gone: {}", process.rank, process.epoch,
+             agent::DescribeEnd(end.exit_code, end.signal));
+  // One that has come to a safe point makes room for the next round; its work is not done.
+  if (end.exit_code == 0 && end.signal == 0 && !process.safe) ended_well_[process.epoch].insert(process.rank);
+}
+
+// The next round was over as well before the node was found lost: the master knows no more of the one that was charged.
+bool Judge::WasOvertaken(uint64_t epoch) const {
+  const auto next = begun_at_.find(epoch + 1);
+  const auto after = begun_at_.find(epoch + 2);
+  const Micros until = after == begun_at_.end() ? finished_at_ : after->second;
+  return next != begun_at_.end() && until - next->second < master::kLeaseMs * kMs;
+}
+
+void Judge::AtTheEnd() {
+  if (!remembered_) return;
+  for (const uint64_t epoch : charged_) {
+    if (!own_failures_.contains(epoch) && !WasOvertaken(epoch)) {
+      Violated("membership-is-free", fmt::format("epoch {} lost nothing but nodes, and cost a restart", epoch));
+    }
+  }
+}
+
+}  // namespace phalanx::simulation

@@ -1,0 +1,146 @@
+#include "simulation/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "simulation/random.h"
+
+namespace phalanx::simulation {
+namespace {
+
+master::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
+  master::JobSpec spec;
+  const bool large = random.OneIn(128);
+  spec.node_unit = random.OneIn(6) ? static_cast<uint32_t>(random.Between(2, 3)) : 1;
+  spec.min_nodes = static_cast<uint32_t>(large ? random.Between(20, 150) : random.Between(1, random.OneIn(3) ? 5 : 2));
+  spec.max_nodes = spec.min_nodes + static_cast<uint32_t>(random.OneIn(3) ? 0 : random.Between(1, large ? 50 : 3));
+  spec.max_nodes = std::max(1u, std::min(spec.max_nodes, limits.max_machines / spec.node_unit)) * spec.node_unit;
+  spec.min_nodes = std::min(spec.min_nodes * spec.node_unit, spec.max_nodes);
+  if (random.OneIn(2)) spec.max_restarts = static_cast<uint32_t>(random.OneIn(4) ? 100 : random.Between(0, 4));
+  if (random.OneIn(8)) spec.restart_window_ms = random.Between(1'000, 10'000);
+  spec.join_timeout_ms = random.Between(10'000, 60'000);
+  spec.last_call_ms = random.OneOf({0, 300, 300, 1'000});
+  spec.rescale_grace_ms = random.OneOf({0, 500, 5'000, 30'000});
+  return spec;
+}
+
+Script DrawScript(Random& random) {
+  Script script;
+  script.steps = !random.OneIn(10);
+  script.tells_step = !random.OneIn(3);
+  script.step = random.OneOf({30, 100, 100, 300, 1'000}) * kMs;
+  const bool lasting = random.OneIn(6);
+  if (lasting) script.step = kSecond;
+  const Micros length = lasting ? 400 * kSecond : random.Between(2, 40) * kSecond;
+  script.total_steps = std::max<int64_t>(1, length / script.step);
+  script.checkpoint_every = random.OneOf({1, 5, 20, 1'000'000});
+  script.first_step = random.Between(1, 400) * kMs;
+  script.warm_start = random.Between(5, 300) * kMs;
+  script.imports = (random.OneIn(4) ? random.Between(1, 200) : random.Between(200, 4'000)) * kMs;
+  script.on_term = random.OneIn(2) ? OnTerm::kDies : random.OneIn(3) ? OnTerm::kIgnores : OnTerm::kSaves;
+  if (script.steps && random.OneIn(3)) script.on_rescale = random.OneIn(3) ? OnRescale::kEnds : OnRescale::kWaits;
+  script.save = random.Between(10, 3'000) * kMs;
+  script.peers_hang = random.OneIn(5);
+  script.patience = random.Between(5, 20) * kSecond;
+  script.leaves_children = random.OneIn(8);
+  return script;
+}
+
+std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, const ScenarioLimits& limits) {
+  const master::JobSpec& spec = scenario.spec;
+  int64_t count = random.Between(spec.min_nodes, spec.max_nodes);
+  if (random.OneIn(3)) count = spec.max_nodes;
+  if (random.OneIn(4)) count = spec.max_nodes + random.Between(1, 2);  // spares
+  if (random.OneIn(16)) count = std::max<int64_t>(1, spec.min_nodes - 1);
+  count = std::min<int64_t>(count, limits.max_machines);
+  const auto workers = static_cast<uint32_t>(count > 16 ? 1 : random.Between(1, random.OneIn(4) ? 4 : 2));
+  const bool uneven = random.OneIn(8);
+  const bool places = random.OneIn(8) && count <= spec.max_nodes;  // static rendezvous
+  const uint64_t spread_ms = static_cast<uint64_t>(random.OneOf({1, 100, 1'000, 8'000}));
+  std::vector<Arrival> machines(static_cast<size_t>(count));
+  for (size_t i = 0; i < machines.size(); ++i) {
+    Arrival& machine = machines[i];
+    machine.at = static_cast<Micros>(random.Below(spread_ms * 1'000));
+    if (i > 0 && random.OneIn(6)) machine.at += random.Between(1, 20) * kSecond;  // comes while the job runs
+    machine.local_world_size = uneven ? static_cast<uint32_t>(random.Between(1, 3)) : workers;
+    machine.wanted_rank = places ? static_cast<int32_t>(i) : -1;
+    machine.clock_offset_us = random.Between(0, 1'000'000) * kSecond + random.Between(0, kSecond);
+    machine.clock_skew_ppm = random.Between(-100, 100);
+    machine.delay = random.OneOf({30, 200, 200, 5'000, 60'000});
+    machine.jitter = machine.delay / random.Between(1, 4);
+  }
+  if (scenario.embedded) {
+    machines.front().at = 0;  // others would find nobody to dial, and dial on
+    machines.front().delay = machines.front().jitter = 30;
+  }
+  return machines;
+}
+
+std::string Name(OnRescale on_rescale) {
+  return on_rescale == OnRescale::kNothing ? "hears of no rescale"
+         : on_rescale == OnRescale::kWaits ? "waits for a rescale at a safe point"
+                                           : "ends for a rescale at a safe point";
+}
+
+std::string Name(OnTerm on_term) {
+  return on_term == OnTerm::kDies ? "dies by" : on_term == OnTerm::kSaves ? "saves and ends on" : "ignores";
+}
+
+}  // namespace
+
+Micros Scenario::QuietAt() const {
+  Micros quiet = 0;
+  for (const Arrival& machine : machines) quiet = std::max(quiet, machine.at);
+  for (const Fault& fault : faults) quiet = std::max(quiet, EndOf(fault, kLatestTriggered));
+  return quiet;
+}
+
+Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
+  Random random(seed, 1);
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.spec = DrawSpec(random, limits);
+  scenario.embedded = !random.OneIn(3);
+  scenario.warm = !random.OneIn(6);
+  scenario.script = DrawScript(random);
+  scenario.stop_timeout_ms = random.OneOf({1'000, 5'000, 30'000});
+  scenario.restart_grace_ms = random.OneOf({0, 500, 500, 2'000});
+  scenario.machines = DrawMachines(random, scenario, limits);
+  FaultLimits drawn;
+  drawn.machines = static_cast<uint32_t>(scenario.machines.size());
+  for (const Arrival& machine : scenario.machines) drawn.workers = std::max(drawn.workers, machine.local_world_size);
+  const Micros length = scenario.script.step * scenario.script.total_steps + 5 * kSecond;
+  drawn.until = std::min(length, 40 * kSecond);
+  scenario.faults = DrawFaults(random, drawn);
+  return scenario;
+}
+
+std::vector<std::string> Describe(const Scenario& s) {
+  std::vector<std::string> lines;
+  const std::string restarts = s.spec.max_restarts ? fmt::format("{}", *s.spec.max_restarts) : "not given";
+  lines.push_back(
+      fmt::format("job: {}:{} nodes in units of {}, max restarts {}, join timeout {} s, last call {} ms, rescale grace "
+                  "{} ms; {} master",
+                  s.spec.min_nodes, s.spec.max_nodes, s.spec.node_unit, restarts, s.spec.join_timeout_ms / 1'000,
+                  s.spec.last_call_ms, s.spec.rescale_grace_ms, s.embedded ? "embedded" : "standalone"));
+  const Script& script = s.script;
+  lines.push_back(
+      fmt::format("script: {}, starts in {} ms{}, {} SIGTERM, {}; peers of a dead rank {}",
+                  script.steps ? fmt::format("{} steps of {} ms, a checkpoint each {}", script.total_steps,
+                                             script.step / kMs, script.checkpoint_every)
+                               : fmt::format("no steps, ends after {} s", script.total_steps * script.step / kSecond),
+                  script.warm_start / kMs, s.warm ? "" : fmt::format(" and {} ms of imports", script.imports / kMs),
+                  Name(script.on_term), Name(script.on_rescale), script.peers_hang ? "hang" : "fail"));
+  std::string machines;
+  for (size_t i = 0; i < s.machines.size() && i < 12; ++i) {
+    const Arrival& m = s.machines[i];
+    machines += fmt::format("{}node{} at {}.{:03} s with {}", i > 0 ? ", " : "", i, m.at / kSecond, m.at / kMs % 1'000,
+                            m.local_world_size);
+  }
+  lines.push_back(fmt::format("{} machines: {}{}", s.machines.size(), machines, s.machines.size() > 12 ? ", ..." : ""));
+  for (const Fault& fault : s.faults) lines.push_back("fault: " + Describe(fault));
+  return lines;
+}
+
+}  // namespace phalanx::simulation

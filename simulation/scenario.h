@@ -1,0 +1,74 @@
+// What a seed stands for: a job, its machines, how its script behaves, and what goes wrong when. Plain data, so that
+// faults can be taken away while all else stays the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "master/core.h"
+#include "simulation/event_queue.h"
+#include "simulation/fault.h"
+
+namespace phalanx::simulation {
+
+// What the user's script does with SIGTERM.
+enum class OnTerm { kDies, kSaves, kIgnores };
+// ... and with a rescale that is announced: nothing; or it saves at the step that it is told and waits, or ends.
+enum class OnRescale { kNothing, kWaits, kEnds };
+
+struct Script {
+  bool steps = true;       // false: it serves, say, and no optimizer ever steps
+  bool tells_step = true;  // by phalanx.step: then the number goes on after a restart
+  int64_t total_steps = 100;
+  int64_t checkpoint_every = 10;
+  Micros step = 100 * kMs;
+  Micros first_step = 20 * kMs;
+  Micros warm_start = 50 * kMs;  // from the start of a process to its place in the group
+  Micros imports = 2 * kSecond;  // more, where it starts cold; and the zygote's
+  OnTerm on_term = OnTerm::kDies;
+  OnRescale on_rescale = OnRescale::kNothing;
+  Micros save = 200 * kMs;         // OnTerm::kSaves: from the signal to the end; and at a safe point
+  bool peers_hang = false;         // ranks whose peer died hang instead of failing
+  Micros patience = 10 * kSecond;  // ... until then
+  bool leaves_children = false;    // in its group, when it ends
+};
+
+struct Arrival {
+  Micros at = 0;
+  uint32_t local_world_size = 1;
+  int32_t wanted_rank = -1;
+  int64_t clock_offset_us = 0;
+  int64_t clock_skew_ppm = 0;
+  Micros delay = 200;  // of its path to the master
+  Micros jitter = 100;
+};
+
+struct Scenario {
+  uint64_t seed = 0;
+  master::JobSpec spec;
+  bool embedded = true;  // the master is a child of the first machine's agent
+  bool warm = true;      // zygote and spares
+  Script script;
+  int64_t stop_timeout_ms = 5'000;
+  int64_t restart_grace_ms = 500;
+  std::vector<Arrival> machines;
+  std::vector<Fault> faults;  // in no particular order
+
+  // When all is quiet: nothing goes wrong any more, and who was to come has come.
+  Micros QuietAt() const;
+  // Faults that wait for a round count from its begin, so they have to end before this.
+  static constexpr Micros kLatestTriggered = 60 * kSecond;
+};
+
+// `max_machines` bounds the size.
+struct ScenarioLimits {
+  uint32_t max_machines = 400;
+};
+
+Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits);
+
+// A few lines for people: the job, the machines, the script.
+std::vector<std::string> Describe(const Scenario& scenario);
+
+}  // namespace phalanx::simulation

@@ -1,0 +1,453 @@
+#include "simulation/sim_agent.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "simulation/judge.h"
+#include "simulation/story.h"
+#include "simulation/telling.h"
+
+namespace phalanx::simulation {
+namespace {
+
+// As in src/agent/shell.cc and link.cc.
+constexpr uint32_t kProtocolVersion = 1;
+constexpr Micros kGoodbye = 2 * kSecond;
+constexpr Micros kHandshakeTimeout = 5 * kSecond;
+constexpr Micros kPingAfter = 5 * kSecond;
+constexpr Micros kPingTimeout = 5 * kSecond;
+
+agent::CoreOptions OptionsOf(const Scenario& scenario, const Machine& machine) {
+  agent::CoreOptions options;
+  const auto workers = static_cast<int>(scenario.machines[static_cast<size_t>(machine.index)].local_world_size);
+  options.local_world_size = options.spares = workers;
+  options.stop_timeout_ms = scenario.stop_timeout_ms;
+  options.restart_grace_ms = scenario.restart_grace_ms;
+  options.rescale_grace_ms = scenario.spec.rescale_grace_ms;
+  options.max_nodes = scenario.spec.max_nodes;
+  options.join_timeout_ms = scenario.spec.join_timeout_ms;
+  options.master_address = "master:29400";
+  return options;
+}
+
+}  // namespace
+
+SimAgent::SimAgent(const Parts& parts, int life)
+    : parts_(parts),
+      node_id_(fmt::format("{}-life{}", parts.machine.name, life)),
+      workers_({parts.queue, parts.story, parts.judge, parts.scenario, parts.training, parts.machine, parts.troubles},
+               WorkersEvents()) {
+  core_.options = OptionsOf(parts.scenario, parts.machine);
+}
+
+void SimAgent::Start() {
+  alive_ = true;
+  parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run starts ({})", node_id_);
+  workers_.Start();
+  Feed(agent::Begin{});
+}
+
+NodeWorkersEvents SimAgent::WorkersEvents() {
+  NodeWorkersEvents events;
+  events.on_spares_changed = [this](int waiting) {
+    if (waiting >= core_.options.local_world_size) Feed(agent::Warm{});
+  };
+  events.on_cold = [this] { Feed(agent::Warm{}); };
+  events.on_started = [this](const Process& p) { Feed(agent::WorkerStarted{p->local_rank, p->epoch, p->pid}); };
+  events.on_start_failed = [this](const Process& p, const std::string& why) {
+    Feed(agent::WorkerStartFailed{p->local_rank, p->epoch, why, parts_.queue.now() / kMs});
+  };
+  events.on_first_step = [this](const Process& p) {
+    const int64_t step = parts_.scenario.script.tells_step ? p->from_step + p->steps : p->steps;
+    Feed(agent::WorkerStepped{p->local_rank, p->epoch, step, p->warm, ReadProgress()});
+  };
+  events.on_safe_point = [this](const Process& p) { Feed(agent::WorkerSafe{p->local_rank, p->epoch}); };
+  events.on_exited = [this](const Process& p, const RankEnd& end) { OnExited(p, end); };
+  events.on_group_gone = [this](const Process& p) { Feed(agent::GroupGone{p->local_rank, p->epoch}); };
+  return events;
+}
+
+void SimAgent::OnExited(const Process& process, const RankEnd& end) {
+  agent::WorkerEnded event;
+  v1::WorkerExited& exited = event.exited;
+  exited.set_epoch(process->epoch);
+  exited.set_local_rank(static_cast<uint32_t>(process->local_rank));
+  exited.set_pid(process->pid);
+  exited.set_exit_code(end.exit_code);
+  exited.set_signal(end.signal);
+  exited.set_script_started(process->script_started);
+  exited.set_unix_ms(parts_.queue.now() / kMs);
+  exited.set_last_words(end.last_words);
+  if (process->epoch == board_epoch_) {
+    exited.set_steps(parts_.scenario.script.tells_step ? process->from_step + process->steps : process->steps);
+    *exited.mutable_progress() = ReadProgress();
+  }
+  Feed(event);
+}
+
+// --- the core -----------------------------------------------------------------------------------------------------
+
+void SimAgent::Feed(agent::Event event) {
+  if (!alive_) return;
+  queued_.push_back(std::move(event));
+  if (stepping_) return;
+  stepping_ = true;
+  const bool idle = std::holds_alternative<agent::Tick>(queued_.front()) && ticked_at_ == Now();
+  idle_ticks_ = idle ? idle_ticks_ + 1 : 0;
+  ticked_at_ = Now();
+  while (!queued_.empty() && alive_) {
+    const agent::Event next = std::move(queued_.front());
+    queued_.pop_front();
+    const std::vector<agent::Decision> decisions = agent::Step(core_, next, Now());
+    TellAgentStep(parts_.story, parts_.queue.now(), parts_.machine.name, next, decisions);
+    parts_.judge.OnAgentStep(*this, decisions);
+    for (const agent::Decision& decision : decisions) {
+      std::visit([this](const auto& action) { Do(action); }, decision.action);
+    }
+  }
+  stepping_ = false;
+  if (alive_) parts_.judge.OnAgentSettled(*this, idle_ticks_);
+  ArmTimer();
+}
+
+void SimAgent::ArmTimer() {
+  const Instant next = agent::NextDeadline(core_);
+  if (!alive_ || next == kNever || (timer_at_ != kNever && timer_at_ <= next)) return;
+  timer_at_ = next;
+  const uint64_t timer = ++timer_;
+  parts_.queue.At(parts_.machine.clock.WhenReads(next), [this, timer] {
+    parts_.machine.gate.Pass([this, timer] {
+      if (!alive_ || timer != timer_) return;
+      timer_at_ = kNever;
+      if (agent::NextDeadline(core_) <= Now()) return Feed(agent::Tick{});
+      ArmTimer();
+    });
+  });
+}
+
+void SimAgent::Signal(int signal) {
+  if (!alive_) return;
+  bool hears = false;
+  for (const auto& [local_rank, worker] : core_.workers) {
+    hears = hears || (!worker.ended && workers_.HearsRescale(local_rank));
+  }
+  Feed(agent::StopSignal{signal, hears});
+}
+
+void SimAgent::MasterChildDied(const std::string& why) {
+  if (alive_) Feed(agent::MasterChildDied{why});
+}
+
+// --- the link -----------------------------------------------------------------------------------------------------
+
+void SimAgent::Do(const agent::Dial&) {
+  dialling_ = true;
+  const uint64_t dial = ++dial_;
+  const int index = parts_.machine.index;
+  const auto fail = [this, dial](Micros after, const char* why) {
+    parts_.queue.After(after,
+                       [this, dial, why] { parts_.machine.gate.Pass([this, dial, why] { LinkFailed(dial, why); }); });
+  };
+  if (!parts_.network.Carries(index, Way::kUp) || !parts_.network.Carries(index, Way::kDown)) {
+    return fail(kHandshakeTimeout, "connection timed out");
+  }
+  const Micros there = parts_.network.Delay(index);
+  parts_.queue.After(there, [this, dial, index, fail] {
+    SimMaster* const master = parts_.master();
+    const bool carries = parts_.network.Carries(index, Way::kDown);
+    if (!carries || (master != nullptr && master->gate().stopped()))
+      return fail(kHandshakeTimeout, "handshake timed out");
+    const Micros back = parts_.network.Delay(index);
+    if (master == nullptr || !master->listening()) return fail(back, "Connection refused");
+    parts_.queue.After(
+        back, [this, dial, master] { parts_.machine.gate.Pass([this, dial, master] { Connected(dial, master); }); });
+  });
+}
+
+void SimAgent::LinkFailed(uint64_t dial, const std::string& why) {
+  if (!alive_ || dial != dial_ || !dialling_) return;
+  dialling_ = false;
+  Feed(agent::LinkDown{why, false});
+}
+
+void SimAgent::Connected(uint64_t dial, SimMaster* master) {
+  if (!alive_ || dial != dial_ || !dialling_) return;
+  dialling_ = false;
+  next_sequence_ = 1;
+  const StreamId stream = parts_.network.Open(parts_.machine.index);
+  stream_ = stream;
+  parts_.network.Send(stream, Way::kUp, [this, stream, master] {
+    if (!master->listening()) {
+      parts_.network.Send(stream, Way::kDown, [this, stream] { OnDown(stream, "Connection reset by peer"); });
+      return parts_.network.Close(stream, Way::kDown);
+    }
+    master->gate().Pass([this, stream, master] {
+      if (master->listening()) master->OnAccepted(stream, this);
+    });
+  });
+  master_ = master;
+  heard_at_ = parts_.queue.now();
+  PingLater(stream, kPingAfter);
+  Feed(agent::LinkUp{});
+}
+
+void SimAgent::PingLater(StreamId stream, Micros after) {
+  parts_.queue.After(after, [this, stream] {
+    parts_.machine.gate.Pass([this, stream] {
+      if (alive_ && stream_ == stream) Ping(stream);
+    });
+  });
+}
+
+void SimAgent::Ping(StreamId stream) {
+  const Micros silent = parts_.queue.now() - heard_at_;
+  if (silent < kPingAfter) return PingLater(stream, kPingAfter - silent);
+  const Task pong = [this, stream] {
+    parts_.machine.gate.Pass([this, stream] {
+      if (stream_ == stream) heard_at_ = parts_.queue.now();
+    });
+  };
+  parts_.network.Send(stream, Way::kUp, [master = master_, stream, pong] {
+    master->gate().Pass([master, stream, pong] { master->OnPing(stream, pong); });
+  });
+  parts_.queue.After(kPingTimeout, [this, stream, pinged_at = parts_.queue.now()] {
+    parts_.machine.gate.Pass([this, stream, pinged_at] {
+      if (!alive_ || stream_ != stream) return;
+      if (heard_at_ >= pinged_at) return Ping(stream);
+      CloseStream();
+      OnDown(stream, "keepalive watchdog timeout");
+    });
+  });
+}
+
+void SimAgent::SendToMaster(v1::AgentMessage message) {
+  message.set_next_store_port(ReservedPort());
+  if (!stream_ || closing_) return;
+  message.set_sequence(next_sequence_++);
+  parts_.network.Send(
+      *stream_, Way::kUp,
+      [master = master_, stream = *stream_, m = std::make_shared<const v1::AgentMessage>(std::move(message))] {
+        master->gate().Pass([master, stream, m] { master->OnMessage(stream, *m); });
+      });
+}
+
+void SimAgent::OnMessage(StreamId stream, const v1::MasterMessage& message) {
+  parts_.machine.gate.Pass([this, stream, message] {
+    if (stream_ == stream) heard_at_ = parts_.queue.now();
+    if (!alive_ || stream_ != stream || closing_) return;
+    parts_.judge.OnAgentTold(*this, message);
+    Feed(agent::FromMaster{message});
+  });
+}
+
+void SimAgent::OnDown(StreamId stream, const std::string& why) {
+  parts_.machine.gate.Pass([this, stream, why] {
+    if (!alive_ || stream_ != stream) return;
+    stream_.reset();
+    if (closing_) return End();
+    Feed(agent::LinkDown{why, false});
+  });
+}
+
+void SimAgent::BreakStream(bool lose_words) {
+  if (!stream_) return;
+  const StreamId stream = *stream_;
+  if (lose_words) {
+    parts_.network.Lose(stream, Way::kUp);
+    parts_.network.Lose(stream, Way::kDown);
+  }
+  CloseStream();
+  parts_.network.Break(stream, Way::kDown, [this, stream] { OnDown(stream, "Connection reset by peer"); });
+}
+
+// The master reads what was sent, and then the end.
+void SimAgent::CloseStream() {
+  parts_.network.Break(*stream_, Way::kUp, [master = master_, stream = *stream_] {
+    master->gate().Pass([master, stream] { master->OnReadEnd(stream); });
+  });
+}
+
+// --- what is told -------------------------------------------------------------------------------------------------
+
+void SimAgent::Do(const agent::SendHello&) {
+  const Arrival& arrival = parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)];
+  const master::JobSpec& asked = parts_.scenario.spec;
+  v1::AgentMessage message;
+  v1::Hello& hello = *message.mutable_hello();
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_software_version(PHALANX_VERSION);
+  hello.set_job_id("job");
+  hello.set_node_id(node_id_);
+  hello.set_hostname(parts_.machine.name);
+  hello.set_address(parts_.machine.address);
+  hello.add_interface_addresses(parts_.machine.address);
+  hello.set_node_rank_wanted(arrival.wanted_rank);
+  hello.set_local_world_size(arrival.local_world_size);
+  hello.set_role("default");
+  v1::JobSpec& spec = *hello.mutable_spec();
+  spec.set_min_nodes(asked.min_nodes);
+  spec.set_max_nodes(asked.max_nodes);
+  if (asked.max_restarts) spec.set_max_restarts(*asked.max_restarts);
+  spec.set_restart_window_ms(asked.restart_window_ms);
+  spec.set_join_timeout_ms(asked.join_timeout_ms);
+  spec.set_last_call_ms(asked.last_call_ms);
+  spec.set_node_unit(asked.node_unit);
+  spec.set_rescale_grace_ms(asked.rescale_grace_ms);
+  hello.set_warming(core_.warming);
+  hello.set_seen_epoch(core_.seen_epoch);
+  if (const v1::StartRound* const live = agent::LiveRound(core_)) {
+    *hello.mutable_live_round() = *live;
+    hello.mutable_live_round()->clear_member_addresses();
+  }
+  SendToMaster(std::move(message));
+}
+
+void SimAgent::Do(const agent::SendBeat& action) {
+  v1::AgentMessage message;
+  v1::Beat& beat = *message.mutable_beat();
+  beat.set_epoch(action.epoch);
+  int64_t least = INT64_MAX;
+  int64_t most = 0;
+  for (const Process& p : board_) {
+    const int64_t step = p == nullptr ? 0 : parts_.scenario.script.tells_step ? p->from_step + p->steps : p->steps;
+    least = std::min(least, step);
+    most = std::max(most, step);
+  }
+  if (!board_.empty()) {
+    beat.set_min_step(least);
+    beat.set_max_step(most);
+    *beat.mutable_progress() = ReadProgress();
+  }
+  SendToMaster(std::move(message));
+}
+
+v1::Progress SimAgent::ReadProgress() const {
+  v1::Progress progress;
+  if (!parts_.scenario.script.tells_step) return progress;
+  for (const Process& p : board_) {
+    if (p == nullptr || p->steps == 0) continue;
+    progress.set_from_step(p->from_step);
+    progress.set_step(std::max(progress.step(), p->from_step + p->steps));
+  }
+  return progress;
+}
+
+uint32_t SimAgent::ReservedPort() {
+  if (reserved_port_ == 0) reserved_port_ = parts_.machine.next_port++;
+  return reserved_port_;
+}
+
+void SimAgent::Do(const agent::Send& action) { SendToMaster(action.message); }
+
+// --- store, board, workers ----------------------------------------------------------------------------------------
+
+void SimAgent::Do(const agent::OpenStore& action) {
+  parts_.machine.store = Store{action.epoch, action.port};
+  reserved_port_ = 0;
+  parts_.training.Kick();
+}
+
+void SimAgent::Do(const agent::CloseStore&) {
+  parts_.machine.store.reset();
+  parts_.training.Kick();
+}
+
+void SimAgent::Do(const agent::OpenBoard& action) {
+  board_epoch_ = action.epoch;
+  board_.assign(static_cast<size_t>(core_.options.local_world_size), nullptr);
+}
+
+void SimAgent::Do(const agent::StartWorker& action) {
+  parts_.judge.OnWorkerStart(parts_.machine, workers_, action.round.epoch());
+  workers_.StartWorker(action.round, action.local_rank);
+  const auto started = workers_.workers().find(action.local_rank);
+  board_[static_cast<size_t>(action.local_rank)] = started->second;
+}
+
+void SimAgent::Do(const agent::EndGroup& action) {
+  const bool wants_time = workers_.GroupWithstands(action.local_rank, action.signal);
+  workers_.SignalGroup(action.local_rank, action.signal);
+  if (!wants_time) workers_.SignalGroup(action.local_rank, SIGKILL);
+}
+
+void SimAgent::Do(const agent::KillGroup& action) { workers_.SignalGroup(action.local_rank, SIGKILL); }
+
+void SimAgent::Do(const agent::SignalWorker&) {}  // scripts here do nothing with the user's signals
+
+void SimAgent::Do(const agent::AskForSafePoint& action) {
+  agent::SafePointAsked asked{action.epoch, {}};
+  for (const auto& [local_rank, worker] : core_.workers) {
+    if (worker.ended || !workers_.HearsRescale(local_rank)) continue;
+    asked.local_ranks.insert(local_rank);
+    workers_.AnnounceRescale(local_rank, action.at_step);
+  }
+  Feed(asked);
+}
+
+void SimAgent::Do(const agent::WantSpares& action) { workers_.WantSpares(action.count); }
+
+void SimAgent::Do(const agent::KillStrays&) {}  // nothing here leaves its group
+
+void SimAgent::Do(const agent::RestartMaster&) { parts_.restart_master(); }
+
+void SimAgent::Do(const agent::Say&) {}  // the story tells of it
+
+void SimAgent::Do(const agent::ReportFailure&) {}
+
+// --- the end ------------------------------------------------------------------------------------------------------
+
+void SimAgent::Do(const agent::Exit& action) {
+  exit_code_ = action.code;
+  parts_.judge.OnAgentExit(*this);
+  workers_.WantSpares(0);
+  if (!stream_) return End();
+  closing_ = true;
+  CloseStream();
+  parts_.queue.After(kGoodbye, [this] {
+    parts_.machine.gate.Pass([this] {
+      if (alive_) End();
+    });
+  });
+}
+
+void SimAgent::End() {
+  alive_ = false;
+  stream_.reset();
+  parts_.machine.store.reset();
+  workers_.KillAll();
+  parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run has ended: exit code {}", exit_code());
+}
+
+void SimAgent::Kill(bool lose_words) {
+  if (!alive_) return;
+  alive_ = false;
+  if (stream_) {
+    if (lose_words) parts_.network.Lose(*stream_, Way::kUp);
+    CloseStream();
+  }
+  stream_.reset();
+  parts_.machine.store.reset();
+  workers_.KillAll();
+}
+
+void SimAgent::Vanish(bool seen) {
+  if (!alive_) {
+    workers_.Vanish(seen);
+    return;
+  }
+  alive_ = false;
+  if (stream_) {
+    parts_.network.Lose(*stream_, Way::kUp);
+    if (seen) CloseStream();
+    parts_.network.Close(*stream_, Way::kUp);
+    parts_.network.Close(*stream_, Way::kDown);
+  }
+  stream_.reset();
+  parts_.machine.store.reset();
+  workers_.Vanish(seen);
+}
+
+}  // namespace phalanx::simulation

@@ -1,0 +1,327 @@
+#include "simulation/sim_master.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "master/convert.h"
+#include "master/snapshot.h"
+#include "simulation/judge.h"
+#include "simulation/sim_journal.h"
+#include "simulation/story.h"
+#include "simulation/telling.h"
+
+namespace phalanx::simulation {
+namespace {
+
+// As in src/master/server.cc and session.h.
+constexpr int64_t kHandshakeMs = 10'000;
+constexpr int64_t kFirstAgentMs = 60'000;
+constexpr size_t kMaxQueued = 64;
+
+}  // namespace
+
+SimMaster::SimMaster(const Parts& parts, const MachineClock& clock, MasterSetup setup)
+    : parts_(parts), clock_(clock), setup_(std::move(setup)), empty_since_(clock_.Read(parts.queue.now())) {
+  state_.job_id = setup_.job_id;
+  if (setup_.spec) state_.SetSpec(*setup_.spec);
+  if (!setup_.resume) parts_.journal.Remove();
+  if (setup_.past) state_ = *setup_.past;
+  if (setup_.resume) parts_.judge.OnNewMaster(state_);
+  parts_.story.Say(parts_.queue.now(), "master", "starts{}",
+                   setup_.past     ? " from its journal"
+                   : setup_.resume ? " and finds no journal of use"
+                                   : "");
+  if (state_.arrivals > 0) {
+    const std::vector<master::Decision> decisions = master::Resume(state_, Now());
+    TellMasterDecisions(parts_.story, parts_.queue.now(), *this, decisions);
+    CarryOut(decisions);
+  }
+  Settle();
+}
+
+// --- streams ------------------------------------------------------------------------------------------------------
+
+void SimMaster::OnAccepted(StreamId stream, AgentEnd* agent) {
+  const uint64_t id = next_session_++;
+  Session& session = sessions_[id];
+  session.stream = stream;
+  session.agent = agent;
+  session.heard_at = Now();
+  session_of_[stream] = id;
+  overdue_.push_back({Now() + kHandshakeMs, id});
+  Settle();
+}
+
+void SimMaster::OnMessage(StreamId stream, const v1::AgentMessage& message) {
+  const auto known = session_of_.find(stream);
+  if (ended_ || known == session_of_.end()) return;
+  const uint64_t id = known->second;
+  Session& session = sessions_.at(id);
+  if (session.read_over || session.ending || message.sequence() <= session.last_sequence) return;
+  session.last_sequence = message.sequence();
+  session.heard_at = Now();
+  if (session.greeted) {
+    Feed(master::EventOf(id, message));
+  } else {
+    session.greeted = true;
+    if (!message.has_hello()) {
+      Do(master::SendRefused{id}, "the first message of a stream must be Hello");
+    } else {
+      Feed(master::AttachedOf(id, message, message.hello().address(), /*token_ok=*/true));
+      any_agent_ = any_agent_ || state_.nodes.contains(id);
+    }
+  }
+  Settle();
+}
+
+void SimMaster::OnReadEnd(StreamId stream) {
+  const auto known = session_of_.find(stream);
+  if (ended_ || known == session_of_.end()) return;
+  EndRead(known->second);
+  Settle();
+}
+
+void SimMaster::OnPing(StreamId stream, const Task& pong) {
+  if (!ended_) parts_.network.Send(stream, Way::kDown, pong);
+}
+
+void SimMaster::Kill() {
+  if (!ended_) End("it was killed");
+}
+
+int SimMaster::MachineOf(uint64_t session) const {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? -1 : found->second.agent->machine();
+}
+
+Instant SimMaster::HeardAt(uint64_t session) const {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? kNever : found->second.heard_at;
+}
+
+SimMaster::Session* SimMaster::Find(uint64_t session) {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+// --- time ---------------------------------------------------------------------------------------------------------
+
+Instant SimMaster::NextWake() const {
+  Instant wake = master::NextDeadline(state_);
+  if (!overdue_.empty()) wake = std::min(wake, overdue_.front().first);
+  if (sessions_.empty() && setup_.linger_ms && state_.phase != master::Phase::kFinished) {
+    wake = std::min(wake, empty_since_ + (any_agent_ ? *setup_.linger_ms : kFirstAgentMs));
+  }
+  return wake;
+}
+
+bool SimMaster::IsOver() const {
+  if (!sessions_.empty()) return false;
+  if (state_.phase == master::Phase::kFinished) return state_.back_by == kNever;
+  if (!setup_.linger_ms) return false;
+  return Now() >= empty_since_ + (any_agent_ ? *setup_.linger_ms : kFirstAgentMs);
+}
+
+void SimMaster::Settle() {
+  if (ended_) return;
+  if (IsOver()) return End(state_.outcome ? "the job is over" : "its last agent has gone");
+  while (!overdue_.empty() && Find(overdue_.front().second) == nullptr) overdue_.pop_front();
+  const Instant wake = NextWake();
+  if (wake == kNever || (alarm_at_ != kNever && alarm_at_ <= wake)) return;
+  alarm_at_ = wake;
+  const uint64_t alarm = ++alarm_;
+  parts_.queue.At(clock_.WhenReads(wake), [this, alarm] {
+    // Its turn is behind what has come by now, beats above all.
+    gate_.Pass([this, alarm] {
+      parts_.queue.After(0, [this, alarm] {
+        gate_.Pass([this, alarm] {
+          if (!ended_ && alarm == alarm_) Tick();
+        });
+      });
+    });
+  });
+}
+
+void SimMaster::Tick() {
+  alarm_at_ = kNever;
+  const Instant now = Now();
+  while (!overdue_.empty() && overdue_.front().first <= now) {
+    const uint64_t id = overdue_.front().second;
+    overdue_.pop_front();
+    const Session* const session = Find(id);
+    if (session != nullptr && (!session->greeted || session->ending)) Cancel(id);
+  }
+  idle_ticks_ = now == ticked_at_ ? idle_ticks_ + 1 : 0;
+  ticked_at_ = now;
+  parts_.judge.OnMasterTicks(idle_ticks_);
+  if (master::NextDeadline(state_) <= now) Feed(master::Tick{});
+  Settle();
+}
+
+void SimMaster::End(const std::string& why) {
+  ended_ = true;
+  parts_.story.Say(parts_.queue.now(), "master", "ends: {}", why);
+  for (auto& [id, session] : sessions_) {
+    parts_.network.Send(session.stream, Way::kDown,
+                        [agent = session.agent, stream = session.stream] { agent->OnDown(stream, "Socket closed"); });
+    parts_.network.Close(session.stream, Way::kDown);
+    parts_.network.Close(session.stream, Way::kUp);
+  }
+  sessions_.clear();
+  session_of_.clear();
+  parts_.on_end();
+}
+
+// --- carrying out -------------------------------------------------------------------------------------------------
+
+void SimMaster::Feed(const master::Event& event) {
+  const Instant now = Now();
+  const MasterBefore before = parts_.judge.BeforeMasterStep(state_);
+  const std::vector<master::Decision> decisions = master::Step(state_, event, now);
+  TellMasterStep(parts_.story, parts_.queue.now(), *this, event, decisions);
+  parts_.judge.OnMasterStep(*this, before, event, decisions, now);
+  CarryOut(decisions);
+}
+
+void SimMaster::CarryOut(const std::vector<master::Decision>& decisions) {
+  for (const master::Decision& decision : decisions) {
+    std::visit([this, &decision](const auto& action) { Do(action, decision.reason); }, decision.action);
+  }
+}
+
+void SimMaster::Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> message) {
+  Session* const to = Find(session);
+  if (to == nullptr || to->ending || to->cancelled || to->read_over) {
+    return parts_.judge.OnToldTooLate(session, *message);
+  }
+  if (parts_.network.Held(to->stream, Way::kDown) >= kMaxQueued) return Cancel(session);
+  parts_.network.Send(to->stream, Way::kDown, [agent = to->agent, stream = to->stream, message = std::move(message)] {
+    agent->OnMessage(stream, *message);
+  });
+}
+
+void SimMaster::Send(uint64_t session, v1::MasterMessage message) {
+  Send(session, std::make_shared<const v1::MasterMessage>(std::move(message)));
+}
+
+// Once everything is written, the server's end is over, whether or not the agent has read it.
+void SimMaster::EndSession(uint64_t id) {
+  Session* const session = Find(id);
+  if (session == nullptr || session->ending) return;
+  session->ending = true;
+  parts_.network.Send(session->stream, Way::kDown, [agent = session->agent, stream = session->stream] {
+    agent->OnDown(stream, "the master ended the stream");
+  });
+  parts_.network.Close(session->stream, Way::kDown);
+  parts_.network.Close(session->stream, Way::kUp);
+  parts_.queue.After(0, [this, id] {
+    gate_.Pass([this, id] {
+      EndRead(id);
+      Settle();
+    });
+  });
+}
+
+// RST_STREAM: what has not left yet is not sent.
+void SimMaster::Cancel(uint64_t id) {
+  Session* const session = Find(id);
+  if (session == nullptr || std::exchange(session->cancelled, true)) return;
+  parts_.network.Send(session->stream, Way::kDown,
+                      [agent = session->agent, stream = session->stream] { agent->OnDown(stream, "CANCELLED"); });
+  parts_.network.Close(session->stream, Way::kDown);
+  parts_.network.Close(session->stream, Way::kUp);
+  parts_.network.Lose(session->stream, Way::kUp);
+  parts_.queue.After(0, [this, id] {
+    gate_.Pass([this, id] {
+      EndRead(id);
+      Settle();
+    });
+  });
+}
+
+// The stream is over when nothing more can be read and nothing waits to be written.
+void SimMaster::EndRead(uint64_t id) {
+  Session* const session = Find(id);
+  if (ended_ || session == nullptr || std::exchange(session->read_over, true)) return;
+  Feed(master::AgentDetached{id, "its stream broke"});
+  Over(id);
+}
+
+void SimMaster::Over(uint64_t id) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return;
+  const StreamId stream = session->second.stream;
+  if (!session->second.ending && !session->second.cancelled) {
+    // The server's answer to a half-close.
+    parts_.network.Send(stream, Way::kDown, [agent = session->second.agent, stream] {
+      agent->OnDown(stream, "the master ended the stream");
+    });
+    parts_.network.Close(stream, Way::kDown);
+  }
+  session_of_.erase(stream);
+  sessions_.erase(session);
+  if (sessions_.empty()) empty_since_ = Now();
+}
+
+void SimMaster::Do(const master::SendWelcome& action, const std::string&) {
+  v1::MasterMessage message;
+  v1::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_master_id("simulated");
+  welcome.set_beat_interval_ms(action.beat_interval_ms);
+  welcome.set_lease_ms(action.lease_ms);
+  welcome.set_job_id(setup_.job_id);
+  Send(action.session, std::move(message));
+}
+
+void SimMaster::Do(const master::SendRefused& action, const std::string& reason) {
+  v1::MasterMessage message;
+  message.mutable_refused()->set_sentence(reason);
+  Send(action.session, std::move(message));
+  EndSession(action.session);
+}
+
+void SimMaster::Do(const master::SendStartRound& action, const std::string& reason) {
+  Send(action.session, master::MessageOf(action, reason));
+}
+
+void SimMaster::Do(const master::SendHold& action, const std::string& reason) {
+  v1::MasterMessage message;
+  message.mutable_hold_round()->set_epoch(action.epoch);
+  message.mutable_hold_round()->set_reason(reason);
+  Send(action.session, std::move(message));
+}
+
+void SimMaster::Do(const master::SendFinish& action, const std::string&) {
+  if (outcome_ != action.outcome) {
+    outcome_ = action.outcome;
+    parts_.journal.Flush();
+    finish_message_ = std::make_shared<const v1::MasterMessage>(master::MessageOf(*outcome_));
+  }
+  Send(action.session, finish_message_);
+  EndSession(action.session);
+}
+
+void SimMaster::Do(const master::SendNotice& action, const std::string& reason) {
+  v1::MasterMessage message;
+  message.mutable_notice()->set_text(reason);
+  Send(action.session, std::move(message));
+}
+
+void SimMaster::Do(const master::SendAnnounceRescale& action, const std::string& reason) {
+  v1::MasterMessage message;
+  v1::AnnounceRescale& announce = *message.mutable_announce_rescale();
+  announce.set_epoch(action.epoch);
+  announce.set_reason(reason);
+  announce.set_at_step(action.at_step);
+  Send(action.session, std::move(message));
+}
+
+void SimMaster::Do(const master::Drop& action, const std::string&) { Cancel(action.session); }
+
+void SimMaster::Do(const master::Record&, const std::string&) {}  // the story tells of it
+
+void SimMaster::Do(const master::Remember&, const std::string&) {
+  parts_.journal.Put(master::SaveState(state_, Now()));
+}
+
+}  // namespace phalanx::simulation

@@ -1,0 +1,172 @@
+#include "simulation/telling.h"
+
+#include <fmt/format.h>
+
+#include "simulation/sim_master.h"
+#include "simulation/story.h"
+
+namespace phalanx::simulation {
+namespace {
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+std::string Node(const SimMaster& master, uint64_t session) {
+  const int machine = master.MachineOf(session);
+  return machine < 0 ? fmt::format("session {}", session) : fmt::format("node{} (session {})", machine, session);
+}
+
+std::string Heard(const SimMaster& master, const master::Event& event) {
+  using namespace phalanx::master;
+  return std::visit(
+      Overloaded{
+          [&](const AgentAttached& e) {
+            return fmt::format("hears {} say Hello, it has seen epoch {} and runs {}", Node(master, e.session),
+                               e.info.seen_epoch, e.info.live.epoch);
+          },
+          [&](const AgentDetached& e) { return fmt::format("sees the stream of {} end", Node(master, e.session)); },
+          [&](const master::Heard& e) { return fmt::format("hears {}", Node(master, e.session)); },
+          [&](const Beat& e) { return fmt::format("hears a beat of {}, epoch {}", Node(master, e.session), e.epoch); },
+          [&](const WorkerExited& e) {
+            return fmt::format("hears {}: local rank {} of epoch {} ended, {}", Node(master, e.session),
+                               e.exit.local_rank, e.epoch, agent::DescribeEnd(e.exit.exit_code, e.exit.signal));
+          },
+          [&](const FirstStep& e) {
+            return fmt::format("hears {}: first step of epoch {}", Node(master, e.session), e.epoch);
+          },
+          [&](const Leaving& e) { return fmt::format("hears {} leave", Node(master, e.session)); },
+          [&](const SafePoint& e) {
+            return fmt::format("hears {}: {} ranks of epoch {} {}", Node(master, e.session), e.asked, e.epoch,
+                               e.reached ? "are at a safe point" : "are asked for a safe point");
+          },
+          [&](const Ready& e) { return fmt::format("hears {} is ready", Node(master, e.session)); },
+          [](const master::Tick&) { return std::string("sees time pass"); },
+      },
+      event);
+}
+
+// "" for what needs no line.
+std::string Decided(const SimMaster& master, const master::Action& action) {
+  using namespace phalanx::master;
+  return std::visit(
+      Overloaded{
+          [](const SendWelcome&) { return std::string(); },
+          [&](const SendRefused& a) { return fmt::format("refuses {}", Node(master, a.session)); },
+          [&](const SendStartRound& a) {
+            return fmt::format("tells {} to begin epoch {} as group rank {} of {}, ranks from {} of {}",
+                               Node(master, a.session), a.epoch, a.group_rank, a.group_world_size, a.rank_base,
+                               a.world_size);
+          },
+          [&](const SendHold& a) { return fmt::format("tells {} to hold epoch {}", Node(master, a.session), a.epoch); },
+          [&](const SendFinish& a) {
+            return fmt::format("tells {} that the job is over, exit code {}", Node(master, a.session),
+                               a.outcome->exit_code);
+          },
+          [&](const SendNotice& a) { return fmt::format("says to {}", Node(master, a.session)); },
+          [&](const SendAnnounceRescale& a) {
+            return fmt::format("announces a rescale of epoch {} at step {} to {}", a.epoch, a.at_step,
+                               Node(master, a.session));
+          },
+          [&](const Drop& a) { return fmt::format("drops {}", Node(master, a.session)); },
+          [](const Record& a) { return fmt::format("notes {}", a.kind); },
+          [](const Remember&) { return std::string(); },
+      },
+      action);
+}
+
+std::string Told(const v1::MasterMessage& message) {
+  switch (message.body_case()) {
+    case v1::MasterMessage::kWelcome:
+      return "hears Welcome";
+    case v1::MasterMessage::kRefused:
+      return "hears it is refused";
+    case v1::MasterMessage::kStartRound:
+      return fmt::format("hears StartRound: epoch {}, group rank {}", message.start_round().epoch(),
+                         message.start_round().group_rank());
+    case v1::MasterMessage::kHoldRound:
+      return fmt::format("hears Hold: epoch {}", message.hold_round().epoch());
+    case v1::MasterMessage::kAnnounceRescale:
+      return fmt::format("hears of a rescale at step {}", message.announce_rescale().at_step());
+    case v1::MasterMessage::kFinish:
+      return fmt::format("hears Finish: exit code {}", message.finish().exit_code());
+    default:
+      return "";
+  }
+}
+
+std::string Heard(const agent::Event& event) {
+  using namespace phalanx::agent;
+  return std::visit(
+      Overloaded{
+          [](const LinkUp&) { return std::string("has a stream to the master"); },
+          [](const LinkDown& e) { return fmt::format("has no stream: {}", e.why); },
+          [](const FromMaster& e) { return Told(e.message); },
+          [](const Warm&) { return std::string("is warm"); },
+          [](const WorkerStartFailed& e) {
+            return fmt::format("local rank {} did not start: {}", e.local_rank, e.why);
+          },
+          [](const StopSignal& e) { return fmt::format("is told to stop (signal {})", e.signal); },
+          [](const WorkerSafe& e) { return fmt::format("local rank {} is at a safe point", e.local_rank); },
+          [](const MasterChildDied& e) { return fmt::format("its master has died: {}", e.why); },
+          [](const auto&) { return std::string(); },
+      },
+      event);
+}
+
+std::string Decided(const agent::Action& action) {
+  using namespace phalanx::agent;
+  return std::visit(
+      Overloaded{
+          [](const Send& a) {
+            return a.message.has_worker_exited()
+                       ? fmt::format("reports the end of local rank {}", a.message.worker_exited().local_rank())
+                       : std::string();
+          },
+          [](const OpenStore& a) { return fmt::format("opens the store of epoch {} on port {}", a.epoch, a.port); },
+          [](const StartWorker& a) {
+            return fmt::format("starts local rank {} of epoch {}", a.local_rank, a.round.epoch());
+          },
+          [](const EndGroup& a) { return fmt::format("ends local rank {}", a.local_rank); },
+          [](const KillGroup& a) { return fmt::format("kills local rank {}", a.local_rank); },
+          [](const agent::Say& a) { return fmt::format("says \"{}\"", a.text); },
+          [](const RestartMaster&) { return std::string("starts the master again"); },
+          [](const agent::Exit& a) { return fmt::format("exits with {}", a.code); },
+          [](const auto&) { return std::string(); },
+      },
+      action);
+}
+
+}  // namespace
+
+void TellMasterStep(Story& story, Micros at, const SimMaster& master, const master::Event& event,
+                    const std::vector<master::Decision>& decisions) {
+  if (!story.told() || decisions.empty()) return;
+  story.Say(at, "master", "{}", Heard(master, event));
+  TellMasterDecisions(story, at, master, decisions);
+}
+
+void TellMasterDecisions(Story& story, Micros at, const SimMaster& master,
+                         const std::vector<master::Decision>& decisions) {
+  if (!story.told()) return;
+  for (const master::Decision& decision : decisions) {
+    const std::string text = Decided(master, decision.action);
+    if (!text.empty()) story.Say(at, "master", "  {}: {}", text, decision.reason);
+  }
+}
+
+void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::Event& event,
+                   const std::vector<agent::Decision>& decisions) {
+  if (!story.told()) return;
+  const std::string heard = Heard(event);
+  if (!heard.empty()) story.Say(at, who, "{}", heard);
+  for (const agent::Decision& decision : decisions) {
+    const std::string text = Decided(decision.action);
+    if (!text.empty()) story.Say(at, who, "  {}: {}", text, decision.reason);
+  }
+}
+
+}  // namespace phalanx::simulation

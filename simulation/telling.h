@@ -1,0 +1,23 @@
+// What the cores heard and decided, in words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/core.h"
+#include "master/core.h"
+#include "simulation/event_queue.h"
+
+namespace phalanx::simulation {
+
+class SimMaster;
+class Story;
+
+void TellMasterStep(Story& story, Micros at, const SimMaster& master, const master::Event& event,
+                    const std::vector<master::Decision>& decisions);
+void TellMasterDecisions(Story& story, Micros at, const SimMaster& master,
+                         const std::vector<master::Decision>& decisions);
+void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::Event& event,
+                   const std::vector<agent::Decision>& decisions);
+
+}  // namespace phalanx::simulation

@@ -1,0 +1,447 @@
+#include "simulation/world.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "master/snapshot.h"
+
+namespace phalanx::simulation {
+namespace {
+
+constexpr Micros kMasterStart = 20 * kMs;
+constexpr uint64_t kMostEvents = 20'000'000;
+// As src/agent/embedded_master.cc asks for.
+constexpr int64_t kLingerMs = 10'000;
+
+uint64_t Mix(uint64_t digest, uint64_t value) { return (digest ^ value) * 0x100000001B3ULL; }
+
+}  // namespace
+
+RunResult RunScenario(const Scenario& scenario, bool told) { return World(scenario, told).Run(); }
+
+World::World(const Scenario& scenario, bool told)
+    : scenario_(scenario),
+      story_(told),
+      judge_(queue_, story_, scenario_),
+      network_(queue_, scenario.seed, scenario.machines.size()),
+      troubles_(scenario.machines.size()),
+      training_({queue_, story_, judge_, scenario_.script, machines_, scenario.seed}),
+      agents_(scenario.machines.size()),
+      random_(scenario.seed, 3) {
+  master_clock_ = MachineClock(random_.Between(0, 1'000'000) * kSecond, random_.Between(-100, 100));
+  MakeMachines();
+}
+
+void World::MakeMachines() {
+  for (size_t i = 0; i < scenario_.machines.size(); ++i) {
+    const Arrival& arrival = scenario_.machines[i];
+    auto machine = std::make_unique<Machine>();
+    machine->index = static_cast<int>(i);
+    machine->name = fmt::format("node{}", i);
+    machine->address = fmt::format("10.0.{}.{}", i / 250, i % 250 + 1);
+    machine->clock = MachineClock(arrival.clock_offset_us, arrival.clock_skew_ppm);
+    machine->random = Random(scenario_.seed, 10'000 + i);
+    network_.SetDelay(machine->index, arrival.delay, arrival.jitter);
+    machines_.push_back(std::move(machine));
+  }
+}
+
+RunResult World::Run() {
+  for (const std::string& line : Describe(scenario_)) story_.Say(0, "scenario", "{}", line);
+  arriving_ = scenario_.machines.size();
+  StartMaster(false);
+  for (size_t i = 0; i < scenario_.machines.size(); ++i) {
+    queue_.At(scenario_.machines[i].at + kMasterStart, [this, i] { Arrive(i); });
+  }
+  PlanFaults();
+  const Micros settled = scenario_.QuietAt() + kSettles;
+  queue_.At(settled, [this] { CheckLiveness(); });
+  queue_.At(settled + scenario_.spec.join_timeout_ms * kMs + kEnds, [this] { ended_late_ = true; });
+  uint64_t digest = 0xCBF29CE484222325ULL;
+  while (!queue_.empty() && !judge_.violation() && !given_up_ && !Over()) {
+    queue_.ServeNext();
+    digest = Mix(digest, static_cast<uint64_t>(queue_.now()));
+    while (rounds_seen_ < judge_.rounds_begun()) OnRound(++rounds_seen_);
+    if (queue_.served() > kMostEvents) judge_.Violated("it-ends", "so many events that something runs in circles");
+    if (ended_late_) CheckEnded();
+  }
+  if (!judge_.violation()) judge_.AtTheEnd();
+  digest = Mix(digest, static_cast<uint64_t>(training_.highest_step()));
+  RunResult result{
+      scenario_.seed, queue_.served(), queue_.now(), digest, judge_.job_exit_code(), judge_.violation(), {}};
+  result.story = story_.lines();
+  return result;
+}
+
+// --- who is there -------------------------------------------------------------------------------------------------
+
+void World::StartMaster(bool resume) {
+  MasterSetup setup;
+  setup.job_id = "job";
+  setup.resume = resume;
+  if (scenario_.embedded) {
+    setup.linger_ms = scenario_.spec.max_nodes == 1 ? 0 : kLingerMs;
+  } else {
+    setup.spec = scenario_.spec;
+  }
+  const MachineClock& clock = scenario_.embedded ? machines_.front()->clock : master_clock_;
+  if (resume) {
+    const StatusOr<std::string> payload = journal_.Read(std::exchange(damage_, JournalDamage::kNone), random_);
+    if (payload.ok()) {
+      StatusOr<master::JobState> past = master::RestoreState(*payload, setup.job_id, clock.Read(queue_.now()));
+      if (!past.ok())
+        judge_.Violated("journal", "a journal of the master's own that it does not read: " + Message(past.status()));
+      if (past.ok()) setup.past = *std::move(past);
+    }
+    if (setup.past && setup.spec) {
+      setup.past->SetSpec(*setup.spec);
+      setup.past->spec_of_first_node = false;
+    }
+  }
+  const SimMaster::Parts parts{queue_, network_, story_, judge_, journal_, [this] { OnMasterEnd(); }};
+  masters_.push_back(std::make_unique<SimMaster>(parts, clock, std::move(setup)));
+}
+
+SimAgent* World::AgentOf(size_t machine) const {
+  return agents_[machine].empty() || !agents_[machine].back()->alive() ? nullptr : agents_[machine].back().get();
+}
+
+void World::Arrive(size_t machine) {
+  --arriving_;
+  machines_[machine]->powered = true;
+  if (JobOver() || AgentOf(machine) != nullptr) return;
+  const auto holder = [this] { return master(); };
+  const auto restart = [this] { RestartEmbedded(); };
+  const SimAgent::Parts parts{
+      queue_, network_, story_, judge_, scenario_, training_, *machines_[machine], troubles_[machine], holder, restart};
+  agents_[machine].push_back(std::make_unique<SimAgent>(parts, static_cast<int>(agents_[machine].size()) + 1));
+  if (HoldsMaster(*machines_[machine]) && master_parent_ == nullptr) master_parent_ = agents_[machine].back().get();
+  machines_[machine]->gate.Pass([agent = agents_[machine].back().get()] { agent->Start(); });
+}
+
+void World::Return(size_t machine, Micros after) {
+  if (after == 0) return;
+  ++arriving_;
+  queue_.After(after, [this, machine] { Arrive(machine); });
+}
+
+// Nobody starts a node for a job that has ended; nor for one whose embedded master has.
+bool World::JobOver() const {
+  return judge_.job_exit_code().has_value() || (scenario_.embedded && !master()->listening() && !HasParent());
+}
+
+bool World::Over() const {
+  if (arriving_ > 0 || (master()->listening() && !WaitsForEver())) return false;
+  return std::all_of(agents_.begin(), agents_.end(),
+                     [](const auto& lives) { return lives.empty() || !lives.back()->alive(); });
+}
+
+// A standalone one is started again by whoever runs it, an embedded one by its agent; where that is no more, nobody
+// would.
+void World::KillMaster(const Fault& fault) {
+  if (!master()->listening() || master()->gate().stopped()) return;
+  if (scenario_.embedded && !HasParent()) return;
+  // The end of a job is told only when the journal holds it.
+  damage_ = judge_.job_exit_code() ? JournalDamage::kNone : static_cast<JournalDamage>(fault.amount);
+  judge_.OnMasterKilled(damage_);
+  master_pause_ = fault.lasts;
+  master()->Kill();
+  if (!scenario_.embedded) {
+    ++arriving_;
+    queue_.After(master_pause_, [this] {
+      --arriving_;
+      StartMaster(true);
+    });
+    return;
+  }
+}
+
+// The agent whose child an embedded one was sees it at once, whyever it ended.
+void World::OnMasterEnd() {
+  if (!scenario_.embedded) return;
+  queue_.After(kMs, [this] {
+    machines_.front()->gate.Pass([this] {
+      if (master_parent_ != nullptr) master_parent_->MasterChildDied("it has ended");
+    });
+  });
+}
+
+bool World::HasParent() const {
+  if (master_parent_ == nullptr || !master_parent_->alive()) return false;
+  const agent::CoreState& core = master_parent_->core();
+  return core.phase != agent::Phase::kLeaving && !core.finish;
+}
+
+// By its agent.
+void World::RestartEmbedded() {
+  ++arriving_;
+  queue_.After(master_pause_ > kSecond ? kMasterStart : master_pause_, [this] {
+    machines_.front()->gate.Pass([this] {
+      --arriving_;
+      StartMaster(true);
+    });
+  });
+}
+
+// A standalone master waits for a first node as long as it takes, and believes in the only node of its job as long as
+// nobody else comes (docs/simulation.md, "What does not hold").
+bool World::WaitsForEver() const {
+  const master::JobState& state = master()->state();
+  const bool nobody_came = state.arrivals == 0 && !scenario_.embedded;
+  return nobody_came || (state.nodes.size() == 1 && scenario_.spec.max_nodes == 1);
+}
+
+// --- faults -------------------------------------------------------------------------------------------------------
+
+void World::PlanFaults() {
+  for (const Fault& fault : scenario_.faults) {
+    if (fault.round == 0) queue_.At(fault.at, [this, fault] { Strike(fault); });
+  }
+}
+
+void World::OnRound(uint64_t round) {
+  if (queue_.now() > Scenario::kLatestTriggered) return;
+  for (const Fault& fault : scenario_.faults) {
+    if (fault.round == round) queue_.After(fault.at, [this, fault] { Strike(fault); });
+  }
+}
+
+void World::Strike(const Fault& fault) {
+  story_.Say(queue_.now(), "FAULT", "{}", Describe(fault));
+  Machine& machine = *machines_[fault.machine];
+  switch (fault.kind) {
+    case FaultKind::kWorkerCrash:
+    case FaultKind::kWorkerExit:
+    case FaultKind::kWorkerExitsEarly:
+    case FaultKind::kWorkerHang:
+      machine.gate.Pass([this, fault] {
+        if (SimAgent* const agent = AgentOf(fault.machine)) StrikeWorker(fault, *agent);
+      });
+      return;
+    case FaultKind::kStreamReset:
+    case FaultKind::kCutUp:
+    case FaultKind::kCutDown:
+    case FaultKind::kCutBoth:
+    case FaultKind::kSlowLink:
+      return StrikeNetwork(fault, machine);
+    case FaultKind::kMasterFrozen:
+      return FreezeMaster(fault.lasts);
+    case FaultKind::kMasterKilled:
+      return KillMaster(fault);
+    default:
+      return StrikeNode(fault, machine);
+  }
+}
+
+void World::StrikeWorker(const Fault& fault, SimAgent& agent) {
+  const Arrival& arrival = scenario_.machines[fault.machine];
+  const Process process = agent.workers().Find(static_cast<int>(fault.which % arrival.local_world_size));
+  if (process == nullptr) return;
+  switch (fault.kind) {
+    case FaultKind::kWorkerCrash:
+      return agent.workers().Strike(process, {0, static_cast<int>(fault.amount), ""});
+    case FaultKind::kWorkerExit:
+      return agent.workers().Strike(process, {static_cast<int>(fault.amount), 0, "ValueError: no such thing"});
+    case FaultKind::kWorkerExitsEarly:
+      return agent.workers().Strike(process, {});
+    default:
+      return agent.workers().Hang(process, fault.lasts);
+  }
+}
+
+void World::StrikeNode(const Fault& fault, Machine& machine) {
+  StartTroubles& troubles = troubles_[fault.machine];
+  SimAgent* const agent = AgentOf(fault.machine);
+  switch (fault.kind) {
+    case FaultKind::kWorkerUnkillable:
+      machine.unkillable_until = queue_.now() + fault.lasts;
+      return;
+    case FaultKind::kSlowStart:
+      troubles.slower_by = fault.lasts;
+      return;
+    case FaultKind::kCrashLoop:
+      troubles.loops = fault.amount;
+      return;
+    case FaultKind::kStartFails:
+      troubles.fails = 1;
+      return;
+    case FaultKind::kZygoteDies:
+      if (agent != nullptr) agent->workers().ZygoteDies();
+      return;
+    case FaultKind::kAgentKilled:
+      return KillAgent(fault, machine);
+    case FaultKind::kNodeReset:
+      return LoseMachine(fault, machine, true);
+    case FaultKind::kNodePowerLoss:
+      return LoseMachine(fault, machine, false);
+    case FaultKind::kNodeFrozen:
+      return Freeze(fault, machine, false);
+    case FaultKind::kNodePaused:
+      return Freeze(fault, machine, true);
+    default:
+      return Term(fault, machine);
+  }
+}
+
+void World::KillAgent(const Fault& fault, Machine&) {
+  SimAgent* const agent = AgentOf(fault.machine);
+  if (agent == nullptr) return;
+  agent->Kill(random_.OneIn(2));
+  Return(fault.machine, fault.lasts);
+}
+
+// The machine that holds an embedded master loses its agent only: what becomes of a job whose master dies is another
+// fault.
+void World::LoseMachine(const Fault& fault, Machine& machine, bool seen) {
+  if (HoldsMaster(machine)) return KillAgent(fault, machine);
+  if (!machine.powered || AgentOf(fault.machine) == nullptr) return;
+  machine.powered = false;
+  machine.unkillable_until = 0;
+  for (const auto& life : agents_[fault.machine]) life->Vanish(seen);
+  Return(fault.machine, fault.lasts);
+}
+
+void World::Freeze(const Fault& fault, Machine& machine, bool with_clock) {
+  if (machine.gate.stopped()) return;
+  const bool and_master = HoldsMaster(machine);
+  machine.gate.Stop();
+  if (and_master) master()->gate().Stop();
+  queue_.After(fault.lasts, [this, &machine, lasts = fault.lasts, with_clock, and_master] {
+    story_.Say(queue_.now(), machine.name, "goes on");
+    if (with_clock) machine.clock.StandStill(lasts);
+    if (and_master) {
+      if (with_clock) master()->clock().StandStill(lasts);
+      judge_.OnMasterThawed(master()->clock().Read(queue_.now()));
+      master()->gate().Go();
+    }
+    machine.gate.Go();
+    training_.Kick();
+  });
+}
+
+void World::FreezeMaster(Micros lasts) {
+  SimMaster* const frozen = master();
+  frozen->gate().Stop();
+  queue_.After(lasts, [this, frozen] {
+    story_.Say(queue_.now(), "master", "goes on");
+    judge_.OnMasterThawed(frozen->clock().Read(queue_.now()));
+    frozen->gate().Go();
+  });
+}
+
+void World::Term(const Fault& fault, Machine& machine) {
+  SimAgent* const agent = AgentOf(fault.machine);
+  if (agent == nullptr) return;
+  judge_.OnSignalled();
+  machine.gate.Pass([agent] { agent->Signal(SIGTERM); });
+  if (fault.amount == 0) return;
+  queue_.After(fault.amount * kMs, [&machine, agent] { machine.gate.Pass([agent] { agent->Signal(SIGTERM); }); });
+}
+
+void World::StrikeNetwork(const Fault& fault, Machine& machine) {
+  SimAgent* const agent = AgentOf(fault.machine);
+  if (HoldsMaster(machine) && fault.kind != FaultKind::kCutBoth) return;  // it speaks to itself
+  switch (fault.kind) {
+    case FaultKind::kStreamReset:
+      if (agent != nullptr) agent->BreakStream(fault.amount == 1);
+      return;
+    case FaultKind::kCutUp:
+      return Stall(fault, machine, true, false);
+    case FaultKind::kCutDown:
+      return Stall(fault, machine, false, true);
+    case FaultKind::kCutBoth:
+      return Stall(fault, machine, true, true);
+    default:
+      return SlowDown(fault, machine);
+  }
+}
+
+// Of the machine that holds the master all others' paths are cut, and its own is none.
+void World::Stall(const Fault& fault, Machine& machine, bool up, bool down) {
+  std::vector<int> cut;
+  for (const auto& other : machines_) {
+    if (HoldsMaster(machine) ? other.get() != &machine : other.get() == &machine) cut.push_back(other->index);
+  }
+  for (const int index : cut) {
+    if (up) network_.Stall(index, Way::kUp);
+    if (down) network_.Stall(index, Way::kDown);
+  }
+  if (up && down) ++machine.cut;
+  const Micros patience = std::min<Micros>(fault.lasts, 2 * kSecond);
+  queue_.After(fault.lasts, [this, &machine, cut, up, down, patience, breaks = fault.amount == 1] {
+    story_.Say(queue_.now(), machine.name, "is reached again");
+    for (const int index : cut) {
+      SimAgent* const agent = AgentOf(static_cast<size_t>(index));
+      if (breaks && agent != nullptr) agent->BreakStream(true);
+      if (up) network_.Heal(index, Way::kUp, patience);
+      if (down) network_.Heal(index, Way::kDown, patience);
+    }
+    if (up && down) --machine.cut;
+    training_.Kick();
+  });
+}
+
+void World::SlowDown(const Fault& fault, Machine& machine) {
+  const Arrival& usual = scenario_.machines[fault.machine];
+  network_.SetDelay(machine.index, usual.delay + fault.amount * kMs, usual.jitter + fault.amount * kMs / 4);
+  queue_.After(fault.lasts, [this, &machine, &usual] { network_.SetDelay(machine.index, usual.delay, usual.jitter); });
+}
+
+// --- what must come about -----------------------------------------------------------------------------------------
+
+void World::CheckLiveness() {
+  const std::string why = WhyNotLive();
+  if (!why.empty()) return judge_.Violated("it-trains", why);
+  story_.Say(queue_.now(), "world", "all is quiet, and the job is as it should be; its script comes to an end");
+  training_.EndSoon();
+}
+
+void World::CheckEnded() {
+  std::string who;
+  for (const auto& lives : agents_) {
+    if (!lives.empty() && lives.back()->alive()) who += " " + lives.back()->node_id();
+  }
+  // Ranks that wait at a safe point for a master that nobody starts again wait for ever.
+  const bool orphans = scenario_.embedded && !master()->listening() && !HasParent();
+  if (orphans) return static_cast<void>(given_up_ = true);
+  judge_.Violated("it-ends", fmt::format("the job's script has ended long ago, and there are:{}{}", who,
+                                         master()->listening() ? " and its master" : ""));
+}
+
+// "" where the job trains with all the nodes it may have, waits for more with a deadline, or has ended.
+std::string World::WhyNotLive() const {
+  if (judge_.job_exit_code() || master() == nullptr) return "";
+  size_t there = 0;
+  for (const auto& lives : agents_) {
+    if (lives.empty() || !lives.back()->alive()) continue;
+    const agent::CoreState& core = lives.back()->core();
+    if (core.phase != agent::Phase::kLeaving && !core.finish) ++there;
+  }
+  if (there == 0) return "";
+  if (!master()->listening()) {
+    const bool nobody_would = scenario_.embedded && !HasParent();
+    return nobody_would ? "" : fmt::format("{} agents and no master", there);
+  }
+  const master::JobState& state = master()->state();
+  const master::JobSpec& spec = scenario_.spec;
+  if (there < spec.min_nodes) {
+    return state.join_deadline == kNever ? fmt::format("{} agents wait without a deadline", there) : "";
+  }
+  if (state.phase != master::Phase::kRunning) {
+    return fmt::format("{} of at least {} nodes are there, and the job is {}", there, spec.min_nodes,
+                       master::PhaseText(state.phase));
+  }
+  if (state.round->ranks_done > 0) return "";
+  if (state.round->slots.size() != spec.Usable(there)) {
+    return fmt::format("{} nodes are there, and {} train", there, state.round->slots.size());
+  }
+  const uint64_t at_work = training_.EpochAtWork(queue_.now() - 30 * kSecond);
+  if (at_work != state.round->epoch) {
+    return fmt::format("epoch {} is live, and its ranks do not work", state.round->epoch);
+  }
+  return "";
+}
+
+}  // namespace phalanx::simulation
