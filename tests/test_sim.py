@@ -29,6 +29,24 @@ def test_a_story_has_one_line_an_event():
     assert lines[-1].startswith("seed 42: ok")
 
 
+def test_a_planted_bug_is_listed_with_its_command_shrunk_and_told():
+    plant = ["--plant", "change-is-charged"]
+    many = sim("--seeds", "50", *plant, program="phalanx-sim-planted")
+    assert many.returncode == 1
+    seed = re.search(r"\(\./run sim --seed (\d+) --shrink --plant change-is-charged\)", many.stdout).group(1)
+    story = sim("--seed", seed, "--shrink", *plant, program="phalanx-sim-planted")
+    assert story.returncode == 1
+    assert "VIOLATED  membership-is-free" in story.stdout
+    assert re.search(r"^shrunk from \d+ faults to \d+:$", story.stdout, re.M)
+    assert sim("--seed", seed).returncode == 0, "the same seed without the bug"
+
+
+def test_plants_are_listed():
+    names = {line.split()[0] for line in sim("--list-plants", program="phalanx-sim-planted").stdout.splitlines()}
+    assert len(names) >= 10
+    assert "missing-epoch-check" in names
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

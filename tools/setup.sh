@@ -126,7 +126,7 @@ steps_tools() {
 steps_generated() {
   steps_tools
   timed "configure" configure release
-  timed "generated sources" compile release --target phx_proto_sources
+  timed "generated sources" compile release --target phx_proto_sources phx_planted_sources
 }
 
 steps_build() {
