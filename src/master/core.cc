@@ -886,20 +886,14 @@ class Stepper {
       Node& node = s_.nodes.at(members[rank]);
       node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
       node.info.warming = node.came_back = false;  // from now on it counts like any other
-      round.slots.push_back({members[rank],
-                             node.info.node_id,
-                             NodeName(s_, node.info),
-                             node.info.hostname,
-                             node.info.address,
-                             spans[rank].rank_base,
-                             spans[rank].local_world_size,
-                             {},
-                             {},
-                             {},
-                             false,
-                             false,
-                             false,
-                             false});
+      Slot& slot = round.slots.emplace_back();
+      slot.session = members[rank];
+      slot.node_id = node.info.node_id;
+      slot.node = NodeName(s_, node.info);
+      slot.hostname = node.info.hostname;
+      slot.address = node.info.address;
+      slot.rank_base = spans[rank].rank_base;
+      slot.local_world_size = spans[rank].local_world_size;
     }
     std::erase_if(s_.lost_places, [&round](const auto& lost) { return lost.second.epoch + 1 < round.epoch; });
     s_.round = std::move(round);
