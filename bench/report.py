@@ -15,7 +15,18 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 README = HERE / "README.md"
 BEGIN, END = "<!-- results: begin (bench/report.py writes this) -->", "<!-- results: end -->"
-ALL = ["recovery", "node_loss", "spare_node", "master_restart", "cold_start", "notice", "idle", "hook", "store"]
+ALL = [
+    "recovery",
+    "node_loss",
+    "spare_node",
+    "master_restart",
+    "simulator",
+    "cold_start",
+    "notice",
+    "idle",
+    "hook",
+    "store",
+]
 
 
 def run(name):
