@@ -230,7 +230,7 @@ def test_a_node_that_ends_as_a_spare(job):
         if index == 0:
             job.wait_events("main")
         else:
-            node.wait_line("this node is a spare")
+            node.wait_line("this node waits as a spare")
     fifo.write_text("done")
     assert [node.wait() for node in job.nodes] == [0, 0], job.story()
     values = [event["values"] for event in job.wait_events("launched", 2)]

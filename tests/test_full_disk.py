@@ -124,12 +124,14 @@ def test_everything_on_a_disk_that_fills_up(small_disk, job):
 
 
 def test_everything_on_a_disk_that_has_no_file_left(small_disk, job):
-    """No folder for the next attempt: its output goes to the console, and one line says why."""
+    """No folder for the next attempt: its output goes to the console, and one line says why. No new journal, too."""
     node = start_on(job, everything_on(small_disk))
     job.wait_stepping(life=0, world=2)
     small_disk.use_up_files()
     kill_and_end(job, node)
-    assert node.stderr.count("No space left on device") == 1, job.story()
+    for text in ("workers get no error file: ", "the journal cannot be written, "):
+        assert node.stderr.count(text) == 1, job.story()
+    assert node.stderr.count("No space left on device") == 2, job.story()
     assert "step 1 xxx" in node.stdout
     events = job.phalanx("events", f"--state-dir={small_disk.path / 'state'}").stdout
     assert "rank 1 died (SIGKILL)" in events
