@@ -491,9 +491,9 @@ class Stepper {
     const int64_t waited_ms = now_ - s_.lost_since;
     const std::string silence = fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address,
                                             waited_ms / 1000, s_.link_why);
-    // What an ended worker has left in its group trains nothing.
-    const bool trains =
-        std::any_of(s_.workers.begin(), s_.workers.end(), [](const auto& w) { return !w.second.ended; });
+    // What an ended worker has left in its group trains nothing, and ranks at a safe point wait for the master.
+    const bool wait = s_.safe_point && s_.safe_point->asked() > 0 && s_.awaited.empty();
+    const bool trains = !wait && !AllEnded();
     if (!trains && waited_ms >= s_.options.join_timeout_ms) {
       s_.next_notice = kNever;
       return Fail(silence + "; --rdzv-conf join_timeout is over");
@@ -512,14 +512,16 @@ class Stepper {
     OnFinish(finish);
   }
 
+  bool AllEnded() const {
+    return std::all_of(s_.workers.begin(), s_.workers.end(), [](const auto& worker) { return worker.second.ended; });
+  }
+
   void FinishIfGone() {
     const bool leaving = s_.phase == Phase::kLeaving;
     if (s_.exited || (!leaving && !s_.finish)) return;
     if (leaving && s_.workers.empty()) return ExitWith(128 + s_.stop_signal, "stopped by a signal");
     if (!s_.finish || leaving) return;
-    const bool all_ended =
-        std::all_of(s_.workers.begin(), s_.workers.end(), [](const auto& w) { return w.second.ended; });
-    if (s_.workers.empty() || (s_.finish->exit_code() == 0 && all_ended)) {
+    if (s_.workers.empty() || (s_.finish->exit_code() == 0 && AllEnded())) {
       ExitWith(s_.finish->exit_code(), s_.finish->reason());
     }
   }

@@ -619,6 +619,19 @@ TEST_F(AgentCore, GivesUpThoughAnEndedWorkerHasLeftAChild) {
   EXPECT_EQ(All<KillGroup>().size(), 2u);
 }
 
+TEST_F(AgentCore, GivesUpThoughItsRanksWaitAtASafePoint) {
+  state_.options.join_timeout_ms = 2'000;
+  Attach();
+  RunRound(1);
+  On(SafePointAsked{1, {0, 1}});
+  for (int rank : {0, 1}) On(WorkerSafe{rank, 1});
+  On(LinkDown{"reset", false});
+  now_ += 2'000;
+  On(Tick{});
+  ASSERT_TRUE(state_.finish);
+  EXPECT_EQ(state_.finish->exit_code(), 1);
+}
+
 TEST_F(AgentCore, AnEndingNodeThatHasLostItsMasterHasNoDeadlineInThePast) {
   state_.options.stop_timeout_ms = 60'000;
   Attach();
