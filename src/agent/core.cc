@@ -363,9 +363,10 @@ class Stepper {
     s_.next.reset();
     if (finish.exit_code() != 0 && s_.phase != Phase::kLeaving) Do(ReportFailure{finish}, finish.reason());
     if (s_.phase != Phase::kLeaving) s_.phase = Phase::kFinished;
-    // After success the workers have ended by themselves; what they left behind is theirs to keep.
+    // After success the workers have ended by themselves; what they left behind is theirs to keep. Those that still run
+    // are of an older round, which this node was cut off in.
     if (s_.leave_at != kNever) return EndLeaving(finish.reason());
-    if (finish.exit_code() != 0) EndAll(SIGTERM, s_.options.restart_grace_ms, finish.reason());
+    if (finish.exit_code() != 0 || !AllEnded()) EndAll(SIGTERM, s_.options.restart_grace_ms, finish.reason());
     FinishIfGone();
   }
 

@@ -351,6 +351,19 @@ TEST_F(AgentCore, SuccessExitsAtOnceEvenWithChildrenLeftBehind) {
   EXPECT_FALSE(Has<KillGroup>());
 }
 
+// They were cut off in a round that went on without them.
+TEST_F(AgentCore, SuccessEndsWorkersThatStillRun) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Finished(0)});
+  EXPECT_EQ(All<EndGroup>().size(), 2u);
+  EXPECT_FALSE(Has<Exit>());
+  for (int rank : {0, 1}) On(Ended(rank, 1, 0, SIGTERM));
+  for (int rank : {0, 1}) On(GroupGone{rank, 1});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 0);
+}
+
 TEST_F(AgentCore, FailureEndsWhatRunsAndThenExits) {
   Attach();
   RunRound(1);
