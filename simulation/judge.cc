@@ -161,7 +161,8 @@ void Judge::CheckBudget(const master::JobState& state, const MasterBefore& befor
   if (used > master::AllowedRestarts(state.budget)) {
     Violated("budget", fmt::format("{} restarts are used", used));
   }
-  if (used == before.budget_used || !remembered_) return;
+  const bool renewed = scenario_.spec.restart_window_ms < master::kDefaultRestartWindowMs;  // now and then
+  if (used == before.budget_used || !remembered_ || renewed) return;
   if (used < before.budget_used) {
     const bool returned = used + 1 == before.budget_used && used > 0;
     if (!returned || charged_.empty()) return charged_.clear();  // renewed by its window, or all given back
@@ -334,7 +335,8 @@ void Judge::OnTrainingStep(uint64_t epoch, int64_t step, const std::vector<int>&
 void Judge::OnCheckpoint(int64_t before, int64_t step, const std::vector<int>& machines) {
   const bool shared = Share(machines, saved_on_);
   saved_on_ = machines;
-  if (step >= before || split_ || !remembered_ || !shared) return;
+  if (step < before && !shared) split_ = true;
+  if (step >= before || split_ || !remembered_) return;
   Violated("steps-grow", fmt::format("step {} is saved over step {}", step, before));
 }
 

@@ -142,7 +142,7 @@ bool NodeWorkers::Current(const Process& process) const {
   return found != workers_.end() && found->second == process;
 }
 
-void NodeWorkers::Strike(const Process& process, RankEnd end) {
+void NodeWorkers::Strike(const Process& process, const RankEnd& end) {
   parts_.judge.OnOwnFailure(process->epoch);
   RankEnds(process, end);
 }

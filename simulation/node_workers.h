@@ -60,7 +60,7 @@ class NodeWorkers final : public RankOwner {
   void ZygoteDies();
   // The live worker of a local rank; null where there is none.
   Process Find(int local_rank) const;
-  void Strike(const Process& process, RankEnd end);  // it ends now
+  void Strike(const Process& process, const RankEnd& end);  // it ends now
   void Hang(const Process& process, Micros lasts);
   // The guard: the agent is no more, its workers follow. Nobody is told.
   void KillAll();

@@ -301,6 +301,9 @@ void SimAgent::Do(const agent::SendHello&) {
   if (const v1::StartRound* const live = agent::LiveRound(core_)) {
     *hello.mutable_live_round() = *live;
     hello.mutable_live_round()->clear_member_addresses();
+  } else if (last_round_) {
+    *hello.mutable_last_round() = *last_round_;
+    hello.mutable_last_round()->clear_member_addresses();
   }
   SendToMaster(std::move(message));
 }
@@ -363,6 +366,7 @@ void SimAgent::Do(const agent::OpenBoard& action) {
 void SimAgent::Do(const agent::StartWorker& action) {
   parts_.judge.OnWorkerStart(parts_.machine, workers_, action.round.epoch());
   workers_.StartWorker(action.round, action.local_rank);
+  last_round_ = action.round;
   const auto started = workers_.workers().find(action.local_rank);
   board_[static_cast<size_t>(action.local_rank)] = started->second;
 }

@@ -119,6 +119,8 @@ class SimAgent final : public AgentEnd {
   uint64_t next_sequence_ = 1;
   Micros heard_at_ = 0;  // from the master, on the open stream
 
+  std::optional<v1::StartRound> last_round_;  // that workers were started for
+
   // The board.
   uint64_t board_epoch_ = 0;
   std::vector<Process> board_;  // who has written to it, by local rank

@@ -204,22 +204,12 @@ void SimMaster::Send(uint64_t session, v1::MasterMessage message) {
   Send(session, std::make_shared<const v1::MasterMessage>(std::move(message)));
 }
 
-// Once everything is written, the server's end is over, whether or not the agent has read it.
+// Nothing more is sent; the stream ends when the agent has half-closed it, or is cancelled when it is overdue.
 void SimMaster::EndSession(uint64_t id) {
   Session* const session = Find(id);
   if (session == nullptr || session->ending) return;
   session->ending = true;
-  parts_.network.Send(session->stream, Way::kDown, [agent = session->agent, stream = session->stream] {
-    agent->OnDown(stream, "the master ended the stream");
-  });
-  parts_.network.Close(session->stream, Way::kDown);
-  parts_.network.Close(session->stream, Way::kUp);
-  parts_.queue.After(0, [this, id] {
-    gate_.Pass([this, id] {
-      EndRead(id);
-      Settle();
-    });
-  });
+  overdue_.push_back({Now() + kHandshakeMs, id});
 }
 
 // RST_STREAM: what has not left yet is not sent.
@@ -251,7 +241,7 @@ void SimMaster::Over(uint64_t id) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
   const StreamId stream = session->second.stream;
-  if (!session->second.ending && !session->second.cancelled) {
+  if (!session->second.cancelled) {
     // The server's answer to a half-close.
     parts_.network.Send(stream, Way::kDown, [agent = session->second.agent, stream] {
       agent->OnDown(stream, "the master ended the stream");

@@ -60,7 +60,7 @@ RunResult World::Run() {
   queue_.At(settled, [this] { CheckLiveness(); });
   queue_.At(settled + scenario_.spec.join_timeout_ms * kMs + kEnds, [this] { ended_late_ = true; });
   uint64_t digest = 0xCBF29CE484222325ULL;
-  while (!queue_.empty() && !judge_.violation() && !given_up_ && !Over()) {
+  while (!queue_.empty() && !judge_.violation() && !Over()) {
     queue_.ServeNext();
     digest = Mix(digest, static_cast<uint64_t>(queue_.now()));
     while (rounds_seen_ < judge_.rounds_begun()) OnRound(++rounds_seen_);
@@ -403,9 +403,6 @@ void World::CheckEnded() {
   for (const auto& lives : agents_) {
     if (!lives.empty() && lives.back()->alive()) who += " " + lives.back()->node_id();
   }
-  // Ranks that wait at a safe point for a master that nobody starts again wait for ever.
-  const bool orphans = scenario_.embedded && !master()->listening() && !HasParent();
-  if (orphans) return static_cast<void>(given_up_ = true);
   judge_.Violated("it-ends", fmt::format("the job's script has ended long ago, and there are:{}{}", who,
                                          master()->listening() ? " and its master" : ""));
 }

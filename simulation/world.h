@@ -103,7 +103,6 @@ class World {
   size_t arriving_ = 0;
   uint64_t rounds_seen_ = 0;
   bool ended_late_ = false;
-  bool given_up_ = false;  // what is left can come to no end
 };
 
 }  // namespace phalanx::simulation

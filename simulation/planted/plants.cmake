@@ -20,7 +20,7 @@ phx_plant(NAME change-is-charged FILE master/core.cc SEEDS 500
   PUT [==[    if (PLANTED && !round.broken.empty() && s_.budget.used < AllowedRestarts(s_.budget)) ++s_.budget.used;
     if (!round.broken.empty()) return Reform(]==])
 
-phx_plant(NAME charge-not-returned FILE master/core.cc SEEDS 1000
+phx_plant(NAME charge-not-returned FILE master/core.cc SEEDS 3000
   WHAT "what peers of a lost node report costs a restart"
   FIND [==[    if (!s_.last_round || !s_.last_round->budget_before) return;]==]
   PUT [==[    if (PLANTED || !s_.last_round || !s_.last_round->budget_before) return;]==])
@@ -111,7 +111,7 @@ phx_plant(NAME starts-too-early FILE agent/core.cc SEEDS 500
   PUT [==[    if (!s_.workers.empty() && !(PLANTED && s_.next)) return;
     if (s_.next) {]==])
 
-phx_plant(NAME lost-reply FILE agent/core.cc SEEDS 5000
+phx_plant(NAME lost-reply FILE agent/core.cc SEEDS 10000
   WHAT "Ready is lost where it falls between Hello and Welcome"
   FIND [==[    if (s_.told_warming && !s_.warming) TellReady();]==]
   PUT [==[    if (!PLANTED && s_.told_warming && !s_.warming) TellReady();]==])
