@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxLineBytes = 4'096;
 constexpr const char* kUnnamedMark = "unnamed";
-constexpr std::array kMastersFiles = {"events.db",  "events.db-wal", "events.db-shm",
-                                      "master.log", "lock",          kUnnamedMark};
+constexpr std::array kMastersFiles = {"events.db",   "events.db-wal", "events.db-shm", "journal",
+                                      "journal.new", "master.log",    "lock",          kUnnamedMark};
 
 bool HoldsJob(const fs::path& folder) {
   std::error_code error;

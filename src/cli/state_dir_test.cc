@@ -65,7 +65,7 @@ TEST_F(StateDirTest, OldRecordsOfUnnamedJobsGo) {
     }
     return In(name);
   };
-  const std::string gone = make("1f", true, {"master.log", "events.db-wal", "lock"});
+  const std::string gone = make("1f", true, {"master.log", "events.db-wal", "lock", "journal", "journal.new"});
   const std::string named = make("2f", false);
   const std::string live = make("3f", true, {"address"});
   const std::string fresh = make("4f", true);
