@@ -515,9 +515,8 @@ class Stepper {
     }
     round.away = 0;
     if (lost_ && !round.failed.empty() && round.budget_before && AllCollateral(round.failures)) {
-      s_.budget = *std::exchange(round.budget_before, std::nullopt);
+      GiveBackCharge(round);
       round.failed.clear();
-      Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
     }
   }
 
@@ -589,7 +588,12 @@ class Stepper {
     if (!member || !AllCollateral(last.failures) ||
         now_ - last.ended_at > LeaseMs(static_cast<int64_t>(s_.nodes.size())))
       return;
-    s_.budget = *std::exchange(last.budget_before, std::nullopt);
+    GiveBackCharge(last);
+  }
+
+  // Of a round that was charged.
+  void GiveBackCharge(Round& round) {
+    s_.budget = *std::exchange(round.budget_before, std::nullopt);
     remember_ = true;
     Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
   }
@@ -674,10 +678,7 @@ class Stepper {
   // report may be on its way.
   bool Yields(const WorkerExited& e) const {
     if (e.for_rescale) return true;
-    const std::vector<Slot>& slots = s_.round->slots;
-    const bool any_yielded =
-        std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
-    return IsCollateral(e.exit) && (any_yielded || s_.round->rescale_by != kNever);
+    return IsCollateral(e.exit) && (s_.round->AnyYielded() || s_.round->rescale_by != kNever);
   }
 
   void OnYield(Slot& slot, const WorkerExit& exit) {
@@ -767,10 +768,9 @@ class Stepper {
     Round& round = *s_.round;
     const bool collateral = AllCollateral(round.failures);
     if (lost_ && collateral) {
-      s_.budget = *std::exchange(round.budget_before, std::nullopt);
       s_.blame_deadline = kNever;
       s_.phase = Phase::kRunning;
-      return Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+      return GiveBackCharge(round);
     }
     if (!collateral || round.ranks_ended >= round.world_size || now_ >= s_.blame_deadline) Conclude();
   }

@@ -314,6 +314,11 @@ struct Round {
   int64_t saving_ms = 0;              // of the node with the most
   int64_t saving_noted_ms = 0;        // of that, in the record
   Instant saving_noted_at = 0;
+
+  // A rank has made room for a change that others are still asked about: nobody steps any more.
+  bool AnyYielded() const {
+    return std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
+  }
 };
 
 // A member that was lost, and may come back.

@@ -165,14 +165,9 @@ class JobFixture {
   int64_t GatheringMs() const { return gathering_ms_ + (state.phase == Phase::kGathering ? now - sent_at_ : 0); }
   int64_t SteppingMs() const {
     const bool running = state.phase == Phase::kRunning && state.round;
-    const bool stepping = running && state.round->slots_stepped == state.round->slots.size() && !AnyYielded();
+    const bool stepping =
+        running && state.round->slots_stepped == state.round->slots.size() && !state.round->AnyYielded();
     return stepping_ms_ + (stepping ? now - sent_at_ : 0);
-  }
-
-  // A rank has made room for a change that others are still asked about: nobody steps any more.
-  bool AnyYielded() const {
-    const std::vector<Slot>& slots = state.round->slots;
-    return std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
   }
 
   uint64_t Epoch() const { return state.round ? state.round->epoch : 0; }
