@@ -156,7 +156,9 @@ Status RestorePhase(JobState& state, const v1::Snapshot& wire) {
     case v1::Snapshot::BLAMING:
       state.phase = Phase::kBlaming;
       state.blame_deadline = 0;  // Resume sets it
-      return has_round && !state.round->failures.empty() ? absl::OkStatus() : Contradiction("nobody is to blame");
+      return has_round && !state.round->failures.empty() && state.round->budget_before
+                 ? absl::OkStatus()
+                 : Contradiction("nobody is to blame");
     case v1::Snapshot::FINISHED:
       state.phase = Phase::kFinished;
       return wire.has_exit_code() ? absl::OkStatus() : Contradiction("the job is over without an exit code");

@@ -381,6 +381,10 @@ TEST(Snapshot, ContradictionsAreRefused) {
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->clear_slots(); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->add_failures()->set_group_rank(2); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.set_highest_step(7); }).ok());
+  EXPECT_FALSE(broken([](auto& w) {
+                 w.set_phase(v1::Snapshot::BLAMING);  // a failure that nothing was charged for
+                 w.mutable_round()->add_failures();
+               }).ok());
   EXPECT_FALSE(RestoreState("\xff\xff\xff", "job", 0).ok());
 }
 
