@@ -56,6 +56,18 @@ add_library(phx_fmt INTERFACE)
 target_compile_definitions(phx_fmt INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
 target_include_directories(phx_fmt SYSTEM INTERFACE ${FMT_INCLUDE})
 
+# libdeflate: CRC-32 of checkpoints, in commands and, by the same archive, in what ranks load.
+phx_find_library(DEFLATE_LIBRARY deflate)
+find_path(DEFLATE_INCLUDE libdeflate.h REQUIRED)
+add_library(phx_deflate INTERFACE)
+target_include_directories(phx_deflate SYSTEM INTERFACE ${DEFLATE_INCLUDE})
+target_link_libraries(phx_deflate INTERFACE ${DEFLATE_LIBRARY})
+
+# liburing: checkpoints go to disk with many writes under way.
+phx_find_library(URING_LIBRARY uring)
+add_library(phx_uring INTERFACE)
+target_link_libraries(phx_uring INTERFACE ${URING_LIBRARY})
+
 # c-ares: names resolve in a static binary without dlopen.
 phx_find_library(CARES_LIBRARY cares)
 

@@ -1,0 +1,57 @@
+#include "base/task_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <vector>
+
+namespace phalanx {
+namespace {
+
+TEST(TaskThread, RunsTasksInOrderOnAnotherThread) {
+  TaskThread thread("test");
+  std::vector<int> order;
+  std::promise<std::thread::id> done;
+  thread.Post([&] { order.push_back(1); });
+  thread.Post([&] { order.push_back(2); });
+  thread.Post([&] { done.set_value(std::this_thread::get_id()); });
+  EXPECT_NE(done.get_future().get(), std::this_thread::get_id());
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(TaskThread, ItsEndWaitsForTheTaskUnderWay) {
+  std::promise<void> begun, may_end;
+  bool ended = false;
+  {
+    TaskThread thread("test");
+    thread.Post([&] {
+      begun.set_value();
+      may_end.get_future().wait();
+      ended = true;
+    });
+    begun.get_future().wait();
+    may_end.set_value();
+  }
+  EXPECT_TRUE(ended);
+}
+
+TEST(TaskThread, AnAbandonedTaskIsWaitedForByNobody) {
+  auto release = std::make_shared<std::promise<void>>();
+  auto over = std::make_shared<std::promise<void>>();
+  {
+    TaskThread thread("test");
+    auto begun = std::make_shared<std::promise<void>>();
+    thread.Post([=] {
+      begun->set_value();
+      release->get_future().wait();
+      over->set_value();
+    });
+    begun->get_future().wait();
+    thread.Abandon();
+  }
+  release->set_value();
+  over->get_future().wait();
+}
+
+}  // namespace
+}  // namespace phalanx
