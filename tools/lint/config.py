@@ -27,6 +27,7 @@ CORES = (
     "src/master/lease*",
     "src/agent/core*",
     "src/store/engine*",
+    "src/checkpoint/image*",
     "simulation/event_queue*",
     "simulation/fault*",
     "simulation/judge*",
@@ -53,8 +54,10 @@ HEADER_FOLDERS_NOT_IN_CORES = ("sys/", "net/", "netinet/", "grpcpp/", "spdlog/")
 WALL_CLOCK = (
     "src/base/clock.*",
     "src/agent/board.cc",
+    "src/agent/checkpoint_keeper.cc",
     "src/agent/event_writer.cc",
     "src/agent/shell.cc",
+    "src/checkpoint/saver.cc",
     "src/cli/*",
     "src/master/server.cc",
 )

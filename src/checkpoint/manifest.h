@@ -1,0 +1,73 @@
+// The manifest of a step on disk (docs/formats/checkpoint-manifest.md), to text and back. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace phalanx::checkpoint {
+
+constexpr const char* kManifestName = "manifest.json";
+constexpr size_t kMaxManifestBytes = size_t{64} << 20;
+
+// The image that holds what is the same on all ranks is no rank's.
+constexpr int64_t kMainRank = -1;
+
+// Manifest::layout: what the shards are.
+constexpr const char* kTorchLayout = "torch-zip";    // files of torch.save
+constexpr const char* kNamedLayout = "safetensors";  // files of safetensors
+constexpr const char* kDcpLayout = "dcp";            // the files of torch.distributed.checkpoint
+// Manifest::kind: whose the shards are.
+constexpr const char* kFullKind = "full";  // each rank's, all of its state
+constexpr const char* kDdpKind = "ddp";    // one for all, and what is each rank's own
+constexpr const char* kDcpKind = "dcp";    // each rank's part, and one that names the parts
+
+// "rank_<rank>.pt" and "main.pt", or ".safetensors" for ".pt"; of sharded state as torch.distributed.checkpoint has
+// them: "__<rank>_0.distcp" and ".metadata".
+std::string ShardName(std::string_view layout, int64_t rank);
+// Whether ShardName has such names.
+bool IsShardName(std::string_view name);
+
+struct Shard {
+  int64_t rank = 0;
+  std::string file;  // in the step's directory
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;
+
+  bool operator==(const Shard&) const = default;
+};
+
+struct Manifest {
+  int64_t step = 0;
+  uint64_t epoch = 0;
+  uint32_t world_size = 0;
+  std::string kind;
+  std::string layout;
+  std::string job_id;
+  int64_t written_unix_ms = 0;
+  std::vector<Shard> shards;
+
+  bool operator==(const Manifest&) const = default;
+};
+
+// Bytes of a job's id that are no UTF-8 are replaced.
+std::string ManifestText(const Manifest& manifest);
+
+// DataLoss where the text is cut off or changed, FailedPrecondition where a newer Phalanx wrote it, InvalidArgument
+// where a field is missing or out of its range. What comes back passes CheckManifest.
+StatusOr<Manifest> ParseManifest(std::string_view text);
+
+// InvalidArgument with the field and its value where the manifest contradicts itself.
+Status CheckManifest(const Manifest& manifest);
+
+// What the shard of a rank, or of kMainRank, is called: its ending tells the layout, torch-zip or, `named`,
+// safetensors.
+std::string ShardName(int64_t rank, bool named);
+
+// A plain name for a file in a step's directory: no path, no control character.
+bool IsFileName(std::string_view name);
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,28 @@
+// Names in a node's checkpoint memory (docs/formats/checkpoint-image.md, "The memory of a node"). Pure, and of the
+// standard library alone: ranks have it too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace phalanx::checkpoint {
+
+constexpr const char* kMemoryRoot = "/dev/shm";
+constexpr std::string_view kMemoryPrefix = "phx-";  // of a node's folder
+constexpr const char* kOwnerFile = "node.json";     // in it: whose it is; locked while that agent lives
+constexpr const char* kInfoFile = "info.json";      // in the folder of a checkpoint directory
+constexpr std::string_view kControlPrefix = "control-";
+
+// Pages that the ranks of a node share: the whole state, or what names the parts of a sharded one. A rank's own page
+// has its local rank for a name.
+constexpr const char* kMainPageName = "main";
+constexpr const char* kMetadataPageName = "metadata";
+
+inline std::string SlotPrefix(std::string_view page) { return "slot-" + std::string(page) + "-"; }
+
+inline std::string SlotName(std::string_view page, int slot, uint64_t file_number) {
+  return SlotPrefix(page) + std::to_string(slot) + "." + std::to_string(file_number);
+}
+
+}  // namespace phalanx::checkpoint
