@@ -306,6 +306,12 @@ void SimMaster::Do(const master::SendAnnounceRescale& action, const std::string&
   Send(action.session, std::move(message));
 }
 
+void SimMaster::Do(const master::SendCheckpoint& action, const std::string&) {
+  v1::MasterMessage message;
+  *message.mutable_checkpoint() = action.order;
+  Send(action.session, std::move(message));
+}
+
 void SimMaster::Do(const master::Drop& action, const std::string&) { Cancel(action.session); }
 
 void SimMaster::Do(const master::Record&, const std::string&) {}  // the story tells of it

@@ -114,6 +114,7 @@ class SimMaster {
   void Do(const master::SendFinish& action, const std::string& reason);
   void Do(const master::SendNotice& action, const std::string& reason);
   void Do(const master::SendAnnounceRescale& action, const std::string& reason);
+  void Do(const master::SendCheckpoint& action, const std::string& reason);
   void Do(const master::Drop& action, const std::string& reason);
   void Do(const master::Record& action, const std::string& reason);
   void Do(const master::Remember& action, const std::string& reason);

@@ -44,6 +44,7 @@ std::string Heard(const SimMaster& master, const master::Event& event) {
                                e.reached ? "are at a safe point" : "are asked for a safe point");
           },
           [&](const Ready& e) { return fmt::format("hears {} is ready", Node(master, e.session)); },
+          [&](const CheckpointTold& e) { return fmt::format("hears {} of checkpoints", Node(master, e.session)); },
           [](const master::Tick&) { return std::string("sees time pass"); },
       },
       event);
@@ -71,6 +72,7 @@ std::string Decided(const SimMaster& master, const master::Action& action) {
             return fmt::format("announces a rescale of epoch {} at step {} to {}", a.epoch, a.at_step,
                                Node(master, a.session));
           },
+          [&](const SendCheckpoint& a) { return fmt::format("orders {} about checkpoints", Node(master, a.session)); },
           [&](const Drop& a) { return fmt::format("drops {}", Node(master, a.session)); },
           [](const Record& a) { return fmt::format("notes {}", a.kind); },
           [](const Remember&) { return std::string(); },

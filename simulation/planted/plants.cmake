@@ -65,9 +65,9 @@ phx_plant(NAME lost-node-stays FILE master/core.cc SEEDS 500
 
 phx_plant(NAME finish-to-all-but-one FILE master/core.cc SEEDS 500
   WHAT "the last of several nodes is not told that the job is over"
-  FIND [==[      if (!node.leaving) Do(SendFinish{session, s_.outcome}, reason);]==]
+  FIND [==[      if (!node.leaving) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);]==]
   PUT [==[      const bool forgotten = PLANTED && s_.nodes.size() > 1 && session == s_.nodes.rbegin()->first;
-      if (!node.leaving && !forgotten) Do(SendFinish{session, s_.outcome}, reason);]==])
+      if (!node.leaving && !forgotten) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);]==])
 
 phx_plant(NAME success-too-early FILE master/core.cc SEEDS 500
   WHAT "the job is a success while one rank still runs"

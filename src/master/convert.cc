@@ -75,11 +75,92 @@ WorkerExited ExitedOf(const v1::WorkerExited& wire) {
   return event;
 }
 
+// What an agent tells of checkpoints, bounded; nothing where no agent of ours would say so.
+constexpr size_t kMaxPathBytes = 4'096;
+constexpr int kMaxHeldSaves = 1'024;
+
+bool IsSane(const v1::SaveId& save) { return save.epoch() <= kMaxEpoch && save.step() >= 0 && save.step() <= kMaxStep; }
+
+bool IsPath(const std::string& dir) {
+  return dir.starts_with('/') && dir.size() <= kMaxPathBytes && dir.find('\0') == std::string::npos;
+}
+
+// Of a file or folder inside a checkpoint directory.
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNameBytes && name[0] != '.' && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+bool IsSane(const v1::CheckpointsHeld& held) {
+  return held.saves_size() <= kMaxHeldSaves &&
+         std::all_of(held.saves().begin(), held.saves().end(), [](const v1::HeldSave& save) {
+           return IsPath(save.dir()) && IsSane(save.save()) &&
+                  save.ranks_size() <= static_cast<int>(kMaxLocalWorldSize);
+         });
+}
+
+bool IsSane(const v1::ShardsWritten& written) {
+  return IsSane(written.save()) && written.shards_size() <= static_cast<int>(kMaxLocalWorldSize) + 1 &&
+         std::all_of(written.shards().begin(), written.shards().end(),
+                     [](const v1::Shard& shard) { return IsName(shard.file()) || shard.file() == ".metadata"; });
+}
+
+bool IsSane(const v1::CheckpointReport& report) {
+  if (report.has_held()) return IsSane(report.held());
+  if (!IsPath(report.dir())) return false;
+  switch (report.body_case()) {
+    case v1::CheckpointReport::kSealed:
+      return IsSane(report.sealed().save());
+    case v1::CheckpointReport::kSkipped:
+      return IsSane(report.skipped().save());
+    case v1::CheckpointReport::kFound:
+      return report.found().step() == -1 ||
+             (report.found().step() >= 0 && report.found().step() <= kMaxStep && IsName(report.found().name()));
+    case v1::CheckpointReport::kChecked:
+      return IsName(report.checked().name());
+    case v1::CheckpointReport::kStorePrepared: {
+      const v1::StorePrepared& prepared = report.store_prepared();
+      return IsSane(prepared.save()) && (!prepared.error().empty() || IsName(prepared.name()));
+    }
+    case v1::CheckpointReport::kShardsWritten:
+      return IsSane(report.shards_written());
+    case v1::CheckpointReport::kManifestWritten:
+      return IsSane(report.manifest_written().save());
+    default:
+      return true;
+  }
+}
+
+std::optional<CheckpointTold> CheckpointToldOf(const v1::CheckpointReport& wire) {
+  if (!IsSane(wire)) return std::nullopt;
+  CheckpointTold event{{}, wire};
+  v1::CheckpointReport& report = event.report;
+  for (std::string* text :
+       {report.has_skipped() ? report.mutable_skipped()->mutable_why() : nullptr,
+        report.has_found() ? report.mutable_found()->mutable_why() : nullptr,
+        report.has_checked() ? report.mutable_checked()->mutable_error() : nullptr,
+        report.has_store_prepared() ? report.mutable_store_prepared()->mutable_error() : nullptr,
+        report.has_shards_written() ? report.mutable_shards_written()->mutable_error() : nullptr,
+        report.has_manifest_written() ? report.mutable_manifest_written()->mutable_error() : nullptr}) {
+    if (text != nullptr) *text = Prefix(*text, kMaxReasonBytes);
+  }
+  return event;
+}
+
 template <typename T>
 T From(uint64_t session, const v1::AgentMessage& message, T event) {
   event.session = session;
   event.next_store_port = message.next_store_port() <= UINT16_MAX ? message.next_store_port() : 0;
   return event;
+}
+
+void AddCheckpoints(const std::string& name, const CheckpointDir& dir, Instant now, v1::StatusReply& reply) {
+  v1::CheckpointStatus& wire = *reply.add_checkpoints();
+  wire.set_dir(name);
+  wire.set_committed_step(dir.committed ? dir.committed->step : -1);
+  wire.set_stored_step(dir.stored ? dir.stored->step : -1);
+  wire.set_storing_step(dir.store ? dir.store->save.step : -1);
+  wire.set_storing_ms(dir.store ? now - dir.store->begun_at : -1);
 }
 
 }  // namespace
@@ -180,6 +261,11 @@ Event EventOf(uint64_t session, const v1::AgentMessage& message) {
     }
     case v1::AgentMessage::kReady:
       return From(session, message, Ready{});
+    case v1::AgentMessage::kCheckpoint: {
+      std::optional<CheckpointTold> event = CheckpointToldOf(message.checkpoint());
+      if (!event) return From(session, message, Heard{});
+      return From(session, message, *std::move(event));
+    }
     case v1::AgentMessage::kHello:  // a second one says nothing new
     case v1::AgentMessage::BODY_NOT_SET:
       return From(session, message, Heard{});
@@ -280,6 +366,7 @@ v1::StatusReply StatusOf(const JobState& state, Instant now) {
     wire.set_min_step(node.min_step);
     wire.set_max_step(node.max_step);
   }
+  for (const auto& [name, dir] : state.checkpoints.dirs) AddCheckpoints(name, dir, now, reply);
   return reply;
 }
 

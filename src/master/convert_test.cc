@@ -102,5 +102,23 @@ TEST(DetailJson, IsAlwaysJson) {
   EXPECT_EQ(DetailJson(Record{}), "{}");
 }
 
+TEST(StatusOfCheckpoints, IsWhatTheJobKnowsOfEachDirectory) {
+  JobState state("job", JobSpec());
+  CheckpointDir& dir = state.checkpoints.dirs["/data/run7"];
+  EXPECT_EQ(StatusOf(state, 0).checkpoints(0).committed_step(), -1);
+  dir.committed = SaveKey{1, 40};
+  dir.stored = SaveKey{1, 20};
+  dir.store.emplace().save = {1, 30};
+  dir.store->begun_at = 1'000;
+  const v1::StatusReply reply = StatusOf(state, 1'250);
+  ASSERT_EQ(reply.checkpoints_size(), 1);
+  const v1::CheckpointStatus& told = reply.checkpoints(0);
+  EXPECT_EQ(told.dir(), "/data/run7");
+  EXPECT_EQ(told.committed_step(), 40);
+  EXPECT_EQ(told.stored_step(), 20);
+  EXPECT_EQ(told.storing_step(), 30);
+  EXPECT_EQ(told.storing_ms(), 250);
+}
+
 }  // namespace
 }  // namespace phalanx::master

@@ -102,6 +102,7 @@ class Stepper {
     const std::string why = e.signal != 0 ? SignalName(e.signal) : e.why.empty() ? "on purpose" : e.why;
     const std::string what = fmt::format("node {} left ({})", NodeName(s_, node.info), why);
     const bool live = s_.phase == Phase::kRunning && node.group_rank >= 0;
+    if (live) Apply(EndCheckpoints(s_.checkpoints, true, now_));  // while its memory is here
     if (e.waits && live && s_.candidates > 0 && s_.spec->rescale_grace_ms > 0) {
       Note("node-leaving", NodeName(s_, node.info),
            fmt::format("node {} is about to leave ({})", NodeName(s_, node.info), why));
@@ -134,7 +135,10 @@ class Stepper {
     if (s_.phase == Phase::kRunning) PlanGrowth();
   }
 
+  void On(const CheckpointTold& e) { Apply(OnCheckpointReport(s_.checkpoints, e.session, e.report, now_)); }
+
   void On(const Tick&) {
+    Apply(OnCheckpointTick(s_.checkpoints, now_));
     if (s_.lease_check != kNever && now_ >= s_.lease_check) ExpireLeases();
   }
 
@@ -174,6 +178,7 @@ class Stepper {
   void Settle() {
     SettleAway();
     if (s_.round && s_.round->away > 0) return;
+    if (s_.phase == Phase::kFinished) SettleEnd();
     if (s_.phase == Phase::kBlaming) SettleBlame();
     if (s_.phase == Phase::kRunning) SettleRound();
     if (s_.phase == Phase::kGathering) SettleGathering();
@@ -194,6 +199,14 @@ class Stepper {
   void NoteRank(const Round& round, const std::string& kind, const std::string& node, const std::string& reason,
                 int64_t rank, std::vector<std::pair<std::string, Record::Value>> detail = {}) {
     Do(Record{kind, round.epoch, node, rank, std::move(detail)}, reason);
+  }
+
+  void Apply(CheckpointOrders orders) {
+    for (auto& [session, order] : orders.orders) {
+      const std::string reason = order.reason();
+      Do(SendCheckpoint{session, std::move(order)}, reason);
+    }
+    for (CheckpointOrders::Note& note : orders.notes) Note(note.kind, "", note.text, -1, std::move(note.detail));
   }
 
   // What the event that is being served makes rounds begin and end for.
@@ -317,6 +330,7 @@ class Stepper {
   }
 
   void TellOfEnd(const AgentAttached& e) {
+    if (s_.tell_end_by != kNever) return;
     Do(SendFinish{e.session, s_.outcome}, s_.outcome->reason);
     if (!s_.round || s_.round->away == 0) return;
     for (Slot& slot : s_.round->slots) {
@@ -388,12 +402,24 @@ class Stepper {
       slot->rank_base = live.rank_base;
       slot->local_world_size = node.info.local_world_size;
       IsHere(*slot, session);
+      TakeUpCheckpoints(live.group_rank);
       Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));
       return true;
     }
     MakeStale(node);
     Do(SendHold{session, live.epoch}, "the node lost its place while it was away; its old workers end");
     return false;
+  }
+
+  // The member tells again what its memory held when the round began.
+  void TakeUpCheckpoints(uint32_t group_rank) {
+    const Round& round = *s_.round;
+    if (s_.checkpoints.epoch != round.epoch) {
+      const std::vector<CheckpointMember> nobody(round.slots.size());
+      Apply(BeginCheckpoints(s_.checkpoints, round.epoch, round.world_size, nobody, now_));
+    }
+    const Slot& slot = round.slots[group_rank];
+    OnCheckpointSessionBack(s_.checkpoints, group_rank, {slot.session, slot.rank_base, slot.local_world_size});
   }
 
   // Whether the round was begun by an earlier master and this one does not know of it, or only of one before.
@@ -526,6 +552,7 @@ class Stepper {
               std::optional<int64_t> silent_ms = std::nullopt) {
     auto held = s_.nodes.extract(session);
     if (held.empty()) return;
+    Apply(OnCheckpointSessionLost(s_.checkpoints, session, now_));
     Node& node = held.mapped();
     if (node.stale_round) --s_.stale_rounds;
     const auto known = s_.session_of.find(node.info.node_id);
@@ -857,6 +884,7 @@ class Stepper {
 
   void EndRound() {
     if (!s_.round) return;
+    Apply(EndCheckpoints(s_.checkpoints, !s_.round->failed.empty() || !s_.round->broken.empty(), now_));
     for (const Slot& slot : s_.round->slots) {
       if (slot.session != 0) s_.nodes.at(slot.session).group_rank = -1;
     }
@@ -903,6 +931,9 @@ class Stepper {
     s_.join_deadline = s_.next_notice = kNever;
     WaitForNobody();
     remember_ = true;
+    std::vector<CheckpointMember> holders;
+    for (const Slot& slot : s_.round->slots) holders.push_back({slot.session, slot.rank_base, slot.local_world_size});
+    Apply(BeginCheckpoints(s_.checkpoints, s_.round->epoch, s_.round->world_size, std::move(holders), now_));
     SendRound(members, spans, because);
   }
 
@@ -1020,12 +1051,28 @@ class Stepper {
     s_.join_deadline = s_.next_notice = s_.blame_deadline = kNever;
     WaitForNobody();
     remember_ = true;
-    for (const auto& [session, node] : s_.nodes) {
-      if (!node.leaving) Do(SendFinish{session, s_.outcome}, reason);
-    }
-    AwaitUntold();
+    if (exit_code != 0) Apply(EndCheckpoints(s_.checkpoints, true, now_));
+    s_.tell_end_by = now_ + kStoreAtEndMs;
+    if (exit_code != 0 && IsStoring(s_.checkpoints)) HoldAll(reason);  // what still runs is of no more use
+    SettleEnd();
     if (s_.round) NoteSaving(*s_.round);
     Note("job-finished", "", reason, -1, {{"exit_code", int64_t{exit_code}}});
+  }
+
+  void HoldAll(const std::string& reason) {
+    for (const auto& [session, node] : s_.nodes) {
+      if (!node.leaving && node.group_rank >= 0) Do(SendHold{session, s_.round->epoch}, reason);
+    }
+  }
+
+  // Agents hear of the end when what is on its way to storage is there: they carry it.
+  void SettleEnd() {
+    if (s_.tell_end_by == kNever || (IsStoring(s_.checkpoints) && now_ < s_.tell_end_by)) return;
+    s_.tell_end_by = kNever;
+    for (const auto& [session, node] : s_.nodes) {
+      if (!node.leaving) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);
+    }
+    AwaitUntold();
   }
 
   // Nodes whose ranks had all ended well when their stream broke: they dial, and must hear of the end.
@@ -1106,7 +1153,7 @@ Instant NextDeadline(const JobState& s) {
   if (s.round && s.round->away > 0) return std::min(s.lease_check, s.back_by);  // Settle decides nothing else
   const Instant rescale_by = s.round && s.phase == Phase::kRunning ? s.round->rescale_by : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline, s.back_by, rescale_by});
+                   s.blame_deadline, s.back_by, rescale_by, s.tell_end_by, NextCheckpointDeadline(s.checkpoints)});
 }
 
 }  // namespace phalanx::master

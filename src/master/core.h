@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "master/blame.h"
 #include "master/budget.h"
+#include "master/checkpoints.h"
 
 namespace phalanx::master {
 
@@ -47,6 +48,8 @@ constexpr int64_t kSavingNoticeMs = 60'000;
 constexpr int64_t kDefaultRescaleGraceMs = 30'000;
 // The safe point's step lies so much ahead of the foremost rank: the word must be with all ranks before.
 constexpr int64_t kSafePointAheadMs = 500;
+// A job that is over waits so long for storage to take its last checkpoint.
+constexpr int64_t kStoreAtEndMs = 600'000;
 // Spares that may wait beside a full job.
 constexpr size_t kMaxSpares = 1'024;
 // Far from the end of the numbers, whatever a peer or a file claims.
@@ -151,10 +154,13 @@ struct SafePoint : FromAgent {
   bool reached = false;
 };
 struct Ready : FromAgent {};
+struct CheckpointTold : FromAgent {
+  v1::CheckpointReport report;
+};
 struct Tick {};  // NextDeadline has come
 
-using Event =
-    std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, SafePoint, Ready, Tick>;
+using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, SafePoint,
+                           Ready, CheckpointTold, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -209,6 +215,10 @@ struct SendAnnounceRescale {
   uint64_t epoch = 0;
   int64_t at_step = 0;
 };
+struct SendCheckpoint {
+  uint64_t session = 0;
+  v1::CheckpointOrder order;
+};
 // Cancels the stream at once: the node is believed dead. No AgentDetached follows.
 struct Drop {
   uint64_t session = 0;
@@ -228,7 +238,7 @@ struct Record {
 struct Remember {};
 
 using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice,
-                            SendAnnounceRescale, Drop, Record, Remember>;
+                            SendAnnounceRescale, SendCheckpoint, Drop, Record, Remember>;
 
 // `reason` is a sentence that a user understands; it is also the text of what is sent.
 struct Decision {
@@ -338,6 +348,7 @@ struct JobState {
   bool spec_of_first_node = false;  // ... and has been taken
   Phase phase = Phase::kGathering;
   Budget budget;
+  CheckpointState checkpoints;
 
   std::map<uint64_t, Node> nodes;                                  // by session
   std::map<std::string, uint64_t> session_of;                      // by node id
@@ -362,9 +373,10 @@ struct JobState {
   Instant join_deadline = kNever;  // gathering: give up
   Instant next_notice = kNever;
   Instant blame_deadline = kNever;
-  Instant back_by = kNever;  // members whose stream goes before that are away, not lost
-  bool resumed = false;      // ... because this master took up what another one began
-  size_t stale_rounds = 0;   // nodes that run another round than the live one
+  Instant tell_end_by = kNever;  // finished: storage is waited for, then all are told
+  Instant back_by = kNever;      // members whose stream goes before that are away, not lost
+  bool resumed = false;          // ... because this master took up what another one began
+  size_t stale_rounds = 0;       // nodes that run another round than the live one
 
   std::string reason;   // of the last decision about the job
   std::string verdict;  // blaming: why the job ends

@@ -197,6 +197,7 @@ class JobFixture {
   JobState journal_state;                      // what the journal holds
   bool wants_safe_point = false;               // else all nodes answer at once that their ranks hear of nothing
   std::vector<SendAnnounceRescale> announced;  // not answered yet
+  std::vector<SendCheckpoint> orders;          // about checkpoints
 
  private:
   void Note(const SendWelcome& a, const std::string&) { told[a.session].welcome = true; }
@@ -212,6 +213,7 @@ class JobFixture {
   void Note(const SendFinish& a, const std::string&) { told[a.session].outcome = a.outcome; }
   void Note(const SendAnnounceRescale& a, const std::string&) { announced.push_back(a); }
   void Note(const SendNotice& a, const std::string& reason) { told[a.session].notices.push_back(reason); }
+  void Note(const SendCheckpoint& a, const std::string&) { orders.push_back(a); }
   void Note(const Remember&, const std::string&) { journal_state = state; }
   void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }
   void Note(const Record& a, const std::string& reason) {

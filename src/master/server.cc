@@ -159,6 +159,7 @@ class MasterServer::Impl final : public SessionOwner {
   void Do(const SendFinish& action, const std::string& reason);
   void Do(const SendNotice& action, const std::string& reason);
   void Do(const SendAnnounceRescale& action, const std::string& reason);
+  void Do(const SendCheckpoint& action, const std::string& reason);
   void Do(const Drop& action, const std::string& reason);
   void Do(const Record& action, const std::string& reason);
   void Do(const Remember& action, const std::string& reason);
@@ -578,6 +579,12 @@ void MasterServer::Impl::Do(const SendAnnounceRescale& action, const std::string
   announce.set_epoch(action.epoch);
   announce.set_reason(reason);
   announce.set_at_step(action.at_step);
+  Send(action.session, std::move(message));
+}
+
+void MasterServer::Impl::Do(const SendCheckpoint& action, const std::string&) {
+  v1::MasterMessage message;
+  *message.mutable_checkpoint() = action.order;
   Send(action.session, std::move(message));
 }
 
