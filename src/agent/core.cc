@@ -63,6 +63,7 @@ class Stepper {
         return OnAnnounce(m.announce_rescale());
       case v1::MasterMessage::kNotice:
         return Do(Say{m.notice().text()}, "the master says so");
+      case v1::MasterMessage::kCheckpoint:  // of src/agent/checkpoints.h, beside this core
       case v1::MasterMessage::BODY_NOT_SET:
         return;  // a newer master's message that this agent may ignore
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/core.h"
+#include "base/json_text.h"
 
 namespace phalanx::agent {
 namespace {
@@ -20,11 +21,6 @@ constexpr int kMaxTailLines = 20;
 json ParseObject(const std::string& text) {
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   return parsed.is_object() ? parsed : json::object();
-}
-
-std::string StringAt(const json& object, const char* key) {
-  auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 std::string TimeText(int64_t unix_ms) {
@@ -87,9 +83,9 @@ RecordedError ParseErrorJson(const std::string& text) {
   if (it == object.end()) return {};
   if (it->is_string()) return {it->get<std::string>(), ""};
   if (!it->is_object()) return {};
-  RecordedError error{StringAt(*it, "message"), ""};
+  RecordedError error{TextIn(*it, "message"), ""};
   auto extra = it->find("extraInfo");
-  if (extra != it->end() && extra->is_object()) error.traceback = StringAt(*extra, "py_callstack");
+  if (extra != it->end() && extra->is_object()) error.traceback = TextIn(*extra, "py_callstack");
   return error;
 }
 

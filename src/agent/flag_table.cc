@@ -233,6 +233,11 @@ Status HandleRescaleSignal(Draft& draft, const GivenFlag&) {
   return absl::OkStatus();
 }
 
+Status HandleSaveAtBreakpoint(Draft& draft, const GivenFlag&) {
+  draft.config.save_at_breakpoint = true;
+  return absl::OkStatus();
+}
+
 Status HandleRestartWindow(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(int64_t window_ms, ParseSecondsToMs(given.value));
   if (window_ms == 0) return Expected("more than 0 seconds");
@@ -499,8 +504,9 @@ constexpr FlagRow kTable[] = {
      "nodes and workers from the environment; meanwhile --nnodes=$NODE_NUM --nproc-per-node=auto", nullptr, nullptr},
     {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs",
      nullptr, nullptr},
-    {"--save-at-breakpoint", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-     "checkpoint memory written out on failure; meanwhile save from the script", nullptr, nullptr},
+    {"--save-at-breakpoint", kSwitch, nullptr, kPet, kDlrover, kSame, G::kFailures,
+     "the newest step of phalanx.checkpoint that is only in memory goes to storage when a worker fails or a node goes",
+     HandleSaveAtBreakpoint, nullptr},
     {"--accelerator", kOne, "NAME", kPet, kDlrover, kRefused, G::kOther,
      "nvidia.com/gpu is accepted; nothing in the launcher depends on the accelerator", nullptr, "nvidia.com/gpu"},
     {"--training-port", kOne, "PORT", kPet, kDlrover, kRefused, G::kOther,

@@ -418,7 +418,7 @@ TEST(Flags, RefusesWhatIsNotAvailableYet) {
     EXPECT_THAT(Error({"s.py"}, {{PetName(row), row.arity == Arity::kNone ? "1" : "7"}}),
                 HasSubstr(refusal + PetName(row)));
   }
-  EXPECT_EQ(refused, 15);
+  EXPECT_EQ(refused, 14);
   EXPECT_EQ(Error({"--precheck=0", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
   EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}}), "accepted");
   EXPECT_THAT(Error({"--auto_config", "s.py"}), HasSubstr("meanwhile --nnodes=$NODE_NUM"));

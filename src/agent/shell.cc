@@ -24,6 +24,9 @@ constexpr int64_t kResolveAgainMs = 1'000;
 // The master needs the last words of a node that ends (a moment on a live stream), and its own record needs a moment
 // more.
 constexpr int64_t kGoodbyeMs = 2'000;
+// The last checkpoint of a job is waited for that long; --stop-timeout where the node was asked to go.
+constexpr int64_t kStorageAtEndMs = 600'000;
+constexpr int64_t kTidyMs = 10'000;
 // Open files: pipes, sockets and logs of the agent and its workers; and a rank's connections to the store: one of the
 // default group, others of further groups and of the user's own.
 constexpr uint64_t kOwnFiles = 512;
@@ -232,7 +235,7 @@ void NodeAgent::Join(const std::string& host, uint16_t port) {
   if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
   LinkEvents events;
   events.on_up = [this] { Feed(LinkUp{}); };
-  events.on_message = [this](v1::MasterMessage message) { Feed(FromMaster{std::move(message)}); };
+  events.on_message = [this](v1::MasterMessage message) { OnMessage(std::move(message)); };
   events.on_down = [this](const Status& why, bool hopeless) {
     const std::string text = hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})",
                                                     core_.options.master_address, Message(why))
@@ -261,7 +264,33 @@ Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master
     }
     address_ = *local;
   }
+  KeepCheckpoints();
   return ReserveStore();
+}
+
+void NodeAgent::KeepCheckpoints() {
+  CheckpointKeeper::Links links;
+  links.tell = [this](v1::CheckpointReport report) {
+    if (!core_.attached) return;  // it is told again on the next stream
+    v1::AgentMessage message;
+    *message.mutable_checkpoint() = std::move(report);
+    SendMessage(std::move(message));
+  };
+  links.say = [this](const std::string& text) { Do(Say{text}); };
+  checkpoints_ = std::make_unique<CheckpointKeeper>(
+      loop_,
+      CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node), config_.rdzv_id, address_,
+                                config_.save_at_breakpoint},
+      std::move(links));
+  // What is in memory is older than any round to come.
+  core_.seen_epoch = std::max(core_.seen_epoch, checkpoints_->TakeUp());
+}
+
+void NodeAgent::OnMessage(v1::MasterMessage message) {
+  if (message.has_checkpoint()) return checkpoints_->OnOrder(message.checkpoint());
+  const bool welcome = message.has_welcome();
+  Feed(FromMaster{std::move(message)});
+  if (welcome) checkpoints_->OnAttached();
 }
 
 void NodeAgent::StartSupervisor() {
@@ -332,6 +361,7 @@ void NodeAgent::OnSignal(int signal) {
   if (signal == SIGTSTP && config_.signals_to_handle.count(SIGTSTP) == 0) return StandStill();
   const bool listed = config_.signals_to_handle.count(signal) > 0;  // then it ends the node, as in torchrun
   if (signal == SIGWINCH && supervisor_) supervisor_->ResizeTerminals();
+  if (leave_by_ != kNever && listed) return Leave();  // whoever asks twice does not wait for storage
   if (!listed && (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH)) return Feed(PassSignal{signal});
   Feed(StopSignal{signal, AnyHearsRescale()});
 }
@@ -350,6 +380,7 @@ bool NodeAgent::AnyHearsRescale() {
 }
 
 void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
+  if (checkpoints_) checkpoints_->OnRankEnded(end.local_rank);  // what it sealed last is known before its end
   WorkerEnded event;
   v1::WorkerExited& exited = event.exited;
   exited.set_epoch(end.epoch);
@@ -517,7 +548,10 @@ void NodeAgent::TellOfRound(const v1::StartRound& round) {
 }
 
 void NodeAgent::Do(const StartWorker& action) {
-  if (action.local_rank == 0) TellOfRound(action.round);
+  if (action.local_rank == 0) {
+    TellOfRound(action.round);
+    checkpoints_->OnRound(action.round);
+  }
   WorkerFiles files;
   files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
   last_round_ = action.round;
@@ -532,6 +566,12 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
   spec.exact_steps = told_step_ >= 0;
+  StatusOr<Fd> socket = checkpoints_->NewRank(action.local_rank);
+  if (socket.ok()) {
+    spec.checkpoint_socket = std::make_shared<Fd>(*std::move(socket));
+  } else {
+    Warn(Message(socket.status()));
+  }
   if (!cpus_.empty()) spec.cpus = cpus_[static_cast<size_t>(action.local_rank)].cpus;
   supervisor_->StartWorker(std::move(spec));
 }
@@ -595,7 +635,39 @@ void NodeAgent::Do(const ReportFailure& action) {
 
 void NodeAgent::Do(const Exit& action) {
   exit_code_ = action.code;
-  if (event_writer_) event_writer_->TellOfAgent(action.code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt);
+  if (checkpoints_ && core_.stop_signal != 0) checkpoints_->OnLeaving();
+  if (checkpoints_ && exit_code_ == 0) checkpoints_->Tidy();
+  if (checkpoints_ && checkpoints_->Storing() && core_.attached) return AwaitStorage();
+  Leave();
+}
+
+// What is on its way to storage needs this node, its memory and its word.
+void NodeAgent::AwaitStorage() {
+  const std::string storing = checkpoints_->StoringText();
+  const int64_t longest_ms = storing.empty() ? kTidyMs : kStorageAtEndMs;
+  leave_by_ = MonotonicMs() + (core_.stop_signal != 0 ? config_.stop_timeout_ms : longest_ms);
+  if (!storing.empty()) Do(Say{fmt::format("checkpoint: waiting for storage to take {}", storing)});
+  checkpoints_->WhenStored([this] { loop_.Post([this] { Leave(); }); });
+  BeatWhileWaiting();
+}
+
+void NodeAgent::BeatWhileWaiting() {
+  if (leave_by_ == kNever) return;
+  if (MonotonicMs() >= leave_by_) {
+    const std::string storing = checkpoints_->StoringText();
+    Warn(storing.empty() ? "checkpoint: storage has not removed its recycled files in time"
+                         : fmt::format("checkpoint: storage has not taken {}", storing));
+    return Leave();
+  }
+  Do(SendBeat{0});
+  loop_.At(std::min(leave_by_, MonotonicMs() + core_.beat_interval_ms), [this] { BeatWhileWaiting(); });
+}
+
+void NodeAgent::Leave() {
+  if (std::exchange(left_, true)) return;
+  leave_by_ = kNever;
+  if (checkpoints_) checkpoints_->End(exit_code_ != 0);
+  if (event_writer_) event_writer_->TellOfAgent(exit_code_ == 0 ? "SUCCEEDED" : "FAILED", std::nullopt);
   WriteReport();
   if (!supervisor_) return loop_.Stop();
   for (const std::string& stray : supervisor_->Strays()) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/board.h"
+#include "agent/checkpoint_keeper.h"
 #include "agent/config.h"
 #include "agent/core.h"
 #include "agent/cpu_binding.h"
@@ -58,6 +59,8 @@ class NodeAgent {
   void Join(const std::string& host, uint16_t port);
   Status PrepareAddress(const std::string& master_host, uint16_t master_port);
   void StartSupervisor();
+  void KeepCheckpoints();
+  void OnMessage(v1::MasterMessage message);
 
   // Events into the core, decisions out.
   void Feed(const Event& event);
@@ -102,6 +105,9 @@ class NodeAgent {
   void FillReports(const std::string& text);
   void AwaitMaster();
   void LeaveMaster();
+  void AwaitStorage();
+  void BeatWhileWaiting();
+  void Leave();
   bool leaving_master_ = false;
 
   EventLoop& loop_;
@@ -131,6 +137,9 @@ class NodeAgent {
   std::optional<store::ListenSocket> reserved_;
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<Board> board_;
+  std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known
+  Instant leave_by_ = kNever;                      // storage is waited for before the node goes
+  bool left_ = false;
   std::unique_ptr<EventWriter> event_writer_;  // null: nobody wants events
   const Instant began_ms_;
   uint64_t board_epoch_ = 0;

@@ -21,6 +21,7 @@
 #include "base/cpus.h"
 #include "base/env.h"
 #include "base/event_loop.h"
+#include "base/fd.h"
 #include "base/process.h"
 #include "base/status.h"
 
@@ -36,7 +37,9 @@ struct WorkerSpec {
   std::vector<std::string> args;  // the script's, substituted
   std::string board_path;         // empty: no board
   CpuSet cpus;                    // that it is bound to before any of its code runs; empty: the agent's
-  bool exact_steps = false;       // the life before told its steps itself (phalanx.step)
+  // The rank's end of its checkpoint socket; null: it has none.
+  std::shared_ptr<Fd> checkpoint_socket;
+  bool exact_steps = false;  // the life before told its steps itself (phalanx.step)
 };
 
 struct WorkerEnd {

@@ -197,6 +197,12 @@ JsonObject& JsonObject::Add(std::string_view key, const JsonObject& value) {
   return *this;
 }
 
+JsonObject& JsonObject::AddTrue(std::string_view key) {
+  Key(key);
+  text_ += "true";
+  return *this;
+}
+
 JsonObject& JsonObject::AddNull(std::string_view key) {
   Key(key);
   text_ += "null";

@@ -87,6 +87,7 @@ class JsonObject {
   JsonObject& Add(std::string_view key, const std::map<std::string, std::string>& values);
   JsonObject& Add(std::string_view key, const JsonObject& value);
   JsonObject& AddNull(std::string_view key);
+  JsonObject& AddTrue(std::string_view key);
   std::string Text() const { return text_ + "}"; }
 
  private:

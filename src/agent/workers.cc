@@ -330,7 +330,9 @@ Status Workers::SpawnCold(const WorkerSpec& spec, Worker& worker) {
 
 Status Workers::SendRun(const WorkerSpec& spec, Worker& worker) {
   std::vector<Fd> fds;
-  for (const int fd : {worker.streams->stdin_fd(), worker.streams->stdout_fd(), worker.streams->stderr_fd()}) {
+  std::vector<int> given = {worker.streams->stdin_fd(), worker.streams->stdout_fd(), worker.streams->stderr_fd()};
+  if (spec.checkpoint_socket) given.push_back(spec.checkpoint_socket->get());
+  for (const int fd : given) {
     fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 3));
     if (!fds.back().valid()) return ErrnoStatus(errno, "copying a descriptor for a worker");
   }
