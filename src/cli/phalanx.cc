@@ -1,10 +1,12 @@
-// phalanx: asks about jobs. Flags in, calls out.
+// phalanx: asks about jobs and checkpoints. Flags in, calls out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "agent/flag_values.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "cli/ckpt.h"
+#include "cli/ckpt_rescue.h"
 #include "cli/job_view.h"
 #include "cli/ledger.h"
 #include "cli/report.h"
@@ -54,12 +56,61 @@ int Answer(const std::string& command, const AskFlags& flags) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
+struct CkptFlags {
+  std::string path;
+  std::string other;
+  bool json = false;
+};
+
+CLI::App* DeclareCkpt(CLI::App& ckpt, CkptFlags& flags, const std::string& name, const std::string& what) {
+  CLI::App* command = ckpt.add_subcommand(name, what);
+  command->add_option(name == "diff" ? "A" : "PATH", flags.path)->required();
+  command->add_flag("--json", flags.json, "for programs");
+  return command;
+}
+
+void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
+  CLI::App* ckpt =
+      app.add_subcommand("ckpt", "checkpoints on disk and in memory: what is there, and whether it is whole");
+  ckpt->require_subcommand(1);
+  DeclareCkpt(*ckpt, flags, "ls", "the steps of a directory; of /dev/shm or a folder of it, what nodes have in memory");
+  DeclareCkpt(*ckpt, flags, "show", "a step's manifest, or the records of an image");
+  DeclareCkpt(*ckpt, flags, "verify", "reads all of a directory, a step, an image or memory, and compares CRCs");
+  CLI::App* diff = DeclareCkpt(*ckpt, flags, "diff", "the records in which two images or two steps differ");
+  diff->add_option("B", flags.other)->required();
+  CLI::App* exported = DeclareCkpt(*ckpt, flags, "export", "copies an image that is whole to a new file");
+  exported->add_option("--to", flags.other, "the file")->required();
+  CLI::App* rescue = DeclareCkpt(*ckpt, flags, "rescue", "writes the newest step in a dead job's memory to disk");
+  rescue->add_option("--to", flags.other, "a checkpoint directory; it is made where it is missing")->required();
+}
+
+StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags) {
+  if (command == "ls") return CkptList(flags.path, flags.json, UnixMs());
+  if (command == "show") return CkptShow(flags.path, flags.json);
+  if (command == "verify") return CkptVerify(flags.path, flags.json);
+  if (command == "diff") return CkptDiff(flags.path, flags.other, flags.json);
+  if (command == "export") return CkptExport(flags.path, flags.other, flags.json);
+  return CkptRescue(flags.path, flags.other, flags.json, UnixMs());
+}
+
+// 2 where there is no answer, so that 1 says what `diff` and `verify` have found.
+int AnswerCkpt(const std::string& command, const CkptFlags& flags) {
+  const StatusOr<CkptAnswer> answer = AskCkpt(command, flags);
+  if (!answer.ok()) {
+    Fail(answer.status());
+    return 2;
+  }
+  fmt::print("{}", answer->text);
+  return std::fflush(stdout) == 0 ? answer->exit_code : 2;
+}
+
 }  // namespace
 }  // namespace phalanx::cli
 
 int main(int argc, char** argv) {
   phalanx::cli::AskFlags flags;
-  CLI::App app("Tells what a job does, what happened to it, and why.", "phalanx");
+  phalanx::cli::CkptFlags ckpt_flags;
+  CLI::App app("Tells what a job does, what happened to it, and why; and what its checkpoints hold.", "phalanx");
   app.set_version_flag("--version", "phalanx " PHALANX_VERSION);
   app.require_subcommand(1);
   phalanx::cli::Declare(app, flags, "status", "who trains, and how far they are");
@@ -67,11 +118,16 @@ int main(int argc, char** argv) {
   CLI::App* why = phalanx::cli::Declare(app, flags, "why", "the story of the last restart, or of the job's end");
   why->add_option("--epoch", flags.epoch, "tell how this round began instead");
   phalanx::cli::Declare(app, flags, "ledger", "where the job's time went, and what each incident cost");
+  phalanx::cli::DeclareCkpts(app, ckpt_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
   }
-  return phalanx::cli::Answer(app.get_subcommands().front()->get_name(), flags);
+  CLI::App* command = app.get_subcommands().front();
+  if (command->get_name() == "ckpt") {
+    return phalanx::cli::AnswerCkpt(command->get_subcommands().front()->get_name(), ckpt_flags);
+  }
+  return phalanx::cli::Answer(command->get_name(), flags);
 }

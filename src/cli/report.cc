@@ -35,6 +35,31 @@ std::vector<std::string> NodeRow(const v1::NodeStatus& node) {
           fmt::format("{}.{} s", node.silent_ms() / 1'000, node.silent_ms() % 1'000 / 100)};
 }
 
+std::string StepText(int64_t step) { return step < 0 ? "-" : fmt::format("{}", step); }
+
+std::string CheckpointTable(const v1::StatusReply& s) {
+  if (s.checkpoints().empty()) return "";
+  std::vector<std::vector<std::string>> table = {{"CHECKPOINTS IN", "IN MEMORY", "ON STORAGE", "ON ITS WAY THERE"}};
+  for (const v1::CheckpointStatus& dir : s.checkpoints()) {
+    const std::string storing =
+        dir.storing_step() < 0 ? "-" : fmt::format("{}, for {}", dir.storing_step(), Span(dir.storing_ms()));
+    table.push_back({Printable(dir.dir()), StepText(dir.committed_step()), StepText(dir.stored_step()), storing});
+  }
+  return Table(table);
+}
+
+ordered_json CheckpointsJson(const v1::StatusReply& s) {
+  ordered_json dirs = ordered_json::array();
+  for (const v1::CheckpointStatus& dir : s.checkpoints()) {
+    dirs.push_back({{"dir", dir.dir()},
+                    {"committed_step", dir.committed_step()},
+                    {"stored_step", dir.stored_step()},
+                    {"storing_step", dir.storing_step()},
+                    {"storing_ms", dir.storing_ms()}});
+  }
+  return dirs;
+}
+
 }  // namespace
 
 std::string StatusText(const JobView& view, int64_t now_unix_ms) {
@@ -59,7 +84,7 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms) {
   if (nodes.empty()) return out;
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
   for (const v1::NodeStatus& node : nodes) table.push_back(NodeRow(node));
-  return out + Table(table);
+  return out + Table(table) + CheckpointTable(s);
 }
 
 std::string StatusJson(const JobView& view) {
@@ -88,7 +113,10 @@ std::string StatusJson(const JobView& view) {
                        {"started_unix_ms", s.started_unix_ms()},
                        {"reason", s.reason()}};
   if (s.phase() == "finished") json["exit_code"] = s.exit_code();
-  if (view.live) json["nodes"] = nodes;
+  if (view.live) {
+    json["nodes"] = nodes;
+    json["checkpoints"] = CheckpointsJson(s);
+  }
   return Dump(json, 2);
 }
 

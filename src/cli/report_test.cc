@@ -35,6 +35,22 @@ std::vector<Row> Rows() {
   };
 }
 
+TEST(StatusOfCheckpoints, IsToldOfALiveJob) {
+  JobView view;
+  view.live = true;
+  view.status.add_nodes()->set_hostname("a");
+  EXPECT_THAT(StatusText(view, 0), Not(HasSubstr("CHECKPOINTS")));
+  v1::CheckpointStatus& dir = *view.status.add_checkpoints();
+  dir.set_dir("/data/run7");
+  dir.set_committed_step(40);
+  dir.set_stored_step(-1);
+  dir.set_storing_step(30);
+  dir.set_storing_ms(61'000);
+  EXPECT_THAT(StatusText(view, 0), HasSubstr("CHECKPOINTS IN  IN MEMORY  ON STORAGE  ON ITS WAY THERE\n"
+                                             "/data/run7      40         -           30, for 0:01:01\n"));
+  EXPECT_THAT(StatusJson(view), HasSubstr("\"committed_step\": 40"));
+}
+
 TEST(Why, TellsTheEndOfAFailedJob) {
   const std::vector<Row> rows = Rows();
   const StatusOr<Story> story = TellStory(rows, std::nullopt);

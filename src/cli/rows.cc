@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 
 namespace phalanx::cli {
 
@@ -21,6 +22,18 @@ std::string Clock(int64_t unix_ms, bool date) {
 std::string Span(int64_t ms) {
   const int64_t s = std::max<int64_t>(ms, 0) / 1'000;
   return fmt::format("{}:{:02}:{:02}", s / 3'600, s / 60 % 60, s % 60);
+}
+
+std::string Bytes(uint64_t bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  uint64_t tenths = bytes * 10;
+  while (tenths >= 10'240 && unit + 1 < kUnits.size()) {
+    tenths = tenths / 1'024 + (tenths % 1'024 >= 512 ? 1 : 0);
+    ++unit;
+  }
+  return tenths % 10 == 0 ? fmt::format("{} {}", tenths / 10, kUnits[unit])
+                          : fmt::format("{}.{} {}", tenths / 10, tenths % 10, kUnits[unit]);
 }
 
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
@@ -49,11 +62,6 @@ std::string Printable(std::string text) {
 ordered_json Detail(const Row& row) {
   ordered_json detail = ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
   return detail.is_object() ? detail : ordered_json::object();
-}
-
-std::string TextIn(const ordered_json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 int64_t NumberIn(const ordered_json& object, const char* key) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "master/record.h"
 
 namespace phalanx::cli {
@@ -16,6 +17,8 @@ using Row = master::RecordRow;
 std::string Clock(int64_t unix_ms, bool date = false);
 // "1:02:03"
 std::string Span(int64_t ms);
+// "1.5 GiB"
+std::string Bytes(uint64_t bytes);
 // Columns padded to their widest cell; the last is not padded.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 // Nothing that a terminal would act upon; lines stay lines.
@@ -25,8 +28,7 @@ std::string Dump(const nlohmann::ordered_json& json, int indent);
 
 // An empty object where the row's detail is none.
 nlohmann::ordered_json Detail(const Row& row);
-// "" and 0 where the object has no such text or number.
-std::string TextIn(const nlohmann::ordered_json& object, const char* key);
+// 0 where the object has no such number.
 int64_t NumberIn(const nlohmann::ordered_json& object, const char* key);
 
 // A round began or was held, or the job ended.

@@ -1,0 +1,246 @@
+#include "cli/ckpt_rescue.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/fd.h"
+#include "checkpoint/files.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/memory_names.h"
+#include "checkpoint/memory_reader.h"
+#include "checkpoint/persist.h"
+#include "checkpoint/steps.h"
+#include "cli/ckpt_image.h"
+#include "cli/rows.h"
+
+namespace phalanx::cli {
+namespace {
+
+using checkpoint::IsMemoryName;
+using checkpoint::IsSharded;
+using checkpoint::LockMemory;
+using checkpoint::Manifest;
+using checkpoint::MemoryDirectory;
+using checkpoint::MemoryFolder;
+using checkpoint::MemorySlot;
+using checkpoint::NewestOfAll;
+using checkpoint::ReadMemories;
+using checkpoint::ReadMemory;
+using checkpoint::Shard;
+
+// One rank's image, and what it says of itself.
+struct Found {
+  std::string path;
+  const char* layout = checkpoint::kTorchLayout;
+  bool main = false;  // what is the same on all ranks; `info.rank` is whose copy it is
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;
+  ImageInfo info;
+};
+
+// Where one is named, that one; else all of this user's whose agents are dead.
+StatusOr<std::vector<std::string>> MemoriesMeant(const std::string& path) {
+  if (IsMemoryName(path.substr(path.rfind('/') + 1))) return std::vector<std::string>{path};
+  PHX_ASSIGN_OR_RETURN(const std::vector<MemoryFolder> all, ReadMemories(path));
+  std::vector<std::string> dead;
+  for (const MemoryFolder& memory : all) {
+    if (memory.own && !memory.agent_lives) dead.push_back(memory.path);
+  }
+  if (!dead.empty()) return dead;
+  return absl::NotFoundError(
+      fmt::format("no checkpoint memory of this user in {} whose agent is dead (of {} in all)", path, all.size()));
+}
+
+// That of the one job and the one checkpoint directory that are there. More than one: which is meant cannot be told.
+StatusOr<std::vector<const MemoryDirectory*>> OneDirectory(const std::vector<MemoryFolder>& memories) {
+  std::map<std::string, std::vector<const MemoryDirectory*>> by_dir;
+  for (const MemoryFolder& memory : memories) {
+    if (memory.job_id != memories.front().job_id) {
+      return absl::InvalidArgumentError(fmt::format("memory of several jobs ('{}' in {}, '{}' in {}): name one folder",
+                                                    memories.front().job_id, memories.front().path, memory.job_id,
+                                                    memory.path));
+    }
+    for (const MemoryDirectory& directory : memory.directories) {
+      if (!directory.pages.empty() || !directory.problems.empty()) by_dir[directory.dir].push_back(&directory);
+    }
+  }
+  if (by_dir.empty()) return absl::NotFoundError(fmt::format("{} holds no slots", memories.front().path));
+  if (by_dir.size() == 1) return by_dir.begin()->second;
+  return absl::InvalidArgumentError(
+      fmt::format("the job saved to several directories ({} and {}): one at a time can be rescued",
+                  by_dir.begin()->first, by_dir.rbegin()->first));
+}
+
+StatusOr<Found> FoundIn(const MemorySlot& slot) {
+  PHX_ASSIGN_OR_RETURN(const Image image, OpenImage(slot.path));
+  const checkpoint::SlotImage& sealed = slot.slot.image;
+  const ImageInfo& info = image.info;
+  if (!info.known || info.step != sealed.step || info.epoch != sealed.epoch || info.rank != sealed.rank) {
+    return absl::DataLossError(fmt::format("{}: its control page says step {} of rank {}, the image another", slot.path,
+                                           sealed.step, sealed.rank));
+  }
+  return Found{.path = slot.path,
+               .layout = image.named ? checkpoint::kNamedLayout : checkpoint::kTorchLayout,
+               .main = slot.page == checkpoint::kMainPageName,
+               .bytes = sealed.bytes,
+               .crc32 = sealed.crc32,
+               .info = info};
+}
+
+// The newest step of all local ranks of all these nodes.
+StatusOr<std::vector<Found>> FindNewest(const std::vector<const MemoryDirectory*>& directories) {
+  size_t pages = 0;
+  for (const MemoryDirectory* directory : directories) {
+    if (!directory->problems.empty()) return absl::DataLossError(directory->problems.front());
+    if (IsSharded(*directory)) {
+      return absl::UnimplementedError(
+          fmt::format("{}: sharded state is not rescued; a phalanx-run of the same job takes it up, on the same nodes",
+                      directory->folder));
+    }
+    pages += directory->pages.size();
+  }
+  std::vector<Found> found;
+  for (const MemorySlot* slot : NewestOfAll(directories)) {
+    PHX_ASSIGN_OR_RETURN(Found one, FoundIn(*slot));
+    found.push_back(std::move(one));
+  }
+  if (!found.empty()) return found;
+  const std::string& folder = directories.front()->folder;
+  return absl::NotFoundError(fmt::format("no step is sealed by all {} writers; `phalanx ckpt ls {}` lists what is",
+                                         pages, folder.substr(0, folder.rfind('/'))));
+}
+
+StatusOr<Shard> WriteOne(const Found& found, const std::string& to, const std::string& step_name) {
+  checkpoint::WriteJob job;
+  job.source = found.path;
+  job.dir = to;
+  job.step_name = step_name;
+  job.rank = found.main ? checkpoint::kMainRank : int64_t{found.info.rank};
+  job.file = checkpoint::ShardName(found.layout, job.rank);
+  job.bytes = found.bytes;
+  job.crc32 = found.crc32;
+  return checkpoint::WriteShard(job);
+}
+
+// One that was rescued on another node: NotFound where it was not, yet.
+StatusOr<Shard> ReadOne(const std::string& folder, int64_t rank, const Found& like) {
+  const ImageInfo& wanted = like.info;
+  const std::string file = checkpoint::ShardName(like.layout, rank);
+  const std::string path = fmt::format("{}/{}", folder, file);
+  PHX_ASSIGN_OR_RETURN(const Image image, OpenImage(path));
+  PHX_RETURN_IF_ERROR(CheckRecords(path, image));
+  const ImageInfo& info = image.info;
+  const bool same_rank = rank == checkpoint::kMainRank || rank == int64_t{info.rank};
+  if (!same_rank || info.step != wanted.step || info.epoch != wanted.epoch || info.job_id != wanted.job_id ||
+      info.world_size != wanted.world_size) {
+    return absl::DataLossError(
+        fmt::format("{}: rank {} of {} at step {}, epoch {}, of job '{}': it belongs to another "
+                    "state; remove it or name another place",
+                    path, info.rank, info.world_size, info.step, info.epoch, info.job_id));
+  }
+  return Shard{.rank = rank, .file = file, .bytes = image.file.bytes(), .crc32 = FileCrc(image.file)};
+}
+
+bool IsDdp(const ImageInfo& info) { return info.kind == checkpoint::kDdpKind || info.kind == "ddp-rank"; }
+
+Manifest ManifestFor(const Found& like, std::vector<Shard> shards, int64_t now_unix_ms) {
+  const ImageInfo& info = like.info;
+  Manifest manifest;
+  manifest.step = info.step;
+  manifest.epoch = info.epoch;
+  manifest.world_size = info.world_size;
+  manifest.kind = IsDdp(info) ? checkpoint::kDdpKind : info.kind;
+  manifest.layout = like.layout;
+  manifest.job_id = info.job_id;
+  manifest.written_unix_ms = now_unix_ms;
+  manifest.shards = std::move(shards);
+  return manifest;
+}
+
+CkptAnswer Tell(const std::string& folder, const ImageInfo& info, size_t written,
+                const std::vector<std::string>& missing, bool json) {
+  CkptAnswer answer;
+  answer.exit_code = missing.empty() ? 0 : 1;
+  if (json) {
+    answer.text = Dump(
+        {{"folder", folder}, {"step", info.step}, {"epoch", info.epoch}, {"written", written}, {"missing", missing}},
+        2);
+    return answer;
+  }
+  answer.text = fmt::format("{}: step {}, {} images from memory\n", folder, info.step, written);
+  if (!missing.empty()) {
+    answer.text += fmt::format(
+        "{} more are missing, the first is {}: the step counts when `phalanx ckpt rescue` has run on their nodes too, "
+        "to "
+        "the same place\n",
+        missing.size(), missing.front());
+  }
+  return answer;
+}
+
+// Those of the images in memory; of the state that is the same on all ranks one copy is enough.
+StatusOr<std::map<int64_t, Shard>> WriteAll(const std::vector<Found>& found, const std::string& to,
+                                            const std::string& step_name) {
+  std::map<int64_t, Shard> shards;
+  for (const Found& one : found) {
+    if (one.main && shards.contains(checkpoint::kMainRank)) continue;
+    PHX_ASSIGN_OR_RETURN(Shard shard, WriteOne(one, to, step_name));
+    shards[shard.rank] = std::move(shard);
+  }
+  return shards;
+}
+
+StatusOr<CkptAnswer> WriteRescued(const std::vector<Found>& found, const std::string& to, bool json, int64_t now) {
+  if (mkdir(to.c_str(), 0777) != 0 && errno != EEXIST) return checkpoint::CallFailed(to, "mkdir", errno);
+  const ImageInfo& info = found.front().info;
+  const std::string step_name = checkpoint::StepNameText({.step = info.step});
+  const std::string folder = fmt::format("{}/{}", to, step_name);
+  PHX_ASSIGN_OR_RETURN(const auto shards, WriteAll(found, to, step_name));
+  std::vector<std::string> missing;
+  std::vector<Shard> all;
+  for (int64_t rank = IsDdp(info) ? checkpoint::kMainRank : 0; rank < int64_t{info.world_size}; ++rank) {
+    const auto it = shards.find(rank);
+    StatusOr<Shard> shard = it != shards.end() ? it->second : ReadOne(folder, rank, found.front());
+    if (absl::IsNotFound(shard.status())) {
+      missing.push_back(checkpoint::ShardName(found.front().layout, rank));
+    } else if (!shard.ok()) {
+      return shard.status();
+    } else {
+      all.push_back(*std::move(shard));
+    }
+  }
+  if (missing.empty()) {
+    const Status written = checkpoint::WriteManifest(to, step_name, ManifestFor(found.front(), std::move(all), now));
+    // Another node's was just as late, and as complete.
+    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
+  }
+  return Tell(folder, info, shards.size(), missing, json);
+}
+
+}  // namespace
+
+StatusOr<CkptAnswer> CkptRescue(const std::string& given, const std::string& to, bool json, int64_t now_unix_ms) {
+  std::string path = given;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> meant, MemoriesMeant(path));
+  std::vector<Fd> locks;
+  std::vector<MemoryFolder> memories;
+  for (const std::string& folder : meant) {
+    StatusOr<Fd> lock = LockMemory(folder);
+    if (!lock.ok()) return WithContext(lock.status(), "nothing is rescued");
+    locks.push_back(*std::move(lock));
+    // Only now nobody changes it.
+    PHX_ASSIGN_OR_RETURN(MemoryFolder memory, ReadMemory(folder));
+    memories.push_back(std::move(memory));
+  }
+  PHX_ASSIGN_OR_RETURN(const std::vector<const MemoryDirectory*> directories, OneDirectory(memories));
+  PHX_ASSIGN_OR_RETURN(const std::vector<Found> found, FindNewest(directories));
+  return WriteRescued(found, to, json, now_unix_ms);
+}
+
+}  // namespace phalanx::cli
