@@ -9,7 +9,7 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 
-from phalanx._bootstrap import board, hooks, learn, linux, places, rescale, scratch, stdio, threads, wire
+from phalanx._bootstrap import board, hooks, learn, linux, memory, places, rescale, scratch, stdio, threads, wire
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -51,7 +51,11 @@ def run(channel, request, fds, warmth=None):
     """Runs the script to its end in this process's main thread; its exceptions pass through to the interpreter, which
     ends the process as it would for the plain script."""
     if fds:
-        stdio.put_in_place(fds)
+        if len(fds) > 3:
+            memory.keep(fds[3])
+        stdio.put_in_place(fds[:3])
+    elif request.get("memory_fd", -1) >= 0:
+        memory.keep(request["memory_fd"])
     try:
         os.chdir(request["cwd"])
     except OSError as error:
@@ -205,9 +209,10 @@ def _report_log_lost(channel, fd, error):
 
 
 def _be_nobody(channel):
-    """A forked child of the rank is not the rank: no board, no socket."""
+    """A forked child of the rank is not the rank: no board, no sockets."""
     hooks.forget()
     rescale.forget()
+    memory.forget()
     channel.close()
 
 
@@ -256,7 +261,11 @@ def _become_plain_python(request):
 
 
 def _become_cold(channel, request):
-    """This process becomes a cold worker with the same request, the same process id and the same socket."""
+    """This process becomes a cold worker with the same request, the same process id and the same sockets."""
+    memory_fd = memory.socket_fd()
+    if memory_fd >= 0:
+        os.set_inheritable(memory_fd, True)
+        request = {**request, "memory_fd": memory_fd}
     fd = os.memfd_create("phalanx-request")
     os.write(fd, json.dumps(request).encode("utf-8", "surrogateescape"))
     os.lseek(fd, 0, os.SEEK_SET)
@@ -272,7 +281,7 @@ def wait_for_request(channel):
     try:
         while True:
             message, fds = channel.receive()
-            if message["type"] == "run" and len(fds) == 3:
+            if message["type"] == "run" and len(fds) in (3, 4):
                 return message, fds
             wire.close_all(fds)
             if message["type"] != "prepare":

@@ -25,7 +25,7 @@ class Channel:
 
     def __init__(self, fd):
         self._fd = fd
-        self._identity = _identity(fd)
+        self._identity = identity(fd)
         os.set_blocking(fd, True)
         os.set_inheritable(fd, False)
 
@@ -38,7 +38,7 @@ class Channel:
         self._identity = None
 
     def is_open(self):
-        return self._identity is not None and self._identity == _identity(self._fd)
+        return self._identity is not None and self._identity == identity(self._fd)
 
     def receive(self):
         """Waits for one message: (message, descriptors); the caller owns the descriptors. Closed at the end of file."""
@@ -115,7 +115,8 @@ class _Borrowed:
         self._socket.detach()
 
 
-def _identity(fd):
+def identity(fd):
+    """Which open file this descriptor is, None where it is none."""
     try:
         status = os.fstat(fd)
     except OSError:

@@ -1,0 +1,284 @@
+"""Checkpointer: saves that nobody feels, restores from memory. docs/checkpoint.md is for users."""
+
+import atexit
+import contextlib
+import os
+import time
+import weakref
+
+import torch
+
+import phalanx
+from phalanx._bootstrap import board
+from phalanx.checkpoint import disk, door, loadable, mapped, named, native, place, plan, selftest, states, writer
+from phalanx.checkpoint.handle import SaveHandle, Storage
+
+TRACKERS = ("latest", "dlrover_latest.txt")
+_NO_AGENT = (
+    "phalanx.checkpoint: saving needs phalanx-run, whose memory outlives this process: start the script by "
+    "`phalanx-run script.py` (load() works everywhere)"
+)
+_open = weakref.WeakSet()
+
+
+class Checkpointer:
+    """Saves the state of this rank into memory that outlives it, and from there to `directory`.
+
+    Every rank of the job makes one for the same directory and saves the same steps. It belongs to the thread that
+    trains; handles may be waited for in any. Forked children of a rank (data loaders) save nothing.
+    """
+
+    kind = "full"
+    layouts = ("torch", "safetensors")
+
+    def __init__(
+        self,
+        directory,
+        keep_last=None,
+        keep_every=None,
+        save_at_breakpoint=False,
+        memory_budget=None,
+        slots=3,
+        verify="sampled",
+        overlap=True,
+        trackers=TRACKERS,
+        weights_only=True,
+        layout="torch",
+    ):
+        """`keep_last`, `keep_every`: which steps stay on disk; neither: all. `save_at_breakpoint`: the newest step in
+        memory goes to disk when a worker fails or the job is drained. `memory_budget`: bytes of memory that this
+        directory may take on this node. `verify`: "sampled", "always" or "never" compare what was copied later with
+        its source. `overlap=False` copies all of it before save() returns. `weights_only`: as in torch.load. `layout`:
+        "torch" for files of torch.save, "safetensors"; either loads both.
+        """
+        _check("slots", slots, slots in (2, 3), "2 or 3")
+        _check("layout", layout, layout in self.layouts, " or ".join(repr(known) for known in self.layouts))
+        _check("verify", verify, verify in ("sampled", "always", "never"), "'sampled', 'always' or 'never'")
+        for name, value in (("keep_last", keep_last), ("keep_every", keep_every), ("memory_budget", memory_budget)):
+            _check(name, value, value is None or (type(value) is int and value > 0), "None or a number above 0")
+        self.directory = os.path.abspath(os.fspath(directory))
+        self.weights_only = weights_only
+        self.source = None  # of the last load(): "memory", "disk" or None
+        self.why = None  # of the last load(): sources that were passed over
+        self._here = place.here()
+        self._pid = os.getpid()
+        self._saving = self._closed = False
+        self._memory_budget = memory_budget or 0
+        self._layout = layout
+        self._describer = self._new_describer()
+        self._loadable = loadable.Classes()
+        self._door = self._writer = None
+        settings = {
+            "keep_last": keep_last or 0,
+            "keep_every": keep_every or 0,
+            "save_at_breakpoint": bool(save_at_breakpoint),
+            "trackers": list(trackers),
+            "slots_wanted": slots,
+            "memory_budget": self._memory_budget,
+        }
+        fd = place.agent_fd()
+        if fd >= 0:
+            _make_directory(self.directory)
+            self._connect(fd, settings, bool(overlap), verify)
+
+    def _connect(self, fd, settings, overlapping, verify):
+        selftest.check()
+        self._door = door.Door(fd)
+        try:
+            answer = self._door.ask("open", dir=self.directory, kind=self.kind, **settings)
+            self._make_writers(answer, settings["slots_wanted"], overlapping, verify)
+        except (door.Refusal, door.Gone, native.Failure) as error:
+            self._door.close()
+            raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
+        _open.add(self)
+
+    def _writer_of(self, page, control, kind, slots, overlapping, verify):
+        budget = self._budget_of(page)
+        return writer.Writer(
+            self._door, control, self.directory, page, kind, self._here, slots, budget, overlapping, verify
+        )
+
+    # What classes for other strategies change.
+
+    def _new_describer(self):
+        return named.Describer() if self._layout == "safetensors" else plan.Describer()
+
+    def _make_writers(self, answer, slots, overlapping, verify):
+        self._writer = self._writer_of("own", answer["control"], self.kind, slots, overlapping, verify)
+
+    def _write(self, handle, state, began_ns):
+        self._writer.write(handle, *self._described(state), began_ns)
+
+    def _budget_of(self, page):
+        """What of the memory_budget is this page's; 0: no limit. The images of all ranks are of about one size."""
+        share = self._memory_budget // self._here.local_world_size
+        return max(share, 1) if self._memory_budget else 0
+
+    def part_of(self, state):
+        """What this rank saves of `state`."""
+        return state
+
+    def read(self, found):
+        """The state as it was saved, from the files that were found."""
+        if found.own is None:
+            raise RuntimeError(
+                f"phalanx.checkpoint: step {found.step} in {self.directory} has nothing of rank {self._here.rank}: it "
+                f"was saved by a world of {found.world_size}"
+            )
+        return self.read_image(found, found.own)
+
+    # --- saving
+
+    def prepare(self, state):
+        """Plans for a state of this structure and has the memory for it made ready: the first save then costs what the
+        tenth does. Returns None, or why there is less memory than was asked for."""
+        self._must_be_able_to_save()
+        return self._writer.prepare(*self._described(state))
+
+    def save(self, step, state, storage=Storage.MEMORY):
+        """Saves `state` as that of `step` and returns a SaveHandle, in general before all of it is copied.
+
+        Modules, optimizers and whatever else has a state_dict() stand for it; "rng": True stands for the state of all
+        random numbers. Raises CannotSave for what no checkpoint can hold. Whatever else is in the way costs this save,
+        never the training: the handle's `why` says it.
+        """
+        began_ns = time.monotonic_ns()
+        self._must_be_able_to_save()
+        handle = SaveHandle(self, int(step), Storage(storage))
+        with self._writer.lock, phalanx.saving():
+            if self._saving:  # a signal handler's save within another
+                self._writer.give_up(handle, "another save was under way in this thread")
+                return handle
+            self._saving = True
+            try:
+                self._writer.finish()
+                self._write(handle, state, began_ns)
+            finally:
+                self._saving = False
+        handle.held_ns += time.monotonic_ns() - began_ns
+        _tell_step(handle.step)
+        return handle
+
+    def wait(self):
+        """Waits until nothing of the last save is read any more: to be called before anything but an optimizer's step()
+        or load_state_dict() writes parameters or optimizer states."""
+        if self._is_able_to_save():
+            self._writer.finish()
+
+    def close(self):
+        """Waits for the last copy. What is in memory stays with the agent."""
+        if self._is_able_to_save():
+            self._closed = True
+            self._writer.close()
+            self._door.close()
+            _open.discard(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def finish(self, handle):
+        """For a handle: waits for the end of its copy."""
+        if self._is_able_to_save():
+            self._writer.finish(handle)
+
+    def ask_wait(self, handle, until):
+        """For a handle: True once its step is committed or stored, False where it cannot be any more."""
+        try:
+            answer = self._door.ask("wait", dir=self.directory, step=handle.step, until=until)
+        except (door.Refusal, door.Gone) as error:
+            handle.explain(str(error))
+            return False
+        handle.explain(answer.get("why"))
+        return answer.get("state") in (until, "stored")
+
+    def _is_able_to_save(self):
+        return self._writer is not None and not self._closed and os.getpid() == self._pid
+
+    def _must_be_able_to_save(self):
+        if os.getpid() != self._pid:
+            raise RuntimeError("phalanx.checkpoint: a child process of a rank cannot save; the rank itself can")
+        if self._writer is None:
+            raise RuntimeError(_NO_AGENT)
+        if self._closed:
+            raise RuntimeError(f"phalanx.checkpoint: the Checkpointer of {self.directory} is closed")
+
+    def _described(self, state):
+        expanded = states.expand(self.part_of(state))
+        image = self._describer.describe(expanded.state)
+        if self.weights_only:
+            self._loadable.check(image.classes, expanded.state)
+        return expanded, image
+
+    # --- restoring
+
+    def load(self, default=None):
+        """(state, step) of the newest step that every rank has, the same step on all ranks: from memory where that has
+        outlived the last life, else from disk. (default, 0) where there is none. All tensors are on the CPU.
+
+        Random numbers that were saved are set: call it when the model is built, and before data is drawn. `source` says
+        where the state came from, `why` which sources were passed over.
+        """
+        found = self._find()
+        if found.source is None:
+            return default, 0
+        return states.restore(self.read(found)), found.step
+
+    def _find(self):
+        found = self._ask_for_files() if self._is_able_to_save() else self._find_on_disk()
+        self.why, self.source = found.why, found.source
+        return found
+
+    def _find_on_disk(self):
+        return disk.find(self.directory, self._here.rank)
+
+    def _ask_for_files(self):
+        self._writer.finish()
+        try:
+            return disk.from_answer(self._door.ask("restore", dir=self.directory))
+        except (door.Refusal, door.Gone) as error:
+            raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
+
+    def read_image(self, found, path):
+        """Memory is mapped and not read where the agent promises that it stays as it is: a page becomes this process's
+        own once it is written. Files on disk may be recycled for later steps, and are read."""
+        mmap = found.source == "memory" and found.stable
+        try:
+            if named.is_one(path):
+                return named.load(path, mmap, self.weights_only)
+            if mmap:
+                with contextlib.suppress(mapped.NotPlain):
+                    return mapped.load(path)
+            return torch.load(path, map_location="cpu", mmap=mmap, weights_only=self.weights_only)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise RuntimeError(f"phalanx.checkpoint: step {found.step}: {path} cannot be read: {error}") from error
+
+
+def _make_directory(path):
+    """Where it cannot be made, saves go to memory alone, and those to disk say what is wrong. One that is there is only
+    looked at: a disk that hangs would hold whoever writes to it."""
+    if not os.path.isdir(path):
+        with contextlib.suppress(OSError):
+            os.makedirs(path, exist_ok=True)
+
+
+def _check(name, value, is_right, what):
+    if not is_right:
+        raise ValueError(f"phalanx.checkpoint: {name} is {value!r}; expected {what}")
+
+
+def _tell_step(step):
+    """Not where safe points go by the optimizer's steps: two ways of counting would be mixed."""
+    if board.tells_steps() or board.on_step is None:
+        phalanx.step(step)
+
+
+def _close_all():
+    """So that the last save of a script is not lost at its end."""
+    for checkpointer in list(_open):
+        checkpointer.close()
+
+
+atexit.register(_close_all)

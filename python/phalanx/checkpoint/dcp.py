@@ -1,0 +1,297 @@
+"""For sharded state, FSDP and DTensor: each rank saves its shards, as files of torch.distributed.checkpoint (DCP). What
+is on disk is read by stock dcp.load(), into any world; memory by the world that saved it.
+
+    ckpt = phalanx.checkpoint.dcp.Checkpointer("/data/run7")
+    state = {"model": model, "optimizer": optimizer, "step": 0, "rng": True}
+    step = ckpt.load(state)
+    ckpt.save(step, state)
+"""
+
+import io
+import itertools
+import pathlib
+
+import torch
+import torch.distributed.checkpoint as stock
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint import state_dict as torch_state
+from torch.distributed.checkpoint._traverse import set_element
+
+from phalanx.checkpoint import checkpointer, disk, peers, position, rng, sharded, states
+from phalanx.checkpoint.handle import SaveHandle
+
+_OWN = "phalanx.rank_"  # keys of what is a rank's own
+_OWN_ROOM = 64 << 10  # random numbers at the start of an epoch come and go
+_LENGTH_BYTES = 8
+
+
+class Checkpointer(checkpointer.Checkpointer):
+    """As phalanx.checkpoint.Checkpointer, but that load() writes into the state that it is given, and that prepare(),
+    save() and load() are for all ranks together: where one is called, all must come. "rng" and data positions stand at
+    the top level of the state, and are each rank's own.
+
+    Modules and optimizers in the state stand for what torch.distributed.checkpoint.state_dict gives for them.
+    """
+
+    kind = "dcp"
+    layouts = ("torch",)
+
+    def __init__(self, *settings, **named_settings):
+        self._shared = None  # of a node's first rank: the writer of the .metadata
+        self._plan = None
+        self._forms = sharded.Forms()
+        super().__init__(*settings, **named_settings)
+        self._peers = peers.Peers(self._here)
+
+    def _make_writers(self, answer, slots, overlapping, verify):
+        super()._make_writers(answer, slots, overlapping, verify)
+        if self._here.local_rank == 0:
+            self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
+
+    # --- saving
+
+    def prepare(self, state):
+        self._must_be_able_to_save()
+        try:
+            expanded, image = self._planned(state, 0)
+        except peers.NotTogether as error:
+            return str(error)
+        why = self._writer.prepare(expanded, image)
+        if self._shared is None:
+            return why
+        return why or self._shared.prepare(states.Expanded(), sharded.metadata_image(self._plan.metadata))
+
+    def close(self):
+        if self._shared is not None and self._is_able_to_save():
+            self._shared.close()
+        super().close()
+
+    def _write(self, handle, state, began_ns):
+        try:
+            expanded, image = self._planned(state, handle.step)
+        except peers.NotTogether as error:
+            return self._writer.give_up(handle, str(error))
+        except Exception as error:
+            self._writer.give_up(handle, str(error))  # else the others would wait for it
+            raise
+        if self._shared is not None:
+            first = SaveHandle(self, handle.step, handle.storage)
+            self._shared.write(first, states.Expanded(), sharded.metadata_image(self._plan.metadata), began_ns)
+            if not first.is_sealed:
+                handle.is_over = True
+                return handle.explain(first.why)
+        return self._writer.write(handle, expanded, image, began_ns)
+
+    def _planned(self, state, step):
+        """(Expanded, image) of this rank, agreed upon with all others."""
+        try:
+            expanded, local = self._local(state)
+            image = self._image_by_plan(local)
+        except Exception:
+            self._peers.vote_failed(step)
+            raise
+        verdict = self._peers.vote(peers.SAME if image is not None else peers.CHANGED, step)
+        if verdict != peers.SAME:
+            self._plan_anew(local)
+            image = self._plan.file.image(local)
+        return expanded, image
+
+    def _local(self, state):
+        expanded = _expand(state)
+        expanded.state.update(self._own(state))
+        local = sharded.Local(expanded.state, self._describer)
+        local.check()
+        expanded.state = local.state
+        if self.weights_only:
+            for fqn, value in local.state.items():
+                if not isinstance(value, torch.Tensor) and not hasattr(value, "local_shards"):
+                    self._loadable.check(local.value(fqn).classes, {fqn: value})
+        return expanded, local
+
+    def _image_by_plan(self, local):
+        """None where there is no plan for it."""
+        if self._plan is None or self._plan.structure != local.structure():
+            return None
+        try:
+            return self._plan.file.image(local)
+        except sharded.Outgrown:
+            return None
+
+    def _plan_anew(self, local):
+        self._plan = None
+        node = self._here.rank - self._here.local_rank
+        found = self._peers.arrange(
+            lambda: sharded.Part(local, self._forms, node),
+            lambda parts: sharded.arranged(local.planner, parts),
+        )
+        found.structure, found.file = local.structure(), sharded.File(found, self._forms)
+        self._plan = found
+
+    def _own(self, state):
+        """{key: tensor} of what is this rank's own."""
+        own = states.own_part(state)
+        if not own:
+            return {}
+        values = {
+            key: rng.capture() if value is True else value.state_dict() for key, value in states.own_part(state).items()
+        }
+        data = io.BytesIO()
+        torch.save(values, data)
+        data = data.getvalue()
+        room = -(-(_LENGTH_BYTES + len(data) + _OWN_ROOM) // _OWN_ROOM) * _OWN_ROOM
+        packed = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little") + data).ljust(room, b"\0")
+        return {f"{_OWN}{self._here.rank}": torch.frombuffer(packed, dtype=torch.uint8)}
+
+    # --- restoring
+
+    def get_storage_reader(self, found=None):
+        """A reader for stock dcp.load() of the newest step that every rank has, or of what was `found`. None where
+        there is none."""
+        found = self._find() if found is None else found
+        if found.source is None:
+            return None
+        if found.source == "disk":
+            return filesystem.FileSystemReader(found.directory)
+        return _memory_reader(found, self.directory)
+
+    def load(self, state):
+        """Writes the newest step that every rank has into `state`, and returns the step; 0, and `state` stays as it is,
+        where there is none.
+
+        Tensors, modules and optimizers are written in place, other values stand in the dicts and lists of `state` then.
+        Random numbers and data positions are set where this rank has saved some.
+        """
+        found = self._find()
+        reader = self.get_storage_reader(found)
+        if reader is None:
+            return 0
+        known = reader.read_metadata().state_dict_metadata
+        expanded = _expand(state)
+        own = known.get(f"{_OWN}{self._here.rank}") if states.own_part(state) else None
+        loaded = dict(expanded.state)
+        if own is not None:
+            loaded[f"{_OWN}{self._here.rank}"] = torch.empty(own.size, dtype=torch.uint8)
+        stock.load(
+            loaded,
+            storage_reader=reader,
+            planner=_LoadPlanner(self.weights_only),
+            process_group=self._peers.group(),
+        )
+        packed = loaded.pop(f"{_OWN}{self._here.rank}", None)
+        for key, value in loaded.items():
+            state[key] = _put(state[key], value, expanded.modules)
+        if packed is not None:
+            self._restore_own(state, packed)
+        return found.step
+
+    def _restore_own(self, state, packed):
+        data = packed.numpy().tobytes()
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        values = torch.load(io.BytesIO(data[_LENGTH_BYTES : _LENGTH_BYTES + length]), weights_only=True)
+        for key, value in values.items():
+            if rng.is_captured(value):
+                rng.restore(value)
+            elif isinstance(state.get(key), position.DataPosition):
+                state[key].load_state_dict(value)
+
+    def _find_on_disk(self):
+        return disk.find(self.directory, self._here.rank, disk.found_sharded)
+
+
+class _LoadPlanner(stock.DefaultLoadPlanner):
+    """torch's own, which however takes pickles of any kind."""
+
+    def __init__(self, weights_only):
+        super().__init__()
+        self._weights_only = weights_only
+
+    def load_bytes(self, read_item, value):
+        loaded = torch.load(value, weights_only=self._weights_only)
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], loaded)
+
+
+class _Slots(filesystem.FileSystem):
+    """The files of a step that lie in memory."""
+
+    def __init__(self, paths, where):
+        self._paths, self._where = paths, where
+
+    def concat_path(self, path, suffix):
+        if suffix not in self._paths:
+            raise RuntimeError(
+                f"phalanx.checkpoint: {suffix} of {self._where} is not in this node's memory; what other nodes hold, "
+                "or another world has saved, is read from disk"
+            )
+        return pathlib.Path(self._paths[suffix])
+
+
+def _memory_reader(found, directory):
+    if found.main is None:
+        raise RuntimeError(
+            f"phalanx.checkpoint: step {found.step} of {directory} in memory is none of phalanx.checkpoint.dcp"
+        )
+    reader = filesystem.FileSystemReader(directory)
+    paths = {sharded.file_name(rank): path for rank, path in found.ranks.items()}
+    paths[".metadata"] = found.main
+    reader.fs = _Slots(paths, f"step {found.step} of {directory}")
+    return reader
+
+
+# --- what torch makes of modules and optimizers
+
+
+def _expand(state):
+    """The state without what is a rank's own."""
+    own = states.own_part(state)
+    rest = {key: value for key, value in state.items() if key not in own}
+    modules = list(_modules_in(rest))
+
+    def state_of(value):
+        if isinstance(value, torch.nn.Module):
+            return torch_state.get_model_state_dict(value)
+        if isinstance(value, torch.optim.Optimizer):
+            module = _module_of(value, modules)
+            if module is not None:
+                return torch_state.get_optimizer_state_dict(module, value)
+        return value.state_dict()
+
+    expanded = states.expand(rest, state_of)
+    expanded.state = dict(expanded.state)
+    return expanded
+
+
+def _modules_in(value):
+    if isinstance(value, torch.nn.Module):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return itertools.chain.from_iterable(_modules_in(inner) for inner in value)
+
+
+def _module_of(optimizer, modules):
+    """The module that has all parameters of the optimizer; None where no module of the state does."""
+    wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for module in modules:
+        if wanted <= {id(parameter) for parameter in module.parameters()}:
+            return module
+    return None
+
+
+def _put(present, loaded, modules):
+    """Puts what was loaded into the place of `present`, and returns what stands there then."""
+    if isinstance(present, torch.nn.Module):
+        torch_state.set_model_state_dict(present, loaded)
+    elif isinstance(present, torch.optim.Optimizer) and _module_of(present, modules) is not None:
+        torch_state.set_optimizer_state_dict(_module_of(present, modules), present, loaded)
+    elif not isinstance(present, (torch.Tensor, type)) and callable(getattr(present, "load_state_dict", None)):
+        present.load_state_dict(loaded)
+    elif isinstance(present, dict):
+        for key, value in loaded.items():
+            present[key] = _put(present[key], value, modules) if key in present else value
+    elif type(present) is list:
+        present[:] = [_put(*pair, modules) for pair in zip(present, loaded)]
+    else:
+        return loaded
+    return present

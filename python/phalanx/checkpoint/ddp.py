@@ -1,0 +1,75 @@
+"""For DistributedDataParallel, where all ranks have the same state: local rank 0 of each node saves it, every rank what
+is its own, random numbers and data positions."""
+
+from phalanx.checkpoint import checkpointer, handle, position, rng, states
+
+
+class Checkpointer(checkpointer.Checkpointer):
+    """As phalanx.checkpoint.Checkpointer. "rng" and data positions stand at the top level of the state."""
+
+    kind = "ddp"
+    _own = None  # local rank 0: beside the image that all share, that of its own
+
+    def _make_writers(self, answer, slots, overlapping, verify):
+        def own(overlaps, verifies):
+            return self._writer_of("own", answer["control"], "ddp-rank", slots, overlaps, verifies)
+
+        if self._here.local_rank != 0:
+            self._writer = own(overlapping, verify)
+            return
+        self._own, self._own_describer = own(False, "never"), self._new_describer()
+        self._writer = self._writer_of("main", answer["main"], "ddp", slots, overlapping, verify)
+
+    def _budget_of(self, page):
+        return self._memory_budget if page == "main" else 0  # what is each rank's own is small
+
+    def part_of(self, state):
+        return state if self._here.local_rank == 0 else states.own_part(state)
+
+    def prepare(self, state):
+        why = super().prepare(state)
+        if self._own is None:
+            return why
+        return why or self._own.prepare(*self._described_own(state))
+
+    def _write(self, saving, state, began_ns):
+        """The small image first: the node's save is complete with the large one."""
+        if self._own is not None:
+            own = handle.SaveHandle(self, saving.step, saving.storage)
+            self._own.write(own, *self._described_own(state), began_ns)
+            if not own.is_sealed:
+                self._writer.give_up(saving, own.why)
+                return
+        super()._write(saving, state, began_ns)
+
+    def _described_own(self, state):
+        expanded = states.expand(states.own_part(state))
+        return expanded, self._own_describer.describe(expanded.state)
+
+    def close(self):
+        if self._own is not None and self._is_able_to_save():
+            self._own.close()
+        super().close()
+
+    def read(self, found):
+        if found.main is None:
+            raise RuntimeError(
+                f"phalanx.checkpoint: step {found.step} in {self.directory} has no image with the whole state"
+            )
+        state = self.read_image(found, found.main)
+        own = self.read_image(found, found.own) if found.own is not None else {}
+        return _with_own(state, own)
+
+
+def _with_own(state, own):
+    """The shared state with this rank's own values in the place of those of the rank that saved it. A rank that has
+    none, in a larger world, keeps its own random numbers: two ranks must not draw the same."""
+    if not isinstance(state, dict):
+        return state
+    for key, value in list(state.items()):
+        if rng.is_captured(value) or position.is_saved(value):
+            if key in own:
+                state[key] = own[key]
+            elif rng.is_captured(value):
+                state[key] = True
+    return state

@@ -1,0 +1,61 @@
+"""One save between its begin and its end."""
+
+from phalanx.checkpoint import native, refuse
+
+
+class Flight:
+    """A copy under way. It keeps all memory alive that is read."""
+
+    def __init__(self, handle, image, alarms, began_ns, state):
+        self.handle = handle
+        self.image = image
+        self.alarms = alarms  # overlap.Alarms, or None where nothing is copied later
+        self.began_ns = began_ns  # after save() was called
+        self.state = state  # for the names of tensors
+        self.copies = None  # cuda.Copies
+        self.hooks = []  # of load_state_dict
+        self._filled = False
+
+    def protect(self, slots):
+        """Behind this call the sources may be changed: by the caller, and by what it queues on its CUDA streams. The
+        outcome so far."""
+        if self.copies is None:
+            return slots.wait_copied()
+        self.copies.fence()
+        # Returns where only CUDA's records are missing: their checksums hold nobody up.
+        outcome = slots.poll() if self._filled else slots.wait_copied()
+        if self.copies.are_over():
+            self._hand_over(slots)
+        return outcome
+
+    def wait(self, slots):
+        """Waits for the end of the copy: the outcome is final."""
+        if self.copies is not None:
+            self.copies.wait()
+            self._hand_over(slots)
+        return slots.wait_copied()
+
+    def release(self):
+        for hook in self.hooks:
+            hook.remove()
+
+    def path_of(self, record):
+        """What the user calls a record: the path of the first tensor in it."""
+        identity = self.image.storages[record]._cdata
+        return refuse.path_of_storage(self.state, identity) or f"record {record}"
+
+    def _hand_over(self, slots):
+        """Tells the native side that what CUDA has copied is there."""
+        if not self._filled:
+            self._filled = True
+            slots.filled()
+
+
+def reason(outcome, current):
+    """Why the image was not sealed."""
+    if outcome.state == native.CHANGED:
+        path = current.path_of(outcome.differing_record)
+        return f"{path} changed while it was copied, though no optimizer was seen to step"
+    if outcome.state == native.LATE:
+        return "another life of the job has begun, or the agent has replaced the slot"
+    return "the copy was given up"

@@ -1,0 +1,106 @@
+"""An image that is laid out here and not by the native side: bytes that are given, and memory that is copied between
+them."""
+
+import array
+import ctypes
+
+from phalanx.checkpoint import native, plan
+
+
+class Part:
+    """A piece of a storage's memory. To those who copy and watch it looks as a storage does."""
+
+    __slots__ = ("_cdata", "_offset", "_size", "_storage", "_storage_size")
+
+    def __init__(self, tensor):
+        """The memory of a contiguous tensor."""
+        self._storage = tensor.untyped_storage()
+        self._cdata = self._storage._cdata
+        self._offset = tensor.storage_offset() * tensor.element_size()
+        self._size = tensor.numel() * tensor.element_size()
+        self._storage_size = self._storage.nbytes()
+
+    @property
+    def device(self):
+        return self._storage.device
+
+    def nbytes(self):
+        """0 as soon as the storage is not as large any more as it was."""
+        return self._size if self._storage.nbytes() == self._storage_size else 0
+
+    def data_ptr(self):
+        return self._storage.data_ptr() + self._offset if self._size else 0
+
+    def whole(self):
+        """The storage, and where the piece begins."""
+        return self._storage, self._offset
+
+
+class Image:
+    """As plan.Image, but laid out. Made by adding pieces in the file's order."""
+
+    pickle = b""
+
+    def __init__(self):
+        self.frame = bytearray()
+        self.storages = []
+        self.sizes, self.pointers = array.array("Q"), array.array("Q")
+        self.record_at = array.array("Q")
+        self.patches = array.array("Q")  # (place, record) after each other
+        self.length = 0
+
+    def add(self, at, zipped, parts):
+        """A zip file at that place, behind everything so far. Where its frame lies in that of the image."""
+        self.frame += bytes(at - self.length)
+        begin = len(self.frame)
+        self.frame += zipped.frame
+        for record in zipped.records:
+            self.record_at.append(at + record)
+        for place, number in zipped.patches:
+            self.patches.extend((at + place, len(self.storages) + number))
+        self.add_memory(parts)
+        self.length = at + zipped.length
+        return begin
+
+    def add_memory(self, parts):
+        """The memory of the next records."""
+        for part in parts:
+            self.storages.append(part)
+            self.sizes.append(part.nbytes())
+            self.pointers.append(part.data_ptr())
+
+    def without_memory(self):
+        """The same frame for other memory of the same sizes."""
+        other = Image()
+        other.frame, other.length = self.frame, self.length
+        other.record_at, other.patches = self.record_at, self.patches
+        return other
+
+    def add_bytes(self, data):
+        self.frame += data
+        self.length += len(data)
+
+    def identities(self):
+        return [part._cdata for part in self.storages]
+
+    def key(self):
+        """Images with the same have their records at the same places."""
+        return self.sizes.tobytes() + self.record_at.tobytes() + b"%d" % self.length
+
+    def file_bytes(self):
+        return -(-max(self.length, 1) // 4096) * 4096
+
+    def fits(self, slot_bytes):
+        return plan.fits(self.file_bytes(), slot_bytes)
+
+    def offsets(self, file_bytes):
+        return self.record_at
+
+    def native_frame(self, file_bytes, info):
+        """phx_ckpt_frame. What it points to lives as long as the image and is not to be added to."""
+        if not self.frame:
+            self.add_bytes(b"\0")  # this rank saves nothing
+        frame = native.Frame(byte_count=len(self.frame), patch_count=len(self.patches) // 2)
+        frame.bytes = ctypes.addressof(ctypes.c_uint8.from_buffer(self.frame))
+        frame.record_at, frame.patches = native.address(self.record_at), native.address(self.patches)
+        return frame

@@ -1,0 +1,55 @@
+"""What save() returns."""
+
+import enum
+
+
+class Storage(enum.Enum):
+    """Where a save goes to."""
+
+    MEMORY = "memory"  # of this node; written to disk only where a breakpoint or a later save asks for it
+    DISK = "disk"  # to memory first, and from there to disk while the training goes on
+
+
+class SaveHandle:
+    """One save on its way: copied (staged), committed once every rank of the world has it, stored once it is on disk.
+
+    `why` explains a save that was skipped or given up, and one that had to hold the training for its copy; None where
+    there is nothing to explain. `held_ns` is how long the training was held so far, `staged_ns` how long after
+    save() was called the image was complete (None before).
+    """
+
+    def __init__(self, checkpointer, step, storage):
+        self.step = step
+        self.storage = storage
+        self.why = None
+        self.held_ns = 0
+        self.staged_ns = None
+        self.is_over = False  # the copy: it is sealed or given up
+        self.is_sealed = False
+        self._checkpointer = checkpointer
+
+    def wait_staged(self):
+        """Waits until the image is complete in this node's memory. False where it will not be; `why` says why."""
+        if not self.is_over:
+            self._checkpointer.finish(self)
+        return self.is_sealed
+
+    def wait_committed(self):
+        """Waits until every rank of the world has its image: from then on this step survives the death of any process.
+        False where that cannot be any more; `why` says why."""
+        return self.wait_staged() and self._checkpointer.ask_wait(self, "committed")
+
+    def wait_stored(self):
+        """Waits until the step is on disk, on all nodes. False where that cannot be any more; `why` says why."""
+        if self.storage is not Storage.DISK:
+            self.explain("it was saved with Storage.MEMORY")
+            return False
+        return self.wait_staged() and self._checkpointer.ask_wait(self, "stored")
+
+    def explain(self, why):
+        if why and why not in (self.why or ""):
+            self.why = why if self.why is None else f"{self.why}; {why}"
+
+    def __repr__(self):
+        state = "sealed" if self.is_sealed else "given up" if self.is_over else "copying"
+        return f"<save of step {self.step}: {state}{', ' + self.why if self.why else ''}>"

@@ -1,0 +1,214 @@
+"""The native side, libphalanx_checkpoint.so, by ctypes: src/checkpoint/capi.h is the contract."""
+
+import ctypes
+import mmap
+import os
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+
+ABI_VERSION = 2
+NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
+LATER, NOW, FILLED = 0, 1, 2
+COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
+CONTROL_BYTES = 4096
+HEAD = (1 << 64) - 1  # a patch's record: PHX_CKPT_HEAD
+_TEXT_BYTES = 1024
+
+
+class LibraryMissing(ImportError):
+    """The native library is not there, or is not the one that this package speaks with."""
+
+
+class Failure(Exception):
+    """What a native call has said: `code` and a sentence."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+class Save(ctypes.Structure):
+    """phx_ckpt_save."""
+
+    _fields_ = (
+        ("step", c_int64),
+        ("rank", c_uint32),
+        ("world_size", c_uint32),
+        ("n", c_uint64),
+        ("bytes", c_void_p),
+        ("source", c_void_p),
+        ("when", c_void_p),
+        ("pickle", c_char_p),
+        ("pickle_bytes", c_uint64),
+        ("info", c_char_p),
+        ("info_bytes", c_uint64),
+        ("file_bytes", c_uint64),
+        ("threads", c_int),
+        ("verify", c_int),
+        ("notify_fd", c_int),
+        ("notify", c_char_p),
+        ("notify_bytes", c_uint64),
+    )
+
+
+class Frame(ctypes.Structure):
+    """phx_ckpt_frame."""
+
+    _fields_ = (
+        ("bytes", c_void_p),
+        ("byte_count", c_uint64),
+        ("record_at", c_void_p),
+        ("patches", c_void_p),
+        ("patch_count", c_uint64),
+        ("digits", c_uint32),
+    )
+
+
+class Outcome(ctypes.Structure):
+    """phx_ckpt_outcome."""
+
+    _fields_ = (("state", c_int), ("copy_ns", c_int64), ("differing_record", c_uint64), ("bytes", c_uint64))
+
+
+_FUNCTIONS = {
+    "phx_ckpt_abi_version": (c_uint32, ()),
+    "phx_ckpt_open": (c_void_p, (c_char_p, c_uint64, c_char_p, c_size_t)),
+    "phx_ckpt_close": (None, (c_void_p,)),
+    "phx_ckpt_map": (c_int, (c_void_p, c_char_p, c_size_t)),
+    "phx_ckpt_layout": (
+        c_int,
+        (c_void_p, c_uint64, c_uint64, POINTER(c_uint64), c_void_p, POINTER(c_uint64)),
+    ),
+    "phx_ckpt_begin": (c_int, (c_void_p, POINTER(Save), c_char_p, c_size_t)),
+    "phx_ckpt_begin_framed": (c_int, (c_void_p, POINTER(Save), POINTER(Frame), c_char_p, c_size_t)),
+    "phx_ckpt_slot_data": (c_void_p, (c_void_p, c_int)),
+    "phx_ckpt_filled": (None, (c_void_p,)),
+    "phx_ckpt_wait_copied": (c_int, (c_void_p, POINTER(Outcome))),
+    "phx_ckpt_poll": (c_int, (c_void_p, POINTER(Outcome))),
+    "phx_ckpt_notify_error": (c_int, (c_void_p,)),
+    "phx_ckpt_check_file": (c_int, (c_char_p, c_char_p, c_size_t)),
+    "phx_crc32": (c_uint32, (c_uint32, c_void_p, c_uint64)),
+}
+_library = None
+
+
+def library():
+    """The loaded library. Raises LibraryMissing."""
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+def _load():
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(here, "libphalanx_checkpoint.so")
+    try:
+        loaded = ctypes.CDLL(path)
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise LibraryMissing(f"phalanx.checkpoint: its native library cannot be loaded: {error}") from None
+    version = loaded.phx_ckpt_abi_version()
+    if version != ABI_VERSION:
+        raise LibraryMissing(f"phalanx.checkpoint: {path} speaks version {version}, this package {ABI_VERSION}")
+    return loaded
+
+
+class Slots:
+    """A rank's slots behind one control page. One thread at a time."""
+
+    def __init__(self, control_path, epoch):
+        self._library = library()
+        with open(control_path, "rb") as file:
+            self._page = mmap.mmap(file.fileno(), CONTROL_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._handle = self._library.phx_ckpt_open(os.fsencode(control_path), epoch, text, _TEXT_BYTES)
+        if not self._handle:
+            raise Failure(BROKEN, _sentence(text))
+
+    def close(self):
+        """Waits for a copy under way."""
+        handle, self._handle = self._handle, None
+        if handle:
+            self._library.phx_ckpt_close(handle)
+
+    def changes(self):
+        """A number that the agent raises whenever it has replaced a slot's file: older mappings are none of it."""
+        return int.from_bytes(self._page[32:40], "little")
+
+    def map(self):
+        """Maps the slots ahead of the first save; how many there are."""
+        return self._checked(self._library.phx_ckpt_map)
+
+    def begin(self, save, frame=None):
+        """The slot that the save goes to. Failure's code says what was in the way. `frame`: of an image that is no zip
+        file of torch's."""
+        if frame is not None:
+            return self._checked(self._library.phx_ckpt_begin_framed, ctypes.byref(save), ctypes.byref(frame))
+        return self._checked(self._library.phx_ckpt_begin, ctypes.byref(save))
+
+    def slot_data(self, slot):
+        return self._library.phx_ckpt_slot_data(self._handle, slot)
+
+    def filled(self):
+        self._library.phx_ckpt_filled(self._handle)
+
+    def wait_copied(self):
+        return self._outcome(self._library.phx_ckpt_wait_copied)
+
+    def poll(self):
+        return self._outcome(self._library.phx_ckpt_poll)
+
+    def notify_error(self):
+        return self._library.phx_ckpt_notify_error(self._handle)
+
+    def _checked(self, function, *arguments):
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = function(self._handle, *arguments, text, _TEXT_BYTES)
+        if code < 0:
+            raise Failure(code, _sentence(text))
+        return code
+
+    def _outcome(self, function):
+        outcome = Outcome()
+        code = function(self._handle, ctypes.byref(outcome))
+        if code < 0:
+            raise Failure(code, "the copy's outcome cannot be asked for")
+        return outcome
+
+
+def layout(sizes, pickle_bytes):
+    """(file bytes, offsets, hash) for records of `sizes`, an array of u64."""
+    count = len(sizes)
+    file_bytes, layout_hash = c_uint64(), c_uint64()
+    offsets = (c_uint64 * count)()
+    code = library().phx_ckpt_layout(
+        address(sizes), count, pickle_bytes, ctypes.byref(file_bytes), offsets, ctypes.byref(layout_hash)
+    )
+    if code < 0:
+        raise Failure(code, f"no image can hold {count} records and a pickle of {pickle_bytes} bytes")
+    return file_bytes.value, offsets, layout_hash.value
+
+
+def check_file(path):
+    """What is wrong with the image at `path`, None where all its CRCs are right."""
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    code = library().phx_ckpt_check_file(os.fsencode(path), text, _TEXT_BYTES)
+    return _sentence(text) if code < 0 else None
+
+
+def crc32(value, pointer, count):
+    return library().phx_crc32(value, pointer, count)
+
+
+def address(words):
+    """Where the elements of an array.array or bytearray lie; the caller keeps it."""
+    if len(words) == 0:
+        return None
+    item = c_uint8 if isinstance(words, bytearray) else c_uint64
+    return ctypes.addressof(item.from_buffer(words))
+
+
+def _sentence(text):
+    return text.value.decode("utf-8", "replace") or "no reason was given"

@@ -1,0 +1,216 @@
+"""Which memory stays as it is until the next optimizer step, and how that step is made to wait.
+
+What an optimizer alone writes may be copied while the training goes on, provided that its step is seen before it
+writes: torch calls a global hook then. An optimizer is trusted once that hook was seen to fire, and only as long as it
+fires for each of its steps.
+"""
+
+import os
+import sys
+import weakref
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from phalanx.checkpoint.refuse import storage_identity
+
+_guards = weakref.WeakSet()
+_hook = None  # torch's handle of the global hook, once it is there
+
+
+class Guard:
+    """Watches optimizers for one Checkpointer. `wait()` is called before each step while `armed` is set."""
+
+    def __init__(self, wait):
+        self._wait = weakref.WeakMethod(wait)
+        self.armed = False
+        self._seen = weakref.WeakKeyDictionary()  # optimizer -> _Seen
+        self.off = why_not_with(torch.__version__)  # why nothing is copied later (any more), or None
+        _install()
+        _guards.add(self)
+
+    def before_step(self, optimizer):
+        seen = self._seen.get(optimizer)
+        if seen is None:
+            seen = self._seen[optimizer] = _Seen()
+        seen.fired += 1
+        if _is_capturing():
+            seen.captured = True
+        wait = self._wait() if self.armed else None
+        if wait is not None:
+            wait()
+
+    def trusted(self, optimizers):
+        """(trusted optimizers, why others are not or None). `optimizers`: those of the state; without any, all that
+        were seen to step."""
+        if self.off is not None:
+            return [], self.off
+        known = list(optimizers) or list(self._seen.keys())
+        if not known:
+            return [], "no optimizer is in the state and none was seen to step since the last save"
+        reasons = {optimizer: self._why_not(optimizer) for optimizer in known}
+        why = sorted({reason for reason in reasons.values() if reason})
+        return [optimizer for optimizer in known if not reasons[optimizer]], "; ".join(why) or None
+
+    def mark(self, optimizers):
+        """A save begins: steps are counted from here."""
+        for optimizer in {*optimizers, *self._seen.keys()}:
+            seen = self._seen.get(optimizer)
+            if seen is None:
+                seen = self._seen[optimizer] = _Seen()
+            seen.fired = 0
+            seen.step_at_mark = step_of(optimizer)
+
+    def close(self):
+        self.armed = False
+        _guards.discard(self)
+
+    def _why_not(self, optimizer):
+        name = type(optimizer).__name__
+        if getattr(optimizer, "_overlap_with_ddp", False):
+            return f"{name} with overlap_with_ddp steps inside the backward pass"
+        seen = self._seen.get(optimizer)
+        if seen is None or seen.fired == 0:
+            return f"no step of {name} was seen since the last save"
+        if seen.captured:
+            return f"{name} steps inside a CUDA graph, where no hook runs"
+        if seen.step_at_mark is not None:
+            step = step_of(optimizer)
+            if step is not None and step - seen.step_at_mark > seen.fired:
+                return (
+                    f"{name} made {step - seen.step_at_mark:g} steps since the last save and its hook "
+                    f"ran before {seen.fired} of them"
+                )
+        if any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
+            return "FSDP frees and moves parameters during the forward and backward pass"
+        return None
+
+
+class _Seen:
+    """What is known of one optimizer."""
+
+    __slots__ = ("captured", "fired", "step_at_mark")
+
+    def __init__(self):
+        self.fired = 0  # times that the hook ran since the last save
+        self.captured = False
+        self.step_at_mark = None
+
+
+def why_not_with(version):
+    """Why no optimizer of this torch can be trusted, or None. torch.compile takes the hooks off all optimizer classes
+    in versions before 2.4, at any time."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return (
+        f"torch {version} loses optimizer hooks to torch.compile; 2.4 and newer keep them"
+        if (major, minor) < (2, 4)
+        else None
+    )
+
+
+def parameters_of(optimizer):
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def step_of(optimizer):
+    """How many steps the optimizer counts: the most of the first parameters of its groups. None where it counts none,
+    or on a device, which would have to be waited for."""
+    steps = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            entry = optimizer.state.get(parameter)
+            if not entry:
+                continue
+            step = entry.get("step") if isinstance(entry, dict) else None
+            if isinstance(step, torch.Tensor):
+                step = step.item() if step.device.type == "cpu" and step.numel() == 1 else None
+            if isinstance(step, (int, float)):
+                steps.append(step)
+            break
+    return max(steps) if steps else None
+
+
+def guarded_tensors(optimizers):
+    """Parameters and states: all that these optimizers write."""
+    for optimizer in optimizers:
+        yield from parameters_of(optimizer)
+        for entry in optimizer.state.values():
+            if isinstance(entry, dict):
+                yield from (value for value in entry.values() if isinstance(value, torch.Tensor))
+
+
+def buffer_storages(modules):
+    """Storages that the forward pass may write: those of buffers, also where a parameter lies in the same."""
+    found = {storage_identity(buffer) for module in modules for buffer in module.buffers()}
+    return found - {None}
+
+
+def fsdp1_in(modules):
+    """Whether a module of these is, or holds, a FullyShardedDataParallel."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FullyShardedDataParallel", None)
+    return kind is not None and any(isinstance(inner, kind) for module in modules for inner in module.modules())
+
+
+def before_loading(thing, wait):
+    """Has `wait()` called before the module or optimizer loads a state dict. The hook's handle, or None where this
+    torch has no such hook."""
+    for name in ("register_load_state_dict_pre_hook", "_register_load_state_dict_pre_hook"):
+        register = getattr(thing, name, None)
+        if register is not None:
+            return register(wait)
+    return None
+
+
+class Alarms:
+    """The memory that is copied later, as it was when the save began. What has moved or was written since, other than
+    by a step that waited, was perhaps torn. It proves nothing where it is silent: fused optimizers write unseen."""
+
+    def __init__(self, watched, image):
+        """`watched`: (record number, tensor that lies in it) each."""
+        self._watched = [(index, tensor, _version(tensor)) for index, tensor in watched]
+        self._image = image
+
+    def what_changed(self):
+        """(record number, sentence), or None."""
+        image = self._image
+        for index, tensor, version in self._watched:
+            storage = image.storages[index]
+            if storage.nbytes() != image.sizes[index] or storage.data_ptr() != image.pointers[index]:
+                return index, "its memory was moved or freed while it was copied"
+            if _version(tensor) != version:
+                return index, "it was written while it was copied, by something else than an optimizer's step"
+        return None
+
+
+def _version(tensor):
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _install():
+    """Registers the one global hook of this process."""
+    global _hook
+    if _hook is None:
+        _hook = register_optimizer_step_pre_hook(_before_step)
+        os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _before_step(optimizer, args, kwargs):
+    for guard in list(_guards):
+        guard.before_step(optimizer)
+
+
+# torch.compile must not trace into the hook: it waits, and for what is none of the graph's business.
+_before_step._torchdynamo_disable = True
+_before_step._torchdynamo_disable_msg = None
+_before_step._torchdynamo_disable_recursive = True
+
+
+def _forget_in_child():
+    """A forked child of the rank saves nothing: its steps are its own business."""
+    _guards.clear()
+
+
+def _is_capturing():
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,88 @@
+"""What the ranks of a job agree upon when sharded state is saved: over a process group of gloo's, so that no device is
+waited for. All ranks make the same calls in the same order."""
+
+import torch
+import torch.distributed as dist
+
+SAME, CHANGED, FAILED = 0, 1, 2
+
+
+class NotTogether(Exception):
+    """The ranks do not save the same; the text says why."""
+
+
+class Peers:
+    """All ranks of the job. The group is made at the first use: init_process_group() comes before that."""
+
+    def __init__(self, here):
+        self._here = here
+        self._own_group = None
+
+    def group(self):
+        """None where this rank is the only one."""
+        if self._own_group is None and self._here.world_size > 1:
+            if not (dist.is_available() and dist.is_initialized()):
+                raise RuntimeError(
+                    "phalanx.checkpoint.dcp: the ranks plan together: call torch.distributed.init_process_group() first"
+                )
+            self._own_group = dist.new_group(backend="gloo")
+        return self._own_group
+
+    def vote(self, verdict, step):
+        """The worst verdict of all ranks. NotTogether where one has FAILED, or saves another step."""
+        if self.group() is None:
+            return verdict
+        votes = torch.tensor([verdict, step, -step], dtype=torch.int64)
+        dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group())
+        worst, highest, lowest = votes[0].item(), votes[1].item(), -votes[2].item()
+        if worst == FAILED and verdict != FAILED:
+            raise NotTogether("another rank cannot save its state")
+        if highest != lowest:
+            raise NotTogether(f"the ranks save different steps, from {lowest} to {highest}")
+        return worst
+
+    def vote_failed(self, step):
+        """This rank cannot save; the others are not to wait for it."""
+        try:
+            self.vote(FAILED, step)
+        except NotTogether:
+            pass  # this rank has an error of its own
+
+    def arrange(self, make_part, arranged):
+        """Each rank gives the part that it makes; rank 0 calls `arranged(parts)`, whose list has an answer for each
+        rank. The answer to this rank. NotTogether where parts do not go together, or another rank could not make its
+        part."""
+        if self.group() is None:
+            return arranged([make_part()])[0]
+        try:
+            part = make_part()
+        except Exception:
+            self._exchange(_Error(f"rank {self._here.rank} cannot plan its part"), arranged)
+            raise
+        answer = self._exchange(part, arranged)
+        if isinstance(answer, _Error):
+            raise NotTogether(answer.text)
+        return answer
+
+    def _exchange(self, part, arranged):
+        group, is_first = self.group(), self._here.rank == 0
+        parts = [None] * self._here.world_size if is_first else None
+        dist.gather_object(part, parts, dst=0, group=group)
+        mine = [None]
+        dist.scatter_object_list(mine, _answers(parts, arranged) if is_first else None, src=0, group=group)
+        return mine[0]
+
+
+class _Error:
+    def __init__(self, text):
+        self.text = text
+
+
+def _answers(parts, arranged):
+    errors = [part for part in parts if isinstance(part, _Error)]
+    if errors:
+        return errors[:1] * len(parts)
+    try:
+        return arranged(parts)
+    except (ValueError, AssertionError, KeyError) as error:  # torch's planner says so what does not go together
+        return [_Error(f"the parts of the ranks do not go together: {error}")] * len(parts)

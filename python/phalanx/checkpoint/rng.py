@@ -1,0 +1,70 @@
+"""The state of Python's, NumPy's, torch's and CUDA's random numbers as plain values and tensors, which
+torch.load(weights_only=True) reads."""
+
+import array
+import importlib
+import random
+import sys
+
+import torch
+
+MARK = "phalanx_rng"
+
+
+def capture(cuda=True):
+    """What all generators of this process are at. NumPy's only where something has imported it, CUDA's (that of the
+    current device) only where CUDA is in use."""
+    version, words, gauss = random.getstate()
+    found = {
+        MARK: 1,
+        "python": {"version": version, "words": _tensor(words), "gauss": gauss},
+        "torch": torch.get_rng_state(),
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found["numpy"] = _plain(numpy, numpy.random.get_state(legacy=False))
+    if cuda and torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def is_captured(value):
+    return isinstance(value, dict) and MARK in value
+
+
+def restore(found):
+    """Sets the generators to what `capture` found; those that it did not find stay as they are."""
+    python = found["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    torch.set_rng_state(found["torch"].clone())
+    if "numpy" in found:
+        try:
+            numpy = importlib.import_module("numpy")
+        except ImportError:
+            numpy = None  # nothing here draws from it
+        if numpy is not None:
+            numpy.random.set_state(_as_numpy(numpy, found["numpy"]))
+    if "cuda" in found and torch.cuda.is_available():
+        torch.cuda.set_rng_state(found["cuda"].clone())
+
+
+def _tensor(words):
+    """Of int64. torch.tensor() looks at each number for itself, which took a tenth of a small save."""
+    return torch.frombuffer(array.array("q", words), dtype=torch.int64)
+
+
+def _plain(numpy, value):
+    if isinstance(value, dict):
+        return {key: _plain(numpy, inner) for key, inner in value.items()}
+    if isinstance(value, numpy.ndarray):
+        words = value.view(numpy.int64) if value.dtype == numpy.uint64 else value.astype(numpy.int64)
+        return {"words": _tensor(words.tolist()), "dtype": str(value.dtype)}
+    return value.item() if isinstance(value, numpy.generic) else value
+
+
+def _as_numpy(numpy, value):
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"words", "dtype"}:
+        return numpy.array(value["words"].tolist(), dtype=numpy.int64).astype(value["dtype"])
+    return {key: _as_numpy(numpy, inner) for key, inner in value.items()}

@@ -1,0 +1,231 @@
+"""Sharded state as files of torch.distributed.checkpoint: which rank writes what, where in its file, and the .metadata
+that names it all. torch's own planner says what there is; docs/formats/checkpoint-image.md how a file is laid out.
+
+What several ranks have is written once on each node, so that a node's memory holds all that its ranks need.
+"""
+
+import pickle
+
+import torch
+from torch.distributed.checkpoint import DefaultSavePlanner, filesystem
+from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.utils import find_state_dict_object
+
+from phalanx.checkpoint import framed, plan, refuse, zipped
+
+ALIGNMENT = 64  # of the items of a file
+_VALUE_ROOM = 64  # bytes that a value that is no tensor may grow by, or a quarter
+
+
+def file_name(rank):
+    return f"__{rank}_0.distcp"
+
+
+class Local:
+    """What one rank has: the flat state, and its parts by torch's index."""
+
+    def __init__(self, state, values):
+        self.planner = DefaultSavePlanner()
+        self.planner.set_up_planner(state, is_coordinator=True)  # the coordinator is who plans values, too
+        self.state = self.planner.state_dict
+        self._values = values
+        self._pickled = {}  # fqn -> plan.Image
+
+    def structure(self):
+        """What a plan depends upon."""
+        kinds = [(fqn, *_kind_of(value)) for fqn, value in self.state.items()]
+        return kinds, self.planner.mappings
+
+    def value(self, fqn):
+        """A value that is no tensor, as an image."""
+        image = self._pickled.get(fqn)
+        if image is None:
+            try:
+                image = self._pickled[fqn] = self._values.describe(self.state[fqn])
+            except refuse.CannotSave as error:
+                raise refuse.CannotSave(f"{fqn}: {error}") from None
+        return image
+
+    def check(self):
+        """Raises CannotSave for a tensor that no file can hold."""
+        for fqn, value in self.state.items():
+            for tensor in _tensors_of(value):
+                try:
+                    refuse.unless_savable(tensor)
+                except refuse.Refused as refused:
+                    raise refuse.CannotSave(f"{fqn}: {refused}") from None
+
+    def tensor(self, index):
+        """The memory of an item, contiguous; a copy where it is not."""
+        value = self.state[index.fqn]
+        found = getattr(value, "_local_tensor", value)
+        if type(found) is not torch.Tensor:
+            found = find_state_dict_object(self.state, index)
+        return found.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _tensors_of(value):
+    if hasattr(value, "local_shards"):
+        return [shard.tensor for shard in value.local_shards()]
+    if isinstance(value, torch.Tensor):
+        return [getattr(value, "_local_tensor", value)]
+    return []
+
+
+def _kind_of(value):
+    if not isinstance(value, torch.Tensor) and not hasattr(value, "local_shards"):
+        return ()
+    if hasattr(value, "device_mesh"):
+        return value.shape, value.dtype, value.device_mesh, value.placements
+    if hasattr(value, "local_shards"):
+        return (value.metadata(),)
+    return value.shape, value.dtype
+
+
+class Forms:
+    """How items are written: remembered, since most are of the same few shapes."""
+
+    def __init__(self):
+        self._pickles = {}  # (shape, data type) -> pickle
+        self._zips = {}
+
+    def tensor(self, shape, dtype):
+        """(zipped, bytes of its data) of a contiguous tensor in an item of its own."""
+        key = tuple(shape), dtype
+        if key not in self._pickles:
+            image = plan.Describer().describe(torch.empty(shape, dtype=dtype))
+            self._pickles[key] = image.pickle, image.sizes[0]
+        pickled, size = self._pickles[key]
+        return self.zipped(pickled, (size,))
+
+    def zipped(self, pickled, sizes):
+        key = pickled, sizes
+        if key not in self._zips:
+            self._zips[key] = zipped.zipped(pickled, sizes)
+        return self._zips[key]
+
+
+class Part:
+    """What a rank tells of its state when all plan."""
+
+    def __init__(self, local, forms, node):
+        self.node = node  # ranks with the same share memory
+        self.plan = local.planner.create_local_plan()
+        self.lengths = {item.index: _length(item, local, forms) for item in self.plan.items}
+
+
+def _length(item, local, forms):
+    if item.type is not WriteItemType.BYTE_IO:
+        return forms.tensor(item.tensor_data.chunk.sizes, item.tensor_data.properties.dtype).length
+    image = local.value(item.index.fqn)
+    length = zipped.zipped(image.pickle, image.sizes).length
+    return length + max(_VALUE_ROOM, length // 4)
+
+
+class Assignment:
+    """What a rank writes: (index, place, length) each, in the file's order. `metadata`: for its node; None but on
+    a node's first rank."""
+
+    def __init__(self, items, metadata):
+        self.items, self.metadata = items, metadata
+        self.structure = self.file = None  # of whom it is for
+
+
+def arranged(planner, parts):
+    """An Assignment for each part. Raises ValueError where the parts make up no state."""
+    _, metadata = planner.create_global_plan([part.plan for part in parts])
+    nodes = {}
+    for rank, part in enumerate(parts):
+        nodes.setdefault(part.node, []).append(rank)
+    items = [[] for _ in parts]
+    stored = {}  # index -> where it lies: on the first node that has it
+    of_node = {}
+    for node, ranks in nodes.items():
+        of_node[node] = _place_on_node(ranks, parts, items)
+        for index, info in of_node[node].items():
+            stored.setdefault(index, info)
+    assignments = []
+    for rank, part in enumerate(parts):
+        is_first = nodes[part.node][0] == rank
+        described = _described(metadata, {**stored, **of_node[part.node]}) if is_first else None
+        assignments.append(Assignment(items[rank], described))
+    return assignments
+
+
+def _place_on_node(ranks, parts, items):
+    """Gives each item of a node to that of the ranks which has it and the least to write so far."""
+    holders = {}
+    for rank in ranks:
+        for index in parts[rank].lengths:
+            holders.setdefault(index, []).append(rank)
+    ends = dict.fromkeys(ranks, 0)
+    infos = {}
+    for index, have_it in holders.items():
+        rank = min(have_it, key=lambda each: ends[each])
+        at, length = ends[rank], parts[rank].lengths[index]
+        items[rank].append((index, at, length))
+        infos[index] = filesystem._StorageInfo(file_name(rank), at, length)
+        ends[rank] = -(-(at + length) // ALIGNMENT) * ALIGNMENT
+    return infos
+
+
+def _described(metadata, stored):
+    """The .metadata, as torch's own writer pickles it."""
+    metadata.storage_data = stored
+    if hasattr(metadata, "version"):
+        metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
+    return pickle.dumps(metadata)
+
+
+class Outgrown(Exception):
+    """A value does not fit where the plan has put it: plan again."""
+
+
+class File:
+    """The image of a rank's file. Its frame is made once: from save to save there are other pointers and values."""
+
+    def __init__(self, assignment, forms):
+        self._items, self._forms = assignment.items, forms
+        self._image = None
+        self._values = {}  # fqn -> (zipped, where its frame lies)
+
+    def image(self, local):
+        """Of what `local` holds now. It is to be used up before the next is asked for: they share their frame."""
+        image = self._image.without_memory() if self._image is not None else framed.Image()
+        for index, at, length in self._items:
+            if index.offset is None:
+                self._add_value(image, local.value(index.fqn), index.fqn, at, length)
+            else:
+                self._add_tensor(image, local.tensor(index), index.fqn, at, length)
+        if self._image is not None and image.sizes != self._image.sizes:
+            self._image = None  # a value holds other tensors: its frame has another length
+            return self.image(local)
+        self._image = image
+        return image
+
+    def _add_tensor(self, image, tensor, fqn, at, length):
+        part = [framed.Part(tensor)]
+        if self._image is not None:
+            return image.add_memory(part)
+        item = self._forms.tensor(tensor.shape, tensor.dtype)
+        if item.length != length:
+            raise Outgrown(fqn)
+        return image.add(at, item, part)
+
+    def _add_value(self, image, value, fqn, at, length):
+        item = zipped.zipped(value.pickle, value.sizes, length)
+        if item.length > length:
+            raise Outgrown(fqn)
+        if self._image is None:
+            self._values[fqn] = len(item.frame), image.add(at, item, value.storages)
+            return
+        image.add_memory(value.storages)
+        frame_bytes, begin = self._values[fqn]
+        if len(item.frame) == frame_bytes:
+            image.frame[begin : begin + frame_bytes] = item.frame
+
+
+def metadata_image(described):
+    image = framed.Image()
+    image.add_bytes(described)
+    return image

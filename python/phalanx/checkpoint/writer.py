@@ -1,0 +1,320 @@
+"""From an image to a slot: the plan, which memory is copied when, and the copy under way."""
+
+import json
+import os
+import threading
+import time
+import warnings
+import weakref
+
+import torch
+
+from phalanx.checkpoint import cuda, door, flight, native, overlap, refuse
+from phalanx.checkpoint.handle import Storage
+
+SMALL_BYTES = 64 << 10  # what is no larger is copied at once: threads would win nothing
+SAMPLE = 50  # verify="sampled" looks at one copy in so many
+_REASON_CHARS = 4096  # of a packet
+_FSDP = "FSDP frees and moves parameters during the forward and backward pass"
+_OBSTACLES = (door.Refusal, door.Gone, native.Failure)
+_SLOTS_MAX = 3
+
+
+class Writer:
+    """The slots of this rank for one directory. One copy is under way at a time.
+
+    All methods may be called by any thread; a signal handler may call them within one another.
+    """
+
+    def __init__(
+        self, checkpoint_door, control_path, directory, page, kind, here, slots_wanted, budget, overlapping, verify
+    ):
+        """`page`: "own" or "main", which of the rank's images this is; `kind`: what the image says that it is;
+        `budget`: bytes that its slots may take, 0: no limit."""
+        self._door, self._directory, self._page, self._kind = checkpoint_door, directory, page, kind
+        self._here = here
+        self._slots_wanted, self._budget = slots_wanted, budget
+        self._verify = verify
+        self.lock = threading.RLock()
+        self._slots = native.Slots(control_path, here.epoch)
+        self._guard = overlap.Guard(self._before_step)
+        if not overlapping:
+            self._guard.off = "overlap=False"
+        self._plan = None
+        self._slot_bytes = 0
+        self._flight = None
+        self._overlapped = 0
+        self._copier = None
+        self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
+        # An image that nobody waits for any more is sealed all the same. The flight lives until then.
+        weakref.finalize(self, self._slots.close).atexit = False
+
+    def prepare(self, expanded, image):
+        """Slots that fit. Why there are fewer than asked for, or None."""
+        with self.lock:
+            self.finish()
+            self._guard.mark(expanded.optimizers)
+            try:
+                why = self._plan_for(expanded, image)
+                self._slots.map()
+                return (self._pin() if _on_devices(image) else None) or why
+            except _OBSTACLES as error:
+                return str(error)
+
+    def write(self, handle, expanded, image, began_ns):
+        """Begins the copy, or skips it with a reason. `began_ns`: when save() was called."""
+        try:
+            handle.explain(self._plan_for(expanded, image))
+            try:
+                self._begin(handle, expanded, image, began_ns)
+            except native.Failure as failure:
+                if failure.code != native.NO_ROOM:
+                    raise
+                self._plan, self._slot_bytes = None, 0  # the pickle has grown, or the agent has changed the slots
+                handle.explain(self._plan_for(expanded, image))
+                self._begin(handle, expanded, image, began_ns)
+        except _OBSTACLES as error:
+            self.give_up(handle, str(error))
+
+    def give_up(self, handle, why):
+        """This save will not be committed by this rank."""
+        handle.is_over, handle.is_sealed = True, False
+        handle.explain(why)
+        step = handle.step
+        self._door.tell(door.packet(type="skipped", dir=self._directory, step=step, why=why[:_REASON_CHARS]))
+
+    def finish(self, handle=None):
+        """Waits for the end of the copy under way, if there is one (`handle`: only if it is that one's)."""
+        with self.lock:
+            current = self._flight
+            if current is not None and handle in (None, current.handle):
+                self._end(current, current.wait(self._slots))
+
+    def close(self):
+        with self.lock:
+            self.finish()
+            self._guard.close()
+            if self._copier is not None:
+                self._copier.unpin()
+            self._slots.close()
+
+    # --- the plan
+
+    def _plan_for(self, expanded, image):
+        """Brings the plan up to the image, and the slots up to the plan."""
+        key = image.key()
+        if self._plan is not None and self._plan.key == key:
+            return None
+        why = None
+        if not image.fits(self._slot_bytes):
+            answer = self._door.ask(
+                "prepare",
+                dir=self._directory,
+                page=self._page,
+                bytes=image.file_bytes(),
+                slots=self._slots_wanted,
+                memory_budget=self._budget,
+            )
+            why = answer.get("why") or None
+            if not answer.get("slots"):
+                raise door.Refusal(why or "the agent has made no slots")
+            self._slot_bytes = answer["bytes"]
+        buffers = overlap.buffer_storages(expanded.modules)
+        offsets = image.offsets(self._slot_bytes)
+        self._plan = _Plan(key, self._slot_bytes, offsets, buffers, overlap.fsdp1_in(expanded.modules))
+        return why
+
+    def _choose(self, expanded, image):
+        """(records that are copied while training goes on, what watches them, why the others are not)."""
+        optimizers, why = self._guard.trusted(expanded.optimizers)
+        if optimizers and self._plan.fsdp1:
+            optimizers, why = [], _FSDP
+        if not optimizers:
+            return [], None, f"copied before save() returned: {why}"
+        # Only what is large is looked up: with a counter for each parameter a quarter of all is small.
+        large = {
+            identity: index
+            for index, identity in enumerate(image.identities())
+            if image.sizes[index] > SMALL_BYTES and identity not in self._plan.buffers
+        }
+        guarded = {}
+        for tensor in overlap.guarded_tensors(optimizers):
+            index = large.get(refuse.storage_identity(tensor))
+            if index is not None:
+                guarded[index] = tensor
+        later = sorted(guarded)
+        watched = [(index, guarded[index]) for index in later]
+        return later, overlap.Alarms(watched, image), why and f"copied in part before save() returned: {why}"
+
+    # --- the copy
+
+    def _begin(self, handle, expanded, image, began_ns):
+        later, alarms, why = self._choose(expanded, image)
+        on_device = _on_devices(image)
+        not_pinned = self._pin() if on_device else None
+        when = bytearray([native.NOW]) * len(image.storages)
+        for index in later:
+            when[index] = native.LATER
+        for index in on_device:
+            when[index] = native.FILLED
+        overlapping = bool(later or on_device)
+        save = self._request(handle, image, when)
+        save.threads = copy_threads(self._here) if overlapping else 0
+        save.verify = int(bool(later) and self._verifies())
+        slot = self._slots.begin(save, image.native_frame(self._plan.file_bytes, save.info))
+        handle.explain(why)
+        handle.explain(not_pinned)
+        self._flight = flight.Flight(handle, image, alarms, time.monotonic_ns() - began_ns, expanded.state)
+        self._guard.mark(expanded.optimizers)
+        if not overlapping:
+            return self.finish()
+        self._overlapped += 1
+        self._guard.armed = True
+        if on_device:
+            # A file that the agent replaced since is mapped anew, and nobody has pinned that.
+            pinned = not_pinned is None and self._slots.changes() == self._pinned_at
+            guarded, offsets = set(later), self._plan.offsets
+            records = [(image.storages[index], offsets[index], index in guarded) for index in on_device]
+            address = self._slots.slot_data(slot)
+            self._flight.copies = self._copier.copy(address, self._plan.file_bytes, records, pinned)
+        self._flight.hooks = self._hooks_for_loading(expanded)
+        return None
+
+    def _verifies(self):
+        return self._verify == "always" or (self._verify == "sampled" and self._overlapped % SAMPLE == SAMPLE - 1)
+
+    def _request(self, handle, image, when):
+        here = self._here
+        info = self._info(handle)
+        notify = self._sealed(handle)
+        save = native.Save(step=handle.step, rank=here.rank, world_size=here.world_size, n=len(image.sizes))
+        save.bytes, save.source = native.address(image.sizes), native.address(image.pointers)
+        save.when = native.address(when)
+        save.pickle, save.pickle_bytes = image.pickle, len(image.pickle)
+        save.info, save.info_bytes = info, len(info)
+        save.file_bytes = self._plan.file_bytes
+        save.notify_fd, save.notify, save.notify_bytes = self._door.fileno(), notify, len(notify)
+        return save
+
+    def _info(self, handle):
+        here = self._here
+        info = {"version": 1, "step": handle.step, "epoch": here.epoch, "rank": here.rank}
+        info.update(world_size=here.world_size, kind=self._kind, job_id=here.job_id)
+        return json.dumps(info).encode("utf-8", "surrogateescape")
+
+    def _sealed(self, handle):
+        to_disk = handle.storage is Storage.DISK
+        return door.packet(type="sealed", dir=self._directory, page=self._page, step=handle.step, disk=to_disk)
+
+    def _pin(self):
+        """Has CUDA pin the slots as they are now. Why it does not, or None."""
+        if self._copier is None:
+            self._copier = cuda.Copier()
+        changes = self._slots.changes()
+        if changes != self._pinned_at:
+            self._copier.unpin()  # before the native side unmaps them
+            self._pinned_at = changes
+        self._slots.map()
+        addresses = [self._slots.slot_data(slot) for slot in range(_SLOTS_MAX)]
+        return self._copier.pin([(address, self._slot_bytes) for address in addresses if address])
+
+    # --- while it is under way
+
+    def _before_step(self):
+        """Before every optimizer step while a copy is under way."""
+        while True:
+            current = self._flight
+            if current is None:
+                return
+            with self.lock:
+                self._protect(current)
+                if self._flight in (None, current):  # else a signal handler has saved meanwhile
+                    return
+
+    def _protect(self, current):
+        if self._flight is not current:
+            return
+        began_ns = time.monotonic_ns()
+        outcome = current.protect(self._slots)
+        current.handle.held_ns += time.monotonic_ns() - began_ns
+        if outcome.state == native.COPYING:
+            self._look_for_alarms(current)  # what they watch changes from now on
+        else:
+            self._end(current, outcome)
+
+    def _end(self, current, outcome):
+        if self._flight is not current:
+            return
+        self._flight = None
+        self._guard.armed = False
+        current.release()
+        handle = current.handle
+        handle.is_over = True
+        handle.is_sealed = outcome.state == native.SEALED
+        if handle.is_sealed:
+            handle.staged_ns = current.began_ns + outcome.copy_ns
+            self._tell_again(handle)
+            self._look_for_alarms(current)
+            return
+        self.give_up(handle, flight.reason(outcome, current))
+        if outcome.state == native.CHANGED:
+            self._distrust(handle.why)
+
+    def _tell_again(self, handle):
+        """The native side waits for no room in the socket: what it could not send is sent here."""
+        if self._slots.notify_error() != 0 and not self._door.tell(self._sealed(handle)):
+            handle.explain("the agent could not be told of it")
+
+    def _look_for_alarms(self, current):
+        alarms, current.alarms = current.alarms, None
+        changed = alarms.what_changed() if alarms is not None else None
+        if changed is not None:
+            why = f"{current.path_of(changed[0])}: {changed[1]}"
+            self.give_up(current.handle, why)
+            self._distrust(why)
+
+    def _distrust(self, why):
+        """From now on everything is copied before save() returns."""
+        if self._guard.off is not None:
+            return
+        self._guard.off = f"an earlier save has found that {why}"
+        warnings.warn(
+            f"phalanx.checkpoint: {why}. From now on save() copies everything before it returns. What writes "
+            "parameters in another way than an optimizer's step() must call Checkpointer.wait() first",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _hooks_for_loading(self, expanded):
+        """load_state_dict() of what is being copied waits for the copy."""
+        reference = weakref.WeakMethod(self.finish)
+
+        def wait(*unused):
+            finish = reference()
+            if finish is not None:
+                finish()
+
+        hooks = [overlap.before_loading(thing, wait) for thing in [*expanded.modules, *expanded.optimizers]]
+        return [hook for hook in hooks if hook is not None]
+
+
+class _Plan:
+    """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
+
+    __slots__ = ("buffers", "file_bytes", "fsdp1", "key", "offsets")
+
+    def __init__(self, key, file_bytes, offsets, buffers, fsdp1):
+        self.key, self.file_bytes, self.offsets = key, file_bytes, offsets
+        self.buffers, self.fsdp1 = buffers, fsdp1
+
+
+def _on_devices(image):
+    if not torch.cuda.is_initialized():
+        return []  # thousands of storages need not be asked
+    return [index for index, storage in enumerate(image.storages) if storage.device.type == "cuda"]
+
+
+def copy_threads(here):
+    """A few of the processors that this rank has for itself: one copies as fast as memory is, on small machines."""
+    processors = len(os.sched_getaffinity(0)) // here.local_world_size
+    return max(1, min(4, processors // 4))
