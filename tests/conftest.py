@@ -5,8 +5,9 @@ import os
 
 import netns
 import pytest
+from checkpoint_agent import CheckpointAgent
 from harness import Job, command_path
-from small_disk import SmallDisk
+from small_disk import HangingDisk, SmallDisk
 
 # Its environment is that of ./run test --callers.
 collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py"]
@@ -14,6 +15,8 @@ collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py
 
 def pytest_addoption(parser):
     parser.addoption("--launcher", choices=["phalanx-run", "torchrun"], default="phalanx-run")
+    parser.addoption("--kills", type=int, default=50, help="in or behind a save, at random times")
+    parser.addoption("--kill-seed", type=int, default=0, help="0: another one each time, which is printed")
 
 
 def pytest_configure(config):
@@ -41,6 +44,48 @@ def small_disk(tmp_path):
     disk = SmallDisk(tmp_path / "disk")
     yield disk
     disk.unmount()
+
+
+@pytest.fixture
+def hanging_disk(tmp_path):
+    """A disk that can hang. A test with a job asks for it before the job, whose processes end first then."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a disk that can hang needs root")
+    try:
+        disk = HangingDisk(tmp_path / "disk")
+    except OSError as error:
+        pytest.skip(f"no disk that can hang: {error}")
+    yield disk
+    disk.unmount()
+
+
+@pytest.fixture
+def agent():
+    """The agent's end of a rank's checkpoint socket. (Tests of the bootstrap have another agent.)"""
+    from phalanx._bootstrap import memory
+
+    with CheckpointAgent() as agent:
+        yield agent
+        memory.forget()
+
+
+@pytest.fixture
+def make(agent, monkeypatch, tmp_path):
+    """Makes a Checkpointer in the agent's present life; all are closed with the test."""
+    from phalanx._bootstrap import memory
+    from phalanx.checkpoint import Checkpointer
+
+    made = []
+
+    def make(kind=Checkpointer, **settings):
+        monkeypatch.setenv("PHALANX_EPOCH", str(agent.epoch))
+        memory.keep(agent.rank_fd)
+        made.append(kind(tmp_path / "run", **settings))
+        return made[-1]
+
+    yield make
+    for checkpointer in made:
+        checkpointer.close()
 
 
 @pytest.fixture

@@ -201,6 +201,7 @@ class Job:
         self.news = threading.Condition()
         self.expected_strays = []
         self.variables = {}  # of the environment of all that is started
+        self.prefix = []  # words before a launcher's command
         self.popen = {}  # further arguments of subprocess.Popen for launchers: another user, say
         self.killed_by_test = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -228,7 +229,7 @@ class Job:
     def command(self):
         if self.launcher == "torchrun":
             return [str(Path(sys.executable).parent / "torchrun")]
-        return [command_path("phalanx-run")]
+        return [*self.prefix, command_path("phalanx-run")]
 
     def run(self, *arguments, env=None, cwd=None, name=None, command=None):
         """Starts a launcher with exactly these arguments. All that it starts carries its name (NODE_MARKER)."""

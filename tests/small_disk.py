@@ -1,7 +1,8 @@
-"""A disk of its own for a test, small enough to fill: a tmpfs."""
+"""Disks of their own for a test: one that is small enough to fill, a tmpfs, and one that can hang, ext4 in a file."""
 
 import contextlib
 import os
+import shutil
 import subprocess
 
 BYTES = 1 << 20
@@ -30,8 +31,42 @@ class SmallDisk:
             for number in range(FILES):
                 (self.path / "many" / str(number)).touch()
 
+    def free_files(self):
+        shutil.rmtree(str(self.path / "many"))
+
     def make_room(self):
         os.unlink(str(self.path / "ballast"))
+
+    def make_read_only(self, read_only):
+        """Fails while a file is open for writing."""
+        options = f"remount,{'ro' if read_only else 'rw'}"
+        subprocess.run(["mount", "-o", options, str(self.path)], check=True, capture_output=True)
+
+    def unmount(self):
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+
+
+class HangingDisk:
+    """Mounted at `path`, until `unmount`. While it hangs whoever writes waits, and cannot be killed. Needs root."""
+
+    def __init__(self, path):
+        self.path, self.image = path, path.with_suffix(".image")
+        path.mkdir()
+        with open(str(self.image), "wb") as file:
+            file.truncate(64 << 20)
+        for command in (["mkfs.ext4", "-q", str(self.image)], ["mount", "-o", "loop", str(self.image), str(path)]):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+    @contextlib.contextmanager
+    def hanging(self):
+        """A disk that hung for longer than this would also hold the test, which waits for its processes' ends."""
+        subprocess.run(["fsfreeze", "--freeze", str(self.path)], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", str(self.path)], check=True)
 
     def unmount(self):
         subprocess.run(["umount", "--lazy", str(self.path)], check=True)

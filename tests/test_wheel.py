@@ -1,5 +1,6 @@
 """The wheel, as a user gets it: built, its promises read from its files, then installed for another Python and run."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -30,10 +31,11 @@ def test_name_and_contents(wheel):
     assert commands == {"phalanx", "phalanx-master", "phalanx-run"}
     assert "phalanx/run.py" in names
     assert "phalanx/_bootstrap/zygote.py" in names
+    assert names.count("phalanx/checkpoint/libphalanx_checkpoint.so") == 1
     assert "phalanx/shim/site/sitecustomize.py" in names
     torchrun = zipfile.ZipFile(wheel).getinfo("phalanx/shim/bin/torchrun")
     assert torchrun.external_attr >> 16 & 0o111, "what phalanx.shim puts on PATH can be executed"
-    assert not [name for name in names if "test" in name or "__pycache__" in name]
+    assert not [name for name in names if re.search(r"(^|[/_])tests?[/_.]|__pycache__", name)]
 
 
 def test_a_dynamic_command_is_not_called_manylinux(tmp_path):

@@ -102,9 +102,10 @@ compile() {
   cmake --build "build/$1" -j "$(nproc)" "${@:2}"
 }
 
-# Puts the commands beside .venv's python, each replaced in one step: a running job keeps the file it started from.
+# Puts the commands beside .venv's python and the library into the package, each replaced in one step: a running job
+# keeps the file it started from.
 install_commands() {
-  local command target site
+  local command target site library=python/phalanx/checkpoint/libphalanx_checkpoint.so
   for command in build/release/bin/*; do
     [[ -x $command ]] || continue
     target=".venv/bin/${command##*/}"
@@ -112,6 +113,11 @@ install_commands() {
     cp "$command" "$target.new.$$"
     mv -f "$target.new.$$" "$target"
   done
+  if ! cmp -s "build/release/lib/${library##*/}" "$library"; then
+    mkdir -p "${library%/*}"
+    cp "build/release/lib/${library##*/}" "$library.new.$$"
+    mv -f "$library.new.$$" "$library"
+  fi
   for site in .venv/lib/python3*/site-packages; do
     [[ $(readlink "$site/phalanx") == ../../../../python/phalanx ]] && continue
     ln -sfn ../../../../python/phalanx "$site/phalanx"

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
 REPORTS = ROOT / "build" / "reports"
 CHAOS = "tests/test_chaos.py"
+LONG_KILLS = 1_000
 
 
 @dataclasses.dataclass
@@ -150,10 +151,11 @@ def run_oldest_torch():
     return torches.run_oldest()
 
 
-def chosen_suites(quick, pytest_arguments):
+def chosen_suites(quick, long, pytest_arguments):
+    kills = [f"--kills={LONG_KILLS}"] if long else []
     if pytest_arguments:
-        return [("end to end", lambda: run_pytest(pytest_arguments))]
-    selection = ["-m", "not slow"] if quick else [f"--ignore={CHAOS}"]
+        return [("end to end", lambda: run_pytest([*kills, *pytest_arguments]))]
+    selection = [*kills, *(["-m", "not slow"] if quick else [f"--ignore={CHAOS}"])]
     suites = [
         ("lint", lambda: run_lint(quick)),
         ("unit tests", lambda: run_unit_tests(quick)),
@@ -168,11 +170,12 @@ def chosen_suites(quick, pytest_arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="leave out clang-tidy and tests marked slow")
+    parser.add_argument("--long", action="store_true", help=f"{LONG_KILLS} kills of ranks that save instead of 50")
     arguments, pytest_arguments = parser.parse_known_args()
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     total, times = Result(), []
-    for name, run in chosen_suites(arguments.quick, pytest_arguments):
+    for name, run in chosen_suites(arguments.quick, arguments.long, pytest_arguments):
         say(name)
         began = time.monotonic()
         result = run()

@@ -28,6 +28,8 @@ TESTS = (
     *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_generated.py"),
     "tests/test_bootstrap_libraries.py",
     *("tests/test_bootstrap_process.py", "tests/test_bootstrap_scan.py", "tests/test_bootstrap_torch.py"),
+    *("tests/test_bootstrap_memory.py", "tests/test_checkpoint_plan.py", "tests/test_checkpoint_save.py"),
+    *("tests/test_checkpoint_overlap.py", "tests/test_checkpoint_cuda.py"),
     *("tests/test_bootstrap_zygote.py", "tests/test_warm.py", "tests/test_failures.py::test_one_death"),
     "tests/test_venv.py::test_changed_requirements_do_not_touch_other_clones",
 )

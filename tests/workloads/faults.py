@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import time
 
 from report import report
 
@@ -39,6 +40,29 @@ def die(how, phase):
         ctypes.string_at(0)
     else:
         raise ValueError(f"no such way to die: {how}")
+
+
+class _Expiry(ctypes.Structure):
+    """A timer's struct sigevent."""
+
+    _fields_ = [
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_byte * 48),
+    ]
+
+
+def die_in(delay_us):
+    """SIGKILL after that time, by the kernel: whatever this process does then, and whoever holds Python's lock."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    expiry, timer = _Expiry(signal=signal.SIGKILL), ctypes.c_void_p()
+    span = (ctypes.c_long * 4)(0, 0, delay_us // 1_000_000, max(1, delay_us % 1_000_000 * 1_000))
+    if libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(expiry), ctypes.byref(timer)) != 0:
+        raise OSError(ctypes.get_errno(), "timer_create")
+    report("dying", phase="timer", how="kill")
+    if libc.timer_settime(timer, 0, span, None) != 0:
+        raise OSError(ctypes.get_errno(), "timer_settime")
 
 
 def pass_by(phase):

@@ -1,0 +1,216 @@
+"""phalanx.checkpoint.dcp in real jobs: sharded state into memory and to disk, back after a kill, and by stock DCP."""
+
+import os
+import pickle
+import signal
+from pathlib import Path
+
+import pytest
+
+WORLD = 2
+
+
+def start(job, directory, kind, *arguments, flags=()):
+    return job.standalone("sharding.py", f"--dir={directory}", f"--kind={kind}", *arguments, nproc=WORLD, flags=flags)
+
+
+def of_ranks(job, name, count=WORLD, **fields):
+    return sorted(job.wait_events(name, count, **fields), key=lambda event: event["rank"])
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "hsdp", "dtensor"])
+def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path, kind):
+    assert start(job, tmp_path / "other", kind).wait() == 0, job.story()
+    expected = [(event["whole"], event["draw"]) for event in of_ranks(job, "trained")]
+    job.events.clear()
+
+    node = start(job, tmp_path / "run", kind, "--pause-at=5", flags=["--max-restarts=1"])
+    of_ranks(job, "pausing")
+    saved = of_ranks(job, "saved", n=4)
+    assert all(event["committed"] for event in saved), saved
+    os.kill(job.pid(1, 0), signal.SIGKILL)
+    assert node.wait() == 0, job.story()
+    for event, before in zip(of_ranks(job, "loaded", life=1), saved):
+        assert (event["n"], event["source"]) == (4, "memory"), event
+        assert event["whole"] == before["whole"]
+        assert (event["note"], event["counted"]) == ("short", 4)
+    assert [(event["whole"], event["draw"]) for event in of_ranks(job, "trained", life=1)] == expected
+
+
+def check_that_nothing_is_written_twice(folder):
+    """What several ranks of a node have, replicas above all, lies in one of their files: all that is written is named,
+    but for what brings items to multiples of 64 and files to pages."""
+    stored = pickle.loads((folder / ".metadata").read_bytes()).storage_data.values()
+    lengths = dict.fromkeys((f"__{rank}_0.distcp" for rank in range(WORLD)), 0)
+    for info in stored:
+        lengths[info.relative_path] += -(-info.length // 64) * 64
+    sizes = {name: (folder / name).stat().st_size for name in lengths}
+    assert all(lengths[name] <= sizes[name] + 63 and sizes[name] < lengths[name] + 4096 for name in sizes), (
+        lengths,
+        sizes,
+    )
+    assert all(lengths.values()), "both ranks take part"
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "hsdp", "dtensor"])
+def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind):
+    directory = tmp_path / "run"
+    assert start(job, directory, kind, "--disk-every=4", "--steps=4").wait() == 0, job.story()
+    saved = of_ranks(job, "saved", n=4)
+    assert all(event["committed"] for event in saved), saved
+    folder = directory / "4"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".metadata",
+        "__0_0.distcp",
+        "__1_0.distcp",
+        "manifest.json",
+    ]
+    check_that_nothing_is_written_twice(folder)
+    for nproc in (1, 3):
+        node = job.standalone("sharding.py", f"--dir={folder}", f"--kind={kind}", "--stock", nproc=nproc)
+        assert node.wait() == 0, job.story()
+        for event in of_ranks(job, "read", nproc, world=nproc):
+            assert (event["step"], event["note"]) == (4, "short")
+            assert event["whole"] == saved[0]["whole"]
+
+
+def test_another_world_takes_the_step_from_disk(job, tmp_path):
+    directory = tmp_path / "run"
+    assert start(job, directory, "fsdp2", "--disk-every=4", "--steps=4").wait() == 0, job.story()
+    saved = of_ranks(job, "saved", n=4)
+    node = job.standalone("sharding.py", f"--dir={directory}", "--steps=4", nproc=3)
+    assert node.wait() == 0, job.story()
+    for event in of_ranks(job, "loaded", 3, world=3):
+        assert (event["n"], event["source"]) == (4, "disk"), event
+        assert event["whole"] == saved[0]["whole"]
+
+
+def test_fsdp2_is_copied_while_it_trains_and_fsdp1_never(job, tmp_path):
+    """verify="always" compares what was copied later with its source: a shard that anything but the optimizer writes
+    would be found."""
+    for kind in ("fsdp2", "fsdp1"):
+        assert start(job, tmp_path / kind, kind, "--save-every=1", "--steps=8").wait() == 0, job.story()
+        saved = of_ranks(job, "saved", 2 * 8)
+        assert all(event["committed"] for event in saved), saved
+        reasons = {event["why"] for event in saved if event["n"] > 2}
+        over = {event["over"] for event in of_ranks(job, "saving", 2 * 8) if event["n"] > 2}
+        if kind == "fsdp2":
+            assert (reasons, over) == ({None}, {False})
+        else:
+            assert over == {True}
+            assert all("FSDP" in why for why in reasons)
+        job.events.clear()
+
+
+def test_a_state_that_one_rank_cannot_save_costs_that_save_alone(job, tmp_path):
+    assert start(job, tmp_path / "run", "fsdp2", "--fail-at=4").wait() == 0, job.story()
+    (refused,) = of_ranks(job, "refused", 1)
+    assert refused["rank"] == 1
+    assert "bad: a meta tensor has no data" in refused["why"]
+    (skipped,) = of_ranks(job, "saved", 1, n=4)
+    assert (skipped["rank"], skipped["committed"]) == (0, False)
+    assert "another rank cannot save its state" in skipped["why"]
+    assert all(event["committed"] for event in of_ranks(job, "saved", n=6))
+
+
+def test_a_plan_follows_a_state_that_changes_on_one_rank(job, tmp_path):
+    changing = ["--grow-at=3", "--save-every=1", "--pause-at=5"]
+    node = start(job, tmp_path / "run", "fsdp2", *changing, flags=["--max-restarts=1"])
+    of_ranks(job, "pausing")
+    os.kill(job.pid(0, 0), signal.SIGKILL)
+    assert node.wait() == 0, job.story()
+    for event in of_ranks(job, "loaded", life=1):
+        assert (event["n"], event["source"], len(event["note"])) == (5, "memory", 5000), event
+        assert "only" in event["names"] and "phalanx.rank_1" in event["names"], event["names"]
+
+
+def test_the_ten_lines_of_the_documentation_run_and_resume(job, tmp_path):
+    text = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text()
+    lines = text.split("## FSDP in ten lines")[1].split("```")[1].replace("python\n", "", 1)
+    assert "/data/run7" in lines and "range(done, 1000)" in lines
+    script = tmp_path / "script.py"
+    for end in (100, 105):
+        told = "\nprint(f'went {done} {step + 1} {ckpt.source}')\ndist.destroy_process_group()\n"
+        script.write_text(lines.replace("/data/run7", str(tmp_path / "run")).replace("1000", str(end)) + told)
+        node = job.standalone(script, nproc=WORLD)
+        assert node.wait() == 0, job.story()
+    assert node.stdout.count("went 100 105 disk") == WORLD, node.stdout
+
+
+# --- plans, without a job
+
+
+def parts_of(states, nodes):
+    from phalanx.checkpoint import plan, sharded
+
+    forms = sharded.Forms()
+    locals_ = [sharded.Local(state, plan.Describer()) for state in states]
+    return locals_, [sharded.Part(local, forms, node) for local, node in zip(locals_, nodes)], forms
+
+
+def test_every_node_holds_all_that_its_ranks_need():
+    import torch
+    from phalanx.checkpoint import sharded
+
+    shared = {"weight": torch.arange(9.0), "step": 7, "large": torch.ones(100)}
+    states = [{**shared, f"own_{rank}": torch.full((3,), rank)} for rank in range(4)]
+    locals_, parts, _ = parts_of(states, ["a", "a", "b", "b"])
+    assignments = sharded.arranged(locals_[0].planner, parts)
+    for ranks in ((0, 1), (2, 3)):
+        held = sorted(index.fqn for rank in ranks for index, _, _ in assignments[rank].items)
+        assert held == sorted([*shared, *(f"own_{rank}" for rank in ranks)])
+        metadata = pickle.loads(assignments[ranks[0]].metadata)
+        files = {info.relative_path for index, info in metadata.storage_data.items() if index.fqn in shared}
+        assert files <= {sharded.file_name(rank) for rank in ranks}
+        assert {index.fqn for index in metadata.storage_data} == set(shared) | {f"own_{rank}" for rank in range(4)}
+        assert assignments[ranks[1]].metadata is None
+    for assignment in assignments:
+        ends = [0] + [at + length for _, at, length in assignment.items]
+        assert all(at >= end and at % 64 == 0 for (_, at, _), end in zip(assignment.items, ends))
+
+
+def test_a_value_that_outgrows_its_place_asks_for_a_new_plan():
+    import torch
+    from phalanx.checkpoint import plan, sharded
+
+    locals_, parts, forms = parts_of([{"weight": torch.ones(4), "note": "n"}], [0])
+    (assignment,) = sharded.arranged(locals_[0].planner, parts)
+    file = sharded.File(assignment, forms)
+    first = file.image(locals_[0])
+    longer = sharded.Local({"weight": torch.ones(4), "note": "n" * 40}, plan.Describer())
+    assert file.image(longer).key() == first.key()
+    longest = sharded.Local({"weight": torch.ones(4), "note": "n" * 4000}, plan.Describer())
+    assert longest.structure() == locals_[0].structure()
+    with pytest.raises(sharded.Outgrown):
+        file.image(longest)
+    other = sharded.Local({"weight": torch.ones(5), "note": "n"}, plan.Describer())
+    assert other.structure() != locals_[0].structure()
+
+
+def test_what_another_node_holds_is_named_when_it_is_asked_for(tmp_path):
+    from phalanx.checkpoint import dcp, disk
+
+    found = disk.Found(5, "memory", main=str(tmp_path / "metadata"), ranks={"0": str(tmp_path / "zero")})
+    reader = dcp._memory_reader(found, "/data/run")
+    assert str(reader.fs.concat_path(reader.path, "__0_0.distcp")) == str(tmp_path / "zero")
+    with pytest.raises(
+        RuntimeError, match="__3_0.distcp of step 5 of /data/run is not in this node's memory".replace(".", r"\.")
+    ):
+        reader.fs.concat_path(reader.path, "__3_0.distcp")
+
+
+def test_items_of_more_than_4_gib_are_read(tmp_path):
+    """The file is sparse: only what stands around the data is written."""
+    import torch
+    from phalanx.checkpoint import plan, zipped
+
+    size = (4 << 30) + 3
+    pickled = plan.Describer().describe(torch.empty(size, dtype=torch.uint8)).pickle
+    item = zipped.zipped(pickled, (size,))
+    path = tmp_path / "item"
+    with open(path, "wb") as file:
+        file.write(item.frame[: item.records[0]])
+        file.seek(item.records[0] + size)
+        file.write(item.frame[item.records[0] :])
+    tensor = torch.load(path, mmap=True, weights_only=True)
+    assert (tensor.numel(), tensor[-1].item()) == (size, 0)

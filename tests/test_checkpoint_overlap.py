@@ -1,0 +1,433 @@
+"""Copies under the training: what an optimizer guards is as it was at save(), for each of torch's optimizers, and what
+is not guarded, or whose hook does not fire, is copied at once, with the reason."""
+
+import functools
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from phalanx.checkpoint import overlap, writer  # noqa: E402
+
+WIDTH = 256  # a weight of 256 KB
+overlaps = pytest.mark.skipif(overlap.why_not_with(torch.__version__) is not None, reason="no torch that overlaps")
+
+
+@pytest.fixture
+def make(make):
+    return functools.partial(make, verify="never")
+
+
+class Training:
+    """A small model with buffers that the forward pass writes, a frozen part, and an average of its weights."""
+
+    def __init__(self, optimizer=torch.optim.AdamW, parameters=None, **settings):
+        torch.manual_seed(5)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        )
+        self.model[2].weight.requires_grad_(False)
+        parameters = [p for p in self.model.parameters() if p.requires_grad] if parameters is None else parameters
+        self.optimizer = optimizer(parameters, **settings)
+        self.average = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.model(torch.randn(4, WIDTH)).square().mean().backward()
+        self.optimizer.step(*self.closure())
+        for name, value in self.model.state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 0.1)
+
+    def closure(self):
+        needs_one = isinstance(self.optimizer, torch.optim.LBFGS)
+        return [lambda: self.model(torch.ones(4, WIDTH)).square().mean()] if needs_one else []
+
+    def state(self):
+        return {"model": self.model, "optimizer": self.optimizer, "average": self.average, "rng": True}
+
+    def snapshot(self):
+        return clone([self.model.state_dict(), self.optimizer.state_dict(), self.average])
+
+
+def clone(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: clone(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(clone(inner) for inner in value)
+    return value
+
+
+def differing(a, b, path=""):
+    """The paths at which two states differ."""
+    if isinstance(a, torch.Tensor):
+        return [] if torch.equal(a, b) else [path]
+    if isinstance(a, dict):
+        return [found for key in a for found in differing(a[key], b[key], f"{path}/{key}")]
+    if isinstance(a, (list, tuple)):
+        return [found for i, inner in enumerate(a) for found in differing(inner, b[i], f"{path}/{i}")]
+    return [] if a == b else [path]
+
+
+def saved(checkpointer):
+    loaded, _ = checkpointer.load()
+    return [loaded["model"], loaded["optimizer"], loaded["average"]]
+
+
+def optimizers():
+    settings = {
+        "SGD": {"lr": 0.1, "momentum": 0.9},
+        "ASGD": {"lr": 0.1},
+        "Rprop": {"lr": 0.1},
+        "LBFGS": {"max_iter": 2},
+    }
+    names = [name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)]
+    left_out = {"Optimizer", "SparseAdam", "Muon"}  # Muon takes matrices alone, and has a test of its own below
+    found = {name: settings.get(name, {}) for name in names if name not in left_out}
+    for name in ("SGD", "Adam", "AdamW", "Adagrad"):
+        found[f"{name} foreach"] = {**settings.get(name, {}), "foreach": True}
+        found[f"{name} fused"] = {**settings.get(name, {}), "fused": True}
+    return found
+
+
+def trained(name, settings):
+    kind = getattr(torch.optim, name.split()[0])
+    try:
+        training = Training(kind, **settings)
+        training.step()
+    except (RuntimeError, TypeError) as error:
+        pytest.skip(f"this torch has no {name}: {error}")
+    return training
+
+
+@overlaps
+@pytest.mark.parametrize("name", sorted(optimizers()))
+def test_each_optimizer_waits_for_the_copy(make, name):
+    training, checkpointer = trained(name, optimizers()[name]), make()
+    checkpointer.prepare(training.state())
+    for step in range(4):
+        training.step()
+        before = training.snapshot()
+        handle = checkpointer.save(step, training.state())
+        assert handle.why is None, "nothing was in the way of copying later"
+        training.step()
+        assert handle.wait_committed(), handle.why
+        assert differing(before, saved(checkpointer)) == []
+        assert differing(before, training.snapshot()), "the step has changed what was saved"
+    assert checkpointer._writer._overlapped == 4
+
+
+@overlaps
+def test_an_optimizer_that_takes_matrices_alone(make):
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH))
+    training, checkpointer = Training(torch.optim.Muon, parameters=[weight]), make()
+    for step in range(2):
+        weight.grad = torch.randn(WIDTH, WIDTH)
+        training.optimizer.step()
+        before = clone([weight, training.optimizer.state_dict()])
+        handle = checkpointer.save(step, {"weight": weight, "optimizer": training.optimizer})
+        assert handle.why is None
+        training.optimizer.step()
+        assert handle.wait_committed(), handle.why
+        loaded, _ = checkpointer.load()
+        assert differing(before, [loaded["weight"], loaded["optimizer"]]) == []
+
+
+@overlaps
+def test_a_state_of_state_dicts_overlaps_as_well(make):
+    training, checkpointer = Training(), make()
+    training.step()
+    before = training.snapshot()
+    state = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+    handle = checkpointer.save(1, {**state, "average": training.average})
+    assert handle.why is None and not handle.is_over
+    training.step()
+    assert handle.wait_committed() and differing(before, saved(checkpointer)) == []
+
+
+@pytest.fixture
+def without_hook():
+    """The global hook is gone, as where an optimizer never calls it."""
+    overlap._hook.remove()
+    yield
+    overlap._hook = None
+    overlap._install()
+
+
+@overlaps
+@pytest.mark.parametrize("settings", [{}, {"fused": True}])
+def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeypatch, settings):
+    training, checkpointer = Training(**settings), make(verify="always")
+    training.step()
+    training.step()
+    monkeypatch.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)  # this very step is missed
+    handle = checkpointer.save(1, training.state())
+    assert handle.why is None
+    for _ in range(20):  # the copy may come late, but not behind all of them
+        training.step()
+    with pytest.warns(RuntimeWarning, match="copies everything before it returns"):
+        assert not handle.wait_staged()
+    assert "changed while it was copied" in handle.why and handle.why.startswith("state['")
+    assert agent.wait_packet("skipped")["step"] == 1 and agent.sealed() == {}
+    monkeypatch.undo()
+    for step in (2, 3):
+        before = training.snapshot()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it has been said
+            handle = checkpointer.save(step, training.state())
+        assert handle.is_over and "an earlier save has found that state['" in handle.why
+        training.step()
+        assert differing(before, saved(checkpointer)) == []
+
+
+@overlaps
+def test_without_the_hook_everything_is_copied_at_once(make, without_hook):
+    training, checkpointer = Training(), make()
+    for step in range(3):
+        training.step()
+        before = training.snapshot()
+        handle = checkpointer.save(step, training.state())
+        assert handle.is_over and "no step of AdamW was seen since the last save" in handle.why
+        training.step()
+        assert differing(before, saved(checkpointer)) == []
+
+
+@overlaps
+def test_the_first_save_trusts_no_hook_that_it_has_not_seen(make):
+    training, checkpointer = Training(), make()
+    checkpointer.prepare(training.state())
+    handle = checkpointer.save(1, training.state())
+    assert handle.is_over and "no step of AdamW was seen since the last save" in handle.why
+    training.step()
+    assert checkpointer.save(2, training.state()).why is None
+    handle = checkpointer.save(3, training.state())
+    assert "no step of AdamW was seen since the last save" in handle.why
+
+
+@overlaps
+def test_steps_that_the_hook_does_not_see_are_counted(make):
+    training, checkpointer = Training(), make()
+    training.step()
+    assert checkpointer.save(1, training.state()).why is None
+    training.step()
+    for entry in training.optimizer.state.values():
+        entry["step"] += 2  # as by steps of a kind that calls no hook
+    handle = checkpointer.save(2, training.state())
+    assert handle.is_over and "AdamW made 3 steps since the last save and its hook ran before 1 of them" in handle.why
+
+
+def test_an_optimizer_of_its_own_class_guards_nothing(make):
+    class Own:
+        def __init__(self, parameters):
+            self.param_groups = [{"params": list(parameters)}]
+
+        def step(self):
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.sub_(1.0)
+
+        def state_dict(self):
+            return {}
+
+    weight = torch.nn.Parameter(torch.zeros(WIDTH, WIDTH))
+    optimizer, checkpointer = Own([weight]), make()
+    for step in range(2):
+        before = weight.detach().clone()
+        handle = checkpointer.save(step, {"weight": weight, "optimizer": optimizer})
+        assert handle.is_over
+        if checkpointer._writer._guard.off is None:
+            assert "no optimizer is in the state and none was seen to step" in handle.why
+        optimizer.step()
+        assert torch.equal(checkpointer.load()[0]["weight"], before)
+
+
+@overlaps
+def test_overlap_that_is_not_wanted(make):
+    training, checkpointer = Training(), make(overlap=False)
+    training.step()
+    handle = checkpointer.save(1, training.state())
+    assert handle.is_over and handle.why == "copied before save() returned: overlap=False"
+
+
+def later_records(checkpointer):
+    """Paths of what is being copied under the training."""
+    current = checkpointer._writer._flight
+    return {current.path_of(index) for index, _, _ in current.alarms._watched}
+
+
+@overlaps
+def test_only_what_the_optimizer_writes_is_copied_later(make):
+    training, checkpointer = Training(), make(verify="always")
+    # A buffer over the memory of a parameter is written by the forward pass, for all that anybody knows.
+    training.model[1].register_buffer("alias", training.model[0].weight.detach())
+    training.average["1.alias"] = torch.zeros(WIDTH, WIDTH)
+    training.step()
+    checkpointer.save(1, {**training.state(), "more": torch.ones(WIDTH, WIDTH)})
+    assert later_records(checkpointer) == {
+        "state['optimizer']['state'][0]['exp_avg']",
+        "state['optimizer']['state'][0]['exp_avg_sq']",
+    }
+    checkpointer.wait()
+    training = Training()
+    training.step()
+    checkpointer.save(2, training.state())
+    assert "state['model']['0.weight']" in later_records(checkpointer)
+    assert not any("2.weight" in path or "average" in path for path in later_records(checkpointer))
+
+
+@overlaps
+@pytest.mark.parametrize("what", ["model", "optimizer"])
+def test_loading_waits_for_the_copy(make, what):
+    training, checkpointer = Training(), make(verify="always")
+    training.step()
+    training.step()
+    before = training.snapshot()
+    handle = checkpointer.save(1, training.state())
+    assert not handle.is_over
+    thing = getattr(training, what)
+    thing.load_state_dict({k: v * 0 for k, v in thing.state_dict().items()} if what == "model" else thing.state_dict())
+    assert handle.is_over and handle.wait_committed(), handle.why
+    assert differing(before, saved(checkpointer)) == []
+    assert not training.model._load_state_dict_pre_hooks
+
+
+@overlaps
+def test_wait_is_for_what_else_writes_parameters(make):
+    training, checkpointer = Training(), make(verify="always")
+    training.step()
+    before = training.snapshot()
+    handle = checkpointer.save(1, training.state())
+    checkpointer.wait()
+    with torch.no_grad():
+        training.model[0].weight.zero_()
+    assert handle.is_over and handle.wait_committed()
+    assert differing(before, saved(checkpointer)) == []
+
+
+WRITES = {
+    "it was written while it was copied": lambda weight: weight.detach().mul_(2),
+    "its memory was moved or freed": lambda weight: weight.untyped_storage().resize_(8 * WIDTH * WIDTH),
+}
+
+
+@overlaps
+@pytest.mark.parametrize("why", sorted(WRITES))
+def test_a_write_in_between_sounds_the_alarm(make, agent, why):
+    agent.commits = False
+    training, checkpointer = Training(), make()
+    training.step()
+    handle = checkpointer.save(1, training.state())
+    checkpointer._writer._slots.wait_copied()  # memory that is freed under a copy would end this process
+    WRITES[why](training.model[0].weight)
+    with pytest.warns(RuntimeWarning, match="copies everything before it returns"):
+        training.optimizer.step()
+    assert f"state['model']['0.weight']: {why}" in handle.why
+    assert not handle.wait_committed() and agent.wait_packet("skipped")["step"] == 1
+    assert checkpointer.save(2, training.state()).is_over
+
+
+@overlaps
+def test_one_copy_in_so_many_is_compared(make, monkeypatch):
+    """Only those that are compared wait for somebody to ask before they are sealed."""
+    training, checkpointer = Training(), make(verify="sampled")
+    monkeypatch.setattr(writer, "SAMPLE", 3)
+    compared = []
+    for step in range(7):
+        training.step()
+        begin = checkpointer._writer._slots.begin
+        monkeypatch.setattr(
+            checkpointer._writer._slots,
+            "begin",
+            lambda save, frame, begin=begin: compared.append(save.verify) or begin(save, frame),
+        )
+        checkpointer.save(step, training.state())
+        monkeypatch.setattr(checkpointer._writer._slots, "begin", begin)
+        training.step()
+    assert compared == [0, 0, 1, 0, 0, 1, 0], "the first is held no longer than the others"
+
+
+@overlaps
+def test_several_optimizers_and_one_that_does_not_step(make):
+    torch.manual_seed(1)
+    weights = [torch.nn.Parameter(torch.randn(WIDTH, WIDTH)) for _ in range(2)]
+    first, second = (torch.optim.SGD([weight], lr=0.5) for weight in weights)
+    checkpointer = make(verify="always")
+
+    def step(optimizer, weight):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+
+    step(first, weights[0])
+    before = clone(weights)
+    handle = checkpointer.save(1, {"weights": weights, "first": first, "second": second})
+    assert later_records(checkpointer) == {"state['weights'][0]"}
+    assert "copied in part before save() returned: no step of SGD was seen" in handle.why
+    step(second, weights[1])
+    assert handle.is_over, "any optimizer's step waits: they may share weights"
+    step(first, weights[0])
+    assert handle.wait_committed()
+    assert differing(before, [weight.detach() for weight in checkpointer.load()[0]["weights"]]) == []
+
+
+@overlaps
+def test_steps_of_compiled_optimizers_wait(make):
+    training, checkpointer = Training(torch.optim.SGD, lr=0.1), make(verify="always")
+    compiled = torch.compile(training.optimizer.step, backend="eager")
+    training.step()
+    for step in range(2):
+        training.model(torch.randn(4, WIDTH)).sum().backward()
+        compiled()
+        before = training.snapshot()
+        handle = checkpointer.save(step, training.state())
+        assert handle.why is None
+        compiled()
+        assert handle.is_over and handle.wait_committed()
+        assert differing(before, saved(checkpointer)) == []
+
+
+@overlaps
+def test_fsdp_is_copied_at_once(make, tmp_path):
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no distributed")
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(WIDTH, WIDTH)
+        wrapped = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+        checkpointer = make()
+        wrapped(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+        handle = checkpointer.save(1, {"model": wrapped, "optimizer": optimizer})
+        assert handle.is_over and "FSDP frees and moves parameters" in handle.why
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_the_hook_forgets_a_checkpointer_and_its_optimizers(make):
+    checkpointer = make()
+    guard = checkpointer._writer._guard
+    training = Training()
+    training.step()
+    if guard.off is None:
+        assert len(guard._seen) == 1
+    del training
+    assert len(guard._seen) == 0
+    checkpointer.close()
+    assert guard not in overlap._guards
+
+
+def test_a_torch_whose_hooks_get_lost_copies_at_once(make, monkeypatch):
+    assert overlap.why_not_with("2.15.0+cu132") is None and overlap.why_not_with("2.4.1") is None
+    monkeypatch.setattr(torch, "__version__", "2.3.1")
+    training, checkpointer = Training(), make()
+    training.step()
+    handle = checkpointer.save(1, training.state())
+    assert handle.is_over and "torch 2.3.1 loses optimizer hooks to torch.compile" in handle.why

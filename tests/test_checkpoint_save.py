@@ -1,0 +1,508 @@
+"""Saves and restores through real slots, a real control page and a real socket. The agent is checkpoint_agent.py."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from checkpoint_agent import CheckpointAgent, write_manifest  # noqa: E402
+from harness import free_port  # noqa: E402
+from phalanx._bootstrap import board, memory  # noqa: E402
+from phalanx.checkpoint import CannotSave, Checkpointer, DataPosition, Storage, ddp, native, overlap  # noqa: E402
+from zygote_agent import Agent  # noqa: E402
+
+WORDS = 50_000  # a record of 200 KB: large enough to be copied later
+
+
+@pytest.fixture
+def main_page():
+    """The page and the slots of what the ranks of a node share."""
+    with CheckpointAgent() as page:
+        yield page
+
+
+def next_life(agent, checkpointer):
+    checkpointer.close()
+    memory.forget()
+    agent.new_life()
+
+
+def state_of(step, words=WORDS):
+    return {"w": torch.full((words,), float(step)), "note": "x" * (step % 7), "step": step}
+
+
+def is_state_of(loaded, step):
+    return loaded["step"] == step and loaded["w"].unique().tolist() == [float(step)]
+
+
+def test_a_state_comes_back_from_memory_in_the_next_life(agent, make):
+    checkpointer = make()
+    for step in range(1, 6):
+        handle = checkpointer.save(step, state_of(step))
+        assert handle.wait_staged() and handle.wait_committed(), handle.why
+        assert handle.staged_ns > 0 and handle.held_ns > 0
+    next_life(agent, checkpointer)
+    checkpointer = make()
+    loaded, step = checkpointer.load()
+    assert (step, checkpointer.source) == (5, "memory") and is_state_of(loaded, 5)
+
+
+def test_a_slot_is_a_file_that_stock_torch_load_and_unzip_read(agent, make):
+    import zipfile
+
+    checkpointer = make()
+    assert checkpointer.save(3, state_of(3)).wait_committed()
+    path = agent.slot_path(agent.sealed()[3])
+    assert native.check_file(path) is None
+    for mmap in (False, True):
+        assert is_state_of(torch.load(path, mmap=mmap, weights_only=True), 3)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        info = json.loads(archive.read("archive/.phalanx/info"))
+    assert info == {**info, "version": 1, "step": 3, "epoch": 1, "rank": 0, "world_size": 1, "kind": "full"}
+    rank = agent.page.slot(agent.sealed()[3])[0]
+    assert (rank[1], rank[2], rank[5], rank[6]) == (3, 1, 0, 1)
+
+
+def test_nothing_is_saved_yet(agent, make, tmp_path):
+    checkpointer = make()
+    assert checkpointer.load(default="none") == ("none", 0)
+    assert (checkpointer.source, checkpointer.why) == (None, "nothing is committed")
+
+
+def test_a_save_that_finds_no_free_slot_is_skipped_with_its_reason_and_later_ones_are_not(agent, make):
+    agent.commits = False
+    checkpointer = make(slots=2)
+    handles = [checkpointer.save(step, state_of(step)) for step in (1, 2, 3)]
+    assert [handle.wait_staged() for handle in handles] == [True, True, False]
+    assert "no slot is free" in handles[2].why
+    assert agent.wait_packet("skipped")["step"] == 3
+    assert not handles[2].wait_committed()
+    agent.commit(2)
+    handle = checkpointer.save(4, state_of(4))
+    assert handle.wait_staged(), handle.why
+    assert set(agent.sealed()) == {2, 4}
+    agent.commit(4)
+    assert handle.wait_committed()
+
+
+def test_a_step_that_is_dropped_is_not_committed(agent, make):
+    agent.commits = False
+    checkpointer = make()
+    handle = checkpointer.save(1, state_of(1))
+    assert handle.wait_staged()
+    agent.gone.add(1)
+    assert not handle.wait_committed()
+
+
+def test_another_structure_gets_other_slots_only_where_it_must(agent, make):
+    checkpointer = make()
+    assert checkpointer.prepare(state_of(1)) is None
+    assert checkpointer.save(1, state_of(1)).wait_committed()
+    assert checkpointer.save(2, {"other": 2, **state_of(2, WORDS - 100)}).wait_committed()
+    assert len(agent.packets("prepare")) == 1
+    assert checkpointer.save(3, state_of(3, 3 * WORDS)).wait_committed()
+    assert len(agent.packets("prepare")) == 2
+    assert checkpointer.save(4, state_of(4, WORDS)).wait_committed()
+    assert len(agent.packets("prepare")) == 3, "slots of thrice the size are given back"
+    assert is_state_of(checkpointer.load()[0], 4)
+
+
+def test_a_pickle_that_outgrows_its_room_gets_more(agent, make):
+    checkpointer = make()
+    assert checkpointer.save(1, state_of(1)).wait_committed()
+    text = "y" * 1_000_000
+    handle = checkpointer.save(2, {**state_of(2), "text": text})
+    assert handle.wait_committed(), handle.why
+    assert len(agent.packets("prepare")) == 2
+    assert checkpointer.load()[0]["text"] == text
+
+
+def test_fewer_slots_than_asked_for_are_said(agent, make):
+    agent.slots = 2
+    checkpointer = make()
+    assert checkpointer.prepare(state_of(1)) == "memory for 2 slots"
+    assert checkpointer.save(1, state_of(1)).wait_committed()
+
+
+def test_no_memory_costs_the_save_and_not_the_training(agent, make):
+    checkpointer = make()
+    agent.refuses["prepare"] = "/dev/shm has 3 MB left and 2 slots take 8 MB"
+    assert checkpointer.prepare(state_of(1)) == agent.refuses["prepare"]
+    handle = checkpointer.save(1, state_of(1))
+    assert not handle.wait_staged() and agent.refuses["prepare"] in handle.why
+    del agent.refuses["prepare"]
+    assert checkpointer.save(2, state_of(2)).wait_committed()
+
+
+def test_an_agent_that_cannot_serve_the_directory_says_why(agent, make):
+    agent.refuses["open"] = "/data/run7 is another job's"
+    with pytest.raises(RuntimeError, match="/data/run7 is another job's"):
+        make()
+
+
+def test_a_rank_of_an_older_life_writes_no_more(agent, make):
+    checkpointer = make()
+    assert checkpointer.save(1, state_of(1)).wait_committed()
+    agent.page.set_epoch(2)
+    handle = checkpointer.save(2, state_of(2))
+    assert not handle.wait_staged() and "epoch 2 lives" in handle.why
+    assert set(agent.sealed()) == {1}
+
+
+def test_the_training_outlives_the_agent(agent, make):
+    checkpointer = make()
+    assert checkpointer.save(1, state_of(1)).wait_committed()
+    agent.ours.shutdown(socket.SHUT_RDWR)
+    agent.ours.close()
+    handle = checkpointer.save(2, state_of(2))
+    assert handle.wait_staged() and "the agent could not be told" in handle.why
+    assert not handle.wait_committed() and "agent" in handle.why
+    handle = checkpointer.save(3, state_of(3, 9 * WORDS))
+    assert not handle.wait_staged() and "the agent" in handle.why
+
+
+def test_what_cannot_be_saved_raises_and_the_next_save_goes_on(agent, make):
+    checkpointer = make()
+    with pytest.raises(CannotSave, match=r"^state\['bad'\]\['x'\]: sparse tensors"):
+        checkpointer.save(1, {"bad": {"x": torch.eye(2).to_sparse()}})
+    with pytest.raises(CannotSave, match=r"^state\['bad'\]: .*weights_only"):
+        checkpointer.save(1, {"bad": random.Random()})
+    assert checkpointer.save(2, state_of(2)).wait_committed()
+    assert make(weights_only=False).save(3, {"any": random.Random(4)}).wait_committed()
+
+
+def test_a_save_inside_a_save_is_skipped(agent, make):
+    """As from a signal handler."""
+    checkpointer = make()
+    inner = []
+
+    class Saves:
+        def state_dict(self):
+            inner.append(checkpointer.save(1, state_of(1)))
+            return {}
+
+    assert checkpointer.save(2, {"module": Saves(), **state_of(2)}).wait_committed()
+    assert not inner[0].wait_staged() and "another save was under way" in inner[0].why
+
+
+def test_the_state_is_that_of_the_call(agent, make):
+    """What no optimizer guards may be written as soon as save() returns."""
+    checkpointer = make()
+    state = state_of(1)
+    handle = checkpointer.save(1, state)
+    state["w"].fill_(7.0)
+    assert handle.wait_committed()
+    assert is_state_of(checkpointer.load()[0], 1)
+    assert "copied before save() returned: " in handle.why
+
+
+def test_what_was_loaded_stays_as_it_is_under_later_saves(agent, make):
+    for agent.stable in (True, False):
+        checkpointer = make(slots=2)
+        assert checkpointer.save(1, state_of(1)).wait_committed()
+        loaded, _ = checkpointer.load()
+        for step in (2, 3, 4, 5):
+            assert checkpointer.save(step, state_of(step)).wait_committed()
+        assert is_state_of(loaded, 1)
+        next_life(agent, checkpointer)
+
+
+def test_random_numbers_go_on_where_they_were(agent, make):
+    numpy = pytest.importorskip("numpy")
+
+    def draw():
+        return [random.random(), random.gauss(0, 1), numpy.random.rand(), numpy.random.randn(), torch.rand(2).tolist()]
+
+    draw()
+    checkpointer = make()
+    assert checkpointer.save(1, {"rng": True, **state_of(1)}).wait_committed()
+    drawn = [draw(), draw()]
+    loaded, _ = checkpointer.load()
+    assert [draw(), draw()] == drawn
+    assert loaded["rng"] is True and is_state_of(loaded, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_goes_on_where_it_was(agent, make, workers):
+    """Two epochs of a shuffled loader whose samples are drawn at random, cut short in the first."""
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            return torch.tensor([float(index), torch.rand(()).item(), random.random()])
+
+    def epoch(position, checkpointer=None):
+        loader = torch.utils.data.DataLoader(Data(), batch_size=4, shuffle=True, num_workers=workers)
+        for batch in position.batches(loader):
+            noise = torch.rand(2)
+            if checkpointer is not None and position.batch == 3:
+                assert checkpointer.save(3, {"data": position, "rng": True}).wait_committed()
+            yield torch.cat([batch.reshape(-1), noise]).tolist()
+
+    torch.manual_seed(11)
+    random.seed(11)
+    position, checkpointer = DataPosition(), make()
+    uncut = list(epoch(position, checkpointer)) + list(epoch(position))
+    assert (position.epoch, position.batch, len(uncut)) == (2, 0, 12)
+    next_life(agent, checkpointer)
+    torch.rand(5), random.random()
+    state, _ = make().load()
+    position = DataPosition()
+    position.load_state_dict(state["data"])
+    assert (position.epoch, position.batch) == (0, 3)
+    # The noise of the batch at which the save stood had been drawn before it.
+    assert list(epoch(position)) + list(epoch(position)) == uncut[3:]
+
+
+def test_ranks_of_ddp_share_one_state_and_keep_what_is_their_own(agent, make, monkeypatch, tmp_path):
+    position = DataPosition()
+
+    def state(epoch):
+        position.epoch = epoch
+        torch.manual_seed(epoch)
+        return {"rng": True, "data": position, **state_of(7)}
+
+    with CheckpointAgent() as agent.main:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        first = make(ddp.Checkpointer)
+        assert first.prepare(state(4)) is None
+        assert first.save(7, state(4)).wait_committed()
+        drawn = torch.rand(1)
+        assert list(torch.load(agent.slot_path(agent.sealed()[7]))) == ["rng", "data"]
+        shared = str(shutil.copyfile(agent.main.slot_path(agent.main.sealed()[7]), tmp_path / "main.pt"))
+        loaded, step = first.load()
+        assert step == 7 and is_state_of(loaded, 7) and loaded["data"].epoch == 4
+        assert torch.equal(torch.rand(1), drawn)
+        first.close()
+    agent.main = None
+    agent.new_life()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    other = make(ddp.Checkpointer)
+    assert other.save(7, state(5)).wait_committed()
+    own = agent.slot_path(agent.sealed()[7])
+    assert list(torch.load(own)) == ["rng", "data"] and os.path.getsize(own) < 200_000
+    drawn = torch.rand(1)
+    answer = {"own": own, "main": shared}
+    agent.restores = {"step": 7, "source": "memory", "files": answer, "world_size": 2, "why": ""}
+    loaded, step = other.load()
+    assert step == 7 and is_state_of(loaded, 7) and loaded["data"].epoch == 5
+    assert torch.equal(torch.rand(1), drawn)
+    before = torch.get_rng_state()
+    answer["own"] = None  # a rank that the saved world did not have
+    loaded, _ = other.load()
+    assert torch.equal(torch.get_rng_state(), before) and loaded["data"].epoch == 4 and loaded["rng"] is True
+
+
+# --- disk
+
+
+@pytest.fixture
+def on_disk(agent, make, tmp_path):
+    """Steps 1 and 2 on disk, and a process without an agent."""
+    checkpointer = make()
+    for step in (1, 2):
+        assert checkpointer.save(step, state_of(step), storage=Storage.DISK).wait_stored()
+    checkpointer.close()
+    memory.forget()
+    return tmp_path / "run"
+
+
+def load(folder):
+    checkpointer = Checkpointer(folder)
+    loaded, step = checkpointer.load()
+    assert loaded is None or is_state_of(loaded, step)
+    return step, checkpointer.source, checkpointer.why
+
+
+def test_without_an_agent_the_newest_step_on_disk_is_read(on_disk):
+    assert load(on_disk) == (2, "disk", None)
+    checkpointer = Checkpointer(on_disk)
+    with pytest.raises(RuntimeError, match="saving needs phalanx-run"):
+        checkpointer.save(1, {})
+    with pytest.raises(RuntimeError, match="saving needs phalanx-run"):
+        checkpointer.prepare({})
+    assert Checkpointer(on_disk / "elsewhere").load(default=3) == (3, 0)
+
+
+def test_a_step_without_a_whole_manifest_does_not_count(on_disk):
+    manifest = on_disk / "2" / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole.replace(b'"step": 2', b'"step": 3'))
+    assert load(on_disk) == (1, "disk", f"{on_disk / '2'}: the checksum of its manifest is wrong")
+    manifest.write_bytes(whole[:-5])
+    assert load(on_disk) == (1, "disk", f"{on_disk / '2'}: its manifest does not end with a checksum")
+    manifest.unlink()
+    assert load(on_disk)[0] == 1
+
+
+@pytest.mark.parametrize("damage", ["flipped", "short", "gone"])
+def test_a_step_whose_file_is_damaged_is_passed_over(on_disk, damage):
+    path = on_disk / "2" / "rank_0.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data if damage == "flipped" else data[:-4096])
+    step, source, why = load(on_disk)
+    wrong = {"flipped": "the checksum of rank_0.pt", "short": "bytes long instead of", "gone": "No such file"}
+    assert (step, source) == (1, "disk") and wrong[damage] in why
+
+
+def test_a_step_that_was_saved_again_counts_more(on_disk):
+    shutil.copytree(on_disk / "1", on_disk / "2.9")
+    shards = json.loads((on_disk / "1" / "manifest.json").read_bytes().partition(b"\n")[0])["shards"]
+    write_manifest(on_disk / "2.9", 1, 9, shards)  # what is in it is that of step 1, to tell them apart
+    assert load(on_disk)[0] == 1
+    write_manifest(on_disk / "2.9", 1, 9, [{**shards[0], "file": "../2/rank_0.pt"}])
+    step, _, why = load(on_disk)
+    assert step == 2 and "names a file '../2/rank_0.pt'" in why
+
+
+# --- processes
+
+
+def test_a_forked_child_saves_nothing_and_disturbs_nothing(agent, make):
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    checkpointer = make()
+
+    def step():
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+
+    step()
+    checkpointer.prepare({"model": model, "optimizer": optimizer})
+    step()
+    expected = model.weight.detach().clone()
+    handle = checkpointer.save(1, {"model": model, "optimizer": optimizer})
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            torch.set_num_threads(1)  # the threads of the parent are not here
+            step()
+            checkpointer.wait()
+            handle.wait_staged()
+            checkpointer.close()
+            checkpointer.save(2, {})
+        except RuntimeError as error:
+            status = 0 if "a child process of a rank cannot save" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    step()
+    assert handle.wait_committed()
+    assert torch.equal(checkpointer.load()[0]["model"]["weight"], expected)
+
+
+SCRIPT = """
+    import sys
+    import torch
+    from phalanx.checkpoint import Checkpointer, Storage
+    model = torch.nn.Linear(2000, 1000)
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpointer = Checkpointer(sys.argv[1], verify="always")
+    def step():
+        model(torch.ones(1, 2000)).sum().backward()
+        optimizer.step()
+    step()
+    checkpointer.prepare({"model": model, "optimizer": optimizer})
+    step()
+    handle = checkpointer.save(9, {"model": model, "optimizer": optimizer})
+    assert not handle.is_over or "loses optimizer hooks" in handle.why, handle
+    if sys.argv[2] == "raises":
+        raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "raises"])
+def test_the_last_save_of_a_script_is_not_lost_at_its_end(agent, tmp_path, how):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    with Agent(python=sys.executable) as zygote, open(os.devnull) as null:
+        worker = zygote.cold()
+        fds = [null.fileno(), worker.out.fileno(), worker.err.fileno(), agent.rank_fd]
+        env = {"PHALANX_EPOCH": "1", "OMP_NUM_THREADS": "1"}
+        worker.run(script, tmp_path / "run", how, cwd=tmp_path, stdio=fds, env=env)
+        status, _, err = worker.result()
+        assert (status, err) == (3 if how == "raises" else 0, "")
+    assert agent.wait_packet("sealed")["step"] == 9
+    assert native.check_file(agent.slot_path(agent.sealed()[9])) is None
+
+
+def test_a_killed_rank_leaves_no_torn_image(agent, tmp_path):
+    script = tmp_path / "script.py"
+    kill = "\n__import__('os').kill(__import__('os').getpid(), 9)\n"
+    script.write_text(textwrap.dedent(SCRIPT) + kill)
+    with Agent(python=sys.executable) as zygote, open(os.devnull) as null:
+        worker = zygote.cold()
+        fds = [null.fileno(), worker.out.fileno(), worker.err.fileno(), agent.rank_fd]
+        worker.run(script, tmp_path / "run", "dies", cwd=tmp_path, stdio=fds, env={"PHALANX_EPOCH": "1"})
+        assert worker.wait() == -signal.SIGKILL
+    if overlap.why_not_with(torch.__version__) is None:
+        assert agent.sealed() == {}, "it waited for the comparison, which nobody has made"
+
+
+def test_the_ten_lines_of_the_documentation_run_and_resume(agent, main_page, tmp_path):
+    lines = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text().split("```")[1]
+    text = lines.partition("\n")[2].replace("/data/run7", str(tmp_path / "run"))
+    script = tmp_path / "script.py"
+    agent.main = main_page
+    group = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    for life, steps in ((1, 20), (2, 40)):
+        script.write_text(text.replace("1000", str(steps)))
+        env = {**group, "MASTER_PORT": str(free_port()), "PHALANX_EPOCH": str(life)}
+        with Agent(python=sys.executable) as zygote, open(os.devnull) as null:
+            worker = zygote.cold()
+            fds = [null.fileno(), worker.out.fileno(), worker.err.fileno(), agent.rank_fd]
+            worker.run(script, cwd=tmp_path, stdio=fds, env=env)
+            assert worker.wait() == 0, worker.stderr()
+        agent.wait_packet("sealed", count=4 * life)
+        agent.new_life()
+        main_page.page.set_epoch(agent.epoch)
+    sealed = [(packet["page"], packet["step"]) for packet in agent.packets("sealed")]
+    assert sealed == [(page, step) for step in (10, 20, 30, 40) for page in ("own", "main")]
+
+
+# --- what others hear of it
+
+
+def test_saves_are_told_and_counted(agent, make, monkeypatch):
+    monkeypatch.setattr(board, "words", memoryview(bytearray(board.SLOT_BYTES)).cast("Q"))
+    monkeypatch.setattr(board, "_signed", board.words.cast("B").cast("q"))
+    board._signed[board.STEP] = -1
+    checkpointer = make()
+    monkeypatch.setattr(board, "on_step", lambda step: None)
+    checkpointer.save(41, state_of(1))
+    assert not board.tells_steps(), "safe points count the optimizer's steps"
+    assert board.words[board.SAVING_NS] > 0 and board.words[board.SAVING_SINCE_NS] == 0
+    monkeypatch.setattr(board, "on_step", None)
+    checkpointer.save(42, state_of(1))
+    assert board._signed[board.STEP] == 42
+
+
+def test_the_agent_hears_the_settings(agent, make, tmp_path):
+    make(keep_last=3, keep_every=100, save_at_breakpoint=True, memory_budget=1 << 30, slots=2, trackers=("latest",))
+    packet = agent.wait_packet("open")
+    wanted = {"keep_last": 3, "keep_every": 100, "save_at_breakpoint": True, "memory_budget": 1 << 30}
+    assert packet == {**packet, **wanted, "slots_wanted": 2, "trackers": ["latest"], "dir": str(tmp_path / "run")}
+
+
+@pytest.mark.parametrize("wrong", [{"slots": 4}, {"verify": "maybe"}, {"keep_last": 0}, {"memory_budget": 1.5}])
+def test_settings_that_mean_nothing_are_refused(wrong, tmp_path):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=f"{name} is {value!r}; expected"):
+        Checkpointer(tmp_path, **wrong)

@@ -1,0 +1,187 @@
+"""Trains a sharded model that phalanx.checkpoint.dcp saves, or reads what it saved by stock dcp.load()."""
+
+import argparse
+import hashlib
+import os
+import signal
+import warnings
+
+from report import report
+
+report("main")
+parser = argparse.ArgumentParser()
+parser.add_argument("--dir", required=True)
+parser.add_argument("--kind", choices=["fsdp1", "fsdp2", "hsdp", "dtensor"], default="fsdp2")
+parser.add_argument("--steps", type=int, default=6)
+parser.add_argument("--save-every", type=int, default=2)
+parser.add_argument("--disk-every", type=int, default=0)
+parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+parser.add_argument("--fail-at", type=int, default=0, help="rank 1 cannot save this step")
+parser.add_argument(
+    "--grow-at", type=int, default=0, help="rank 0 has one more tensor from this step on, and a value grows at the next"
+)
+parser.add_argument("--stock", action="store_true", help="read --dir, a step's folder, by torch alone")
+options = parser.parse_args()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from phalanx.checkpoint import CannotSave, Storage  # noqa: E402
+from phalanx.checkpoint.dcp import Checkpointer  # noqa: E402
+from torch.distributed.checkpoint.state_dict import (  # noqa: E402
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+WIDTH = 384
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(WIDTH, WIDTH + 1)  # shards of different sizes
+        self.second = torch.nn.Linear(WIDTH + 1, WIDTH)
+        self.register_buffer("forwards", torch.zeros(1000))
+
+    def forward(self, batch):
+        self.forwards += 1
+        return self.second(torch.nn.functional.dropout(self.first(batch).relu(), 0.1))
+
+
+def made():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.manual_seed(1)
+    net = Net()
+    if options.kind == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if options.kind == "dtensor":
+        from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
+
+        def shard(name, module, mesh):
+            for key, parameter in list(module._parameters.items()):
+                sharded = distribute_tensor(parameter.detach(), mesh, [Shard(parameter.dim() - 1)])
+                module.register_parameter(key, torch.nn.Parameter(sharded))
+
+        return distribute_module(net, mesh, shard)
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        from torch.distributed._composable.fsdp import fully_shard
+    if options.kind == "hsdp":  # every rank a replica
+        mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    for layer in (net.first, net.second):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def batch_of_this_rank():
+    batch = torch.randn(8, WIDTH)
+    if options.kind != "dtensor":
+        return batch
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    mesh = next(model.parameters()).device_mesh
+    return distribute_tensor(batch, mesh, [Replicate()])
+
+
+def digest(tensor):
+    return hashlib.sha256(tensor.detach().reshape(-1).view(torch.uint8).numpy()).hexdigest()[:16]
+
+
+def whole():
+    """{name: digest} of all tensors of model and optimizer, unsharded, and what else the optimizer holds."""
+    found = {}
+
+    def add(path, value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(f"{path}.{key}", inner)
+        elif isinstance(value, torch.Tensor):
+            found[path] = digest(value)
+
+    unsharded = StateDictOptions(full_state_dict=True)
+    add("model", get_model_state_dict(model, options=unsharded))
+    add("optimizer", get_optimizer_state_dict(model, optimizer, options=unsharded))
+    return found
+
+
+def train(step):
+    optimizer.zero_grad()
+    model(batch_of_this_rank()).square().mean().backward()
+    optimizer.step()
+    state["step"] = step
+
+
+def save(ckpt, step):
+    before = whole()
+    storage = Storage.DISK if options.disk_every and step % options.disk_every == 0 else Storage.MEMORY
+    if step == options.fail_at and dist.get_rank() == 1:
+        state["bad"] = torch.empty(3, device="meta")
+    if options.grow_at and step >= options.grow_at:
+        if dist.get_rank() == 0:
+            state["only"] = torch.ones(7)
+        state["note"] = "n" * (5000 if step > options.grow_at else 5)
+    try:
+        handle = ckpt.save(step, state, storage=storage)
+    except CannotSave as error:
+        del state["bad"]
+        report("refused", n=step, why=str(error))
+        return None
+    report("saving", n=step, over=handle.is_over)
+    return handle, before
+
+
+def settle(ckpt, saved):
+    if saved is not None:
+        handle, before = saved
+        committed = handle.wait_stored() if handle.storage is Storage.DISK else handle.wait_committed()
+        report("saved", n=handle.step, committed=committed, why=handle.why, whole=before)
+
+
+def run():
+    ckpt = Checkpointer(options.dir, verify="always")
+    step = ckpt.load(state)
+    reader = ckpt.get_storage_reader()
+    names = sorted(reader.read_metadata().state_dict_metadata) if reader is not None else []
+    loaded = {"note": state["note"], "counted": state["step"], "names": names}
+    report("loaded", n=step, source=ckpt.source, why=ckpt.why, whole=whole(), **loaded)
+    torch.manual_seed(dist.get_rank()) if step == 0 else None
+    saved = None
+    while step < options.steps:
+        step += 1
+        train(step)
+        settle(ckpt, saved)
+        saved = save(ckpt, step) if step % options.save_every == 0 else None
+        if step == options.pause_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            settle(ckpt, saved)
+            report("pausing")
+            signal.pause()
+    settle(ckpt, saved)
+    report("trained", n=step, whole=whole(), draw=torch.rand(1).item())
+
+
+def run_stock():
+    loaded = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    loaded["step"] = loaded["note"] = None
+    dcp.load(loaded, checkpoint_id=options.dir)
+    set_model_state_dict(model, loaded["model"])
+    set_optimizer_state_dict(model, optimizer, loaded["optimizer"])
+    report("read", whole=whole(), step=loaded["step"], note=loaded["note"])
+
+
+warnings.simplefilter("ignore", FutureWarning)
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = made()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+state = {"model": model, "optimizer": optimizer, "step": 0, "note": "short", "rng": True}
+run_stock() if options.stock else run()
+dist.destroy_process_group()
+report("done")
