@@ -26,6 +26,11 @@ ALL = [
     "idle",
     "hook",
     "store",
+    "checkpoint_copy",
+    "checkpoint_disk",
+    "checkpoint_save",
+    "checkpoint_goodput",
+    "checkpoint_rss",
 ]
 
 

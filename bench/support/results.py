@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Results:
-    """Samples by (what, who). A sample of None is one that was cut at the limit."""
+    """Samples by (what, who). A sample of None is one that was cut at the limit, or, without one, never came."""
 
     def __init__(self, unit, limit=None):
         self.unit, self.limit = unit, limit
@@ -24,16 +24,22 @@ class Results:
             row["remarks"].append(remark)
         print(f"   {what}: {who}: {self.show(value)}{f' ({remark})' if remark else ''}", file=sys.stderr, flush=True)
 
+    def lacks(self, what, who, remark):
+        """This one has no such thing."""
+        self.rows.setdefault((what, who), {"what": what, "who": who, "samples": [], "remarks": [remark]})
+
     def cut(self):
-        return f"> {self.limit:g} {self.unit}"
+        return f"> {self.limit:g} {self.unit}" if self.limit else "never"
 
     def show(self, value):
         if value is None:
             return self.cut()
-        return f"{value:,.0f} {self.unit}" if abs(value) >= 1000 else f"{value:.3g} {self.unit}"
+        return (f"{value:,.0f} {self.unit}" if abs(value) >= 1000 else f"{value:.3g} {self.unit}").strip()
 
     def median(self, row):
-        """The median, with cut samples as the longest; None where it is one of those."""
+        """The median, with cut samples as the longest; None where it is one of those, or there are none."""
+        if not row["samples"]:
+            return None
         ordered = sorted(row["samples"], key=lambda value: float("inf") if value is None else value)
         middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
         return None if None in middle else statistics.mean(middle)
@@ -49,7 +55,7 @@ class Results:
                 **row,
                 "median": median,
                 "low": min(known, default=None),
-                "high": None if None in row["samples"] else max(known),
+                "high": None if None in row["samples"] else max(known, default=None),
                 "ratio": median / own if median is not None and own else None,
             }
 
@@ -57,7 +63,7 @@ class Results:
         lines = ["| what | who | median | spread | samples | times phalanx-run | |", "|---|---|---|---|---|---|---|"]
         order = list(dict.fromkeys(what for what, _ in self.rows))
         for row in sorted(self.finished_rows(), key=lambda row: order.index(row["what"])):
-            median, low, high = (self.show(row[key]) for key in ("median", "low", "high"))
+            median, low, high = (self.show(row[key]) if row["samples"] else "-" for key in ("median", "low", "high"))
             spread = f"{low} .. {high}" if len(row["samples"]) > 1 else ""
             ratio = f"{row['ratio']:.3g}" if row["ratio"] and not row["who"].startswith("phalanx") else ""
             remarks = "; ".join(row["remarks"])

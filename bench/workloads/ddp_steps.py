@@ -6,27 +6,13 @@ step; BENCH_STEP_MS (20). Events: main (the first line ran), imported, group, mo
 25th), done; each with the monotonic time, pid, rank, life.
 """
 
-import json
 import os
 import select
-import socket
 import time
 
+from tell import tell
+
 BEGAN = time.monotonic()
-
-
-def tell(event, at=None, **fields):
-    message = {
-        "ev": event,
-        "t": at or time.monotonic(),
-        "pid": os.getpid(),
-        "rank": int(os.environ["RANK"]),
-        "life": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-        "world": int(os.environ["WORLD_SIZE"]),
-        **fields,
-    }
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(json.dumps(message).encode(), "\0" + os.environ["BENCH_SOCKET"])
 
 
 tell("main", BEGAN)
