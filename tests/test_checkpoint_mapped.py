@@ -1,9 +1,7 @@
 """Mapping an image: what torch.load(mmap=True, weights_only=True) gives, or NotPlain; never anything else."""
 
 import hashlib
-import io
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,7 +78,7 @@ def test_writing_does_not_reach_the_image(tmp_path):
 
 
 def test_what_was_saved_on_cuda_comes_to_the_cpu(tmp_path):
-    path = stock_file(tmp_path, {"a": torch.arange(6.0)}, lambda data: data.replace(b"X\x03\x00\x00\x00cpu", CUDA))
+    path = changed_image(tmp_path, {"a": torch.arange(6.0)}, lambda data: data.replace(b"X\x03\x00\x00\x00cpu", CUDA))
     loaded = mapped.load(path)
     assert loaded["a"].device.type == "cpu"
     assert loaded["a"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -89,19 +87,13 @@ def test_what_was_saved_on_cuda_comes_to_the_cpu(tmp_path):
 CUDA = b"X\x06\x00\x00\x00cuda:0"
 
 
-def stock_file(folder, state, changed):
-    """A file of torch.save's with another pickle."""
-    stream = io.BytesIO()
-    torch.save(state, stream)
-    path = folder / "changed.pt"
-    with zipfile.ZipFile(stream) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
-        for name in old.namelist():
-            data = old.read(name)
-            if name.endswith("/data.pkl"):
-                assert changed(data) != data
-                data = changed(data)
-            new.writestr(name, data)
-    return str(path)
+def changed_image(folder, state, changed):
+    """An image with another pickle."""
+    image = plan.Describer().describe(state)
+    pickled = image.pickle
+    image.pickle = changed(pickled)
+    assert image.pickle != pickled
+    return selftest.write_image(str(folder), image)
 
 
 NOT_READ = {
@@ -130,17 +122,41 @@ class Evil:
 
 def test_nothing_in_a_pickle_is_called_but_what_makes_tensors(tmp_path):
     made = str(tmp_path / "made")
-    path = tmp_path / "evil.pt"
-    torch.save({"a": torch.ones(2), "evil": Evil(made)}, path)
+    path = image_of({"a": torch.ones(2), "evil": Evil(made)}, tmp_path)
     with pytest.raises(mapped.NotPlain, match=r"posix\.mkdir"):
-        mapped.load(str(path))
+        mapped.load(path)
     assert not os.path.exists(made)
+
+
+FOREIGN_STORAGES = {
+    "longer than its record": (b"K\x06tq", b"K\x07tq"),
+    "one that is not there": (b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x001"),
+    "one before the first": (b"X\x01\x00\x00\x000", b"X\x02\x00\x00\x00-1"),
+    "without a number": (b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x00x"),
+    "on another device": (b"X\x03\x00\x00\x00cpu", b"X\x03\x00\x00\x00xpu"),
+    "with half a number of elements": (b"K\x06tq", b"G\x40\x18" + bytes(6) + b"tq"),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN_STORAGES)
+def test_a_storage_that_is_none_of_the_image(what, tmp_path):
+    old, new = FOREIGN_STORAGES[what]
+    path = changed_image(tmp_path, {"a": torch.ones(6)}, lambda data: data.replace(old, new))
+    with pytest.raises(mapped.NotPlain, match="storage"):
+        mapped.load(path)
+
+
+def test_a_file_that_is_no_image(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("text" * 100)
+    with pytest.raises(mapped.NotPlain, match="not an image"):
+        mapped.load(str(path))
 
 
 @pytest.mark.parametrize("elements", [7, (1 << 31) - 1])
 def test_no_tensor_reaches_behind_its_record(elements, tmp_path):
     longer = b"J" + elements.to_bytes(4, "little") + SHAPE_ENDS
-    path = stock_file(tmp_path, {"a": torch.ones(6)}, lambda data: data.replace(b"K\x06" + SHAPE_ENDS, longer))
+    path = changed_image(tmp_path, {"a": torch.ones(6)}, lambda data: data.replace(b"K\x06" + SHAPE_ENDS, longer))
     with pytest.raises(RuntimeError, match="storage"):
         mapped.load(path)
 

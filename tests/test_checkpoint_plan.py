@@ -168,14 +168,17 @@ def test_numpy_arrays_lie_in_the_pickle(tmp_path):
 
 def changed(change):
     """A state that is described, changed in place, and described again by the same Describer: as by a fresh one?"""
-    state = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(4), "s": torch.rand(3, 3)}
+    state = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(4), "s": torch.rand(3, 3), "p": torch.rand(9)[2:5]}
     describer = plan.Describer()
     describer.describe(state)
     change(state)
-    image = describer.describe(state)
     pickled, storages = stock(state)
-    assert image.pickle == pickled
-    assert [bytes(storage.tolist()) for storage in image.storages] == storages
+    for _ in range(2):
+        image = describer.describe(state)
+        assert image.pickle == pickled
+        assert [bytes(storage.tolist()) for storage in image.storages] == storages
+        assert list(image.pointers) == [storage.data_ptr() for storage in image.storages]
+        assert list(image.sizes) == [storage.nbytes() for storage in image.storages]
 
 
 CHANGES = {
@@ -193,6 +196,15 @@ CHANGES = {
     "another order": lambda s: s.update(a=s.pop("a")),
     "one more view": lambda s: s.update(d=s["a"][1:]),
     "a view instead": lambda s: s.update(a=s["a"][1:]),
+    "the last is gone": lambda s: s.pop("p"),
+    "the part beside": lambda s: s.update(p=s["p"].as_strided((3,), (1,), 3)),
+    "one more behind": lambda s: s.update(d=torch.ones(2)),
+    "the same one twice": lambda s: s.update(d=s["a"]),
+    "another storage of the same memory": lambda s: s.update(d=torch.from_numpy(s["b"].numpy())),
+    "a negative view": lambda s: s.update(b=torch._neg_view(s["b"])),
+    "a parameter instead": lambda s: s.update(b=torch.nn.Parameter(s["b"])),
+    "a storage instead": lambda s: s.update(b=s["b"].untyped_storage()),
+    "a value behind": lambda s: s.update(step=1 << 40),
     "another storage": lambda s: s.update(b=torch.full((4,), 5.0)),
 }
 

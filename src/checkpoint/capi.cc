@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/crc32.h"
 #include "checkpoint/image.h"
@@ -54,7 +55,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 2; }
+uint32_t phx_ckpt_abi_version() { return 3; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();
@@ -125,6 +126,19 @@ int phx_ckpt_poll(phx_ckpt* ckpt, phx_ckpt_outcome* outcome) {
 int phx_ckpt_notify_error(phx_ckpt* ckpt) { return ckpt->saver.forgotten() ? 0 : ckpt->saver.notify_error(); }
 
 void phx_ckpt_forget_in_child() { phalanx::checkpoint::ForgetInChild(); }
+
+int phx_ckpt_parts(const void* image, uint64_t bytes, uint64_t* at, uint64_t* part_bytes, uint64_t room, char* error,
+                   size_t error_size) {
+  std::vector<phalanx::checkpoint::ImagePart> parts;
+  const std::string why = phalanx::checkpoint::FindParts(image, bytes, &parts);
+  Tell(why, error, error_size);
+  if (!why.empty()) return PHX_CKPT_BROKEN;
+  for (uint64_t i = 0; i < std::min<uint64_t>(room, parts.size()); ++i) {
+    at[i] = parts[i].offset;
+    part_bytes[i] = parts[i].bytes;
+  }
+  return static_cast<int>(parts.size());
+}
 
 int phx_ckpt_check_file(const char* path, char* error, size_t error_size) {
   const std::string why = CheckFile(path);

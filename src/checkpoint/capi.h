@@ -87,7 +87,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 1 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 3 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
@@ -122,6 +122,10 @@ PHX_CKPT_API int phx_ckpt_notify_error(phx_ckpt* ckpt);
 /* Registered by phx_ckpt_open for every fork: a child calls it by itself. */
 PHX_CKPT_API void phx_ckpt_forget_in_child(void);
 
+/* Where an image that phx_ckpt_begin wrote has its pickle and, behind that, its storages: how many that is, of which
+ * the first `room` are written, or a code and what is wrong. Reads the directory alone; compares no CRC. */
+PHX_CKPT_API int phx_ckpt_parts(const void* image, uint64_t bytes, uint64_t* at, uint64_t* part_bytes, uint64_t room,
+                                char* error, size_t error_size);
 /* Reads a whole image, in a slot or on disk, and compares the CRC of every record: 0, or a code and what is wrong. */
 PHX_CKPT_API int phx_ckpt_check_file(const char* path, char* error, size_t error_size);
 /* CRC-32 of zip files, going on from `crc`. */

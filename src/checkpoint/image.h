@@ -56,7 +56,17 @@ struct ImageRecord {
 // it is none, else empty.
 std::string ParseImage(const void* image, uint64_t bytes, std::vector<ImageRecord>* records);
 
-// The same, and reads every byte: the reason where a record does not have the CRC that it should.
+struct ImagePart {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// What a loader looks for: the pickle and, behind it, the storages in order. Reads the directory alone, and computes
+// from it where the storages lie: each page of a file that is read for the first time takes microseconds. So it is for
+// files of PlanImage only, and says of all others why they are none.
+std::string FindParts(const void* image, uint64_t bytes, std::vector<ImagePart>* parts);
+
+// As ParseImage, and reads every byte: the reason where a record does not have the CRC that it should.
 std::string CheckImage(const void* image, uint64_t bytes);
 
 }  // namespace phalanx::checkpoint

@@ -11,6 +11,7 @@
 
 namespace {
 
+using phalanx::checkpoint::ImagePart;
 using phalanx::checkpoint::ImageRecord;
 
 void AllWithin(const std::vector<ImageRecord>& records, size_t size) {
@@ -27,6 +28,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<ImageRecord> records;
   std::string why = phalanx::checkpoint::ParseImage(data, size, &records);
   AllWithin(records, size);
+  std::vector<ImagePart> parts;
+  if (phalanx::checkpoint::FindParts(data, size, &parts).empty()) {
+    for (const ImagePart& part : parts) {
+      if (part.offset > size || part.bytes > size - part.offset) std::abort();
+    }
+  }
   if (phalanx::checkpoint::CheckImage(data, size).empty() && !why.empty()) std::abort();
 
   std::string info;

@@ -1,11 +1,15 @@
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "checkpoint/image.h"
 #include "checkpoint/image_bytes.h"
 
 namespace phalanx::checkpoint {
 namespace {
+
+const std::string kStorages = "archive/data/";
+constexpr std::string_view kPickle = "archive/data.pkl";
 
 struct Directory {
   uint64_t at = 0;
@@ -131,6 +135,31 @@ std::string ParseImage(const void* image, uint64_t bytes, std::vector<ImageRecor
     at += entry.length;
   }
   if (at != directory.end) return "its directory is longer than its records";
+  return {};
+}
+
+std::string FindParts(const void* image, uint64_t bytes, std::vector<ImagePart>* parts) {
+  const auto* data = static_cast<const uint8_t*>(image);
+  Directory directory;
+  if (std::string why = FindDirectory(data, bytes, &directory); !why.empty()) return why;
+  std::vector<uint64_t> sizes;
+  std::vector<uint64_t> headers_at;
+  Entry entry;
+  for (uint64_t at = directory.at;; at += entry.length) {
+    if (!ReadEntry(data + at, directory.end - at, &entry)) return "its directory names no pickle behind the storages";
+    if (entry.name != kStorages + std::to_string(sizes.size())) break;
+    sizes.push_back(entry.bytes);
+    headers_at.push_back(entry.header_at);
+  }
+  ImageLayout layout;
+  if (std::string why = PlanImage(sizes.data(), sizes.size(), 0, bytes, &layout); !why.empty()) return why;
+  ImagePart pickle = {0, entry.bytes};
+  if (entry.name != kPickle || layout.header_at != headers_at ||
+      !FindData(data, layout.tail_at, directory.at, entry, &pickle.offset)) {
+    return "its records do not lie as those of an image";
+  }
+  parts->assign(1, pickle);
+  for (size_t i = 0; i < sizes.size(); ++i) parts->push_back({layout.data_at[i], sizes[i]});
   return {};
 }
 

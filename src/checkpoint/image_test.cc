@@ -234,6 +234,51 @@ TEST(Reader, RefusesRecordsThatOverlap) {
   EXPECT_THAT(ParseImage(image.bytes.data(), image.bytes.size(), &records), HasSubstr("entry 1"));
 }
 
+TEST(Parts, AreThePickleAndTheStorages) {
+  for (const std::vector<uint64_t>& sizes : {std::vector<uint64_t>{64, 0, 100}, {}, std::vector<uint64_t>(300, 7)}) {
+    const Image image = Make(sizes);
+    std::vector<ImagePart> parts;
+    ASSERT_EQ(FindParts(image.bytes.data(), image.bytes.size(), &parts), "");
+    ASSERT_EQ(parts.size(), sizes.size() + 1);
+    const std::string pickle(reinterpret_cast<const char*>(image.bytes.data()) + parts[0].offset, parts[0].bytes);
+    EXPECT_EQ(pickle, kTail.pickle);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(parts[i + 1].offset, image.layout.data_at[i]);
+      EXPECT_EQ(parts[i + 1].bytes, sizes[i]);
+    }
+  }
+}
+
+// Whatever a byte of the directory or of the pickle's header is turned into: what is found lies in the file, and where
+// a storage's length is another its place is not the one that the directory names.
+TEST(Parts, AreNotThoseOfAChangedDirectory) {
+  Image image = Make({64, 100, 5000});
+  std::vector<ImagePart> right;
+  ASSERT_EQ(FindParts(image.bytes.data(), image.bytes.size(), &right), "");
+  const auto directory_at = image.bytes.size() - 1200;
+  size_t found = 0;
+  for (size_t at = directory_at; at < image.bytes.size(); ++at) {
+    for (const int flip : {1, 0x80}) {
+      image.bytes[at] = static_cast<uint8_t>(image.bytes[at] ^ flip);
+      std::vector<ImagePart> parts;
+      if (FindParts(image.bytes.data(), image.bytes.size(), &parts).empty()) {
+        ++found;
+        for (const ImagePart& part : parts) EXPECT_LE(part.offset + part.bytes, image.bytes.size()) << at;
+        for (size_t i = 1; i < 3; ++i) EXPECT_EQ(parts[i].bytes, right[i].bytes) << at;
+      }
+      image.bytes[at] = static_cast<uint8_t>(image.bytes[at] ^ flip);
+    }
+  }
+  EXPECT_GT(found, 0U) << "CRCs and the tail's records are not looked at";
+}
+
+TEST(Parts, AreNoneOfAnotherFile) {
+  std::vector<ImagePart> parts;
+  const std::string text(500, 'x');
+  EXPECT_THAT(FindParts(text.data(), text.size(), &parts), HasSubstr("not an image"));
+  EXPECT_THAT(FindParts(text.data(), 5, &parts), HasSubstr("too short"));
+}
+
 TEST(Reader, ShowsNoControlCharacters) {
   Image image = Make({100});
   const std::string name = "archive/data/0";

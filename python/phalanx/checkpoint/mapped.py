@@ -6,10 +6,13 @@ do it where nothing can be named but what is allowed here: of that nothing does 
 """
 
 import io
+import mmap
 import pickle
 from collections import OrderedDict
 
 import torch
+
+from phalanx.checkpoint import native, plan
 
 _DTYPES = {
     "DoubleStorage": torch.float64,
@@ -32,35 +35,24 @@ class NotPlain(Exception):
 
 def load(path):
     """The state in the image at `path`: its tensors' memory is the file's until it is written. NotPlain."""
-    reader = torch._C.PyTorchFileReader(path)
-    data = reader.get_record("data.pkl")
-    return _Unpickler(data, _Storages(path, reader)).load()
-
-
-class _Storages:
-    """The records of an image, each as a storage of its own, so that each lives as long as its tensors."""
-
-    def __init__(self, path, reader):
-        with open(path, "rb") as file:
-            length = file.seek(0, 2)
-        self._whole = torch.UntypedStorage.from_file(path, False, length)
-        self._offset_of = reader.get_record_offset
-        self._found = {}
-
-    def get(self, key, nbytes):
-        storage = self._found.get(key)
-        if storage is None:
-            at = self._offset_of(f"data/{key}")
-            storage = self._found[key] = self._whole[at : at + nbytes]
-        elif storage.nbytes() != nbytes:
-            raise NotPlain(f"record {key} is named as {storage.nbytes()} and as {nbytes} bytes")
-        return storage
+    with open(path, "rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    try:
+        at, lengths = native.parts(memory)
+    except native.Failure as failure:
+        raise NotPlain(str(failure)) from None
+    data = memory[at[0] : at[0] + lengths[0]]
+    with plan.without_collector():
+        return _Unpickler(data, memory, at[1:], lengths[1:]).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data, storages):
+    """Each storage is memory of its own for whoever asks it, so that it lives as long as its tensors."""
+
+    def __init__(self, data, memory, storages_at, storages_bytes):
         super().__init__(io.BytesIO(data))
-        self._storages = storages
+        self._memory, self._at, self._bytes = memory, storages_at, storages_bytes
+        self._found = {}  # number -> the first tensor in that storage
 
     def find_class(self, module, name):
         try:
@@ -69,22 +61,34 @@ class _Unpickler(pickle.Unpickler):
             raise NotPlain(f"{module}.{name}") from None
 
     def persistent_load(self, identity):
-        """(storage, data type) for _rebuild."""
+        """A new tensor, of all of the storage, for _rebuild."""
         try:
             what, dtype, key, location, numel = identity
+            number = int(key)
         except (TypeError, ValueError):
             raise NotPlain("a storage of another kind") from None
         if what != "storage" or type(dtype) is not torch.dtype or not str(location).startswith(("cpu", "cuda")):
             raise NotPlain(f"a storage of {dtype} on {location}")
-        return self._storages.get(key, numel * _ELEMENT_BYTES[dtype]), dtype
+        is_there = 0 <= number < len(self._at) and type(numel) is int
+        if not is_there or self._bytes[number] != numel * _ELEMENT_BYTES[dtype]:
+            raise NotPlain(f"storage {key}, named as {numel} elements of {dtype}")
+        first = self._found.get(number)
+        if first is not None:
+            return torch.empty(0, dtype=dtype).set_(first.untyped_storage())
+        tensor = self._found[number] = self._tensor_at(self._at[number], dtype, numel)
+        return tensor
+
+    def _tensor_at(self, at, dtype, numel):
+        if numel == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._memory, dtype=dtype, count=numel, offset=at)
 
 
-def _rebuild(typed, offset, size, stride, requires_grad, hooks, *rest):
+def _rebuild(tensor, offset, size, stride, requires_grad, hooks, *rest):
     """As torch._utils._rebuild_tensor_v2 does."""
     if hooks or rest:
         raise NotPlain("a tensor with hooks or marks")
-    storage, dtype = typed
-    tensor = torch.empty((0,), dtype=dtype, device="cpu").set_(storage, offset, size, stride)
+    tensor.as_strided_(size, stride, offset)
     if requires_grad:
         tensor.requires_grad_()
     return tensor

@@ -5,7 +5,7 @@ import mmap
 import os
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
@@ -85,6 +85,7 @@ _FUNCTIONS = {
     "phx_ckpt_wait_copied": (c_int, (c_void_p, POINTER(Outcome))),
     "phx_ckpt_poll": (c_int, (c_void_p, POINTER(Outcome))),
     "phx_ckpt_notify_error": (c_int, (c_void_p,)),
+    "phx_ckpt_parts": (c_int, (c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_char_p, c_size_t)),
     "phx_ckpt_check_file": (c_int, (c_char_p, c_char_p, c_size_t)),
     "phx_crc32": (c_uint32, (c_uint32, c_void_p, c_uint64)),
 }
@@ -189,6 +190,17 @@ def layout(sizes, pickle_bytes):
     if code < 0:
         raise Failure(code, f"no image can hold {count} records and a pickle of {pickle_bytes} bytes")
     return file_bytes.value, offsets, layout_hash.value
+
+
+def parts(memory, room=4096):
+    """Where the image in `memory`, a writable buffer, has its pickle and then its storages: (places, lengths), arrays
+    of u64. Failure, where it is none; no CRC is compared."""
+    image, text = (c_uint8 * len(memory)).from_buffer(memory), ctypes.create_string_buffer(_TEXT_BYTES)
+    at, lengths = (c_uint64 * room)(), (c_uint64 * room)()
+    count = library().phx_ckpt_parts(image, len(memory), at, lengths, room, text, _TEXT_BYTES)
+    if count < 0:
+        raise Failure(count, _sentence(text))
+    return (at[:count], lengths[:count]) if count <= room else parts(memory, count)
 
 
 def check_file(path):

@@ -15,7 +15,6 @@ import gc
 import io
 import os
 import pickle
-import re
 import types
 from collections import OrderedDict
 
@@ -47,6 +46,7 @@ _PLAIN = {
     if hasattr(torch, name)
 }
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
+_BINPUT = pickle.BINPUT[0]
 _STORAGES = frozenset((*torch._storage_classes, torch.storage.TypedStorage))
 
 
@@ -107,7 +107,7 @@ class Describer:
     """Makes images. Keep it from save to save: it remembers how each tensor is written."""
 
     def __init__(self):
-        self._known = {}  # storage -> _Known, of one way
+        self._before = _Written()  # the last state, of one way
         self._marks = _Marks()
         self._asks = False  # a state was seen that only the second way can write
 
@@ -118,17 +118,18 @@ class Describer:
                 if not self._asks:
                     with contextlib.suppress(_NotPlain):
                         return self._describe(state, _MarkingPickler)
-                    self._asks, self._known = True, {}
+                    self._asks, self._before = True, _Written()
                 return self._describe(state, _AskingPickler)
             except refuse.Refused as refused:
                 raise refuse.named(state, refused) from None
 
     def _describe(self, state, kind):
         data = io.BytesIO()
-        pickler = kind(data, self._known, self._marks)
+        pickler = kind(data, self._before, self._marks)
         pickler.dump(state)
-        self._known = pickler.used
-        return Image(pickler.finish(data), pickler.storages, pickler.pointers, pickler.sizes, pickler.classes)
+        pickled = pickler.finish(data)
+        self._before = now = pickler.now
+        return Image(pickled, pickler.storages, now.pointers, now.sizes, pickler.classes)
 
 
 class _NotPlain(Exception):
@@ -139,22 +140,24 @@ class _Marks:
     """Numbers that stand for others in a pickle: nothing else in it looks like them."""
 
     def __init__(self):
-        tail = os.urandom(11) + b"\1"  # whose last byte makes it a number of 16 bytes above 0
-        self._tail = tail
-        # LONG1, TUPLE, and BINPUT or LONG_BINPUT: the end of the tuple and its place in the memo.
-        self._pattern = re.compile(b"\x8a\x10(....)" + re.escape(tail) + b"(tq.|tr....)", re.DOTALL)
+        self._tail = os.urandom(11) + b"\1"  # whose last byte makes it a number of 16 bytes above 0
 
     def mark(self, number):
         """The mark with that number."""
         return int.from_bytes(number.to_bytes(4, "little") + self._tail, "little")
 
     def resolve(self, pickled, codes):
-        """With `codes[n]` where mark n stood, and BINPERSID behind its tuple."""
+        """With `codes[n]` where mark n stood, and BINPERSID behind its tuple.
 
-        def resolved(found):
-            return codes[int.from_bytes(found[1], "little")] + found[2] + b"Q"
-
-        return self._pattern.sub(resolved, pickled)
+        What stands there is LONG1, 16, n, the tail, TUPLE, and BINPUT or LONG_BINPUT with the tuple's number.
+        """
+        before, *pieces = pickled.split(self._tail)
+        resolved = []
+        for piece in pieces:
+            number, put = int.from_bytes(before[-4:], "little"), 3 if piece[1] == _BINPUT else 6
+            resolved += (before[:-6], codes[number], piece[:put], b"Q")
+            before = piece[put:]
+        return b"".join((*resolved, before))
 
 
 class _StorageId:
@@ -175,41 +178,53 @@ class _NoHooks:
 class _Known:
     """A tensor as it was written, and all that this depends on."""
 
-    __slots__ = ("code", "dtype", "index", "key", "nbytes", "offset", "reduced", "requires_grad", "shape", "stride")
+    __slots__ = ("code", "identity", "index", "key", "reduced", "was")
 
-    def is_still(self, tensor, nbytes):
-        """`nbytes`: of its storage."""
-        return (
-            tensor.dtype is self.dtype
-            and nbytes == self.nbytes
-            and tensor.shape == self.shape
-            and tensor.stride() == self.stride
-            and tensor.storage_offset() == self.offset
-            and tensor.requires_grad == self.requires_grad
-            and not tensor.__dict__
-            and not tensor.is_neg()
-        )
+
+def _as_it_is(tensor, storage):
+    """What is written of a tensor follows from this, where its __dict__ is empty."""
+    return (
+        storage._cdata,
+        storage.data_ptr(),
+        storage.nbytes(),
+        tensor.dtype,
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.requires_grad,
+        tensor.is_neg(),
+    )
+
+
+class _Written:
+    """What a state was written as: its tensors in order, and where their memory is."""
+
+    __slots__ = ("codes", "pointers", "sizes", "tensors")
+
+    def __init__(self):
+        self.tensors = []  # _Known
+        self.codes, self.pointers, self.sizes = [], [], []  # of records; a code is what stands for the mark
 
 
 class _Pickler(pickle.Pickler):
     """What both ways have in common."""
 
-    def __init__(self, file, known, marks):
+    def __init__(self, file, before, marks):
         super().__init__(file, protocol=2)
         self._marks = marks
-        self.storages, self.pointers, self.sizes, self.classes = [], [], [], []
-        self.used = {}
-        self._known = known
+        self.storages, self.classes = [], []
+        self.before, self.now = before, _Written()
+        self._known = None  # storage -> _Known of the first tensor in it, before
         self._index = {}  # storage -> number of its record
         self._keys = []
         self._dtypes = {}  # address -> data type
 
     def reducer_override(self, obj):
         kind = type(obj)
+        if kind is _Tensor:
+            return self.reduce_tensor(obj)
         if kind is _NoHooks:
             return _EMPTY
-        if kind is _Tensor:
-            return self._reduce_tensor(obj)
         if isinstance(obj, _Tensor):
             refuse.unless_savable(obj)
         elif isinstance(obj, _NAMED):
@@ -218,67 +233,66 @@ class _Pickler(pickle.Pickler):
             raise _NotPlain
         return NotImplemented
 
-    def _reduce_tensor(self, tensor):
-        try:
-            storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # a sparse or opaque one
+    def reduce_tensor(self, tensor):
+        storage = _storage_of(tensor)
+        if storage is None:
             refuse.unless_savable(tensor)
             return NotImplemented
-        identity = storage._cdata
-        known = self._known.get(identity)
-        if known is not None:
-            nbytes = storage.nbytes()
-            if known.is_still(tensor, nbytes) and self._again(storage, identity, known, nbytes):
-                return known.reduced
+        if self._known is None:
+            self._known = {known.identity: known for known in reversed(self.before.tensors)}
+        known = self._known.get(storage._cdata)
+        if known is not None and self._is_again(known, tensor, storage):
+            self.take(known, storage)
+            return known.reduced
         refuse.unless_savable(tensor)
         plain = _PLAIN.get(tensor.dtype)
         if plain is None or tensor.__dict__ or tensor.is_neg():
             return NotImplemented
         return self._reduce_plain(tensor, storage, *plain)
 
-    def _again(self, storage, identity, known, nbytes):
-        """Whether the tensor is written as it was: nothing else has that place, or its storage, in this state."""
-        if identity in self._index:
-            return self.used.get(identity) is known
-        if known.index != len(self.storages):
-            return False
-        self._add(storage, identity, known.dtype, known.key, nbytes)
-        self.used[identity] = known
-        self._name(known)
-        return True
+    def _is_again(self, known, tensor, storage):
+        """Whether the tensor is written as it was: as the first of its storage, with the same place for that."""
+        is_first = known.identity not in self._index and known.index == len(self.storages)
+        return is_first and not tensor.__dict__ and _as_it_is(tensor, storage) == known.was
+
+    def take(self, known, storage):
+        """Writes a tensor down."""
+        if known.identity not in self._index:
+            self._add(storage, known.was[3], known.key, known.code)
+        self.now.tensors.append(known)
 
     def _reduce_plain(self, tensor, storage, storage_class, element_bytes):
         known = _Known()
-        known.dtype, known.shape, known.stride = tensor.dtype, tensor.shape, tensor.stride()
-        known.offset, known.requires_grad = tensor.storage_offset(), tensor.requires_grad
-        known.nbytes = storage.nbytes()
-        known.index = index = self._record(storage, known.dtype)
+        known.was, known.identity = _as_it_is(tensor, storage), storage._cdata
+        numel = storage.nbytes() // element_bytes
+        known.code = pickle.dumps(numel, 2)[2:-1]  # without the protocol's version and STOP
+        known.index = index = self._record(storage, tensor.dtype, known.code)
         known.key = self._keys[index]
-        numel = known.nbytes // element_bytes
-        storage_id = self._plain_id(known, storage_class, location_tag(storage), numel)
-        args = (storage_id, known.offset, tuple(known.shape), known.stride, known.requires_grad, _NoHooks())
+        storage_id = self.plain_id(known, storage_class, location_tag(storage), numel)
+        size, stride = tuple(tensor.shape), tensor.stride()
+        args = (storage_id, tensor.storage_offset(), size, stride, tensor.requires_grad, _NoHooks())
         known.reduced = (_rebuild_tensor, args)
-        self.used[storage._cdata] = known
+        self.take(known, storage)
         return known.reduced
 
-    def _record(self, storage, dtype):
+    def _record(self, storage, dtype, code=None):
         """The number of the storage's record."""
-        identity = storage._cdata
-        index = self._index.get(identity)
+        index = self._index.get(storage._cdata)
         if index is None:
-            return self._add(storage, identity, dtype, str(len(self.storages)), storage.nbytes())
+            return self._add(storage, dtype, str(len(self.storages)), code)
         self._check_type(storage, storage.data_ptr(), dtype)
         return index
 
-    def _add(self, storage, identity, dtype, key, nbytes):
+    def _add(self, storage, dtype, key, code):
         """`key`: the very object that all tensors in this storage name, since a pickle says what is the same."""
         pointer = storage.data_ptr()
         self._check_type(storage, pointer, dtype)
-        index = self._index[identity] = len(self.storages)
+        index = self._index[storage._cdata] = len(self.storages)
         self._keys.append(key)
         self.storages.append(storage)
-        self.pointers.append(pointer)
-        self.sizes.append(nbytes)
+        self.now.codes.append(code)
+        self.now.pointers.append(pointer)
+        self.now.sizes.append(storage.nbytes())
         return index
 
     def _check_type(self, storage, pointer, dtype):
@@ -290,22 +304,42 @@ class _Pickler(pickle.Pickler):
 
 
 class _MarkingPickler(_Pickler):
-    """The short way. NotPlain: it is not for this state."""
+    """The short way. NotPlain: it is not for this state.
 
-    def __init__(self, file, known, marks):
-        super().__init__(file, known, marks)
-        self._codes = {}
+    Tensors that come as they came before are passed without anything being looked up. The first that does not ends
+    this: what was passed is written down then.
+    """
 
-    def _plain_id(self, known, storage_class, location, numel):
-        known.code = pickle.dumps(numel, 2)[2:-1]  # without the protocol's version and STOP
-        self._name(known)
+    def __init__(self, file, before, marks):
+        super().__init__(file, before, marks)
+        self._ahead = iter(before.tensors)
+        self._passed = []  # storages of tensors; None once one has come that was not expected
+
+    def reduce_tensor(self, tensor):
+        if self._passed is not None:
+            known, storage = next(self._ahead, None), _storage_of(tensor)
+            expected = known is not None and storage is not None and not tensor.__dict__
+            if expected and _as_it_is(tensor, storage) == known.was:
+                self._passed.append(storage)
+                return known.reduced
+            self._write_down()
+        return super().reduce_tensor(tensor)
+
+    def _write_down(self):
+        passed, self._passed = self._passed, None
+        for known, storage in zip(self.before.tensors, passed):
+            self.take(known, storage)
+
+    def plain_id(self, known, storage_class, location, numel):
         return ("storage", storage_class, known.key, location, self._marks.mark(known.index))
 
-    def _name(self, known):
-        self._codes[known.index] = known.code
-
     def finish(self, data):
-        return self._marks.resolve(data.getvalue(), self._codes)
+        if self._passed is not None and len(self._passed) == len(self.before.tensors):
+            self.now = self.before
+            self.storages = list({known.index: s for known, s in zip(self.now.tensors, self._passed)}.values())
+        elif self._passed is not None:
+            self._write_down()
+        return self._marks.resolve(data.getvalue(), self.now.codes)
 
 
 class _AskingPickler(_Pickler):
@@ -319,11 +353,8 @@ class _AskingPickler(_Pickler):
             return self._storage_id(obj)
         return None
 
-    def _plain_id(self, known, storage_class, location, numel):
+    def plain_id(self, known, storage_class, location, numel):
         return _StorageId(("storage", storage_class, known.key, location, numel))
-
-    def _name(self, known):
-        pass
 
     def finish(self, data):
         return data.getvalue()
@@ -342,6 +373,14 @@ class _AskingPickler(_Pickler):
             raise refuse.Refused(storage, f"torch {torch.__version__} cannot save {typed.dtype}") from None
         index = self._record(storage, typed.dtype)
         return ("storage", storage_class, self._keys[index], location_tag(storage), typed._size())
+
+
+def _storage_of(tensor):
+    """None where it has none that can be saved as such: it is a sparse or an opaque one."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 _EMPTY = (OrderedDict, ())

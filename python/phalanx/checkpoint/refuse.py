@@ -2,6 +2,8 @@
 
 import torch
 
+_NOT_DISTRIBUTED = frozenset((torch.Tensor, torch.nn.Parameter))
+
 
 class CannotSave(TypeError):
     """The state holds something that cannot be saved. The message names it by its path in the state."""
@@ -85,7 +87,8 @@ def path_of_storage(state, identity):
 
 def storage_identity(tensor):
     """Which storage the tensor lies in; None where it has none. A DTensor's is that of its local part."""
-    tensor = getattr(tensor, "_local_tensor", tensor)
+    if type(tensor) not in _NOT_DISTRIBUTED:  # an attribute that is missing takes longer to find
+        tensor = getattr(tensor, "_local_tensor", tensor)
     try:
         return tensor.untyped_storage()._cdata
     except (RuntimeError, NotImplementedError):
