@@ -323,6 +323,18 @@ def test_what_was_learnt_replaces_what_was_read(library, folder):
     assert "learnt" in loaded and "read" not in loaded
 
 
+def test_the_package_itself_is_learnt_but_for_what_every_worker_has(library, folder):
+    """phalanx.checkpoint is of many modules: importing them takes 40 ms."""
+    pytest.importorskip("torch")
+    text = REPORT + "import phalanx.checkpoint.ddp\nphalanx.step(1)\n" + PRINT
+    script = folder(script=text) / "script.py"
+    learnt = library.agent.cold().run(script, env=run_env(library)).messages()[-1]["modules"]
+    assert {"phalanx.checkpoint", "phalanx.checkpoint.ddp", "torch"} <= set(learnt)
+    assert not [name for name in learnt if name == "phalanx" or name.startswith("phalanx._bootstrap")]
+    assert library.agent.start_zygote(script, learnt=learnt)["type"] == "ready"
+    assert "phalanx.checkpoint.ddp" in loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+
+
 def test_modules_of_the_scripts_own_tree_are_never_imported_ahead(library, folder):
     """Not even when they are learnt, or when a library would import one by its name."""
     library(helper="origin = 'library'", uses="import helper", wanted="")

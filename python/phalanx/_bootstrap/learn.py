@@ -69,7 +69,10 @@ def _anything_new():
 def _worth_learning(name, module):
     if _before_change is not None and name not in _before_change:
         return False
-    return name != "__main__" and name.partition(".")[0] != "phalanx" and places.is_library_module(module)
+    top, _, rest = name.partition(".")
+    if top == "phalanx":  # whose bootstrap is in every process
+        return rest != "" and not rest.startswith("_bootstrap")
+    return name != "__main__" and places.is_library_module(module)
 
 
 def _stop_watching():
