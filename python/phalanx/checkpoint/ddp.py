@@ -36,10 +36,12 @@ class Checkpointer(checkpointer.Checkpointer):
         """The small image first: the node's save is complete with the large one."""
         if self._own is not None:
             own = handle.SaveHandle(self, saving.step, saving.storage)
-            self._own.write(own, *self._described_own(state), began_ns)
+            expanded, image = self._described_own(state)
+            self._own.write(own, expanded, image, began_ns)
             if not own.is_sealed:
                 self._writer.give_up(saving, own.why)
                 return
+            state = states.with_rng_of(state, expanded.state)  # asking for it once is enough
         super()._write(saving, state, began_ns)
 
     def _described_own(self, state):

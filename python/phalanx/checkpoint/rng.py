@@ -1,9 +1,9 @@
 """The state of Python's, NumPy's, torch's and CUDA's random numbers as plain values and tensors, which
 torch.load(weights_only=True) reads."""
 
-import array
 import importlib
 import random
+import struct
 import sys
 
 import torch
@@ -17,7 +17,7 @@ def capture(cuda=True):
     version, words, gauss = random.getstate()
     found = {
         MARK: 1,
-        "python": {"version": version, "words": _tensor(words), "gauss": gauss},
+        "python": {"version": version, "words": _tensor(struct.pack(f"{len(words)}q", *words)), "gauss": gauss},
         "torch": torch.get_rng_state(),
     }
     numpy = sys.modules.get("numpy")
@@ -48,9 +48,9 @@ def restore(found):
         torch.cuda.set_rng_state(found["cuda"].clone())
 
 
-def _tensor(words):
+def _tensor(data):
     """Of int64. torch.tensor() looks at each number for itself, which took a tenth of a small save."""
-    return torch.frombuffer(array.array("q", words), dtype=torch.int64)
+    return torch.frombuffer(bytearray(data), dtype=torch.int64)
 
 
 def _plain(numpy, value):
@@ -58,7 +58,7 @@ def _plain(numpy, value):
         return {key: _plain(numpy, inner) for key, inner in value.items()}
     if isinstance(value, numpy.ndarray):
         words = value.view(numpy.int64) if value.dtype == numpy.uint64 else value.astype(numpy.int64)
-        return {"words": _tensor(words.tolist()), "dtype": str(value.dtype)}
+        return {"words": _tensor(words), "dtype": str(value.dtype)}
     return value.item() if isinstance(value, numpy.generic) else value
 
 

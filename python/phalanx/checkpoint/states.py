@@ -21,12 +21,24 @@ def expand(state, state_of=None):
     """The user's dicts, lists and tuples are followed; anything in them that has a state_dict() is replaced by it, and
     "rng": True at the top by the state of the random numbers. `state_of`: what gives the state of such things."""
     expanded = Expanded(state_of)
-    top = state
-    if isinstance(state, dict) and state.get("rng") is True:
-        top = type(state)(state) if type(state) is not dict else dict(state)
-        top["rng"] = rng.capture()
+    top = _with_rng(state, rng.capture()) if _asks_for_rng(state) else state
     expanded.state = _expand(top, expanded)
     return expanded
+
+
+def with_rng_of(state, captured):
+    """`state` with the random numbers that were captured for another that asks for them as well."""
+    return _with_rng(state, captured["rng"]) if _asks_for_rng(state) else state
+
+
+def _asks_for_rng(state):
+    return isinstance(state, dict) and state.get("rng") is True
+
+
+def _with_rng(state, captured):
+    top = type(state)(state) if type(state) is not dict else dict(state)
+    top["rng"] = captured
+    return top
 
 
 def _expand(value, expanded):
