@@ -257,7 +257,7 @@ def test_overlap_that_is_not_wanted(make):
 def later_records(checkpointer):
     """Paths of what is being copied under the training."""
     current = checkpointer._writer._flight
-    return {current.path_of(index) for index, _, _ in current.alarms._watched}
+    return {current.path_of(index) for index in current.alarms.records}
 
 
 @overlaps
@@ -278,6 +278,66 @@ def test_only_what_the_optimizer_writes_is_copied_later(make):
     checkpointer.save(2, training.state())
     assert "state['model']['0.weight']" in later_records(checkpointer)
     assert not any("2.weight" in path or "average" in path for path in later_records(checkpointer))
+
+
+def replace_parameter(training, weight):
+    """The optimizer trains another one now; the state still has the old one, whom nobody guards."""
+    new = torch.nn.Parameter(weight.detach().clone())
+    training.optimizer.param_groups[0]["params"][-1] = new
+    state = {new if key is weight else key: value for key, value in training.optimizer.state.items()}
+    training.optimizer.state.clear()
+    training.optimizer.state.update(state)
+
+
+def replace_memory(training, weight):
+    weight.data = weight.detach().clone()
+
+
+def replace_average(training, weight):
+    training.optimizer.state[weight]["exp_avg_sq"] = training.spare
+
+
+def replace_optimizer(training, weight):
+    new = type(training.optimizer)(training.optimizer.param_groups[0]["params"])
+    new.load_state_dict(training.optimizer.state_dict())
+    training.optimizer = new
+
+
+# What is replaced -> (how, with the optimizer itself in the state, what is still copied later).
+REPLACES = {
+    "nothing": (None, True, {"weight", "average"}),
+    "nothing of a state by hand": (None, False, {"weight", "average"}),
+    "a parameter": (replace_parameter, True, {"average"}),
+    "a parameter's memory": (replace_memory, True, {"average"}),
+    "an average": (replace_average, True, {"weight", "spare"}),
+    "an average of a state by hand": (replace_average, False, {"weight", "spare"}),
+    "the optimizer": (replace_optimizer, True, {"weight", "average"}),
+}
+
+
+@overlaps
+@pytest.mark.parametrize("what", sorted(REPLACES))
+def test_what_the_optimizer_wrote_at_the_last_save_is_not_what_it_writes_for_ever(make, what):
+    replace, in_state, expected = REPLACES[what]
+    training, checkpointer = Training(), make(verify="always")
+    training.optimizer.param_groups[0]["params"].reverse()  # the last average moves no other record
+    training.step()
+    weight = training.model[0].weight
+    training.spare = torch.ones(WIDTH, WIDTH)
+    average = training.optimizer.state[weight]["exp_avg_sq"]
+    state = {"weight": weight.detach(), "average": average, "spare": training.spare}
+    for number in (1, 2, 3):
+        if number == 3 and replace is not None:
+            replace(training, weight)
+        training.step()
+        before = clone(state)
+        handle = checkpointer.save(number, {**state, **({"optimizer": training.optimizer} if in_state else {})})
+        later = {path for path in later_records(checkpointer) if "optimizer" not in path}
+        checkpointer.wait()
+        assert handle.wait_committed(), handle.why
+        loaded, _ = checkpointer.load()
+        assert differing(before, {key: loaded[key] for key in before}) == []
+    assert later == {f"state['{name}']" for name in expected}
 
 
 @overlaps

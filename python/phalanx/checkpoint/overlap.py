@@ -167,15 +167,15 @@ class Alarms:
     """The memory that is copied later, as it was when the save began. What has moved or was written since, other than
     by a step that waited, was perhaps torn. It proves nothing where it is silent: fused optimizers write unseen."""
 
-    def __init__(self, watched, image):
-        """`watched`: (record number, tensor that lies in it) each."""
-        self._watched = [(index, tensor, _version(tensor)) for index, tensor in watched]
-        self._image = image
+    def __init__(self, records, tensors, image):
+        """`tensors[n]` lies in the record of number `records[n]`."""
+        self.records, self._tensors, self._image = records, tensors, image
+        self._versions = [_version(tensor) for tensor in tensors]
 
     def what_changed(self):
         """(record number, sentence), or None."""
         image = self._image
-        for index, tensor, version in self._watched:
+        for index, tensor, version in zip(self.records, self._tensors, self._versions):
             storage = image.storages[index]
             if storage.nbytes() != image.sizes[index] or storage.data_ptr() != image.pointers[index]:
                 return index, "its memory was moved or freed while it was copied"

@@ -46,7 +46,9 @@ _PLAIN = {
     if hasattr(torch, name)
 }
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
+_TAIL_BYTES = 12  # of a mark's 16
 _BINPUT = pickle.BINPUT[0]
+_LONGEST_END = pickle.TUPLE + pickle.LONG_BINPUT + bytes(4)  # of a storage's tuple
 _STORAGES = frozenset((*torch._storage_classes, torch.storage.TypedStorage))
 
 
@@ -140,17 +142,27 @@ class _Marks:
     """Numbers that stand for others in a pickle: nothing else in it looks like them."""
 
     def __init__(self):
-        self._tail = os.urandom(11) + b"\1"  # whose last byte makes it a number of 16 bytes above 0
+        self._tail = os.urandom(_TAIL_BYTES - 1) + b"\1"  # whose last byte makes it a number of 16 bytes above 0
+        self._codes, self._begins, self._resolved = None, b"", b""  # of the last pickle, up to its last mark
 
     def mark(self, number):
         """The mark with that number."""
         return int.from_bytes(number.to_bytes(4, "little") + self._tail, "little")
 
     def resolve(self, pickled, codes):
-        """With `codes[n]` where mark n stood, and BINPERSID behind its tuple.
-
-        What stands there is LONG1, 16, n, the tail, TUPLE, and BINPUT or LONG_BINPUT with the tuple's number.
+        """With `codes[n]` where mark n stood, and BINPERSID behind its tuple. What begins as the last pickle did, with
+        the same `codes`, is resolved already: mostly only numbers behind the tensors are others.
         """
+        begins = len(self._begins)
+        again = codes is self._codes and pickled.startswith(self._begins)
+        if not again or pickled.find(self._tail, begins) >= 0:
+            begins = pickled.rfind(self._tail) + _TAIL_BYTES + len(_LONGEST_END)
+            self._codes, self._begins = codes, pickled[:begins]
+            self._resolved = self._resolve(self._begins, codes)
+        return self._resolved + pickled[begins:]
+
+    def _resolve(self, pickled, codes):
+        """What stands there is LONG1, 16, n, the tail, TUPLE, and BINPUT or LONG_BINPUT with the tuple's number."""
         before, *pieces = pickled.split(self._tail)
         resolved = []
         for piece in pieces:

@@ -131,6 +131,14 @@ class Writer:
             optimizers, why = [], _FSDP
         if not optimizers:
             return [], None, f"copied before save() returned: {why}"
+        later, tensors = self._guarded(image, list(overlap.guarded_tensors(optimizers)))
+        return later, overlap.Alarms(later, tensors, image), why and f"copied in part before save() returned: {why}"
+
+    def _guarded(self, image, written):
+        """(records in which tensors of `written` lie, one of these in each)."""
+        tensors = self._plan.guarded_again(image, written)
+        if tensors is not None:
+            return self._plan.later, tensors
         # Only what is large is looked up: with a counter for each parameter a quarter of all is small.
         large = {
             identity: index
@@ -138,13 +146,12 @@ class Writer:
             if image.sizes[index] > SMALL_BYTES and identity not in self._plan.buffers
         }
         guarded = {}
-        for tensor in overlap.guarded_tensors(optimizers):
+        for tensor in written:
             index = large.get(refuse.storage_identity(tensor))
             if index is not None:
                 guarded[index] = tensor
-        later = sorted(guarded)
-        watched = [(index, guarded[index]) for index in later]
-        return later, overlap.Alarms(watched, image), why and f"copied in part before save() returned: {why}"
+        self._plan.remember_guarded(written, guarded)
+        return self._plan.later, [guarded[index] for index in self._plan.later]
 
     # --- the copy
 
@@ -301,11 +308,28 @@ class Writer:
 class _Plan:
     """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
 
-    __slots__ = ("buffers", "file_bytes", "fsdp1", "key", "offsets")
+    __slots__ = ("_tensors", "_written", "buffers", "file_bytes", "fsdp1", "key", "later", "offsets")
 
     def __init__(self, key, file_bytes, offsets, buffers, fsdp1):
         self.key, self.file_bytes, self.offsets = key, file_bytes, offsets
         self.buffers, self.fsdp1 = buffers, fsdp1
+        self.later = []  # records that optimizers have written, ascending
+        self._written = None  # ids of all that they have written
+        self._tensors = []  # references to one in each of `later`
+
+    def remember_guarded(self, written, guarded):
+        self.later, self._written = sorted(guarded), list(map(id, written))
+        self._tensors = [weakref.ref(guarded[index]) for index in self.later]
+
+    def guarded_again(self, image, written):
+        """A tensor in each record of `later`, None where other tensors are written, or they lie somewhere else."""
+        if self._written != list(map(id, written)):
+            return None
+        tensors, pointers = [reference() for reference in self._tensors], image.pointers
+        for index, tensor in zip(self.later, tensors):
+            if tensor is None or tensor.data_ptr() != pointers[index]:
+                return None
+        return tensors
 
 
 def _on_devices(image):
