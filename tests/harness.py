@@ -49,6 +49,14 @@ def command_path(name):
     return str(path)
 
 
+def ckpt(*arguments, expect=0):
+    """What `phalanx ckpt .. --json` says; where that is no answer (2), what it says on stderr."""
+    command = [command_path("phalanx"), "ckpt", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return json.loads(done.stdout) if expect != 2 else done.stderr
+
+
 def free_port(address="127.0.0.1"):
     with socket.socket() as probe:
         probe.bind((address, 0))

@@ -2,10 +2,13 @@
 
 import os
 import pickle
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
+from harness import ckpt
+from test_checkpoint_job import memory_of_all
 
 WORLD = 2
 
@@ -72,6 +75,33 @@ def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind):
         for event in of_ranks(job, "read", nproc, world=nproc):
             assert (event["step"], event["note"]) == (4, "short")
             assert event["whole"] == saved[0]["whole"]
+
+
+def test_the_memory_of_a_dead_job_is_rescued(job, tmp_path):
+    """As a step that stock DCP reads. Where a rank's memory is missing it is refused."""
+    arguments = [f"--dir={tmp_path / 'run'}", "--kind=fsdp2", "--pause-at=5"]
+    node = job.node(0, "sharding.py", *arguments, nnodes="1", nproc=WORLD, flags=["--max-restarts=0"])
+    of_ranks(job, "pausing")
+    (saved, _) = of_ranks(job, "saved", n=4)
+    try:
+        os.kill(job.pid(1, 0), signal.SIGKILL)
+        assert node.wait() != 0
+        (left,) = memory_of_all(job)
+        rescued = tmp_path / "rescued"
+        assert ckpt("rescue", left, "--to", rescued)["step"] == 4
+        assert ckpt("verify", rescued)["damaged"] == 0
+        assert ckpt("show", rescued / "4")["layout"] == "dcp"
+        again = job.standalone("sharding.py", f"--dir={rescued / '4'}", "--kind=fsdp2", "--stock", nproc=3)
+        assert again.wait() == 0, job.story()
+        for event in of_ranks(job, "read", 3, world=3):
+            assert (event["step"], event["whole"]) == (4, saved["whole"])
+        (page,) = left.glob("*/control-1")
+        page.unlink()
+        assert "of 2 this memory has 1" in ckpt("rescue", left, "--to", tmp_path / "half", expect=2)
+        assert not (tmp_path / "half").exists()
+    finally:
+        for path in memory_of_all(job):
+            shutil.rmtree(path)
 
 
 def test_another_world_takes_the_step_from_disk(job, tmp_path):

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import struct
-import subprocess
 import zlib
 
 import pytest
@@ -17,7 +16,7 @@ torch = pytest.importorskip("torch")
 stock = pytest.importorskip("safetensors.torch")
 
 from checkpoint_agent import CheckpointAgent  # noqa: E402
-from harness import command_path  # noqa: E402
+from harness import ckpt  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
 from phalanx.checkpoint import CannotSave, Checkpointer, DataPosition, dcp, ddp, named, overlap  # noqa: E402
 from safetensors import safe_open  # noqa: E402
@@ -299,14 +298,6 @@ def test_a_file_that_is_not_what_it_should_be_says_so(agent, make, tmp_path):
 
 
 # --- real jobs and the command
-
-
-def ckpt(*arguments, expect=0):
-    """What `phalanx ckpt .. --json` says."""
-    command = [command_path("phalanx"), "ckpt", *map(str, arguments), "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == expect, result.stdout + result.stderr
-    return json.loads(result.stdout)
 
 
 def flip(path, at):

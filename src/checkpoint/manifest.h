@@ -63,10 +63,6 @@ StatusOr<Manifest> ParseManifest(std::string_view text);
 // InvalidArgument with the field and its value where the manifest contradicts itself.
 Status CheckManifest(const Manifest& manifest);
 
-// What the shard of a rank, or of kMainRank, is called: its ending tells the layout, torch-zip or, `named`,
-// safetensors.
-std::string ShardName(int64_t rank, bool named);
-
 // A plain name for a file in a step's directory: no path, no control character.
 bool IsFileName(std::string_view name);
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "base/fd.h"
@@ -92,25 +93,62 @@ StatusOr<Found> FoundIn(const MemorySlot& slot) {
                .info = info};
 }
 
+// Files of torch.distributed.checkpoint say nothing of themselves: all that is known is what their seal says.
+Found FoundSharded(const MemorySlot& slot, const std::string& job_id) {
+  const checkpoint::SlotImage& sealed = slot.slot.image;
+  return Found{.path = slot.path,
+               .layout = checkpoint::kDcpLayout,
+               .main = slot.page == checkpoint::kMetadataPageName,
+               .bytes = sealed.bytes,
+               .crc32 = sealed.crc32,
+               .info = {.known = true,
+                        .step = sealed.step,
+                        .epoch = sealed.epoch,
+                        .rank = sealed.rank,
+                        .world_size = sealed.world_size,
+                        .kind = checkpoint::kDcpKind,
+                        .job_id = job_id}};
+}
+
+// Whether a file on disk is the rest of this step cannot be told where the state is sharded, so all of it must be here.
+Status CheckAllRanks(const std::vector<Found>& found) {
+  std::set<uint32_t> ranks;
+  for (const Found& one : found) {
+    if (!one.main) ranks.insert(one.info.rank);
+  }
+  const ImageInfo& info = found.front().info;
+  if (ranks.size() == info.world_size) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("sharded state is rescued where all of its ranks are: of {} this memory has {}; a phalanx-run of the "
+                  "same job takes it up, on the same nodes",
+                  info.world_size, ranks.size()));
+}
+
 // The newest step of all local ranks of all these nodes.
-StatusOr<std::vector<Found>> FindNewest(const std::vector<const MemoryDirectory*>& directories) {
+StatusOr<std::vector<Found>> FindNewest(const std::vector<const MemoryDirectory*>& directories,
+                                        const std::string& job_id) {
   size_t pages = 0;
+  size_t sharded = 0;
   for (const MemoryDirectory* directory : directories) {
     if (!directory->problems.empty()) return absl::DataLossError(directory->problems.front());
-    if (IsSharded(*directory)) {
-      return absl::UnimplementedError(
-          fmt::format("{}: sharded state is not rescued; a phalanx-run of the same job takes it up, on the same nodes",
-                      directory->folder));
-    }
     pages += directory->pages.size();
+    sharded += IsSharded(*directory) ? 1 : 0;
+  }
+  const std::string& folder = directories.front()->folder;
+  if (sharded != 0 && sharded != directories.size()) {
+    return absl::DataLossError(fmt::format("{}: only some of its nodes have sharded state", folder));
   }
   std::vector<Found> found;
   for (const MemorySlot* slot : NewestOfAll(directories)) {
-    PHX_ASSIGN_OR_RETURN(Found one, FoundIn(*slot));
-    found.push_back(std::move(one));
+    if (sharded > 0) {
+      found.push_back(FoundSharded(*slot, job_id));
+    } else {
+      PHX_ASSIGN_OR_RETURN(Found one, FoundIn(*slot));
+      found.push_back(std::move(one));
+    }
   }
+  if (!found.empty() && sharded > 0) PHX_RETURN_IF_ERROR(CheckAllRanks(found));
   if (!found.empty()) return found;
-  const std::string& folder = directories.front()->folder;
   return absl::NotFoundError(fmt::format("no step is sealed by all {} writers; `phalanx ckpt ls {}` lists what is",
                                          pages, folder.substr(0, folder.rfind('/'))));
 }
@@ -147,6 +185,8 @@ StatusOr<Shard> ReadOne(const std::string& folder, int64_t rank, const Found& li
 }
 
 bool IsDdp(const ImageInfo& info) { return info.kind == checkpoint::kDdpKind || info.kind == "ddp-rank"; }
+
+bool HasMain(const ImageInfo& info) { return IsDdp(info) || info.kind == checkpoint::kDcpKind; }
 
 Manifest ManifestFor(const Found& like, std::vector<Shard> shards, int64_t now_unix_ms) {
   const ImageInfo& info = like.info;
@@ -203,7 +243,7 @@ StatusOr<CkptAnswer> WriteRescued(const std::vector<Found>& found, const std::st
   PHX_ASSIGN_OR_RETURN(const auto shards, WriteAll(found, to, step_name));
   std::vector<std::string> missing;
   std::vector<Shard> all;
-  for (int64_t rank = IsDdp(info) ? checkpoint::kMainRank : 0; rank < int64_t{info.world_size}; ++rank) {
+  for (int64_t rank = HasMain(info) ? checkpoint::kMainRank : 0; rank < int64_t{info.world_size}; ++rank) {
     const auto it = shards.find(rank);
     StatusOr<Shard> shard = it != shards.end() ? it->second : ReadOne(folder, rank, found.front());
     if (absl::IsNotFound(shard.status())) {
@@ -239,7 +279,7 @@ StatusOr<CkptAnswer> CkptRescue(const std::string& given, const std::string& to,
     memories.push_back(std::move(memory));
   }
   PHX_ASSIGN_OR_RETURN(const std::vector<const MemoryDirectory*> directories, OneDirectory(memories));
-  PHX_ASSIGN_OR_RETURN(const std::vector<Found> found, FindNewest(directories));
+  PHX_ASSIGN_OR_RETURN(const std::vector<Found> found, FindNewest(directories, memories.front().job_id));
   return WriteRescued(found, to, json, now_unix_ms);
 }
 
