@@ -59,7 +59,7 @@ class Checkpointer:
         self.directory = os.path.abspath(os.fspath(directory))
         self.weights_only = weights_only
         self.source = None  # of the last load(): "memory", "disk" or None
-        self.why = None  # of the last load(): sources that were passed over
+        self.why = None  # of the last load(): what was decided, and which sources were passed over
         self._here = place.here()
         self._pid = os.getpid()
         self._saving = self._closed = False
@@ -219,7 +219,7 @@ class Checkpointer:
         outlived the last life, else from disk. (default, 0) where there is none. All tensors are on the CPU.
 
         Random numbers that were saved are set: call it when the model is built, and before data is drawn. `source` says
-        where the state came from, `why` which sources were passed over.
+        where the state came from, `why` in a sentence what was decided, and which sources were passed over.
         """
         found = self._find()
         if found.source is None:
