@@ -1,4 +1,5 @@
 # phx_library(<name> SOURCES ... [DEPS ...]), phx_test(<name> SOURCES ... [DEPS ...]), phx_fuzzer, phx_command.
+# phx_rank_library(<name> FOLDER <folder in a wheel> SOURCES ... [DEPS ...]): what ranks load.
 # phx_command(... NOT_INSTALLED): a helper of tests and benchmarks, built into bin/ but no part of the wheel.
 # Includes are written from src/ ("base/clock.h").
 
@@ -23,6 +24,33 @@ function(phx_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC phx_flags ${ARG_DEPS})
+endfunction()
+
+# A library that a rank's Python loads: position-independent, with the C library alone beside it (an old one will do)
+# and nothing to be seen but what exports.map names. A sanitizer's runtime would be missing there.
+function(phx_rank_library name)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "FOLDER" "SOURCES;DEPS" ${ARGN})
+  set(CMAKE_CXX_IMPLICIT_LINK_LIBRARIES "" PARENT_SCOPE) # else CMake adds libstdc++ to what C links
+  add_library(${name} SHARED ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE phx_flags phx_rank_runtime ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE -fno-exceptions -fno-rtti -fvisibility=hidden -fvisibility-inlines-hidden
+                                         -fno-threadsafe-statics)
+  # Templates of the standard library are not looked for in libstdc++.
+  target_compile_definitions(${name} PRIVATE _GLIBCXX_EXTERN_TEMPLATE=0 PHALANX_IN_RANKS)
+  target_link_options(${name} PRIVATE -static-libgcc -Wl,-z,defs
+                                      -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/exports.map
+                                      $<$<CONFIG:Release>:-s>)
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE C POSITION_INDEPENDENT_CODE ON
+                                           LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/exports.map
+                                           LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  if(SKBUILD)
+    install(TARGETS ${name} LIBRARY DESTINATION ${ARG_FOLDER})
+  else()
+    install(TARGETS ${name} LIBRARY DESTINATION lib)
+  endif()
 endfunction()
 
 function(phx_test name)

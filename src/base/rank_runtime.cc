@@ -1,6 +1,6 @@
-// What the compiler asks a C++ runtime for, in libphalanx_checkpoint.so alone: it shares a process with torch's own
-// libstdc++, of whatever version, and brings none along. Memory comes from malloc; where the standard library would
-// throw, there is nobody to catch, and the process ends with a line that says why.
+// What the compiler asks a C++ runtime for, in the libraries that ranks load, and there alone: they share a process
+// with torch's own libstdc++, of whatever version, and bring none along. Memory comes from malloc; where the standard
+// library would throw, there is nobody to catch, and the process ends with a line that says why.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace {
 
 [[noreturn]] void End(const char* what) {
-  static constexpr char kWho[] = "phalanx checkpoint: ";
+  static constexpr char kWho[] = "phalanx: ";
   [[maybe_unused]] ssize_t n = write(STDERR_FILENO, kWho, sizeof kWho - 1);
   n = write(STDERR_FILENO, what, std::strlen(what));
   n = write(STDERR_FILENO, "\n", 1);
