@@ -119,9 +119,10 @@ std::vector<int64_t> FindCounts(int64_t batch, const std::vector<int64_t>& micro
 }
 
 // A count is numpy's where the batch is, and the first micro batch that it works with is its whole share.
-std::vector<bool> FindNumpy(const Candidate& batch, const List& micro_batches, const std::vector<int64_t>& counts) {
+std::vector<bool> FindNumpy(const Candidate& batch, const List& micro_batches, const std::vector<int64_t>& counts,
+                            const GpuRange& range) {
   std::vector<bool> is_numpy(counts.size());
-  if (!batch.is_numpy) return is_numpy;
+  if (!batch.is_numpy || !range.with_whole) return is_numpy;
   std::vector<int64_t> wholes;
   for (const Value& micro_batch : micro_batches) {
     const int64_t size = micro_batch.as<bool>() != nullptr ? 1 : static_cast<int64_t>(*micro_batch.as<Int>());
@@ -248,7 +249,7 @@ Result<Batch> ChooseBatch(const BatchRequest& request) {
   }
   if (!is_chosen) return Batch{best.size, std::nullopt};
   std::sort(counts.begin(), counts.end());
-  std::vector<bool> is_numpy = FindNumpy(best, *request.micro_batches, counts);
+  std::vector<bool> is_numpy = FindNumpy(best, *request.micro_batches, counts, range);
   return Batch{best.size, GpuCounts{std::move(counts), std::move(is_numpy), false}};
 }
 

@@ -103,6 +103,10 @@ TEST(Batch, WithoutAnyCountThereIsALargerSizeOrNothing) {
 TEST(Batch, NumpysNumbersAreSeenInTexts) {
   EXPECT_EQ(Choose({{4, 6}, Value(8)})->gpus->Repr(), "[1, np.int64(2), np.int64(3)]");
   EXPECT_EQ(Choose({{4, 2}, Value(8)})->gpus->Repr(), "[1, 2, 4]");
+  EXPECT_EQ(Choose({{15, 56, 35, 14}, Value(549)})->gpus->Repr(),
+            "[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, np.int64(15), 20, np.int64(24), 28, 30, np.int64(56), np.int64(60)]");
+  EXPECT_EQ(Choose({{15, 56, 35, 14}, Value(549), Value(std::nan(""))})->gpus->Repr(),
+            "[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 20, 28, 30]");
   GpuCounts floats{{2, 4}, {false, true}, true};
   EXPECT_EQ(floats.Repr(), "[2.0, np.float64(4.0)]");
 }
