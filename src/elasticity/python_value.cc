@@ -174,6 +174,27 @@ Order CompareBig(const BigInt& big, const Value& other) {
   return big.negative ? Reversed(order) : order;
 }
 
+// The quotient of ints as Python rounds it: once. `over` is not 0.
+double DivideInts(Int left, Int over) {
+  constexpr Int kExact = Int{1} << 53;  // doubles hold all ints up to here
+  if (left > -kExact && left < kExact && over > -kExact && over < kExact) {
+    return static_cast<double>(left) / static_cast<double>(over);
+  }
+  const bool negative = (left < 0) != (over < 0);
+  const Int divisor = over < 0 ? -over : over;
+  Int rest = left < 0 ? -left : left;
+  Int quotient = rest / divisor;
+  rest %= divisor;
+  int shift = 0;
+  for (; quotient >> 66 == 0 && shift < 200; ++shift) {  // more bits than a double has, and then whether any is left
+    rest *= 2;
+    quotient = quotient * 2 + (rest >= divisor ? 1 : 0);
+    if (rest >= divisor) rest -= divisor;
+  }
+  const double rounded = std::ldexp(static_cast<double>(quotient | (rest != 0 ? 1 : 0)), -shift);
+  return negative ? -rounded : rounded;
+}
+
 // Python's float division: the quotient is rounded down, the remainder has the divisor's sign.
 void DivideFloats(double left, double right, double* quotient, double* remainder) {
   double mod = std::fmod(left, right);
@@ -460,8 +481,9 @@ Result<Value> Modulo(const Value& left, const Value& right) {
 
 Result<double> Divide(const Value& left, const Value& right) {
   PHX_TRY(const auto numbers, ReadNumbers(left, right, "/"));
-  if (numbers.second.AsFloat() == 0) return Error{"ZeroDivisionError", "division by zero"};
-  return numbers.first.AsFloat() / numbers.second.AsFloat();
+  const auto& [a, b] = numbers;
+  if (b.AsFloat() == 0) return Error{"ZeroDivisionError", "division by zero"};
+  return a.is_float || b.is_float ? a.AsFloat() / b.AsFloat() : DivideInts(a.whole, b.whole);
 }
 
 Result<Value> Multiply(const Value& left, const Value& right) {

@@ -71,13 +71,14 @@ TEST(PythonValue, NumbersCompareExactly) {
   EXPECT_EQ(OrderOf("-2.5", "-2"), Order::kLess);
   EXPECT_EQ(OrderOf("NaN", "1"), Order::kUnordered);
   EXPECT_EQ(OrderOf("1", "Infinity"), Order::kLess);
-  const std::string big = "1" + std::string(60, '0');
+  const std::string big = std::string("1").append(60, '0');
+  const std::string low = std::string("-").append(big);
   EXPECT_EQ(OrderOf(big, "1e60"), Order::kGreater);  // the double is 9.999..e59
-  EXPECT_EQ(OrderOf("-" + big, "-1e60"), Order::kLess);
+  EXPECT_EQ(OrderOf(low, "-1e60"), Order::kLess);
   EXPECT_EQ(OrderOf(big, "Infinity"), Order::kLess);
   EXPECT_EQ(OrderOf(big, "NaN"), Order::kUnordered);
   EXPECT_EQ(OrderOf("5", big), Order::kLess);
-  EXPECT_EQ(OrderOf("-" + big, "-" + big + "0"), Order::kGreater);
+  EXPECT_EQ(OrderOf(low, low + "0"), Order::kGreater);
   EXPECT_EQ(OrderOf(big, big), Order::kEqual);
 }
 
@@ -118,6 +119,16 @@ TEST(PythonValue, DivisionRoundsDownAndTheRestHasTheDivisorsSign) {
   EXPECT_EQ(Multiply(IntOf(false, std::string(36, '9')), IntOf(false, std::string(36, '9'))).error().type, kLimitError);
 }
 
+TEST(PythonValue, QuotientsOfIntsAreRoundedOnce) {
+  const auto quotient = [](std::string_view a, std::string_view b) { return *Divide(Json(a), Json(b)); };
+  EXPECT_EQ(quotient("7", "-2"), -3.5);
+  EXPECT_EQ(quotient("true", "3"), 1.0 / 3);
+  EXPECT_EQ(quotient("-1713958519363874910675", "6"), -285659753227312496640.0);  // not ...463872: rounded twice
+  EXPECT_EQ(quotient("9007199254740993", "9007199254740993"), 1);
+  EXPECT_EQ(quotient("3", "999999999999999999999999999999999999"), 3e-36);
+  EXPECT_EQ(quotient("0", "999999999999999999999999999999999999"), 0);
+}
+
 TEST(PythonValue, FloatsBecomeInts) {
   EXPECT_EQ(*Truncate(-2.5), Int{-2});
   EXPECT_EQ(*Floor(-2.5), Int{-3});
@@ -142,7 +153,7 @@ TEST(PythonValue, TextsBecomeFloats) {
   }
   EXPECT_EQ(ToFloat(Value()).error().type, "TypeError");
   EXPECT_EQ(*ToFloat(Value(true)), 1.0);
-  EXPECT_EQ(*ToFloat(IntOf(true, "1" + std::string(40, '0'))), -1e40);
+  EXPECT_EQ(*ToFloat(IntOf(true, std::string("1").append(40, '0'))), -1e40);
   EXPECT_EQ(ToFloat(IntOf(false, std::string(400, '9'))).error().type, "OverflowError");
 }
 
