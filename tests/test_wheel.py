@@ -32,6 +32,7 @@ def test_name_and_contents(wheel):
     assert "phalanx/run.py" in names
     assert "phalanx/_bootstrap/zygote.py" in names
     assert names.count("phalanx/checkpoint/libphalanx_checkpoint.so") == 1
+    assert names.count("phalanx/elasticity/libphalanx_elasticity.so") == 1
     assert "phalanx/shim/site/sitecustomize.py" in names
     torchrun = zipfile.ZipFile(wheel).getinfo("phalanx/shim/bin/torchrun")
     assert torchrun.external_attr >> 16 & 0o111, "what phalanx.shim puts on PATH can be executed"

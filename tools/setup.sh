@@ -102,10 +102,10 @@ compile() {
   cmake --build "build/$1" -j "$(nproc)" "${@:2}"
 }
 
-# Puts the commands beside .venv's python and the library into the package, each replaced in one step: a running job
+# Puts the commands beside .venv's python and the libraries into the package, each replaced in one step: a running job
 # keeps the file it started from.
 install_commands() {
-  local command target site library=python/phalanx/checkpoint/libphalanx_checkpoint.so
+  local command target site library
   for command in build/release/bin/*; do
     [[ -x $command ]] || continue
     target=".venv/bin/${command##*/}"
@@ -113,11 +113,12 @@ install_commands() {
     cp "$command" "$target.new.$$"
     mv -f "$target.new.$$" "$target"
   done
-  if ! cmp -s "build/release/lib/${library##*/}" "$library"; then
+  for library in python/phalanx/{checkpoint/libphalanx_checkpoint,elasticity/libphalanx_elasticity}.so; do
+    cmp -s "build/release/lib/${library##*/}" "$library" && continue
     mkdir -p "${library%/*}"
     cp "build/release/lib/${library##*/}" "$library.new.$$"
     mv -f "$library.new.$$" "$library"
-  fi
+  done
   for site in .venv/lib/python3*/site-packages; do
     [[ $(readlink "$site/phalanx") == ../../../../python/phalanx ]] && continue
     ln -sfn ../../../../python/phalanx "$site/phalanx"
