@@ -10,7 +10,7 @@ namespace {
 
 Error ConfigError(std::string message) { return {"ElasticityConfigError", std::move(message)}; }
 
-Value Or(const Value* value, Value fallback) { return value != nullptr ? *value : std::move(fallback); }
+Value Or(const Value* value, const Value& fallback) { return value != nullptr ? *value : fallback; }
 
 Result<bool> IsBelow(const Value& value, const Value& bound) {
   PHX_TRY(const Order order, Compare(value, bound, "<"));

@@ -1,6 +1,7 @@
 #include "elasticity/plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -69,15 +70,20 @@ Result<Value> FirstFitting(const Config& config, bool prefer_larger, const Value
   return chosen != nullptr ? *chosen : Value();
 }
 
-// The micro batch for a world size that is given: the largest that fits. Of equal ones Python keeps the first.
-Result<Value> LargestFitting(const Config& config, const Value& batch, const Value& world_size) {
+// Largest first. Of equal ones Python keeps the first.
+std::vector<const Value*> LargestFirst(const List& micro_batches) {
   std::vector<const Value*> sizes;
-  for (const Value& size : config.micro_batch_sizes) sizes.push_back(&size);
+  for (const Value& size : micro_batches) sizes.push_back(&size);
   std::sort(sizes.begin(), sizes.end(), [](const Value* a, const Value* b) {
     const Result<Order> order = Compare(*a, *b, ">");
     return order.ok() && *order == Order::kEqual ? a < b : order.ok() && *order == Order::kGreater;
   });
-  for (const Value* size : sizes) {
+  return sizes;
+}
+
+// The micro batch for a world size that is given.
+Result<Value> LargestFitting(const Config& config, const Value& batch, const Value& world_size) {
+  for (const Value* size : LargestFirst(config.micro_batch_sizes)) {
     PHX_TRY(const bool fits, Splits(batch, world_size, *size));
     if (fits) return *size;
   }
@@ -86,69 +92,110 @@ Result<Value> LargestFitting(const Config& config, const Value& batch, const Val
                                      ", and  micro_batches=" + Str(Value(config.micro_batch_sizes)) + "."};
 }
 
-// Batch, GPU counts and micro batch of version 0.2, which thinks in nodes.
+// Batch and GPU counts of version 0.2, which thinks in nodes.
 struct NodePlan {
   Value batch;
   GpuCounts gpus;
-  Value micro_batch;
+  Value per_node;  // data-parallel groups
 };
 
 // The batch and the GPU counts that suit any number of nodes, before one is given.
-Result<NodePlan> PlanNodes(const Config& config, const Value& per_node, BatchRequest request) {
-  const auto shared_out = [](const Value& total, const Value& over, Value* share) -> Result<Done> {
-    PHX_TRY(const double quotient, Divide(total, over));
-    PHX_TRY(const Int whole, Truncate(quotient));
-    *share = Value(whole);
-    return Done{};
-  };
-  PHX_TRY_DONE(shared_out(config.max_train_batch_size, per_node, &request.batch_max));
-  PHX_TRY_DONE(shared_out(config.min_gpus, config.num_gpus_per_node, &request.gpus_min));
-  PHX_TRY_DONE(shared_out(config.max_gpus, config.num_gpus_per_node, &request.gpus_max));
-  PHX_TRY(const Batch batch, ChooseBatch(request));
-  NodePlan plan;
-  PHX_TRY(plan.batch, Multiply(Value(batch.size), per_node));
-  if (!batch.gpus) return Error{"TypeError", "'NoneType' object is not iterable"};
-  plan.gpus = *batch.gpus;
-  plan.gpus.are_floats = per_node.as<double>() != nullptr;
-  PHX_TRY(const Int factor, WholeOf(per_node));
-  for (int64_t& count : plan.gpus.counts) count *= static_cast<int64_t>(factor);
-  return plan;
-}
-
-// For a number of GPUs that no number of nodes suits: the largest batch that it can split, and itself.
-Result<NodePlan> PlanExactly(const Config& config, const Value& gpus, const Value& per_node) {
-  const bool prefer_larger = Truthy(config.prefer_larger_batch);
-  PHX_TRY(const double nodes, Divide(gpus, config.num_gpus_per_node));
-  PHX_TRY(const Value data_parallel, Multiply(Value(nodes), per_node));
-  std::optional<double> best;
-  for (const Value& micro_batch : config.micro_batch_sizes) {
-    PHX_TRY(const Value step, Multiply(micro_batch, data_parallel));
-    PHX_TRY(const double steps, Divide(config.max_train_batch_size, step));
-    PHX_TRY(const Int whole_steps, Floor(steps));
-    const double batch = static_cast<double>(whole_steps) * *step.as<double>();
-    if (!best || (prefer_larger ? batch > *best : batch < *best)) best = batch;
-  }
-  if (!best) return Error{"ValueError", "max() arg is an empty sequence"};
-  NodePlan plan;
-  plan.batch = Value(*best);
-  PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, plan.batch, gpus));
-  PHX_TRY(const Int count, Truncate(*data_parallel.as<double>()));
-  plan.gpus = {{static_cast<int64_t>(count)}, {false}, false};
-  return plan;
-}
-
-Result<NodePlan> PlanByNodes(const Config& config, const Value& gpus, BatchRequest request) {
+Result<NodePlan> PlanNodes(const Config& config, BatchRequest request) {
   PHX_TRY(const Value rest, Modulo(config.num_gpus_per_node, config.model_parallel_size));
   if (!Equal(rest, Value(0))) {
     return Error{"ElasticityError", "In Elasticity v0.2, number of GPUs per node:" + Str(config.num_gpus_per_node) +
                                         " should be divisible by model parallel size " +
                                         Str(config.model_parallel_size)};
   }
-  PHX_TRY(const Value per_node, FloorDivide(config.num_gpus_per_node, config.model_parallel_size));
-  PHX_TRY(NodePlan plan, PlanNodes(config, per_node, std::move(request)));
+  NodePlan plan;
+  PHX_TRY(plan.per_node, FloorDivide(config.num_gpus_per_node, config.model_parallel_size));
+  const auto shared_out = [](const Value& total, const Value& over, Value* share) -> Result<Done> {
+    PHX_TRY(const double quotient, Divide(total, over));
+    PHX_TRY(const Int whole, Truncate(quotient));
+    *share = Value(whole);
+    return Done{};
+  };
+  PHX_TRY_DONE(shared_out(config.max_train_batch_size, plan.per_node, &request.batch_max));
+  PHX_TRY_DONE(shared_out(config.min_gpus, config.num_gpus_per_node, &request.gpus_min));
+  PHX_TRY_DONE(shared_out(config.max_gpus, config.num_gpus_per_node, &request.gpus_max));
+  PHX_TRY(const Batch batch, ChooseBatch(request));
+  PHX_TRY(plan.batch, Multiply(Value(batch.size), plan.per_node));
+  if (!batch.gpus) return Error{"TypeError", "'NoneType' object is not iterable"};
+  plan.gpus = *batch.gpus;
+  plan.gpus.are_floats = plan.per_node.as<double>() != nullptr;
+  PHX_TRY(const Int factor, WholeOf(plan.per_node));
+  for (int64_t& count : plan.gpus.counts) count *= static_cast<int64_t>(factor);
+  return plan;
+}
+
+// What the plan for a number of GPUs that no number of nodes suits is made of: Python computes it in floats.
+struct ExactNumbers {
+  std::vector<double> micro_batches;
+  double batch_max = 0;
+  double gpus_per_node = 0;
+  double groups_per_node = 0;
+  bool prefer_larger = true;
+};
+
+Result<ExactNumbers> ToExactNumbers(const Config& config, const Value& per_node) {
+  ExactNumbers numbers;
+  for (const Value& micro_batch : config.micro_batch_sizes) {
+    PHX_TRY(numbers.micro_batches.emplace_back(), ToFloat(micro_batch));
+  }
+  PHX_TRY(numbers.batch_max, ToFloat(config.max_train_batch_size));
+  PHX_TRY(numbers.gpus_per_node, ToFloat(config.num_gpus_per_node));
+  PHX_TRY(numbers.groups_per_node, ToFloat(per_node));
+  numbers.prefer_larger = Truthy(config.prefer_larger_batch);
+  return numbers;
+}
+
+// The largest batch that these GPUs can split (or the smallest of the largest), and how many groups they are.
+struct ExactPlan {
+  double batch = 0;
+  double groups = 0;
+};
+
+Result<ExactPlan> PlanExactly(const ExactNumbers& numbers, double gpus) {
+  ExactPlan plan;
+  plan.groups = gpus / numbers.gpus_per_node * numbers.groups_per_node;
+  bool is_first = true;
+  for (const double micro_batch : numbers.micro_batches) {
+    const double step = micro_batch * plan.groups;
+    if (step == 0) return Error{"ZeroDivisionError", "float division by zero"};
+    PHX_TRY(const Int steps, Floor(numbers.batch_max / step));
+    const double batch = static_cast<double>(steps) * step;
+    if (is_first || (numbers.prefer_larger ? batch > plan.batch : batch < plan.batch)) plan.batch = batch;
+    is_first = false;
+  }
+  return plan;
+}
+
+// What suits the nodes, if these GPUs are one of its counts.
+Result<bool> SuitsNodes(const Config& config, const NodePlan& nodes, const Value& gpus) {
   PHX_TRY(const Value groups, FloorDivide(gpus, config.model_parallel_size));
-  if (!plan.gpus.Contains(groups)) return PlanExactly(config, gpus, per_node);
-  PHX_TRY(plan.micro_batch, FirstFitting(config, Truthy(config.prefer_larger_batch), plan.batch, gpus));
+  return nodes.gpus.Contains(groups);
+}
+
+// The plan with its micro batch, whether that is asked for or not.
+Result<Plan> PlanByNodes(const Config& config, const Value& gpus, BatchRequest request) {
+  const bool prefer_larger = Truthy(config.prefer_larger_batch);
+  PHX_TRY(NodePlan nodes, PlanNodes(config, std::move(request)));
+  PHX_TRY(const bool is_whole, SuitsNodes(config, nodes, gpus));
+  Plan plan;
+  Value batch = nodes.batch;
+  plan.gpus = std::move(nodes.gpus);
+  if (!is_whole) {
+    PHX_TRY(const ExactNumbers numbers, ToExactNumbers(config, nodes.per_node));
+    PHX_TRY(const double count, ToFloat(gpus));
+    PHX_TRY(const ExactPlan exact, PlanExactly(numbers, count));
+    batch = Value(exact.batch);
+    PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, batch, gpus));
+    PHX_TRY(const Int groups, Truncate(exact.groups));
+    plan.gpus = GpuCounts{{static_cast<int64_t>(groups)}, {false}, false};
+  } else {
+    PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, batch, gpus));
+  }
+  PHX_TRY(plan.batch_size, WholeOf(batch));
   return plan;
 }
 
@@ -179,12 +226,11 @@ Result<Plan> PlanVersion01(const PlanRequest& request, const Config& config) {
   batch_request.batch_max = config.max_train_batch_size;
   batch_request.gpus_min = config.min_gpus;
   batch_request.gpus_max = config.max_gpus;
-  PHX_TRY(Batch batch, ChooseBatch(batch_request));
+  PHX_TRY(const Batch batch, ChooseBatch(batch_request));
   PHX_TRY_DONE(CheckLimit("the world size", request.world_size, kWorldSizeMax));
-  return Plan{batch.size, std::move(batch.gpus), std::nullopt};
+  return Plan{batch.size, batch.gpus, std::nullopt};
 }
 
-// Leaves the micro batch in the plan, whether it is asked for or not.
 Result<Plan> PlanVersion02(const PlanRequest& request, const Config& config) {
   Value gpus = request.world_size;
   if (Equal(gpus, Value(0))) {
@@ -192,12 +238,10 @@ Result<Plan> PlanVersion02(const PlanRequest& request, const Config& config) {
   }
   BatchRequest batch_request = RequestOf(config, request);
   batch_request.too_large = FindTooLarge(config, gpus);
-  Result<NodePlan> nodes = PlanByNodes(config, gpus, batch_request);
-  if (!nodes.ok()) {  // where the arithmetic gave up first, the reason is still what the config says
-    return nodes.error().type == kLimitError ? batch_request.too_large.value_or(nodes.error()) : nodes.error();
-  }
-  PHX_TRY(const Int batch_size, WholeOf(nodes->batch));
-  return Plan{batch_size, std::move((*nodes).gpus), std::move((*nodes).micro_batch)};
+  Result<Plan> plan = PlanByNodes(config, gpus, batch_request);
+  // Where the arithmetic gave up first, the reason is still what the config says.
+  if (!plan.ok() && plan.error().type == kLimitError) return batch_request.too_large.value_or(plan.error());
+  return plan;
 }
 
 Result<Done> CheckWorldSize(const Value& world_size, const std::optional<GpuCounts>& gpus) {
@@ -222,29 +266,91 @@ Result<Value> LateWorldSize(const PlanRequest& request, const Config& config, co
   return world_size;
 }
 
+struct Checked {
+  Config config;
+  bool by_nodes = false;
+};
+
+// Everything about a request that is checked before its numbers are looked at.
+Result<Checked> CheckRequest(const PlanRequest& request) {
+  PHX_TRY(const Value* block, FindBlock(*request.ds_config));
+  Checked checked;
+  PHX_TRY(checked.config, ReadConfig(*block));
+  PHX_TRY(const double version, CheckVersion(checked.config));
+  PHX_TRY_DONE(CheckTargetVersion(*request.target_version));
+  if (version != 0.1 && version != 0.2) {
+    return Error{"NotImplementedError", "Unable to find elastic logic for version: " + Str(checked.config.version)};
+  }
+  checked.by_nodes = version == 0.2;
+  return checked;
+}
+
+// The sizes of `world_sizes` that can split what `batch_for` says of them; it says nothing of those that do not work.
+template <typename BatchFor>
+Result<std::vector<WorldSize>> Split(const Config& config, const std::vector<int64_t>& world_sizes,
+                                     BatchFor batch_for) {
+  std::vector<int64_t> sizes;
+  for (const Value* size : LargestFirst(config.micro_batch_sizes)) {
+    sizes.push_back(size->as<bool>() != nullptr ? 1 : static_cast<int64_t>(*size->as<Int>()));
+  }
+  std::vector<WorldSize> found;
+  for (const int64_t world_size : world_sizes) {
+    PHX_TRY(const std::optional<Int> batch, batch_for(world_size));
+    if (!batch || *batch < world_size) continue;
+    const Int share = *batch / world_size;
+    const auto fits = std::find_if(sizes.begin(), sizes.end(), [&](int64_t size) { return share % size == 0; });
+    if (fits != sizes.end()) found.push_back({world_size, *fits, share / *fits, *batch});
+  }
+  return found;
+}
+
+Result<std::vector<WorldSize>> SplitByNodes(const PlanRequest& request, const Config& config, int64_t max) {
+  BatchRequest batch_request = RequestOf(config, request);
+  batch_request.too_large = FindTooLarge(config, Value(max));
+  PHX_TRY(const NodePlan nodes, PlanNodes(config, batch_request));
+  PHX_TRY(const Int for_nodes, WholeOf(nodes.batch));
+  PHX_TRY(const ExactNumbers numbers, ToExactNumbers(config, nodes.per_node));
+  std::vector<int64_t> all(static_cast<size_t>(max));
+  std::iota(all.begin(), all.end(), int64_t{1});
+  return Split(config, all, [&](int64_t world_size) -> Result<std::optional<Int>> {
+    const Value gpus(world_size);
+    PHX_TRY(const bool is_whole, SuitsNodes(config, nodes, gpus));
+    if (is_whole) return nodes.gpus.Contains(gpus) ? std::optional(for_nodes) : std::nullopt;
+    PHX_TRY(const ExactPlan exact, PlanExactly(numbers, static_cast<double>(world_size)));
+    PHX_TRY(const Int groups, Truncate(exact.groups));
+    PHX_TRY(const Int batch, Truncate(exact.batch));
+    return groups == world_size ? std::optional(batch) : std::nullopt;
+  });
+}
+
 }  // namespace
 
 Result<Plan> ComputePlan(const PlanRequest& request) {
-  PHX_TRY(const Value* block, FindBlock(*request.ds_config));
-  PHX_TRY(const Config config, ReadConfig(*block));
-  PHX_TRY(const double version, CheckVersion(config));
-  PHX_TRY_DONE(CheckTargetVersion(*request.target_version));
-  if (version != 0.1 && version != 0.2) {
-    return Error{"NotImplementedError", "Unable to find elastic logic for version: " + Str(config.version)};
-  }
-  const bool by_nodes = version == 0.2;
-  PHX_TRY(Plan plan, by_nodes ? PlanVersion02(request, config) : PlanVersion01(request, config));
+  PHX_TRY(const Checked checked, CheckRequest(request));
+  const Config& config = checked.config;
+  PHX_TRY(Plan plan, checked.by_nodes ? PlanVersion02(request, config) : PlanVersion01(request, config));
   PHX_TRY(const bool is_given, IsAbove(request.world_size, Value(0)));
   if (is_given) {
     PHX_TRY_DONE(CheckWorldSize(request.world_size, plan.gpus));
     PHX_TRY(plan.micro_batch, LargestFitting(config, Value(plan.batch_size), request.world_size));
   } else if (!request.with_micro_batch) {
     plan.micro_batch.reset();
-  } else if (!by_nodes) {
+  } else if (!checked.by_nodes) {
     PHX_TRY(const Value world_size, LateWorldSize(request, config, plan.gpus));
     PHX_TRY(plan.micro_batch, LargestFitting(config, Value(plan.batch_size), world_size));
   }
   return plan;
+}
+
+Result<std::vector<WorldSize>> FindWorldSizes(const PlanRequest& request, int64_t max) {
+  PHX_TRY_DONE(CheckLimit("the largest world size", Value(max), kExplainedMax));
+  PHX_TRY(const Checked checked, CheckRequest(request));
+  if (checked.by_nodes) return SplitByNodes(request, checked.config, std::max<int64_t>(max, 0));
+  PHX_TRY(const Plan plan, PlanVersion01(request, checked.config));
+  std::vector<int64_t> counts = plan.gpus ? plan.gpus->counts : std::vector<int64_t>();
+  counts.erase(std::upper_bound(counts.begin(), counts.end(), max), counts.end());
+  return Split(checked.config, counts,
+               [&](int64_t) -> Result<std::optional<Int>> { return std::optional(plan.batch_size); });
 }
 
 }  // namespace phalanx::elasticity

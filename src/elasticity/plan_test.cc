@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "elasticity/python_json.h"
 
@@ -156,6 +157,45 @@ TEST(Plan, TooLargeIsSaidOnlyWhereDeepSpeedWouldGoOn) {
   EXPECT_THAT(WhyNot({Nodes(R"("max_gpus": 1e300)"), Value(4)}),
               HasSubstr("ElasticityLimitError: max_gpus is 1e+300: at most 1099511627776 is taken"));
   EXPECT_THAT(WhyNot({Nodes(R"("max_gpus": Infinity)"), Value(4)}), HasSubstr("OverflowError: "));
+}
+
+// Each world size that ComputePlan grants, asked one by one.
+void ExpectAllFound(const std::string& members, int64_t max) {
+  const Result<Value> config = ReadJson(R"({"elasticity": {"enabled": true, )" + members + "}}");
+  ASSERT_TRUE(config.ok());
+  const Value target(std::string("0.16.5"));
+  PlanRequest request{&*config, &target, Value(0), false, std::nullopt, Behaviour::kDeepSpeed0197};
+  const Result<std::vector<WorldSize>> found = FindWorldSizes(request, max);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  auto next = found->begin();
+  for (int64_t size = 1; size <= max; ++size) {
+    request.world_size = Value(size);
+    const Result<Plan> plan = ComputePlan(request);
+    if (!plan.ok() || plan->batch_size < 1) continue;
+    ASSERT_TRUE(next != found->end() && next->world_size == size) << members << " " << size;
+    EXPECT_EQ(next->batch_size, plan->batch_size);
+    EXPECT_EQ(Repr(Value(next->micro_batch)), Repr(*plan->micro_batch));
+    EXPECT_EQ(next->accumulation * next->micro_batch * size, plan->batch_size) << members << " " << size;
+    ++next;
+  }
+  EXPECT_TRUE(next == found->end()) << members;
+}
+
+TEST(WorldSizes, AreThoseThatPlansAreGrantedFor) {
+  ExpectAllFound(kDocumented, 10);
+  ExpectAllFound(R"("version": 0.1, "max_train_batch_size": 1000, "micro_batch_sizes": [2, 6, 7], "min_gpus": 3)", 200);
+  ExpectAllFound(Nodes(R"("max_gpus": 64)"), 100);
+  ExpectAllFound(Nodes(R"("num_gpus_per_node": 4)"), 100);
+  ExpectAllFound(Nodes(R"("num_gpus_per_node": 4, "model_parallel_size": 2)"), 100);
+  ExpectAllFound(Nodes(R"("num_gpus_per_node": 8.0, "prefer_larger_batch": false)"), 100);
+}
+
+TEST(WorldSizes, AreRefusedAsPlansAre) {
+  const Value none;
+  const Value target(std::string("0.16.5"));
+  PlanRequest request{&none, &target, Value(0), false, std::nullopt, Behaviour::kDeepSpeed0165};
+  EXPECT_EQ(FindWorldSizes(request, 10).error().type, "ValueError");
+  EXPECT_EQ(FindWorldSizes(request, kExplainedMax + 1).error().type, kLimitError);
 }
 
 }  // namespace
