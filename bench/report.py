@@ -29,15 +29,28 @@ ALL = [
     "checkpoint_copy",
     "checkpoint_disk",
     "checkpoint_save",
+    "checkpoint_save_large",
     "checkpoint_goodput",
     "checkpoint_rss",
 ]
+# Names of results -> the benchmark and its flags, where these are not its name and none.
+FLAGS = {
+    "checkpoint_save": ["checkpoint_save", *"--tensors 800 --rounds 1 --shapes 1x1024,2x1024:shared".split()],
+    "checkpoint_save_large": [
+        "checkpoint_save",
+        *"--tensors 800 --rounds 2 --saves 3 --disk-saves 1 --behind 1 --many 0 --shapes 1x4096,2x2048".split(),
+        "--who=dlrover,phalanx",
+    ],
+}
 
 
 def run(name):
     RESULTS.mkdir(exist_ok=True)
     print(f"== bench {name}", file=sys.stderr, flush=True)
-    return subprocess.run([sys.executable, HERE / f"{name}.py", "--json", RESULTS / f"{name}.json"]).returncode
+    script, *flags = FLAGS.get(name, [name])
+    return subprocess.run(
+        [sys.executable, HERE / f"{script}.py", *flags, "--json", RESULTS / f"{name}.json"]
+    ).returncode
 
 
 def section(name):
