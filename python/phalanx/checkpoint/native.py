@@ -5,6 +5,8 @@ import mmap
 import os
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
+from phalanx._library import load
+
 ABI_VERSION = 3
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
@@ -12,10 +14,6 @@ COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
 CONTROL_BYTES = 4096
 HEAD = (1 << 64) - 1  # a patch's record: PHX_CKPT_HEAD
 _TEXT_BYTES = 1024
-
-
-class LibraryMissing(ImportError):
-    """The native library is not there, or is not the one that this package speaks with."""
 
 
 class Failure(Exception):
@@ -96,24 +94,9 @@ def library():
     """The loaded library. Raises LibraryMissing."""
     global _library
     if _library is None:
-        _library = _load()
+        here = os.path.dirname(os.path.abspath(__file__))
+        _library = load("phalanx.checkpoint", here, "libphalanx_checkpoint.so", ABI_VERSION, _FUNCTIONS)
     return _library
-
-
-def _load():
-    here = os.path.dirname(os.path.abspath(__file__))
-    path = os.path.join(here, "libphalanx_checkpoint.so")
-    try:
-        loaded = ctypes.CDLL(path)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(loaded, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        raise LibraryMissing(f"phalanx.checkpoint: its native library cannot be loaded: {error}") from None
-    version = loaded.phx_ckpt_abi_version()
-    if version != ABI_VERSION:
-        raise LibraryMissing(f"phalanx.checkpoint: {path} speaks version {version}, this package {ABI_VERSION}")
-    return loaded
 
 
 class Slots:

@@ -5,6 +5,8 @@ import json
 import os
 from ctypes import c_char_p, c_size_t, c_uint32
 
+from phalanx._library import load
+
 ABI_VERSION = 1
 _ROOM_BYTES = 1 << 16  # most answers are far shorter
 _FUNCTIONS = {
@@ -14,31 +16,13 @@ _FUNCTIONS = {
 _library = None
 
 
-class LibraryMissing(ImportError):
-    """The native library is not there, or is not the one that this package speaks with."""
-
-
 def library():
     """The loaded library. Raises LibraryMissing."""
     global _library
     if _library is None:
-        _library = _load()
+        here = os.path.dirname(os.path.abspath(__file__))
+        _library = load("phalanx.elasticity", here, "libphalanx_elasticity.so", ABI_VERSION, _FUNCTIONS)
     return _library
-
-
-def _load():
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libphalanx_elasticity.so")
-    try:
-        loaded = ctypes.CDLL(path)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(loaded, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        raise LibraryMissing(f"phalanx.elasticity: its native library cannot be loaded: {error}") from None
-    version = loaded.phx_elasticity_abi_version()
-    if version != ABI_VERSION:
-        raise LibraryMissing(f"phalanx.elasticity: {path} speaks version {version}, this package {ABI_VERSION}")
-    return loaded
 
 
 def answer(request):
