@@ -14,19 +14,7 @@ import torch
 
 from phalanx.checkpoint import native, plan
 
-_DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-}
-_ELEMENT_BYTES = {dtype: torch.empty(0, dtype=dtype).element_size() for dtype in _DTYPES.values()}
+_ELEMENT_BYTES = {dtype: torch.empty(0, dtype=dtype).element_size() for dtype in plan.STORAGE_NAMES}
 
 
 class NotPlain(Exception):
@@ -94,6 +82,6 @@ def _rebuild(tensor, offset, size, stride, requires_grad, hooks, *rest):
     return tensor
 
 
-_ALLOWED = {("torch", name): dtype for name, dtype in _DTYPES.items()}
+_ALLOWED = {("torch", name): dtype for dtype, name in plan.STORAGE_NAMES.items()}
 _ALLOWED["torch._utils", "_rebuild_tensor_v2"] = _rebuild
 _ALLOWED["collections", "OrderedDict"] = OrderedDict

@@ -28,7 +28,7 @@ _rebuild_tensor = torch._utils._rebuild_tensor_v2
 
 # Data types that torch.save names by a storage class, with bytes of an element. The others stand in the pickle
 # themselves, and take torch's own way.
-_NAMES = {
+STORAGE_NAMES = {
     torch.float64: "DoubleStorage",
     torch.float32: "FloatStorage",
     torch.float16: "HalfStorage",
@@ -42,7 +42,7 @@ _NAMES = {
 }
 _PLAIN = {
     dtype: (getattr(torch, name), torch.empty(0, dtype=dtype).element_size())
-    for dtype, name in _NAMES.items()
+    for dtype, name in STORAGE_NAMES.items()
     if hasattr(torch, name)
 }
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
