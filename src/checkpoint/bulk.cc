@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <liburing.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,12 +12,11 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/crc32.h"
+#include "checkpoint/crew.h"
 #include "checkpoint/files.h"
 
 namespace phalanx::checkpoint {
@@ -262,43 +259,12 @@ class Shared {
   Status status_;  // the first error
 };
 
-// Signals go to threads that expect them.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
-std::vector<std::thread> StartThreads(Shared& shared, const Buffers& buffers, size_t count) {
-  const NoSignals quiet;
-  std::vector<std::thread> threads;
-  try {
-    while (threads.size() < count) {
-      threads.emplace_back([&shared, buffer = buffers.of(threads.size())] { shared.Work(buffer); });
-    }
-  } catch (const std::system_error&) {
-    // Those that could be started do it, and the caller.
-  }
-  return threads;
-}
-
 StatusOr<uint32_t> WriteByThreads(const Bulk& bulk) {
   const auto others = static_cast<size_t>(std::min<uint64_t>(kDepth - 1, bulk.bytes / kBlockBytes));
   Buffers buffers;
   PHX_RETURN_IF_ERROR(buffers.Make(others + 1));
   Shared shared(bulk);
-  std::vector<std::thread> threads = StartThreads(shared, buffers, others);
-  shared.Work(buffers.of(others));
-  for (std::thread& thread : threads) thread.join();
+  RunCrew(others + 1, [&](size_t index) { shared.Work(buffers.of(index)); });
   return shared.Take();
 }
 

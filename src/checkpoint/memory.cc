@@ -17,6 +17,7 @@
 
 #include "base/json_text.h"
 #include "base/memory.h"
+#include "checkpoint/crew.h"
 #include "checkpoint/file_crc.h"
 #include "checkpoint/files.h"
 #include "checkpoint/memory_names.h"
@@ -153,7 +154,7 @@ std::set<std::string> GoneOf(const std::vector<DirectoryMark>& marks) {
 std::string CheckMemoryImage(const MemoryImage& image) {
   const StatusOr<Fd> file = OpenOwn(image.path, O_RDONLY);
   if (!file.ok()) return Message(file.status());
-  const StatusOr<uint32_t> crc = FileCrc(file->get(), image.path, image.image.bytes);
+  const StatusOr<uint32_t> crc = FileCrc(file->get(), image.path, image.image.bytes, CrewSize());
   if (!crc.ok()) return Message(crc.status());
   if (*crc == image.image.crc32) return "";
   return fmt::format("{} has CRC {:08x}, and {:08x} was sealed", image.path, *crc, image.image.crc32);
