@@ -335,6 +335,14 @@ def test_the_package_itself_is_learnt_but_for_what_every_worker_has(library, fol
     assert "phalanx.checkpoint.ddp" in loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
 
 
+def test_what_checkpoints_ask_of_torch_is_asked_before_the_fork(library, folder):
+    pytest.importorskip("torch")
+    text = "from phalanx.checkpoint import selftest\nprint(repr(selftest._state))\n"
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    assert library.agent.fork().run(script, env=run_env(library)).result()[:2] == (0, "''\n")
+
+
 def test_modules_of_the_scripts_own_tree_are_never_imported_ahead(library, folder):
     """Not even when they are learnt, or when a library would import one by its name."""
     library(helper="origin = 'library'", uses="import helper", wanted="")

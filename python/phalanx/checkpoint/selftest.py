@@ -1,5 +1,7 @@
-"""Whether what this package writes is what this torch reads: asked once in a process, before the first save."""
+"""Whether what this package writes is what this torch reads: asked once in a process, before the first save; by the
+zygote for all that it forks."""
 
+import contextlib
 import ctypes
 import io
 import os
@@ -11,6 +13,7 @@ from collections import OrderedDict
 
 import torch
 
+from phalanx._library import LibraryMissing
 from phalanx.checkpoint import native, plan
 
 _EPOCH = 1
@@ -21,16 +24,26 @@ class WrongTorch(RuntimeError):
     """This torch writes or reads something else than this package."""
 
 
+def ask_ahead():
+    """Asks now, for this process and its forks. What is in the way here is left to them."""
+    with contextlib.suppress(OSError, LibraryMissing, native.Failure):
+        _ask()
+
+
 def check():
     """Raises WrongTorch where the images of this process could not be trusted."""
-    global _state
-    if _state is None:
-        _state = _what_is_wrong(_zoo()) or ""
+    _ask()
     if _state:
         raise WrongTorch(
             f"phalanx.checkpoint cannot save with torch {torch.__version__}: {_state}. Use torch.save, and please "
             "report it"
         )
+
+
+def _ask():
+    global _state
+    if _state is None:
+        _state = _what_is_wrong(_zoo()) or ""
 
 
 def _zoo():
