@@ -53,14 +53,14 @@ def run(agent, tmp_path):
 def board(tmp_path):
     path = f"/dev/shm/phalanx-test-{os.getpid()}"
     with open(path, "wb") as file:
-        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 3, 128, 2, 0, 5, REDO_UNTIL, 0, b"") + bytes(256))
+        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 4, 192, 2, 0, 5, REDO_UNTIL, 0, b"") + bytes(384))
     yield {"path": path, "slot": 1}
     os.unlink(path)
 
 
 def slot(board):
     with open(board["path"], "rb") as file:
-        file.seek(64 + 128 * board["slot"])
+        file.seek(64 + 192 * board["slot"])
         names = "pid optimizer_steps step changed_ns started_ns first_step_ns phase".split()
         names += "from_step saving_ns saving_since_ns caught_up_ns".split()
         return dict(zip(names, struct.unpack("<QQqQQQQqQQQ", file.read(88))))
@@ -130,6 +130,25 @@ def test_ddp(agent, run, tmp_path, board, kind):
     values = slot(board)
     assert values["optimizer_steps"] == 3 and values["step"] == -1 and values["phase"] == 3 and values["pid"] > 0
     assert 0 < values["started_ns"] < values["first_step_ns"] <= values["changed_ns"]
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_the_kernel_lets_go_of_the_ranks_lock(agent, run, board, kind):
+    """The script is told whom its word names, and who waits; when it has ended, that its owner is dead."""
+
+    def word():
+        with open(board["path"], "rb") as file:
+            return struct.unpack("<I", os.pread(file.fileno(), 4, 64 + 192 * board["slot"] + 128))[0]
+
+    text = f"""
+        import os
+        with open({board["path"]!r}, "rb") as file:
+            print(int.from_bytes(os.pread(file.fileno(), 4, 64 + 192 * {board["slot"]} + 128), "little"), os.getpid())
+        """
+    out, _ = run(text, how=agent.fork if kind == "warm" else agent.cold, board=board, whole=True)
+    held, pid = map(int, out.split())
+    assert held == 0x80000000 | pid
+    assert word() == 0xC0000000
 
 
 def test_what_is_learnt_can_be_imported_ahead(agent, run, tmp_path):

@@ -25,11 +25,12 @@ constexpr char kNamePrefix[] = "phalanx-board-";
 constexpr int64_t kStaleS = 60;
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kHeaderBytes = 64;
-constexpr size_t kSlotBytes = 128;
+constexpr size_t kSlotBytes = 192;
 constexpr size_t kSlotWords = 12;
 constexpr off_t kRescaleAt = 40;
+constexpr size_t kLockAt = 128;
 constexpr int kSlotsMax = 1 << 16;
 constexpr int64_t kPidMax = 1 << 22;  // the kernel's own limit
 
@@ -144,6 +145,10 @@ Status Board::AnnounceRescale(int64_t at_step) {
   const uint64_t word = htole64(static_cast<uint64_t>(std::max<int64_t>(1, at_step)));
   if (pwrite(file_.get(), &word, sizeof word, kRescaleAt) == sizeof word) return absl::OkStatus();
   return ErrnoStatus(errno, fmt::format("writing {}", path_));
+}
+
+off_t BoardLockAt(int slot) {
+  return static_cast<off_t>(kHeaderBytes + kSlotBytes * static_cast<size_t>(slot) + kLockAt);
 }
 
 BoardSlot Board::Read(int slot) {

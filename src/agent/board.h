@@ -1,6 +1,8 @@
 // The rank board of one epoch on this node, as the agent sees it: docs/formats/rank-board.md.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,9 +32,12 @@ struct BoardSlot {
   bool hears_rescale = false;   // phalanx.on_rescale was called
 };
 
-// `bytes` is one slot of the format (128 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.
+// `bytes` is one slot of the format (192 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.
 // Pure.
 BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns);
+
+// Where in the file the lock of that slot's rank is.
+off_t BoardLockAt(int slot);
 
 class Board {
  public:

@@ -32,7 +32,7 @@ class BoardTest : public testing::Test {
 
   // As a rank writes its slot.
   void Put(int slot, const Words& words) {
-    ASSERT_EQ(pwrite(file_.get(), words.data(), sizeof words, 64 + 128 * slot), static_cast<ssize_t>(sizeof words));
+    ASSERT_EQ(pwrite(file_.get(), words.data(), sizeof words, 64 + 192 * slot), static_cast<ssize_t>(sizeof words));
   }
 
   std::unique_ptr<Board> board_;
@@ -40,13 +40,13 @@ class BoardTest : public testing::Test {
 };
 
 TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
-  std::array<unsigned char, 64 + 3 * 128 + 1> bytes{};
-  ASSERT_EQ(pread(file_.get(), bytes.data(), bytes.size(), 0), 64 + 3 * 128);
-  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x03\0\0\0\x80\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
+  std::array<unsigned char, 64 + 3 * 192 + 1> bytes{};
+  ASSERT_EQ(pread(file_.get(), bytes.data(), bytes.size(), 0), 64 + 3 * 192);
+  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x04\0\0\0\xC0\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
   int64_t step = 0;
-  std::memcpy(&step, bytes.data() + 64 + 128 + 16, sizeof step);
+  std::memcpy(&step, bytes.data() + 64 + 192 + 16, sizeof step);
   EXPECT_EQ(step, -1);
-  std::memcpy(&step, bytes.data() + 64 + 128 + 56, sizeof step);
+  std::memcpy(&step, bytes.data() + 64 + 192 + 56, sizeof step);
   EXPECT_EQ(step, -1);
   std::memcpy(&step, bytes.data() + 32, sizeof step);
   EXPECT_EQ(step, 41);

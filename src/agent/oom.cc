@@ -96,18 +96,6 @@ int64_t Rise(const OomCounters& before, const OomGroup& now, int64_t OomGroup::*
   return std::max<int64_t>(0, now.*count - (then == nullptr ? 0 : then->*count));
 }
 
-// Of processes in our own group (or the nearest around it) and below. Version 2 counts them all there, version 1 each
-// where it was.
-int64_t KillsSince(const OomCounters& before, const OomCounters& now) {
-  if (now.groups.empty()) return std::max<int64_t>(0, now.machine_kills - before.machine_kills);
-  int64_t kills = 0;
-  for (const OomGroup& group : now.groups) {
-    const bool nearest = group.place == GroupPlace::kOwn || group.place == GroupPlace::kAround;
-    if (nearest || (group.place == GroupPlace::kBelow && now.v1)) kills += Rise(before, group, &OomGroup::kills);
-  }
-  return kills;
-}
-
 // The lowest group whose limit was the reason; none where it was one that cannot be seen, or the machine.
 const OomGroup* ShortGroup(const OomCounters& before, const OomCounters& now) {
   const auto it = std::find_if(now.groups.begin(), now.groups.end(), [&](const OomGroup& group) {
@@ -174,6 +162,18 @@ OomCounters ReadOomCounters(const ReadFile& read, const ListFolder& list) {
 
 OomCounters ReadOomCounters() {
   return ReadOomCounters([](const std::string& path) { return ReadFilePrefix(path, kFileBytesMax); }, FoldersIn);
+}
+
+// Of processes in our own group (or the nearest around it) and below. Version 2 counts them all there, version 1 each
+// where it was.
+int64_t KillsSince(const OomCounters& before, const OomCounters& now) {
+  if (now.groups.empty()) return std::max<int64_t>(0, now.machine_kills - before.machine_kills);
+  int64_t kills = 0;
+  for (const OomGroup& group : now.groups) {
+    const bool nearest = group.place == GroupPlace::kOwn || group.place == GroupPlace::kAround;
+    if (nearest || (group.place == GroupPlace::kBelow && now.v1)) kills += Rise(before, group, &OomGroup::kills);
+  }
+  return kills;
 }
 
 OomAnswer JudgeEnd(OomRound& round, const OomCounters& now, const OomQuestion& question) {

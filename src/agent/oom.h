@@ -59,6 +59,9 @@ struct OomAnswer {
   std::string note;
 };
 
+// Processes that the killer has ended between the two readings.
+int64_t KillsSince(const OomCounters& before, const OomCounters& now);
+
 // Pure, but for the count in `round`.
 OomAnswer JudgeEnd(OomRound& round, const OomCounters& now, const OomQuestion& question);
 

@@ -2,9 +2,10 @@
 // A thin shell: it starts, signals and reaps what the agent's core decides, and tells it what happened. It decides
 // nothing about the job. One thread: the event loop's.
 //
-// Ends: a worker is "exited" when its own process has been reaped (pidfd, at once) and "gone" when its whole process
-// group has; a new life on that local rank must wait for "gone" (device memory). Children of workers that outlive them
-// are reaped here too (the agent is their subreaper).
+// Ends: a worker is "exited" when the kernel has begun to take it apart after a signal, or its own process has been
+// reaped (pidfd, at once), and "gone" when it has been reaped and its whole process group is gone; a new life on that
+// local rank must wait for "gone" (device memory). Children of workers that outlive them are reaped here too (the agent
+// is their subreaper).
 #pragma once
 
 #include <sys/types.h>
@@ -51,10 +52,10 @@ struct WorkerEnd {
   bool core_dumped = false;
   bool script_started = false;  // programs started without Python count as started
   bool warm = false;
-  int64_t noticed_ns = 0;           // MonotonicNs at which the pidfd became readable
+  int64_t noticed_ns = 0;           // MonotonicNs at which the end was noticed
   std::string error_json;           // at most 64 KiB
   std::string last_words;           // tail of stderr, at most 16 KiB
-  int64_t peak_resident_bytes = 0;  // 0: not known
+  int64_t peak_resident_bytes = 0;  // 0: not known (yet)
   std::string killed_by;            // the out-of-memory killer, in words; empty: not known to be its doing
   std::string end_note;             // what it has done beside that
 };

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "agent/console.h"
+#include "agent/death_watch.h"
 #include "agent/launch.h"
 #include "agent/oom.h"
 #include "agent/spare_pool.h"
@@ -36,11 +37,14 @@ struct Worker {
   bool warm = false;
   bool announced = false;  // on_worker_started has been told
   bool script_started = false;
+  bool reported = false;  // on_worker_exited has been told
   bool exited = false;
   bool killed_by_us = false;  // SIGKILL was sent
   std::string error_file;
   std::unique_ptr<WorkerStreams> streams;
   std::unique_ptr<Channel> channel;
+  std::string board_path;
+  std::unique_ptr<DeathWatch> death_watch;
   std::map<pid_t, Fd> group;  // members that outlive the worker, watched
 };
 
@@ -118,8 +122,11 @@ class Workers final : public Supervisor {
   void GoCold(const std::string& why);
 
   void OnMessage(int local_rank, pid_t pid, const PeerMessage& message);
+  void WatchForDeath(Worker& worker);
   void OnLogLost(const Worker& worker, const LogLost& lost);
+  void OnDying(int local_rank, pid_t pid);
   void OnWorkerEnded(int local_rank, const ProcessEnd& end);
+  void Tell(Worker& worker, const ProcessEnd& end);
   WorkerEnd Report(Worker& worker, const ProcessEnd& end);
   void AskForMemory(const Worker& worker, WorkerEnd& report);
 
@@ -274,6 +281,7 @@ Worker Workers::NewWorker(const WorkerSpec& spec) {
   Worker worker;
   worker.epoch = spec.epoch;
   worker.local_rank = spec.local_rank;
+  worker.board_path = spec.board_path;
   if (std::exchange(oom_epoch_, spec.epoch) != spec.epoch) oom_ = OomRound{ReadOomCounters(), 0};
   const auto error_file = spec.env.find("TORCHELASTIC_ERROR_FILE");
   if (error_file != spec.env.end()) worker.error_file = error_file->second;
@@ -374,6 +382,7 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
   if (const auto* started = std::get_if<ScriptStarted>(&message)) {
     Announce(*worker);
     worker->script_started = true;
+    WatchForDeath(*worker);
     if (started->cold.empty()) return;
     worker->warm = false;
     Warn(fmt::format("a spare had to start afresh: {}", started->cold));
@@ -387,6 +396,13 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
   }
 }
 
+void Workers::WatchForDeath(Worker& worker) {
+  if (worker.board_path.empty()) return;
+  worker.death_watch =
+      DeathWatch::Start(loop_, worker.board_path, worker.local_rank,
+                        [this, local_rank = worker.local_rank, pid = worker.pid] { OnDying(local_rank, pid); });
+}
+
 // A full disk is every rank's: one line a round.
 void Workers::OnLogLost(const Worker& worker, const LogLost& lost) {
   const std::string& path = worker.streams->FileOf(lost.stream);
@@ -396,14 +412,30 @@ void Workers::OnLogLost(const Worker& worker, const LogLost& lost) {
 
 // --- ends ---------------------------------------------------------------------------------------------------------
 
+// The kernel has begun to take a worker apart. Where a signal of others' is the cause, that is all there is to know of
+// its end, and its peers need not wait for the rest. Where memory ran out, the kernel's own figures are waited for.
+void Workers::OnDying(int local_rank, pid_t pid) {
+  Worker* const worker = Find(local_rank, pid);
+  if (worker == nullptr || worker->exited || worker->killed_by_us) return;
+  const std::optional<ProcessEnd> end = EndUnderWay(pid);
+  if (!end || end->signal == 0 || KillsSince(oom_.before, ReadOomCounters()) > 0) return;
+  Tell(*worker, *end);
+}
+
 void Workers::OnWorkerEnded(int local_rank, const ProcessEnd& end) {
   Worker* const worker = Find(local_rank, end.pid);
   PHX_CHECK(worker != nullptr && !worker->exited, "the end of a worker that is not there");
-  if (worker->channel) worker->channel->ReceiveNow();  // what it said before it ended
-  Announce(*worker);
   worker->exited = true;
-  events_.on_worker_exited(Report(*worker, end));
+  worker->death_watch.reset();
+  if (!worker->reported) Tell(*worker, end);
   LookAfterGroup(local_rank, end.pid);
+}
+
+void Workers::Tell(Worker& worker, const ProcessEnd& end) {
+  if (worker.channel) worker.channel->ReceiveNow();  // what it said before it ended
+  Announce(worker);
+  worker.reported = true;
+  events_.on_worker_exited(Report(worker, end));
 }
 
 WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end) {
@@ -433,8 +465,8 @@ void Workers::AskForMemory(const Worker& worker, WorkerEnd& report) {
   question.killed = report.signal == SIGKILL;
   question.peak_resident_bytes = report.peak_resident_bytes;
   for (const auto& [local_rank, other] : workers_) {
-    if (other.exited || other.killed_by_us) continue;
-    const std::optional<ProcessEnd> end = PeekEnd(other.pid);
+    if (other.reported || other.killed_by_us) continue;
+    const std::optional<ProcessEnd> end = EndUnderWay(other.pid);
     if (end && end->signal == SIGKILL) ++question.others_killed;
   }
   OomAnswer answer = JudgeEnd(oom_, ReadOomCounters(), question);

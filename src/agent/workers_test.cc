@@ -14,8 +14,10 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
+#include "agent/board.h"
 #include "agent/learnt.h"
 #include "agent/supervisor.h"
 
@@ -101,7 +103,9 @@ class WorkersTest : public testing::Test {
     events.on_first_step = [this](int local_rank, uint64_t, int64_t step, bool) { first_step_[local_rank] = step; };
     events.on_worker_exited = [this](const WorkerEnd& end) {
       EXPECT_EQ(started_[end.local_rank], 1) << "an end before its start";
+      EXPECT_EQ(ends_.count(end.local_rank), 0u) << "told twice";
       ends_[end.local_rank] = end;
+      if (Exists(end.pid)) told_while_dying_.insert(end.local_rank);
     };
     events.on_group_gone = [this](int local_rank, uint64_t) {
       EXPECT_EQ(ends_.count(local_rank), 1u);
@@ -197,6 +201,7 @@ class WorkersTest : public testing::Test {
   std::map<int, pid_t> pids_;
   std::map<int, int64_t> first_step_;
   std::map<int, WorkerEnd> ends_;
+  std::set<int> told_while_dying_;  // local ranks whose process the kernel had not done away with at on_worker_exited
   std::map<int, int> gone_;
   std::map<int, std::string> failed_;
   std::vector<std::string> warnings_;
@@ -641,6 +646,44 @@ TEST_F(WorkersTest, WorkerToldToEndBeforeItBeganNeverStarts) {
   supervisor_->SignalGroup(0, SIGKILL);
   EXPECT_TRUE(Until([&] { return failed_.count(0) == 1; }));
   EXPECT_EQ(started_[0], 0);
+}
+
+// --- deaths -------------------------------------------------------------------------------------------------------
+
+TEST_F(WorkersTest, ADeathIsToldBeforeItsMemoryIsGivenBack) {
+  config_.warm = false;
+  UsePython("import phalanx, signal\nmemory = b'x' * (400 << 20)\nphalanx.step(1)\nsignal.pause()\n");
+  const auto board = Board::Create(5, 1, -1, "/tmp");
+  ASSERT_TRUE(board.ok());
+  for (int time = 0; time < 5 && told_while_dying_.empty(); ++time) {  // a loop that comes late finds it gone
+    Forget(0);
+    WorkerSpec spec = Spec(0);
+    spec.board_path = (*board)->path();
+    supervisor_->StartWorker(std::move(spec));
+    ASSERT_TRUE(Until([&] { return first_step_.count(0) == 1; }));
+    kill(pids_[0], SIGKILL);
+    ASSERT_TRUE(Until([&] { return ends_.count(0) == 1; }));
+    EXPECT_EQ(ends_[0].signal, SIGKILL);
+    EXPECT_TRUE(UntilGone(0));
+    EXPECT_FALSE(Exists(pids_[0]));
+  }
+  EXPECT_EQ(told_while_dying_.count(0), 1u);
+}
+
+TEST_F(WorkersTest, AnotherProgramInTheWorkersPlaceIsNoDeath) {
+  config_.warm = false;
+  UsePython("import os, sys\nos.execvp('sh', ['sh', '-c', 'echo $$; read x; ' + sys.argv[1]])\n");
+  const auto board = Board::Create(5, 2, -1, "/tmp");
+  ASSERT_TRUE(board.ok());
+  for (const int rank : {0, 1}) {
+    WorkerSpec spec = Spec(rank, {rank == 0 ? "exit 7" : "kill -KILL $$"});
+    spec.board_path = (*board)->path();
+    supervisor_->StartWorker(std::move(spec));
+  }
+  EXPECT_TRUE(UntilGone(0) && UntilGone(1));
+  EXPECT_EQ(ends_[0].exit_code, 7);
+  EXPECT_EQ(ends_[0].signal, 0);
+  EXPECT_EQ(ends_[1].signal, SIGKILL);
 }
 
 // --- zygotes that do not serve ------------------------------------------------------------------------------------

@@ -301,6 +301,21 @@ std::optional<ProcessEnd> PeekEnd(pid_t pid) {
   return EndOf(info, usage);
 }
 
+std::optional<ProcessEnd> EndUnderWay(pid_t pid) {
+  const std::optional<ProcStat> stat = ReadProcStat(pid);
+  if (!stat || stat->wait_status == 0 || stat->state == 'T' || stat->state == 't') return std::nullopt;
+  ProcessEnd end;
+  end.pid = pid;
+  if (WIFEXITED(stat->wait_status)) {
+    end.exit_code = WEXITSTATUS(stat->wait_status);
+  } else {
+    end.signal = WTERMSIG(stat->wait_status);
+    end.core_dumped = WCOREDUMP(stat->wait_status);
+  }
+  end.noticed_ns = MonotonicNs();
+  return end;
+}
+
 // --- looking at processes -----------------------------------------------------------------------------------------
 
 std::string ExecutableDirectory() {
@@ -342,6 +357,8 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
     if (!TakeNumber(text, skipped) && !TakeNumber(text, skipped_unsigned)) return std::nullopt;
   }
   if (!TakeNumber(text, stat.threads)) return std::nullopt;
+  std::string_view last = text.substr(text.rfind(' ') + 1);
+  if (!TakeNumber(last, stat.wait_status)) return std::nullopt;
   return stat;
 }
 

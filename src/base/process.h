@@ -69,6 +69,10 @@ struct ProcessEnd {
 // The end of a child that has not been reaped yet, left for whoever reaps; nothing where it runs.
 std::optional<ProcessEnd> PeekEnd(pid_t pid);
 
+// The end of a process that the kernel has begun to take apart, or has come to its end with; without its peak, and
+// nothing where it runs or /proc does not show it to us.
+std::optional<ProcessEnd> EndUnderWay(pid_t pid);
+
 // Reaps every child of this process, those it never started included: it makes the process the subreaper of its
 // descendants, so that orphans come here. One in a process; the loop's thread. Construct it before any other thread
 // starts.
@@ -115,6 +119,7 @@ struct ProcStat {
   pid_t pgrp = 0;
   pid_t session = 0;
   int threads = 0;
+  int wait_status = 0;  // as wait() has it: of its end, or of what stopped it; 0 where it is not ours to see
   // Nothing of it runs or holds memory or devices any more; only its parent has not asked yet.
   bool Dead() const { return state == 'X' || (state == 'Z' && threads <= 1); }
 };

@@ -104,6 +104,26 @@ TEST_F(ProcessTest, AnEndCanBeSeenBeforeItIsReaped) {
   EXPECT_FALSE(PeekEnd(pid).has_value());
 }
 
+TEST_F(ProcessTest, AnEndIsTheKernelsWordAndNoStopIsOne) {
+  EXPECT_FALSE(EndUnderWay(getpid()));
+  StatusOr<Child> child = Spawn(Shell("kill -STOP $$; read forever"));
+  ASSERT_TRUE(child.ok());
+  const pid_t pid = child->pid;
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOWAIT), 0);
+  EXPECT_FALSE(EndUnderWay(pid));
+  kill(pid, SIGKILL);
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  const std::optional<ProcessEnd> end = EndUnderWay(pid);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->pid, pid);
+  EXPECT_EQ(end->signal, SIGKILL);
+  EXPECT_FALSE(end->core_dumped);
+  reaper_.Await(*std::move(child), [this](const ProcessEnd&) { loop_.Stop(); });
+  loop_.Run();
+  EXPECT_FALSE(EndUnderWay(pid));
+}
+
 TEST_F(ProcessTest, AChildHasTheLimitOfOpenFilesThatItIsGiven) {
   const uint64_t before = OpenFilesLimit();
   ASSERT_GT(before, 100u);
@@ -280,6 +300,7 @@ TEST(ProcText, DistrustsWhatItReads) {
   EXPECT_EQ(stat->ppid, 1);
   EXPECT_EQ(stat->pgrp, 2);
   EXPECT_EQ(stat->session, 2);
+  EXPECT_EQ(stat->wait_status, 1);
   for (const char* garbage : {"", "1", "1 (a", "1 (a)", "1 (a) S", "1 )a( S 1 2 3", "1 (a) S x y z", "1 (a) S 1 2 3"}) {
     EXPECT_FALSE(ParseProcStat(garbage)) << garbage;
   }

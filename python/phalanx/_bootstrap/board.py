@@ -10,10 +10,11 @@ import time
 from _thread import get_native_id
 
 HEADER_BYTES = 64
-SLOT_BYTES = 128
+SLOT_BYTES = 192
 MAGIC = b"PHXBOARD"
-VERSION = 3
+VERSION = 4
 RESCALE_AT_OFFSET = 40
+LOCK_OFFSET = 128
 
 # Words of a slot.
 PID, OPTIMIZER_STEPS, STEP, CHANGED_NS, STARTED_NS, FIRST_STEP_NS, PHASE = range(7)
@@ -53,6 +54,11 @@ def attach(path, slot):
     if _saves:
         words[SAVING_SINCE_NS] = _saving_since_ns
     words[PID] = os.getpid()
+
+
+def lock_at(slot):
+    """Where in the file the lock of that slot is, for linux.hold_until_death."""
+    return HEADER_BYTES + slot * SLOT_BYTES + LOCK_OFFSET
 
 
 def script_starts():

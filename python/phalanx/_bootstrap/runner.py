@@ -196,6 +196,7 @@ def _attach_board(place):
     if place:
         try:
             board.attach(place["path"], place["slot"])
+            linux.hold_until_death(place["path"], board.lock_at(place["slot"]))
         except (OSError, ValueError) as error:
             os.write(2, f"phalanx: no progress of this rank will be seen: {error}\n".encode())
 
