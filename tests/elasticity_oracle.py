@@ -1,6 +1,6 @@
 """Compares batch plans with DeepSpeed's own, over random configurations, most of them odd.
 
-    python tests/elasticity_oracle.py --deepspeed FOLDER --version 0.19.7 --command .venv/bin/phalanx-elasticity-rows
+    python tests/elasticity_oracle.py --deepspeed FOLDER --version 0.19.7 --command .venv/bin/phalanx
 
 FOLDER holds `elasticity/` of that version of DeepSpeed, as it is in its source distribution. It needs numpy and
 packaging, but no torch: what its modules import from the rest of DeepSpeed is put in their place. One seed makes the
@@ -318,7 +318,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--deepspeed", required=True, help="a folder with DeepSpeed's elasticity/")
     parser.add_argument("--version", required=True, choices=("0.16.5", "0.19.7"))
-    parser.add_argument("--command", required=True, help="phalanx-elasticity-rows")
+    parser.add_argument("--command", required=True, help="the `phalanx` command")
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
@@ -326,15 +326,15 @@ def main():
     signal.signal(signal.SIGALRM, too_slow)
     warnings.simplefilter("ignore")  # numpy's, of integers that overflow
     rng = random.Random(arguments.seed)
-    plans = [arguments.command, "--deepspeed-version", arguments.version]
+    command = [arguments.command, "elasticity", "plan", "--jsonl", "--deepspeed-version", arguments.version]
     compared, slow, limited, different = 0, 0, 0, []
     while compared < arguments.count:
         numbers = range(compared, min(compared + CHUNK, arguments.count))
         if rng.random() < COMPARISONS:
             lines = [random_line(rng, number, random_comparison) for number in numbers]
-            result = compare(lines, ask_for_comparison, ensure_immutable, [arguments.command, "--immutable"])
+            result = compare(lines, ask_for_comparison, ensure_immutable, command)
         else:
-            result = compare([random_line(rng, number) for number in numbers], ask, compute, plans)
+            result = compare([random_line(rng, number) for number in numbers], ask, compute, command)
         compared, slow, limited = compared + len(numbers), slow + result[0], limited + result[1]
         different += result[2]
     for line, want, got in different[:SHOWN]:

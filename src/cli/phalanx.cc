@@ -1,4 +1,4 @@
-// phalanx: asks about jobs and checkpoints. Flags in, calls out.
+// phalanx: asks about jobs, checkpoints and batch plans. Flags in, calls out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_rescue.h"
+#include "cli/elasticity_command.h"
 #include "cli/job_view.h"
 #include "cli/ledger.h"
 #include "cli/report.h"
@@ -110,7 +111,10 @@ int AnswerCkpt(const std::string& command, const CkptFlags& flags) {
 int main(int argc, char** argv) {
   phalanx::cli::AskFlags flags;
   phalanx::cli::CkptFlags ckpt_flags;
-  CLI::App app("Tells what a job does, what happened to it, and why; and what its checkpoints hold.", "phalanx");
+  phalanx::cli::ElasticityFlags elasticity_flags;
+  CLI::App app(
+      "Tells what a job does, what happened to it, and why; what its checkpoints hold; and its elastic batches.",
+      "phalanx");
   app.set_version_flag("--version", "phalanx " PHALANX_VERSION);
   app.require_subcommand(1);
   phalanx::cli::Declare(app, flags, "status", "who trains, and how far they are");
@@ -119,6 +123,7 @@ int main(int argc, char** argv) {
   why->add_option("--epoch", flags.epoch, "tell how this round began instead");
   phalanx::cli::Declare(app, flags, "ledger", "where the job's time went, and what each incident cost");
   phalanx::cli::DeclareCkpts(app, ckpt_flags);
+  phalanx::cli::DeclareElasticity(app, elasticity_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -128,6 +133,10 @@ int main(int argc, char** argv) {
   CLI::App* command = app.get_subcommands().front();
   if (command->get_name() == "ckpt") {
     return phalanx::cli::AnswerCkpt(command->get_subcommands().front()->get_name(), ckpt_flags);
+  }
+  if (command->get_name() == "elasticity") {
+    return phalanx::cli::AnswerElasticity(command->get_subcommands().front()->get_name(), elasticity_flags,
+                                          phalanx::Environment::FromProcess());
   }
   return phalanx::cli::Answer(command->get_name(), flags);
 }

@@ -37,7 +37,7 @@ void CheckPlans(const std::string& block) {
     CheckAnswer(AnswerRow(row, Behaviour::kDeepSpeed0165));
     CheckAnswer(AnswerRow(row, Behaviour::kDeepSpeed0197));
   }
-  CheckAnswer(AnswerImmutableRow(R"({"runtime":)" + block + R"(,"scheduler_env":)" + block + "}"));
+  CheckAnswer(AnswerRequest(R"({"runtime":)" + block + R"(,"scheduler_env":)" + block + "}"));
 }
 
 }  // namespace

@@ -113,6 +113,10 @@ std::string AnswerComparison(const Value& row) {
   return BeginAnswer(IdOf(row)) + "\"ok\":" + (*compared ? "true" : "false") + "}";
 }
 
+std::string Answer(const Value& row, Behaviour behaviour) {
+  return Find(row, "runtime") != nullptr ? AnswerComparison(row) : AnswerPlan(row, behaviour);
+}
+
 }  // namespace
 
 std::optional<Behaviour> BehaviourNamed(std::string_view deepspeed_version) {
@@ -123,21 +127,15 @@ std::optional<Behaviour> BehaviourNamed(std::string_view deepspeed_version) {
 
 std::string AnswerRow(std::string_view line, Behaviour behaviour) {
   const Result<Value> row = ReadJson(line);
-  return row.ok() ? AnswerPlan(*row, behaviour) : ErrorAnswer(Value(), row.error());
-}
-
-std::string AnswerImmutableRow(std::string_view line) {
-  const Result<Value> row = ReadJson(line);
-  return row.ok() ? AnswerComparison(*row) : ErrorAnswer(Value(), row.error());
+  return row.ok() ? Answer(*row, behaviour) : ErrorAnswer(Value(), row.error());
 }
 
 std::string AnswerRequest(std::string_view request) {
   const Result<Value> row = ReadJson(request);
   if (!row.ok()) return ErrorAnswer(Value(), row.error());
-  if (Find(*row, "runtime") != nullptr) return AnswerComparison(*row);
   const Value* version = Find(*row, "deepspeed_version");
   const std::optional<Behaviour> behaviour = BehaviourNamed(version != nullptr ? Str(*version) : kVersion0165);
-  if (behaviour) return AnswerPlan(*row, *behaviour);
+  if (behaviour) return Answer(*row, *behaviour);
   return ErrorAnswer(IdOf(*row), {kRequestError, "deepspeed_version is " + Repr(*version) + ": it may be '" +
                                                      kVersion0165 + "' or '" + kVersion0197 + "'"});
 }

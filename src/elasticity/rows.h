@@ -24,14 +24,13 @@ std::optional<Behaviour> BehaviourNamed(std::string_view deepspeed_version);
 // missing: world_size is 0 then, target_version the version whose behaviour is asked for, and WORLD_SIZE unset.
 // `valid_gpus` is null where Python would give None; `micro_batch_size` is there only where Python returns three
 // values.
+//
+// {"id":..,"runtime":..,"scheduler_env":..} asks for ensure_immutable_elastic_config: the block that a job runs with,
+// and what DEEPSPEED_ELASTICITY_CONFIG holds: null for nothing, its text, or the JSON in it. The answer has "ok":true,
+// "ok":false where there is nothing to compare with, or an error as above.
 std::string AnswerRow(std::string_view line, Behaviour behaviour);
 
-// {"id":..,"runtime":..,"scheduler_env":..}: the block that a job runs with, and what DEEPSPEED_ELASTICITY_CONFIG
-// holds: null for nothing, its text, or the JSON in it. The answer has "ok":true, "ok":false where there is nothing to
-// compare with, or an error as above.
-std::string AnswerImmutableRow(std::string_view line);
-
-// A request of either kind, with the version of DeepSpeed to behave like in "deepspeed_version" (0.16.5 without it).
+// The same, with the version of DeepSpeed to behave like in "deepspeed_version" (0.16.5 without it).
 std::string AnswerRequest(std::string_view request);
 
 }  // namespace phalanx::elasticity

@@ -44,9 +44,9 @@ TEST(Rows, BadRowsAreAnswered) {
 }
 
 TEST(Rows, ComparesWithWhatTheSchedulerSaw) {
-  EXPECT_EQ(AnswerImmutableRow(R"({"runtime": {}, "scheduler_env": null})"), R"({"id":null,"ok":false})");
-  EXPECT_EQ(AnswerImmutableRow(R"({"runtime": {}, "scheduler_env": "{}"})"), R"({"id":null,"ok":true})");
-  EXPECT_EQ(AnswerImmutableRow(R"({"runtime": {"version": 1}, "scheduler_env": {"version": 2}})"),
+  EXPECT_EQ(Answer(R"({"runtime": {}, "scheduler_env": null})"), R"({"id":null,"ok":false})");
+  EXPECT_EQ(Answer(R"({"runtime": {}, "scheduler_env": "{}"})"), R"({"id":null,"ok":true})");
+  EXPECT_EQ(Answer(R"({"runtime": {"version": 1}, "scheduler_env": {"version": 2}})"),
             R"({"id":null,"error":{"class":"ElasticityConfigError","message":"Elastic config 'version=2' seen by )"
             R"(resource scheduler does not match config passed to runtime version=1"}})");
 }
