@@ -1,5 +1,6 @@
 #include "cli/elasticity.h"
 
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -192,26 +193,29 @@ std::string ExplainText(const std::vector<WorldSize>& sizes, const GpuRange& ran
 
 // One line for each number of GPUs.
 std::string ExplainJson(const std::vector<WorldSize>& sizes, const GpuRange& range) {
-  fmt::memory_buffer out;
+  constexpr size_t kLineBytes = 160;
+  std::string out = fmt::format(R"({{"min_gpus":{},"max_gpus":{},"gpus":[)", range.min, range.max);
+  out.reserve(out.size() + static_cast<size_t>(range.max - range.min + 2) * kLineBytes);
   const auto end = std::back_inserter(out);
-  fmt::format_to(end, R"({{"min_gpus":{},"max_gpus":{},"gpus":[)", range.min, range.max);
   auto next = sizes.begin();
-  std::string split = R"("world_size":null,"micro_batch_size":null,"gradient_accumulation_steps":null,)"
-                      R"("final_batch_size":null)";
+  std::string split =
+      R"("world_size":null,"micro_batch_size":null,"gradient_accumulation_steps":null,"final_batch_size":null)";
   int64_t used = 0;
   for (int64_t gpus = range.min; gpus <= range.max; ++gpus) {
     if (next != sizes.end() && next->world_size == gpus) {
-      split = fmt::format(
-          R"("world_size":{},"micro_batch_size":{},"gradient_accumulation_steps":{},"final_batch_size":{})", gpus,
-          next->micro_batch, elasticity::Text(next->accumulation), elasticity::Text(next->batch_size));
+      split.clear();
+      fmt::format_to(
+          std::back_inserter(split),
+          FMT_COMPILE(
+              R"("world_size":{},"micro_batch_size":{},"gradient_accumulation_steps":{},"final_batch_size":{})"),
+          gpus, next->micro_batch, next->accumulation, next->batch_size);
       used = gpus;
       ++next;
     }
-    fmt::format_to(end, R"({}{{"gpus":{},{},"idle_gpus":{}}})", gpus == range.min ? "\n" : ",\n", gpus, split,
-                   gpus - used);
+    fmt::format_to(end, FMT_COMPILE(R"({}{{"gpus":{},{},"idle_gpus":{}}})"), gpus == range.min ? "\n" : ",\n", gpus,
+                   split, gpus - used);
   }
-  fmt::format_to(end, "\n]}}\n");
-  return fmt::to_string(out);
+  return out + "\n]}\n";
 }
 
 Result<std::string> Explain(const ElasticityQuery& query) {
@@ -228,8 +232,8 @@ Result<std::string> MakePlan(const ElasticityQuery& query) {
   return query.json ? PlanJson(query, plan) : PlanText(query, plan);
 }
 
-ElasticityAnswer AnswerOf(const ElasticityQuery& query, const Result<std::string>& text) {
-  return text.ok() ? ElasticityAnswer{*text, "", 0} : Refuse(query, text.error());
+ElasticityAnswer AnswerOf(const ElasticityQuery& query, Result<std::string> text) {
+  return text.ok() ? ElasticityAnswer{*std::move(text), "", 0} : Refuse(query, text.error());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "elasticity/batch.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -47,6 +48,10 @@ int64_t MultiplyWrapping(int64_t a, int64_t b) {
 
 // The largest factor up to `quotient`; the last of all where there is none, or none above it: so DeepSpeed indexes.
 Result<int64_t> LargestFactor(const Value& quotient) {
+  if (const auto* whole = quotient.as<Int>()) {
+    const auto* above = std::upper_bound(std::begin(kFactors), std::end(kFactors), *whole);
+    return above == std::begin(kFactors) ? *std::rbegin(kFactors) : *(above - 1);
+  }
   for (size_t i = 0; i < std::size(kFactors); ++i) {
     PHX_TRY(const Order order, Compare(Value(kFactors[i]), quotient, ">"));
     if (order == Order::kGreater) return i == 0 ? *std::rbegin(kFactors) : kFactors[i - 1];
@@ -100,10 +105,9 @@ std::vector<int64_t> WithoutMultiples(std::vector<int64_t> sizes) {
 }
 
 // All counts that split the batch into whole micro batches, in no order.
-std::vector<int64_t> FindCounts(int64_t batch, const std::vector<int64_t>& micro_batches, const GpuRange& range) {
+std::vector<int64_t> FindCounts(int64_t batch, const Divisors& divisors, const std::vector<int64_t>& micro_batches,
+                                const GpuRange& range) {
   std::vector<int64_t> counts;
-  if (batch < 1) return counts;
-  const Divisors divisors(static_cast<uint64_t>(batch));
   std::vector<uint8_t> works(divisors.size());  // for the share of each GPU
   for (const int64_t size : micro_batches) {
     if (batch % size == 0) works[divisors.IndexOf(static_cast<uint64_t>(size))] = 1;
@@ -121,8 +125,8 @@ std::vector<int64_t> FindCounts(int64_t batch, const std::vector<int64_t>& micro
 // A count is numpy's where the batch is, and the first micro batch that it works with is its whole share.
 std::vector<bool> FindNumpy(const Candidate& batch, const List& micro_batches, const std::vector<int64_t>& counts,
                             const GpuRange& range) {
+  if (!batch.is_numpy || !range.with_whole) return {};
   std::vector<bool> is_numpy(counts.size());
-  if (!batch.is_numpy || !range.with_whole) return is_numpy;
   std::vector<int64_t> wholes;
   for (const Value& micro_batch : micro_batches) {
     const int64_t size = micro_batch.as<bool>() != nullptr ? 1 : static_cast<int64_t>(*micro_batch.as<Int>());
@@ -209,13 +213,23 @@ bool GpuCounts::Contains(const Value& count) const {
   return std::any_of(counts.begin(), counts.end(), [&](int64_t own) { return Equal(Value(own), count); });
 }
 
+void GpuCounts::AppendCount(size_t index, std::string* out) const {
+  if (are_floats) {
+    out->append(FloatRepr(static_cast<double>(counts[index])));
+    return;
+  }
+  char digits[20];
+  out->append(digits, std::to_chars(digits, std::end(digits), counts[index]).ptr);
+}
+
 std::string GpuCounts::Repr() const {
   std::string out = "[";
   for (size_t i = 0; i < counts.size(); ++i) {
     if (i > 0) out += ", ";
-    const std::string number = are_floats ? FloatRepr(static_cast<double>(counts[i])) : std::to_string(counts[i]);
-    const char* type = are_floats ? "np.float64(" : "np.int64(";
-    out += is_numpy[i] ? type + number + ")" : number;
+    const bool with_type = !is_numpy.empty() && is_numpy[i];
+    if (with_type) out += are_floats ? "np.float64(" : "np.int64(";
+    AppendCount(i, &out);
+    if (with_type) out += ")";
   }
   return out + "]";
 }
@@ -239,8 +253,14 @@ Result<Batch> ChooseBatch(const BatchRequest& request) {
   Candidate best = {*std::min_element(micro_batches.begin(), micro_batches.end()), false};
   std::vector<int64_t> counts;
   bool is_chosen = false;
-  for (const Candidate& candidate : candidates) {
-    std::vector<int64_t> own = FindCounts(candidate.size, basic, range);
+  for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {  // large ones, which mostly win, first
+    const Candidate& candidate = *it;
+    std::vector<int64_t> own;
+    if (candidate.size >= 1) {
+      const Factors factors = Factorize(static_cast<uint64_t>(candidate.size));
+      if (factors.divisor_count() < counts.size()) continue;
+      own = FindCounts(candidate.size, Divisors(factors), basic, range);
+    }
     const bool is_nicer = request.prefer_larger ? candidate.size > best.size : candidate.size < best.size;
     if (own.size() < counts.size() || (own.size() == counts.size() && !is_nicer)) continue;
     best = candidate;

@@ -24,10 +24,12 @@ enum class Behaviour {
 // printed.
 struct GpuCounts {
   std::vector<int64_t> counts;  // ascending
-  std::vector<bool> is_numpy;
+  std::vector<bool> is_numpy;   // empty: none is
   bool are_floats = false;
 
   bool Contains(const Value& count) const;
+  // As JSON and Python write it.
+  void AppendCount(size_t index, std::string* out) const;
   std::string Repr() const;
 };
 

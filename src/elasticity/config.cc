@@ -101,12 +101,12 @@ Error Mismatch(const char* what, const std::string& scheduler, const std::string
 
 Result<Config> ReadConfig(const Value& block) {
   PHX_TRY_DONE(CheckDict(block));
-  Config config;
-  PHX_TRY_DONE(ReadBatches(block, &config));
-  PHX_TRY_DONE(ReadGpuRange(block, &config));
-  PHX_TRY_DONE(ReadSizes(block, &config));
-  config.version = Or(Find(block, "version"), Value(0.2));
-  config.prefer_larger_batch = Or(Find(block, "prefer_larger_batch"), Value(true));
+  Result<Config> config = Config{};
+  PHX_TRY_DONE(ReadBatches(block, &*config));
+  PHX_TRY_DONE(ReadGpuRange(block, &*config));
+  PHX_TRY_DONE(ReadSizes(block, &*config));
+  config->version = Or(Find(block, "version"), Value(0.2));
+  config->prefer_larger_batch = Or(Find(block, "prefer_larger_batch"), Value(true));
   return config;
 }
 

@@ -86,25 +86,36 @@ void FindPrimes(uint64_t number, std::vector<uint64_t>* primes) {
 
 }  // namespace
 
-std::vector<PrimePower> Factorize(uint64_t number) {
-  std::vector<uint64_t> primes;
+void Factors::Add(uint64_t prime) {
+  if (size_ == 0 || powers_[size_ - 1].prime != prime) powers_[size_++] = {prime, 0};
+  ++powers_[size_ - 1].exponent;
+}
+
+size_t Factors::divisor_count() const {
+  size_t count = 1;
+  for (const PrimePower& factor : *this) count *= static_cast<size_t>(factor.exponent) + 1;
+  return count;
+}
+
+Factors Factorize(uint64_t number) {
+  Factors factors;
   for (uint64_t p = 2; p < kTrialEnd && p * p <= number; p += p == 2 ? 1 : 2) {
-    for (; number % p == 0; number /= p) primes.push_back(p);
+    for (; number % p == 0; number /= p) factors.Add(p);
   }
-  if (number > 1) FindPrimes(number, &primes);
+  if (number < kTrialEnd * kTrialEnd) {
+    if (number > 1) factors.Add(number);
+    return factors;
+  }
+  std::vector<uint64_t> primes;
+  FindPrimes(number, &primes);
   std::sort(primes.begin(), primes.end());
-  std::vector<PrimePower> factors;
-  for (const uint64_t prime : primes) {
-    if (factors.empty() || factors.back().prime != prime) factors.push_back({prime, 0});
-    ++factors.back().exponent;
-  }
+  for (const uint64_t prime : primes) factors.Add(prime);
   return factors;
 }
 
-Divisors::Divisors(uint64_t number) : factors_(Factorize(number)), values_{1} {
-  size_t count = 1;
-  for (const PrimePower& factor : factors_) count *= static_cast<size_t>(factor.exponent) + 1;
-  values_.reserve(count);
+Divisors::Divisors(const Factors& factors) : factors_(factors) {
+  values_.reserve(factors.divisor_count());
+  values_.push_back(1);
   for (const auto& [prime, exponent] : factors_) {
     const size_t stride = values_.size();
     for (size_t i = 0; i < stride * static_cast<size_t>(exponent); ++i) values_.push_back(values_[i] * prime);

@@ -1,6 +1,7 @@
 // Prime factors and divisors of 64-bit numbers. Fast for any of them: no loop here is as long as the number is large.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -12,14 +13,28 @@ struct PrimePower {
   int exponent;
 };
 
-// Of a number of 1 or more; ascending.
-std::vector<PrimePower> Factorize(uint64_t number);
+// Prime factors, ascending. No 64-bit number has more of them.
+class Factors {
+ public:
+  const PrimePower* begin() const { return powers_.data(); }
+  const PrimePower* end() const { return powers_.data() + size_; }
+  size_t divisor_count() const;
+  // Above all that are there, or equal to the last.
+  void Add(uint64_t prime);
+
+ private:
+  std::array<PrimePower, 15> powers_;
+  size_t size_ = 0;
+};
+
+// Of a number of 1 or more.
+Factors Factorize(uint64_t number);
 
 // All divisors of a number, numbered so that the divisor next to another by one prime is a fixed stride away, and that
 // the number divided by divisor i is divisor size() - 1 - i.
 class Divisors {
  public:
-  explicit Divisors(uint64_t number);
+  explicit Divisors(const Factors& factors);
 
   size_t size() const { return values_.size(); }
   uint64_t operator[](size_t index) const { return values_[index]; }
@@ -33,7 +48,7 @@ class Divisors {
   void KeepAboveMarked(std::vector<uint8_t>* marks) const;
 
  private:
-  std::vector<PrimePower> factors_;
+  Factors factors_;
   std::vector<uint64_t> values_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 
 std::vector<uint64_t> Sorted(uint64_t number) {
-  const Divisors divisors(number);
+  const Divisors divisors(Factorize(number));
   std::vector<uint64_t> sorted;
   for (size_t i = 0; i < divisors.size(); ++i) sorted.push_back(divisors[i]);
   std::sort(sorted.begin(), sorted.end());
@@ -44,7 +44,7 @@ TEST(Divisors, OfLargeNumbersComeFromTheirPrimes) {
 }
 
 TEST(Divisors, KnowTheirPlaces) {
-  const Divisors divisors(720720);
+  const Divisors divisors(Factorize(720720));
   EXPECT_EQ(divisors.size(), 240U);
   for (size_t i = 0; i < divisors.size(); ++i) {
     EXPECT_EQ(divisors.IndexOf(divisors[i]), i);
@@ -53,7 +53,7 @@ TEST(Divisors, KnowTheirPlaces) {
 }
 
 TEST(Divisors, MarksGoToMultiples) {
-  const Divisors divisors(360);
+  const Divisors divisors(Factorize(360));
   std::vector<uint8_t> marks(divisors.size());
   for (const uint64_t marked : {6, 20}) marks[divisors.IndexOf(marked)] = 1;
   std::vector<uint8_t> above = marks;

@@ -70,23 +70,16 @@ Result<Value> FirstFitting(const Config& config, bool prefer_larger, const Value
   return chosen != nullptr ? *chosen : Value();
 }
 
-// Largest first. Of equal ones Python keeps the first.
-std::vector<const Value*> LargestFirst(const List& micro_batches) {
-  std::vector<const Value*> sizes;
-  for (const Value& size : micro_batches) sizes.push_back(&size);
-  std::sort(sizes.begin(), sizes.end(), [](const Value* a, const Value* b) {
-    const Result<Order> order = Compare(*a, *b, ">");
-    return order.ok() && *order == Order::kEqual ? a < b : order.ok() && *order == Order::kGreater;
-  });
-  return sizes;
-}
-
-// The micro batch for a world size that is given.
+// The micro batch for a world size that is given. Of equal ones Python keeps the first.
 Result<Value> LargestFitting(const Config& config, const Value& batch, const Value& world_size) {
-  for (const Value* size : LargestFirst(config.micro_batch_sizes)) {
-    PHX_TRY(const bool fits, Splits(batch, world_size, *size));
-    if (fits) return *size;
+  const Value* chosen = nullptr;
+  for (const Value& size : config.micro_batch_sizes) {
+    PHX_TRY(const bool fits, Splits(batch, world_size, size));
+    if (!fits) continue;
+    PHX_TRY(const bool is_larger, chosen == nullptr ? true : IsAbove(size, *chosen));
+    if (is_larger) chosen = &size;
   }
+  if (chosen != nullptr) return *chosen;
   return Error{"AssertionError", "Unable to find divisible micro batch size world_size=" + Str(world_size) +
                                      ", final_batch_size=" + Str(batch) +
                                      ", and  micro_batches=" + Str(Value(config.micro_batch_sizes)) + "."};
@@ -118,10 +111,10 @@ Result<NodePlan> PlanNodes(const Config& config, BatchRequest request) {
   PHX_TRY_DONE(shared_out(config.max_train_batch_size, plan.per_node, &request.batch_max));
   PHX_TRY_DONE(shared_out(config.min_gpus, config.num_gpus_per_node, &request.gpus_min));
   PHX_TRY_DONE(shared_out(config.max_gpus, config.num_gpus_per_node, &request.gpus_max));
-  PHX_TRY(const Batch batch, ChooseBatch(request));
+  PHX_TRY(Batch batch, ChooseBatch(request));
   PHX_TRY(plan.batch, Multiply(Value(batch.size), plan.per_node));
   if (!batch.gpus) return Error{"TypeError", "'NoneType' object is not iterable"};
-  plan.gpus = *batch.gpus;
+  plan.gpus = *std::move(batch.gpus);
   plan.gpus.are_floats = plan.per_node.as<double>() != nullptr;
   PHX_TRY(const Int factor, WholeOf(plan.per_node));
   for (int64_t& count : plan.gpus.counts) count *= static_cast<int64_t>(factor);
@@ -191,7 +184,7 @@ Result<Plan> PlanByNodes(const Config& config, const Value& gpus, BatchRequest r
     batch = Value(exact.batch);
     PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, batch, gpus));
     PHX_TRY(const Int groups, Truncate(exact.groups));
-    plan.gpus = GpuCounts{{static_cast<int64_t>(groups)}, {false}, false};
+    plan.gpus = GpuCounts{{static_cast<int64_t>(groups)}, {}, false};
   } else {
     PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, batch, gpus));
   }
@@ -226,9 +219,9 @@ Result<Plan> PlanVersion01(const PlanRequest& request, const Config& config) {
   batch_request.batch_max = config.max_train_batch_size;
   batch_request.gpus_min = config.min_gpus;
   batch_request.gpus_max = config.max_gpus;
-  PHX_TRY(const Batch batch, ChooseBatch(batch_request));
+  PHX_TRY(Batch batch, ChooseBatch(batch_request));
   PHX_TRY_DONE(CheckLimit("the world size", request.world_size, kWorldSizeMax));
-  return Plan{batch.size, batch.gpus, std::nullopt};
+  return Plan{batch.size, std::move(batch.gpus), std::nullopt};
 }
 
 Result<Plan> PlanVersion02(const PlanRequest& request, const Config& config) {
@@ -266,23 +259,18 @@ Result<Value> LateWorldSize(const PlanRequest& request, const Config& config, co
   return world_size;
 }
 
-struct Checked {
-  Config config;
-  bool by_nodes = false;
-};
-
-// Everything about a request that is checked before its numbers are looked at.
-Result<Checked> CheckRequest(const PlanRequest& request) {
+Result<Config> ReadConfigOf(const PlanRequest& request) {
   PHX_TRY(const Value* block, FindBlock(*request.ds_config));
-  Checked checked;
-  PHX_TRY(checked.config, ReadConfig(*block));
-  PHX_TRY(const double version, CheckVersion(checked.config));
+  return ReadConfig(*block);
+}
+
+// Whether the config's version thinks in nodes: what is checked behind the config, and before its numbers are looked
+// at.
+Result<bool> CheckVersions(const PlanRequest& request, const Config& config) {
+  PHX_TRY(const double version, CheckVersion(config));
   PHX_TRY_DONE(CheckTargetVersion(*request.target_version));
-  if (version != 0.1 && version != 0.2) {
-    return Error{"NotImplementedError", "Unable to find elastic logic for version: " + Str(checked.config.version)};
-  }
-  checked.by_nodes = version == 0.2;
-  return checked;
+  if (version == 0.1 || version == 0.2) return version == 0.2;
+  return Error{"NotImplementedError", "Unable to find elastic logic for version: " + Str(config.version)};
 }
 
 // The sizes of `world_sizes` that can split what `batch_for` says of them; it says nothing of those that do not work.
@@ -290,9 +278,10 @@ template <typename BatchFor>
 Result<std::vector<WorldSize>> Split(const Config& config, const std::vector<int64_t>& world_sizes,
                                      BatchFor batch_for) {
   std::vector<int64_t> sizes;
-  for (const Value* size : LargestFirst(config.micro_batch_sizes)) {
-    sizes.push_back(size->as<bool>() != nullptr ? 1 : static_cast<int64_t>(*size->as<Int>()));
+  for (const Value& size : config.micro_batch_sizes) {
+    sizes.push_back(size.as<bool>() != nullptr ? 1 : static_cast<int64_t>(*size.as<Int>()));
   }
+  std::sort(sizes.rbegin(), sizes.rend());
   std::vector<WorldSize> found;
   for (const int64_t world_size : world_sizes) {
     PHX_TRY(const std::optional<Int> batch, batch_for(world_size));
@@ -326,16 +315,18 @@ Result<std::vector<WorldSize>> SplitByNodes(const PlanRequest& request, const Co
 }  // namespace
 
 Result<Plan> ComputePlan(const PlanRequest& request) {
-  PHX_TRY(const Checked checked, CheckRequest(request));
-  const Config& config = checked.config;
-  PHX_TRY(Plan plan, checked.by_nodes ? PlanVersion02(request, config) : PlanVersion01(request, config));
+  const Result<Config> read = ReadConfigOf(request);
+  if (!read.ok()) return read.error();
+  const Config& config = *read;
+  PHX_TRY(const bool by_nodes, CheckVersions(request, config));
+  PHX_TRY(Plan plan, by_nodes ? PlanVersion02(request, config) : PlanVersion01(request, config));
   PHX_TRY(const bool is_given, IsAbove(request.world_size, Value(0)));
   if (is_given) {
     PHX_TRY_DONE(CheckWorldSize(request.world_size, plan.gpus));
     PHX_TRY(plan.micro_batch, LargestFitting(config, Value(plan.batch_size), request.world_size));
   } else if (!request.with_micro_batch) {
     plan.micro_batch.reset();
-  } else if (!checked.by_nodes) {
+  } else if (!by_nodes) {
     PHX_TRY(const Value world_size, LateWorldSize(request, config, plan.gpus));
     PHX_TRY(plan.micro_batch, LargestFitting(config, Value(plan.batch_size), world_size));
   }
@@ -344,13 +335,13 @@ Result<Plan> ComputePlan(const PlanRequest& request) {
 
 Result<std::vector<WorldSize>> FindWorldSizes(const PlanRequest& request, int64_t max) {
   PHX_TRY_DONE(CheckLimit("the largest world size", Value(max), kExplainedMax));
-  PHX_TRY(const Checked checked, CheckRequest(request));
-  if (checked.by_nodes) return SplitByNodes(request, checked.config, std::max<int64_t>(max, 0));
-  PHX_TRY(const Plan plan, PlanVersion01(request, checked.config));
+  PHX_TRY(const Config config, ReadConfigOf(request));
+  PHX_TRY(const bool by_nodes, CheckVersions(request, config));
+  if (by_nodes) return SplitByNodes(request, config, std::max<int64_t>(max, 0));
+  PHX_TRY(const Plan plan, PlanVersion01(request, config));
   std::vector<int64_t> counts = plan.gpus ? plan.gpus->counts : std::vector<int64_t>();
   counts.erase(std::upper_bound(counts.begin(), counts.end(), max), counts.end());
-  return Split(checked.config, counts,
-               [&](int64_t) -> Result<std::optional<Int>> { return std::optional(plan.batch_size); });
+  return Split(config, counts, [&](int64_t) -> Result<std::optional<Int>> { return std::optional(plan.batch_size); });
 }
 
 }  // namespace phalanx::elasticity

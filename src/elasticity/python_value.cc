@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "elasticity/python_json.h"
@@ -218,6 +219,34 @@ void DivideFloats(double left, double right, double* quotient, double* remainder
   *remainder = mod;
 }
 
+struct Division {
+  Int quotient;
+  Int remainder;
+};
+
+// Of ints; `over` is not 0.
+Division DivideDown(Int left, Int over) {
+  constexpr Int kNarrow = std::numeric_limits<int64_t>::max();
+  if (left >= 0 && left <= kNarrow && over > 0 && over <= kNarrow) {  // in one instruction, and most of them are
+    return {static_cast<int64_t>(left) / static_cast<int64_t>(over),
+            static_cast<int64_t>(left) % static_cast<int64_t>(over)};
+  }
+  Division division = {left / over, left % over};
+  if (division.remainder != 0 && (division.remainder < 0) != (over < 0)) {
+    division.quotient -= 1;
+    division.remainder += over;
+  }
+  return division;
+}
+
+// Where both are ints, and can be divided.
+std::optional<Division> DivideInts(const Value& left, const Value& right) {
+  const auto* whole = left.as<Int>();
+  const auto* over = right.as<Int>();
+  if (whole == nullptr || over == nullptr || *over == 0) return std::nullopt;
+  return DivideDown(*whole, *over);
+}
+
 // The two results of Python's divmod.
 Result<std::pair<Value, Value>> DivideWithRemainder(const Value& left, const Value& right, const char* operation) {
   PHX_TRY(const auto numbers, ReadNumbers(left, right, operation));
@@ -229,13 +258,8 @@ Result<std::pair<Value, Value>> DivideWithRemainder(const Value& left, const Val
     DivideFloats(a.AsFloat(), b.AsFloat(), &quotient, &remainder);
     return std::pair(Value(quotient), Value(remainder));
   }
-  Int quotient = a.whole / b.whole;
-  Int remainder = a.whole % b.whole;
-  if (remainder != 0 && (remainder < 0) != (b.whole < 0)) {
-    quotient -= 1;
-    remainder += b.whole;
-  }
-  return std::pair(Value(quotient), Value(remainder));
+  const Division division = DivideDown(a.whole, b.whole);
+  return std::pair(Value(division.quotient), Value(division.remainder));
 }
 
 Result<Int> Whole(double value) {
@@ -447,6 +471,9 @@ double DecimalOf(std::string_view text) {
 }
 
 Result<Order> Compare(const Value& left, const Value& right, const char* operation) {
+  const auto* left_whole = left.as<Int>();
+  const auto* right_whole = right.as<Int>();
+  if (left_whole != nullptr && right_whole != nullptr) return OrderOf(*left_whole, *right_whole);
   Number a;
   Number b;
   if (ReadNumber(left, &a) && ReadNumber(right, &b)) return CompareNumbers(a, b);
@@ -470,11 +497,13 @@ bool Equal(const Value& left, const Value& right) {
 }
 
 Result<Value> FloorDivide(const Value& left, const Value& right) {
+  if (const auto division = DivideInts(left, right)) return Value(division->quotient);
   PHX_TRY(auto both, DivideWithRemainder(left, right, "//"));
   return std::move(both.first);
 }
 
 Result<Value> Modulo(const Value& left, const Value& right) {
+  if (const auto division = DivideInts(left, right)) return Value(division->remainder);
   PHX_TRY(auto both, DivideWithRemainder(left, right, "%"));
   return std::move(both.second);
 }

@@ -30,6 +30,7 @@ class [[nodiscard]] Result {
   T& operator*() & { return *std::get_if<T>(&data_); }
   T&& operator*() && { return std::move(*std::get_if<T>(&data_)); }
   const T* operator->() const { return std::get_if<T>(&data_); }
+  T* operator->() { return std::get_if<T>(&data_); }
 
  private:
   std::variant<T, Error> data_;

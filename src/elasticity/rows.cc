@@ -34,8 +34,7 @@ void WriteGpus(const std::optional<GpuCounts>& gpus, std::string* out) {
   out->append("{\"list\":[");
   for (size_t i = 0; i < gpus->counts.size(); ++i) {
     if (i > 0) out->push_back(',');
-    const int64_t count = gpus->counts[i];
-    out->append(gpus->are_floats ? FloatRepr(static_cast<double>(count)) : std::to_string(count));
+    gpus->AppendCount(i, out);
   }
   out->append("]}");
 }
