@@ -32,6 +32,7 @@ ALL = [
     "checkpoint_save_large",
     "checkpoint_goodput",
     "checkpoint_rss",
+    "elasticity",
 ]
 # Names of results -> the benchmark and its flags, where these are not its name and none.
 FLAGS = {

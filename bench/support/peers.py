@@ -9,12 +9,16 @@ import os
 import site
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
 DLROVER = "dlrover[k8s]==0.6.1"
 PROTOBUF = "protobuf"  # its gRPC messages need it; the extra forgets it
+DEEPSPEED = "deepspeed==0.16.5"
+DEEPSPEED_SHA256 = "29e007a2bdafb1431b7a021126dace0126ce53c57eb79db1ba85a1484c0b770e"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +82,33 @@ def dlrover():
     )
 
 
+def deepspeed_elasticity():
+    """A folder with DeepSpeed's elasticity modules, and nothing else of it: they need numpy and packaging alone."""
+    folder = cache() / "peers" / DEEPSPEED.replace("==", "-") / DEEPSPEED_SHA256[:20]
+    if (folder / "elasticity").is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
+        wanted = Path(draft) / "wanted.txt"
+        wanted.write_text(f"{DEEPSPEED} --hash=sha256:{DEEPSPEED_SHA256}\n")
+        flags = ["--quiet", "--no-deps", "--no-build-isolation", "--no-binary=:all:", "--dest", draft]
+        print(f"downloading {DEEPSPEED}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "pip", "download", *flags, "--requirement", wanted], check=True)
+        name = DEEPSPEED.replace("==", "-")
+        with tarfile.open(Path(draft) / f"{name}.tar.gz") as archive:
+            inside = f"{name}/deepspeed/elasticity/"
+            archive.extractall(draft, [member for member in archive.getmembers() if member.name.startswith(inside)])
+        (Path(draft) / name / "deepspeed").rename(folder)
+    return folder
+
+
+def cache():
+    return Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
+
+
 def dlrover_environment():
     """Makes the environment with dlrover where it is missing; returns its folder."""
-    cache = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
-    folder = cache / "peers" / DLROVER.replace("[k8s]==", "-")
+    folder = cache() / "peers" / DLROVER.replace("[k8s]==", "-")
     ready = folder / ".ready"
     ours = site.getsitepackages()[0]
     if not (ready.is_file() and ready.read_text() == f"{ours} {PROTOBUF}"):

@@ -215,7 +215,8 @@ std::string ExplainJson(const std::vector<WorldSize>& sizes, const GpuRange& ran
     fmt::format_to(end, FMT_COMPILE(R"({}{{"gpus":{},{},"idle_gpus":{}}})"), gpus == range.min ? "\n" : ",\n", gpus,
                    split, gpus - used);
   }
-  return out + "\n]}\n";
+  out += "\n]}\n";
+  return out;
 }
 
 Result<std::string> Explain(const ElasticityQuery& query) {
