@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Elastic batch plans beside DeepSpeed's own Python, on the same requests, in turn; and the command that explains 100,000
-GPUs. All of it is CPU time, of one thread.
+"""Elastic batch plans beside DeepSpeed's own Python, on the same requests, in turn; and the command that explains
+100,000 GPUs. All of it is CPU time, of one thread.
 
     python bench/elasticity.py [--bin build/release/bin] [--rounds 5] [--json out.json]
 """

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import re
 import select
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,3 +189,29 @@ def test_flags_that_do_not_go_together(config):
     assert "CONFIG is missing" in ask("plan", expect=2)
     assert "only one of them may be given" in ask("plan", config(), "--jsonl", expect=2)
     assert "--world-size: Value 0 not in range 1 to 10000000" in ask("plan", config(), "--world-size=0", expect=2)
+
+
+def blocks(text, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_commands_of_the_documentation_say_what_it_says(tmp_path):
+    text = (Path(__file__).parent.parent / "docs" / "elastic-batch.md").read_text()
+    (tmp_path / "ds_config.json").write_text(*blocks(text, "json"))
+    (tmp_path / "plan.py").write_text(*blocks(text, "python"))
+    folders = (Path(sys.executable).parent, Path(command_path("phalanx")).parent, os.environ["PATH"])
+    environment = {"PATH": os.pathsep.join(map(str, folders))}
+    told = blocks(text, "console")
+    assert len(told) == 6
+    for block in told:
+        command, expected = block.removeprefix("$ ").split("\n", 1)
+        said = subprocess.run(
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert said.stdout == expected, command
