@@ -2,12 +2,13 @@
 
     python tests/elasticity_oracle.py --deepspeed FOLDER --version 0.19.7 --command .venv/bin/phalanx
 
-FOLDER holds `elasticity/` of that version of DeepSpeed, as it is in its source distribution. It needs numpy and
-packaging, but no torch: what its modules import from the rest of DeepSpeed is put in their place. One seed makes the
-same configurations everywhere. The exit code is 1 if an answer differs; the first of those are printed.
+FOLDER holds `elasticity/` of that version of DeepSpeed, as it is in its source distribution or where it is installed. It
+needs numpy and packaging, but no torch: what its modules import from the rest of DeepSpeed is put in their place. One
+seed makes the same configurations everywhere. The exit code is 1 if an answer differs; the first of those are printed.
 """
 
 import argparse
+import collections
 import json
 import os
 import random
@@ -292,12 +293,17 @@ def same(want, got):
     return want["error"]["class"] in PYTHONS_TEXTS or message == got["error"]["message"]
 
 
+def kind_of(answer):
+    """What a comparison is counted as: the error's class, or "ok"."""
+    return answer["error"]["class"] if "error" in answer else "ok"
+
+
 def compare(lines, question, function, command):
-    """(left out, refused for their size, [(line, want, got)] that differ)."""
+    """(left out, refused for their size, [(line, want, got)] that differ, the number of each kind that agree)."""
     wants = [expected(question, function, line) for line in lines]
     text = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(command, input=text, capture_output=True, check=True, encoding="utf-8")
-    slow, limited, different = 0, 0, []
+    slow, limited, different, alike = 0, 0, [], collections.Counter()
     for line, want, answer in zip(lines, wants, done.stdout.splitlines(), strict=True):
         got = json.loads(answer)
         del got["id"]
@@ -307,7 +313,9 @@ def compare(lines, question, function, command):
             limited += 1
         elif not same(want, got):
             different.append((line, want, got))
-    return slow, limited, different
+        else:
+            alike[kind_of(want)] += 1
+    return slow, limited, different, alike
 
 
 def too_slow(*_):
@@ -327,7 +335,7 @@ def main():
     warnings.simplefilter("ignore")  # numpy's, of integers that overflow
     rng = random.Random(arguments.seed)
     command = [arguments.command, "elasticity", "plan", "--jsonl", "--deepspeed-version", arguments.version]
-    compared, slow, limited, different = 0, 0, 0, []
+    compared, slow, limited, different, alike = 0, 0, 0, [], collections.Counter()
     while compared < arguments.count:
         numbers = range(compared, min(compared + CHUNK, arguments.count))
         if rng.random() < COMPARISONS:
@@ -337,9 +345,12 @@ def main():
             result = compare([random_line(rng, number) for number in numbers], ask, compute, command)
         compared, slow, limited = compared + len(numbers), slow + result[0], limited + result[1]
         different += result[2]
+        alike += result[3]
     for line, want, got in different[:SHOWN]:
         print(f"{line}\n  DeepSpeed: {json.dumps(want)}\n  Phalanx:   {json.dumps(got)}")
-    print(f"{compared} rows: {len(different)} differ, {slow} too slow for DeepSpeed, {limited} above our limits")
+    print("alike: " + ", ".join(f"{count} {kind}" for kind, count in sorted(alike.items())))
+    ends = f"{len(different)} differ, {slow} too slow for DeepSpeed, {limited} above our limits"
+    print(f"seed {arguments.seed}, DeepSpeed {arguments.version}, {compared} rows: {ends}")
     return 1 if different else 0
 
 

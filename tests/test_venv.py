@@ -12,16 +12,16 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow
 
 
-def make_wheel(folder, version):
+def make_wheel(folder, version, name="probe", needs=""):
     """A package with one module and one command."""
-    info = f"probe-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"probe-{version}-py3-none-any.whl", "w") as file:
-        file.writestr("probe.py", f"def main():\n    print('probe {version}')\n")
-        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: probe\nVersion: {version}\n")
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        file.writestr(f"{name}.py", f"def main():\n    print('{name} {version}')\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         file.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        file.writestr(f"{info}/entry_points.txt", "[console_scripts]\nprobe = probe:main\n")
+        file.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name} = {name}:main\n")
         file.writestr(f"{info}/RECORD", "")
 
 
@@ -39,15 +39,16 @@ class Place:
     def require(self, version):
         self.requirements.write_text(f"# what a clone needs\nprobe=={version}  # why\n")
 
-    def start(self, clone, offline=False):
+    def start(self, clone, offline=False, over=()):
         venv = self.folder / clone / ".venv"
         links = self.folder / "nothing" if offline else self.folder
         environment = dict(os.environ, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links))
         command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--cache", self.cache]
+        command += [part for venv in over for part in ("--over", venv)]
         return subprocess.Popen([*command, "--requirements", self.requirements], env=environment)
 
-    def prepare(self, clone, offline=False):
-        assert self.start(clone, offline).wait() == 0
+    def prepare(self, clone, offline=False, over=()):
+        assert self.start(clone, offline, over).wait() == 0
         return self.folder / clone / ".venv"
 
     def entries(self):
@@ -106,6 +107,24 @@ def test_changed_requirements_do_not_touch_other_clones(place):
     place.prepare("one")
     assert (said_by(first), said_by(second)) == ("probe 2.0", "probe 1.0")
     assert len(place.entries()) == 2
+
+
+def test_an_environment_over_another_has_only_what_that_has_not(place):
+    make_wheel(place.folder, "1.0", "upper", needs="Requires-Dist: probe\n")
+    below = place.prepare("below")
+    place.requirements.write_text("upper==1.0\n")
+    code = "import probe, upper; probe.main(); upper.main()"
+    for clone in ("one", "two"):
+        venv = place.prepare(clone, offline=clone == "two", over=[below])
+        said = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True).stdout
+        assert said.split("\n")[:2] == ["probe 1.0", "upper 1.0"]
+        assert not list(venv.glob("lib/python3*/site-packages/probe*"))
+    entries = len(place.entries())
+    place.require("2.0")
+    changed = place.prepare("changed")
+    place.requirements.write_text("upper==1.0\n")
+    place.prepare("three", over=[changed])
+    assert len(place.entries()) == entries + 2, "what lies below decides, too"
 
 
 def test_what_a_killed_run_left_is_cleared_away(place):

@@ -24,6 +24,8 @@ STAMP = ".phalanx-environment"
 PLACEHOLDER = b"@PHALANX_VENV@"
 # Entries of an environment that belong to one clone, never to the cache: the commands and the package under work.
 OWN_PREFIX = "phalanx"
+# Names the environment below, where there is one.
+OVER = f"{OWN_PREFIX}-over.pth"
 MAX_SHEBANG = 127
 KEEP_UNUSED_S = 30 * 24 * 3600
 
@@ -32,11 +34,12 @@ def say(text):
     print(f"== {text}", file=sys.stderr, flush=True)
 
 
-def environment_key(requirements):
+def environment_key(requirements, over=None):
     """What decides whether one environment can stand for another."""
     soabi = sysconfig.get_config_var("SOABI")
     version = f"{platform.python_version()} {soabi} {platform.machine()}"
-    return hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()[:20]
+    below = (over / STAMP).read_text().split()[0] if over else ""
+    return hashlib.sha256(requirements.read_bytes() + version.encode() + below.encode()).hexdigest()[:20]
 
 
 @contextlib.contextmanager
@@ -138,6 +141,12 @@ def take_entry(venv, entry):
     os.utime(entry)
 
 
+def see_through(venv, over):
+    """Lets `venv` find the packages of `over` behind its own."""
+    for site in venv.glob("lib/python3*/site-packages"):
+        (site / OVER).write_text(f"{over / site.relative_to(venv)}\n")
+
+
 def drop_stale(cache, key):
     """Removes what a killed run left under this key, and entries that no clone took for a month."""
     for left in cache.glob(f".tmp-{key}-*"):
@@ -147,7 +156,7 @@ def drop_stale(cache, key):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def prepare(venv, requirements, cache, key):
+def prepare(venv, requirements, cache, key, over=None):
     entry = cache / key
     if works(venv):
         missing = missing_requirements(venv, requirements)
@@ -158,12 +167,17 @@ def prepare(venv, requirements, cache, key):
         shutil.rmtree(venv, ignore_errors=True)
         take_entry(venv, entry)
     else:
-        say("making the environment; the first time it downloads torch (about 3 GB)")
+        what = requirements.stem if over else "the environment; the first time it downloads torch (about 3 GB)"
+        say(f"making {what}")
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        if over:
+            see_through(venv, over)
         run_pip(venv, ["-r", requirements])
     if not entry.is_dir():
         store_entry(venv, entry)
+    if over:
+        see_through(venv, over)
 
 
 def main():
@@ -171,15 +185,17 @@ def main():
     parser.add_argument("--venv", type=Path, required=True)
     parser.add_argument("--requirements", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--over", type=Path, help="an environment, made by this program, whose packages are seen too")
     arguments = parser.parse_args()
     venv, cache = arguments.venv.absolute(), arguments.cache.absolute()
-    key = environment_key(arguments.requirements)
+    over = arguments.over.absolute() if arguments.over else None
+    key = environment_key(arguments.requirements, over)
     stamp = venv / STAMP
     if stamp.is_file() and stamp.read_text() == f"{key} {venv}\n" and (venv / "bin" / "python").exists():
         return
     with locked(cache / f"{key}.lock"):
         drop_stale(cache, key)
-        prepare(venv, arguments.requirements, cache, key)
+        prepare(venv, arguments.requirements, cache, key, over)
     stamp.write_text(f"{key} {venv}\n")
 
 

@@ -1,0 +1,46 @@
+"""Environments with a DeepSpeed each, for tests/test_deepspeed.py: one DeepSpeed and what it imports, over .venv.
+
+tools/venv.py makes them in build/deepspeeds and keeps them in its cache. They are small (some 40 MB): torch is .venv's.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import torches  # noqa: E402
+
+FOLDER = ROOT / "build" / "deepspeeds"
+# The one that ms-swift's guide names, the last one with elasticity, the newest.
+VERSIONS = ("0.16.5", "0.19.7", "0.19.8")
+REQUIREMENTS = """\
+deepspeed=={}
+einops==0.8.2
+hjson==3.1.0
+msgpack==1.2.4
+ninja==1.13.2
+py-cpuinfo==9.0.0
+pydantic==2.14.3
+"""
+
+
+def prepare(version):
+    """The environment, with our commands and our package in it. Needs .venv, as ./run makes it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    requirements = FOLDER / f"deepspeed-{version}.txt"
+    requirements.write_text(REQUIREMENTS.format(version))
+    venv = FOLDER / version
+    command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", requirements]
+    command += ["--cache", torches.default_cache(), "--over", ROOT / ".venv"]
+    # Its operators would be compiled for minutes; none is needed on a CPU.
+    subprocess.run(command, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
+    torches.put_ours(venv)
+    return venv
+
+
+def modules(venv):
+    """The folder of DeepSpeed's own modules."""
+    return next(venv.glob("lib/python3*/site-packages/deepspeed"))
