@@ -8,7 +8,19 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import generated, libraries, linux, places, preload, runner, scan, scratch, threads, wire
+from phalanx._bootstrap import (
+    elasticity,
+    generated,
+    libraries,
+    linux,
+    places,
+    preload,
+    runner,
+    scan,
+    scratch,
+    threads,
+    wire,
+)
 
 _ = random
 
@@ -64,6 +76,7 @@ def _preload(channel, message):
     environment, coerced = dict(os.environ), linux.coerced_locale()
     preload.without_rank_variables()
     _imitate_script(kind, script, cwd)
+    elasticity.install()  # what is imported here may ask for it
     own = places.own_names(places.own_folder(kind, script, cwd))
     denied = {*message.get("deny", ()), *found.late, *([script] if kind == "module" else [])}
     loader = preload.Preloader(denied, own - places.modules_at_start)

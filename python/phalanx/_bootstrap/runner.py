@@ -9,7 +9,20 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 
-from phalanx._bootstrap import board, hooks, learn, linux, memory, places, rescale, scratch, stdio, threads, wire
+from phalanx._bootstrap import (
+    board,
+    elasticity,
+    hooks,
+    learn,
+    linux,
+    memory,
+    places,
+    rescale,
+    scratch,
+    stdio,
+    threads,
+    wire,
+)
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -68,6 +81,7 @@ def run(channel, request, fds, warmth=None):
     coerced = warmth.coerced if warmth is not None else linux.coerced_locale()
     _set_environment({**coerced, **request["env"]})
     stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
+    elasticity.install()
     code, namespace = _prepare_main(request)
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))
