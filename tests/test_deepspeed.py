@@ -55,8 +55,8 @@ def config_with(block, **more):
 def test_a_job_trains_with_the_batch_of_its_size(make_job, tmp_path, version):
     path = tmp_path / "ds_config.json"
     path.write_text(json.dumps(config_with(DOCUMENTED)))
-    for nproc, batch in ((1, [8, 4, 2]), (2, [8, 4, 1])):
-        job = zero_job(make_job(), version, path, nproc)
+    for nproc, batch, flags in ((1, [8, 4, 2], ["--no-warm"]), (2, [8, 4, 1], [])):
+        job = zero_job(make_job(), version, path, nproc, flags)
         node = job.nodes[0]
         assert node.wait(300) == 0, job.story()
         told = json.loads(next(line for line in node.stdout.splitlines() if line.startswith('{"version"')))
@@ -73,9 +73,15 @@ def test_a_size_that_the_block_has_no_place_for(make_job, tmp_path, version):
     assert f"{words} [1, 2, 4]" in job.nodes[0].stderr, job.story()
 
 
-def zero_job(job, version, path, nproc):
+def zero_job(job, version, path, nproc, flags=()):
     venv = environment(version)
-    flags = ["--standalone", f"--nproc-per-node={nproc}", f"--state-dir={job.folder / 'state'}", "--max-restarts=0"]
+    flags = [
+        *flags,
+        "--standalone",
+        f"--nproc-per-node={nproc}",
+        f"--state-dir={job.folder / 'state'}",
+        "--max-restarts=0",
+    ]
     command = [str(venv / "bin" / "phalanx-run")]
     job.run(*flags, WORKLOADS / "zero.py", path, 3, command=command, env={"DS_ACCELERATOR": "cpu"})
     return job
