@@ -60,10 +60,10 @@ def flat(tree, prefix=""):
 
 
 def compare_descriptions(expected, seen):
-    """Equal, but for what we mean to differ: the worker's socket, and, before torch is there, our import hook."""
+    """Equal, but for what we mean to differ: the worker's socket, and our import hooks."""
     expected, seen = dict(flat(json.loads(expected))), dict(flat(json.loads(seen)))
     assert seen.pop("os.descriptors") == [*expected.pop("os.descriptors"), "socket"]
-    seen["sys.meta_path"] = [f for f in seen["sys.meta_path"] if "LoadWatch" not in f]
+    seen["sys.meta_path"] = [f for f in seen["sys.meta_path"] if "phalanx" not in f]
     differences = {k: (expected[k], seen.get(k)) for k in expected if expected[k] != seen.get(k)}
     assert not differences
 

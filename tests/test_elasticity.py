@@ -197,8 +197,8 @@ def blocks(text, kind):
 
 def test_the_commands_of_the_documentation_say_what_it_says(tmp_path):
     text = (Path(__file__).parent.parent / "docs" / "elastic-batch.md").read_text()
-    (tmp_path / "ds_config.json").write_text(*blocks(text, "json"))
-    (tmp_path / "plan.py").write_text(*blocks(text, "python"))
+    (tmp_path / "ds_config.json").write_text(blocks(text, "json")[0])
+    (tmp_path / "plan.py").write_text(blocks(text, "python")[0])
     folders = (Path(sys.executable).parent, Path(command_path("phalanx")).parent, os.environ["PATH"])
     environment = {"PATH": os.pathsep.join(map(str, folders))}
     told = blocks(text, "console")

@@ -126,6 +126,28 @@ def test_learning_rates():
             elasticity.scale_lr(0.1, base, batch)
 
 
+def test_what_only_looks_like_deepspeed_is_left_alone(tmp_path):
+    """(The real one is in test_deepspeed.py.)"""
+    config = tmp_path / "deepspeed" / "runtime" / "config.py"
+    script = (
+        "import phalanx.elasticity.deepspeed, deepspeed\n"
+        "try:\n"
+        "    import deepspeed.elasticity\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error.name)\n"
+        "else:\n"
+        "    import deepspeed.runtime.config as config\n"
+        "    print(deepspeed.elasticity.ELASTICITY, vars(config.DeepSpeedConfig).get('_param_dict'))\n"
+    )
+    config.parent.mkdir(parents=True)
+    (tmp_path / "deepspeed" / "__init__.py").touch()
+    run = [sys.executable, "-c", script]
+    environment = {**clean_environment(), "PYTHONPATH": str(tmp_path)}
+    assert subprocess.check_output(run, text=True, env=environment) == "deepspeed.elasticity\n"
+    config.write_text("class DeepSpeedConfig:\n    'One of the future.'\n")
+    assert subprocess.check_output(run, text=True, env=environment) == "elasticity None\n"
+
+
 def command(*arguments):
     command = [sys.executable, "-m", "phalanx.elasticity", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=clean_environment())

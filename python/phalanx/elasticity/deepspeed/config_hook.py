@@ -11,8 +11,11 @@ _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_a
 
 
 def install(module):
-    """`module`: deepspeed.runtime.config, just loaded."""
-    kind = module.DeepSpeedConfig
+    """`module`: deepspeed.runtime.config, just loaded. One that is made otherwise than we know is left as it is: jobs
+    without a block go on, and those with one are refused by DeepSpeed, in its words."""
+    kind = getattr(module, "DeepSpeedConfig", None)
+    if not hasattr(kind, "_initialize_params"):
+        return
     kind._param_dict = _Parameters()
     kind.__init__ = _ending_with_the_block(kind.__init__)
     kind._initialize_params = _with_batch(kind._initialize_params, module.logger)
@@ -28,13 +31,12 @@ class _Parameters:
 
 
 def _ending_with_the_block(original):
+    """What DeepSpeed logs in the end is what it was given."""
+
     @functools.wraps(original)
-    def __init__(self, config, mpu=None, *args, **kwargs):
-        original(self, config, mpu, *args, **kwargs)
-        vars(self)["_param_dict"] = vars(self).pop("_given_params")  # it is what DeepSpeed logs
-        # DeepSpeed's engine asked this, next.
-        if mpu is not None and self.elasticity_enabled and self.num_gpus_per_node % self.elastic_model_parallel_size:
-            raise AssertionError("Elasticity is not currently supported with model parallelism.")
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        vars(self)["_param_dict"] = vars(self).pop("_given_params")
 
     return __init__
 
