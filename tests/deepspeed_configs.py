@@ -2,19 +2,22 @@
 
     python tests/deepspeed_configs.py before|after CONFIG_FILE < cases > outcomes
 
-Each line of both is JSON. A case has the configuration ("config"), how it is handed over ("form": dict, file or base64),
-the world size that an mpu reports ("world_size", null: no mpu) and the scheduler's block ("scheduler", null: none).
-`before`, `after`: when phalanx.elasticity.deepspeed is imported, beside DeepSpeed.
+Each line of both is JSON. A case has the configuration ("config"), how it is handed over ("form": dict, file or
+base64), the world size that an mpu reports ("world_size", null: no mpu) and the scheduler's block ("scheduler", null:
+none). `before`, `after`: when phalanx.elasticity.deepspeed is imported, beside DeepSpeed.
 """
 
 import base64
 import copy
+import functools
 import importlib
 import json
 import logging
 import os
 import sys
 import tempfile
+
+import elasticity_oracle
 
 OURS = "phalanx.elasticity.deepspeed"
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -57,30 +60,26 @@ def handed_over(case, path):
     return path
 
 
-def outcome(make, case, path):
+def configured(make, case, path):
     os.environ.pop("DEEPSPEED_ELASTICITY_CONFIG", None)
     if case["scheduler"] is not None:
         os.environ["DEEPSPEED_ELASTICITY_CONFIG"] = json.dumps(case["scheduler"])
     mpu = None if case["world_size"] is None else Mpu(case["world_size"])
     given = handed_over(case, path)
-    try:
-        config = make(given, mpu)
-    except Exception as error:  # whatever it is, it is the outcome
-        name = type(error).__name__.replace("_UFuncNoLoopError", "UFuncTypeError")
-        return {"error": {"class": name, "message": str(error)}}
-    ok = {
+    config = make(given, mpu)
+    return {
         "batch": [getattr(config, key) for key in BATCH_KEYS],
         "elastic": [getattr(config, key, None) for key in ELASTIC_KEYS],
         "logged": config._param_dict,
         "given": given if isinstance(given, dict) else None,
     }
-    return {"ok": ok}
 
 
 def main():
     make = import_deepspeed(sys.argv[1])
-    for line in sys.stdin:
-        print("outcome " + json.dumps(outcome(make, json.loads(line), sys.argv[2])))
+    for case in map(json.loads, sys.stdin):
+        outcome = elasticity_oracle.answer_of(functools.partial(configured, make, case, sys.argv[2]))
+        print("outcome " + json.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python tests/elasticity_oracle.py --deepspeed FOLDER --version 0.19.7 --command .venv/bin/phalanx
 
-FOLDER holds `elasticity/` of that version of DeepSpeed, as it is in its source distribution or where it is installed. It
+FOLDER holds `elasticity/` of that version of DeepSpeed, from its source distribution or where it is installed. It
 needs numpy and packaging, but no torch: what its modules import from the rest of DeepSpeed is put in their place. One
 seed makes the same configurations everywhere. The exit code is 1 if an answer differs; the first of those are printed.
 """
@@ -265,6 +265,17 @@ def ask_for_comparison(ensure_immutable, row):
     return True
 
 
+def answer_of(call):
+    """What a call comes to, in the shape of our answers."""
+    try:
+        return {"ok": call()}
+    except TooSlow:
+        raise
+    except Exception as error:  # whatever it is, it is the answer
+        name = type(error).__name__.replace("_UFuncNoLoopError", "UFuncTypeError")
+        return {"error": {"class": name, "message": str(error)}}
+
+
 def expected(question, function, line):
     """What DeepSpeed answers to a line; None where it takes too long."""
     row = json.loads(line)
@@ -272,12 +283,9 @@ def expected(question, function, line):
     os.environ.update(row.get("env", {}))
     signal.setitimer(signal.ITIMER_REAL, SLOW_S)
     try:
-        return {"ok": question(function, row)}
+        return answer_of(lambda: question(function, row))
     except TooSlow:
         return None
-    except Exception as error:  # whatever it is, it is the answer
-        name = type(error).__name__.replace("_UFuncNoLoopError", "UFuncTypeError")
-        return {"error": {"class": name, "message": str(error)}}
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

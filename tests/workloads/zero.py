@@ -1,5 +1,5 @@
-"""A few steps of ZeRO-1 on the CPU with the DeepSpeed config of a file. Rank 0 says which batch it trains with, and which
-one it should, asked as ms-swift does."""
+"""A few steps of ZeRO-1 on the CPU with the DeepSpeed config of a file. Rank 0 says which batch it trains with, and
+which one it should, asked as ms-swift does."""
 
 import json
 import sys

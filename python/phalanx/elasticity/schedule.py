@@ -12,9 +12,10 @@ from phalanx.elasticity import scale_lr
 class ElasticLR:
     """A scheduler of torch whose rates are scaled for `batch` by a rule of scale_lr.
 
-    After a resume with another batch the scale goes from what it was when the state was saved to its new value, in equal
-    parts over `warmup_steps` steps. Without a resize the rates are exactly those of the scheduler inside, times its
-    scale. Whatever sets the optimizer's rates itself, as its load_state_dict does, comes before load_state_dict here.
+    After a resume with another batch the scale goes from what it was when the state was saved to its new value, in
+    equal parts over `warmup_steps` steps. Without a resize the rates are exactly those of the scheduler inside, times
+    the scale. Whatever sets the optimizer's rates itself, as its load_state_dict does, comes before load_state_dict
+    here.
     """
 
     def __init__(self, scheduler, *, base_batch, batch, rule="linear", warmup_steps=0):
