@@ -142,8 +142,8 @@ def take_entry(venv, entry):
 
 
 def see_through(venv, over):
-    """Lets `venv` find the packages of `over` behind its own."""
-    for site in venv.glob("lib/python3*/site-packages"):
+    """Lets `venv` find the packages of `over`, if there is one, behind its own."""
+    for site in venv.glob("lib/python3*/site-packages") if over else ():
         (site / OVER).write_text(f"{over / site.relative_to(venv)}\n")
 
 
@@ -159,6 +159,7 @@ def drop_stale(cache, key):
 def prepare(venv, requirements, cache, key, over=None):
     entry = cache / key
     if works(venv):
+        see_through(venv, over)
         missing = missing_requirements(venv, requirements)
         if missing:
             say(f"adding to {venv.name}: {' '.join(missing)}")
@@ -166,18 +167,16 @@ def prepare(venv, requirements, cache, key, over=None):
     elif entry.is_dir():
         shutil.rmtree(venv, ignore_errors=True)
         take_entry(venv, entry)
+        see_through(venv, over)
     else:
         what = requirements.stem if over else "the environment; the first time it downloads torch (about 3 GB)"
         say(f"making {what}")
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        if over:
-            see_through(venv, over)
+        see_through(venv, over)
         run_pip(venv, ["-r", requirements])
     if not entry.is_dir():
         store_entry(venv, entry)
-    if over:
-        see_through(venv, over)
 
 
 def main():

@@ -1,7 +1,7 @@
 """Brings `deepspeed.elasticity` back where the DeepSpeed that is imported has it no more (0.19.8 and later).
 
-Costs a job without DeepSpeed nothing: the finder stands behind all others, so it is asked for modules only that nobody
-has, and what it serves is in phalanx.elasticity.deepspeed, loaded then.
+Costs a job without DeepSpeed next to nothing: the finder stands behind all others, so it is asked only for modules that
+nobody has, and what it serves, in phalanx.elasticity.deepspeed, is loaded then.
 """
 
 import importlib.util

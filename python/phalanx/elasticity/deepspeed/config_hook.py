@@ -8,6 +8,12 @@ from phalanx.elasticity.deepspeed import LAST_VERSION, compute_elastic_config
 
 _BLOCK = "elasticity"
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_FIXED_BATCH = (
+    "One or more batch related parameters were found in your ds_config (train_batch_size, "
+    "train_micro_batch_size_per_gpu, and/or gradient_accumulation_steps). These parameters *will not be used* since "
+    "elastic training is enabled, which takes control of these parameters. If you want to suppress this error (the "
+    "parameters will be silently ignored) please set ignore_non_elastic_batch_info':true in your elasticity config."
+)
 
 
 def install(module):
@@ -70,11 +76,3 @@ def _batch(given, world_size, logger):
             logger.warning("elasticity: %s is %s, not %s", key, value, given[key])
     logger.info("elasticity: %s for %s GPUs; valid GPU counts: %s", dict(zip(_BATCH_KEYS, values)), world_size, gpus)
     return dict(zip(_BATCH_KEYS, values))
-
-
-_FIXED_BATCH = (
-    "One or more batch related parameters were found in your ds_config (train_batch_size, "
-    "train_micro_batch_size_per_gpu, and/or gradient_accumulation_steps). These parameters *will not be used* since "
-    "elastic training is enabled, which takes control of these parameters. If you want to suppress this error (the "
-    "parameters will be silently ignored) please set ignore_non_elastic_batch_info':true in your elasticity config."
-)
