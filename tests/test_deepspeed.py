@@ -38,7 +38,7 @@ def test_random_configurations_are_answered_as_deepspeed_does(version):
     command = [
         *(sys.executable, ROOT / "tests" / "elasticity_oracle.py"),
         *("--deepspeed", deepspeeds.modules(environment(version)), "--version", version),
-        *("--command", command_path("phalanx-elasticity-rows"), "--count", ROWS, "--seed", SEED),
+        *("--command", command_path("phalanx"), "--count", ROWS, "--seed", SEED),
     ]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=clean_environment())
     print(done.stdout)
