@@ -17,7 +17,6 @@ namespace phalanx::cli {
 namespace {
 
 using elasticity::Error;
-using elasticity::GpuCounts;
 using elasticity::Plan;
 using elasticity::PlanRequest;
 using elasticity::Result;
@@ -184,7 +183,7 @@ std::string ExplainText(const std::vector<WorldSize>& sizes, const GpuRange& ran
     const std::string last_batch = elasticity::Text(it.last->batch_size);
     rows.push_back({gpus, RangeText(it.first->world_size, it.last->world_size),
                     fmt::format("{}", it.first->micro_batch), elasticity::Text(it.first->accumulation),
-                    batch == last_batch ? batch : batch + "-" + last_batch,
+                    batch == last_batch ? batch : fmt::format("{}-{}", batch, last_batch),
                     RangeText(0, it.gpus_last - it.last->world_size)});
   }
   return fmt::format("{} of the {} world sizes from {} to {} are valid\n\n{}", sizes.size(), range.max - range.min + 1,

@@ -219,9 +219,10 @@ Result<Plan> PlanVersion01(const PlanRequest& request, const Config& config) {
   batch_request.batch_max = config.max_train_batch_size;
   batch_request.gpus_min = config.min_gpus;
   batch_request.gpus_max = config.max_gpus;
-  PHX_TRY(Batch batch, ChooseBatch(batch_request));
+  Result<Batch> batch = ChooseBatch(batch_request);
+  if (!batch.ok()) return batch.error();
   PHX_TRY_DONE(CheckLimit("the world size", request.world_size, kWorldSizeMax));
-  return Plan{batch.size, std::move(batch.gpus), std::nullopt};
+  return Plan{batch->size, std::move(batch->gpus), std::nullopt};
 }
 
 Result<Plan> PlanVersion02(const PlanRequest& request, const Config& config) {
