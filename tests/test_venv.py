@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import venv as venv_tool  # noqa: E402
+
 pytestmark = pytest.mark.slow
 
 
@@ -119,12 +123,15 @@ def test_an_environment_over_another_has_only_what_that_has_not(place):
         said = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True).stdout
         assert said.split("\n")[:2] == ["probe 1.0", "upper 1.0"]
         assert not list(venv.glob("lib/python3*/site-packages/probe*"))
-    entries = len(place.entries())
-    place.require("2.0")
-    changed = place.prepare("changed")
-    place.requirements.write_text("upper==1.0\n")
-    place.prepare("three", over=[changed])
-    assert len(place.entries()) == entries + 2, "what lies below decides, too"
+
+
+def test_what_lies_below_decides_too(tmp_path):
+    keys = []
+    for below in ("one", "another"):
+        (tmp_path / below).mkdir()
+        (tmp_path / below / venv_tool.STAMP).write_text(f"{below} {tmp_path / below}\n")
+        keys.append(venv_tool.environment_key(Path(__file__), tmp_path / below))
+    assert len({venv_tool.environment_key(Path(__file__)), *keys}) == 3
 
 
 def test_what_a_killed_run_left_is_cleared_away(place):
