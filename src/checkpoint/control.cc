@@ -233,6 +233,8 @@ uint64_t Control::live_epoch() const { return Atomic(page_ + kLiveEpochAt).load(
 
 uint64_t Control::changes() const { return Atomic(page_ + kChangesAt).load(); }
 
+uint64_t Control::file_number(int slot) const { return Atomic(page_ + SlotAt(slot) + kFileNumberAt).load(); }
+
 void Control::SetLiveEpoch(uint64_t epoch) { Atomic(page_ + kLiveEpochAt).store(epoch); }
 
 void Control::SetSlots(uint32_t count, uint64_t slot_bytes, const uint64_t* file_numbers) {

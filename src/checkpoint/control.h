@@ -84,6 +84,9 @@ class Control {
 
   uint64_t live_epoch() const;
   uint64_t changes() const;
+  // Of the file that is the slot's now. What the slot's writer reads behind Begin stays so until it seals, or it
+  // cannot.
+  uint64_t file_number(int slot) const;
   void SetLiveEpoch(uint64_t epoch);
   // These slots have other files now, or files of another size: what they held is gone. `file_numbers`: of `count`
   // slots, 0: none. A slot that keeps its number keeps its image. A copy that is under way in another cannot be sealed.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kChunkBytes = 256 << 10;  // fits the second cache beside what training keeps there
 constexpr int kThreadsMax = 64;
+constexpr int kTakeTries = 3;
 
 int64_t NowNs(clockid_t clock) {
   timespec now{};
@@ -82,7 +83,10 @@ int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::st
   notify_ = Text(save.notify, save.notify_bytes);
   notify_fd_ = save.notify_fd;
   if (*why = Plan(save, frame); !why->empty()) return PHX_CKPT_NO_ROOM;
-  if (const int code = TakeSlot(why); code != 0) return code;
+  for (int turn = 0; const int code = TakeSlot(why); ++turn) {
+    if (!files_.Outdated() || turn == kTakeTries) return code;
+    if (const int refused = Refuse(save, why); refused != 0) return refused;  // maps them anew
+  }
 
   began_ns_ = NowNs(CLOCK_MONOTONIC);
   workers_max_ = threads;
@@ -166,7 +170,10 @@ int Saver::TakeSlot(std::string* why) {
         files_.control().Begin(slot, page.slots[static_cast<size_t>(slot)], &generation_, &reason)) {
       slot_ = slot;
       data_ = files_.data(slot);
-      return 0;
+      if (files_.IsCurrent(slot)) return 0;
+      // The agent has replaced it since it was mapped: what is written there, nobody would ever read.
+      files_.control().Abandon(slot, generation_);
+      reason = "slot " + std::to_string(slot) + " is being replaced";
     }
     choice.why_not += (choice.why_not.empty() ? "" : "; ") + reason;
   }

@@ -5,12 +5,14 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/capi.h"
@@ -38,15 +40,21 @@ class SaverTest : public testing::Test {
     for (const size_t size : {4, 1 << 20, 0, 700001, 8, 65536, 3 << 20, 1}) {
       state_.emplace_back(size, '\0');
       for (char& byte : state_.back()) byte = static_cast<char>(random());
-      bytes_.push_back(size);
     }
+    PlanAnew();
+    Open();
+  }
+  ~SaverTest() override { phx_ckpt_close(ckpt_); }
+
+  // New slots, of the state's size.
+  void PlanAnew() {
+    bytes_.clear();
+    for (const std::string& record : state_) bytes_.push_back(record.size());
     when_.assign(state_.size(), PHX_CKPT_LATER);
     offsets_.resize(state_.size());
     EXPECT_EQ(phx_ckpt_layout(bytes_.data(), bytes_.size(), pickle_.size(), &file_bytes_, offsets_.data(), &hash_), 0);
     memory_.MakeSlots(2, file_bytes_);
-    Open();
   }
-  ~SaverTest() override { phx_ckpt_close(ckpt_); }
 
   void Open() {
     phx_ckpt_close(ckpt_);
@@ -81,6 +89,9 @@ class SaverTest : public testing::Test {
     return outcome;
   }
   std::string error() const { return error_.data(); }
+  std::atomic_ref<uint64_t> NumberOf(int slot) {
+    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memory_.page() + 256 + 256 * slot + 128));
+  }
 
   // The slot is sealed, says so of the right image, and holds the state as it is now.
   void ExpectSaved(int slot, int64_t step) {
@@ -241,6 +252,37 @@ TEST_F(SaverTest, FollowsNewFiles) {
   ASSERT_GE(slot, 0) << error();
   EXPECT_EQ(Wait().state, PHX_CKPT_SEALED);
   ExpectSaved(slot, 2);
+}
+
+TEST_F(SaverTest, SealsNothingInAFileThatIsNoLongerTheSlots) {
+  ASSERT_GE(Begin(Save(1, 0)), 0) << error();
+  // The agent is about to replace both files: their numbers are there, and the count of changes is not yet.
+  std::array<std::atomic_ref<uint64_t>, 2> numbers = {NumberOf(0), NumberOf(1)};
+  for (auto& number : numbers) number += 100;
+  EXPECT_EQ(Begin(Save(2, 0)), PHX_CKPT_NO_SLOT);
+  EXPECT_THAT(error(), HasSubstr("slot 1 is being replaced"));
+  EXPECT_EQ(memory_.ReadSlot(1).state, SlotState::kEmpty);
+  for (auto& number : numbers) number -= 100;
+  const int slot = Begin(Save(3, 0));
+  ASSERT_GE(slot, 0) << error();
+  ExpectSaved(slot, 3);
+}
+
+TEST_F(SaverTest, SavesWhileFilesAreReplaced) {
+  for (std::string& record : state_)
+    record.resize(std::min<size_t>(record.size(), 100));  // the race is not in the copy
+  PlanAnew();
+  int saved = 0;
+  for (int64_t step = 1; step <= 300; ++step) {
+    std::thread agent([&] { memory_.MakeSlots(2, file_bytes_); });
+    const int slot = Begin(Save(step, 0));
+    agent.join();
+    if (slot < 0 || !memory_.ReadSlot(slot).sealed()) continue;  // replaced since
+    ++saved;
+    const std::string file = Contents(memory_.SlotPath(slot));
+    EXPECT_EQ(Crc32(0, file.data(), file.size()), memory_.ReadSlot(slot).image.crc32) << step;
+  }
+  EXPECT_GT(saved, 0);
 }
 
 TEST_F(SaverTest, DoesNotTouchAFileThatIsTooShort) {

@@ -31,6 +31,8 @@ class SlotFiles {
   uint64_t slot_bytes() const { return slot_bytes_; }
   // Null: that slot cannot be used, for the reason given.
   uint8_t* data(int slot) const;
+  // Whether what is mapped is the file that the slot has now.
+  bool IsCurrent(int slot) const { return control_.file_number(slot) == slots_[static_cast<size_t>(slot)].file_number; }
   const std::string& why_not(int slot) const { return slots_[static_cast<size_t>(slot)].why_not; }
 
  private:
