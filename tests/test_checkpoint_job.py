@@ -556,6 +556,26 @@ def test_memory_that_was_spoilt(job, directory):
         losses(job, rank)
 
 
+@pytest.mark.slow
+def test_own_memory_of_a_ddp_rank_that_was_spoilt(job, directory):
+    """What all ranks share is whole: the step is restored, and the rank goes on without what was its own."""
+    arguments = [directory, "--step-ms=5", "--memory-every=40", "--ddp"]
+    node = start(job, *arguments)
+    wait_committed(job, 40)
+    kill_agent(job, node)
+    pages = [LeftPage(job, rank) for rank in (0, 1)]
+    assert max(pages[0].slots) == max(pages[1].slots)
+    step = max(pages[1].slots)[1]
+    seal_what_is_none(pages[1])
+    node = start(job, *arguments)
+    for rank in (0, 1):
+        found = job.wait_events("restored", count=2, rank=rank)[-1]
+        assert (found["source"], found["n"]) == ("memory", step), job.story()
+    assert "has CRC" in node.wait_line("checkpoint memory is passed over: ")
+    wait_committed(job, step + 40)
+    end(job, node)
+
+
 # --- who else is there ----------------------------------------------------------------------------------------------
 
 

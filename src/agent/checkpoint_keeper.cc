@@ -490,6 +490,7 @@ void CheckpointKeeper::Scan() {
     for (const Looked& each : checked) {
       if (!each.wrong.empty()) {
         links_.say(fmt::format("checkpoint memory is passed over: {}", each.wrong));
+        memory_->GiveUp(each.image);
         continue;
       }
       const ckpt::SlotImage& image = each.image.image;

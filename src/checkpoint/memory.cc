@@ -447,7 +447,7 @@ void NodeMemory::AddImages(const std::string& dir, const Page& page, std::vector
   const ControlPage now = page.Parse();
   for (size_t i = 0; i < now.slots.size(); ++i) {
     const Slot& slot = now.slots[i];
-    if (!slot.sealed() || slot.file_number == 0) continue;
+    if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
     const int index = static_cast<int>(i);
     images.push_back({dir, page.name, page.SlotPath(index, slot.file_number), index, slot.generation, slot.image,
                       slot.is_committed()});
@@ -492,6 +492,16 @@ void NodeMemory::Drop(const std::string& dir, const SaveKey& save) {
   for (const MemoryImage& image : Images(dir, save)) {
     if (!image.committed) Find(dir, image.page)->control().SetDropped(image.slot, image.generation);
   }
+}
+
+void NodeMemory::GiveUp(const MemoryImage& image) {
+  Page* page = Find(image.dir, image.page);
+  if (page == nullptr) return;
+  const ControlPage now = page->Parse();
+  const auto slot = static_cast<size_t>(image.slot);
+  if (slot >= now.slots.size() || now.slots[slot].generation != image.generation) return;  // another image by now
+  page->control().SetCommitted(image.slot, 0);
+  page->control().SetDropped(image.slot, image.generation);
 }
 
 bool NodeMemory::Hold(const MemoryImage& image) {

@@ -99,13 +99,15 @@ class NodeMemory {
   StatusOr<SlotPlan> Plan(const std::string& dir, const std::string& page, uint64_t bytes, int slots, uint64_t budget);
   void Install(const SlotPlan& plan);
 
-  // All sealed images.
+  // All sealed images that were not dropped or given up.
   std::vector<MemoryImage> Images() const;
   // Of one save: the own images of local ranks and the shared one.
   std::vector<MemoryImage> Images(const std::string& dir, const SaveKey& save) const;
 
   void Commit(const std::string& dir, const SaveKey& save);
   void Drop(const std::string& dir, const SaveKey& save);
+  // The image is not what was sealed: it is none any more, committed or not, and the first to be written over.
+  void GiveUp(const MemoryImage& image);
   // Nobody writes over the image until Release. False where it is gone.
   bool Hold(const MemoryImage& image);
   void Release(const MemoryImage& image);

@@ -164,6 +164,20 @@ TEST_F(MemoryTest, AnImageThatWasTouchedIsFound) {
   EXPECT_THAT(CheckMemoryImage(memory_->Images().at(0)), HasSubstr("CRC"));
 }
 
+TEST_F(MemoryTest, WhatWasGivenUpIsNoneAnyMore) {
+  Prepare(2);
+  const int older = Save(10);
+  memory_->Commit(dir_, {1, 10});
+  const int newer = Save(20);
+  memory_->Commit(dir_, {1, 20});
+  memory_->GiveUp(memory_->Images(dir_, {1, 20}).at(0));
+  EXPECT_THAT(memory_->Images(dir_, {1, 20}), SizeIs(0));
+  ASSERT_THAT(memory_->Images(), SizeIs(1));
+  EXPECT_EQ(memory_->Images()[0].slot, older);
+  EXPECT_EQ(Save(30), newer) << "not over the one that is left";
+  EXPECT_THAT(memory_->Images(), SizeIs(2));
+}
+
 TEST_F(MemoryTest, TwoAgentsOfOneAddressHaveAFolderEach) {
   auto second = NodeMemory::Open(root_, "job", "127.0.0.1");
   ASSERT_TRUE(second.ok());
