@@ -1,6 +1,7 @@
 #include "checkpoint/file_crc.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,11 +61,17 @@ class Parts {
       const ssize_t n = pread(fd_, block.data(), std::min<uint64_t>(block.size(), end - at), static_cast<off_t>(at));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return CallFailed(path_, "read", errno);
-      if (n == 0) return absl::DataLossError(fmt::format("{} ends before byte {} of {}", path_, at, bytes_));
+      if (n == 0) return TooShort();
       crc = Crc32(crc, block.data(), static_cast<uint64_t>(n));
       at += static_cast<uint64_t>(n);
     }
     return crc;
+  }
+
+  Status TooShort() const {
+    struct stat info {};
+    if (fstat(fd_, &info) != 0) return CallFailed(path_, "fstat", errno);
+    return absl::DataLossError(fmt::format("{} has {} bytes instead of {}", path_, info.st_size, bytes_));
   }
 
   void Fail(const Status& status) {

@@ -49,7 +49,7 @@ TEST(FileCrcTest, AFileThatIsTooShortIsNamed) {
   for (const size_t threads : {1, 4}) {
     const StatusOr<uint32_t> crc = FileCrc(file.get(), "the file", 200 * kMib, threads);
     EXPECT_EQ(crc.status().code(), absl::StatusCode::kDataLoss);
-    EXPECT_THAT(Message(crc.status()), testing::AllOf(HasSubstr("the file ends before"), HasSubstr("of 209715200")));
+    EXPECT_THAT(Message(crc.status()), HasSubstr("the file has 41943040 bytes instead of 209715200"));
   }
 }
 
