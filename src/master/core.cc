@@ -9,6 +9,7 @@
 #include "base/signal_name.h"
 #include "master/door.h"
 #include "master/lease.h"
+#include "master/members.h"
 #include "master/placement.h"
 #include "master/texts.h"
 
@@ -340,31 +341,40 @@ class Stepper {
 
   void NoteArrival(uint64_t session) {
     s_.gather_at = kNever;  // the window begins anew
-    if (s_.phase == Phase::kGathering && s_.candidates < s_.spec->min_nodes) {
-      return Do(SendNotice{session}, MissingText(s_.candidates, *s_.spec));
-    }
+    if (s_.phase == Phase::kGathering && !CanBegin(s_)) return Do(SendNotice{session}, WaitingText(s_));
     if (s_.phase != Phase::kRunning) return;
     if (s_.round->slots.size() >= s_.spec->max_nodes) {
       return Do(SendNotice{session}, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
                                                  s_.spec->max_nodes, s_.job_id));
     }
+    TellSpares();
+    if (!s_.nodes.at(session).told_spare.empty()) return;
     if (s_.nodes.at(session).info.warming) {
       return Do(SendNotice{session}, "the job trains; this node is taken in when its Python has imported");
     }
     PlanGrowth();
+    if (s_.grow_at <= now_ + kGrowQuietMs) return;
+    Do(SendNotice{session}, fmt::format("the job trains; this node is taken in when the round has run for {}, in {}: "
+                                        "min_time of the elastic config",
+                                        SecondsText(s_.sizes->round_ms_min), SecondsText(s_.grow_at - now_)));
+  }
+
+  // Nodes that wait although the job has places left hear why, once.
+  void TellSpares() {
+    if (!s_.sizes) return;
+    const std::string why = LeftOverText(s_);
+    for (auto& [session, node] : s_.nodes) {
+      if (node.leaving || node.group_rank >= 0 || std::exchange(node.told_spare, why) == why || why.empty()) continue;
+      const std::string name = NodeName(s_, node.info);
+      Do(SendNotice{session}, "this node waits as a spare: " + why);
+      Note("node-spare", name, fmt::format("node {} waits as a spare: {}", name, why));
+    }
   }
 
   void PlanGrowth() {
     if (s_.round->slots.size() >= s_.spec->max_nodes) return;
-    s_.grow_at = now_ + kGrowQuietMs;
-    if (s_.grow_limit == kNever) s_.grow_limit = now_ + kGrowLimitMs;
-  }
-
-  // Nodes whose workers could start at once, and all members.
-  size_t ReadyNodes() const {
-    return static_cast<size_t>(std::count_if(s_.nodes.begin(), s_.nodes.end(), [](const auto& entry) {
-      return !entry.second.leaving && !entry.second.info.warming;
-    }));
+    s_.grow_at = std::max(now_ + kGrowQuietMs, GrowthFrom(s_));
+    if (s_.grow_limit == kNever) s_.grow_limit = std::max(now_ + kGrowLimitMs, GrowthFrom(s_));
   }
 
   // --- members that are away ---
@@ -693,9 +703,8 @@ class Stepper {
     if (now_ < round.rescale_by && !AllSafe()) return;
     if (!AllSafe()) Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
     if (!round.leaving.empty()) return Reform(ListText(round.leaving, "others"), true);
-    const std::vector<uint64_t> members = Members();
-    const bool grows = members.size() > round.slots.size();
-    if (grows) return Reform(NewcomersText(members) + " joined", true);
+    const std::vector<uint64_t> members = NextMembers(s_);
+    if (IsLarger(s_, members)) return Reform(NewcomersText(members) + " joined", true);
     if (round.any_asked) return Reform("the nodes that were to join have gone, and ranks had stopped for them", false);
     round.rescale_by = kNever;
     for (Slot& slot : round.slots) slot.safe = false;
@@ -816,13 +825,13 @@ class Stepper {
       return SettleRescale();
     }
     if (s_.grow_at == kNever) return;
-    const size_t members = round.slots.size();
-    const size_t ready = ReadyNodes();
-    if (members >= s_.spec->max_nodes || s_.spec->Usable(ready) <= members || round.ranks_done > 0) {
+    const std::vector<uint64_t> members = NextMembers(s_);
+    const bool all_there = members.size() >= s_.spec->max_nodes && now_ >= GrowthFrom(s_);
+    if (!IsLarger(s_, members) || round.ranks_done > 0) {
       s_.grow_at = s_.grow_limit = kNever;
-    } else if (ready >= s_.spec->max_nodes || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
+    } else if (all_there || now_ >= std::min(s_.grow_at, s_.grow_limit)) {
       s_.grow_at = s_.grow_limit = kNever;
-      const std::string why = NewcomersText(Members()) + " joined";
+      const std::string why = NewcomersText(members) + " joined";
       if (s_.spec->rescale_grace_ms == 0) return Reform(why, true);
       AnnounceRescale(why);
     }
@@ -830,30 +839,14 @@ class Stepper {
 
   // Ends the live round and begins the next with those who are there. `change`: tell how the number of nodes changes.
   void Reform(const std::string& cause, bool change) {
-    const std::vector<uint64_t> members = Members();
-    if (members.size() < s_.spec->min_nodes) return Hold(cause, members.size());
+    const std::vector<uint64_t> members = NextMembers(s_);
+    if (members.size() < s_.spec->min_nodes) return Hold(cause, s_.sizes ? s_.candidates : members.size());
     if (!change) return Begin(members, cause);
     const size_t before = s_.round->slots.size();
     if (members.size() != before) {
       return Begin(members, fmt::format("{}: {} -> {} nodes", cause, before, members.size()));
     }
     Begin(members, fmt::format("{}: {} takes over", cause, NewcomersText(members)));
-  }
-
-  // Sessions of the next round by group rank. A job that trains, and has enough nodes without them, goes on without
-  // those that still warm up.
-  std::vector<uint64_t> Members() const {
-    const bool only_ready = s_.phase == Phase::kRunning && ReadyNodes() >= s_.spec->min_nodes;
-    std::vector<Candidate> candidates;
-    candidates.reserve(s_.candidates);
-    for (const auto& [session, node] : s_.nodes) {
-      if (node.leaving || (only_ready && node.info.warming)) continue;
-      // Who was lost and has come back goes before newcomers, but its rank may be a survivor's by now.
-      const int32_t previous_rank = s_.round && node.came_back ? INT32_MAX : node.previous_rank;
-      candidates.push_back({session, node.info.wanted_rank, previous_rank, node.arrival});
-    }
-    const size_t usable = s_.spec->Usable(candidates.size());
-    return Place(std::move(candidates), usable);
   }
 
   // "node c", "nodes c, d and 2 more": the members that are not in the live round, or have come since it was held.
@@ -868,8 +861,11 @@ class Stepper {
   }
 
   void Hold(const std::string& cause, size_t left) {
-    const std::string reason = fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause, left,
-                                           s_.spec->min_nodes, SecondsText(s_.spec->join_timeout_ms));
+    const std::string wait = SecondsText(s_.spec->join_timeout_ms);
+    const bool enough = s_.sizes && s_.candidates >= s_.spec->min_nodes;
+    const std::string reason = enough ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(s_), wait)
+                                      : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more",
+                                                    cause, left, s_.spec->min_nodes, wait);
     for (const Slot& slot : s_.round->slots) {
       if (slot.session != 0) Do(SendHold{slot.session, s_.round->epoch}, reason);
     }
@@ -914,6 +910,7 @@ class Stepper {
       Node& node = s_.nodes.at(members[rank]);
       node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
       node.info.warming = node.came_back = false;  // from now on it counts like any other
+      node.told_spare.clear();
       Slot& slot = round.slots.emplace_back();
       slot.session = members[rank];
       slot.node_id = node.info.node_id;
@@ -935,6 +932,7 @@ class Stepper {
     for (const Slot& slot : s_.round->slots) holders.push_back({slot.session, slot.rank_base, slot.local_world_size});
     Apply(BeginCheckpoints(s_.checkpoints, s_.round->epoch, s_.round->world_size, std::move(holders), now_));
     SendRound(members, spans, because);
+    TellSpares();
   }
 
   void SendRound(const std::vector<uint64_t>& members, const std::vector<Span>& spans, const std::string& because) {
@@ -991,7 +989,7 @@ class Stepper {
   void SettleGathering() {
     if (!s_.spec || (s_.arrivals == 0)) return;
     const JobSpec& spec = *s_.spec;
-    if (s_.candidates >= spec.min_nodes) {
+    if (CanBegin(s_)) {
       s_.join_deadline = s_.next_notice = kNever;
       if (s_.gather_at == kNever) s_.gather_at = now_ + spec.last_call_ms;
       if (s_.gather_limit == kNever) s_.gather_limit = now_ + std::max(kGatherLimitMs, spec.last_call_ms);
@@ -1005,8 +1003,12 @@ class Stepper {
       s_.next_notice = now_ + kWaitingNoticeMs;
     }
     if (now_ >= s_.join_deadline) {
+      const std::string waited = SecondsText(spec.join_timeout_ms);
+      if (s_.candidates >= spec.min_nodes) {
+        return Finish(1, fmt::format("gave up after {} (--rdzv-conf join_timeout): {}", waited, WaitingText(s_)));
+      }
       return Finish(1, fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)", s_.candidates,
-                                   spec.min_nodes, SecondsText(spec.join_timeout_ms)));
+                                   spec.min_nodes, waited));
     }
     if (now_ >= s_.next_notice) TellWaiting();
   }
@@ -1014,15 +1016,15 @@ class Stepper {
   void TellWaiting() {
     s_.next_notice = now_ + kWaitingNoticeMs;
     const std::string text =
-        fmt::format("{}; giving up in {}", MissingText(s_.candidates, *s_.spec), SecondsText(s_.join_deadline - now_));
+        fmt::format("{}; giving up in {}", WaitingText(s_), SecondsText(s_.join_deadline - now_));
     for (const auto& [session, node] : s_.nodes) {
       if (!node.leaving) Do(SendNotice{session}, text);
     }
     Note("waiting", "", text);
   }
 
-  // Members of the live round that the next has no place for: nodes that leave, and those beyond the last whole
-  // --node-unit.
+  // Members of the live round that the next has no place for: nodes that leave, those beyond the last whole
+  // --node-unit, and those beyond a valid world size, which hear more of it in a moment.
   void Release(const std::vector<uint64_t>& members, const std::string& reason) {
     for (const Slot& slot : s_.round->slots) {
       if (slot.session == 0 || std::find(members.begin(), members.end(), slot.session) != members.end()) continue;
@@ -1030,12 +1032,13 @@ class Stepper {
       node.previous_rank = -1;  // its rank may be another's when it comes back
       Do(SendHold{slot.session, s_.round->epoch},
          node.leaving ? reason
+         : s_.sizes   ? fmt::format("{}; this node waits as a spare", reason)
                       : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, s_.spec->node_unit));
     }
   }
 
   void BeginGathered() {
-    const std::vector<uint64_t> members = Members();
+    const std::vector<uint64_t> members = NextMembers(s_);
     const std::string there = ThereText(members.size(), *s_.spec);
     if (!s_.last_round) return Begin(members, there);
     Begin(members, fmt::format("{} joined: {}", NewcomersText(members), there));
@@ -1109,6 +1112,10 @@ void JobState::SetSpec(const JobSpec& job_spec) {
   spec = job_spec;
   budget.given = job_spec.max_restarts;
   budget.window_ms = job_spec.restart_window_ms;
+  sizes.reset();
+  if (job_spec.elastic_config.empty()) return;
+  auto granted = SizesOf(job_spec);
+  sizes = granted.ok() ? *std::move(granted) : elasticity::JobSizes();  // SpecFault lets none in that is not
 }
 
 std::vector<Decision> Step(JobState& state, const Event& event, Instant now) {

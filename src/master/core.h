@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "elasticity/job_sizes.h"
 #include "master/blame.h"
 #include "master/budget.h"
 #include "master/checkpoints.h"
@@ -64,8 +65,9 @@ struct JobSpec {
   int64_t last_call_ms = 300;
   uint32_t node_unit = 1;  // min_nodes and max_nodes are multiples of it
   int64_t rescale_grace_ms = kDefaultRescaleGraceMs;
+  std::string elastic_config;  // a DeepSpeed config's elasticity block; empty: any world size will do
 
-  // How many of `there` nodes can train.
+  // How many of `there` nodes can train, where any world size will do.
   size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }
 };
 
@@ -262,6 +264,7 @@ struct Node {
   bool came_back = false;  // it was lost as a member, and has not been one since
   bool leaving = false;
   bool stale_round = false;  // it runs another round than the live one
+  std::string told_spare;    // why it waits as a spare, in a sentence that it has been told
   int64_t min_step = 0;
   int64_t max_step = 0;
 };
@@ -341,11 +344,14 @@ struct JobState {
   JobState() = default;
   // A master with flags of its own.
   JobState(std::string job, const JobSpec& job_spec) : job_id(std::move(job)) { SetSpec(job_spec); }
+  // Of a spec that SpecFault (door.h) finds nothing wrong with.
   void SetSpec(const JobSpec& job_spec);
 
   std::string job_id;
   std::optional<JobSpec> spec;      // absent: the first node's counts
   bool spec_of_first_node = false;  // ... and has been taken
+  // The world sizes that a round may have, where the job has an elastic config.
+  std::optional<elasticity::JobSizes> sizes;
   Phase phase = Phase::kGathering;
   Budget budget;
   CheckpointState checkpoints;

@@ -2,8 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+
+#include "master/members.h"
 
 namespace phalanx::master {
 namespace {
@@ -16,8 +20,8 @@ std::string Nodes(const JobSpec& spec) {
 }
 
 // Only what may be shown: a text from outside is not repeated at length, and only in printable ASCII.
-std::string Shown(const std::string& text) {
-  std::string shown = text.substr(0, 64);
+std::string Shown(const std::string& text, size_t bytes_max = 64) {
+  std::string shown = text.substr(0, bytes_max);
   std::replace_if(
       shown.begin(), shown.end(), [](char c) { return c < 0x20 || c >= 0x7f; }, '?');
   return shown;
@@ -75,9 +79,48 @@ Sentence CheckAddresses(const NodeInfo& info, uint32_t next_store_port) {
   return std::nullopt;
 }
 
+Sentence NodesFault(const JobSpec& spec) {
+  if (spec.min_nodes == 0 || spec.min_nodes > spec.max_nodes || spec.max_nodes > kMaxNodes) {
+    return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", spec.min_nodes, spec.max_nodes, kMaxNodes);
+  }
+  if (spec.min_nodes % spec.node_unit != 0 || spec.max_nodes % spec.node_unit != 0) {
+    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(spec), spec.node_unit);
+  }
+  return std::nullopt;
+}
+
+Sentence ElasticFault(const JobSpec& spec) {
+  if (spec.elastic_config.empty()) return std::nullopt;
+  if (spec.elastic_config.size() > kMaxElasticConfigBytes) {
+    return fmt::format("--elastic-config: {} bytes: at most {} are allowed", spec.elastic_config.size(),
+                       kMaxElasticConfigBytes);
+  }
+  const auto sizes = SizesOf(spec);
+  if (!sizes.ok()) {
+    return fmt::format("--elastic-config: {}: {}", sizes.error().type, Shown(sizes.error().message, kMaxNameBytes));
+  }
+  if (sizes->world_sizes.empty() || sizes->world_sizes.back() < spec.min_nodes) {
+    return fmt::format("--elastic-config: no valid world size is as large as the fewest nodes of --nnodes={}",
+                       Nodes(spec));
+  }
+  return std::nullopt;
+}
+
+// Nodes with too many different numbers of ranks make too many worlds to choose from.
+Sentence CheckKind(const JobState& state, const NodeInfo& info) {
+  if (!state.sizes) return std::nullopt;
+  std::set<uint32_t> kinds;
+  for (const auto& [session, node] : state.nodes) {
+    if (node.info.node_id != info.node_id) kinds.insert(node.info.local_world_size);
+  }
+  if (kinds.contains(info.local_world_size) || kinds.size() < kNodeKindsMax) return std::nullopt;
+  return fmt::format("{} workers on this node, and {} on others: with --elastic-config expected one of these",
+                     info.local_world_size, fmt::join(kinds, " or "));
+}
+
 Sentence CheckSpec(const JobState& state, const NodeInfo& info) {
   const JobSpec& asked = info.spec;
-  if (Sentence no = SpecFault(asked)) return no;
+  if (Sentence no = state.spec ? NodesFault(asked) : SpecFault(asked)) return no;
   const JobSpec& spec = state.spec ? *state.spec : asked;
   if (asked.min_nodes != spec.min_nodes || asked.max_nodes != spec.max_nodes) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),
@@ -86,6 +129,13 @@ Sentence CheckSpec(const JobState& state, const NodeInfo& info) {
   if (asked.node_unit != spec.node_unit) {
     return fmt::format("--node-unit={} differs from the job's --node-unit={}: give the same on all nodes",
                        asked.node_unit, spec.node_unit);
+  }
+  if (asked.elastic_config != spec.elastic_config) {
+    return fmt::format("--elastic-config: the job has {}, and this node {}: give the same on all nodes",
+                       spec.elastic_config.empty() ? "none" : "one",
+                       asked.elastic_config.empty()  ? "none"
+                       : spec.elastic_config.empty() ? "one"
+                                                     : "another");
   }
   if (info.wanted_rank < -1 || info.wanted_rank >= static_cast<int64_t>(spec.max_nodes)) {
     return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", info.wanted_rank, spec.max_nodes - 1,
@@ -115,13 +165,8 @@ Sentence CheckPlace(const JobState& state, const NodeInfo& info) {
 }  // namespace
 
 std::optional<std::string> SpecFault(const JobSpec& spec) {
-  if (spec.min_nodes == 0 || spec.min_nodes > spec.max_nodes || spec.max_nodes > kMaxNodes) {
-    return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", spec.min_nodes, spec.max_nodes, kMaxNodes);
-  }
-  if (spec.min_nodes % spec.node_unit != 0 || spec.max_nodes % spec.node_unit != 0) {
-    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(spec), spec.node_unit);
-  }
-  return std::nullopt;
+  if (Sentence no = NodesFault(spec)) return no;
+  return ElasticFault(spec);
 }
 
 std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, uint32_t next_store_port) {
@@ -129,6 +174,7 @@ std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, 
   if (Sentence no = CheckSizes(info)) return no;
   if (Sentence no = CheckAddresses(info, next_store_port)) return no;
   if (Sentence no = CheckSpec(state, info)) return no;
+  if (Sentence no = CheckKind(state, info)) return no;
   return CheckPlace(state, info);
 }
 

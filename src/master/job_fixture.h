@@ -36,6 +36,12 @@ class JobFixture {
     state = journal_state = JobState("job", spec);
   }
 
+  // Of the job and all its nodes, before any has come.
+  void UseElasticConfig(const std::string& block) {
+    spec.elastic_config = block;
+    state = journal_state = JobState("job", spec);
+  }
+
   NodeInfo Info(const std::string& name, uint32_t workers = 2) const {
     NodeInfo info;
     info.protocol_version = 1;

@@ -19,9 +19,13 @@ auto FillOrder(const Candidate& c) {
 
 }  // namespace
 
-std::vector<uint64_t> Place(std::vector<Candidate> candidates, size_t max_nodes) {
+void SortByPrecedence(std::vector<Candidate>& candidates) {
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return Precedence(a) < Precedence(b); });
+}
+
+std::vector<uint64_t> Place(std::vector<Candidate> candidates, size_t max_nodes) {
+  SortByPrecedence(candidates);
   if (candidates.size() > max_nodes) candidates.resize(max_nodes);
 
   std::vector<uint64_t> ranks(candidates.size(), kHole);

@@ -16,11 +16,14 @@ struct Candidate {
   int32_t wanted_rank = -1;    // -1: any
   int32_t previous_rank = -1;  // group rank in the last round it was a member of; -1: none
   uint64_t arrival = 0;        // order of arrival
+  uint32_t local_world_size = 0;
 };
 
-// The members of the next round, by group rank: at most `max_nodes` of the candidates. Those that were members before
-// are taken first, then those that ask for a place, then by arrival; the rest are spares. Ids, arrivals and wanted
-// ranks (but -1) are unique; no two candidates have the same previous rank (but -1).
+// Those that were members before go first, then those that ask for a place, then by arrival.
+void SortByPrecedence(std::vector<Candidate>& candidates);
+
+// The members of the next round, by group rank: the first `max_nodes` of the candidates by precedence; the rest are
+// spares. Ids, arrivals and wanted ranks (but -1) are unique; no two candidates have the same previous rank (but -1).
 std::vector<uint64_t> Place(std::vector<Candidate> candidates, size_t max_nodes);
 
 // Where a member's workers stand in the world.

@@ -1,10 +1,12 @@
 // Random lives of jobs by seed; what must always hold is checked after every event.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "master/core.h"
 #include "master/job_fixture.h"
+#include "master/members.h"
 #include "master/random_life.h"
 
 namespace phalanx::master {
@@ -28,6 +30,7 @@ class RandomJob : private RandomLife {
     const JobState& s = job_.state;
     CheckRound();
     CheckDeadlines();
+    CheckWaiting();
     size_t candidates = 0;
     for (const auto& [session, node] : s.nodes) {
       if (!node.leaving) ++candidates;
@@ -73,6 +76,10 @@ class RandomJob : private RandomLife {
       if (live) CheckMember(slot.session, rank);
     }
     EXPECT_EQ(s.round->world_size, base);
+    if (s.sizes) {
+      EXPECT_TRUE(std::binary_search(s.sizes->world_sizes.begin(), s.sizes->world_sizes.end(), base))
+          << "world " << base << " is not valid";
+    }
   }
 
   void CheckMember(uint64_t session, size_t rank) {
@@ -111,7 +118,31 @@ class RandomJob : private RandomLife {
     EXPECT_GT(NextDeadline(s), job_.now) << "a deadline that a Tick does not consume";
   }
 
+  // Whatever is waited for, something ends it: the window for more nodes, where a world is possible, else the job's
+  // patience.
+  void CheckWaiting() {
+    const JobState& s = job_.state;
+    if (s.phase != Phase::kGathering || s.arrivals == 0) return;
+    EXPECT_NE(CanBegin(s) ? std::min(s.gather_at, s.gather_limit) : s.join_deadline, kNever) << "waits for ever";
+  }
+
   uint64_t highest_ = 0;
+};
+
+// A random life of an elastic job, that is then let alone.
+class QuietJob : private RandomLife {
+ public:
+  explicit QuietJob(uint64_t seed) : RandomLife(seed) {}
+
+  // False where the job is over, or its ranks are.
+  bool Settle() {
+    if (!job_.state.sizes) return false;
+    for (int i = 0; i < 30; ++i) Act();
+    job_.Pass(kGrowLimitMs + kGrowQuietMs);
+    return state().phase != Phase::kFinished && (!state().round || state().round->ranks_done == 0);
+  }
+
+  const JobState& state() const { return job_.state; }
 };
 
 TEST(Property, RandomLives) {
@@ -123,6 +154,28 @@ TEST(Property, RandomLives) {
       FAIL() << "seed " << seed;
     }
   }
+}
+
+// What a random life has left behind, left alone, is the largest world that is possible, or waits for nodes because none
+// is.
+TEST(Property, ElasticJobsComeToTheLargestWorld) {
+  int settled = 0;
+  for (uint64_t seed = 1; seed <= 6'000; ++seed) {
+    QuietJob life(seed);
+    if (!life.Settle()) continue;
+    ++settled;
+    const JobState& s = life.state();
+    std::vector<Candidate> there;
+    for (const auto& [session, node] : s.nodes) {
+      if (!node.leaving) there.push_back({session, -1, -1, session, node.info.local_world_size});
+    }
+    uint64_t largest = 0;
+    for (const Candidate& c : Choose(there, *s.spec, s.sizes)) largest += c.local_world_size;
+    ASSERT_EQ(s.phase, largest > 0 ? Phase::kRunning : Phase::kGathering) << "seed " << seed << ": " << s.reason;
+    const bool full = s.round && s.round->slots.size() == s.spec->max_nodes;
+    ASSERT_TRUE(largest == 0 || full || s.round->world_size == largest) << "seed " << seed << ": " << s.reason;
+  }
+  EXPECT_GT(settled, 1'000);
 }
 
 // Enough nodes that stay always end up in a round, whatever happened before.

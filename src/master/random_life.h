@@ -46,7 +46,16 @@ class RandomLife {
     std::optional<uint32_t> restarts;
     if (Pick(2) == 0) restarts = static_cast<uint32_t>(Pick(4));
     if (Pick(4) == 0) restarts = 1'000;
-    return JobFixture(min_nodes, max_nodes, restarts, node_unit);
+    JobFixture job(min_nodes, max_nodes, restarts, node_unit);
+    // Divisors of the batch that at least some of these nodes can be.
+    if (Pick(2) == 0) {
+      const uint64_t batches[] = {4, 6, 12, 24, 60};
+      job.UseElasticConfig(fmt::format(
+          R"({{"enabled":true,"max_train_batch_size":{},"micro_batch_sizes":[1],"version":0.1,"min_gpus":{},"min_time":{}}})",
+          batches[Pick(5)], 1 + Pick(3), Pick(3) == 0 ? "0.1" : "0"));
+      ranks_max_ = 1 + Pick(3);
+    }
+    return job;
   }
 
   uint64_t AnySession() {
@@ -71,7 +80,7 @@ class RandomLife {
   }
 
   void AttachSome() {
-    NodeInfo info = job_.Info(fmt::format("n{}", Pick(8)), static_cast<uint32_t>(1 + Pick(3)));
+    NodeInfo info = job_.Info(fmt::format("n{}", Pick(8)), static_cast<uint32_t>(1 + Pick(ranks_max_)));
     if (Pick(3) == 0) info.seen_epoch = info.live.epoch = job_.state.highest_epoch;
     if (Pick(8) == 0) info.wanted_rank = static_cast<int32_t>(Pick(job_.spec.max_nodes));
     job_.Attach(info);
@@ -93,6 +102,7 @@ class RandomLife {
   }
 
   std::mt19937_64 random_;
+  uint64_t ranks_max_ = 3;  // of a node
 
  protected:
   JobFixture job_;

@@ -295,6 +295,11 @@ Status MasterServer::Impl::RestoreJob() {
           "same, or leave out --resume",
           asked.min_nodes, asked.max_nodes, asked.node_unit, was.min_nodes, was.max_nodes, was.node_unit));
     }
+    if (was.elastic_config != asked.elastic_config) {
+      return absl::InvalidArgumentError(
+          "--elastic-config: the job of the journal was begun with another one, or with none; give the same, or leave "
+          "out --resume");
+    }
     state->SetSpec(asked);
     state->spec_of_first_node = false;
   }

@@ -211,11 +211,12 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   }
   JobState state;
   state.job_id = job_id;
-  if (wire.has_spec()) state.SetSpec(SpecOf(wire.spec()));
-  state.spec_of_first_node = wire.spec_of_first_node();
-  if (state.spec) {
-    if (const auto fault = SpecFault(*state.spec)) return Contradiction(*fault);
+  if (wire.has_spec()) {
+    const JobSpec spec = SpecOf(wire.spec());
+    if (const auto fault = SpecFault(spec)) return Contradiction(*fault);
+    state.SetSpec(spec);
   }
+  state.spec_of_first_node = wire.spec_of_first_node();
   if (!state.spec && (wire.has_round() || wire.has_last_round())) return Contradiction("a round without --nnodes");
   Restore(state.budget, wire.budget(), now);
   // What agents claim is bounded by the first; the rounds of the job's own life come on top.

@@ -78,8 +78,8 @@ std::string NodeStateText(const JobState& state, const Node& node) {
   if (node.group_rank >= 0 && state.round) {
     return state.round->slots[static_cast<size_t>(node.group_rank)].AllDone() ? "done" : "member";
   }
-  if (state.phase == Phase::kRunning && state.round && state.round->slots.size() >= state.spec->max_nodes)
-    return "spare";
+  const bool is_full = state.round && state.round->slots.size() >= state.spec->max_nodes;
+  if (state.phase == Phase::kRunning && (is_full || !node.told_spare.empty())) return "spare";
   return "waiting";
 }
 
