@@ -34,6 +34,12 @@ Status HandleNodeUnit(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleElasticConfig(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a file: a DeepSpeed config with an elasticity block");
+  draft.elastic_config_file = given.value;
+  return absl::OkStatus();
+}
+
 Status HandleNproc(Draft& draft, const GivenFlag& given) {
   LaunchConfig& config = draft.config;
   config.nproc_per_node = 1;
@@ -553,6 +559,11 @@ constexpr FlagRow kTable[] = {
      HandleStateDir, nullptr},
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
      "ports to take for the workers' stores (default: any free port)", HandlePortRange, nullptr},
+    {"--elastic-config", kOne, "FILE", kNoPet, kOurs, kNew, G::kJob,
+     "a DeepSpeed config with an elasticity block: the job trains with the largest world size that it grants, and "
+     "nodes "
+     "left over wait as spares (docs/elastic-batch.md)",
+     HandleElasticConfig, nullptr},
     {"--report-file", kOne, "FILE", kNoPet, kOurs, kNew, G::kPlaces,
      "when the job has ended: how, with the workers that failed, as JSON for programs (docs/formats/job-report.md); "
      "may "

@@ -52,6 +52,7 @@ struct Draft {
   std::optional<uint16_t> master_port;
   std::optional<int> node_rank;
   std::optional<uint32_t> node_unit;
+  std::string elastic_config_file;
   std::optional<int64_t> stop_timeout_ms;      // --stop-timeout
   std::optional<int64_t> shutdown_timeout_ms;  // --shutdown-timeout
   std::optional<int64_t> restart_grace_ms;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/arg_parser.h"
+#include "agent/elastic_config.h"
 #include "agent/flag_table.h"
 #include "agent/flag_values.h"
 #include "agent/slurm.h"
@@ -98,6 +99,7 @@ class Resolver {
     PHX_RETURN_IF_ERROR(ResolveSlurm());
     PHX_RETURN_IF_ERROR(ResolveWorkers());
     PHX_RETURN_IF_ERROR(ResolveUnits());
+    PHX_RETURN_IF_ERROR(ResolveElastic());
     PHX_RETURN_IF_ERROR(ResolveRendezvous());
     PHX_RETURN_IF_ERROR(ResolveConf());
     PHX_RETURN_IF_ERROR(ResolveTimeouts());
@@ -217,6 +219,19 @@ class Resolver {
     Notice(fmt::format("--nnodes={}: taken as {}:{}, the multiples of --node-unit={}", text, nodes->first,
                        nodes->second, config_.node_unit));
     return absl::OkStatus();
+  }
+
+  Status ResolveElastic() {
+    if (draft_.elastic_config_file.empty()) return absl::OkStatus();
+    const Status checked = ReadElastic(Absolute(draft_.elastic_config_file));
+    return checked.ok() ? checked : WithSource(checked, "--elastic-config", draft_.elastic_config_file);
+  }
+
+  Status ReadElastic(const std::string& path) {
+    PHX_ASSIGN_OR_RETURN(const std::string text, host_.read_file(path));
+    PHX_ASSIGN_OR_RETURN(config_.elastic_config, ElasticBlock(text));
+    PHX_RETURN_IF_ERROR(CheckSchedulersBlock(config_.elastic_config, env_));
+    return config_.nproc_kind == NprocKind::kCount ? CheckElasticSizes(config_) : absl::OkStatus();
   }
 
   // Within a step of srun, Slurm says what the command line leaves open.

@@ -15,6 +15,7 @@
 
 #include "agent/config.h"
 #include "base/env.h"
+#include "base/status.h"
 
 namespace phalanx::agent {
 
@@ -30,6 +31,8 @@ struct HostFacts {
   std::string fresh_token;  // token of a standalone run without PHALANX_TOKEN
   // Whether `path` is a file that this user may execute.
   std::function<bool(const std::string& path)> is_executable;
+  // The whole of a file; the error names no path. elastic_config.h has it.
+  std::function<StatusOr<std::string>(const std::string& path)> read_file;
 };
 
 // Nothing is to be launched: print `text` (it ends with a newline) and exit.

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "agent/elastic_config.h"
 #include "agent/flags.h"
 
 namespace {
@@ -58,6 +59,7 @@ int main() {
   host.home = "/home";
   host.fresh_uuid = "fresh";
   host.is_executable = [](const std::string&) { return true; };
+  host.read_file = phalanx::agent::ReadConfigFile;
   for (std::string line; std::getline(std::cin, line);) {
     nlohmann::json asked = nlohmann::json::parse(line);
     Environment env(asked.at("env").get<std::map<std::string, std::string>>());

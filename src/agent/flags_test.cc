@@ -35,6 +35,15 @@ HostFacts Host() {
   host.is_executable = [](const std::string& path) {
     return std::set<std::string>{"/venv/bin/python", "/usr/bin/python3", "/opt/py/bin/python3"}.count(path) > 0;
   };
+  host.read_file = [](const std::string& path) -> StatusOr<std::string> {
+    if (path == "/work/plain.json") return std::string("{}");
+    // Of the documented example: 1, 2 and 4 ranks.
+    if (path == "/work/ds.json") {
+      return std::string(R"({"elasticity": {"enabled": true, "max_train_batch_size": 8, "micro_batch_sizes": [4, 2],
+                                            "version": 0.1}})");
+    }
+    return absl::NotFoundError("cannot be read: No such file or directory");
+  };
   return host;
 }
 
@@ -614,6 +623,47 @@ TEST(Flags, ThePageShowsTheTable) {
   page << file.rdbuf();
   EXPECT_NE(page.str().find(HelpTable()), std::string::npos)
       << "put the output of phalanx-run --help-table into docs/launcher.md";
+}
+
+TEST(Flags, ElasticConfigIsReadAtTheDoor) {
+  const std::string block = R"({"enabled":true,"max_train_batch_size":8,"micro_batch_sizes":[4,2],"version":0.1})";
+  EXPECT_EQ(Config({"--elastic-config=ds.json", "s.py"}).elastic_config, block);
+  EXPECT_EQ(Config({"s.py"}).elastic_config, "");
+  EXPECT_EQ(Error({"--elastic-config=none.json", "s.py"}),
+            "--elastic-config=none.json: cannot be read: No such file or directory");
+  EXPECT_EQ(
+      Error({"--elastic-config=plain.json", "s.py"}),
+      "--elastic-config=plain.json: ElasticityConfigError: 'elasticity' is missing from config json, please add it "
+      "if running an elastic training job.");
+  EXPECT_THAT(Error({"--elastic-config=", "s.py"}), HasSubstr("expected a file"));
+}
+
+TEST(Flags, ElasticConfigMustGrantSomeNumberOfNodes) {
+  const std::vector<std::string> two_to_three = {"--nnodes=2:3", "--rdzv-backend=c10d", "--rdzv-endpoint=h",
+                                                 "--elastic-config=ds.json"};
+  const auto with = [&two_to_three](const std::string& flag) {
+    std::vector<std::string> args = two_to_three;
+    args.insert(args.end(), {flag, "s.py"});
+    return args;
+  };
+  EXPECT_NE(Config(with("--nproc-per-node=2")).elastic_config, "");
+  EXPECT_EQ(Error(with("--nproc-per-node=3")),
+            "--elastic-config=ds.json: no valid world size is --nnodes=2:3 times --nproc-per-node=3: up to 9 ranks it "
+            "grants 1, 2, 4");
+  EXPECT_THAT(Error(with("--nproc-per-node=4")), HasSubstr("up to 12 ranks it grants 1, 2, 4"));
+  EXPECT_NE(Config(with("--nproc-per-node=gpu")).elastic_config, "");  // looked at when they are counted
+}
+
+TEST(Flags, ElasticConfigAgreesWithTheSchedulers) {
+  const std::string variable = "DEEPSPEED_ELASTICITY_CONFIG";
+  const auto other = [](int largest) {
+    return fmt::format(R"({{"max_train_batch_size": {}, "micro_batch_sizes": [4, 2], "version": 0.1}})", largest);
+  };
+  EXPECT_NE(Config({"--elastic-config=ds.json", "s.py"}, {{variable, other(8)}}).elastic_config, "");
+  EXPECT_EQ(Error({"--elastic-config=ds.json", "s.py"}, {{variable, other(16)}}),
+            "--elastic-config=ds.json: DEEPSPEED_ELASTICITY_CONFIG in the environment does not agree with it, and the "
+            "ranks would refuse that: ElasticityConfigError: Elastic config 'max_acceptable_batch_size=16' seen by "
+            "resource scheduler does not match config passed to runtime max_acceptable_batch_size=8");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "agent/elastic_config.h"
 #include "agent/failure_box.h"
 #include "agent/named_file.h"
 #include "agent/progress.h"
@@ -137,6 +138,8 @@ void NodeAgent::Prepare() {
 // What can be refused before anything is started.
 Status NodeAgent::CheckPlaces() {
   PHX_RETURN_IF_ERROR(CheckVisibleDevices(config_, env_));
+  const Status sizes = CheckElasticSizes(config_);
+  if (!sizes.ok()) return WithContext(sizes, "--elastic-config");
   if (config_.numa_binding == NumaBinding::kNone) return absl::OkStatus();
   PHX_ASSIGN_OR_RETURN(const CpuSet allowed, AllowedCpus());
   StatusOr<Topology> topology = ReadTopology(config_.sysfs_root, config_.numa_binding, allowed);
@@ -437,6 +440,7 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_last_call_ms(config_.last_call_ms);
   spec.set_node_unit(config_.node_unit);
   spec.set_rescale_grace_ms(config_.rescale_grace_ms);
+  spec.set_elastic_config(config_.elastic_config);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
   if (const v1::StartRound* live = LiveRound(core_)) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "agent/elastic_config.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -91,6 +93,7 @@ std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config,
   env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle_text;
   env["TORCHELASTIC_ERROR_FILE"] = files.error_file;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (!config.elastic_config.empty()) env.emplace(kSchedulersBlock, config.elastic_config);
   if (config.omp_num_threads_unset && config.nproc_per_node > 1) env.emplace("OMP_NUM_THREADS", "1");
   env["PHALANX_EPOCH"] = number(place.epoch);
   env["PHALANX_JOB_ID"] = config.rdzv_id;

@@ -35,6 +35,18 @@ RoundPlace Place() {
   return place;
 }
 
+TEST(WorkerEnvironment, TellsDeepSpeedTheElasticConfig) {
+  LaunchConfig config = Config();
+  config.elastic_config = R"({"enabled":true})";
+  const auto variable = [&config](const Vars& base) {
+    return WorkerEnvironment(config, Environment(base), Place(), 3, {}).at("DEEPSPEED_ELASTICITY_CONFIG");
+  };
+  EXPECT_EQ(variable({}), R"({"enabled":true})");
+  EXPECT_EQ(variable({{"DEEPSPEED_ELASTICITY_CONFIG", "a user's"}}), "a user's");
+  config.elastic_config.clear();
+  EXPECT_EQ(WorkerEnvironment(config, Environment(Vars{}), Place(), 3, {}).count("DEEPSPEED_ELASTICITY_CONFIG"), 0u);
+}
+
 TEST(WorkerEnvironment, IsTorchrunsAndOurs) {
   std::map<std::string, std::string> expected = {
       {"PATH", "/bin"},

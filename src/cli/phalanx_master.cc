@@ -12,12 +12,14 @@
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "agent/elastic_config.h"
 #include "agent/flag_values.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/net.h"
 #include "base/process.h"
 #include "cli/state_dir.h"
+#include "master/door.h"
 #include "master/server.h"
 
 namespace phalanx::cli {
@@ -36,6 +38,7 @@ struct MasterFlags {
   int64_t join_timeout_s = 600;
   int64_t last_call_ms = 300;
   int64_t rescale_grace_s = 30;
+  std::string elastic_config;
   std::string token_file;
   std::string state_dir;
   bool resume = false;
@@ -70,6 +73,8 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_option("--rescale-grace", f.rescale_grace_s, "seconds that a planned change waits for ranks' safe points")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option("--elastic-config", f.elastic_config,
+                 "a DeepSpeed config with an elasticity block: rounds have world sizes that it grants");
   app.add_option("--token-file", f.token_file, "file with the job's token; else PHALANX_TOKEN");
   app.add_option("--state-dir", f.state_dir, "folder of this job's record (default: ~/.local/state/phalanx/<job>)");
   app.add_flag("--resume", f.resume,
@@ -92,6 +97,18 @@ StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
   return token;
 }
 
+Status ReadElasticConfig(const std::string& path, master::JobSpec& spec) {
+  if (path.empty()) return absl::OkStatus();
+  const std::string flag = fmt::format("--elastic-config={}", path);
+  const StatusOr<std::string> text = agent::ReadConfigFile(path);
+  if (!text.ok()) return WithContext(text.status(), flag);
+  StatusOr<std::string> block = agent::ElasticBlock(*text);
+  if (!block.ok()) return WithContext(block.status(), flag);
+  spec.elastic_config = *std::move(block);
+  const std::optional<std::string> fault = master::SpecFault(spec);
+  return fault ? absl::InvalidArgumentError(*fault) : absl::OkStatus();
+}
+
 StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environment& env) {
   master::ServerOptions options;
   options.hosts = flags.hosts;
@@ -112,7 +129,9 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
                                    flags.join_timeout_s * 1'000,
                                    flags.last_call_ms,
                                    flags.node_unit,
-                                   flags.rescale_grace_s * 1'000};
+                                   flags.rescale_grace_s * 1'000,
+                                   {}};
+    PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, *options.spec));
   }
   options.state_dir = flags.state_dir;
   if (options.state_dir.empty()) {

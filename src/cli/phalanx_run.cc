@@ -16,6 +16,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "agent/config.h"
+#include "agent/elastic_config.h"
 #include "agent/flags.h"
 #include "agent/guard.h"
 #include "agent/say.h"
@@ -56,6 +57,7 @@ agent::HostFacts AskHost() {
     struct stat info {};
     return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
   };
+  host.read_file = agent::ReadConfigFile;
   return host;
 }
 

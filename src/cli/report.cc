@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "cli/rows.h"
 
@@ -33,6 +34,17 @@ std::vector<std::string> NodeRow(const v1::NodeStatus& node) {
           fmt::format("{}", node.local_world_size()),
           steps,
           fmt::format("{}.{} s", node.silent_ms() / 1'000, node.silent_ms() % 1'000 / 100)};
+}
+
+// Why nodes wait, each reason once.
+std::string SparesText(const std::vector<v1::NodeStatus>& nodes) {
+  std::set<std::string> reasons;
+  for (const v1::NodeStatus& node : nodes) {
+    if (!node.waits_because().empty()) reasons.insert(Printable(node.waits_because()));
+  }
+  std::string out;
+  for (const std::string& reason : reasons) out += fmt::format("nodes wait as spares: {}\n", reason);
+  return out;
 }
 
 std::string StepText(int64_t step) { return step < 0 ? "-" : fmt::format("{}", step); }
@@ -84,22 +96,19 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms) {
   if (nodes.empty()) return out;
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
   for (const v1::NodeStatus& node : nodes) table.push_back(NodeRow(node));
-  return out + Table(table) + CheckpointTable(s);
+  return out + Table(table) + SparesText(nodes) + CheckpointTable(s);
 }
 
 std::string StatusJson(const JobView& view) {
   const v1::StatusReply& s = view.status;
   ordered_json nodes = ordered_json::array();
   for (const v1::NodeStatus& n : s.nodes()) {
-    nodes.push_back({{"node_id", n.node_id()},
-                     {"hostname", n.hostname()},
-                     {"address", n.address()},
-                     {"state", n.state()},
-                     {"group_rank", n.group_rank()},
-                     {"local_world_size", n.local_world_size()},
-                     {"silent_ms", n.silent_ms()},
-                     {"min_step", n.min_step()},
-                     {"max_step", n.max_step()}});
+    ordered_json node = {
+        {"node_id", n.node_id()},     {"hostname", n.hostname()},     {"address", n.address()},
+        {"state", n.state()},         {"group_rank", n.group_rank()}, {"local_world_size", n.local_world_size()},
+        {"silent_ms", n.silent_ms()}, {"min_step", n.min_step()},     {"max_step", n.max_step()}};
+    if (!n.waits_because().empty()) node["waits_because"] = n.waits_because();
+    nodes.push_back(std::move(node));
   }
   ordered_json json = {{"job_id", s.job_id()},
                        {"live", view.live},

@@ -35,6 +35,18 @@ std::vector<Row> Rows() {
   };
 }
 
+TEST(StatusOfSpares, SaysWhyTheyWait) {
+  JobView view;
+  view.live = true;
+  view.status.add_nodes()->set_hostname("a");
+  EXPECT_THAT(StatusText(view, 0), Not(HasSubstr("spares")));
+  EXPECT_THAT(StatusJson(view), Not(HasSubstr("waits_because")));
+  for (int i = 0; i < 2; ++i) view.status.add_nodes()->set_waits_because("3 x 2 ranks is no valid world size");
+  EXPECT_THAT(StatusText(view, 0), HasSubstr("SILENT\n"));
+  EXPECT_THAT(StatusText(view, 0), testing::EndsWith("\nnodes wait as spares: 3 x 2 ranks is no valid world size\n"));
+  EXPECT_THAT(StatusJson(view), HasSubstr("\"waits_because\": \"3 x 2 ranks"));
+}
+
 TEST(StatusOfCheckpoints, IsToldOfALiveJob) {
   JobView view;
   view.live = true;

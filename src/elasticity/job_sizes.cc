@@ -28,6 +28,14 @@ Result<int64_t> RoundMsMin(const Config& config) {
   return Error{kLimitError, "min_time is " + Str(config.min_time) + ": expected minutes, from 0 to 10 years"};
 }
 
+// `max`, or max_gpus where that is less: what is above need not be looked through.
+Result<int64_t> RanksMax(const Config& config, int64_t max) {
+  PHX_TRY(const Order order, Compare(config.max_gpus, Value(max), "<"));
+  if (order != Order::kLess) return max;
+  PHX_TRY(const double gpus_max, ToFloat(config.max_gpus));
+  return static_cast<int64_t>(gpus_max);
+}
+
 Result<bool> IsWithin(int64_t ranks, const Config& config) {
   PHX_TRY(const Order to_min, Compare(Value(ranks), config.min_gpus, "<"));
   PHX_TRY(const Order to_max, Compare(Value(ranks), config.max_gpus, ">"));
@@ -41,7 +49,9 @@ Result<std::string> ReadBlock(std::string_view config_text) {
   PHX_TRY(const Value* block, FindBlock(config));
   std::string text;
   WriteJson(*block, &text);
-  return text;
+  if (text.size() <= kBlockBytesMax) return text;
+  return Error{kLimitError, "the elasticity block has " + Text(static_cast<Int>(text.size())) + " bytes: at most " +
+                                Text(static_cast<Int>(kBlockBytesMax)) + " are taken"};
 }
 
 Result<JobSizes> FindJobSizes(std::string_view block_text, int64_t max) {
@@ -56,7 +66,8 @@ Result<JobSizes> FindJobSizes(std::string_view block_text, int64_t max) {
   PHX_TRY(const int64_t ranks_per_group, RanksPerGroup(config));
   JobSizes sizes;
   PHX_TRY(sizes.round_ms_min, RoundMsMin(config));
-  PHX_TRY(const std::vector<WorldSize> granted, FindWorldSizes(request, std::min(max, kExplainedMax) / ranks_per_group));
+  PHX_TRY(const int64_t ranks_max, RanksMax(config, std::min(max, kExplainedMax)));
+  PHX_TRY(const std::vector<WorldSize> granted, FindWorldSizes(request, ranks_max / ranks_per_group));
   for (const WorldSize& size : granted) {
     const int64_t ranks = size.world_size * ranks_per_group;
     PHX_TRY(const bool is_within, IsWithin(ranks, config));

@@ -64,7 +64,8 @@ TEST(JobSizes, StayForMinTime) {
 
 TEST(JobSizes, AreRefusedInDeepSpeedsWords) {
   EXPECT_THAT(WhyNot("{"), HasSubstr("JSONDecodeError"));
-  EXPECT_THAT(WhyNot(Block(R"("micro_batch_sizes": [2])")), HasSubstr("Elasticity config missing max_train_batch_size"));
+  EXPECT_THAT(WhyNot(Block(R"("micro_batch_sizes": [2])")),
+              HasSubstr("Elasticity config missing max_train_batch_size"));
   EXPECT_THAT(WhyNot("{}"), HasSubstr("Elasticity is disabled"));
 }
 
@@ -74,6 +75,8 @@ TEST(ReadBlock, TakesItOutOfAConfig) {
   EXPECT_THAT(ReadBlock("{}").error().message, HasSubstr("'elasticity' is missing from config json"));
   EXPECT_THAT(ReadBlock(R"({"elasticity": {"enabled": false}})").error().message, HasSubstr("Elasticity is disabled"));
   EXPECT_THAT(ReadBlock(R"({"elasticity": 4})").error().message, HasSubstr("should be a JSON object"));
+  EXPECT_EQ(ReadBlock(R"({"elasticity": {"enabled": true, "a": ")" + std::string(70'000, 'b') + "\"}}").error().message,
+            "the elasticity block has 70023 bytes: at most 65536 are taken");
   EXPECT_THAT(ReadBlock("[1").error().type, HasSubstr("JSONDecodeError"));
 }
 

@@ -1015,8 +1015,7 @@ class Stepper {
 
   void TellWaiting() {
     s_.next_notice = now_ + kWaitingNoticeMs;
-    const std::string text =
-        fmt::format("{}; giving up in {}", WaitingText(s_), SecondsText(s_.join_deadline - now_));
+    const std::string text = fmt::format("{}; giving up in {}", WaitingText(s_), SecondsText(s_.join_deadline - now_));
     for (const auto& [session, node] : s_.nodes) {
       if (!node.leaving) Do(SendNotice{session}, text);
     }

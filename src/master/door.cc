@@ -91,9 +91,9 @@ Sentence NodesFault(const JobSpec& spec) {
 
 Sentence ElasticFault(const JobSpec& spec) {
   if (spec.elastic_config.empty()) return std::nullopt;
-  if (spec.elastic_config.size() > kMaxElasticConfigBytes) {
+  if (spec.elastic_config.size() > elasticity::kBlockBytesMax) {
     return fmt::format("--elastic-config: {} bytes: at most {} are allowed", spec.elastic_config.size(),
-                       kMaxElasticConfigBytes);
+                       elasticity::kBlockBytesMax);
   }
   const auto sizes = SizesOf(spec);
   if (!sizes.ok()) {

@@ -16,7 +16,6 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxInterfaceAddresses = 256;
 constexpr uint32_t kMaxLocalWorldSize = 4'096;
 constexpr uint32_t kMaxNodes = 1'000'000;
-constexpr size_t kMaxElasticConfigBytes = 64 << 10;
 
 // Why the node may not take part, as a sentence that names the value and what would be right; empty: it may.
 std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, uint32_t next_store_port);

@@ -49,8 +49,8 @@ std::optional<Counts> CountsFor(const Kinds& kinds, uint64_t world_size, const J
     const size_t nodes = counts[0] + counts[1];
     const bool exact = rest % kinds[0].ranks == 0 && counts[0] <= kinds[0].nodes;
     if (!exact || nodes < spec.min_nodes || nodes > spec.max_nodes || nodes % spec.node_unit != 0) continue;
-    const bool better = !best || kept(counts) > kept(*best) ||
-                        (kept(counts) == kept(*best) && nodes < (*best)[0] + (*best)[1]);
+    const bool better =
+        !best || kept(counts) > kept(*best) || (kept(counts) == kept(*best) && nodes < (*best)[0] + (*best)[1]);
     if (better) best = counts;
   }
   return best;
@@ -160,9 +160,10 @@ std::string WaitingText(const JobState& s) {
   const uint64_t ranks = CommonRanks(CandidatesOf(s, false));
   for (size_t nodes = s.candidates + 1; ranks > 0 && nodes <= spec.max_nodes; ++nodes) {
     if (!IsGranted(s, nodes * ranks) || nodes % spec.node_unit != 0) continue;
-    return fmt::format("waiting for {} more node{}: {} x {} ranks is no valid world size of the elastic config; {} x {} "
-                       "is",
-                       nodes - s.candidates, nodes - s.candidates == 1 ? "" : "s", s.candidates, ranks, nodes, ranks);
+    return fmt::format(
+        "waiting for {} more node{}: {} x {} ranks is no valid world size of the elastic config; {} x {} "
+        "is",
+        nodes - s.candidates, nodes - s.candidates == 1 ? "" : "s", s.candidates, ranks, nodes, ranks);
   }
   return "waiting for other nodes: those that are there make no valid world size of the elastic config";
 }

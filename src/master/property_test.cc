@@ -156,8 +156,8 @@ TEST(Property, RandomLives) {
   }
 }
 
-// What a random life has left behind, left alone, is the largest world that is possible, or waits for nodes because none
-// is.
+// What a random life has left behind, left alone, is the largest world that is possible, or waits for nodes because
+// none is.
 TEST(Property, ElasticJobsComeToTheLargestWorld) {
   int settled = 0;
   for (uint64_t seed = 1; seed <= 6'000; ++seed) {

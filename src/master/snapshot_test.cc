@@ -350,6 +350,27 @@ TEST(Resume, AnAgentThatDialsAgainBeforeItsOldStreamBreaksGoesOn) {
   EXPECT_EQ(job.Epoch(), 1U);
 }
 
+// The journal holds the config and when the round began; with them min_time counts on.
+TEST(Resume, AnElasticJobGoesOn) {
+  JobFixture job(1, 4);
+  job.UseElasticConfig(
+      R"({"enabled":true,"max_train_batch_size":4,"micro_batch_sizes":[1],"version":0.1,"min_gpus":2,"min_time":1})");
+  for (const char* name : {"a", "b", "c"}) job.Attach(name, 1);
+  job.Pass(300);
+  job.Pass(10'000);
+  Restarted next(job);
+  ASSERT_TRUE(next.state.sizes);
+  EXPECT_EQ(next.state.sizes->world_sizes, (std::vector<uint32_t>{2, 4}));
+  next.AllComeBack();
+  EXPECT_EQ(next.Records("node-spare").size(), 1U);
+  next.Attach("d", 1);
+  next.Pass(60'000 - 10'000 - 300);
+  EXPECT_EQ(next.Epoch(), 1U);
+  next.Pass(300);
+  EXPECT_EQ(next.Epoch(), 2U);
+  EXPECT_EQ(next.Ranks().size(), 4U);
+}
+
 TEST(Snapshot, AnotherJobsIsRefused) {
   JobFixture job(1, 1);
   EXPECT_TRUE(absl::IsFailedPrecondition(RestoreState(SaveState(job.state, 0), "other", 0).status()));
@@ -373,6 +394,7 @@ TEST(Snapshot, ContradictionsAreRefused) {
   EXPECT_FALSE(broken([](auto& w) { w.set_phase(static_cast<v1::Snapshot::Phase>(9)); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.clear_spec(); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_spec()->set_min_nodes(0); }).ok());
+  EXPECT_FALSE(broken([](auto& w) { w.mutable_spec()->set_elastic_config("{}"); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->set_rank_base(1); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->add_done(2); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->set_local_world_size(5'000); }).ok());
