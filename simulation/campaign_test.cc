@@ -52,11 +52,12 @@ TEST(Simulation, ASeedMeansTheSameEverywhere) {
 // Every kind of fault strikes, and jobs end in every way: what nobody meets proves nothing.
 TEST(Simulation, SeedsMeetAllThatIsSimulated) {
   std::vector<int> kinds(FaultTable().size());
-  int good = 0, failed = 0, left = 0, large = 0;
+  int good = 0, failed = 0, left = 0, large = 0, elastic = 0;
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
     const Scenario scenario = ScenarioOf(seed, {});
     for (const Fault& fault : scenario.faults) ++kinds[static_cast<size_t>(fault.kind)];
     large += scenario.machines.size() > 50 ? 1 : 0;
+    elastic += scenario.spec.elastic_config.empty() ? 0 : 1;
     const RunResult run = RunScenario(scenario, false);
     good += run.exit_code == 0 ? 1 : 0;
     failed += run.exit_code == 1 ? 1 : 0;
@@ -67,6 +68,7 @@ TEST(Simulation, SeedsMeetAllThatIsSimulated) {
   EXPECT_GT(failed, 100);
   EXPECT_GT(left, 5);
   EXPECT_GT(large, 5);
+  EXPECT_GT(elastic, 300);
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ namespace {
 
 // A Tick may be served behind other news of the same moment.
 constexpr int64_t kSlackMs = 2;
+// What a machine's clock may be wrong by over a min_time.
+constexpr int64_t kClockErrorMs = 10;
 // One Tick may bring about what the next one, at once, is for.
 constexpr int kMostIdleTicks = 3;
 
@@ -55,7 +57,7 @@ void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, co
   CheckLeases(master, event, decisions, now);
   if (decisions.empty()) return;
   CheckReasons(decisions);
-  CheckRound(state, decisions);
+  CheckRound(state, before, decisions);
   CheckMembers(state);
   CheckBudget(state, before);
   CheckFinish(master, before, decisions);
@@ -67,7 +69,8 @@ void Judge::CheckReasons(const std::vector<master::Decision>& decisions) {
   }
 }
 
-void Judge::CheckRound(const master::JobState& state, const std::vector<master::Decision>& decisions) {
+void Judge::CheckRound(const master::JobState& state, const MasterBefore& before,
+                       const std::vector<master::Decision>& decisions) {
   const auto parts = Only<master::SendStartRound>(decisions);
   if (parts.empty()) return;
   ++rounds_begun_;
@@ -82,9 +85,27 @@ void Judge::CheckRound(const master::JobState& state, const std::vector<master::
   if (nodes < spec.min_nodes || nodes > spec.max_nodes || nodes % spec.node_unit != 0) {
     Violated("nodes-asked-for", fmt::format("a round of {} nodes", nodes));
   }
+  if (granted_) CheckGranted(state, before, parts.front()->world_size);
   for (const auto* part : parts) told_epoch_[state.nodes.at(part->session).info.node_id] = epoch;
   world_of_[epoch] = parts.front()->world_size;
   begun_at_[epoch] = queue_.now();
+}
+
+void Judge::CheckGranted(const master::JobState& state, const MasterBefore& before, uint32_t world_size) {
+  const std::vector<uint32_t>& sizes = granted_->world_sizes;
+  if (!std::binary_search(sizes.begin(), sizes.end(), world_size)) {
+    Violated("world-size-granted",
+             fmt::format("a round of {} ranks, which the elastic config does not grant", world_size));
+  }
+  const auto begun = begun_at_.find(before.epoch);
+  if (before.phase != master::Phase::kRunning || begun == begun_at_.end()) return;
+  const master::Round& ended = *state.last_round;
+  const bool only_grows = ended.failed.empty() && ended.broken.empty() && ended.leaving.empty() && !ended.any_asked;
+  const int64_t ran_ms = (queue_.now() - begun->second) / kMs;
+  if (only_grows && world_size > world_of_[before.epoch] && ran_ms < granted_->round_ms_min - kClockErrorMs) {
+    Violated("min-time",
+             fmt::format("a round is made larger after {} ms, and is to stay for {}", ran_ms, granted_->round_ms_min));
+  }
 }
 
 // Dense and unique, and the same world for all.
@@ -212,9 +233,13 @@ void Judge::CheckJustified(const SimMaster& master) {
   const bool failed = state.round && !state.round->failures.empty();
   if (failed && (!own_failures_.empty() || LossMayBeHidden())) return;
   if (signalled_ && state.candidates == 0) return;
-  const size_t there = static_cast<size_t>(
-      std::count_if(state.nodes.begin(), state.nodes.end(), [&](const auto& n) { return !n.second.leaving; }));
-  if (!failed && there < state.spec->min_nodes) return;
+  std::vector<uint32_t> ranks;  // of each node that is there
+  for (const auto& [session, node] : state.nodes) {
+    if (!node.leaving) ranks.push_back(node.info.local_world_size);
+  }
+  const bool too_few =
+      ranks.size() < state.spec->min_nodes || (granted_ && LargestWorld(ranks, scenario_.spec, *granted_) == 0);
+  if (!failed && too_few) return;
   Violated("justified", fmt::format("the job ends with {}: {}", state.outcome->exit_code, state.outcome->reason));
 }
 

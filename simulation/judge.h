@@ -12,6 +12,7 @@
 #include "agent/core.h"
 #include "master/core.h"
 #include "simulation/event_queue.h"
+#include "simulation/largest_world.h"
 #include "simulation/scenario.h"
 #include "simulation/sim_journal.h"
 
@@ -40,7 +41,7 @@ struct MasterBefore {
 class Judge {
  public:
   Judge(const EventQueue& queue, Story& story, const Scenario& scenario)
-      : queue_(queue), story_(story), scenario_(scenario) {}
+      : queue_(queue), story_(story), scenario_(scenario), granted_(GrantedBy(scenario.spec)) {}
 
   void Violated(const std::string& rule, const std::string& text);
   const std::optional<Violation>& violation() const { return violation_; }
@@ -79,10 +80,13 @@ class Judge {
 
   uint64_t rounds_begun() const { return rounds_begun_; }
   const std::optional<int32_t>& job_exit_code() const { return job_exit_code_; }
+  const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 
  private:
   void CheckReasons(const std::vector<master::Decision>& decisions);
-  void CheckRound(const master::JobState& state, const std::vector<master::Decision>& decisions);
+  void CheckRound(const master::JobState& state, const MasterBefore& before,
+                  const std::vector<master::Decision>& decisions);
+  void CheckGranted(const master::JobState& state, const MasterBefore& before, uint32_t world_size);
   void CheckWorld(const std::vector<const master::SendStartRound*>& parts);
   void CheckMembers(const master::JobState& state);
   void CheckLeases(const SimMaster& master, const master::Event& event, const std::vector<master::Decision>& decisions,
@@ -97,6 +101,7 @@ class Judge {
   const EventQueue& queue_;
   Story& story_;
   const Scenario& scenario_;
+  const std::optional<elasticity::JobSizes> granted_;  // world sizes
   std::optional<Violation> violation_;
 
   uint64_t highest_epoch_ = 0;

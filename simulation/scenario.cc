@@ -25,6 +25,18 @@ master::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
   return spec;
 }
 
+// Grants divisors of its largest batch. Drawn apart, so that other jobs are what they would be without such configs.
+std::string DrawElasticConfig(uint64_t seed, const master::JobSpec& spec) {
+  Random random(seed, 2);
+  if (!random.OneIn(5)) return "";
+  const int64_t batch = spec.min_nodes > 12 ? 720 : random.OneOf({12, 60, 720});
+  const int64_t min_gpus = random.OneIn(2) ? 1 : random.Between(2, 4);
+  const char* min_minutes = !random.OneIn(3) ? "0" : random.OneIn(2) ? "0.1" : "0.4";
+  return fmt::format(R"({{"enabled":true,"max_train_batch_size":{},"micro_batch_sizes":[1],"version":0.1,)"
+                     R"("min_gpus":{},"min_time":{}}})",
+                     batch, min_gpus, min_minutes);
+}
+
 Script DrawScript(Random& random) {
   Script script;
   script.steps = !random.OneIn(10);
@@ -70,6 +82,11 @@ std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, cons
     machine.delay = random.OneOf({30, 200, 200, 5'000, 60'000});
     machine.jitter = machine.delay / random.Between(1, 4);
   }
+  if (!spec.elastic_config.empty()) {  // nodes of a third kind would be refused
+    for (Arrival& machine : machines) {
+      if (uneven) machine.local_world_size = std::min(2u, machine.local_world_size);
+    }
+  }
   if (scenario.embedded) {
     machines.front().at = 0;  // others would find nobody to dial, and dial on
     machines.front().delay = machines.front().jitter = 30;
@@ -101,6 +118,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   Scenario scenario;
   scenario.seed = seed;
   scenario.spec = DrawSpec(random, limits);
+  scenario.spec.elastic_config = DrawElasticConfig(seed, scenario.spec);
   scenario.embedded = !random.OneIn(3);
   scenario.warm = !random.OneIn(6);
   scenario.script = DrawScript(random);
@@ -124,6 +142,7 @@ std::vector<std::string> Describe(const Scenario& s) {
                   "{} ms; {} master",
                   s.spec.min_nodes, s.spec.max_nodes, s.spec.node_unit, restarts, s.spec.join_timeout_ms / 1'000,
                   s.spec.last_call_ms, s.spec.rescale_grace_ms, s.embedded ? "embedded" : "standalone"));
+  if (!s.spec.elastic_config.empty()) lines.push_back("elastic config: " + s.spec.elastic_config);
   const Script& script = s.script;
   lines.push_back(
       fmt::format("script: {}, starts in {} ms{}, {} SIGTERM, {}; peers of a dead rank {}",

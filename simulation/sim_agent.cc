@@ -296,6 +296,7 @@ void SimAgent::Do(const agent::SendHello&) {
   spec.set_last_call_ms(asked.last_call_ms);
   spec.set_node_unit(asked.node_unit);
   spec.set_rescale_grace_ms(asked.rescale_grace_ms);
+  spec.set_elastic_config(asked.elastic_config);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
   if (const v1::StartRound* const live = agent::LiveRound(core_)) {

@@ -410,12 +410,15 @@ void World::CheckEnded() {
 // "" where the job trains with all the nodes it may have, waits for more with a deadline, or has ended.
 std::string World::WhyNotLive() const {
   if (judge_.job_exit_code() || master() == nullptr) return "";
-  size_t there = 0;
+  std::vector<uint32_t> ranks;  // of each node that is there
   for (const auto& lives : agents_) {
     if (lives.empty() || !lives.back()->alive()) continue;
     const agent::CoreState& core = lives.back()->core();
-    if (core.phase != agent::Phase::kLeaving && !core.finish) ++there;
+    if (core.phase != agent::Phase::kLeaving && !core.finish) {
+      ranks.push_back(static_cast<uint32_t>(core.options.local_world_size));
+    }
   }
+  const size_t there = ranks.size();
   if (there == 0) return "";
   if (!master()->listening()) {
     const bool nobody_would = scenario_.embedded && !HasParent();
@@ -423,7 +426,9 @@ std::string World::WhyNotLive() const {
   }
   const master::JobState& state = master()->state();
   const master::JobSpec& spec = scenario_.spec;
-  if (there < spec.min_nodes) {
+  const auto& granted = judge_.granted();
+  const uint64_t largest = granted ? LargestWorld(ranks, spec, *granted) : 0;
+  if (there < spec.min_nodes || (granted && largest == 0)) {
     return state.join_deadline == kNever ? fmt::format("{} agents wait without a deadline", there) : "";
   }
   if (state.phase != master::Phase::kRunning) {
@@ -431,7 +436,12 @@ std::string World::WhyNotLive() const {
                        master::PhaseText(state.phase));
   }
   if (state.round->ranks_done > 0) return "";
-  if (state.round->slots.size() != spec.Usable(there)) {
+  // A full round stays as it is, also where a node with more ranks waits.
+  const bool full = state.round->slots.size() == spec.max_nodes;
+  if (granted && !full && state.round->world_size != largest) {
+    return fmt::format("{} ranks train, and the nodes that are there could be {}", state.round->world_size, largest);
+  }
+  if (!granted && state.round->slots.size() != spec.Usable(there)) {
     return fmt::format("{} nodes are there, and {} train", there, state.round->slots.size());
   }
   const uint64_t at_work = training_.EpochAtWork(queue_.now() - 30 * kSecond);

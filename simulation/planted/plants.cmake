@@ -47,11 +47,27 @@ phx_plant(NAME growth-never-comes FILE master/core.cc SEEDS 1000
   PUT [==[  void PlanGrowth() {
     if (PLANTED) return;]==])
 
-phx_plant(NAME spare-forgotten FILE master/core.cc SEEDS 1000
+phx_plant(NAME spare-forgotten FILE master/members.cc SEEDS 1000
   WHAT "a spare does not step in for a lost node"
-  FIND [==[      if (node.leaving || (only_ready && node.info.warming)) continue;]==]
-  PUT [==[      if (PLANTED && s_.phase == Phase::kRunning && node.previous_rank < 0) continue;
-      if (node.leaving || (only_ready && node.info.warming)) continue;]==])
+  FIND [==[    if (node.leaving || (only_ready && node.info.warming)) continue;]==]
+  PUT [==[    if (PLANTED && s.phase == Phase::kRunning && node.previous_rank < 0) continue;
+    if (node.leaving || (only_ready && node.info.warming)) continue;]==])
+
+phx_plant(NAME world-size-not-granted FILE master/members.cc SEEDS 500
+  WHAT "a round takes all nodes that are there, whatever the elastic config grants"
+  FIND [==[  if (sizes) return ChooseWorld(]==]
+  PUT [==[  if (sizes && !PLANTED) return ChooseWorld(]==])
+
+phx_plant(NAME waits-for-the-largest-world FILE master/members.cc SEEDS 1000
+  WHAT "a job whose elastic config grants less than all nodes waits for more"
+  FIND [==[  return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();]==]
+  PUT [==[  if (PLANTED && s.sizes) return Choose(CandidatesOf(s, false), *s.spec, s.sizes).size() == s.candidates;
+  return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();]==])
+
+phx_plant(NAME min-time-forgotten FILE master/members.cc SEEDS 2000
+  WHAT "a round is made larger before min_time of the elastic config is over"
+  FIND [==[s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }]==]
+  PUT [==[s.round->begun_at + (s.sizes && !PLANTED ? s.sizes->round_ms_min : 0); }]==])
 
 phx_plant(NAME old-stream-stays FILE master/core.cc SEEDS 3000
   WHAT "the old stream of a node that has dialled again is believed beside the new one"
