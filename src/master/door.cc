@@ -106,9 +106,17 @@ Sentence ElasticFault(const JobSpec& spec) {
   return std::nullopt;
 }
 
+// One that comes back to its place was let in before.
+bool IsMember(const JobState& state, const NodeInfo& info) {
+  if (!state.round || info.live.epoch != state.round->epoch) return false;
+  if (info.live.group_rank >= state.round->slots.size()) return false;
+  const Slot& slot = state.round->slots[info.live.group_rank];
+  return slot.node_id == info.node_id && slot.local_world_size == info.local_world_size;
+}
+
 // Nodes with too many different numbers of ranks make too many worlds to choose from.
 Sentence CheckKind(const JobState& state, const NodeInfo& info) {
-  if (!state.sizes) return std::nullopt;
+  if (!state.sizes || IsMember(state, info)) return std::nullopt;
   std::set<uint32_t> kinds;
   for (const auto& [session, node] : state.nodes) {
     if (node.info.node_id != info.node_id) kinds.insert(node.info.local_world_size);

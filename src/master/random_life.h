@@ -49,12 +49,12 @@ class RandomLife {
     JobFixture job(min_nodes, max_nodes, restarts, node_unit);
     // Divisors of the batch that at least some of these nodes can be.
     if (Pick(2) == 0) {
-      const uint64_t batches[] = {4, 6, 12, 24, 60};
+      const uint64_t batches[] = {12, 24, 36, 60, 120};
       job.UseElasticConfig(
           fmt::format(R"({{"enabled":true,"max_train_batch_size":{},"micro_batch_sizes":[1],"version":0.1,)"
                       R"("min_gpus":{},"min_time":{}}})",
                       batches[Pick(5)], 1 + Pick(3), Pick(3) == 0 ? "0.1" : "0"));
-      ranks_max_ = 1 + Pick(3);
+      ranks_max_ = 2;
     }
     return job;
   }
