@@ -495,7 +495,8 @@ class Stepper {
     const LiveRound& live = info.live;
     if (!HasLiveRound() || live.epoch != s_.round->epoch || live.group_rank >= s_.round->slots.size()) return nullptr;
     Slot& slot = s_.round->slots[live.group_rank];
-    if (!slot.away) return nullptr;
+    // One whose ranks had all ended well is waited for by nobody, and has its place all the same.
+    if (!slot.away && (slot.session != 0 || !slot.AllDone())) return nullptr;
     const bool known = slot.local_world_size > 0;
     if (known && (slot.node_id != info.node_id || slot.local_world_size != info.local_world_size)) return nullptr;
     return &slot;
@@ -503,8 +504,7 @@ class Stepper {
 
   void IsHere(Slot& slot, uint64_t session) {
     slot.session = session;
-    slot.away = false;
-    --s_.round->away;
+    if (std::exchange(slot.away, false)) --s_.round->away;
   }
 
   void MakeStale(Node& node) {

@@ -371,6 +371,20 @@ TEST(Resume, AnElasticJobGoesOn) {
   EXPECT_EQ(next.Ranks().size(), 4U);
 }
 
+// It is not taken for one that lost its place, which would end the waiting for the other.
+TEST(Resume, ANodeWhoseRanksHadEndedWellComesBackFirst) {
+  JobFixture job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, JobFixture::Ended(0, 0));
+  job.journal_state = job.state;
+  Restarted next(job);
+  next.ComeBack(a);
+  next.ComeBack(b);
+  EXPECT_EQ(next.Epoch(), 1U);
+  EXPECT_EQ(next.Rounds(), 0U);
+}
+
 TEST(Snapshot, AnotherJobsIsRefused) {
   JobFixture job(1, 1);
   EXPECT_TRUE(absl::IsFailedPrecondition(RestoreState(SaveState(job.state, 0), "other", 0).status()));
