@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/files.h"
 

@@ -8,8 +8,8 @@
 
 #include <random>
 
+#include "base/crc32.h"
 #include "base/fd.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/files.h"
 #include "checkpoint/test_folder.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/image.h"
 #include "checkpoint/saver.h"
 
@@ -146,4 +146,4 @@ int phx_ckpt_check_file(const char* path, char* error, size_t error_size) {
   return why.empty() ? 0 : PHX_CKPT_BROKEN;
 }
 
-uint32_t phx_crc32(uint32_t crc, const void* data, uint64_t n) { return phalanx::checkpoint::Crc32(crc, data, n); }
+uint32_t phx_crc32(uint32_t crc, const void* data, uint64_t n) { return phalanx::Crc32(crc, data, n); }

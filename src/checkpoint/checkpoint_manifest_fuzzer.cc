@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/manifest.h"
 
 namespace phalanx::checkpoint {

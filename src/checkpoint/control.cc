@@ -6,8 +6,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/crc32.h"
 #include "base/save_key.h"
-#include "checkpoint/crc32.h"
 
 namespace phalanx::checkpoint {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <random>
 
+#include "base/crc32.h"
 #include "base/fd.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/test_folder.h"
 
 namespace phalanx::checkpoint {

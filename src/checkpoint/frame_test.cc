@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/test_memory.h"
 
 namespace phalanx::checkpoint {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/image.h"
 #include "checkpoint/test_memory.h"
 #include "checkpoint/test_state.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 
 namespace phalanx::checkpoint {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 
 namespace phalanx::checkpoint {
 namespace {

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/memory_reader.h"
 
 namespace phalanx::checkpoint {

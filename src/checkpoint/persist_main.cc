@@ -6,8 +6,8 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "base/crc32.h"
 #include "checkpoint/close_step.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/files.h"
 #include "checkpoint/persist.h"
 #include "checkpoint/steps.h"

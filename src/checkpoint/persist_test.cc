@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "base/crc32.h"
 #include "base/fd.h"
 #include "checkpoint/close_step.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/files.h"
 #include "checkpoint/recycled.h"
 #include "checkpoint/steps.h"

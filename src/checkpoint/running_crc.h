@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 
 namespace phalanx::checkpoint {
 

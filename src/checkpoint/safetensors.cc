@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/image_bytes.h"
 
 namespace phalanx::checkpoint {

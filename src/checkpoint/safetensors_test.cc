@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 
 namespace phalanx::checkpoint {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/frame.h"
 
 namespace phalanx::checkpoint {

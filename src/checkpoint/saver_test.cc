@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/crc32.h"
 #include "checkpoint/capi.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/image.h"
 #include "checkpoint/test_memory.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32.h"
 #include "checkpoint/capi.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/image.h"
 #include "checkpoint/test_memory.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 #include "checkpoint/safetensors.h"
 #include "cli/rows.h"
 
@@ -68,6 +68,6 @@ Status CheckRecords(const std::string& path, const Image& image) {
   return why.empty() ? absl::OkStatus() : absl::DataLossError(fmt::format("{}: {}", path, why));
 }
 
-uint32_t FileCrc(const checkpoint::MappedFile& file) { return checkpoint::Crc32(0, file.data(), file.bytes()); }
+uint32_t FileCrc(const checkpoint::MappedFile& file) { return Crc32(0, file.data(), file.bytes()); }
 
 }  // namespace phalanx::cli

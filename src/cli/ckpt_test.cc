@@ -45,7 +45,7 @@ std::string ImageText(int64_t step, uint32_t rank, uint32_t world, char filler =
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string data(sizes[i], static_cast<char>(filler + i));
     image.replace(layout.data_at[i], data.size(), data);
-    crcs[i] = checkpoint::Crc32(0, data.data(), data.size());
+    crcs[i] = Crc32(0, data.data(), data.size());
   }
   const std::string info =
       fmt::format(R"({{"version":1,"step":{},"epoch":3,"rank":{},"world_size":{},"kind":"{}","job_id":"job7"}})", step,
@@ -96,7 +96,7 @@ class Memory {
                                         .layout_hash = 1,
                                         .rank = rank,
                                         .world_size = world,
-                                        .crc32 = checkpoint::Crc32(0, sealed.image.data(), sealed.image.size()),
+                                        .crc32 = Crc32(0, sealed.image.data(), sealed.image.size()),
                                         .records = 2,
                                         .sealed_unix_ms = kNow};
       EXPECT_TRUE(control.Seal(static_cast<int>(i), generation, image));
@@ -130,7 +130,7 @@ void WriteStep(const TestFolder& folder, const std::string& name, int64_t step, 
     const std::string image = ImageText(step, rank, 2, filler);
     const std::string file = fmt::format("rank_{}.pt", rank);
     folder.Write(fmt::format("{}/{}", name, file), image);
-    manifest.shards.push_back({rank, file, image.size(), checkpoint::Crc32(0, image.data(), image.size())});
+    manifest.shards.push_back({rank, file, image.size(), Crc32(0, image.data(), image.size())});
   }
   folder.Write(name + "/manifest.json", checkpoint::ManifestText(manifest));
 }

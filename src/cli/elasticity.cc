@@ -47,7 +47,7 @@ ElasticityAnswer Refuse(const ElasticityQuery& query, const Error& error) {
 
 // DeepSpeed computes with whatever stands for a number, and Python's words about it, if any, name no key. In a file
 // that a person wrote it is a mistake.
-Result<elasticity::Done> CheckNumbers(const Value& block) {
+Result<Done> CheckNumbers(const Value& block) {
   for (const char* key :
        {"max_train_batch_size", "min_gpus", "max_gpus", "num_gpus_per_node", "model_parallel_size", "min_time"}) {
     const Value* value = elasticity::Find(block, key);
@@ -57,7 +57,7 @@ Result<elasticity::Done> CheckNumbers(const Value& block) {
     return Error{elasticity::kRequestError,
                  fmt::format("'{}' in the elasticity block is {}: it should be a number", key, Repr(*value))};
   }
-  return elasticity::Done{};
+  return Done{};
 }
 
 // A config, and its elasticity block in it.

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 
 constexpr uint64_t kFoldBytes = 256;  // in one turn
 
@@ -20,4 +20,4 @@ uint32_t Fold(uint32_t state, uint8_t* to, const uint8_t* from, uint64_t bytes, 
 // Orders streaming stores before the stores that follow.
 void StoreFence();
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 
 constexpr uint32_t kOne = 0x80000000;
 
@@ -28,4 +28,4 @@ constexpr uint32_t PowerOfX(uint64_t exponent) {
   return result;
 }
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx

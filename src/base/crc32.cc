@@ -1,17 +1,17 @@
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 
 #include <libdeflate.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "checkpoint/fold.h"
-#include "checkpoint/polynomial.h"
+#include "base/fold.h"
+#include "base/polynomial.h"
 
 // A save must cost little more than its memcpy. libdeflate's CRC alone takes as long as that; where the processor
 // multiplies 512 bits at once, a loop of our own that copies and folds in one pass costs next to nothing beside it.
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 namespace {
 
 constexpr uint64_t kFoldFrom = 1024;         // below, the start of the wide loop costs more than it brings
@@ -67,4 +67,4 @@ uint32_t Crc32Joiner::Join(uint32_t first, uint32_t second, uint64_t second_byte
   return Times(shift_, first) ^ second;
 }
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 
 // Of `data`, going on from `crc`, the value of what stood before it (0: nothing did).
 uint32_t Crc32(uint32_t crc, const void* data, uint64_t bytes);
@@ -24,4 +24,4 @@ class Crc32Joiner {
   uint32_t shift_ = 0x80000000;  // x^(8 bytes_), here x^0
 };
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx

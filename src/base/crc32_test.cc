@@ -1,4 +1,4 @@
-#include "checkpoint/crc32.h"
+#include "base/crc32.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "checkpoint/fold.h"
+#include "base/fold.h"
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 namespace {
 
 constexpr uint32_t kBefore = 0x12345678;
@@ -102,4 +102,4 @@ TEST(Crc32, JoinsWhatIsLongerThanMemory) {
 }
 
 }  // namespace
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx

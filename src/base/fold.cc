@@ -1,15 +1,15 @@
-#include "checkpoint/fold.h"
+#include "base/fold.h"
 
 #include <libdeflate.h>
 
-#include "checkpoint/polynomial.h"
+#include "base/polynomial.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #define PHX_WIDE [[gnu::target("avx512f,avx512vl,avx512bw,avx512dq,vpclmulqdq,pclmul")]]
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 namespace {
 
 // Two factors that carry a 128-bit lane `kBits` further: the half that came first is a power of 64 more than the other.
@@ -80,11 +80,11 @@ uint32_t Fold(uint32_t state, uint8_t* to, const uint8_t* from, uint64_t bytes, 
 
 void StoreFence() { _mm_sfence(); }
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx
 
 #else
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 
 bool CanFold() { return false; }
 
@@ -94,6 +94,6 @@ uint32_t Fold(uint32_t state, uint8_t*, const uint8_t* from, uint64_t bytes, Fol
 
 void StoreFence() {}
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx
 
 #endif
