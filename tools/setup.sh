@@ -105,7 +105,7 @@ compile() {
 # Puts the commands beside .venv's python and the libraries into the package, each replaced in one step: a running job
 # keeps the file it started from.
 install_commands() {
-  local command target site library
+  local command target site library module
   for command in build/release/bin/*; do
     [[ -x $command ]] || continue
     target=".venv/bin/${command##*/}"
@@ -113,7 +113,8 @@ install_commands() {
     cp "$command" "$target.new.$$"
     mv -f "$target.new.$$" "$target"
   done
-  for library in python/phalanx/{checkpoint/libphalanx_checkpoint,elasticity/libphalanx_elasticity}.so; do
+  for module in checkpoint data elasticity; do
+    library="python/phalanx/$module/libphalanx_$module.so"
     cmp -s "build/release/lib/${library##*/}" "$library" && continue
     mkdir -p "${library%/*}"
     cp "build/release/lib/${library##*/}" "$library.new.$$"

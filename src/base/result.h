@@ -1,5 +1,5 @@
-// A value or an error, for modules that are loaded into Python as well, beside whatever C++ libraries are there: so they
-// need the headers of the standard library alone. Each has an error type of its own.
+// A value or an error, for modules that are loaded into Python as well, beside whatever C++ libraries are there: it
+// needs the headers of the standard library alone. Each module has an error type of its own.
 #pragma once
 
 #include <utility>

@@ -11,10 +11,11 @@ MAY_INCLUDE = {
     "store": {"base"},
     "checkpoint": {"base"},
     "diagnosis": {"base"},
+    "data": {"base"},
     "elasticity": {"base"},
     "agent": {"base", "proto", "store", "checkpoint", "diagnosis", "elasticity"},
     "master": {"base", "proto", "elasticity", "diagnosis"},
-    "cli": {"base", "proto", "store", "checkpoint", "diagnosis", "elasticity", "agent", "master"},
+    "cli": {"base", "proto", "store", "checkpoint", "data", "diagnosis", "elasticity", "agent", "master"},
     "simulation": {"base", "proto", "agent", "master"},
 }
 
