@@ -1,4 +1,4 @@
-// phalanx: asks about jobs, checkpoints and batch plans. Flags in, calls out.
+// phalanx: asks about jobs, checkpoints, batch plans and datasets. Flags in, calls out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_rescue.h"
+#include "cli/data.h"
 #include "cli/elasticity_command.h"
 #include "cli/job_view.h"
 #include "cli/ledger.h"
@@ -105,6 +106,50 @@ int AnswerCkpt(const std::string& command, const CkptFlags& flags) {
   return std::fflush(stdout) == 0 ? answer->exit_code : 2;
 }
 
+struct DataFlags {
+  std::vector<std::string> prefixes;
+  DataMerge merge;
+  uint64_t documents = 5;
+  bool json = false;
+};
+
+void DeclareDatas(CLI::App& app, DataFlags& flags) {
+  CLI::App* data = app.add_subcommand("data", "token datasets, .bin and .idx: what they hold, and whether it is whole");
+  data->require_subcommand(1);
+  CLI::App* merge = data->add_subcommand("merge", "one dataset of several, or of the parts of one, in this order");
+  merge->add_option("OUT", flags.merge.out, "the new dataset's prefix")->required();
+  merge->add_option("INPUT", flags.merge.inputs, "prefixes of datasets; or part files, or a folder of them")
+      ->required();
+  merge->add_option("--dataset-impl", flags.merge.dataset_impl, "mmap, lazy or cached")->capture_default_str();
+  merge->add_flag("--force", flags.merge.replace, "replace a dataset that is there");
+  CLI::App* verify =
+      data->add_subcommand("verify", "reads all of datasets, and compares it with what their sidecars say");
+  CLI::App* info = data->add_subcommand("info", "how much there is of what, and which tokenizer made it");
+  CLI::App* head = data->add_subcommand("head", "the tokens of the first documents");
+  for (CLI::App* command : {verify, info}) command->add_option("PREFIX", flags.prefixes)->required();
+  head->add_option("PREFIX", flags.prefixes)->required()->expected(1);
+  head->add_option("-n", flags.documents, "how many documents")->capture_default_str();
+  for (CLI::App* command : {merge, verify, info, head}) command->add_flag("--json", flags.json, "for programs");
+}
+
+StatusOr<DataAnswer> AskData(const std::string& command, const DataFlags& flags) {
+  if (command == "merge") return DataMergeAll(flags.merge, flags.json, UnixMs());
+  if (command == "verify") return DataVerify(flags.prefixes, flags.json);
+  if (command == "info") return DataInfo(flags.prefixes, flags.json);
+  return DataHead(flags.prefixes.front(), flags.documents, flags.json);
+}
+
+// As AnswerCkpt.
+int AnswerData(const std::string& command, const DataFlags& flags) {
+  const StatusOr<DataAnswer> answer = AskData(command, flags);
+  if (!answer.ok()) {
+    Fail(answer.status());
+    return 2;
+  }
+  fmt::print("{}", answer->text);
+  return std::fflush(stdout) == 0 ? answer->exit_code : 2;
+}
+
 }  // namespace
 }  // namespace phalanx::cli
 
@@ -112,9 +157,9 @@ int main(int argc, char** argv) {
   phalanx::cli::AskFlags flags;
   phalanx::cli::CkptFlags ckpt_flags;
   phalanx::cli::ElasticityFlags elasticity_flags;
-  CLI::App app(
-      "Tells what a job does, what happened to it, and why; what its checkpoints hold; and its elastic batches.",
-      "phalanx");
+  phalanx::cli::DataFlags data_flags;
+  CLI::App app("Tells what a job does, what happened to it, and why; and of checkpoints, datasets and elastic batches.",
+               "phalanx");
   app.set_version_flag("--version", "phalanx " PHALANX_VERSION);
   app.require_subcommand(1);
   phalanx::cli::Declare(app, flags, "status", "who trains, and how far they are");
@@ -124,6 +169,7 @@ int main(int argc, char** argv) {
   phalanx::cli::Declare(app, flags, "ledger", "where the job's time went, and what each incident cost");
   phalanx::cli::DeclareCkpts(app, ckpt_flags);
   phalanx::cli::DeclareElasticity(app, elasticity_flags);
+  phalanx::cli::DeclareDatas(app, data_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -137,6 +183,9 @@ int main(int argc, char** argv) {
   if (command->get_name() == "elasticity") {
     return phalanx::cli::AnswerElasticity(command->get_subcommands().front()->get_name(), elasticity_flags,
                                           phalanx::Environment::FromProcess());
+  }
+  if (command->get_name() == "data") {
+    return phalanx::cli::AnswerData(command->get_subcommands().front()->get_name(), data_flags);
   }
   return phalanx::cli::Answer(command->get_name(), flags);
 }

@@ -132,7 +132,7 @@ class IndexedDataset:
         length = count - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > count:
             raise IndexError(
-                f"{self.prefix}: sequence {number} has {count} tokens, of which {length} from {offset} on were asked for"
+                f"{self.prefix}: sequence {number} has {count} tokens; {length} from {offset} on were asked for"
             )
         return begin + offset * self._token_bytes, length
 
