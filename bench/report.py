@@ -26,6 +26,7 @@ ALL = [
     "idle",
     "hook",
     "store",
+    "data_merge",
     "checkpoint_copy",
     "checkpoint_disk",
     "checkpoint_save",

@@ -14,7 +14,7 @@
 namespace phalanx::data {
 namespace {
 
-constexpr uint64_t kCrcBytes = uint64_t{1} << 20;  // what a core's cache keeps between the two passes
+constexpr uint64_t kCrcBytes = uint64_t{128} << 10;  // what a core's cache keeps between the two passes
 
 }  // namespace
 

@@ -8,7 +8,7 @@
 namespace phalanx::data {
 namespace {
 
-constexpr size_t kBufferBytes = 1 << 20;
+constexpr size_t kBufferBytes = 128 << 10;
 
 // Numbers on their way into a file.
 class NumberWriter {

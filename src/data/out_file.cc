@@ -14,6 +14,8 @@
 namespace phalanx::data {
 namespace {
 
+constexpr uint64_t kBeginBytes = uint64_t{8} << 20;
+
 Result<Done> SyncFd(int fd, const std::string& path) {
   while (fsync(fd) != 0) {
     if (errno != EINTR) return CallFailed(path, "fsync", errno);
@@ -54,6 +56,7 @@ OutFile::OutFile(OutFile&& other) noexcept
     : path_(std::exchange(other.path_, {})),
       fd_(std::move(other.fd_)),
       bytes_(other.bytes_),
+      begun_bytes_(other.begun_bytes_),
       crc32_(other.crc32_),
       joiner_(other.joiner_) {}
 
@@ -76,6 +79,16 @@ Result<Done> OutFile::Reserve(uint64_t bytes) {
 Result<Done> OutFile::Write(const void* data, uint64_t bytes, uint32_t crc32) {
   crc32_ = joiner_.Join(crc32_, crc32, bytes);
   bytes_ += bytes;
+  PHX_TRY_DONE(WriteAll(data, bytes));
+  if (bytes_ - begun_bytes_ < kBeginBytes) return Done{};
+  // Best effort: what fails here fails in fsync as well.
+  sync_file_range(fd_.get(), static_cast<off_t>(begun_bytes_), static_cast<off_t>(bytes_ - begun_bytes_),
+                  SYNC_FILE_RANGE_WRITE);
+  begun_bytes_ = bytes_;
+  return Done{};
+}
+
+Result<Done> OutFile::WriteAll(const void* data, uint64_t bytes) {
   const auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t n = write(fd_.get(), from, bytes);

@@ -36,11 +36,13 @@ class OutFile {
 
  private:
   OutFile(std::string path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  Result<Done> WriteAll(const void* data, uint64_t bytes);
   std::string draft() const { return path_ + ".writing"; }
 
   std::string path_;  // empty: moved
   Fd fd_;
   uint64_t bytes_ = 0;
+  uint64_t begun_bytes_ = 0;  // what is on its way to the disk, so that Sync has little left to wait for
   uint32_t crc32_ = 0;
   Crc32Joiner joiner_;
 };

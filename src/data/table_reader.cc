@@ -7,7 +7,7 @@
 namespace phalanx::data {
 namespace {
 
-constexpr uint64_t kChunk = 64 << 10;  // numbers
+constexpr uint64_t kChunk = 8 << 10;  // numbers
 
 template <typename T>
 void Widen(const std::vector<uint8_t>& raw, std::vector<int64_t>& numbers) {
