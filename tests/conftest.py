@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import subprocess
+from pathlib import Path
 
 import netns
 import pytest
@@ -44,6 +46,15 @@ def small_disk(tmp_path):
     disk = SmallDisk(tmp_path / "disk")
     yield disk
     disk.unmount()
+
+
+@pytest.fixture(scope="session")
+def faulty_disk(tmp_path_factory):
+    """A library to be preloaded, for a disk that fails: faulty_disk.c says how."""
+    path = tmp_path_factory.mktemp("faulty") / "faulty_disk.so"
+    source = Path(__file__).resolve().parent / "faulty_disk.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", path, source, "-ldl"], check=True)
+    return path
 
 
 @pytest.fixture

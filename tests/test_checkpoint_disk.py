@@ -23,14 +23,6 @@ CALLS = ("open", "write", "pwrite", "fsync", "rename", "ftruncate", "fallocate",
 MAY_FAIL = {"open", "rename", "mkdir", "unlink", "rmdir"}  # where it costs nothing; the others always cost something
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("faulty") / "faulty_disk.so"
-    source = ROOT / "tests" / "faulty_disk.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", path, source, "-ldl"], check=True)
-    return path
-
-
 class Disk:
     """A checkpoint directory and the slots of two ranks."""
 
@@ -93,14 +85,14 @@ def template(tmp_path_factory):
 
 
 @pytest.fixture
-def fresh(template, library, tmp_path):
+def fresh(template, faulty_disk, tmp_path):
     """A function that makes a copy of the template, with slots of another content."""
     made = []
 
     def make():
         for disk in made:
             shutil.rmtree(disk.dir)
-        made[:] = [Disk(tmp_path, library, seed=1)]
+        made[:] = [Disk(tmp_path, faulty_disk, seed=1)]
         shutil.rmtree(made[0].dir)
         shutil.copytree(template.dir, made[0].dir)
         return made[0]
