@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import subprocess
+import sys
 import zlib
 
 import numpy
 import pytest
-from data_parts import part_bytes, write_parts
+from data_parts import CODES, part_bytes, write_parts
 from phalanx.data import DatasetError, IndexedDataset, native
 
 DOCUMENTS = [[[1, 2, 3]], [], [[4], [], [5, 6]], [], [[65535]]]
@@ -57,6 +59,28 @@ def test_how_the_input_was_cut_leaves_no_trace(tmp_path, impl):
         join(prefix, write_parts(tmp_path / f"parts{count}", documents, "int32", count), dataset_impl=impl)
         written.add((prefix.with_suffix(".bin").read_bytes(), prefix.with_suffix(".idx").read_bytes()))
     assert len(written) == 1
+
+
+def lazy_index(documents, dtype):
+    """As the builder of old gpt-neox writes it: docs/formats/indexed-dataset.md."""
+    sizes = [len(sequence) for document in documents for sequence in document]
+    header = (1, CODES[dtype], numpy.dtype(dtype).itemsize, len(sizes), len(sizes), len(documents) + 1)
+    tables = (range(len(sizes) + 1), numpy.cumsum([0, *sizes]), sizes, numpy.cumsum([0, *map(len, documents)]))
+    return b"TNTIDX\0\0" + b"".join(numpy.array(numbers, "<i8").tobytes() for numbers in (header, *tables))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_older_layout_is_that_of_its_builder(tmp_path, seed):
+    documents = random_documents(seed, count=seed * 40, top=200_000)
+    join(tmp_path / "out", write_parts(tmp_path / "parts", documents, "int32", 3), dataset_impl="lazy")
+    assert (tmp_path / "out.idx").read_bytes() == lazy_index(documents, "int32")
+    tokens = [token for document in documents for sequence in document for token in sequence]
+    assert (tmp_path / "out.bin").read_bytes() == numpy.array(tokens, "<i4").tobytes()
+
+
+def test_the_import_brings_nothing_heavy():
+    code = "import sys, phalanx.data.native; print({'numpy', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
 @pytest.mark.parametrize("documents", [[], [[]], [[[]]], [[], [], []]])

@@ -31,8 +31,8 @@ def test_name_and_contents(wheel):
     assert commands == {"phalanx", "phalanx-master", "phalanx-run"}
     assert "phalanx/run.py" in names
     assert "phalanx/_bootstrap/zygote.py" in names
-    assert names.count("phalanx/checkpoint/libphalanx_checkpoint.so") == 1
-    assert names.count("phalanx/elasticity/libphalanx_elasticity.so") == 1
+    for module in ("checkpoint", "data", "elasticity"):
+        assert names.count(f"phalanx/{module}/libphalanx_{module}.so") == 1
     assert "phalanx/shim/site/sitecustomize.py" in names
     torchrun = zipfile.ZipFile(wheel).getinfo("phalanx/shim/bin/torchrun")
     assert torchrun.external_attr >> 16 & 0o111, "what phalanx.shim puts on PATH can be executed"
