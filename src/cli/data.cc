@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,7 +10,6 @@
 #include "cli/dataset.h"
 #include "cli/rows.h"
 #include "data/join.h"
-#include "data/table_reader.h"
 #include "data/verify.h"
 
 namespace phalanx::cli {
@@ -104,14 +102,6 @@ StatusOr<Layout> LayoutOf(const std::string& dataset_impl) {
       fmt::format("--dataset-impl is '{}': mmap, lazy or cached are known", dataset_impl));
 }
 
-Status CheckNotItself(const std::string& out, const std::vector<Source>& sources) {
-  for (const Source& source : sources) {
-    if (source.tokens_path != data::BinPath(out)) continue;
-    return absl::InvalidArgumentError(fmt::format("{} is to be merged into itself; name another prefix", out));
-  }
-  return absl::OkStatus();
-}
-
 // One document as text: its sequences apart, and not too long.
 std::string DocumentText(uint64_t number, const std::vector<std::vector<int64_t>>& sequences, uint64_t tokens) {
   std::vector<std::string> texts;
@@ -133,7 +123,6 @@ StatusOr<DataAnswer> DataMergeAll(const DataMerge& merge, bool json, int64_t now
   spec.replace = merge.replace;
   PHX_ASSIGN_OR_RETURN(spec.layout, LayoutOf(merge.dataset_impl));
   PHX_ASSIGN_OR_RETURN(MergeInputs inputs, OpenInputs(merge.inputs));
-  PHX_RETURN_IF_ERROR(CheckNotItself(out, inputs.sources));
   Sidecar sidecar;
   PHX_ASSIGN_OR_RETURN(sidecar.tokenizer, data::CommonTokenizer(inputs.sidecars, inputs.names));
   spec.sources = std::move(inputs.sources);

@@ -21,7 +21,7 @@ struct DataMerge {
   bool replace = false;
 };
 
-// A prefix may also be given by the name of one of its files.
+// A prefix may also be given by the name of one of its files. The new dataset may take the place of one of the inputs.
 StatusOr<DataAnswer> DataMergeAll(const DataMerge& merge, bool json, int64_t now_unix_ms);
 
 // Reads every byte of datasets: whether their files fit together, and are what their sidecars say.
