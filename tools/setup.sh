@@ -102,6 +102,14 @@ compile() {
   cmake --build "build/$1" -j "$(nproc)" "${@:2}"
 }
 
+# install_script NAME MODULE: a command that is Python, as pip makes it of [project.scripts].
+install_script() {
+  printf '#!%s\nimport sys\n\nfrom %s import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n' \
+    "$PWD/.venv/bin/python" "$2" >".venv/bin/$1.new.$$"
+  chmod +x ".venv/bin/$1.new.$$"
+  mv -f ".venv/bin/$1.new.$$" ".venv/bin/$1"
+}
+
 # Puts the commands beside .venv's python and the libraries into the package, each replaced in one step: a running job
 # keeps the file it started from.
 install_commands() {
@@ -120,6 +128,7 @@ install_commands() {
     cp "build/release/lib/${library##*/}" "$library.new.$$"
     mv -f "$library.new.$$" "$library"
   done
+  install_script phalanx-preprocess phalanx.preprocess.run
   for site in .venv/lib/python3*/site-packages; do
     [[ $(readlink "$site/phalanx") == ../../../../python/phalanx ]] && continue
     ln -sfn ../../../../python/phalanx "$site/phalanx"
