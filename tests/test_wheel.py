@@ -34,6 +34,9 @@ def test_name_and_contents(wheel):
     for module in ("checkpoint", "data", "elasticity"):
         assert names.count(f"phalanx/{module}/libphalanx_{module}.so") == 1
     assert "phalanx/shim/site/sitecustomize.py" in names
+    assert "phalanx/preprocess/pyspark_preprocess.py" in names
+    scripts = zipfile.ZipFile(wheel).read(next(name for name in names if name.endswith("/entry_points.txt"))).decode()
+    assert "phalanx-preprocess = phalanx.preprocess.run:main" in scripts
     torchrun = zipfile.ZipFile(wheel).getinfo("phalanx/shim/bin/torchrun")
     assert torchrun.external_attr >> 16 & 0o111, "what phalanx.shim puts on PATH can be executed"
     assert not [name for name in names if re.search(r"(^|[/_])tests?[/_.]|__pycache__", name)]
