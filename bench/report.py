@@ -34,6 +34,7 @@ ALL = [
     "checkpoint_goodput",
     "checkpoint_rss",
     "elasticity",
+    "data_prep",
 ]
 # Names of results -> the benchmark and its flags, where these are not its name and none.
 FLAGS = {
