@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +12,8 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/signals_blocked.h"
 
 namespace phalanx::agent {
 namespace {
@@ -42,17 +42,6 @@ Written WriteAll(int fd, const std::string& bytes) {
     }
   }
   return {at, 0};
-}
-
-// No signal is served here: SIGPIPE stays pending and harmless, all others are the main thread's.
-std::thread StartWithoutSignals(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
 }
 
 }  // namespace
@@ -144,7 +133,8 @@ void Console::Write(std::string_view bytes) {
   }
   if (started_) return;
   started_ = true;
-  StartWithoutSignals([shared = shared_, fd = fd_] { shared->Serve(fd); }).detach();
+  const SignalsBlocked blocked;  // SIGPIPE stays pending and harmless
+  std::thread([shared = shared_, fd = fd_] { shared->Serve(fd); }).detach();
 }
 
 bool Console::HasRoom() const {

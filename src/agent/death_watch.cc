@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include "agent/board.h"
 #include "base/fd.h"
+#include "base/signals_blocked.h"
 
 namespace phalanx::agent {
 namespace {
@@ -106,10 +106,7 @@ std::unique_ptr<DeathWatch> DeathWatch::Start(EventLoop& loop, const std::string
   if (!lock->Open(board_path, slot)) return nullptr;
   lock->loop = &loop;
   lock->on_let_go = std::move(on_let_go);
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     std::thread([lock] {
       pthread_setname_np(pthread_self(), "phx-death");
@@ -117,10 +114,9 @@ std::unique_ptr<DeathWatch> DeathWatch::Start(EventLoop& loop, const std::string
       lock->Tell(lock);
     }).detach();  // nobody waits for it: it may wait for ever where the rank has spoilt the file
   } catch (const std::system_error&) {
-    lock = nullptr;  // too many threads
+    return nullptr;  // too many threads
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return lock ? std::unique_ptr<DeathWatch>(new DeathWatch(std::move(lock))) : nullptr;
+  return std::unique_ptr<DeathWatch>(new DeathWatch(std::move(lock)));
 }
 
 DeathWatch::~DeathWatch() { lock_->Drop(); }

@@ -1,10 +1,11 @@
 #include "base/task_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <deque>
 #include <utility>
+
+#include "base/signals_blocked.h"
 
 namespace phalanx {
 
@@ -28,12 +29,8 @@ void TaskThread::Abandon() {
 void TaskThread::Post(std::function<void()> task) {
   if (!shared_) {
     shared_ = std::make_shared<Shared>();
-    // The thread inherits the mask it is born with.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     thread_ = std::thread(&TaskThread::Serve, shared_);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_setname_np(thread_.native_handle(), name_.c_str());
   }
   {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/event_loop.h"
+#include "base/signals_blocked.h"
 #include "store/address.h"
 
 namespace phalanx::store {
@@ -107,19 +107,13 @@ class StoreServer::Impl {
 };
 
 Status StoreServer::Impl::Start() {
-  // The thread takes no signals: they are for the thread that asked for them.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status status;
+  const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { Serve(); });
   } catch (const std::system_error& error) {
-    status = ErrnoStatus(error.code().value(), "cannot start the store's thread");
+    return ErrnoStatus(error.code().value(), "cannot start the store's thread");
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return status;
+  return absl::OkStatus();
 }
 
 StoreServer::Impl::~Impl() {
