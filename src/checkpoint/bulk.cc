@@ -8,16 +8,16 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/crc32.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/files.h"
+#include "checkpoint/shared_parts.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -199,73 +199,40 @@ class RingWriter {
   std::vector<size_t> free_;
 };
 
-// Blocks that threads share out among themselves.
-class Shared {
- public:
-  explicit Shared(const Bulk& bulk)
-      : bulk_(bulk), total_(WrittenBytes(bulk)), crcs_((bulk.bytes + kBlockBytes - 1) / kBlockBytes) {}
-
-  // `buffer` is this thread's.
-  void Work(char* buffer) {
-    while (!failed_) {
-      const uint64_t at = next_.fetch_add(kBlockBytes);
-      if (at >= bulk_.bytes) return;
-      Status done = ReadBlock(bulk_, at, buffer);
-      if (done.ok()) {
-        crcs_[at / kBlockBytes] = Crc32(0, buffer, BlockBytes(bulk_, at));
-        done = Write(at, buffer);
-      }
-      if (!done.ok()) Fail(std::move(done));
-    }
+Status WriteBlock(const Bulk& bulk, uint64_t begin, const char* data) {
+  Span span{.at = begin, .end = std::min(begin + kBlockBytes, WrittenBytes(bulk))};
+  Verdict verdict;
+  while (!verdict.done && verdict.error_number == 0) {
+    const ssize_t n = pwrite(bulk.fd, data + (span.at - begin), span.end - span.at, static_cast<off_t>(span.at));
+    verdict = Advance(span, n < 0 ? -errno : n, bulk.direct);
   }
-
-  // When all have ended.
-  StatusOr<uint32_t> Take() {
-    if (!status_.ok()) return status_;
-    uint32_t crc = 0;
-    Crc32Joiner joiner;
-    for (size_t i = 0; i < crcs_.size(); ++i) crc = joiner.Join(crc, crcs_[i], BlockBytes(bulk_, i * kBlockBytes));
-    return crc;
+  if (verdict.error_number != 0) return CallFailed(bulk.path, "pwrite", verdict.error_number);
+  // The disk begins now: left to fsync, all of it would wait in memory. What fails here fails there again.
+  if (!bulk.direct) {
+    sync_file_range(bulk.fd, static_cast<off_t>(begin), static_cast<off_t>(span.end - begin), SYNC_FILE_RANGE_WRITE);
   }
+  return absl::OkStatus();
+}
 
- private:
-  Status Write(uint64_t begin, const char* buffer) const {
-    Span span{.at = begin, .end = std::min(begin + kBlockBytes, total_)};
-    Verdict verdict;
-    while (!verdict.done && verdict.error_number == 0) {
-      const ssize_t n = pwrite(bulk_.fd, buffer + (span.at - begin), span.end - span.at, static_cast<off_t>(span.at));
-      verdict = Advance(span, n < 0 ? -errno : n, bulk_.direct);
-    }
-    if (verdict.error_number != 0) return CallFailed(bulk_.path, "pwrite", verdict.error_number);
-    // The disk begins now: left to fsync, all of it would wait in memory. What fails here fails there again.
-    if (!bulk_.direct) {
-      sync_file_range(bulk_.fd, static_cast<off_t>(begin), static_cast<off_t>(span.end - begin), SYNC_FILE_RANGE_WRITE);
-    }
-    return absl::OkStatus();
-  }
-
-  void Fail(Status status) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (status_.ok()) status_ = std::move(status);
-    failed_ = true;
-  }
-
-  const Bulk& bulk_;
-  const uint64_t total_;
-  std::atomic<uint64_t> next_{0};
-  std::vector<uint32_t> crcs_;  // of blocks; each is the thread's that took it
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  Status status_;  // the first error
-};
+// The CRC of the block that begins at `at`, when it is written.
+StatusOr<uint32_t> CopyBlock(const Bulk& bulk, uint64_t at, char* buffer) {
+  PHX_RETURN_IF_ERROR(ReadBlock(bulk, at, buffer));
+  const uint32_t crc = Crc32(0, buffer, BlockBytes(bulk, at));
+  PHX_RETURN_IF_ERROR(WriteBlock(bulk, at, buffer));
+  return crc;
+}
 
 StatusOr<uint32_t> WriteByThreads(const Bulk& bulk) {
   const auto others = static_cast<size_t>(std::min<uint64_t>(kDepth - 1, bulk.bytes / kBlockBytes));
   Buffers buffers;
   PHX_RETURN_IF_ERROR(buffers.Make(others + 1));
-  Shared shared(bulk);
-  RunCrew(others + 1, [&](size_t index) { shared.Work(buffers.of(index)); });
-  return shared.Take();
+  SharedParts blocks(bulk.bytes, kBlockBytes);
+  RunCrew(others + 1, [&](size_t index) {
+    while (const std::optional<size_t> block = blocks.TakeNext()) {
+      blocks.Done(*block, CopyBlock(bulk, blocks.BeginOf(*block), buffers.of(index)));
+    }
+  });
+  return blocks.Crc();
 }
 
 bool SetDirect(int fd, bool direct) {
