@@ -126,9 +126,9 @@ class Workers final : public Supervisor {
   void OnLogLost(const Worker& worker, const LogLost& lost);
   void OnDying(int local_rank, pid_t pid);
   void OnWorkerEnded(int local_rank, const ProcessEnd& end);
-  void Tell(Worker& worker, const ProcessEnd& end);
-  WorkerEnd Report(Worker& worker, const ProcessEnd& end);
-  void AskForMemory(const Worker& worker, WorkerEnd& report);
+  void Tell(Worker& worker, const ProcessEnd& end, OomAnswer memory);
+  WorkerEnd Report(Worker& worker, const ProcessEnd& end, OomAnswer memory);
+  OomAnswer AskForMemory(const Worker& worker, const ProcessEnd& ended);
 
   void OnAnyEnd();
   void LookAfterGroup(int local_rank, pid_t pid);
@@ -419,7 +419,8 @@ void Workers::OnDying(int local_rank, pid_t pid) {
   if (worker == nullptr || worker->exited || worker->killed_by_us) return;
   const std::optional<ProcessEnd> end = EndUnderWay(pid);
   if (!end || end->signal == 0 || KillsSince(oom_.before, ReadOomCounters()) > 0) return;
-  Tell(*worker, *end);
+  worker->reported = true;
+  Tell(*worker, *end, {});
 }
 
 void Workers::OnWorkerEnded(int local_rank, const ProcessEnd& end) {
@@ -427,18 +428,17 @@ void Workers::OnWorkerEnded(int local_rank, const ProcessEnd& end) {
   PHX_CHECK(worker != nullptr && !worker->exited, "the end of a worker that is not there");
   worker->exited = true;
   worker->death_watch.reset();
-  if (!worker->reported) Tell(*worker, end);
+  if (!std::exchange(worker->reported, true)) Tell(*worker, end, AskForMemory(*worker, end));
   LookAfterGroup(local_rank, end.pid);
 }
 
-void Workers::Tell(Worker& worker, const ProcessEnd& end) {
+void Workers::Tell(Worker& worker, const ProcessEnd& end, OomAnswer memory) {
   if (worker.channel) worker.channel->ReceiveNow();  // what it said before it ended
   Announce(worker);
-  worker.reported = true;
-  events_.on_worker_exited(Report(worker, end));
+  events_.on_worker_exited(Report(worker, end, std::move(memory)));
 }
 
-WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end) {
+WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end, OomAnswer memory) {
   WorkerEnd report;
   report.local_rank = worker.local_rank;
   report.epoch = worker.epoch;
@@ -450,7 +450,8 @@ WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end) {
   report.warm = worker.warm;
   report.noticed_ns = end.noticed_ns;
   report.peak_resident_bytes = end.peak_resident_bytes;
-  AskForMemory(worker, report);
+  report.killed_by = std::move(memory.killed_by);
+  report.end_note = std::move(memory.note);
   if (!worker.error_file.empty()) report.error_json = ReadFilePrefix(worker.error_file, kErrorFileBytesMax);
   report.last_words = worker.streams->LastWords();
   worker.channel.reset();
@@ -459,19 +460,17 @@ WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end) {
 
 // Ends are told one after the other: others that have happened by now are looked at, so that none takes the blame, or
 // the excuse, that is another's.
-void Workers::AskForMemory(const Worker& worker, WorkerEnd& report) {
-  if ((report.exit_code == 0 && report.signal == 0) || worker.killed_by_us || worker.epoch != oom_epoch_) return;
+OomAnswer Workers::AskForMemory(const Worker& worker, const ProcessEnd& ended) {
+  if ((ended.exit_code == 0 && ended.signal == 0) || worker.killed_by_us || worker.epoch != oom_epoch_) return {};
   OomQuestion question;
-  question.killed = report.signal == SIGKILL;
-  question.peak_resident_bytes = report.peak_resident_bytes;
+  question.killed = ended.signal == SIGKILL;
+  question.peak_resident_bytes = ended.peak_resident_bytes;
   for (const auto& [local_rank, other] : workers_) {
     if (other.reported || other.killed_by_us) continue;
     const std::optional<ProcessEnd> end = EndUnderWay(other.pid);
     if (end && end->signal == SIGKILL) ++question.others_killed;
   }
-  OomAnswer answer = JudgeEnd(oom_, ReadOomCounters(), question);
-  report.killed_by = std::move(answer.killed_by);
-  report.end_note = std::move(answer.note);
+  return JudgeEnd(oom_, ReadOomCounters(), question);
 }
 
 // Orphans of a group come to us and are reaped: the last of them may be a group's last member.
