@@ -51,6 +51,13 @@ def test_it_gives_what_torch_load_gives(make, tmp_path):
     assert same(expected, mapped.load(path))
 
 
+@pytest.mark.parametrize("make", READ, ids=lambda make: make.__name__)
+def test_without_arrays(make, tmp_path, monkeypatch):
+    """As where there is no numpy."""
+    monkeypatch.setattr(mapped, "_ARRAYS", {})
+    test_it_gives_what_torch_load_gives(make, tmp_path)
+
+
 def test_what_shares_memory_shares_it_again(tmp_path):
     loaded = mapped.load(image_of(shared(), tmp_path))
     loaded["a"].fill_(7.0)
@@ -96,11 +103,16 @@ def changed_image(folder, state, changed):
     return selftest.write_image(str(folder), image)
 
 
+WRAPPED, FLOAT = torch.ones(6).untyped_storage(), torch.float32
 NOT_READ = {
     "parameter": lambda: {"p": torch.nn.Parameter(torch.ones(2))},
     "complex": lambda: {"c": torch.ones(2, dtype=torch.complex64)},
     "conjugate": lambda: {"c": torch.tensor([1 + 2j]).conj()},
     "storage": lambda: {"s": torch.arange(6).untyped_storage()},
+    "typed storage": lambda: {
+        "t": torch.ones(2),
+        "s": torch.storage.TypedStorage(wrap_storage=WRAPPED, dtype=FLOAT, _internal=True),
+    },
     "size": lambda: {"s": torch.Size([1, 2])},
     "set": lambda: {"s": {1, 2}},
 }
