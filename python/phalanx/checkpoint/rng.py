@@ -66,5 +66,5 @@ def _as_numpy(numpy, value):
     if not isinstance(value, dict):
         return value
     if set(value) == {"words", "dtype"}:
-        return numpy.array(value["words"].tolist(), dtype=numpy.int64).astype(value["dtype"])
+        return value["words"].numpy().astype(value["dtype"])
     return {key: _as_numpy(numpy, inner) for key, inner in value.items()}
