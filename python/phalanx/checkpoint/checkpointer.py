@@ -66,6 +66,8 @@ class Checkpointer:
         self._memory_budget = memory_budget or 0
         self._layout = layout
         self._describer = self._new_describer()
+        # An image of random numbers is complete before save() returns, and a describer knows their memory again.
+        self._rng = {}
         self._loadable = loadable.Classes()
         self._door = self._writer = None
         settings = {
@@ -206,7 +208,7 @@ class Checkpointer:
             raise RuntimeError(f"phalanx.checkpoint: the Checkpointer of {self.directory} is closed")
 
     def _described(self, state):
-        expanded = states.expand(self.part_of(state))
+        expanded = states.expand(self.part_of(state), rng_into=self._rng)
         image = self._describer.describe(expanded.state)
         if self.weights_only:
             self._loadable.check(image.classes, expanded.state)

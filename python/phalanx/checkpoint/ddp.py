@@ -45,7 +45,7 @@ class Checkpointer(checkpointer.Checkpointer):
         super()._write(saving, state, began_ns)
 
     def _described_own(self, state):
-        expanded = states.expand(states.own_part(state))
+        expanded = states.expand(states.own_part(state), rng_into=self._rng)
         return expanded, self._own_describer.describe(expanded.state)
 
     def close(self):

@@ -11,20 +11,25 @@ import torch
 MARK = "phalanx_rng"
 
 
-def capture(cuda=True):
+def capture(cuda=True, into=None):
     """What all generators of this process are at. NumPy's only where something has imported it, CUDA's (that of the
-    current device) only where CUDA is in use."""
+    current device) only where CUDA is in use.
+
+    `into`: a dict, at first empty, whose tensors the state is written to from then on: what an earlier call with it
+    has given changes as well.
+    """
+    kept = {} if into is None else into
     version, words, gauss = random.getstate()
     found = {
         MARK: 1,
-        "python": {"version": version, "words": _tensor(struct.pack(f"{len(words)}q", *words)), "gauss": gauss},
-        "torch": torch.get_rng_state(),
+        "python": {"version": version, "words": _of_bytes(struct.pack(f"{len(words)}q", *words), kept), "gauss": gauss},
+        "torch": _kept(torch.default_generator.get_state(), kept, "torch"),
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        found["numpy"] = _plain(numpy, numpy.random.get_state(legacy=False))
+        found["numpy"] = _plain(numpy, numpy.random.get_state(legacy=False), kept, "numpy")
     if cuda and torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state()
+        found["cuda"] = _kept(torch.cuda.get_rng_state(), kept, "cuda")
     return found
 
 
@@ -48,17 +53,25 @@ def restore(found):
         torch.cuda.set_rng_state(found["cuda"].clone())
 
 
-def _tensor(data):
+def _kept(tensor, kept, name):
+    before = kept.get(name)
+    if before is None or before.shape != tensor.shape:
+        kept[name] = tensor
+        return tensor
+    return before.copy_(tensor)
+
+
+def _of_bytes(data, kept):
     """Of int64. torch.tensor() looks at each number for itself, which took a tenth of a small save."""
-    return torch.frombuffer(bytearray(data), dtype=torch.int64)
+    return _kept(torch.frombuffer(bytearray(data), dtype=torch.int64), kept, "python")
 
 
-def _plain(numpy, value):
+def _plain(numpy, value, kept, name):
     if isinstance(value, dict):
-        return {key: _plain(numpy, inner) for key, inner in value.items()}
+        return {key: _plain(numpy, inner, kept, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, numpy.ndarray):
         words = value.view(numpy.int64) if value.dtype == numpy.uint64 else value.astype(numpy.int64)
-        return {"words": _tensor(words), "dtype": str(value.dtype)}
+        return {"words": _kept(torch.from_numpy(words), kept, name), "dtype": str(value.dtype)}
     return value.item() if isinstance(value, numpy.generic) else value
 
 

@@ -17,11 +17,12 @@ class Expanded:
         self.optimizers = []
 
 
-def expand(state, state_of=None):
+def expand(state, state_of=None, rng_into=None):
     """The user's dicts, lists and tuples are followed; anything in them that has a state_dict() is replaced by it, and
-    "rng": True at the top by the state of the random numbers. `state_of`: what gives the state of such things."""
+    "rng": True at the top by the state of the random numbers. `state_of`: what gives the state of such things.
+    `rng_into`: as of rng.capture()."""
     expanded = Expanded(state_of)
-    top = _with_rng(state, rng.capture()) if _asks_for_rng(state) else state
+    top = _with_rng(state, rng.capture(into=rng_into)) if _asks_for_rng(state) else state
     expanded.state = _expand(top, expanded)
     return expanded
 

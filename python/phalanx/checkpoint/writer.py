@@ -31,7 +31,7 @@ class Writer:
     ):
         """`page`: "own" or "main", which of the rank's images this is; `kind`: what the image says that it is;
         `budget`: bytes that its slots may take, 0: no limit."""
-        self._door, self._directory, self._page, self._kind = checkpoint_door, directory, page, kind
+        self._door, self._directory, self._page = checkpoint_door, directory, page
         self._here = here
         self._slots_wanted, self._budget = slots_wanted, budget
         self._verify = verify
@@ -46,6 +46,9 @@ class Writer:
         self._overlapped = 0
         self._copier = None
         self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
+        info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
+        info.update(world_size=here.world_size, kind=kind, job_id=here.job_id)
+        self._info_begins = json.dumps(info).encode("utf-8", "surrogateescape")[:-1] + b", "
         # An image that nobody waits for any more is sealed all the same. The flight lives until then.
         weakref.finalize(self, self._slots.close).atexit = False
 
@@ -204,10 +207,7 @@ class Writer:
         return save
 
     def _info(self, handle):
-        here = self._here
-        info = {"version": 1, "step": handle.step, "epoch": here.epoch, "rank": here.rank}
-        info.update(world_size=here.world_size, kind=self._kind, job_id=here.job_id)
-        return json.dumps(info).encode("utf-8", "surrogateescape")
+        return self._info_begins + b'"step": %d}' % handle.step
 
     def _sealed(self, handle):
         to_disk = handle.storage is Storage.DISK
