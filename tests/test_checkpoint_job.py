@@ -571,6 +571,7 @@ def test_own_memory_of_a_ddp_rank_that_was_spoilt(job, directory):
     for rank in (0, 1):
         found = job.wait_events("restored", count=2, rank=rank)[-1]
         assert (found["source"], found["n"]) == ("memory", step), job.story()
+        assert ("its random numbers stay as they are" in (found["why"] or "")) == (rank == 1), found
     assert "has CRC" in node.wait_line("checkpoint memory is passed over: ")
     wait_committed(job, step + 40)
     end(job, node)

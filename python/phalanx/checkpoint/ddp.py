@@ -59,8 +59,14 @@ class Checkpointer(checkpointer.Checkpointer):
                 f"phalanx.checkpoint: step {found.step} in {self.directory} has no image with the whole state"
             )
         state = self.read_image(found, found.main)
-        own = self.read_image(found, found.own) if found.own is not None else {}
-        return _with_own(state, own)
+        if found.own is not None:
+            return _with_own(state, self.read_image(found, found.own))
+        if isinstance(state, dict) and rng.is_captured(state.get("rng")):
+            lost = (
+                f"step {found.step} has no image of rank {self._here.rank} alone: its random numbers stay as they are"
+            )
+            self.why = f"{self.why}; {lost}" if self.why else lost
+        return _with_own(state, {})
 
 
 def _with_own(state, own):
