@@ -2,10 +2,11 @@
 """Ten minutes of a small DDP job that saves each 10th step to memory, while a random rank is killed each 15 s: how much
 of the time was training, and where the rest went, by `phalanx ledger`.
 
-    python bench/checkpoint_goodput.py [--minutes 10] [--every-s 15] [--ranks 2] [--mib 16] [--step-ms 20] [--json F]
+    python bench/checkpoint_goodput.py [--minutes 10] [--every-s 15] [--ranks 2] [--mib 1] [--step-ms 20] [--json F]
 
 Goodput is the share of the job's whole life, its start and its end included, in which steps were made that had not been
-made before. The victims are drawn by --seed.
+made before. The victims are drawn by --seed, and the moments, up to --jitter-s about each 15 s: lives of one length,
+each begun at a save, would all end the same number of steps behind one.
 """
 
 import argparse
@@ -31,7 +32,8 @@ def kill_one_each(job, options):
     choose = random.Random(options.seed)
     began, kills = time.monotonic(), 0
     while (kills + 1) * options.every_s < options.minutes * 60:
-        job.stay(max(0.0, began + (kills + 1) * options.every_s - time.monotonic()))
+        kill_at = began + (kills + 1) * options.every_s + choose.uniform(-options.jitter_s, options.jitter_s)
+        job.stay(max(0.0, kill_at - time.monotonic()))
         victim = choose.randrange(options.ranks)
         life = max(event["life"] for event in job.events)
         os.kill(job.pid(victim, life), signal.SIGKILL)
@@ -94,9 +96,10 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--every-s", type=float, default=15.0, help="seconds between kills")
+    parser.add_argument("--jitter-s", type=float, default=0.5, help="by which a kill is early or late, at most")
     parser.add_argument("--save-every", type=int, default=10, help="steps between saves")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mib", type=int, default=16, help="of the state")
+    parser.add_argument("--mib", type=int, default=1, help="of the state")
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the numbers here")
