@@ -19,27 +19,10 @@ def source_lines(job, notes):
     return firsts
 
 
-def lines_before(path, end):
-    """How many lines end in the first `end` bytes of a file, where a line begins at or behind `end`."""
-    lines = left = 0
-    with open(path, "rb") as file:
-        while file.tell() < end:
-            block = file.read(min(1 << 22, end - file.tell()))
-            if not block:
-                break
-            lines += block.count(b"\n")
-            left = block[-1:] != b"\n"
-    return lines + left
-
-
-def place_of(job, split, line):
-    """Where a line of a split is, for people. What is before a split may be unread; of a remote file it stays so."""
-    one = job.inputs[split.input]
-    if split.first_line is not None:
-        return f"{one.path}, line {split.first_line + line + 1}"
-    if one.is_remote:
-        return f"{one.path}, line {line + 1} behind byte {split.start}"
-    return f"{one.path}, line {lines_before(one.path, split.start) + line + 1}"
+def place_of(job, split, line, lines_before):
+    """Where a line of a split is, for people. `lines_before(job, split)`: what no worker may have read."""
+    first = lines_before(job, split) if split.first_line is None else split.first_line
+    return f"{job.inputs[split.input].path}, line {first + line + 1}"
 
 
 def write_errors(path, job, notes):

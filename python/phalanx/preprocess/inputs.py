@@ -29,8 +29,8 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A file of the input. `pieces`: (bytes, rows) of each row group of a parquet file. The kinds `remote.jsonl`,
-    `remote.jsonl.gz` and `remote.parquet` are read by Spark; `path` is a URL."""
+    """A file of the input. `pieces`: (bytes, rows) of each row group of a parquet file here. Of a kind that begins with
+    `remote.` the `path` is a URL, and Spark reads it."""
 
     path: str
     kind: str
@@ -41,6 +41,11 @@ class Input:
     @property
     def is_remote(self):
         return self.kind.startswith("remote.")
+
+    @property
+    def is_handed(self):
+        """Whether Spark hands its records to the workers. Of an empty file it makes no partition."""
+        return self.is_remote and self.size > 0
 
 
 def kind_by_name(path):
@@ -121,11 +126,13 @@ def check_columns(one, keys):
 
 
 def collect(words, keys, remote):
-    """The inputs, in the order of the words, and what is left out of folders. `remote`: lists what a URL stands for."""
+    """The inputs, in the order of the words, and what is left out of folders. `remote(word)`: both, of a URL."""
     inputs, left_out = [], []
     for word in words:
         if is_remote(word):
-            inputs += remote(word)
+            found, others = remote(word)
+            inputs += found
+            left_out += others
             continue
         paths, others = find(word)
         inputs += map(look, paths)
@@ -136,10 +143,14 @@ def collect(words, keys, remote):
     return inputs, left_out
 
 
-def check_unchanged(inputs):
-    """That files here are still what they were when their parts began."""
+def size_and_mtime(one):
+    """What they are now, of a file here."""
+    status = os.stat(one.path)
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(inputs, size_and_mtime):
+    """That the files are still what they were when their parts began."""
     for one in inputs:
-        if not one.is_remote:
-            status = os.stat(one.path)
-            if (status.st_size, status.st_mtime_ns) != (one.size, one.mtime_ns):
-                raise Refused(f"{one.path}: has changed while it was read; nothing was written, run it again")
+        if size_and_mtime(one) != (one.size, one.mtime_ns):
+            raise Refused(f"{one.path}: has changed while it was read; nothing was written, run it again")

@@ -3,6 +3,7 @@
 import argparse
 import glob
 import os
+import re
 
 from phalanx.preprocess.refusal import Refused
 
@@ -101,6 +102,10 @@ def check_prefix(prefix):
         raise Refused(f"--output-prefix {prefix}: the folder {folder or '.'} cannot be written to")
 
 
+# Hadoop's patterns have commas in braces.
+COMMA = re.compile(r",(?![^{}]*\})")
+
+
 def is_remote(word):
     return "://" in word
 
@@ -109,7 +114,7 @@ def input_words(text):
     """The paths, patterns and folders of --input. A comma separates, unless all of it is one name that is there."""
     if not is_remote(text) and (os.path.exists(text) or glob.glob(text)):
         return [text]
-    words = [word.strip() for word in text.split(",")]
+    words = [word.strip() for word in COMMA.split(text)]
     if not all(words):
         raise Refused(f"--input {text!r}: an empty name; separate several inputs by single commas")
     return words

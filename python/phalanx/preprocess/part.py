@@ -36,8 +36,8 @@ def padding(count):
 
 
 class PartWriter:
-    """Writes one part under a temporary name; `finish` gives it its own, durably. Used as a context: what was not
-    finished is removed."""
+    """Writes one part under a temporary name; `finish` makes it whole, durably, and `publish` gives it its own. Used as a
+    context: what was not finished is removed."""
 
     def __init__(self, folder, number, parts, dtype, fingerprint):
         self.folder, self.number, self.parts, self.fingerprint = folder, number, parts, fingerprint
@@ -89,8 +89,13 @@ class PartWriter:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        os.rename(self.temporary, os.path.join(self.folder, name_of(self.number)))
-        sync_folder(self.folder)
+
+
+def publish(temporary, number):
+    """From now on runs trust the part."""
+    folder = os.path.dirname(temporary)
+    os.rename(temporary, os.path.join(folder, name_of(number)))
+    sync_folder(folder)
 
 
 class Table:

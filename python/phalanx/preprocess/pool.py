@@ -7,7 +7,7 @@ import os
 import signal
 from multiprocessing import connection
 
-from phalanx.preprocess import tokenization, worker
+from phalanx.preprocess import inputs, readers, tokenization, worker
 from phalanx.preprocess.refusal import Refused
 
 
@@ -28,10 +28,15 @@ def serve(pipe, job):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all of its processes; the first one decides
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the other CPUs have workers of their own
     tokenization.build(job.recipe)
+
+    def report(progress):
+        pipe.send(("progress", progress))
+
     try:
         pipe.send(("ready", None))
         while True:
-            pipe.send(worker.attempt(job, pipe.recv(), lambda progress: pipe.send(("progress", progress))))
+            split = pipe.recv()
+            pipe.send(worker.attempt(job, lambda split=split: worker.process(job, split, report)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody is interested any more
 
@@ -116,6 +121,12 @@ class Engine:
 
     def inputs(self, word):
         raise Refused(f"--input {word}: {word.partition('://')[0]}:// is read through Spark: --engine spark")
+
+    def size_and_mtime(self, one):
+        return inputs.size_and_mtime(one)
+
+    def lines_before(self, job, split):
+        return readers.lines_before(job.inputs[split.input].path, split.start)
 
     def run(self, job, splits, meter):
         """{number: notes}. At most as many processes as CPUs: tokenizing does nothing but compute."""

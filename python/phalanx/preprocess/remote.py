@@ -1,67 +1,112 @@
 """Input that only Spark can reach: hdfs://, s3a:// and whatever else Hadoop has a file system for."""
 
-from phalanx.preprocess.inputs import Input, is_document, kind_by_name
+import re
+
+from phalanx.preprocess import java
+from phalanx.preprocess.inputs import Input, is_document, kind_of
 from phalanx.preprocess.refusal import Refused
 
-# What Spark reads as it is. Its zstd needs Hadoop's native library, which pip's Spark has not.
-KINDS = ("jsonl", "jsonl.gz", "parquet")
+# What Spark reads as it is; .zst since Spark 4.1, before with Hadoop's native library alone.
+KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet")
+# Spark takes files of such names for its own and passes over them, even where they are asked for by name.
+HIDDEN = ("_", ".")
+GLOB_CHARACTERS = re.compile(r"([\\{}\[\]*?])")
+
+
+def scheme_of(url):
+    return url.partition("://")[0]
 
 
 def inputs(spark, word):
-    """The files that a URL stands for: itself, or those of a folder or a pattern, by name."""
-    from py4j.protocol import Py4JJavaError
-
-    context = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(word)
-    try:
-        system = path.getFileSystem(context._jsc.hadoopConfiguration())
-        found = system.globStatus(path)
-        statuses = [inside for status in found or () for inside in files(system, status)]
-    except Py4JJavaError as error:
-        raise Refused(f"--input {word}: {error.java_exception.toString()}") from None
-    if not statuses:
+    """(files, left out) of a URL: the file itself, or the files of a folder or a pattern, by name."""
+    with java.refused(f"--input {word}", spark, scheme_of(word)):
+        system, path = file_system(spark, word)
+        statuses, left_out = find(system, path)
+        found = [look(status) for status in statuses]
+    if not found:
         raise Refused(f"--input {word}: there is no such file, and no file of documents in a folder of that name")
-    return [look(status) for status in statuses]
+    return found, left_out
 
 
-def files(system, status):
-    if not status.isDirectory():
-        return [status]
-    inside = [
-        one for one in system.listStatus(status.getPath()) if one.isFile() and is_document(one.getPath().getName())
-    ]
-    return sorted(inside, key=lambda one: one.getPath().getName())
+def file_system(spark, url):
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(url)
+    return path.getFileSystem(context._jsc.hadoopConfiguration()), path
+
+
+def find(system, path):
+    """A name that is there is no pattern, whatever characters it has."""
+    found = [system.getFileStatus(path)] if system.exists(path) else system.globStatus(path) or ()
+    statuses, left_out = [], []
+    for status in sorted(found, key=lambda one: one.getPath().toString()):
+        if status.isFile():
+            statuses.append(status)
+            continue
+        inside = [one for one in system.listStatus(status.getPath()) if one.isFile()]
+        for one in sorted(inside, key=lambda one: one.getPath().getName()):
+            is_one = is_document(one.getPath().getName())
+            (statuses.append(one) if is_one else left_out.append(one.getPath().toString()))
+    return statuses, left_out
 
 
 def look(status):
-    url = status.getPath().toString()
-    kind = kind_by_name(url) or "jsonl"
+    url, name = status.getPath().toString(), status.getPath().getName()
+    kind = kind_of(url, b"")
     if kind not in KINDS:
         raise Refused(f"{url}: Spark reads {', '.join(KINDS)}; {kind} is read from file systems that are mounted here")
-    return Input(url, f"remote.{kind}", status.getLen(), status.getModificationTime() * 1_000_000)
+    if name.startswith(HIDDEN):
+        raise Refused(f"{url}: Spark passes over files whose names begin with {name[0]!r}; give it another name")
+    if kind == "parquet" and status.getLen() == 0:
+        raise Refused(f"{url}: is empty, and so no parquet file")
+    return Input(url, f"remote.{kind}", status.getLen(), mtime_ns(status))
+
+
+def mtime_ns(status):
+    return status.getModificationTime() * 1_000_000
+
+
+def size_and_mtime(spark, one):
+    """What they are now."""
+    with java.refused(one.path, spark, scheme_of(one.path)):
+        system, path = file_system(spark, one.path)
+        status = system.getFileStatus(path)
+        return status.getLen(), mtime_ns(status)
 
 
 def partitions(spark, job):
-    """All remote inputs as one RDD, whose partitions are just the splits of plan.py, in their order.
+    """All inputs that Spark reads as one RDD, whose partitions are just the splits of plan.py, in their order.
 
-    Each file is read on its own: Spark would sort the pieces of several by their size. Within a file pieces are of one
-    size but for the last, so that they stay as they are.
+    Each file is read on its own: Spark would sort the pieces of several by their size.
+    """
+    return spark.sparkContext.union([read(spark, job, one) for one in job.inputs if one.is_handed])
+
+
+def read(spark, job, one):
+    """The RDD of one file. Its pieces are of one size but for the last, so that they stay in their order.
+
+    A line comes as bytes: Spark would mend broken UTF-8 without a word.
     """
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(job.split_bytes))
     spark.conf.set("spark.sql.files.minPartitionNum", "1")
-    readings = [read(spark, one, job.keys).rdd for one in job.inputs if one.is_remote]
-    return spark.sparkContext.union(readings)
+    path = GLOB_CHARACTERS.sub(r"\\\1", one.path)
+    with java.refused(one.path, spark, scheme_of(one.path)):
+        if one.kind != "remote.parquet":
+            return spark.read.option("lineSep", "\n").text(path).selectExpr("CAST(value AS BINARY) AS line").rdd
+        frame = spark.read.parquet(path)
+    for key in job.keys:
+        if key not in frame.columns:
+            raise Refused(f"{one.path}: has no column {key!r}; it has {', '.join(frame.columns)} (--jsonl-keys)")
+    return frame.select(*(f"`{key}`" for key in job.keys)).rdd
 
 
-def read(spark, one, keys):
-    """A line as bytes: Spark would mend broken UTF-8 without a word."""
-    if one.kind == "remote.parquet":
-        frame = spark.read.parquet(one.path)
-        for key in keys:
-            if key not in frame.columns:
-                raise Refused(f"{one.path}: has no column {key!r}; it has {', '.join(frame.columns)} (--jsonl-keys)")
-        return frame.select(*(f"`{key}`" for key in keys))
-    return spark.read.option("lineSep", "\n").text(one.path).selectExpr("CAST(value AS BINARY) AS line")
+def lines_before(spark, job, split):
+    """How many lines (or rows) of its file are in the splits before one: they are read again, to be counted."""
+    earlier = [other for other in job.splits if other.input == split.input and other.number < split.number]
+    one = job.inputs[split.input]
+    with java.refused(one.path, spark, scheme_of(one.path)):
+        # By a lambda, which travels as it is: executors may have our modules no more.
+        count = lambda rows: [sum(1 for _ in rows)]  # noqa: E731
+        return sum(spark.sparkContext.runJob(read(spark, job, one), count, range(len(earlier))))
 
 
 def record_of(row):

@@ -78,9 +78,9 @@ def tokenize(job, engine, resume, meter):
     return notes
 
 
-def finish(chosen, job, notes, meter):
+def finish(chosen, job, notes, meter, engine):
     work_s, began = meter.work_s, time.monotonic()
-    inputs.check_unchanged(job.inputs)
+    inputs.check_unchanged(job.inputs, engine.size_and_mtime)
     errors_path = f"{job.output_prefix}.errors.jsonl"
     errors = commit.write_errors(errors_path, job, notes)
     counts = commit.publish(job, versions(chosen), time.time_ns() // 1_000_000, errors)
@@ -107,9 +107,10 @@ def own_peak_kib():
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 
 
-def stopped(failure, job):
+def stopped(failure, job, engine):
+    place = commit.place_of(job, job.splits[failure.number], failure.line, engine.lines_before)
     return (
-        f"{commit.place_of(job, job.splits[failure.number], failure.line)}: {failure.why}. Nothing was written; the "
+        f"{place}: {failure.why}. Nothing was written; the "
         "same command with --resume --on-error skip leaves such lines out and lists them"
     )
 
@@ -126,8 +127,8 @@ def prepare_data(chosen, engine, meter):
         try:
             notes = tokenize(job, engine, chosen.resume, meter)
         except pool.Stopped as error:
-            raise Refused(stopped(error.failure, job)) from None
-        finish(chosen, job, notes, meter)
+            raise Refused(stopped(error.failure, job, engine)) from None
+        finish(chosen, job, notes, meter, engine)
 
 
 def main(arguments=None, prog="phalanx-preprocess"):

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import zipfile
 
-from phalanx.preprocess import plan, readers, remote, worker
+from phalanx.preprocess import inputs, java, plan, readers, remote, worker
 from phalanx.preprocess.pool import Stopped
 from phalanx.preprocess.refusal import Refused, need
 
@@ -92,6 +92,15 @@ class Engine:
     def inputs(self, word):
         return remote.inputs(self.start(), word)
 
+    def size_and_mtime(self, one):
+        return remote.size_and_mtime(self.start(), one) if one.is_remote else inputs.size_and_mtime(one)
+
+    def lines_before(self, job, split):
+        one = job.inputs[split.input]
+        if one.is_remote:
+            return remote.lines_before(self.start(), job, split)
+        return readers.lines_before(one.path, split.start)
+
     def run(self, job, splits, meter):
         """{number: notes} of all splits. Raises Stopped and Refused."""
         spark = self.start()
@@ -100,7 +109,7 @@ class Engine:
             meter.ready()
             meter.workers = f"Spark {spark.version}, {spark.sparkContext.master}"
             tasks = Tasks(spark.sparkContext, job, meter)
-            here = [split for split in splits if not job.inputs[split.input].is_remote]
+            here = [split for split in splits if not job.inputs[split.input].is_handed]
             notes = tasks.run_here(here) if here else {}
             if len(here) < len(splits):
                 notes.update(tasks.run_remote(remote.partitions(spark, job), splits))
@@ -117,10 +126,12 @@ class Tasks:
 
     def hear(self, added):
         kind, content = added
+        if kind == "handed":
+            kind, content = worker.attempt(self.job.value, functools.partial(confirm, *content))
         if kind == "done":
             self.meter.add(content)
         else:
-            self.failures.append(added)
+            self.failures.append((kind, content))
             self.context.cancelJobGroup(JOB_GROUP)  # the other tasks would end for nothing
 
     def run_here(self, splits):
@@ -129,16 +140,16 @@ class Tasks:
         return self.collect(self.context.parallelize(splits, len(splits)).flatMap(work))
 
     def run_remote(self, partitions, splits):
-        """Files that Spark reads: `partitions` are its own, in the order of the input's remote splits."""
+        """Files that Spark reads: `partitions` are its own, in the order of their splits."""
         job = self.job.value
         numbers = {split.number for split in splits}
-        remote_splits = [split for split in job.splits if job.inputs[split.input].is_remote]
-        if partitions.getNumPartitions() != len(remote_splits):
+        handed = [split for split in job.splits if job.inputs[split.input].is_handed]
+        if partitions.getNumPartitions() != len(handed):
             raise Refused(
                 f"Spark cuts the remote input into {partitions.getNumPartitions()} pieces, not into "
-                f"{len(remote_splits)} as expected: did a file change?"
+                f"{len(handed)} as expected: did a file change?"
             )
-        work = functools.partial(work_partition, self.job, self.told, remote_splits, numbers)
+        work = functools.partial(work_partition, self.job, self.told, handed, numbers)
         return self.collect(partitions.mapPartitionsWithIndex(work))
 
     def collect(self, results):
@@ -150,7 +161,7 @@ class Tasks:
             done = results.collect()
         except (Py4JJavaError, PySparkException) as error:
             if not self.failures:
-                raise Refused(f"Spark gives up: {reason(error)}") from None
+                raise Refused(java.of_a_file(error) or f"Spark gives up: {java.reason(error)}") from None
         if self.failures:
             kind, content = self.failures[0]
             raise Stopped(worker.BadLine(*content)) if kind == "bad" else Refused(content)
@@ -158,32 +169,52 @@ class Tasks:
 
 
 def work_split(job, told, split):
-    return work(job.value, told, split, None)
+    """A task with a file that it reads itself."""
+
+    def work():
+        notes = worker.process(job.value, split, quiet)
+        return notes, ("done", progress(job.value, split, notes))
+
+    return tell(job.value, told, split, work)
 
 
 def work_partition(job, told, splits, numbers, index, records):
+    """A task with records from Spark. Where reading fails, or the task is cancelled, they just end, as if that were
+    all: only on the driver, where nothing is heard of tasks that failed, can the parts be trusted and published."""
     split = splits[index]
     if split.number not in numbers:
         return []  # finished in an earlier run
-    return work(job.value, told, split, readers.Handed(map(remote.record_of, records), split.start == 0))
+
+    def work():
+        reader = readers.Handed(map(remote.record_of, records), split.start == 0)
+        notes, temporaries = worker.Worker(job.value, split, quiet, reader).run()
+        return notes, ("handed", (temporaries, split, progress(job.value, split, notes)))
+
+    return tell(job.value, told, split, work)
 
 
-def work(job, told, split, reader):
-    """A task: its counts go to the driver at once, its notes as its result. What is wrong with the input is told, and
+def confirm(temporaries, split, progress):
+    worker.publish(temporaries, split)
+    return progress
+
+
+def tell(job, told, split, work):
+    """A task's word goes to the driver at its end, its notes as its result. What is wrong with the input is told, and
     is no failure of the task, which Spark would only try again."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Spark keeps the other CPUs busy
-    kind, content = worker.attempt(job, split, lambda _progress: None, reader)
+    kind, content = worker.attempt(job, work)
     if kind != "done":
         told.add((kind, content))
         return []
-    counts = [content[field] for field in ("documents", "text_bytes", "tokens")]
-    told.add(("done", worker.Progress(*counts, plan.weight(job.inputs, split))))
-    return [(split.number, content)]
+    notes, word = content
+    told.add(word)
+    return [(split.number, notes)]
 
 
-def reason(error):
-    """What Spark has to say, without the Java and Python calls that led there."""
-    java = getattr(error, "java_exception", None)
-    lines = str(java.getMessage() if java else error).strip().splitlines() or [repr(error)]
-    last = next((line for line in reversed(lines) if line.strip() and not line.startswith((" ", "\t"))), "")
-    return lines[0] if last in ("", lines[0]) else f"{lines[0]} .. {last}"
+def progress(job, split, notes):
+    counts = [notes[field] for field in ("documents", "text_bytes", "tokens")]
+    return worker.Progress(*counts, plan.weight(job.inputs, split))
+
+
+def quiet(_progress):
+    """Spark tells what a task has done when it ends."""

@@ -43,7 +43,7 @@ class Worker:
         self.totals = Progress()
 
     def run(self):
-        """The notes of the finished parts. `report` gets a Progress now and then."""
+        """The notes of the parts, and the files in which they are whole. `report` gets a Progress now and then."""
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(self.writer(key)) for key in self.job.keys]
             for batch in self.batches():
@@ -58,7 +58,7 @@ class Worker:
             }
             for writer in writers:
                 writer.finish({**notes, "tokens": writer.tokens})
-        return {**notes, "tokens": self.totals.tokens}
+        return {**notes, "tokens": self.totals.tokens}, [writer.temporary for writer in writers]
 
     def writer(self, key):
         folder = part.folder_of(self.job.prefix(key))
@@ -118,16 +118,22 @@ class Worker:
         self.report(done)
 
 
-def process(job, split, report, reader=None):
-    """Makes the parts of a split, read by `reader` where it is not a file here; returns their notes. Raises BadLine,
-    Refused and OSError."""
-    return Worker(job, split, report, reader).run()
+def process(job, split, report):
+    """Makes the parts of a split; returns their notes. Raises BadLine, Refused and OSError."""
+    notes, temporaries = Worker(job, split, report).run()
+    publish(temporaries, split)
+    return notes
 
 
-def attempt(job, split, report, reader=None):
-    """What came of a split: ("done", notes), ("bad", the arguments of BadLine) or ("refused", a sentence)."""
+def publish(temporaries, split):
+    for temporary in temporaries:
+        part.publish(temporary, split.number)
+
+
+def attempt(job, work):
+    """What came of it: ("done", its result), ("bad", the arguments of BadLine) or ("refused", a sentence)."""
     try:
-        return "done", process(job, split, report, reader)
+        return "done", work()
     except BadLine as failure:
         return "bad", failure.args
     except Refused as error:
