@@ -1,5 +1,6 @@
 """The tokenizers of data preparation, each beside the library that gpt-neox has it from."""
 
+import array
 import json
 import random
 
@@ -31,9 +32,17 @@ def built(kind, vocab, merges=None):
     return tokenization.build(tokenization.read_recipe(kind, vocab and str(vocab), merges and str(merges)))
 
 
+def ids(ours, found):
+    return [list(tokens) for tokens in ours.encode(found, "i")]
+
+
+def arrays(tokenizer, found, typecode):
+    return [array.array(typecode, encoding.ids) for encoding in tokenizer.encode_batch(found)]
+
+
 def test_hf(bpe, files):
     ours = built("HFTokenizer", files / "tokenizer.json")
-    assert ours.encode(TEXTS) == [bpe.encode(text).ids for text in TEXTS]
+    assert ids(ours, TEXTS) == [bpe.encode(text).ids for text in TEXTS]
     assert (ours.eod, ours.vocab_size) == (bpe.token_to_id(EOD), bpe.get_vocab_size())
 
 
@@ -69,20 +78,20 @@ def test_word_by_word_is_as_in_one_piece(bpe, normalizer):
     tokenizer.normalizer = normalizer
     tokenizer.add_tokens(["  ", "   ", "    ", " another"])
     assert words.can_cut(tokenizer)
-    encode = words.Words(lambda found: [encoding.ids for encoding in tokenizer.encode_batch(found)]).encode
+    known = words.Words(lambda *found: arrays(tokenizer, *found))
     for text in nasty_texts(4000, 1):
-        assert encode([text]) == [tokenizer.encode(text).ids], repr(text)
+        assert ids(known, [text]) == [tokenizer.encode(text).ids], repr(text)
     many = nasty_texts(3000, 2)
-    assert encode(many) == [tokenizer.encode(text).ids for text in many]
+    assert ids(known, many) == [tokenizer.encode(text).ids for text in many]
     for text in (*many, *TEXTS):
         assert "".join(words.PIECE.findall(text)) == text
 
 
 def test_what_words_are_known_is_bounded(bpe, monkeypatch):
     monkeypatch.setattr(words, "KNOWN_PIECES", 50)
-    ours = words.Words(lambda found: [encoding.ids for encoding in bpe.encode_batch(found)])
+    ours = words.Words(lambda *found: arrays(bpe, *found))
     for text in TEXTS:
-        assert ours.encode([text, "x" * 99]) == [bpe.encode(text).ids, bpe.encode("x" * 99).ids]
+        assert ids(ours, [text, "x" * 99]) == [bpe.encode(text).ids, bpe.encode("x" * 99).ids]
         assert len(ours.known) <= 50 + len(text)
     assert not any(len(piece) > words.LONGEST_KNOWN for piece in ours.known)
 
@@ -112,16 +121,16 @@ def test_hf_neither_cuts_nor_fills_up(bpe, files):
     limited.enable_truncation(5)
     limited.enable_padding(length=50)
     limited.save(str(files / "limited.json"))
-    assert built("HFTokenizer", files / "limited.json").encode(TEXTS) == [bpe.encode(text).ids for text in TEXTS]
+    assert ids(built("HFTokenizer", files / "limited.json"), TEXTS) == [bpe.encode(text).ids for text in TEXTS]
 
 
 def test_hf_gpt2_of_a_folder(bpe, files):
     """As GPT2TokenizerFast: <|endoftext|> in a text is the token, and <|padding|> is one, too."""
     ours = built("HFGPT2Tokenizer", files / "gpt2")
-    assert ours.encode(TEXTS) == [bpe.encode(text).ids for text in TEXTS]
+    assert ids(ours, TEXTS) == [bpe.encode(text).ids for text in TEXTS]
     assert (ours.eod, ours.vocab_size) == (bpe.token_to_id(EOD), bpe.get_vocab_size())
     (files / "gpt2/tokenizer.json").write_text(bpe.to_str())
-    assert built("HFGPT2Tokenizer", files / "gpt2").encode(TEXTS) == ours.encode(TEXTS)
+    assert ids(built("HFGPT2Tokenizer", files / "gpt2"), TEXTS) == ids(ours, TEXTS)
 
 
 def test_hf_gpt2_adds_what_a_vocabulary_lacks(files):
@@ -135,9 +144,9 @@ def test_gpt2_bpe(bpe, files):
     """As in GPT-2 itself: a special token's name in a text is text."""
     ours = built("GPT2BPETokenizer", files / "gpt2/vocab.json", files / "gpt2/merges.txt")
     plain = tokenizers.ByteLevelBPETokenizer(str(files / "gpt2/vocab.json"), str(files / "gpt2/merges.txt"))
-    assert ours.encode(TEXTS) == [plain.encode(text).ids for text in TEXTS]
-    (ids,) = ours.encode([f"a {EOD} b"])
-    assert ours.eod == bpe.token_to_id(EOD) and ours.eod not in ids
+    assert ids(ours, TEXTS) == [plain.encode(text).ids for text in TEXTS]
+    (found,) = ids(ours, [f"a {EOD} b"])
+    assert ours.eod == bpe.token_to_id(EOD) and ours.eod not in found
 
 
 @pytest.mark.parametrize(
@@ -157,7 +166,7 @@ def test_gpt2_bpe_of_broken_files(files, name, content, said):
 
 def test_characters():
     ours = built("CharLevelTokenizer", None)
-    assert ours.encode(["aé", ""]) == [[97, 0xC3, 0xA9], []]
+    assert ids(ours, ["aé", ""]) == [[97, 0xC3, 0xA9], []]
     assert (ours.eod, ours.vocab_size) == (0, 512)
 
 
@@ -211,6 +220,30 @@ def test_ftfy(bpe, tmp_path):
     answer = run(*given, "--tokenizer-type=HFTokenizer", "--ftfy")
     assert answer.returncode == 0, answer.stderr
     assert files_of(tmp_path / "r") == expected_files([[bpe.encode("l'humanité").ids]])
+
+
+def test_ids_beyond_the_type_are_refused(bpe, tmp_path):
+    """Of a vocabulary with gaps: a token, and the one that ends documents."""
+    model = json.loads(bpe.to_str())
+    for name, said in (("a", "gave a token of 70000"), (EOD, "gave a token of 70001")):
+        model["model"]["vocab"].update({"a": 70_000} if name == "a" else {})
+        if name == EOD:
+            model = json.loads(bpe.to_str())
+            model["model"]["vocab"][EOD] = model["added_tokens"][0]["id"] = 70_001
+        (tmp_path / "tok.json").write_text(json.dumps(model))
+        write_jsonl(tmp_path / "data.jsonl", ["a"])
+        given = [
+            "--input",
+            tmp_path / "data.jsonl",
+            "--output-prefix",
+            tmp_path / "r",
+            "--vocab",
+            tmp_path / "tok.json",
+        ]
+        answer = run(*given, "--tokenizer-type=HFTokenizer", "--append-eod")
+        assert answer.returncode == 1
+        assert said in answer.stderr, answer.stderr
+        assert "Traceback" not in answer.stderr
 
 
 def test_fingerprints_tell_tokenizers_apart(files):

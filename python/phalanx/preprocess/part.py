@@ -36,12 +36,12 @@ def padding(count):
 
 
 class PartWriter:
-    """Writes one part under a temporary name; `finish` makes it whole, durably, and `publish` gives it its own. Used as a
+    """Writes one part under a temporary name; `finish` makes it whole, durably, `publish` gives it its own. Used as a
     context: what was not finished is removed."""
 
     def __init__(self, folder, number, parts, dtype, fingerprint):
         self.folder, self.number, self.parts, self.fingerprint = folder, number, parts, fingerprint
-        self.code, self.typecode = TYPES[dtype]
+        self.code, _ = TYPES[dtype]
         self.tokens, self.tokens_crc, self.documents = 0, 0, 0
         self.lengths, self.ends = Table("I", folder), Table("Q", folder)
         self.temporary = os.path.join(folder, f"{name_of(number)}.{uuid.uuid4().hex}.writing")
@@ -59,17 +59,17 @@ class PartWriter:
             os.unlink(self.temporary)
 
     def add(self, sequences):
-        """One document."""
-        for ids in sequences:
-            if len(ids) > LONGEST_SEQUENCE:
-                raise Refused(f"a document of {len(ids)} tokens is longer than the format can hold, 2^31 - 1")
-            tokens = array.array(self.typecode, ids)
+        """One document, of arrays of the part's type."""
+        for tokens in sequences:
+            count = len(tokens)
+            if count > LONGEST_SEQUENCE:
+                raise Refused(f"a document of {count} tokens is longer than the format can hold, 2^31 - 1")
             if sys.byteorder == "big":
                 tokens.byteswap()
             self.tokens_crc = zlib.crc32(tokens, self.tokens_crc)
             self.file.write(tokens)
-            self.tokens += len(ids)
-            self.lengths.add(len(ids))
+            self.tokens += count
+            self.lengths.add(count)
         self.ends.add(self.lengths.count)
         self.documents += 1
 

@@ -3,6 +3,7 @@
 A Recipe is all that a tokenizer is made of, as bytes: read once, where the files are, and sent to whoever tokenizes.
 """
 
+import array
 import dataclasses
 import functools
 import hashlib
@@ -37,7 +38,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """`encode(texts)`: the ids of each. It lets go of the interpreter's lock while it works."""
+    """`encode(texts, typecode)`: the ids of each, as an array of that type. OverflowError where one does not fit."""
 
     encode: object
     vocab_size: int
@@ -128,8 +129,8 @@ def build(recipe):
     return makers[recipe.kind](dict(recipe.files))
 
 
-def encode_characters(texts):
-    return [list(text.encode("utf-8")) for text in texts]
+def encode_characters(texts, typecode):
+    return [array.array(typecode, list(text.encode("utf-8"))) for text in texts]
 
 
 def build_tiktoken(files):
@@ -140,9 +141,9 @@ def build_tiktoken(files):
         "of-recipe", pat_str=table["pattern"], mergeable_ranks=ranks, special_tokens=table["special"]
     )
 
-    def encode(texts):
+    def encode(texts, typecode):
         # Names of special tokens in a text are text: it comes from anywhere.
-        return [encoding.encode_ordinary(text) for text in texts]
+        return [array.array(typecode, encoding.encode_ordinary(text)) for text in texts]
 
     return Tokenizer(encode, encoding.n_vocab, table["special"].get(EOD))
 
@@ -160,8 +161,8 @@ def finish_hf(tokenizer):
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
-    def encode(texts):
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+    def encode(texts, typecode):
+        return [array.array(typecode, encoding.ids) for encoding in tokenizer.encode_batch_fast(texts)]
 
     if words.can_cut(tokenizer):
         encode = words.Words(encode).encode

@@ -1,5 +1,6 @@
 """One split to its parts: the same function in a process of ours and in a Spark executor."""
 
+import array
 import contextlib
 import dataclasses
 from typing import List
@@ -38,6 +39,9 @@ class Worker:
         self.job, self.split, self.report = job, split, report
         self.tokenizer = tokenization.build(job.recipe)
         self.repair = need("ftfy", "ftfy", "--ftfy").fix_text if job.ftfy else None
+        _, self.typecode = part.TYPES[job.dtype]
+        if job.append_eod and self.tokenizer.eod >= 1 << (8 * array.array(self.typecode).itemsize):
+            raise Refused(self.too_large(self.tokenizer.eod))
         self.errors: List[list] = []
         self.unlisted = 0
         self.totals = Progress()
@@ -94,21 +98,29 @@ class Worker:
         flat = [text for document in batch for texts in document for text in texts]
         if self.repair:
             flat = [self.repair(text) for text in flat]
-        encoded = iter(self.tokenizer.encode(flat))
+        encoded = iter(self.encode(flat))
         before = sum(writer.tokens for writer in writers)
         for document in batch:
             for texts, writer in zip(document, writers):
                 sequences = [ids for ids in (next(encoded) for _ in texts) if ids]
                 if sequences and self.job.append_eod:
                     sequences[-1].append(self.tokenizer.eod)
-                try:
-                    writer.add(sequences)
-                except OverflowError:
-                    raise Refused(
-                        f"the tokenizer's vocabulary has {self.tokenizer.vocab_size} entries, but it gave a token of "
-                        f"{max(max(ids) for ids in sequences)}: its ids have gaps, which {self.job.dtype} cannot hold"
-                    ) from None
+                writer.add(sequences)
         return sum(writer.tokens for writer in writers) - before
+
+    def encode(self, texts):
+        """An array of the part's type for each."""
+        try:
+            return self.tokenizer.encode(texts, self.typecode)
+        except OverflowError:
+            ids = (max(ids) for ids in self.tokenizer.encode(texts, "q") if ids)
+            raise Refused(self.too_large(max(ids))) from None
+
+    def too_large(self, token):
+        return (
+            f"the tokenizer's vocabulary has {self.tokenizer.vocab_size} entries, but it gave a token of {token}: its "
+            f"ids have gaps, which {self.job.dtype} cannot hold"
+        )
 
     def tell(self, batch, tokens, position):
         text_bytes = sum(len(text.encode()) for document in batch for texts in document for text in texts)
