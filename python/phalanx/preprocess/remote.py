@@ -6,7 +6,7 @@ from phalanx.preprocess import java
 from phalanx.preprocess.inputs import Input, is_document, kind_of
 from phalanx.preprocess.refusal import Refused
 
-# What Spark reads as it is; .zst since Spark 4.1, before with Hadoop's native library alone.
+# What Spark reads as it is: .zst by a zstd of its own (4.3 has one), else only where Hadoop has its native library.
 KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet")
 # Spark takes files of such names for its own and passes over them, even where they are asked for by name.
 HIDDEN = ("_", ".")
