@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A corpus of made-up words to .bin and .idx: phalanx-preprocess with both engines, a pipeline as Megatron-LM's (a pool
-and one writer), and the tokenizers library alone; in turn, on the same files, whose results must be the same bytes.
+"""A corpus of made-up words to .bin and .idx: phalanx-preprocess with both engines, pools with one writer as those of
+Megatron-LM (transformers, its own builder) and gpt-neox (tokenizers), and the tokenizers library alone; in turn, on the
+same files, whose results must be the same bytes.
 
-    python bench/data_prep.py [--megabytes 20] [--rounds 3] [--json out.json]
+    python bench/data_prep.py [--megabytes 30] [--rounds 3] [--json out.json]
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.peers import transformers_environment
 from support.results import Results, finish
 
 HERE = Path(__file__).resolve().parent
@@ -86,6 +88,13 @@ class Bench:
         self.keep("corpus.jsonl", prefix)
         return measured
 
+    def megatron(self):
+        prefix = self.folder / "megatron"
+        python, script = transformers_environment() / "bin/python", HERE / "workloads/megatron_pipeline.py"
+        measured = Measured([python, script, self.folder / "corpus.jsonl", self.folder / "tok.json", prefix, CORES])
+        self.keep("corpus.jsonl", prefix)
+        return measured
+
     def keep(self, corpus, prefix):
         """All ways must come to the same bytes."""
         content = [Path(f"{prefix}.{end}").read_bytes() for end in ("bin", "idx")]
@@ -106,7 +115,8 @@ class Bench:
 AT_WORK = r"tokenized in .*?\(([\d.]+) MB/s"
 START_UP = r"start-up ([\d.]+) s"
 LARGEST = r"largest process ([\d,]+) MiB"
-ONE_WRITER = f"a pool of {CORES} and one writer"
+ONE_WRITER = f"a pool of {CORES} as gpt-neox's (tokenizers)"
+MEGATRON = f"a pool of {CORES} as Megatron-LM's (transformers)"
 NOTE = (
     "On a machine that is busy with other things one thread gets more of a CPU than each of two: compare CPU seconds."
 )
@@ -116,16 +126,22 @@ LIBRARY = f"the library alone, one thread, x {CORES} cores"
 def collect(bench, megabytes, rounds):
     rate, cpu, start, memory = Results("MB/s"), Results("CPU s"), Results("s"), Results("MiB")
     for _ in range(rounds):
-        one, threads, (library_s, library_cpu_s) = bench.one_writer(), bench.phalanx("threads"), bench.library()
+        megatron, one, threads = bench.megatron(), bench.one_writer(), bench.phalanx("threads")
+        library_s, library_cpu_s = bench.library()
         spark, more = bench.phalanx("spark"), bench.phalanx("threads", "four.jsonl")
         rate.add("whole command, from start to end", ONE_WRITER, megabytes / one.seconds)
+        rate.add("whole command, from start to end", MEGATRON, megabytes / megatron.seconds)
         rate.add("whole command, from start to end", "phalanx, threads", megabytes / threads.seconds)
+        rate.add("at work", MEGATRON, megabytes / megatron.figure(r"at work ([\d.]+) s"))
+        rate.add("at work", ONE_WRITER, megabytes / one.figure(r"at work ([\d.]+) s"))
         rate.add("at work", "phalanx, threads", threads.figure(AT_WORK))
         rate.add("at work", LIBRARY, megabytes / library_s * CORES)
         rate.add("at work", "Spark local[*] with phalanx", spark.figure(AT_WORK))
         cpu.add(f"{megabytes} MB, all processes", ONE_WRITER, one.cpu_s)
+        cpu.add(f"{megabytes} MB, all processes", MEGATRON, megatron.cpu_s)
         cpu.add(f"{megabytes} MB, all processes", "phalanx, threads", threads.cpu_s)
         cpu.add(f"{megabytes} MB, all processes", "the library alone", library_cpu_s)
+        start.add("start-up", MEGATRON, megatron.figure(START_UP))
         start.add("start-up", "phalanx, threads", threads.figure(START_UP))
         start.add("start-up", "Spark local[*] with phalanx", spark.figure(START_UP))
         memory.add(f"largest process, {megabytes} MB of input", "phalanx, threads", threads.figure(LARGEST))
@@ -136,7 +152,7 @@ def collect(bench, megabytes, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=20)
+    parser.add_argument("--megabytes", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     args = parser.parse_args()

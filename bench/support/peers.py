@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
 DLROVER = "dlrover[k8s]==0.6.1"
 PROTOBUF = "protobuf"  # its gRPC messages need it; the extra forgets it
+TRANSFORMERS = "transformers==5.23.0"
 DEEPSPEED = "deepspeed==0.16.5"
 DEEPSPEED_SHA256 = "29e007a2bdafb1431b7a021126dace0126ce53c57eb79db1ba85a1484c0b770e"
 
@@ -107,16 +108,25 @@ def cache():
 
 
 def dlrover_environment():
-    """Makes the environment with dlrover where it is missing; returns its folder."""
-    folder = cache() / "peers" / DLROVER.replace("[k8s]==", "-")
+    return environment(DLROVER.replace("[k8s]==", "-"), DLROVER, PROTOBUF)
+
+
+def transformers_environment():
+    return environment(TRANSFORMERS.replace("==", "-"), TRANSFORMERS)
+
+
+def environment(name, *wanted):
+    """Makes the environment with a peer where it is missing; returns its folder."""
+    folder = cache() / "peers" / name
     ready = folder / ".ready"
     ours = site.getsitepackages()[0]
-    if not (ready.is_file() and ready.read_text() == f"{ours} {PROTOBUF}"):
-        print(f"installing {DLROVER} into its own environment", file=sys.stderr)
+    made_of = f"{ours} {' '.join(wanted[1:])}"
+    if not (ready.is_file() and ready.read_text() == made_of):
+        print(f"installing {wanted[0]} into its own environment", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         (Path(site_packages(folder)) / "torch_of_phalanx.pth").write_text(ours + "\n")
-        subprocess.run([folder / "bin" / "pip", "install", "--quiet", DLROVER, PROTOBUF], check=True)
-        ready.write_text(f"{ours} {PROTOBUF}")
+        subprocess.run([folder / "bin" / "pip", "install", "--quiet", *wanted], check=True)
+        ready.write_text(made_of)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Data preparation as Megatron-LM's tool does it: a pool tokenizes line by line, one process writes all tokens.
+"""Data preparation as gpt-neox's tool does it: a pool tokenizes line by line, one process writes all tokens.
 
 python one_writer.py INPUT TOKENIZER PREFIX WORKERS
 """
@@ -10,6 +10,7 @@ import multiprocessing
 import resource
 import struct
 import sys
+import time
 
 from tokenizers import Tokenizer
 
@@ -29,10 +30,11 @@ def encode(line):
 
 def main():
     source, tokenizer_path, prefix, workers = sys.argv[1:]
-    lengths, boundaries = [], [0]
+    lengths, boundaries, first = [], [0], None
     pool = multiprocessing.Pool(int(workers), load, (tokenizer_path,))
     with pool, open(source) as lines, open(f"{prefix}.bin", "wb") as file:
         for ids in pool.imap(encode, lines, 32):
+            first = first or time.monotonic()
             if ids:
                 file.write(array.array("H", ids))
                 lengths.append(len(ids))
@@ -42,6 +44,7 @@ def main():
         file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(boundaries)))
         for typecode, values in (("i", lengths), ("q", pointers), ("q", boundaries)):
             array.array(typecode, values).tofile(file)
+    print(f"at work {time.monotonic() - first:.2f} s", file=sys.stderr)
     pool.join()
     print(
         f"largest process {max(own_peak_kib(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024:.0f} MiB",
