@@ -49,6 +49,7 @@ class Writer:
         info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
         info.update(world_size=here.world_size, kind=kind, job_id=here.job_id)
         self._info_begins = json.dumps(info).encode("utf-8", "surrogateescape")[:-1] + b", "
+        self._sealed_begins = door.packet(type="sealed", dir=directory, page=page)[:-1]
         # An image that nobody waits for any more is sealed all the same. The flight lives until then.
         weakref.finalize(self, self._slots.close).atexit = False
 
@@ -124,11 +125,14 @@ class Writer:
             self._slot_bytes = answer["bytes"]
         buffers = overlap.buffer_storages(expanded.modules)
         offsets = image.offsets(self._slot_bytes)
-        self._plan = _Plan(key, self._slot_bytes, offsets, buffers, overlap.fsdp1_in(expanded.modules))
+        is_small = max(image.sizes, default=0) <= SMALL_BYTES
+        self._plan = _Plan(key, self._slot_bytes, offsets, buffers, overlap.fsdp1_in(expanded.modules), is_small)
         return why
 
     def _choose(self, expanded, image):
         """(records that are copied while training goes on, what watches them, why the others are not)."""
+        if self._plan.is_small:
+            return [], None, None
         optimizers, why = self._guard.trusted(expanded.optimizers)
         if optimizers and self._plan.fsdp1:
             optimizers, why = [], _FSDP
@@ -210,8 +214,8 @@ class Writer:
         return self._info_begins + b'"step": %d}' % handle.step
 
     def _sealed(self, handle):
-        to_disk = handle.storage is Storage.DISK
-        return door.packet(type="sealed", dir=self._directory, page=self._page, step=handle.step, disk=to_disk)
+        to_disk = b"true" if handle.storage is Storage.DISK else b"false"
+        return self._sealed_begins + b',"step":%d,"disk":%s}' % (handle.step, to_disk)
 
     def _pin(self):
         """Has CUDA pin the slots as they are now. Why it does not, or None."""
@@ -308,11 +312,12 @@ class Writer:
 class _Plan:
     """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
 
-    __slots__ = ("_tensors", "_written", "buffers", "file_bytes", "fsdp1", "key", "later", "offsets")
+    __slots__ = ("_tensors", "_written", "buffers", "file_bytes", "fsdp1", "is_small", "key", "later", "offsets")
 
-    def __init__(self, key, file_bytes, offsets, buffers, fsdp1):
+    def __init__(self, key, file_bytes, offsets, buffers, fsdp1, is_small):
         self.key, self.file_bytes, self.offsets = key, file_bytes, offsets
         self.buffers, self.fsdp1 = buffers, fsdp1
+        self.is_small = is_small  # nothing is worth copying later
         self.later = []  # records that optimizers have written, ascending
         self._written = None  # ids of all that they have written
         self._tensors = []  # references to one in each of `later`
