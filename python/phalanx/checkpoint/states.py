@@ -105,12 +105,16 @@ def restore(loaded):
     return _with_positions(loaded)
 
 
+_CONTAINERS = (dict, list, tuple)
+
+
 def _with_positions(value):
-    if position.is_saved(value):
-        return position.loaded(value)
+    """Of an optimizer's many small dicts each is looked at: with as few calls as can be."""
     if isinstance(value, dict):
+        if position.MARK in value:
+            return position.loaded(value)
         for key, inner in value.items():
-            if isinstance(inner, (dict, list, tuple)):
+            if isinstance(inner, _CONTAINERS):
                 value[key] = _with_positions(inner)
         return value
     if type(value) is list:
