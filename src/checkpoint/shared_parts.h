@@ -15,7 +15,7 @@
 
 namespace phalanx::checkpoint {
 
-// TakeNext, Done and Fail are for any thread, Crc for when all have ended.
+// TakeNext and Done are for any thread, Crc for when all have ended.
 class SharedParts {
  public:
   SharedParts(uint64_t bytes, uint64_t part_bytes)
