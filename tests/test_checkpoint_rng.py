@@ -21,16 +21,17 @@ def draws():
     )
 
 
-@pytest.fixture(autouse=True)
-def half_a_pair_is_left():
-    random.gauss(0, 1)
-    numpy.random.standard_normal()
-
-
-@pytest.mark.parametrize("into", [None, {}], ids=["new", "kept"])
-def test_what_is_restored_draws_the_same(into):
+@pytest.mark.parametrize("half", [False, True], ids=["no half", "half"])
+@pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
+def test_what_is_restored_draws_the_same(kept, half):
+    """`half`: of a pair of normal numbers one is left."""
+    into = {} if kept else None
     rng.capture(into=into)
-    draws()
+    random.seed(5)
+    numpy.random.seed(5)
+    if half:
+        random.gauss(0, 1)
+        numpy.random.standard_normal()
     found = rng.capture(into=into)
     expected = draws()
     draws()
@@ -55,6 +56,18 @@ def tensors(found):
     numbers = [found["python"]["words"], found["torch"], found["numpy"]["state"]["key"]["words"]]
     assert all(isinstance(tensor, torch.Tensor) for tensor in numbers)
     return numbers
+
+
+def test_memory_of_inference_mode():
+    """Which cannot be written to later: it is replaced."""
+    kept = {}
+    with torch.inference_mode():
+        rng.capture(into=kept)
+    draws()
+    found = rng.capture(into=kept)
+    expected = draws()
+    rng.restore(found)
+    assert draws() == expected
 
 
 def test_what_others_drew_from(monkeypatch):

@@ -16,7 +16,9 @@ from phalanx.checkpoint import native, plan
 
 try:
     import numpy
-except ImportError:  # torch runs without it
+
+    torch.from_numpy(numpy.empty(0))
+except (ImportError, RuntimeError):  # torch runs without it, and beside one that is too new for it
     numpy = None
 
 _ELEMENT_BYTES = {dtype: torch.empty(0, dtype=dtype).element_size() for dtype in plan.STORAGE_NAMES}

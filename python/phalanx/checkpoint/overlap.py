@@ -55,7 +55,7 @@ class Guard:
     def mark(self, optimizers):
         """A save begins: steps are counted from here."""
         if self.off is not None:
-            return  # they are no matter
+            return  # nothing is copied later, so nobody asks for steps
         for optimizer in {*optimizers, *self._seen.keys()}:
             seen = self._seen.get(optimizer)
             if seen is None:

@@ -20,9 +20,10 @@ def capture(cuda=True, into=None):
     """
     kept = {} if into is None else into
     version, words, gauss = random.getstate()
+    packed = bytearray(struct.pack(f"{len(words)}q", *words))
     found = {
         MARK: 1,
-        "python": {"version": version, "words": _of_bytes(struct.pack(f"{len(words)}q", *words), kept), "gauss": gauss},
+        "python": {"version": version, "words": _kept(_tensor(packed), kept, "python"), "gauss": gauss},
         "torch": _kept(torch.default_generator.get_state(), kept, "torch"),
     }
     numpy = sys.modules.get("numpy")
@@ -55,15 +56,17 @@ def restore(found):
 
 def _kept(tensor, kept, name):
     before = kept.get(name)
-    if before is None or before.shape != tensor.shape:
+    # What was made in inference mode cannot be written to outside of it.
+    if before is None or before.shape != tensor.shape or before.is_inference():
         kept[name] = tensor
         return tensor
     return before.copy_(tensor)
 
 
-def _of_bytes(data, kept):
-    """Of int64. torch.tensor() looks at each number for itself, which took a tenth of a small save."""
-    return _kept(torch.frombuffer(bytearray(data), dtype=torch.int64), kept, "python")
+def _tensor(words):
+    """Of int64, over memory that nobody else writes to. torch.tensor() looks at each number for itself, which took a
+    tenth of a small save; torch.from_numpy() is not there for every numpy."""
+    return torch.frombuffer(words, dtype=torch.int64)
 
 
 def _plain(numpy, value, kept, name):
@@ -71,7 +74,7 @@ def _plain(numpy, value, kept, name):
         return {key: _plain(numpy, inner, kept, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, numpy.ndarray):
         words = value.view(numpy.int64) if value.dtype == numpy.uint64 else value.astype(numpy.int64)
-        return {"words": _kept(torch.from_numpy(words), kept, name), "dtype": str(value.dtype)}
+        return {"words": _kept(_tensor(words), kept, name), "dtype": str(value.dtype)}
     return value.item() if isinstance(value, numpy.generic) else value
 
 
@@ -79,5 +82,5 @@ def _as_numpy(numpy, value):
     if not isinstance(value, dict):
         return value
     if set(value) == {"words", "dtype"}:
-        return value["words"].numpy().astype(value["dtype"])
+        return numpy.array(value["words"].tolist(), dtype=numpy.int64).astype(value["dtype"])
     return {key: _as_numpy(numpy, inner) for key, inner in value.items()}
