@@ -6,7 +6,8 @@ of the time was training, and where the rest went, by `phalanx ledger`.
 
 Goodput is the share of the job's whole life, its start and its end included, in which steps were made that had not been
 made before. The victims are drawn by --seed, and the moments, up to --jitter-s about each 15 s: lives of one length,
-each begun at a save, would all end the same number of steps behind one.
+each begun at a save, would all end the same number of steps behind one. The state is small, as that of a toy is: a
+larger one makes each save and each restore longer.
 """
 
 import argparse
