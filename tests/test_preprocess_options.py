@@ -22,6 +22,19 @@ def test_the_guides_command_is_understood():
     assert (chosen.workers, chosen.append_eod, chosen.jsonl_keys) == (64, True, ["text"])
 
 
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("a, b", ["a", "b"]),
+        ("hdfs://h/{a,b}/x*,c", ["hdfs://h/{a,b}/x*", "c"]),
+        ("c,hdfs://h/{a,{b,c}}/x*", ["c", "hdfs://h/{a,{b,c}}/x*"]),
+        ("a{,b", ["a{", "b"]),
+    ],
+)
+def test_commas_separate_but_in_patterns(text, words):
+    assert options.input_words(text) == words
+
+
 def test_defaults_are_those_of_the_guide():
     chosen = vars(options.parser("p").parse_args(["--input=a", "--tokenizer-type=HFTokenizer", "--output-prefix=b"]))
     guide = {

@@ -32,6 +32,7 @@ def locked(folder):
     except BlockingIOError:
         raise Refused(f"{folder}: another run works there; wait for its end, or take another --output-prefix") from None
     except Refused:
+        drop_unfinished(folder)
         remove_if_empty(folder)
         raise
     finally:
@@ -51,7 +52,12 @@ def clean(folder, resume):
             f"{folder}: has {len(finished)} finished parts of a run that did not end; --resume goes on from them; "
             "remove the folder to begin anew"
         )
-    for name in names:
+    drop_unfinished(folder)
+
+
+def drop_unfinished(folder):
+    """Of workers that have ended before they could: parts are trusted by their names."""
+    for name in os.listdir(folder):
         if name.endswith(".writing"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))

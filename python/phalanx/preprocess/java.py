@@ -25,9 +25,14 @@ def first_line(thrown):
     return f"{thrown.getClass().getSimpleName()}{': ' if lines else ''}{lines[0] if lines else ''}"
 
 
+def thrown_by(error):
+    """The Java exception behind an error of py4j or PySpark; None where there is none."""
+    return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+
+
 def reason(error):
-    """Of an error of py4j or PySpark: what happened, and last what caused it."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    """What happened, and last what caused it."""
+    java = thrown_by(error)
     if java is None:
         lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
         last = next((line for line in reversed(lines) if not line.startswith((" ", "\t"))), lines[0])
@@ -39,7 +44,7 @@ def reason(error):
 
 def of_a_file(error):
     """The sentence for a file that cannot be read to its end; None where the error is something else."""
-    thrown = getattr(error, "java_exception", None)
+    thrown = thrown_by(error)
     found = [(OF_A_FILE.search(cause.getMessage() or ""), cause) for cause in causes(thrown)]
     path = next((match[1] for match, _ in found if match), None)
     return path and f"{path}: is damaged, not complete, or has changed: {first_line(found[-1][1])}"
@@ -59,17 +64,17 @@ def refused(what, spark, scheme):
 
 def missing(error, spark, scheme):
     """The sentence that helps where Hadoop lacks the classes for a scheme; None where it is something else."""
-    java = getattr(error, "java_exception", None)
-    texts = [cause.toString() for cause in causes(java)] if java else []
+    texts = [cause.toString() for cause in causes(thrown_by(error))]
+    no_system = any("No FileSystem for scheme" in text for text in texts)
     text = next((text for text in texts if "ClassNotFound" in text or "NoClassDefFound" in text), None)
+    if text is None and not no_system:
+        return None
     hadoop = spark.sparkContext._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
-    if any("No FileSystem for scheme" in text for text in texts):
+    if no_system:
         known = "; write s3a:// for S3" if scheme in ("s3", "s3n") else ""
         return (
             f"Hadoop {hadoop} has no file system for {scheme}://{known}; --packages of spark-submit brings further ones"
         )
-    if text is None:
-        return None
     needed = f"--packages {HADOOP_AWS}:{hadoop} brings" if scheme == "s3a" else "--packages or --jars brings"
     lacking = text.rpartition(": ")[2].replace("/", ".")
     spark_submit = f"spark-submit {needed} those for Hadoop {hadoop}"

@@ -3,7 +3,6 @@
 import argparse
 import glob
 import os
-import re
 
 from phalanx.preprocess.refusal import Refused
 
@@ -102,19 +101,29 @@ def check_prefix(prefix):
         raise Refused(f"--output-prefix {prefix}: the folder {folder or '.'} cannot be written to")
 
 
-# Hadoop's patterns have commas in braces.
-COMMA = re.compile(r",(?![^{}]*\})")
-
-
 def is_remote(word):
     return "://" in word
+
+
+def split_at_commas(text):
+    """Not at those in braces, which are of a pattern of Hadoop's."""
+    if text.count("{") != text.count("}"):
+        return text.split(",")
+    pieces, depth = [""], 0
+    for letter in text:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth <= 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return pieces
 
 
 def input_words(text):
     """The paths, patterns and folders of --input. A comma separates, unless all of it is one name that is there."""
     if not is_remote(text) and (os.path.exists(text) or glob.glob(text)):
         return [text]
-    words = [word.strip() for word in COMMA.split(text)]
+    words = [word.strip() for word in split_at_commas(text)]
     if not all(words):
         raise Refused(f"--input {text!r}: an empty name; separate several inputs by single commas")
     return words

@@ -2,6 +2,7 @@
 processes: a worker gets a split, reads it itself and writes its part itself."""
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -36,7 +37,7 @@ def serve(pipe, job):
         pipe.send(("ready", None))
         while True:
             split = pipe.recv()
-            pipe.send(worker.attempt(job, lambda split=split: worker.process(job, split, report)))
+            pipe.send(worker.attempt(job, functools.partial(worker.process, job, split, report)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody is interested any more
 

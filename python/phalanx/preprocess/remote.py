@@ -44,8 +44,10 @@ def find(system, path):
             continue
         inside = [one for one in system.listStatus(status.getPath()) if one.isFile()]
         for one in sorted(inside, key=lambda one: one.getPath().getName()):
-            is_one = is_document(one.getPath().getName())
-            (statuses.append(one) if is_one else left_out.append(one.getPath().toString()))
+            if is_document(one.getPath().getName()):
+                statuses.append(one)
+            else:
+                left_out.append(one.getPath().toString())
     return statuses, left_out
 
 

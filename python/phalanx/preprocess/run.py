@@ -108,7 +108,14 @@ def own_peak_kib():
 
 
 def stopped(failure, job, engine):
-    place = commit.place_of(job, job.splits[failure.number], failure.line, engine.lines_before)
+    split = job.splits[failure.number]
+    one = job.inputs[split.input]
+    if one.is_remote and split.first_line is None:
+        say(f"{one.path}: {failure.why}; counting the lines before it, which are read again")
+    try:
+        place = commit.place_of(job, split, failure.line, engine.lines_before)
+    except (OSError, Refused):  # the bad line is what matters
+        place = f"{one.path}, line {failure.line + 1} behind byte {split.start}"
     return (
         f"{place}: {failure.why}. Nothing was written; the "
         "same command with --resume --on-error skip leaves such lines out and lists them"

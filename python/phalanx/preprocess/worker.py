@@ -40,8 +40,8 @@ class Worker:
         self.tokenizer = tokenization.build(job.recipe)
         self.repair = need("ftfy", "ftfy", "--ftfy").fix_text if job.ftfy else None
         _, self.typecode = part.TYPES[job.dtype]
-        if job.append_eod and self.tokenizer.eod >= 1 << (8 * array.array(self.typecode).itemsize):
-            raise Refused(self.too_large(self.tokenizer.eod))
+        if job.append_eod:
+            self.check_fits(self.tokenizer.eod)
         self.errors: List[list] = []
         self.unlisted = 0
         self.totals = Progress()
@@ -113,14 +113,17 @@ class Worker:
         try:
             return self.tokenizer.encode(texts, self.typecode)
         except OverflowError:
-            ids = (max(ids) for ids in self.tokenizer.encode(texts, "q") if ids)
-            raise Refused(self.too_large(max(ids))) from None
+            self.check_fits(max(max(ids) for ids in self.tokenizer.encode(texts, "q") if ids))
+            raise
 
-    def too_large(self, token):
-        return (
-            f"the tokenizer's vocabulary has {self.tokenizer.vocab_size} entries, but it gave a token of {token}: its "
-            f"ids have gaps, which {self.job.dtype} cannot hold"
-        )
+    def check_fits(self, token):
+        try:
+            array.array(self.typecode, [token])
+        except OverflowError:
+            raise Refused(
+                f"the tokenizer's vocabulary has {self.tokenizer.vocab_size} entries, but it gave a token of {token}: "
+                f"its ids have gaps, which {self.job.dtype} cannot hold"
+            ) from None
 
     def tell(self, batch, tokens, position):
         text_bytes = sum(len(text.encode()) for document in batch for texts in document for text in texts)
@@ -151,6 +154,9 @@ def attempt(job, work):
     except Refused as error:
         return "refused", str(error)
     except FileNotFoundError as error:
-        return "refused", f"{error.filename}: is not there for a worker; inputs and output must be, for all of them"
+        return (
+            "refused",
+            f"{error.filename}: is not there for a worker, or the driver; inputs and output must be, for all of them",
+        )
     except OSError as error:
         return "refused", f"{error.filename or job.output_prefix}: {error.strerror}"
