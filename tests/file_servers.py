@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import urllib.parse
@@ -19,11 +20,11 @@ CORE_SITE = "<configuration><property><name>fs.defaultFS</name><value>{}</value>
 
 @contextlib.contextmanager
 def server(command, log, end="\n"):
-    """A process that says on its stdout where it can be reached; this yields the word, which `end` is the end of."""
+    """A process that says on its stdout where it can be reached; this yields the word, which `end` is the end of. It
+    ends with this one, however that ends."""
+    command = ["setpriv", "--pdeathsig=KILL", *map(str, command)]
     with open(log, "w") as said:
-        process = subprocess.Popen(
-            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
     with process:
         try:
             place = "".join(read_to(process.stdout, end))
@@ -49,7 +50,10 @@ class Hdfs:
     def put(self, *paths):
         """Files and folders into the root, by the command that `hadoop fs` is."""
         command = ["java", "-cp", f"{self.folder}:{hadoop_servers.spark_jars()}/*", "org.apache.hadoop.fs.FsShell"]
-        subprocess.run([*command, "-put", "-f", *paths, "/"], check=True, stderr=subprocess.DEVNULL)
+        utf8 = {**os.environ, "LC_ALL": "C.UTF-8"}  # Java names files by it
+        command += ["-put", "-f", *map(str, paths), "/"]
+        done = subprocess.run(command, env=utf8, stderr=subprocess.PIPE, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
 
 
 @contextlib.contextmanager
@@ -65,12 +69,13 @@ def hdfs(folder):
 class S3:
     def __init__(self, endpoint, bucket):
         self.endpoint, self.bucket = endpoint, bucket
+        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
         self.request("")
 
     def request(self, key, content=b""):
         url = f"{self.endpoint}/{self.bucket}/{urllib.parse.quote(key)}".rstrip("/")
         kind = {"Content-Type": "application/octet-stream"}  # urllib's own word for it is that of a form
-        urllib.request.urlopen(urllib.request.Request(url, content, kind, method="PUT"), timeout=30).close()
+        self.opener.open(urllib.request.Request(url, content, kind, method="PUT"), timeout=30).close()
 
     def put(self, folder):
         for path in Path(folder).iterdir():

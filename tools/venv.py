@@ -169,7 +169,8 @@ def prepare(venv, requirements, cache, key, over=None):
         take_entry(venv, entry)
         see_through(venv, over)
     else:
-        what = requirements.stem if over else "the environment; the first time it downloads torch (about 3 GB)"
+        has_torch = any(line.startswith("torch==") for line in requirements.read_text().splitlines())
+        what = "the environment; the first time it downloads torch (about 3 GB)" if has_torch else requirements.stem
         say(f"making {what}")
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
