@@ -653,7 +653,9 @@ def test_the_master_dies(hanging_disk, job, point):
     arguments = [directory, "--disk-every=6", "--step-ms=20"]
     master = start_master(job)
     flags = ["--rdzv-conf=is_host=0"]
-    nodes = [start(job, *arguments, index=index, nnodes="2", nproc=1, flags=flags) for index in (0, 1)]
+    nodes = [start(job, *arguments, nnodes="2", nproc=1, flags=flags)]
+    master.wait_line("node-joined")  # so that rank 0 is its
+    nodes.append(start(job, *arguments, index=1, nnodes="2", nproc=1, flags=flags))
     wait_committed(job, 7)
     with hanging_disk.hanging() if point is a_step_is_being_stored else contextlib.nullcontext():
         go_on = point(job, nodes)
