@@ -25,10 +25,11 @@ _ELEMENT_BYTES = {dtype: torch.empty(0, dtype=dtype).element_size() for dtype in
 # Data type -> that of an array, bytes of an element. An array of the right shape becomes a tensor in half the time that
 # a row of elements takes to become one and to be given its shape.
 _ARRAYS = {
-    dtype: (numpy.dtype(str(dtype).removeprefix("torch.")), count)
+    dtype: (numpy.dtype(str(dtype)[len("torch.") :]), count)
     for dtype, count in _ELEMENT_BYTES.items()
     if numpy is not None and dtype is not torch.bfloat16
 }
+# Whatever the number of elements, of 1 or more, these two never agree with each other or with what is there.
 _NO_ARRAY = (None, -2)
 _NO_RECORD = (None, -1)
 
