@@ -222,28 +222,26 @@ def test_ftfy(bpe, tmp_path):
     assert files_of(tmp_path / "r") == expected_files([[bpe.encode("l'humanité").ids]])
 
 
-def test_ids_beyond_the_type_are_refused(bpe, tmp_path):
-    """Of a vocabulary with gaps: a token, and the one that ends documents."""
+def a_token(model):
+    model["model"]["vocab"]["a"] = 70_000
+
+
+def the_end_of_documents(model):
+    model["model"]["vocab"][EOD] = model["added_tokens"][0]["id"] = 70_001
+
+
+@pytest.mark.parametrize("moved, said", [(a_token, "a token of 70000"), (the_end_of_documents, "a token of 70001")])
+def test_ids_beyond_the_type_are_refused(bpe, tmp_path, moved, said):
+    """Of a vocabulary with gaps."""
     model = json.loads(bpe.to_str())
-    for name, said in (("a", "gave a token of 70000"), (EOD, "gave a token of 70001")):
-        model["model"]["vocab"].update({"a": 70_000} if name == "a" else {})
-        if name == EOD:
-            model = json.loads(bpe.to_str())
-            model["model"]["vocab"][EOD] = model["added_tokens"][0]["id"] = 70_001
-        (tmp_path / "tok.json").write_text(json.dumps(model))
-        write_jsonl(tmp_path / "data.jsonl", ["a"])
-        given = [
-            "--input",
-            tmp_path / "data.jsonl",
-            "--output-prefix",
-            tmp_path / "r",
-            "--vocab",
-            tmp_path / "tok.json",
-        ]
-        answer = run(*given, "--tokenizer-type=HFTokenizer", "--append-eod")
-        assert answer.returncode == 1
-        assert said in answer.stderr, answer.stderr
-        assert "Traceback" not in answer.stderr
+    moved(model)
+    (tmp_path / "tok.json").write_text(json.dumps(model))
+    write_jsonl(tmp_path / "data.jsonl", ["a"])
+    places = ("--input", tmp_path / "data.jsonl", "--output-prefix", tmp_path / "r", "--vocab", tmp_path / "tok.json")
+    answer = run(*places, "--tokenizer-type=HFTokenizer", "--append-eod")
+    assert answer.returncode == 1
+    assert f"gave {said}" in answer.stderr, answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 def test_fingerprints_tell_tokenizers_apart(files):
