@@ -106,9 +106,9 @@ def lines_before(spark, job, split):
     earlier = [other for other in job.splits if other.input == split.input and other.number < split.number]
     one = job.inputs[split.input]
     with java.refused(one.path, spark, scheme_of(one.path)):
-        # By a lambda, which travels as it is: executors may have our modules no more.
-        count = lambda rows: [sum(1 for _ in rows)]  # noqa: E731
-        return sum(spark.sparkContext.runJob(read(spark, job, one), count, range(len(earlier))))
+        lines = read(spark, job, one)
+        # A lambda travels as it is: executors may have our modules no more.
+        return sum(spark.sparkContext.runJob(lines, lambda rows: [sum(1 for _ in rows)], range(len(earlier))))
 
 
 def record_of(row):
