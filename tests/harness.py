@@ -20,6 +20,7 @@ import uuid
 from pathlib import Path
 
 from pidfd import pidfd_open, pidfd_send_signal
+from share import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
@@ -55,12 +56,6 @@ def ckpt(*arguments, expect=0):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == expect, done.stdout + done.stderr
     return json.loads(done.stdout) if expect != 2 else done.stderr
-
-
-def free_port(address="127.0.0.1"):
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
 
 
 def clean_environment():

@@ -15,9 +15,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checkpoint_agent import CheckpointAgent, write_manifest  # noqa: E402
-from harness import free_port  # noqa: E402
 from phalanx._bootstrap import board, memory  # noqa: E402
 from phalanx.checkpoint import CannotSave, Checkpointer, DataPosition, Storage, ddp, native, overlap  # noqa: E402
+from share import free_port  # noqa: E402
 from zygote_agent import Agent  # noqa: E402
 
 WORDS = 50_000  # a record of 200 KB: large enough to be copied later

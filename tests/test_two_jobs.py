@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import free_port, read_proc, wait_ends, workload
+from harness import read_proc, wait_ends, workload
+from share import free_port
 
 
 def steps_so_far(job):
