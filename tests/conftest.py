@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import random
+import signal
 import subprocess
 from pathlib import Path
 
@@ -18,16 +20,64 @@ collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py
 def pytest_addoption(parser):
     parser.addoption("--launcher", choices=["phalanx-run", "torchrun"], default="phalanx-run")
     parser.addoption("--kills", type=int, default=50, help="in or behind a save, at random times")
-    parser.addoption("--kill-seed", type=int, default=0, help="0: another one each time, which is printed")
+    parser.addoption("--seed", type=int, default=0, help="of all that tests choose; 0: another one each time")
+    parser.addoption("--slice", type=int, default=0, help="so many quick tests of each file, evenly spread; 0: all")
+    parser.addoption("--long", action="store_true", help="also tests marked long")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "dropin: asks for nothing that torchrun does not do as well")
+    config.addinivalue_line("markers", "alone: measures time or needs the machine for itself: runs behind the others")
+    config.addinivalue_line("markers", "long: has seeds and minutes; runs with --long, and has a short one beside it")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As shells leave it in background jobs. Our children would inherit it, and never end by Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    given = getattr(config, "workerinput", {}).get("seed") or config.getoption("--seed")
+    config.option.seed = given or random.SystemRandom().randrange(1, 1 << 31)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """One seed for all processes of a run of pytest-xdist."""
+    node.workerinput["seed"] = node.config.option.seed
+
+
+def pytest_report_header(config):
+    return f"seed: --seed={config.option.seed}"
+
+
+def sliced(items, count):
+    """`count` quick tests of each file, the first among them and the others evenly spread; one at least of each."""
+    files = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    chosen = []
+    for of_file in files.values():
+        quick = [item for item in of_file if not any(map(item.get_closest_marker, ("slow", "alone")))] or of_file[:1]
+        taken = min(count, len(quick))
+        chosen += [quick[index * len(quick) // taken] for index in range(taken)]
+    return chosen
 
 
 def pytest_collection_modifyitems(config, items):
+    left = items
     if config.getoption("--launcher") == "torchrun":
-        items[:] = [item for item in items if item.get_closest_marker("dropin")]
+        left = [item for item in left if item.get_closest_marker("dropin")]
+    if not config.getoption("--long"):
+        left = [item for item in left if not item.get_closest_marker("long")]
+    if config.getoption("--slice"):
+        left = sliced(left, config.getoption("--slice"))
+    kept = set(left)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = left
+
+
+@pytest.fixture
+def choose(request):
+    """A random.Random for what a test chooses: the same for the same --seed and test, whatever ran before."""
+    seed = f"{request.config.option.seed} {request.node.nodeid}"
+    print(f"--seed={request.config.option.seed}")
+    return random.Random(seed)
 
 
 @pytest.fixture

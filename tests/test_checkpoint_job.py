@@ -688,8 +688,8 @@ def test_kills_anywhere_in_saving(job, directory, pytestconfig, kind):
     """SIGKILL by a timer of the kernel, somewhere in or behind a save, of one of two ranks: each life restores the
     newest step that any rank was promised, or a later one, the same on both, whole."""
     kills = pytestconfig.getoption("--kills")
-    seed = pytestconfig.getoption("--kill-seed") or random.SystemRandom().randrange(1, 1 << 31)
-    print(f"{kills} kills, --kill-seed={seed}")
+    seed = pytestconfig.getoption("--seed")
+    print(f"{kills} kills, --seed={seed}")
     arguments = ["--width=512", "--disk-every=4", "--keep-last=2", f"--seed={seed}", f"--deaths={kills}"]
     if kind == "ddp":
         arguments.append("--ddp")
@@ -758,8 +758,8 @@ class Victims:
 def test_kills_of_anyone(job, directory, pytestconfig):
     """Ranks, agents, the master, while saves are under way, to memory and to disk: what was promised is restored."""
     kills = max(10, pytestconfig.getoption("--kills") // 5)
-    seed = pytestconfig.getoption("--kill-seed") or random.SystemRandom().randrange(1, 1 << 31)
-    print(f"{kills} kills, --kill-seed={seed}")
+    seed = pytestconfig.getoption("--seed")
+    print(f"{kills} kills, --seed={seed}")
     choose = random.Random(seed)
     victims = Victims(job, directory, "--width=512", "--memory-every=1", "--disk-every=4", "--keep-last=2")
     ways = [victims.kill_rank, victims.kill_agent, victims.kill_master, victims.kill_rank_and_master]

@@ -292,8 +292,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_word(given, expected):
 def test_kills_at_any_time_change_nothing(given, expected, request):
     """Each run is killed at a random moment of its life and goes on from where the last one was, until one is done."""
     kills = max(100, request.config.getoption("--kills") // 2)
-    seed = request.config.getoption("--kill-seed") or random.randrange(1 << 30)
-    print(f"--kill-seed={seed}")
+    seed = request.config.getoption("--seed")
+    print(f"--seed={seed}")
     rng = random.Random(seed)
     arguments = [*given, "--engine=threads", "--split-bytes=4000", "--workers=2"]
     began = time.monotonic()

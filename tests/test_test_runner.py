@@ -1,14 +1,19 @@
-"""tools/test.py believes no suite that crashed, and counts each test once."""
+"""The test runner believes no suite that crashed, counts each test once, and lets no skip pass unseen."""
 
+import json
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import share
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import test as runner  # noqa: E402
+from tools.suite import budgets, programs, report, skips  # noqa: E402
 
 SUITE = '<testsuites><testsuite name="s">{}</testsuite></testsuites>'
 PASSED = '<testcase classname="m" name="{}"/>'
@@ -17,20 +22,20 @@ ERROR = '<testcase classname="m" name="{}"><error message="clean-up">trace</erro
 SKIPPED = '<testcase classname="m" name="{}"><skipped message="needs a GPU">x</skipped></testcase>'
 
 
-def report_in(folder, *cases, name="report.xml"):
+def write_report(folder, *cases, name="report.xml"):
     path = folder / name
     path.write_text(SUITE.format("".join(cases)))
     return path
 
 
 def test_counts(tmp_path):
-    path = report_in(tmp_path, PASSED.format("a"), FAILED.format("b"), SKIPPED.format("c"), PASSED.format("d"))
-    result = runner.read_report("suite", path, 1)
-    assert (result.passed, result.failed, result.skipped) == (2, ["m.b"], ["m.c: needs a GPU"])
+    path = write_report(tmp_path, PASSED.format("a"), FAILED.format("b"), SKIPPED.format("c"), PASSED.format("d"))
+    result = report.read_report("suite", path, 1)
+    assert (result.passed, result.failed, result.skipped) == (2, ["m.b"], [("m.c", "needs a GPU")])
 
 
 def test_a_test_that_passes_and_fails_in_its_clean_up_failed_once(tmp_path):
-    result = runner.read_report("suite", report_in(tmp_path, PASSED.format("a"), ERROR.format("a")), 1)
+    result = report.read_report("suite", write_report(tmp_path, PASSED.format("a"), ERROR.format("a")), 1)
     assert (result.passed, result.failed) == (0, ["m.a"])
 
 
@@ -39,25 +44,137 @@ def test_a_suite_without_a_readable_report_failed(tmp_path, text):
     path = tmp_path / "report.xml"
     if text is not None:
         path.write_text(text)
-    result = runner.read_report("suite", path, -11)
+    result = report.read_report("suite", path, -11)
     assert result.passed == 0
     assert result.failed == ["suite: ended with status -11 and left no readable report"]
 
 
 def test_a_suite_that_passed_everything_and_crashed_failed(tmp_path):
-    result = runner.read_report("suite", report_in(tmp_path, PASSED.format("a")), 139)
+    result = report.read_report("suite", write_report(tmp_path, PASSED.format("a")), 139)
     assert (result.passed, result.failed) == (1, ["suite: ended with status 139"])
 
 
 def test_programs_count_by_their_single_tests(tmp_path):
-    report_in(tmp_path, PASSED.format("a"), PASSED.format("b"), name="good_test.xml")
-    report_in(tmp_path, PASSED.format("a"), FAILED.format("b"), name="bad_test.xml")
-    overview = runner.Result(
+    write_report(tmp_path, PASSED.format("a"), PASSED.format("b"), name="good_test.xml")
+    write_report(tmp_path, PASSED.format("a"), FAILED.format("b"), name="bad_test.xml")
+    overview = report.Result(
         passed=2,  # good_test, and plain_test that writes no report
         failed=["bad_test.bad_test", "crashed_test.crashed_test"],
-        skipped=["off_test.off_test: Disabled"],
+        skipped=[("off_test.off_test", "Disabled")],
     )
-    result = runner.read_programs(overview, tmp_path)
+    result = report.read_programs(overview, tmp_path)
     assert result.passed == 2 + 1 + 1
     assert result.failed == ["m.b", "crashed_test.crashed_test: see its output above"]
     assert result.skipped == overview.skipped
+
+
+def test_times_are_summed_up_by_file(tmp_path):
+    case = '<testcase classname="{}" name="{}" time="{}"/>'
+    cases = [
+        case.format("tests.test_a", "x", 1.5),
+        case.format("tests.test_a.TestOne", "y", 2),
+        case.format("lint", "z", 4),
+    ]
+    result = report.read_report("suite", write_report(tmp_path, *cases), 0)
+    assert result.times_s == {"tests/test_a.py": 3.5, "lint": 4.0}
+
+
+ALLOWED = [{"test": "tests.test_gpu.*", "reason": "no CUDA device", "why": "needs a GPU"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "allowed"),
+    [
+        ("tests.test_gpu.test_copy", "no CUDA device", True),
+        ("tests.test_gpu.test_copy", "torch is not there", False),
+        ("tests.test_other.test_copy", "no CUDA device", False),
+    ],
+)
+def test_a_skip_that_is_not_on_the_list_is_a_failure(name, reason, allowed):
+    result = skips.check(report.Result(passed=1, skipped=[(name, reason)]), ALLOWED)
+    assert len(result.skipped) == allowed
+    assert [name in line and reason in line for line in result.failed] == [True] * (not allowed)
+
+
+def test_each_allowed_skip_says_why(tmp_path):
+    assert skips.read()
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([{"test": "*", "reason": "*", "why": ""}]))
+    with pytest.raises(ValueError, match="test, reason and why"):
+        skips.read(path)
+
+
+def test_budgets_warn_of_the_worst_first():
+    limits = {"default": 10, "tests/test_slow.py": 60}
+    times_s = {"tests/test_slow.py": 59.0, "tests/test_a.py": 11.0, "tests/test_b.py": 30.0, "tests/test_c.py": 9.0}
+    assert budgets.over(times_s, limits) == [("tests/test_b.py", 30.0, 10), ("tests/test_a.py", 11.0, 10)]
+
+
+def test_budgets_are_of_files_that_are_there():
+    assert budgets.gone(budgets.read(), lambda file: (ROOT / file).exists()) == []
+    assert budgets.gone({"default": 1, "tests/test_gone.py": 2}, lambda file: False) == ["tests/test_gone.py"]
+
+
+def test_a_background_program_tells_its_end_and_shows_why_it_failed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(programs, "REPORTS", tmp_path)
+    good = programs.Background("good", [sys.executable, "-c", "print('fine')"])
+    bad = programs.Background("bad one", [sys.executable, "-c", "print('oh no'); raise SystemExit(3)"])
+    assert (good.wait()[0], bad.wait()[0]) == (0, 3)
+    assert capsys.readouterr().out == "oh no\n\n"
+
+
+FILE = """
+import pytest
+
+@pytest.mark.slow
+def test_0(): pass
+
+@pytest.mark.alone
+def test_1(): pass
+
+@pytest.mark.long
+def test_2(): pass
+
+@pytest.mark.parametrize("n", range(8))
+def test_3(n): pass
+"""
+
+
+def collected(folder, *arguments):
+    """Names of the tests that pytest chooses of FILE and of one that has slow tests alone, with our conftest."""
+    (folder / "test_many.py").write_text(FILE)
+    (folder / "test_few.py").write_text("import pytest\n@pytest.mark.slow\ndef test_only(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", f"--rootdir={folder}", "-p", "no:cacheprovider"]
+    markers = ["-o", "markers=slow"]
+    plugin = ["-p", "conftest"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(
+        [*command, *markers, *plugin, *arguments, str(folder)], cwd=folder, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_a_slice_has_tests_of_each_file(tmp_path):
+    assert collected(tmp_path, "--slice=2") == ["test_only", "test_3[0]", "test_3[4]"]
+    assert len(collected(tmp_path)) == 1 + 2 + 8
+    assert "test_2" in collected(tmp_path, "--long")
+
+
+def test_processes_that_test_beside_each_other_share_no_ports(tmp_path, monkeypatch):
+    monkeypatch.setattr(share.tempfile, "gettempdir", lambda: str(tmp_path))
+    shares = [share.Share() for _ in range(3)]
+    ports = [{one.free_port("127.0.0.1") for _ in range(share.PORTS_EACH)} for one in shares]
+    assert all(len(ports[i] & ports[j]) == 0 for i in range(3) for j in range(i))
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(map(max, ports)) < lowest, "the kernel gives these to anybody"
+
+
+def test_a_port_in_use_is_not_given_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(share.tempfile, "gettempdir", lambda: str(tmp_path))
+    own = share.Share()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", own.free_port("127.0.0.1")))
+        taken.listen()
+        again = {own.free_port("127.0.0.1") for _ in range(share.PORTS_EACH)}
+        assert taken.getsockname()[1] not in again

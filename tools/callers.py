@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import test as suites  # noqa: E402
 from tools import torches  # noqa: E402
+from tools.suite.programs import say  # noqa: E402
 
 FOLDER = ROOT / "build" / "callers"
 TESTS = ("tests/test_ms_swift.py", "tests/test_callers.py")
@@ -34,19 +34,23 @@ def prepare(cache):
     return venv
 
 
+def run(arguments=(), cache=None):
+    began = time.monotonic()
+    venv = prepare(cache or torches.default_cache())
+    say(f"environment: {time.monotonic() - began:.0f} s")
+    return torches.run_pytest("callers", venv, FOLDER / "report.xml", list(arguments) or TESTS)
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="./run test --callers", description=__doc__.splitlines()[0], epilog="Other arguments go to pytest."
     )
-    parser.add_argument("--cache", type=Path, default=torches.default_cache(), help=argparse.SUPPRESS)
+    parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
-    began = time.monotonic()
-    venv = prepare(options.cache)
-    suites.say(f"environment: {time.monotonic() - began:.0f} s")
-    result = torches.run_pytest("callers", venv, FOLDER / "report.xml", arguments or TESTS)
+    result = run(arguments, options.cache)
     for name in result.failed:
         print(f"FAILED: {name}")
-    print(f"{result.passed} passed, {len(result.failed)} failed", flush=True)
+    print(result.counts, flush=True)
     return 1 if result.failed or not result.passed else 0
 
 

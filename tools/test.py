@@ -1,193 +1,229 @@
-"""Runs every suite (lint, C++ unit tests, end-to-end, chaos, the oldest torch) and ends with "N passed, N failed".
+"""Runs every suite and ends with "N passed, N failed, N skipped".
 
-Each suite reports in JUnit's format, which is summed up here; a suite that crashes or says nothing counts as failed.
-Skipped tests are listed by name and reason, and the time of each suite is shown.
+The suites: lint, C++ unit tests, end-to-end tests beside each other; in the background clang-tidy, chaos and the oldest
+torch; at last the end-to-end tests that need the machine alone. Each suite reports in JUnit's format. A skip that
+tools/suite/allowed_skips.json does not allow is a failure; a file beyond its budget of time is a warning.
 """
 
 import argparse
-import dataclasses
+import json
 import os
+import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.suite import budgets, skips
+from tools.suite.programs import REPORTS, ROOT, Background, run, say
+from tools.suite.report import Result, read_programs, read_report
+
 BUILD = ROOT / "build" / "release"
-REPORTS = ROOT / "build" / "reports"
 CHAOS = "tests/test_chaos.py"
 LONG_KILLS = 1_000
+LONG_FUZZ_S = 60
+LONG_CHAOS_S = 300
+LONG_SEEDS = 20_000
+SLICE = 2
+SLOWEST = 12
+TIDY_NICE = 15  # clang-tidy takes what processors the tests leave
 
 
-@dataclasses.dataclass
-class Result:
-    """What one suite came to. `failed` and `skipped` hold names, with the reason where there is one."""
-
-    passed: int = 0
-    failed: list = dataclasses.field(default_factory=list)
-    skipped: list = dataclasses.field(default_factory=list)
-
-    def add(self, other):
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
+def workers():
+    """How many end-to-end tests run at once: they wait more than they compute."""
+    return 2 * (os.cpu_count() or 1)
 
 
-def say(text):
-    print(f"== {text}", flush=True)
+class Run:
+    """One run: its suites one after the other and in the background, and what they came to."""
+
+    def __init__(self, seed, folder):
+        self.seed, self.folder = seed, folder
+        self.total, self.times, self.background = Result(), [], []
+
+    def record(self, name, result, lasted_s):
+        self.total.add(result)
+        self.times.append((name, lasted_s, result.counts))
+        say(f"{name}: {result.counts}, {lasted_s:.0f} s")
+
+    def suite(self, name, work):
+        say(name)
+        began = time.monotonic()
+        self.record(name, work(), time.monotonic() - began)
+
+    def pytest(self, name, arguments):
+        """The command of a pytest with a report and a folder of its own: in the common one, other runs on this machine
+        remove all but the last three."""
+        report = f"--junitxml={REPORTS / f'{name}.xml'}"
+        return [sys.executable, "-m", "pytest", report, f"--basetemp={self.folder}/{name}", f"--seed={self.seed}"] + [
+            str(argument) for argument in arguments
+        ]
+
+    def end_to_end(self, name, arguments):
+        status = run(self.pytest(name, arguments))
+        return read_report(name, REPORTS / f"{name}.xml", status)
+
+    def behind(self, name, command, nice=0, env=None, report=None):
+        """Starts a program that works beside the suites to come; `report`: the name of its file."""
+        self.background.append((Background(name, command, nice, env), report or name))
+
+    def join(self):
+        """Waits for what works in the background."""
+        while self.background:
+            program, report = self.background[0]
+            say(f"waiting for {program.name}")
+            status, lasted_s = program.wait()
+            result = read_report(program.name, REPORTS / f"{report}.xml", status)
+            self.record(f"{program.name}, in the background", result, lasted_s)
+            self.background.pop(0)
+
+    def end(self):
+        for program, _ in self.background:
+            program.end()
 
 
-def first_line(text):
-    return (text or "").strip().partition("\n")[0]
+def in_parallel(count):
+    return ["-n", count, "--dist=loadgroup", "-q"]
 
 
-def read_junit(path):
-    """Counts the test cases of a report. A case with an error in its clean-up appears once, as failed."""
-    outcomes, reasons = {}, {}
-    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-        name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
-            outcomes[name] = "failed"
-        elif skipped is not None or case.get("result") == "skipped" or case.get("status") in ("disabled", "notrun"):
-            outcomes.setdefault(name, "skipped")
-            text = None if skipped is None else skipped.get("message") or skipped.text
-            disabled = "disabled: no test, or the child of another one" if "DISABLED_" in name else None
-            reasons[name] = first_line(text) or disabled or "no reason given"
-        else:
-            outcomes.setdefault(name, "passed")
-    names = {kind: [name for name, outcome in outcomes.items() if outcome == kind] for kind in ("failed", "skipped")}
-    skips = [f"{name}: {reasons[name]}" for name in names["skipped"]]
-    return Result(list(outcomes.values()).count("passed"), names["failed"], skips)
+def lint(name, *arguments):
+    return [sys.executable, "-m", "tools.lint", "--junit", REPORTS / f"{name}.xml", *arguments]
 
 
-def read_report(suite, path, status):
-    """The suite's report; one failure more where the report is missing or hides what the exit status says."""
-    try:
-        result = read_junit(path)
-    except (OSError, xml.etree.ElementTree.ParseError):
-        return Result(failed=[f"{suite}: ended with status {status} and left no readable report"])
-    if status != 0 and not result.failed:
-        result.failed.append(f"{suite}: ended with status {status}")
-    return result
+def run_lint():
+    return read_report("lint", REPORTS / "lint.xml", run(lint("lint", "--fast")))
 
 
-def run_lint(quick):
-    report = REPORTS / "lint.xml"
-    command = [sys.executable, "-m", "tools.lint", "--junit", report] + (["--fast"] if quick else [])
-    return read_report("lint", report, subprocess.run(command, cwd=ROOT).returncode)
-
-
-def run_unit_tests(_quick):
+def run_unit_tests():
     reports = REPORTS / "gtest"
     reports.mkdir()
     overview = REPORTS / "ctest.xml"
-    command = ["ctest", "--test-dir", BUILD, "--parallel", "2", "--output-on-failure", "--no-tests=error"]
-    command += ["--timeout", "300", "--output-junit", overview]
-    environment = dict(os.environ, GTEST_OUTPUT=f"xml:{reports}/", GTEST_COLOR="no")
-    status = subprocess.run(command, cwd=ROOT, env=environment).returncode
+    command = ["ctest", "--test-dir", BUILD, "--parallel", str(os.cpu_count()), "--output-on-failure"]
+    command += ["--no-tests=error", "--timeout", "300", "--output-junit", overview]
+    status = run(command, env=dict(os.environ, GTEST_OUTPUT=f"xml:{reports}/", GTEST_COLOR="no"))
     return read_programs(read_report("unit tests", overview, status), reports)
 
 
-def read_programs(overview, reports):
-    """ctest runs one program per module. Each writes its own report of single tests, which counts in its place.
-
-    A program that failed without a failure in its report (it crashed, or hung) counts as one.
-    """
-    result = Result(skipped=overview.skipped)
-    explained, told = set(), 0
-    for path in sorted(reports.glob("*.xml")):
-        told += 1
-        single = read_report(path.stem, path, 0)
-        result.add(single)
-        if single.failed:
-            explained.add(f"{path.stem}.{path.stem}")
-    result.failed += [f"{name}: see its output above" for name in overview.failed if name not in explained]
-    result.passed += max(0, overview.passed + len(explained) - told)
-    return result
+def run_quick(tests):
+    """Some three minutes: what a person runs before each commit."""
+    tests.suite("lint", run_lint)
+    tests.suite("unit tests", run_unit_tests)
+    selection = [*in_parallel(workers()), f"--slice={SLICE}", "-m", "not alone"]
+    tests.suite("slice of end to end", lambda: tests.end_to_end("end-to-end", selection))
 
 
-def run_pytest(arguments):
-    report = REPORTS / "pytest.xml"
-    # A folder of our own: in the common one, other runs on this machine remove all but the last three.
-    with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
-        command = [sys.executable, "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t", *arguments]
-        return read_report("pytest", report, subprocess.run(command, cwd=ROOT).returncode)
+def run_all(tests, long):
+    from tools import torches
+
+    tidy = lint("clang-tidy", "clang-tidy", *(["--all"] if long else []))
+    tests.behind("clang-tidy", tidy, nice=TIDY_NICE)
+    chaos_s = {"PHALANX_CHAOS_S": str(LONG_CHAOS_S)} if long else {}
+    tests.behind("chaos", tests.pytest("chaos", ["-s", CHAOS]), env=chaos_s)
+    tests.suite("lint", run_lint)
+    tests.suite("unit tests", run_unit_tests)
+    kills = ["--long", f"--kills={LONG_KILLS}"] if long else []
+    selection = [*in_parallel(workers()), *kills, f"--ignore={CHAOS}", "-m", "not alone"]
+    tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
+    tests.suite("oldest torch", lambda: torches.run_oldest(in_parallel(workers())))
+    tests.join()
+    selection = [*kills, f"--ignore={CHAOS}", "-q", "-m", "alone"]
+    tests.suite("end to end, alone", lambda: tests.end_to_end("alone", selection))
 
 
-class Chaos:
-    """Runs beside the other suites from the beginning: its five minutes are spent in waiting for the most part."""
+def run_long(tests):
+    """Everything with seeds and minutes: an afternoon."""
+    from tools import callers, torches
 
-    def __init__(self):
-        self.report, self.log = REPORTS / "chaos.xml", REPORTS / "chaos.log"
-        self.folder = tempfile.TemporaryDirectory(prefix="phalanx-test-")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-s",
-            f"--junitxml={self.report}",
-            f"--basetemp={self.folder.name}/t",
-        ]
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([*command, CHAOS], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-
-    def result(self):
-        status = self.process.wait()
-        self.folder.cleanup()
-        result = read_report("chaos", self.report, status)
-        print(self.log.read_text(errors="replace"), flush=True)
-        return result
+    run_all(tests, long=True)
+    fuzz = [ROOT / "tools" / "fuzz.sh", str(LONG_FUZZ_S)]
+    tests.suite("fuzzers", lambda: read_report("fuzzers", REPORTS / "fuzz.xml", run(fuzz)))
+    sanitize = [sys.executable, ROOT / "tools" / "sanitize.py"]
+    tests.suite("sanitizers", lambda: read_report("sanitizers", REPORTS / "sanitize.xml", run(sanitize)))
+    tests.suite("simulation", lambda: run_simulation(tests.seed))
+    for name, work in torches.suites():
+        tests.suite(name, work)
+    tests.suite("callers", callers.run)
 
 
-def run_oldest_torch():
-    """The store's clients and a restart under the oldest torch we serve; ./run test --all-torch has all of them."""
-    sys.path.insert(0, str(ROOT))
-    from tools import torches  # which imports this module
-
-    return torches.run_oldest()
+def run_simulation(seed):
+    """Seeds that no run before had; a failing one prints its story and how to repeat it."""
+    status = run([BUILD / "bin" / "phalanx-sim", "--seeds", str(LONG_SEEDS), "--from", str(seed)])
+    return Result(passed=1) if status == 0 else Result(failed=[f"simulation: {LONG_SEEDS} seeds from {seed}"])
 
 
-def chosen_suites(quick, long, pytest_arguments):
-    kills = [f"--kills={LONG_KILLS}"] if long else []
+def keep_times(tests, mode, began):
+    """For bench/suite.py, which keeps the history."""
+    record = {
+        "mode": mode,
+        "total_s": round(time.monotonic() - began, 1),
+        "suites_s": {name: round(lasted_s, 1) for name, lasted_s, _ in tests.times},
+        "files_s": {file: round(time_s, 1) for file, time_s in sorted(tests.total.times_s.items())},
+        "passed": tests.total.passed,
+        "failed": len(tests.total.failed),
+        "skipped": len(tests.total.skipped),
+    }
+    (REPORTS / "times.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def tell(tests, mode, began):
+    """The table of times, the slowest files, what was skipped or failed, and the closing line."""
+    total = skips.check(tests.total, skips.read())
+    for name, lasted_s, counts in tests.times:
+        print(f"{lasted_s:8.0f} s  {name}: {counts}")
+    print(f"{time.monotonic() - began:8.0f} s  in all ({mode}); the slowest files, as the sum of their tests:")
+    for file, time_s in sorted(total.times_s.items(), key=lambda row: -row[1])[:SLOWEST]:
+        print(f"{time_s:8.1f} s  {file}")
+    for file, time_s, budget_s in budgets.over(total.times_s, budgets.read()):
+        print(f"warning: {file} took {time_s:.0f} s of a budget of {budget_s:g} s (tools/suite/budgets.json)")
+    for name, reason in total.skipped:
+        print(f"skipped: {name}: {reason}")
+    for name in total.failed:
+        print(f"FAILED: {name}")
+    if total.failed:
+        print(f"the choices of this run again: --seed {tests.seed}")
+    print(f"{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped", flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+def chosen(tests, options, pytest_arguments):
+    """Runs what was asked for; returns its name."""
     if pytest_arguments:
-        return [("end to end", lambda: run_pytest([*kills, *pytest_arguments]))]
-    selection = [*kills, *(["-m", "not slow"] if quick else [f"--ignore={CHAOS}"])]
-    suites = [
-        ("lint", lambda: run_lint(quick)),
-        ("unit tests", lambda: run_unit_tests(quick)),
-        ("end to end", lambda: run_pytest(selection)),
-    ]
-    if quick:
-        return suites
-    chaos = Chaos()
-    return [*suites, ("oldest torch", run_oldest_torch), ("chaos, begun with the first", chaos.result)]
+        kills = ["--long", f"--kills={LONG_KILLS}"] if options.long else []
+        tests.suite("end to end", lambda: tests.end_to_end("end-to-end", [*kills, *pytest_arguments]))
+        return "some"
+    if options.quick:
+        run_quick(tests)
+        return "quick"
+    if options.long:
+        run_long(tests)
+        return "long"
+    run_all(tests, long=False)
+    return "default"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="leave out clang-tidy and tests marked slow")
-    parser.add_argument("--long", action="store_true", help=f"{LONG_KILLS} kills of ranks that save instead of 50")
-    arguments, pytest_arguments = parser.parse_known_args()
+    parser = argparse.ArgumentParser(prog="./run test", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fast lint, unit tests, a slice of every end-to-end file")
+    parser.add_argument("--long", action="store_true", help="everything with seeds and minutes, too")
+    parser.add_argument("--seed", type=int, help="of all that tests choose; another one each time where not given")
+    options, pytest_arguments = parser.parse_known_args()
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
-    total, times = Result(), []
-    for name, run in chosen_suites(arguments.quick, arguments.long, pytest_arguments):
-        say(name)
-        began = time.monotonic()
-        result = run()
-        total.add(result)
-        times.append(f"{name} {time.monotonic() - began:.0f} s ({result.passed} passed, {len(result.failed)} failed)")
-    for line in times:
-        say(line)
-    for title, lines in (("skipped", total.skipped), ("FAILED", total.failed)):
-        for line in lines:
-            print(f"{title}: {line}")
-    print(f"{total.passed} passed, {len(total.failed)} failed", flush=True)
-    return 1 if total.failed or not total.passed else 0
+    began = time.monotonic()
+    seed = options.seed or random.SystemRandom().randrange(1, 1 << 31)
+    say(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="phalanx-test-", ignore_cleanup_errors=True) as folder:
+        tests = Run(seed, folder)
+        try:
+            mode = chosen(tests, options, pytest_arguments)
+        finally:
+            tests.end()
+    status = tell(tests, mode, began)
+    keep_times(tests, mode, began)
+    return status
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ whose Python is not on this machine are left out, and named.
 
 import argparse
 import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -18,12 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import test as suites  # noqa: E402
+from tools.suite.programs import say  # noqa: E402
+from tools.suite.report import Result, read_report  # noqa: E402
 
 FOLDER = ROOT / "build" / "torches"
 COMMANDS = ROOT / "build" / "release" / "bin"
 # The last of pytest that runs under all of them.
-PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0")
+PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0", "pytest-xdist==3.6.1")
 TESTS = (
     *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_generated.py"),
     "tests/test_bootstrap_libraries.py",
@@ -115,18 +117,23 @@ def put_ours(venv):
             (site / "phalanx").symlink_to(ROOT / "python" / "phalanx")
 
 
-def run_oldest():
+def run_oldest(pytest_arguments):
     """The part of a full run that needs an older torch; one skip where that has nothing for this Python."""
     if sys.version_info >= (3, 13):
-        return suites.Result(skipped=[f"{OLDEST.name}: torch {OLDEST.torch} is not made for this Python"])
-    return named(OLDEST, run_row(OLDEST, sys._base_executable, default_cache(), OLDEST_TESTS))
+        return Result(skipped=[(OLDEST.name, f"torch {OLDEST.torch} is not made for this Python")])
+    return run_row(OLDEST, sys._base_executable, default_cache(), [*OLDEST_TESTS, *map(str, pytest_arguments)])
 
 
-def named(row, result):
-    """The result with the row before each name: the same tests run in several."""
-    for kind in ("failed", "skipped"):
-        setattr(result, kind, [f"{row.name}: {name}" for name in getattr(result, kind)])
-    return result
+def suites():
+    """[(name, function that runs it)] of all rows; one skip of each whose Python is not there."""
+    found = interpreters([], dict.fromkeys(row.python for row in ROWS), os.environ["PATH"])
+
+    def run(row):
+        if row.python not in found:
+            return Result(skipped=[(row.name, f"no python{row.python} on PATH")])
+        return run_row(row, found[row.python], default_cache(), [])
+
+    return [(row.name, functools.partial(run, row)) for row in ROWS]
 
 
 def default_cache():
@@ -138,8 +145,8 @@ def run_row(row, python, cache, arguments):
     try:
         venv = prepare(row, python, cache)
     except (OSError, subprocess.CalledProcessError) as error:
-        return suites.Result(failed=[f"{row.name}: no environment: {error}"])
-    return run_pytest(row.name, venv, FOLDER / f"{row.name}.xml", arguments or TESTS)
+        return Result(failed=[f"{row.name}: no environment: {error}"])
+    return run_pytest(row.name, venv, FOLDER / f"{row.name}.xml", arguments or TESTS).named(row.name)
 
 
 def run_pytest(name, venv, report, arguments):
@@ -150,18 +157,19 @@ def run_pytest(name, venv, report, arguments):
     with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
         command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
         status = subprocess.run([*command, *arguments], cwd=ROOT, env=environment).returncode
-    return suites.read_report(name, report, status)
+    return read_report(name, report, status)
 
 
 def tell(lines, total):
     """The table, then what `./run test` ends with."""
-    for title, names in (("skipped", total.skipped), ("FAILED", total.failed)):
-        for name in names:
-            print(f"{title}: {name}")
+    for name, reason in total.skipped:
+        print(f"skipped: {name}: {reason}")
+    for name in total.failed:
+        print(f"FAILED: {name}")
     print(f"{'python':8}{'torch':10}result")
     for row, text in lines:
         print(f"{row.python:8}{row.torch:10}{text}")
-    print(f"{total.passed} passed, {len(total.failed)} failed", flush=True)
+    print(total.counts, flush=True)
 
 
 def main():
@@ -178,17 +186,16 @@ def main():
     options, arguments = parser.parse_known_args()
     rows = [row for row in ROWS if not options.only or any(text in row.name for text in options.only)]
     found = interpreters(options.python, dict.fromkeys(row.python for row in rows), os.environ["PATH"])
-    total, lines = suites.Result(), []
+    total, lines = Result(), []
     for row in rows:
         if row.python not in found:
             lines.append((row, f"left out: no python{row.python} on PATH (--python names one elsewhere)"))
             continue
-        suites.say(f"Python {row.python}, torch {row.torch}")
+        say(f"Python {row.python}, torch {row.torch}")
         began = time.monotonic()
-        result = named(row, run_row(row, found[row.python], options.cache, arguments))
+        result = run_row(row, found[row.python], options.cache, arguments)
         total.add(result)
-        counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.skipped)} skipped"
-        lines.append((row, f"{counts}, {time.monotonic() - began:.0f} s"))
+        lines.append((row, f"{result.counts}, {time.monotonic() - began:.0f} s"))
     tell(lines, total)
     return 1 if total.failed or not total.passed else 0
 

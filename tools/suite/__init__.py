@@ -1,0 +1,1 @@
+"""What `./run test` runs, and how it counts: suites, reports, allowed skips, budgets of time."""

@@ -1,0 +1,47 @@
+"""Programs of a test run: one in the foreground, or several behind it whose output is kept in a file."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ROOT / "build" / "reports"
+
+
+def say(text):
+    print(f"== {text}", flush=True)
+
+
+def run(command, env=None):
+    return subprocess.run(command, cwd=ROOT, env=env).returncode
+
+
+class Background:
+    """A program that works beside the others, its output in build/reports/NAME.log until it has ended."""
+
+    def __init__(self, name, command, nice=0, env=None):
+        self.name, self.began, self.log = name, time.monotonic(), REPORTS / f"{name.replace(' ', '-')}.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                ["nice", "-n", str(nice), *command],
+                cwd=ROOT,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self):
+        """Its exit status, and the seconds since its start. Shows what it said where it failed."""
+        status = self.process.wait()
+        lasted_s = time.monotonic() - self.began
+        if status != 0:
+            print(self.log.read_text(errors="replace"), flush=True)
+        return status, lasted_s
+
+    def end(self):
+        """Of a run that ends early: its pytest ends what it has started."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
