@@ -96,8 +96,12 @@ class Stepper {
       // When it comes back, and its ranks still want to restore, it is asked again.
       if (!s_.members.empty() && session == s_.members.front().session) dir.find_by = kNever;
       for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
-      if (!dir.store || dir.store->written.contains(session)) continue;
-      if (Has(dir.store->members, session)) EndStore(name, dir, "a node was lost before its part was written");
+      if (!dir.store || !Has(dir.store->members, session)) continue;
+      if (session == dir.store->members.front().session) {
+        EndStore(name, dir, "the node that writes its manifest was lost");
+      } else if (!dir.store->written.contains(session)) {
+        EndStore(name, dir, "a node was lost before its part was written");
+      }
     }
     for (CheckpointMember& member : s_.members) {
       if (member.session == session) member.session = 0;

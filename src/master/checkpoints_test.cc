@@ -448,6 +448,26 @@ TEST_F(StoringTest, AnErrorOfStorageEndsTheStoreAndTheNextIsTried) {
   EXPECT_EQ(Orders(Order::kPrepareStore).size(), 1U);
 }
 
+// Its own part is written, but nobody else would write the manifest: the job's end waits for the store.
+TEST_F(StoringTest, TheNodeThatWritesTheManifestEndsTheStoreWhenItIsLost) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  job_.orders.clear();
+  job_.Detach(a_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+}
+
+TEST_F(StoringTest, TheManifestsWriterIsLostWhileItWrites) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  job_.orders.clear();
+  job_.Detach(a_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+}
+
 TEST_F(StoringTest, ANodeThatIsLostBeforeItsPartIsWrittenEndsTheStore) {
   SealAll(10, true);
   Prepared(10);
