@@ -29,9 +29,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "dropin: asks for nothing that torchrun does not do as well")
     config.addinivalue_line("markers", "alone: measures time or needs the machine for itself: runs behind the others")
     config.addinivalue_line("markers", "long: has seeds and minutes; runs with --long, and has a short one beside it")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As shells leave it in background jobs. Our children would inherit it, and never end by Ctrl-C.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # As shells leave it in background jobs and below nohup. Our children would inherit it, and not end by it.
+            signal.signal(number, usual)
     given = getattr(config, "workerinput", {}).get("seed") or config.getoption("--seed")
     config.option.seed = given or random.SystemRandom().randrange(1, 1 << 31)
 
