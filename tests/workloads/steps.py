@@ -1,23 +1,13 @@
 """A small DDP training on gloo that reports each phase and can be told to die in any of them."""
 
 import argparse
-import atexit
-import os
-import time
 
 import faults
-from report import report
+import stepping
 
-report("main", store=os.environ.get("MASTER_ADDR"))
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=0, help="end after so many; 0: when the stop file appears")
-parser.add_argument("--step-ms", type=float, default=5)
-parser.add_argument("--quiet-after", type=int, default=3, help="report every 20th step after so many")
 parser.add_argument("--data-worker", action="store_true", help="take each batch from a DataLoader with one process")
-faults.add_argument(parser)
-options = parser.parse_args()
-faults.use(options.fault)
-faults.pass_by("import")
+stepping.begin(parser)
 
 import torch  # noqa: E402 - a death before this is one of the phases
 import torch.distributed as dist  # noqa: E402
@@ -43,67 +33,45 @@ class Batches(torch.utils.data.Dataset):
         return torch.ones(64) * self.rank
 
 
-def batches():
-    rank = dist.get_rank()
-    if not options.data_worker:
-        while True:
+class TorchTraining(stepping.Training):
+    """A small model under DistributedDataParallel."""
+
+    def join(self):
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        return dist.get_world_size()
+
+    def prepare(self):
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def batches(self):
+        while not stepping.options.data_worker:
             yield torch.randn(8, 64)
-    yield from torch.utils.data.DataLoader(Batches(rank), batch_size=8, num_workers=1)
+        yield from torch.utils.data.DataLoader(Batches(dist.get_rank()), batch_size=8, num_workers=1)
 
+    def step(self, batch, number):
+        self.optimizer.zero_grad()
+        self.model(batch).square().mean().backward()
+        self.optimizer.step()
 
-def one_step(model, optimizer, batch):
-    optimizer.zero_grad()
-    model(batch).square().mean().backward()
-    optimizer.step()
+    def any_rank(self, flag):
+        stop_flag.fill_(flag)
+        dist.all_reduce(stop_flag)
+        return stop_flag.item() > 0
 
-
-def all_reduce_and_die(how):
-    """Dies while megabytes of an all_reduce are under way."""
-    dist.all_reduce(torch.ones(16 << 20), async_op=True)
-    faults.die(how, "all_reduce")
-
-
-def agreed_to_stop(step):
-    stop_flag.fill_(os.path.exists(os.environ["PHALANX_TEST_STOP"]))
-    how = faults.planned("all_reduce") if step == 2 else None
-    if how:
-        all_reduce_and_die(how)
-    if step == 2 and faults.planned_for_anybody("all_reduce"):
+    def reduce_megabytes(self):
         dist.all_reduce(torch.ones(16 << 20))
-    dist.all_reduce(stop_flag)
-    return stop_flag.item() > 0
 
+    def begin_to_reduce_megabytes(self):
+        self.under_way = dist.all_reduce(torch.ones(16 << 20), async_op=True)
 
-def train():
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    report("model")
-    for step, batch in enumerate(batches(), start=1):
-        began = time.monotonic()
-        if step == 1:
-            faults.pass_by("first_step")
-        one_step(model, optimizer, batch)
-        if step <= options.quiet_after or step % 20 == 0:
-            report("step", n=step)
-        if agreed_to_stop(step) or step == options.steps:
-            return
-        time.sleep(max(0.0, options.step_ms / 1000 - (time.monotonic() - began)))
-
-
-def main():
-    torch.set_num_threads(1)
-    faults.pass_by("before_init")
-    dist.init_process_group("gloo")
-    report("group", world=dist.get_world_size())
-    faults.pass_by("after_init")
-    train()
-    dist.barrier()
-    dist.destroy_process_group()
-    report("done")
-    faults.pass_by("end")
-    atexit.register(faults.pass_by, "exiting")
+    def leave(self):
+        self.model = self.optimizer = None  # the group that they use goes
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    stepping.run(TorchTraining())
