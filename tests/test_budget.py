@@ -14,7 +14,7 @@ def attempts(folder):
 def test_budget_on_two_nodes(job):
     """After --max-restarts failures the next one ends the job on every node, with code 1 and the same first cause."""
     arguments = [*(f"--fault={life}:1:after_init:exit3" for life in range(3)), "--steps=3"]
-    nodes = [job.node(index, "steps.py", *arguments, flags=["--max-restarts=1"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", *arguments, flags=["--max-restarts=1"]) for index in (0, 1)]
     assert [node.wait() for node in nodes] == [1, 1], job.story()
     assert sorted(job.lives()) == [0, 1]
     causes = [re.search(r"First cause: .*\n.*\n.*", node.stderr) for node in nodes]
@@ -40,7 +40,8 @@ def test_first_cause_is_not_a_victim(job, script):
 @pytest.mark.dropin
 def test_no_restarts(job):
     """--max-restarts=0 means none."""
-    node = job.standalone("steps.py", "--steps=9", "--fault=0:0:first_step:kill", flags=["--max-restarts=0"])
+    script = "steps.py" if job.launcher == "torchrun" else "light_steps.py"
+    node = job.standalone(script, "--steps=9", "--fault=0:0:first_step:kill", flags=["--max-restarts=0"])
     assert node.wait() == 1, job.story()
     assert sorted(job.lives()) == [0]
 
@@ -48,7 +49,7 @@ def test_no_restarts(job):
 def test_crash_loop(job):
     """Without --max-restarts, two lives in a row that end without a step end the job, and it says so."""
     arguments = [f"--fault={life}:0:after_init:exception" for life in range(5)]
-    node = job.standalone("steps.py", "--steps=9", *arguments)
+    node = job.standalone("light_steps.py", "--steps=9", *arguments)
     assert node.wait() == 1, job.story()
     assert sorted(job.lives()) == [0, 1]
     assert "planned exception in after_init" in node.stderr
@@ -58,7 +59,7 @@ def test_crash_loop(job):
 def test_steps_between_deaths_are_no_crash_loop(job):
     """Without --max-restarts a job that steps in each life has three restarts."""
     arguments = [f"--fault={life}:0:all_reduce:kill" for life in range(4)]
-    node = job.standalone("steps.py", "--steps=9", *arguments)
+    node = job.standalone("light_steps.py", "--steps=9", *arguments)
     assert node.wait() == 1, job.story()
     assert sorted(job.lives()) == [0, 1, 2, 3]
 
@@ -99,7 +100,7 @@ def test_missing_module_and_program(make_job):
 
 def test_death_by_signal_is_named(job):
     """A rank that dies of a signal is reported with the signal's name and number."""
-    node = job.standalone("steps.py", "--steps=9", "--fault=0:1:first_step:segv", flags=["--max-restarts=0"])
+    node = job.standalone("light_steps.py", "--steps=9", "--fault=0:1:first_step:segv", flags=["--max-restarts=0"])
     assert node.wait() == 1, job.story()
     assert f"SIGSEGV (signal {signal.SIGSEGV.value})" in node.stderr
 

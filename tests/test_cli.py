@@ -12,7 +12,7 @@ FLAGS = ["--max-restarts=3", "--rdzv-id=traced"]
 def start(job):
     """A job in the default state directory, as a person would have it."""
     flags = ["--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.port}", *FLAGS]
-    node = job.run(*flags, workload("steps.py"))
+    node = job.run(*flags, workload("light_steps.py"))
     job.wait_stepping(life=0, world=2)
     return node
 

@@ -29,13 +29,13 @@ def test_grow_and_shrink(job):
 @pytest.mark.slow
 def test_survivors_keep_their_ranks(job):
     """A lost node's ranks go to the newcomer; the survivor keeps its own, and no failure is counted."""
-    nodes = [job.node(index, "steps.py", nnodes="2", flags=FLAGS) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", nnodes="2", flags=FLAGS) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     ranks = {rank: next(n for n in nodes if descends_from(job.pid(rank, 0), n.pid)) for rank in (0, 1)}
     victim, survivor = ranks[1], ranks[0]
     victim.signal(signal.SIGKILL)
     job.killed_by_test = True
-    newcomer = job.node(2, "steps.py", nnodes="2", flags=FLAGS)
+    newcomer = job.node(2, "light_steps.py", nnodes="2", flags=FLAGS)
     job.wait_stepping(life=1, world=2)
     assert descends_from(job.pid(0, 1), survivor.pid)
     assert descends_from(job.pid(1, 1), newcomer.pid)
@@ -45,9 +45,9 @@ def test_survivors_keep_their_ranks(job):
 
 def test_more_nodes_than_max_are_spares(job):
     """A node that finds the job full waits as a spare, and ends with 0 when the job does."""
-    nodes = [job.node(0, "steps.py", nnodes="1:1", flags=FLAGS)]
+    nodes = [job.node(0, "light_steps.py", nnodes="1:1", flags=FLAGS)]
     job.wait_stepping(life=0, world=1)
-    nodes.append(job.node(1, "steps.py", nnodes="1:1", flags=FLAGS))
+    nodes.append(job.node(1, "light_steps.py", nnodes="1:1", flags=FLAGS))
     nodes[1].wait_line("spare")
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()
@@ -56,9 +56,9 @@ def test_more_nodes_than_max_are_spares(job):
 
 def test_wrong_job_is_refused(job):
     """A node of another job that comes to this port is told so in a sentence; the job does not notice."""
-    first = job.node(0, "steps.py", nnodes="1:2", flags=FLAGS)
+    first = job.node(0, "light_steps.py", nnodes="1:2", flags=FLAGS)
     job.wait_stepping(life=0, world=1)
-    stranger = job.node(1, "steps.py", nnodes="1:2", flags=[*FLAGS, "--rdzv-id=another-job"])
+    stranger = job.node(1, "light_steps.py", nnodes="1:2", flags=[*FLAGS, "--rdzv-id=another-job"])
     assert stranger.wait() == 1, job.story()
     assert "another-job" in stranger.stderr
     assert job.id in stranger.stderr
@@ -80,9 +80,9 @@ def test_port_of_somebody_else(job):
 def test_nodes_in_units(job):
     """--node-unit=2: two nodes train, then four; when one of them leaves, a second one waits as a spare."""
     flags = ["--max-restarts=0", "--node-unit=2"]
-    nodes = [job.node(index, "steps.py", nnodes="1:5", flags=flags) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", nnodes="1:5", flags=flags) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
-    nodes += [job.node(index, "steps.py", nnodes="1:5", flags=flags) for index in (2, 3)]
+    nodes += [job.node(index, "light_steps.py", nnodes="1:5", flags=flags) for index in (2, 3)]
     nodes[2].wait_line("taken as 2:4, the multiples of --node-unit=2")
     job.wait_stepping(life=1, world=4)
     leaver = next(node for node in nodes if descends_from(job.pid(1, 1), node.pid))

@@ -28,15 +28,15 @@ def flags_of(config):
 @pytest.mark.slow
 def test_only_valid_worlds_train(job, config):
     """Of three nodes two train and the third says why it does not; with a fourth four do; after a loss two."""
-    nodes = [job.node(index, "steps.py", nnodes="1:4", flags=flags_of(config)) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", nnodes="1:4", flags=flags_of(config)) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
-    nodes.append(job.node(2, "steps.py", nnodes="1:4", flags=flags_of(config)))
+    nodes.append(job.node(2, "light_steps.py", nnodes="1:4", flags=flags_of(config)))
     nodes[2].wait_line(f"this node waits as a spare: {WHY}")
     where = [job.id, f"--master=127.0.0.1:{job.port}"]
     assert f"nodes wait as spares: {WHY}" in job.phalanx("status", *where).stdout
     assert f"waits as a spare: {WHY}" in job.phalanx("events", *where).stdout
 
-    nodes.append(job.node(3, "steps.py", nnodes="1:4", flags=flags_of(config)))
+    nodes.append(job.node(3, "light_steps.py", nnodes="1:4", flags=flags_of(config)))
     job.wait_stepping(life=1, world=4)
     victim = job.node_of(1, life=1)
     victim.signal(signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_a_new_master_goes_on_with_the_config(job, config):
         return job.run(*place, "--nnodes=1:4", *flags, command=[command_path("phalanx-master")], name="master")
 
     def join(index):
-        return job.node(index, "steps.py", nnodes="1:4", flags=[*flags_of(config), "--rdzv-conf=is_host=0"])
+        return job.node(index, "light_steps.py", nnodes="1:4", flags=[*flags_of(config), "--rdzv-conf=is_host=0"])
 
     master = start_master(f"--elastic-config={config}")
     nodes = [join(index) for index in (0, 1)]

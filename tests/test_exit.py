@@ -31,7 +31,7 @@ def test_ranks_that_had_ended_start_again(job):
 
 def test_training_ends_with_0(job):
     """A real training that ends by itself on two nodes."""
-    nodes = [job.node(index, "steps.py", "--steps=5") for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", "--steps=5") for index in (0, 1)]
     assert [node.wait() for node in nodes] == [0, 0], job.story()
     assert sorted(event["rank"] for event in job.found("done")) == [0, 1]
     assert time.monotonic() - max(event["t"] for event in job.found("done")) < 5

@@ -28,7 +28,7 @@ def check_lives(job, count, world):
 def test_any_death_in_any_phase(job, phase):
     """SIGKILL, exception, os._exit(3) and a real SIGSEGV, one after the other, in one phase, of either rank."""
     hows = [how for how in HOWS if (phase, how) != ("exiting", "exception")]  # exceptions of atexit are only printed
-    node = job.standalone("steps.py", "--steps=3", *faults(phase, hows, [1, 0]), flags=["--max-restarts=4"])
+    node = job.standalone("light_steps.py", "--steps=3", *faults(phase, hows, [1, 0]), flags=["--max-restarts=4"])
     assert node.wait() == 0, job.story()
     assert [event["how"] for event in job.found("dying")] == hows
     check_lives(job, len(hows) + 1, world=2)
@@ -60,7 +60,7 @@ def test_one_death(job):
 
 def test_two_ranks_at_once(job):
     """Both ranks are killed together: one failure, one restart."""
-    node = job.standalone("steps.py", flags=["--max-restarts=1"])
+    node = job.standalone("light_steps.py", flags=["--max-restarts=1"])
     job.wait_stepping(life=0, world=2)
     pids = [job.pid(rank, life=0) for rank in (0, 1)]
     for pid in pids:
@@ -75,7 +75,7 @@ def test_two_ranks_at_once(job):
 
 def test_kill_during_a_recovery(job):
     """A rank dies while the others of its new life are still starting: yet another life, no hang."""
-    node = job.standalone("steps.py", flags=["--max-restarts=3"])
+    node = job.standalone("light_steps.py", flags=["--max-restarts=3"])
     job.wait_stepping(life=0, world=2)
     os.kill(job.pid(rank=0, life=0), signal.SIGKILL)
     os.kill(job.pid(rank=1, life=1), signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_two_nodes_restart_together(job):
     """Deaths on both nodes, in several phases: both restart each time, with the same count, and keep their ranks."""
     plan = ["0:3:first_step:kill", "1:0:all_reduce:kill", "2:2:before_init:exception", "3:1:import:exit3"]
     arguments = ["--steps=3", *(f"--fault={fault}" for fault in plan)]
-    nodes = [job.node(index, "steps.py", *arguments, nproc=2, flags=["--max-restarts=4"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", *arguments, nproc=2, flags=["--max-restarts=4"]) for index in (0, 1)]
     assert [node.wait() for node in nodes] == [0, 0], job.story()
     assert len(job.found("dying")) == len(plan)
     check_lives(job, len(plan) + 1, world=4)
@@ -101,7 +101,7 @@ def test_two_nodes_restart_together(job):
 @pytest.mark.slow
 def test_deaths_on_both_nodes_at_once(job):
     """One rank of each node is killed at the same moment: one restart of the job, equal everywhere."""
-    nodes = [job.node(index, "steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     pids = [job.pid(rank, life=0) for rank in (0, 1)]
     for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -30,7 +30,7 @@ def test_nothing_is_left(job, arguments):
 @pytest.mark.slow
 def test_others_go_on(job):
     """Of two nodes one loses its agent: its rank ends with it, the other node trains on, and no failure counts."""
-    nodes = [job.node(index, "steps.py", nnodes="1:2", flags=["--max-restarts=0"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", nnodes="1:2", flags=["--max-restarts=0"]) for index in (0, 1)]
     job.wait(lambda _: len(job.found("step", world=2, n=1)) == 2, "a world of 2")
     life = job.found("step", world=2, n=1)[0]["life"]
     pids = list(job.lives()[life].values())

@@ -52,7 +52,7 @@ def test_a_killed_master_is_started_again(job):
 @pytest.mark.parametrize("journal", ["whole", "damaged", "gone"])
 def test_two_nodes_go_on(job, journal):
     """Also from what the agents tell alone. The restart that was used is remembered."""
-    nodes = [job.node(index, "steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     os.kill(job.pid(1, 0), signal.SIGKILL)
     job.wait_stepping(life=1, world=2)
@@ -73,7 +73,7 @@ def test_two_nodes_go_on(job, journal):
 
 def test_a_failure_without_a_master(job):
     """A rank that dies while nobody serves the job is restarted by the next master."""
-    nodes = [job.node(index, "steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     victim = job.pid(1, 0)
     os.kill(master_pid(job), signal.SIGKILL)
@@ -87,7 +87,7 @@ def test_a_failure_without_a_master(job):
 @pytest.mark.slow
 def test_a_master_that_stood_still(job):
     """SIGSTOP for longer than the lease: nobody is given up, and nothing is restarted."""
-    nodes = [job.node(index, "steps.py", flags=["--max-restarts=0"]) for index in (0, 1)]
+    nodes = [job.node(index, "light_steps.py", flags=["--max-restarts=0"]) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     pid = master_pid(job)
     os.kill(pid, signal.SIGSTOP)
@@ -265,7 +265,7 @@ def test_the_first_cause_is_still_awaited(job, flags):
     """Only the victim of a death has been heard when the master goes. The next one hears of the death and blames it."""
     budget = "--max-restarts=0"
     master = start_master(job, budget, nnodes="2")
-    nodes = [join(job, index, "steps.py", nnodes="2") for index in (0, 1)]
+    nodes = [join(job, index, "light_steps.py", nnodes="2") for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     dying = job.pid(1, 0)
     mute = next(node for node in nodes if descends_from(dying, node.pid))

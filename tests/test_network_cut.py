@@ -23,9 +23,9 @@ def start(make_network, make_job):
     """Three nodes, that of rank 0 on host 0, and a master on a host of its own."""
     job = make_job(make_network(4))
     job.start_master("1:3", "--max-restarts=0", host=MASTERS_HOST)
-    nodes = [job.node(0, "steps.py", nnodes="1:3", flags=FLAGS)]
+    nodes = [job.node(0, "light_steps.py", nnodes="1:3", flags=FLAGS)]
     alone = job.wait_world(1)
-    nodes += [job.node(index, "steps.py", nnodes="1:3", flags=FLAGS) for index in (1, 2)]
+    nodes += [job.node(index, "light_steps.py", nnodes="1:3", flags=FLAGS) for index in (1, 2)]
     life = job.wait_world(3, after=alone)
     assert job.node_of(0, life) is nodes[0]
     return job, nodes, life

@@ -11,7 +11,7 @@ from harness import descends_from, is_running, wait_ends
 FLAGS = ["--max-restarts=0"]  # so that any loss that was counted as a failure would end the job
 
 
-def start_one_then_all(job, nodes, script="steps.py", nnodes=None):
+def start_one_then_all(job, nodes, script="light_steps.py", nnodes=None):
     """The first node trains before the others come, so that it has rank 0 and the store. Returns nodes and life."""
     nnodes = nnodes or f"1:{nodes}"
     job.start_master(nnodes, *FLAGS)
@@ -66,7 +66,7 @@ def test_a_spare_takes_the_place_of_the_lost_node(job):
     """A spare waits with its workers warm. When the node of rank 0 is killed it steps in at once: its worker is a
     process that was there before."""
     nodes, life = start_one_then_all(job, 1, nnodes="1:1")
-    nodes.append(job.node(1, "steps.py", nnodes="1:1", flags=FLAGS))
+    nodes.append(job.node(1, "light_steps.py", nnodes="1:1", flags=FLAGS))
     nodes[1].wait_line(f"all 1 places of job '{job.id}' are taken: this node waits as a spare")
     job.master.wait_line("node-ready")
     waiting = set(job.processes(nodes[1]))
@@ -84,7 +84,7 @@ def test_a_frozen_master_is_noticed(job):
     """A master that is stopped answers nothing, and no connection breaks. Its agent notices, says why, and dials again;
     the ranks train on meanwhile. Awake again, the master has its node back."""
     nodes, life = start_one_then_all(job, 1)
-    nodes += [job.node(1, "steps.py", nnodes="1:1", flags=[*FLAGS, "--explain"])]
+    nodes += [job.node(1, "light_steps.py", nnodes="1:1", flags=[*FLAGS, "--explain"])]
     nodes[1].wait_line("this node waits as a spare")
     job.master.signal(signal.SIGSTOP)
     nodes[1].wait_line("explain: the master is dialled again")
@@ -98,7 +98,7 @@ def test_a_frozen_master_is_noticed(job):
 
 def grow_to(job, nodes, count, life):
     """More nodes, until as many train."""
-    nodes += [job.node(len(job.nodes), "steps.py", nnodes="1:4", flags=FLAGS) for _ in range(count - len(nodes))]
+    nodes += [job.node(len(job.nodes), "light_steps.py", nnodes="1:4", flags=FLAGS) for _ in range(count - len(nodes))]
     return job.wait_world(count, after=life)
 
 

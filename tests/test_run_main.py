@@ -61,7 +61,7 @@ def test_a_killed_worker_and_what_was_recorded(job):
 
 
 def test_end_by_a_signal_has_its_number(job):
-    call(job, "--max-restarts=0", "steps.py", "--fault=0:0:import:kill", nproc=1).wait()
+    call(job, "--max-restarts=0", "light_steps.py", "--fault=0:0:import:kill", nproc=1).wait()
     failure = called(job)["failures"]["0"]
     assert failure["exitcode"] == -signal.SIGKILL
     assert "SIGKILL" in failure["message"]

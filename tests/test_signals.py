@@ -139,7 +139,7 @@ def test_hangup_of_a_job_that_nohup_started(job):
 
 def test_a_job_that_is_stopped_goes_on(job):
     """Ctrl-Z: ranks stand still with their launcher, for longer than a lease, and go on with it."""
-    node = job.standalone("steps.py")
+    node = job.standalone("light_steps.py")
     job.wait_stepping(life=0, world=2)
     node.signal(signal.SIGTSTP)
     os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WNOWAIT)

@@ -51,7 +51,7 @@ def signal_step(job, number):
 def test_nodes_meet_by_slurms_variables(job):
     """No flag names a node, a rank, an endpoint or an id."""
     job_id = free_job_id()
-    nodes = srun(job, job_id, 2, "steps.py", flags=["--nproc-per-node=1"])
+    nodes = srun(job, job_id, 2, "light_steps.py", flags=["--nproc-per-node=1"])
     steps = job.wait_stepping(life=0, world=2)
     assert sorted(steps) == [0, 1]
     job.stop()
@@ -65,12 +65,12 @@ def test_a_node_that_leaves_and_comes_back(job):
     """With a range the others go on without it; started again with the same variables (srun --overlap) it finds its
     job."""
     job_id = free_job_id()
-    nodes = srun(job, job_id, 2, "steps.py", flags=["--nnodes=1:2"])
+    nodes = srun(job, job_id, 2, "light_steps.py", flags=["--nnodes=1:2"])
     job.wait_stepping(life=0, world=2)
     nodes[1].signal(signal.SIGTERM)
     assert nodes[1].wait() == 143
     job.wait_stepping(life=1, world=1)
-    again = task(job, job_id, 1, 2, "steps.py", flags=["--nnodes=1:2"])
+    again = task(job, job_id, 1, 2, "light_steps.py", flags=["--nnodes=1:2"])
     job.wait_stepping(life=2, world=2)
     job.stop()
     assert [nodes[0].wait(), again.wait()] == [0, 0], job.story()

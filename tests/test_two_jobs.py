@@ -39,7 +39,7 @@ def test_two_jobs_of_one_user(make_job, tmp_path):
     state = [f"--state-dir={tmp_path / 'state'}"]
     jobs = [make_job(), make_job()]
     nodes = [
-        job.node(0, "steps.py", nnodes="1", nproc=2, flags=[flag, *state])
+        job.node(0, "light_steps.py", nnodes="1", nproc=2, flags=[flag, *state])
         for job, flag in zip(jobs, ("--max-restarts=1", "--max-restarts=0"))
     ]
     for job in jobs:
@@ -68,7 +68,7 @@ def make_job_of(make_job, tmp_path):
         job, user = make_job(), pwd.getpwnam(name)
         os.chown(job.folder, user.pw_uid, user.pw_gid)
         job.popen = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        probe = ["python3", "-c", f"import torch; open({workload('steps.py')!r})"]
+        probe = ["python3", "-c", f"import torch; open({workload('light_steps.py')!r})"]
         if subprocess.run(probe, env=own_environment(job), capture_output=True, **job.popen).returncode:
             pytest.skip(f"Python, its torch or this folder is closed to the user {name}")
         return job
@@ -82,7 +82,7 @@ def own_environment(job):
     return job.environment({"HOME": job.folder, "PYTHONPATH": packages})
 
 
-def node_of(job, job_id, port, *flags, nproc=2, script="steps.py"):
+def node_of(job, job_id, port, *flags, nproc=2, script="light_steps.py"):
     """A node with the state directory that its user has by default."""
     own = own_environment(job)
     meeting = [f"--rdzv-id={job_id}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
@@ -154,7 +154,7 @@ def test_jobs_that_have_no_id(make_job, tmp_path):
     shared = {"XDG_STATE_HOME": str(tmp_path)}
     meetings = [["--nnodes=1", f"--master-port={job.port}"] for job in jobs[:2]]
     meetings += [["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]] * 2
-    nodes = [job.run(*flags, workload("steps.py"), env=shared) for job, flags in zip(jobs, meetings)]
+    nodes = [job.run(*flags, workload("light_steps.py"), env=shared) for job, flags in zip(jobs, meetings)]
     for job in jobs:
         job.wait_stepping(life=0, world=1)
     folders = sorted((tmp_path / "phalanx").glob("none@*"))
@@ -173,7 +173,7 @@ def test_jobs_that_have_no_id(make_job, tmp_path):
 def test_the_same_endpoint_by_mistake(job):
     """Whoever comes to the endpoint of a job with its id is taken for one of its nodes: as a spare where the job is
     full, and told whose; refused where --nnodes differs or, with the static rendezvous, the place is taken."""
-    first = job.node(0, "steps.py", nnodes="1")
+    first = job.node(0, "light_steps.py", nnodes="1")
     job.wait_stepping(life=0, world=1)
     spare = job.node(1, "tell.py", nnodes="1")
     spare.wait_line(f"all 1 places of job '{job.id}' are taken: this node waits as a spare")
@@ -187,7 +187,7 @@ def test_the_same_endpoint_by_mistake(job):
 def test_the_same_static_place_by_mistake(job):
     """Two jobs at torchrun's default port: the second is told that its place is another's, and what to give."""
     flags = ["--nnodes=1", f"--master-port={job.port}"]
-    first = job.run(*flags, workload("steps.py"))
+    first = job.run(*flags, workload("light_steps.py"))
     job.wait_stepping(life=0, world=1)
     second = job.run(*flags, workload("tell.py"))
     assert second.wait() == 1, job.story()

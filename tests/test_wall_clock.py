@@ -78,9 +78,9 @@ def test_the_wall_clock_jumps(dynamic, job):
     clock = dynamic(job)
     job.start_master("1:2", "--max-restarts=0")
     flags = ["--max-restarts=0"]
-    nodes = [job.node(0, "steps.py", nnodes="1:2", flags=flags)]
+    nodes = [job.node(0, "light_steps.py", nnodes="1:2", flags=flags)]
     life = job.wait_world(1)
-    nodes.append(job.node(1, "steps.py", nnodes="1:2", flags=flags))
+    nodes.append(job.node(1, "light_steps.py", nnodes="1:2", flags=flags))
     life = job.wait_world(2, after=life)
     before = clock.now_of_a_process()
     for offset_s in (HOUR_S, 0, -HOUR_S):
@@ -104,7 +104,7 @@ def test_the_wall_clock_is_set_back_while_the_master_is_away(dynamic, job):
     """An agent without a master goes on to look for it: what listens at its address later is found."""
     clock = dynamic(job)
     job.start_master("1:2")
-    node = job.node(0, "steps.py", nnodes="1:2", flags=["--explain"])
+    node = job.node(0, "light_steps.py", nnodes="1:2", flags=["--explain"])
     life = job.wait_world(1)
     clock.set(-HOUR_S)
     # Longer than any of the agent's timers runs: those that ran at the jump are over, by one clock or the other.
