@@ -71,7 +71,7 @@ def test_port_of_somebody_else(job):
     with socket.socket() as other:
         other.bind(("127.0.0.1", job.port))
         other.listen()
-        node = job.node(0, "tell.py", nnodes="1", flags=["--rdzv-conf=join_timeout=5"])
+        node = job.node(0, "tell.py", nnodes="1", flags=["--rdzv-conf=join_timeout=2"])
         assert node.wait(30) == 1, job.story()
     assert str(job.port) in node.stderr
 

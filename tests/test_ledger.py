@@ -33,7 +33,9 @@ def steps_of(job, life):
 @pytest.mark.parametrize("tells", [True, False], ids=["it tells its steps", "it does not"])
 def test_steps_done_again(job, tells):
     """A rank is killed at step 15 or so; the next life goes on from step 10, if anybody knows."""
-    node = job.standalone("resuming.py", "--save-every=10", "--step-ms=30", *([] if tells else ["--silent"]))
+    # Steps that nobody tells are those of a torch optimizer.
+    script = ["light_resuming.py"] if tells else ["resuming.py", "--silent"]
+    node = job.standalone(*script, "--save-every=10", "--step-ms=30")
     job.wait_events("step", n=15, count=2)
     victim = job.pid(rank=1, life=0)
     os.kill(victim, signal.SIGKILL)
@@ -67,7 +69,7 @@ def test_steps_done_again(job, tells):
 
 def test_a_job_that_runs(job):
     """Up to now, and on; the job whose record changed last is meant where none is named."""
-    node = job.standalone("resuming.py", "--save-every=1000")
+    node = job.standalone("light_resuming.py", "--save-every=1000")
     job.wait_events("step", n=5, count=2)
     first = ledger(job)
     assert (first["live"], first["phase"]) == (True, "running")
@@ -88,12 +90,12 @@ def test_a_job_that_runs(job):
 
 def test_waiting_for_a_node(job):
     """The job needs two nodes, and one comes late."""
-    first = job.node(0, "resuming.py", nnodes="2")
+    first = job.node(0, "light_resuming.py", nnodes="2")
     first.wait_line("waiting for 1 more node")
     alone_since = time.monotonic()
     assert ledger(job, state="state0")["causes"]["starting_ms"] == 0
     alone_ms = (time.monotonic() - alone_since) * 1000
-    second = job.node(1, "resuming.py", nnodes="2")
+    second = job.node(1, "light_resuming.py", nnodes="2")
     job.wait_events("step", n=3, count=2)
     job.stop()
     assert [first.wait(), second.wait()] == [0, 0], job.story()
@@ -104,9 +106,10 @@ def test_waiting_for_a_node(job):
     assert found["causes"]["training_ms"] > 0
 
 
-def test_saves(job):
-    """Two checkpoints of 0.4 s and more, without a word about it in the script."""
-    node = job.standalone("resuming.py", "--save-every=5", "--save-ms=200")
+@pytest.mark.parametrize("script", ["resuming.py", "light_resuming.py"], ids=["torch.save", "phalanx.saving"])
+def test_saves(job, script):
+    """Two checkpoints of 0.4 s and more: torch.save, without a word about it in the script, and what it says itself."""
+    node = job.standalone(script, "--save-every=5", "--save-ms=200")
     job.wait_events("saved", n=10)
     job.stop()
     assert node.wait() == 0, job.story()
@@ -120,7 +123,7 @@ def test_saves(job):
 
 def test_a_save_that_a_death_cuts_short(job):
     """It counts until the rank's death."""
-    node = job.standalone("resuming.py", "--save-every=5", "--save-ms=60000", "--slow-lives=1")
+    node = job.standalone("light_resuming.py", "--save-every=5", "--save-ms=60000", "--slow-lives=1")
     under_way = job.wait_events("flushing", life=0)[0]
     ledger(job)
     killed_at = time.monotonic()
@@ -137,7 +140,7 @@ def test_a_save_that_a_death_cuts_short(job):
 
 def test_a_killed_master(job):
     """With its phalanx-run, so that nobody starts another: its record counts up to the last row, and says so."""
-    node = job.standalone("resuming.py")
+    node = job.standalone("light_resuming.py")
     job.wait_events("step", n=3, count=2)
     masters = [pid for pid in job.processes() if "phalanx-master" in name_of(pid) and descends_from(pid, node.pid)]
     live = ledger(job)

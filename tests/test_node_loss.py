@@ -39,11 +39,15 @@ def kill_everything(job, node):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ways", [(kill_agent, kill_everything), (kill_everything, kill_agent)])
-def test_the_node_of_rank_0_and_the_store(job, ways):
+@pytest.mark.parametrize(
+    ("script", "ways"),
+    [("steps.py", (kill_agent, kill_everything)), ("light_steps.py", (kill_everything, kill_agent))],
+    ids=["agent first, with torch", "everything first"],
+)
+def test_the_node_of_rank_0_and_the_store(job, script, ways):
     """Of three nodes the one of rank 0 is killed, and of the two that go on the one that is rank 0 then: once the agent
     alone, whose processes follow, once everything of the node at the same time. Two go on, then one."""
-    nodes, life = start_one_then_all(job, 3)
+    nodes, life = start_one_then_all(job, 3, script)
     job.killed_by_test = True
     for kill in ways:
         victim = job.node_of(0, life)

@@ -9,7 +9,8 @@ from harness import descends_from, read_proc
 
 def start(job, index, how, *flags):
     env = {"PHALANX_TEST_FOLDER": job.folder}
-    return job.node(index, "rescaling.py", how, nnodes="1:2", flags=["--max-restarts=0", *flags], env=env)
+    script = "rescaling.py" if how == "optimizer" else "light_rescaling.py"
+    return job.node(index, script, how, nnodes="1:2", flags=["--max-restarts=0", *flags], env=env)
 
 
 def begin(job, how, *flags):

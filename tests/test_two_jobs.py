@@ -1,6 +1,5 @@
 """Jobs that share a host: they do not notice each other, and one that is taken for another is told so."""
 
-import importlib.util
 import os
 import pwd
 import signal
@@ -8,6 +7,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import phalanx
 import pytest
 from harness import read_proc, wait_ends, workload
 from share import free_port
@@ -68,17 +68,17 @@ def make_job_of(make_job, tmp_path):
         job, user = make_job(), pwd.getpwnam(name)
         os.chown(job.folder, user.pw_uid, user.pw_gid)
         job.popen = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        probe = ["python3", "-c", f"import torch; open({workload('light_steps.py')!r})"]
+        probe = ["python3", "-c", f"import phalanx; open({workload('light_steps.py')!r})"]
         if subprocess.run(probe, env=own_environment(job), capture_output=True, **job.popen).returncode:
-            pytest.skip(f"Python, its torch or this folder is closed to the user {name}")
+            pytest.skip(f"Python, its phalanx or this folder is closed to the user {name}")
         return job
 
     return make
 
 
 def own_environment(job):
-    """A home of the job's own; and torch for the first Python on PATH that its user may run, which may be another."""
-    packages = Path(importlib.util.find_spec("torch").origin).parent.parent
+    """A home of the job's own; and phalanx for the first Python on PATH that its user may run, which may be another."""
+    packages = Path(phalanx.__file__).parent.parent
     return job.environment({"HOME": job.folder, "PYTHONPATH": packages})
 
 

@@ -48,6 +48,10 @@ class Training:
         """Joins the group of all ranks; the weight is there from now on."""
         raise NotImplementedError
 
+    def stand_at(self, step):
+        """This life begins behind that step."""
+        raise NotImplementedError
+
     def step(self):
         """Forward, backward, the sum of all ranks' gradients, optimizer."""
         raise NotImplementedError
@@ -75,6 +79,7 @@ def run(training):
     checkpoint = os.environ["PHALANX_TEST_STOP"] + ".checkpoint"
     training.join()
     step = training.load(checkpoint) if os.path.exists(checkpoint) else 0
+    training.stand_at(step)
     report("loaded", n=step)
     while True:
         step += 1
