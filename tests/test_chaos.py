@@ -2,7 +2,8 @@
 
 Three nodes, one of them a spare, whose agents are started again when they were killed, as a cluster does it; a master
 that stands alone and is started again with --resume; training that goes on from its last checkpoint.
-PHALANX_CHAOS_SEED, PHALANX_CHAOS_S (300) and PHALANX_CHAOS_EVERY_S (5) choose another run; the seed is printed.
+PHALANX_CHAOS_SEED, PHALANX_CHAOS_S (60) and PHALANX_CHAOS_EVERY_S (5) choose another run; the seed is printed. With
+PHALANX_CHAOS_TORCH=1 it is a training with torch and gloo.
 """
 
 import json
@@ -15,8 +16,9 @@ import pytest
 from harness import command_path, descends_from, is_running, read_proc, stat_fields, wait_ends
 
 SEED = int(os.environ.get("PHALANX_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
-LASTS_S = float(os.environ.get("PHALANX_CHAOS_S", "300"))
+LASTS_S = float(os.environ.get("PHALANX_CHAOS_S", "60"))
 EVERY_S = float(os.environ.get("PHALANX_CHAOS_EVERY_S", "5"))
+SCRIPT = "resuming.py" if os.environ.get("PHALANX_CHAOS_TORCH") else "light_resuming.py"
 NODES, SAVE_EVERY = 3, 20
 # What a kill may cost until the loss of it is in the record: a lease, and a master that is started again first.
 NOTICED_MS = 4_500
@@ -47,7 +49,7 @@ class Chaos:
 
     def start_node(self, index):
         flags = ["--rdzv-conf=is_host=0", "--redirects=3"]
-        script = ["resuming.py", f"--save-every={SAVE_EVERY}", "--step-ms=50"]
+        script = [SCRIPT, f"--save-every={SAVE_EVERY}", "--step-ms=50"]
         return self.job.node(index, *script, nnodes="1:2", flags=flags)
 
     def newest_life(self):
