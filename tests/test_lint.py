@@ -1,5 +1,6 @@
 """Every rule of tools/lint fires on what it is there to stop, and leaves alone what only looks like it."""
 
+import fnmatch
 import json
 import subprocess
 import sys
@@ -10,7 +11,18 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.lint import allow, cpp_text, external, ratchet, rules_cpp, rules_python, rules_text  # noqa: E402
+from tools import torches  # noqa: E402
+from tools.lint import (  # noqa: E402
+    allow,
+    config,
+    cpp_text,
+    external,
+    ratchet,
+    rules_cpp,
+    rules_old_python,
+    rules_python,
+    rules_text,
+)
 from tools.lint.project import Finding, Project  # noqa: E402
 
 
@@ -21,6 +33,7 @@ def project_of(folder, files):
     return Project(folder, files)
 
 
+OLD_PYTHON = rules_old_python.old_python
 # rule, file, text that breaks it on its last line, text that does not break it
 ONE_FILE = [
     (rules_cpp.no_sleep, "src/agent/a.cc", "std::this_thread::sleep_for(kSecond);", "// sleep(1) was here"),
@@ -70,6 +83,24 @@ ONE_FILE = [
         "try:\n    f()\nexcept (OSError, Exception):\n    pass",
         "try:\n    f()\nexcept BaseException:\n    undo()\n    raise",
     ),
+    (OLD_PYTHON, "python/phalanx/a.py", "a = name.removeprefix('torch.')", "a = name.replace('torch.', '')"),
+    (
+        OLD_PYTHON,
+        "python/phalanx/a.py",
+        "import os\nos.pidfd_open(1)",
+        "if hasattr(os, 'pidfd_open'): os.pidfd_open(1)",
+    ),
+    (OLD_PYTHON, "python/phalanx/a/b.py", "import os\nfrom functools import cache", "from functools import lru_cache"),
+    (OLD_PYTHON, "python/phalanx/a.py", "import math\nimport tomllib", "import json"),
+    (OLD_PYTHON, "tests/test_warm.py", "zip(a, b, strict=True)", "zip(a, b)"),
+    (OLD_PYTHON, "tests/workloads/a.py", "def f() -> list[int]: pass", "def f() -> 'list[int]': pass"),
+    (
+        OLD_PYTHON,
+        "python/phalanx/a.py",
+        "a: dict[str, int] = {}",
+        "from __future__ import annotations\na: dict[str, int]",
+    ),
+    (OLD_PYTHON, "python/phalanx/a.py", "match a:\n  case 1: pass", "match = 1"),
     (rules_text.no_markers, "src/base/a.cc", "// TODO: later", "mkstemp(XXXXXX)"),
     (rules_text.no_markers, "docs/a.md", "FIXME", "to do"),
     (rules_text.no_machine_paths, "tools/a.sh", "cd /home/ann/phalanx", "cd ~/phalanx"),
@@ -100,10 +131,18 @@ def test_rule(tmp_path, rule, path, bad, good):
         (rules_cpp.pure_cores, "src/agent/core_test.cc", "#include <thread>"),
         (rules_cpp.pure_cores, "src/agent/shell.cc", "double share = 0.5;"),
         (rules_cpp.include_direction, "src/cli/a.cc", '#include "agent/b.h"'),
+        (rules_old_python.old_python, "tools/a.py", "name.removeprefix('torch.')"),
     ],
 )
 def test_rule_ends_at_its_door(tmp_path, rule, path, text):
     assert list(rule(project_of(tmp_path, {path: text}))) == []
+
+
+def test_old_python_reaches_all_that_the_oldest_one_runs():
+    """Whatever ./run test --all-torch names is read."""
+    files = {test.partition("::")[0] for test in torches.TESTS}
+    left_out = [file for file in files if not any(fnmatch.fnmatch(file, pattern) for pattern in config.OLD_PYTHON)]
+    assert len(files) > 10 and left_out == []
 
 
 def test_dead_files(tmp_path):

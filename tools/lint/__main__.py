@@ -6,7 +6,7 @@ import time
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-from tools.lint import allow, external, ratchet, rules_cpp, rules_python, rules_text
+from tools.lint import allow, external, ratchet, rules_cpp, rules_old_python, rules_python, rules_text
 from tools.lint.project import Project
 
 # Name of a check -> (function, the rules it speaks of).
@@ -14,6 +14,7 @@ CHECKS = {
     "sleep": (lambda project: [*rules_cpp.no_sleep(project), *rules_python.no_sleep(project)], {"sleep"}),
     "catch-all": (rules_cpp.no_catch_all, {"catch-all"}),
     "blind-except": (rules_python.no_blind_except, {"blind-except"}),
+    "old-python": (rules_old_python.old_python, {"old-python"}),
     "getenv": (rules_cpp.no_getenv, {"getenv"}),
     "function-length": (ratchet.check, {"function-length"}),
     "include-direction": (rules_cpp.include_direction, {"include-direction"}),

@@ -74,3 +74,30 @@ CPP_FOLDERS = ("src/", "simulation/")
 
 CLANG_TIDY = "clang-tidy-14"
 CLANG_FORMAT = "clang-format-14"
+
+# What users import, and the tests that ./run test --all-torch runs (TESTS of tools/torches.py) with what they import.
+OLDEST_PYTHON = (3, 8)
+OLD_PYTHON = (
+    "python/phalanx/*",
+    "tests/checkpoint_agent.py",
+    "tests/checkpoint_memory.py",
+    "tests/conftest.py",
+    "tests/control_page.py",
+    "tests/harness.py",
+    "tests/netns.py",
+    "tests/pidfd.py",
+    "tests/small_disk.py",
+    "tests/store_client_suite.py",
+    "tests/test_bootstrap_*.py",
+    "tests/test_checkpoint_cuda.py",
+    "tests/test_checkpoint_overlap.py",
+    "tests/test_checkpoint_plan.py",
+    "tests/test_checkpoint_save.py",
+    "tests/test_failures.py",
+    "tests/test_store_compat.py",
+    "tests/test_venv.py",
+    "tests/test_warm.py",
+    "tests/workloads/*",
+    "tests/zygote_agent.py",
+    "tools/venv.py",
+)
