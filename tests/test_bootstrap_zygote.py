@@ -198,7 +198,7 @@ def test_without_privilege(folder):
     if os.getuid() != 0 or not os.access(python, os.X_OK):
         pytest.skip("needs root, and a Python that others may run")
     show = "import os; print(os.getuid(), open('/proc/self/cmdline').read().split('\\0'))"
-    script = "/dev/shm/phalanx-unprivileged.py"
+    script = f"/dev/shm/phalanx-unprivileged-{os.getpid()}.py"
 
     def become_ordinary():
         os.setgroups([])

@@ -37,7 +37,7 @@ with spark.Engine("refusals") as engine:
             print(error)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture(scope="module")

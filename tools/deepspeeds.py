@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools import torches  # noqa: E402
+from tools.venv import locked  # noqa: E402
 
 FOLDER = ROOT / "build" / "deepspeeds"
 # The one that ms-swift's guide names, the last one with elasticity, the newest.
@@ -28,7 +29,8 @@ pydantic==2.14.3
 
 
 def prepare(version):
-    """The environment, with our commands and our package in it. Needs .venv, as ./run makes it."""
+    """The environment, with our commands and our package in it. Needs .venv, as ./run makes it. Tests that run beside
+    each other may ask at once: one makes it, the others find it made."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     requirements = FOLDER / f"deepspeed-{version}.txt"
     requirements.write_text(REQUIREMENTS.format(version))
@@ -36,8 +38,9 @@ def prepare(version):
     command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", requirements]
     command += ["--cache", torches.default_cache(), "--over", ROOT / ".venv"]
     # Its operators would be compiled for minutes; none is needed on a CPU.
-    subprocess.run(command, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
-    torches.put_ours(venv)
+    with locked(FOLDER / f"{version}.lock"):
+        subprocess.run(command, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
+        torches.put_ours(venv)
     return venv
 
 

@@ -71,5 +71,6 @@ def s3_python():
     venv = ROOT / "build" / "s3_server"
     venv.parent.mkdir(exist_ok=True)
     command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--cache", torches.default_cache()]
-    subprocess.run([*command, "--requirements", ROOT / "tools" / "s3-requirements.txt"], check=True)
+    with locked(venv.with_suffix(".lock")):  # tests that run beside each other may ask at once
+        subprocess.run([*command, "--requirements", ROOT / "tools" / "s3-requirements.txt"], check=True)
     return venv / "bin" / "python"
