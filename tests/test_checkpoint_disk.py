@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 import zlib
 
 import pytest
@@ -269,27 +270,31 @@ def test_a_disk_that_becomes_read_only(small_disk, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_writer_that_is_killed_at_any_moment(tmp_path):
-    """200 times. What was committed stays so until something newer is; the next writer removes what lies on the way."""
+def test_a_writer_that_is_killed_at_any_moment(tmp_path, pytestconfig):
+    """What was committed stays so until something newer is; the next writer removes what lies on the way."""
     disk = Disk(tmp_path)
-    moments = random.Random(7)
-    newest, after_kills = -10, 0
-    for _ in range(200):
+    kills, seed = pytestconfig.getoption("--kills") or 50, pytestconfig.getoption("--seed")
+    print(f"--seed={seed}")
+    moments = random.Random(seed)
+    began = time.monotonic()
+    assert disk.write(0).returncode == 0
+    step_s = time.monotonic() - began  # on this machine, as busy as it is
+    newest, after_kills = 0, 0
+    for _ in range(kills):
         command = disk.command(newest + 10, "--steps=1000", "--keep-last=2")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as writer:
             try:
-                writer.wait(moments.uniform(0.0, 0.15))
+                writer.wait(moments.uniform(0.0, 3 * step_s))
             except subprocess.TimeoutExpired:
                 writer.kill()
             assert writer.wait() == -signal.SIGKILL, writer.stderr.read()
         steps = disk.committed()
         expected = [slot.read_bytes() for slot in disk.slots]
         assert all(shards == expected for shards in steps.values())
-        assert max(steps, default=newest) >= newest
-        assert newest < 0 or len(steps) >= 1
-        assert len(disk.on_the_way()) <= 3 if steps else True
-        after_kills += max(steps, default=newest) > newest
-        newest = max(steps, default=newest)
-    assert after_kills > 50, "hardly ever came as far as a commit"
+        assert max(steps) >= newest
+        assert len(disk.on_the_way()) <= 3
+        after_kills += max(steps) > newest
+        newest = max(steps)
+    assert after_kills > kills // 4, "hardly ever came as far as a commit"
     assert disk.write(newest + 10).returncode == 0
     assert disk.on_the_way() == []

@@ -241,13 +241,13 @@ def test_crc_is_that_of_zlib():
 
 
 @pytest.mark.slow
-def test_100000_records(shm):
-    state = [torch.full((i % 9,), i % 128, dtype=torch.uint8) for i in range(100_000)]
+def test_more_records_than_16_bits_count(shm):
+    state = [torch.full((i % 9,), i % 128, dtype=torch.uint8) for i in range(66_000)]
     image = Image(shm, state)
     assert check_file(LIBRARY, image.path) == ""
     with zipfile.ZipFile(image.path) as archive:
         assert archive.testzip() is None
-        assert len(archive.namelist()) == 100_007
+        assert len(archive.namelist()) == 66_007
     with calculated_offsets(config is not None):
         loaded = torch.load(image.path, weights_only=True, mmap=True)
     assert len(loaded) == len(state)
@@ -260,25 +260,28 @@ def free_memory():
 
 
 @pytest.mark.slow
-def test_beyond_32_bits(tmp_path):
+@pytest.mark.parametrize(
+    "sizes",
+    [(4 * GIB,), *(pytest.param(sizes, marks=pytest.mark.long) for sizes in ((4 * GIB - 1, 4 * GIB), (4 * GIB + 3,)))],
+)
+def test_beyond_32_bits(tmp_path, sizes):
     """Sizes and places on both sides of 4 GiB. Nobody fills the large ones: they are holes of a file on disk."""
-    if free_memory() < 16 * GIB:
-        pytest.skip("10 GiB of a file's holes are mapped")
-    for sizes in ((4 * GIB - 1, 4 * GIB), (4 * GIB + 3,)):
-        holes = [torch.empty(size, dtype=torch.uint8) for size in sizes]  # nobody touches them either
-        state = {"holes": holes, "behind": torch.arange(1000), "empty": torch.empty(0), "last": torch.randn(70000)}
-        folder = tempfile.mkdtemp(dir=tmp_path)
-        image = Image(folder, state, filled=range(len(holes)), sparse=True)
-        for computed in (False, config is not None):
-            with calculated_offsets(computed):
-                loaded = torch.load(image.path, weights_only=True, mmap=True)
-            assert [hole.numel() for hole in loaded["holes"]] == list(sizes)
-            assert not any(hole[[0, -1]].any() for hole in loaded["holes"])
-            assert torch.equal(loaded["behind"], state["behind"])
-            assert torch.equal(loaded["last"], state["last"])
-            del loaded
-        with zipfile.ZipFile(image.path) as archive:
-            assert archive.getinfo("archive/data/0").file_size == sizes[0]
-            assert archive.read(f"archive/data/{len(holes)}") == state["behind"].numpy().tobytes()
-        assert check_file(LIBRARY, image.path) == ""
-        shutil.rmtree(folder)
+    if free_memory() < 2 * sum(sizes):
+        pytest.skip("holes of a file that are mapped take memory")
+    holes = [torch.empty(size, dtype=torch.uint8) for size in sizes]  # nobody touches them either
+    state = {"holes": holes, "behind": torch.arange(1000), "empty": torch.empty(0), "last": torch.randn(70000)}
+    folder = tempfile.mkdtemp(dir=tmp_path)
+    image = Image(folder, state, filled=range(len(holes)), sparse=True)
+    for computed in (False, config is not None):
+        with calculated_offsets(computed):
+            loaded = torch.load(image.path, weights_only=True, mmap=True)
+        assert [hole.numel() for hole in loaded["holes"]] == list(sizes)
+        assert not any(hole[[0, -1]].any() for hole in loaded["holes"])
+        assert torch.equal(loaded["behind"], state["behind"])
+        assert torch.equal(loaded["last"], state["last"])
+        del loaded
+    with zipfile.ZipFile(image.path) as archive:
+        assert archive.getinfo("archive/data/0").file_size == sizes[0]
+        assert archive.read(f"archive/data/{len(holes)}") == state["behind"].numpy().tobytes()
+    assert check_file(LIBRARY, image.path) == ""
+    shutil.rmtree(folder)

@@ -113,29 +113,35 @@ def check_restores(job, world):
 
 
 def plan_kills(seed, lives, steps, world):
-    """One death a life, at rising steps: --fault arguments."""
+    """One death a life, at rising steps, behind every third of which is a save: --fault arguments."""
+    print(f"--seed={seed}")
     choose = random.Random(seed)
-    at = sorted(choose.sample(range(2, steps), lives))
-    phases = [choose.choice(["forward", "update"] + ["saved"] * (step % 3 == 0)) for step in at]
+    saves = choose.sample(range(3, steps, 3), -(-lives // 3))
+    others = choose.sample([step for step in range(2, steps) if step not in saves], lives - len(saves))
+    phases = {step: ("forward", "update")[index % 2] for index, step in enumerate(others)}
+    phases.update(dict.fromkeys(saves, "saved"))
     return [
         f"--fault={life}:{choose.randrange(world)}:{phase}-{step}:kill"
-        for life, (step, phase) in enumerate(zip(at, phases))
+        for life, (step, phase) in enumerate(sorted(phases.items()))
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_losses_of_a_run_with_20_kills(make_job, directory):
-    """They are those of one without, to the last bit, on both ranks."""
+def test_the_losses_of_a_run_with_kills(make_job, directory, pytestconfig):
+    """They are those of one without, to the last bit, on both ranks. All places of a death are met, whatever the seed."""
+    kills = min(pytestconfig.getoption("--kills") or 6, 30)
+    steps = 5 * kills
     whole, killed = make_job(), make_job()
-    reference = start(whole, directory / "whole", "--steps=90", "--memory-every=0")
+    reference = start(whole, directory / "whole", f"--steps={steps}", "--memory-every=0")
+    faults = plan_kills(pytestconfig.getoption("--seed"), kills, steps, 2)
+    node = start(killed, directory / "killed", f"--steps={steps}", *faults)
     assert reference.wait() == 0, whole.story()
-    node = start(killed, directory / "killed", "--steps=90", *plan_kills(20, 20, 90, 2))
     assert node.wait(180) == 0, killed.story()
-    assert sorted(killed.lives()) == list(range(21))
+    assert sorted(killed.lives()) == list(range(kills + 1))
     for rank in (0, 1):
         assert losses(killed, rank) == losses(whole, rank)
-        assert len(losses(whole, rank)) == 90
+        assert len(losses(whole, rank)) == steps
     check_restores(killed, 2)
     assert {event["source"] for event in killed.found("restored") if event["n"] > 0} == {"memory"}
     assert memory_of_all(killed) == []
@@ -686,8 +692,9 @@ def test_the_master_dies(hanging_disk, job, point):
 @pytest.mark.parametrize("kind", ["full", "ddp"])
 def test_kills_anywhere_in_saving(job, directory, pytestconfig, kind):
     """SIGKILL by a timer of the kernel, somewhere in or behind a save, of one of two ranks: each life restores the
-    newest step that any rank was promised, or a later one, the same on both, whole."""
-    kills = pytestconfig.getoption("--kills")
+    newest step that any rank was promised, or a later one, the same on both, whole. (src/checkpoint/kill_test.cc has
+    a thousand writers without torch, against the protocol of the memory itself.)"""
+    kills = pytestconfig.getoption("--kills") or 10
     seed = pytestconfig.getoption("--seed")
     print(f"{kills} kills, --seed={seed}")
     arguments = ["--width=512", "--disk-every=4", "--keep-last=2", f"--seed={seed}", f"--deaths={kills}"]
@@ -757,7 +764,7 @@ class Victims:
 @pytest.mark.timeout(36_000)
 def test_kills_of_anyone(job, directory, pytestconfig):
     """Ranks, agents, the master, while saves are under way, to memory and to disk: what was promised is restored."""
-    kills = max(10, pytestconfig.getoption("--kills") // 5)
+    kills = pytestconfig.getoption("--kills") // 5 or 8
     seed = pytestconfig.getoption("--seed")
     print(f"{kills} kills, --seed={seed}")
     choose = random.Random(seed)

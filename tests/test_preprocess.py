@@ -18,6 +18,7 @@ from phalanx.data import IndexedDataset
 from preparation import EOD, expected_files, files_of, run, started, texts, tokenized, train_bpe, write_jsonl
 
 DOCUMENTS = texts(600)
+MOMENTS = 5  # of a run's life, in which kills fall in turn
 
 
 @pytest.fixture(scope="module")
@@ -290,8 +291,10 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_word(given, expected):
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_kills_at_any_time_change_nothing(given, expected, request):
-    """Each run is killed at a random moment of its life and goes on from where the last one was, until one is done."""
-    kills = max(100, request.config.getoption("--kills") // 2)
+    """Each run is killed at a random moment of its life and goes on from where the last one was, until one is done. The
+    moments are spread over the whole of it: before there is anything, among the parts, at the end. (The join is killed
+    at each of its calls by test_data_crash.py.)"""
+    kills = request.config.getoption("--kills") // 2 or 25
     seed = request.config.getoption("--seed")
     print(f"--seed={seed}")
     rng = random.Random(seed)
@@ -300,6 +303,7 @@ def test_kills_at_any_time_change_nothing(given, expected, request):
     done(*arguments)
     took_s = time.monotonic() - began
     killed = resumed = 0
+    met = set()
     while killed < kills:
         for path in given.out.parent.glob("result*"):
             assert path.name.endswith((".bin", ".idx", ".json")), path
@@ -308,13 +312,16 @@ def test_kills_at_any_time_change_nothing(given, expected, request):
         while not finished:
             with started(*arguments, "--resume") as process:
                 try:
-                    _, said = process.communicate(timeout=rng.uniform(0, 1.2 * took_s))
+                    moment_s = 1.2 * took_s * (killed % MOMENTS + rng.random()) / MOMENTS
+                    _, said = process.communicate(timeout=moment_s)
                     finished = True
                 except subprocess.TimeoutExpired:
                     os.kill(process.pid, signal.SIGKILL)
+                    process.wait()
                     killed += 1
+                    met.add(any(given.out.parent.glob("result_text_document.parts/*.part")))
                     continue
             assert process.returncode == 0, said
             resumed += "resumed" in said
         assert files_of(given.out) == expected
-    assert resumed
+    assert resumed and met == {False, True}
