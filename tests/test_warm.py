@@ -202,7 +202,8 @@ def test_preload_that_fails(job):
     )
     script = job.folder / "script.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(WORKLOADS)!r})\nimport touchy\nfrom report import report\nreport('main')\n"
+        f"import sys; sys.path.insert(0, {str(WORKLOADS)!r})\nimport touchy\n"
+        "from report import report\nreport('main')\n"
     )
     node = job.standalone(script, env={"PYTHONPATH": str(library)}, flags=["--max-restarts=0"])
     assert node.wait() == 0, job.story()
