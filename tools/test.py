@@ -120,7 +120,7 @@ def run_all(tests, long):
 
     tidy = lint("clang-tidy", "clang-tidy", *(["--all"] if long else []))
     tests.behind("clang-tidy", tidy, nice=TIDY_NICE)
-    chaos_s = {"PHALANX_CHAOS_S": str(LONG_CHAOS_S)} if long else {}
+    chaos_s = {"PHALANX_CHAOS_S": str(LONG_CHAOS_S), "PHALANX_CHAOS_TORCH": "1"} if long else {}
     tests.behind("chaos", tests.pytest("chaos", ["-s", CHAOS]), env=chaos_s)
     tests.suite("lint", run_lint)
     tests.suite("unit tests", run_unit_tests)

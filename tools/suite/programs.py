@@ -1,12 +1,14 @@
 """Programs of a test run: one in the foreground, or several behind it whose output is kept in a file."""
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "reports"
+ENDS_WITHIN_S = 60
 
 
 def say(text):
@@ -41,7 +43,11 @@ class Background:
         return status, lasted_s
 
     def end(self):
-        """Of a run that ends early: its pytest ends what it has started."""
+        """Of a run that ends early. Asked politely, pytest ends the jobs that its tests have started."""
         if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait()
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
