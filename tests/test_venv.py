@@ -1,5 +1,6 @@
 """tools/venv.py: environments from a cache, for several clones at once."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -123,6 +124,29 @@ def test_an_environment_over_another_has_only_what_that_has_not(place):
         said = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True).stdout
         assert said.split("\n")[:2] == ["probe 1.0", "upper 1.0"]
         assert not list(venv.glob("lib/python3*/site-packages/probe*"))
+
+
+def lock_text(wheel, digest=None):
+    digest = digest or hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return f"probe==1.0 \\\n    --hash=sha256:{digest}\n"
+
+
+def test_a_lock_is_held_to_its_hashes(place):
+    wheel = place.folder / "probe-1.0-py3-none-any.whl"
+    place.requirements.write_text(lock_text(wheel))
+    assert said_by(place.prepare("one")) == "probe 1.0"
+    place.requirements.write_text(lock_text(wheel, "0" * 64))
+    assert place.start("two").wait() != 0
+    assert not (place.folder / "two" / ".venv" / venv_tool.STAMP).exists()
+    assert len(place.entries()) == 1
+
+
+def test_a_lock_names_everything(place):
+    """What it leaves out is not taken as it comes."""
+    make_wheel(place.folder, "1.0", "upper", needs="Requires-Dist: probe\n")
+    text = lock_text(place.folder / "upper-1.0-py3-none-any.whl")
+    place.requirements.write_text(text.replace("probe==", "upper=="))
+    assert place.start("one").wait() != 0
 
 
 def test_what_lies_below_decides_too(tmp_path):

@@ -23,12 +23,10 @@ TESTS = ("tests/test_ms_swift.py", "tests/test_callers.py")
 def prepare(cache):
     """The environment, with the commands of build/release and our package in it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    dev = ROOT / "tools" / "requirements-dev.txt"
-    all_of_it = FOLDER / "requirements.txt"
-    all_of_it.write_text(dev.read_text() + (ROOT / "tools" / "callers-requirements.txt").read_text())
+    dev, all_of_it = (ROOT / "tools" / "locks" / f"{name}.lock" for name in ("dev", "callers"))
     venv = FOLDER / "venv"
-    for requirements in [all_of_it] if venv.exists() else [dev, all_of_it]:
-        command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", requirements]
+    for lock in [all_of_it] if venv.exists() else [dev, all_of_it]:
+        command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", lock]
         subprocess.run([*command, "--cache", cache], check=True)
     torches.put_ours(venv)
     return venv

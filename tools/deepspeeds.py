@@ -28,14 +28,18 @@ pydantic==2.14.3
 """
 
 
+def requirements(version):
+    """What tools/locks/deepspeed-VERSION.lock is made of."""
+    return REQUIREMENTS.format(version)
+
+
 def prepare(version):
     """The environment, with our commands and our package in it. Needs .venv, as ./run makes it. Tests that run beside
     each other may ask at once: one makes it, the others find it made."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    requirements = FOLDER / f"deepspeed-{version}.txt"
-    requirements.write_text(REQUIREMENTS.format(version))
     venv = FOLDER / version
-    command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", requirements]
+    lock = ROOT / "tools" / "locks" / f"deepspeed-{version}.lock"
+    command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", lock]
     command += ["--cache", torches.default_cache(), "--over", ROOT / ".venv"]
     # Its operators would be compiled for minutes; none is needed on a CPU.
     with locked(FOLDER / f"{version}.lock"):

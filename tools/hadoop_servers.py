@@ -72,5 +72,5 @@ def s3_python():
     venv.parent.mkdir(exist_ok=True)
     command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--cache", torches.default_cache()]
     with locked(venv.with_suffix(".lock")):  # tests that run beside each other may ask at once
-        subprocess.run([*command, "--requirements", ROOT / "tools" / "s3-requirements.txt"], check=True)
+        subprocess.run([*command, "--requirements", ROOT / "tools" / "locks" / "s3.lock"], check=True)
     return venv / "bin" / "python"

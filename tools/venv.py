@@ -61,18 +61,20 @@ def works(venv):
     return answer == [platform.python_version(), str(venv)]
 
 
-def missing_requirements(venv, requirements):
-    """The pinned requirements that `venv` has not, or has in another version."""
-    code = "import importlib.metadata as m\nfor d in m.distributions(): print(d.metadata['Name'], d.version, sep='==')"
-    answer = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
-    present = {line.lower().replace("_", "-") for line in answer.stdout.split()}
-    lines = [line.split("#")[0].strip() for line in requirements.read_text().splitlines()]
-    return [line for line in lines if line and line.lower().replace("_", "-") not in present]
+def install(venv, requirements, tell):
+    """Lets pip install what is missing, by the hashes where `requirements` has them. `tell`: it says what it does."""
+    command = [venv / "bin" / "python", "-m", "pip", "install", "--no-warn-script-location", "--progress-bar", "off"]
+    if is_lock(requirements):
+        command += ["--require-hashes"]
+    if not tell:
+        command += ["--quiet"]
+    status = subprocess.run([*command, "-r", requirements]).returncode
+    if status != 0:
+        sys.exit(f"run: {venv} cannot be made: pip ended with status {status}")
 
 
-def run_pip(venv, arguments):
-    command = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-warn-script-location", *arguments]
-    subprocess.run(command, check=True)
+def is_lock(requirements):
+    return "--hash=" in requirements.read_text()
 
 
 def can_link(source_file, target_dir):
@@ -156,14 +158,12 @@ def drop_stale(cache, key):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def prepare(venv, requirements, cache, key, over=None):
+def prepare(venv, requirements, cache, key, over=None, tell=False):
     entry = cache / key
     if works(venv):
         see_through(venv, over)
-        missing = missing_requirements(venv, requirements)
-        if missing:
-            say(f"adding to {venv.name}: {' '.join(missing)}")
-            run_pip(venv, ["-r", requirements])
+        say(f"bringing {venv.name} up to date")
+        install(venv, requirements, tell)
     elif entry.is_dir():
         shutil.rmtree(venv, ignore_errors=True)
         take_entry(venv, entry)
@@ -175,7 +175,7 @@ def prepare(venv, requirements, cache, key, over=None):
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         see_through(venv, over)
-        run_pip(venv, ["-r", requirements])
+        install(venv, requirements, tell)
     if not entry.is_dir():
         store_entry(venv, entry)
 
@@ -186,6 +186,7 @@ def main():
     parser.add_argument("--requirements", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--over", type=Path, help="an environment, made by this program, whose packages are seen too")
+    parser.add_argument("--tell", action="store_true", help="what pip does, line by line")
     arguments = parser.parse_args()
     venv, cache = arguments.venv.absolute(), arguments.cache.absolute()
     over = arguments.over.absolute() if arguments.over else None
@@ -195,7 +196,7 @@ def main():
         return
     with locked(cache / f"{key}.lock"):
         drop_stale(cache, key)
-        prepare(venv, arguments.requirements, cache, key, over)
+        prepare(venv, arguments.requirements, cache, key, over, arguments.tell)
     stamp.write_text(f"{key} {venv}\n")
 
 

@@ -1,0 +1,52 @@
+"""tools/locks: each list of requirements has a lock that fits it, with hashes and without addresses."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import lock as lock_tool  # noqa: E402
+from tools import venv as venv_tool  # noqa: E402
+
+LISTS = lock_tool.requirements()
+ENTRY = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)( ; .+?)?((?: --hash=sha256:[0-9a-f]{64})+)$")
+
+
+def entries(text):
+    """The lines of a lock, each with its hashes behind it."""
+    joined = re.sub(r" *\\\n +", " ", text)
+    return [line for line in joined.splitlines() if line and not line.startswith("#")]
+
+
+def test_no_lock_is_without_a_list():
+    assert {path.stem for path in lock_tool.LOCKS.iterdir()} == set(LISTS)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_lock_is_of_the_list_as_it_is(name):
+    text = (lock_tool.LOCKS / f"{name}.lock").read_text()
+    assert text.startswith(lock_tool.first_line(LISTS[name]) + "\n"), f"out of date: ./run lock {name}"
+    assert venv_tool.is_lock(lock_tool.LOCKS / f"{name}.lock")
+    broken = [line for line in entries(text) if not ENTRY.match(line)]
+    assert not broken, "every entry has a version and hashes, and nothing else"
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_lock_has_what_its_list_names(name):
+    found = {
+        ENTRY.match(line)[1].lower(): ENTRY.match(line)[2]
+        for line in entries((lock_tool.LOCKS / f"{name}.lock").read_text())
+    }
+    asked = [line.split("#")[0].strip() for line in LISTS[name].splitlines()]
+    for wanted, _, version in (line.partition("==") for line in asked if line):
+        assert found[wanted.lower().replace("_", "-")] == version
+
+
+def test_the_digest_is_of_what_is_asked_for():
+    assert lock_tool.digest("a==1  # why\n# of all\nb==2\n") == lock_tool.digest("b==2\na==1  # another reason\n")
+    assert lock_tool.digest("a==1\n") != lock_tool.digest("a==2\n")

@@ -1,0 +1,90 @@
+"""Makes tools/locks: for each list of requirements all names, versions and hashes that it comes to, without addresses.
+
+A lock serves every Python from 3.11 on and every processor, by markers. It begins with a digest of the requirements it
+was made of, so that tests/test_lock.py finds one that is out of date. uv makes them; its own environment is in the
+cache. Give --upgrade to take newer versions of what the lists leave open; without it locked versions stay.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import deepspeeds, torches  # noqa: E402
+
+LOCKS = ROOT / "tools" / "locks"
+OLDEST_PYTHON = "3.11"
+UV = "uv==0.13.9\n"
+
+
+def requirements():
+    """{name of a lock: the lines it is made of}."""
+    dev, callers, s3 = (
+        (ROOT / "tools" / name).read_text()
+        for name in ("requirements-dev.txt", "callers-requirements.txt", "s3-requirements.txt")
+    )
+    made = {"dev": dev, "callers": dev + callers, "s3": s3, "uv": UV}
+    return {**made, **{f"deepspeed-{version}": deepspeeds.requirements(version) for version in deepspeeds.VERSIONS}}
+
+
+def digest(lines):
+    """Of what the lines ask for: comments may change."""
+    asked = sorted(filter(None, (re.sub(r"\s*#.*", "", line).strip() for line in lines.splitlines())))
+    return hashlib.sha256("\n".join(asked).encode()).hexdigest()
+
+
+def first_line(lines):
+    return f"# Made by ./run lock of requirements with the digest {digest(lines)}."
+
+
+def uv():
+    """The program, from an environment that the present lock of it describes."""
+    venv = ROOT / "build" / "uv"
+    command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--cache", torches.default_cache()]
+    subprocess.run([*command, "--requirements", LOCKS / "uv.lock"], check=True)
+    return venv / "bin" / "uv"
+
+
+def lock(program, name, lines, upgrade):
+    path = LOCKS / f"{name}.lock"
+    with tempfile.TemporaryDirectory(prefix="phalanx-lock-") as folder:
+        asked, made = Path(folder) / "requirements.txt", Path(folder) / "made.txt"
+        asked.write_text(lines)
+        if path.exists() and not upgrade:
+            made.write_text(path.read_text())  # uv keeps the versions it finds there
+        command = [program, "pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON]
+        command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--output-file", made]
+        if name.startswith("deepspeed-"):
+            command += ["--no-deps"]  # the rest is that of .venv below it
+        environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_CACHE_DIR": f"{folder}/cache"}
+        subprocess.run([*command, asked], check=True, env=environment)
+        path.write_text(f"{first_line(lines)}\n{made.read_text()}")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./run lock", description=__doc__.splitlines()[0])
+    lists = requirements()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(lists)}; without any: all")
+    parser.add_argument("--upgrade", action="store_true", help="newer versions of what the lists leave open")
+    options = parser.parse_args()
+    for name in options.names:
+        if name not in lists:
+            parser.error(f"no lock is named '{name}'; there are {', '.join(lists)}")
+    program = uv()
+    for name in options.names or lists:
+        lock(program, name, lists[name], options.upgrade)
+        print(f"== {(LOCKS / name).relative_to(ROOT)}.lock", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"run: {Path(error.cmd[0]).name} ended with status {error.returncode}; its words stand above")
