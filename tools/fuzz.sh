@@ -17,7 +17,7 @@ ninja -C build/fuzz build.ninja >/dev/null # a fuzzer may be new
 mapfile -t programs < <(ninja -C build/fuzz -t targets all | sed -n 's/^\(src\/.*_fuzzer\): CXX_EXECUTABLE.*/\1/p' |
   grep -E "/${only:-.*}\$" | sort)
 [[ ${#programs[@]} != 0 ]] || die "no fuzzer ${only:-at all}"
-timed "compile" compile fuzz --target "${programs[@]##*/}"
+timed "compile" compile fuzz "${programs[@]##*/}"
 
 mkdir -p build/fuzz/crashes
 failed=0

@@ -38,53 +38,74 @@ locked() {
   exec 9>&-
 }
 
+# as_root "PACKAGES" COMMAND...: it is for them that root is needed.
 as_root() {
   if [[ $(id -u) == 0 ]]; then
-    "$@"
+    "${@:2}"
   elif command -v sudo >/dev/null; then
-    sudo "$@"
+    sudo "${@:2}"
   else
-    die "neither root nor sudo; please install: $(missing_packages | xargs)"
+    die "neither root nor sudo; please install: $1"
   fi
+}
+
+# wanted_packages GROUP...: what tools/apt-packages.txt lists for them.
+wanted_packages() {
+  awk -v groups=" $* " '/^\[/ { split($0, name, /[][]/); on = index(groups, " " name[2] " "); next }
+    on && /^[^#]/ { print $1 }' tools/apt-packages.txt
 }
 
 missing_packages() {
   local wanted
-  mapfile -t wanted < <(sed 's/#.*//' tools/apt-packages.txt | xargs -n1)
+  mapfile -t wanted < <(wanted_packages "$@")
+  [[ ${#wanted[@]} != 0 ]] || die "tools/apt-packages.txt has nothing for '$*'"
   # Prints "name status" for the known ones; what it does not know is missing too.
   comm -23 <(printf '%s\n' "${wanted[@]}" | sort) \
     <(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null |
       awk '$2 == "installed" { print $1 }' | sort)
 }
 
+# install_packages GROUP...: where they are missing. Tests in several processes may ask at the same time.
 install_packages() {
-  command -v apt-get >/dev/null || die "this sets up Debian 12; elsewhere install what tools/apt-packages.txt lists"
-  local missing
-  mapfile -t missing < <(missing_packages)
-  [[ ${#missing[@]} == 0 ]] && return
-  say "installing ${missing[*]}"
-  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -y)
-  as_root "${apt[@]}" update >/dev/null
-  as_root "${apt[@]}" install --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
+  command -v dpkg-query >/dev/null || die "this sets up Debian 12; elsewhere install what tools/apt-packages.txt lists"
+  local missing lock
+  missing=$(missing_packages "$@") # an assignment of its own: what it dies of ends us, too
+  [[ -n $missing ]] || return 0
+  mkdir -p build "$PHALANX_CACHE"
+  exec {lock}>"$PHALANX_CACHE/apt.lock"
+  flock "$lock"
+  missing=$(missing_packages "$@" | xargs)
+  if [[ -n $missing ]]; then apt_install "$missing" {lock}>&-; fi
+  exec {lock}>&-
+}
+
+# apt_install "NAMES": with everything that apt says in build/apt.log.
+apt_install() {
+  local names apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -y)
+  read -ra names <<<"$1"
+  say "installing ${names[*]}"
+  as_root "${names[*]}" "${apt[@]}" update >build/apt.log 2>&1 ||
+    die "apt-get update failed: $(tail -n 5 build/apt.log)"
+  as_root "${names[*]}" "${apt[@]}" install --no-install-recommends "${names[@]}" >build/apt.log 2>&1 ||
     die "apt-get failed: $(tail -n 5 build/apt.log)"
 }
 
-# The first Python that torch supports and that can make virtual environments.
+# The first Python that numpy and pyarrow of the lock support and that can make virtual environments.
 choose_python() {
   local python
   for python in "${PHALANX_PYTHON:-}" python3 /usr/bin/python3; do
-    if [[ -n $python ]] && "$python" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    if [[ -n $python ]] && "$python" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       echo "$python"
       return
     fi
   done
-  die "no Python 3.10 or newer with the venv module; set PHALANX_PYTHON"
+  die "no Python 3.11 or newer with the venv module; set PHALANX_PYTHON"
 }
 
 prepare_environment() {
   local python
   python=$(choose_python)
-  "$python" tools/venv.py --venv .venv --requirements tools/requirements-dev.txt --cache "$PHALANX_CACHE/venv"
+  "$python" tools/venv.py --venv .venv --requirements tools/locks/dev.lock --cache "$PHALANX_CACHE/venv" "$@"
 }
 
 # configure PRESET: makes build/PRESET; ninja itself sees later changes of CMakeLists.txt.
@@ -98,8 +119,14 @@ configure() {
   echo "$key" >"$stamp"
 }
 
+# compile PRESET [TARGET...]: them, or everything.
 compile() {
-  cmake --build "build/$1" -j "$(nproc)" "${@:2}"
+  cmake --build "build/$1" -j "$(nproc)" ${2:+--target "${@:2}"}
+}
+
+configure_and_compile() {
+  configure "$1"
+  compile "$@"
 }
 
 # install_script NAME MODULE: a command that is Python, as pip makes it of [project.scripts].
@@ -123,6 +150,7 @@ install_commands() {
   done
   for module in checkpoint data elasticity; do
     library="python/phalanx/$module/libphalanx_$module.so"
+    [[ -f build/release/lib/${library##*/} ]] || continue # ./run demo does without
     cmp -s "build/release/lib/${library##*/}" "$library" && continue
     mkdir -p "${library%/*}"
     cp "build/release/lib/${library##*/}" "$library.new.$$"
@@ -135,24 +163,27 @@ install_commands() {
   done
 }
 
+# steps_tools GROUP...: packages, and .venv.
 steps_tools() {
-  timed "packages" install_packages
+  timed "packages" install_packages environment "$@"
   timed "environment" prepare_environment
 }
 
-steps_generated() {
-  steps_tools
-  timed "configure" configure release
-  timed "generated sources" compile release --target phx_proto_sources phx_planted_sources
-}
-
+# steps_build [TARGET...]: .venv and the build, at the same time: one waits for the network, the other for processors.
 steps_build() {
-  steps_tools
-  timed "configure" configure release
-  timed "compile" compile release
+  timed "packages" install_packages environment build
+  "$(choose_python)" tools/together.py "environment: prepare_environment --tell" \
+    "compile: configure_and_compile release $*"
   install_commands
 }
 
-prepare_tools() { locked steps_tools; }
-prepare_generated() { locked steps_generated; }
-prepare_build() { locked steps_build; }
+# What lint reads beside the sources: generated ones. Their names are targets.
+steps_lint() {
+  timed "packages" install_packages environment build format lint
+  "$(choose_python)" tools/together.py "environment: prepare_environment --tell" \
+    "generated: configure_and_compile release phx_proto_sources phx_planted_sources"
+}
+
+prepare_tools() { locked steps_tools "$@"; }
+prepare_lint() { locked steps_lint; }
+prepare_build() { locked steps_build "$@"; }
