@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import netns
+import packages
 import pytest
 from checkpoint_agent import CheckpointAgent
 from harness import Job, command_path
@@ -97,6 +98,11 @@ def small_disk(tmp_path):
     disk = SmallDisk(tmp_path / "disk")
     yield disk
     disk.unmount()
+
+
+@pytest.fixture(scope="session")
+def java():
+    packages.install("java")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """phalanx-run --print-completion: each shell, at a real terminal, completes flags, values and files."""
 
 import re
-import shutil
 import subprocess
 
+import packages
 import pytest
 from harness import clean_environment, command_path
 from terminal import Terminal
@@ -23,7 +23,7 @@ FLAG = {"bash": rb"--%s[ ']", "zsh": rb"'--%s[=\[]", "fish": rb" -l %s ", "tcsh"
 @pytest.fixture(params=sorted(SHELLS))
 def shell(request, tmp_path):
     command, setup = SHELLS[request.param]
-    assert shutil.which(command[0]), f"{command[0]} is not installed; tools/apt-packages.txt lists it"
+    packages.install("shells")
     script = tmp_path / "completion"
     text = subprocess.run(
         [command_path("phalanx-run"), "--print-completion", request.param], check=True, stdout=subprocess.PIPE

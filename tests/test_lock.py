@@ -1,5 +1,6 @@
 """tools/locks: each list of requirements has a lock that fits it, with hashes and without addresses."""
 
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tools import hadoop_servers  # noqa: E402
 from tools import lock as lock_tool  # noqa: E402
 from tools import venv as venv_tool  # noqa: E402
 
@@ -50,3 +52,23 @@ def test_a_lock_has_what_its_list_names(name):
 def test_the_digest_is_of_what_is_asked_for():
     assert lock_tool.digest("a==1  # why\n# of all\nb==2\n") == lock_tool.digest("b==2\na==1  # another reason\n")
     assert lock_tool.digest("a==1\n") != lock_tool.digest("a==2\n")
+
+
+@pytest.mark.parametrize("names", [["a.jar"], ["a.jar", "b.jar", "c.jar"], ["a.jar", "c.jar"]])
+def test_other_jars_than_those_listed_are_refused(tmp_path, names):
+    digests = f"{hashlib.sha256(b'a').hexdigest()}  a.jar\n{hashlib.sha256(b'b').hexdigest()}  b.jar\n"
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jar").write_text(name)
+    hadoop_servers.check(tmp_path, digests)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for name in names:
+        (tmp_path / name).write_text(name[0])
+    with pytest.raises(SystemExit, match=r"[bc]\.jar"):
+        hadoop_servers.check(tmp_path, digests)
+
+
+def test_a_changed_jar_is_refused(tmp_path):
+    (tmp_path / "a.jar").write_text("another")
+    with pytest.raises(SystemExit, match=r"not those of hdfs-jars.sha256: a\.jar"):
+        hadoop_servers.check(tmp_path, f"{hashlib.sha256(b'a').hexdigest()}  a.jar\n")

@@ -37,7 +37,12 @@ with spark.Engine("refusals") as engine:
             print(error)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.usefixtures("java"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,12 @@ SCRIPT = Path(__file__).resolve().parent.parent / "python/phalanx/preprocess/pys
 DOC = (Path(__file__).resolve().parent.parent / "docs/data.md").read_text()
 DOCUMENTS = texts(300)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.usefixtures("java"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """What tests/test_preprocess_remote.py needs of servers: HDFS's jars, and an environment with an S3 server.
 
 Both are kept in the cache of ./run, keyed by what they are made of. The jars are those that pyspark's own Hadoop lacks
-to be a cluster (57 MB); the Ivy that comes with pyspark fetches them.
+to be a cluster (57 MB); the Ivy that comes with pyspark fetches them,
+and each must have the digest that tools/hdfs-jars.sha256 has for it.
 """
 
 import hashlib
@@ -16,6 +17,8 @@ sys.path.insert(0, str(ROOT))
 from tools import torches  # noqa: E402
 from tools.venv import locked  # noqa: E402
 
+# What must have been fetched. It changes with pyspark's version, which decides that of Hadoop.
+DIGESTS = ROOT / "tools" / "hdfs-jars.sha256"
 # hadoop-client-minicluster stands on pyspark's hadoop-client-runtime, of its version, and asks junit where to write.
 HDFS = """\
 <ivy-module version="2.0"><info organisation="phalanx" module="tests"/><dependencies>
@@ -63,7 +66,17 @@ def fetch(wanted, jars):
             f"{draft}/jars/[artifact]-[revision].[ext]",
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        check(Path(draft) / "jars", DIGESTS.read_text())
         (Path(draft) / "jars").rename(jars)
+
+
+def check(folder, digests):
+    """Ends the program where the folder holds other jars than those of `digests`, in sha256sum's format."""
+    wanted = {name: digest for digest, name in (line.split() for line in digests.splitlines())}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if wrong:
+        sys.exit(f"run: fetched jars are not those of {DIGESTS.name}: {', '.join(wrong)}")
 
 
 def s3_python():
