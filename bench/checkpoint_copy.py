@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+from support.arguments import count
 from support.results import Results, finish
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,8 +93,8 @@ def measure(folder, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mib", type=count, default=1024)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     args = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="phalanx-bench-", dir="/dev/shm")

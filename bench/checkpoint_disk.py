@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from support.arguments import count
 from support.disk import BLOCK, write_raw
 from support.results import Results, finish
 
@@ -101,7 +102,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="a folder on the disk to measure")
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of our commands")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:

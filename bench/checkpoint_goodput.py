@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.arguments import amount, count, count_or_zero
 from support.job import Job
 from support.peers import phalanx
 from support.results import Results, finish
@@ -95,14 +96,14 @@ def add(shares, times, steps, kills, events, ledger):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--every-s", type=float, default=15.0, help="seconds between kills")
-    parser.add_argument("--jitter-s", type=float, default=0.5, help="by which a kill is early or late, at most")
-    parser.add_argument("--save-every", type=int, default=10, help="steps between saves")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mib", type=int, default=1, help="of the state")
-    parser.add_argument("--step-ms", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=amount, default=10.0)
+    parser.add_argument("--every-s", type=amount, default=15.0, help="seconds between kills")
+    parser.add_argument("--jitter-s", type=amount, default=0.5, help="by which a kill is early or late, at most")
+    parser.add_argument("--save-every", type=count, default=10, help="steps between saves")
+    parser.add_argument("--ranks", type=count, default=2)
+    parser.add_argument("--mib", type=count, default=1, help="of the state")
+    parser.add_argument("--step-ms", type=amount, default=20.0)
+    parser.add_argument("--seed", type=count_or_zero, default=1)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 

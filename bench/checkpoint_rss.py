@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from idle import kind
+from support.arguments import amount, count, count_or_zero
 from support.job import Job
 from support.peers import phalanx
 from support.results import Results, finish
@@ -89,13 +90,13 @@ def run(options):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--saves", type=int, default=1000)
-    parser.add_argument("--disk-every", type=int, default=50)
-    parser.add_argument("--read-every", type=int, default=20)
-    parser.add_argument("--mib", type=int, default=64, help="of a rank's state")
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--saves", type=count_or_zero, default=1000)
+    parser.add_argument("--disk-every", type=count_or_zero, default=50)
+    parser.add_argument("--read-every", type=count, default=20)
+    parser.add_argument("--mib", type=count, default=64, help="of a rank's state")
+    parser.add_argument("--ranks", type=count, default=2)
     parser.add_argument("--dir", type=Path, default=Path(__file__).resolve().parent.parent / "build")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for so many saves as --read-every")
+    parser.add_argument("--limit", type=amount, default=300.0, help="seconds for so many saves as --read-every")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 

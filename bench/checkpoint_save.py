@@ -29,7 +29,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from support import peers
+from support import arguments, peers
 from support.disk import BLOCK, write_raw
 from support.job import Job, TimedOut
 from support.results import Results, finish
@@ -68,12 +68,15 @@ class Shape:
         return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {size}, {self.tensors:,} tensors"
 
 
-def shape_of(text, tensors):
-    size, _, shared = text.partition(":")
-    ranks, mib = (int(number) for number in size.split("x"))
-    if shared not in ("", "shared"):
-        raise SystemExit(f"--shapes: '{text}': behind the colon may stand 'shared'")
-    return Shape(ranks, mib, bool(shared), tensors)
+def sizes(text):
+    """[(ranks, MiB, shared)] of "1x1024,2x1024:shared"; of nothing none."""
+    made = []
+    for part in filter(None, text.split(",")):
+        size, _, shared = part.partition(":")
+        if shared not in ("", "shared"):
+            raise argparse.ArgumentTypeError(f"'{part}': behind the colon may stand 'shared'")
+        made.append((*arguments.shape(size), bool(shared)))
+    return made
 
 
 def why_too_large(shape):
@@ -296,7 +299,7 @@ def compare(tables, shape, options):
         "behind": options.behind,
         "restores": True,
     }
-    names = options.who.split(",")
+    names = options.who
     for round_number in range(options.rounds):
         for name in names if round_number % 2 == 0 else reversed(names):
             Run(tables, name, shape, options).do(settings)
@@ -313,20 +316,31 @@ def many_tensors(tables, options):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="1x1024,2x1024:shared,1x4096,2x2048")
-    parser.add_argument("--tensors", type=int, default=1000, help="parameters and moments; one more in 4 is a counter")
-    parser.add_argument("--many", type=int, default=100_000, help="tensors of the last job, 0: without it")
-    parser.add_argument("--many-mib", type=int, default=1024, help="and its state")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--saves", type=int, default=5, help="under the training, and as many that are waited for")
-    parser.add_argument("--disk-saves", type=int, default=2)
+    parser.add_argument("--shapes", type=sizes, default="1x1024,2x1024:shared,1x4096,2x2048")
     parser.add_argument(
-        "--behind", type=int, default=2, help="saves behind one to disk: so many at once, and a step later"
+        "--tensors", type=arguments.count, default=1000, help="parameters and moments; one more in 4 is a counter"
     )
-    parser.add_argument("--step-ms-per-gib", type=int, default=STEP_MS_PER_GIB, help="of the forward and backward pass")
-    parser.add_argument("--who", default=",".join(CONTENDERS), help="contenders")
+    parser.add_argument(
+        "--many", type=arguments.count_or_zero, default=100_000, help="tensors of the last job, 0: without it"
+    )
+    parser.add_argument("--many-mib", type=arguments.count, default=1024, help="and its state")
+    parser.add_argument("--rounds", type=arguments.count, default=2)
+    parser.add_argument(
+        "--saves", type=arguments.count_or_zero, default=5, help="under the training, and as many that are waited for"
+    )
+    parser.add_argument("--disk-saves", type=arguments.count_or_zero, default=2)
+    parser.add_argument(
+        "--behind",
+        type=arguments.count_or_zero,
+        default=2,
+        help="saves behind one to disk: so many at once, and a step later",
+    )
+    parser.add_argument(
+        "--step-ms-per-gib", type=arguments.count, default=STEP_MS_PER_GIB, help="of the forward and backward pass"
+    )
+    parser.add_argument("--who", type=arguments.names(CONTENDERS), default=",".join(CONTENDERS), help="contenders")
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="a folder on the disk to measure")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a job is given up")
+    parser.add_argument("--limit", type=arguments.amount, default=600.0, help="seconds after which a job is given up")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 
@@ -334,8 +348,8 @@ def parse():
 def main():
     options = parse()
     tables = Tables()
-    for text in filter(None, options.shapes.split(",")):
-        shape = shape_of(text, options.tensors)
+    for size in options.shapes:
+        shape = Shape(*size, options.tensors)
         why = why_too_large(shape)
         if why:
             tables.notes.append(why)

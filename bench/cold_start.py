@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 
+from support.arguments import count, names
 from support.job import Job, TimedOut
 from support.peers import BY_NAME
 from support.results import Results, finish
@@ -34,12 +35,12 @@ def one_launch(results, launcher, what, nproc, state=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--nproc", type=int, default=2)
-    parser.add_argument("--who", default="phalanx,torchrun,dlrover")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--nproc", type=count, default=2)
+    parser.add_argument("--who", type=names(BY_NAME), default="phalanx,torchrun,dlrover")
     parser.add_argument("--json")
     options = parser.parse_args()
-    launchers = [BY_NAME[name]() for name in options.who.split(",")]
+    launchers = [BY_NAME[name]() for name in options.who]
     results = Results("s", LIMIT_S)
     one_launch(Results("s", LIMIT_S), launchers[-1], "not counted: fills the page cache", options.nproc)
     first = f"first launch to first step, {options.nproc} ranks"

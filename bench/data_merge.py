@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy
+from support.arguments import count
 from support.results import Results, finish
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,7 +139,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="a folder on the disk to measure")
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of our commands")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="data-merge-", dir=args.dir) as folder:

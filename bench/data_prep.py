@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.arguments import count
 from support.peers import transformers_environment
 from support.results import Results, finish
 
@@ -152,8 +153,8 @@ def collect(bench, megabytes, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=count, default=30)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="data-prep-", dir=HERE.parent / "build") as name:

@@ -16,6 +16,7 @@ import time
 import warnings
 from pathlib import Path
 
+from support.arguments import count
 from support.peers import deepspeed_elasticity
 from support.results import Results, finish
 
@@ -122,7 +123,7 @@ def explain(program, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of our commands")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--json")
     options = parser.parse_args()
     results = [*compare(options.bin / "phalanx-elasticity-bench", options.rounds)]

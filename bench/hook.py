@@ -12,6 +12,7 @@ import tempfile
 import time
 
 import torch
+from support.arguments import count
 from support.peers import ROOT
 from support.results import Results, finish
 
@@ -38,8 +39,8 @@ def microseconds_a_step(optimizer, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--rounds", type=count, default=20)
+    parser.add_argument("--steps", type=count, default=20_000)
     parser.add_argument("--json")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,6 +12,7 @@ import argparse
 import time
 from pathlib import Path
 
+from support.arguments import amount, names
 from support.job import Job
 from support.peers import BY_NAME
 from support.results import Results, finish
@@ -112,12 +113,12 @@ def add_memory(results, who, name, pid):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--who", default="phalanx,torchrun")
+    parser.add_argument("--seconds", type=amount, default=60.0)
+    parser.add_argument("--who", type=names(BY_NAME), default="phalanx,torchrun")
     parser.add_argument("--json")
     options = parser.parse_args()
     cpu, memory = Results("%"), Results("MB")
-    for name in options.who.split(","):
+    for name in options.who:
         launcher = BY_NAME[name]()
         if name == "phalanx":
             measure_waiting(cpu, launcher, options.seconds)

@@ -17,6 +17,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from support.arguments import amount, count
 from support.job import Job
 from support.peers import ROOT, phalanx, phalanx_with_master
 from support.results import Results, finish
@@ -89,9 +90,9 @@ def simulated(results, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--agents", type=int, default=1000)
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds of training before each kill")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--agents", type=count, default=1000)
+    parser.add_argument("--settle", type=amount, default=2.0, help="seconds of training before each kill")
     parser.add_argument("--json")
     options = parser.parse_args()
     results, counts = Results("s"), Results("ranks")

@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 
+from support.arguments import amount, count, count_or_zero, names
 from support.job import Job, TimedOut
 from support.peers import phalanx_with_master, torchrun_own_store
 from support.results import Results, finish
@@ -117,20 +118,20 @@ def lose_by_cut(results, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peer-rounds", type=int, default=1)
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds of training before each loss")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a launcher is cut")
-    parser.add_argument("--who", default="phalanx,torchrun-own-store")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--peer-rounds", type=count_or_zero, default=1)
+    parser.add_argument("--settle", type=amount, default=2.0, help="seconds of training before each loss")
+    parser.add_argument("--limit", type=amount, default=120.0, help="seconds after which a launcher is cut")
+    parser.add_argument("--who", type=names(("phalanx", "torchrun-own-store")), default="phalanx,torchrun-own-store")
     parser.add_argument("--no-cut", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
     results = Results("s", options.limit)
     for round_number in range(options.rounds):
         for group_rank in (1, 0):
-            if "phalanx" in options.who.split(","):
+            if "phalanx" in options.who:
                 lose(results, phalanx_with_master(), group_rank, options)
-        if round_number < options.peer_rounds and "torchrun-own-store" in options.who.split(","):
+        if round_number < options.peer_rounds and "torchrun-own-store" in options.who:
             lose(results, torchrun_own_store(), 1, options)
         if not options.no_cut:
             lose_by_cut(results, options)

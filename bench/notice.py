@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 
+from support.arguments import count
 from support.job import Job
 from support.peers import phalanx
 from support.results import Results, finish
@@ -80,7 +81,7 @@ def torch_ready(job, life):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=count, default=20)
     parser.add_argument("--json")
     options = parser.parse_args()
     results = Results("ms")

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 
+from support.arguments import amount, count, names, shapes
 from support.job import Job, TimedOut
 from support.peers import BY_NAME
 from support.results import Results, finish
@@ -63,18 +64,17 @@ def one_job(results, details, launcher, shape, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="1x2,1x4,2x2", help="nodes x ranks on each")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=5, help=f"in each round; peers at most {PEERS_KILLS}")
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds of training before each kill")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a launcher is cut")
-    parser.add_argument("--who", default="phalanx,torchrun,torchrun-own-store,dlrover")
+    parser.add_argument("--shapes", type=shapes, default="1x2,1x4,2x2", help="nodes x ranks on each")
+    parser.add_argument("--rounds", type=count, default=3)
+    parser.add_argument("--kills", type=count, default=5, help=f"in each round; peers at most {PEERS_KILLS}")
+    parser.add_argument("--settle", type=amount, default=2.0, help="seconds of training before each kill")
+    parser.add_argument("--limit", type=amount, default=60.0, help="seconds after which a launcher is cut")
+    parser.add_argument("--who", type=names(BY_NAME), default="phalanx,torchrun,torchrun-own-store,dlrover")
     parser.add_argument("--json")
     options = parser.parse_args()
-    launchers = [BY_NAME[name]() for name in options.who.split(",")]
+    launchers = [BY_NAME[name]() for name in options.who]
     results, details = Results("s", options.limit), Results("s", options.limit)
-    for text in options.shapes.split(","):
-        shape = tuple(int(number) for number in text.split("x"))
+    for shape in options.shapes:
         for round_number in range(options.rounds):
             for launcher in launchers if round_number % 2 == 0 else reversed(launchers):
                 one_job(results, details, launcher, shape, options)

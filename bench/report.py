@@ -81,6 +81,9 @@ def main():
     parser.add_argument("--render", action="store_true")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(ALL)}")
     options = parser.parse_args()
+    for name in options.names:
+        if name not in ALL:
+            parser.error(f"'{name}' is none of {', '.join(ALL)}")
     names = [] if options.render else options.names or [name for name in ALL if (HERE / f"{name}.py").is_file()]
     failed = [name for name in names if run(name) != 0]
     render()

@@ -9,6 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from support.arguments import count
 from support.results import Results, finish
 
 PROGRAM = Path(__file__).resolve().parent.parent / "build" / "release" / "bin" / "phalanx-sim"
@@ -16,8 +17,8 @@ PROGRAM = Path(__file__).resolve().parent.parent / "build" / "release" / "bin" /
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3000)
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--seeds", type=count, default=3000)
     parser.add_argument("--json")
     options = parser.parse_args()
     times, rates = Results("s"), Results("events/s")

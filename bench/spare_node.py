@@ -9,6 +9,7 @@ alone. SIGKILL goes to everything of one node at once: of group rank 1, and of g
 
 import argparse
 
+from support.arguments import amount, count
 from support.job import Job
 from support.peers import phalanx_with_master
 from support.results import Results, finish
@@ -28,8 +29,8 @@ def lose(results, group_rank, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--settle", type=float, default=3.0, help="seconds of training before each loss")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--settle", type=amount, default=3.0, help="seconds of training before each loss")
     parser.add_argument("--json")
     options = parser.parse_args()
     results = Results("s")

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.arguments import amount, count
 from support.results import Results, finish
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,9 +79,9 @@ def results_of(samples: dict[str, dict[str, list[float]]], clients: int) -> list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of our commands")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=2048, help="connections of the barrier")
-    parser.add_argument("--seconds", type=float, default=0.5, help="duration of each throughput")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--clients", type=count, default=2048, help="connections of the barrier")
+    parser.add_argument("--seconds", type=amount, default=0.5, help="duration of each throughput")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     args = parser.parse_args()
 
