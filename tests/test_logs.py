@@ -196,7 +196,7 @@ def test_run_path_of_a_folder(job):
 
 def test_log_format_json(job):
     """Every line that phalanx-run says is an object; what ranks write stays theirs."""
-    node = job.standalone("recorded.py", flags=["--log-format=json", "--max-restarts=0", "--monitor-interval=1"])
+    node = job.standalone("light_recorded.py", flags=["--log-format=json", "--max-restarts=0", "--monitor-interval=1"])
     assert node.wait() == 1, job.story()
     objects = [json.loads(line) for line in node.stderr.splitlines() if line.startswith("{")]
     assert "phalanx-run: " not in node.stderr
@@ -207,7 +207,7 @@ def test_log_format_json(job):
     assert len({each["job_id"] for each in objects}) == 1
     end = objects[-1]
     assert end["level"] == "error"
-    assert end["script"].endswith("recorded.py")
+    assert end["script"].endswith("light_recorded.py")
     assert end["first_cause"]["exit_code"] == 1
     assert end["first_cause"]["error"] == "ValueError: the planned error"
     assert "in inner" in end["first_cause"]["traceback"]

@@ -1,6 +1,7 @@
 """What a command line means: script, arguments, modules, programs, PET_* variables, worker counts, exit codes."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -130,10 +131,13 @@ def test_static_rendezvous(job):
 
 @dropin
 def test_worker_failure_is_exit_code_1(job):
-    """Whatever code the worker ended with; its own is in the report."""
+    """Whatever code the worker ended with; its own is in the report, with its rank."""
     node = job.standalone("tell.py", "--exit", "7", "--exit-rank", "1", flags=["--max-restarts=0"])
     assert node.wait() == 1, job.story()
-    assert "7" in node.stderr
+    if job.launcher == "torchrun":
+        assert re.search(r"rank      : 1 \(local_rank: 1\)\n +exitcode  : 7 \(pid: \d+\)", node.stderr), job.story()
+    else:
+        assert re.search(r"First cause: rank 1 .*\n.*\n  end:   exit code 7, pid \d+", node.stderr), job.story()
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from harness import WORKLOADS, wait_ends, workload
 from phalanx._launch import errors, process, report
 
 TORCH = "torch.distributed.elastic.multiprocessing"
+OWN = "phalanx._launch.errors"
 
 
-def call(job, *arguments, way="main", nproc=2, env=None):
-    """A program that runs a job in-process."""
+def call(job, *arguments, way="main-without-torch", nproc=2, env=None):
+    """A program that runs a job in-process. (`main` has torch's exceptions, at the price of importing it.)"""
     line = ["--standalone", f"--nproc-per-node={nproc}", *(workload(word) for word in arguments)]
     return job.run(*line, command=[sys.executable, str(WORKLOADS / "calling.py"), way], env=env, name=way)
 
@@ -25,7 +26,7 @@ def called(job):
 
 
 def test_success_returns_none_and_needs_no_torch(job):
-    node = call(job, "tell.py", "--lr", "0.1")
+    node = call(job, "tell.py", "--lr", "0.1", way="main")
     assert node.wait() == 0, job.story()
     event = called(job)
     assert (event["returned"], event["torch"]) == (None, False)
@@ -37,7 +38,7 @@ def test_success_returns_none_and_needs_no_torch(job):
 
 def test_failed_workers_are_named(job):
     """torch's own exception, with every failed worker by its global rank."""
-    call(job, "--max-restarts=0", "tell.py", "--exit", "7", "--exit-rank", "1").wait()
+    call(job, "--max-restarts=0", "tell.py", "--exit", "7", "--exit-rank", "1", way="main").wait()
     event = called(job)
     assert event["raised"] == f"{TORCH}.errors.ChildFailedError"
     failure = event["failures"]["1"]
@@ -50,7 +51,7 @@ def test_failed_workers_are_named(job):
 
 def test_a_killed_worker_and_what_was_recorded(job):
     """The exception's text, its traceback, its time and the file that it lies in, as @record left it."""
-    call(job, "--max-restarts=0", "recorded.py").wait()
+    call(job, "--max-restarts=0", "recorded.py", way="main").wait()
     event = called(job)
     failure = event["failures"]["1"]
     assert failure["message"]["message"] == "ValueError: the planned error"
@@ -69,13 +70,15 @@ def test_end_by_a_signal_has_its_number(job):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_to_the_caller_end_the_job_gracefully(job, number):
-    """Workers get the signal and their time; the caller gets torch's exception, and its handlers back."""
-    node = call(job, "signals.py", "save")
+    """Workers get the signal and their time; the caller gets torch's exception, or one of the same shape
+    where there is no torch, and its handlers back."""
+    way = "main" if number == signal.SIGTERM else "main-without-torch"
+    node = call(job, "signals.py", "save", way=way)
     job.wait_events("main", 2)
     node.signal(number)
     assert node.wait() == 0, job.story()
     event = called(job)
-    assert event["raised"] == f"{TORCH}.api.SignalException"
+    assert event["raised"] == (f"{TORCH}.api" if way == "main" else OWN) + ".SignalException"
     assert event["sigval"] == number
     assert event["handlers_are_back"]
     assert len(job.found("saved")) == 2
@@ -100,7 +103,7 @@ def test_user_signals_reach_the_workers(job):
     assert node.wait() == 0, job.story()
 
 
-@pytest.mark.parametrize("way", ["main", "main-thread"])
+@pytest.mark.parametrize("way", ["main-without-torch", "main-thread"])
 def test_nothing_outlives_a_caller_that_is_killed(job, way):
     """Workers that ignore every signal included; the rest is for Job.close to find."""
     node = call(job, "signals.py", "ignore", way=way)
@@ -120,17 +123,17 @@ def test_nothing_outlives_a_caller_that_is_killed(job, way):
 def test_usage(job, arguments, code):
     """SystemExit, as argparse does; phalanx-run has said why. Callers that expect torch's ValueError get it as well."""
     assert issubclass(errors.UsageError, ValueError)
-    node = job.run(*arguments, command=[sys.executable, str(WORKLOADS / "calling.py"), "main"])
+    node = job.run(*arguments, command=[sys.executable, str(WORKLOADS / "calling.py"), "main-without-torch"])
     node.wait()
     event = called(job)
-    assert event["raised"] == ("phalanx._launch.errors.UsageError" if code else "builtins.SystemExit")
+    assert event["raised"] == (f"{OWN}.UsageError" if code else "builtins.SystemExit")
     assert event["code"] == code
     assert ("usage" in node.stderr) == (code == 2)
 
 
 def test_without_torch(job):
     """Exceptions of the same shape, where torch cannot be imported."""
-    call(job, "--max-restarts=0", "tell.py", "--exit", "7", "--exit-rank", "1", way="main-without-torch").wait()
+    call(job, "--max-restarts=0", "tell.py", "--exit", "7", "--exit-rank", "1").wait()
     event = called(job)
     assert event["raised"] == "phalanx._launch.errors.ChildFailedError"
     assert (event["failures"]["1"]["exitcode"], event["first"]) == (7, 1)
@@ -140,7 +143,7 @@ def test_without_torch(job):
 def test_a_job_that_does_not_come_about(job):
     """No worker has failed: there is none. The reason is in the exception."""
     flags = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.port}"]
-    command = [sys.executable, str(WORKLOADS / "calling.py"), "main"]
+    command = [sys.executable, str(WORKLOADS / "calling.py"), "main-without-torch"]
     node = job.run(*flags, "--rdzv-conf=join_timeout=1", workload("tell.py"), command=command)
     node.wait()
     event = called(job)
@@ -155,8 +158,8 @@ def test_a_failure_on_another_node(job):
     for index in (0, 1):
         own = [f"--local-addr=127.0.0.{index + 1}", f"--state-dir={job.folder / f'state{index}'}"]
         own.append(f"--log-dir={job.folder / f'logs{index}'}")
-        command = [sys.executable, str(WORKLOADS / "calling.py"), "main"]
-        job.run(*shared, *own, f"--rdzv-id={job.id}", workload("recorded.py"), command=command)
+        command = [sys.executable, str(WORKLOADS / "calling.py"), "main-without-torch"]
+        job.run(*shared, *own, f"--rdzv-id={job.id}", workload("light_recorded.py"), command=command)
     assert [node.wait() for node in job.nodes] == [0, 0], job.story()
     failures = [event["failures"]["1"] for event in job.wait_events("called", 2)]
     assert {failure["message"]["message"] for failure in failures} == {"ValueError: the planned error"}
@@ -258,16 +261,16 @@ def test_a_report_of_the_callers_own(job):
 
 
 LONG_ERROR = """
-from torch.distributed.elastic.multiprocessing.errors import record
-
-@record
-def main():
-    raise ValueError("long " * 20_000)
-
-main()
+import json, os, sys
+message = {"message": "ValueError: " + "long " * 20_000, "extraInfo": {"timestamp": "1"}}  # as @record does
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    json.dump({"message": message}, file)
+sys.exit(1)
 """
 TELL_LENGTH = """
-import sys, phalanx, phalanx.run
+import sys
+sys.modules["torch"] = None
+import phalanx, phalanx.run
 try:
     phalanx.run.main(sys.argv[1:])
 except phalanx.ChildFailedError as error:
