@@ -59,7 +59,7 @@ class Stepper {
     OnProgress(e.session, e.epoch, e.progress);
     if (!IsLive(e.epoch) || node.group_rank < 0 || e.max_step <= 0) return;
     MarkStepped();
-    SeeStep(e.max_step);
+    SeeStep(e.max_step, e.progress.step.has_value());
   }
 
   void On(const FirstStep& e) {
@@ -69,6 +69,7 @@ class Stepper {
     Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
     if (std::exchange(slot.stepped, true)) return;
     MarkStepped();
+    SeeStep(e.progress.step.value_or(e.step), e.progress.step.has_value());
     const int64_t took_ms = now_ - s_.round->begun_at;
     Note("first-step", slot.node, fmt::format("all ranks of node {} have made their first step", slot.node), -1,
          {{"step", e.step}, {"since_round_ms", took_ms}});
@@ -660,11 +661,15 @@ class Stepper {
 
   // --- planned changes ---
 
-  void SeeStep(int64_t step) {
+  // `told`: the script counts its steps itself. It may begin to behind its first one, or on some ranks alone: numbers
+  // of two kinds give no pace.
+  void SeeStep(int64_t step, bool told) {
     Round& round = *s_.round;
-    if (round.first_seen_at == kNever) {
+    if (round.seen_told && !told) return;
+    if (round.first_seen_at == kNever || round.seen_told != told) {
+      round.seen_told = told;
       round.first_seen_at = now_;
-      round.first_seen_step = step;
+      round.first_seen_step = round.last_seen_step = step;
     }
     round.last_seen_at = now_;
     round.last_seen_step = std::max(round.last_seen_step, step);

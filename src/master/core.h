@@ -311,6 +311,7 @@ struct Round {
   std::vector<std::string> leaving;  // members that go, once the others are ready for it
   bool any_asked = false;            // of the ranks; those cannot go on
   // Where its ranks were at their first step, and where when last heard of: how fast they step.
+  bool seen_told = false;  // both as the script counts them; else they are optimizer steps of this life
   int64_t first_seen_step = 0;
   Instant first_seen_at = kNever;
   int64_t last_seen_step = 0;

@@ -26,11 +26,12 @@ class Rescale : public ::testing::Test {
     job_.Pass(kGrowQuietMs);
   }
 
-  void Step(uint64_t session, int64_t step) {
+  void Step(uint64_t session, int64_t step, bool told = false) {
     Beat beat;
     beat.session = session;
     beat.epoch = job_.Epoch();
     beat.min_step = beat.max_step = step;
+    if (told) beat.progress.step = step;
     job_.Send(beat);
   }
 
@@ -209,15 +210,36 @@ TEST_F(Rescale, AMasterThatDoesNotKnowOfItEndsTheRound) {
 }
 
 TEST_F(Rescale, TheSafePointLiesAheadOfAllRanks) {
-  Step(a_, 100);
+  Step(a_, 100, true);
   job_.Pass(1'000);
-  Step(a_, 150);  // 50 a second
+  Step(a_, 150, true);  // 50 a second
   job_.now += 400;
   b_ = job_.Attach("b");
   job_.state.grow_at = job_.now;
   job_.Send(Tick{});
   ASSERT_EQ(job_.announced.size(), 1U);
   EXPECT_EQ(job_.announced[0].at_step, 150 + 1 + 45);  // 0.4 s on the way since, 0.5 s ahead
+}
+
+TEST_F(Rescale, ThePaceIsKnownFromTheFirstStepOn) {
+  job_.now += 400;
+  Step(a_, 41);  // 100 a second since the first step
+  b_ = job_.Attach("b");
+  job_.state.grow_at = job_.now;
+  job_.Send(Tick{});
+  ASSERT_EQ(job_.announced.size(), 1U);
+  EXPECT_EQ(job_.announced[0].at_step, 41 + 1 + 50);
+}
+
+TEST_F(Rescale, StepsOfTwoKindsGiveNoPace) {
+  job_.now += 400;
+  Step(a_, 10'000, true);  // a script that goes on from there: it has not made so many in 0.4 s
+  Step(a_, 2);
+  b_ = job_.Attach("b");
+  job_.state.grow_at = job_.now;
+  job_.Send(Tick{});
+  ASSERT_EQ(job_.announced.size(), 1U);
+  EXPECT_EQ(job_.announced[0].at_step, 10'000 + 1);
 }
 
 }  // namespace
