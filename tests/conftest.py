@@ -127,6 +127,15 @@ def hanging_disk(tmp_path):
     disk.unmount()
 
 
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """Runs of data preparation in one JVM, which starts with the first."""
+    from preparation import SparkRuns
+
+    with SparkRuns(tmp_path_factory.mktemp("spark")) as runs:
+        yield runs
+
+
 @pytest.fixture
 def agent():
     """The agent's end of a rank's checkpoint socket. (Tests of the bootstrap have another agent.)"""

@@ -113,3 +113,42 @@ def started(*arguments):
     finally:
         process.kill()
         process.communicate()
+
+
+class SparkRuns:
+    """Runs on Spark in one JVM for all: preprocess_server.py. Two tasks work at once, on however many processors."""
+
+    def __init__(self, folder):
+        self.log = folder / "log"
+        program = Path(__file__).with_name("preprocess_server.py")
+        with open(self.log, "ab") as said:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig=KILL", sys.executable, program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                bufsize=1,
+                env=environment(PYSPARK_SUBMIT_ARGS="--master local[2] pyspark-shell"),
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()  # its JVM ends with the pipe that it holds
+        self.process.communicate()
+
+    def ask(self, **request):
+        """(the answer, what was said meanwhile)"""
+        before = self.log.stat().st_size
+        self.process.stdin.write(json.dumps(request) + "\n")
+        answer = self.process.stdout.readline()
+        said = self.log.read_bytes()[before:].decode()
+        assert answer, f"the server of runs has ended: {said}"
+        return json.loads(answer), said
+
+    def run(self, *arguments):
+        """As `run` has it, which starts a process and a JVM for each."""
+        answer, said = self.ask(run=[*map(str, arguments), "--engine=spark"])
+        return subprocess.CompletedProcess(arguments, answer["returncode"], stderr=said)

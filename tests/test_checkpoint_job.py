@@ -129,7 +129,7 @@ def plan_kills(seed, lives, steps, world):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_losses_of_a_run_with_kills(make_job, directory, pytestconfig):
-    """They are those of one without, to the last bit, on both ranks. Each place of a death is met, whatever the seed."""
+    """They are those of one without, to the last bit, on both ranks. Each place of a death is met, with any seed."""
     kills = min(pytestconfig.getoption("--kills") or 6, 30)
     steps = 5 * kills
     whole, killed = make_job(), make_job()

@@ -7,35 +7,20 @@ import gzip
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 
 import file_servers
 import pyarrow.parquet
 import pytest
 import zstandard
-from preparation import environment, files_of, run, texts, train_bpe, write_jsonl
+from preparation import files_of, run, texts, train_bpe, write_jsonl
 from test_preprocess_spark import DOC, SCRIPT, shell, spark_home
 
 from tools import hadoop_servers, venv
 
 DOCUMENTS = texts(900)
 SPLIT = "--split-bytes=20000"
-TWO_AT_ONCE = "--master local[2] pyspark-shell"
+ODD_FILES = ("_hidden.jsonl", "packed.zip", "packed.jsonl.zst.tar")
 ODD_NAME = "f [1]{x} %41 ü.jsonl"
-# Each of its arguments as --input: why it is refused.
-REFUSALS = """
-import sys
-from phalanx.preprocess import refusal, spark
-
-with spark.Engine("refusals") as engine:
-    for word in sys.argv[1:]:
-        try:
-            found, _ = engine.inputs(word)
-            print("taken:", *(one.path for one in found))
-        except refusal.Refused as error:
-            print(error)
-"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,13 +47,20 @@ def home(tmp_path_factory):
     (inside / "e.jsonl").touch()
     write_jsonl(inside / ODD_NAME, DOCUMENTS[:5])
     (inside / "_SUCCESS").touch()
+    lines = (inside / "a.jsonl").read_text().splitlines()
+    lines.insert(200, "{")
+    (made / "bad.jsonl").write_text("\n".join(lines))
+    (made / "cut.jsonl.gz").write_bytes((inside / "b.jsonl.gz").read_bytes()[:-4000])
+    for name in ODD_FILES:
+        (made / name).write_text("{}\n")
+    (made / "empty.parquet").touch()
     return made
 
 
 @pytest.fixture(scope="module")
 def hdfs(home):
     with file_servers.hdfs(home) as cluster:
-        cluster.put(home / "documents")
+        cluster.put(*home.iterdir())  # by a JVM of its own: all at once
         yield cluster
 
 
@@ -104,51 +96,38 @@ def test_s3_as_the_guide_has_it(home, tmp_path):
     assert files_of(tmp_path / "output/result") == local(home, home / "documents")
 
 
-def test_folders_and_patterns_of_hdfs_in_their_order(home, hdfs, given, tmp_path):
+def test_folders_and_patterns_of_hdfs_in_their_order(home, hdfs, spark, given, tmp_path):
     inside, root = home / "documents", f"{hdfs.url}/documents"
-    answer = run(
-        *given(root, inside / "a.jsonl", f"{root}/{{d,a}}*", f"{root}/{ODD_NAME}"), engine="spark", timeout=600
-    )
+    answer = spark.run(*given(root, inside / "a.jsonl", f"{root}/{{d,a}}*", f"{root}/{ODD_NAME}"))
     assert answer.returncode == 0, answer.stderr
     again = (inside / "a.jsonl", inside / "a.jsonl", inside / "d.parquet", inside / ODD_NAME)
     assert files_of(tmp_path / "result") == local(home, inside, *again)
 
 
-def test_a_bad_line_of_hdfs_and_what_a_cancelled_task_has_read(home, hdfs, given, tmp_path):
+def test_a_bad_line_of_hdfs_and_what_a_cancelled_task_has_read(home, hdfs, spark, given, tmp_path):
     """A cancelled task sees an end of its records that is none: nothing of it may count as finished."""
-    lines = (home / "documents/a.jsonl").read_text().splitlines()
-    lines.insert(200, "{")
-    (tmp_path / "bad.jsonl").write_text("\n".join(lines))
-    hdfs.put(tmp_path / "bad.jsonl")
     # The first two of four parts are there when the third fails.
-    answer = run(*given(f"{hdfs.url}/bad.jsonl"), engine="spark", timeout=600, PYSPARK_SUBMIT_ARGS=TWO_AT_ONCE)
+    answer = spark.run(*given(f"{hdfs.url}/bad.jsonl"))
     assert answer.returncode == 1
     assert f"{hdfs.url}/bad.jsonl, line 201: is not JSON" in answer.stderr
-    answer = run(*given(f"{hdfs.url}/bad.jsonl"), "--resume", "--on-error=skip", engine="spark", timeout=600)
+    answer = spark.run(*given(f"{hdfs.url}/bad.jsonl"), "--resume", "--on-error=skip")
     assert answer.returncode == 0, answer.stderr
     assert "resumed" in answer.stderr
-    assert files_of(tmp_path / "result") == local(home, tmp_path / "bad.jsonl")
+    assert files_of(tmp_path / "result") == local(home, home / "bad.jsonl")
     (error,) = map(json.loads, (tmp_path / "result.errors.jsonl").read_text().splitlines())
     assert (error["file"], error["line"]) == (f"{hdfs.url}/bad.jsonl", 201)
 
 
-def test_a_file_that_ends_too_early_leaves_no_part(home, hdfs, given, tmp_path):
+def test_a_file_that_ends_too_early_leaves_no_part(hdfs, spark, given, tmp_path):
     """Python is handed what could be read, and then the end."""
-    packed = (home / "documents/b.jsonl.gz").read_bytes()
-    (tmp_path / "cut.jsonl.gz").write_bytes(packed[:-4000])
-    hdfs.put(tmp_path / "cut.jsonl.gz")
-    answer = run(*given(f"{hdfs.url}/cut.jsonl.gz"), engine="spark", timeout=600)
+    answer = spark.run(*given(f"{hdfs.url}/cut.jsonl.gz"))
     assert answer.returncode == 1
     wanted = f"{hdfs.url}/cut.jsonl.gz: is damaged, not complete, or has changed: EOFException"
     assert wanted in answer.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("result_text_document.parts/*.part"))
 
 
-def test_refusals_are_sentences(hdfs, tmp_path):
-    for name in ("_hidden.jsonl", "packed.zip", "packed.jsonl.zst.tar"):
-        (tmp_path / name).write_text("{}\n")
-    (tmp_path / "empty.parquet").touch()
-    hdfs.put(*tmp_path.iterdir())
+def test_refusals_are_sentences(hdfs, spark):
     wanted = {
         "s3a://corpus/documents": "S3AFileSystem not found); spark-submit --packages org.apache.hadoop:hadoop-aws:3",
         "s3://corpus/documents": "write s3a:// for S3",
@@ -161,11 +140,9 @@ def test_refusals_are_sentences(hdfs, tmp_path):
         f"{hdfs.url}/packed.jsonl.zst.tar": "jsonl.zst.tar is read from file systems that are mounted here",
         f"{hdfs.url}/empty.parquet": "is empty, and so no parquet file",
     }
-    command = [sys.executable, "-c", REFUSALS, *wanted]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    assert "Traceback" not in answer.stderr
-    assert len(answer.stdout.splitlines()) == len(wanted), answer.stdout
-    for (word, text), said in zip(wanted.items(), answer.stdout.splitlines()):
+    answer, logged = spark.ask(inputs=list(wanted))
+    assert "Traceback" not in logged
+    assert len(answer["said"]) == len(wanted), answer
+    for (word, text), said in zip(wanted.items(), answer["said"]):
         assert text in said, (word, said)
         assert word in said

@@ -108,7 +108,7 @@ def test_a_bad_line_and_a_run_that_goes_on_with_the_other_engine(folder, expecte
     assert files_of(folder / "output/result") == expected
 
 
-def test_input_that_spark_reads(folder, tokenizer):
+def test_input_that_spark_reads(spark, folder, tokenizer):
     """As hdfs:// and s3a:// are, by URLs of this machine's files: a folder of plain and packed ones, and a pattern."""
     inside = folder / "remote"
     inside.mkdir()
@@ -120,7 +120,7 @@ def test_input_that_spark_reads(folder, tokenizer):
     table = pyarrow.table({"text": DOCUMENTS, "id": range(300)})
     pyarrow.parquet.write_table(table, inside / "d.parquet", row_group_size=40)
     given = arguments(folder, f"file://{inside},{folder}/input/stackexchange_aa.jsonl,file://{inside}/[a]*.jsonl")
-    answer = run(*given, "--split-bytes=5000", "--on-error=skip", engine="spark", timeout=600)
+    answer = spark.run(*given, "--split-bytes=5000", "--on-error=skip")
     assert answer.returncode == 0, answer.stderr
     wanted = [*DOCUMENTS, *DOCUMENTS[:kept], *DOCUMENTS, *DOCUMENTS, *DOCUMENTS[:200]]
     assert files_of(folder / "output/result") == expected_files(tokenized(tokenizer, wanted))
