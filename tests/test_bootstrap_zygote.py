@@ -658,7 +658,10 @@ def test_random_numbers_are_fresh_in_each_life(agent, folder):
         pass
     script = folder(script=text) / "script.py"
     agent.start_zygote(script)
-    first, second = (agent.fork().run(script).result()[1].split() for _ in range(2))
+    results = [agent.fork().run(script).result() for _ in range(2)]
+    assert [(status, err) for status, _, err in results] == [(0, "")] * 2
+    first, second = (out.split() for _, out, _ in results)
+    assert len(first) == len(second) >= 4
     assert all(a != b for a, b in zip(first, second)), (first, second)
 
 

@@ -143,6 +143,10 @@ def test_configurations_mean_what_they_meant(tmp_path, when):
     asked = list(cases())
     wanted, got = (outcomes(version, when, asked, tmp_path) for version in ("0.19.7", "0.19.8"))
     assert len(wanted) == len(asked)
+    limited = 0
     for one, want, have in zip(asked, wanted, got, strict=True):
-        limited = have.get("error", {}).get("class") == elasticity_oracle.OUR_LIMIT
-        assert limited or elasticity_oracle.same(want, have), (one, want, have)
+        if have.get("error", {}).get("class") == elasticity_oracle.OUR_LIMIT:
+            limited += 1
+        else:
+            assert elasticity_oracle.same(want, have), (one, want, have)
+    assert limited < len(asked) / 20, "what is beyond our limits is compared with nothing"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import WORKLOADS, Job, is_running, read_proc, wait_ends
+from harness import WORKLOADS, Job, read_proc, wait_ends
 
 ENVIRONMENT = {"PYTHONHASHSEED": "123", "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -71,6 +71,7 @@ def test_script_finds_what_torchrun_gives(job, torchruns_facts, flag):
         theirs, ours = (simplify(side[rank]["facts"]) for side in (torchruns_facts, facts))
         assert differences(theirs, ours) == []
     draws = [event["draws"] for event in facts.values()]
+    assert len(draws[0]) == len(draws[1]) > 0
     assert all(one != other for one, other in zip(*draws)), "ranks share a random state"
 
 
@@ -230,9 +231,12 @@ def test_spares_wait_and_end_with_the_job(job):
     job.wait_stepping(life=0, world=2)
     os.kill(job.pid(rank=0, life=0), signal.SIGKILL)
     job.wait_stepping(life=1, world=2)
+    node.wait_line("restarted from a warm spare")
+    waiting = zygotes(job)  # a spare has its zygote's command line until it is a rank
+    assert waiting, "neither zygote nor spare"
     job.stop()
     assert node.wait() == 0, job.story()
-    assert not [pid for pid in zygotes(job) if is_running(pid)]
+    assert wait_ends(waiting, 10) == []  # the last of them may still be giving its memory back
 
 
 @pytest.mark.parametrize("locale", [{"LANG": "C.UTF-8"}, {"LANG": ""}], ids=["a locale", "none"])
