@@ -13,6 +13,10 @@ from test_checkpoint_job import memory_of_all
 WORLD = 2
 
 
+def long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def start(job, directory, kind, *arguments, flags=()):
     return job.standalone("sharding.py", f"--dir={directory}", f"--kind={kind}", *arguments, nproc=WORLD, flags=flags)
 
@@ -21,7 +25,7 @@ def of_ranks(job, name, count=WORLD, **fields):
     return sorted(job.wait_events(name, count, **fields), key=lambda event: event["rank"])
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "hsdp", "dtensor"])
+@pytest.mark.parametrize("kind", ["fsdp2", "hsdp", long("fsdp1"), long("dtensor")])
 def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path, kind):
     assert start(job, tmp_path / "other", kind).wait() == 0, job.story()
     expected = [(event["whole"], event["draw"]) for event in of_ranks(job, "trained")]
@@ -55,8 +59,14 @@ def check_that_nothing_is_written_twice(folder):
     assert all(lengths.values()), "both ranks take part"
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "hsdp", "dtensor"])
-def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "worlds"),
+    [
+        *(("fsdp2", (1, 3)), ("fsdp1", (3,)), ("hsdp", (1,)), ("dtensor", (3,))),
+        *(long("fsdp1", (1,)), long("hsdp", (3,)), long("dtensor", (1,))),
+    ],
+)
+def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind, worlds):
     directory = tmp_path / "run"
     assert start(job, directory, kind, "--disk-every=4", "--steps=4").wait() == 0, job.story()
     saved = of_ranks(job, "saved", n=4)
@@ -69,7 +79,7 @@ def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind):
         "manifest.json",
     ]
     check_that_nothing_is_written_twice(folder)
-    for nproc in (1, 3):
+    for nproc in worlds:
         node = job.standalone("sharding.py", f"--dir={folder}", f"--kind={kind}", "--stock", nproc=nproc)
         assert node.wait() == 0, job.story()
         for event in of_ranks(job, "read", nproc, world=nproc):
