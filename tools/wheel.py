@@ -39,6 +39,8 @@ def build(folder):
     # pip-install options of the machine stay in force; nothing is fetched, the build tools are those of .venv.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, "."]
+    # As the presets say it: with other flags ccache would have to compile everything once more.
+    command += ["--config-settings", "cmake.define.PHALANX_WARNINGS_ARE_ERRORS=ON"]
     answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if answer.returncode != 0:
         sys.exit(f"{answer.stdout}{answer.stderr}\nrun: the wheel cannot be built")
