@@ -149,6 +149,15 @@ def test_a_lock_names_everything(place):
     assert place.start("one").wait() != 0
 
 
+def test_a_lock_over_another_environment_leaves_out_what_that_has(place):
+    make_wheel(place.folder, "1.0", "upper", needs="Requires-Dist: probe\n")
+    below = place.prepare("below")
+    text = lock_text(place.folder / "upper-1.0-py3-none-any.whl")
+    place.requirements.write_text(text.replace("probe==", "upper=="))
+    venv = place.prepare("one", over=[below])
+    subprocess.run([venv / "bin" / "python", "-c", "import probe, upper"], check=True)
+
+
 def test_what_lies_below_decides_too(tmp_path):
     keys = []
     for below in ("one", "another"):

@@ -62,10 +62,25 @@ def lock(program, name, lines, upgrade):
         command = [program, "pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON]
         command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--output-file", made]
         if name.startswith("deepspeed-"):
-            command += ["--no-deps"]  # the rest is that of .venv below it
-        environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_CACHE_DIR": f"{folder}/cache"}
+            command += ["--constraints", LOCKS / "dev.lock"]
+        environment = {
+            **os.environ,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_CACHE_DIR": f"{folder}/cache",
+            "DS_BUILD_OPS": "0",
+        }
         subprocess.run([*command, asked], check=True, env=environment)
-        path.write_text(f"{first_line(lines)}\n{made.read_text()}")
+        text = made.read_text()
+        if name.startswith("deepspeed-"):
+            text = without(text, (LOCKS / "dev.lock").read_text())  # that is .venv, below it
+        path.write_text(f"{first_line(lines)}\n{text}")
+
+
+def without(text, other):
+    """The entries of a lock whose packages another one has not."""
+    there = {entry.split("==")[0] for entry in re.findall(r"^\S+==", other, re.M)}
+    entries = re.findall(r"^\S.*\n(?:    .*\n)*", text, re.M)
+    return "".join(entry for entry in entries if entry.split("==")[0] not in there)
 
 
 def main():

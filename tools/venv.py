@@ -61,11 +61,13 @@ def works(venv):
     return answer == [platform.python_version(), str(venv)]
 
 
-def install(venv, requirements, tell):
+def install(venv, requirements, over, tell):
     """Lets pip install what is missing, by the hashes where `requirements` has them. `tell`: it says what it does."""
     command = [venv / "bin" / "python", "-m", "pip", "install", "--no-warn-script-location", "--progress-bar", "off"]
     if is_lock(requirements):
         command += ["--require-hashes"]
+        if over:
+            command += ["--no-deps"]  # pip would ask for hashes of what lies below; the lock has all the rest
     if not tell:
         command += ["--quiet"]
     status = subprocess.run([*command, "-r", requirements]).returncode
@@ -163,7 +165,7 @@ def prepare(venv, requirements, cache, key, over=None, tell=False):
     if works(venv):
         see_through(venv, over)
         say(f"bringing {venv.name} up to date")
-        install(venv, requirements, tell)
+        install(venv, requirements, over, tell)
     elif entry.is_dir():
         shutil.rmtree(venv, ignore_errors=True)
         take_entry(venv, entry)
@@ -175,7 +177,7 @@ def prepare(venv, requirements, cache, key, over=None, tell=False):
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         see_through(venv, over)
-        install(venv, requirements, tell)
+        install(venv, requirements, over, tell)
     if not entry.is_dir():
         store_entry(venv, entry)
 
