@@ -12,7 +12,10 @@ import pytest
 from harness import WORKLOADS, clean_environment
 from phalanx._launch import flags, functions
 
+# A caller is given torch's exceptions where there is a torch, at the price of importing it.
+WITHOUT_TORCH = {"PHALANX_TEST_WITHOUT_TORCH": "1"}
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+OWN_CHILD_FAILED = "phalanx._launch.errors.ChildFailedError"
 
 
 def launch(job, way, *arguments, env=None, command=None):
@@ -60,7 +63,7 @@ def test_an_exception_is_recorded(job):
 
 @pytest.mark.parametrize(("way", "values"), [("exit-0", {"0": None, "1": None}), ("exit-3", None)])
 def test_sys_exit_in_a_function(job, way, values):
-    event, _ = launch(job, way)
+    event, _ = launch(job, way, env=WITHOUT_TORCH)
     assert event.get("values") == values
     assert event.get("exitcode") == (None if values else 3)
 
@@ -80,14 +83,14 @@ def test_closures_travel_by_cloudpickle(job):
 )
 def test_what_cannot_travel(job, way, text):
     """One sentence, nothing hangs; and no restart for a value that would be the same again."""
-    event, node = launch(job, way)
+    event, node = launch(job, way, env=WITHOUT_TORCH)
     assert event["kind"] == "PicklingError"
     assert text in event["text"]
     assert "restart 1" not in node.stderr
 
 
 def test_a_rank_that_returns_nothing(job):
-    event, _ = launch(job, "leave")
+    event, _ = launch(job, "leave", env=WITHOUT_TORCH)
     assert event["kind"] == "RuntimeError"
     assert event["text"].startswith("rank 1 ended with 0 and returned nothing")
 
@@ -151,8 +154,8 @@ def test_programs(job):
 
 
 def test_a_program_that_fails(job):
-    event, _ = launch(job, "program-fails")
-    assert (event["kind"], event["name"], event["exitcode"]) == (CHILD_FAILED, "/bin/false", 1)
+    event, _ = launch(job, "program-fails", env=WITHOUT_TORCH)
+    assert (event["kind"], event["name"], event["exitcode"]) == (OWN_CHILD_FAILED, "/bin/false", 1)
 
 
 def test_torch_config(job):
@@ -164,7 +167,7 @@ def test_torch_config(job):
 
 
 def test_refused_by_phalanx_run(job):
-    event, node = launch(job, "etcd")
+    event, node = launch(job, "etcd", env=WITHOUT_TORCH)
     assert event["kind"] == "UsageError" and "--rdzv-backend=etcd" in event["text"]
     assert "needs no etcd" in node.stderr
 
@@ -192,7 +195,7 @@ def test_the_function_is_named(job):
     _, node = launch(job, "events")
     events = [json.loads(line) for line in node.stderr.splitlines() if line.startswith("{")]
     assert {json.loads(event["metadata"]["metadata"])["entry_point"] for event in events} == {"echo"}
-    _, node = launch(job, "raise")
+    _, node = launch(job, "raise", env=WITHOUT_TORCH)
     assert "raise_error FAILED" in node.stderr and "function_worker.py FAILED" not in node.stderr
 
 
@@ -214,7 +217,7 @@ def test_libraries_are_imported_ahead_of_time(job):
 
 def test_a_report_that_could_not_be_written(job):
     """The values are in nobody's hands then; the caller goes on, with a sentence."""
-    event, node = launch(job, "spoil")
+    event, node = launch(job, "spoil", env=WITHOUT_TORCH)
     assert event["kind"] == "LaunchError"
     assert "has ended well, but which ranks ran here is not known" in event["text"]
     assert "report.json: cannot be opened" in node.stderr

@@ -12,6 +12,7 @@ def left_after(job, seconds):
     return [name_of(pid) for pid in wait_ends(pids, seconds)]
 
 
+@pytest.mark.alone  # all is gone within a second
 @pytest.mark.parametrize("arguments", [["--warm", "--torch"], ["--no-warm"]])
 def test_nothing_is_left(job, arguments):
     """Ranks that hold the GIL, that are stopped, that ignore signals; their children, in sessions of their own too;

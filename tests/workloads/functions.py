@@ -183,8 +183,10 @@ def come_to_it():
 
 
 if __name__ == "__main__":
+    if "PHALANX_TEST_WITHOUT_TORCH" in os.environ:
+        sys.modules["torch"] = None  # what Python itself keeps for a module that must not be imported
     if sys.argv[1] == "preload":
         import cloudpickle  # noqa: F401 - a library that this module has
     if "torch" in sys.argv[1:] or sys.argv[1] == "warm":
         import torch  # noqa: F401 - so that this module has it, as a training script has
-    report("launched", torch="torch" in sys.modules, **come_to_it())
+    report("launched", torch=sys.modules.get("torch") is not None, **come_to_it())
