@@ -85,7 +85,7 @@ class Group:
         try:
             data = self._connections[peer].recv(min(count, 1 << 20))
         except OSError as error:
-            raise self._is_gone(peer, error.strerror) from error
+            raise self._is_gone(peer, error.strerror) from None
         if not data:
             raise self._is_gone(peer, "Connection closed by peer")
         return data
@@ -94,7 +94,7 @@ class Group:
         try:
             return self._connections[peer].send(data)
         except OSError as error:
-            raise self._is_gone(peer, error.strerror) from error
+            raise self._is_gone(peer, error.strerror) from None
 
     def _is_gone(self, peer, how):
         return RuntimeError(f"{how} {self._names[peer]}, which is rank {peer}")
