@@ -18,7 +18,7 @@ from support.results import machine
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = ROOT / "build" / "reports" / "times.json"
 HISTORY = ROOT / "bench" / "results" / "suite.json"
-COLUMNS = ["day", "commit", "run", "note", "minutes", "lint", "unit tests", "end to end", "alone", "tests", "slowest file"]
+COLUMNS = "day,commit,run,note,minutes,lint,unit tests,end to end,alone,tests,slowest file".split(",")
 
 
 def row_of(times, day, commit, note):

@@ -88,13 +88,18 @@ class Stepper {
   }
 
   void Lost(uint64_t session) {
+    const bool finds = !s_.members.empty() && session == s_.members.front().session;
+    // First, so that no new store begins with it when one of its own ends.
+    for (CheckpointMember& member : s_.members) {
+      if (member.session == session) member.session = 0;
+    }
     s_.held.erase(session);
     for (auto& [name, dir] : s_.dirs) {
       dir.asking.erase(session);
       dir.checking.erase(session);
       dir.checked.erase(session);
       // When it comes back, and its ranks still want to restore, it is asked again.
-      if (!s_.members.empty() && session == s_.members.front().session) dir.find_by = kNever;
+      if (finds) dir.find_by = kNever;
       for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
       if (!dir.store || !Has(dir.store->members, session)) continue;
       if (session == dir.store->members.front().session) {
@@ -102,9 +107,6 @@ class Stepper {
       } else if (!dir.store->written.contains(session)) {
         EndStore(name, dir, "a node was lost before its part was written");
       }
-    }
-    for (CheckpointMember& member : s_.members) {
-      if (member.session == session) member.session = 0;
     }
   }
 

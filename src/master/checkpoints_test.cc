@@ -468,6 +468,17 @@ TEST_F(StoringTest, TheManifestsWriterIsLostWhileItWrites) {
   EXPECT_FALSE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
 }
 
+// A newer step waits for storage when the store under way ends with its node: it must not begin with that one.
+TEST_F(StoringTest, NoStoreBeginsWithTheNodeThatWasLost) {
+  SealAll(10, true);
+  Prepared(10);
+  SealAll(20, true);
+  job_.orders.clear();
+  job_.Detach(b_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+}
+
 TEST_F(StoringTest, ANodeThatIsLostBeforeItsPartIsWrittenEndsTheStore) {
   SealAll(10, true);
   Prepared(10);
