@@ -1,5 +1,6 @@
 """Programs of a test run: one in the foreground, or several behind it whose output is kept in a file."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,7 +33,10 @@ class Background:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        if nice:
+            yield_to_other_sessions(self.process.pid, nice)
 
     def wait(self):
         """Its exit status, and the seconds since its start. Shows what it said where it failed."""
@@ -44,10 +48,17 @@ class Background:
 
     def end(self):
         """Of a run that ends early. Asked politely, pytest ends the jobs that its tests have started."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        if self.process.poll() is not None:
+            return
+        os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            self.process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def yield_to_other_sessions(pid, nice):
+    """Where the kernel shares out processors by session, niceness alone counts within one only."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
