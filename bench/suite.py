@@ -53,12 +53,13 @@ def main():
     parser.add_argument("--json", type=Path, default=HISTORY, help="the history that gets a row (default: %(default)s)")
     options = parser.parse_args()
     if options.run:
+        TIMES.unlink(missing_ok=True)  # a run that does not come so far must not record the one before
         subprocess.run([ROOT / "run", "test", *([] if options.run == "default" else [f"--{options.run}"])])
     if not TIMES.is_file():
         sys.exit("suite: no run to record: ./run test leaves its times in build/reports/times.json")
     times = json.loads(TIMES.read_text())
-    if times["mode"] == "some":
-        sys.exit("suite: the last run was of some tests only; record one of all, or give --run")
+    if times["mode"] == "some" or options.run not in (None, times["mode"]):
+        sys.exit(f"suite: the last run was {times['mode']!r}; record one of all tests, or give --run")
     history = json.loads(options.json.read_text())["rows"] if options.json.is_file() else []
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()

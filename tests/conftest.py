@@ -14,6 +14,8 @@ from checkpoint_agent import CheckpointAgent
 from harness import Job, command_path
 from small_disk import HangingDisk, SmallDisk
 
+WORKER_PROCESSES = pytest.StashKey()
+ENDS_WITHIN_S = 60
 # Its environment is that of ./run test --callers.
 collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py"]
 
@@ -21,7 +23,7 @@ collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py
 def pytest_addoption(parser):
     parser.addoption("--launcher", choices=["phalanx-run", "torchrun"], default="phalanx-run")
     parser.addoption("--kills", type=int, default=0, help="at random times; 0: a few, by each test's own measure")
-    parser.addoption("--seed", type=int, default=0, help="of all that tests choose; 0: another one each time")
+    parser.addoption("--seed", type=int, help="of all that tests choose; not given: another one each time")
     parser.addoption("--slice", type=int, default=0, help="so many quick tests of each file, evenly spread; 0: all")
     parser.addoption("--long", action="store_true", help="also tests marked long")
 
@@ -34,14 +36,30 @@ def pytest_configure(config):
         if signal.getsignal(number) is signal.SIG_IGN:
             # As shells leave it in background jobs and below nohup. Our children would inherit it, and not end by it.
             signal.signal(number, usual)
-    given = getattr(config, "workerinput", {}).get("seed") or config.getoption("--seed")
-    config.option.seed = given or random.SystemRandom().randrange(1, 1 << 31)
+    given = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
+    config.option.seed = random.SystemRandom().randrange(1, 1 << 31) if given is None else given
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     """One seed for all processes of a run of pytest-xdist."""
     node.workerinput["seed"] = node.config.option.seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node):
+    node.config.stash.setdefault(WORKER_PROCESSES, []).append(node.gateway._io.popen)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    """A process of pytest-xdist that crashes as it ends has failed, as it would have without pytest-xdist."""
+    yield
+    for process in session.config.stash.get(WORKER_PROCESSES, []):
+        code = process.wait(ENDS_WITHIN_S)
+        if code != 0:
+            print(f"\na process of tests ended with {code}")
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 def pytest_report_header(config):
@@ -55,9 +73,10 @@ def sliced(items, count):
         files.setdefault(item.path, []).append(item)
     chosen = []
     for of_file in files.values():
-        quick = [item for item in of_file if not any(map(item.get_closest_marker, ("slow", "alone")))] or of_file[:1]
+        together = [item for item in of_file if not item.get_closest_marker("alone")]
+        quick = [item for item in together if not item.get_closest_marker("slow")] or together[:1]
         taken = min(count, len(quick))
-        chosen += [quick[index * len(quick) // taken] for index in range(taken)]
+        chosen += [quick[index * len(quick) // taken] for index in range(taken)]  # none of a file of "alone" tests
     return chosen
 
 

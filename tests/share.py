@@ -1,4 +1,4 @@
-"""A share of this machine for each pytest process, so that several may run tests beside each other.
+"""A share of this machine for each pytest process of a user, so that several may run tests beside each other.
 
 Ports: a test that looks for a free port and gives it to a launcher leaves it free for a moment. The kernel hands out
 ports of `ip_local_port_range` to everybody, so ours lie below, and each process has a range of its own, for which it
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 # To 19,999: those behind are derived from Slurm's job ids.
-FIRST_PORT, PORTS_EACH, SHARES = 10_000, 200, 50
+FIRST_PORT, PORTS_EACH, SHARES = 10_000, 100, 100
 
 
 class Share:

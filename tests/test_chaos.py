@@ -2,20 +2,18 @@
 
 Three nodes, one of them a spare, whose agents are started again when they were killed, as a cluster does it; a master
 that stands alone and is started again with --resume; training that goes on from its last checkpoint.
-PHALANX_CHAOS_SEED, PHALANX_CHAOS_S (60) and PHALANX_CHAOS_EVERY_S (5) choose another run; the seed is printed. With
+--seed, PHALANX_CHAOS_S (60) and PHALANX_CHAOS_EVERY_S (5) choose another run; the seed is printed. With
 PHALANX_CHAOS_TORCH=1 it is a training with torch and gloo.
 """
 
 import json
 import os
-import random
 import signal
 import time
 
 import pytest
 from harness import command_path, descends_from, is_running, read_proc, stat_fields, wait_ends
 
-SEED = int(os.environ.get("PHALANX_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 LASTS_S = float(os.environ.get("PHALANX_CHAOS_S", "60"))
 EVERY_S = float(os.environ.get("PHALANX_CHAOS_EVERY_S", "5"))
 SCRIPT = "resuming.py" if os.environ.get("PHALANX_CHAOS_TORCH") else "light_resuming.py"
@@ -175,9 +173,8 @@ def check_ledger(job, kills):
 
 @pytest.mark.slow
 @pytest.mark.timeout(LASTS_S + 300)
-def test_chaos(job):
-    print(f"PHALANX_CHAOS_SEED={SEED}", flush=True)
-    chaos = Chaos(job, random.Random(SEED))
+def test_chaos(job, choose):
+    chaos = Chaos(job, choose)
     job.wait(lambda events: any(e["ev"] == "step" and e["world"] == 2 for e in events[-2:]), "a world of 2")
     until = time.monotonic() + LASTS_S
     chaos.train(2)

@@ -178,3 +178,16 @@ def test_a_port_in_use_is_not_given_out(tmp_path, monkeypatch):
         taken.listen()
         again = {own.free_port("127.0.0.1") for _ in range(share.PORTS_EACH)}
         assert taken.getsockname()[1] not in again
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_a_process_of_tests_that_crashes_at_its_end_has_failed(tmp_path, end):
+    (tmp_path / "test_end.py").write_text(
+        f"import atexit, os, signal\n@atexit.register\ndef at_end():\n    {end or 'pass'}\ndef test_it(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "1", f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run([*command, "-p", "conftest"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "1 passed" in done.stdout
+    assert (done.returncode == 0) == (end == ""), done.stdout + done.stderr
+    assert ("a process of tests ended with -11" in done.stdout) == (end != "")

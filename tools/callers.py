@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools import torches  # noqa: E402
+from tools.suite import skips  # noqa: E402
 from tools.suite.programs import say  # noqa: E402
+from tools.suite.report import Result  # noqa: E402
 
 FOLDER = ROOT / "build" / "callers"
 TESTS = ("tests/test_ms_swift.py", "tests/test_callers.py")
@@ -33,8 +35,12 @@ def prepare(cache):
 
 
 def run(arguments=(), cache=None):
+    """The result of the tests; an environment that cannot be made is one failure."""
     began = time.monotonic()
-    venv = prepare(cache or torches.default_cache())
+    try:
+        venv = prepare(cache or torches.default_cache())
+    except (OSError, subprocess.CalledProcessError) as error:
+        return Result(failed=[f"callers: no environment: {error}"])
     say(f"environment: {time.monotonic() - began:.0f} s")
     return torches.run_pytest("callers", venv, FOLDER / "report.xml", list(arguments) or TESTS)
 
@@ -45,7 +51,9 @@ def main():
     )
     parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
-    result = run(arguments, options.cache)
+    result = skips.check(run(arguments, options.cache), skips.read())
+    for name, reason in result.skipped:
+        print(f"skipped: {name}: {reason}")
     for name in result.failed:
         print(f"FAILED: {name}")
     print(result.counts, flush=True)

@@ -6,10 +6,12 @@ tools/suite/allowed_skips.json does not allow is a failure; a file beyond its bu
 """
 
 import argparse
+import fcntl
 import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,13 +30,14 @@ LONG_FUZZ_S = 60
 LONG_CHAOS_S = 300
 LONG_SEEDS = 20_000
 SLICE = 2
+WORKERS_MAX = 16
 SLOWEST = 12
 TIDY_NICE = 15  # clang-tidy takes what processors the tests leave
 
 
 def workers():
-    """How many end-to-end tests run at once: they wait more than they compute."""
-    return 2 * (os.cpu_count() or 1)
+    """How many end-to-end tests run at once: they wait more than they compute. Each takes a gigabyte with torch."""
+    return min(WORKERS_MAX, 2 * (os.cpu_count() or 1))
 
 
 class Run:
@@ -111,7 +114,7 @@ def run_quick(tests):
     """Some three minutes: what a person runs before each commit."""
     tests.suite("lint", run_lint)
     tests.suite("unit tests", run_unit_tests)
-    selection = [*in_parallel(workers()), f"--slice={SLICE}", "-m", "not alone"]
+    selection = [*in_parallel(workers()), f"--slice={SLICE}", f"--ignore={CHAOS}", "-m", "not alone"]
     tests.suite("slice of end to end", lambda: tests.end_to_end("end-to-end", selection))
 
 
@@ -127,7 +130,7 @@ def run_all(tests, long):
     kills = ["--long", f"--kills={LONG_KILLS}"] if long else []
     selection = [*in_parallel(workers()), *kills, f"--ignore={CHAOS}", "-m", "not alone"]
     tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
-    tests.suite("oldest torch", lambda: torches.run_oldest(in_parallel(workers())))
+    tests.suite("oldest torch", lambda: torches.run_oldest([*in_parallel(workers()), f"--seed={tests.seed}"]))
     tests.join()
     selection = [*kills, f"--ignore={CHAOS}", "-q", "-m", "alone"]
     tests.suite("end to end, alone", lambda: tests.end_to_end("alone", selection))
@@ -143,9 +146,10 @@ def run_long(tests):
     sanitize = [sys.executable, ROOT / "tools" / "sanitize.py"]
     tests.suite("sanitizers", lambda: read_report("sanitizers", REPORTS / "sanitize.xml", run(sanitize)))
     tests.suite("simulation", lambda: run_simulation(tests.seed))
-    for name, work in torches.suites():
+    seed = [f"--seed={tests.seed}"]
+    for name, work in torches.suites(seed):
         tests.suite(name, work)
-    tests.suite("callers", callers.run)
+    tests.suite("callers", lambda: callers.run([*callers.TESTS, *seed]))
 
 
 def run_simulation(seed):
@@ -210,11 +214,19 @@ def main():
     parser.add_argument("--long", action="store_true", help="everything with seeds and minutes, too")
     parser.add_argument("--seed", type=int, help="of all that tests choose; another one each time where not given")
     options, pytest_arguments = parser.parse_known_args()
+    REPORTS.parent.mkdir(parents=True, exist_ok=True)
+    lock = open(REPORTS.parent / ".test.lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("test: another ./run test works in this clone, and its reports are in build/reports")
     shutil.rmtree(REPORTS, ignore_errors=True)
-    REPORTS.mkdir(parents=True)
+    REPORTS.mkdir()
     began = time.monotonic()
-    seed = options.seed or random.SystemRandom().randrange(1, 1 << 31)
+    seed = random.SystemRandom().randrange(1, 1 << 31) if options.seed is None else options.seed
     say(f"seed {seed}")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # an exception: what runs is ended
     with tempfile.TemporaryDirectory(prefix="phalanx-test-", ignore_cleanup_errors=True) as folder:
         tests = Run(seed, folder)
         try:

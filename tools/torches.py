@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tools.suite import skips  # noqa: E402
 from tools.suite.programs import say  # noqa: E402
 from tools.suite.report import Result, read_report  # noqa: E402
 
@@ -124,14 +125,14 @@ def run_oldest(pytest_arguments):
     return run_row(OLDEST, sys._base_executable, default_cache(), [*OLDEST_TESTS, *map(str, pytest_arguments)])
 
 
-def suites():
+def suites(pytest_arguments):
     """[(name, function that runs it)] of all rows; one skip of each whose Python is not there."""
     found = interpreters([], dict.fromkeys(row.python for row in ROWS), os.environ["PATH"])
 
     def run(row):
         if row.python not in found:
             return Result(skipped=[(row.name, f"no python{row.python} on PATH")])
-        return run_row(row, found[row.python], default_cache(), [])
+        return run_row(row, found[row.python], default_cache(), [*TESTS, *pytest_arguments])
 
     return [(row.name, functools.partial(run, row)) for row in ROWS]
 
@@ -196,7 +197,7 @@ def main():
         result = run_row(row, found[row.python], options.cache, arguments)
         total.add(result)
         lines.append((row, f"{result.counts}, {time.monotonic() - began:.0f} s"))
-    tell(lines, total)
+    tell(lines, skips.check(total, skips.read()))
     return 1 if total.failed or not total.passed else 0
 
 

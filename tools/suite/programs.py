@@ -1,6 +1,7 @@
 """Programs of a test run: one in the foreground, or several behind it whose output is kept in a file."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -17,7 +18,23 @@ def say(text):
 
 
 def run(command, env=None):
-    return subprocess.run(command, cwd=ROOT, env=env).returncode
+    """The exit status of a program in the foreground. Interrupted, it has time to end what it has started."""
+    with subprocess.Popen(command, cwd=ROOT, env=env) as process:
+        try:
+            return process.wait()
+        except BaseException:  # a signal, as an exception
+            end(process, process.send_signal)
+            raise
+
+
+def end(process, send):
+    """Asked politely, pytest ends the jobs that its tests have started."""
+    send(signal.SIGINT)
+    try:
+        process.wait(ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        send(signal.SIGKILL)
+        process.wait()
 
 
 class Background:
@@ -47,15 +64,9 @@ class Background:
         return status, lasted_s
 
     def end(self):
-        """Of a run that ends early. Asked politely, pytest ends the jobs that its tests have started."""
-        if self.process.poll() is not None:
-            return
-        os.killpg(self.process.pid, signal.SIGINT)
-        try:
-            self.process.wait(ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        """Of a run that ends early."""
+        if self.process.poll() is None:
+            end(self.process, functools.partial(os.killpg, self.process.pid))
 
 
 def yield_to_other_sessions(pid, nice):
