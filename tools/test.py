@@ -59,11 +59,9 @@ class Run:
 
     def pytest(self, name, arguments):
         """The command of a pytest with a report and a folder of its own: in the common one, other runs on this machine
-        remove all but the last three."""
-        report = f"--junitxml={REPORTS / f'{name}.xml'}"
-        return [sys.executable, "-m", "pytest", report, f"--basetemp={self.folder}/{name}", f"--seed={self.seed}"] + [
-            str(argument) for argument in arguments
-        ]
+        remove all but the last three. Its name is short: below it lie Unix sockets, whose names are limited."""
+        places = [f"--junitxml={REPORTS / f'{name}.xml'}", f"--basetemp={self.folder}/{name[0]}"]
+        return [sys.executable, "-m", "pytest", *places, f"--seed={self.seed}", *map(str, arguments)]
 
     def end_to_end(self, name, arguments):
         status = run(self.pytest(name, arguments))
@@ -227,7 +225,7 @@ def main():
     say(f"seed {seed}")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # an exception: what runs is ended
-    with tempfile.TemporaryDirectory(prefix="phalanx-test-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="phx-", ignore_cleanup_errors=True) as folder:
         tests = Run(seed, folder)
         try:
             mode = chosen(tests, options, pytest_arguments)
