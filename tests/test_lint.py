@@ -22,6 +22,7 @@ from tools.lint import (  # noqa: E402
     rules_old_python,
     rules_python,
     rules_text,
+    tidy,
 )
 from tools.lint.project import Finding, Project  # noqa: E402
 
@@ -312,16 +313,67 @@ def tidy_project(folder, header):
 def test_clang_tidy_remembers_what_was_clean_and_sees_a_header_change(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
     clean = "#pragma once\ninline std::string Use(const std::string& a) { return a; }\n"
-    assert external.clang_tidy(tidy_project(tmp_path, clean)) == []
+    assert tidy.clang_tidy(tidy_project(tmp_path, clean)) == []
     remembered = list((tmp_path / "cache" / "clang-tidy").iterdir())
     assert len(remembered) == 1
     broken = (
         "#pragma once\n#include <utility>\ninline std::string Use(std::string a) { auto b = std::move(a); return a; }\n"
     )
-    findings = external.clang_tidy(tidy_project(tmp_path, broken))
+    findings = tidy.clang_tidy(tidy_project(tmp_path, broken))
     assert [(finding.path, finding.line) for finding in findings] == [("src/base/a.h", 3)]
     assert "bugprone-use-after-move" in findings[0].advice
     assert list((tmp_path / "cache" / "clang-tidy").iterdir()) == remembered
+
+
+def sources_project(folder, texts):
+    """Sources of one folder, and the database of their build."""
+    files = {f"src/base/{name}": text for name, text in texts.items()}
+    entries = [
+        {"directory": str(folder), "file": str(folder / path), "command": f"c++ -std=c++20 -Isrc -c {folder / path}"}
+        for path in files
+    ]
+    files[".clang-tidy"] = (ROOT / ".clang-tidy").read_text()
+    files["build/release/compile_commands.json"] = json.dumps(entries)
+    return project_of(folder, files)
+
+
+MOVED = "#include <string>\n#include <utility>\nstd::string {}(std::string a) {{ auto b = std::move(a); return a; }}\n"
+
+
+def test_clang_tidy_reads_sources_together_and_finds_what_it_finds_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    texts = {"a.cc": "int A() { return 1; }\n", "b.cc": MOVED.format("B"), "c.cc": "int C() { return 1; }\n"}
+    project = sources_project(tmp_path, texts)
+    sources = tidy.sources_of(project, json.loads(project.text("build/release/compile_commands.json")))
+    assert [len(batch) for batch in tidy.batched(project, sources)] == [3]
+    findings = tidy.clang_tidy(project)
+    assert [(finding.path, finding.line) for finding in findings] == [("src/base/b.cc", 3)]
+    assert [source.verdict.exists() for source in sources] == [True, False, True]
+    # A bug comes to a file of a batch that was clean, and leaves again.
+    clean = sources_project(tmp_path, {**texts, "b.cc": "int B() { return 1; }\n"})
+    assert tidy.clang_tidy(clean) == []
+    monkeypatch.setattr(tidy, "tidy", lambda *arguments: pytest.fail("all is remembered as clean"))
+    assert tidy.clang_tidy(clean) == []
+
+
+def test_clang_tidy_reads_apart_what_cannot_be_read_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    texts = {
+        "a.cc": "namespace {\nint Same() { return 1; }\n}  // namespace\nint A() { return Same(); }\n",
+        "b.cc": "namespace {\nint Same() { return 2; }\n}  // namespace\nint B() { return Same(); }\n",
+        "c.cc": "#include <utility>\nusing std::pair;\n",
+    }
+    project = sources_project(tmp_path, texts)
+    sources = tidy.sources_of(project, json.loads(project.text("build/release/compile_commands.json")))
+    assert [[Path(s.path).name for s in batch] for batch in tidy.batched(project, sources)] == [
+        ["a.cc", "c.cc"],
+        ["b.cc"],
+    ]
+    assert [(finding.path, finding.line) for finding in tidy.clang_tidy(project)] == [("src/base/c.cc", 2)]
+    # Where the names do not tell that sources collide, each is read alone.
+    monkeypatch.setattr(tidy, "names_of", lambda project, path: tidy.Names(set(), set(), set()))
+    assert [len(batch) for batch in tidy.batched(project, sources)] == [3]
+    assert [(finding.path, finding.line) for finding in tidy.clang_tidy(project, True)] == [("src/base/c.cc", 2)]
 
 
 def test_command_line_exits_with_one_line_per_finding(tmp_path):

@@ -1,0 +1,192 @@
+"""clang-tidy over our sources but the tests. It reads many files at once, and remembers by content what was clean.
+
+Most of its time goes into the headers of others, which it walks through anew for each source. So sources of a folder
+with the same flags are read together, as one file that includes them. A clean batch clears all its sources. Each
+source of any other batch is read alone, and what is said of it then is what counts. misc-unused-using-decls looks at
+main files alone: it reads sources with using-declarations once more. What rank libraries compile in a way of its own
+is read alone, in both ways.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from tools.lint import config, cpp_text, external
+from tools.lint.project import Finding
+
+BATCH_FILES = 10
+PROGRESS_EVERY_S = 10
+MAIN_FILE_CHECK = "misc-unused-using-decls"
+# A batch's sources count as headers of it.
+BATCH_OPTIONS = [r"--header-filter=(^|/)(src|simulation)/.*\.(h|cc)$"]
+IN_RANKS = "PHALANX_IN_RANKS"
+USING_DECLARATION = re.compile(r"^\s*using\s+(?!namespace\b)[\w:]+::\w+\s*;", re.M)
+# Names that two sources of one batch must not both have: types, constants, aliases, macros.
+NAME = re.compile(
+    r"\b(?:struct|class|enum|union|namespace|using|#\s*define)\s+(\w+)"
+    r"|^(?:constexpr|const|static|inline)\b[^=({;]*?\b(\w+)\s*(?:\[[^\]]*\])?\s*[={;]",
+    re.M,
+)
+LEFT_OUT = re.compile(r"\s-(?:o|MF|MT|MD|c)(?:\s+\S+)?(?=\s|$)|\s-O\d\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A source as clang-tidy reads it: one command, or several where rank libraries compile it in another way."""
+
+    path: str
+    commands: tuple
+    flags: str  # without what says nothing about the code
+    verdict: Path  # exists where it is known as clean
+
+
+def clang_tidy(project, everything=False):
+    """`everything` reads also what is remembered as clean."""
+    database = project.root / "build" / "release" / "compile_commands.json"
+    if not database.is_file():
+        return [Finding("CMakePresets.json", 1, "clang-tidy", "needs build/release: use ./run lint")]
+    sources = sources_of(project, json.loads(database.read_text()))
+    todo = [source for source in sources if everything or not source.verdict.exists()]
+    if not todo:
+        return []
+    batches = list(batched(project, todo))
+    folder = write_batches(project, batches)
+    findings, done, told = set(), 0, time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = {pool.submit(check_batch, project, folder, n, batch): batch for n, batch in enumerate(batches)}
+        for future in concurrent.futures.as_completed(running):
+            findings.update(future.result())
+            done += len(running[future])
+            if time.monotonic() - told > PROGRESS_EVERY_S:
+                told = time.monotonic()
+                print(f"lint: clang-tidy has read {done} of {len(todo)} sources", file=sys.stderr, flush=True)
+    return sorted(findings)
+
+
+def sources_of(project, entries):
+    version = external.run(project, [config.CLANG_TIDY, "--version"])[1]
+    base = version + (project.root / ".clang-tidy").read_text()
+    cache = Path(os.environ.get("PHALANX_CACHE") or project.root / "build") / "clang-tidy"
+    cache.mkdir(parents=True, exist_ok=True)
+    commands = {}
+    for entry in entries:
+        path = os.path.relpath(entry["file"], project.root)
+        if path in project.files and path.startswith(config.CPP_FOLDERS) and not path.endswith("_test.cc"):
+            commands.setdefault(path, []).append(entry)
+    sources = []
+    for path in sorted(commands):
+        # What ranks load is compiled twice. The second time says nothing new, but where the text asks for it.
+        chosen = commands[path] if IN_RANKS in project.text(path) else [min(commands[path], key=for_ranks)]
+        flags = "\n".join(plain_flags(project, entry) for entry in chosen)
+        sources.append(Source(path, tuple(map(json.dumps, chosen)), flags, cache / digest(project, path, base + flags)))
+    return sources
+
+
+def for_ranks(entry):
+    return IN_RANKS in entry["command"]
+
+
+def plain_flags(project, entry):
+    command = entry["command"].replace(entry["file"], "").replace(str(project.root), "")
+    command = command.replace(os.path.relpath(entry["file"], project.root), "")
+    return LEFT_OUT.sub("", LEFT_OUT.sub("", command))
+
+
+@dataclasses.dataclass
+class Names:
+    """What sources read as one file must not share: functions; types and constants of one that another speaks of."""
+
+    functions: set
+    types: set
+    words: set
+
+    def collide(self, other):
+        return self.functions & other.functions or self.types & other.words or other.types & self.words
+
+    def add(self, other):
+        self.functions |= other.functions
+        self.types |= other.types
+        self.words |= other.words
+
+
+def names_of(project, path):
+    code = project.code(path)
+    types = {name for pair in NAME.findall(code) for name in pair if name} - {"phalanx", path.split("/")[-2]}
+    functions = {function.name for function in cpp_text.functions(code) if "::" not in function.name}
+    return Names(functions, types, set(re.findall(r"\b[A-Za-z_]\w*\b", code)))
+
+
+def batched(project, sources):
+    """Lists of sources that can be read as one file."""
+    open_batches = {}  # (folder, flags) -> [(sources, names)]
+    for source in sources:
+        names = names_of(project, source.path)
+        candidates = open_batches.setdefault((source.path.rpartition("/")[0], source.flags), [])
+        fitting = [pair for pair in candidates if len(pair[0]) < BATCH_FILES and not pair[1].collide(names)]
+        if len(source.commands) > 1:
+            yield [source]
+        elif fitting:
+            fitting[0][0].append(source)
+            fitting[0][1].add(names)
+        else:
+            candidates.append(([source], names))
+    yield from (members for candidates in open_batches.values() for members, _ in candidates)
+
+
+def write_batches(project, batches):
+    """A folder with one file for each batch, and the database that says how to read these and all sources."""
+    folder = project.root / "build" / "tidy"
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = [json.loads(command) for batch in batches for source in batch for command in source.commands]
+    for number, batch in enumerate(batches):
+        lines = [f'#include "{project.root / source.path}"  // NOLINT(bugprone-suspicious-include)' for source in batch]
+        path = folder / f"batch_{number}.cc"
+        path.write_text("\n".join(lines) + "\n")
+        like = json.loads(batch[0].commands[0])
+        plain = os.path.relpath(like["file"], project.root)
+        command = like["command"].replace(like["file"], str(path)).replace(f" {plain}", f" {path}")
+        entries.append({**like, "file": str(path), "command": command})
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+    return folder
+
+
+def check_batch(project, folder, number, batch):
+    """The findings, one source at a time where the batch as a whole is not clean."""
+    together = len(batch) > 1 and not tidy(project, folder, folder / f"batch_{number}.cc", BATCH_OPTIONS)
+    findings = []
+    for source in batch:
+        found = []
+        if not together:
+            found = tidy(project, folder, source.path)
+        elif USING_DECLARATION.search(project.code(source.path)):
+            found = tidy(project, folder, source.path, [f"--checks=-*,{MAIN_FILE_CHECK}"])
+        if not found:
+            source.verdict.touch()
+        findings += found
+    return findings
+
+
+def tidy(project, folder, path, options=()):
+    command = [config.CLANG_TIDY, "-p", str(folder), "--quiet", "--extra-arg=-Wno-unknown-warning-option"]
+    return external.checked(project, "clang-tidy", [*command, *options, str(path)], about=str(path))
+
+
+def digest(project, path, base):
+    """A hash of the file and of every file of ours that it includes, however far."""
+    seen, queue = set(), [path]
+    while queue:
+        current = queue.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for _, header, _ in cpp_text.includes(project.text(current)):
+            proto = re.sub(r"(?:\.grpc)?\.pb\.h$", ".proto", f"proto/{header}")
+            queue += [candidate for candidate in (f"src/{header}", header, proto) if candidate in project.files]
+    text = base + "".join(f"{name}\0{project.text(name)}\0" for name in sorted(seen))
+    return hashlib.sha256(text.encode()).hexdigest()
