@@ -49,12 +49,11 @@ phx_find_library(SQLITE_LIBRARY sqlite3)
 add_library(phx_sqlite INTERFACE)
 target_link_libraries(phx_sqlite INTERFACE ${SQLITE_LIBRARY} m Threads::Threads)
 
-# fmt and spdlog (texts and logging), header-only: Debian has no static archive of either.
+# fmt and spdlog (texts and logging): Debian has no static archive of either. spdlog is header-only, used by one file.
+# fmt of version 9 is compiled once (phx_fmt of src/base), any other is header-only.
 find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
 find_path(FMT_INCLUDE fmt/format.h REQUIRED)
-add_library(phx_fmt INTERFACE)
-target_compile_definitions(phx_fmt INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
-target_include_directories(phx_fmt SYSTEM INTERFACE ${FMT_INCLUDE})
+file(STRINGS ${FMT_INCLUDE}/fmt/core.h FMT_IS_9 REGEX "^#define FMT_VERSION 9[0-9][0-9][0-9][0-9]$")
 
 # libdeflate: CRC-32 of checkpoints, in commands and, by the same archive, in what ranks load.
 phx_find_library(DEFLATE_LIBRARY deflate)

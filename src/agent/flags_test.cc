@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "agent/flag_table.h"
+#include "base/test_paths.h"
 
 namespace phalanx::agent {
 namespace {
@@ -618,7 +619,7 @@ TEST(Flags, TheTableHasEveryNameOnce) {
 }
 
 TEST(Flags, ThePageShowsTheTable) {
-  std::ifstream file(PHALANX_SOURCE_DIR "/docs/launcher.md");
+  std::ifstream file(SourceDir() + "/docs/launcher.md");
   std::stringstream page;
   page << file.rdbuf();
   EXPECT_NE(page.str().find(HelpTable()), std::string::npos)

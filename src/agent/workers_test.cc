@@ -20,6 +20,7 @@
 #include "agent/board.h"
 #include "agent/learnt.h"
 #include "agent/supervisor.h"
+#include "base/test_paths.h"
 
 namespace phalanx::agent {
 namespace {
@@ -60,13 +61,12 @@ class WorkersTest : public testing::Test {
   }
 
   // A script run by the machine's Python with the real bootstrap, or with files of a test's own.
-  void UsePython(const std::string& text,
-                 const std::string& bootstrap = PHALANX_SOURCE_DIR "/python/phalanx/_bootstrap") {
+  void UsePython(const std::string& text, const std::string& bootstrap = SourceDir() + "/python/phalanx/_bootstrap") {
     config_.kind = ScriptKind::kScript;
     config_.python = "python3";
     config_.script = (dir_ / "script.py").string();
     config_.bootstrap_dir = bootstrap;
-    base_env_["PYTHONPATH"] = PHALANX_SOURCE_DIR "/python";
+    base_env_["PYTHONPATH"] = SourceDir() + "/python";
     base_env_["PYTHONDONTWRITEBYTECODE"] = "1";
     std::ofstream(dir_ / "script.py") << text;
   }
@@ -89,7 +89,7 @@ class WorkersTest : public testing::Test {
     UsePython(script, (dir_ / "boot").string());
     std::ofstream(dir_ / "boot" / "worker.py") << fmt::format(
         "import runpy, sys\nsys.argv[0] = '{0}/worker.py'\nrunpy.run_path('{0}/worker.py', run_name='__main__')\n",
-        PHALANX_SOURCE_DIR "/python/phalanx/_bootstrap");
+        SourceDir() + "/python/phalanx/_bootstrap");
   }
 
   Supervisor& TheSupervisor() {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/test_paths.h"
 #include "master/convert.h"
 #include "master/random_life.h"
 
@@ -247,7 +248,7 @@ TEST(Ledger, TheManualShowsWhatIsPrinted) {
   rows.Stepping(5'044'120, 3).Add(5'073'000, 3, "caught-up", "", R"({"ms_ago":550,"saving_ms":0})");
   rows.Add(7'201'000, 3, "saving", "waited", R"({"saving_ms":7900})");
   const Ledger ledger = rows.Finish(7'201'000, 3, 0).Add(7'201'140, 0, "master-stopped", "the end").Make();
-  std::ifstream file(PHALANX_SOURCE_DIR "/docs/launcher.md");
+  std::ifstream file(SourceDir() + "/docs/launcher.md");
   const std::string manual((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::string shown = "    $ phalanx ledger job7\n";
   std::istringstream text(LedgerText(rows.view, ledger));

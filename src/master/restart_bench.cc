@@ -67,7 +67,7 @@ class Master {
     if (resume) spec.args.push_back("--resume");
     spec.env = Environment::FromProcess().values();
     spec.env["PHALANX_TOKEN"] = "secret";
-    spec.cwd = "/";
+    spec.cwd.assign(1, '/');  // gcc 12 sees an overlap in the assignment of a literal here
     log_ = Fd(open((folder + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     spec.stdin_fd = spec.stdout_fd = spec.stderr_fd = log_.get();
     spec.extra_fds = {theirs.get()};
