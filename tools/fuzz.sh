@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the fuzzers and runs each for SECONDS with its corpus: fuzz.sh [SECONDS [NAME]], called by ./run fuzz.
 # Seeds lie beside the fuzzer, in corpus/NAME/ or, for a module with one fuzzer, in corpus/. New finds go to
-# build/fuzz/corpus/NAME; a crashing input stays in build/fuzz/crashes and fails the command.
+# build/fuzz/corpus/NAME; a crashing input stays in build/fuzz/crashes and fails the command. build/reports/fuzz.xml has
+# one case a fuzzer, in JUnit's format.
 set -euo pipefail
 source tools/setup.sh
 
@@ -19,8 +20,9 @@ mapfile -t programs < <(ninja -C build/fuzz -t targets all | sed -n 's/^\(src\/.
 [[ ${#programs[@]} != 0 ]] || die "no fuzzer ${only:-at all}"
 timed "compile" compile fuzz "${programs[@]##*/}"
 
-mkdir -p build/fuzz/crashes
+mkdir -p build/fuzz/crashes build/reports
 failed=0
+cases=""
 for program in "${programs[@]}"; do
   name="${program##*/}"
   finds="build/fuzz/corpus/$name"
@@ -37,10 +39,13 @@ for program in "${programs[@]}"; do
   if "build/fuzz/$program" -max_total_time="$duration_s" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/crashes/$name-" "${corpus[@]}" >"$log" 2>&1; then
     sed -n 's/^stat::number_of_executed_units: */   inputs tried: /p' "$log"
+    cases+="<testcase classname=\"fuzz\" name=\"$name\" time=\"$duration_s\"/>"
   else
     failed=$((failed + 1))
+    cases+="<testcase classname=\"fuzz\" name=\"$name\"><failure message=\"see $log\"/></testcase>"
     tail -n 60 "$log"
   fi
 done
+printf '<testsuite name="fuzz">%s</testsuite>\n' "$cases" >build/reports/fuzz.xml
 echo "$((${#programs[@]} - failed)) passed, $failed failed"
 [[ $failed == 0 ]]
