@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def install(group):
     """As ./run does it; several processes of tests may ask at once."""
     script = 'set -euo pipefail; source tools/setup.sh; install_packages "$1"'

@@ -1,5 +1,6 @@
 """Every rule of tools/lint fires on what it is there to stop, and leaves alone what only looks like it."""
 
+import ast
 import fnmatch
 import json
 import subprocess
@@ -139,11 +140,28 @@ def test_rule_ends_at_its_door(tmp_path, rule, path, text):
     assert list(rule(project_of(tmp_path, {path: text}))) == []
 
 
+def imported_by(file):
+    """The files of tests/ and tools/ that a file imports, in its functions too."""
+    names = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    paths = {name.replace(".", "/") + ".py" for name in names}
+    candidates = {f"tests/{path}" for path in paths} | {path for path in paths if path.startswith("tools/")}
+    return {path for path in candidates if (ROOT / path).is_file()}
+
+
 def test_old_python_reaches_all_that_the_oldest_one_runs():
-    """Whatever ./run test --all-torch names is read."""
-    files = {test.partition("::")[0] for test in torches.TESTS}
+    """The rule reads whatever ./run test --all-torch names, conftest.py, and what these import."""
+    files, left = set(), {test.partition("::")[0] for test in torches.TESTS} | {"tests/conftest.py"}
+    while left:
+        files |= left
+        left = set().union(*map(imported_by, left)) - files
     left_out = [file for file in files if not any(fnmatch.fnmatch(file, pattern) for pattern in config.OLD_PYTHON)]
-    assert len(files) > 10 and left_out == []
+    assert {"tests/harness.py", "tests/share.py", "tools/venv.py"} < files and len(files) > 20
+    assert sorted(left_out) == []
 
 
 def test_dead_files(tmp_path):
