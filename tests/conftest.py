@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests. `--launcher=torchrun` runs the tests marked dropin against torchrun itself."""
 
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from small_disk import HangingDisk, SmallDisk
 
 WORKER_PROCESSES = pytest.StashKey()
 ENDS_WITHIN_S = 60
+BUDGETS = Path(__file__).resolve().parent.parent / "tools" / "suite" / "budgets.json"
 # Its environment is that of ./run test --callers.
 collect_ignore = [] if importlib.util.find_spec("swift") else ["test_ms_swift.py"]
 
@@ -88,6 +90,9 @@ def pytest_collection_modifyitems(config, items):
         left = [item for item in left if not item.get_closest_marker("long")]
     if config.getoption("--slice"):
         left = sliced(left, config.getoption("--slice"))
+    budgets_s = json.loads(BUDGETS.read_text())
+    # Those that take long begin first: at the end all processes have work. The order within a file stays.
+    left = sorted(left, key=lambda item: -budgets_s.get(f"tests/{item.path.name}", 0))
     kept = set(left)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = left
