@@ -15,6 +15,13 @@ from checkpoint_agent import CheckpointAgent
 from harness import Job, command_path
 from small_disk import HangingDisk, SmallDisk
 
+# Files whose tests run in one process of pytest-xdist, and in which: they share what is slow to start.
+IN_ONE_PROCESS = {
+    "tests/test_bootstrap_torch.py": "a zygote with torch",
+    "tests/test_data_megatron.py": "megatron",
+    "tests/test_preprocess_remote.py": "spark",
+    "tests/test_preprocess_spark.py": "spark",
+}
 WORKER_PROCESSES = pytest.StashKey()
 ENDS_WITHIN_S = 60
 BUDGETS = Path(__file__).resolve().parent.parent / "tools" / "suite" / "budgets.json"
@@ -40,6 +47,19 @@ def pytest_configure(config):
             signal.signal(number, usual)
     given = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
     config.option.seed = random.SystemRandom().randrange(1, 1 << 31) if given is None else given
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling  # not there under every Python of tools/torches.py
+
+    class Scheduler(LoadScopeScheduling):
+        """Gives each test to the next process that has nothing to do, and all of a group to one."""
+
+        def _split_scope(self, nodeid):
+            return IN_ONE_PROCESS.get(nodeid.partition("::")[0], nodeid)
+
+    return Scheduler(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)

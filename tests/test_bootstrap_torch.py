@@ -12,7 +12,6 @@ from zygote_agent import BASE_ENV, Agent
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.xdist_group("bootstrap-torch")  # its zygote imports torch once
 
 # A step that an earlier life has come to, as the tests' boards say.
 REDO_UNTIL = 119

@@ -25,9 +25,6 @@ def random_documents(rng, vocab_size):
     ]
 
 
-pytestmark = pytest.mark.xdist_group("megatron")  # one process imports it, for all
-
-
 @pytest.fixture(scope="module")
 def megatron(tmp_path_factory):
     """{name: (folder with `ours` and `theirs`, documents, vocabulary)}, and what the oracle answered of each."""

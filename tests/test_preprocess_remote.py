@@ -25,7 +25,6 @@ ODD_NAME = "f [1]{x} %41 ü.jsonl"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("spark"),
     pytest.mark.usefixtures("java"),
 ]
 

@@ -17,7 +17,6 @@ DOCUMENTS = texts(300)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("spark"),
     pytest.mark.usefixtures("java"),
 ]
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import conftest
 import pytest
 import share
 
@@ -191,3 +192,22 @@ def test_a_process_of_tests_that_crashes_at_its_end_has_failed(tmp_path, end):
     assert "1 passed" in done.stdout
     assert (done.returncode == 0) == (end == ""), done.stdout + done.stderr
     assert ("a process of tests ended with -11" in done.stdout) == (end != "")
+
+
+def test_files_that_share_something_slow_run_in_one_process(tmp_path):
+    """Those of one group, each a real file; the others' tests are dealt out one by one."""
+    assert all((ROOT / file).exists() for file in conftest.IN_ONE_PROCESS)
+    (tmp_path / "tests").mkdir()
+    for name in ("test_preprocess_remote.py", "test_preprocess_spark.py", "test_free.py"):
+        text = (
+            "import os, pytest\n"
+            "@pytest.mark.parametrize('n', range(8))\n"
+            "def test_it(n): print(f'ran {__name__} by {os.getpid()}')\n"
+        )
+        (tmp_path / "tests" / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-rP", f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run([*command, "-p", "conftest"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    ran = [line.split() for line in done.stdout.splitlines() if line.startswith("ran ")]
+    grouped = {pid for _, name, _, pid in ran if "preprocess" in name}
+    assert len(ran) == 24 and len(grouped) == 1, done.stdout + done.stderr

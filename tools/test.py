@@ -87,7 +87,7 @@ class Run:
 
 
 def in_parallel(count):
-    return ["-n", count, "--dist=loadgroup", "-q"]
+    return ["-n", count, "-q"]
 
 
 def lint(name, *arguments):
