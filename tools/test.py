@@ -223,6 +223,7 @@ def main():
     began = time.monotonic()
     seed = random.SystemRandom().randrange(1, 1 << 31) if options.seed is None else options.seed
     say(f"seed {seed}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have their background jobs ignore it
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # an exception: what runs is ended
     with tempfile.TemporaryDirectory(prefix="phx-", ignore_cleanup_errors=True) as folder:
