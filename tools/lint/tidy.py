@@ -60,12 +60,16 @@ def clang_tidy(project, everything=False):
     findings, done, told = set(), 0, time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {pool.submit(check_batch, project, folder, n, batch): batch for n, batch in enumerate(batches)}
-        for future in concurrent.futures.as_completed(running):
-            findings.update(future.result())
-            done += len(running[future])
-            if time.monotonic() - told > PROGRESS_EVERY_S:
-                told = time.monotonic()
-                print(f"lint: clang-tidy has read {done} of {len(todo)} sources", file=sys.stderr, flush=True)
+        try:
+            for future in concurrent.futures.as_completed(running):
+                findings.update(future.result())
+                done += len(running[future])
+                if time.monotonic() - told > PROGRESS_EVERY_S:
+                    told = time.monotonic()
+                    print(f"lint: clang-tidy has read {done} of {len(todo)} sources", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)  # else all that waits would be read first
+            raise
     return sorted(findings)
 
 
