@@ -1,7 +1,7 @@
 """Builds the unit tests with sanitizers (presets asan and tsan) and runs them: sanitize.py [asan] [tsan].
 
-Each preset leaves REPORTS/<preset>.xml in JUnit's format (default build/reports), one case a program of tests. A build
-that fails is a failed case, so that a report is never missing. Called by ./run test --long.
+REPORTS/sanitize.xml (default build/reports) has one case a program of tests and preset, in JUnit's format. A build that
+fails is a failed case, so that a report is never missing. Called by ./run test --long.
 """
 
 import argparse
@@ -34,16 +34,16 @@ def environment():
     return {**ours, **OPTIONS, **os.environ}
 
 
-def write_failure(report, preset, step, status):
-    suite = xml.etree.ElementTree.Element("testsuite", name=preset)
-    case = xml.etree.ElementTree.SubElement(suite, "testcase", classname=preset, name=step)
+def failure(step, status):
+    case = xml.etree.ElementTree.Element("testcase", name=step)
     xml.etree.ElementTree.SubElement(case, "failure", message=f"ended with status {status}")
-    xml.etree.ElementTree.ElementTree(suite).write(report)
+    return case
 
 
-def run_preset(preset, reports, tests):
-    """0 where all passed. Prints ninja's and ctest's own lines as progress."""
-    report, folder, began = reports / f"{preset}.xml", ROOT / "build" / preset, time.monotonic()
+def run_preset(preset, tests):
+    """The cases of one preset. Prints ninja's and ctest's own lines as progress."""
+    folder, began = ROOT / "build" / preset, time.monotonic()
+    report = folder / "ctest.xml"
     report.unlink(missing_ok=True)
     for step, command in (
         ("configure", ["cmake", "--preset", preset, "--log-level=WARNING"]),
@@ -52,23 +52,21 @@ def run_preset(preset, reports, tests):
         say(f"{preset}: {step}")
         status = subprocess.run(command, cwd=ROOT, env=environment()).returncode
         if status != 0:
-            write_failure(report, preset, step, status)
-            return status
+            return [failure(step, status)]
     say(f"{preset}: tests")
     command = ["ctest", "--test-dir", folder, "--parallel", str(os.cpu_count()), "--output-on-failure"]
     command += ["--no-tests=error", "--timeout", str(TEST_TIMEOUT_S), "--output-junit", report]
     command += ["--tests-regex", tests] if tests else []
     status = subprocess.run(command, cwd=ROOT, env=environment()).returncode
-    if not report.is_file():
-        write_failure(report, preset, "tests", status)
-    say(f"{preset}: {'passed' if status == 0 else 'FAILED'}, {time.monotonic() - began:.0f} s")
-    return status
+    say(f"{preset}: ended with status {status}, {time.monotonic() - began:.0f} s")
+    cases = list(xml.etree.ElementTree.parse(report).iter("testcase")) if report.is_file() else []
+    return cases if status == 0 and cases else [*cases, failure("tests", status)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("preset", nargs="*", help=f"{' or '.join(PRESETS)}; not given: both")
-    parser.add_argument("--reports", type=Path, default=ROOT / "build" / "reports", help="folder of the reports")
+    parser.add_argument("--reports", type=Path, default=ROOT / "build" / "reports", help="folder of the report")
     parser.add_argument("--tests", help="only programs of this pattern (ctest -R)")
     arguments = parser.parse_args()
     unknown = [preset for preset in arguments.preset if preset not in PRESETS]
@@ -76,8 +74,13 @@ def main():
         parser.error(f"no preset {', '.join(unknown)}; there are: {' '.join(PRESETS)}")
     reports = arguments.reports.resolve()
     reports.mkdir(parents=True, exist_ok=True)
-    failed = [preset for preset in arguments.preset or PRESETS if run_preset(preset, reports, arguments.tests) != 0]
-    return 1 if failed else 0
+    suite = xml.etree.ElementTree.Element("testsuite", name="sanitize")
+    for preset in arguments.preset or PRESETS:
+        for case in run_preset(preset, arguments.tests):
+            case.set("classname", preset)
+            suite.append(case)
+    xml.etree.ElementTree.ElementTree(suite).write(reports / "sanitize.xml")
+    return 1 if suite.find("testcase/failure") is not None else 0
 
 
 if __name__ == "__main__":

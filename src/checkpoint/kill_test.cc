@@ -27,8 +27,8 @@
 namespace phalanx::checkpoint {
 namespace {
 
-// Of each run; PHALANX_KILLS asks for more, as long runs do.
-constexpr int kLives = 200;
+// Of each run; PHALANX_KILLS asks for fewer, as runs before a commit do.
+constexpr int kLives = 1000;
 
 int Lives() {
   const std::string asked = Environment::FromProcess().NonEmptyOr("PHALANX_KILLS", std::to_string(kLives));
