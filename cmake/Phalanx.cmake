@@ -62,8 +62,8 @@ function(phx_test name)
   target_link_libraries(${name} PRIVATE phx_flags ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   if(CMAKE_BUILD_TYPE STREQUAL Release)
     # The code under test is as in the commands; the tests' own, most of it gtest's templates, is compiled in half the
-    # time. Warnings that only an optimizer finds are the sanitizers' builds to show.
-    target_compile_options(${name} PRIVATE -O0)
+    # time.
+    target_compile_options(${name} PRIVATE -O1)
   endif()
   add_test(NAME ${name} COMMAND ${name})
 endfunction()

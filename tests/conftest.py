@@ -21,6 +21,7 @@ IN_ONE_PROCESS = {
     "tests/test_data_megatron.py": "megatron",
     "tests/test_preprocess_remote.py": "spark",
     "tests/test_preprocess_spark.py": "spark",
+    "tests/test_wheel.py": "build/wheel",
 }
 WORKER_PROCESSES = pytest.StashKey()
 ENDS_WITHIN_S = 60

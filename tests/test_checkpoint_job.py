@@ -652,7 +652,7 @@ def test_two_agents_at_one_address(job, directory):
 def a_node_has_not_sealed(job, nodes):
     """One agent stands still: its rank's image is sealed, and nobody has heard of it."""
     nodes[1].signal(signal.SIGSTOP)
-    step = job.found("saving")[-1]["n"]
+    step = job.found("committed", rank=1)[-1]["n"]  # the last that its rank can have heard of
     job.wait(lambda _: job.found("saved", rank=1)[-1]["n"] > step, "a save of the node that stands still")
     return lambda: nodes[1].signal(signal.SIGCONT)
 

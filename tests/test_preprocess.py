@@ -304,7 +304,8 @@ def test_kills_at_any_time_change_nothing(given, expected, request):
     took_s = time.monotonic() - began
     killed = resumed = 0
     met = set()
-    while killed < kills:
+    # On a machine that became slower than it was when the run was timed, few kills come late.
+    while killed < kills or (not (resumed and met == {False, True}) and killed < 4 * kills):
         for path in given.out.parent.glob("result*"):
             assert path.name.endswith((".bin", ".idx", ".json")), path
             path.unlink()

@@ -25,6 +25,7 @@ from tools.suite.report import Result, read_programs, read_report
 
 BUILD = ROOT / "build" / "release"
 CHAOS = "tests/test_chaos.py"
+WRITER_KILLS = 50  # of writers without torch, in the unit tests; 1,000 with --long
 LONG_KILLS = 1_000
 LONG_FUZZ_S = 60
 LONG_CHAOS_S = 300
@@ -98,13 +99,14 @@ def run_lint():
     return read_report("lint", REPORTS / "lint.xml", run(lint("lint", "--fast")))
 
 
-def run_unit_tests():
+def run_unit_tests(long=False):
     reports = REPORTS / "gtest"
     reports.mkdir()
     overview = REPORTS / "ctest.xml"
     command = ["ctest", "--test-dir", BUILD, "--parallel", str(os.cpu_count()), "--output-on-failure"]
+    kills = {} if long else {"PHALANX_KILLS": str(WRITER_KILLS)}
     command += ["--no-tests=error", "--timeout", "300", "--output-junit", overview]
-    status = run(command, env=dict(os.environ, GTEST_OUTPUT=f"xml:{reports}/", GTEST_COLOR="no"))
+    status = run(command, env={**os.environ, **kills, "GTEST_OUTPUT": f"xml:{reports}/", "GTEST_COLOR": "no"})
     return read_programs(read_report("unit tests", overview, status), reports)
 
 
@@ -124,7 +126,7 @@ def run_all(tests, long):
     chaos_s = {"PHALANX_CHAOS_S": str(LONG_CHAOS_S), "PHALANX_CHAOS_TORCH": "1"} if long else {}
     tests.behind("chaos", tests.pytest("chaos", ["-s", CHAOS]), env=chaos_s)
     tests.suite("lint", run_lint)
-    tests.suite("unit tests", run_unit_tests)
+    tests.suite("unit tests", lambda: run_unit_tests(long))
     kills = ["--long", f"--kills={LONG_KILLS}"] if long else []
     selection = [*in_parallel(workers()), *kills, f"--ignore={CHAOS}", "-m", "not alone"]
     tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
