@@ -171,16 +171,20 @@ steps_tools() {
 
 # steps_build [TARGET...]: .venv and the build, at the same time: one waits for the network, the other for processors.
 steps_build() {
+  local python
   timed "packages" install_packages environment build
-  "$(choose_python)" tools/together.py "environment: prepare_environment --tell" \
+  python=$(choose_python) # an assignment of its own: what it dies of ends us, too
+  "$python" tools/together.py "environment: prepare_environment --tell" \
     "compile: configure_and_compile release $*"
   install_commands
 }
 
 # What lint reads beside the sources: generated ones. Their names are targets.
 steps_lint() {
+  local python
   timed "packages" install_packages environment build format lint
-  "$(choose_python)" tools/together.py "environment: prepare_environment --tell" \
+  python=$(choose_python)
+  "$python" tools/together.py "environment: prepare_environment --tell" \
     "generated: configure_and_compile release phx_proto_sources phx_planted_sources"
 }
 
