@@ -31,7 +31,7 @@ def test_no_lock_is_without_a_list():
 @pytest.mark.parametrize("name", LISTS)
 def test_a_lock_is_of_the_list_as_it_is(name):
     text = (lock_tool.LOCKS / f"{name}.lock").read_text()
-    assert text.startswith(lock_tool.first_line(LISTS[name]) + "\n"), f"out of date: ./run lock {name}"
+    assert text.startswith(lock_tool.first_line(name, LISTS[name]) + "\n"), f"out of date: ./run lock {name}"
     assert venv_tool.is_lock(lock_tool.LOCKS / f"{name}.lock")
     broken = [line for line in entries(text) if not ENTRY.match(line)]
     assert not broken, "every entry has a version and hashes, and nothing else"
@@ -52,6 +52,25 @@ def test_a_lock_has_what_its_list_names(name):
 def test_the_digest_is_of_what_is_asked_for():
     assert lock_tool.digest("a==1  # why\n# of all\nb==2\n") == lock_tool.digest("b==2\na==1  # another reason\n")
     assert lock_tool.digest("a==1\n") != lock_tool.digest("a==2\n")
+
+
+@pytest.mark.parametrize(("name", "changes"), [("dev", False), ("deepspeed-1", True)])
+def test_a_lock_above_another_goes_with_its_versions(monkeypatch, tmp_path, name, changes):
+    monkeypatch.setattr(lock_tool, "LOCKS", tmp_path)
+    lines = []
+    for version in ("1", "2"):
+        (tmp_path / "dev.lock").write_text(f"a=={version} \\\n    --hash=sha256:{'0' * 64}\n")
+        lines.append(lock_tool.first_line(name, "b==1\n"))
+    assert (lines[0] != lines[1]) == changes
+
+
+def test_a_lock_is_replaced_in_one_step(tmp_path):
+    """Whoever reads the old one, or interrupts the writing, has a whole lock."""
+    path = tmp_path / "dev.lock"
+    path.write_text("old")
+    before = path.open()
+    lock_tool.replace(path, "new")
+    assert (before.read(), path.read_text(), list(tmp_path.iterdir())) == ("old", "new", [path])
 
 
 @pytest.mark.parametrize("names", [["a.jar"], ["a.jar", "b.jar", "c.jar"], ["a.jar", "c.jar"]])

@@ -40,8 +40,16 @@ def digest(lines):
     return hashlib.sha256("\n".join(asked).encode()).hexdigest()
 
 
-def first_line(lines):
-    return f"# Made by ./run lock of requirements with the digest {digest(lines)}."
+def below(name):
+    """The versions that a lock leaves to the environment below it: .venv, for those of DeepSpeed."""
+    if not name.startswith("deepspeed-"):
+        return ""
+    return "\n".join(re.findall(r"^\S+==[^\s;\\]+", (LOCKS / "dev.lock").read_text(), re.M))
+
+
+def first_line(name, lines):
+    made_of = digest(lines + below(name))
+    return f"# Made by ./run lock of requirements with the digest {made_of}."
 
 
 def uv():
@@ -73,7 +81,14 @@ def lock(program, name, lines, upgrade):
         text = made.read_text()
         if name.startswith("deepspeed-"):
             text = without(text, (LOCKS / "dev.lock").read_text())  # that is .venv, below it
-        path.write_text(f"{first_line(lines)}\n{text}")
+        replace(path, f"{first_line(name, lines)}\n{text}")
+
+
+def replace(path, text):
+    """Writes a file in one step: an interruption leaves the one that was there."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text)
+    os.replace(new, path)
 
 
 def without(text, other):
