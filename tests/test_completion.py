@@ -8,6 +8,9 @@ import pytest
 from harness import clean_environment, command_path
 from terminal import Terminal
 
+# The first of these tests installs the shells, which takes minutes on a slow network.
+pytestmark = pytest.mark.timeout(900)
+
 # How each shell is started without the person's own settings, and told where its completions are.
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {script}"),
