@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -30,6 +31,19 @@ def make_wheel(folder, version, name="probe", needs=""):
         file.writestr(f"{info}/RECORD", "")
 
 
+# What stops pip before it writes the command.
+HOOK = """\
+import signal, sys
+
+def stop(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("/bin/probe") and "w" in (arguments[1] or ""):
+        open({begun!r}, "w").close()
+        signal.pause()
+
+sys.addaudithook(stop)
+"""
+
+
 class Place:
     """A cache, some wheels and clones that want the same requirements."""
 
@@ -44,16 +58,32 @@ class Place:
     def require(self, version):
         self.requirements.write_text(f"# what a clone needs\nprobe=={version}  # why\n")
 
-    def start(self, clone, offline=False, over=()):
+    def start(self, clone, offline=False, over=(), **more):
         venv = self.folder / clone / ".venv"
         links = self.folder / "nothing" if offline else self.folder
-        environment = dict(os.environ, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links))
+        environment = dict(os.environ, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links), **more)
         command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--cache", self.cache]
         command += [part for venv in over for part in ("--over", venv)]
-        return subprocess.Popen([*command, "--requirements", self.requirements], env=environment)
+        return subprocess.Popen(
+            [*command, "--requirements", self.requirements], env=environment, start_new_session=True
+        )
 
     def prepare(self, clone, offline=False, over=()):
         assert self.start(clone, offline, over).wait() == 0
+        return self.folder / clone / ".venv"
+
+    def interrupt(self, clone):
+        """Starts as `start` does, and interrupts pip between a package and its command, as Ctrl-C would."""
+        os.mkfifo(self.folder / "begun")
+        (self.folder / "hook").mkdir()
+        (self.folder / "hook" / "sitecustomize.py").write_text(HOOK.format(begun=str(self.folder / "begun")))
+        process = self.start(clone, PYTHONPATH=str(self.folder / "hook"))
+        try:
+            with open(self.folder / "begun") as begun:
+                begun.read()
+        finally:  # of this test's time, too: pip would wait for ever
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() != 0
         return self.folder / clone / ".venv"
 
     def entries(self):
@@ -111,6 +141,43 @@ def test_changed_requirements_do_not_touch_other_clones(place):
     place.require("2.0")
     place.prepare("one")
     assert (said_by(first), said_by(second)) == ("probe 2.0", "probe 1.0")
+    assert len(place.entries()) == 2
+
+
+def test_an_interrupted_environment_is_made_anew(place):
+    """Its Python starts and pip takes the package for installed, but the command is missing."""
+    venv = place.interrupt("one")
+    assert module_of(venv).exists()
+    assert place.entries() == []
+    assert said_by(place.prepare("one")) == "probe 1.0"
+    assert said_by(place.prepare("two", offline=True)) == "probe 1.0"
+
+
+def test_an_interrupted_update_is_not_taken_for_the_old_environment(place):
+    place.prepare("one")
+    place.require("2.0")
+    place.interrupt("one")
+    place.require("1.0")
+    assert said_by(place.prepare("one", offline=True)) == "probe 1.0"
+
+
+def test_a_present_environment_of_other_requirements_gives_way_to_the_cache(place):
+    first = place.prepare("one")
+    place.require("2.0")
+    place.prepare("two")
+    place.prepare("one", offline=True)
+    assert said_by(first) == "probe 2.0"
+
+
+def test_no_other_clone_gets_what_older_requirements_left(place):
+    make_wheel(place.folder, "1.0", "upper")
+    place.requirements.write_text("probe==1.0\nupper==1.0\n")
+    first = place.prepare("one")
+    place.require("2.0")
+    place.prepare("one")
+    assert said_by(first) == "probe 2.0"
+    assert said_by(place.prepare("two")) == "probe 2.0"
+    assert not (module_of(place.folder / "two" / ".venv").parent / "upper.py").exists()
     assert len(place.entries()) == 2
 
 

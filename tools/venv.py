@@ -9,8 +9,10 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -20,12 +22,16 @@ import time
 from pathlib import Path
 
 STAMP = ".phalanx-environment"
+# Lies in an environment while it is filled or changed. Where it was left, nobody knows what is there.
+UNFINISHED = ".phalanx-unfinished"
 # Stands for the environment's own path in scripts that lie in the cache.
 PLACEHOLDER = b"@PHALANX_VENV@"
 # Entries of an environment that belong to one clone, never to the cache: the commands and the package under work.
 OWN_PREFIX = "phalanx"
 # Names the environment below, where there is one.
 OVER = f"{OWN_PREFIX}-over.pth"
+# What every new environment has, whatever its requirements say.
+ALWAYS_THERE = {"pip", "setuptools"}
 MAX_SHEBANG = 127
 KEEP_UNUSED_S = 30 * 24 * 3600
 
@@ -51,7 +57,9 @@ def locked(path):
 
 
 def works(venv):
-    """Whether `venv` has a Python of this version that starts and knows its place."""
+    """Whether `venv` was finished and has a Python of this version that starts and knows its place."""
+    if (venv / UNFINISHED).exists():
+        return False
     python = venv / "bin" / "python"
     code = "import platform, sys; print(platform.python_version(), sys.prefix)"
     try:
@@ -160,26 +168,71 @@ def drop_stale(cache, key):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def prepare(venv, requirements, cache, key, over=None, tell=False):
-    entry = cache / key
-    if works(venv):
-        see_through(venv, over)
-        say(f"bringing {venv.name} up to date")
-        install(venv, requirements, over, tell)
-    elif entry.is_dir():
-        shutil.rmtree(venv, ignore_errors=True)
-        take_entry(venv, entry)
-        see_through(venv, over)
-    else:
-        has_torch = any(line.startswith("torch==") for line in requirements.read_text().splitlines())
-        what = "the environment; the first time it downloads torch (about 3 GB)" if has_torch else requirements.stem
-        say(f"making {what}")
-        shutil.rmtree(venv, ignore_errors=True)
+@contextlib.contextmanager
+def unfinished(venv):
+    """Marks `venv` until the work on it is done. An interruption or a failure leaves the mark: pip cleans up behind
+    some failures only, and an environment without half of its commands looks like a whole one."""
+    venv.mkdir(parents=True, exist_ok=True)
+    (venv / UNFINISHED).touch()
+    (venv / STAMP).unlink(missing_ok=True)
+    yield
+    (venv / UNFINISHED).unlink()
+
+
+def clear(venv):
+    """Removes all but the mark, which an interruption of this leaves, too."""
+    for path in venv.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != UNFINISHED:
+            path.unlink()
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def left_over(venv, requirements):
+    """The packages in `venv` that `requirements` does not name: those of older ones, or what packages asked for."""
+    named = {normal(found) for found in re.findall(r"^[\w.-]+", requirements.read_text(), re.M)}
+    sites = [str(site) for site in venv.glob("lib/python3*/site-packages")]
+    there = {normal(found.metadata["Name"]) for found in importlib.metadata.distributions(path=sites)}
+    return {name for name in there - named - ALWAYS_THERE if not name.startswith(OWN_PREFIX)}
+
+
+def make_new(venv, requirements, over, tell):
+    has_torch = any(line.startswith("torch==") for line in requirements.read_text().splitlines())
+    what = "the environment; the first time it downloads torch (about 3 GB)" if has_torch else requirements.stem
+    say(f"making {what}")
+    with unfinished(venv):
+        clear(venv)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         see_through(venv, over)
         install(venv, requirements, over, tell)
-    if not entry.is_dir():
-        store_entry(venv, entry)
+
+
+def update(venv, requirements, over, tell):
+    say(f"bringing {venv.name} up to date")
+    with unfinished(venv):
+        see_through(venv, over)
+        install(venv, requirements, over, tell)
+
+
+def prepare(venv, requirements, cache, key, over=None, tell=False):
+    entry = cache / key
+    if entry.is_dir():
+        with unfinished(venv):
+            clear(venv)
+            take_entry(venv, entry)
+            see_through(venv, over)
+        return
+    if works(venv):
+        update(venv, requirements, over, tell)
+        if left_over(venv, requirements):
+            return  # nobody else gets those: another clone makes the entry
+    else:
+        make_new(venv, requirements, over, tell)
+    store_entry(venv, entry)
 
 
 def main():
