@@ -120,6 +120,9 @@ class SparkRuns:
 
     def __init__(self, folder):
         self.log = folder / "log"
+        self.start()
+
+    def start(self):
         program = Path(__file__).with_name("preprocess_server.py")
         with open(self.log, "ab") as said:
             self.process = subprocess.Popen(
@@ -136,14 +139,22 @@ class SparkRuns:
         return self
 
     def __exit__(self, *error):
+        self.end()
+
+    def end(self):
         self.process.kill()  # its JVM ends with the pipe that it holds
         self.process.communicate()
 
     def ask(self, **request):
         """(the answer, what was said meanwhile)"""
         before = self.log.stat().st_size
-        self.process.stdin.write(json.dumps(request) + "\n")
-        answer = self.process.stdout.readline()
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            answer = self.process.stdout.readline()
+        except BaseException:  # of pytest's time limit, too: the answer would come to the next test
+            self.end()
+            self.start()
+            raise
         said = self.log.read_bytes()[before:].decode()
         assert answer, f"the server of runs has ended: {said}"
         return json.loads(answer), said
