@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import netns
@@ -80,7 +81,7 @@ def pytest_sessionfinish(session):
     yield
     for process in session.config.stash.get(WORKER_PROCESSES, []):
         code = process.wait(ENDS_WITHIN_S)
-        if code != 0:
+        if code not in (0, -signal.SIGKILL):  # by SIGKILL pytest-xdist ends one that takes long to end
             print(f"\na process of tests ended with {code}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
@@ -117,6 +118,13 @@ def pytest_collection_modifyitems(config, items):
     kept = set(left)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = left
+
+
+def pytest_collection_finish(session):
+    """Threads of torch wait busily for each other: several processes of tests would take each other's processors."""
+    torch = sys.modules.get("torch")
+    if torch is not None and os.environ.get("PYTEST_XDIST_WORKER"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

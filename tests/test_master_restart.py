@@ -1,14 +1,16 @@
 """The master dies, or stands still: ranks train on, and who serves the job next goes on where the last one ended."""
 
 import contextlib
+import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
 import threading
 
 import pytest
-from harness import command_path, descends_from, is_running, read_proc, wait_ends, workload
+from harness import PATIENCE_S, command_path, descends_from, is_running, read_proc, wait_ends, workload
 
 
 def master_pid(job):
@@ -113,6 +115,23 @@ def join(job, index, script="signals.py", *arguments, nnodes="2:3", flags=()):
     """A node that hosts no master."""
     arguments = arguments or (["end"] if script == "signals.py" else [])
     return job.node(index, script, *arguments, nnodes=nnodes, flags=["--rdzv-conf=is_host=0", *flags])
+
+
+IN_MOVED_TO, IN_CREATE = 0x80, 0x100  # of <sys/inotify.h>
+
+
+def wait_for_journal(job):
+    """Until the master has written its first one. It does so behind its decisions: a rank may have begun before."""
+    folder = job.folder / "state-master"
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_CLOEXEC)
+    try:
+        assert libc.inotify_add_watch(watch, os.fsencode(folder), IN_CREATE | IN_MOVED_TO) > 0, ctypes.get_errno()
+        while not (folder / "journal").exists():
+            assert select.select([watch], [], [], PATIENCE_S)[0], f"no journal in {folder}\n{job.story()}"
+            os.read(watch, 4096)
+    finally:
+        os.close(watch)
 
 
 def kill_now(master):
@@ -431,6 +450,7 @@ def test_a_journal_of_no_use(job, spoil):
     master = start_master(job)
     nodes = [join(job, index) for index in (0, 1)]
     job.wait_events("main", 2, life=0)
+    wait_for_journal(job)
     kill_now(master)
     change(job.folder / "state-master" / "journal")
     master = start_master(job, "--resume")
@@ -465,6 +485,7 @@ def test_resume_with_another_size(job):
     master = start_master(job)
     nodes = [join(job, index) for index in (0, 1)]
     job.wait_events("main", 2, life=0)
+    wait_for_journal(job)
     kill_now(master)
     wrong = start_master(job, "--resume", nnodes="1:2")
     assert wrong.wait() == 1
