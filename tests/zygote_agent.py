@@ -18,7 +18,7 @@ import time
 from pidfd import pidfd_open
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BOOTSTRAP = os.path.join(ROOT, "python", "phalanx", "_bootstrap")
+BOOTSTRAP = os.environ.get("PHALANX_BOOTSTRAP_DIR") or os.path.join(ROOT, "python", "phalanx", "_bootstrap")
 PR_SET_CHILD_SUBREAPER = 36
 TIMEOUT_S = 60
 # pytest changes its own variable all the time; a worker's environment does not change under its zygote.
@@ -145,10 +145,11 @@ class Worker:
 class Agent:
     """Starts a zygote, asks it for spares, starts cold workers. Use as a context manager: it leaves nothing running."""
 
-    def __init__(self, python=sys.executable, env=None):
+    def __init__(self, python=sys.executable, env=None, base=None, cwd=None):
         become_subreaper()
+        self.cwd = cwd  # of the processes that it starts; None: its own
         self.python = python
-        self.env = {**BASE_ENV, **(env or {})}
+        self.env = {**(BASE_ENV if base is None else base), **(env or {})}
         self.workers = []
         self.zygotes = []
         self.zygote = None
@@ -164,7 +165,7 @@ class Agent:
             peer.close()
             process.wait(TIMEOUT_S)
 
-    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), edited=False, **popen):
+    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), edited=False, args=(), **popen):
         """Returns the zygote's first answer, or None where it ended without one."""
         peer = Peer()
         process = self._start("zygote.py", peer, **popen)
@@ -175,6 +176,7 @@ class Agent:
                 "type": "preload",
                 "kind": kind,
                 "script": str(script),
+                "args": list(args),
                 "cwd": str(cwd or os.getcwd()),
                 "learnt": list(learnt),
                 "edited": edited,
@@ -206,6 +208,7 @@ class Agent:
 
     def _start(self, door, peer, **popen):
         popen.setdefault("env", self.env)
+        popen.setdefault("cwd", self.cwd)
         fd = peer.other.fileno()
         os.set_inheritable(fd, True)
         args = [self.python, "-u", os.path.join(BOOTSTRAP, door), str(fd), " " * 256]
