@@ -40,6 +40,12 @@ def place_of(prefix, tmp_path):
     return make
 
 
+def fail_where_they_differ(expected, found, story):
+    told = "\n".join(differences(expected, found))
+    if told:
+        pytest.fail(f"{told}\n{story}", pytrace=False)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_sees_what_it_sees_under_python(name, place_of, job):
     """First life, second life after a kill, second launch: each line of both streams is plain Python's."""
@@ -47,8 +53,8 @@ def test_a_script_sees_what_it_sees_under_python(name, place_of, job):
     place = place_of(case)
     expected = by_plain_python(place, job.environment())
     place.reset()
-    found = by_launcher(place, job, [place.prefix.launcher], {"PHALANX_BOOTSTRAP_DIR": BOOTSTRAP})
-    assert differences(expected, found) == [], f"{case.why}\n{job.story()}"
+    found = by_launcher(place, job, [str(place.prefix.launcher)], {"PHALANX_BOOTSTRAP_DIR": BOOTSTRAP})
+    fail_where_they_differ(expected, found, f"{case.why}\n{job.story()}")
     assert place.preloaded()[0] >= set(case.preloads), job.story()
 
 
@@ -62,11 +68,11 @@ def test_a_rank_of_torchrun_sees_what_a_script_sees_under_python(name, place_of,
     try:
         expected = by_plain_python(place, torchrun.environment())
         place.reset()
-        command = [Path(sys.executable).parent / "torchrun"]
-        found = by_launcher(place, torchrun, command, {"PYTHON_EXEC": place.prefix.python})
+        command = [str(Path(sys.executable).parent / "torchrun")]
+        found = by_launcher(place, torchrun, command, {"PYTHON_EXEC": str(place.prefix.python)})
     finally:
         torchrun.close()
-    assert differences(expected, found) == [], torchrun.story()
+    fail_where_they_differ(expected, found, torchrun.story())
 
 
 def told_by_both(case, prefix, folder):

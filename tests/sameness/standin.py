@@ -163,8 +163,10 @@ def _main(_):
 
 
 def _attribute(name):
+    import importlib
+
     module, _, attribute = name.rpartition(".")
-    return _name_of(getattr(sys.modules[module], attribute, "not there"))
+    return _name_of(getattr(importlib.import_module(module), attribute, "not there"))
 
 
 _LOOKS = {
