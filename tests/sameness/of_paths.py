@@ -135,13 +135,11 @@ case(
 case(
     "own package on PYTHONPATH edited",
     "it is the user's, though not below the script's folder: the review's d",
-    """
-    import owned
-    import standin
-    print(owned.VERSION)
-    standin.tell("file:owned")
-    """,
-    files={"src/owned/__init__.py": "VERSION = 1\n"},
+    files={
+        "src/owned/__init__.py": "VERSION = 1\n",
+        "scripts/train.py": "import owned\nimport standin\nprint(owned.VERSION)\nstandin.tell('file:owned')\n",
+    },
+    script="scripts/train.py",
     edits={"src/owned/__init__.py": "VERSION = 'the second'\n"},
     environment={"PYTHONPATH": "src"},
 )
