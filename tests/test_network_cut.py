@@ -45,7 +45,8 @@ def wait_cut_off(job, node):
 def test_the_node_of_rank_0_is_cut_off(make_network, make_job):
     """Rank 0 and the store are behind a cut, in one direction or both. The others are a world of two when the lease is
     over; the agent that is cut off notices and dials on. Healed, its node comes back, and its old rank has done
-    nothing."""
+    nothing: at most it ended the step for which the others had sent their numbers before they were stopped, since the
+    kernel of a host sends what is left of a closed connection once the cable is back."""
     job, nodes, life = start(make_network, make_job)
     for cut, heal in CUTS.values():
         victim = job.node_of(0, life)
@@ -57,7 +58,7 @@ def test_the_node_of_rank_0_is_cut_off(make_network, make_job):
         heal(job.network, nodes.index(victim))
         life = job.wait_world(3, after=life)
         assert wait_ends([old], 10) == []
-        assert len(job.found("step", pid=old)) == steps_of_old
+        assert len(job.found("step", pid=old)) <= steps_of_old + 1
         assert {job.node_of(rank, life) for rank in range(3)} == set(nodes)
     job.stop()
     assert [node.wait() for node in (*nodes, job.master)] == [0] * 4, job.story()
