@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-both = pytest.mark.parametrize("script", ["steps.py", "light_steps.py"])
+both = pytest.mark.parametrize("script", [pytest.param("steps.py", marks=pytest.mark.slow), "light_steps.py"])
 FIELDS = {"ev", "t", "pid", "rank", "local_rank", "life", "world"}
 WHOLE = ["main", "group", "model", *["step"] * 3, "done"]
 

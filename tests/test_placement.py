@@ -237,6 +237,7 @@ COUNT = TELL.replace("told = {", "import torch\ntold = {'threads': torch.get_num
 
 
 @two_cpus
+@pytest.mark.slow
 def test_torch_counts_the_threads_of_a_bound_worker(teller, sysfs):
     teller.script.write_text(COUNT)
     node = teller.run("--numa-binding=node", nproc=1, env={"PHALANX_SYSFS_ROOT": sysfs.root})

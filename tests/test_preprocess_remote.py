@@ -79,20 +79,13 @@ def local(home, *inputs):
     return files_of(home / "local")
 
 
-def test_s3_as_the_guide_has_it(home, tmp_path):
-    (tmp_path / "output").mkdir()
-    shutil.copy(home / "tok.json", tmp_path / "20B_tokenizer.json")
-    command = DOC.split("```")[5].strip()
-    assert command.startswith("spark-submit \\\n  --packages org.apache.hadoop:hadoop-aws:")
-    ivy = hadoop_servers.cache() / "ivy"
-    command = command.replace("spark-submit", f"spark-submit --conf spark.jars.ivy={shlex.quote(str(ivy))}", 1)
-    with file_servers.s3(tmp_path, "corpus") as store, venv.locked(ivy.with_suffix(".lock")):
-        store.put(home / "documents")
-        keys = {"AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "secret"}
-        place = {"DATA_PATH": str(tmp_path), "S3_ENDPOINT": store.endpoint, "SPARK_HOME": str(spark_home())}
-        said = shell(f"cd {shlex.quote(str(SCRIPT.parent))}\n{command} {SPLIT}", **place, **keys)
-    assert "left out, no documents by its name: s3a://corpus/documents/_SUCCESS" in said
-    assert files_of(tmp_path / "output/result") == local(home, home / "documents")
+def test_a_file_that_ends_too_early_leaves_no_part(hdfs, spark, given, tmp_path):
+    """Python is handed what could be read, and then the end."""
+    answer = spark.run(*given(f"{hdfs.url}/cut.jsonl.gz"))
+    assert answer.returncode == 1
+    wanted = f"{hdfs.url}/cut.jsonl.gz: is damaged, not complete, or has changed: EOFException"
+    assert wanted in answer.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob("result_text_document.parts/*.part"))
 
 
 def test_folders_and_patterns_of_hdfs_in_their_order(home, hdfs, spark, given, tmp_path):
@@ -117,15 +110,6 @@ def test_a_bad_line_of_hdfs_and_what_a_cancelled_task_has_read(home, hdfs, spark
     assert (error["file"], error["line"]) == (f"{hdfs.url}/bad.jsonl", 201)
 
 
-def test_a_file_that_ends_too_early_leaves_no_part(hdfs, spark, given, tmp_path):
-    """Python is handed what could be read, and then the end."""
-    answer = spark.run(*given(f"{hdfs.url}/cut.jsonl.gz"))
-    assert answer.returncode == 1
-    wanted = f"{hdfs.url}/cut.jsonl.gz: is damaged, not complete, or has changed: EOFException"
-    assert wanted in answer.stderr.splitlines()[-1]
-    assert not list(tmp_path.glob("result_text_document.parts/*.part"))
-
-
 def test_refusals_are_sentences(hdfs, spark):
     wanted = {
         "s3a://corpus/documents": "S3AFileSystem not found); spark-submit --packages org.apache.hadoop:hadoop-aws:3",
@@ -145,3 +129,19 @@ def test_refusals_are_sentences(hdfs, spark):
     for (word, text), said in zip(wanted.items(), answer["said"]):
         assert text in said, (word, said)
         assert word in said
+
+
+def test_s3_as_the_guide_has_it(home, tmp_path):
+    (tmp_path / "output").mkdir()
+    shutil.copy(home / "tok.json", tmp_path / "20B_tokenizer.json")
+    command = DOC.split("```")[5].strip()
+    assert command.startswith("spark-submit \\\n  --packages org.apache.hadoop:hadoop-aws:")
+    ivy = hadoop_servers.cache() / "ivy"
+    command = command.replace("spark-submit", f"spark-submit --conf spark.jars.ivy={shlex.quote(str(ivy))}", 1)
+    with file_servers.s3(tmp_path, "corpus") as store, venv.locked(ivy.with_suffix(".lock")):
+        store.put(home / "documents")
+        keys = {"AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "secret"}
+        place = {"DATA_PATH": str(tmp_path), "S3_ENDPOINT": store.endpoint, "SPARK_HOME": str(spark_home())}
+        said = shell(f"cd {shlex.quote(str(SCRIPT.parent))}\n{command} {SPLIT}", **place, **keys)
+    assert "left out, no documents by its name: s3a://corpus/documents/_SUCCESS" in said
+    assert files_of(tmp_path / "output/result") == local(home, home / "documents")
