@@ -18,21 +18,24 @@ from tools import together  # noqa: E402
 
 @pytest.fixture
 def clone(tmp_path):
-    """A folder with tools/setup.sh, where the commands run; and a pipe that each command holds open while it runs."""
+    """A folder with tools/setup.sh, where the commands run."""
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools" / "setup.sh", tmp_path / "tools")
     return tmp_path
 
 
 class Run:
-    """together.py with a pipe that ends when the last process of its commands has ended."""
+    """together.py with a pipe, `alive`, that ends when the last process of its commands has ended: each holds it."""
 
     def __init__(self, clone, *commands):
-        reader, writer = os.pipe()
-        command = [sys.executable, ROOT / "tools" / "together.py", *commands]
-        self.process = subprocess.Popen(command, cwd=clone, stderr=subprocess.PIPE, text=True, pass_fds=[writer])
-        os.close(writer)
+        os.mkfifo(clone / "alive")
+        # Without waiting for a writer; the commands open it and so find a reader.
+        reader = os.open(clone / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(reader, True)
         self.alive = open(reader, "rb")
+        held = [command.replace(": ", ": exec 8> alive; ", 1) for command in commands]
+        command = [sys.executable, ROOT / "tools" / "together.py", *held]
+        self.process = subprocess.Popen(command, cwd=clone, stderr=subprocess.PIPE, text=True)
 
     def end(self):
         said = self.process.communicate(timeout=60)[1]
@@ -53,7 +56,7 @@ def test_what_fails_ends_the_others_and_says_why(clone):
     run = Run(
         clone,
         # Its own child, too, must be gone: it would wait for ever.
-        "slow: (echo > begun; exec tail -f /dev/null); true",
+        "slow: mkfifo never; (echo > begun; read -r <> never); true",
         "broken: read -r < begun; echo '[1/2] Building a.o'; echo 'FAILED: a.o'; echo 'a.cc:1: error'; exit 7",
     )
     status, said = run.end()
@@ -88,7 +91,7 @@ def test_an_interruption_ends_them_all_and_lets_them_clean_up(clone, number):
 @pytest.mark.slow
 def test_what_ignores_the_interruption_is_killed(clone):
     os.mkfifo(clone / "begun")
-    run = Run(clone, "deaf: trap '' INT; echo > begun; tail -f /dev/null")
+    run = Run(clone, "deaf: trap '' INT; mkfifo never; echo > begun; read -r <> never")
     with open(clone / "begun") as begun:
         begun.read()
     run.process.send_signal(signal.SIGINT)
