@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs benchmarks and writes their tables into bench/README.md, each with the command that made it.
+"""Runs benchmarks; writes a page of tables for each, with its command, and the few rows of bench/README.md.
 
 python bench/report.py [NAME ...]      runs these (default: all), keeps their numbers in bench/results/, renders
 python bench/report.py --render        renders what bench/results/ has
@@ -10,6 +10,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+import headlines
+from support.results import Results
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -60,20 +63,24 @@ def run(name):
 KEPT = ["suite"]
 
 
-def section(name):
-    """The text of one benchmark, from its file."""
+def page(name):
+    """The page of one benchmark, from its file."""
     stored = json.loads((RESULTS / f"{name}.json").read_text())
     machine = stored["machine"]
     where = f"{machine['cpus']} cores, {machine['model']}, Linux {machine['kernel']}, torch {machine['torch']}"
     notes = "".join(f"\n{note}\n" for note in stored["notes"])
-    return f"### {name}\n`{stored['command']}`, {stored['day']}, {where}\n\n{stored['table']}\n{notes}"
+    parts = [Results.of_part(part).table() for part in stored.get("parts", [])]  # suite.json has a table of its own
+    tables = "\n\n".join(parts) or stored["table"]
+    return f"# {name}\n\n`{stored['command']}`, {stored['day']}, {where}\n\n{tables}\n{notes}"
 
 
 def render():
-    sections = [section(name) for name in [*ALL, *KEPT] if (RESULTS / f"{name}.json").is_file()]
+    for name in [*ALL, *KEPT]:
+        if (RESULTS / f"{name}.json").is_file():
+            (RESULTS / f"{name}.md").write_text(page(name))
     text = README.read_text()
     head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    README.write_text(f"{head}\n\n" + "\n".join(sections) + f"\n{tail}")
+    README.write_text(f"{head}\n\n{headlines.table()}\n{tail}")
 
 
 def main():

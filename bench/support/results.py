@@ -9,6 +9,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+# So many samples a ratio needs on both sides.
+ENOUGH = 3
+
 
 class Results:
     """Samples by (what, who). A sample of None is one that was cut at the limit, or, without one, never came."""
@@ -16,6 +19,14 @@ class Results:
     def __init__(self, unit, limit=None):
         self.unit, self.limit = unit, limit
         self.rows = {}
+
+    @classmethod
+    def of_part(cls, part):
+        """As `finish` has written them."""
+        results = cls(part["unit"], part["limit"])
+        for row in part["rows"]:
+            results.rows[row["what"], row["who"]] = {key: row[key] for key in ("what", "who", "samples", "remarks")}
+        return results
 
     def add(self, what, who, value, remark=None):
         row = self.rows.setdefault((what, who), {"what": what, "who": who, "samples": [], "remarks": []})
@@ -45,18 +56,20 @@ class Results:
         return None if None in middle else statistics.mean(middle)
 
     def finished_rows(self):
-        """The rows with median, low, high, and the ratio to phalanx-run's median of the same thing."""
-        ours = {row["what"]: self.median(row) for row in self.rows.values() if row["who"].startswith("phalanx")}
+        """The rows with median, low, high, and the ratio to phalanx-run's median of the same thing. A ratio of fewer
+        samples than ENOUGH would say more than was measured: there is none."""
+        ours = {row["what"]: row for row in self.rows.values() if row["who"].startswith("phalanx")}
         for row in self.rows.values():
             known = [value for value in row["samples"] if value is not None]
             median = self.median(row)
-            own = ours.get(row["what"])
+            own = ours.get(row["what"], {"samples": []})
+            own_median = self.median(own) if min(len(own["samples"]), len(row["samples"])) >= ENOUGH else None
             yield {
                 **row,
                 "median": median,
                 "low": min(known, default=None),
                 "high": None if None in row["samples"] else max(known, default=None),
-                "ratio": median / own if median is not None and own else None,
+                "ratio": median / own_median if median is not None and own_median else None,
             }
 
     def table(self):
