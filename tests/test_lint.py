@@ -20,6 +20,7 @@ from tools.lint import (  # noqa: E402
     external,
     ratchet,
     rules_cpp,
+    rules_links,
     rules_old_python,
     rules_python,
     rules_text,
@@ -110,6 +111,8 @@ ONE_FILE = [
     (rules_text.no_downloads, "tools/a.sh", "curl https://a.org/b.tar.gz", "see https://a.org/b"),
     (rules_text.no_downloads, "a.txt", "--extra-index-url https://a.org", "torch==2.15.0"),
     (rules_text.no_trailing_blanks, "docs/a.md", "text ", "text"),
+    (rules_links.links, "docs/a.md", "see [b](b.md)", "see [a](a.md), [above](#top-1), `[x](y)`\n\n# Top 1"),
+    (rules_links.links, "docs/a.md", "[b](#below)", "[b](../docs/) [c](https://a.org/b.md)\n```\n[d](e)\n```"),
     (rules_text.no_long_lines, "src/base/a.h", "x" * 121, "x" * 120),
     (rules_text.no_long_lines, "run", "# " + "x" * 120, "# short"),
 ]

@@ -2,7 +2,7 @@
 
     values = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), train)("a", 1)
 
-docs/launcher.md, "Calling it from Python", says what differs. torch is imported only to raise one of its exceptions.
+docs/python.md, "Calling it from Python", says what differs. torch is imported only to raise one of its exceptions.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """`python -m phalanx.run ...` is `phalanx-run ...`; `main(args)` and `run(namespace)` are as torch.distributed.run's.
 
-Called from a program, a job runs in a phalanx-run below it: docs/launcher.md, "Calling it from Python".
+Called from a program, a job runs in a phalanx-run below it: docs/python.md, "Calling it from Python".
 """
 
 import os

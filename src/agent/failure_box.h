@@ -8,7 +8,7 @@
 
 namespace phalanx::agent {
 
-// What an error.json (docs/launcher.md, torch's @record format) says; empty strings where it is absent or garbage.
+// What an error.json (docs/output.md, torch's @record format) says; empty strings where it is absent or garbage.
 struct RecordedError {
   std::string message;
   std::string traceback;

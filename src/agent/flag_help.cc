@@ -1,4 +1,4 @@
-// How the flags are told: --help for people, the tables of docs/launcher.md.
+// How the flags are told: --help for people, the tables of docs/flags.md.
 #include <algorithm>
 #include <array>
 

@@ -4,7 +4,7 @@
 //
 // Pure: no I/O, no clock, no randomness. What must be asked of the machine comes in as HostFacts.
 // One table (flags.cc) holds every flag of torchrun 2.15 and of dlrover-run 0.6.1 and our own; parsing, --help and the
-// table in docs/launcher.md all come from it. How words are split: agent/arg_parser.h.
+// table in docs/flags.md all come from it. How words are split: agent/arg_parser.h.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ using ParseResult = std::variant<LaunchConfig, PrintAndExit>;
 [[nodiscard]] ParseResult ParseFlags(const std::vector<std::string>& args, const Environment& env,
                                      const HostFacts& host);
 
-// The flag tables of docs/launcher.md, as Markdown; a test keeps that page equal to it. Hidden flag --help-table.
+// The flag tables of docs/flags.md, as Markdown; a test keeps that page equal to it. Hidden flag --help-table.
 std::string HelpTable();
 
 }  // namespace phalanx::agent

@@ -619,11 +619,11 @@ TEST(Flags, TheTableHasEveryNameOnce) {
 }
 
 TEST(Flags, ThePageShowsTheTable) {
-  std::ifstream file(SourceDir() + "/docs/launcher.md");
+  std::ifstream file(SourceDir() + "/docs/flags.md");
   std::stringstream page;
   page << file.rdbuf();
   EXPECT_NE(page.str().find(HelpTable()), std::string::npos)
-      << "put the output of phalanx-run --help-table into docs/launcher.md";
+      << "put the output of phalanx-run --help-table into docs/flags.md";
 }
 
 TEST(Flags, ElasticConfigIsReadAtTheDoor) {

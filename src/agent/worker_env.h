@@ -40,7 +40,7 @@ bool RankZeroHoldsStore(const Environment& base);
 // `config.nproc_per_node` workers. The error names the variable. OK where the flag is not given.
 Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base);
 
-// The worker's whole environment: `base` (what phalanx-run itself got) with the variables of docs/launcher.md on top.
+// The worker's whole environment: `base` (what phalanx-run itself got) with the variables of docs/workers.md on top.
 // `config.nproc_per_node` must be the resolved number of local workers, and 0 <= local_rank < nproc_per_node.
 std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config, const Environment& base,
                                                      const RoundPlace& place, int local_rank, const WorkerFiles& files);

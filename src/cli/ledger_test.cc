@@ -225,7 +225,7 @@ TEST(Ledger, SaysWhatItDoesNotKnow) {
   EXPECT_THAT(LedgerText(empty.view, empty.Make()), HasSubstr("goodput 0.0 %"));
 }
 
-// docs/launcher.md shows what this job's ledger is.
+// docs/ledger.md shows what this job's ledger is.
 TEST(Ledger, TheManualShowsWhatIsPrinted) {
   tm nine{};  // in the morning, wherever this runs
   nine.tm_year = 126;
@@ -248,7 +248,7 @@ TEST(Ledger, TheManualShowsWhatIsPrinted) {
   rows.Stepping(5'044'120, 3).Add(5'073'000, 3, "caught-up", "", R"({"ms_ago":550,"saving_ms":0})");
   rows.Add(7'201'000, 3, "saving", "waited", R"({"saving_ms":7900})");
   const Ledger ledger = rows.Finish(7'201'000, 3, 0).Add(7'201'140, 0, "master-stopped", "the end").Make();
-  std::ifstream file(SourceDir() + "/docs/launcher.md");
+  std::ifstream file(SourceDir() + "/docs/ledger.md");
   const std::string manual((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::string shown = "    $ phalanx ledger job7\n";
   std::istringstream text(LedgerText(rows.view, ledger));

@@ -6,7 +6,17 @@ import time
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-from tools.lint import allow, external, ratchet, rules_cpp, rules_old_python, rules_python, rules_text, tidy
+from tools.lint import (
+    allow,
+    external,
+    ratchet,
+    rules_cpp,
+    rules_links,
+    rules_old_python,
+    rules_python,
+    rules_text,
+    tidy,
+)
 from tools.lint.project import Project
 
 # Name of a check -> (function, the rules it speaks of).
@@ -27,6 +37,7 @@ CHECKS = {
     "trailing-blank": (rules_text.no_trailing_blanks, {"trailing-blank"}),
     "long-line": (rules_text.no_long_lines, {"long-line"}),
     "final-newline": (rules_text.final_newline, {"final-newline"}),
+    "link": (rules_links.links, {"link"}),
     "clang-format": (external.clang_format, {"clang-format"}),
     "ruff": (external.ruff_check, {"ruff"}),
     "ruff-format": (external.ruff_format, {"ruff-format"}),

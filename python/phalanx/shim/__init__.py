@@ -1,4 +1,4 @@
-"""Programs that launch through torch get Phalanx, unchanged: docs/launcher.md, "Programs that call torchrun
+"""Programs that launch through torch get Phalanx, unchanged: docs/python.md, "Programs that call torchrun
 themselves".
 
 `python -m phalanx.shim -- COMMAND ...` does it for a command and everything below it, `phalanx.shim.install()` for this
