@@ -387,7 +387,7 @@ void SimAgent::Do(const agent::AskForSafePoint& action) {
   for (const auto& [local_rank, worker] : core_.workers) {
     if (worker.ended || !workers_.HearsRescale(local_rank)) continue;
     asked.local_ranks.insert(local_rank);
-    workers_.AnnounceRescale(local_rank, action.at_step);
+    if (action.at_step > 0) workers_.AnnounceRescale(local_rank, action.at_step);
   }
   Feed(asked);
 }

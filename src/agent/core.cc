@@ -138,7 +138,8 @@ class Stepper {
     s_.awaited.clear();
     for (const int rank : event.local_ranks) {
       const WorkerState* worker = Live(rank, event.epoch);
-      if (worker != nullptr && !worker->ended && !worker->doomed) s_.awaited.insert(rank);
+      if (worker == nullptr || worker->ended || worker->doomed || s_.safe.contains(rank)) continue;
+      s_.awaited.insert(rank);
     }
     if (!s_.safe_point) {
       s_.safe_point.emplace().set_epoch(event.epoch);
@@ -149,6 +150,7 @@ class Stepper {
 
   void On(const WorkerSafe& event) {
     if (Live(event.local_rank, event.epoch) == nullptr || s_.awaited.erase(event.local_rank) == 0) return;
+    s_.safe.insert(event.local_rank);
     if (s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point");
   }
 
@@ -331,6 +333,7 @@ class Stepper {
 
   void OnAnnounce(const v1::AnnounceRescale& announce) {
     if (!s_.round || s_.round->epoch() != announce.epoch() || s_.next || s_.finish) return;
+    if (announce.at_step() <= 0) Do(SendBeat{Epoch()}, "the master chooses a step that no rank has come to");
     Do(AskForSafePoint{announce.epoch(), announce.at_step()}, announce.reason());
   }
 
@@ -441,6 +444,7 @@ class Stepper {
     s_.first_step.reset();
     s_.safe_point.reset();
     s_.awaited.clear();
+    s_.safe.clear();
     s_.spares_at = now_ + kSparesWithoutStepMs;
     for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
       s_.workers[rank] = WorkerState{};

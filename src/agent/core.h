@@ -150,7 +150,8 @@ struct SignalWorker {  // to the worker's own process, where it catches the sign
   int local_rank = 0;
   int signal = 0;
 };
-// Tells the ranks that hear of rescales to come to a safe point; SafePointAsked follows.
+// Tells the ranks that hear of rescales to come to a safe point; SafePointAsked follows. With step 0 it only looks who
+// hears of them.
 struct AskForSafePoint {
   uint64_t epoch = 0;
   int64_t at_step = 0;
@@ -230,6 +231,7 @@ struct CoreState {
   std::optional<v1::FirstStep> first_step;
   std::optional<v1::SafePoint> safe_point;  // a rescale was announced, and this is what became of it
   std::set<int> awaited;                    // local ranks that were asked and are not at their safe point
+  std::set<int> safe;                       // those that are
   Instant leave_at = kNever;                // leaving: the ranks are ended then, whatever they do
 
   // The story of the recovery that goes on, for one line when it is over.

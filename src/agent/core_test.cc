@@ -506,11 +506,42 @@ TEST_F(AgentCore, ALargeJobDialsLessOften) {
 
 // --- rescales ---
 
-v1::MasterMessage Announce(uint64_t epoch) {
+v1::MasterMessage Announce(uint64_t epoch, int64_t at_step = 40) {
   v1::MasterMessage m;
   m.mutable_announce_rescale()->set_epoch(epoch);
-  m.mutable_announce_rescale()->set_at_step(40);
+  m.mutable_announce_rescale()->set_at_step(at_step);
   return m;
+}
+
+TEST_F(AgentCore, TellsHowFarItsRanksAreBeforeTheStepIsChosen) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1, 0)});
+  ASSERT_EQ(All<SendBeat>().size(), 1U);
+  ASSERT_EQ(All<AskForSafePoint>().size(), 1U);
+  EXPECT_EQ(All<AskForSafePoint>()[0].at_step, 0);
+  On(SafePointAsked{1, {0}});
+  EXPECT_EQ(All<Send>().at(0).message.safe_point().asked(), 1U);
+  EXPECT_FALSE(All<Send>()[0].message.safe_point().reached());
+  On(FromMaster{Announce(1)});
+  EXPECT_FALSE(Has<SendBeat>());
+  EXPECT_EQ(All<AskForSafePoint>().at(0).at_step, 40);
+}
+
+TEST_F(AgentCore, ARankAtItsSafePointIsNotAwaitedAgain) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {0, 1}});
+  On(WorkerSafe{0, 1});
+  On(FromMaster{Announce(1)});  // of a master that knows nothing of the one before
+  On(SafePointAsked{1, {0, 1}});
+  EXPECT_FALSE(All<Send>().at(0).message.safe_point().reached());
+  On(WorkerSafe{1, 1});
+  EXPECT_TRUE(All<Send>().at(0).message.safe_point().reached());
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {0, 1}});
+  EXPECT_TRUE(All<Send>().at(0).message.safe_point().reached());
 }
 
 TEST_F(AgentCore, TellsAtOnceWhereNoRankHearsOfRescales) {

@@ -596,11 +596,13 @@ void NodeAgent::Do(const SignalWorker& action) {
 
 void NodeAgent::Do(const AskForSafePoint& action) {
   SafePointAsked asked{action.epoch, {}};
-  const Status announced = board_ ? board_->AnnounceRescale(action.at_step) : absl::OkStatus();
+  const bool chosen = action.at_step > 0;
+  const Status announced = board_ && chosen ? board_->AnnounceRescale(action.at_step) : absl::OkStatus();
   if (!announced.ok()) Warn(fmt::format("ranks do not hear of the rescale: {}", Message(announced)));
   for (const auto& [local_rank, worker] : core_.workers) {
     if (worker.ended || !HearsRescale(local_rank)) continue;
     asked.local_ranks.insert(local_rank);
+    if (!chosen) continue;
     if (!board_ || !board_->Read(local_rank).hears_rescale) supervisor_->SignalWorker(local_rank, SIGUSR1);
   }
   Feed(asked);

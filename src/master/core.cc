@@ -122,6 +122,7 @@ class Stepper {
     if (!IsLive(e.epoch) || node.group_rank < 0 || s_.phase != Phase::kRunning) return;
     Slot& slot = s_.round->slots[static_cast<size_t>(node.group_rank)];
     slot.safe = e.reached;
+    slot.answered = true;
     if (e.asked > 0) s_.round->any_asked = true;
     if (s_.round->rescale_by == kNever) AnnounceRescale("a change that an earlier master had announced");
     if (e.asked > 0 && e.reached) {
@@ -675,13 +676,16 @@ class Stepper {
     round.last_seen_step = std::max(round.last_seen_step, step);
   }
 
-  // A step that no rank will have come to before all have heard of it.
+  int64_t SafePointAheadMs() const { return std::min(kSafePointAheadMs, s_.spec->rescale_grace_ms / 4); }
+
+  // A step that no rank will have come to before all have heard of it. The pace is that of one step more than was seen:
+  // the next one may be almost done.
   int64_t SafeStep() const {
     const Round& round = *s_.round;
     if (round.last_seen_at == kNever) return 1;
-    const int64_t steps = std::max<int64_t>(0, round.last_seen_step - round.first_seen_step);
+    const int64_t steps = 1 + std::max<int64_t>(0, round.last_seen_step - round.first_seen_step);
     const int64_t took_ms = std::max<int64_t>(1, round.last_seen_at - round.first_seen_at);
-    const int64_t ahead_ms = now_ - round.last_seen_at + std::min(kSafePointAheadMs, s_.spec->rescale_grace_ms / 4);
+    const int64_t ahead_ms = now_ - round.last_seen_at + SafePointAheadMs();
     return round.last_seen_step + 1 + (steps * ahead_ms + took_ms - 1) / took_ms;
   }
 
@@ -690,12 +694,41 @@ class Stepper {
     Round& round = *s_.round;
     if (round.rescale_by != kNever) return;
     round.rescale_by = now_ + s_.spec->rescale_grace_ms;
-    const int64_t at_step = SafeStep();
-    for (const Slot& slot : round.slots) {
-      if (slot.session != 0) Do(SendAnnounceRescale{slot.session, round.epoch, at_step}, why);
+    round.rescale_why = why;
+    round.safe_step = 0;
+    AskHowFar();
+    Note("rescale-announced", "", fmt::format("{}: the ranks may come to a safe point first", why));
+  }
+
+  void SendAnnouncement() {
+    for (const Slot& slot : s_.round->slots) {
+      if (slot.session == 0) continue;
+      Do(SendAnnounceRescale{slot.session, s_.round->epoch, s_.round->safe_step}, s_.round->rescale_why);
     }
-    Note("rescale-announced", "", fmt::format("{}: the ranks may come to a safe point first", why), -1,
-         {{"at_step", at_step}});
+  }
+
+  void AskHowFar() {
+    s_.round->ask_again = kNever;
+    for (Slot& slot : s_.round->slots) slot.answered = false;
+    SendAnnouncement();
+  }
+
+  // When all nodes have told how far their ranks are. Beats alone are too old: ranks that have passed the step stop
+  // behind another one each, in the middle of each other's collectives.
+  void ChooseSafeStep() {
+    Round& round = *s_.round;
+    if (now_ >= round.ask_again) return AskHowFar();
+    const bool all = std::all_of(round.slots.begin(), round.slots.end(),
+                                 [](const Slot& slot) { return slot.answered || slot.session == 0; });
+    if (!all || round.ask_again != kNever) return;
+    if (round.last_seen_at != kNever && now_ - round.first_seen_at < SafePointAheadMs()) {
+      round.ask_again = round.first_seen_at + SafePointAheadMs();
+      return;
+    }
+    round.safe_step = SafeStep();
+    SendAnnouncement();
+    Note("safe-step", "", fmt::format("the ranks come to a safe point behind step {}", round.safe_step), -1,
+         {{"at_step", round.safe_step}});
   }
 
   bool AllSafe() const {
@@ -705,13 +738,16 @@ class Stepper {
 
   void SettleRescale() {
     Round& round = *s_.round;
-    if (now_ < round.rescale_by && !AllSafe()) return;
+    if (now_ < round.rescale_by && !AllSafe()) {
+      if (round.safe_step == 0) ChooseSafeStep();
+      return;
+    }
     if (!AllSafe()) Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
     if (!round.leaving.empty()) return Reform(ListText(round.leaving, "others"), true);
     const std::vector<uint64_t> members = NextMembers(s_);
     if (IsLarger(s_, members)) return Reform(NewcomersText(members) + " joined", true);
     if (round.any_asked) return Reform("the nodes that were to join have gone, and ranks had stopped for them", false);
-    round.rescale_by = kNever;
+    round.rescale_by = round.ask_again = kNever;
     for (Slot& slot : round.slots) slot.safe = false;
   }
 
@@ -1162,7 +1198,8 @@ std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_cod
 
 Instant NextDeadline(const JobState& s) {
   if (s.round && s.round->away > 0) return std::min(s.lease_check, s.back_by);  // Settle decides nothing else
-  const Instant rescale_by = s.round && s.phase == Phase::kRunning ? s.round->rescale_by : kNever;
+  const bool live = s.round && s.phase == Phase::kRunning;
+  const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
                    s.blame_deadline, s.back_by, rescale_by, s.tell_end_by, NextCheckpointDeadline(s.checkpoints)});
 }

@@ -285,8 +285,9 @@ struct Slot {
   // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
   // round is known from other members alone.
   bool away = false;
-  bool safe = false;  // while a rescale is announced: its ranks are at their safe point, or want none
-  bool left = false;  // its node has gone on purpose, and waits for nothing
+  bool safe = false;      // while a rescale is announced: its ranks are at their safe point, or want none
+  bool answered = false;  // ... and it has told how far they are
+  bool left = false;      // its node has gone on purpose, and waits for nothing
 
   bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
 };
@@ -308,6 +309,9 @@ struct Round {
   std::vector<std::string> broken;  // members that went, which ends it, too
   // A planned change: it ends when all ranks that want to are at a safe point, or then.
   Instant rescale_by = kNever;
+  std::string rescale_why;
+  int64_t safe_step = 0;             // where; 0: not chosen, the nodes are asked how far they are
+  Instant ask_again = kNever;        // the round is too young for its pace to be known
   std::vector<std::string> leaving;  // members that go, once the others are ready for it
   bool any_asked = false;            // of the ranks; those cannot go on
   // Where its ranks were at their first step, and where when last heard of: how fast they step.

@@ -54,8 +54,12 @@ class Rescale : public ::testing::Test {
 
   // Every node that was asked answers so.
   void AllAnswer(uint32_t asked, bool reached) {
-    for (const SendAnnounceRescale& announce : job_.announced) job_.SafePoint(announce, asked, reached);
+    const std::vector<SendAnnounceRescale> announced = job_.announced;  // an answer may bring another
+    for (const SendAnnounceRescale& announce : announced) job_.SafePoint(announce, asked, reached);
   }
+
+  // The step that was announced when all nodes had told how far they are; 0: none was.
+  int64_t SafeStep() const { return job_.announced.empty() ? 0 : job_.announced.back().at_step; }
 
   JobFixture job_{1, 3, 0};
   uint64_t a_ = 0;
@@ -218,28 +222,94 @@ TEST_F(Rescale, TheSafePointLiesAheadOfAllRanks) {
   job_.state.grow_at = job_.now;
   job_.Send(Tick{});
   ASSERT_EQ(job_.announced.size(), 1U);
-  EXPECT_EQ(job_.announced[0].at_step, 150 + 1 + 45);  // 0.4 s on the way since, 0.5 s ahead
+  EXPECT_EQ(SafeStep(), 0) << "what beats have told is old";
+  Step(a_, 170, true);
+  AllAnswer(2, false);
+  ASSERT_EQ(job_.announced.size(), 2U);
+  EXPECT_EQ(SafeStep(), 170 + 1 + 26);  // 70 steps in 1.4 s, and one that may be almost done: 0.5 s ahead
+  AllAnswer(2, false);
+  EXPECT_EQ(job_.announced.size(), 2U) << "it is chosen once";
 }
 
-TEST_F(Rescale, ThePaceIsKnownFromTheFirstStepOn) {
-  job_.now += 400;
-  Step(a_, 41);  // 100 a second since the first step
+TEST_F(Rescale, TheSafePointIsChosenWhenAllNodesHaveAnswered) {
+  Grow();
+  AllAnswer(0, true);
+  ASSERT_EQ(job_.Epoch(), 2U);
+  job_.AllStep();
+  job_.Pass(1'000);
+  Step(a_, 80);
+  job_.announced.clear();
+  Leave(b_);
+  ASSERT_EQ(job_.announced.size(), 2U);
+  job_.SafePoint({a_, 2, 0}, 2, false);
+  EXPECT_EQ(job_.announced.size(), 2U);
+  Step(b_, 90);
+  job_.SafePoint({b_, 2, 0}, 2, false);
+  ASSERT_EQ(job_.announced.size(), 4U);
+  EXPECT_EQ(SafeStep(), 90 + 1 + 45);
+  EXPECT_EQ(job_.Records("safe-step").size(), 1U);
+}
+
+TEST_F(Rescale, ANodeThatIsLostBeforeItAnswersIsNotWaitedFor) {
+  Grow();
+  AllAnswer(0, true);
+  job_.AllStep();
+  job_.Pass(1'000);
+  job_.announced.clear();
+  const uint64_t c = job_.Attach("c");
+  job_.Pass(kGrowQuietMs);
+  ASSERT_EQ(job_.announced.size(), 2U);
+  job_.SafePoint({a_, 2, 0}, 2, false);
+  job_.Detach(b_);
+  EXPECT_EQ(job_.Epoch(), 3U) << "its loss ends the round";
+  EXPECT_EQ(job_.Ranks(), (std::vector<uint64_t>{a_, c}));
+}
+
+TEST_F(Rescale, ARoundTooYoungToHaveAPaceIsAskedAgain) {
+  job_.now += 60;
+  Step(a_, 7);
   b_ = job_.Attach("b");
   job_.state.grow_at = job_.now;
   job_.Send(Tick{});
-  ASSERT_EQ(job_.announced.size(), 1U);
-  EXPECT_EQ(job_.announced[0].at_step, 41 + 1 + 50);
+  AllAnswer(2, false);
+  ASSERT_EQ(job_.announced.size(), 1U) << "60 ms give no pace";
+  EXPECT_EQ(NextDeadline(job_.state), job_.now + 440);
+  job_.Pass(440);
+  ASSERT_EQ(job_.announced.size(), 2U);
+  EXPECT_EQ(SafeStep(), 0);
+  Step(a_, 51);  // 100 a second since the first step
+  AllAnswer(2, false);
+  ASSERT_EQ(job_.announced.size(), 3U);
+  EXPECT_EQ(SafeStep(), 51 + 1 + 51);
+}
+
+TEST_F(Rescale, RanksWithoutStepsComeToTheirSafePointAtOnce) {
+  JobFixture job(1, 3, 0);
+  job.spec.rescale_grace_ms = 5'000;
+  job.state.SetSpec(job.spec);
+  job.wants_safe_point = true;
+  const uint64_t a = job.Attach("a");
+  job.Pass(300);
+  job.Attach("b");
+  job.state.grow_at = job.now;
+  job.Send(Tick{});
+  ASSERT_EQ(job.announced.size(), 1U);
+  job.SafePoint({a, 1, 0}, 2, false);
+  ASSERT_EQ(job.announced.size(), 2U);
+  EXPECT_EQ(job.announced[1].at_step, 1);
 }
 
 TEST_F(Rescale, StepsOfTwoKindsGiveNoPace) {
   job_.now += 400;
   Step(a_, 10'000, true);  // a script that goes on from there: it has not made so many in 0.4 s
   Step(a_, 2);
+  job_.Pass(600);
   b_ = job_.Attach("b");
   job_.state.grow_at = job_.now;
   job_.Send(Tick{});
-  ASSERT_EQ(job_.announced.size(), 1U);
-  EXPECT_EQ(job_.announced[0].at_step, 10'000 + 1);
+  Step(a_, 10'004, true);
+  AllAnswer(2, false);
+  EXPECT_EQ(SafeStep(), 10'004 + 1 + 5);
 }
 
 }  // namespace
