@@ -69,8 +69,9 @@ def test_a_killed_agent(job, which, nnodes):
     nodes, life = start_both(job, nnodes)
     ranks = ranks_of(job, nodes[which], life)
     assert len(ranks) == 1
-    learnt = learnt_of(job, which)
-    assert learnt
+    learnt = job.wait(
+        lambda _: learnt_of(job, which), "what its first life has taught"
+    )  # written behind the first step
     nodes[which].signal(signal.SIGKILL)
     assert nodes[which].wait() == -signal.SIGKILL
     assert wait_ends(ranks, 5) == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -122,6 +123,24 @@ def test_a_background_program_tells_its_end_and_shows_why_it_failed(capsys, monk
     bad = programs.Background("bad one", [sys.executable, "-c", "print('oh no'); raise SystemExit(3)"])
     assert (good.wait()[0], bad.wait()[0]) == (0, 3)
     assert capsys.readouterr().out == "oh no\n\n"
+
+
+def test_what_works_behind_yields_until_it_is_waited_for(tmp_path, monkeypatch):
+    """The program tells its share when it was started, and once more when it is waited for."""
+    monkeypatch.setattr(programs, "REPORTS", tmp_path)
+    pipes = [tmp_path / "started", tmp_path / "waited-for"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    share_of_it = "open('/proc/self/autogroup').read()"
+    if not Path("/proc/self/autogroup").exists():  # this kernel shares out by nothing but niceness
+        share_of_it = "{'started': 'nice 7', 'waited-for': 'nice 0'}[pipe.rpartition('/')[2]]"
+    code = f"import sys\nfor pipe in sys.argv[1:]:\n with open(pipe, 'w') as out: out.write({share_of_it})"
+    program = programs.Background("polite", [sys.executable, "-c", code, *pipes], nice=7)
+    told = [pipes[0].read_text()]
+    wait = program.process.wait
+    monkeypatch.setattr(program.process, "wait", lambda: [told.append(pipes[1].read_text()), wait()][1])
+    assert program.wait()[0] == 0
+    assert [re.search(r"nice (\d+)", text)[1] for text in told] == ["7", "0"]
 
 
 FILE = """

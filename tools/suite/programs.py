@@ -53,10 +53,12 @@ class Background:
                 start_new_session=True,
             )
         if nice:
-            yield_to_other_sessions(self.process.pid, nice)
+            set_share(self.process.pid, nice)
 
     def wait(self):
-        """Its exit status, and the seconds since its start. Shows what it said where it failed."""
+        """Its exit status, and the seconds since its start. Shows what it said where it failed. From now on others wait
+        for it, so it yields to them no more."""
+        set_share(self.process.pid, 0)
         status = self.process.wait()
         lasted_s = time.monotonic() - self.began
         if status != 0:
@@ -69,7 +71,8 @@ class Background:
             end(self.process, functools.partial(os.killpg, self.process.pid))
 
 
-def yield_to_other_sessions(pid, nice):
-    """Where the kernel shares out processors by session, niceness alone counts within one only."""
+def set_share(pid, nice):
+    """Where the kernel shares out processors by session, niceness alone counts within one only. Only root may ask for
+    more than before."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
