@@ -145,9 +145,9 @@ def test_two_watches_for_one_module(tmp_path, monkeypatch):
     assert not load_watch.is_awaited("watched_module")
 
 
-@pytest.mark.parametrize("command", [RUN, ["torchrun"]], ids=repr)
+@pytest.mark.parametrize("command", [RUN, LAUNCH, ["torchrun"]], ids=repr)
 def test_torch_is_not_imported_to_launch(job, command):
-    """`-m torch.distributed.run` is caught before Python looks for torch: a second of every launch."""
+    """`-m torch.distributed.run` (or `.launch`) is caught before Python looks for torch: a second of every launch."""
     trap = job.folder / "torch"
     trap.mkdir()
     (trap / "__init__.py").write_text("raise SystemExit('torch was imported')")
@@ -165,7 +165,9 @@ def test_the_deprecated_launcher(job, use_env, arguments):
         assert event["argv"][1:] == [word.format(event["rank"]) for word in arguments]
 
 
-@pytest.mark.parametrize("way", ["by_name", "by_main", "by_namespace", "install", "install_late"])
+@pytest.mark.parametrize(
+    "way", ["by_name", "by_main", "by_namespace", "by_launch", "install", "install_late", "install_late_launch"]
+)
 def test_programs_that_launch(job, way):
     """torchrun by name through subprocess, and torch.distributed.run from within."""
     command = program(way)

@@ -1,4 +1,5 @@
-"""`python -m phalanx.run ...` is `phalanx-run ...`; `main(args)` and `run(namespace)` are as torch.distributed.run's.
+"""`python -m phalanx.run ...` is `phalanx-run ...`; `main(args)` and `run(namespace)` are as torch.distributed.run's,
+and its helper functions (`get_args_parser`, `config_from_args`, ...) are torch's own.
 
 Called from a program, a job runs in a phalanx-run below it: docs/python.md, "Calling it from Python".
 """
@@ -6,7 +7,9 @@ Called from a program, a job runs in a phalanx-run below it: docs/python.md, "Ca
 import os
 import sys
 
-from phalanx._launch import flags, process
+from phalanx._launch import flags, process, torch_names
+
+_LAUNCHER = ("LaunchConfig", "elastic_launch")
 
 
 def main(args=None):
@@ -23,6 +26,18 @@ def main(args=None):
 def run(args):
     """As main, for what torch's own parser has made of a command line (torch.distributed.run.parse_args)."""
     main(flags.from_namespace(vars(args), flags.torch_defaults()))
+
+
+def __getattr__(name):
+    if name in _LAUNCHER:
+        from phalanx import launcher
+
+        return getattr(launcher, name)
+    return torch_names.find(name, __name__, "torch.distributed.run", torch_names.RUN)
+
+
+def __dir__():
+    return sorted({*globals(), *_LAUNCHER, *torch_names.RUN})
 
 
 def become_command(arguments):

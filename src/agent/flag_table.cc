@@ -328,6 +328,17 @@ Status HandlePreload(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+// What phalanx.launch gives first. torchrun itself knows no --use-env.
+Status HandleAsTorchLaunch(Draft& draft, const GivenFlag&) {
+  draft.as_torch_launch = true;
+  return absl::OkStatus();
+}
+
+Status HandleUseEnv(Draft& draft, const GivenFlag&) {
+  draft.use_env = true;
+  return absl::OkStatus();
+}
+
 Status HandleParentPid(Draft& draft, const GivenFlag& given) {
   return Assign(draft.config.parent_pid, ParseInteger(given.value, 1, INT32_MAX));
 }
@@ -577,6 +588,8 @@ constexpr FlagRow kTable[] = {
     {"--help-table", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOther, nullptr, HandleHelpTable, nullptr},
     {"--script-name", kOne, "NAME", kNoPet, kOurs, kNew, G::kScript, nullptr, HandleScriptName, nullptr},
     {"--preload", kOne, "MODULE,...", kNoPet, kOurs, kNew, G::kWarm, nullptr, HandlePreload, nullptr},
+    {"--as-torch-launch", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kScript, nullptr, HandleAsTorchLaunch, nullptr},
+    {"--use-env", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kScript, nullptr, HandleUseEnv, nullptr},
 };
 
 }  // namespace

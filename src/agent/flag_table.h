@@ -44,6 +44,8 @@ struct Draft {
   bool module = false;
   bool no_python = false;
   bool run_path = false;
+  bool as_torch_launch = false;  // read as torch.distributed.launch reads its arguments
+  bool use_env = false;          // its flag: the script gets no --local-rank
   bool standalone = false;
   bool numa_affinity = false;
   std::string backend = "static";

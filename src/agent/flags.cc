@@ -124,6 +124,7 @@ class Resolver {
     if (line.script->empty()) return Wrong("the script's name is empty");
     config_.script = *std::move(line.script);
     config_.script_args = std::move(line.script_args);
+    PHX_RETURN_IF_ERROR(ResolveTorchLaunch());
     if (draft_.run_path) {
       for (const char* flag : {"--no-python", "--module"}) NoticeUnused(flag, "--run-path runs the script's file");
       draft_.no_python = draft_.module = false;
@@ -137,6 +138,19 @@ class Resolver {
     }
     config_.kind = draft_.module ? ScriptKind::kModule : ScriptKind::kScript;
     return ResolvePython();
+  }
+
+  // torch.distributed.launch gives its script --local-rank first.
+  Status ResolveTorchLaunch() {
+    if (draft_.use_env && !draft_.as_torch_launch) {
+      return Wrong("--use-env: is a flag of python -m phalanx.launch; here the script never gets --local-rank");
+    }
+    if (draft_.use_env || !draft_.as_torch_launch) return absl::OkStatus();
+    if (draft_.no_python) {
+      return Wrong("--no-python: expected --use-env beside it: a program that is not Python gets no --local-rank");
+    }
+    config_.script_args.insert(config_.script_args.begin(), "--local-rank=${local_rank}");
+    return absl::OkStatus();
   }
 
   // Of a Python of its own, also where the script is none.

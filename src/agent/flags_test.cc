@@ -611,6 +611,17 @@ TEST(Flags, ReportsAndNames) {
   EXPECT_THAT(Error({"--preload=a\nb", "s.py"}), HasSubstr("expected names of modules"));
 }
 
+TEST(Flags, AsTorchLaunch) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(Config({"--as-torch-launch", "s.py", "a"}).script_args, ElementsAre("--local-rank=${local_rank}", "a"));
+  EXPECT_THAT(Config({"--as-torch-launch", "--use_env", "s.py", "a"}).script_args, ElementsAre("a"));
+  EXPECT_THAT(Config({"--as-torch-launch", "s.py", "--use-env"}).script_args,
+              ElementsAre("--local-rank=${local_rank}", "--use-env"));  // the script's own
+  EXPECT_THAT(Error({"--use-env", "s.py"}), HasSubstr("--use-env: is a flag of python -m phalanx.launch"));
+  EXPECT_THAT(Error({"--as-torch-launch", "--no-python", "s.sh"}), HasSubstr("expected --use-env"));
+  EXPECT_EQ(Config({"--as-torch-launch", "--no-python", "--use-env", "s.sh"}).kind, ScriptKind::kProgram);
+}
+
 TEST(Flags, TheTableHasEveryNameOnce) {
   std::set<std::string> names;
   for (const FlagRow& row : FlagTable()) {

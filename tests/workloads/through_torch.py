@@ -23,6 +23,13 @@ def by_namespace(arguments):
     return attempt(lambda: launcher.run(launcher.get_args_parser().parse_args(arguments)))
 
 
+def by_launch(arguments):
+    """The deprecated launcher, with its --use-env."""
+    from torch.distributed.launch import main
+
+    return attempt(lambda: main(["--use-env", *arguments]))
+
+
 def by_elastic_launch(arguments):
     from torch.distributed.launcher import elastic_launch
     from torch.distributed.launcher.api import LaunchConfig
@@ -51,6 +58,14 @@ def install_late(arguments):
     return install(arguments)
 
 
+def install_late_launch(arguments):
+    import phalanx.shim
+    import torch.distributed.launch as launcher  # before the shim
+
+    phalanx.shim.install()
+    return attempt(lambda: launcher.launch(launcher.parse_args(["--use-env", *arguments])))
+
+
 def function(word):
     import os
 
@@ -66,7 +81,17 @@ def attempt(call):
         return {"raised": type(error).__name__, "code": getattr(error, "code", None)}
 
 
-WAYS = (by_name, by_main, by_namespace, by_elastic_launch, by_launch_agent, install, install_late)
+WAYS = (
+    by_name,
+    by_main,
+    by_namespace,
+    by_elastic_launch,
+    by_launch_agent,
+    by_launch,
+    install,
+    install_late,
+    install_late_launch,
+)
 
 if __name__ == "__main__":
     way = {way.__name__: way for way in WAYS}[sys.argv[1]]

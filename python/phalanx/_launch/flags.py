@@ -4,6 +4,8 @@
 import os
 import uuid
 
+# phalanx-run reads what follows as torch.distributed.launch does.
+AS_TORCH_LAUNCH = "--as-torch-launch"
 # Where these are not given, Slurm's variables count. torch knows no Slurm: 1 of a Namespace is 1.
 _ALWAYS_SAID = ("nnodes", "nproc_per_node")
 

@@ -6,22 +6,26 @@ import sys
 from phalanx._bootstrap import load_watch
 
 _RUN = "torch.distributed.run"
+_LAUNCH = "torch.distributed.launch"
 _API = "torch.distributed.launcher.api"
 
 
 def start():
-    """For sitecustomize: becomes phalanx-run where this is `python -m torch.distributed.run`, else installs."""
-    if module_to_run(sys.argv, _command_line()) == _RUN:
-        from phalanx import run
+    """For sitecustomize: becomes phalanx-run where this is `python -m torch.distributed.run` or `.launch`, else
+    installs."""
+    module = module_to_run(sys.argv, _command_line())
+    if module in (_RUN, _LAUNCH):
+        from phalanx import launch, run
 
         sys.stderr.flush()
-        os._exit(run.become_command(sys.argv[1:]))
+        os._exit((run if module == _RUN else launch).become_command(sys.argv[1:]))
     install()
 
 
 def install():
     """Patches torch's launching modules: those that are there now, the others when they are imported."""
-    load_watch.when_loaded({name: _patch for name in (_API, _RUN) if not load_watch.is_awaited(name)})
+    names = (_API, _RUN, _LAUNCH)
+    load_watch.when_loaded({name: _patch for name in names if not load_watch.is_awaited(name)})
 
 
 def module_to_run(argv, command_line):
@@ -53,6 +57,7 @@ def _patch(module):
         if hasattr(package, "launch_agent"):  # imported already, with torch's in it
             package.launch_agent = launcher.launch_agent
     else:
-        from phalanx import run
+        from phalanx import launch, run
 
-        module.main, module.run = run.main, run.run
+        module.main = (run if module.__name__ == _RUN else launch).main
+        module.run = run.run
