@@ -577,6 +577,19 @@ def test_memory_that_was_spoilt(job, directory, names):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_ddp_save_without_the_shared_image_is_none(job, directory, step):
+    """Local rank 0 dies between its own image and the one that all share, in the first save of all or in a later one:
+    what there is looks like a whole save of a kind that has no shared image."""
+    node = start(job, directory, "--memory-every=1", "--ddp", f"--fault=0:0:shared-{step}:kill")
+    assert restored(job, 1)["n"] == restored(job, 1, rank=1)["n"] == step - 1
+    wait_committed(job, step, life=1)
+    end(job, node)
+    for rank in (0, 1):
+        losses(job, rank)
+
+
+@pytest.mark.slow
 def test_own_memory_of_a_ddp_rank_that_was_spoilt(job, directory):
     """What all ranks share is whole: the step is restored, and the rank goes on without what was its own."""
     arguments = [directory, "--step-ms=5", "--memory-every=40", "--ddp"]

@@ -66,6 +66,11 @@ const char* KindName(v1::CheckpointKind kind) {
 // Of which kind saves are shows in the page that the ranks of a node share.
 class Kinds {
  public:
+  // The page that was opened says it of a first save that was cut off before the image in it.
+  void AddPages(const std::string& dir, const ckpt::NodeMemory& memory) {
+    if (memory.HasPage(dir, ckpt::kMetadataPageName)) of_dir_[dir] = {SaveKey{}, v1::DCP};
+    if (memory.HasPage(dir, ckpt::kMainPageName)) of_dir_[dir] = {SaveKey{}, v1::DDP};
+  }
   void Add(const ckpt::MemoryImage& image) {
     if (!IsShared(image)) return;
     const v1::CheckpointKind kind = image.page == ckpt::kMetadataPageName ? v1::DCP : v1::DDP;
@@ -486,6 +491,7 @@ void CheckpointKeeper::Scan() {
   RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<Looked>& checked) {
     std::vector<HeldPage> pages;
     Kinds kinds;
+    for (const Looked& each : checked) kinds.AddPages(each.image.dir, *memory_);
     for (const Looked& each : checked) kinds.Add(each.image);
     for (const Looked& each : checked) {
       if (!each.wrong.empty()) {

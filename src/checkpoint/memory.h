@@ -91,6 +91,8 @@ class NodeMemory {
 
   // The control page of one page of a Checkpointer directory, made where it is missing.
   StatusOr<std::string> OpenPage(const std::string& dir, const std::string& page);
+  // Whether any rank has ever opened it.
+  bool HasPage(const std::string& dir, const std::string& page) const { return Find(dir, page) != nullptr; }
   // Only ranks of this epoch may begin or seal from now on.
   void SetLiveEpoch(uint64_t epoch);
 

@@ -126,6 +126,16 @@ class RandomDeath:
             faults.die_in(self.delay_us)
 
 
+class DdpCheckpointer(ddp.Checkpointer):
+    """Passes by "shared-STEP" between the two images of local rank 0, when all others have sealed theirs."""
+
+    def _described(self, state):
+        if faults.planned_for_anybody(f"shared-{state['step']}"):
+            dist.barrier()
+            faults.pass_by(f"shared-{state['step']}")
+        return super()._described(state)
+
+
 class Saves:
     """Which steps are saved, and what becomes of them."""
 
@@ -155,11 +165,14 @@ class Saves:
             step, training.state(step), storage=Storage.DISK if to_disk else Storage.MEMORY
         )
         report("saved", n=step)
+        if options.ddp and dist.get_rank() != 0 and faults.planned_for_anybody(f"shared-{step}"):
+            assert self.handle.wait_staged()
+            dist.barrier()
         faults.pass_by(f"saved-{step}")
 
 
 def make_checkpointer():
-    return (ddp.Checkpointer if options.ddp else Checkpointer)(
+    return (DdpCheckpointer if options.ddp else Checkpointer)(
         options.directory,
         keep_last=options.keep_last,
         memory_budget=options.memory_budget,
