@@ -446,6 +446,7 @@ class Stepper {
     s_.awaited.clear();
     s_.safe.clear();
     s_.spares_at = now_ + kSparesWithoutStepMs;
+    if (s_.attached) Do(SendBeat{Epoch()}, "the master must know that no older rank lives here");
     for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
       s_.workers[rank] = WorkerState{};
       Do(StartWorker{*s_.round, rank}, s_.round->reason());

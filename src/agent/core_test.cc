@@ -188,8 +188,10 @@ TEST_F(AgentCore, ANewLifeWaitsForTheWholeOldGroup) {
   EXPECT_FALSE(Has<StartWorker>());
   On(Ended(0, 1, 0, SIGTERM));
   EXPECT_FALSE(Sent(v1::AgentMessage::kWorkerExited)) << "a worker that was told to end has not failed";
+  EXPECT_FALSE(Has<SendBeat>());
   On(GroupGone{0, 1});
   EXPECT_EQ(All<StartWorker>().size(), 2u);
+  EXPECT_EQ(All<SendBeat>().at(0).epoch, 2u) << "the master must know that no older rank lives here";
 }
 
 TEST_F(AgentCore, KillsWhatOutlivesTheRestartGrace) {

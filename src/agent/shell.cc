@@ -251,6 +251,7 @@ void NodeAgent::Join(const std::string& host, uint16_t port) {
 
 // Where others reach this node: --local-addr, else the address that its stream to the master leaves from.
 Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master_port) {
+  if (const auto masters = Resolve(master_host, kResolveTimeoutMs); masters.ok()) master_addresses_ = *masters;
   const std::string& wanted = config_.local_addr.empty() ? master_host : config_.local_addr;
   const StatusOr<std::vector<std::string>> resolved = Resolve(wanted, kResolveTimeoutMs);
   if (!resolved.ok())
@@ -503,6 +504,8 @@ void NodeAgent::Do(const OpenStore& action) {
   store::StoreOptions options;
   options.epoch = action.epoch;
   options.allowed_peers.insert(action.member_addresses.begin(), action.member_addresses.end());
+  // Ranks that come by the job's endpoint come through the master.
+  options.allowed_peers.insert(master_addresses_.begin(), master_addresses_.end());
   auto opened = store::StoreServer::Open(*std::exchange(reserved_, std::nullopt), std::move(options));
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});

@@ -128,6 +128,7 @@ class NodeAgent {
   Instant resolve_until_ = 0;
   bool resolve_told_ = false;
   std::string address_;  // where others reach this node (textual IP)
+  std::vector<std::string> master_addresses_;
   std::unique_ptr<SignalSource> signals_;
   std::unique_ptr<DeviceProbe> probe_;
   std::unique_ptr<EmbeddedMaster> master_;

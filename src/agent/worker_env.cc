@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "agent/elastic_config.h"
+#include "base/net.h"
 
 namespace phalanx::agent {
 namespace {
@@ -97,6 +98,8 @@ std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config,
   if (config.omp_num_threads_unset && config.nproc_per_node > 1) env.emplace("OMP_NUM_THREADS", "1");
   env["PHALANX_EPOCH"] = number(place.epoch);
   env["PHALANX_JOB_ID"] = config.rdzv_id;
+  env.erase("PHALANX_ENDPOINT");
+  if (config.endpoint_port != 0) env["PHALANX_ENDPOINT"] = JoinHostPort(config.endpoint_host, config.endpoint_port);
   env.erase("PHALANX_BOARD");  // that of an outer worker is not ours
   if (!files.board_path.empty()) env["PHALANX_BOARD"] = fmt::format("{}:{}", files.board_path, local_rank);
   return env;

@@ -84,16 +84,25 @@ TEST(WorkerEnvironment, KeepsWhatTheUserSetAndOverridesAnOuterLaunch) {
                         {"CUDA_VISIBLE_DEVICES", "2,3"},
                         {"RANK", "99"},
                         {"PHALANX_BOARD", "/dev/shm/outer:0"},
+                        {"PHALANX_ENDPOINT", "outer:1"},
                         {"TORCHELASTIC_ERROR_FILE", "/outer.json"}});
   LaunchConfig config = Config();
   config.omp_num_threads_unset = false;
   auto env = WorkerEnvironment(config, base, Place(), 0, {});
+  EXPECT_EQ(env.count("PHALANX_ENDPOINT"), 0u);
   EXPECT_EQ(env["OMP_NUM_THREADS"], "8");
   EXPECT_EQ(env["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "0");
   EXPECT_EQ(env["CUDA_VISIBLE_DEVICES"], "2,3");
   EXPECT_EQ(env["RANK"], "8");
   EXPECT_EQ(env["TORCHELASTIC_ERROR_FILE"], "");
   EXPECT_EQ(env.count("PHALANX_BOARD"), 0u);
+}
+
+TEST(WorkerEnvironment, NamesTheEndpointWhereThereIsOne) {
+  LaunchConfig config = Config();
+  config.endpoint_host = "fd00::7";
+  config.endpoint_port = 29500;
+  EXPECT_EQ(WorkerEnvironment(config, Environment(), Place(), 0, {})["PHALANX_ENDPOINT"], "[fd00::7]:29500");
 }
 
 TEST(WorkerEnvironment, LeavesThreadsAloneForASingleWorker) {

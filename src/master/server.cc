@@ -1,11 +1,9 @@
 #include "master/server.h"
 
-#include <arpa/inet.h>
 #include <grpc/support/log.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +13,12 @@
 #include <mutex>
 #include <utility>
 
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/net.h"
 #include "master/admin.h"
 #include "master/convert.h"
 #include "master/door.h"
+#include "master/endpoint.h"
 #include "master/journal.h"
 #include "master/operation.h"
 #include "master/record.h"
@@ -58,33 +56,6 @@ std::string RandomId() {
   uint64_t words[2] = {static_cast<uint64_t>(MonotonicNs()), static_cast<uint64_t>(getpid())};
   if (getrandom(words, sizeof words, GRND_NONBLOCK) < 0) words[0] ^= static_cast<uint64_t>(UnixMs());
   return fmt::format("{:016x}{:016x}", words[0], words[1]);
-}
-
-// A socket bound to `host`, for its port or for the error that gRPC keeps to itself.
-StatusOr<uint16_t> TryBind(const std::string& host, uint16_t port) {
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(port);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(port);
-  const bool is_v6 = inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1;
-  if (!is_v6 && inet_pton(AF_INET, host.c_str(), &v4.sin_addr) != 1) {
-    return absl::InvalidArgumentError(fmt::format("'{}' is not an IP address of this machine", host));
-  }
-  auto* address = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
-  socklen_t length = is_v6 ? sizeof v6 : sizeof v4;
-  const Fd fd(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(fd.get(), address, length) != 0 || listen(fd.get(), 1) != 0 ||
-      getsockname(fd.get(), address, &length) != 0) {
-    const int error = errno;
-    const std::string where = JoinHostPort(host, port);
-    if (error == EADDRINUSE) return absl::AlreadyExistsError(fmt::format("{} is in use by another program", where));
-    return ErrnoStatus(error, fmt::format("binding {}", where));
-  }
-  return ntohs(is_v6 ? v6.sin6_port : v4.sin_port);
 }
 
 void DropGrpcLog(gpr_log_func_args*) {}
@@ -182,6 +153,7 @@ class MasterServer::Impl final : public SessionOwner {
   v1::Admin::AsyncService admin_service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Endpoint> endpoint_;
   uint16_t port_ = 0;
   bool shutting_down_ = false;
   bool shut_down_ = false;
@@ -230,10 +202,6 @@ MasterServer::Impl::~Impl() {
 
 Status MasterServer::Impl::Listen() {
   gpr_set_log_function(DropGrpcLog);  // what it would say, our errors say in their own words
-  port_ = options_.port;
-  if (port_ == 0 && options_.hosts.size() > 1) {
-    PHX_ASSIGN_OR_RETURN(port_, TryBind(options_.hosts.front(), 0));
-  }
   PHX_RETURN_IF_ERROR(Build());
   PHX_RETURN_IF_ERROR(TakeUp());
   OfferSession();
@@ -242,6 +210,7 @@ Status MasterServer::Impl::Listen() {
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
   if (state_.arrivals > 0) CarryOut(Resume(state_, MonotonicMs()));
+  endpoint_->Follow(state_);
   return absl::OkStatus();
 }
 
@@ -324,13 +293,10 @@ void MasterServer::Impl::ContinueRecord(RecordRun& run) {
 }
 
 Status MasterServer::Impl::Build() {
+  PHX_ASSIGN_OR_RETURN(endpoint_, Endpoint::Listen(options_.hosts, options_.port, options_.verbose));
+  port_ = endpoint_->port();
   grpc::ServerBuilder builder;
-  std::vector<int> ports(options_.hosts.size(), 0);
-  for (size_t i = 0; i < options_.hosts.size(); ++i) {
-    builder.AddListeningPort(JoinHostPort(options_.hosts[i], port_), grpc::InsecureServerCredentials(), &ports[i]);
-  }
-  // A second master on the port must fail, not share it.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  endpoint_->Offer(builder);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // An agent that hears nothing pings; gRPC would take that for an attack and close the connection.
@@ -342,19 +308,9 @@ Status MasterServer::Impl::Build() {
   builder.RegisterService(&admin_service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
-  const bool all = server_ && std::none_of(ports.begin(), ports.end(), [](int port) { return port == 0; });
-  if (all) {
-    port_ = static_cast<uint16_t>(ports.front());
-    return absl::OkStatus();
-  }
-  if (server_) Shutdown();
+  if (server_) return endpoint_->Start();
   queue_->Shutdown();
-  server_.reset();
-  for (const std::string& host : options_.hosts) {
-    const StatusOr<uint16_t> bound = TryBind(host, port_);
-    if (!bound.ok()) return bound.status();
-  }
-  return absl::UnavailableError(fmt::format("port {} could not be opened", port_));
+  return absl::UnavailableError("gRPC's server could not be started");
 }
 
 void MasterServer::Impl::OfferSession() {
@@ -452,6 +408,7 @@ void MasterServer::Impl::Shutdown() {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
     stoppable_ = false;
   }
+  endpoint_.reset();
   server_->Shutdown(AtOnce());
   // Every operation comes back before the queue may go.
   auto busy = [this] { return !sessions_.empty() || admin_calls_ > 0 || tick_pending_ || stop_pending_; };
@@ -477,13 +434,17 @@ void MasterServer::Impl::OnAccepted(Session& session) {
 
 void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& message) {
   if (shutting_down_) return;
-  if (session.greeted()) return Feed(EventOf(session.id(), message));
+  if (session.greeted()) {
+    Feed(EventOf(session.id(), message));
+    return endpoint_->OnMessage(state_, session.id(), message);
+  }
   session.set_greeted();
   if (!message.has_hello()) {
     return Do(SendRefused{session.id()}, "the first message of a stream must be Hello");
   }
   const bool token_ok = options_.token.empty() || SameToken(message.hello().token(), options_.token);
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer()), token_ok));
+  endpoint_->OnHello(state_, session.id(), message.hello());
   if (state_.nodes.contains(session.id())) any_agent_ = true;
 }
 
@@ -501,6 +462,7 @@ void MasterServer::Impl::OnOver(Session& session) {
 
 void MasterServer::Impl::Feed(const Event& event) {
   CarryOut(Step(state_, event, MonotonicMs()));
+  if (endpoint_) endpoint_->Follow(state_);
   TellOfRecord();
 }
 
@@ -551,6 +513,7 @@ void MasterServer::Impl::Do(const SendRefused& action, const std::string& reason
 }
 
 void MasterServer::Impl::Do(const SendStartRound& action, const std::string& reason) {
+  if (endpoint_) endpoint_->OnStore(action.epoch, action.store_address, action.store_port);
   Send(action.session, MessageOf(action, reason));
 }
 

@@ -6,7 +6,7 @@
 #include <climits>
 #include <utility>
 
-#include "store/address.h"
+#include "base/socket_address.h"
 #include "store/server.h"
 
 namespace phalanx::store {

@@ -13,7 +13,7 @@
 
 #include "base/event_loop.h"
 #include "base/signals_blocked.h"
-#include "store/address.h"
+#include "base/socket_address.h"
 
 namespace phalanx::store {
 namespace {

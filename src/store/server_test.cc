@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/address.h"
+#include "base/socket_address.h"
 #include "store/client_bytes.h"
 
 namespace phalanx::store {

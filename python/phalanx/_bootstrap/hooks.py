@@ -3,7 +3,7 @@ same for checkpoints."""
 
 import weakref
 
-from phalanx._bootstrap import board, load_watch, saves
+from phalanx._bootstrap import agent_store, board, load_watch, saves
 
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
 
@@ -21,7 +21,7 @@ def install(report, exact=False):
     _report = report
     _awaits_number = exact
     board.on_first_step = _first_step
-    load_watch.when_loaded({_OPTIMIZER_MODULE: _register, **saves.HOOKS})
+    load_watch.when_loaded({_OPTIMIZER_MODULE: _register, **saves.HOOKS, **agent_store.hooks()})
 
 
 def forget():

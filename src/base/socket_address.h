@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace phalanx::store {
+namespace phalanx {
 
 // IPv6 bytes, IPv4 as ::ffff:a.b.c.d. Scopes are not part of it.
 using IpBytes = std::array<uint8_t, 16>;
@@ -38,4 +38,4 @@ struct SocketAddress {
 // From "10.0.0.7", "fd00::7" or "fe80::1%eth0"; no names. Port 0.
 StatusOr<SocketAddress> ParseIp(const std::string& text);
 
-}  // namespace phalanx::store
+}  // namespace phalanx

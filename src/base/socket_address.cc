@@ -1,4 +1,4 @@
-#include "store/address.h"
+#include "base/socket_address.h"
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace phalanx::store {
+namespace phalanx {
 namespace {
 
 sockaddr_in V4(const SocketAddress& address) {
@@ -111,4 +111,4 @@ StatusOr<SocketAddress> ParseIp(const std::string& text) {
   return address;
 }
 
-}  // namespace phalanx::store
+}  // namespace phalanx
