@@ -82,9 +82,10 @@ struct LaunchConfig {
   int64_t restart_window_ms = 3'600'000;
   int64_t join_timeout_ms = 600'000;
   int64_t last_call_ms = 300;
-  uint32_t node_unit = 1;      // min_nodes and max_nodes are multiples of it
-  std::string elastic_config;  // the elasticity block of --elastic-config, one line of JSON; empty: none
-  std::string local_addr;      // --local-addr, else POD_IP, else empty: that of the connection to the master
+  bool last_call_given = false;  // then it is torchrun's, and newcomers do not renew it
+  uint32_t node_unit = 1;        // min_nodes and max_nodes are multiples of it
+  std::string elastic_config;    // the elasticity block of --elastic-config, one line of JSON; empty: none
+  std::string local_addr;        // --local-addr, else POD_IP, else empty: that of the connection to the master
 
   // Stopping.
   int64_t stop_timeout_ms = 30'000;

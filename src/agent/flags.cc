@@ -416,6 +416,7 @@ class Resolver {
         PHX_RETURN_IF_ERROR(ConfSeconds(source, value, config_.join_timeout_ms));
       } else if (key == "last_call_timeout" || key == "lastcall_timeout") {
         PHX_RETURN_IF_ERROR(ConfSeconds(source, value, config_.last_call_ms));
+        config_.last_call_given = true;
       } else if (key == "is_host") {
         StatusOr<bool> is_host = ParseBool(value);
         if (!is_host.ok()) return WithSource(is_host.status(), source, value);

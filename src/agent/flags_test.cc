@@ -198,6 +198,8 @@ TEST(Flags, RdzvConf) {
   LaunchConfig config = Config({"--rdzv-conf='join_timeout=5,last_call_timeout=0.5'", "s.py"});
   EXPECT_EQ(config.join_timeout_ms, 5000);
   EXPECT_EQ(config.last_call_ms, 500);
+  EXPECT_TRUE(config.last_call_given);
+  EXPECT_FALSE(Config({"--rdzv-conf=join_timeout=5", "s.py"}).last_call_given);
   EXPECT_EQ(Config({"--rdzv-conf=lastcall_timeout=2", "s.py"}).last_call_ms, 2000);
   EXPECT_EQ(Config({"--rdzv-conf=timeout=7", "s.py"}).join_timeout_ms, 7000);
   EXPECT_EQ(Config({"--rdzv-conf=is_host=True", "s.py"}).is_host, true);

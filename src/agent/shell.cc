@@ -439,6 +439,7 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_restart_window_ms(config_.restart_window_ms);
   spec.set_join_timeout_ms(config_.join_timeout_ms);
   spec.set_last_call_ms(config_.last_call_ms);
+  spec.set_last_call_fixed(config_.last_call_given);
   spec.set_node_unit(config_.node_unit);
   spec.set_rescale_grace_ms(config_.rescale_grace_ms);
   spec.set_elastic_config(config_.elastic_config);

@@ -176,6 +176,7 @@ JobSpec SpecOf(const v1::JobSpec& wire) {
   spec.node_unit = std::max(1u, wire.node_unit());
   spec.rescale_grace_ms = Span(wire.rescale_grace_ms());
   spec.elastic_config = wire.elastic_config();
+  spec.last_call_fixed = wire.last_call_fixed();
   return spec;
 }
 
@@ -190,6 +191,7 @@ v1::JobSpec MessageOf(const JobSpec& spec) {
   wire.set_node_unit(spec.node_unit);
   wire.set_rescale_grace_ms(spec.rescale_grace_ms);
   wire.set_elastic_config(spec.elastic_config);
+  wire.set_last_call_fixed(spec.last_call_fixed);
   return wire;
 }
 

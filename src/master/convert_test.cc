@@ -46,10 +46,12 @@ TEST(EventOf, BoundsWhatComesFromOutside) {
 
   message.mutable_hello()->mutable_spec()->set_join_timeout_ms(INT64_MAX);
   message.mutable_hello()->mutable_spec()->set_last_call_ms(INT64_MIN);
+  message.mutable_hello()->mutable_spec()->set_last_call_fixed(true);
   message.mutable_hello()->set_seen_epoch(UINT64_MAX);
   const AgentAttached attached = AttachedOf(7, message, "", true);
   EXPECT_LT(attached.info.spec.join_timeout_ms, INT64_MAX / 2);
   EXPECT_EQ(attached.info.spec.last_call_ms, 0);
+  EXPECT_TRUE(MessageOf(attached.info.spec).last_call_fixed());
   EXPECT_LT(attached.info.seen_epoch, UINT64_MAX / 2);
 }
 

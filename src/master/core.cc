@@ -1033,7 +1033,8 @@ class Stepper {
     if (CanBegin(s_)) {
       s_.join_deadline = s_.next_notice = kNever;
       if (s_.gather_at == kNever) s_.gather_at = now_ + spec.last_call_ms;
-      if (s_.gather_limit == kNever) s_.gather_limit = now_ + std::max(kGatherLimitMs, spec.last_call_ms);
+      const int64_t longest_ms = spec.last_call_fixed ? spec.last_call_ms : std::max(kGatherLimitMs, spec.last_call_ms);
+      if (s_.gather_limit == kNever) s_.gather_limit = now_ + longest_ms;
       const bool enough = s_.candidates >= spec.max_nodes || now_ >= std::min(s_.gather_at, s_.gather_limit);
       if (enough) BeginGathered();
       return;

@@ -65,7 +65,8 @@ struct JobSpec {
   int64_t last_call_ms = 300;
   uint32_t node_unit = 1;  // min_nodes and max_nodes are multiples of it
   int64_t rescale_grace_ms = kDefaultRescaleGraceMs;
-  std::string elastic_config;  // a DeepSpeed config's elasticity block; empty: any world size will do
+  std::string elastic_config;    // a DeepSpeed config's elasticity block; empty: any world size will do
+  bool last_call_fixed = false;  // newcomers do not renew it
 
   // How many of `there` nodes can train, where any world size will do.
   size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }

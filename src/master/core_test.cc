@@ -51,6 +51,23 @@ TEST(Start, AfterAGatherWindowWithoutArrival) {
   EXPECT_EQ(job.told[a].reason, "2 of 1:3 nodes are there");
 }
 
+// As torchrun's: the time runs from when enough nodes are there.
+TEST(Start, NewcomersDoNotRenewALastCallThatWasGiven) {
+  for (const bool fixed : {true, false}) {
+    Job job(1, 4);
+    job.spec.last_call_ms = 5'000;
+    job.spec.last_call_fixed = fixed;
+    job.state = JobState("job", job.spec);
+    job.Attach("a");
+    job.Pass(3'000);
+    job.Attach("b");
+    job.Pass(1'999);
+    EXPECT_EQ(job.state.phase, Phase::kGathering);
+    job.Pass(1);
+    EXPECT_EQ(job.state.phase, fixed ? Phase::kRunning : Phase::kGathering);
+  }
+}
+
 TEST(Start, LastCallSetsTheWindow) {
   Job job(1, 3);
   job.spec.last_call_ms = 5'000;
