@@ -511,7 +511,24 @@ class Resolver {
                        fmt::join(overridden, ", "), overridden.size() == 1 ? "has" : "have", config_.debug_rank));
   }
 
+  // A GPU profiler is loaded into a process at its start and follows what that executes, not what it forks.
+  void StartColdUnderProfiler() {
+    for (const char* variable :
+         {"NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"}) {
+      if (Given("--warm") || Given("--no-warm") || env_.NonEmptyOr(variable, "").empty()) continue;
+      if (config_.kind == ScriptKind::kProgram) return;  // cold in any case
+      config_.warm = false;
+      if (config_.spares > 0) Notice("--spares: has no effect: workers start cold");
+      config_.spares = 0;
+      return Notice(
+          fmt::format("{} is set, as nsys and ncu do: workers start cold, so that the profiler sees them as it "
+                      "sees torchrun's; --warm starts them warm all the same",
+                      variable));
+    }
+  }
+
   Status ResolveWarm() {
+    StartColdUnderProfiler();
     if (!config_.warm && config_.spares > 0) {
       return Wrong(
           fmt::format("--spares={}: expected 0 with --no-warm, which starts every worker cold", config_.spares));

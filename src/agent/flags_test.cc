@@ -613,6 +613,21 @@ TEST(Flags, ReportsAndNames) {
   EXPECT_THAT(Error({"--preload=a\nb", "s.py"}), HasSubstr("expected names of modules"));
 }
 
+TEST(Flags, WorkersStartColdUnderAGpuProfiler) {
+  for (const char* variable : {"NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"}) {
+    const Vars profiled{{variable, "1"}};
+    const LaunchConfig config = Config({"s.py"}, profiled);
+    EXPECT_FALSE(config.warm);
+    EXPECT_EQ(config.spares, 0);
+    EXPECT_THAT(config.notices, testing::ElementsAre(HasSubstr(variable)));
+    EXPECT_TRUE(Config({"--warm", "s.py"}, profiled).warm);
+    EXPECT_THAT(Config({"--no-warm", "s.py"}, profiled).notices, testing::IsEmpty());
+    EXPECT_THAT(Config({"--no-python", "s.sh"}, profiled).notices, testing::IsEmpty());
+    EXPECT_THAT(Config({"--spares=2", "s.py"}, profiled).notices, testing::Contains(HasSubstr("--spares")));
+    EXPECT_TRUE(Config({"s.py"}, {{variable, ""}}).warm);
+  }
+}
+
 TEST(Flags, AsTorchLaunch) {
   using ::testing::ElementsAre;
   EXPECT_THAT(Config({"--as-torch-launch", "s.py", "a"}).script_args, ElementsAre("--local-rank=${local_rank}", "a"));
