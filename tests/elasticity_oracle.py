@@ -1,5 +1,8 @@
 """Compares batch plans with DeepSpeed's own, over random configurations, most of them odd.
 
+phalanx.elasticity answers each of them as DeepSpeed does. The command, which knows numbers alone, may refuse those that
+hold something else; those of numbers it answers as DeepSpeed does, and none of them otherwise.
+
     python tests/elasticity_oracle.py --deepspeed FOLDER --version 0.19.7 --command .venv/bin/phalanx
 
 FOLDER holds `elasticity/` of that version of DeepSpeed, from its source distribution or where it is installed. It
@@ -9,6 +12,7 @@ seed makes the same configurations everywhere. The exit code is 1 if an answer d
 
 import argparse
 import collections
+import functools
 import json
 import os
 import random
@@ -66,6 +70,7 @@ KEYS = (
     *("enabled", "max_train_batch_size", "micro_batch_sizes", "min_gpus", "max_gpus", "num_gpus_per_node"),
     *("model_parallel_size", "min_time", "version", "prefer_larger_batch", "ignore_non_elastic_batch_info"),
 )
+NUMBERS = tuple(key for key in KEYS if key not in ("enabled", "micro_batch_sizes", *KEYS[-2:]))
 PRIMES = (
     *(2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101),
     *(103, 107),
@@ -302,29 +307,92 @@ def same(want, got):
     return want["error"]["class"] in PYTHONS_TEXTS or message == got["error"]["message"]
 
 
+def is_number(value):
+    return type(value) in (int, float) and -(2**53) < value < 2**53
+
+
+def blocks_of(row):
+    if "runtime" in row:
+        return [row["runtime"], json.loads(row["scheduler_env"])]
+    config = row["ds_config"]
+    return [config.get("elasticity") if isinstance(config, dict) else None]
+
+
+def is_numbers(row):
+    """Whether the command has no reason to refuse the row but DeepSpeed's."""
+    for block in blocks_of(row) if row.get("scheduler_env") != "{" else [None]:
+        sizes = block.get("micro_batch_sizes", []) if isinstance(block, dict) else None
+        if not isinstance(sizes, list) or not all(type(size) is int and is_number(size) for size in sizes):
+            return False
+        if not all(is_number(block[key]) for key in NUMBERS if key in block):
+            return False
+        if set("NI\\") & set(json.dumps(block)):  # NaN, Infinity and odd texts, even where nobody looks
+            return False
+    return (
+        type(row.get("world_size", 0)) is int
+        and isinstance(row.get("target_version", "1"), str)
+        and re.fullmatch(r"\d{1,18}(\.\d{1,18})*", row.get("target_version", "1"), re.ASCII) is not None
+        and row.get("env", {}).get("WORLD_SIZE", "").isascii()
+    )
+
+
 def kind_of(answer):
     """What a comparison is counted as: the error's class, or "ok"."""
     return answer["error"]["class"] if "error" in answer else "ok"
 
 
-def compare(lines, question, function, command):
-    """(left out, refused for their size, [(line, want, got)] that differ, the number of each kind that agree)."""
-    wants = [expected(question, function, line) for line in lines]
-    text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(command, input=text, capture_output=True, check=True, encoding="utf-8")
-    slow, limited, different, alike = 0, 0, [], collections.Counter()
-    for line, want, answer in zip(lines, wants, done.stdout.splitlines(), strict=True):
-        got = json.loads(answer)
-        del got["id"]
-        if want is None:
-            slow += 1
-        elif got.get("error", {}).get("class") == OUR_LIMIT:
-            limited += 1
-        elif not same(want, got):
-            different.append((line, want, got))
+def phalanx_functions(version):
+    """compute_elastic_config as that DeepSpeed's, and ensure_immutable_elastic_config."""
+    from phalanx import elasticity
+
+    compute = functools.partial(elasticity.compute_elastic_config, deepspeed_version=version)
+    return compute, elasticity.ensure_immutable_elastic_config
+
+
+def commands_answers(command, lines):
+    done = subprocess.run(
+        command, input="".join(f"{line}\n" for line in lines), capture_output=True, check=True, encoding="utf-8"
+    )
+    return [json.loads(answer) for answer in done.stdout.splitlines()]
+
+
+class Comparison:
+    """What came of all rows so far."""
+
+    def __init__(self):
+        self.compared, self.slow, self.limited, self.refused = 0, 0, 0, 0
+        self.different = []  # (line, who, what DeepSpeed says, what they say)
+        self.alike = collections.Counter()  # kinds of answers of phalanx.elasticity
+        self.commands = collections.Counter()  # and of the command, to rows of numbers
+
+    def add(self, lines, question, theirs, ours, command):
+        for line, answer in zip(lines, commands_answers(command, lines), strict=True):
+            self.compared += 1
+            del answer["id"]
+            want = expected(question, theirs, line)
+            if want is None:
+                self.slow += 1
+            else:
+                self.add_python(line, want, expected(question, ours, line))
+                self.add_command(line, want, answer)
+
+    def add_python(self, line, want, got):
+        if got is None or got.get("error", {}).get("class") == OUR_LIMIT:
+            self.limited += 1
+        elif same(want, got):
+            self.alike[kind_of(want)] += 1
         else:
-            alike[kind_of(want)] += 1
-    return slow, limited, different, alike
+            self.different.append((line, "phalanx.elasticity", want, got))
+
+    def add_command(self, line, want, got):
+        kind = kind_of(got)
+        row = json.loads(line)
+        if same(want, got):
+            self.commands[kind] += 1
+        elif kind == OUR_LIMIT or ("error" in got and not is_numbers(row)):
+            self.refused += 1
+        else:
+            self.different.append((line, "phalanx elasticity", want, got))
 
 
 def too_slow(*_):
@@ -344,23 +412,23 @@ def main():
     warnings.simplefilter("ignore")  # numpy's, of integers that overflow
     rng = random.Random(arguments.seed)
     command = [arguments.command, "elasticity", "plan", "--jsonl", "--deepspeed-version", arguments.version]
-    compared, slow, limited, different, alike = 0, 0, 0, [], collections.Counter()
-    while compared < arguments.count:
-        numbers = range(compared, min(compared + CHUNK, arguments.count))
+    our_compute, our_ensure_immutable = phalanx_functions(arguments.version)
+    result = Comparison()
+    while result.compared < arguments.count:
+        numbers = range(result.compared, min(result.compared + CHUNK, arguments.count))
         if rng.random() < COMPARISONS:
             lines = [random_line(rng, number, random_comparison) for number in numbers]
-            result = compare(lines, ask_for_comparison, ensure_immutable, command)
+            result.add(lines, ask_for_comparison, ensure_immutable, our_ensure_immutable, command)
         else:
-            result = compare([random_line(rng, number) for number in numbers], ask, compute, command)
-        compared, slow, limited = compared + len(numbers), slow + result[0], limited + result[1]
-        different += result[2]
-        alike += result[3]
-    for line, want, got in different[:SHOWN]:
-        print(f"{line}\n  DeepSpeed: {json.dumps(want)}\n  Phalanx:   {json.dumps(got)}")
-    print("alike: " + ", ".join(f"{count} {kind}" for kind, count in sorted(alike.items())))
-    ends = f"{len(different)} differ, {slow} too slow for DeepSpeed, {limited} above our limits"
-    print(f"seed {arguments.seed}, DeepSpeed {arguments.version}, {compared} rows: {ends}")
-    return 1 if different else 0
+            result.add([random_line(rng, number) for number in numbers], ask, compute, our_compute, command)
+    for line, who, want, got in result.different[:SHOWN]:
+        print(f"{line}\n  DeepSpeed: {json.dumps(want)}\n  {who}: {json.dumps(got)}")
+    for who, counts in (("alike", result.alike), ("alike of the command", result.commands)):
+        print(f"{who}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
+    ends = f"{len(result.different)} differ, {result.slow} too slow for DeepSpeed, {result.limited} above our limits"
+    ends += f", {result.refused} refused by the command alone"
+    print(f"seed {arguments.seed}, DeepSpeed {arguments.version}, {result.compared} rows: {ends}")
+    return 1 if result.different else 0
 
 
 if __name__ == "__main__":

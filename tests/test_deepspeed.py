@@ -50,8 +50,9 @@ def test_random_configurations_are_answered_as_deepspeed_does(version):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=clean_environment())
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
-    alike = next(line for line in done.stdout.splitlines() if line.startswith("alike: "))
-    assert CLASSES - set(alike.replace(",", "").split()) == set()
+    for who, classes in (("alike: ", CLASSES), ("alike of the command: ", CLASSES - {"OverflowError"})):
+        alike = next(line for line in done.stdout.splitlines() if line.startswith(who))
+        assert classes - set(alike.replace(",", "").split()) == set()
 
 
 def config_with(block, **more):

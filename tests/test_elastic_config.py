@@ -131,7 +131,8 @@ BAD_FILES = {
         json.dumps({"elasticity": {**BLOCK, "min_gpus": 3, "max_gpus": 3}}),
         "no valid world size is --nnodes=1:4",
     ),
-    "min_time": (json.dumps({"elasticity": {**BLOCK, "min_time": float("nan")}}), "min_time is nan"),
+    "NaN": (json.dumps({"elasticity": {**BLOCK, "min_time": float("nan")}}), "JSONDecodeError: no JSON: line 1"),
+    "min_time": (json.dumps({"elasticity": {**BLOCK, "min_time": "20"}}), "'min_time' in the elasticity block is '20'"),
 }
 
 

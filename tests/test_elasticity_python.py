@@ -1,5 +1,7 @@
 """phalanx.elasticity, in Python: its calls, its exceptions, its command."""
 
+import collections
+import enum
 import json
 import logging
 import math
@@ -70,7 +72,7 @@ def test_the_rest_of_a_config_may_be_anything():
 
 
 def test_long_answers_come_whole(monkeypatch):
-    monkeypatch.setattr(native, "_ROOM_BYTES", 100)
+    monkeypatch.setattr(native, "_ROOM", 10)
     block = {
         **DOCUMENTED,
         "max_train_batch_size": 10**12,
@@ -78,8 +80,112 @@ def test_long_answers_come_whole(monkeypatch):
         "max_gpus": 10**12,
     }
     batch, gpus = elasticity.compute_elastic_config({"elasticity": block}, "0.16.5")
+    assert len(gpus) > 10
     assert gpus == sorted(gpus)
     assert all(any(batch % size == 0 and batch // size % count == 0 for size in range(1, 1001)) for count in gpus)
+
+
+def test_a_block_is_taken_as_json_would_carry_it():
+    """What json.dumps makes of it counts: a tuple is a list, and what JSON cannot carry is refused."""
+
+    class Size(enum.IntEnum):
+        FOUR = 4
+
+    block = {**DOCUMENTED, "micro_batch_sizes": (Size.FOUR, 2), "more": {"a": (1,)}}
+    assert elasticity.compute_elastic_config({"elasticity": block}, "0.16.5") == (8, [1, 2, 4])
+    assert elasticity.compute_elastic_config({"elasticity": collections.OrderedDict(block)}, "0.16.5")[0] == 8
+    assert block["micro_batch_sizes"] == (Size.FOUR, 2)
+    for value in (object(), {1, 2}):
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            elasticity.compute_elastic_config({"elasticity": {**DOCUMENTED, "more": value}}, "0.16.5")
+    for none in (None, [], "x", 4):
+        with pytest.raises(AttributeError, match="the elasticity block should be a JSON object, and is <class"):
+            elasticity.compute_elastic_config({"elasticity": none}, "0.16.5")
+
+
+def said(error, version="0.1", **members):
+    block = {**DOCUMENTED, "version": version, **members}
+    with pytest.raises(error) as refused:
+        elasticity.compute_elastic_config({"elasticity": block}, "0.16.5", world_size=3)
+    return str(refused.value)
+
+
+def test_refusals_have_deepspeeds_words():
+    """Of types that people seldom write; tests/data has the others."""
+    refused = elasticity.ElasticityConfigError
+    assert said(refused, micro_batch_sizes="x").endswith("instead is: <class 'str'>, containing: x")
+    assert said(refused, micro_batch_sizes=[4, 2.0, "a"]).endswith("instead contains: f[4, 2.0, 'a']")
+    assert said(refused, micro_batch_sizes=[True, 0]).endswith("positive integers, instead contains: f[True, 0]")
+    assert said(refused, min_gpus=False).endswith("must be > 0, given min_gpus: False, max_gpus: 4")
+    assert said(refused, min_gpus=5).endswith("cannot be greater than max_gpus, given min_gpus: 5, max_gpus: 4")
+    assert said(refused, model_parallel_size=0.5).endswith("less than 1, given model-parallel size: 0.5")
+    assert said(refused, num_gpus_per_node=False).endswith("less than 1, given number of GPUs per node: False")
+    assert said(refused, min_time=-1.5) == "Elasticity min time needs to be >= 0: given -1.5"
+    assert said(refused, "nan", model_parallel_size=2).startswith("Elasticity Vnan does not support model-parallel")
+    assert said(refused, " 1e0 ").startswith("Attempting to run elasticity version  1e0  but runtime")
+    assert said(NotImplementedError, 0.15) == "Unable to find elastic logic for version: 0.15"
+    assert said(ValueError, max_train_batch_size=3.5).endswith("or equal to max_acceptable_batch_size: 3.5")
+    assert said(TypeError, max_gpus="4")
+    assert said(TypeError, None)
+    assert said(elasticity.UFuncTypeError, micro_batch_sizes=[True])
+    why = said(elasticity.ElasticityIncompatibleWorldSize, max_train_batch_size=12, micro_batch_sizes=[4, 10])
+    assert why.endswith("[1, np.int64(2)]")
+
+
+def test_what_is_too_large_is_said_where_deepspeed_would_search():
+    limit = elasticity.ElasticityLimitError
+    assert said(limit, max_train_batch_size=10**400).startswith("max_train_batch_size is 1000")
+    assert said(limit, "0.2", max_train_batch_size=10**400).startswith("max_train_batch_size is 1000")
+    assert said(limit, "0.2", max_gpus=1e300) == "max_gpus is 1e+300: at most 1099511627776 is taken"
+    assert said(limit, micro_batch_sizes=[1] * 1001) == "micro_batch_sizes has 1001 elements: at most 1000 are taken"
+    assert said(OverflowError, "0.2", max_gpus=math.inf)
+    assert said(ValueError, "0.2", num_gpus_per_node=2**41).startswith("All micro batches must be")
+    with pytest.raises(limit, match="the world size is 10000001: at most 10000000 is taken"):
+        elasticity.compute_elastic_config({"elasticity": DOCUMENTED}, "0.16.5", world_size=10_000_001)
+
+
+def test_limits_that_are_no_numbers_leave_out_a_whole_batch():
+    """Python's comparisons with NaN are false: a GPU for each micro batch is left out, all else stays."""
+
+    def counts(**members):
+        block = {**DOCUMENTED, "max_train_batch_size": 12, "micro_batch_sizes": [2], **members}
+        return elasticity.compute_elastic_config({"elasticity": block}, "0.16.5")[1]
+
+    assert counts(max_gpus=math.inf) == [1, 2, 3, 6]
+    assert counts(min_gpus=math.nan, max_gpus=10) == [1, 2, 3]
+    assert counts(min_gpus=2, max_gpus=math.nan) == [2, 3]
+    assert counts(min_gpus=1.5, max_gpus=3.5) == [2, 3]
+    assert counts(min_gpus=True, max_gpus=True) == [1]
+
+
+NEW_ENOUGH = (
+    *("0.16.5", "0.3.8", "0.4", "00.03.08", "0.3.8.0.1", " 0.16.5\n", "v0.4", "V1.0", "1!0.1", "0.3.8+local"),
+    *(
+        "0.3.8-1",
+        "0.3.8.post1.dev1",
+        "0.3.8_rev3",
+        "0.3.8r",
+        "0.16.5-rc.1",
+        "\u00a00.16.5\u2028",
+        "9" * 30,
+        "1.0+a_b-1.c",
+    ),
+)
+TOO_OLD = ("0.3.7", "0.3", "0!0.3.7", "0.3.8rc1", "0.3.8.dev0", "0.3.8a", "0.3.8-alpha_1", "0.3.8preview")
+NO_VERSIONS = ("", "abc", "1.0.", ".1", "1..2", "1.0+", "1.0+a..b", "0.3.8--1", "1.0 0", "vv1", "0.3.\u0668", None, 5)
+
+
+def test_versions_are_ordered_as_packaging_does():
+    for version in NEW_ENOUGH:
+        assert elasticity.compute_elastic_config({"elasticity": DOCUMENTED}, version)[0] == 8, version
+    for version in TOO_OLD:
+        with pytest.raises(elasticity.ElasticityError) as refused:
+            elasticity.compute_elastic_config({"elasticity": DOCUMENTED}, version)
+        why = f"Target deepspeed version of {version} is not compatible with minimum version 0.3.8"
+        assert str(refused.value) == f"{why} supporting elasticity."
+    for version in NO_VERSIONS:
+        with pytest.raises(elasticity.InvalidVersion, match="Invalid version: "):
+            elasticity.compute_elastic_config({"elasticity": DOCUMENTED}, version)
 
 
 def test_behaviour_of_the_last_version():

@@ -12,7 +12,7 @@
 #include "base/fd.h"
 #include "elasticity/config.h"
 #include "elasticity/job_sizes.h"
-#include "elasticity/python_json.h"
+#include "elasticity/value.h"
 
 namespace phalanx::agent {
 namespace {

@@ -10,17 +10,15 @@
 
 #include "cli/rows.h"
 #include "elasticity/config.h"
-#include "elasticity/python_json.h"
-#include "elasticity/rows.h"
 
 namespace phalanx::cli {
 namespace {
 
 using elasticity::Error;
+using elasticity::OneLine;
 using elasticity::Plan;
 using elasticity::PlanRequest;
 using elasticity::Result;
-using elasticity::Value;
 using elasticity::WorldSize;
 using Cells = std::vector<std::vector<std::string>>;
 
@@ -36,52 +34,24 @@ ElasticityAnswer Refuse(const ElasticityQuery& query, const Error& error) {
   answer.exit_code = error.type == "ElasticityIncompatibleWorldSize" ? kRefusedSize : kNoPlan;
   answer.complaint = error.type + ": " + error.message;
   if (query.json) {
-    answer.text = "{\"error\":{\"class\":";
-    elasticity::WriteJsonText(error.type, &answer.text);
-    answer.text += ",\"message\":";
-    elasticity::WriteJsonText(error.message, &answer.text);
-    answer.text += "}}\n";
+    elasticity::Json refusal;
+    refusal["error"]["class"] = error.type;
+    refusal["error"]["message"] = error.message;
+    answer.text = OneLine(refusal) + "\n";
   }
   return answer;
 }
 
-// DeepSpeed computes with whatever stands for a number, and Python's words about it, if any, name no key. In a file
-// that a person wrote it is a mistake.
-Result<Done> CheckNumbers(const Value& block) {
-  for (const char* key :
-       {"max_train_batch_size", "min_gpus", "max_gpus", "num_gpus_per_node", "model_parallel_size", "min_time"}) {
-    const Value* value = elasticity::Find(block, key);
-    if (value == nullptr || elasticity::IsInt(*value)) continue;
-    const auto* real = value->as<double>();
-    if (real != nullptr && !std::isnan(*real)) continue;
-    return Error{elasticity::kRequestError,
-                 fmt::format("'{}' in the elasticity block is {}: it should be a number", key, Repr(*value))};
-  }
-  return Done{};
+Result<elasticity::Config> ReadQuery(const ElasticityQuery& query) {
+  PHX_TRY(const elasticity::Json config, elasticity::ReadJson(query.config));
+  PHX_TRY(const elasticity::Json* block, elasticity::FindBlock(config));
+  return elasticity::ReadConfig(*block);
 }
 
-// A config, and its elasticity block in it.
-struct Read {
-  Value config;
-  Value target_version;
-  elasticity::Config elasticity;
-};
-
-Result<Read> ReadQuery(const ElasticityQuery& query) {
-  Read read;
-  PHX_TRY(read.config, elasticity::ReadJson(query.config));
-  PHX_TRY(const Value* block, elasticity::FindBlock(read.config));
-  PHX_TRY_DONE(CheckNumbers(*block));
-  PHX_TRY(read.elasticity, elasticity::ReadConfig(*block));
-  read.target_version = Value(query.target_version);
-  return read;
-}
-
-PlanRequest RequestOf(const ElasticityQuery& query, const Read& read) {
+PlanRequest RequestOf(const ElasticityQuery& query) {
   PlanRequest request;
-  request.ds_config = &read.config;
-  request.target_version = &read.target_version;
-  request.world_size = Value(query.world_size);
+  request.target_version = query.target_version;
+  request.world_size = query.world_size;
   request.world_size_variable = query.world_size_variable;
   request.behaviour = query.behaviour;
   return request;
@@ -109,23 +79,18 @@ std::string CountsText(const std::vector<int64_t>& counts) {
   return counts.empty() ? "none" : fmt::format("{} ({} of them)", fmt::join(ranges, ", "), counts.size());
 }
 
-// Steps of a GPU for one batch; nothing where the plan is for no world size, or has no micro batch.
-std::optional<elasticity::Int> AccumulationOf(const ElasticityQuery& query, const Plan& plan) {
-  if (query.world_size < 1 || !plan.micro_batch) return std::nullopt;
-  const auto* size = plan.micro_batch->as<elasticity::Int>();
-  const elasticity::Int micro_batch = size != nullptr ? *size : elasticity::Truthy(*plan.micro_batch) ? 1 : 0;
-  if (micro_batch < 1) return std::nullopt;
-  return plan.batch_size / query.world_size / micro_batch;
+// Steps of a GPU for one batch, of a plan for a world size.
+std::string AccumulationText(const ElasticityQuery& query, const Plan& plan) {
+  return elasticity::Text(plan.batch_size / query.world_size / *plan.micro_batch);
 }
 
 std::string PlanText(const ElasticityQuery& query, const Plan& plan) {
   Cells rows = {{"final batch", elasticity::Text(plan.batch_size)},
                 {"valid world sizes", plan.gpus ? CountsText(plan.gpus->counts) : "none"}};
   if (query.world_size > 0) {
-    const auto accumulation = AccumulationOf(query, plan);
     rows.push_back({"world size", fmt::format("{}", query.world_size)});
-    rows.push_back({"micro batch", plan.micro_batch ? Str(*plan.micro_batch) : "-"});
-    rows.push_back({"accumulation steps", accumulation ? elasticity::Text(*accumulation) : "-"});
+    rows.push_back({"micro batch", fmt::format("{}", *plan.micro_batch)});
+    rows.push_back({"accumulation steps", AccumulationText(query, plan)});
   }
   return Table(rows);
 }
@@ -133,11 +98,9 @@ std::string PlanText(const ElasticityQuery& query, const Plan& plan) {
 std::string PlanJson(const ElasticityQuery& query, const Plan& plan) {
   std::string out = "{\"final_batch_size\":" + elasticity::Text(plan.batch_size) + ",\"valid_gpus\":";
   out += plan.gpus ? fmt::format("[{}]", fmt::join(plan.gpus->counts, ",")) : "null";
-  if (query.world_size > 0 && plan.micro_batch) {
-    const auto accumulation = AccumulationOf(query, plan);
-    out += fmt::format(",\"world_size\":{},\"micro_batch_size\":", query.world_size);
-    elasticity::WriteJson(*plan.micro_batch, &out);
-    out += ",\"gradient_accumulation_steps\":" + (accumulation ? elasticity::Text(*accumulation) : "null");
+  if (query.world_size > 0) {
+    out += fmt::format(",\"world_size\":{},\"micro_batch_size\":{},\"gradient_accumulation_steps\":{}",
+                       query.world_size, *plan.micro_batch, AccumulationText(query, plan));
   }
   return out + "}\n";
 }
@@ -151,16 +114,13 @@ struct GpuRange {
 
 // What counts of GPUs there are from min_gpus to max_gpus.
 Result<GpuRange> RangeOf(const elasticity::Config& config) {
-  const auto rounded = [](const char* name, const Value& value, double (*round)(double)) -> Result<int64_t> {
-    PHX_TRY(const double number, elasticity::ToFloat(value));
-    if (number <= static_cast<double>(elasticity::kExplainedMax)) return static_cast<int64_t>(round(number));
-    return Error{elasticity::kLimitError, fmt::format("{} is {}: world sizes are explained up to {}", name, Str(value),
-                                                      elasticity::kExplainedMax)};
-  };
-  GpuRange range;
-  PHX_TRY(range.min, rounded("min_gpus", config.min_gpus, std::ceil));
-  PHX_TRY(range.max, rounded("max_gpus", config.max_gpus, std::floor));
-  return range;
+  for (const auto& [name, number] : {std::pair("min_gpus", config.min_gpus), std::pair("max_gpus", config.max_gpus)}) {
+    if (number.value <= static_cast<double>(elasticity::kExplainedMax)) continue;
+    return Error{elasticity::kLimitError, fmt::format("{} is {}: world sizes are explained up to {}", name,
+                                                      Text(number), elasticity::kExplainedMax)};
+  }
+  return GpuRange{static_cast<int64_t>(std::ceil(config.min_gpus.value)),
+                  static_cast<int64_t>(std::floor(config.max_gpus.value))};
 }
 
 std::string ExplainText(const std::vector<WorldSize>& sizes, const GpuRange& range) {
@@ -219,16 +179,16 @@ std::string ExplainJson(const std::vector<WorldSize>& sizes, const GpuRange& ran
 }
 
 Result<std::string> Explain(const ElasticityQuery& query) {
-  PHX_TRY(const Read read, ReadQuery(query));
-  PHX_TRY(const GpuRange range, RangeOf(read.elasticity));
-  PHX_TRY(std::vector<WorldSize> sizes, FindWorldSizes(RequestOf(query, read), range.max));
+  PHX_TRY(const elasticity::Config config, ReadQuery(query));
+  PHX_TRY(const GpuRange range, RangeOf(config));
+  PHX_TRY(std::vector<WorldSize> sizes, FindWorldSizes(config, RequestOf(query), range.max));
   std::erase_if(sizes, [&](const WorldSize& size) { return size.world_size < range.min; });
   return query.json ? ExplainJson(sizes, range) : ExplainText(sizes, range);
 }
 
 Result<std::string> MakePlan(const ElasticityQuery& query) {
-  PHX_TRY(const Read read, ReadQuery(query));
-  PHX_TRY(const Plan plan, ComputePlan(RequestOf(query, read)));
+  PHX_TRY(const elasticity::Config config, ReadQuery(query));
+  PHX_TRY(const Plan plan, ComputePlan(config, RequestOf(query)));
   return query.json ? PlanJson(query, plan) : PlanText(query, plan);
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "elasticity/batch.h"
 #include "elasticity/plan.h"
 
 namespace phalanx::cli {

@@ -7,21 +7,22 @@
 
 #include "base/status.h"
 #include "cli/elasticity.h"
+#include "cli/elasticity_rows.h"
 #include "cli/input.h"
 #include "cli/rows.h"
-#include "elasticity/rows.h"
 
 namespace phalanx::cli {
 namespace {
 
 constexpr size_t kInputBytesMax = 64 << 20;  // a config, or a row, that is longer is a mistake
 constexpr int kNoAnswer = 2;
+constexpr const char* kLastVersion = "0.19.7";  // and the other is 0.16.5
 
 CLI::App* Declare(CLI::App& elasticity, ElasticityFlags& flags, const std::string& name, const std::string& what) {
   CLI::App* command = elasticity.add_subcommand(name, what);
   command->add_option("CONFIG", flags.config, "a DeepSpeed config with an elasticity block, JSON; - is standard input");
   command->add_option("--deepspeed-version", flags.deepspeed_version, "whose answers: 0.16.5 or 0.19.7")
-      ->check(CLI::IsMember({"0.16.5", "0.19.7"}))
+      ->check(CLI::IsMember({"0.16.5", kLastVersion}))
       ->capture_default_str();
   command->add_option("--target-version", flags.target_version,
                       "the DeepSpeed that is to run, which the rules look at; not given: --deepspeed-version");
@@ -36,7 +37,7 @@ int Fail(const std::string& why) {
 
 int AnswerRows(elasticity::Behaviour behaviour) {
   const Status answered =
-      AnswerLines([&](std::string_view line) { return elasticity::AnswerRow(line, behaviour); }, kInputBytesMax);
+      AnswerLines([&](std::string_view line) { return AnswerRow(line, behaviour); }, kInputBytesMax);
   return answered.ok() ? 0 : Fail(Message(answered));
 }
 
@@ -60,7 +61,9 @@ void DeclareElasticity(CLI::App& app, ElasticityFlags& flags) {
 }
 
 int AnswerElasticity(const std::string& command, const ElasticityFlags& flags, const Environment& environment) {
-  const elasticity::Behaviour behaviour = *elasticity::BehaviourNamed(flags.deepspeed_version);
+  const elasticity::Behaviour behaviour = flags.deepspeed_version == kLastVersion
+                                              ? elasticity::Behaviour::kDeepSpeed0197
+                                              : elasticity::Behaviour::kDeepSpeed0165;
   if (flags.rows != flags.config.empty()) {
     return Fail(flags.rows ? "elasticity plan: CONFIG and --jsonl: only one of them may be given"
                            : fmt::format("elasticity {}: CONFIG is missing: the file to read, or - for standard input",

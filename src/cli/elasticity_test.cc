@@ -104,7 +104,7 @@ TEST(ElasticityPlan, WorldSizeMayComeFromTheEnvironment) {
 TEST(ElasticityPlan, NamesTheMemberThatIsNoNumber) {
   const std::string rest = R"(, "micro_batch_sizes": [4])";
   for (const auto& [member, value] :
-       {std::pair(R"("max_train_batch_size": "8")", "'8'"), std::pair(R"("max_train_batch_size": NaN)", "nan"),
+       {std::pair(R"("max_train_batch_size": "8")", "'8'"), std::pair(R"("max_train_batch_size": true)", "True"),
         std::pair(R"("max_train_batch_size": [8])", "[8]")}) {
     const ElasticityAnswer answer = TellPlan(Query(member + rest));
     EXPECT_EQ(answer.exit_code, 2);
@@ -148,7 +148,7 @@ TEST(ElasticityExplain, ShowsBothEndsOfWhatIsLong) {
 
 TEST(ElasticityExplain, RefusesMoreThanCanBeShown) {
   const std::string start = R"("max_train_batch_size": 8, "micro_batch_sizes": [4], "max_gpus": )";
-  for (const char* max : {"1000001", "1e300", "Infinity", "100000000000000000000000000000000000000000000"}) {
+  for (const char* max : {"1000001", "1e300", "100000000000000000000000000000000000000000000"}) {
     const ElasticityAnswer answer = ExplainSizes(Query(start + max));
     EXPECT_EQ(answer.exit_code, 2);
     EXPECT_THAT(answer.complaint, HasSubstr(": world sizes are explained up to 1000000"));

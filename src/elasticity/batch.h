@@ -1,47 +1,34 @@
-// DeepSpeed's choice of a batch size: the one that works with the most GPU counts. Pure.
+// DeepSpeed's choice of a batch size: the one that works with the most GPU counts. Pure, and part of what ranks load.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
-#include <string>
+#include <span>
 #include <vector>
-
-#include "elasticity/python_value.h"
 
 namespace phalanx::elasticity {
 
-// Beyond DeepSpeed's rules: what is larger is a kLimitError.
+// Beyond DeepSpeed's rules: nothing larger is taken.
 constexpr size_t kMicroBatchesMax = 1000;
 constexpr int64_t kValueMax = int64_t{1} << 40;
-constexpr int64_t kWorldSizeMax = 10000000;
-
-enum class Behaviour {
-  kDeepSpeed0165,  // and before
-  kDeepSpeed0197   // never exceeds the largest batch; micro batches of version 0.1 need a world size
-};
-
-// A list of GPU counts as DeepSpeed's functions pass it on. Some elements are numpy's: that is seen where it is
-// printed.
-struct GpuCounts {
-  std::vector<int64_t> counts;  // ascending
-  std::vector<bool> is_numpy;   // empty: none is
-  bool are_floats = false;
-
-  bool Contains(const Value& count) const;
-  // As JSON and Python write it.
-  void AppendCount(size_t index, std::string* out) const;
-  std::string Repr() const;
-};
+constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max();  // as a limit
 
 struct BatchRequest {
-  const List* micro_batches = nullptr;  // ints above 0
-  Value batch_max;
-  Value gpus_min;
-  Value gpus_max;
-  bool prefer_larger = true;
-  // What is too large of the numbers that these were made of. It is told where DeepSpeed would go on and compute.
-  std::optional<Error> too_large;
-  Behaviour behaviour = Behaviour::kDeepSpeed0165;
+  std::span<const int64_t> micro_batches;  // 1 to kMicroBatchesMax of them, each from 1 to batch_max and kValueMax
+  int64_t batch_max = 1;                   // this and the next two: from 1 to kValueMax, or kInfinite
+  int64_t gpus_min = 1;
+  int64_t gpus_max = 1;
+  bool prefer_larger = true;    // of two batches with as many counts
+  bool within_largest = false;  // DeepSpeed 0.19.7: the least common multiple, too, is at most batch_max
+  bool with_whole = true;       // counts that take all of a batch in one step; without them where a limit is NaN
+};
+
+// GPU counts as DeepSpeed's functions pass them on. Some are numpy's: that is seen where they are printed.
+struct GpuCounts {
+  std::vector<int64_t> counts;    // ascending
+  std::vector<uint8_t> is_numpy;  // of each
 };
 
 struct Batch {
@@ -49,9 +36,9 @@ struct Batch {
   std::optional<GpuCounts> gpus;  // nothing where Python has None: no size was better than none
 };
 
-Result<Batch> ChooseBatch(const BatchRequest& request);
+// Whether ChooseBatch takes it: whoever reads the numbers from outside asks before.
+bool IsWithinLimits(const BatchRequest& request);
 
-// kLimitError where a finite number is above `max`; `name` is what it is called in the config.
-Result<Done> CheckLimit(const char* name, const Value& value, int64_t max);
+Batch ChooseBatch(const BatchRequest& request);
 
 }  // namespace phalanx::elasticity

@@ -41,42 +41,31 @@ bool IsPrime(uint64_t number) {
   return true;
 }
 
-// A factor of an odd composite number: Pollard's rho with Brent's cycle. Expected steps: the root of the smallest
-// prime.
+// A factor of an odd composite number, by Pollard's rho: expected steps are the root of the smallest prime. The
+// greatest common divisor is taken of the product of some steps; where that hides all factors, of each step.
 uint64_t FindFactor(uint64_t number) {
-  constexpr uint64_t kBatch = 64;  // greatest common divisors are looked at so seldom
-  for (uint64_t c = 1;; ++c) {
+  for (uint64_t c = 1, batch = 64;; batch = 1) {
     const auto next = [&](uint64_t x) { return (MultiplyModulo(x, x, number) + c) % number; };
-    uint64_t x = 2;
-    uint64_t y = 2;
-    uint64_t before = 2;
+    uint64_t slow = 2;
+    uint64_t fast = 2;
     uint64_t factor = 1;
-    for (uint64_t lap = 1; factor == 1; lap *= 2) {
-      x = y;
-      for (uint64_t i = 0; i < lap; ++i) y = next(y);
-      for (uint64_t done = 0; done < lap && factor == 1; done += kBatch) {
-        before = y;
-        uint64_t product = 1;
-        for (uint64_t i = 0; i < std::min(kBatch, lap - done); ++i) {
-          y = next(y);
-          product = MultiplyModulo(product, x > y ? x - y : y - x, number);
-        }
-        factor = std::gcd(product, number);
+    while (factor == 1) {
+      uint64_t product = 1;
+      for (uint64_t i = 0; i < batch; ++i) {
+        slow = next(slow);
+        fast = next(next(fast));
+        product = MultiplyModulo(product, slow > fast ? slow - fast : fast - slow, number);
       }
-    }
-    if (factor == number) {  // several factors met in one batch: one by one
-      do {
-        before = next(before);
-        factor = std::gcd(x > before ? x - before : before - x, number);
-      } while (factor == 1);
+      factor = std::gcd(product, number);
     }
     if (factor != number) return factor;
+    if (batch == 1) ++c;
   }
 }
 
 void FindPrimes(uint64_t number, std::vector<uint64_t>* primes) {
   if (number < kTrialEnd * kTrialEnd || IsPrime(number)) {
-    primes->push_back(number);
+    if (number > 1) primes->push_back(number);
     return;
   }
   const uint64_t factor = FindFactor(number);
@@ -86,39 +75,25 @@ void FindPrimes(uint64_t number, std::vector<uint64_t>* primes) {
 
 }  // namespace
 
-void Factors::Add(uint64_t prime) {
-  if (size_ == 0 || powers_[size_ - 1].prime != prime) powers_[size_++] = {prime, 0};
-  ++powers_[size_ - 1].exponent;
-}
-
-size_t Factors::divisor_count() const {
-  size_t count = 1;
-  for (const PrimePower& factor : *this) count *= static_cast<size_t>(factor.exponent) + 1;
-  return count;
-}
-
 Factors Factorize(uint64_t number) {
-  Factors factors;
-  for (uint64_t p = 2; p < kTrialEnd && p * p <= number; p += p == 2 ? 1 : 2) {
-    for (; number % p == 0; number /= p) factors.Add(p);
-  }
-  if (number < kTrialEnd * kTrialEnd) {
-    if (number > 1) factors.Add(number);
-    return factors;
-  }
   std::vector<uint64_t> primes;
+  for (uint64_t p = 2; p < kTrialEnd && p * p <= number; p += p == 2 ? 1 : 2) {
+    for (; number % p == 0; number /= p) primes.push_back(p);
+  }
   FindPrimes(number, &primes);
   std::sort(primes.begin(), primes.end());
-  for (const uint64_t prime : primes) factors.Add(prime);
+  Factors factors;
+  for (const uint64_t prime : primes) {
+    if (factors.empty() || factors.back().prime != prime) factors.push_back({prime, 0});
+    ++factors.back().exponent;
+  }
   return factors;
 }
 
-Divisors::Divisors(const Factors& factors) : factors_(factors) {
-  values_.reserve(factors.divisor_count());
-  values_.push_back(1);
+Divisors::Divisors(Factors factors) : factors_(std::move(factors)), values_{1} {
   for (const auto& [prime, exponent] : factors_) {
     const size_t stride = values_.size();
-    for (size_t i = 0; i < stride * static_cast<size_t>(exponent); ++i) values_.push_back(values_[i] * prime);
+    for (size_t i = 0; i < stride * exponent; ++i) values_.push_back(values_[i] * prime);
   }
 }
 
@@ -127,7 +102,7 @@ size_t Divisors::IndexOf(uint64_t divisor) const {
   size_t stride = 1;
   for (const auto& [prime, exponent] : factors_) {
     for (; divisor % prime == 0; divisor /= prime) index += stride;
-    stride *= static_cast<size_t>(exponent) + 1;
+    stride *= exponent + 1;
   }
   return index;
 }
@@ -135,25 +110,12 @@ size_t Divisors::IndexOf(uint64_t divisor) const {
 void Divisors::MarkMultiples(std::vector<uint8_t>* marks) const {
   size_t stride = 1;
   for (const auto& [prime, exponent] : factors_) {
-    const size_t period = stride * (static_cast<size_t>(exponent) + 1);
+    const size_t period = stride * (exponent + 1);
     for (size_t begin = 0; begin < size(); begin += period) {
       for (size_t i = begin + stride; i < begin + period; ++i) (*marks)[i] |= (*marks)[i - stride];
     }
     stride = period;
   }
-}
-
-void Divisors::KeepAboveMarked(std::vector<uint8_t>* marks) const {
-  std::vector<uint8_t> above(size());
-  size_t stride = 1;
-  for (const auto& [prime, exponent] : factors_) {
-    const size_t period = stride * (static_cast<size_t>(exponent) + 1);
-    for (size_t begin = 0; begin < size(); begin += period) {
-      for (size_t i = begin + stride; i < begin + period; ++i) above[i] |= (*marks)[i - stride];
-    }
-    stride = period;
-  }
-  *marks = std::move(above);
 }
 
 }  // namespace phalanx::elasticity

@@ -1,7 +1,6 @@
 // Prime factors and divisors of 64-bit numbers. Fast for any of them: no loop here is as long as the number is large.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,22 +9,9 @@ namespace phalanx::elasticity {
 
 struct PrimePower {
   uint64_t prime;
-  int exponent;
+  size_t exponent;
 };
-
-// Prime factors, ascending. No 64-bit number has more of them.
-class Factors {
- public:
-  const PrimePower* begin() const { return powers_.data(); }
-  const PrimePower* end() const { return powers_.data() + size_; }
-  size_t divisor_count() const;
-  // Above all that are there, or equal to the last.
-  void Add(uint64_t prime);
-
- private:
-  std::array<PrimePower, 15> powers_;
-  size_t size_ = 0;
-};
+using Factors = std::vector<PrimePower>;  // ascending
 
 // Of a number of 1 or more.
 Factors Factorize(uint64_t number);
@@ -34,7 +20,7 @@ Factors Factorize(uint64_t number);
 // the number divided by divisor i is divisor size() - 1 - i.
 class Divisors {
  public:
-  explicit Divisors(const Factors& factors);
+  explicit Divisors(Factors factors);
 
   size_t size() const { return values_.size(); }
   uint64_t operator[](size_t index) const { return values_[index]; }
@@ -43,9 +29,6 @@ class Divisors {
 
   // Marks are one byte for each divisor. Marks all multiples of what is marked.
   void MarkMultiples(std::vector<uint8_t>* marks) const;
-  // Leaves marked what has, by one prime, a marked divisor below it: the multiples of what was marked at first, without
-  // that itself.
-  void KeepAboveMarked(std::vector<uint8_t>* marks) const;
 
  private:
   Factors factors_;

@@ -1,348 +1,272 @@
 #include "elasticity/plan.h"
 
 #include <algorithm>
-#include <numeric>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <utility>
-#include <vector>
-
-#include "elasticity/config.h"
-#include "elasticity/target_version.h"
 
 namespace phalanx::elasticity {
 namespace {
 
-constexpr double kLatestVersion = 0.2;
+// ---- what is checked before anything is computed ----
 
-Result<bool> IsAbove(const Value& value, const Value& bound) {
-  PHX_TRY(const Order order, Compare(value, bound, ">"));
-  return order == Order::kGreater;
-}
-
-// `batch // gpus % micro_batch == 0`
-Result<bool> Splits(const Value& batch, const Value& gpus, const Value& micro_batch) {
-  PHX_TRY(const Value share, FloorDivide(batch, gpus));
-  PHX_TRY(const Value rest, Modulo(share, micro_batch));
-  return Equal(rest, Value(0));
-}
-
-Result<Int> WholeOf(const Value& value) {
-  if (const auto* real = value.as<double>()) return Truncate(*real);
-  return *value.as<Int>();
-}
-
-// The version of the rules: 0.1 or 0.2.
-Result<double> CheckVersion(const Config& config) {
-  PHX_TRY(const bool is_parallel, IsAbove(config.model_parallel_size, Value(1)));
-  PHX_TRY(const double version, ToFloat(config.version));
-  if (is_parallel && version != 0.2) {
-    return Error{"ElasticityConfigError", "Elasticity V" + Str(config.version) +
-                                              " does not support model-parallel training. Given model-parallel size: " +
-                                              Str(config.model_parallel_size)};
+// The version of DeepSpeed that is to run. Python's rules take "0.4rc1", too.
+Result<Done> CheckTargetVersion(const std::string& target) {
+  const Error invalid{"InvalidVersion", "Invalid version: '" + target + "'"};
+  std::vector<int64_t> release;
+  const char* end = target.data() + target.size();
+  for (const char* at = target.data();; ++at) {
+    const bool is_digit = at != end && *at >= '0' && *at <= '9';
+    const auto read = std::from_chars(at, end, release.emplace_back());
+    if (!is_digit || read.ec != std::errc()) return invalid;
+    at = read.ptr;
+    if (at == end) break;
+    if (*at != '.') return Error{invalid.type, invalid.message + ": only numbers and dots are taken here"};
   }
-  if (version > kLatestVersion) {
-    return Error{"ElasticityConfigError", "Attempting to run elasticity version " + Str(config.version) +
-                                              " but runtime only supports up to 0.2"};
+  if (release >= std::vector<int64_t>{0, 3, 8}) return Done{};
+  return Error{"ElasticityError", "Target deepspeed version of " + target +
+                                      " is not compatible with minimum version 0.3.8 supporting elasticity."};
+}
+
+// Whether the config's version of the rules is 0.2, which thinks in nodes.
+Result<bool> CheckVersions(const Config& config, const PlanRequest& request) {
+  const RulesVersion& version = config.version;
+  if (config.model_parallel_size.value > 1 && version.number != 0.2) {
+    return ConfigError(
+        "Elasticity V" + version.text +
+        " does not support model-parallel training. Given model-parallel size: " + Text(config.model_parallel_size));
   }
-  return version;
+  if (version.number > 0.2) {
+    return ConfigError("Attempting to run elasticity version " + version.text + " but runtime only supports up to 0.2");
+  }
+  PHX_TRY_DONE(CheckTargetVersion(request.target_version));
+  if (version.number == 0.1 || version.number == 0.2) return version.number == 0.2;
+  return Error{"NotImplementedError", "Unable to find elastic logic for version: " + version.text};
+}
+
+Result<Done> CheckLimit(const char* name, Number number, int64_t max) {
+  if (number.value <= static_cast<double>(max)) return Done{};
+  const std::string bound = ": at most " + std::to_string(max) + " is taken";
+  return Error{kLimitError, std::string(name) + " is " + Text(number) + bound};
+}
+
+Result<Done> CheckLimits(const Config& config) {
+  PHX_TRY_DONE(CheckLimit("max_train_batch_size", config.max_train_batch_size, kValueMax));
+  PHX_TRY_DONE(CheckLimit("min_gpus", config.min_gpus, kValueMax));
+  PHX_TRY_DONE(CheckLimit("max_gpus", config.max_gpus, kValueMax));
+  PHX_TRY_DONE(CheckLimit("num_gpus_per_node", config.num_gpus_per_node, kValueMax));
+  PHX_TRY_DONE(CheckLimit("model_parallel_size", config.model_parallel_size, kValueMax));
+  const size_t sizes = config.micro_batch_sizes.size();
+  if (sizes <= kMicroBatchesMax) return Done{};
+  return Error{kLimitError, "micro_batch_sizes has " + std::to_string(sizes) + " elements: at most " +
+                                std::to_string(kMicroBatchesMax) + " are taken"};
 }
 
 // WORLD_SIZE as a number. `whose` begins the sentence that says what it is needed for.
-Result<Value> WorldSizeFromVariable(const PlanRequest& request, const std::string& whose) {
-  const std::optional<std::string>& text = request.world_size_variable;
-  if (text && IsNumeric(*text)) return ToInt(*text);
-  return Error{"ElasticityConfigError",
-               whose +
-                   " Either give it as argument to function compute_elastic_config or set it as an environment "
-                   "variable. Value of WORLD_SIZE as environment variable is " +
-                   text.value_or("None")};
-}
-
-// The micro batch of version 0.2: the first that fits, or the largest.
-Result<Value> FirstFitting(const Config& config, bool prefer_larger, const Value& batch, const Value& gpus) {
-  const Value* chosen = nullptr;
-  for (const Value& micro_batch : config.micro_batch_sizes) {
-    PHX_TRY(const bool fits, Splits(batch, gpus, micro_batch));
-    if (!fits) continue;
-    if (chosen == nullptr) chosen = &micro_batch;
-    PHX_TRY(const bool is_larger, IsAbove(micro_batch, *chosen));
-    if (prefer_larger && is_larger) chosen = &micro_batch;
+Result<int64_t> WorldSizeFromVariable(const PlanRequest& request, const std::string& whose) {
+  const std::string text = request.world_size_variable.value_or("None");
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
+    return ConfigError(whose +
+                       " Either give it as argument to function compute_elastic_config or set it as an environment "
+                       "variable. Value of WORLD_SIZE as environment variable is " +
+                       text);
   }
-  return chosen != nullptr ? *chosen : Value();
+  const Number size = {std::strtod(text.c_str(), nullptr)};
+  PHX_TRY_DONE(CheckLimit("the world size", size, kWorldSizeMax));
+  return static_cast<int64_t>(size.value);
 }
 
-// The micro batch for a world size that is given. Of equal ones Python keeps the first.
-Result<Value> LargestFitting(const Config& config, const Value& batch, const Value& world_size) {
-  const Value* chosen = nullptr;
-  for (const Value& size : config.micro_batch_sizes) {
-    PHX_TRY(const bool fits, Splits(batch, world_size, size));
-    if (!fits) continue;
-    PHX_TRY(const bool is_larger, chosen == nullptr ? true : IsAbove(size, *chosen));
-    if (is_larger) chosen = &size;
+// ---- batches ----
+
+// Limits of 0, which version 0.2 may come to, are none.
+Result<Batch> Choose(const Config& config, Behaviour behaviour, Number batch_max, double gpus_min, double gpus_max) {
+  const std::vector<int64_t>& sizes = config.micro_batch_sizes;
+  for (const int64_t size : sizes) {
+    if (static_cast<double>(size) <= batch_max.value) continue;
+    return Error{
+        "ValueError",
+        "All micro batches must be less than             or equal to max_acceptable_batch_size: " + Text(batch_max)};
   }
-  if (chosen != nullptr) return *chosen;
-  return Error{"AssertionError", "Unable to find divisible micro batch size world_size=" + Str(world_size) +
-                                     ", final_batch_size=" + Str(batch) +
-                                     ", and  micro_batches=" + Str(Value(config.micro_batch_sizes)) + "."};
+  if (sizes.empty() && gpus_max == 0) return Error{"ValueError", "min() arg is an empty sequence"};
+  if (sizes.empty()) return Error{"UFuncTypeError", "numpy has no least common multiple of an empty list"};
+  BatchRequest request;
+  request.micro_batches = sizes;
+  request.batch_max = static_cast<int64_t>(batch_max.value);  // nothing of the answer depends on the fraction
+  request.gpus_min = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(gpus_min)));
+  request.gpus_max = static_cast<int64_t>(gpus_max);
+  if (gpus_max == 0) request.gpus_max = request.batch_max / *std::min_element(sizes.begin(), sizes.end());
+  request.prefer_larger = config.prefer_larger_batch;
+  request.within_largest = behaviour == Behaviour::kDeepSpeed0197;
+  return ChooseBatch(request);
 }
 
-// Batch and GPU counts of version 0.2, which thinks in nodes.
-struct NodePlan {
-  Value batch;
-  GpuCounts gpus;
-  Value per_node;  // data-parallel groups
-};
+bool Contains(const GpuCounts& gpus, double count) {
+  return count == std::floor(count) &&
+         std::binary_search(gpus.counts.begin(), gpus.counts.end(), static_cast<int64_t>(count));
+}
+
+// `batch // gpus % micro_batch == 0`
+bool Splits(Int batch, int64_t gpus, int64_t micro_batch) { return FloorDivide(batch, Int{gpus}) % micro_batch == 0; }
+bool Splits(double batch, int64_t gpus, int64_t micro_batch) {
+  return std::fmod(FloorDivide(batch, static_cast<double>(gpus)), static_cast<double>(micro_batch)) == 0;
+}
+
+// The micro batch for these GPUs: the largest that fits, or the first.
+template <typename Size>
+std::optional<int64_t> Fitting(const Config& config, Size batch, int64_t gpus, bool largest) {
+  std::optional<int64_t> chosen;
+  for (const int64_t size : config.micro_batch_sizes) {
+    if ((!chosen || (largest && size > *chosen)) && Splits(batch, gpus, size)) chosen = size;
+  }
+  return chosen;
+}
+
+// ---- version 0.2, which thinks in nodes ----
 
 // The batch and the GPU counts that suit any number of nodes, before one is given.
-Result<NodePlan> PlanNodes(const Config& config, BatchRequest request) {
-  PHX_TRY(const Value rest, Modulo(config.num_gpus_per_node, config.model_parallel_size));
-  if (!Equal(rest, Value(0))) {
-    return Error{"ElasticityError", "In Elasticity v0.2, number of GPUs per node:" + Str(config.num_gpus_per_node) +
-                                        " should be divisible by model parallel size " +
-                                        Str(config.model_parallel_size)};
+struct NodePlan {
+  Number per_node;  // data-parallel groups
+  int64_t nodes_batch = 0;
+  GpuCounts gpus;
+};
+
+Result<NodePlan> PlanNodes(const Config& config, Behaviour behaviour) {
+  const Number per_node = config.num_gpus_per_node;
+  const Number parallel = config.model_parallel_size;
+  if (std::fmod(per_node.value, parallel.value) != 0) {
+    return Error{"ElasticityError", "In Elasticity v0.2, number of GPUs per node:" + Text(per_node) +
+                                        " should be divisible by model parallel size " + Text(parallel)};
   }
   NodePlan plan;
-  PHX_TRY(plan.per_node, FloorDivide(config.num_gpus_per_node, config.model_parallel_size));
-  const auto shared_out = [](const Value& total, const Value& over, Value* share) -> Result<Done> {
-    PHX_TRY(const double quotient, Divide(total, over));
-    PHX_TRY(const Int whole, Truncate(quotient));
-    *share = Value(whole);
-    return Done{};
-  };
-  PHX_TRY_DONE(shared_out(config.max_train_batch_size, plan.per_node, &request.batch_max));
-  PHX_TRY_DONE(shared_out(config.min_gpus, config.num_gpus_per_node, &request.gpus_min));
-  PHX_TRY_DONE(shared_out(config.max_gpus, config.num_gpus_per_node, &request.gpus_max));
-  PHX_TRY(Batch batch, ChooseBatch(request));
-  PHX_TRY(plan.batch, Multiply(Value(batch.size), plan.per_node));
+  plan.per_node = {FloorDivide(per_node.value, parallel.value), per_node.is_float || parallel.is_float};
+  const Number batch_max = {std::trunc(config.max_train_batch_size.value / plan.per_node.value)};
+  const double gpus_min = std::trunc(config.min_gpus.value / per_node.value);
+  const double gpus_max = std::trunc(config.max_gpus.value / per_node.value);
+  PHX_TRY(Batch batch, Choose(config, behaviour, batch_max, gpus_min, gpus_max));
   if (!batch.gpus) return Error{"TypeError", "'NoneType' object is not iterable"};
+  plan.nodes_batch = batch.size;
   plan.gpus = *std::move(batch.gpus);
-  plan.gpus.are_floats = plan.per_node.as<double>() != nullptr;
-  PHX_TRY(const Int factor, WholeOf(plan.per_node));
-  for (int64_t& count : plan.gpus.counts) count *= static_cast<int64_t>(factor);
+  for (int64_t& count : plan.gpus.counts) count *= static_cast<int64_t>(plan.per_node.value);
   return plan;
 }
 
-// What the plan for a number of GPUs that no number of nodes suits is made of: Python computes it in floats.
-struct ExactNumbers {
-  std::vector<double> micro_batches;
-  double batch_max = 0;
-  double gpus_per_node = 0;
-  double groups_per_node = 0;
-  bool prefer_larger = true;
-};
-
-Result<ExactNumbers> ToExactNumbers(const Config& config, const Value& per_node) {
-  ExactNumbers numbers;
-  for (const Value& micro_batch : config.micro_batch_sizes) {
-    PHX_TRY(numbers.micro_batches.emplace_back(), ToFloat(micro_batch));
-  }
-  PHX_TRY(numbers.batch_max, ToFloat(config.max_train_batch_size));
-  PHX_TRY(numbers.gpus_per_node, ToFloat(config.num_gpus_per_node));
-  PHX_TRY(numbers.groups_per_node, ToFloat(per_node));
-  numbers.prefer_larger = Truthy(config.prefer_larger_batch);
-  return numbers;
-}
-
-// The largest batch that these GPUs can split (or the smallest of the largest), and how many groups they are.
-struct ExactPlan {
-  double batch = 0;
-  double groups = 0;
-};
-
-Result<ExactPlan> PlanExactly(const ExactNumbers& numbers, double gpus) {
-  ExactPlan plan;
-  plan.groups = gpus / numbers.gpus_per_node * numbers.groups_per_node;
-  bool is_first = true;
-  for (const double micro_batch : numbers.micro_batches) {
-    const double step = micro_batch * plan.groups;
-    if (step == 0) return Error{"ZeroDivisionError", "float division by zero"};
-    PHX_TRY(const Int steps, Floor(numbers.batch_max / step));
-    const double batch = static_cast<double>(steps) * step;
-    if (is_first || (numbers.prefer_larger ? batch > plan.batch : batch < plan.batch)) plan.batch = batch;
-    is_first = false;
-  }
-  return plan;
-}
-
-// What suits the nodes, if these GPUs are one of its counts.
-Result<bool> SuitsNodes(const Config& config, const NodePlan& nodes, const Value& gpus) {
-  PHX_TRY(const Value groups, FloorDivide(gpus, config.model_parallel_size));
-  return nodes.gpus.Contains(groups);
-}
-
-// The plan with its micro batch, whether that is asked for or not.
-Result<Plan> PlanByNodes(const Config& config, const Value& gpus, BatchRequest request) {
-  const bool prefer_larger = Truthy(config.prefer_larger_batch);
-  PHX_TRY(NodePlan nodes, PlanNodes(config, std::move(request)));
-  PHX_TRY(const bool is_whole, SuitsNodes(config, nodes, gpus));
+// What version 0.2 has for a number of GPUs: one of the plan for nodes, whose counts are left out, or a plan for this
+// number alone.
+Result<Plan> PlanSize(const Config& config, const NodePlan& nodes, int64_t gpus) {
   Plan plan;
-  Value batch = nodes.batch;
-  plan.gpus = std::move(nodes.gpus);
-  if (!is_whole) {
-    PHX_TRY(const ExactNumbers numbers, ToExactNumbers(config, nodes.per_node));
-    PHX_TRY(const double count, ToFloat(gpus));
-    PHX_TRY(const ExactPlan exact, PlanExactly(numbers, count));
-    batch = Value(exact.batch);
-    PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, batch, gpus));
-    PHX_TRY(const Int groups, Truncate(exact.groups));
-    plan.gpus = GpuCounts{{static_cast<int64_t>(groups)}, {}, false};
-  } else {
-    PHX_TRY(plan.micro_batch, FirstFitting(config, prefer_larger, batch, gpus));
+  const auto real_gpus = static_cast<double>(gpus);
+  const bool is_whole = Contains(nodes.gpus, FloorDivide(real_gpus, config.model_parallel_size.value));
+  if (is_whole && !nodes.per_node.is_float) {
+    plan.batch_size = Int{nodes.nodes_batch} * static_cast<int64_t>(nodes.per_node.value);
+    plan.micro_batch = Fitting(config, plan.batch_size, gpus, config.prefer_larger_batch);
+    return plan;
   }
-  PHX_TRY(plan.batch_size, WholeOf(batch));
+  double batch = static_cast<double>(nodes.nodes_batch) * nodes.per_node.value;
+  if (!is_whole) {  // the largest batch that these GPUs can split, or the smallest of the largest
+    const double groups = real_gpus / config.num_gpus_per_node.value * nodes.per_node.value;
+    if (groups == 0) return Error{"ZeroDivisionError", "float division by zero"};
+    std::vector<double> batches;
+    for (const int64_t size : config.micro_batch_sizes) {
+      const double step = static_cast<double>(size) * groups;
+      batches.push_back(std::floor(config.max_train_batch_size.value / step) * step);
+    }
+    const auto [smallest, largest] = std::minmax_element(batches.begin(), batches.end());
+    batch = config.prefer_larger_batch ? *largest : *smallest;
+    plan.gpus = GpuCounts{{static_cast<int64_t>(groups)}, {0}};
+  }
+  plan.batch_size = static_cast<Int>(batch);
+  plan.micro_batch = Fitting(config, batch, gpus, config.prefer_larger_batch);
   return plan;
 }
 
-std::optional<Error> FindTooLarge(const Config& config, const Value& world_size) {
-  const auto check = [&]() -> Result<Done> {
-    PHX_TRY_DONE(CheckLimit("max_train_batch_size", config.max_train_batch_size, kValueMax));
-    PHX_TRY_DONE(CheckLimit("min_gpus", config.min_gpus, kValueMax));
-    PHX_TRY_DONE(CheckLimit("max_gpus", config.max_gpus, kValueMax));
-    PHX_TRY_DONE(CheckLimit("num_gpus_per_node", config.num_gpus_per_node, kValueMax));
-    PHX_TRY_DONE(CheckLimit("model_parallel_size", config.model_parallel_size, kValueMax));
-    return CheckLimit("the world size", world_size, kWorldSizeMax);
-  };
-  const Result<Done> checked = check();
-  return checked.ok() ? std::nullopt : std::optional(checked.error());
+// ---- plans ----
+
+Result<Plan> PlanVersion01(const Config& config, Behaviour behaviour) {
+  PHX_TRY(Batch batch, Choose(config, behaviour, config.max_train_batch_size, config.min_gpus.value,
+                              std::floor(config.max_gpus.value)));
+  return Plan{batch.size, std::move(batch.gpus)};
 }
 
-// Without the numbers, which the versions make differently.
-BatchRequest RequestOf(const Config& config, const PlanRequest& request) {
-  BatchRequest batch_request;
-  batch_request.micro_batches = &config.micro_batch_sizes;
-  batch_request.prefer_larger = Truthy(config.prefer_larger_batch);
-  batch_request.behaviour = request.behaviour;
-  return batch_request;
-}
-
-Result<Plan> PlanVersion01(const PlanRequest& request, const Config& config) {
-  BatchRequest batch_request = RequestOf(config, request);
-  batch_request.batch_max = config.max_train_batch_size;
-  batch_request.gpus_min = config.min_gpus;
-  batch_request.gpus_max = config.max_gpus;
-  Result<Batch> batch = ChooseBatch(batch_request);
-  if (!batch.ok()) return batch.error();
-  PHX_TRY_DONE(CheckLimit("the world size", request.world_size, kWorldSizeMax));
-  return Plan{batch->size, std::move(batch->gpus), std::nullopt};
-}
-
-Result<Plan> PlanVersion02(const PlanRequest& request, const Config& config) {
-  Value gpus = request.world_size;
-  if (Equal(gpus, Value(0))) {
+Result<Plan> PlanVersion02(const Config& config, const PlanRequest& request) {
+  int64_t gpus = request.world_size;
+  if (gpus == 0) {
     PHX_TRY(gpus, WorldSizeFromVariable(request, "Elasticity V 0.2 needs WORLD_SIZE to compute valid batch size."));
   }
-  BatchRequest batch_request = RequestOf(config, request);
-  batch_request.too_large = FindTooLarge(config, gpus);
-  Result<Plan> plan = PlanByNodes(config, gpus, batch_request);
-  // Where the arithmetic gave up first, the reason is still what the config says.
-  if (!plan.ok() && plan.error().type == kLimitError) return batch_request.too_large.value_or(plan.error());
+  PHX_TRY(NodePlan nodes, PlanNodes(config, request.behaviour));
+  PHX_TRY(Plan plan, PlanSize(config, nodes, gpus));
+  if (plan.gpus) return plan;
+  plan.gpus = std::move(nodes.gpus);
+  plan.are_floats = nodes.per_node.is_float;
   return plan;
 }
 
-Result<Done> CheckWorldSize(const Value& world_size, const std::optional<GpuCounts>& gpus) {
-  if (!gpus) return Error{"TypeError", "argument of type 'NoneType' is not iterable"};
-  if (gpus->Contains(world_size)) return Done{};
-  return Error{
-      "ElasticityIncompatibleWorldSize",
-      "World size (" + Str(world_size) + ") is not valid with the current list of valid GPU counts: " + gpus->Repr()};
-}
-
-// The world size that version 0.1 takes a micro batch for where none was given as an argument.
-Result<Value> LateWorldSize(const PlanRequest& request, const Config& config, const std::optional<GpuCounts>& gpus) {
-  if (request.behaviour == Behaviour::kDeepSpeed0165) return request.world_size;
-  Value world_size = request.world_size;
-  PHX_TRY(const Order order, Compare(world_size, Value(0), "<="));
-  if (order == Order::kLess || order == Order::kEqual) {
-    PHX_TRY(world_size, WorldSizeFromVariable(request, "Elasticity V " + Str(config.version) +
-                                                           " needs WORLD_SIZE to compute a micro batch size."));
-    PHX_TRY_DONE(CheckLimit("the world size", world_size, kWorldSizeMax));
+Result<Done> CheckWorldSize(int64_t world_size, const Plan& plan) {
+  if (!plan.gpus) return Error{"TypeError", "argument of type 'NoneType' is not iterable"};
+  const auto& [counts, is_numpy] = *plan.gpus;
+  if (std::binary_search(counts.begin(), counts.end(), world_size)) return Done{};
+  std::string list;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (i > 0) list += ", ";
+    const char* kind = plan.are_floats ? "np.float64(" : "np.int64(";
+    list += is_numpy[i] != 0 ? kind + plan.CountText(i) + ")" : plan.CountText(i);
   }
-  PHX_TRY_DONE(CheckWorldSize(world_size, gpus));
-  return world_size;
-}
-
-Result<Config> ReadConfigOf(const PlanRequest& request) {
-  PHX_TRY(const Value* block, FindBlock(*request.ds_config));
-  return ReadConfig(*block);
-}
-
-// Whether the config's version thinks in nodes: what is checked behind the config, and before its numbers are looked
-// at.
-Result<bool> CheckVersions(const PlanRequest& request, const Config& config) {
-  PHX_TRY(const double version, CheckVersion(config));
-  PHX_TRY_DONE(CheckTargetVersion(*request.target_version));
-  if (version == 0.1 || version == 0.2) return version == 0.2;
-  return Error{"NotImplementedError", "Unable to find elastic logic for version: " + Str(config.version)};
-}
-
-// The sizes of `world_sizes` that can split what `batch_for` says of them; it says nothing of those that do not work.
-template <typename BatchFor>
-Result<std::vector<WorldSize>> Split(const Config& config, const std::vector<int64_t>& world_sizes,
-                                     BatchFor batch_for) {
-  std::vector<int64_t> sizes;
-  for (const Value& size : config.micro_batch_sizes) {
-    sizes.push_back(size.as<bool>() != nullptr ? 1 : static_cast<int64_t>(*size.as<Int>()));
-  }
-  std::sort(sizes.rbegin(), sizes.rend());
-  std::vector<WorldSize> found;
-  for (const int64_t world_size : world_sizes) {
-    PHX_TRY(const std::optional<Int> batch, batch_for(world_size));
-    if (!batch || *batch < world_size) continue;
-    const Int share = *batch / world_size;
-    const auto fits = std::find_if(sizes.begin(), sizes.end(), [&](int64_t size) { return share % size == 0; });
-    if (fits != sizes.end()) found.push_back({world_size, *fits, share / *fits, *batch});
-  }
-  return found;
-}
-
-Result<std::vector<WorldSize>> SplitByNodes(const PlanRequest& request, const Config& config, int64_t max) {
-  BatchRequest batch_request = RequestOf(config, request);
-  batch_request.too_large = FindTooLarge(config, Value(max));
-  PHX_TRY(const NodePlan nodes, PlanNodes(config, batch_request));
-  PHX_TRY(const Int for_nodes, WholeOf(nodes.batch));
-  PHX_TRY(const ExactNumbers numbers, ToExactNumbers(config, nodes.per_node));
-  std::vector<int64_t> all(static_cast<size_t>(max));
-  std::iota(all.begin(), all.end(), int64_t{1});
-  return Split(config, all, [&](int64_t world_size) -> Result<std::optional<Int>> {
-    const Value gpus(world_size);
-    PHX_TRY(const bool is_whole, SuitsNodes(config, nodes, gpus));
-    if (is_whole) return nodes.gpus.Contains(gpus) ? std::optional(for_nodes) : std::nullopt;
-    PHX_TRY(const ExactPlan exact, PlanExactly(numbers, static_cast<double>(world_size)));
-    PHX_TRY(const Int groups, Truncate(exact.groups));
-    PHX_TRY(const Int batch, Truncate(exact.batch));
-    return groups == world_size ? std::optional(batch) : std::nullopt;
-  });
+  return Error{"ElasticityIncompatibleWorldSize", "World size (" + std::to_string(world_size) +
+                                                      ") is not valid with the current list of valid GPU counts: [" +
+                                                      list + "]"};
 }
 
 }  // namespace
 
-Result<Plan> ComputePlan(const PlanRequest& request) {
-  const Result<Config> read = ReadConfigOf(request);
-  if (!read.ok()) return read.error();
-  const Config& config = *read;
-  PHX_TRY(const bool by_nodes, CheckVersions(request, config));
-  PHX_TRY(Plan plan, by_nodes ? PlanVersion02(request, config) : PlanVersion01(request, config));
-  PHX_TRY(const bool is_given, IsAbove(request.world_size, Value(0)));
-  if (is_given) {
-    PHX_TRY_DONE(CheckWorldSize(request.world_size, plan.gpus));
-    PHX_TRY(plan.micro_batch, LargestFitting(config, Value(plan.batch_size), request.world_size));
-  } else if (!request.with_micro_batch) {
-    plan.micro_batch.reset();
-  } else if (!by_nodes) {
-    PHX_TRY(const Value world_size, LateWorldSize(request, config, plan.gpus));
-    PHX_TRY(plan.micro_batch, LargestFitting(config, Value(plan.batch_size), world_size));
-  }
-  return plan;
+std::string Plan::CountText(size_t index) const {
+  return Text(Number{static_cast<double>(gpus->counts[index]), are_floats});
 }
 
-Result<std::vector<WorldSize>> FindWorldSizes(const PlanRequest& request, int64_t max) {
-  PHX_TRY_DONE(CheckLimit("the largest world size", Value(max), kExplainedMax));
-  PHX_TRY(const Config config, ReadConfigOf(request));
-  PHX_TRY(const bool by_nodes, CheckVersions(request, config));
-  if (by_nodes) return SplitByNodes(request, config, std::max<int64_t>(max, 0));
-  PHX_TRY(const Plan plan, PlanVersion01(request, config));
-  std::vector<int64_t> counts = plan.gpus ? plan.gpus->counts : std::vector<int64_t>();
-  counts.erase(std::upper_bound(counts.begin(), counts.end(), max), counts.end());
-  return Split(config, counts, [&](int64_t) -> Result<std::optional<Int>> { return std::optional(plan.batch_size); });
+Result<Plan> ComputePlan(const Config& config, const PlanRequest& request) {
+  PHX_TRY(const bool by_nodes, CheckVersions(config, request));
+  PHX_TRY_DONE(CheckLimits(config));
+  PHX_TRY_DONE(CheckLimit("the world size", {static_cast<double>(request.world_size)}, kWorldSizeMax));
+  PHX_TRY(Plan plan, by_nodes ? PlanVersion02(config, request) : PlanVersion01(config, request.behaviour));
+  plan.has_micro_batch = request.with_micro_batch || request.world_size > 0;
+  if (!plan.has_micro_batch || (by_nodes && request.world_size <= 0)) return plan;
+  int64_t world_size = request.world_size;
+  if (world_size <= 0 && request.behaviour == Behaviour::kDeepSpeed0197) {
+    PHX_TRY(world_size, WorldSizeFromVariable(request, "Elasticity V " + config.version.text +
+                                                           " needs WORLD_SIZE to compute a micro batch size."));
+    PHX_TRY_DONE(CheckWorldSize(world_size, plan));
+  }
+  if (world_size == 0) return Error{"ZeroDivisionError", "integer division or modulo by zero"};
+  if (request.world_size > 0) PHX_TRY_DONE(CheckWorldSize(world_size, plan));
+  plan.micro_batch = Fitting(config, plan.batch_size, world_size, /*largest=*/true);
+  if (plan.micro_batch) return plan;
+  return Error{"AssertionError", "Unable to find divisible micro batch size world_size=" + std::to_string(world_size) +
+                                     ", final_batch_size=" + Text(plan.batch_size) +
+                                     ", and  micro_batches=" + Repr(config.micro_batch_sizes) + "."};
+}
+
+Result<std::vector<WorldSize>> FindWorldSizes(const Config& config, const PlanRequest& request, int64_t max) {
+  PHX_TRY_DONE(CheckLimit("the largest world size", {static_cast<double>(max)}, kExplainedMax));
+  PHX_TRY(const bool by_nodes, CheckVersions(config, request));
+  PHX_TRY_DONE(CheckLimits(config));
+  std::vector<WorldSize> found;
+  const auto add = [&](int64_t world_size, Int batch) {
+    const std::optional<int64_t> size = Fitting(config, batch, world_size, /*largest=*/true);
+    if (batch >= world_size && size) found.push_back({world_size, *size, batch / world_size / *size, batch});
+  };
+  if (!by_nodes) {
+    PHX_TRY(const Plan plan, PlanVersion01(config, request.behaviour));
+    for (const int64_t count : plan.gpus ? plan.gpus->counts : std::vector<int64_t>()) {
+      if (count <= max) add(count, plan.batch_size);
+    }
+    return found;
+  }
+  PHX_TRY(const NodePlan nodes, PlanNodes(config, request.behaviour));
+  for (int64_t world_size = 1; world_size <= max; ++world_size) {
+    PHX_TRY(const Plan plan, PlanSize(config, nodes, world_size));
+    const GpuCounts& gpus = plan.gpus ? *plan.gpus : nodes.gpus;
+    if (Contains(gpus, static_cast<double>(world_size))) add(world_size, plan.batch_size);
+  }
+  return found;
 }
 
 }  // namespace phalanx::elasticity

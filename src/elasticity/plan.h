@@ -7,14 +7,21 @@
 #include <vector>
 
 #include "elasticity/batch.h"
-#include "elasticity/python_value.h"
+#include "elasticity/config.h"
 
 namespace phalanx::elasticity {
 
+enum class Behaviour {
+  kDeepSpeed0165,  // and before
+  kDeepSpeed0197   // never exceeds the largest batch; micro batches of version 0.1 need a world size
+};
+
+// World sizes and values (kValueMax) above are a kLimitError.
+constexpr int64_t kWorldSizeMax = 10000000;
+
 struct PlanRequest {
-  const Value* ds_config = nullptr;                // any JSON value
-  const Value* target_version = nullptr;           // a text, for DeepSpeed
-  Value world_size = Value(0);                     // a number, for DeepSpeed
+  int64_t world_size = 0;
+  std::string target_version = "0.16.5";           // numbers and dots
   bool with_micro_batch = false;                   // return_microbatch
   std::optional<std::string> world_size_variable;  // WORLD_SIZE in the environment
   Behaviour behaviour = Behaviour::kDeepSpeed0165;
@@ -22,11 +29,16 @@ struct PlanRequest {
 
 struct Plan {
   Int batch_size = 0;
-  std::optional<GpuCounts> gpus;     // nothing: None
-  std::optional<Value> micro_batch;  // where Python returns three values; None where no micro batch fits
+  std::optional<GpuCounts> gpus;                      // nothing: None
+  bool are_floats = false;                            // the counts
+  bool has_micro_batch = false;                       // Python returns three values
+  std::optional<int64_t> micro_batch = std::nullopt;  // nothing: none fits
+
+  // A count as JSON and Python write it.
+  std::string CountText(size_t index) const;
 };
 
-Result<Plan> ComputePlan(const PlanRequest& request);
+Result<Plan> ComputePlan(const Config& config, const PlanRequest& request);
 
 // What ComputePlan answers for a world size that it takes.
 struct WorldSize {
@@ -40,8 +52,7 @@ struct WorldSize {
 constexpr int64_t kExplainedMax = 1000000;
 
 // All world sizes from 1 to `max` that the request would be granted with, ascending; its own is not looked at. Those
-// for which DeepSpeed says a batch of nothing are left out. GPUs above one of them and below the next are idle, but for
-// it.
-Result<std::vector<WorldSize>> FindWorldSizes(const PlanRequest& request, int64_t max);
+// for which DeepSpeed says a batch of nothing are left out.
+Result<std::vector<WorldSize>> FindWorldSizes(const Config& config, const PlanRequest& request, int64_t max);
 
 }  // namespace phalanx::elasticity

@@ -1,5 +1,4 @@
-// A value, or the error that DeepSpeed would have raised. This module is also loaded into ranks, beside whatever torch
-// brought along: so it has an error type of its own and needs the C++ library's headers alone.
+// A value, or the error that DeepSpeed would have raised.
 #pragma once
 
 #include <string>
@@ -8,14 +7,13 @@
 
 namespace phalanx::elasticity {
 
-// A refusal that DeepSpeed does not know: something is larger than this module takes.
+// Refusals that DeepSpeed does not know: something is larger than this module takes, or of another type.
 constexpr const char* kLimitError = "ElasticityLimitError";
+constexpr const char* kRequestError = "InvalidRequest";
 
 struct Error {
-  std::string type;     // the name of a Python exception class: "ElasticityConfigError", "TypeError", or kLimitError
+  std::string type;     // the name of a Python exception class, or one of the above
   std::string message;  // without the class
-
-  bool operator==(const Error&) const = default;
 };
 
 template <typename T>

@@ -10,7 +10,8 @@ import logging
 import math
 import os
 
-from phalanx.elasticity import native
+from phalanx.elasticity import plan
+from phalanx.elasticity.config import check_same
 from phalanx.elasticity.errors import (
     ElasticityConfigError,
     ElasticityError,
@@ -18,7 +19,6 @@ from phalanx.elasticity.errors import (
     ElasticityLimitError,
     InvalidVersion,
     UFuncTypeError,
-    error_of,
 )
 
 __all__ = [
@@ -47,26 +47,7 @@ def compute_elastic_config(
     """(batch size, GPU counts), and as a third the micro batch where a world size is given or `return_microbatch` is
     set. Answers and refuses as DeepSpeed 0.16.5 does, or 0.19.7 with that `deepspeed_version`; the elasticity block is
     taken as JSON would carry it."""
-    if not isinstance(ds_config, dict):
-        raise ValueError(
-            f"Expected ds_config to be a dictionary but received a {type(ds_config)}, containing: {ds_config}"
-        )
-    environment = {name: os.environ[name] for name in ("WORLD_SIZE",) if name in os.environ}
-    ok = _ask(
-        {
-            # The rest of a DeepSpeed config is nobody's business here, and may hold what is no JSON.
-            "ds_config": {name: ds_config[name] for name in ("elasticity",) if name in ds_config},
-            "target_version": target_deepspeed_version,
-            "world_size": world_size,
-            "return_microbatch": bool(return_microbatch),
-            "env": environment,
-            "deepspeed_version": deepspeed_version,
-        }
-    )
-    gpus = None if ok["valid_gpus"] is None else ok["valid_gpus"]["list"]
-    if "micro_batch_size" in ok:
-        return ok["final_batch_size"], gpus, ok["micro_batch_size"]
-    return ok["final_batch_size"], gpus
+    return plan.compute(ds_config, target_deepspeed_version, world_size, return_microbatch, deepspeed_version)
 
 
 def elasticity_enabled(ds_config):
@@ -77,7 +58,9 @@ def elasticity_enabled(ds_config):
 def ensure_immutable_elastic_config(runtime_elastic_config_dict):
     """Raises ElasticityConfigError where the job's elasticity block is not the one that the scheduler has seen."""
     seen = os.environ.get(DEEPSPEED_ELASTICITY_CONFIG)
-    if not _ask({"runtime": runtime_elastic_config_dict, "scheduler_env": seen}):
+    if seen is not None:
+        check_same(runtime_elastic_config_dict, seen)
+    else:
         _log.warning(
             "%s is not set: whether the scheduler takes the GPU counts of this job's elasticity block cannot be told",
             DEEPSPEED_ELASTICITY_CONFIG,
@@ -93,10 +76,3 @@ def scale_lr(base_lr, base_batch, batch, rule="linear"):
         if not 0 < value < math.inf:
             raise ValueError(f"scale_lr: {name} is {value!r}: a batch size is above 0")
     return base_lr * _RULES[rule](batch / base_batch)
-
-
-def _ask(request):
-    answer = native.answer(request)
-    if "error" in answer:
-        raise error_of(answer["error"])
-    return answer["ok"]

@@ -1,19 +1,12 @@
-// Requests and answers as lines of JSON, for tools and for what calls from other languages. Pure.
+// `phalanx elasticity plan --jsonl`: requests and answers as lines of JSON. Pure.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "elasticity/batch.h"
+#include "elasticity/plan.h"
 
-namespace phalanx::elasticity {
-
-// A request that is none, as its class in the answer.
-constexpr const char* kRequestError = "InvalidRequest";
-
-// Which behaviour "0.16.5" or "0.19.7" names.
-std::optional<Behaviour> BehaviourNamed(std::string_view deepspeed_version);
+namespace phalanx::cli {
 
 // {"id":..,"ds_config":..,"world_size":0,"return_microbatch":false,"target_version":"0.16.5","env":{"WORLD_SIZE":"4"}}
 // becomes
@@ -28,9 +21,6 @@ std::optional<Behaviour> BehaviourNamed(std::string_view deepspeed_version);
 // {"id":..,"runtime":..,"scheduler_env":..} asks for ensure_immutable_elastic_config: the block that a job runs with,
 // and what DEEPSPEED_ELASTICITY_CONFIG holds: null for nothing, its text, or the JSON in it. The answer has "ok":true,
 // "ok":false where there is nothing to compare with, or an error as above.
-std::string AnswerRow(std::string_view line, Behaviour behaviour);
+std::string AnswerRow(std::string_view line, elasticity::Behaviour behaviour);
 
-// The same, with the version of DeepSpeed to behave like in "deepspeed_version" (0.16.5 without it).
-std::string AnswerRequest(std::string_view request);
-
-}  // namespace phalanx::elasticity
+}  // namespace phalanx::cli

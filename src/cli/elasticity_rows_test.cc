@@ -1,4 +1,4 @@
-#include "elasticity/rows.h"
+#include "cli/elasticity_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 
-namespace phalanx::elasticity {
+namespace phalanx::cli {
 namespace {
 
+using elasticity::Behaviour;
+using elasticity::kRequestError;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -51,13 +53,14 @@ TEST(Rows, ComparesWithWhatTheSchedulerSaw) {
             R"(resource scheduler does not match config passed to runtime version=1"}})");
 }
 
-TEST(Rows, RequestsSayWhichDeepSpeedToBehaveLike) {
-  const std::string late = R"(, "return_microbatch": true, "deepspeed_version": )";
-  EXPECT_THAT(AnswerRequest(Row(late + R"("0.16.5")")), HasSubstr("ZeroDivisionError"));
-  EXPECT_THAT(AnswerRequest(Row(late + R"("0.19.7")")), HasSubstr("needs WORLD_SIZE"));
-  EXPECT_THAT(AnswerRequest(Row(late + "0.2")), HasSubstr("deepspeed_version is 0.2: it may be '0.16.5' or '0.19.7'"));
-  EXPECT_EQ(AnswerRequest(R"({"runtime": {}, "scheduler_env": null})"), R"({"id":null,"ok":false})");
+TEST(Rows, WhatOnlyPythonTakesIsRefused) {
+  EXPECT_THAT(
+      Answer(Row(R"(, "world_size": 4.0)")),
+      HasSubstr(R"({"class":"InvalidRequest","message":"\"world_size\" is 4.0: it should be a whole number"})"));
+  EXPECT_THAT(Answer(Row(R"(, "world_size": 18446744073709551615)")), HasSubstr("it should be a whole number"));
+  EXPECT_THAT(Answer(Row(R"(, "target_version": 5)")), HasSubstr("Invalid version: 5"));
+  EXPECT_THAT(Answer(Row(R"(, "world_size": NaN)")), StartsWith(R"({"id":null,"error":{"class":"JSONDecodeError")"));
 }
 
 }  // namespace
-}  // namespace phalanx::elasticity
+}  // namespace phalanx::cli
