@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Elastic batch plans beside DeepSpeed's own Python, on the same requests, in turn; and the command that explains
-100,000 GPUs. All of it is CPU time, of one thread.
+"""Elastic batch plans: what a Python user calls, beside DeepSpeed's own Python, in this process, on the same requests,
+in turn. And the command: plans by lines of JSON, and 100,000 GPUs explained. All of it is CPU time, of one thread.
 
     python bench/elasticity.py [--bin build/release/bin] [--rounds 5] [--json out.json]
 """
@@ -16,6 +16,7 @@ import time
 import warnings
 from pathlib import Path
 
+from phalanx import elasticity
 from support.arguments import count
 from support.peers import deepspeed_elasticity
 from support.results import Results, finish
@@ -27,8 +28,11 @@ from elasticity_oracle import import_deepspeed  # noqa: E402
 
 ROWS = ROOT / "tests" / "data" / "elasticity" / "public.jsonl"
 ASKED = ("id", "ds_config", "world_size", "return_microbatch", "target_version", "env")
+# What both raise of Python's own.
+PYTHONS = (ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError)
 MILLION = 1e6
 GPUS = 100_000
+LINES = 50_000  # for one start of the command
 # The example of DeepSpeed's documentation; the first of the rows is the one that its users copy.
 DEEPSPEEDS = {"max_train_batch_size": 2000, "micro_batch_sizes": [2, 4, 6], "min_gpus": 1, "max_gpus": 10000}
 
@@ -39,25 +43,17 @@ def row_of(block):
 
 
 def requests():
-    """What is asked, by its name: (rows, our passes over them, DeepSpeed's)."""
+    """What is asked, by its name: (rows, passes over them)."""
     public = [{key: row[key] for key in ASKED if key in row} for row in map(json.loads, ROWS.open())]
     return {
-        "ms-swift's documented config": ([public[0]], 50_000, 2_000),
-        "DeepSpeed's documented config": ([row_of(DEEPSPEEDS)], 50_000, 500),
-        f"the {len(public):,} public rows": (public, 20, 1),
+        "ms-swift's documented config": ([public[0]], 2_000),
+        "DeepSpeed's documented config": ([row_of(DEEPSPEEDS)], 500),
+        f"the {len(public):,} public rows": (public, 1),
     }
 
 
-def ours(program, rows, passes):
-    """Seconds of CPU time of a plan: of a parsed config, and from JSON to JSON."""
-    text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    done = subprocess.run([program, str(passes)], input=text, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    return [told[key] / passes / len(rows) for key in ("parsed_s", "lines_s")]
-
-
-def theirs(compute, refusals, rows, passes):
-    """Seconds of CPU time of a plan."""
+def plan_s(compute, refusals, rows, passes):
+    """Seconds of CPU time of a plan, or of its refusal."""
     seconds = 0.0
     for row in rows:
         os.environ.pop("WORLD_SIZE", None)
@@ -78,27 +74,42 @@ def load_deepspeed():
     compute, _ = import_deepspeed(str(deepspeed_elasticity()))
     from deepspeed.elasticity.config import ElasticityError
 
-    return compute, (ElasticityError, ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError)
+    return compute, (ElasticityError, *PYTHONS)
 
 
-def compare(program, rounds):
-    """Times of a plan, and our rates."""
-    compute, refusals = load_deepspeed()
+def compare(rounds):
+    """Times of a plan, for who calls compute_elastic_config."""
     warnings.simplefilter("ignore")  # numpy's, of integers that overflow
-    times, rates = Results("us"), Results("plans/s")
+    sides = {
+        "phalanx": (elasticity.compute_elastic_config, (elasticity.ElasticityError, *PYTHONS)),
+        "DeepSpeed 0.16.5": load_deepspeed(),
+    }
+    times = Results("us")
     for _ in range(rounds):
-        for what, (rows, our_passes, their_passes) in requests().items():
-            parsed_s, lines_s = ours(program, rows, our_passes)
-            times.add(what, "phalanx", parsed_s * MILLION)
-            times.add(what, "DeepSpeed 0.16.5", theirs(compute, refusals, rows, their_passes) * MILLION)
-            rates.add(f"{what}, parsed", "phalanx", 1 / parsed_s)
-            rates.add(f"{what}, JSON to JSON", "phalanx", 1 / lines_s)
-    return [times, rates]
+        for what, (rows, passes) in requests().items():
+            for who, (compute, refusals) in sides.items():
+                times.add(what, who, plan_s(compute, refusals, rows, passes) * MILLION)
+    return times
 
 
-def command_cpu_ms(*command):
+def answer_lines(program, rounds):
+    """Times of a plan by `plan --jsonl`, from JSON to JSON, with the start of the command shared out among them."""
+    times = Results("us")
+    for _ in range(rounds):
+        for what, (rows, _) in requests().items():
+            copies = LINES // len(rows)
+            with tempfile.TemporaryFile("w+") as file:
+                file.write("".join(f"{json.dumps(row)}\n" for row in rows) * copies)
+                file.flush()
+                file.seek(0)
+                cpu_ms = command_cpu_ms(program, "elasticity", "plan", "--jsonl", stdin=file)
+            times.add(f"{what}, by the command", "phalanx", cpu_ms * 1000 / (copies * len(rows)))
+    return times
+
+
+def command_cpu_ms(*command, stdin=subprocess.DEVNULL):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([str(word) for word in command], stdin=stdin, stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1000
 
@@ -126,8 +137,9 @@ def main():
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--json")
     options = parser.parse_args()
-    results = [*compare(options.bin / "phalanx-elasticity-bench", options.rounds)]
-    finish(options.json, "elasticity", *results, explain(options.bin / "phalanx", options.rounds))
+    program = options.bin / "phalanx"
+    parts = (compare(options.rounds), answer_lines(program, options.rounds), explain(program, options.rounds))
+    finish(options.json, "elasticity", *parts)
 
 
 if __name__ == "__main__":
