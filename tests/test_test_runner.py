@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -141,6 +142,54 @@ def test_what_works_behind_yields_until_it_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(program.process, "wait", lambda: [told.append(pipes[1].read_text()), wait()][1])
     assert program.wait()[0] == 0
     assert [re.search(r"nice (\d+)", text)[1] for text in told] == ["7", "0"]
+
+
+# A foreground program as ctest is: it ends by the first signal and does not end its child, which holds the pipe.
+LEAVES_A_CHILD = """
+import os, signal
+pid = os.fork()
+signal.alarm(60)  # if nobody ends it
+if pid == 0:
+    {disposition}
+    os.write(4, b"begun")
+    while True:
+        signal.pause()
+signal.pause()
+"""
+RUN = "from tools.suite import programs; programs.hear_signals(); raise SystemExit(programs.run({command!r}))"
+DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+def run_in_foreground(code, tmp_path):
+    """A program that runs `code` by programs.run, and a pipe that all of it hold."""
+    os.mkfifo(tmp_path / "alive")
+    held = ["bash", "-c", 'exec 4> "$0" "$@"', str(tmp_path / "alive"), sys.executable, "-c", code]
+    process = subprocess.Popen([sys.executable, "-c", RUN.format(command=held)], cwd=ROOT)
+    return process, open(tmp_path / "alive", "rb", buffering=0)
+
+
+@pytest.mark.parametrize("disposition", ["pass", DEAF])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_program_leaves_no_child_running(tmp_path, number, disposition):
+    process, alive = run_in_foreground(LEAVES_A_CHILD.format(disposition=disposition), tmp_path)
+    assert alive.read(5) == b"begun"
+    process.send_signal(number)
+    assert alive.read() == b""  # ends with the last that holds it
+    assert process.wait() == 128 + number
+
+
+def test_ctrl_z_stops_the_program_with_us_and_fg_continues_it(tmp_path, monkeypatch):
+    code = "import os\nos.write(4, str(os.getpid()).encode())\nwith open(os.environ['GO']) as go: go.read()"
+    os.mkfifo(tmp_path / "go")
+    monkeypatch.setenv("GO", str(tmp_path / "go"))
+    process, alive = run_in_foreground(code, tmp_path)
+    pid = int(alive.read(20))
+    process.send_signal(signal.SIGTSTP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    assert re.search(r"^State:\s+T", Path(f"/proc/{pid}/status").read_text(), re.M)
+    process.send_signal(signal.SIGCONT)
+    (tmp_path / "go").write_text("")
+    assert process.wait() == 0
 
 
 FILE = """

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import torches  # noqa: E402
 from tools.suite import skips  # noqa: E402
-from tools.suite.programs import say  # noqa: E402
+from tools.suite.programs import hear_signals, say  # noqa: E402
 from tools.suite.report import Result  # noqa: E402
 
 FOLDER = ROOT / "build" / "callers"
@@ -51,6 +51,7 @@ def main():
     )
     parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
+    hear_signals()
     result = skips.check(run(arguments, options.cache), skips.read())
     for name, reason in result.skipped:
         print(f"skipped: {name}: {reason}")

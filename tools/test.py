@@ -11,7 +11,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.suite import budgets, skips
-from tools.suite.programs import REPORTS, ROOT, Background, run, say
+from tools.suite.programs import REPORTS, ROOT, Background, hear_signals, run, say
 from tools.suite.report import Result, read_programs, read_report
 
 BUILD = ROOT / "build" / "release"
@@ -225,9 +224,7 @@ def main():
     began = time.monotonic()
     seed = random.SystemRandom().randrange(1, 1 << 31) if options.seed is None else options.seed
     say(f"seed {seed}")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have their background jobs ignore it
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # an exception: what runs is ended
+    hear_signals()
     with tempfile.TemporaryDirectory(prefix="phx-", ignore_cleanup_errors=True) as folder:
         tests = Run(seed, folder)
         try:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.suite import skips  # noqa: E402
-from tools.suite.programs import say  # noqa: E402
+from tools.suite.programs import hear_signals, run, say  # noqa: E402
 from tools.suite.report import Result, read_report  # noqa: E402
 
 FOLDER = ROOT / "build" / "torches"
@@ -129,12 +129,12 @@ def suites(pytest_arguments):
     """[(name, function that runs it)] of all rows; one skip of each whose Python is not there."""
     found = interpreters([], dict.fromkeys(row.python for row in ROWS), os.environ["PATH"])
 
-    def run(row):
+    def run_there(row):
         if row.python not in found:
             return Result(skipped=[(row.name, f"no python{row.python} on PATH")])
         return run_row(row, found[row.python], default_cache(), [*TESTS, *pytest_arguments])
 
-    return [(row.name, functools.partial(run, row)) for row in ROWS]
+    return [(row.name, functools.partial(run_there, row)) for row in ROWS]
 
 
 def default_cache():
@@ -157,7 +157,7 @@ def run_pytest(name, venv, report, arguments):
     environment["PHALANX_RUN"] = str(venv / "bin" / "phalanx-run")
     with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
         command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
-        status = subprocess.run([*command, *arguments], cwd=ROOT, env=environment).returncode
+        status = run([*command, *arguments], env=environment)
     return read_report(name, report, status)
 
 
@@ -185,6 +185,7 @@ def main():
     )
     parser.add_argument("--cache", type=Path, default=default_cache(), help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
+    hear_signals()
     rows = [row for row in ROWS if not options.only or any(text in row.name for text in options.only)]
     found = interpreters(options.python, dict.fromkeys(row.python for row in rows), os.environ["PATH"])
     total, lines = Result(), []

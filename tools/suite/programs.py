@@ -1,8 +1,8 @@
 """Programs of a test run: one in the foreground, or several behind it whose output is kept in a file."""
 
 import contextlib
-import functools
 import os
+import select
 import signal
 import subprocess
 import time
@@ -13,27 +13,68 @@ REPORTS = ROOT / "build" / "reports"
 ENDS_WITHIN_S = 60
 
 
+class Interrupted(SystemExit):
+    """A signal asked this program to end. `code` is its exit status, as shells tell it."""
+
+
 def say(text):
     print(f"== {text}", flush=True)
 
 
+def hear_signals():
+    """Those that end a program raise Interrupted, so that what runs is ended as well."""
+
+    def interrupt(number, _):
+        raise Interrupted(128 + number)
+
+    # SIGINT, too, where a shell started us with it ignored, as in a background job.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
 def run(command, env=None):
-    """The exit status of a program in the foreground. Interrupted, it has time to end what it has started."""
-    with subprocess.Popen(command, cwd=ROOT, env=env) as process:
-        try:
-            return process.wait()
-        except BaseException:  # a signal, as an exception
-            end(process, process.send_signal)
-            raise
-
-
-def end(process, send):
-    """Asked politely, pytest ends the jobs that its tests have started."""
-    send(signal.SIGINT)
+    """The exit status of a program in the foreground. It has a session of its own, so that an interruption reaches all
+    that it has started: ctest ends by it at once, and would leave its tests running. What a terminal sends to our
+    group, we pass on."""
+    process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
     try:
-        process.wait(ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        send(signal.SIGKILL)
+        with stopped_with_us(process.pid):
+            return process.wait()
+    except BaseException:  # a signal, as an exception
+        end(process)
+        raise
+
+
+@contextlib.contextmanager
+def stopped_with_us(group):
+    """Ctrl-Z stops the group as well, and fg continues it."""
+
+    def stop(number, _):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it has just ended
+            os.killpg(group, signal.SIGSTOP)
+            os.waitid(os.P_PID, group, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.killpg(group, signal.SIGCONT)
+
+    before = signal.getsignal(signal.SIGTSTP)
+    if before is signal.SIG_DFL:  # else a shell without job control has it ignored
+        signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+
+
+def end(process):
+    """Ends the group of `process`, whose first it is. Asked politely, pytest ends the jobs that its tests have started;
+    what is left then, or after a second interruption, is killed."""
+    ended = os.pidfd_open(process.pid)  # tells of its end while its number, that of the group, is still taken
+    try:
+        os.killpg(process.pid, signal.SIGINT)
+        select.select([ended], [], [], ENDS_WITHIN_S)
+    finally:
+        os.close(ended)
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -68,7 +109,7 @@ class Background:
     def end(self):
         """Of a run that ends early."""
         if self.process.poll() is None:
-            end(self.process, functools.partial(os.killpg, self.process.pid))
+            end(self.process)
 
 
 def set_share(pid, nice):
