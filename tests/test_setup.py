@@ -28,3 +28,32 @@ def test_without_a_python_there_is_one_sentence(steps):
     script = f"set -euo pipefail; source tools/setup.sh; {functions}; {steps}"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "run: no Python\n")
+
+
+def setup(script, cwd=ROOT, env=None, **more):
+    """What bash comes to that reads tools/setup.sh."""
+    command = ["bash", "-c", f"set -euo pipefail; source tools/setup.sh; {script}"]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, **more)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What ./run reads before it begins."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "run", tmp_path)
+    return tmp_path
+
+
+def test_who_is_not_root_and_has_no_sudo_reads_what_to_install(clone):
+    (clone / "build").mkdir()
+    done = setup("id() { echo 1000; }; PATH=/nothing; apt_install 'ninja-build g++'", clone)
+    assert (done.returncode, done.stderr) == (2, "run: neither root nor sudo; please install: ninja-build g++\n")
+
+
+@pytest.mark.parametrize(("uid", "sudo", "can"), [(0, False, True), (1000, True, True), (1000, False, False)])
+def test_who_can_be_root(tmp_path, uid, sudo, can):
+    if sudo:
+        (tmp_path / "sudo").write_text("#!/bin/sh\n")
+        (tmp_path / "sudo").chmod(0o755)
+    done = setup(f"id() {{ echo {uid}; }}; PATH={tmp_path}; can_be_root")
+    assert (done.returncode == 0) == can, done.stderr

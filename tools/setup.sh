@@ -38,15 +38,13 @@ locked() {
   exec 9>&-
 }
 
-# as_root "PACKAGES" COMMAND...: it is for them that root is needed.
+# as_root COMMAND...: where can_be_root.
 as_root() {
-  if [[ $(id -u) == 0 ]]; then
-    "${@:2}"
-  elif command -v sudo >/dev/null; then
-    sudo "${@:2}"
-  else
-    die "neither root nor sudo; please install: $1"
-  fi
+  if [[ $(id -u) == 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+can_be_root() {
+  [[ $(id -u) == 0 ]] || command -v sudo >/dev/null
 }
 
 # wanted_packages GROUP...: what tools/apt-packages.txt lists for them.
@@ -83,10 +81,11 @@ install_packages() {
 apt_install() {
   local names apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -y)
   read -ra names <<<"$1"
+  can_be_root || die "neither root nor sudo; please install: ${names[*]}"
   say "installing ${names[*]}"
-  as_root "${names[*]}" "${apt[@]}" update >build/apt.log 2>&1 ||
+  as_root "${apt[@]}" update >build/apt.log 2>&1 ||
     die "apt-get update failed: $(tail -n 5 build/apt.log)"
-  as_root "${names[*]}" "${apt[@]}" install --no-install-recommends "${names[@]}" >build/apt.log 2>&1 ||
+  as_root "${apt[@]}" install --no-install-recommends "${names[@]}" >build/apt.log 2>&1 ||
     die "apt-get failed: $(tail -n 5 build/apt.log)"
 }
 
