@@ -6,8 +6,10 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <array>
 #include <csignal>
@@ -86,6 +88,7 @@ class Writer {
     std::array<char, 32> text{};
     return recv(socket_, text.data(), text.size() - 1, 0) > 0 ? std::stoll(text.data()) : -1;
   }
+  pid_t pid() const { return pid_; }
   void WakeUp() { send(socket_, "!", 1, MSG_NOSIGNAL | MSG_DONTWAIT); }
   void Kill() {
     kill(pid_, SIGKILL);
@@ -242,6 +245,37 @@ TEST_P(KillTest, NothingTornNothingLost) {
               static_cast<long long>(committed_.second));
   EXPECT_GE(torn_, lives / 50) << "hardly any kill met a copy";
   EXPECT_GE(whole_, lives) << "hardly anything was saved";
+}
+
+// A run of tests that is interrupted kills this program, whose writers nobody would end.
+TEST(Writer, DiesWithTheTest) {
+  TestMemory memory(1);
+  ImageLayout layout;
+  const std::vector<uint64_t>& bytes = TestStateBytes();
+  ASSERT_EQ(PlanImage(bytes.data(), bytes.size(), kTestPickle.size(), 0, &layout), "");
+  memory.MakeSlots(2, layout.file_bytes);
+  memory.control().SetLiveEpoch(1);
+  std::array<int, 2> told{};
+  ASSERT_EQ(pipe2(told.data(), O_CLOEXEC), 0);
+  const pid_t test = fork();
+  if (test == 0) {
+    Writer writer(memory.control_path(), 1, 0, 1);
+    const pid_t pid = writer.Hear(NowUs() + 30'000'000) == 0 ? writer.pid() : -1;  // it saves
+    if (write(told[1], &pid, sizeof(pid)) != sizeof(pid)) _exit(1);
+    while (true) pause();
+  }
+  close(told[1]);
+  pid_t writer = -1;
+  EXPECT_EQ(read(told[0], &writer, sizeof(writer)), sizeof(writer));
+  const int ended = static_cast<int>(syscall(SYS_pidfd_open, writer, 0));
+  EXPECT_GE(ended, 0) << "the writer does not run";
+  kill(test, SIGKILL);
+  waitpid(test, nullptr, 0);
+  pollfd ready = {ended, POLLIN, 0};
+  EXPECT_EQ(poll(&ready, 1, 10'000), 1) << "the writer outlives the test that started it";
+  syscall(SYS_pidfd_send_signal, ended, SIGKILL, nullptr, 0);
+  close(ended);
+  close(told[0]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Slots, KillTest, testing::Values(2, 3), testing::PrintToStringParamName());

@@ -1,7 +1,10 @@
 // phalanx-checkpoint-writer: a rank that does nothing but save, step after step, until it is killed. For tests.
+#include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -28,7 +31,15 @@ int Fail(const char* what) {
   return 1;
 }
 
-// Saves one step; true when it is over, or the socket has ended.
+// The test that started this program may be killed at any time, too. The kernel tells nothing of a parent that has
+// died before it was asked to; the socket's end does.
+bool DieWithParent(int socket) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  pollfd parent = {socket, 0, 0};
+  return poll(&parent, 1, 0) == 0;  // else it hung up
+}
+
+// Saves one step; true when it is over.
 bool SaveStep(phx_ckpt* ckpt, phx_ckpt_save save, int socket, std::string* error) {
   const std::string text = std::to_string(save.step);
   save.notify = text.data();
@@ -36,13 +47,17 @@ bool SaveStep(phx_ckpt* ckpt, phx_ckpt_save save, int socket, std::string* error
   int slot = PHX_CKPT_NO_SLOT;
   while ((slot = phx_ckpt_begin(ckpt, &save, error->data(), error->size())) == PHX_CKPT_NO_SLOT) {
     char news;
-    if (recv(socket, &news, 1, 0) <= 0) return true;  // else something was committed or released
+    if (recv(socket, &news, 1, 0) <= 0) {  // else something was committed or released
+      *error = "the socket has ended";
+      return false;
+    }
   }
   phx_ckpt_outcome outcome{};
   return slot >= 0 && phx_ckpt_wait_copied(ckpt, &outcome) == 0 && outcome.state == PHX_CKPT_SEALED;
 }
 
 int SaveForever(const Options& options) {
+  if (!DieWithParent(options.socket)) return Fail("nobody is at the socket's other end");
   std::string error(500, '\0');
   phx_ckpt* ckpt = phx_ckpt_open(options.control.c_str(), options.epoch, error.data(), error.size());
   if (ckpt == nullptr) return Fail(error.c_str());
