@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,18 @@ def test_who_can_be_root(tmp_path, uid, sudo, can):
         (tmp_path / "sudo").chmod(0o755)
     done = setup(f"id() {{ echo {uid}; }}; PATH={tmp_path}; can_be_root")
     assert (done.returncode == 0) == can, done.stderr
+
+
+@pytest.mark.parametrize("name", ["plain", "with a blank", "long" * 40])
+def test_a_command_of_python_starts_wherever_the_clone_lies(tmp_path, name):
+    folder = tmp_path / name
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (folder / ".venv" / "bin" / "probe.py").write_text(
+        "import sys\ndef main():\n    print(sys.argv[1:])\n    return 7\n"
+    )
+    done = setup(f"cd '{folder}'; install_script phalanx-probe probe")
+    assert done.returncode == 0, done.stderr
+    command = [folder / ".venv" / "bin" / "phalanx-probe", "a b", "c"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "['a b', 'c']\n"), done.stderr

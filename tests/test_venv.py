@@ -115,6 +115,13 @@ def test_second_clone_gets_its_own_by_links(place):
     subprocess.run([second / "bin" / "python", "-m", "pip", "--version"], check=True, capture_output=True)
 
 
+@pytest.mark.parametrize(("first", "second"), [("one", "the second"), ("the first", "two"), ("x" * 120, "the second")])
+def test_commands_start_wherever_a_clone_lies(place, first, second):
+    """Made by pip in one place, taken from the cache in another."""
+    assert said_by(place.prepare(first)) == "probe 1.0"
+    assert said_by(place.prepare(second, offline=True)) == "probe 1.0"
+
+
 def test_present_environment_is_left_alone(place):
     venv = place.prepare("one")
     before = module_of(venv).stat()

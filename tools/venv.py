@@ -33,6 +33,8 @@ OVER = f"{OWN_PREFIX}-over.pth"
 # What every new environment has, whatever its requirements say.
 ALWAYS_THERE = {"pip", "setuptools"}
 MAX_SHEBANG = 127
+# What pip and we write where the path is longer than that, or has a blank, which the kernel takes for its end.
+THROUGH_SHELL = re.compile(rb"""\A#!/bin/sh\n'''exec' "?([^"\n]*?)"? "\$0" "\$@"\n' '''\n""")
 KEEP_UNUSED_S = 30 * 24 * 3600
 
 
@@ -113,9 +115,13 @@ def text_head(path):
 
 def rewrite_script(source, target, old, new):
     """Writes `source` as `target` with the environment's path replaced in its first lines."""
-    text = source.read_bytes().replace(old, new)
+    text = THROUGH_SHELL.sub(rb"#!\1\n", source.read_bytes()).replace(old, new)
     first, _, rest = text.partition(b"\n")
-    if len(first) > MAX_SHEBANG and first.startswith(b"#!/") and b"/python" in first:
+    if (
+        first.startswith(b"#!/")
+        and b"/python" in first
+        and (len(first) > MAX_SHEBANG or (b" " in new and new in first))
+    ):
         first = b"#!/bin/sh\n'''exec' \"" + first[2:] + b'" "$0" "$@"\n\' \'\'\''
     target.write_bytes(first + b"\n" + rest)
     shutil.copymode(source, target)
