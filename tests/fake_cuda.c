@@ -1,5 +1,5 @@
-// A CUDA driver, or a library that tells of devices, without either: built as libcuda.so.1 and as libnvidia-ml.so.1, for
-// LD_LIBRARY_PATH. Each call adds a line to the file that FAKE_CUDA_LOG names: what was called, and what
+// A CUDA driver, or a library that tells of devices, without either: built as libcuda.so.1 and as libnvidia-ml.so.1,
+// for LD_LIBRARY_PATH. Each call adds a line to the file that FAKE_CUDA_LOG names: what was called, and what
 // CUDA_VISIBLE_DEVICES said then. (Torch's libraries load the driver when they are imported, and ask it nothing.) No
 // device is ever there.
 #include <fcntl.h>

@@ -64,7 +64,8 @@ time_t time(time_t *out) {
   return t.tv_sec;
 }
 
-/* When the next slice of a wait until `end` is over, on the kernel's clock; 0 where the shifted clock has come to `end`. */
+/* When the next slice of a wait until `end` is over, on the kernel's clock; 0 where the shifted clock has come to
+   `end`. */
 static int slice_end(const struct timespec *end, struct timespec *slice) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools import torches  # noqa: E402
+from tools.lint import __main__ as lint_main  # noqa: E402
 from tools.lint import (  # noqa: E402
     allow,
     config,
@@ -32,7 +33,7 @@ from tools.lint.project import Finding, Project  # noqa: E402
 def project_of(folder, files):
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+        (folder / path).write_bytes(text.encode("utf-8", "surrogateescape"))
     return Project(folder, files)
 
 
@@ -110,11 +111,26 @@ ONE_FILE = [
     (rules_text.no_machine_paths, "docs/a.md", "see /work/notes", "see docs/work/notes and https://a.org/root/b"),
     (rules_text.no_downloads, "tools/a.sh", "curl https://a.org/b.tar.gz", "see https://a.org/b"),
     (rules_text.no_downloads, "a.txt", "--extra-index-url https://a.org", "torch==2.15.0"),
+    (
+        rules_text.no_downloads,
+        "tools/a.sh",
+        "curl -sSL https://a.org/install | bash",
+        "curl http://localhost:8080/metrics",
+    ),
+    (rules_text.no_downloads, "tools/a.sh", 'curl -s "$URL" | sudo sh', 'curl -s "$URL" | grep sh'),
+    (rules_text.no_downloads, ".github/workflows/a.yml", "- run: wget https://a.org/b", "- uses: a/b"),
     (rules_text.no_trailing_blanks, "docs/a.md", "text ", "text"),
+    (rules_text.no_trailing_blanks, "docs/a.md", "text\r", "text"),
+    (rules_text.no_trailing_blanks, "tests/a.c", "int a; ", "int a;"),
+    (rules_text.no_markers, "deploy/a.yaml", "# FIXME", "# to do"),
+    (rules_text.no_markers, "tools/hook", "#!/usr/bin/env python3\n# TODO", None),
+    (rules_text.no_machine_paths, "tools/hook", "#!/bin/sh\ncd /home/ann/phalanx", "cd /home/ann/phalanx"),
+    (rules_text.no_markers, "src/base/a.cc", "// gr\udcfcn\n// TODO", "// gr\udcfcn"),
+    (rules_text.utf_8, "src/base/a.cc", "// good\n// gr\udcfcn", "// grün"),
     (rules_links.links, "docs/a.md", "see [b](b.md)", "see [a](a.md), [above](#top-1), `[x](y)`\n\n# Top 1"),
     (rules_links.links, "docs/a.md", "[b](#below)", "[b](../docs/) [c](https://a.org/b.md)\n```\n[d](e)\n```"),
     (rules_text.no_long_lines, "src/base/a.h", "x" * 121, "x" * 120),
-    (rules_text.no_long_lines, "run", "# " + "x" * 120, "# short"),
+    (rules_text.no_long_lines, "run", "#!/bin/sh\n# " + "x" * 120, "# short"),
 ]
 
 
@@ -303,6 +319,18 @@ def test_clang_format_and_shellcheck_speak_in_our_shape(tmp_path):
     assert {(finding.path, finding.line) for finding in external.shellcheck(project)} == {("run", 2)}
 
 
+def test_shell_scripts_are_known_by_their_interpreter(tmp_path):
+    files = {
+        "tools/a.sh": "",
+        "tools/hook": "#!/usr/bin/env bash\n",
+        "tools/other": "#!/bin/sh -e\n",
+        "tools/snake": "#!/usr/bin/env python3\n",
+        "tools/fish": "#!/usr/bin/fish\n",
+        "data": "sh\n",
+    }
+    assert project_of(tmp_path, files).shell_scripts() == ["tools/a.sh", "tools/hook", "tools/other"]
+
+
 def test_ruff_speaks_in_our_shape(tmp_path):
     project = project_of(tmp_path, {"a.py": "import os\n\nx = ( 1 )\n"})
     assert [(finding.path, finding.line, finding.rule) for finding in external.ruff_check(project)] == [
@@ -395,6 +423,12 @@ def test_clang_tidy_reads_apart_what_cannot_be_read_together(tmp_path, monkeypat
     monkeypatch.setattr(tidy, "names_of", lambda project, path: tidy.Names(set(), set(), set()))
     assert [len(batch) for batch in tidy.batched(project, sources)] == [3]
     assert [(finding.path, finding.line) for finding in tidy.clang_tidy(project, True)] == [("src/base/c.cc", 2)]
+
+
+def test_each_rule_is_explained():
+    page = (ROOT / "docs" / "lint.md").read_text()
+    names = {*lint_main.CHECKS, *(rule for _, rules in lint_main.CHECKS.values() for rule in rules)}
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
 
 
 def test_command_line_exits_with_one_line_per_finding(tmp_path):

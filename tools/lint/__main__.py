@@ -34,6 +34,7 @@ CHECKS = {
     "marker": (rules_text.no_markers, {"marker"}),
     "machine-path": (rules_text.no_machine_paths, {"machine-path"}),
     "download": (rules_text.no_downloads, {"download"}),
+    "utf-8": (rules_text.utf_8, {"utf-8"}),
     "trailing-blank": (rules_text.no_trailing_blanks, {"trailing-blank"}),
     "long-line": (rules_text.no_long_lines, {"long-line"}),
     "final-newline": (rules_text.final_newline, {"final-newline"}),

@@ -62,6 +62,6 @@ def ruff_format(project):
 
 
 def shellcheck(project):
-    scripts = [path for path in project.files if path in ("run", ".ci/run") or path.endswith(".sh")]
+    scripts = project.shell_scripts()
     command = ["shellcheck", "--external-sources", "--format=gcc", *scripts]
     return checked(project, "shellcheck", command) if scripts else []

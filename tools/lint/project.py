@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
+import re
 import subprocess
 from pathlib import Path
 
 from tools.lint import cpp_text
+
+SHELL = re.compile(r"#!\s*\S*/(?:env\s+(?:-S\s+)?)?(?:ba|da|k)?sh\b")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -44,11 +47,23 @@ class Project:
 
     @functools.cache  # noqa: B019 - one Project lives as long as the program
     def text(self, path):
-        """The file's text; empty for a file that is not text."""
-        try:
-            return (self.root / path).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            return ""
+        """The file's text, line breaks as they are. What is not UTF-8 (a finding of its own) stands as U+FFFD."""
+        return self.bytes(path).decode("utf-8", errors="replace")
+
+    @functools.cache  # noqa: B019
+    def bytes(self, path):
+        return (self.root / path).read_bytes()
+
+    def starts(self, path):
+        """Its first line where that names an interpreter, else empty."""
+        with open(self.root / path, "rb") as file:
+            first = file.readline(256)
+        return first.decode("utf-8", errors="replace") if first.startswith(b"#!") else ""
+
+    @functools.cache  # noqa: B019
+    def shell_scripts(self):
+        """By their names, or by the interpreter that an executable one without a known name asks for."""
+        return [path for path in self.files if path.endswith(".sh") or SHELL.match(self.starts(path))]
 
     def lines(self, path):
         """(number, line) of a file, from 1."""

@@ -5,17 +5,24 @@ import re
 from tools.lint import config
 from tools.lint.project import Finding
 
-SOURCES = (".h", ".cc", ".py", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".toml", "/run", ".ci/run")
-TEXTS = (*SOURCES, ".md", ".json", ".txt", ".clang-tidy", ".clang-format", ".gitignore")
+# Beside those that name their interpreter in their first line.
+SOURCES = (".h", ".c", ".cc", ".py", ".pyi", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".toml", ".ts", ".js", ".css")
+TEXTS = (
+    *(*SOURCES, ".md", ".json", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".html", ".svg", ".in"),
+    *(".clang-tidy", ".clang-format", ".gitignore", ".gitattributes", ".editorconfig", "Dockerfile", "Makefile"),
+)
 MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:work|home/\w+|root|Users/\w+)/")
 DOWNLOAD = re.compile(
     r"https?://\S+\.(?:tar|tgz|zip|whl|deb|gz|xz|bz2)\b"
     r"|--(?:extra-)?index-url|--find-links|--trusted-host|\bgit\+https?:"
+    r"|\b(?:curl|wget)\b[^|#`]*https?://(?!localhost\b|127\.)"
+    r"|\b(?:curl|wget)\b.*\|\s*(?:sudo\s+)?(?:ba|da)?sh\b"
 )
 
 
 def files(project, endings):
-    return [path for path in project.files if ("/" + path).endswith(endings) and not path.startswith("LICENSE")]
+    own = [path for path in project.files if not path.startswith("LICENSE")]
+    return [path for path in own if ("/" + path).endswith(endings) or project.starts(path)]
 
 
 def each_line(project, endings, pattern, rule, advice):
@@ -44,6 +51,17 @@ def no_downloads(project):
 def no_trailing_blanks(project):
     advice = "remove blanks at the end of the line (./run format does)"
     yield from each_line(project, TEXTS, re.compile(r"[ \t\r]+$"), "trailing-blank", advice)
+
+
+def utf_8(project):
+    """All other rules read such a file as well as it goes."""
+    for path in files(project, TEXTS):
+        try:
+            project.bytes(path).decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = project.bytes(path).count(b"\n", 0, error.start) + 1
+            byte = project.bytes(path)[error.start]
+            yield Finding(path, line, "utf-8", f"byte 0x{byte:02x} is not UTF-8; save the file as UTF-8")
 
 
 def no_long_lines(project):
