@@ -1,7 +1,8 @@
 /* Preloaded: a disk that fails. FAULTY_DISK is CALL:N:WHAT, for calls that concern what lies below FAULTY_DISK_DIR:
-   the N-th CALL (open, write, pwrite, fsync, rename, ftruncate, fallocate, mkdir, unlink, rmdir, or any of them) fails with
-   the errno of that name; SHORT: takes half of it; DEAD: it and all calls after it fail with EIO; KILL: the process dies
-   before it. When that happens, one line on stderr says so. FAULTY_DISK=no-ring: the kernel refuses io_uring. */
+   the N-th CALL (open, write, pwrite, fsync, rename, ftruncate, fallocate, mkdir, unlink, rmdir, or any of them)
+   fails with the errno of that name; SHORT: takes half of it; DEAD: it and all calls after it fail with EIO; KILL:
+   the process dies before it. When that happens, one line on stderr says so. FAULTY_DISK=no-ring: the kernel refuses
+   io_uring. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -128,13 +128,14 @@ configure_and_compile() {
   compile "$@"
 }
 
-# install_script NAME MODULE: a command that is Python, as pip makes it of [project.scripts]. Through the shell, since the
-# kernel takes neither a blank in the path of #! nor a long one.
+# install_script NAME MODULE: a command that is Python, as pip makes it of [project.scripts]. Through the shell: the
+# kernel takes neither a blank in the path after #! nor a long one.
 install_script() {
-  printf "#!/bin/sh\n'''exec' \"%s\" \"\$0\" \"\$@\"\n' '''\n" "$PWD/.venv/bin/python" >".venv/bin/$1.new.$$"
-  printf 'import sys\n\nfrom %s import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n' "$2" >>".venv/bin/$1.new.$$"
-  chmod +x ".venv/bin/$1.new.$$"
-  mv -f ".venv/bin/$1.new.$$" ".venv/bin/$1"
+  local script=".venv/bin/$1.new.$$"
+  printf "#!/bin/sh\n'''exec' \"%s\" \"\$0\" \"\$@\"\n' '''\n" "$PWD/.venv/bin/python" >"$script"
+  printf 'import sys\n\nfrom %s import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n' "$2" >>"$script"
+  chmod +x "$script"
+  mv -f "$script" ".venv/bin/$1"
 }
 
 # Puts the commands beside .venv's python and the libraries into the package, each replaced in one step: a running job
