@@ -1,8 +1,10 @@
 """./run and tools/setup.sh: what a command installs, and what it says where it cannot begin."""
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,73 @@ def test_a_command_of_python_starts_wherever_the_clone_lies(tmp_path, name):
     command = [folder / ".venv" / "bin" / "phalanx-probe", "a b", "c"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (7, "['a b', 'c']\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({}, "HOME is not set; set PHALANX_CACHE to "),
+        ({"HOME": "/dev/null"}, "cannot write to /dev/null/.cache/phalanx; set PHALANX_CACHE to "),
+        ({"PHALANX_CACHE": "/proc/nowhere"}, "cannot write to /proc/nowhere; set PHALANX_CACHE to "),
+    ],
+)
+def test_without_a_place_for_the_cache_there_is_one_sentence(clone, env, says):
+    environment = {"PATH": os.environ["PATH"], **env}
+    done = subprocess.run(["bash", clone / "run", "build"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"run: {says}") and done.stderr.count("\n") == 1
+    help_of_it = subprocess.run(["bash", clone / "run", "help"], env=environment, capture_output=True, text=True)
+    assert help_of_it.returncode == 0, help_of_it.stderr
+
+
+def test_the_clone_of_another_user_is_named_as_that():
+    with tempfile.TemporaryDirectory(prefix="phx-") as folder:
+        shutil.copytree(ROOT / "tools", Path(folder) / "tools")
+        os.chmod(folder, 0o555)
+        other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        command = [*other, "bash", "-c", "set -euo pipefail; source tools/setup.sh; locked true"]
+        env = {**os.environ, "PHALANX_CACHE": tempfile.gettempdir()}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        os.chmod(folder, 0o755)
+    assert done.returncode == 2
+    assert done.stderr.startswith("run: cannot write to build in this clone, which is ")
+    assert done.stderr.endswith("; use a clone of your own\n") and done.stderr.count("\n") == 1
+
+
+def test_who_waits_for_the_lock_reads_who_has_it(clone):
+    cache = {**os.environ, "PHALANX_CACHE": str(clone / "cache")}
+    os.mkfifo(clone / "go")
+    script = "set -euo pipefail; source tools/setup.sh; RUN_COMMAND='./run build'; hold() { echo has; read -r <go; }; "
+    first = subprocess.Popen(
+        ["bash", "-c", script + "locked hold"], cwd=clone, env=cache, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout.readline() == "has\n"
+    script = "set -euo pipefail; source tools/setup.sh; locked true"
+    second = subprocess.Popen(["bash", "-c", script], cwd=clone, env=cache, stderr=subprocess.PIPE, text=True)
+    said = second.stderr.readline()
+    (clone / "go").write_text("go\n")
+    assert said == f"== ./run build (process {first.pid}) works in this clone; waiting for it\n"
+    assert (first.wait(), second.wait()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "''"), ("../tools/test", "'../tools/test'"), ("nonsense", "'nonsense'")]
+)
+def test_only_benchmarks_are_benchmarks(name, said):
+    done = subprocess.run(["bash", ROOT / "run", "bench", name], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"run: no benchmark {said}; there are: ") and " recovery " in done.stderr
+
+
+def test_build_takes_targets(clone):
+    (clone / "tools" / "setup.sh").write_text(
+        'die() { echo "run: $*"; exit 2; }; say() { :; }; prepare_build() { echo "$#: $*"; }\n'
+    )
+
+    def build(*targets):
+        return subprocess.run(["bash", clone / "run", "build", *targets], stdout=subprocess.PIPE, text=True).stdout
+
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    assert build() == "0: \n"
+    assert build("master_core_test", "phalanx-run") == "2: master_core_test phalanx-run\n"
+    assert build("$(reboot)").startswith("run: '$(reboot)' is no target")

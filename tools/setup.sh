@@ -3,7 +3,8 @@
 #
 # Slow results live outside the clone, keyed by content, so that a second clone is ready in seconds.
 
-PHALANX_CACHE="${PHALANX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/phalanx}"
+CACHES="${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}"
+PHALANX_CACHE="${PHALANX_CACHE:-${CACHES:+$CACHES/phalanx}}" # empty where nothing names a place: see check_places
 export PHALANX_CACHE
 export CCACHE_DIR="$PHALANX_CACHE/ccache" CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-3G}"
 # Paths below the clone count as relative, so that one clone's results serve another.
@@ -26,14 +27,24 @@ timed() {
   if ((took_s > 2)); then say "$name: $took_s s"; fi
 }
 
-# locked COMMAND...: one at a time in this clone.
+# check_places: what every command writes to.
+check_places() {
+  [[ -n $PHALANX_CACHE ]] || die "HOME is not set; set PHALANX_CACHE to a folder for downloads and compiler results"
+  { mkdir -p "$PHALANX_CACHE" && [[ -w $PHALANX_CACHE ]]; } 2>/dev/null ||
+    die "cannot write to $PHALANX_CACHE; set PHALANX_CACHE to a folder for downloads and compiler results"
+  { mkdir -p build && : >>build/.run.lock; } 2>/dev/null ||
+    die "cannot write to build in this clone, which is $(stat -c %U .)'s and you are $(id -un); use a clone of your own"
+}
+
+# locked COMMAND...: one at a time in this clone. The lock's file names who has it.
 locked() {
-  mkdir -p build
-  exec 9>build/.run.lock
+  check_places
+  exec 9>>build/.run.lock
   if ! flock -n 9; then
-    say "another ./run works in this clone; waiting for it"
+    say "$(<build/.run.lock) works in this clone; waiting for it"
     flock 9
   fi
+  echo "${RUN_COMMAND:-another ./run} (process $$)" >build/.run.lock
   "$@" 9>&-
   exec 9>&-
 }
@@ -69,7 +80,7 @@ install_packages() {
   local missing lock
   missing=$(missing_packages "$@") # an assignment of its own: what it dies of ends us, too
   [[ -n $missing ]] || return 0
-  mkdir -p build "$PHALANX_CACHE"
+  check_places
   exec {lock}>"$PHALANX_CACHE/apt.lock"
   flock "$lock"
   missing=$(missing_packages "$@" | xargs)
