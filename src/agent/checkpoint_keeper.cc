@@ -428,6 +428,11 @@ void CheckpointKeeper::OnOrder(const v1::CheckpointOrder& order) {
   Run();
 }
 
+void CheckpointKeeper::OnJobEnded() {
+  core_.OnJobEnded();
+  Run();
+}
+
 // --- actions ------------------------------------------------------------------------------------------------------
 
 void CheckpointKeeper::Run() {

@@ -52,6 +52,7 @@ class CheckpointKeeper {
   void OnRound(const v1::StartRound& round);
   void OnAttached();
   void OnOrder(const v1::CheckpointOrder& order);
+  void OnJobEnded();
 
   // This node is to go: what is to be stored at a breakpoint is on its way.
   void OnLeaving() { core_.OnLeaving(); }

@@ -72,7 +72,23 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
 void NodeCheckpoints::TellHeld() {
   v1::CheckpointReport report = Report("");
   *report.mutable_held() = *held_;
+  for (const auto& [name, dir] : dirs_) {
+    if (NewestComplete(dir)) continue;  // memory holds a newer one by now, which is told as sealed
+    for (const SaveKey& save : dir.storing) {
+      v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
+      awaited.set_dir(name);
+      Set(awaited.mutable_save(), save);
+    }
+  }
   Tell(std::move(report));
+}
+
+std::optional<SaveKey> NodeCheckpoints::NewestComplete(const Dir& dir) {
+  std::optional<SaveKey> newest;
+  for (const auto& [key, save] : dir.saves) {
+    if (save.complete) newest = key;
+  }
+  return newest;
 }
 
 void NodeCheckpoints::TellOpened(const std::string& name, const CheckpointOptions& options) {
@@ -93,12 +109,11 @@ void NodeCheckpoints::OnAttached() {
   if (held_) TellHeld();
   for (auto& [name, dir] : dirs_) {
     if (!dir.opened.empty()) TellOpened(name, *dir.options);
+    // What is owed of an earlier round goes with the newest save.
+    const std::optional<SaveKey> newest = NewestComplete(dir);
+    const bool owes = !dir.storing.empty() && dir.storing.begin()->epoch < epoch_;
     for (const auto& [save, state] : dir.saves) {
-      if (state.complete) TellSealed(name, save, dir.storing.contains(save));
-    }
-    const std::set<SaveKey> storing = dir.storing;
-    for (const SaveKey& save : storing) {
-      if (!dir.saves.contains(save)) Lose(dir, save, "the stream to the master broke while it was being stored");
+      if (state.complete) TellSealed(name, save, dir.storing.contains(save) || (owes && save == newest));
     }
     if (dir.restore_asked && !dir.restore) TellRestoreAsked(name);
   }
@@ -286,6 +301,16 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
   // What was asked for before it, and was to go with it, is not there either.
   const std::set<SaveKey> before(dir.storing.begin(), dir.storing.upper_bound(save));
   for (const SaveKey& older : before) Lose(dir, older, order.reason());
+}
+
+void NodeCheckpoints::OnJobEnded() {
+  for (auto& [name, dir] : dirs_) {
+    if (dir.storing.empty()) continue;
+    const std::string why = "the job has ended";
+    Do(SayCheckpoint{
+        fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, why)});
+    while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), why);
+  }
 }
 
 void NodeCheckpoints::OnLeaving() {

@@ -123,6 +123,8 @@ class NodeCheckpoints {
   void OnRestore(int local_rank, int64_t request, const std::string& dir);
   void OnRankGone(int local_rank);
 
+  // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
+  void OnJobEnded();
   // The node is to go: the master has what is only in memory stored where that was asked for.
   void OnLeaving();
 
@@ -179,6 +181,8 @@ class NodeCheckpoints {
   void Tell(v1::CheckpointReport report);
   v1::CheckpointReport Report(const std::string& dir) const;
   void TellHeld();
+  // The newest save of the live round that this node's ranks have sealed.
+  static std::optional<SaveKey> NewestComplete(const Dir& dir);
   void TellOpened(const std::string& name, const CheckpointOptions& options);
   void TellRestoreAsked(const std::string& name);
   void TellSealed(const std::string& name, const SaveKey& save, bool store);

@@ -254,6 +254,68 @@ TEST_F(NodeCheckpointsTest, ANewRoundForgetsWhatWasNotCommitted) {
   EXPECT_FALSE(node_.Storing());
 }
 
+std::vector<int64_t> AwaitedSteps(const std::vector<v1::CheckpointReport>& held) {
+  std::vector<int64_t> steps;
+  for (const v1::CheckpointReport& report : held) {
+    for (const v1::AwaitedStore& awaited : report.held().awaited()) steps.push_back(awaited.save().step());
+  }
+  return steps;
+}
+
+// The master that was to store it may have died with the round: the next one would not know of it.
+TEST_F(NodeCheckpointsTest, WhatItAwaitsOfAnOlderRoundIsToldWithWhatIsHeld) {
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  BeginRound(2);
+  EXPECT_TRUE(node_.Storing());
+  node_.Take();
+  node_.OnScanned(2, {});
+  EXPECT_THAT(AwaitedSteps(Reports(Report::kHeld)), ::testing::ElementsAre(10));
+  node_.OnAttached();
+  EXPECT_THAT(AwaitedSteps(Reports(Report::kHeld)), ::testing::ElementsAre(10));
+  EXPECT_TRUE(node_.Storing());
+  EndStore(10, true);
+  node_.OnAttached();
+  EXPECT_THAT(AwaitedSteps(Reports(Report::kHeld)), ::testing::IsEmpty());
+}
+
+// What was held when the round began may have been written over since.
+TEST_F(NodeCheckpointsTest, WhatItAwaitsOfAnOlderRoundGoesWithTheNewestSave) {
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  BeginRound(2);
+  node_.OnScanned(2, {});
+  Open();
+  SealAll(11);
+  SealAll(12);
+  node_.Take();
+  node_.OnAttached();
+  std::vector<std::pair<int64_t, bool>> sealed;
+  for (const TellMaster& told : TakeAll<TellMaster>()) {
+    EXPECT_EQ(told.report.held().awaited_size(), 0);
+    if (told.report.has_sealed()) {
+      sealed.emplace_back(told.report.sealed().save().step(), told.report.sealed().store());
+    }
+  }
+  EXPECT_THAT(sealed, ::testing::ElementsAre(::testing::Pair(11, false), ::testing::Pair(12, true)));
+}
+
+TEST_F(NodeCheckpointsTest, NoStoreIsAwaitedFromAJobThatHasEnded) {
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  node_.OnWait(0, 7, kDir, 10, true);
+  node_.Take();
+  node_.OnJobEnded();
+  EXPECT_FALSE(node_.Storing());
+  const std::vector<CheckpointAction> actions = node_.Take();
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_THAT(std::get<SayCheckpoint>(actions[0]).text, HasSubstr("step 10 of /data/run is not stored"));
+  EXPECT_EQ(std::get<AnswerWait>(actions[1]).state, "failed");
+}
+
 TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsForWhatIsOnlyInMemory) {
   Open(v1::FULL, true);
   SealAll(10);

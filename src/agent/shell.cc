@@ -293,6 +293,7 @@ void NodeAgent::KeepCheckpoints() {
 void NodeAgent::OnMessage(v1::MasterMessage message) {
   if (message.has_checkpoint()) return checkpoints_->OnOrder(message.checkpoint());
   const bool welcome = message.has_welcome();
+  if (message.has_finish() && checkpoints_) checkpoints_->OnJobEnded();
   Feed(FromMaster{std::move(message)});
   if (welcome) checkpoints_->OnAttached();
 }

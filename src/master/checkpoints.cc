@@ -218,7 +218,11 @@ class Stepper {
 
   void OnHeld(uint64_t session, const v1::CheckpointsHeld& held) {
     s_.held[session] = held;
-    if (s_.settled) return;  // said again on a new stream; nothing has changed
+    for (const v1::AwaitedStore& awaited : held.awaited()) OnAwaited(session, awaited);
+    if (s_.settled) {  // said again on a new stream; nothing has changed but that the node is here again
+      for (auto& [name, dir] : s_.dirs) StoreWanted(name, dir);
+      return;
+    }
     if (!AllIn(s_.held, s_.members)) return;
     s_.settled = true;
     Found found;
@@ -230,7 +234,10 @@ class Stepper {
       }
     }
     for (auto& [name, saves] : found) SettleMemory(name, s_.dirs[name], saves);
-    for (auto& [name, dir] : s_.dirs) Decide(name, dir);
+    for (auto& [name, dir] : s_.dirs) {
+      StoreWanted(name, dir);
+      Decide(name, dir);
+    }
   }
 
   // The newest save that can be restored from memory is committed, if it was not; what can never be is dropped.
@@ -247,9 +254,7 @@ class Stepper {
         dir.covered = true;
         v1::CheckpointOrder order = OrderOf(name, save, "every rank's memory holds it");
         order.mutable_committed();
-        SendToAll(order);
-        if (dir.wanted) MaybeStore(name, dir);
-        return;
+        return SendToAll(order);
       }
       dir.passed_over +=
           fmt::format("{}step {} in memory: {}", dir.passed_over.empty() ? "" : "; ", save.step, missing);
@@ -412,6 +417,44 @@ class Stepper {
     MaybeStore(name, dir);
   }
 
+  // A node awaits the end of a store that this master may never have heard of.
+  void OnAwaited(uint64_t session, const v1::AwaitedStore& awaited) {
+    const std::string& name = awaited.dir();
+    if (!s_.dirs.contains(name) && s_.dirs.size() >= kMaxCheckpointDirs) return;
+    CheckpointDir& dir = s_.dirs[name];
+    const SaveKey save = KeyOf(awaited.save());
+    if (dir.store && save <= dir.store->save) return;  // it will be told
+    if (!dir.stored || save > *dir.stored) {
+      dir.wanted = true;
+      return;
+    }
+    v1::CheckpointOrder order = OrderOf(name, *dir.stored, "it is stored already");
+    order.mutable_store_ended()->set_stored(true);
+    SendTo(session, order);
+  }
+
+  // The newest save goes to storage where that is wanted. When memory has none any more, those who await one hear so.
+  void StoreWanted(const std::string& name, CheckpointDir& dir) {
+    if (!dir.wanted || dir.store) return;
+    if (dir.committed && dir.covered) return MaybeStore(name, dir);
+    if (!s_.settled) return;
+    dir.wanted = false;
+    std::optional<SaveKey> newest;
+    for (const auto& [session, held] : s_.held) {
+      for (const v1::AwaitedStore& awaited : held.awaited()) {
+        if (awaited.dir() != name) continue;
+        newest = newest ? std::max(*newest, KeyOf(awaited.save())) : KeyOf(awaited.save());
+      }
+    }
+    if (!newest) return;
+    const std::string why = "some of its images are no longer in memory";
+    v1::CheckpointOrder order = OrderOf(name, *newest, why);
+    order.mutable_store_ended();
+    SendToAll(order);
+    Note("checkpoint-failed", name, fmt::format("step {} of {} is not stored: {}", newest->step, name, why),
+         newest->step);
+  }
+
   void MaybeStore(const std::string& name, CheckpointDir& dir) {
     if (dir.stored == dir.committed) dir.wanted = false;
     if (!dir.wanted || dir.store || !dir.committed || !dir.covered) return;
@@ -489,7 +532,7 @@ class Stepper {
       }
     }
     Note(error.empty() ? "checkpoint-stored" : "checkpoint-failed", name, text, store.save.step);
-    MaybeStore(name, dir);
+    StoreWanted(name, dir);
   }
 
   CheckpointState& s_;

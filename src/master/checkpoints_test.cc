@@ -74,10 +74,16 @@ class CheckpointsTest : public ::testing::Test {
     bool main = false;
   };
 
-  void Hold(uint64_t session, const std::vector<Held>& saves) {
+  // `awaited`: the step of round 1 whose store the node has not heard the end of.
+  void Hold(uint64_t session, const std::vector<Held>& saves, std::optional<int64_t> awaited = {}) {
     v1::CheckpointReport report;
     report.set_epoch(Epoch());
     report.mutable_held();
+    if (awaited) {
+      v1::AwaitedStore& store = *report.mutable_held()->add_awaited();
+      store.set_dir(kDir);
+      Set(store.mutable_save(), 1, *awaited);
+    }
     for (const Held& held : saves) {
       v1::HeldSave& save = *report.mutable_held()->add_saves();
       save.set_dir(kDir);
@@ -518,6 +524,74 @@ TEST_F(StoringTest, ANodeThatLeavesStoresFirst) {
   job_.orders.clear();
   job_.Leave(b_);
   EXPECT_EQ(Orders(Order::kPrepareStore).size(), 1U);
+}
+
+// The master that was to store step 10 is gone: this one hears of it from the nodes alone, one by one.
+TEST_F(StoringTest, ANewMasterStoresWhatTheNodesAwait) {
+  Hold(a_, {{1, 10, {0, 1}}}, 10);
+  EXPECT_TRUE(job_.orders.empty());
+  Hold(b_, {{1, 10, {2, 3}}}, 10);
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
+}
+
+TEST_F(StoringTest, ANewMasterStoresTheNewestSaveInPlaceOfWhatTheNodesAwait) {
+  Hold(a_, {{1, 12, {0, 1}}}, 10);
+  Hold(b_, {{1, 12, {2, 3}}});
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 12);
+}
+
+TEST_F(StoringTest, AwaitedStoresEndWhenMemoryHasNothingAnyMore) {
+  Hold(a_, {{1, 10, {0, 1}}}, 10);
+  Hold(b_, {});
+  const auto ended = Orders(Order::kStoreEnded);
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_FALSE(ended.at(a_).store_ended().stored());
+  EXPECT_EQ(ended.at(a_).save().step(), 10);
+  EXPECT_EQ(job_.Records("checkpoint-failed").size(), 1U);
+}
+
+// The order that said so was lost with the node's stream.
+TEST_F(StoringTest, AnAwaitedStoreThatHasEndedIsToldAgain) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}}, 10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+}
+
+// Nothing is told again by a node that was here all the time: the one that comes back completes the job.
+TEST_F(StoringTest, WhatIsWantedIsStoredWhenTheLastNodeIsBack) {
+  CheckpointState state;
+  BeginCheckpoints(state, 2, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  const auto hold = [&](uint64_t session, uint32_t rank) {
+    v1::CheckpointReport report;
+    report.set_epoch(2);
+    v1::HeldSave& held = *report.mutable_held()->add_saves();
+    held.set_dir(kDir);
+    Set(held.mutable_save(), 1, 10);
+    held.set_kind(v1::FULL);
+    held.set_world_size(2);
+    held.set_committed(true);
+    held.add_ranks(rank);
+    v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
+    awaited.set_dir(kDir);
+    Set(awaited.mutable_save(), 1, 10);
+    return OnCheckpointReport(state, session, report, 0);
+  };
+  hold(1, 0);
+  EXPECT_EQ(hold(2, 1).orders.back().second.body_case(), Order::kPrepareStore);
+  OnCheckpointSessionLost(state, 1, 0);  // it was to make the folder
+  EXPECT_FALSE(IsStoring(state));
+  OnCheckpointSessionBack(state, 0, {3, 0, 1});
+  const CheckpointOrders told = hold(3, 0);
+  ASSERT_EQ(told.orders.size(), 1U);
+  EXPECT_EQ(told.orders[0].first, 3U);
+  EXPECT_EQ(told.orders[0].second.body_case(), Order::kPrepareStore);
 }
 
 TEST_F(StoringTest, SlowStorageIsTold) {
