@@ -36,6 +36,7 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=0, help="at random times; 0: a few, by each test's own measure")
     parser.addoption("--seed", type=int, help="of all that tests choose; not given: another one each time")
     parser.addoption("--slice", type=int, default=0, help="so many quick tests of each file, evenly spread; 0: all")
+    parser.addoption("--journal", help="a file that has each test's outcome at once, should this process crash")
     parser.addoption("--long", action="store_true", help="also tests marked long")
 
 
@@ -47,6 +48,8 @@ def pytest_configure(config):
         if signal.getsignal(number) is signal.SIG_IGN:
             # As shells leave it in background jobs and below nohup. Our children would inherit it, and not end by it.
             signal.signal(number, usual)
+    if config.getoption("--journal") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Journal(config.getoption("--journal")))
     given = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
     config.option.seed = random.SystemRandom().randrange(1, 1 << 31) if given is None else given
 
@@ -84,6 +87,20 @@ def pytest_sessionfinish(session):
         if code not in (0, -signal.SIGKILL):  # by SIGKILL pytest-xdist ends one that takes long to end
             print(f"\na process of tests ended with {code}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+class Journal:
+    """Lines of each test's begin and outcome. With pytest-xdist the controller hears of all tests."""
+
+    def __init__(self, path):
+        self.file = open(path, "w", buffering=1)
+
+    def pytest_runtest_logstart(self, nodeid):
+        self.file.write(f"began {nodeid}\n")
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or not report.passed:
+            self.file.write(f"{report.outcome} {report.nodeid}\n")
 
 
 def pytest_report_header(config):

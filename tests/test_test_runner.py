@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -190,6 +191,94 @@ def test_ctrl_z_stops_the_program_with_us_and_fg_continues_it(tmp_path, monkeypa
     process.send_signal(signal.SIGCONT)
     (tmp_path / "go").write_text("")
     assert process.wait() == 0
+
+
+OWN_TESTS = """
+import os, signal, pytest
+
+def test_first(): pass
+
+def test_second():
+    if "{how}" == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if "{how}" == "wait":
+        with open(os.environ["BEGUN"], "w") as begun:
+            begun.write("x")
+        signal.pause()
+
+@pytest.mark.slow
+def test_third(): pass
+
+@pytest.mark.long
+def test_fourth(): pass
+"""
+
+
+@pytest.fixture
+def own_run(tmp_path):
+    """A function that starts ./run test in a clone that has one file of tests."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "tests").mkdir()
+    for file in (ROOT / "tests").glob("*.py"):
+        if not file.name.startswith("test_"):
+            shutil.copy(file, tmp_path / "tests")
+
+    def start(*arguments, how="pass"):
+        (tmp_path / "tests" / "test_own.py").write_text(OWN_TESTS.format(how=how))
+        command = [sys.executable, tmp_path / "tools" / "test.py", *arguments]
+        env = {**os.environ, "BEGUN": str(tmp_path / "begun")}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+    return start
+
+
+def closing(process):
+    """Its status, and the lines behind the table of times."""
+    said = process.communicate()[0].splitlines()
+    return process.returncode, said[max(i for i, line in enumerate(said) if re.search(r"^ *\d+\.?\d* s  ", line)) + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["tests/nonsense.py"], "file or directory not found: tests/nonsense.py"),
+        (["-k", "nothing"], "no test was selected by these arguments"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_a_run_of_no_test_says_why_and_advises_no_seed(own_run, arguments, reason):
+    status, said = closing(own_run(*arguments))
+    assert (status, said) == (1, [f"FAILED: pytest: {reason}", "0 passed, 1 failed, 0 skipped"])
+
+
+def test_a_crash_names_its_test_and_keeps_what_others_came_to(own_run):
+    status, said = closing(own_run("tests/test_own.py", how="crash"))
+    assert status == 1
+    assert "FAILED: end-to-end: ended with status -11 in tests/test_own.py::test_second" in said
+    assert said[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+def test_an_interrupted_run_tells_how_far_it_came(own_run, tmp_path):
+    os.mkfifo(tmp_path / "begun")
+    process = own_run("tests/test_own.py", how="wait")
+    assert (tmp_path / "begun").read_text() == "x"
+    process.terminate()
+    said = process.communicate()[0].splitlines()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said[-1].startswith("interrupted; 1 passed, ") and said[-1].endswith(" so far")
+
+
+@pytest.mark.parametrize(("mode", "passed"), [(None, 3), ("--quick", 2), ("--long", 4)])
+def test_a_mode_counts_with_other_arguments_too(own_run, mode, passed):
+    status, said = closing(own_run(*filter(None, [mode]), "tests/test_own.py"))
+    assert (status, said[-1]) == (0, f"{passed} passed, 0 failed, 0 skipped")
+
+
+def test_quick_and_long_are_not_one_run(own_run):
+    process = own_run("--quick", "--long")
+    assert "not allowed with argument --quick" in process.communicate()[1]
+    assert process.returncode == 2
 
 
 FILE = """

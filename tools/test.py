@@ -10,7 +10,9 @@ import fcntl
 import json
 import os
 import random
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.suite import budgets, skips
-from tools.suite.programs import REPORTS, ROOT, Background, hear_signals, run, say
-from tools.suite.report import Result, read_programs, read_report
+from tools.suite.programs import REPORTS, ROOT, Background, Interrupted, hear_signals, run, say
+from tools.suite.report import Result, read_journal, read_programs, read_report
 
 BUILD = ROOT / "build" / "release"
 CHAOS = "tests/test_chaos.py"
@@ -30,6 +32,9 @@ LONG_FUZZ_S = 60
 LONG_CHAOS_S = 300
 LONG_SEEDS = 20_000
 SLICE = 2
+# pytest's exit statuses for wrong usage (an option, a file) and for no test.
+NOTHING_COLLECTED = 5
+NOTHING_RAN = (4, NOTHING_COLLECTED)
 WORKERS_MAX = 16
 SLOWEST = 12
 TIDY_NICE = 15  # clang-tidy takes what processors the tests leave
@@ -46,6 +51,7 @@ class Run:
     def __init__(self, seed, folder):
         self.seed, self.folder = seed, folder
         self.total, self.times, self.background = Result(), [], []
+        self.nothing_ran = None  # pytest's reason, where it chose no test
 
     def record(self, name, result, lasted_s):
         self.total.add(result)
@@ -61,11 +67,26 @@ class Run:
         """The command of a pytest with a report and a folder of its own: in the common one, other runs on this machine
         remove all but the last three. Its name is short: below it lie Unix sockets, whose names are limited."""
         places = [f"--junitxml={REPORTS / f'{name}.xml'}", f"--basetemp={self.folder}/{name[0]}"]
+        places.append(f"--journal={REPORTS / f'{name}.journal'}")
         return [sys.executable, "-m", "pytest", *places, f"--seed={self.seed}", *map(str, arguments)]
 
     def end_to_end(self, name, arguments):
-        status = run(self.pytest(name, arguments))
-        return read_report(name, REPORTS / f"{name}.xml", status)
+        command = self.pytest(name, arguments)
+        try:
+            status = run(command)
+        except Interrupted:
+            self.total.add(read_journal(name, REPORTS / f"{name}.journal", None))
+            raise
+        if status in NOTHING_RAN:
+            self.nothing_ran = why_nothing_ran(command, status)
+            return Result(failed=[self.nothing_ran])
+        return self.read(name, name, status)
+
+    def read(self, name, report, status):
+        """What a pytest reported, or, where a crash kept it from that, what its tests had come to."""
+        if (REPORTS / f"{report}.xml").exists() or not (REPORTS / f"{report}.journal").exists():
+            return read_report(name, REPORTS / f"{report}.xml", status)
+        return read_journal(name, REPORTS / f"{report}.journal", status)
 
     def behind(self, name, command, nice=0, env=None, report=None):
         """Starts a program that works beside the suites to come; `report`: the name of its file."""
@@ -77,13 +98,22 @@ class Run:
             program, report = self.background[0]
             say(f"waiting for {program.name}")
             status, lasted_s = program.wait()
-            result = read_report(program.name, REPORTS / f"{report}.xml", status)
+            result = self.read(program.name, report, status)
             self.record(f"{program.name}, in the background", result, lasted_s)
             self.background.pop(0)
 
     def end(self):
         for program, _ in self.background:
             program.end()
+
+
+def why_nothing_ran(command, status):
+    """pytest's own reason, asked for once more: what it said is somewhere above."""
+    if status == NOTHING_COLLECTED:
+        return "pytest: no test was selected by these arguments"
+    said = subprocess.run([*command, "--collect-only", "-q"], cwd=ROOT, capture_output=True, text=True).stderr
+    reason = re.search(r"^.*: error: (.*)$", said, re.M) or re.search(r"^ERROR: (.*)$", said, re.M)
+    return f"pytest: {reason[1] if reason else 'wrong usage; see above'}"
 
 
 def in_parallel(count):
@@ -109,11 +139,17 @@ def run_unit_tests(long=False):
     return read_programs(read_report("unit tests", overview, status), reports)
 
 
+def slice_of(arguments):
+    """The part of the end-to-end tests that --quick runs. Chaos is in it where somebody names it."""
+    without = [] if any(str(argument).startswith(CHAOS) for argument in arguments) else [f"--ignore={CHAOS}"]
+    return [f"--slice={SLICE}", *without, "-m", "not alone"]
+
+
 def run_quick(tests):
     """Some three minutes: what a person runs before each commit."""
     tests.suite("lint", run_lint)
     tests.suite("unit tests", run_unit_tests)
-    selection = [*in_parallel(workers()), f"--slice={SLICE}", f"--ignore={CHAOS}", "-m", "not alone"]
+    selection = [*in_parallel(workers()), *slice_of([])]
     tests.suite("slice of end to end", lambda: tests.end_to_end("end-to-end", selection))
 
 
@@ -185,7 +221,7 @@ def tell(tests, mode, began):
         print(f"skipped: {name}: {reason}")
     for name in total.failed:
         print(f"FAILED: {name}")
-    if total.failed:
+    if total.failed and not tests.nothing_ran:
         print(f"the choices of this run again: --seed {tests.seed}")
     print(f"{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped", flush=True)
     return 1 if total.failed or not total.passed else 0
@@ -194,8 +230,9 @@ def tell(tests, mode, began):
 def chosen(tests, options, pytest_arguments):
     """Runs what was asked for; returns its name."""
     if pytest_arguments:
-        kills = ["--long", f"--kills={LONG_KILLS}"] if options.long else []
-        tests.suite("end to end", lambda: tests.end_to_end("end-to-end", [*kills, *pytest_arguments]))
+        more = ["--long", f"--kills={LONG_KILLS}"] if options.long else []
+        more += slice_of(pytest_arguments) if options.quick else []
+        tests.suite("end to end", lambda: tests.end_to_end("end-to-end", [*more, *pytest_arguments]))
         return "some"
     if options.quick:
         run_quick(tests)
@@ -208,9 +245,16 @@ def chosen(tests, options, pytest_arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="./run test", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fast lint, unit tests, a slice of every end-to-end file")
-    parser.add_argument("--long", action="store_true", help="everything with seeds and minutes, too")
+    parser = argparse.ArgumentParser(
+        prog="./run test",
+        description=__doc__.splitlines()[0],
+        epilog="Other arguments go to pytest, and end-to-end tests run alone: those that the arguments choose, their "
+        "slice with --quick, and with --long those marked long as well.",
+        allow_abbrev=False,  # --lo and the like are pytest's
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--quick", action="store_true", help="fast lint, unit tests, a slice of every end-to-end file")
+    mode.add_argument("--long", action="store_true", help="everything with seeds and minutes, too")
     parser.add_argument("--seed", type=int, help="of all that tests choose; another one each time where not given")
     options, pytest_arguments = parser.parse_known_args()
     REPORTS.parent.mkdir(parents=True, exist_ok=True)
@@ -229,6 +273,12 @@ def main():
         tests = Run(seed, folder)
         try:
             mode = chosen(tests, options, pytest_arguments)
+        except Interrupted as interruption:
+            tests.end()
+            for name in tests.total.failed:
+                print(f"FAILED: {name}")
+            print(f"interrupted; {tests.total.counts} so far", flush=True)
+            return interruption.code
         finally:
             tests.end()
     status = tell(tests, mode, began)

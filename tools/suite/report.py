@@ -81,6 +81,23 @@ def read_report(suite, path, status):
     return result
 
 
+def read_journal(suite, path, status):
+    """What tests had come to before their process crashed, or was interrupted (`status` None) and so left no report:
+    lines "OUTCOME NAME", of which "began" stands before the others."""
+    outcomes, result = {}, Result()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        outcome, _, name = line.partition(" ")
+        if outcomes.get(name) != "failed":  # in its clean-up, too
+            outcomes[name] = outcome
+    result.passed = sum(outcome == "passed" for outcome in outcomes.values())
+    result.failed = [name for name, outcome in outcomes.items() if outcome == "failed"]
+    if status is not None:
+        running = [name for name, outcome in outcomes.items() if outcome == "began"]
+        what = f"in {' and '.join(running)}" if running else "between tests"
+        result.failed.append(f"{suite}: ended with status {status} {what}")
+    return result
+
+
 def read_programs(overview, reports):
     """ctest runs one program per module. Each writes its own report of single tests, which counts in its place.
 
