@@ -12,7 +12,7 @@ using ::testing::Not;
 v1::Finish Failed() {
   v1::Finish finish;
   finish.set_exit_code(1);
-  finish.set_reason("3 of 3 restarts are used up");
+  finish.set_reason("all 3 restarts are used up");
   v1::Failure& f = *finish.mutable_first_cause();
   f.set_rank(3);
   f.set_hostname("node7");
@@ -25,7 +25,7 @@ TEST(FailureBox, NamesTheFirstCauseAndTheOthers) {
   v1::Finish finish = Failed();
   finish.add_others()->set_rank(1);
   const std::string box = FailureBox(finish, "train.py");
-  EXPECT_THAT(box, HasSubstr("train.py FAILED: 3 of 3 restarts are used up"));
+  EXPECT_THAT(box, HasSubstr("train.py FAILED: all 3 restarts are used up"));
   EXPECT_THAT(box, HasSubstr("First cause: rank 3"));
   EXPECT_THAT(box, HasSubstr("SIGKILL (signal 9), pid 77"));
   EXPECT_LT(box.find("rank 3"), box.find("rank 1"));

@@ -15,7 +15,7 @@ const Speaker kJson{LogFormat::kJson, "job7", "node1"};
 v1::Finish Failed() {
   v1::Finish finish;
   finish.set_exit_code(1);
-  finish.set_reason("3 of 3 restarts are used up");
+  finish.set_reason("all 3 restarts are used up");
   v1::Failure& first = *finish.mutable_first_cause();
   first.set_rank(3);
   first.mutable_exited()->set_signal(9);
