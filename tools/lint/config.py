@@ -10,12 +10,11 @@ MAY_INCLUDE = {
     "base": set(),
     "store": {"base"},
     "checkpoint": {"base"},
-    "diagnosis": {"base"},
     "data": {"base"},
     "elasticity": {"base"},
-    "agent": {"base", "proto", "store", "checkpoint", "diagnosis", "elasticity"},
-    "master": {"base", "proto", "elasticity", "diagnosis"},
-    "cli": {"base", "proto", "store", "checkpoint", "data", "diagnosis", "elasticity", "agent", "master"},
+    "agent": {"base", "proto", "store", "checkpoint", "elasticity"},
+    "master": {"base", "proto", "elasticity"},
+    "cli": {"base", "proto", "store", "checkpoint", "data", "elasticity", "agent", "master"},
     "simulation": {"base", "proto", "agent", "master"},
 }
 
