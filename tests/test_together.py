@@ -110,6 +110,7 @@ def test_what_ignores_the_interruption_is_killed(clone):
             "Downloading torch-2.15.0 (873.1 MB)",
         ),
         ("Installing collected packages: " + "a, " * 90 + "b", "Installing 91 packages"),
+        ("now: configuring", "configuring"),
         ("cc1plus: all warnings being treated as errors", None),
     ],
 )
@@ -130,3 +131,30 @@ def test_a_line_every_few_seconds(clone, monkeypatch, capsys):
     clock.began, clock.due = clock.began - 65, clock.due - 65
     clock.say([lane])
     assert re.fullmatch(r"== 1:05  busy: 1/9 Building a\.cc\n", capsys.readouterr().err)
+
+
+def test_what_is_under_way_is_told_with_its_time(clone, monkeypatch):
+    """A compiler, found by its arguments in the lane's session; what other sessions compile is theirs."""
+    monkeypatch.chdir(clone)
+    (clone / "build").mkdir()
+    os.mkfifo(clone / "go")
+    assert together.compiling(os.getpid()) is None
+    (clone / "cc").write_text("#!/bin/sh\necho '[203/386] Building x/a.cc.o'\nread -r line < go\n")
+    (clone / "cc").chmod(0o755)
+    lane = together.start("busy", "./cc -c src/slow.cc -o slow.o", clone / "build")
+    lane.read()
+    assert re.fullmatch(r"203/386 done; now slow\.cc \(\d+ s\)", lane.where())
+    (clone / "go").write_text("\n")
+    lane.process.wait()
+    assert lane.where() == "203/386 Building a.cc"
+
+
+def test_an_interrupted_build_says_how_far_it_came(clone):
+    os.mkfifo(clone / "begun")
+    run = Run(clone, "compile: mkfifo never; echo '[203/386] Building x/a.cc.o'; echo > begun; read -r <> never")
+    with open(clone / "begun") as begun:
+        begun.read()
+    run.process.send_signal(signal.SIGINT)
+    status, said = run.end()
+    assert status == 128 + signal.SIGINT
+    assert "== interrupted after 203 of 386; nothing is left running. What is finished is kept" in said

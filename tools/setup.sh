@@ -124,6 +124,7 @@ configure() {
   stamp="build/$preset/.preset"
   key=$(sha256sum CMakePresets.json)
   if [[ -f build/$preset/build.ninja && -f $stamp && $(<"$stamp") == "$key" ]]; then return; fi
+  echo "now: configuring" # for tools/together.py
   cmake --preset "$preset" >"build/configure-$preset.log" 2>&1 ||
     die "cmake failed, see build/configure-$preset.log: $(grep -A4 -m1 'CMake Error' "build/configure-$preset.log")"
   echo "$key" >"$stamp"

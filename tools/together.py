@@ -17,12 +17,15 @@ import time
 from pathlib import Path
 
 SAY_EVERY_S = 5
+SAY_TO_FILE_EVERY_S = 10  # and to a pipe, where nobody watches
 QUICK_S = 2  # not worth a line
 # How long an interrupted command may take for its own clean-up: pip removes what it has unpacked.
 CLEAN_UP_S = 10
 SHOWN_LINES = 60
 # What a command writes of its progress: ninja's "[3/9] Building ... a.cc.o", and pip's verbs.
+NOW = "now: "
 NINJA = re.compile(r"^\[(\d+/\d+)\] (\w+)(?:.*[/ ])?(\S+)")
+DONE = re.compile(r"(\d+)/(\d+) ")
 WHEEL = re.compile(r"^ *(?:Downloading|Using cached) ([^-]+-[^-]+)-.*(\(\S+ .?B\))")
 PIP = re.compile(r"^ *((?:Collecting|Downloading|Using cached|Building wheel|Installing build dependencies).*)")
 
@@ -33,6 +36,8 @@ def say(text):
 
 def progress_in(line):
     """What a line tells of a command's progress; None where it tells nothing."""
+    if line.startswith(NOW):
+        return line.removeprefix(NOW)
     if found := NINJA.match(line):
         return f"{found[1]} {found[2]} {found[3].removesuffix('.o')}"
     if found := WHEEL.match(line):
@@ -42,6 +47,26 @@ def progress_in(line):
     if found := PIP.match(line):
         return found[1].partition(" (from ")[0]
     return None
+
+
+def compiling(session):
+    """(source, seconds) of the compiler that has worked longest in this session; None without one. Ninja tells of what
+    is done alone, and the last source of a build may take minutes."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) != session:
+                continue
+            words = (folder / "cmdline").read_text(errors="replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        if "-c" in words[:-1] and (source := words[words.index("-c") + 1]).endswith((".cc", ".c", ".cpp")):
+            found.append((int(fields[19]), Path(source).name))
+    if not found:
+        return None
+    began, source = min(found)
+    return source, time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
 
 
 @dataclasses.dataclass
@@ -67,6 +92,14 @@ class Lane:
         if line.startswith("== "):
             say(line.removeprefix("== "))
         self.at = progress_in(line) or self.at
+
+    def where(self):
+        """For a person: ninja's count of what is done, and what is under way."""
+        done = DONE.match(self.at)
+        now = compiling(self.process.pid)
+        if done and now:
+            return f"{done[1]}/{done[2]} done; now {now[0]} ({now[1]:.0f} s)"
+        return self.at
 
     def last_lines(self):
         """What a person needs of a failed command's output: from ninja's first failure on, without progress."""
@@ -136,7 +169,8 @@ class Clock:
 
     def __init__(self):
         self.began = time.monotonic()
-        self.due = self.began + SAY_EVERY_S
+        self.every_s = SAY_EVERY_S if sys.stderr.isatty() else SAY_TO_FILE_EVERY_S
+        self.due = self.began + self.every_s
 
     def passed_s(self):
         return time.monotonic() - self.began
@@ -147,9 +181,9 @@ class Clock:
     def say(self, running):
         if time.monotonic() < self.due:
             return
-        self.due += SAY_EVERY_S
+        self.due += self.every_s
         minutes, seconds = divmod(int(self.passed_s()), 60)
-        say(f"{minutes}:{seconds:02}  " + "; ".join(f"{lane.name}: {lane.at}" for lane in running))
+        say(f"{minutes}:{seconds:02}  " + "; ".join(f"{lane.name}: {lane.where()}" for lane in running))
 
 
 def end(lanes):
@@ -186,7 +220,9 @@ def main():
     failed, interruption = follow(lanes, signals)
     end([lane for lane in lanes if lane.process.returncode is None])
     if interruption:
-        say("interrupted; nothing is left running")
+        done = [found for lane in lanes if (found := DONE.match(lane.at)) and found[1] != found[2]]
+        after = f" after {done[0][1]} of {done[0][2]}" if done else ""
+        say(f"interrupted{after}; nothing is left running. What is finished is kept; the same command goes on")
         return 128 + interruption
     if failed is None:
         return 0
