@@ -1,15 +1,14 @@
 #include "master/front_door.h"
 
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <climits>
 #include <system_error>
 #include <utility>
 
+#include "base/listen_tcp.h"
 #include "base/net.h"
 #include "base/signals_blocked.h"
 #include "master/first_bytes.h"
@@ -22,39 +21,23 @@ constexpr int64_t kAcceptPauseMs = 100;
 // Whether nothing but this family can be there: a machine without IPv6.
 bool NoSuchFamily(int error_number) { return error_number == EAFNOSUPPORT || error_number == EADDRNOTAVAIL; }
 
-// Binds and listens; `address` gets the port. Invalid: errno says why.
-Fd ListenOn(SocketAddress* address, bool both_families) {
-  Fd fd(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-  if (!fd.valid()) return {};
-  const int on = 1;
-  const int v6_only = both_families ? 0 : 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // inherited by what is accepted
-  if (address->family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
-  socklen_t length = address->length;
-  if (bind(fd.get(), address->get(), address->length) != 0 || listen(fd.get(), INT_MAX) != 0 ||
-      getsockname(fd.get(), address->get(), &length) != 0) {
-    return {};
-  }
-  return fd;
-}
-
 StatusOr<Fd> ListenOnHost(const std::string& host, SocketAddress* address) {
   const uint16_t port = address->port();
+  const char* failed = "";
   Fd fd;
   if (address->wildcard()) {
     SocketAddress both = *ParseIp("::");
     both.set_port(port);
-    fd = ListenOn(&both, true);
+    fd = ListenTcp(&both, true, &failed);
     if (fd.valid()) *address = both;
   }
   const bool other_way = !address->wildcard() || (NoSuchFamily(errno) && address->family() == AF_INET);
-  if (!fd.valid() && other_way) fd = ListenOn(address, false);
+  if (!fd.valid() && other_way) fd = ListenTcp(address, false, &failed);
   if (fd.valid()) return fd;
   const int error = errno;
   const std::string where = JoinHostPort(host, port);
   if (error == EADDRINUSE) return absl::AlreadyExistsError(fmt::format("{} is in use by another program", where));
-  return ErrnoStatus(error, fmt::format("binding {}", where));
+  return ErrnoStatus(error, fmt::format("cannot {} at {}", failed, where));
 }
 
 }  // namespace
@@ -234,14 +217,8 @@ void FrontDoor::Look(uint64_t id, bool ended) {
     }
     case Caller::kStore:
       return Admit(id);
-    case Caller::kGrpc: {
-      const int one = 1;
-      setsockopt(visitor.fd.get(), SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
-      loop_.Unwatch(visitor.fd.get());
-      Fd fd = std::move(visitor.fd);
-      Drop(id);
-      return events_.on_grpc(std::move(fd));
-    }
+    case Caller::kGrpc:
+      return events_.on_grpc(TakeOver(id));
   }
 }
 
@@ -249,13 +226,18 @@ void FrontDoor::Admit(uint64_t id) {
   Visitor& visitor = visitors_.at(id);
   if (!visitor.why_not.empty()) return TurnAway(id, visitor.why_not);
   if (visitor.turn != turn_) return TurnAway(id, "the round that it came to is over");
+  auto relay = std::make_unique<Relay>(loop_, TakeOver(id), [this, id] { relays_.erase(id); });
+  if (relay->Start(store_, bound_to_)) relays_.emplace(id, std::move(relay));
+}
+
+Fd FrontDoor::TakeOver(uint64_t id) {
+  Visitor& visitor = visitors_.at(id);
   const int one = 1;
   setsockopt(visitor.fd.get(), SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   loop_.Unwatch(visitor.fd.get());
   Fd fd = std::move(visitor.fd);
   Drop(id);
-  auto relay = std::make_unique<Relay>(loop_, std::move(fd), [this, id] { relays_.erase(id); });
-  if (relay->Start(store_, bound_to_)) relays_.emplace(id, std::move(relay));
+  return fd;
 }
 
 void FrontDoor::TurnAway(uint64_t id, const std::string& why) {

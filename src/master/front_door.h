@@ -77,6 +77,8 @@ class FrontDoor {
   bool AcceptOne(int listener);
   void Look(uint64_t id, bool ended);
   void Admit(uint64_t id);
+  // The connection, as whoever serves it expects it; the visitor is gone.
+  Fd TakeOver(uint64_t id);
   void Drop(uint64_t id);
   void TurnAway(uint64_t id, const std::string& why);
   std::string WhyNot(const Visitor& visitor) const;

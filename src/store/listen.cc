@@ -1,12 +1,8 @@
-#include <fcntl.h>
-#include <netinet/tcp.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <utility>
 
-#include "base/socket_address.h"
+#include "base/listen_tcp.h"
 #include "store/server.h"
 
 namespace phalanx::store {
@@ -39,27 +35,6 @@ StatusOr<std::vector<Target>> MakeTargets(const std::vector<std::string>& addres
   return targets;
 }
 
-// Binds and listens; `address` gets the port. errno as Status, and in *error_number.
-StatusOr<Fd> ListenOn(SocketAddress* address, int* error_number) {
-  const auto fail = [&](const char* what) {
-    *error_number = errno;
-    return ErrnoStatus(*error_number, fmt::format("{} for the store on {}", what, address->Text()));
-  };
-  Fd fd(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-  if (!fd.valid()) return fail("cannot make a socket");
-  const int on = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // inherited by what is accepted
-  if (address->family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-  if (bind(fd.get(), address->get(), address->length) != 0) return fail("cannot bind");
-  // The kernel lowers the backlog to net.core.somaxconn. With SO_REUSEADDR two sockets may bind one port; only one of
-  // them can listen.
-  if (listen(fd.get(), INT_MAX) != 0) return fail("cannot listen");
-  socklen_t length = address->length;
-  if (getsockname(fd.get(), address->get(), &length) != 0) return fail("cannot ask for the port");
-  return fd;
-}
-
 struct Bound {
   uint16_t port = 0;
   std::vector<std::string> addresses;
@@ -73,15 +48,16 @@ StatusOr<Bound> ListenOnAll(std::vector<Target> targets, uint16_t port, bool loo
   bound.port = port;
   for (Target& target : targets) {
     target.address.set_port(bound.port);
-    int error_number = 0;
-    StatusOr<Fd> fd = ListenOn(&target.address, &error_number);
-    if (!fd.ok()) {
+    const char* failed = "";
+    Fd fd = ListenTcp(&target.address, false, &failed);
+    if (!fd.valid()) {
+      const int error_number = errno;
       if (!target.required && (loopback_optional || error_number != EADDRINUSE)) continue;
-      return fd.status();
+      return ErrnoStatus(error_number, fmt::format("cannot {} for the store on {}", failed, target.address.Text()));
     }
     bound.port = target.address.port();
     bound.addresses.push_back(target.address.IpText());
-    bound.fds.push_back(*std::move(fd));
+    bound.fds.push_back(std::move(fd));
   }
   return bound;
 }
