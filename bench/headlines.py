@@ -5,7 +5,7 @@ import json
 import math
 from pathlib import Path
 
-from support.results import ENOUGH
+from support.results import enough
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -106,7 +106,7 @@ def rows_of(headline, results):
 def figure(row):
     """The median with its unit; said where it is that of one or two samples, or was cut at the limit."""
     count = len(row["samples"])
-    few = "" if count >= ENOUGH else f" ({count} run{'s' if count > 1 else ''})"
+    few = "" if enough(row) else f" ({count} run{'s' if count > 1 else ''})"
     if row["median"] is None:
         return f"> {row['limit']:g} {row['unit']}{few}" if row["limit"] else f"never{few}"
     value, unit = row["median"], row["unit"]
@@ -118,7 +118,7 @@ def figure(row):
 
 def ratio(peer, own):
     """How many times ours, or ours how many times theirs where more is better; None where there are too few samples."""
-    if min(len(peer["samples"]), len(own["samples"])) < ENOUGH or None in (peer["median"], own["median"]):
+    if not enough(peer, own) or None in (peer["median"], own["median"]):
         return None
     more_is_better = own["unit"].endswith("/s") or own["unit"] == "%"
     return own["median"] / peer["median"] if more_is_better else peer["median"] / own["median"]

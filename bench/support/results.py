@@ -13,6 +13,10 @@ from pathlib import Path
 ENOUGH = 3
 
 
+def enough(*rows):
+    return all(len(row["samples"]) >= ENOUGH for row in rows)
+
+
 class Results:
     """Samples by (what, who). A sample of None is one that was cut at the limit, or, without one, never came."""
 
@@ -63,7 +67,7 @@ class Results:
             known = [value for value in row["samples"] if value is not None]
             median = self.median(row)
             own = ours.get(row["what"], {"samples": []})
-            own_median = self.median(own) if min(len(own["samples"]), len(row["samples"])) >= ENOUGH else None
+            own_median = self.median(own) if enough(own, row) else None
             yield {
                 **row,
                 "median": median,

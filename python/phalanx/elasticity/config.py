@@ -84,6 +84,10 @@ class Config:
             raise ElasticityConfigError(f"Elasticity min time needs to be >= 0: given {self.min_time}")
 
 
+def _no_object(block):
+    return AttributeError(f"the elasticity block should be a JSON object, and is {type(block)}")
+
+
 def as_json(block):
     """The block as JSON would carry it: tuples are lists there, and numpy's numbers are none. Raises AttributeError
     where it is no dict, and what json raises."""
@@ -94,7 +98,7 @@ def as_json(block):
                 return json.loads(json.dumps(block))
         return block
     if not isinstance(block, dict):
-        raise AttributeError(f"the elasticity block should be a JSON object, and is {type(block)}")
+        raise _no_object(block)
     return json.loads(json.dumps(block))
 
 
@@ -110,7 +114,7 @@ def enabled_block(ds_config):
         )
     block = ds_config["elasticity"]
     if not isinstance(block, dict):
-        raise AttributeError(f"the elasticity block should be a JSON object, and is {type(block)}")
+        raise _no_object(block)
     if not block.get("enabled", False):
         raise ElasticityConfigError(
             "Elasticity is disabled, please enable it ('enabled':true) if running an elastic training job."
