@@ -66,12 +66,10 @@ const char* KindName(v1::CheckpointKind kind) {
 // Of which kind saves are shows in the page that the ranks of a node share.
 class Kinds {
  public:
-  // The page that was opened says it of a first save that was cut off before the image in it.
-  void AddPages(const std::string& dir, const ckpt::NodeMemory& memory) {
-    if (memory.HasPage(dir, ckpt::kMetadataPageName)) of_dir_[dir] = {SaveKey{}, v1::DCP};
-    if (memory.HasPage(dir, ckpt::kMainPageName)) of_dir_[dir] = {SaveKey{}, v1::DDP};
-  }
+  explicit Kinds(const ckpt::NodeMemory& memory) : memory_(memory) {}
+
   void Add(const ckpt::MemoryImage& image) {
+    if (!of_dir_.contains(image.dir)) AddPages(image.dir);
     if (!IsShared(image)) return;
     const v1::CheckpointKind kind = image.page == ckpt::kMetadataPageName ? v1::DCP : v1::DDP;
     const SaveKey save = KeyOf(image.image);
@@ -88,6 +86,13 @@ class Kinds {
   }
 
  private:
+  // The page that was opened says it of a first save that was cut off before the image in it.
+  void AddPages(const std::string& dir) {
+    if (memory_.HasPage(dir, ckpt::kMetadataPageName)) of_dir_[dir] = {SaveKey{}, v1::DCP};
+    if (memory_.HasPage(dir, ckpt::kMainPageName)) of_dir_[dir] = {SaveKey{}, v1::DDP};
+  }
+
+  const ckpt::NodeMemory& memory_;
   std::map<std::pair<std::string, SaveKey>, v1::CheckpointKind> of_save_;
   std::map<std::string, std::pair<SaveKey, v1::CheckpointKind>> of_dir_;
 };
@@ -495,8 +500,7 @@ void CheckpointKeeper::Scan() {
   };
   RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<Looked>& checked) {
     std::vector<HeldPage> pages;
-    Kinds kinds;
-    for (const Looked& each : checked) kinds.AddPages(each.image.dir, *memory_);
+    Kinds kinds(*memory_);
     for (const Looked& each : checked) kinds.Add(each.image);
     for (const Looked& each : checked) {
       if (!each.wrong.empty()) {
@@ -629,11 +633,14 @@ void CheckpointKeeper::Do(const MakeStepFolder& action) {
 
 void CheckpointKeeper::Do(const WriteImages& action) {
   std::vector<ckpt::MemoryImage> images;
+  v1::CheckpointKind kind = v1::FULL;
   int own = 0;
-  if (memory_) images = memory_->Images(action.dir, action.save);
-  Kinds kinds;
-  for (const ckpt::MemoryImage& image : images) kinds.Add(image);
-  const v1::CheckpointKind kind = images.empty() ? v1::FULL : kinds.Of(images.front());
+  if (memory_) {
+    images = memory_->Images(action.dir, action.save);
+    Kinds kinds(*memory_);
+    for (const ckpt::MemoryImage& image : images) kinds.Add(image);
+    if (!images.empty()) kind = kinds.Of(images.front());
+  }
   std::erase_if(images, [&](const ckpt::MemoryImage& image) {
     return (IsShared(image) && !action.main) || !memory_->Hold(image);
   });

@@ -513,10 +513,10 @@ class Resolver {
 
   // A GPU profiler is loaded into a process at its start and follows what that executes, not what it forks.
   void StartColdUnderProfiler() {
+    if (Given("--warm") || Given("--no-warm") || config_.kind == ScriptKind::kProgram) return;
     for (const char* variable :
          {"NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"}) {
-      if (Given("--warm") || Given("--no-warm") || env_.NonEmptyOr(variable, "").empty()) continue;
-      if (config_.kind == ScriptKind::kProgram) return;  // cold in any case
+      if (env_.NonEmptyOr(variable, "").empty()) continue;
       config_.warm = false;
       if (config_.spares > 0) Notice("--spares: has no effect: workers start cold");
       config_.spares = 0;

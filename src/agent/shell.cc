@@ -251,15 +251,15 @@ void NodeAgent::Join(const std::string& host, uint16_t port) {
 
 // Where others reach this node: --local-addr, else the address that its stream to the master leaves from.
 Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master_port) {
-  if (const auto masters = Resolve(master_host, kResolveTimeoutMs); masters.ok()) master_addresses_ = *masters;
-  const std::string& wanted = config_.local_addr.empty() ? master_host : config_.local_addr;
-  const StatusOr<std::vector<std::string>> resolved = Resolve(wanted, kResolveTimeoutMs);
-  if (!resolved.ok())
-    return WithContext(resolved.status(), config_.local_addr.empty() ? "--rdzv-endpoint" : "--local-addr");
+  const StatusOr<std::vector<std::string>> masters = Resolve(master_host, kResolveTimeoutMs);
+  if (masters.ok()) master_addresses_ = *masters;
   if (config_.local_addr.empty()) {
-    PHX_ASSIGN_OR_RETURN(const std::string leaves_from, LocalAddressTowards(resolved->front(), master_port));
+    if (!masters.ok()) return WithContext(masters.status(), "--rdzv-endpoint");
+    PHX_ASSIGN_OR_RETURN(const std::string leaves_from, LocalAddressTowards(masters->front(), master_port));
     address_ = AdvertisedAddress(config_, leaves_from, InterfaceAddresses());
   } else {
+    const StatusOr<std::vector<std::string>> resolved = Resolve(config_.local_addr, kResolveTimeoutMs);
+    if (!resolved.ok()) return WithContext(resolved.status(), "--local-addr");
     const auto local = std::find_if(resolved->begin(), resolved->end(), IsLocalAddress);
     if (local == resolved->end()) {
       return absl::InvalidArgumentError(
@@ -293,7 +293,7 @@ void NodeAgent::KeepCheckpoints() {
 void NodeAgent::OnMessage(v1::MasterMessage message) {
   if (message.has_checkpoint()) return checkpoints_->OnOrder(message.checkpoint());
   const bool welcome = message.has_welcome();
-  if (message.has_finish() && checkpoints_) checkpoints_->OnJobEnded();
+  if (message.has_finish()) checkpoints_->OnJobEnded();
   Feed(FromMaster{std::move(message)});
   if (welcome) checkpoints_->OnAttached();
 }

@@ -52,7 +52,6 @@ void Relay::OnConnecting() {
   getsockopt(store_.fd.get(), SOL_SOCKET, SO_ERROR, &error_number, &length);
   if (error_number != 0) return Over();
   loop_.Cancel(connect_timer_);
-  connected_ = true;
   loop_.Unwatch(store_.fd.get());
   store_.events = 0;
   UpdateInterest(client_, store_);

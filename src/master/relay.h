@@ -52,7 +52,6 @@ class Relay {
   std::function<void()> on_over_;
   Side client_;
   Side store_;
-  bool connected_ = false;
   EventLoop::TimerId connect_timer_{};
 };
 
