@@ -27,22 +27,41 @@ std::string Padding(const LaunchConfig& config, const std::vector<std::string>& 
   return std::string(std::min(length, kPaddingMax), ' ');
 }
 
+constexpr char kBootstrap[] = "phalanx/_bootstrap";
+
+bool HoldsBootstrap(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "worker.py", error);
+}
+
+fs::file_time_type InstalledAt(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(folder, error);
+  return error ? fs::file_time_type::min() : time;
+}
+
 }  // namespace
 
 std::string FindBootstrap(const LaunchConfig& config, const std::string& executable_dir) {
-  if (config.kind == ScriptKind::kProgram || config.interpreter_given) return "";
-  std::error_code error;
-  if (!config.bootstrap_dir.empty())
-    return fs::exists(fs::path(config.bootstrap_dir) / "worker.py", error) ? config.bootstrap_dir : "";
-  std::vector<std::string> found;
-  for (fs::directory_iterator it(fs::path(executable_dir).parent_path() / "lib", error), end; !error && it != end;
-       it.increment(error)) {
-    const fs::path candidate = it->path() / "site-packages" / "phalanx" / "_bootstrap";
-    std::error_code missing;
-    const bool is_python = it->path().filename().string().starts_with("python");
-    if (is_python && fs::exists(candidate / "worker.py", missing)) found.push_back(candidate.string());
+  if (config.kind == ScriptKind::kProgram) return "";
+  if (!config.bootstrap_dir.empty()) return HoldsBootstrap(config.bootstrap_dir) ? config.bootstrap_dir : "";
+  if (config.interpreter_given || executable_dir.empty()) return "";
+  const fs::path prefix = fs::path(executable_dir).parent_path();
+  std::vector<fs::path> found;
+  for (const char* library : {"lib", "lib64", "local/lib", "local/lib64"}) {
+    std::error_code error;
+    for (fs::directory_iterator it(prefix / library, error), end; !error && it != end; it.increment(error)) {
+      if (!it->path().filename().string().starts_with("python")) continue;
+      for (const char* packages : {"site-packages", "dist-packages"}) {
+        const fs::path candidate = it->path() / packages / kBootstrap;
+        if (HoldsBootstrap(candidate)) found.push_back(candidate);
+      }
+    }
   }
-  return found.empty() ? "" : *std::max_element(found.begin(), found.end());
+  if (HoldsBootstrap(prefix / kBootstrap)) found.push_back(prefix / kBootstrap);
+  // Of several, that which was installed last: phalanx-run itself is that one's, too.
+  const auto newest = std::ranges::max_element(found, {}, InstalledAt);
+  return newest == found.end() ? "" : newest->string();
 }
 
 std::string ScriptName(const LaunchConfig& config, int local_rank) {

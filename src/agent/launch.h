@@ -13,9 +13,13 @@
 
 namespace phalanx::agent {
 
-// Directory of zygote.py and worker.py: `config.bootstrap_dir`, else beside the executable's directory in
-// lib/python*/site-packages. Empty where there is none, or where the script is not run by the Python Phalanx is
-// installed for (another interpreter, a program).
+// Directory of zygote.py and worker.py: `config.bootstrap_dir`, else where pip has put them for the command in
+// `executable_dir`. With PREFIX the folder above that, these are
+//   PREFIX/{lib,lib64,local/lib,local/lib64}/python*/{site,dist}-packages/phalanx/_bootstrap
+// (virtual environments, conda, uv, --user, --prefix; lib64 on RHEL; dist-packages on Debian and in NVIDIA's images)
+// and
+//   PREFIX/phalanx/_bootstrap (--target). Of several, the one that was installed last.
+// Empty where there is none, for a program, and where another interpreter was given without a `bootstrap_dir`.
 std::string FindBootstrap(const LaunchConfig& config, const std::string& executable_dir);
 
 // The script's name for that local rank: substituted, as by torchrun, unless it is a program.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -103,23 +104,57 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(preload["edited"], 1);
 }
 
-TEST(FindBootstrap, LooksBesideTheExecutable) {
-  const fs::path dir = fs::temp_directory_path() / fmt::format("phalanx-bootstrap-{}", getpid());
-  const fs::path bootstrap = dir / "lib/python3.11/site-packages/phalanx/_bootstrap";
-  fs::create_directories(bootstrap);
-  fs::create_directories(dir / "lib/other/site-packages/phalanx/_bootstrap");
-  std::ofstream(dir / "lib/other/site-packages/phalanx/_bootstrap/worker.py") << "";
-  LaunchConfig config = Config(ScriptKind::kScript);
-  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), "");
-  std::ofstream(bootstrap / "worker.py") << "";
-  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), bootstrap.string());
-  EXPECT_EQ(FindBootstrap(Config(ScriptKind::kProgram), (dir / "bin").string()), "");
-  config.interpreter_given = true;
-  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), "");
-  config.interpreter_given = false;
-  config.bootstrap_dir = "/no/such";
-  EXPECT_EQ(FindBootstrap(config, (dir / "bin").string()), "");
-  fs::remove_all(dir);
+class FindBootstrapTest : public ::testing::Test {
+ protected:
+  FindBootstrapTest() : dir_(fs::temp_directory_path() / fmt::format("phalanx-bootstrap-{}", getpid())) {
+    fs::create_directories(dir_ / "bin");
+  }
+  ~FindBootstrapTest() override { fs::remove_all(dir_); }
+
+  std::string Install(const std::string& packages) {
+    const fs::path bootstrap = dir_ / packages / "phalanx/_bootstrap";
+    fs::create_directories(bootstrap);
+    std::ofstream(bootstrap / "worker.py") << "";
+    return bootstrap.string();
+  }
+
+  std::string Find(const LaunchConfig& config) const { return FindBootstrap(config, (dir_ / "bin").string()); }
+
+  const fs::path dir_;
+  LaunchConfig config_ = Config(ScriptKind::kScript);
+};
+
+TEST_F(FindBootstrapTest, WhereverPipPutsIt) {
+  Install("lib/other/site-packages");
+  fs::create_directories(dir_ / "lib/python3.10/site-packages/phalanx/_bootstrap");
+  EXPECT_EQ(Find(config_), "");
+  for (const char* packages : {"lib/python3.11/site-packages", "lib64/python3.9/site-packages",
+                               "lib/python3.12/dist-packages", "local/lib/python3.11/dist-packages",
+                               "lib/python3/dist-packages", "local/lib64/python3.12/site-packages", ""}) {
+    const std::string bootstrap = Install(packages);
+    EXPECT_EQ(Find(config_), bootstrap);
+    fs::remove_all(bootstrap);
+  }
+}
+
+TEST_F(FindBootstrapTest, TheOneThatWasInstalledLast) {
+  const std::string first = Install("lib/python3.9/site-packages");
+  const std::string last = Install("lib/python3.11/site-packages");
+  fs::last_write_time(first, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_EQ(Find(config_), last);
+  fs::last_write_time(last, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_EQ(Find(config_), first);
+}
+
+TEST_F(FindBootstrapTest, AnotherInterpreterNeedsToNameIt) {
+  const std::string bootstrap = Install("lib/python3.11/site-packages");
+  EXPECT_EQ(Find(Config(ScriptKind::kProgram)), "");
+  config_.interpreter_given = true;
+  EXPECT_EQ(Find(config_), "");
+  config_.bootstrap_dir = bootstrap;
+  EXPECT_EQ(Find(config_), bootstrap);
+  config_.bootstrap_dir = "/no/such";
+  EXPECT_EQ(Find(config_), "");
 }
 
 }  // namespace

@@ -202,7 +202,7 @@ void Workers::Warn(const std::string& text) {
 // --- spares -------------------------------------------------------------------------------------------------------
 
 void Workers::Start() {
-  if (!config_.warm || config_.kind == ScriptKind::kProgram || config_.interpreter_given) {
+  if (!config_.warm || config_.kind == ScriptKind::kProgram || (config_.interpreter_given && bootstrap_.empty())) {
     return Soon([this] { events_.on_cold(); });
   }
   if (bootstrap_.empty()) {

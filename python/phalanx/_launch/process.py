@@ -54,11 +54,14 @@ def missing_command():
 
 
 def environment_for(command, base):
-    """`base`, free of the shim, with this interpreter named where phalanx-run would not take it by itself."""
+    """`base`, free of the shim, with this interpreter named where phalanx-run would not take it by itself; and with our
+    files, without which a Python that phalanx-run does not know starts cold."""
     environment = surroundings.without_shim(base)
     own = os.path.dirname(sys.executable or "")
     if own and os.path.realpath(own) != os.path.dirname(os.path.realpath(command)):
         environment.setdefault("PYTHON_EXEC", sys.executable)
+        if environment["PYTHON_EXEC"] == sys.executable:
+            environment.setdefault("PHALANX_BOOTSTRAP_DIR", os.path.join(_PACKAGE, "_bootstrap"))
     return environment
 
 
