@@ -41,6 +41,7 @@ struct DeathWatch::Lock {
 
   std::mutex mutex;
   EventLoop* loop = nullptr;  // null once nobody wants to know; guarded by `mutex`
+  bool let_go = false;        // the thread waits no more; guarded by `mutex`
   std::function<void()> on_let_go;
 
   Lock() = default;
@@ -80,20 +81,23 @@ struct DeathWatch::Lock {
 
   void Tell(const std::shared_ptr<Lock>& self) {
     const std::lock_guard<std::mutex> guard(mutex);
+    let_go = true;
     if (loop == nullptr) return;
     loop->Post([self] {
       // Dropped on the loop's thread, which this is, or still wanted.
-      const std::function<void()> let_go = self->loop != nullptr ? self->on_let_go : nullptr;
-      if (let_go) let_go();
+      const std::function<void()> tell = self->loop != nullptr ? self->on_let_go : nullptr;
+      if (tell) tell();
     });
   }
 
-  // The rank is gone, or nobody cares: the thread ends, whatever the word was.
+  // The rank is gone, or nobody cares: the thread ends, whatever the word was. Where it has ended the word may be that
+  // of the program that the rank executes now.
   void Drop() {
     {
       const std::lock_guard<std::mutex> guard(mutex);
       loop = nullptr;
       on_let_go = nullptr;
+      if (let_go) return;
     }
     const uint32_t nobody = 0;
     if (pwrite(file.get(), &nobody, sizeof nobody, at) == sizeof nobody) Futex(word(), FUTEX_WAKE, INT_MAX);

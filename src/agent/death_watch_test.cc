@@ -129,6 +129,25 @@ TEST_F(DeathWatchTest, TellsOfAnotherProgram) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
+// A rank that starts afresh executes its interpreter anew, and takes the lock anew.
+TEST_F(DeathWatchTest, DroppedBehindItsEndItLeavesTheNextLockAlone) {
+  StartRank(1, Pause);
+  auto first = Watch(1);
+  ASSERT_NE(first, nullptr);
+  kill(rank_, SIGKILL);
+  EXPECT_TRUE(UntilTold());
+  waitpid(rank_, nullptr, 0);
+  StartRank(1, Pause);
+  first.reset();
+  told_ = 0;
+  const auto second = Watch(1);
+  ASSERT_NE(second, nullptr);
+  Turn();
+  EXPECT_EQ(told_, 0);
+  kill(rank_, SIGKILL);
+  EXPECT_TRUE(UntilTold());
+}
+
 TEST_F(DeathWatchTest, IsNotThereWithoutALock) {
   EXPECT_EQ(Watch(0), nullptr);
   EXPECT_EQ(DeathWatch::Start(loop_, "/nowhere/board", 0, [] {}), nullptr);

@@ -398,6 +398,7 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
 
 void Workers::WatchForDeath(Worker& worker) {
   if (worker.board_path.empty()) return;
+  worker.death_watch.reset();  // of the program that this process was before
   worker.death_watch =
       DeathWatch::Start(loop_, worker.board_path, worker.local_rank,
                         [this, local_rank = worker.local_rank, pid = worker.pid] { OnDying(local_rank, pid); });
