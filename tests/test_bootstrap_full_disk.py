@@ -25,9 +25,10 @@ GAP = re.compile(rb"\n\[phalanx: (\d+) bytes of this log were lost here: No spac
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
     script = tmp_path_factory.mktemp("zygote") / "any.py"
-    script.write_text("import logging, threading\n")
+    script.write_text("")
     with Agent() as agent:
-        assert agent.start_zygote(script)["type"] == "ready"
+        env = {**agent.env, "PHALANX_PRELOAD": "logging,threading"}
+        assert agent.start_zygote(script, env=env)["type"] == "ready"
         yield agent
 
 

@@ -19,9 +19,10 @@ RANK_ENV = {"RANK": "1", "LOCAL_RANK": "1", "PHX_TEXT": "caf\u00e9 \udcff"}
 def agent(tmp_path_factory):
     """One zygote, without torch, for all scripts of this file."""
     script = tmp_path_factory.mktemp("zygote") / "any.py"
-    script.write_text("import logging, threading, multiprocessing\n")
+    script.write_text("")
     with Agent() as agent:
-        assert agent.start_zygote(script)["type"] == "ready"
+        env = {**agent.env, "PHALANX_PRELOAD": "logging,threading,multiprocessing"}
+        assert agent.start_zygote(script, env=env)["type"] == "ready"
         yield agent
 
 

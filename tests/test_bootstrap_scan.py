@@ -17,26 +17,62 @@ def scanned(tmp_path, text, kind="script", script="script.py"):
     return scan.scan(kind, script, str(tmp_path))
 
 
+# What each text imports: its prefix; what stands behind usual things only; what stands behind others.
 CASES = {
     "plain": (
         "import json, wave.sub as w\nfrom email import message, no_such_thing\n",
-        "json wave.sub email email.message",
+        ["json wave.sub email email.message", "", ""],
     ),
-    "blocks": (
-        "try:\n    import json\nexcept ImportError:\n    import wave\nelse:\n    import bz2\n"
-        "finally:\n    import lzma\n"
-        "if 1:\n    import cmd\nwith x:\n    import code\nfor i in y:\n    import csv\nclass C:\n    import zlib\n",
-        "json wave bz2 lzma cmd code csv zlib",
+    "docstring and constants": (
+        '"""Doc."""\nA = 1\nB = [A, {2: "x"}]\nimport json\nC: int = -A\nimport wave\n',
+        ["json wave", "", ""],
     ),
-    "main guard": ("if __name__ == '__main__':\n    import json\n", "json"),
-    "functions": ("def f():\n    import json\nasync def g():\n    import wave\n", ""),
-    "type checking": ("if TYPE_CHECKING:\n    import json\nelse:\n    import wave\n", "wave"),
-    "star": ("from json import *\n", "json"),
-    "relative without package": ("from . import x\nfrom .. import y\n", ""),
-    "twice": ("import json\nimport json\nfrom json import decoder", "json json.decoder"),
-    "syntax error": ("import json\nx = = 1", ""),
-    "nothing": ("", ""),
-    "side effects": ("raise SystemExit(3)\nimport json", "json"),
+    "definitions": (
+        "def f(): configure()\nclass C:\n    x = 1\n    def g(self): pass\nimport json\n",
+        ["json", "", ""],
+    ),
+    "a value made": (
+        "import logging, re\nlog = logging.getLogger(__name__)\nP = re.compile('x')\nimport json",
+        ["logging re json", "", ""],
+    ),
+    "a try": (
+        "try:\n    import json\nexcept ImportError:\n    import wave\n"
+        "else:\n    import bz2\nfinally:\n    import lzma\n",
+        ["json bz2 lzma", "", ""],
+    ),
+    "a try in vain": ("try:\n    import no_such\nexcept ImportError:\n    import wave\n", ["wave", "", ""]),
+    "a known if": (
+        "import sys\nif sys.version_info >= (3, 7):\n    import cmd\nelse:\n    import wave\n",
+        ["cmd", "", ""],
+    ),
+    "an unknown if": ("import os\nif os.environ.get('X'):\n    import cmd\nimport wave\n", ["os", "", "cmd wave"]),
+    "a with": ("import json\nwith x:\n    import code\nimport csv\n", ["json", "", "code csv"]),
+    "a loop": ("for i in y:\n    import code\nimport csv\n", ["", "", "code csv"]),
+    "a call": ("import json\nconfigure()\nimport csv\n", ["json", "", "csv"]),
+    "a call of a function of the text": (
+        "import json\ndef f():\n    import csv\n    g()\nf()\nimport wave\n",
+        ["json", "csv", "wave"],
+    ),
+    "a decorator of nobody's": ("import json\n@register\ndef f(): pass\nimport csv\n", ["json", "", "csv"]),
+    "a base that is called": ("import json\nclass C(make()): pass\nimport csv\n", ["json", "", "csv"]),
+    "a default that is called": ("import json\ndef f(x=make()): pass\nimport csv\n", ["json", "", "csv"]),
+    "a module's attribute": ("import json\njson.dumps = None\nimport csv\n", ["json", "", "csv"]),
+    "a function handed over": ("import json\nx = sorted([1], key=configure)\nimport csv\n", ["json", "", "csv"]),
+    "arguments": (
+        "import argparse\ndef main():\n    p = argparse.ArgumentParser()\n    p.add_argument('--x', type=int)\n"
+        "    args = p.parse_args()\n    import csv\nif __name__ == '__main__':\n    main()\n",
+        ["argparse", "csv", ""],
+    ),
+    "main guard": ("if __name__ == '__main__':\n    import json\n", ["json", "", ""]),
+    "functions": ("def f():\n    import json\nasync def g():\n    import wave\n", ["", "", ""]),
+    "type checking": ("if TYPE_CHECKING:\n    import json\nelse:\n    import wave\n", ["wave", "", ""]),
+    "star": ("from json import *\n", ["json", "", ""]),
+    "relative without package": ("from . import x\nfrom .. import y\n", ["", "", ""]),
+    "twice": ("import json\nimport json\nfrom json import decoder", ["json json.decoder", "", ""]),
+    "what is not found": ("import json, no_such_module, csv\n", ["json", "", "csv"]),
+    "syntax error": ("import json\nx = = 1", ["", "", ""]),
+    "nothing": ("", ["", "", ""]),
+    "an end": ("raise SystemExit(3)\nimport json", ["", "", "json"]),
 }
 
 
@@ -44,73 +80,114 @@ CASES = {
 def test_imports(tmp_path, name):
     text, expected = CASES[name]
     found = scanned(tmp_path, text)
-    assert found.imports == expected.split()
-    assert not found.late
+    assert [found.prefix, found.usual, found.later] == [names.split() for names in expected]
+
+
+# Each decides, or may decide, what an import behind it finds: the first ten of them were once imported over.
+INFLUENCES = {
+    "a folder on sys.path": "import sys\nsys.path.insert(0, 'vendored')",
+    "a dotenv": "from dotenv import load_dotenv\nload_dotenv()",
+    "the environment, in a function": "import os\ndef configure():\n    os.environ['A'] = '1'\nconfigure()",
+    "logging": "import logging\nlogging.basicConfig(level=10)",
+    "warnings": "import warnings\nwarnings.filterwarnings('ignore')",
+    "an import hook": "import sys\nsys.meta_path.insert(0, None)",
+    "sys.argv": "import sys\nsys.argv = ['x']",
+    "a working directory": "import os\nos.chdir('/')",
+    "a patched module": "import json\njson.dumps = print",
+    "a signal handler": "import signal\nsignal.signal(signal.SIGTERM, print)",
+    "an open file": "f = open('/dev/null')",
+    "a lock": "import threading\nlock = threading.Lock()",
+    "a seed": "import random\nrandom.seed(1)",
+    "sys.modules": "import sys\nsys.modules['wave'] = None",
+    "an attribute that is set": "import sys\nsetattr(sys, 'path', [])",
+    "a name of the environment": "from os import environ\nenviron['A'] = '1'",
+    "a change in place": "import os\nos.environ |= {}",
+    "bytes": "import os\nos.environb[b'A'] = b'1'",
+    "the C library's": "import os\nos.putenv('A', '1')",
+    "one that goes": "import os\ndel os.environ['A']",
+    "in an if": "import os\nif 1:\n    os.environ['A'] = '1'",
+    "a default": "import os\nos.environ.setdefault('A', '1')",
+}
+
+
+@pytest.mark.parametrize("what", INFLUENCES)
+def test_what_a_script_does_ends_the_prefix(tmp_path, what):
+    text = INFLUENCES[what]
+    found = scanned(tmp_path, f"import cmd\n{text}\nimport wave\n")
+    assert found.prefix[0] == "cmd" and found.later == ["wave"] and not found.usual
+    # dotenv is not there everywhere: then its import is what ends the prefix.
+    lines = [2, 3] if what == "a dotenv" else [text.count("\n") + 2]
+    assert found.ends.startswith(tuple(f"{tmp_path}/script.py:{line}: " for line in lines)), found.ends
 
 
 @pytest.mark.parametrize(
-    "change, is_change",
+    "value",
     [
-        ("os.environ['A'] = '1'", True),
-        ("os.environ['A'] += '1'", True),
-        ("environ['A'] = '1'", True),
-        ("del os.environ['A']", True),
-        ("os.environ.update(A='1')", True),
-        ("x = os.environ.pop('A', None)", True),
-        ("os.environ |= {}", True),
-        ("os.environb[b'A'] = b'1'", True),
-        ("os.putenv('A', '1')", True),
-        ("load_dotenv.load_dotenv()", True),
-        ("if 1:\n    os.environ['A'] = '1'", True),
-        ("rank = int(os.environ['RANK'])", False),
-        ("print(os.environ.get('A'), dict(os.environ))", False),
-        ("def f():\n    os.environ['A'] = '1'", False),
-        ("config['environment'] = 1", False),
+        "rank = int(os.environ['RANK'])",
+        "a = os.environ.get('A'), dict(os.environ)",
+        "def f():\n    os.environ['A'] = '1'",
+        "here = os.path.dirname(os.path.abspath(__file__))",
     ],
 )
-def test_changes_of_the_environment(tmp_path, change, is_change):
-    found = scanned(tmp_path, f"import os, json\n{change}\nimport wave, json\n")
-    assert found.imports == (["os", "json"] if is_change else ["os", "json", "wave"])
-    assert found.late == ({"wave"} if is_change else set())
+def test_what_only_makes_a_value_does_not(tmp_path, value):
+    assert scanned(tmp_path, f"import os, cmd\n{value}\nimport wave\n").prefix == ["os", "cmd", "wave"]
 
 
 def test_own_tree_is_read_in_the_order_of_the_imports(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/__init__.py").write_text("import json\nfrom . import part\n")
-    (tmp_path / "own/part.py").write_text("import bz2\nfrom .deep import thing\nfrom ..outside import no\n")
+    (tmp_path / "own/part.py").write_text("import bz2\nfrom .deep import thing\n")
     (tmp_path / "own/deep.py").write_text("import lzma\nimport own.part\n")
     found = scanned(tmp_path, "import cmd\nfrom own.part import x\nimport code\n")
-    assert found.imports == ["cmd", "json", "bz2", "lzma", "code"]
+    assert found.prefix == ["cmd", "json", "bz2", "lzma", "code"]
+    assert set(found.texts) == {str(tmp_path / name) for name in ("script.py", *OWN)}
+    assert found.is_of_the_same_texts()
+    (tmp_path / "own/deep.py").write_text("import lzma\nconfigure()\n")
+    assert not found.is_of_the_same_texts()
+
+
+OWN = ("own/__init__.py", "own/part.py", "own/deep.py")
 
 
 def test_own_module_that_changes_the_environment(tmp_path):
     (tmp_path / "setup_env.py").write_text("import os\nos.environ['A'] = '1'\n")
     found = scanned(tmp_path, "import json, setup_env, wave\n")
-    assert (found.imports, found.late) == (["json", "os"], {"wave"})
+    assert (found.prefix, found.later) == (["json", "os"], ["wave"])
+    assert found.ends == f"{tmp_path}/setup_env.py:2: os.environ['A'] = '1'"
+
+
+def test_names_that_may_be_values_of_their_package(tmp_path):
+    found = scanned(tmp_path, "import email.header\nfrom email import message\n")
+    assert found.prefix == ["email.header", "email", "email.message"]
+    assert found.attributes == {"email.message"}
 
 
 @pytest.mark.parametrize("name", ["package.module", "package"])
 def test_modules(tmp_path, name):
     (tmp_path / "package").mkdir()
-    (tmp_path / "package/__init__.py").write_text("raise RuntimeError('nobody may run this')")
+    (tmp_path / "package/__init__.py").write_text("import lzma")
     (tmp_path / "package/module.py").write_text("import wave\nfrom .other import x")
     (tmp_path / "package/__main__.py").write_text("import wave\nfrom package import other")
     (tmp_path / "package/other.py").write_text("import bz2")
-    assert scanned(tmp_path, None, "module", name).imports == ["wave", "bz2"]
+    found = scanned(tmp_path, None, "module", name)
+    assert found.prefix == ["lzma", "wave", "bz2"]
+    assert found.main == str(tmp_path / "package" / ("module.py" if name == "package.module" else "__main__.py"))
 
 
 def test_what_is_not_there(tmp_path):
-    assert scanned(tmp_path, None).imports == []
-    assert scanned(tmp_path, None, "module", "no.such.module").imports == []
+    assert scanned(tmp_path, None).prefix == []
+    assert scanned(tmp_path, None, "module", "no.such.module").prefix == []
 
 
 def test_bounds(tmp_path):
-    """A huge tree or a text of one deep expression costs no more than its share, and no failure."""
+    """A huge tree or a text of one deep expression costs no more than its share, and no failure. What is not read may
+    do anything."""
     for i in range(scan.FILES_MAX + 50):
         (tmp_path / f"own{i}.py").write_text(f"import own{i + 1}\n")
-    assert scanned(tmp_path, "import own0\nimport json\n").imports[-1:] == ["json"]
-    assert scanned(tmp_path, "x = " + "(" * 5000 + ")" * 5000).imports == []
-    assert scanned(tmp_path, "#" * (scan.SOURCE_BYTES_MAX + 1)).imports == []
+    found = scanned(tmp_path, "import cmd, own0\nimport json\n")
+    assert (found.prefix, found.later) == (["cmd"], ["json"]) and len(found.texts) <= scan.FILES_MAX + 1
+    assert scanned(tmp_path, "x = " + "(" * 5000 + ")" * 5000).prefix == []
+    assert scanned(tmp_path, "#" * (scan.SOURCE_BYTES_MAX + 1)).prefix == []
 
 
 def test_own_names(tmp_path):

@@ -42,12 +42,12 @@ def folder(tmp_path):
 @pytest.fixture
 def library(tmp_path_factory):
     """An agent whose Pythons find packages in a folder that is not the script's, and a function that writes them."""
-    packages = tmp_path_factory.mktemp("packages")
+    packages = tmp_path_factory.mktemp("packages") / "site-packages"  # by its name no code of the user's own
 
     def write(**modules):
         for name, text in modules.items():
             path = packages / (name.replace("__in__", "/") + ".py")
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
 
     with Agent(env={"PYTHONPATH": str(packages)}) as agent:
@@ -306,7 +306,9 @@ def loaded_before_first_line(worker, script, **run):
 
 def test_imports_of_the_text_are_there_before_its_first_line(library, folder):
     library(wanted="", package__in____init__="", package__in__sub="", package__in__other="", never="")
-    text = REPORT + "import wanted\nfrom package import sub\nif 0:\n    import package.other\n" + PRINT
+    text = (
+        REPORT + "import wanted\nfrom package import sub\nimport package.other\nprint(end='')\nimport never\n" + PRINT
+    )
     script = folder(script=text) / "script.py"
     assert library.agent.start_zygote(script)["type"] == "ready"
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
@@ -315,45 +317,55 @@ def test_imports_of_the_text_are_there_before_its_first_line(library, folder):
     assert "wanted" not in loaded_before_first_line(library.agent.cold(), script, env=run_env(library))
 
 
-def test_what_was_learnt_replaces_what_was_read(library, folder):
-    library(read="", learnt="")
-    script = folder(script=REPORT + "import read\n" + PRINT) / "script.py"
-    library.agent.start_zygote(script, learnt=["learnt", "gone", "learnt.gone"])
-    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
-    assert "learnt" in loaded and "read" not in loaded
+def test_only_libraries_that_do_not_care_are_imported_out_of_turn(library, folder):
+    """networkx is one of them: torch brings it along. It lies hidden until the script imports it."""
+    library(networkx=WHO, other=WHO)
+    text = "import sys\nbefore = 'networkx' in sys.modules\nconfigure = print(end='')\n"
+    text += "import networkx, other\nprint(before, networkx.who, other.who, networkx.__spec__.loader.name)\n"
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script, learnt=["networkx", "other"])["type"] == "ready"
+    assert library.agent.fork().run(script, env=run_env(library)).result() == (0, "False zygote rank networkx\n", "")
 
 
-def test_the_package_itself_is_learnt_but_for_what_every_worker_has(library, folder):
+WHO = "who = 'zygote' if 'zygote.py' in open('/proc/self/cmdline').read() else 'rank'\n"
+
+
+def test_checkpoints_are_imported_ahead_and_what_they_ask_of_torch_is_asked_before_the_fork(library, folder):
     """phalanx.checkpoint is of many modules: importing them takes 40 ms."""
     pytest.importorskip("torch")
-    text = REPORT + "import phalanx.checkpoint.ddp\nphalanx.step(1)\n" + PRINT
-    script = folder(script=text) / "script.py"
-    learnt = library.agent.cold().run(script, env=run_env(library)).messages()[-1]["modules"]
-    assert {"phalanx.checkpoint", "phalanx.checkpoint.ddp", "torch"} <= set(learnt)
-    assert not [name for name in learnt if name == "phalanx" or name.startswith("phalanx._bootstrap")]
-    assert library.agent.start_zygote(script, learnt=learnt)["type"] == "ready"
-    assert "phalanx.checkpoint.ddp" in loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
-
-
-def test_what_checkpoints_ask_of_torch_is_asked_before_the_fork(library, folder):
-    pytest.importorskip("torch")
-    text = "from phalanx.checkpoint import selftest\nprint(repr(selftest._state))\n"
+    text = REPORT + "from phalanx.checkpoint import ddp, selftest\nassert selftest._state == ''\n" + PRINT
     script = folder(script=text) / "script.py"
     assert library.agent.start_zygote(script)["type"] == "ready"
-    assert library.agent.fork().run(script, env=run_env(library)).result()[:2] == (0, "''\n")
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert {"phalanx.checkpoint", "phalanx.checkpoint.ddp"} <= set(loaded)
 
 
 def test_modules_of_the_scripts_own_tree_are_never_imported_ahead(library, folder):
-    """Not even when they are learnt, or when a library would import one by its name."""
-    library(helper="origin = 'library'", uses="import helper", wanted="")
+    """Not even when a library would import one by its name: nothing behind that library is, either."""
+    library(helper="origin = 'library'", uses="import helper", wanted="", behind="")
     where = folder(
-        script=REPORT + "import helper, uses\nassert helper.origin == 'own' and uses.helper is helper\n" + PRINT,
-        helper="import wanted\nprint(end='')\norigin = 'own'",
+        script=REPORT
+        + "import helper, uses, behind\nassert helper.origin == 'own' and uses.helper is helper\n"
+        + PRINT,
+        helper="import wanted\norigin = 'own'",
     )
     script = where / "script.py"
-    library.agent.start_zygote(script, learnt=["helper", "uses", "wanted"])
+    library.agent.start_zygote(script, learnt=["helper", "uses", "behind"])
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
-    assert "wanted" in loaded and not {"helper", "uses"} & set(loaded)
+    assert "wanted" in loaded and not {"helper", "uses", "behind"} & set(loaded)
+
+
+def test_a_folder_of_the_users_own_is_never_imported_ahead(folder, tmp_path_factory):
+    """On PYTHONPATH, or by an editable install: it may be edited between two lives."""
+    packages = tmp_path_factory.mktemp("work")
+    (packages / "mine.py").write_text("version = 1")
+    where = folder(script="import mine; print(mine.version)")
+    env = {"PYTHONPATH": str(packages)}
+    with Agent(env=env) as agent:
+        agent.start_zygote(where / "script.py")
+        for version in (1, 22):
+            (packages / "mine.py").write_text(f"version = {version}")
+            assert agent.fork().run(where / "script.py", env=env).result() == (0, f"{version}\n", "")
 
 
 def test_a_life_that_imports_nothing_more_teaches_nothing(library, folder):
@@ -398,48 +410,61 @@ def test_what_follows_a_change_of_the_environment_is_never_imported_ahead(librar
 
 
 TAINTS = {
-    "socket": ("import socket; kept = socket.socket()", "taints", "socket:"),
-    "thread": (
-        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-        "taints",
-        "a thread",
-    ),
-    "process": ("import subprocess; kept = subprocess.Popen(['cat'], stdin=subprocess.PIPE)", "taints", "a process"),
-    "device": (
-        "from phalanx._bootstrap import preload; preload._DEVICE_PREFIXES += ('/dev/zero',); kept = open('/dev/zero')",
-        "taints",
-        "/dev/zero",
-    ),
-    "rank": ("import os; rank = os.environ.get('RANK')", "taints", "RANK"),
-    "local rank": ("import os; rank = int(os.getenv('LOCAL_RANK', '0'))", "taints", "LOCAL_RANK"),
-    "world size": ("import os\ndef f(): return 'WORLD_SIZE' in os.environ\nf()", "taints", "WORLD_SIZE"),
-    "devices": (
-        "import os\ntry: os.environ['CUDA_VISIBLE_DEVICES']\nexcept Exception: pass",
-        "taints",
-        "CUDA_VISIBLE_DEVICES",
-    ),
-    "run id": ("import os; os.environ.get('TORCHELASTIC_RUN_ID')", "taints", "TORCHELASTIC_RUN_ID"),
-    "inner": ("import inner", "inner", "RANK"),
+    "socket": ("import socket; kept = socket.socket()", "a socket"),
+    "socket of a class": ("import socket\nclass C: kept = socket.socket()", "socket:"),
+    "thread": ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "a thread"),
+    "process": ("import subprocess\nclass C: kept = subprocess.Popen(['sleep', '1'])", "a process"),
+    "device": ("import os; kept = os.open('/dev/zero', os.O_RDONLY)", "/dev/zero"),
+    "file": ("kept = open(__file__)", "an open file"),
+    "descriptor": ("import os; kept = os.open(__file__, os.O_RDONLY)", "taints.py"),
+    "epoll": ("import select; kept = select.epoll()", "epoll"),
+    "database": ("import sqlite3; kept = sqlite3.connect(':memory:')", "SQLite"),
+    "lock of processes": ("import multiprocessing as m; kept = m.Lock()", "a lock of multiprocessing"),
+    "random numbers": ("import random; kept = random.Random()", "random numbers"),
+    "pool": ("from concurrent.futures import ThreadPoolExecutor as T\nclass P(T): pass\nkept = P()", "a pool"),
+    "rank": ("import os; rank = os.environ.get('RANK')", "RANK"),
+    "local rank": ("import os; rank = int(os.getenv('LOCAL_RANK', '0'))", "LOCAL_RANK"),
+    "world size": ("import os\ndef f(): return 'WORLD_SIZE' in os.environ\nf()", "WORLD_SIZE"),
+    "devices": ("import os\ntry: os.environ['CUDA_VISIBLE_DEVICES']\nexcept Exception: pass", "CUDA_VISIBLE_DEVICES"),
+    "run id": ("import os; os.environ.get('TORCHELASTIC_RUN_ID')", "TORCHELASTIC_RUN_ID"),
+    "inner": ("import inner", "it imports inner: it reads RANK"),
 }
 
 
 @pytest.mark.parametrize("what", TAINTS)
 def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
-    text, module, why = TAINTS[what]
+    """With what the script imports behind it, which may depend on it."""
+    text, why = TAINTS[what]
     library(
-        taints=text,
-        inner="import os; os.environ.get('RANK')",
         innocent="",
         depends="try: import taints\nexcept Exception: pass",
+        taints=text,
+        inner="import os; os.environ.get('RANK')",
+        behind="",
     )
-    script = folder(script=REPORT + "import depends, taints, innocent\n" + PRINT) / "script.py"
-    learnt = ["taints", "innocent", "depends"]
-    answer = library.agent.start_zygote(script, learnt=learnt)
-    assert (answer["type"], answer["module"]) == ("tainted", module) and why in answer["why"]
+    script = folder(script=REPORT + "import innocent, depends, taints, behind\n" + PRINT) / "script.py"
+    answer = library.agent.start_zygote(script)
+    assert (answer["type"], answer["module"]) == ("tainted", "depends") and why in answer["why"], answer
     assert library.agent.zygote_process.wait(zygote_agent.TIMEOUT_S) == 0
-    assert library.agent.start_zygote(script, learnt=learnt, deny=[module])["type"] == "ready"
+    assert library.agent.start_zygote(script, deny=["depends"])["type"] == "ready"
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library, RANK="3"))
-    assert "innocent" in loaded and not {"taints", "depends", "inner"} & set(loaded)
+    assert "innocent" in loaded and not {"taints", "depends", "inner", "behind"} & set(loaded)
+
+
+def test_a_taint_costs_one_more_zygote_however_many_there_are(library, folder):
+    library(**{f"reads{i}": "import os; rank = os.environ.get('RANK')" for i in range(5)})
+    script = folder(script="import reads0, reads1, reads2, reads3, reads4; print(reads4.rank)") / "script.py"
+    deny = []
+    while library.agent.start_zygote(script, deny=deny)["type"] == "tainted":
+        deny.append(library.agent.ready["module"])
+    assert len(library.agent.zygotes) == 2
+    assert library.agent.fork().run(script, env=run_env(library, RANK="3")).result() == (0, "3\n", "")
+
+
+@pytest.mark.parametrize("value", ["sys.stdout", "random._inst", "random.random", "open('/dev/null').close()"])
+def test_what_each_fork_has_anew_is_no_taint(library, folder, value):
+    library(holds=f"import random, sys\nkept = {value}")
+    assert library.agent.start_zygote(folder(script="import holds") / "script.py")["type"] == "ready"
 
 
 def test_what_torchs_libraries_do_while_they_are_mapped_is_torchs_doing(library, folder, tmp_path):
@@ -457,13 +482,6 @@ def test_what_torchs_libraries_do_while_they_are_mapped_is_torchs_doing(library,
     answer = library.agent.start_zygote(script)
     assert (answer["type"], answer["module"]) == ("tainted", "torch") and "socket" in answer["why"]
     assert library.agent.start_zygote(script, deny=["torch"])["type"] == "ready"
-
-
-def test_what_the_script_has_come_to_import_is_added_to_what_was_learnt(library, folder):
-    library(known="", added="")
-    script = folder(script=REPORT + "import added\n" + PRINT) / "script.py"
-    assert library.agent.start_zygote(script, learnt=["known"], edited=True)["type"] == "ready"
-    assert {"known", "added"} <= set(loaded_before_first_line(library.agent.fork(), script, env=run_env(library)))
 
 
 def test_a_socket_that_was_only_garbage_is_no_taint(library, folder):
@@ -487,14 +505,16 @@ def test_import_that_fails_is_left_to_the_script(library, folder):
         package__in____init__="from package import good\nimport package.bad",
         package__in__good="",
         package__in__bad="import sys\nif 'zygote' in open('/proc/self/cmdline').read(): raise RuntimeError('not now')",
-        exits="import sys; sys.exit(3)",
         innocent="",
+        behind="",
     )
-    text = REPORT + "import package.good\nassert package.good is sys.modules['package.good']\n" + PRINT
+    text = (
+        REPORT + "import innocent, package.good, behind\nassert package.good is sys.modules['package.good']\n" + PRINT
+    )
     script = folder(script=text) / "script.py"
-    assert library.agent.start_zygote(script, learnt=["exits", "package", "innocent"])["type"] == "ready"
+    assert library.agent.start_zygote(script)["type"] == "ready"
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
-    assert "innocent" in loaded and not {"package", "package.good", "exits"} & set(loaded)
+    assert "innocent" in loaded and not {"package", "package.good", "behind"} & set(loaded)
 
 
 def test_opting_out_by_the_environment(folder):
@@ -516,8 +536,8 @@ def test_opting_out_by_a_line_of_the_script(agent, folder, line, out):
 # What a spare cannot be, it becomes by starting afresh in the same process.
 
 
-def assert_starts_afresh(spare, script, **run):
-    spare.run(script, **run)
+def assert_starts_afresh(spare, script, *args, **run):
+    spare.run(script, *args, **run)
     messages = spare.messages()
     result = spare.result()
     assert messages[0]["type"] == "started" and messages[0]["cold"]
@@ -584,7 +604,76 @@ def test_script_that_came_to_change_the_environment_first(library, folder):
     assert spares[0].run(script, env=run_env(library)).result() == (0, "None\n", "")
     script.write_text("import os; os.environ['SOME_SETTING'] = 'own'\nimport reads; print(reads.seen)")
     why, result = assert_starts_afresh(spares[1], script, env=run_env(library))
-    assert "reads" in why and result == (0, "own\n", "")
+    assert "before it imports reads" in why and result == (0, "own\n", "")
+
+
+def test_own_module_that_came_to_do_so(library, folder):
+    library(reads="import os; seen = os.environ.get('SOME_SETTING')")
+    where = folder(script="import own, reads; print(reads.seen)", own="import os")
+    library.agent.start_zygote(where / "script.py")
+    spare = library.agent.fork()
+    folder(own="import os; os.environ['SOME_SETTING'] = 'own'")
+    why, result = assert_starts_afresh(spare, where / "script.py", env=run_env(library))
+    assert "before it imports reads" in why and result == (0, "own\n", "")
+
+
+def test_library_that_was_changed_since(library, folder):
+    library(version="number = 1")
+    script = folder(script="import version; print(version.number)") / "script.py"
+    library.agent.start_zygote(script)
+    spare = library.agent.fork()
+    library(version="number = 22")
+    why, result = assert_starts_afresh(spare, script, env=run_env(library))
+    assert "version.py has changed" in why and result == (0, "22\n", "")
+
+
+def test_arguments_that_a_module_has_read(library, folder):
+    library(reads="import sys; seen = sys.argv[1:]", takes="from sys import argv")
+    script = folder(script="import reads, takes, sys; print(reads.seen, takes.argv[1:], type(sys.argv))") / "script.py"
+    library.agent.start_zygote(script, args=["a"])
+    spares = [library.agent.fork() for _ in range(2)]
+    expected = "['{0}'] ['{0}'] <class 'list'>\n"
+    assert spares[0].run(script, "a", env=run_env(library)).result() == (0, expected.format("a"), "")
+    why, result = assert_starts_afresh(spares[1], script, "b", env=run_env(library))
+    assert "sys.argv" in why and result == (0, expected.format("b"), "")
+
+
+# What the script does before it imports something that was imported ahead of its turn.
+UNFIT = {
+    "a variable": ("os.environ['SETTING'] = 'own'", "it has read SETTING"),
+    "a variable of its C code": ("os.environ['MKL_CBWR'] = '1'", "it may have read MKL_CBWR"),
+    "a folder": ("sys.path.insert(0, vendored)", "networkx is another one on the script's sys.path"),
+    "a finder": ("sys.meta_path.insert(0, type('F', (), {'find_spec': lambda *a: None}))", "an import hook"),
+    "a path hook": ("sys.path_hooks.insert(0, zipimport.zipimporter)", "sys.path_hooks"),
+    "an import function": (
+        "builtins.__import__ = lambda *a, real=builtins.__import__: real(*a)",
+        "builtins.__import__",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_what_was_imported_ahead_and_is_unfit_then(library, folder, tmp_path, what):
+    """The life starts anew, as the same process, and says what no later one shall find imported."""
+    change, why = UNFIT[what]
+    library(networkx="import os; seen = os.environ.get('SETTING')")
+    (tmp_path / "vendored").mkdir()
+    (tmp_path / "vendored/networkx.py").write_text("seen = 'vendored'")
+    text = "import builtins, os, sys, zipimport\nvendored = os.path.dirname(os.path.abspath(__file__)) + '/vendored'\n"
+    script = folder(script=text + f"{change}\nimport networkx\nprint(networkx.seen, os.getpid())\n") / "script.py"
+    assert library.agent.start_zygote(script, learnt=["networkx"])["type"] == "ready"
+    plain = {**BASE_ENV, **run_env(library)}
+    expected = subprocess.run([sys.executable, script], env=plain, capture_output=True, text=True).stdout.split()[0]
+    spare = library.agent.fork().run(script, env=run_env(library))
+    first, second = spare.messages()
+    assert first == {"type": "started"}
+    assert second["deny"] == "phalanx.late" and "networkx was imported ahead of its turn, but" in second["cold"]
+    assert why in second["cold"]
+    assert spare.result() == (0, f"{expected} {spare.pid}\n", "")
+    assert library.agent.start_zygote(script, learnt=["networkx"], deny=["phalanx.late"])["type"] == "ready"
+    spare = library.agent.fork().run(script, env=run_env(library))
+    assert spare.messages() == [{"type": "started"}]
+    assert spare.result() == (0, f"{expected} {spare.pid}\n", "")
 
 
 def test_own_module_that_came_to_hide_a_preloaded_one(library, folder):

@@ -165,7 +165,7 @@ class Agent:
             peer.close()
             process.wait(TIMEOUT_S)
 
-    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), edited=False, args=(), **popen):
+    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), args=(), **popen):
         """Returns the zygote's first answer, or None where it ended without one."""
         peer = Peer()
         process = self._start("zygote.py", peer, **popen)
@@ -179,7 +179,6 @@ class Agent:
                 "args": list(args),
                 "cwd": str(cwd or os.getcwd()),
                 "learnt": list(learnt),
-                "edited": edited,
                 "deny": list(deny),
             }
         )

@@ -117,8 +117,9 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int l
 
 std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const Learnt& learnt) {
   JsonObject message;
-  message.Add("type", "preload").Add("kind", KindName(config)).Add("script", config.script).Add("cwd", cwd);
-  message.Add("learnt", learnt.modules).Add("edited", learnt.edited).Add("deny", learnt.deny);
+  message.Add("type", "preload").Add("kind", KindName(config)).Add("script", config.script);
+  message.Add("args", config.script_args).Add("cwd", cwd);
+  message.Add("learnt", learnt.modules).Add("deny", learnt.deny);
   return message.Add("cache", config.state_root).Text();
 }
 

@@ -95,13 +95,14 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(with_board["board"]["path"], "/dev/shm/b");
   EXPECT_EQ(with_board["board"]["slot"], 1);
   EXPECT_EQ(with_board["exact_steps"], 1);
-  const auto preload =
-      nlohmann::json::parse(PreloadMessage(Config(ScriptKind::kScript), "/w", {{"a"}, {"b"}, true}), nullptr, false);
+  LaunchConfig config = Config(ScriptKind::kScript);
+  config.script_args = {"--lr", "0.1"};
+  const auto preload = nlohmann::json::parse(PreloadMessage(config, "/w", {{"a"}, {"b"}}), nullptr, false);
   EXPECT_EQ(preload["type"], "preload");
+  EXPECT_EQ(preload["args"], nlohmann::json({"--lr", "0.1"}));
   EXPECT_EQ(preload["learnt"], nlohmann::json({"a"}));
   EXPECT_EQ(preload["deny"], nlohmann::json({"b"}));
   EXPECT_EQ(preload["cache"], "/state");
-  EXPECT_EQ(preload["edited"], 1);
 }
 
 class FindBootstrapTest : public ::testing::Test {

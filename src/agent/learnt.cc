@@ -46,7 +46,7 @@ Fd OpenLocked(const std::string& path, int flags, int lock) {
 Learnt ParseLearnt(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {};
-  return {Names(json, "modules"), Names(json, "deny"), false};
+  return {Names(json, "modules"), Names(json, "deny")};
 }
 
 std::string LearntText(const Learnt& learnt) {
@@ -65,17 +65,13 @@ std::string LearntPath(const LaunchConfig& config, const std::string& cwd) {
   return fmt::format("{}/learnt-{:016x}.json", config.state_root, hash);
 }
 
-Learnt ReadLearnt(const std::string& path, const std::string& script) {
+Learnt ReadLearnt(const std::string& path) {
   const Fd file = OpenLocked(path, O_RDONLY, LOCK_SH);
   if (!file.valid()) return {};
   std::string text(kFileBytesMax, '\0');
   const ssize_t n = pread(file.get(), text.data(), text.size(), 0);
   if (n <= 0) return {};
-  Learnt learnt = ParseLearnt(std::string_view(text).substr(0, static_cast<size_t>(n)));
-  std::error_code error;  // a file that is not there has the earliest of times
-  learnt.edited = !script.empty() &&
-                  std::filesystem::last_write_time(script, error) > std::filesystem::last_write_time(path, error);
-  return learnt;
+  return ParseLearnt(std::string_view(text).substr(0, static_cast<size_t>(n)));
 }
 
 void WriteLearnt(const std::string& path, const Learnt& learnt) {

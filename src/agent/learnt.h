@@ -13,7 +13,6 @@ namespace phalanx::agent {
 struct Learnt {
   std::vector<std::string> modules;
   std::vector<std::string> deny;
-  bool edited = false;  // the script's text is newer than the file; not kept
 };
 
 // Distrusts: names beyond the bounds of the worker socket, and all of what is no such file, are left out. Pure.
@@ -24,8 +23,7 @@ std::string LearntText(const Learnt& learnt);
 std::string LearntPath(const LaunchConfig& config, const std::string& cwd);
 
 // Nothing where the file is missing, another user's, locked, or unreadable: what is not known is learnt anew.
-// `script` is the file whose age is compared, empty for none.
-Learnt ReadLearnt(const std::string& path, const std::string& script = "");
+Learnt ReadLearnt(const std::string& path);
 // Replaces the file's text. A file that cannot be written is left alone.
 void WriteLearnt(const std::string& path, const Learnt& learnt);
 

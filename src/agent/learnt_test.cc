@@ -66,19 +66,6 @@ TEST_F(LearntTest, NeverWaitsForALock) {
   EXPECT_EQ(ReadLearnt(path_).modules, (Names{"a"}));
 }
 
-TEST_F(LearntTest, TellsWhetherTheScriptIsNewer) {
-  WriteLearnt(path_, Learnt{{"a"}, {}});
-  const std::string script = (dir_ / "script.py").string();
-  EXPECT_FALSE(ReadLearnt(path_, script).edited);  // it is not there
-  std::ofstream(script) << "x";
-  const auto written = fs::last_write_time(path_);
-  fs::last_write_time(script, written - std::chrono::seconds(1));
-  EXPECT_FALSE(ReadLearnt(path_, script).edited);
-  fs::last_write_time(script, written + std::chrono::seconds(1));
-  EXPECT_TRUE(ReadLearnt(path_, script).edited);
-  EXPECT_FALSE(ReadLearnt(path_).edited);
-}
-
 TEST_F(LearntTest, EachScriptAndInterpreterHasItsOwn) {
   LaunchConfig config;
   config.state_root = "/state";

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -47,9 +46,7 @@ SparePool::~SparePool() {
 }
 
 void SparePool::Start() {
-  const LaunchConfig& config = parts_.config;
-  const bool is_file = config.kind == ScriptKind::kScript;
-  learnt_ = ReadLearnt(learnt_path_, is_file ? (std::filesystem::path(parts_.cwd) / config.script).string() : "");
+  learnt_ = ReadLearnt(learnt_path_);
   StartZygote();
 }
 
@@ -259,6 +256,14 @@ void SparePool::Learn(const std::vector<std::string>& modules) {
   if (learnt_now_ == learnt_.modules) return;
   learnt_.modules = learnt_now_;
   WriteLearnt(learnt_path_, learnt_);
+  RenewSoon();
+}
+
+void SparePool::Unlearn(const std::string& module) {
+  if (Deny(module)) RenewSoon();
+}
+
+void SparePool::RenewSoon() {
   if (renewals_ == kRenewalsMax) return;
   if (renew_timer_ == EventLoop::TimerId{}) ++renewals_;
   parts_.loop.Cancel(renew_timer_);

@@ -73,6 +73,9 @@ class SparePool {
   // place in a moment: the next life shall be wholly warm.
   void Learn(const std::vector<std::string>& modules);
 
+  // A rank had to start afresh since `module` was imported ahead of its turn: from the next zygote on it is not.
+  void Unlearn(const std::string& module);
+
   // Whether that process is the zygote or a waiting spare.
   bool Knows(pid_t pid) const;
 
@@ -83,6 +86,7 @@ class SparePool {
   void OnZygoteEnded(const ZygoteEnd& end);
   // Whether the module is new on the deny list.
   bool Deny(const std::string& module);
+  void RenewSoon();
   void Renew();
   void OnNextZygoteEnded(const ZygoteEnd& end);
   void GoCold(const std::string& why);

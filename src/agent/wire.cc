@@ -123,6 +123,7 @@ StatusOr<PeerMessage> ParsePeerMessage(std::string_view text) {
   if (type == "started") {
     ScriptStarted started;
     if (json.contains("cold") && !Get(json, "cold", started.cold, kReasonMax)) return Lacking(type);
+    if (json.contains("deny") && !Get(json, "deny", started.deny, kModuleNameMax)) return Lacking(type);
     return started;
   }
   if (type == "first_step") {

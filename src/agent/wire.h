@@ -46,6 +46,7 @@ struct SpareWaits {
 };
 struct ScriptStarted {
   std::string cold;  // why a spare had to start afresh; empty: it did not
+  std::string deny;  // what no later life of this script shall find imported; empty: nothing
 };
 struct FirstStep {
   int64_t step = 0;

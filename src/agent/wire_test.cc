@@ -53,6 +53,9 @@ TEST(PeerMessage, ReadsEachType) {
   EXPECT_EQ(std::get<ScriptStarted>(*ParsePeerMessage(R"({"type":"started"})")).cold, "");
   EXPECT_EQ(std::get<ScriptStarted>(*ParsePeerMessage(R"({"type":"started","cold":"why"})")).cold, "why");
   EXPECT_FALSE(ParsePeerMessage(R"({"type":"started","cold":7})").ok());
+  EXPECT_EQ(std::get<ScriptStarted>(*ParsePeerMessage(R"({"type":"started","cold":"why"})")).deny, "");
+  EXPECT_EQ(std::get<ScriptStarted>(*ParsePeerMessage(R"({"type":"started","cold":"why","deny":"a.b"})")).deny, "a.b");
+  EXPECT_FALSE(ParsePeerMessage(R"({"type":"started","deny":["a"]})").ok());
   const auto step = std::get<FirstStep>(*ParsePeerMessage(R"({"type":"first_step","step":4,"modules":["a","","b"]})"));
   EXPECT_EQ(step.step, 4);
   EXPECT_EQ(step.modules, (std::vector<std::string>{"a", "b"}));

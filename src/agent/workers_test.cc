@@ -481,58 +481,106 @@ TEST_F(WorkersTest, WorkersThatCannotBeBoundDoNotStart) {
   }
 }
 
-TEST_F(WorkersTest, FirstStepIsToldAndItsModulesAreKept) {
-  UsePython("import phalanx\n__import__('colorsys')\nphalanx.step(41)\n");
+// A life teaches modules of libraries that are indifferent to what the script does before: networkx is one of them.
+class LearningTest : public WorkersTest {
+ protected:
+  void UseLibrary(const std::string& networkx) {
+    const fs::path library = dir_ / "site-packages";  // by its name no code of the user's own
+    fs::create_directories(library);
+    std::ofstream(library / "networkx.py") << networkx;
+    base_env_["PYTHONPATH"] += ":" + library.string();
+  }
+
+  Learnt LearntNow() const { return ReadLearnt(LearntPath(config_, fs::current_path().string())); }
+
+  // Whether all of `wanted` spares are of a zygote that was not there when `before` were this process's children.
+  bool UntilNoneIsOf(const std::vector<pid_t>& before, size_t wanted) {
+    return Until([&] {
+      const std::vector<pid_t> now = OwnChildren();
+      return now.size() == wanted + 1 &&
+             std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) == now.end();
+    });
+  }
+};
+
+TEST_F(LearningTest, FirstStepIsToldAndItsModulesAreKept) {
+  UsePython("import phalanx\n__import__('networkx'), __import__('colorsys')\nphalanx.step(41)\n");
+  UseLibrary("");
   TheSupervisor().Start();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
   EXPECT_EQ(first_step_[0], 41) << ends_[0].last_words;
-  const Learnt learnt = ReadLearnt(LearntPath(config_, fs::current_path().string()));
-  EXPECT_EQ(std::count(learnt.modules.begin(), learnt.modules.end(), "colorsys"), 1);
+  EXPECT_EQ(LearntNow().modules, std::vector<std::string>{"networkx"});
 }
 
 // What no reading of the script finds, the second life of the same run has imported already.
-TEST_F(WorkersTest, WhatALifeHasTaughtIsThereForTheNext) {
+TEST_F(LearningTest, WhatALifeHasTaughtIsThereForTheNext) {
   UsePython(
-      "import sys\n"
-      "print('colorsys' in sys.modules, flush=True)\n"
-      "__import__('phalanx'), __import__('colorsys')\n"
+      "__import__('phalanx')\n"
+      "print('networkx' in __import__('sys').modules, __import__('networkx').by_zygote, flush=True)\n"
       "__import__('phalanx').step(1)\n");
+  UseLibrary("by_zygote = 'zygote.py' in open('/proc/self/cmdline').read()\n");
   TheSupervisor().Start();
   supervisor_->WantSpares(2);
   EXPECT_TRUE(Until([&] { return spares_ == 2; }));
   const std::vector<pid_t> before = OwnChildren();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(Output(0), "False\n") << ends_[0].last_words;
-  EXPECT_TRUE(Until([&] {
-    const std::vector<pid_t> now = OwnChildren();
-    return now.size() == 3 && std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) == now.end();
-  }));
+  EXPECT_EQ(Output(0), "False False\n") << ends_[0].last_words;
+  EXPECT_TRUE(UntilNoneIsOf(before, 2));
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(Output(0), "True\n") << ends_[0].last_words;
+  EXPECT_EQ(Output(0), "False True\n") << ends_[0].last_words;
   EXPECT_TRUE(ends_[0].warm);
   EXPECT_TRUE(warnings_.empty());
 }
 
+// A life that finds what was imported ahead unfit starts anew, and no later one finds it imported.
+TEST_F(LearningTest, WhatWasUnfitIsUnlearnt) {
+  const fs::path marker = dir_ / "marker";
+  UsePython(
+      fmt::format("import os\n"
+                  "if os.path.exists('{}'): os.environ['SETTING'] = 'own'\n"
+                  "print(__import__('networkx').seen, os.getpid(), flush=True)\n"
+                  "__import__('phalanx').step(1)\n",
+                  marker.string()));
+  UseLibrary("import os\nseen = os.environ.get('SETTING')\n");
+  TheSupervisor().Start();
+  supervisor_->WantSpares(1);
+  EXPECT_TRUE(Until([&] { return spares_ == 1; }));
+  std::vector<pid_t> before = OwnChildren();
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(Output(0).starts_with("None ")) << ends_[0].last_words;
+  EXPECT_TRUE(UntilNoneIsOf(before, 1));
+  std::ofstream(marker) << "";
+  before = OwnChildren();
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].last_words;
+  EXPECT_FALSE(ends_[0].warm);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find("it has read SETTING, which the script has changed since"), std::string::npos);
+  EXPECT_EQ(LearntNow().deny, std::vector<std::string>{"phalanx.late"});
+  EXPECT_TRUE(UntilNoneIsOf(before, 1));
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].last_words;
+  EXPECT_TRUE(ends_[0].warm);
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
 // A module that ends the process that imports it ahead of time: the zygote that works goes on, and so does the next
 // launch.
-TEST_F(WorkersTest, WhatCannotBeImportedAheadCostsNoWarmth) {
-  const fs::path library = dir_ / "site-packages";  // by its name no code of the user's own
-  fs::create_directories(library);
-  std::ofstream(library / "poison.py")
-      << "import os\nif 'zygote.py' in open('/proc/self/cmdline').read(): os._exit(9)\n";
-  UsePython("__import__('phalanx'), __import__('poison')\n__import__('phalanx').step(1)\n");
-  base_env_["PYTHONPATH"] += ":" + library.string();
-  const std::string path = LearntPath(config_, fs::current_path().string());
+TEST_F(LearningTest, WhatCannotBeImportedAheadCostsNoWarmth) {
+  UsePython("__import__('phalanx'), __import__('networkx')\n__import__('phalanx').step(1)\n");
+  UseLibrary("import os\nif 'zygote.py' in open('/proc/self/cmdline').read(): os._exit(9)\n");
   for (int launch = 0; launch < 2; ++launch) {
     TheSupervisor().Start();
     StartScript(0);
     EXPECT_TRUE(UntilGone(0));
     EXPECT_TRUE(ends_[0].warm) << ends_[0].last_words;
-    const std::vector<std::string> learnt = ReadLearnt(path).modules;
-    EXPECT_EQ(std::count(learnt.begin(), learnt.end(), "poison"), 1);
+    EXPECT_EQ(LearntNow().modules, std::vector<std::string>{"networkx"});
     // The zygote that is made of it comes and goes.
     EXPECT_TRUE(Until([&] { return OwnChildren().size() == 2; }));
     EXPECT_TRUE(Until([&] { return OwnChildren().size() == 1; }));

@@ -1,7 +1,6 @@
 """The zygote's work: preload, then fork a spare for each request."""
 
 import gc
-import hashlib
 import os
 import random  # before the first fork, so that each child is seeded anew by Python itself
 import signal
@@ -11,6 +10,7 @@ import time
 from phalanx._bootstrap import (
     elasticity,
     generated,
+    hidden,
     libraries,
     linux,
     places,
@@ -75,16 +75,14 @@ def _preload(channel, message):
     asked = [name.strip() for name in os.environ.pop("PHALANX_PRELOAD", "").split(",") if name.strip()]
     environment, coerced = dict(os.environ), linux.coerced_locale()
     preload.without_rank_variables()
-    _imitate_script(kind, script, cwd)
+    arguments = preload.WatchedArguments([found.main if kind == "module" else script, *message.get("args", ())])
+    _imitate_script(kind, script, cwd, arguments)
     elasticity.install()  # what is imported here may ask for it
     own = places.own_names(places.own_folder(kind, script, cwd))
-    denied = {*message.get("deny", ()), *found.late, *([script] if kind == "module" else [])}
+    denied = {*message.get("deny", ()), *([script] if kind == "module" else [])}
     loader = preload.Preloader(denied, own - places.modules_at_start)
-    learnt = message.get("learnt", [])
-    read = found.imports if message.get("edited") or not learnt else []
-    names = [*learnt, *(name for name in [*asked, *read] if name not in learnt)]
     try:
-        _import_all(loader, names, message.get("cache"))
+        _import_all(loader, asked, found, message)
         _ask_ahead(loader)
     except preload.Tainted as tainted:
         channel.send({"type": "tainted", "module": tainted.module, "why": tainted.why})
@@ -93,12 +91,15 @@ def _preload(channel, message):
         _give_up(channel, f"the script's folder has its own {shadowed.module!r}, which an imported library looks for")
     _settle()
     loaded = preload.top_level_modules_loaded()
+    files = loader.files()
+    loader.hide_late()
     places.last_preloaded = next(reversed(sys.modules))
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
-    late_check = _late_check(kind, script, cwd)
+    late_check = _late_check(kind, script, cwd, found)
     counted = threads.Counted()
-    return runner.Warmth(environment, coerced, loader.variables_read, own, loaded - own, late_check, counted)
+    seen = runner.Seen(loader.variables_read, list(arguments) if arguments.was_read else None, files)
+    return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted)
 
 
 def _give_up(channel, reason):
@@ -106,30 +107,32 @@ def _give_up(channel, reason):
     os._exit(0)
 
 
-def _imitate_script(kind, script, cwd):
+def _imitate_script(kind, script, cwd, arguments):
     """What modules may look at while they are imported is as in the script's own process, as far as it is known."""
     try:
         os.chdir(cwd)
     except OSError:
         pass
-    sys.argv[:] = [script]
+    sys.argv = arguments
     runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None)
 
 
-def _import_all(loader, names, cache):
-    """No thread is left over: a fork takes only the forking thread along. OpenBLAS would start some."""
+def _import_all(loader, asked, found, message):
+    """What the script imports first, in its order, then what it may import later without having changed it.
+
+    No thread is left over: a fork takes only the forking thread along. OpenBLAS would start some."""
     before = os.environ.get(_OPENBLAS)
     os.environ[_OPENBLAS] = "1"
+    first, torch, rest = _split(found.prefix)
     try:
-        wants_torch = any(name.partition(".")[0] == "torch" for name in names) and not loader.denies("torch")
-        if wants_torch:
-            loader.load(libraries.FIRST)
-        with generated.GeneratedCode(cache):
-            if wants_torch:
+        loader.load(asked)
+        with generated.GeneratedCode(message.get("cache")):
+            stopped = loader.load_in_order(first, found.attributes)
+            if stopped is None and torch and not loader.denies("torch"):
                 _map_torch(loader)
-            loader.load(names)
-            if "torch" in sys.modules:
-                loader.load(preload.TORCH_LAZY)
+                loader.load_in_order([*torch, *rest], found.attributes)
+            if not loader.denies(preload.LATE):
+                _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()))
     finally:
         if before is None:
             del os.environ[_OPENBLAS]
@@ -137,7 +140,28 @@ def _import_all(loader, names, cache):
             os.environ[_OPENBLAS] = before
 
 
+def _import_late(loader, wanted, learnt):
+    """What the script imports behind the first thing that it does, of libraries that do not care what that is."""
+    late = [name for name in learnt if preload.is_indifferent(name)]
+    numpy = ["numpy"] if any(name.partition(".")[0] == "numpy" for name in wanted) else []
+    loader.begins_late()
+    if preload.leads_to_torch([*sys.modules, *wanted, *late]):
+        if "torch" not in sys.modules and not loader.denies("torch"):
+            _map_torch(loader)
+            loader.load(["torch"])
+        if "torch" in sys.modules:
+            loader.load(preload.TORCH_LAZY)
+    loader.load([*numpy, *late])
+
+
+def _split(names):
+    """Names before the first of torch, that one, and those behind."""
+    at = next((index for index, name in enumerate(names) if name.partition(".")[0] == "torch"), len(names))
+    return names[:at], names[at : at + 1], names[at + 1 :]
+
+
 def _map_torch(loader):
+    loader.load(libraries.FIRST)
     thread = libraries.start_mapping()
     if thread is not None:
         loader.disregard_thread(thread.native_id)
@@ -176,31 +200,22 @@ def _wake(deafened):
             signal.signal(number, _FOR_RANKS[number])
 
 
-def _late_check(kind, script, cwd):
-    """A script edited since may now change the environment before an import that has already happened here."""
-    if kind != "script":
-        return lambda request: None
-    seen = _digest(os.path.join(cwd, script))
+def _late_check(kind, script, cwd, found):
+    """A script that was edited since, or a module of its own, may now do something before it imports what it did."""
 
     def check(request):
-        path = os.path.join(request["cwd"], request["script"])
-        if _digest(path) == seen:
+        wanted = request["kind"], request["script"], request["cwd"]
+        if wanted == (kind, script, cwd) and found.is_of_the_same_texts():
             return None
-        found = scan.scan(request["kind"], request["script"], request["cwd"])
-        if found.opted_out:
+        now = scan.scan(*wanted)
+        if now.opted_out:
             return "the script asks for a cold start"
-        late = found.late & set(sys.modules)
-        return f"the script now changes the environment before it imports {min(late)}" if late else None
+        for count, name in enumerate(found.prefix):
+            if now.prefix[count : count + 1] != [name]:
+                return f"the script was edited, and does something else now before it imports {name}"
+        return None
 
     return check
-
-
-def _digest(path):
-    try:
-        with open(path, "rb") as file:
-            return hashlib.sha1(file.read()).digest()
-    except OSError:
-        return None
 
 
 def _fork_spare(channel, request_id, worker_fd, agent_pid):
@@ -263,10 +278,10 @@ def _renew_identity():
 
 def _fresh_randomness():
     """Python seeds its own generator after a fork. The others, which a fresh process seeds from the system:"""
-    numpy_random = sys.modules.get("numpy.random")
+    numpy_random = hidden.find("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    torch = sys.modules.get("torch")
+    torch = hidden.find("torch")
     if torch is not None:
         torch.default_generator.seed()
     process = sys.modules.get("multiprocessing.process")

@@ -1,9 +1,9 @@
-"""What a life has imported until its first step is what the next life should find imported."""
+"""What a life has imported of torch and its like until its first step is what the next life should find imported."""
 
 import os
 import sys
 
-from phalanx._bootstrap import places
+from phalanx._bootstrap import hidden, places, preload
 
 MODULES_MAX = 4000
 _TEXT_BYTES_MAX = 120 << 10  # a message that fits an empty socket buffer: nobody may have to wait for its reader
@@ -37,7 +37,8 @@ def watch_environment():
 
 
 def modules():
-    """Sorted names for the next life's preloading; none where all was preloaded already. Ends the watching.
+    """Names for the next life's preloading, in the order of their imports; none where all was preloaded already.
+    Ends the watching.
 
     Looking at every module costs a forked process a copy of every page they lie on, 40 ms in the first step.
     """
@@ -46,7 +47,7 @@ def modules():
         return []
     names = []
     text_bytes = 0
-    for name, module in sorted(sys.modules.copy().items()):
+    for name, module in sys.modules.copy().items():
         if not _worth_learning(name, module):
             continue
         text_bytes += len(name) + 3
@@ -61,7 +62,7 @@ def _anything_new():
     for name in reversed(sys.modules):
         if name == places.last_preloaded:
             return False
-        if _worth_learning(name, sys.modules[name]):
+        if name not in hidden.given_out and _worth_learning(name, sys.modules[name]):
             return True
     return False
 
@@ -69,10 +70,7 @@ def _anything_new():
 def _worth_learning(name, module):
     if _before_change is not None and name not in _before_change:
         return False
-    top, _, rest = name.partition(".")
-    if top == "phalanx":  # whose bootstrap is in every process
-        return rest != "" and not rest.startswith("_bootstrap")
-    return name != "__main__" and places.is_library_module(module)
+    return preload.is_indifferent(name) and places.is_library_module(module)
 
 
 def _stop_watching():
@@ -91,7 +89,6 @@ def _changed():
         return  # a library, of its own accord: it does so in every life
     if _before_change is None:
         _before_change = frozenset(sys.modules)
-    _stop_watching()
 
 
 def _is_plumbing(filename):

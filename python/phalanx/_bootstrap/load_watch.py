@@ -22,6 +22,12 @@ def is_awaited(name):
     return any(isinstance(finder, LoadWatch) and finder.awaits(name) for finder in sys.meta_path)
 
 
+def call_for_loaded():
+    """Calls for those of them that are there without having been loaded before our eyes."""
+    for finder in [finder for finder in sys.meta_path if isinstance(finder, LoadWatch)]:
+        finder.call_for_loaded()
+
+
 class LoadWatch:
     """Waits for modules and leaves behind the last."""
 
@@ -30,6 +36,12 @@ class LoadWatch:
 
     def awaits(self, name):
         return name in self._calls
+
+    def call_for_loaded(self):
+        for name in [name for name in self._calls if name in sys.modules]:
+            self._calls.pop(name)(sys.modules[name])
+        if not self._calls and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(self, name, path=None, target=None):
         call = self._calls.pop(name, None)

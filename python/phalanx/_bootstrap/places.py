@@ -6,6 +6,8 @@ import site
 import sys
 import sysconfig
 
+OUR_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the folder of `phalanx`
+
 # Loaded before any of ours: what the interpreter itself and site need. Set by the two doors, first thing.
 modules_at_start = frozenset()
 last_preloaded = None  # the module imported last before this process was forked; None: it was not forked
@@ -28,12 +30,15 @@ def _library_folders():
         found = ask()
         folders.extend([found] if isinstance(found, str) else found)
     folders.extend(p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages", "lib-dynload"))
+    folders.append(os.path.join(OUR_PARENT, "phalanx"))
     both = {os.path.abspath(f) for f in folders if f} | {os.path.realpath(f) for f in folders if f}
     return ("<frozen ", *sorted(folder + os.sep for folder in both))
 
 
 _folders = _library_folders()
 _SUFFIXES = frozenset(importlib.machinery.all_suffixes())
+_STANDARD_NAMES = getattr(sys, "stdlib_module_names", frozenset())  # since Python 3.10
+_standard_folders = tuple(sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib"))
 
 
 def is_library_file(path):
@@ -45,6 +50,26 @@ def is_library_module(module):
     spec = getattr(module, "__spec__", None)
     origin = getattr(spec, "origin", None)
     return isinstance(origin, str) and (origin in ("built-in", "frozen") or is_library_file(origin))
+
+
+def is_standard(name, module):
+    """Whether a module is of the standard library, or our own."""
+    top = name.partition(".")[0]
+    if top == "phalanx" or top in _STANDARD_NAMES or top in sys.builtin_module_names:
+        return True
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    if not isinstance(origin, str) or _STANDARD_NAMES:
+        return False
+    return origin.startswith(_standard_folders) and not {"site-packages", "dist-packages"} & set(origin.split(os.sep))
+
+
+def version_of(path):
+    """What tells one version of a file from another: (size, time of its last change), or None where it is not there."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_size, info.st_mtime_ns
 
 
 def own_folder(kind, script, cwd):

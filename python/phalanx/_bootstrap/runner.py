@@ -12,11 +12,13 @@ from importlib.machinery import SourceFileLoader
 from phalanx._bootstrap import (
     board,
     elasticity,
+    hidden,
     hooks,
     learn,
     linux,
     memory,
     places,
+    preload,
     rescale,
     scratch,
     stdio,
@@ -31,13 +33,31 @@ _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_",
 _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
 
 
+class Seen:
+    """What imports have looked at: `variables` {name: value}, `arguments` (sys.argv; None: nobody did), and `files`
+    {path: version}, which they were read from."""
+
+    def __init__(self, variables, arguments, files):
+        self.variables = variables
+        self.arguments = arguments
+        self.files = files
+
+    def why_not(self, request):
+        for path, version in self.files.items():
+            if places.version_of(path) != version:
+                return f"{path} has changed since it was imported"
+        if self.arguments is not None and self.arguments[1:] != request["args"]:
+            return "a preloaded module has read sys.argv, which is another"
+        return None
+
+
 class Warmth:
     """What a forked process has inherited and must match: the environment its imports saw."""
 
-    def __init__(self, environment, coerced, variables_read, own_names, loaded, late_check, counted):
+    def __init__(self, environment, coerced, seen, own_names, loaded, late_check, counted):
         self.environment = environment
         self.coerced = coerced  # the part of it that the interpreter made itself
-        self.variables_read = variables_read
+        self.seen = seen
         self.own_names = own_names
         self.loaded = loaded
         self.late_check = late_check
@@ -51,13 +71,13 @@ class Warmth:
                 continue
             if name.startswith(_READ_AT_START):
                 return f"{name} is read when a process starts"
-            if self.variables_read.get(name, wanted.get(name)) != wanted.get(name):
+            if self.seen.variables.get(name, wanted.get(name)) != wanted.get(name):
                 return f"{name} was read by a preloaded module"
         folder = places.own_folder(request["kind"], request["script"], request["cwd"])
         clash = places.own_names(folder, self.loaded)
         if clash:
             return f"{folder} has its own {min(clash)}"
-        return self.counted.why_not(request) or self.late_check(request)
+        return self.seen.why_not(request) or self.counted.why_not(request) or self.late_check(request)
 
 
 def run(channel, request, fds, warmth=None):
@@ -89,8 +109,9 @@ def run(channel, request, fds, warmth=None):
     hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
     # "cold": why this worker, though forked, started afresh.
-    channel.send_or_give_up({"type": "started", **({"cold": request["cold"]} if "cold" in request else {})})
+    channel.send_or_give_up({"type": "started", **({key: request[key] for key in ("cold", "deny") if key in request})})
     learn.watch_environment()
+    hidden.await_imports(lambda: _count_threads_anew(request), lambda why: _too_early(channel, request, why))
     board.script_starts()
     try:
         exec(code, namespace)
@@ -99,6 +120,7 @@ def run(channel, request, fds, warmth=None):
         raise
     finally:
         board.script_ends()
+        hidden.give_out_rest()
         gc.unfreeze()  # so that the interpreter's last collection sees what it sees in any process
 
 
@@ -133,7 +155,7 @@ def _prepare_main(request):
     path = script_path(script, request["cwd"])
     if getattr(main, "__file__", None) != path or "__cached__" not in main.__dict__:
         main = make_main_module(kind, path)
-    sys.argv[:] = [script, *request["args"]]
+    _set_arguments([script, *request["args"]])
     try:
         with open(path, "rb") as file:
             source = file.read()
@@ -147,12 +169,19 @@ def _prepare_main(request):
     _become_plain_python(request)
 
 
+def _set_arguments(arguments):
+    """Also where a preloaded module has taken the list that the zygote had."""
+    sys.argv[:] = arguments
+    if type(sys.argv) is not list:
+        sys.argv = list(arguments)
+
+
 def _prepare_module(request):
     """As `python -m`: by runpy's own search, which imports the parent packages."""
     import runpy
 
     main = make_main_module("module", None)
-    sys.argv[:] = ["-m", *request["args"]]
+    _set_arguments(["-m", *request["args"]])
     if not places.script_folder_is_left_out():
         sys.path.insert(0, os.getcwd())
     try:
@@ -162,7 +191,7 @@ def _prepare_module(request):
     except BaseException:
         _hide_our_frames()
         raise
-    sys.argv[0] = spec.origin
+    _set_arguments([spec.origin, *request["args"]])
     main.__dict__.update(
         __file__=spec.origin,
         __cached__=spec.cached,
@@ -202,7 +231,7 @@ def _dress(request, warm):
     linux.set_command_line(args, request["env"])
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if warm:
-        threads.apply(request)
+        threads.apply(request["env"], bool(request.get("bound")))
         scratch.renew()
 
 
@@ -273,6 +302,20 @@ def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
     what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
     os.execve(sys.executable, [sys.executable, "-u", *what, *request["args"]], request["env"])
+
+
+def _count_threads_anew(request):
+    """Behind an import that was served: the script may have set another number before it."""
+    if any(os.environ.get(name) != request["env"].get(name) for name in hidden.COUNTED_ANEW):
+        threads.apply(os.environ, bool(request.get("bound")))
+
+
+def _too_early(channel, request, why):
+    """What was imported ahead of its turn is not what the script would import: this life begins anew, and no later one
+    of this script imports ahead."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _become_cold(channel, {**request, "cold": why, "deny": preload.LATE})
 
 
 def _become_cold(channel, request):

@@ -1,4 +1,9 @@
-"""What a script imports, found by reading it and the modules of its own tree, without running a line of them."""
+"""What a script imports and when, found by reading it and the modules of its own tree, without running a line of them.
+
+The text is followed in the order in which Python would run it. The *prefix* are the library modules that it imports
+before the first statement that could change what a later import does: so a process that imports just these, in this
+order, is where the script itself would be. What comes behind is known by name only.
+"""
 
 import ast
 import importlib.machinery
@@ -7,154 +12,285 @@ import os
 import sys
 import tokenize
 
-from phalanx._bootstrap import places
+from phalanx._bootstrap import effects, places
 
 FILES_MAX = 300
 DEPTH_MAX = 50
 SOURCE_BYTES_MAX = 4 << 20
 OPT_OUT = "# phalanx: cold"
 OPT_OUT_LINES = 10
+LINE_SHOWN = 80
 
 
 class Scan:
-    """`imports`: library modules, in the order of the text. `late`: those imported after the text touched the
-    environment; they may read it, so nobody may import them earlier."""
+    """`prefix`: library modules, in order. `usual`: those imported behind it with nothing but usual things between
+    (effects.USUAL). `later`: those behind. `ends`: what ended the prefix, for people: "train.py:12: configure()".
+    `attributes`: names of `prefix` that may be values of their packages (from package import name).
+    `texts`: the files that say so, as they were: {path: places.version_of(path)}."""
 
     def __init__(self):
-        self.imports = []
-        self.late = set()
+        self.prefix = []
+        self.usual = []
+        self.later = []
+        self.ends = None
         self.opted_out = False
+        self.attributes = set()
+        self.main = None  # the file that runs
+        self.texts = {}
+
+    def is_of_the_same_texts(self):
+        """Whether those files are what they were."""
+        return all(places.version_of(path) == version for path, version in self.texts.items())
 
 
 def scan(kind, script, cwd):
     """Scans a script (a file's name) or a module (a dotted name). What cannot be read or parsed imports nothing."""
-    folder = places.own_folder(kind, script, cwd)
-    scanner = _Scanner(folder)
+    scanner = _Scanner(places.own_folder(kind, script, cwd))
     if kind == "module":
-        path, package = scanner.find_main_module(script)
+        path, package = scanner.follow_parents(script)
     else:
         path, package = os.path.join(cwd, script), None
-    source = _read(path) if path else None
+    scanner.result.main = path
+    source = scanner.read(path) if path else None
     if source is None:
         return scanner.result
     head = source.splitlines()[:OPT_OUT_LINES]
     scanner.result.opted_out = any(line.strip() == OPT_OUT.encode() for line in head)
-    scanner.scan_source(source, package)
-    late = scanner.result.late
-    scanner.result.imports = [name for name in scanner.result.imports if name not in late]
+    scanner.scan_source(source, path, package, is_main=True)
     return scanner.result
+
+
+class _Text:
+    """One module's text: where it is, what its names stand for, the functions that it defines."""
+
+    def __init__(self, source, path, package, is_main):
+        self._lines = source.splitlines()
+        self.path = path
+        self.package = package
+        self.is_main = is_main
+        self.names = effects.Names()
+        self.functions = {}
+
+    def line(self, number):
+        """As people read it."""
+        return self._lines[number - 1].decode("utf-8", "replace").strip()[:LINE_SHOWN]
+
+
+_PREFIX, _USUAL, _LATER = range(3)
 
 
 class _Scanner:
     def __init__(self, folder):
         self.result = Scan()
         self._folder = folder
+        self._phase = _PREFIX
         self._seen_files = set()
         self._seen_names = set()
         self._bytes_left = SOURCE_BYTES_MAX
-        self._environment_touched = False
         self._depth = 0
+        self._calling = set()  # functions whose bodies are being followed
 
-    def find_main_module(self, name):
-        """The file that `-m name` runs, or None, and the module's full name. Unlike runpy this imports no parent."""
+    def read(self, path):
+        self.result.texts[path] = places.version_of(path)  # before it is read: a change meanwhile is another version
+        return _read(path)
+
+    def follow_parents(self, name):
+        """The file that `-m name` runs, or None, and the module's full name, behind its parents' texts, which Python
+        runs first."""
         spec = self._find(name)
         if spec is not None and spec.submodule_search_locations is not None:
             name += ".__main__"
             spec = self._find(name)
+        parent = name.rpartition(".")[0]
+        if parent and spec is not None:
+            self._seen_names.add(parent)
+            self._follow(parent)
         return (spec.origin if spec is not None else None), name
 
-    def scan_source(self, source, package):
+    def scan_source(self, source, path, package, is_main=False):
         self._bytes_left -= len(source)
+        text = _Text(source, path, package, is_main)
         if self._bytes_left < 0:
-            return
+            return self._end(_LATER, text, None, "too long to be read ahead")
         try:
-            tree = ast.parse(source)
+            self._walk(ast.parse(source).body, text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return
-        self._walk(tree.body, package)
+            self._end(_LATER, text, None, "it cannot be read")
 
-    def _walk(self, statements, package):
+    def _end(self, phase, text, node, what=None):
+        """Here the script does something that later imports may depend on."""
+        if phase <= self._phase:
+            return
+        if self._phase == _PREFIX:
+            line = getattr(node, "lineno", 1)
+            self.result.ends = f"{text.path}:{line}: {what or text.line(line)}"
+        self._phase = phase
+
+    def _walk(self, statements, text):
         for statement in statements:
-            if isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    self._wanted(alias.name, certain=True)
-            elif isinstance(statement, ast.ImportFrom):
-                self._wanted_from(statement, package)
-            elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                continue  # runs later, or never: left to what is learnt
-            elif isinstance(statement, ast.If) and _is_type_checking(statement.test):
-                self._walk(statement.orelse, package)
-            else:
-                self._walk_compound(statement, package)
+            text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
+            self._statement(statement, text)
 
-    def _walk_compound(self, statement, package):
-        if not hasattr(statement, "body"):
-            self._environment_touched |= _touches_environment(statement)
-            return
+    def _statement(self, node, text):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._import(node, text)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if not effects.harmless_definition(node, text.names):
+                self._end(_LATER, text, node)
+            text.names.unbind(node.name)
+            text.functions[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            if not effects.harmless_definition(node, text.names):
+                self._end(_LATER, text, node)
+            self._walk(node.body, text)
+            text.names.unbind(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            self._assign(node, text)
+        elif isinstance(node, ast.Expr):
+            self._evaluate(node, node.value, text)
+        elif isinstance(node, ast.If):
+            self._if(node, text)
+        elif isinstance(node, ast.Try):
+            self._try(node, text)
+        elif not isinstance(node, (ast.Pass, ast.Global, ast.Nonlocal)):
+            self._other(node, text)
+
+    def _other(self, node, text):
+        """Loops, with, assert, del, return, raise: what is in their blocks may run, or not, or twice."""
+        self._end(_LATER, text, node)
         for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-            children = getattr(statement, part, [])
-            if part in ("handlers", "cases"):
-                for child in children:
-                    self._walk(child.body, package)
-            elif isinstance(children, list):
-                self._walk(children, package)
+            for child in getattr(node, part, []):
+                self._walk(child.body if part in ("handlers", "cases") else [child], text)
 
-    def _wanted_from(self, statement, package):
-        base = statement.module or ""
-        if statement.level:
-            parts = (package or "").split(".")
-            if not package or len(parts) <= statement.level:
-                return
-            base = ".".join(parts[: len(parts) - statement.level] + ([base] if base else []))
-        if not base:
-            return
-        self._wanted(base, certain=True)
-        for alias in statement.names:
-            if alias.name != "*":
-                self._wanted(f"{base}.{alias.name}", certain=False)
+    def _evaluate(self, statement, value, text):
+        """Whether evaluating it leaves the phase as it is; a call of a function of the same text is followed."""
+        if effects.harmless(value, text.names):
+            return True
+        text.names.calls = effects.USUAL
+        if effects.harmless(value, text.names):
+            self._end(_USUAL, text, statement)
+            return True
+        function = text.functions.get(getattr(getattr(value, "func", None), "id", None))
+        parts = [*value.args, *(keyword.value for keyword in value.keywords)] if isinstance(value, ast.Call) else []
+        if (
+            function is None
+            or function.name in self._calling
+            or not all(effects.harmless(part, text.names) for part in parts)
+        ):
+            self._end(_LATER, text, statement)
+            return False
+        self._end(_USUAL, text, statement)
+        self._call(function, text)
+        return False
 
-    def _wanted(self, name, certain):
-        if name in self._seen_names:
-            return
-        self._seen_names.add(name)
+    def _call(self, function, text):
+        """Its body in its order: a return in the middle would only make an import that is looked for needless."""
+        self._calling.add(function.name)
+        body = [node for node in function.body if not isinstance(node, ast.Return)]
+        self._walk(body, text)
+        for node in function.body:
+            if isinstance(node, ast.Return):
+                text.names.calls = effects.USUAL
+                if not effects.harmless(node.value, text.names):
+                    self._end(_LATER, text, node)
+        self._calling.discard(function.name)
+
+    def _assign(self, node, text):
+        harmless = self._evaluate(node, node.value, text)
+        maker = effects.made_by(node.value, text.names) if harmless else None
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+                if isinstance(part, ast.Name):
+                    text.names.bind_value(part.id, maker)
+                elif getattr(getattr(part, "value", None), "id", None) not in text.names.made:
+                    self._end(_LATER, text, node)  # it changes something that others have, too
+
+    def _if(self, node, text):
+        truth = effects.known_truth(node.test)
+        if _is_main_guard(node.test):
+            truth = text.is_main
+        if truth is not None:
+            return self._walk(node.body if truth else node.orelse, text)
+        if not effects.harmless(node.test, text.names) or _imports_in(node):
+            self._end(_LATER, text, node)
+        self._walk([*node.body, *node.orelse], text)
+
+    def _try(self, node, text):
+        """Its body runs where all that it imports is there, else what stands for an ImportError."""
+        if all(self._is_there(statement, text) for statement in _imports_in(node, node.body)):
+            self._walk([*node.body, *node.orelse], text)
+        else:
+            for handler in node.handlers:
+                self._walk(handler.body, text)
+        self._walk(node.finalbody, text)
+
+    def _is_there(self, statement, text):
+        if isinstance(statement, ast.Import):
+            return all(self._exists(alias.name) for alias in statement.names)
+        base = _base_of(statement, text.package)
+        return base is not None and self._exists(base)
+
+    def _exists(self, name):
+        return _is_builtin(name.split(".", 1)[0]) or self._find(name) is not None
+
+    def _import(self, statement, text):
+        own = True
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                own = self._wanted(alias.name, text, statement)
+        else:
+            base = _base_of(statement, text.package)
+            if base:
+                own = self._wanted(base, text, statement)
+                for alias in statement.names:
+                    name = f"{base}.{alias.name}"
+                    if alias.name != "*" and self._find(name) is not None:
+                        if name not in self._seen_names:
+                            self.result.attributes.add(name)
+                        self._wanted(name, text, statement)
+        text.names.bind_import(statement, own)
+
+    def _wanted(self, name, text, statement):
+        """Whether it is a module of the user's own, whose text is followed, not a library's."""
         top = name.split(".", 1)[0]
-        if self._is_own(top):
-            self._follow(name)
-        elif certain or self._find(name) is not None:
-            (self.result.late.add if self._environment_touched else self.result.imports.append)(name)
-
-    def _is_own(self, top):
+        if _is_builtin(top):
+            return False
         spec = self._find(top)
-        places_found = (
-            [spec.origin] if spec and spec.origin else list(getattr(spec, "submodule_search_locations", None) or [])
-        )
-        inside = os.path.join(os.path.realpath(self._folder), "")
-        return any(os.path.realpath(p).startswith(inside) and not places.is_library_file(p) for p in places_found)
+        own = spec is None or not _is_library(spec)
+        if name in self._seen_names:
+            return own
+        self._seen_names.add(name)
+        if spec is None:
+            self._end(_LATER, text, statement, f"import of {name}, which is not found beforehand")
+        elif own:
+            self._follow(name)
+        else:
+            (self.result.prefix, self.result.usual, self.result.later)[self._phase].append(name)
+        return own
 
     def _follow(self, name):
-        """A module of the script's own tree: read, with its parents, never imported."""
+        """A module of the user's own: read, with its parents, never imported."""
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
             spec = self._find(".".join(parts[:count]))
-            if spec is None or not spec.origin or spec.origin in self._seen_files:
+            is_package = spec is not None and spec.submodule_search_locations is not None
+            if spec is None or spec.origin in self._seen_files or (is_package and not spec.origin):
                 continue
-            if len(self._seen_files) >= FILES_MAX or self._depth >= DEPTH_MAX or not spec.origin.endswith(".py"):
-                return
+            text = _Text(b"", spec.origin, None, False)
+            source = self.read(spec.origin) if str(spec.origin).endswith(".py") else None
+            if source is None or len(self._seen_files) >= FILES_MAX or self._depth >= DEPTH_MAX:
+                return self._end(_LATER, text, None, "it is not read ahead")
             self._seen_files.add(spec.origin)
-            source = _read(spec.origin)
-            if source is None:
-                return
             # Relative imports count from the package: of a package that is itself, of a module its parent.
-            is_package = spec.submodule_search_locations is not None
             self._depth += 1
-            self.scan_source(source, ".".join(parts[:count]) + (".__init__" if is_package else ""))
+            self.scan_source(source, spec.origin, ".".join(parts[:count]) + (".__init__" if is_package else ""))
             self._depth -= 1
 
     def _find(self, name):
         """Where `name` would be imported from in the script's process, found without importing its parents."""
         top, *rest = name.split(".")
         folders = sys.path if places.script_folder_is_left_out() else [self._folder, *sys.path]
-        spec = _find_in(top, folders)
+        spec = _find_in(top, [*folders, places.OUR_PARENT] if top == "phalanx" else folders)
         for part in rest:
             if spec is None:
                 return None
@@ -170,28 +306,47 @@ def _find_in(name, folders):
         return None
 
 
-def _is_type_checking(test):
-    return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
+def _is_builtin(top):
+    return top in sys.builtin_module_names
 
 
-def _touches_environment(statement):
-    """os.environ changed in any of the usual ways. Reading it is fine."""
-    for node in ast.walk(statement):
-        if isinstance(node, (ast.Assign, ast.Delete, ast.AugAssign, ast.AnnAssign)):
-            targets = getattr(node, "targets", None) or [node.target]
-            if any(_mentions_environ(target) for target in targets):
-                return True
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("putenv", "unsetenv", "load_dotenv"):
-                return True
-            changes = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__", "__delitem__")
-            if node.func.attr in changes and _mentions_environ(node.func.value):
-                return True
-    return False
+def _is_library(spec):
+    """Whether the interpreter or an installed package has it. All places of a namespace package count."""
+    found = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+    return bool(found) and all(places.is_library_file(os.path.realpath(place)) for place in found)
 
 
-def _mentions_environ(node):
-    return any(getattr(part, "attr", getattr(part, "id", "")) in ("environ", "environb") for part in ast.walk(node))
+def _base_of(statement, package):
+    """The full name of what an ImportFrom imports from, or None."""
+    base = statement.module or ""
+    if not statement.level:
+        return base
+    parts = (package or "").split(".")
+    if not package or len(parts) <= statement.level:
+        return None
+    return ".".join(parts[: len(parts) - statement.level] + ([base] if base else []))
+
+
+def _imports_in(node, statements=None):
+    """Import statements in a statement, or in those of one block of it, but in functions."""
+    found, queue = [], list(statements if statements is not None else [node])
+    while queue:
+        node = queue.pop(0)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.append(node)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            queue += ast.iter_child_nodes(node)
+    return found
+
+
+def _is_main_guard(test):
+    return (
+        isinstance(test, ast.Compare)
+        and getattr(test.left, "id", "") == "__name__"
+        and len(test.ops) == 1
+        and isinstance(test.ops[0], ast.Eq)
+        and getattr(test.comparators[0], "value", None) == "__main__"
+    )
 
 
 def _read(path):

@@ -2,7 +2,8 @@
 remove when the process ends."""
 
 import atexit
-import sys
+
+from phalanx._bootstrap import hidden
 
 _MODULE = "torch.distributed.nn.jit.instantiator"
 
@@ -24,10 +25,10 @@ def renew():
     except OSError:
         return  # who wants to write there will say so
     atexit.register(folder.cleanup)
-    module = sys.modules[_MODULE]
+    module = hidden.find(_MODULE)
     module._TEMP_DIR, module.INSTANTIATED_TEMPLATE_DIR_PATH = folder, folder.name
-    sys.path[:] = [folder.name if entry == inherited.name else entry for entry in sys.path]
+    hidden.replace_path_entry(inherited.name, folder.name)
 
 
 def _folder():
-    return getattr(sys.modules.get(_MODULE), "_TEMP_DIR", None)
+    return getattr(hidden.find(_MODULE), "_TEMP_DIR", None)

@@ -4,9 +4,8 @@ Torch and OpenBLAS count when they are imported, which was before this rank's en
 """
 
 import os
-import sys
 
-from phalanx._bootstrap import linux
+from phalanx._bootstrap import hidden, linux
 
 # With these, OpenMP binds its threads to places that it chooses among the CPUs it finds when it is loaded.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -31,28 +30,27 @@ class Counted:
         return None
 
 
-def apply(request):
-    environment = request["env"]
-    torch = sys.modules.get("torch")
+def apply(environment, bound):
+    torch = hidden.find("torch")
     count = _first_number(environment, "OMP_NUM_THREADS")
-    if count is None and request.get("bound") and _counts_cores(environment):
+    if count is None and bound and _counts_cores(environment):
         count = _cores(os.sched_getaffinity(0))
     if torch is not None and count is not None and torch.get_num_threads() != count:
         torch.set_num_threads(count)
     count = _first_number(environment, "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
     count = count or len(os.sched_getaffinity(0))
-    if "numpy" in sys.modules and count > 1:  # one thread is what it was imported with
+    if hidden.find("numpy") is not None and count > 1:  # one thread is what it was imported with
         linux.set_openblas_threads(count)
 
 
 def _torch_threads():
-    torch = sys.modules.get("torch")
+    torch = hidden.find("torch")
     return None if torch is None else torch.get_num_threads()
 
 
 def _counts_cores(environment):
     """Whether torch asks MKL, which counts the cores that the process may use. Without MKL it counts the machine's."""
-    torch = sys.modules.get("torch")
+    torch = hidden.find("torch")
     if torch is None or not torch.backends.mkl.is_available():
         return False
     return _first_number(environment, "OMP_NUM_THREADS") is None and not environment.get("MKL_NUM_THREADS")

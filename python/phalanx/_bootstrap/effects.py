@@ -1,0 +1,205 @@
+"""Which statements cannot change what a later import does: constants, definitions, a few calls that make a value.
+
+The answer errs on the safe side: what is not known to be harmless is not.
+"""
+
+import ast
+import sys
+
+# Calls that make a value of their arguments and do nothing else, by the full name of what is called. One that ends in a
+# dot stands for all that begins with it. Reading the environment is among them: a value decides no import, unless by an
+# `if`, which is looked at by itself.
+VALUES = (
+    *("collections.namedtuple", "dataclasses.field", "enum.auto", "functools.partial", "functools.lru_cache"),
+    *("functools.wraps", "logging.getLogger", "math.", "operator.attrgetter", "operator.itemgetter"),
+    *("os.environ.get", "os.fspath", "os.getcwd", "os.getenv", "os.getpid", "os.path.", "pathlib.", "re.compile"),
+    *("types.MappingProxyType", "types.SimpleNamespace", "typing.", "typing_extensions."),
+    *"bool bytes dict float frozenset getattr hasattr int len list object range repr set sorted str tuple type".split(),
+)
+# What scripts do before they import what is slow: it changes nothing that torch or NumPy look at.
+USUAL = (
+    *VALUES,
+    *(
+        "argparse.",
+        "copy.",
+        "datetime.",
+        "json.dumps",
+        "json.loads",
+        "random.Random",
+        "re.",
+        "textwrap.",
+        "time.monotonic",
+    ),
+    *("time.perf_counter", "time.strftime", "time.time", "platform.", "socket.gethostname", "uuid.", "print"),
+    *"abs all any enumerate isinstance issubclass max min round sum vars zip".split(),
+)
+# What makes a function of a function, or a class of a class.
+_DECORATORS = frozenset("classmethod property staticmethod".split())
+
+_PLAIN = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set, ast.Dict),
+    *(ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.JoinedStr, ast.FormattedValue, ast.Starred),
+    *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+    *((ast.Index, ast.ExtSlice) if sys.version_info < (3, 9) else ()),
+)
+
+
+class Names:
+    """What the names of one module's text stand for, as far as its imports say: {"np": "numpy", "get": "os.getenv"}.
+
+    A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
+    made, by what made them. `calls`: of VALUES or USUAL, what may be called."""
+
+    def __init__(self, calls=VALUES):
+        self.imported = {}
+        self.made = {}
+        self.bound = set()
+        self.calls = calls
+
+    def may_call(self, full_name):
+        return any(full_name == known or (known[-1] == "." and full_name.startswith(known)) for known in self.calls)
+
+    def bind_import(self, statement, own):
+        """`own`: whether it is a module of the script's own tree, of which nothing is known."""
+        for alias in statement.names:
+            if own:
+                self.unbind(alias.asname or alias.name.split(".", 1)[0])
+                continue
+            if isinstance(statement, ast.Import):
+                top = alias.name.split(".", 1)[0]
+                self.imported[alias.asname or top] = alias.name if alias.asname else top
+            elif not statement.level and statement.module and alias.name != "*":
+                self.imported[alias.asname or alias.name] = f"{statement.module}.{alias.name}"
+            else:
+                self.unbind(alias.asname or alias.name)
+
+    def unbind(self, name):
+        self.imported.pop(name, None)
+        self.made.pop(name, None)
+        self.bound.add(name)
+
+    def bind_value(self, name, made_by):
+        self.unbind(name)
+        if made_by is not None:
+            self.made[name] = made_by
+
+    def full_name(self, node):
+        """The dotted name of what an expression calls, as its module names it; None where that is not known."""
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        root = self.imported.get(node.id) or self.made.get(node.id)
+        if root is None and not parts and node.id not in self.bound:
+            root = node.id  # a builtin
+        return None if root is None else ".".join([root, *reversed(parts)])
+
+
+def harmless(node, names):
+    """Whether evaluating an expression (None: none) can change nothing that a later import sees."""
+    if node is None or isinstance(node, ast.Lambda):
+        return True
+    if isinstance(node, ast.Call):
+        return _harmless_call(node, names)
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for loop in node.generators:
+            values += [loop.iter, *loop.ifs]
+        return all(harmless(value, names) for value in values)
+    return isinstance(node, _PLAIN) and all(harmless(child, names) for child in ast.iter_child_nodes(node))
+
+
+def _harmless_call(node, names):
+    parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+    # What is handed over may be called there.
+    if not all(harmless(part.body if isinstance(part, ast.Lambda) else part, names) for part in parts):
+        return False
+    if any(keyword.arg == "key" and not isinstance(keyword.value, ast.Lambda) for keyword in node.keywords):
+        return False  # a function that is called there
+    function = node.func
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    if isinstance(function, (ast.Call, ast.Constant, ast.JoinedStr)):
+        return harmless(function, names)  # a method of a value made on the spot: Path(x).parent.resolve()
+    full = names.full_name(node.func)
+    return full is not None and names.may_call(full)
+
+
+def made_by(node, names):
+    """What a name stands for that is bound to this harmless expression: the maker of its value, or None."""
+    if not isinstance(node, ast.Call):
+        return None
+    full = names.full_name(node.func) or ""
+    maker = next((known for known in names.calls if known[-1] == "." and full.startswith(known)), None)
+    return maker and full
+
+
+def harmless_definition(statement, names):
+    """Whether a `def` or the head of a `class` runs nothing but what makes a function or a class."""
+    if not all(_harmless_decorator(decorator, names) for decorator in statement.decorator_list):
+        return False
+    if isinstance(statement, ast.ClassDef):
+        parts = [*statement.bases, *(keyword.value for keyword in statement.keywords)]
+    else:
+        arguments = statement.args
+        every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
+        every += [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+        parts = [*arguments.defaults, *arguments.kw_defaults, *(argument.annotation for argument in every)]
+        parts.append(statement.returns)
+    return all(harmless(part, names) for part in parts)
+
+
+def _harmless_decorator(node, names):
+    """A decorator that a library has: it is called with a function or a class, and makes another of it."""
+    if isinstance(node, ast.Call):
+        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if not all(harmless(part, names) for part in parts):
+            return False
+        node = node.func
+    root = node
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        return False
+    return root.id in names.imported or (root is node and root.id in _DECORATORS) or _is_setter(node)
+
+
+def _is_setter(node):
+    """`@name.setter`, of a property of the same class."""
+    return isinstance(node, ast.Attribute) and node.attr in ("setter", "getter", "deleter")
+
+
+def known_truth(test):
+    """What the test of an `if` comes to in every rank: True, False, or None where it is not known."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = known_truth(test.operand)
+        return None if inner is None else not inner
+    if getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING":
+        return False
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return None
+    left, right = ast.dump(test.left), test.comparators[0]
+    if left == ast.dump(ast.Name("__name__", ast.Load())):
+        return None
+    known = {"version_info": tuple(sys.version_info), "platform": sys.platform}
+    if not (isinstance(test.left, ast.Attribute) and getattr(test.left.value, "id", "") == "sys"):
+        return None
+    value = known.get(test.left.attr)
+    try:
+        return _COMPARISONS[type(test.ops[0])](value, ast.literal_eval(right)) if value is not None else None
+    except (KeyError, ValueError, TypeError, SyntaxError):
+        return None
+
+
+_COMPARISONS = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}

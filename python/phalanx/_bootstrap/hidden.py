@@ -1,0 +1,185 @@
+"""What was imported ahead of its turn lies hidden until the script imports it, and is checked then.
+
+The script's own order decides: it may have put a folder on sys.path, an import hook or a variable in between. Hidden
+modules are not in sys.modules. A finder gives them out when they are asked for: of a library that torch brought along
+all its modules, and with a module of torch all that there is.
+"""
+
+import builtins
+import importlib.machinery
+import os
+import sys
+
+from phalanx._bootstrap import load_watch, places
+
+# The C and C++ below NumPy and torch reads these by getenv when it is loaded, where nobody sees it. The number of
+# threads is set anew (threads.py).
+_READ_UNSEEN = (
+    *("ATEN_", "BLAS_", "BLIS_", "GLIBC_", "GOMP_", "GOTO_", "KMP_", "LD_", "MALLOC_", "MKL_", "NPY_", "OMP_"),
+    *("OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH_"),
+)
+COUNTED_ANEW = frozenset(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"))
+_WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
+
+_modules = {}  # name: module, in the order of their imports
+_detached = []  # (name, package that is not hidden, attribute, module)
+_variables = {}  # those that they have read, with what they saw
+_origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
+_path_entries = []  # what their imports have put on sys.path
+given_out = set()  # names
+_finder = None
+
+
+def find(name):
+    """A module that has been imported, hidden or not; or None."""
+    return sys.modules.get(name) or _modules.get(name)
+
+
+def hide(seen, path_before, variables):
+    """Hides all modules but those of names in `seen` and the standard library's."""
+    for name in [name for name in sys.modules if name not in seen and _can_be_hidden(name)]:
+        _modules[name] = sys.modules.pop(name)
+    for name, module in _modules.items():
+        parent, _, child = name.rpartition(".")
+        if parent in sys.modules and module.__spec__ is not None and vars(sys.modules[parent]).get(child) is module:
+            delattr(sys.modules[parent], child)
+            _detached.append((name, sys.modules[parent], child, module))
+    _path_entries.extend(entry for entry in sys.path if entry not in path_before)
+    sys.path[:] = [entry for entry in sys.path if entry in path_before]
+    for top in {name.partition(".")[0] for name in _modules}:
+        origin = getattr(getattr(find(top), "__spec__", None), "origin", None)
+        if origin is not None and _origin(top) == origin:
+            _origins[top] = origin
+    _variables.update((name, seen) for name, seen in variables.items() if name not in COUNTED_ANEW)
+
+
+def _origin(top):
+    return getattr(importlib.machinery.PathFinder.find_spec(top, sys.path), "origin", None)
+
+
+def replace_path_entry(old, new):
+    for entries in (sys.path, _path_entries):
+        entries[:] = [new if entry == old else entry for entry in entries]
+
+
+def await_imports(on_given_out, go_cold):
+    """From now on the script's imports are served. `on_given_out()` is called behind each, `go_cold(why)`, which does
+    not return, where what is hidden is not what this import would find."""
+    global _finder
+    if _modules:
+        _finder = _Finder(on_given_out, go_cold)
+        sys.meta_path.insert(0, _finder)
+
+
+def give_out_rest():
+    """At the script's end, so that the interpreter takes all apart as it does in any process."""
+    global _finder
+    if _finder is not None:
+        if _finder in sys.meta_path:
+            sys.meta_path.remove(_finder)
+        _finder = None
+    _give_out(list(_modules))
+
+
+def _can_be_hidden(name):
+    module = sys.modules[name]
+    return isinstance(getattr(module, "__name__", None), str) and not places.is_standard(name, module)
+
+
+class _Finder:
+    def __init__(self, on_given_out, go_cold):
+        self._on_given_out = on_given_out
+        self._go_cold = go_cold
+        self._finders = list(sys.meta_path)
+        self._path_hooks = list(sys.path_hooks)
+        self._import = builtins.__import__
+        self._environment = dict(os.environ)
+        self._pid = os.getpid()
+
+    def find_spec(self, name, path=None, target=None):
+        module = _modules.get(name)
+        if module is None:
+            return None
+        top = name.partition(".")[0]
+        names = [n for n in _modules if top in _WITH_ALL or n == top or n.startswith(top + ".")]
+        why = self._why_not({n.partition(".")[0] for n in names})
+        if why is not None:
+            why = f"{top} was imported ahead of its turn, but {why}"
+            if os.getpid() != self._pid:
+                raise ImportError(f"phalanx: {why}; start the job with --no-warm")
+            self._go_cold(why)
+        return _spec_of(name, module, lambda: self._give_out(name, names))
+
+    def _give_out(self, name, names):
+        """Its module is in sys.modules already."""
+        if name not in _modules:
+            return  # somebody keeps the spec, and loads by it once more
+        del _modules[name]
+        given_out.add(name)
+        _give_out(names)
+        if name.partition(".")[0] in _WITH_ALL:
+            sys.path.extend(_path_entries)
+            del _path_entries[:]
+        if not _modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        load_watch.call_for_loaded()
+        self._on_given_out()
+
+    def _why_not(self, tops):
+        if builtins.__import__ is not self._import:
+            return "the script has replaced builtins.__import__"
+        known = [*self._finders, self]
+        for finder in sys.meta_path:
+            if not isinstance(finder, load_watch.LoadWatch) and not any(finder is one for one in known):
+                return f"the script has put an import hook on sys.meta_path ({type(finder).__name__})"
+        if sys.path_hooks != self._path_hooks:
+            return "the script has changed sys.path_hooks"
+        for variable, seen in _variables.items():
+            if os.environ.get(variable) != seen:
+                return f"it has read {variable}, which the script has changed since"
+        for variable in {*os.environ, *self._environment} - COUNTED_ANEW:
+            if variable.startswith(_READ_UNSEEN) and os.environ.get(variable) != self._environment.get(variable):
+                return f"it may have read {variable}, which the script has changed since"
+        for top in sorted(tops):
+            if top in _origins and _origin(top) != _origins[top]:
+                return f"{top} is another one on the script's sys.path"
+        return None
+
+
+def _spec_of(name, module, load):
+    """As the module's own, but for what loads it."""
+    own = module.__spec__
+    spec = importlib.machinery.ModuleSpec(name, _Loader(module, load), is_package=hasattr(module, "__path__"))
+    if own is not None:
+        spec.origin, spec.submodule_search_locations = own.origin, own.submodule_search_locations
+        spec.cached, spec.has_location = own.cached, own.has_location
+    return spec
+
+
+class _Loader:
+    """Gives out a module that is there, as it is."""
+
+    def __init__(self, module, load):
+        self._module = module
+        self._spec = module.__spec__
+        self._load = load
+
+    def __getattr__(self, name):
+        return getattr(self._spec.loader, name)
+
+    def create_module(self, spec):
+        return self._module
+
+    def exec_module(self, module):
+        module.__spec__ = self._spec
+        self._load()
+
+
+def _give_out(names):
+    """Touches each module once: every page of a fork's that is written is copied."""
+    found = {name: _modules.pop(name) for name in names if name in _modules}
+    sys.modules.update(found)
+    given_out.update(found)
+    for name, parent, child, module in _detached:
+        if name in found and child not in vars(parent):
+            setattr(parent, child, module)
