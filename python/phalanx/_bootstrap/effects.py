@@ -6,6 +6,8 @@ The answer errs on the safe side: what is not known to be harmless is not.
 import ast
 import sys
 
+from phalanx._bootstrap import places, watch
+
 # Calls that make a value of their arguments and do nothing else, by the full name of what is called. One that ends in a
 # dot stands for all that begins with it. Reading the environment is among them: a value decides no import, unless by an
 # `if`, which is looked at by itself.
@@ -33,8 +35,9 @@ USUAL = (
     *("time.perf_counter", "time.strftime", "time.time", "platform.", "socket.gethostname", "uuid.", "print"),
     *"abs all any enumerate isinstance issubclass max min round sum vars zip".split(),
 )
-# What makes a function of a function, or a class of a class.
+# What makes a function of a function, or a class of a class: builtins, and what of which libraries.
 _DECORATORS = frozenset("classmethod property staticmethod".split())
+_DECORATING = ("abc.", "contextlib.", "dataclasses.", "enum.", "functools.", "typing.", "typing_extensions.")
 
 _PLAIN = (
     *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set, ast.Dict),
@@ -48,13 +51,15 @@ class Names:
     """What the names of one module's text stand for, as far as its imports say: {"np": "numpy", "get": "os.getenv"}.
 
     A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
-    made, by what made them. `calls`: of VALUES or USUAL, what may be called."""
+    made, by what made them. `calls`: of VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries
+    that expressions have looked at, and may be lazy: the look is an import then."""
 
     def __init__(self, calls=VALUES):
         self.imported = {}
         self.made = {}
         self.bound = set()
         self.calls = calls
+        self.looks = []
 
     def may_call(self, full_name):
         return any(full_name == known or (known[-1] == "." and full_name.startswith(known)) for known in self.calls)
@@ -97,18 +102,47 @@ class Names:
         return None if root is None else ".".join([root, *reversed(parts)])
 
 
+def is_known(full_name):
+    """Whether looking at a name of that library, or deriving a class from one, is known to do nothing else."""
+    return places.is_standard_name(full_name) or watch.is_indifferent(full_name)
+
+
 def harmless(node, names):
     """Whether evaluating an expression (None: none) can change nothing that a later import sees."""
     if node is None or isinstance(node, ast.Lambda):
         return True
     if isinstance(node, ast.Call):
         return _harmless_call(node, names)
+    if isinstance(node, ast.Attribute):
+        return _harmless_look(node, names)
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):
+        return _without_looks(list(ast.iter_child_nodes(node)), names)
     if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for loop in node.generators:
             values += [loop.iter, *loop.ifs]
-        return all(harmless(value, names) for value in values)
+        return _without_looks(values, names)
     return isinstance(node, _PLAIN) and all(harmless(child, names) for child in ast.iter_child_nodes(node))
+
+
+def _harmless_look(node, names):
+    full = names.full_name(node)
+    if full is None or is_known(full):
+        return harmless(node.value, names)
+    package, _, attributes = full.partition(".")
+    for name in sorted(names.imported.values(), key=len):
+        if full.startswith(name + "."):
+            package, attributes = name, full[len(name) + 1 :]
+    names.looks.append(f"{package}:{attributes}")
+    return True
+
+
+def _without_looks(nodes, names):
+    """Of expressions that may be evaluated or not, or several times."""
+    before = len(names.looks)
+    answer = all(harmless(node, names) for node in nodes) and len(names.looks) == before
+    del names.looks[before:]
+    return answer
 
 
 def _harmless_call(node, names):
@@ -142,6 +176,9 @@ def harmless_definition(statement, names):
         return False
     if isinstance(statement, ast.ClassDef):
         parts = [*statement.bases, *(keyword.value for keyword in statement.keywords)]
+        # A base may be told of its subclasses, and do anything then.
+        if any(not is_known(full) for full in map(names.full_name, parts) if full is not None and "." in full):
+            return False
     else:
         arguments = statement.args
         every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
@@ -163,7 +200,10 @@ def _harmless_decorator(node, names):
         root = root.value
     if not isinstance(root, ast.Name):
         return False
-    return root.id in names.imported or (root is node and root.id in _DECORATORS) or _is_setter(node)
+    full = names.full_name(node) or ""
+    if root.id in names.imported:
+        return full.startswith(_DECORATING) or watch.is_indifferent(full)
+    return (root is node and root.id in _DECORATORS) or _is_setter(node)
 
 
 def _is_setter(node):

@@ -19,21 +19,17 @@ from phalanx._bootstrap import (
     scan,
     scratch,
     threads,
+    watch,
     wire,
 )
 
 _ = random
 
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
-# What a fresh Python does on signals that schedulers, terminals and people send to whole groups of processes.
-_FOR_RANKS = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
-    signal.SIGQUIT: signal.SIG_DFL,
-    signal.SIGUSR1: signal.SIG_DFL,
-    signal.SIGUSR2: signal.SIG_DFL,
-}
+# Signals that schedulers, terminals and people send to whole groups of processes.
+_FOR_RANKS = frozenset(
+    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+)
 
 
 def serve(fd):
@@ -64,7 +60,6 @@ def serve(fd):
 def _preload(channel, message):
     """Imports, says so, and returns what a fork of this process is good for. Where that is nothing, it ends."""
     start_ns = time.monotonic_ns()
-    gc.disable()  # nothing imported goes away, and looking for what might takes a fifth of the time
     kind, script, cwd = message["kind"], message["script"], message["cwd"]
     found = scan.scan(kind, script, cwd)
     if os.environ.get("PHALANX_WARM") == "0":
@@ -80,18 +75,19 @@ def _preload(channel, message):
     elasticity.install()  # what is imported here may ask for it
     own = places.own_names(places.own_folder(kind, script, cwd))
     denied = {*message.get("deny", ()), *([script] if kind == "module" else [])}
-    loader = preload.Preloader(denied, own - places.modules_at_start)
+    folders = places.own_folders(places.own_folder(kind, script, cwd)) - own
+    loader = preload.Preloader(denied, own - places.modules_at_start, folders)
     try:
         _import_all(loader, asked, found, message)
         _ask_ahead(loader)
-    except preload.Tainted as tainted:
+    except watch.Tainted as tainted:
         channel.send({"type": "tainted", "module": tainted.module, "why": tainted.why})
         os._exit(0)
     except preload.Shadowed as shadowed:
         _give_up(channel, f"the script's folder has its own {shadowed.module!r}, which an imported library looks for")
     _settle()
     loaded = preload.top_level_modules_loaded()
-    files = loader.files()
+    files, left = loader.files(), loader.left()
     loader.hide_late()
     places.last_preloaded = next(reversed(sys.modules))
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
@@ -99,7 +95,7 @@ def _preload(channel, message):
     late_check = _late_check(kind, script, cwd, found)
     counted = threads.Counted()
     seen = runner.Seen(loader.variables_read, list(arguments) if arguments.was_read else None, files)
-    return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted)
+    return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted, left)
 
 
 def _give_up(channel, reason):
@@ -114,7 +110,8 @@ def _imitate_script(kind, script, cwd, arguments):
     except OSError:
         pass
     sys.argv = arguments
-    runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None)
+    runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None, watch.MainModule)
+    places.put_first_on_path(places.own_folder(kind, script, cwd))
 
 
 def _import_all(loader, asked, found, message):
@@ -142,8 +139,8 @@ def _import_all(loader, asked, found, message):
 
 def _import_late(loader, wanted, learnt):
     """What the script imports behind the first thing that it does, of libraries that do not care what that is."""
-    late = [name for name in learnt if preload.is_indifferent(name)]
-    numpy = ["numpy"] if any(name.partition(".")[0] == "numpy" for name in wanted) else []
+    late = [name for name in learnt if watch.is_indifferent(name)]
+    numpy = ["numpy"] if any(preload.top_of(name) == "numpy" for name in wanted) else []
     loader.begins_late()
     if preload.leads_to_torch([*sys.modules, *wanted, *late]):
         if "torch" not in sys.modules and not loader.denies("torch"):
@@ -156,7 +153,7 @@ def _import_late(loader, wanted, learnt):
 
 def _split(names):
     """Names before the first of torch, that one, and those behind."""
-    at = next((index for index, name in enumerate(names) if name.partition(".")[0] == "torch"), len(names))
+    at = next((index for index, name in enumerate(names) if preload.top_of(name) == "torch"), len(names))
     return names[:at], names[at : at + 1], names[at + 1 :]
 
 
@@ -185,19 +182,17 @@ def _settle():
 
 
 def _deafen():
-    """Neither the zygote nor a spare ends by a signal that is meant for ranks. Returns those that are ignored from now
-    on; who ignored some from the start, as in the background of a shell, has the rank ignore them, too."""
-    numbers = [number for number, usual in _FOR_RANKS.items() if signal.getsignal(number) == usual]
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
-    return numbers
+    """Neither the zygote nor a spare ends by a signal that is meant for ranks: they wait, and whoever looks for their
+    handlers finds those of a fresh process. Returns the signals."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_RANKS)
+    return _FOR_RANKS
 
 
 def _wake(deafened):
-    gc.enable()
-    for number in deafened:
-        if signal.getsignal(number) == signal.SIG_IGN:  # else an imported module's handler
-            signal.signal(number, _FOR_RANKS[number])
+    """What came in the meantime was not meant for the script."""
+    for number in signal.sigpending() & deafened:
+        signal.sigtimedwait((number,), 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _late_check(kind, script, cwd, found):

@@ -6,6 +6,7 @@ all its modules, and with a module of torch all that there is.
 """
 
 import builtins
+import collections
 import importlib.machinery
 import os
 import sys
@@ -21,6 +22,10 @@ _READ_UNSEEN = (
 COUNTED_ANEW = frozenset(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"))
 _WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
+Left = collections.namedtuple("Left", "environment said")
+Left.__doc__ = """What imports have left that is not in modules: variables {name: value; None: unset}, and what they wrote,
+[(stream's name, text)]."""
+
 _modules = {}  # name: module, in the order of their imports
 _detached = []  # (name, package that is not hidden, attribute, module)
 _variables = {}  # those that they have read, with what they saw
@@ -28,6 +33,7 @@ _origins = {}  # top-level name: its file, of those that are found on sys.path: 
 _path_entries = []  # what their imports have put on sys.path
 given_out = set()  # names
 _finder = None
+_left = None
 
 
 def find(name):
@@ -35,8 +41,21 @@ def find(name):
     return sys.modules.get(name) or _modules.get(name)
 
 
-def hide(seen, path_before, variables):
-    """Hides all modules but those of names in `seen` and the standard library's."""
+def take_over(left):
+    """Does in this process what imports did in another."""
+    for name, value in left.environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        elif os.environ.get(name) != value:
+            os.environ[name] = value
+    for stream, text in left.said:
+        getattr(sys, stream).write(text)
+
+
+def hide(seen, path_before, variables, left):
+    """Hides all modules but those of names in `seen` and the standard library's. `left`: by their imports."""
+    global _left
+    _left = left
     for name in [name for name in sys.modules if name not in seen and _can_be_hidden(name)]:
         _modules[name] = sys.modules.pop(name)
     for name, module in _modules.items():
@@ -122,8 +141,16 @@ class _Finder:
             del _path_entries[:]
         if not _modules and self in sys.meta_path:
             sys.meta_path.remove(self)
+        self._take_over()
         load_watch.call_for_loaded()
         self._on_given_out()
+
+    def _take_over(self):
+        global _left
+        left, _left = _left, None
+        if left is not None:
+            take_over(left)
+            self._environment.update(os.environ)
 
     def _why_not(self, tops):
         if builtins.__import__ is not self._import:

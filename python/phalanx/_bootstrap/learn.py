@@ -3,7 +3,7 @@
 import os
 import sys
 
-from phalanx._bootstrap import hidden, places, preload
+from phalanx._bootstrap import hidden, places, watch
 
 MODULES_MAX = 4000
 _TEXT_BYTES_MAX = 120 << 10  # a message that fits an empty socket buffer: nobody may have to wait for its reader
@@ -70,7 +70,7 @@ def _anything_new():
 def _worth_learning(name, module):
     if _before_change is not None and name not in _before_change:
         return False
-    return preload.is_indifferent(name) and places.is_library_module(module)
+    return watch.is_indifferent(name) and places.is_library_module(module)
 
 
 def _stop_watching():

@@ -6,6 +6,7 @@ import site
 import sys
 import sysconfig
 
+OUR_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 OUR_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the folder of `phalanx`
 
 # Loaded before any of ours: what the interpreter itself and site need. Set by the two doors, first thing.
@@ -52,6 +53,15 @@ def is_library_module(module):
     return isinstance(origin, str) and (origin in ("built-in", "frozen") or is_library_file(origin))
 
 
+def is_standard_name(name):
+    """Whether that is the name of a module of the standard library, as far as its name says so, or our own."""
+    top = name.partition(".")[0]
+    if top == "phalanx" or top in _STANDARD_NAMES or top in sys.builtin_module_names:
+        return True
+    module = None if _STANDARD_NAMES else sys.modules.get(top)
+    return module is not None and is_standard(top, module)
+
+
 def is_standard(name, module):
     """Whether a module is of the standard library, or our own."""
     top = name.partition(".")[0]
@@ -81,6 +91,34 @@ def own_folder(kind, script, cwd):
 
 def script_folder_is_left_out():
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+_first_on_path = None  # what put_first_on_path has put there
+
+
+def put_first_on_path(folder):
+    """Puts the script's folder where the interpreter puts it; in the place of another that was put there for a script
+    that imports took place for."""
+    global _first_on_path
+    if script_folder_is_left_out():
+        return
+    if _first_on_path in sys.path:
+        sys.path[sys.path.index(_first_on_path)] = folder
+        sys.path_importer_cache.pop(folder, None)  # its list may be older than the newest file
+    elif _first_on_path is None:
+        sys.path.insert(0, folder)
+    _first_on_path = folder
+
+
+def own_folders(folder):
+    """Names of the folders in `folder` that may be packages without __init__."""
+    if script_folder_is_left_out():
+        return frozenset()
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries if entry.name.isidentifier() and entry.is_dir())
+    except OSError:
+        return frozenset()
 
 
 def own_names(folder, among=None):

@@ -1,11 +1,14 @@
 """Imports, ahead of time, what the script will import, and notices what must not be imported ahead of time."""
 
+import contextlib
 import gc
 import importlib
+import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import hidden, places
+from phalanx._bootstrap import hidden, places, state, watch
+from phalanx._bootstrap.watch import Tainted, is_indifferent
 
 # What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise.
 TORCH_LAZY = (
@@ -20,25 +23,6 @@ TORCH_LAZY = (
     "torch.distributed.elastic.multiprocessing.errors",
 )
 
-# Differ between ranks or between lives: a module that looks at them while it is imported must be imported by each rank.
-RANK_VARIABLES = frozenset(
-    (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
-        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT", "PHALANX_EPOCH", "PHALANX_BOARD"),
-        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-    )
-)
-_RANK_PREFIX = "TORCHELASTIC_"
-
-_DEVICE_PREFIXES = (
-    *("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband", "/dev/accel", "/dev/davinci"),
-    *("/dev/dxg", "/dev/vfio/"),  # WSL2; devices of virtual machines
-)
-
-# What a script does before it imports these changes nothing in them but what is looked at: the environment they read,
-# their files, the names that a later entry of sys.path could take from them.
-INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())
 # Libraries that lead to torch.
 _LEAD_TO_TORCH = frozenset(
     "accelerate deepspeed diffusers fairscale lightning megatron peft pytorch_lightning timm torchaudio torchvision "
@@ -48,11 +32,12 @@ LATE = "phalanx.late"  # on the deny list: nothing is imported ahead of its turn
 
 
 def leads_to_torch(names):
-    return any(name.partition(".")[0] in ("torch", *_LEAD_TO_TORCH) for name in names)
+    return any(top_of(name) in ("torch", *_LEAD_TO_TORCH) for name in names)
 
 
-def is_indifferent(name):
-    return name.partition(".")[0] in INDIFFERENT
+def top_of(step):
+    """The top-level package of a step of scan.Scan.prefix."""
+    return step.partition(":")[0].partition(".")[0]
 
 
 # A module that has one of these for each of its forks to share would share what no two ranks may: by class name, since
@@ -66,6 +51,9 @@ _NOT_TO_BE_SHARED = {
     "multiprocessing.pool.Pool": "a pool of processes",
     "multiprocessing.managers.BaseManager": "a manager of processes",
     "concurrent.futures._base.Executor": "a pool of threads or processes",
+    "mmap.mmap": "memory that is mapped",
+    "tempfile.TemporaryDirectory": "a temporary folder",
+    "tempfile._TemporaryFileWrapper": "a temporary file",
     "random.Random": "random numbers, which every rank would draw alike",
     "numpy.random._generator.Generator": "random numbers, which every rank would draw alike",
     "numpy.random.mtrand.RandomState": "random numbers, which every rank would draw alike",
@@ -77,15 +65,6 @@ _NOT_TO_BE_SHARED = {
 }
 # Modules whose own state is renewed in each fork, by Python or by forker.py, or holds none of a process.
 _RENEWED = frozenset(("random", "numpy.random", "numpy.random.mtrand", "secrets", "sys", "tempfile", "torch", "uuid"))
-
-
-class Tainted(BaseException):
-    """Importing `module` did something that a fork cannot undo or must not inherit."""
-
-    def __init__(self, module, why):
-        super().__init__(module, why)
-        self.module = module
-        self.why = why
 
 
 class Shadowed(BaseException):
@@ -100,42 +79,46 @@ class _Denied(BaseException):
     """An import that must not happen here. Not an Exception: no `except ImportError` may take another path for it."""
 
 
-def differs_between_ranks(variable):
-    return variable in RANK_VARIABLES or variable.startswith(_RANK_PREFIX)
-
-
 class Preloader:
     """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level
-    names that the script's folder provides, which would be another module there."""
+    names that the script's folder provides, `own_folders` folders in it that may be parts of namespace packages."""
 
-    def __init__(self, denied, own):
+    def __init__(self, denied, own, own_folders=frozenset()):
         self._denied = frozenset(denied)
-        self._own = own
+        self._own, self._own_folders = own, own_folders
         self._seen = set(sys.modules)
-        self._environment = _EnvironmentWatch()
-        self._fds = _descriptors()
-        self._threads = _threads()
+        self._watch = watch.Watch()
+        self._state = state.State()
+        self._environment = dict(os.environ)
         self._before_late = None
+        self._late_said = 0
 
     @property
     def variables_read(self):
         """Names of environment variables that imported modules looked at, with what they saw (None: unset)."""
-        return self._environment.read
-
-    @property
-    def late_variables_read(self):
-        """Those of modules that the script has not imported yet when its first line runs."""
-        return {name: value for name, value in self._environment.read.items() if name in self._environment.late}
+        return self._watch.read
 
     def begins_late(self):
         """What is loaded from now on the script imports later, or not at all."""
-        self._environment.is_late = True
-        self._before_late = frozenset(sys.modules), list(sys.path)
+        self._watch.is_late = True
+        self._before_late = frozenset(sys.modules), list(sys.path), self._left(self._watch.said)
+        self._late_said, self._environment = len(self._watch.said), dict(os.environ)
+
+    def left(self):
+        """Left(..) of what the script imports first."""
+        return self._before_late[2] if self._before_late is not None else self._left(self._watch.said)
 
     def hide_late(self):
         """From now on those modules are in hidden.py's hands."""
         if self._before_late is not None:
-            hidden.hide(*self._before_late, self.late_variables_read)
+            seen, path, _ = self._before_late
+            variables = {name: value for name, value in self._watch.read.items() if name in self._watch.late}
+            hidden.hide(seen, path, variables, self._left(self._watch.said[self._late_said :]))
+
+    def _left(self, said):
+        before, now = self._environment, dict(os.environ)
+        changed = {name: now.get(name) for name in {*before, *now} - watch.OURS if before.get(name) != now.get(name)}
+        return hidden.Left(changed, list(said))
 
     def files(self):
         """{path: (size, mtime)} of all that has been imported here."""
@@ -151,33 +134,55 @@ class Preloader:
         for name in names:
             self._load_one(name, check)
 
-    def load_in_order(self, names, attributes=frozenset()):
-        """Imports `names` up to the first that cannot be imported here: what comes behind that may depend on it.
+    def load_in_order(self, steps, attributes=frozenset()):
+        """Takes scan.Scan.prefix's steps up to the first that cannot be taken here: what comes behind may depend on it.
         Returns that one and why, or None. `attributes`: those that Python would first look for in their package.
 
-        Raises Shadowed; or Tainted, with one of `names`: one more zygote will do, whatever else that one imports."""
-        for name in names:
+        Raises Shadowed; or Tainted, with the module of a step: one more zygote will do, whatever else that imports."""
+        for step in steps:
+            name, _, looked_at = step.partition(":")
             if name in attributes and self._is_attribute(name):
                 continue
             if self.denies(name):
                 return name, "it must not be imported ahead"
             try:
-                error = self._load_one(name, True)
+                error = self._look_at(name, looked_at) if looked_at else self._load_one(name, True)
             except Tainted as tainted:
                 inner = "" if tainted.module == name else f"it imports {tainted.module}: "
                 raise Tainted(name, inner + tainted.why) from None
-            if error is not None:
-                return name, f"its import fails: {error}"
+            if error is None:
+                continue
+            if isinstance(error, ModuleNotFoundError) and error.name == name:
+                return name, "it is not found"
+            if not isinstance(error, _Denied):
+                # What it has done until then is in this process, and would be done again.
+                raise Tainted(name, f"its import fails: {type(error).__name__}: {error}")
+            return name, f"it imports {error}, which must not be imported ahead"
+        return None
+
+    def _look_at(self, name, attributes):
+        """As `from name import attribute` and `name.attribute.attribute` do, which a lazy package may answer with
+        imports. None, or the error."""
+        with self._importing():
+            try:
+                value = sys.modules[name]
+                for attribute in attributes.split("."):
+                    value = getattr(value, attribute)
+                    if not isinstance(value, type(sys)):
+                        break
+            except Exception as error:
+                return error
+        self.check(name)
         return None
 
     def _is_attribute(self, name):
         parent, _, child = name.rpartition(".")
-        with self._environment:
+        with self._watch:
             return hasattr(sys.modules.get(parent), child)
 
     def disregard_thread(self, native_id):
         """That thread is not a module's."""
-        self._threads.add(str(native_id))
+        self._state.disregard_thread(native_id)
 
     def denies(self, name):
         """Whether `name`, or a package it is in, is never imported."""
@@ -189,20 +194,32 @@ class Preloader:
 
     def find_spec(self, name, path=None, target=None):
         """The import system asks here first."""
-        if name in self._own or self.denies(name):
+        if name in self._own or self.denies(name) or (name in self._own_folders and _is_folder_alone(name)):
             raise _Denied(name)
         return None
+
+    @contextlib.contextmanager
+    def _importing(self):
+        with self._watch:
+            sys.meta_path.insert(0, self)
+            try:
+                yield
+            finally:
+                sys.meta_path.remove(self)
 
     def _load_one(self, name, check):
         """None, or how its import failed."""
         if name in sys.modules:
             return None
-        with self._environment:
-            sys.meta_path.insert(0, self)
-            try:
+        collects = gc.isenabled() and is_indifferent(name)
+        if collects:
+            gc.disable()  # looking for what might go away takes a fifth of the time, and nothing does
+        try:
+            with self._importing():
                 error = self._import(name)
-            finally:
-                sys.meta_path.remove(self)
+        finally:
+            if collects:
+                gc.enable()
         if check and error is None:
             self.check(name)
         return error
@@ -225,42 +242,33 @@ class Preloader:
 
     def check(self, name):
         """Raises Tainted where something has been done that a fork cannot undo; `name` is said to have done it."""
+        taint, self._watch.taint = self._watch.taint, None
+        if taint is not None:  # somebody has caught it
+            raise taint
         self._check_values()
-        opened = self._opened(name)
-        if opened:
-            gc.collect()  # it may be garbage
-            opened = self._opened(name)
-        if opened:
-            raise Tainted(name, f"it opened {opened}")
-        self._fds = _descriptors()
-        if _threads() - self._threads:
-            raise Tainted(name, "it started a thread")
-        if _has_children():
-            raise Tainted(name, "it started a process")
+        if any(places.OUR_FOLDER in text for _, text in self._watch.said):
+            raise Tainted(name, "it says from where it was imported")
+        why = self._state.new(name)
+        if why is not None:
+            raise Tainted(name, why)
 
     def _check_values(self):
         """What new modules hold by a name of their own, and must not share."""
         for name in [name for name in sys.modules if name not in self._seen]:
             self._seen.add(name)
             module = sys.modules[name]
-            if is_indifferent(name) or name in _RENEWED or not places.is_library_module(module):
+            if isinstance(getattr(module, "__dict__", None), dict):
+                self._watch.put_back(module)
+            if is_indifferent(name) or name in _RENEWED or places.is_standard(name, module):
                 continue
-            if places.is_standard(name, module):
+            if _is_users_own(module):
+                raise Tainted(name, f"it imports {name}, which is the user's own")
+            if not places.is_library_module(module):
                 continue
             for key, value in list(vars(module).items()):
                 why = _why_not_shared(value)
                 if why is not None:
                     raise Tainted(name, f"it holds {why} ({key})")
-
-    def _opened(self, name):
-        """What is open that was not before, or None: forks would share it, with its position. Of torch and its like
-        only devices and sockets count."""
-        for fd, target in _descriptors().items():
-            if self._fds.get(fd) == target:
-                continue
-            if target.startswith((*_DEVICE_PREFIXES, "socket:")) or not is_indifferent(name):
-                return target
-        return None
 
 
 class WatchedArguments(list):
@@ -280,43 +288,6 @@ class WatchedArguments(list):
     for _name in "__getitem__ __iter__ __len__ __contains__ __eq__ __add__ __repr__ copy count index".split():
         locals()[_name] = _noting(_name)
     del _name, _noting
-
-
-class _EnvironmentWatch:
-    """Sees which variables are read through os.environ while it is entered."""
-
-    def __init__(self):
-        self.read = {}
-        self.late = set()
-        self.is_late = False
-
-    def __enter__(self):
-        kind = type(os.environ)
-        self._original = original = kind.__getitem__
-
-        def watched(environment, name):
-            try:
-                value = original(environment, name)
-            except KeyError:
-                self._note(name, None)
-                raise
-            self._note(name, value)
-            return value
-
-        kind.__getitem__ = watched
-        return self
-
-    def __exit__(self, *unused):
-        type(os.environ).__getitem__ = self._original
-
-    def _note(self, name, value):
-        if not isinstance(name, str):
-            return
-        if differs_between_ranks(name):
-            raise Tainted(_module_being_imported(sys._getframe(2)), f"it reads {name} while it is imported")
-        self.read.setdefault(name, value)
-        if self.is_late:
-            self.late.add(name)
 
 
 def _why_not_shared(value):
@@ -339,12 +310,18 @@ def _renewed_values():
             yield getattr(sys.modules[module], name, None)
 
 
-def _module_being_imported(frame):
-    while frame is not None:
-        if frame.f_code.co_name == "<module>":
-            return frame.f_globals.get("__name__", "?")
-        frame = frame.f_back
-    return "?"
+def _is_users_own(module):
+    """Whether its file is on PYTHONPATH, beside the script, or of an editable install."""
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    if not isinstance(origin, str) or not os.path.isabs(origin) or module.__name__.startswith("_remote_module"):
+        return False  # torch makes that one in a temporary folder
+    return not places.is_library_file(origin) and not places.is_library_file(os.path.realpath(origin))
+
+
+def _is_folder_alone(name):
+    """Whether only folders without __init__ have that name: a namespace package, of which the script's is a part."""
+    spec = importlib.machinery.PathFinder.find_spec(name, sys.path)
+    return spec is not None and spec.origin is None
 
 
 def _forget_orphans(before):
@@ -355,30 +332,8 @@ def _forget_orphans(before):
             sys.modules.pop(name, None)
 
 
-def _descriptors():
-    found = {}
-    for entry in os.listdir("/proc/self/fd"):
-        try:
-            found[entry] = os.readlink("/proc/self/fd/" + entry)
-        except OSError:
-            pass  # the listing's own descriptor
-    return found
-
-
-def _threads():
-    return set(os.listdir("/proc/self/task"))
-
-
-def _has_children():
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-            return bool(file.read())
-    except OSError:
-        return False
-
-
 def without_rank_variables():
-    for name in [name for name in os.environ if differs_between_ranks(name)]:
+    for name in [name for name in os.environ if watch.differs_between_ranks(name)]:
         del os.environ[name]
 
 

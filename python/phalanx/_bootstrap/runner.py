@@ -54,7 +54,7 @@ class Seen:
 class Warmth:
     """What a forked process has inherited and must match: the environment its imports saw."""
 
-    def __init__(self, environment, coerced, seen, own_names, loaded, late_check, counted):
+    def __init__(self, environment, coerced, seen, own_names, loaded, late_check, counted, left):
         self.environment = environment
         self.coerced = coerced  # the part of it that the interpreter made itself
         self.seen = seen
@@ -62,14 +62,15 @@ class Warmth:
         self.loaded = loaded
         self.late_check = late_check
         self.counted = counted  # threads.Counted
+        self.left = left  # hidden.Left, by the imports that come first
 
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
         wanted = {**self.coerced, **request["env"]}
-        for name in {*self.environment, *wanted} - _NOT_THAT_ONE:
+        for name in {*self.environment, *wanted}:
             if self.environment.get(name) == wanted.get(name):
                 continue
-            if name.startswith(_READ_AT_START):
+            if name.startswith(_READ_AT_START) and name not in _NOT_THAT_ONE:
                 return f"{name} is read when a process starts"
             if self.seen.variables.get(name, wanted.get(name)) != wanted.get(name):
                 return f"{name} was read by a preloaded module"
@@ -112,6 +113,9 @@ def run(channel, request, fds, warmth=None):
     channel.send_or_give_up({"type": "started", **({key: request[key] for key in ("cold", "deny") if key in request})})
     learn.watch_environment()
     hidden.await_imports(lambda: _count_threads_anew(request), lambda why: _too_early(channel, request, why))
+    if warmth is not None:
+        hidden.take_over(warmth.left)
+        _count_threads_anew(request)
     board.script_starts()
     try:
         exec(code, namespace)
@@ -124,9 +128,9 @@ def run(channel, request, fds, warmth=None):
         gc.unfreeze()  # so that the interpreter's last collection sees what it sees in any process
 
 
-def make_main_module(kind, path):
+def make_main_module(kind, path, module_type=types.ModuleType):
     """A fresh `__main__`, in place. `path`: the script's, None for -m, whose module is only found later."""
-    main = types.ModuleType("__main__")
+    main = module_type("__main__")
     values = main.__dict__
     values["__annotations__"] = {}
     values["__builtins__"] = sys.modules["builtins"]
@@ -155,14 +159,14 @@ def _prepare_main(request):
     path = script_path(script, request["cwd"])
     if getattr(main, "__file__", None) != path or "__cached__" not in main.__dict__:
         main = make_main_module(kind, path)
+    main.__class__ = types.ModuleType  # it was watched while others were imported
     _set_arguments([script, *request["args"]])
     try:
         with open(path, "rb") as file:
             source = file.read()
         if not path.endswith(".pyc"):
             code = compile(source, path, "exec", dont_inherit=True)
-            if not places.script_folder_is_left_out():
-                sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+            places.put_first_on_path(os.path.dirname(os.path.realpath(path)))
             return code, main.__dict__
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         pass
@@ -182,8 +186,7 @@ def _prepare_module(request):
 
     main = make_main_module("module", None)
     _set_arguments(["-m", *request["args"]])
-    if not places.script_folder_is_left_out():
-        sys.path.insert(0, os.getcwd())
+    places.put_first_on_path(os.getcwd())
     try:
         _, spec, code = runpy._get_module_details(request["script"], runpy._Error)
     except (runpy._Error, SyntaxError):

@@ -23,7 +23,8 @@ LINE_SHOWN = 80
 
 
 class Scan:
-    """`prefix`: library modules, in order. `usual`: those imported behind it with nothing but usual things between
+    """`prefix`: library modules, in order; "package:name" stands for a look at a name of a package, which it may answer
+    with an import. `usual`: those imported behind it with nothing but usual things between
     (effects.USUAL). `later`: those behind. `ends`: what ended the prefix, for people: "train.py:12: configure()".
     `attributes`: names of `prefix` that may be values of their packages (from package import name).
     `texts`: the files that say so, as they were: {path: places.version_of(path)}."""
@@ -70,6 +71,7 @@ class _Text:
         self.is_main = is_main
         self.names = effects.Names()
         self.functions = {}
+        self.computes_annotations = sys.version_info < (3, 14)
 
     def line(self, number):
         """As people read it."""
@@ -129,7 +131,13 @@ class _Scanner:
     def _walk(self, statements, text):
         for statement in statements:
             text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
+            text.names.looks = []
             self._statement(statement, text)
+            self._look(text.names.looks)
+
+    def _look(self, looks):
+        if self._phase == _PREFIX:
+            self.result.prefix += [look for look in looks if look not in self.result.prefix]
 
     def _statement(self, node, text):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -196,6 +204,8 @@ class _Scanner:
         self._calling.discard(function.name)
 
     def _assign(self, node, text):
+        if isinstance(node, ast.AnnAssign) and text.computes_annotations:
+            self._evaluate(node, node.annotation, text)
         harmless = self._evaluate(node, node.value, text)
         maker = effects.made_by(node.value, text.names) if harmless else None
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -235,6 +245,8 @@ class _Scanner:
 
     def _import(self, statement, text):
         own = True
+        if getattr(statement, "module", None) == "__future__":
+            text.computes_annotations &= all(alias.name != "annotations" for alias in statement.names)
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 own = self._wanted(alias.name, text, statement)
@@ -248,6 +260,10 @@ class _Scanner:
                         if name not in self._seen_names:
                             self.result.attributes.add(name)
                         self._wanted(name, text, statement)
+                    elif alias.name == "*" and not own and not effects.is_known(base):
+                        self._end(_LATER, text, statement)  # all its names, each of which may be lazy
+                    elif not own and not effects.is_known(base):
+                        self._look([f"{base}:{alias.name}"])
         text.names.bind_import(statement, own)
 
     def _wanted(self, name, text, statement):

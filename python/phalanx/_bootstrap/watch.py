@@ -1,0 +1,254 @@
+"""Sees what a library does while it is imported that a fork cannot inherit: it reads what differs between ranks, asks
+which process it is, draws random numbers, looks at `__main__`. What it writes is kept, to be written in each rank.
+
+Functions of `os` and methods are replaced while it watches, and put back after; a module that has taken one by name has
+it exchanged in its names.
+"""
+
+import os
+import sys
+import types
+
+from phalanx._bootstrap import linux, places
+
+# What torch and its like do at their imports is known: it holds no process and draws nothing. What they read counts.
+INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())
+
+# Differ between ranks or between lives: a module that looks at them while it is imported must be imported by each rank.
+RANK_VARIABLES = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "PHALANX_EPOCH", "PHALANX_BOARD"),
+        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    )
+)
+_RANK_PREFIX = "TORCHELASTIC_"
+# The zygote has one of its own: it imports with one thread.
+OURS = frozenset(("OPENBLAS_NUM_THREADS",))
+
+# Functions of `os` whose answer is another one in each process.
+_PROCESS = {
+    "getpid": "it asks for its process id",
+    "getppid": "it asks for its parent",
+    "getsid": "it asks for its session",
+    "getpgid": "it asks for its process group",
+    "getpgrp": "it asks for its process group",
+    "umask": "it asks for the umask",
+    "urandom": "it draws random numbers, which every rank would draw alike",
+    "getrandom": "it draws random numbers, which every rank would draw alike",
+    "isatty": "it asks whether a stream is a terminal",
+    "fork": "it starts a process",
+    "posix_spawn": "it starts a process",
+}
+# Names that others of the standard library have for such functions.
+_ALIASES = (
+    ("random", "_urandom", _PROCESS["urandom"]),
+    ("_posixsubprocess", "fork_exec", _PROCESS["fork"]),
+    ("subprocess", "_fork_exec", _PROCESS["fork"]),
+)
+# Of the standard library's own callers these keep the answer for their caller; logging only writes it.
+_ASKS_FOR_ITSELF = frozenset(("logging",))
+# What a script's `__main__` has when its first line runs, and nobody can have changed.
+_MAIN_AS_EVER = frozenset("__name__ __file__ __loader__ __spec__ __builtins__ __cached__ __class__".split())
+_IMPORTERS = ("<frozen importlib", "<frozen zipimport")
+
+
+class Tainted(BaseException):
+    """Importing `module` did something that a fork cannot undo or must not inherit."""
+
+    def __init__(self, module, why):
+        super().__init__(module, why)
+        self.module = module
+        self.why = why
+
+
+def is_indifferent(name):
+    return name.partition(".")[0] in INDIFFERENT
+
+
+def differs_between_ranks(variable):
+    return variable in RANK_VARIABLES or variable.startswith(_RANK_PREFIX)
+
+
+class MainModule(types.ModuleType):
+    """A `__main__` that sees who looks at it."""
+
+    on_look = None
+
+    def __getattribute__(self, name):
+        look = MainModule.on_look
+        if look is not None and name not in _MAIN_AS_EVER:
+            look(name)
+        return super().__getattribute__(name)
+
+
+class Watch:
+    """`read`: names of environment variables that were looked at, with what they were (None: unset); `late`: those
+    looked at since `is_late` was set. `said`: [(stream's name, text)]. `taint`: the first thing seen that must not be, as
+    Tainted; it is raised where it happens, too, but whoever imports may catch that."""
+
+    def __init__(self):
+        self.read = {}
+        self.late = set()
+        self.is_late = False
+        self.said = []
+        self.taint = None
+        self._undo = []
+        self._replaced = {}
+
+    def __enter__(self):
+        self._watch_environment(type(os.environ))
+        for name, why in _PROCESS.items():
+            self._replace(os, name, self._asking(getattr(os, name), why))
+        for holder, name, why in _ALIASES:
+            if hasattr(sys.modules.get(holder), name):
+                self._replace(sys.modules[holder], name, self._asking(getattr(sys.modules[holder], name), why))
+        if linux.ctypes is not None:
+            self._watch_c(linux.ctypes.CDLL)
+        MainModule.on_look = self._main_looked_at
+        for name in ("stdout", "stderr"):
+            self._watch_stream(getattr(sys, name), name)
+        return self
+
+    def __exit__(self, *unused):
+        MainModule.on_look = None
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def put_back(self, module):
+        """Exchanges our functions in a module's names for those that they stand for."""
+        for key, value in list(vars(module).items()):
+            if isinstance(value, types.FunctionType) and value in self._replaced:
+                setattr(module, key, self._replaced[value])
+
+    def _replace(self, holder, name, function):
+        original = getattr(holder, name)
+        self._replaced[function] = original
+        setattr(holder, name, function)
+        self._undo.append(lambda: setattr(holder, name, original))
+
+    def _watch_environment(self, kind):
+        get, walk, put = kind.__getitem__, kind.__iter__, kind.__setitem__
+
+        def get_item(environment, name):
+            try:
+                value = get(environment, name)
+            except KeyError:
+                self._note(name, None)
+                raise
+            self._note(name, value)
+            return value
+
+        def iterate(environment):
+            library = _library_at_work(sys._getframe(1))
+            if not is_indifferent(library):
+                self._taint(library, "it looks through all of the environment, which differs between ranks")
+            return walk(environment)
+
+        def set_item(environment, name, value):
+            put(environment, name, value)
+            if isinstance(name, str) and differs_between_ranks(name):
+                self._taint(_library_at_work(sys._getframe(1)), f"it sets {name}")
+
+        self._replace(kind, "__getitem__", get_item)
+        self._replace(kind, "__iter__", iterate)
+        self._replace(kind, "__setitem__", set_item)
+
+    def _note(self, name, value):
+        name = os.fsdecode(name) if isinstance(name, bytes) else name
+        value = os.fsdecode(value) if isinstance(value, bytes) else value
+        if not isinstance(name, str):
+            return
+        library = _library_at_work(sys._getframe(2))
+        if differs_between_ranks(name) or (name in OURS and not is_indifferent(library)):
+            self._taint(library, f"it reads {name} while it is imported")
+        if name == "OMP_NUM_THREADS" and is_indifferent(library):
+            return  # it is counted anew
+        self.read.setdefault(name, value)
+        if self.is_late:
+            self.late.add(name)
+
+    def _asking(self, original, why):
+        def asking(*args, **named):
+            self._asked(sys._getframe(1), why)
+            return original(*args, **named)
+
+        return asking
+
+    def _asked(self, frame, why):
+        caller = frame.f_globals.get("__name__", "")
+        if caller.partition(".")[0] in _ASKS_FOR_ITSELF:
+            return
+        if caller == "tempfile":
+            why = "it makes a temporary file"
+        library = _library_at_work(frame)
+        if library and not is_indifferent(library):
+            self._taint(library, why)
+
+    def _watch_c(self, kind):
+        look_up = kind.__getitem__
+
+        def get_item(library, name):
+            if type(library) is kind and (library._name is None or "libc.so" in str(library._name)):
+                importing = _library_at_work(sys._getframe(1))
+                if importing and not is_indifferent(importing):
+                    self._taint(importing, f"it calls {name} of the C library, past Python")
+            return look_up(library, name)
+
+        self._replace(kind, "__getitem__", get_item)
+
+    def _watch_stream(self, stream, name):
+        if stream is None:
+            return
+
+        def write(text):
+            self.said.append((name, str(text)))
+            return len(text)
+
+        isatty, usual = stream.isatty, stream.write
+
+        def ask():
+            library = _library_at_work(sys._getframe(1))
+            if library and not is_indifferent(library):
+                self._taint(library, f"it asks whether {name} is a terminal")
+            return isatty()
+
+        try:
+            stream.write, stream.isatty = write, ask
+        except AttributeError:
+            return  # not a stream of Python's own
+        self._replaced[write], self._replaced[ask] = usual, isatty
+        self._undo.append(lambda: [vars(stream).pop(method, None) for method in ("write", "isatty")])
+
+    def _main_looked_at(self, name):
+        frame = sys._getframe(2)
+        library = _library_at_work(frame)
+        if library and not is_indifferent(library) and not frame.f_code.co_filename.startswith(places.OUR_FOLDER):
+            self._taint(library, f"it looks at {name} of __main__, where the script's names are")
+
+    def _taint(self, library, why):
+        tainted = Tainted(library or "?", why)
+        self.taint = self.taint or tainted
+        raise tainted
+
+
+def _library_at_work(frame):
+    """The library whose import this is a part of: torch or its like, where these import it, else the nearest module that
+    is being imported. Empty for one of the standard library, which keeps nothing of a process that is not renewed,
+    unless somebody's code has called it."""
+    caller, importing = None, None
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith((places.OUR_FOLDER, *_IMPORTERS)):
+            name = frame.f_globals.get("__name__", "?")
+            if frame.f_code.co_name == "<module>":
+                if is_indifferent(name):
+                    return name
+                if importing is None:
+                    importing = (caller or "") if places.is_standard_name(name) else name
+            elif caller is None and not places.is_standard_name(name):
+                caller = name
+        frame = frame.f_back
+    return importing if importing is not None else caller or "?"
