@@ -428,6 +428,39 @@ TAINTS = {
     "devices": ("import os\ntry: os.environ['CUDA_VISIBLE_DEVICES']\nexcept Exception: pass", "CUDA_VISIBLE_DEVICES"),
     "run id": ("import os; os.environ.get('TORCHELASTIC_RUN_ID')", "TORCHELASTIC_RUN_ID"),
     "inner": ("import inner", "it imports inner: it reads RANK"),
+    "whole environment": ("import os; kept = dict(os.environ)", "looks through all of the environment"),
+    "variable of ours": ("import os; kept = os.environ.get('OPENBLAS_NUM_THREADS')", "it reads OPENBLAS_NUM_THREADS"),
+    "rank set": ("import os; os.environ['RANK'] = '3'", "it sets RANK"),
+    "environment by C": ("import ctypes; ctypes.CDLL(None).getenv(b'RANK')", "it calls getenv of the C library"),
+    "process id": ("import os; kept = os.getpid()", "its process id"),
+    "process id by name": ("from os import getpid\ndef f(): return getpid()\nf()", "its process id"),
+    "finalizer": ("import multiprocessing.util as u\nu.Finalize(None, print, exitpriority=1)", "its process id"),
+    "parent": ("import os; kept = os.getppid()", "its parent"),
+    "session": ("import os; kept = os.getsid(0)", "its session"),
+    "umask": ("import os; kept = os.umask(0o22)", "the umask"),
+    "random bytes": ("import os; kept = os.urandom(8)", "it draws random numbers"),
+    "token": ("import secrets; kept = secrets.token_hex()", "it draws random numbers"),
+    "unique id": ("import uuid; kept = uuid.uuid4()", "it draws random numbers"),
+    "random number": ("import random; kept = random.random()", "it seeds random numbers, or draws some"),
+    "seed": ("import random; random.seed(3)", "it seeds random numbers, or draws some"),
+    "caught": ("import os\ntry: os.getpid()\nexcept BaseException: pass", "its process id"),
+    "program": ("import subprocess; subprocess.check_output(['true'])", "it starts a process"),
+    "fork": ("import os\nif os.fork() == 0: os._exit(0)\nos.wait()", "it starts a process"),
+    "names of the script": ("import sys; kept = vars(sys.modules['__main__'])", "it looks at __dict__ of __main__"),
+    "terminal": ("import sys; kept = sys.stdout.isatty()", "a terminal"),
+    "terminal by number": ("import os; kept = os.isatty(1)", "a terminal"),
+    "stream set": ("import sys; sys.stdout.reconfigure(errors='replace')", "a standard stream"),
+    "stream replaced": ("import io, sys; sys.stderr = io.StringIO()", "a standard stream"),
+    "directory": ("import os; os.chdir('/')", "the working directory"),
+    "arguments": ("import sys; sys.argv = ['other']", "sys.argv"),
+    "timer": ("import signal; signal.setitimer(signal.ITIMER_VIRTUAL, 900)", "a timer"),
+    "memory": ("import mmap\nclass C: kept = mmap.mmap(-1, 4096)", "memory that forks share"),
+    "temporary folder": ("import tempfile; kept = tempfile.mkdtemp()", "a temporary file"),
+    "failing": (
+        "if 'zygote' in open('/proc/self/cmdline').read(): raise OSError('not now')",
+        "its import fails: OSError: not now",
+    ),
+    "where from": ("import traceback; traceback.print_stack()", "it says from where it was imported"),
 }
 
 
@@ -437,7 +470,7 @@ def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
     text, why = TAINTS[what]
     library(
         innocent="",
-        depends="try: import taints\nexcept Exception: pass",
+        depends="import taints" if what == "failing" else "try: import taints\nexcept Exception: pass",
         taints=text,
         inner="import os; os.environ.get('RANK')",
         behind="",
@@ -449,6 +482,48 @@ def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
     assert library.agent.start_zygote(script, deny=["depends"])["type"] == "ready"
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library, RANK="3"))
     assert "innocent" in loaded and not {"taints", "depends", "inner", "behind"} & set(loaded)
+
+
+def test_what_imports_have_set_and_said_is_so_in_each_rank(library, folder):
+    library(
+        sets="import os; os.environ['SET'] = 'by sets'; os.environ.setdefault('KEPT', 'by sets'); del os.environ['GONE']",
+        says="import sys, warnings; print('said'); warnings.warn('old', FutureWarning); sys.stderr.write('to err')",
+    )
+    library.agent.env.update(KEPT="outer", GONE="outer")
+    text = "import sets, says\nimport os, ctypes\nget = ctypes.CDLL(None).getenv\nget.restype = ctypes.c_char_p\n"
+    text += "print(os.environ['SET'], get(b'SET'), os.environ['KEPT'], 'GONE' in os.environ, get(b'GONE'))"
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    for _ in range(2):
+        worker = library.agent.fork().run(script, env=run_env(library, KEPT="outer", GONE="outer"))
+        status, out, err = worker.result()
+        assert (status, out) == (0, "said\nby sets b'by sets' outer False None\n")
+        assert err.endswith("to err") and err.count("FutureWarning: old") == 1
+
+
+def test_who_has_kept_a_watched_function_keeps_one_that_works(library, folder):
+    """A default of an argument cannot be exchanged; a name can."""
+    library(keeps="import os\nfrom os import getpid\ndef ask(asked=os.getpid): return asked()")
+    text = "import keeps, os\nprint(keeps.ask() == os.getpid() == keeps.getpid(), keeps.getpid is os.getpid)"
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    assert library.agent.fork().run(script, env=run_env(library)).result() == (0, "True True\n", "")
+
+
+def test_a_name_of_a_package_is_asked_for_as_the_script_does(library, folder):
+    """A lazy package imports a part then; what comes behind it finds that part there."""
+    library(
+        lazy__in____init__="import importlib\ndef __getattr__(name):\n    if name[:2] == '__': raise AttributeError\n"
+        "    return importlib.import_module('lazy.' + name.lower())",
+        lazy__in__part="",
+        lazy__in__other="",
+        behind="import sys; SEEN = 'lazy.part' in sys.modules and 'lazy.other' in sys.modules",
+    )
+    text = "import lazy\nfrom lazy import Part\nX = lazy.Other\nimport behind\nassert behind.SEEN\n"
+    script = folder(script=REPORT + text + PRINT) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+    assert {"lazy.part", "lazy.other", "behind"} <= set(loaded)
 
 
 def test_a_taint_costs_one_more_zygote_however_many_there_are(library, folder):
@@ -492,12 +567,14 @@ def test_a_socket_that_was_only_garbage_is_no_taint(library, folder):
 
 
 def test_zygote_of_a_rank_that_is_itself_a_rank(library, folder):
-    """phalanx-run may itself have been started with RANK set: copying the environment is not reading it."""
-    library(copies="import os; copy = dict(os.environ); copy2 = os.environ.copy()")
+    """phalanx-run may itself have been started with RANK set: a library that copies the environment copies the rank's."""
+    library(copies="import os; copy = dict(os.environ)", shares="import os; there = os.environ.get('HOME')")
     library.agent.env["RANK"] = "7"
-    script = folder(script="import copies, os; print('RANK' in copies.copy, os.environ['RANK'])") / "script.py"
-    assert library.agent.start_zygote(script)["type"] == "ready"
-    assert library.agent.fork().run(script, env=run_env(library, RANK="1")).result() == (0, "False 1\n", "")
+    text = "import shares, copies, os; print(copies.copy['RANK'], os.environ['RANK'])"
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["module"] == "copies"
+    assert library.agent.start_zygote(script, deny=["copies"])["type"] == "ready"
+    assert library.agent.fork().run(script, env=run_env(library, RANK="1")).result() == (0, "1 1\n", "")
 
 
 def test_import_that_fails_is_left_to_the_script(library, folder):
@@ -512,7 +589,9 @@ def test_import_that_fails_is_left_to_the_script(library, folder):
         REPORT + "import innocent, package.good, behind\nassert package.good is sys.modules['package.good']\n" + PRINT
     )
     script = folder(script=text) / "script.py"
-    assert library.agent.start_zygote(script)["type"] == "ready"
+    answer = library.agent.start_zygote(script)
+    assert (answer["type"], answer["module"]) == ("tainted", "package.good") and "not now" in answer["why"]
+    assert library.agent.start_zygote(script, deny=["package.good"])["type"] == "ready"
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
     assert "innocent" in loaded and not {"package", "package.good", "behind"} & set(loaded)
 

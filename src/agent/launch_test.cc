@@ -73,6 +73,17 @@ TEST(ZygoteCommand, AloneHasTheModulesOfTheFlag) {
   EXPECT_TRUE(WorkerCommand(config, Spec(), "/boot").env.count("PHALANX_PRELOAD") == 0);
 }
 
+TEST(ZygoteCommand, CountsThreadsAsTheRanksDo) {
+  LaunchConfig config = Config(ScriptKind::kScript);
+  config.omp_num_threads_unset = true;
+  config.nproc_per_node = 1;
+  EXPECT_EQ(ZygoteCommand(config, {}, "/boot").env.count("OMP_NUM_THREADS"), 0u);
+  config.nproc_per_node = 2;
+  EXPECT_EQ(ZygoteCommand(config, {}, "/boot").env.at("OMP_NUM_THREADS"), "1");
+  config.omp_num_threads_unset = false;
+  EXPECT_EQ(ZygoteCommand(config, {{"OMP_NUM_THREADS", "3"}}, "/boot").env.at("OMP_NUM_THREADS"), "3");
+}
+
 TEST(Messages, AreThoseOfTheFormat) {
   WorkerSpec spec = Spec();
   const auto run =

@@ -23,8 +23,8 @@ COUNTED_ANEW = frozenset(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_T
 _WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
 Left = collections.namedtuple("Left", "environment said")
-Left.__doc__ = """What imports have left that is not in modules: variables {name: value; None: unset}, and what they wrote,
-[(stream's name, text)]."""
+Left.__doc__ = """What imports have left that is not in modules: variables {name: value; None: unset}, and what they
+wrote, [(stream's name, text)]."""
 
 _modules = {}  # name: module, in the order of their imports
 _detached = []  # (name, package that is not hidden, attribute, module)

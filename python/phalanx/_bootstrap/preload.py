@@ -170,7 +170,7 @@ class Preloader:
                     value = getattr(value, attribute)
                     if not isinstance(value, type(sys)):
                         break
-            except Exception as error:
+            except (AttributeError, ImportError, RuntimeError) as error:
                 return error
         self.check(name)
         return None

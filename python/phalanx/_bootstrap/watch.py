@@ -1,10 +1,11 @@
 """Sees what a library does while it is imported that a fork cannot inherit: it reads what differs between ranks, asks
 which process it is, draws random numbers, looks at `__main__`. What it writes is kept, to be written in each rank.
 
-Functions of `os` and methods are replaced while it watches, and put back after; a module that has taken one by name has
-it exchanged in its names.
+Functions of `os` and methods are replaced while it watches, and put back after. A module that has taken one by name has
+it exchanged in its names; who holds one elsewhere, as a default of an argument, has one that no longer watches.
 """
 
+import _posixsubprocess  # before subprocess, which keeps its function by name
 import os
 import sys
 import types
@@ -28,6 +29,7 @@ _RANK_PREFIX = "TORCHELASTIC_"
 OURS = frozenset(("OPENBLAS_NUM_THREADS",))
 
 # Functions of `os` whose answer is another one in each process.
+_ = _posixsubprocess
 _PROCESS = {
     "getpid": "it asks for its process id",
     "getppid": "it asks for its parent",
@@ -85,8 +87,8 @@ class MainModule(types.ModuleType):
 
 class Watch:
     """`read`: names of environment variables that were looked at, with what they were (None: unset); `late`: those
-    looked at since `is_late` was set. `said`: [(stream's name, text)]. `taint`: the first thing seen that must not be, as
-    Tainted; it is raised where it happens, too, but whoever imports may catch that."""
+    looked at since `is_late` was set. `said`: [(stream's name, text)]. `taint`: the first thing seen that must not be,
+    as Tainted; it is raised where it happens, too, but whoever imports may catch that."""
 
     def __init__(self):
         self.read = {}
@@ -94,6 +96,7 @@ class Watch:
         self.is_late = False
         self.said = []
         self.taint = None
+        self._is_watching = False
         self._undo = []
         self._replaced = {}
 
@@ -107,12 +110,14 @@ class Watch:
         if linux.ctypes is not None:
             self._watch_c(linux.ctypes.CDLL)
         MainModule.on_look = self._main_looked_at
+        self._is_watching = True
         for name in ("stdout", "stderr"):
             self._watch_stream(getattr(sys, name), name)
         return self
 
     def __exit__(self, *unused):
         MainModule.on_look = None
+        self._is_watching = False
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -142,14 +147,14 @@ class Watch:
             return value
 
         def iterate(environment):
-            library = _library_at_work(sys._getframe(1))
+            library = _library_at_work(sys._getframe(1)) if self._is_watching else "torch"
             if not is_indifferent(library):
                 self._taint(library, "it looks through all of the environment, which differs between ranks")
             return walk(environment)
 
         def set_item(environment, name, value):
             put(environment, name, value)
-            if isinstance(name, str) and differs_between_ranks(name):
+            if self._is_watching and isinstance(name, str) and differs_between_ranks(name):
                 self._taint(_library_at_work(sys._getframe(1)), f"it sets {name}")
 
         self._replace(kind, "__getitem__", get_item)
@@ -159,7 +164,7 @@ class Watch:
     def _note(self, name, value):
         name = os.fsdecode(name) if isinstance(name, bytes) else name
         value = os.fsdecode(value) if isinstance(value, bytes) else value
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not self._is_watching:
             return
         library = _library_at_work(sys._getframe(2))
         if differs_between_ranks(name) or (name in OURS and not is_indifferent(library)):
@@ -172,7 +177,8 @@ class Watch:
 
     def _asking(self, original, why):
         def asking(*args, **named):
-            self._asked(sys._getframe(1), why)
+            if self._is_watching:
+                self._asked(sys._getframe(1), why)
             return original(*args, **named)
 
         return asking
@@ -182,7 +188,7 @@ class Watch:
         if caller.partition(".")[0] in _ASKS_FOR_ITSELF:
             return
         if caller == "tempfile":
-            why = "it makes a temporary file"
+            why = "it makes a temporary file, or a lock of multiprocessing"
         library = _library_at_work(frame)
         if library and not is_indifferent(library):
             self._taint(library, why)
@@ -191,7 +197,11 @@ class Watch:
         look_up = kind.__getitem__
 
         def get_item(library, name):
-            if type(library) is kind and (library._name is None or "libc.so" in str(library._name)):
+            if (
+                self._is_watching
+                and type(library) is kind
+                and (library._name is None or "libc.so" in str(library._name))
+            ):
                 importing = _library_at_work(sys._getframe(1))
                 if importing and not is_indifferent(importing):
                     self._taint(importing, f"it calls {name} of the C library, past Python")
@@ -204,15 +214,16 @@ class Watch:
             return
 
         def write(text):
+            if not self._is_watching:
+                return usual(text)
             self.said.append((name, str(text)))
             return len(text)
 
         isatty, usual = stream.isatty, stream.write
 
         def ask():
-            library = _library_at_work(sys._getframe(1))
-            if library and not is_indifferent(library):
-                self._taint(library, f"it asks whether {name} is a terminal")
+            if self._is_watching:
+                self._asked(sys._getframe(1), f"it asks whether {name} is a terminal")
             return isatty()
 
         try:
@@ -235,9 +246,9 @@ class Watch:
 
 
 def _library_at_work(frame):
-    """The library whose import this is a part of: torch or its like, where these import it, else the nearest module that
-    is being imported. Empty for one of the standard library, which keeps nothing of a process that is not renewed,
-    unless somebody's code has called it."""
+    """The library whose import this is a part of: torch or its like, where these import it, else the nearest module
+    that is being imported. Empty for one of the standard library, which keeps nothing of a process that is not
+    renewed, unless somebody's code has called it."""
     caller, importing = None, None
     while frame is not None:
         filename = frame.f_code.co_filename
