@@ -12,7 +12,7 @@ from zygote_agent import BASE_ENV, Agent
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
 
-from phalanx._bootstrap import preload
+from phalanx._bootstrap import watch
 
 torch = pytest.importorskip("torch")
 
@@ -131,7 +131,7 @@ def test_ddp(agent, run, tmp_path, board, kind):
     else:
         assert "torch" in imported
         assert {"torch", "torch._dynamo", "torch.optim.sgd", "torch.distributed"} <= set(learnt)
-        assert {name.partition(".")[0] for name in learnt} <= preload.INDIFFERENT and len(learnt) <= 4000
+        assert {name.partition(".")[0] for name in learnt} <= watch.INDIFFERENT and len(learnt) <= 4000
         assert learnt.index("torch") < learnt.index("torch._dynamo"), "in the order of their imports"
     values = slot(board)
     assert values["optimizer_steps"] == 3 and values["step"] == -1 and values["phase"] == 3 and values["pid"] > 0
@@ -166,7 +166,7 @@ def test_what_is_learnt_can_be_imported_ahead(agent, run, tmp_path):
         assert ready["type"] == "ready"
         out, again = run(DDP, tmp_path / "group2", how=second.fork)
     assert "helper" in last_line(out).split() and again[-1]["modules"] == []
-    assert not [name for name in last_line(out).split() if preload.is_indifferent(name)]
+    assert not [name for name in last_line(out).split() if watch.is_indifferent(name)]
 
 
 def test_step_said_by_the_script(run, board):

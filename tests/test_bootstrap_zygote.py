@@ -429,7 +429,9 @@ TAINTS = {
     "run id": ("import os; os.environ.get('TORCHELASTIC_RUN_ID')", "TORCHELASTIC_RUN_ID"),
     "inner": ("import inner", "it imports inner: it reads RANK"),
     "whole environment": ("import os; kept = dict(os.environ)", "looks through all of the environment"),
-    "variable of ours": ("import os; kept = os.environ.get('OPENBLAS_NUM_THREADS')", "it reads OPENBLAS_NUM_THREADS"),
+    "list of the environment": ("import os; kept = list(os.environ)", "it keeps what it finds in the environment"),
+    "items of the environment": ("import os\nfor k, v in os.environ.items(): k + v", "looks through all of the"),
+    "rank by its beginning": ("import os\nfor k in os.environ: k.startswith('LOCAL_')", "looks through all of the"),
     "rank set": ("import os; os.environ['RANK'] = '3'", "it sets RANK"),
     "environment by C": ("import ctypes; ctypes.CDLL(None).getenv(b'RANK')", "it calls getenv of the C library"),
     "process id": ("import os; kept = os.getpid()", "its process id"),
@@ -486,7 +488,7 @@ def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
 
 def test_what_imports_have_set_and_said_is_so_in_each_rank(library, folder):
     library(
-        sets="import os; os.environ['SET'] = 'by sets'; os.environ.setdefault('KEPT', 'by sets'); del os.environ['GONE']",
+        sets="import os; os.environ['SET'] = 'by sets'; os.environ.setdefault('KEPT', 'by'); del os.environ['GONE']",
         says="import sys, warnings; print('said'); warnings.warn('old', FutureWarning); sys.stderr.write('to err')",
     )
     library.agent.env.update(KEPT="outer", GONE="outer")
@@ -567,7 +569,7 @@ def test_a_socket_that_was_only_garbage_is_no_taint(library, folder):
 
 
 def test_zygote_of_a_rank_that_is_itself_a_rank(library, folder):
-    """phalanx-run may itself have been started with RANK set: a library that copies the environment copies the rank's."""
+    """phalanx-run may itself have been started with RANK set: a library that copies the environment has the rank's."""
     library(copies="import os; copy = dict(os.environ)", shares="import os; there = os.environ.get('HOME')")
     library.agent.env["RANK"] = "7"
     text = "import shares, copies, os; print(copies.copy['RANK'], os.environ['RANK'])"
@@ -575,6 +577,23 @@ def test_zygote_of_a_rank_that_is_itself_a_rank(library, folder):
     assert library.agent.start_zygote(script)["module"] == "copies"
     assert library.agent.start_zygote(script, deny=["copies"])["type"] == "ready"
     assert library.agent.fork().run(script, env=run_env(library, RANK="1")).result() == (0, "1 1\n", "")
+
+
+def test_looking_through_the_environment_for_names_of_ones_own(library, folder):
+    """As tqdm does: no variable of a rank is among them. One of the job's that comes later may be."""
+    library(
+        looks="import os\nFOUND = {k[6:].lower(): v for k, v in os.environ.items() if k.startswith('LOOKS_')}\n"
+        "LOWER = [k for k in os.environ if k.lower().endswith('looks')]"
+    )
+    library.agent.env["LOOKS_A"] = "1"
+    text = "import sys; loaded = 'looks' in sys.modules\nimport looks; print(loaded, looks.FOUND, looks.LOWER)"
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    env = run_env(library, LOOKS_A="1", RANK="1", TORCHELASTIC_RESTART_COUNT="2")
+    assert library.agent.fork().run(script, env=env).result()[1] == "True {'a': '1'} []\n"
+    worker = library.agent.fork().run(script, env={**env, "LOOKS_B": "2"})
+    assert worker.result()[1] == "False {'a': '1', 'b': '2'} []\n"
+    assert "LOOKS_B was not there" in worker.messages()[0]["cold"]
 
 
 def test_import_that_fails_is_left_to_the_script(library, folder):

@@ -96,8 +96,7 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
   command.program = config.python;
   command.args = {config.python, "-u", bootstrap + "/zygote.py", "3", Padding(config, config.script_args)};
   command.env = env;
-  // As the ranks have it: a library may read it while it is imported, and OpenMP does.
-  if (config.omp_num_threads_unset && config.nproc_per_node > 1) command.env.emplace("OMP_NUM_THREADS", "1");
+  AddSameForAll(config, command.env);
   if (!config.preload.empty()) command.env["PHALANX_PRELOAD"] = config.preload;
   command.open_files_limit = config.open_files_limit;
   return command;

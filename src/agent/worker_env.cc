@@ -64,6 +64,15 @@ Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base) 
 
 bool RankZeroHoldsStore(const Environment& base) { return base.Get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"; }
 
+void AddSameForAll(const LaunchConfig& config, std::map<std::string, std::string>& env) {
+  env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (!config.elastic_config.empty()) env.emplace(kSchedulersBlock, config.elastic_config);
+  if (config.omp_num_threads_unset && config.nproc_per_node > 1) env.emplace("OMP_NUM_THREADS", "1");
+  env["PHALANX_JOB_ID"] = config.rdzv_id;
+  env.erase("PHALANX_ENDPOINT");
+  if (config.endpoint_port != 0) env["PHALANX_ENDPOINT"] = JoinHostPort(config.endpoint_host, config.endpoint_port);
+}
+
 std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config, const Environment& base,
                                                      const RoundPlace& place, int local_rank,
                                                      const WorkerFiles& files) {
@@ -93,13 +102,8 @@ std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config,
   env["TORCHELASTIC_USE_AGENT_STORE"] = RankZeroHoldsStore(base) ? "False" : "True";
   env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle_text;
   env["TORCHELASTIC_ERROR_FILE"] = files.error_file;
-  env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (!config.elastic_config.empty()) env.emplace(kSchedulersBlock, config.elastic_config);
-  if (config.omp_num_threads_unset && config.nproc_per_node > 1) env.emplace("OMP_NUM_THREADS", "1");
+  AddSameForAll(config, env);
   env["PHALANX_EPOCH"] = number(place.epoch);
-  env["PHALANX_JOB_ID"] = config.rdzv_id;
-  env.erase("PHALANX_ENDPOINT");
-  if (config.endpoint_port != 0) env["PHALANX_ENDPOINT"] = JoinHostPort(config.endpoint_host, config.endpoint_port);
   env.erase("PHALANX_BOARD");  // that of an outer worker is not ours
   if (!files.board_path.empty()) env["PHALANX_BOARD"] = fmt::format("{}:{}", files.board_path, local_rank);
   return env;

@@ -40,6 +40,9 @@ bool RankZeroHoldsStore(const Environment& base);
 // `config.nproc_per_node` workers. The error names the variable. OK where the flag is not given.
 Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base);
 
+// Variables that every worker of this launch gets alike, on top of what phalanx-run itself got: so its zygote, too.
+void AddSameForAll(const LaunchConfig& config, std::map<std::string, std::string>& env);
+
 // The worker's whole environment: `base` (what phalanx-run itself got) with the variables of docs/workers.md on top.
 // `config.nproc_per_node` must be the resolved number of local workers, and 0 <= local_rank < nproc_per_node.
 std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config, const Environment& base,

@@ -94,7 +94,8 @@ def _preload(channel, message):
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
     late_check = _late_check(kind, script, cwd, found)
     counted = threads.Counted()
-    seen = runner.Seen(loader.variables_read, list(arguments) if arguments.was_read else None, files)
+    read = list(arguments) if arguments.was_read else None
+    seen = runner.Seen(loader.variables_read, loader.all_names_read, read, files)
     return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted, left)
 
 
@@ -118,8 +119,7 @@ def _import_all(loader, asked, found, message):
     """What the script imports first, in its order, then what it may import later without having changed it.
 
     No thread is left over: a fork takes only the forking thread along. OpenBLAS would start some."""
-    before = os.environ.get(_OPENBLAS)
-    os.environ[_OPENBLAS] = "1"
+    os.putenv(_OPENBLAS, "1")  # where C looks; os.environ, which a library may look at, stays what it is
     first, torch, rest = _split(found.prefix)
     try:
         loader.load(asked)
@@ -131,10 +131,11 @@ def _import_all(loader, asked, found, message):
             if not loader.denies(preload.LATE):
                 _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()))
     finally:
+        before = os.environ.get(_OPENBLAS)
         if before is None:
-            del os.environ[_OPENBLAS]
+            os.unsetenv(_OPENBLAS)
         else:
-            os.environ[_OPENBLAS] = before
+            os.putenv(_OPENBLAS, before)
 
 
 def _import_late(loader, wanted, learnt):

@@ -98,6 +98,11 @@ class Preloader:
         """Names of environment variables that imported modules looked at, with what they saw (None: unset)."""
         return self._watch.read
 
+    @property
+    def all_names_read(self):
+        """Whether a module has looked through the names of all variables."""
+        return self._watch.walked
+
     def begins_late(self):
         """What is loaded from now on the script imports later, or not at all."""
         self._watch.is_late = True
@@ -117,7 +122,7 @@ class Preloader:
 
     def _left(self, said):
         before, now = self._environment, dict(os.environ)
-        changed = {name: now.get(name) for name in {*before, *now} - watch.OURS if before.get(name) != now.get(name)}
+        changed = {name: now.get(name) for name in {*before, *now} if before.get(name) != now.get(name)}
         return hidden.Left(changed, list(said))
 
     def files(self):
@@ -245,6 +250,7 @@ class Preloader:
         taint, self._watch.taint = self._watch.taint, None
         if taint is not None:  # somebody has caught it
             raise taint
+        self._watch.forget_names()
         self._check_values()
         if any(places.OUR_FOLDER in text for _, text in self._watch.said):
             raise Tainted(name, "it says from where it was imported")

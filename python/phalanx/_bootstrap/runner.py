@@ -23,6 +23,7 @@ from phalanx._bootstrap import (
     scratch,
     stdio,
     threads,
+    watch,
     wire,
 )
 
@@ -34,11 +35,12 @@ _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC")
 
 
 class Seen:
-    """What imports have looked at: `variables` {name: value}, `arguments` (sys.argv; None: nobody did), and `files`
-    {path: version}, which they were read from."""
+    """What imports have looked at: `variables` {name: value}, `all_names`: whether somebody looked through those of all
+    variables; `arguments` (sys.argv; None: nobody did), and `files` {path: version}, which they were read from."""
 
-    def __init__(self, variables, arguments, files):
+    def __init__(self, variables, all_names, arguments, files):
         self.variables = variables
+        self.all_names = all_names
         self.arguments = arguments
         self.files = files
 
@@ -78,6 +80,10 @@ class Warmth:
         clash = places.own_names(folder, self.loaded)
         if clash:
             return f"{folder} has its own {min(clash)}"
+        if self.seen.all_names:
+            for name in sorted(name for name in wanted if not watch.differs_between_ranks(name)):
+                if name not in self.environment:
+                    return f"a preloaded module has looked through the environment, and {name} was not there"
         return self.seen.why_not(request) or self.counted.why_not(request) or self.late_check(request)
 
 

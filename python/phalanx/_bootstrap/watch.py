@@ -10,7 +10,7 @@ import os
 import sys
 import types
 
-from phalanx._bootstrap import linux, places
+from phalanx._bootstrap import linux, places, tracked
 
 # What torch and its like do at their imports is known: it holds no process and draws nothing. What they read counts.
 INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())
@@ -25,8 +25,11 @@ RANK_VARIABLES = frozenset(
     )
 )
 _RANK_PREFIX = "TORCHELASTIC_"
-# The zygote has one of its own: it imports with one thread.
-OURS = frozenset(("OPENBLAS_NUM_THREADS",))
+_COUNTED_ANEW = frozenset(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"))  # by threads.py
+_RANK_NAMES = sorted(RANK_VARIABLES) + [
+    _RANK_PREFIX + name
+    for name in "RESTART_COUNT MAX_RESTARTS RUN_ID USE_AGENT_STORE SIGNALS_TO_HANDLE ERROR_FILE".split()
+]
 
 # Functions of `os` whose answer is another one in each process.
 _ = _posixsubprocess
@@ -87,18 +90,21 @@ class MainModule(types.ModuleType):
 
 class Watch:
     """`read`: names of environment variables that were looked at, with what they were (None: unset); `late`: those
-    looked at since `is_late` was set. `said`: [(stream's name, text)]. `taint`: the first thing seen that must not be,
+    looked at since `is_late` was set. `walked`: whether somebody has looked through all of them. `said`: [(stream's name, text)]. `taint`: the first thing seen that must not be,
     as Tainted; it is raised where it happens, too, but whoever imports may catch that."""
 
     def __init__(self):
         self.read = {}
         self.late = set()
         self.is_late = False
+        self.walked = False
         self.said = []
         self.taint = None
         self._is_watching = False
         self._undo = []
         self._replaced = {}
+        self._walker = None  # the library that looks through the environment
+        self._tracked = tracked.Tracked(self._used)
 
     def __enter__(self):
         self._watch_environment(type(os.environ))
@@ -125,7 +131,7 @@ class Watch:
     def put_back(self, module):
         """Exchanges our functions in a module's names for those that they stand for."""
         for key, value in list(vars(module).items()):
-            if isinstance(value, types.FunctionType) and value in self._replaced:
+            if type(value) is types.FunctionType and value in self._replaced:
                 setattr(module, key, self._replaced[value])
 
     def _replace(self, holder, name, function):
@@ -138,6 +144,8 @@ class Watch:
         get, walk, put = kind.__getitem__, kind.__iter__, kind.__setitem__
 
         def get_item(environment, name):
+            if self._tracked.is_one(name):
+                return self._tracked.value()
             try:
                 value = get(environment, name)
             except KeyError:
@@ -147,10 +155,9 @@ class Watch:
             return value
 
         def iterate(environment):
-            library = _library_at_work(sys._getframe(1)) if self._is_watching else "torch"
-            if not is_indifferent(library):
-                self._taint(library, "it looks through all of the environment, which differs between ranks")
-            return walk(environment)
+            yield from walk(environment)
+            if self._is_watching:
+                yield from self._rank_names(environment, _library_at_work(sys._getframe(1)))
 
         def set_item(environment, name, value):
             put(environment, name, value)
@@ -161,16 +168,35 @@ class Watch:
         self._replace(kind, "__iter__", iterate)
         self._replace(kind, "__setitem__", set_item)
 
+    def _rank_names(self, environment, library):
+        """For who looks through all names: those that are not here, but will be in a rank."""
+        if is_indifferent(library):
+            return ()
+        self._walker = library
+        if environment is not os.environ:
+            self._used()
+        self.walked = True
+        return self._tracked.names(_RANK_NAMES)
+
+    def _used(self):
+        if self._is_watching:
+            self._taint(self._walker, "it looks through all of the environment, which differs between ranks")
+
+    def forget_names(self):
+        """Raises Tainted where a library has kept the name of a variable that is another one in each rank."""
+        if self._tracked.forget():
+            self._taint(self._walker, "it keeps what it finds in the environment, which differs between ranks")
+
     def _note(self, name, value):
         name = os.fsdecode(name) if isinstance(name, bytes) else name
         value = os.fsdecode(value) if isinstance(value, bytes) else value
         if not isinstance(name, str) or not self._is_watching:
             return
         library = _library_at_work(sys._getframe(2))
-        if differs_between_ranks(name) or (name in OURS and not is_indifferent(library)):
+        if differs_between_ranks(name):
             self._taint(library, f"it reads {name} while it is imported")
-        if name == "OMP_NUM_THREADS" and is_indifferent(library):
-            return  # it is counted anew
+        if name in _COUNTED_ANEW and is_indifferent(library):
+            return
         self.read.setdefault(name, value)
         if self.is_late:
             self.late.add(name)
