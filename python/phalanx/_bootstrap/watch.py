@@ -90,8 +90,9 @@ class MainModule(types.ModuleType):
 
 class Watch:
     """`read`: names of environment variables that were looked at, with what they were (None: unset); `late`: those
-    looked at since `is_late` was set. `walked`: whether somebody has looked through all of them. `said`: [(stream's name, text)]. `taint`: the first thing seen that must not be,
-    as Tainted; it is raised where it happens, too, but whoever imports may catch that."""
+    looked at since `is_late` was set. `walked`: whether somebody has looked through all of them. `said`: [(stream's
+    name, text)]. `taint`: the first thing seen that must not be, as Tainted; it is raised where it happens, too, but
+    whoever imports may catch that."""
 
     def __init__(self):
         self.read = {}
