@@ -488,18 +488,20 @@ def test_module_that_taints_is_named_and_then_left_out(library, folder, what):
 
 def test_what_imports_have_set_and_said_is_so_in_each_rank(library, folder):
     library(
-        sets="import os; os.environ['SET'] = 'by sets'; os.environ.setdefault('KEPT', 'by'); del os.environ['GONE']",
+        sets="import os; os.environ['SET'] = 'by sets'; os.environ.setdefault('KEPT', 'by'); del os.environ['GONE']\n"
+        "assert os.environ['SET'] and 'GONE' not in os.environ",
         says="import sys, warnings; print('said'); warnings.warn('old', FutureWarning); sys.stderr.write('to err')",
     )
     library.agent.env.update(KEPT="outer", GONE="outer")
-    text = "import sets, says\nimport os, ctypes\nget = ctypes.CDLL(None).getenv\nget.restype = ctypes.c_char_p\n"
-    text += "print(os.environ['SET'], get(b'SET'), os.environ['KEPT'], 'GONE' in os.environ, get(b'GONE'))"
+    text = "import sys\nloaded = 'sets' in sys.modules\nimport sets, says\nimport os, ctypes\nget = ctypes.CDLL(None).getenv\nget.restype = ctypes.c_char_p\n"
+    text += "print(os.environ['SET'], get(b'SET'), os.environ['KEPT'], 'GONE' in os.environ, loaded)"
     script = folder(script=text) / "script.py"
     assert library.agent.start_zygote(script)["type"] == "ready"
     for _ in range(2):
         worker = library.agent.fork().run(script, env=run_env(library, KEPT="outer", GONE="outer"))
         status, out, err = worker.result()
-        assert (status, out) == (0, "said\nby sets b'by sets' outer False None\n")
+        assert "cold" not in worker.messages()[0], err
+        assert (status, out) == (0, "said\nby sets b'by sets' outer False True\n")
         assert err.endswith("to err") and err.count("FutureWarning: old") == 1
 
 

@@ -104,6 +104,7 @@ class Watch:
         self._is_watching = False
         self._undo = []
         self._replaced = {}
+        self._changed = set()  # variables that imports have set or removed: what they read of those is their own
         self._walker = None  # the library that looks through the environment
         self._tracked = tracked.Tracked(self._used)
 
@@ -142,7 +143,7 @@ class Watch:
         self._undo.append(lambda: setattr(holder, name, original))
 
     def _watch_environment(self, kind):
-        get, walk, put = kind.__getitem__, kind.__iter__, kind.__setitem__
+        get, walk, put, remove = kind.__getitem__, kind.__iter__, kind.__setitem__, kind.__delitem__
 
         def get_item(environment, name):
             if self._tracked.is_one(name):
@@ -162,12 +163,21 @@ class Watch:
 
         def set_item(environment, name, value):
             put(environment, name, value)
+            if self._is_watching:
+                self._changed.add(_text(name))
             if self._is_watching and isinstance(name, str) and differs_between_ranks(name):
                 self._taint(_library_at_work(sys._getframe(1)), f"it sets {name}")
 
         self._replace(kind, "__getitem__", get_item)
         self._replace(kind, "__iter__", iterate)
+
+        def delete_item(environment, name):
+            remove(environment, name)
+            if self._is_watching:
+                self._changed.add(_text(name))
+
         self._replace(kind, "__setitem__", set_item)
+        self._replace(kind, "__delitem__", delete_item)
 
     def _rank_names(self, environment, library):
         """For who looks through all names: those that are not here, but will be in a rank."""
@@ -189,9 +199,8 @@ class Watch:
             self._taint(self._walker, "it keeps what it finds in the environment, which differs between ranks")
 
     def _note(self, name, value):
-        name = os.fsdecode(name) if isinstance(name, bytes) else name
-        value = os.fsdecode(value) if isinstance(value, bytes) else value
-        if not isinstance(name, str) or not self._is_watching:
+        name, value = _text(name), _text(value)
+        if not isinstance(name, str) or not self._is_watching or name in self._changed:
             return
         library = _library_at_work(sys._getframe(2))
         if differs_between_ranks(name):
@@ -270,6 +279,10 @@ class Watch:
         tainted = Tainted(library or "?", why)
         self.taint = self.taint or tainted
         raise tainted
+
+
+def _text(name):
+    return os.fsdecode(name) if isinstance(name, bytes) else name
 
 
 def _library_at_work(frame):
