@@ -530,6 +530,17 @@ def test_a_name_of_a_package_is_asked_for_as_the_script_does(library, folder):
     assert {"lazy.part", "lazy.other", "behind"} <= set(loaded)
 
 
+def test_torch_behind_numpy_is_given_out_where_its_import_sets_variables(library, folder):
+    """Both are hidden; with the first all that their imports have set is set."""
+    text = "import sys, numpy\nsys.argv.append('x')\nimport torch, torch._dynamo\n"
+    library(stops="import os; os.getpid()")
+    script = folder(script="import stops\n" + text) / "script.py"
+    assert library.agent.start_zygote(script, deny=["stops"])["type"] == "ready"
+    worker = library.agent.fork().run(script, env=run_env(library))
+    assert worker.result()[0] == 0
+    assert worker.messages() == [{"type": "started"}]
+
+
 def test_a_taint_costs_one_more_zygote_however_many_there_are(library, folder):
     library(**{f"reads{i}": "import os; rank = os.environ.get('RANK')" for i in range(5)})
     script = folder(script="import reads0, reads1, reads2, reads3, reads4; print(reads4.rank)") / "script.py"

@@ -150,7 +150,9 @@ class _Finder:
         left, _left = _left, None
         if left is not None:
             take_over(left)
-            self._environment.update(os.environ)
+            # What is given out later, torch behind NumPy, has seen these before they were set.
+            self._environment.update({name: os.environ.get(name) for name in left.environment})
+            _variables.update({name: os.environ.get(name) for name in left.environment if name in _variables})
 
     def _why_not(self, tops):
         if builtins.__import__ is not self._import:
