@@ -493,7 +493,8 @@ def test_what_imports_have_set_and_said_is_so_in_each_rank(library, folder):
         says="import sys, warnings; print('said'); warnings.warn('old', FutureWarning); sys.stderr.write('to err')",
     )
     library.agent.env.update(KEPT="outer", GONE="outer")
-    text = "import sys\nloaded = 'sets' in sys.modules\nimport sets, says\nimport os, ctypes\nget = ctypes.CDLL(None).getenv\nget.restype = ctypes.c_char_p\n"
+    text = "import sys\nloaded = 'sets' in sys.modules\nimport sets, says\nimport os, ctypes\n"
+    text += "get = ctypes.CDLL(None).getenv\nget.restype = ctypes.c_char_p\n"
     text += "print(os.environ['SET'], get(b'SET'), os.environ['KEPT'], 'GONE' in os.environ, loaded)"
     script = folder(script=text) / "script.py"
     assert library.agent.start_zygote(script)["type"] == "ready"
