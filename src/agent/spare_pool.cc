@@ -77,6 +77,9 @@ void SparePool::OnZygoteReady() {
     EndFork();  // a spare on its way finds nobody, and ends
     zygote_ = std::move(next_zygote_);
     ++generation_;
+    if (std::exchange(unfit_, false)) {
+      while (!spares_.empty()) DropSpare(spares_.front().pid);
+    }
   }
   Pump();
 }
@@ -260,7 +263,9 @@ void SparePool::Learn(const std::vector<std::string>& modules) {
 }
 
 void SparePool::Unlearn(const std::string& module) {
-  if (Deny(module)) RenewSoon();
+  if (!Deny(module)) return;
+  unfit_ = true;
+  RenewSoon();
 }
 
 void SparePool::RenewSoon() {

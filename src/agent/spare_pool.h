@@ -112,6 +112,7 @@ class SparePool {
   EventLoop::TimerId renew_timer_{};
   int renewals_ = 0;
   int generation_ = 0;       // of zygote_
+  bool unfit_ = false;       // the spares of this generation have what was unlearnt since: none outlives its zygote
   int useless_zygotes_ = 0;  // in a row that ended without a spare
   int zygotes_ = 0;
   bool cold_ = false;
