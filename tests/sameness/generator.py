@@ -152,6 +152,8 @@ def _path(choose, index):
     return Block(choose.choice(forms).format(folder=folder, name=name), files)
 
 
+# What one keeps of what it replaces is its own: a script of two that recursed without end would tell its depth, and a
+# worker's stack is some frames longer (docs/warm-workers.md).
 _MODULES = [
     "import sys, types\nsys.modules.setdefault('foolib', types.ModuleType('foolib'))\n"
     "sys.modules['foolib'].__file__ = 'stub'",
@@ -161,9 +163,9 @@ _MODULES = [
     "        if name.startswith('sees_'):\n            standin.note('hook', asked=name)\nsys.meta_path.insert(0, Hook)",
     "import importlib, sees_env\nimportlib.reload(sees_env)",
     "import importlib\nimportlib.import_module('sees_env_too')",
-    "import json\n_dumps, json.dumps = json.dumps, lambda *a, **k: _dumps(*a, **k)\nimport sees_json_patched",
+    "import json\njson.dumps = lambda *a, dumps=json.dumps, **k: dumps(*a, **k)\nimport sees_json_patched",
     "import lazy_like\nlazy_like.part",
-    "import builtins, standin\n_import = builtins.__import__\ndef noted(name, *a, **k):\n"
+    "import builtins, standin\ndef noted(name, *a, _import=builtins.__import__, **k):\n"
     "    if name.startswith('makes_'):\n        standin.note('import', asked=name)\n    return _import(name, *a, **k)\n"
     "builtins.__import__ = noted",
 ]

@@ -12,7 +12,8 @@ from sameness.prefix import write_files
 LIVES = ("first life", "second life", "second launch")
 TIMEOUT_S = 60
 # A warning that shows a descriptor's number: a worker has one descriptor more, its socket (docs/warm-workers.md).
-_UNCLOSED = re.compile(r"(ResourceWarning: unclosed file <.* name=)\d+")
+_UNCLOSED = re.compile(r"(ResourceWarning: unclosed (?:file <.* name=|<socket.socket fd=))\d+")
+_REPEATED = re.compile(r"\[Previous line repeated \d+ more times\]")
 
 
 class Place:
@@ -119,12 +120,17 @@ def differences(expected, found):
     told = []
     for life, streams in expected.items():
         for stream, theirs, ours in zip(("stdout", "stderr", "exit status"), streams, found[life]):
-            theirs, ours = _UNCLOSED.sub(r"\1", theirs).splitlines(), _UNCLOSED.sub(r"\1", ours).splitlines()
+            theirs, ours = _lines(theirs), _lines(ours)
             if theirs != ours:
                 here = [f"  python -u: {line}" for line in theirs if line not in ours]
                 there = [f"  warm:      {line}" for line in ours if line not in theirs]
                 told += [f"{life}, {stream}:", *(here + there or [f"  another order: {ours}", f"  not: {theirs}"])]
     return told
+
+
+def _lines(text):
+    """What is compared: a recursion ends some frames earlier above those of the bootstrap."""
+    return _REPEATED.sub("[repeated]", _UNCLOSED.sub(r"\1", text)).splitlines()
 
 
 def texts(logs, attempt):
