@@ -11,7 +11,7 @@ FLAGS = ["--max-restarts=0", "--redirects=3"]  # a node that is lost costs no re
 
 
 def start(job, index, nnodes):
-    return job.node(index, "light_steps.py", nnodes=nnodes, flags=FLAGS)
+    return job.node(index, "light_learning.py", nnodes=nnodes, flags=FLAGS)
 
 
 def start_both(job, nnodes):
