@@ -1,4 +1,4 @@
-// phalanx: asks about jobs, checkpoints, batch plans and datasets. Flags in, calls out.
+// phalanx: asks about jobs, checkpoints, batch plans, datasets and warm starts. Flags in, calls out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -12,6 +12,7 @@
 #include "cli/job_view.h"
 #include "cli/ledger.h"
 #include "cli/report.h"
+#include "cli/warm_command.h"
 
 namespace phalanx::cli {
 namespace {
@@ -158,8 +159,11 @@ int main(int argc, char** argv) {
   phalanx::cli::CkptFlags ckpt_flags;
   phalanx::cli::ElasticityFlags elasticity_flags;
   phalanx::cli::DataFlags data_flags;
-  CLI::App app("Tells what a job does, what happened to it, and why; and of checkpoints, datasets and elastic batches.",
-               "phalanx");
+  phalanx::cli::WarmFlags warm_flags;
+  CLI::App app(
+      "Tells what a job does, what happened to it, and why; and of checkpoints, datasets, elastic batches and warm "
+      "starts.",
+      "phalanx");
   app.set_version_flag("--version", "phalanx " PHALANX_VERSION);
   app.require_subcommand(1);
   phalanx::cli::Declare(app, flags, "status", "who trains, and how far they are");
@@ -170,6 +174,7 @@ int main(int argc, char** argv) {
   phalanx::cli::DeclareCkpts(app, ckpt_flags);
   phalanx::cli::DeclareElasticity(app, elasticity_flags);
   phalanx::cli::DeclareDatas(app, data_flags);
+  CLI::App* warm = phalanx::cli::DeclareWarm(app, warm_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -186,6 +191,9 @@ int main(int argc, char** argv) {
   }
   if (command->get_name() == "data") {
     return phalanx::cli::AnswerData(command->get_subcommands().front()->get_name(), data_flags);
+  }
+  if (command == warm) {
+    return phalanx::cli::AnswerWarm(warm_flags, warm->remaining(), phalanx::Environment::FromProcess());
   }
   return phalanx::cli::Answer(command->get_name(), flags);
 }

@@ -1,10 +1,8 @@
 // phalanx-run: flags in, one node of a job out.
 #include <fmt/format.h>
 #include <pwd.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +14,6 @@
 
 #include "absl/synchronization/mutex.h"
 #include "agent/config.h"
-#include "agent/elastic_config.h"
 #include "agent/flags.h"
 #include "agent/guard.h"
 #include "agent/say.h"
@@ -27,39 +24,12 @@
 #include "base/net.h"
 #include "base/process.h"
 #include "base/signals.h"
+#include "cli/host.h"
 
 namespace phalanx {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string RandomHex(size_t bytes) {
-  std::vector<unsigned char> random(bytes);
-  [[maybe_unused]] const ssize_t n = getrandom(random.data(), random.size(), 0);  // at most 256 bytes: always whole
-  std::string text;
-  for (const unsigned char byte : random) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
-agent::HostFacts AskHost() {
-  agent::HostFacts host;
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) host.cpu_count = static_cast<uint32_t>(CPU_COUNT(&cpus));
-  host.uid = getuid();
-  host.hostname = Hostname();
-  std::error_code error;
-  host.cwd = fs::current_path(error).string();
-  host.own_dir = ExecutableDirectory();
-  host.fresh_uuid = RandomHex(16);
-  host.fresh_token = RandomHex(16);
-  host.is_executable = [](const std::string& path) {
-    struct stat info {};
-    return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
-  };
-  host.read_file = agent::ReadConfigFile;
-  return host;
-}
 
 // 0700: what lies there is this user's alone.
 Status PrepareStateDir(const agent::LaunchConfig& config) {
@@ -90,7 +60,7 @@ int Launch(agent::LaunchConfig config, Environment env) {
     say(agent::Level::kError, Message(state));
     return 1;
   }
-  const std::string node_id = RandomHex(16);
+  const std::string node_id = cli::RandomHex(16);
   StatusOr<agent::Guard> guard = agent::Guard::Start(node_id);  // before any thread
   if (!guard.ok()) {
     say(agent::Level::kError, fmt::format("the guard process could not be started: {}", Message(guard.status())));
@@ -107,7 +77,7 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Environment env = Environment::FromProcess();
   const std::vector<std::string> args(argv + 1, argv + argc);
-  agent::ParseResult parsed = agent::ParseFlags(args, env, AskHost());
+  agent::ParseResult parsed = agent::ParseFlags(args, env, cli::AskHost());
   if (const auto* print = std::get_if<agent::PrintAndExit>(&parsed)) {
     fmt::print(print->exit_code == 0 ? stdout : stderr, "{}", print->text);
     return print->exit_code;

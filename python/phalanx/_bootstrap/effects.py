@@ -39,6 +39,17 @@ USUAL = (
 _DECORATORS = frozenset("classmethod property staticmethod".split())
 _DECORATING = ("abc.", "contextlib.", "dataclasses.", "enum.", "functools.", "typing.", "typing_extensions.")
 
+# What a place does at which the prefix ends, for people, behind that place.
+DOES_SOMETHING = "does something: what follows may depend on it"
+OTHER_STATEMENT = "is a statement whose parts may run, or not, or more than once"
+CHANGES_OTHERS = "changes something that others have, too: what follows may depend on it"
+UNKNOWN_IF = "decides by what is not known beforehand"
+TAKES_ALL = "takes all names of a library's module, and each may be an import"
+NOT_FOUND = "is not found beforehand, so what it does is not known"
+_DECORATOR = "is decorated by what is not known to make nothing but a function or a class"
+_BASE = "derives a class from a library's class, which may be told of it, and do anything then"
+_DEFINITION = "is a definition that calls something as it is made"
+
 _PLAIN = (
     *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set, ast.Dict),
     *(ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.JoinedStr, ast.FormattedValue, ast.Starred),
@@ -170,22 +181,23 @@ def made_by(node, names):
     return maker and full
 
 
-def harmless_definition(statement, names):
-    """Whether a `def` or the head of a `class` runs nothing but what makes a function or a class."""
+def harm_of_definition(statement, names):
+    """None where a `def` or the head of a `class` runs nothing but what makes a function or a class; else what it
+    does."""
     if not all(_harmless_decorator(decorator, names) for decorator in statement.decorator_list):
-        return False
+        return _DECORATOR
     if isinstance(statement, ast.ClassDef):
         parts = [*statement.bases, *(keyword.value for keyword in statement.keywords)]
         # A base may be told of its subclasses, and do anything then.
         if any(not is_known(full) for full in map(names.full_name, parts) if full is not None and "." in full):
-            return False
+            return _BASE
     else:
         arguments = statement.args
         every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
         every += [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
         parts = [*arguments.defaults, *arguments.kw_defaults, *(argument.annotation for argument in every)]
         parts.append(statement.returns)
-    return all(harmless(part, names) for part in parts)
+    return None if all(harmless(part, names) for part in parts) else _DEFINITION
 
 
 def _harmless_decorator(node, names):

@@ -62,6 +62,9 @@ def _preload(channel, message):
     start_ns = time.monotonic_ns()
     kind, script, cwd = message["kind"], message["script"], message["cwd"]
     found = scan.scan(kind, script, cwd)
+    facts = _facts(message)
+    if facts is not None:
+        channel.send(facts.of_scan(found))
     if os.environ.get("PHALANX_WARM") == "0":
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
@@ -77,6 +80,7 @@ def _preload(channel, message):
     denied = {*message.get("deny", ()), *([script] if kind == "module" else [])}
     folders = places.own_folders(places.own_folder(kind, script, cwd)) - own
     loader = preload.Preloader(denied, own - places.modules_at_start, folders)
+    loader.missed = {} if facts is not None else None
     try:
         _import_all(loader, asked, found, message)
         _ask_ahead(loader)
@@ -90,6 +94,8 @@ def _preload(channel, message):
     files, left = loader.files(), loader.left()
     loader.hide_late()
     places.last_preloaded = next(reversed(sys.modules))
+    if facts is not None:
+        channel.send(facts.of_imports(loader, found, asked, arguments))
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
     late_check = _late_check(kind, script, cwd, found)
@@ -97,6 +103,15 @@ def _preload(channel, message):
     read = list(arguments) if arguments.was_read else None
     seen = runner.Seen(loader.variables_read, loader.all_names_read, read, files)
     return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted, left)
+
+
+def _facts(message):
+    """What tells `phalanx warm` all that is found and done here; None for the zygotes of a launch."""
+    if message.get("explain") is not True:
+        return None
+    from phalanx._bootstrap import facts
+
+    return facts
 
 
 def _give_up(channel, reason):
@@ -125,8 +140,9 @@ def _import_all(loader, asked, found, message):
         loader.load(asked)
         with generated.GeneratedCode(message.get("cache")):
             stopped = loader.load_in_order(first, found.attributes)
-            if stopped is None and torch and not loader.denies("torch"):
-                _map_torch(loader)
+            if stopped is None and torch:
+                if not loader.denies("torch"):
+                    _map_torch(loader)
                 loader.load_in_order([*torch, *rest], found.attributes)
             if not loader.denies(preload.LATE):
                 _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()))
@@ -143,7 +159,8 @@ def _import_late(loader, wanted, learnt):
     late = [name for name in learnt if watch.is_indifferent(name)]
     numpy = ["numpy"] if any(preload.top_of(name) == "numpy" for name in wanted) else []
     loader.begins_late()
-    if preload.leads_to_torch([*sys.modules, *wanted, *late]):
+    loader.leader = preload.leader_to_torch([*wanted, *late, *sys.modules])
+    if loader.leader is not None:
         if "torch" not in sys.modules and not loader.denies("torch"):
             _map_torch(loader)
             loader.load(["torch"])

@@ -41,6 +41,11 @@ def find(name):
     return sys.modules.get(name) or _modules.get(name)
 
 
+def names():
+    """Those that are hidden, in the order of their imports."""
+    return list(_modules)
+
+
 def take_over(left):
     """Does in this process what imports did in another."""
     for name, value in left.environment.items():

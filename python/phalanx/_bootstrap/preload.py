@@ -31,8 +31,9 @@ _LEAD_TO_TORCH = frozenset(
 LATE = "phalanx.late"  # on the deny list: nothing is imported ahead of its turn for this script
 
 
-def leads_to_torch(names):
-    return any(top_of(name) in ("torch", *_LEAD_TO_TORCH) for name in names)
+def leader_to_torch(names):
+    """The first of `names` that is torch or leads to it, or None."""
+    return next((name for name in names if top_of(name) == "torch" or top_of(name) in _LEAD_TO_TORCH), None)
 
 
 def top_of(step):
@@ -81,7 +82,10 @@ class _Denied(BaseException):
 
 class Preloader:
     """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level
-    names that the script's folder provides, `own_folders` folders in it that may be parts of namespace packages."""
+    names that the script's folder provides, `own_folders` folders in it that may be parts of namespace packages.
+
+    For facts.py: `stopped`, what load_in_order said; `missed`, {name: why} of what load could not import, None where
+    nobody asks; `leader`, what torch is imported behind the prefix for."""
 
     def __init__(self, denied, own, own_folders=frozenset()):
         self._denied = frozenset(denied)
@@ -92,6 +96,7 @@ class Preloader:
         self._environment = dict(os.environ)
         self._before_late = None
         self._late_said = 0
+        self.stopped, self.missed, self.leader = None, None, None
 
     @property
     def variables_read(self):
@@ -137,19 +142,25 @@ class Preloader:
     def load(self, names, check=True):
         """Imports what can be imported of `names`. Raises Tainted or Shadowed."""
         for name in names:
-            self._load_one(name, check)
+            error = self._load_one(name, check)
+            if error is not None and self.missed is not None:
+                self.missed[name] = _why_missed(name, error)
 
     def load_in_order(self, steps, attributes=frozenset()):
         """Takes scan.Scan.prefix's steps up to the first that cannot be taken here: what comes behind may depend on it.
         Returns that one and why, or None. `attributes`: those that Python would first look for in their package.
 
         Raises Shadowed; or Tainted, with the module of a step: one more zygote will do, whatever else that imports."""
+        self.stopped = self._take(steps, attributes)
+        return self.stopped
+
+    def _take(self, steps, attributes):
         for step in steps:
             name, _, looked_at = step.partition(":")
             if name in attributes and self._is_attribute(name):
                 continue
             if self.denies(name):
-                return name, "it must not be imported ahead"
+                return step, "it must not be imported ahead"
             try:
                 error = self._look_at(name, looked_at) if looked_at else self._load_one(name, True)
             except Tainted as tainted:
@@ -157,12 +168,11 @@ class Preloader:
                 raise Tainted(name, inner + tainted.why) from None
             if error is None:
                 continue
-            if isinstance(error, ModuleNotFoundError) and error.name == name:
-                return name, "it is not found"
-            if not isinstance(error, _Denied):
+            why = _why_missed(name, error)
+            if not isinstance(error, _Denied) and not _is_not_found(name, error):
                 # What it has done until then is in this process, and would be done again.
-                raise Tainted(name, f"its import fails: {type(error).__name__}: {error}")
-            return name, f"it imports {error}, which must not be imported ahead"
+                raise Tainted(name, why)
+            return step, why
         return None
 
     def _look_at(self, name, attributes):
@@ -275,6 +285,19 @@ class Preloader:
                 why = _why_not_shared(value)
                 if why is not None:
                     raise Tainted(name, f"it holds {why} ({key})")
+
+
+def _is_not_found(name, error):
+    return isinstance(error, ModuleNotFoundError) and error.name == name
+
+
+def _why_missed(name, error):
+    """What is said of a module whose import has ended with `error`."""
+    if _is_not_found(name, error):
+        return "it is not found"
+    if isinstance(error, _Denied):
+        return "it must not be imported ahead" if str(error) == name else f"it imports {error}, which must not be"
+    return f"its import fails: {type(error).__name__}: {error}"
 
 
 class WatchedArguments(list):

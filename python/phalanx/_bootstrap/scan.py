@@ -6,6 +6,7 @@ order, is where the script itself would be. What comes behind is known by name o
 """
 
 import ast
+import collections
 import importlib.machinery
 import io
 import os
@@ -22,22 +23,37 @@ OPT_OUT_LINES = 10
 LINE_SHOWN = 80
 
 
+End = collections.namedtuple("End", "path line text why")
+End.__doc__ = """Where a text does something that later imports may depend on: `text` is that line, `why` for people."""
+
+
 class Scan:
     """`prefix`: library modules, in order; "package:name" stands for a look at a name of a package, which it may answer
     with an import. `usual`: those imported behind it with nothing but usual things between
-    (effects.USUAL). `later`: those behind. `ends`: what ended the prefix, for people: "train.py:12: configure()".
+    (effects.USUAL). `later`: those behind. `end`: the End of the prefix, None where all of it is prefix; `usual_end`
+    that of what is usual. `own`: the user's own modules, in their order. `where`: {name: (path, line)} of all of these.
     `attributes`: names of `prefix` that may be values of their packages (from package import name).
-    `texts`: the files that say so, as they were: {path: places.version_of(path)}."""
+    `texts`: the files that say so, as they were: {path: places.version_of(path)}.
+    `unread`: why the file that runs cannot be read or parsed, None where it can."""
 
     def __init__(self):
         self.prefix = []
         self.usual = []
         self.later = []
-        self.ends = None
+        self.own = []
+        self.where = {}
+        self.end = None
+        self.usual_end = None
+        self.unread = None
         self.opted_out = False
         self.attributes = set()
         self.main = None  # the file that runs
         self.texts = {}
+
+    @property
+    def ends(self):
+        """What ended the prefix, for people: "train.py:12: configure()"; or None."""
+        return None if self.end is None else f"{self.end.path}:{self.end.line}: {self.end.text}"
 
     def is_of_the_same_texts(self):
         """Whether those files are what they were."""
@@ -54,6 +70,7 @@ def scan(kind, script, cwd):
     scanner.result.main = path
     source = scanner.read(path) if path else None
     if source is None:
+        scanner.result.unread = _why_unread(path)
         return scanner.result
     head = source.splitlines()[:OPT_OUT_LINES]
     scanner.result.opted_out = any(line.strip() == OPT_OUT.encode() for line in head)
@@ -113,19 +130,24 @@ class _Scanner:
         self._bytes_left -= len(source)
         text = _Text(source, path, package, is_main)
         if self._bytes_left < 0:
-            return self._end(_LATER, text, None, "too long to be read ahead")
+            return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
         try:
             self._walk(ast.parse(source).body, text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._end(_LATER, text, None, "it cannot be read")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if is_main:
+                self.result.unread = _why_no_python(path, error)
+            self._end(_LATER, text, None, "cannot be read, so nobody knows what it does", "it cannot be read")
 
-    def _end(self, phase, text, node, what=None):
+    def _end(self, phase, text, node, why=effects.DOES_SOMETHING, what=None):
         """Here the script does something that later imports may depend on."""
         if phase <= self._phase:
             return
+        line = getattr(node, "lineno", 1)
+        end = End(text.path, line, what or text.line(line), why)
         if self._phase == _PREFIX:
-            line = getattr(node, "lineno", 1)
-            self.result.ends = f"{text.path}:{line}: {what or text.line(line)}"
+            self.result.end = end
+        if phase == _LATER:
+            self.result.usual_end = end
         self._phase = phase
 
     def _walk(self, statements, text):
@@ -133,23 +155,27 @@ class _Scanner:
             text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
             text.names.looks = []
             self._statement(statement, text)
-            self._look(text.names.looks)
+            self._look(text.names.looks, text, statement)
 
-    def _look(self, looks):
+    def _look(self, looks, text, statement):
         if self._phase == _PREFIX:
             self.result.prefix += [look for look in looks if look not in self.result.prefix]
+            self._note(looks, text, statement)
+
+    def _note(self, names, text, statement):
+        """Where the text first names them."""
+        for name in names:
+            self.result.where.setdefault(name, (text.path, statement.lineno))
 
     def _statement(self, node, text):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node, text)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if not effects.harmless_definition(node, text.names):
-                self._end(_LATER, text, node)
+            self._define(node, text)
             text.names.unbind(node.name)
             text.functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
-            if not effects.harmless_definition(node, text.names):
-                self._end(_LATER, text, node)
+            self._define(node, text)
             self._walk(node.body, text)
             text.names.unbind(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -163,9 +189,14 @@ class _Scanner:
         elif not isinstance(node, (ast.Pass, ast.Global, ast.Nonlocal)):
             self._other(node, text)
 
+    def _define(self, node, text):
+        why = effects.harm_of_definition(node, text.names)
+        if why is not None:
+            self._end(_LATER, text, node, why)
+
     def _other(self, node, text):
         """Loops, with, assert, del, return, raise: what is in their blocks may run, or not, or twice."""
-        self._end(_LATER, text, node)
+        self._end(_LATER, text, node, effects.OTHER_STATEMENT)
         for part in ("body", "handlers", "orelse", "finalbody", "cases"):
             for child in getattr(node, part, []):
                 self._walk(child.body if part in ("handlers", "cases") else [child], text)
@@ -213,7 +244,7 @@ class _Scanner:
                 if isinstance(part, ast.Name):
                     text.names.bind_value(part.id, maker)
                 elif getattr(getattr(part, "value", None), "id", None) not in text.names.made:
-                    self._end(_LATER, text, node)  # it changes something that others have, too
+                    self._end(_LATER, text, node, effects.CHANGES_OTHERS)
 
     def _if(self, node, text):
         truth = effects.known_truth(node.test)
@@ -222,7 +253,7 @@ class _Scanner:
         if truth is not None:
             return self._walk(node.body if truth else node.orelse, text)
         if not effects.harmless(node.test, text.names) or _imports_in(node):
-            self._end(_LATER, text, node)
+            self._end(_LATER, text, node, effects.UNKNOWN_IF)
         self._walk([*node.body, *node.orelse], text)
 
     def _try(self, node, text):
@@ -261,9 +292,9 @@ class _Scanner:
                             self.result.attributes.add(name)
                         self._wanted(name, text, statement)
                     elif alias.name == "*" and not own and not effects.is_known(base):
-                        self._end(_LATER, text, statement)  # all its names, each of which may be lazy
+                        self._end(_LATER, text, statement, effects.TAKES_ALL)
                     elif not own and not effects.is_known(base):
-                        self._look([f"{base}:{alias.name}"])
+                        self._look([f"{base}:{alias.name}"], text, statement)
         text.names.bind_import(statement, own)
 
     def _wanted(self, name, text, statement):
@@ -276,9 +307,11 @@ class _Scanner:
         if name in self._seen_names:
             return own
         self._seen_names.add(name)
+        self._note([name], text, statement)
         if spec is None:
-            self._end(_LATER, text, statement, f"import of {name}, which is not found beforehand")
+            self._end(_LATER, text, statement, effects.NOT_FOUND, f"import of {name}, which is not found beforehand")
         elif own:
+            self.result.own.append(name)
             self._follow(name)
         else:
             (self.result.prefix, self.result.usual, self.result.later)[self._phase].append(name)
@@ -295,7 +328,7 @@ class _Scanner:
             text = _Text(b"", spec.origin, None, False)
             source = self.read(spec.origin) if str(spec.origin).endswith(".py") else None
             if source is None or len(self._seen_files) >= FILES_MAX or self._depth >= DEPTH_MAX:
-                return self._end(_LATER, text, None, "it is not read ahead")
+                return self._end(_LATER, text, None, "is no text, or one too many to be read", "it is not read ahead")
             self._seen_files.add(spec.origin)
             # Relative imports count from the package: of a package that is itself, of a module its parent.
             self._depth += 1
@@ -373,3 +406,21 @@ def _read(path):
     except (OSError, SyntaxError):
         return None
     return source if len(source) <= SOURCE_BYTES_MAX else None
+
+
+def _why_unread(path):
+    """For people, of a file that _read gives up."""
+    if not path:
+        return "there is no such module"
+    try:
+        with open(path, "rb") as file:
+            size = len(file.read(SOURCE_BYTES_MAX + 1))
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return f"{path} is too long" if size > SOURCE_BYTES_MAX else f"{path} is no text that Python reads"
+
+
+def _why_no_python(path, error):
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{path}:{error.lineno}: {error.msg}"
+    return f"{path}: {error or type(error).__name__}"

@@ -1,0 +1,47 @@
+#include "cli/host.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "agent/elastic_config.h"
+#include "base/net.h"
+#include "base/process.h"
+
+namespace phalanx::cli {
+
+std::string RandomHex(size_t bytes) {
+  std::vector<unsigned char> random(bytes);
+  [[maybe_unused]] const ssize_t n = getrandom(random.data(), random.size(), 0);  // at most 256 bytes: always whole
+  std::string text;
+  for (const unsigned char byte : random) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+agent::HostFacts AskHost() {
+  agent::HostFacts host;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) host.cpu_count = static_cast<uint32_t>(CPU_COUNT(&cpus));
+  host.uid = getuid();
+  host.hostname = Hostname();
+  std::error_code error;
+  host.cwd = std::filesystem::current_path(error).string();
+  host.own_dir = ExecutableDirectory();
+  host.fresh_uuid = RandomHex(16);
+  host.fresh_token = RandomHex(16);
+  host.is_executable = [](const std::string& path) {
+    struct stat info {};
+    return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
+  };
+  host.read_file = agent::ReadConfigFile;
+  return host;
+}
+
+}  // namespace phalanx::cli
