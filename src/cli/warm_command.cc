@@ -52,8 +52,11 @@ std::string WhyCold(const agent::LaunchConfig& config, const std::string& bootst
 
 int TellCold(const agent::LaunchConfig& config, const std::string& bootstrap, const std::string& why, bool json) {
   if (json) {
-    nlohmann::ordered_json told = {{"script", config.script}, {"warm", false},          {"why", why},
-                                   {"interpreter", config.python}, {"bootstrap", bootstrap}};
+    nlohmann::ordered_json told = {{"script", config.script},
+                                   {"warm", false},
+                                   {"why", why},
+                                   {"interpreter", config.python},
+                                   {"bootstrap", bootstrap}};
     fmt::print("{}", Dump(told, 2));
   } else {
     const auto shown = [](const std::string& path) { return path.empty() ? "none" : path; };
@@ -69,8 +72,7 @@ std::string Request(const agent::LaunchConfig& config, const agent::HostFacts& h
   std::map<std::string, std::string> env = environment.values();
   env[agent::kNodeMark] = host.fresh_uuid;
   const SpawnSpec zygote = agent::ZygoteCommand(config, env, bootstrap);
-  const agent::Learnt learnt =
-      flags.anew ? agent::Learnt{} : agent::ReadLearnt(agent::LearntPath(config, host.cwd));
+  const agent::Learnt learnt = flags.anew ? agent::Learnt{} : agent::ReadLearnt(agent::LearntPath(config, host.cwd));
   agent::JsonObject request;
   request.Add("interpreter", config.python).Add("bootstrap", bootstrap);
   request.Add("command", zygote.args).Add("env", zygote.env);
@@ -106,8 +108,8 @@ int BecomePython(const agent::LaunchConfig& config, const std::string& bootstrap
 }  // namespace
 
 CLI::App* DeclareWarm(CLI::App& app, WarmFlags& flags) {
-  CLI::App* command =
-      app.add_subcommand("warm", "what is imported ahead of time for a script, what is not, and why: no line of it runs");
+  CLI::App* command = app.add_subcommand(
+      "warm", "what is imported ahead of time for a script, what is not, and why: no line of it runs");
   command->add_flag("--anew", flags.anew, "as if no earlier launch had learnt anything");
   command->add_flag(kJson, flags.json, "for programs; also as the last word");
   command->prefix_command();

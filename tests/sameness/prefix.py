@@ -29,7 +29,7 @@ class Prefix:
         write_files(self.packages, {**libraries.texts(), **(more or {})})
         shutil.copyfile(_HERE / "standin.py", self.packages / "standin.py")
         if launcher is not None:
-            for name in ("phalanx-run", "phalanx-master"):
+            for name in ("phalanx", "phalanx-run", "phalanx-master"):
                 _place(Path(launcher).resolve().parent / name, self.python.parent / name)
 
 

@@ -10,6 +10,7 @@ _DENIED = "an earlier launch found that it must not be imported ahead; --anew sa
 _LATE_DENIED = "a life of this script began anew, since what it imported was not what had been imported ahead"
 _COMES_WITH = "comes with these"
 _GROUP_MIN = 4  # variables with one beginning that are told as one
+_SHOWN_MAX = 15
 _TEXT_WIDTH = 110
 
 
@@ -35,7 +36,7 @@ def tell(request, outcome):
     if outcome.cold is None:
         told.update(
             imported=_imported(outcome.scanned, done, place),
-            stopped=None if done["stopped"] is None else _row(place, *done["stopped"]),
+            stopped=_stopped(outcome, place),
             hidden=_hidden(done, asked, place),
             hidden_why_not=_why_none_hidden(outcome.scanned, done, asked, place),
             modules=done["modules"],
@@ -58,7 +59,7 @@ class _Places:
         self._scanned = scanned or {"where": {}, "end": None, "usual_end": None}
 
     def of(self, name):
-        """"train.py:12", or None."""
+        """ "train.py:12", or None."""
         found = self._scanned["where"].get(name)
         return None if found is None else self._shown(*found)
 
@@ -73,6 +74,14 @@ class _Places:
 
 def _row(place, step, why):
     return {"module": step.replace(":", "."), "where": place.of(step), "why": why}
+
+
+def _stopped(outcome, place):
+    """The module of the prefix that cannot be taken, with what it did where it was tried, or None."""
+    if outcome.explained["stopped"] is None:
+        return None
+    step, why = outcome.explained["stopped"]
+    return _row(place, step, dict(outcome.tainted).get(step.partition(":")[0], why))
 
 
 def _imported(scanned, done, place):
@@ -239,7 +248,10 @@ def _by_place(rows):
 def _afresh(afresh):
     rows = []
     if afresh["variables"]:
-        rows.append(("variables that were read", ", ".join(_grouped(afresh["variables"]))))
+        shown = _grouped(afresh["variables"])
+        if len(shown) > _SHOWN_MAX:
+            shown[_SHOWN_MAX:] = [f"and {len(shown) - _SHOWN_MAX} more, which --json names"]
+        rows.append(("variables that were read", ", ".join(shown)))
     if afresh["all_variables"]:
         rows.append(("the whole environment", "a module looked through it: a variable that is new counts, too"))
     if afresh["arguments"]:
@@ -248,14 +260,13 @@ def _afresh(afresh):
 
 
 def _grouped(variables):
-    """Many of one beginning as one: "TORCHINDUCTOR_* (190)"."""
+    """Many of one beginning as one, "TORCHINDUCTOR_* (190)", before the others."""
     groups = {}
     for name in variables:
         groups.setdefault(name.partition("_")[0], []).append(name)
-    shown = []
-    for beginning, names in groups.items():
-        shown += [f"{beginning}_* ({len(names)})"] if len(names) >= _GROUP_MIN else names
-    return shown
+    alone = [name for names in groups.values() if len(names) < _GROUP_MIN for name in names]
+    many = [f"{top}_* ({len(names)})" for top, names in groups.items() if len(names) >= _GROUP_MIN]
+    return [*many, *alone]
 
 
 def _count(count, what):

@@ -182,22 +182,23 @@ def made_by(node, names):
 
 
 def harm_of_definition(statement, names):
-    """None where a `def` or the head of a `class` runs nothing but what makes a function or a class; else what it
-    does."""
-    if not all(_harmless_decorator(decorator, names) for decorator in statement.decorator_list):
-        return _DECORATOR
+    """None where a `def` or the head of a `class` runs nothing but what makes a function or a class; else the part
+    that does, and what."""
+    for decorator in statement.decorator_list:
+        if not _harmless_decorator(decorator, names):
+            return decorator, _DECORATOR
     if isinstance(statement, ast.ClassDef):
         parts = [*statement.bases, *(keyword.value for keyword in statement.keywords)]
         # A base may be told of its subclasses, and do anything then.
         if any(not is_known(full) for full in map(names.full_name, parts) if full is not None and "." in full):
-            return _BASE
+            return statement, _BASE
     else:
         arguments = statement.args
         every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
         every += [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
         parts = [*arguments.defaults, *arguments.kw_defaults, *(argument.annotation for argument in every)]
         parts.append(statement.returns)
-    return None if all(harmless(part, names) for part in parts) else _DEFINITION
+    return None if all(harmless(part, names) for part in parts) else (statement, _DEFINITION)
 
 
 def _harmless_decorator(node, names):

@@ -17,7 +17,6 @@ ZYGOTES_MAX = 50
 DENY_MAX = 200
 USELESS_MAX = 2
 READY_WITHIN_S = 120
-_END_WITHIN_S = 10
 _WORDS_MAX = 2000
 
 
@@ -89,11 +88,29 @@ def _deny(preload, module, zygotes):
 
 def _one_zygote(request, preload, outcome):
     """How it ends: its own message, or one of type "died" with a reason."""
+    with open(os.memfd_create("phalanx-words"), "r+b") as said:
+        process, channel = _start(request, said)
+        outcome.explained = None
+        try:
+            end = _listen(channel, preload, outcome)
+        except (wire.Closed, OSError):
+            end = None
+        channel.close()
+        if end is None or end["type"] != "ready":
+            process.kill()  # one that has begun to end keeps its own exit status
+        status = process.wait()  # one that is ready ends by itself, and well, since nobody is there to ask it
+        if end is not None and (end["type"] != "ready" or status == 0):
+            return end
+        said.seek(0)
+        return {"type": "died", "reason": _how_it_ended(status, said.read())}
+
+
+def _start(request, said):
+    """A zygote, and our end of its socket."""
     ours, theirs = socket.socketpair()
-    words = os.memfd_create("phalanx-words")
     *command, padding = request["command"]
     command[-1:] = [str(theirs.fileno()), padding]
-    with ours, theirs, open(words, "r+b") as said:
+    with theirs:
         process = subprocess.Popen(
             command,
             env=request["env"],
@@ -103,44 +120,23 @@ def _one_zygote(request, preload, outcome):
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
-        theirs.close()
-        channel = wire.Channel(ours.detach())
-        try:
-            return _listen(channel, preload, outcome)
-        except (wire.Closed, OSError):
-            status = _end_of(process)
-            said.seek(0)
-            return {"type": "died", "reason": _how_it_ended(status, said.read())}
-        finally:
-            channel.close()
-            process.kill()
-            process.wait()
+    return process, wire.Channel(ours.detach())
 
 
 def _listen(channel, preload, outcome):
+    """The message that says how its imports went. Raises wire.Closed or OSError where there is none."""
     channel.send(preload)
     deadline = time.monotonic() + READY_WITHIN_S
-    outcome.explained = None
     while True:
         left_s = max(0.0, deadline - time.monotonic())
         if not select.select([channel.fileno()], [], [], left_s)[0]:
             return {"type": "died", "reason": f"its imports took more than {READY_WITHIN_S} s"}
         message, _ = channel.receive()
-        if message["type"] in ("scanned", "explained"):
-            setattr(outcome, message["type"], message)
-        elif message["type"] in ("ready", "tainted", "failed"):
+        if message["type"] in ("ready", "tainted", "failed"):
             return message
-        if outcome.scanned is not None and outcome.scanned["unread"] is not None:
+        setattr(outcome, message["type"], message)  # "scanned" or "explained"
+        if outcome.scanned["unread"] is not None:
             return {"type": "failed", "reason": "the script cannot be read"}
-
-
-def _end_of(process):
-    """Who has closed the socket ends, or is ended."""
-    try:
-        return process.wait(_END_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 def _how_it_ended(status, said):

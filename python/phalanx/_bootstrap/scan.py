@@ -190,9 +190,9 @@ class _Scanner:
             self._other(node, text)
 
     def _define(self, node, text):
-        why = effects.harm_of_definition(node, text.names)
-        if why is not None:
-            self._end(_LATER, text, node, why)
+        harm = effects.harm_of_definition(node, text.names)
+        if harm is not None:
+            self._end(_LATER, text, *harm)
 
     def _other(self, node, text):
         """Loops, with, assert, del, return, raise: what is in their blocks may run, or not, or twice."""
