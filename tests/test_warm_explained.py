@@ -15,7 +15,8 @@ BOOTSTRAP = os.environ.get("PHALANX_BOOTSTRAP_DIR") or str(ROOT / "python" / "ph
 # Further libraries, that torch stands for: a zygote imports it in milliseconds.
 LIBRARIES = {
     "torch/__init__.py": (
-        "import os\nNAME = os.environ.get('TORCH_LOOKS')\nget_num_threads = set_num_threads = lambda *n: 1\n"
+        "import os\nNAME = os.environ.get('TORCH_LOOKS')\nif NAME != 'broken':\n"
+        "    get_num_threads = set_num_threads = lambda *n: 1\n"
         "class default_generator:\n    seed = staticmethod(lambda: None)\n"
     ),
     "torch/optim.py": "",
@@ -48,7 +49,7 @@ class Asking:
     def run(self, *words, env=None):
         command = [self.prefix.folder / "bin" / "phalanx", "warm", *words]
         environment = {**self.environment, **(env or {})}
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=100)
 
     def json(self, text, *words, env=None, **files):
         """What it says of train.py with that text."""
@@ -62,7 +63,7 @@ class Asking:
         write_files(self.folder, {"train.py": text})
         command = [self.prefix.launcher, "--standalone", "--nproc-per-node=1", *(words or ("train.py",))]
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=100
         )
         assert done.returncode == 0, done.stderr
         return done
@@ -126,6 +127,8 @@ def test_what_tainted_a_zygote_costs_the_next_one(asking):
         "where": "train.py:1",
         "why": "it reads RANK while it is imported",
     }
+    told = asking.json("import aardvark, zebra, sees_rank\n")
+    assert [row["module"] for row in told["imported"]] == ["aardvark", "zebra"]
     told = asking.json("import makes_socket\n")
     assert re.match(r"it (opened socket:|holds a socket)", why_not(told)["makes_socket"])
     told = asking.json("import uses_rank\n")
@@ -133,13 +136,19 @@ def test_what_tainted_a_zygote_costs_the_next_one(asking):
 
 
 def test_what_an_earlier_launch_has_learnt(asking):
-    text = "import zebra\nimport sees_rank\nimport standin\nstandin.tell()\n"
-    asking.folder.joinpath("died").touch()  # no life is killed
-    asking.folder.joinpath("edits.json").write_text("{}")
+    text = "import zebra\nimport sees_rank\nimport torch\n"
     asking.launch(text)
     told = asking.json(text)
-    assert told["zygotes"] == 1
+    assert told["zygotes"] == 1 and told["hidden"][0]["library"] == "torch"
     assert why_not(told)["sees_rank"].startswith("an earlier launch found that it must not be imported ahead")
+    (file,) = asking.folder.glob("state/phalanx/learnt-*.json")
+    learnt = json.loads(file.read_text())
+    assert learnt["deny"] == ["sees_rank"]
+    # As after a life for which what was imported ahead of its turn was not what it would have imported.
+    file.write_text(json.dumps({**learnt, "deny": ["sees_rank", "phalanx.late"]}))
+    told = asking.json(text)
+    assert told["hidden"] == [] and told["hidden_why_not"].startswith("a life of this script began anew")
+    assert list(why_not(told)) == ["sees_rank", "torch"]
     told = asking.json(text, "--anew", "train.py")
     assert (told["zygotes"], why_not(told)["sees_rank"]) == (2, "it reads RANK while it is imported")
 
@@ -185,6 +194,11 @@ COLD = {
     "the script": ("# phalanx: cold\n", {}, "the script asks for a cold start ('# phalanx: cold')"),
     "no files": ("import json\n", {"PHALANX_BOOTSTRAP_DIR": "/nowhere"}, "Phalanx's Python files are not beside this"),
     "what ends it": ("import ends_it\n", {}, "the process that spares come from does not live: ended with exit code 7"),
+    "what ends it behind its imports": (
+        "import torch\n",
+        {"TORCH_LOOKS": "broken"},
+        "the process that spares come from does not live: ended with exit code 1; its last words: Traceback",
+    ),
     "an own file": ("import looks_for_helpers\n", {}, "the script's folder has its own 'helpers'"),
 }
 
