@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,22 @@ constexpr uint16_t kC10dPort = 29400;
 constexpr uint16_t kStaticPort = 29500;
 constexpr int64_t kDefaultStopTimeoutMs = 30'000;
 constexpr const char* kDefaultPrefixTemplate = "[${role_name}${local_rank}]:";
+
+// Variables of tools that must be in a process from its start on, and why its worker starts cold then. A GPU profiler
+// is loaded then, and follows what a process executes, not what it forks; Python tells of imports to whoever does them.
+constexpr const char* kAsNsysDoes =
+    "as nsys and ncu do: workers start cold, so that the profiler sees them as it sees torchrun's";
+constexpr const char* kToldByTheImporter =
+    "which tells of imports: workers start cold, so that each tells of all of its own";
+constexpr std::array<std::pair<const char*, const char*>, 7> kFollowFromTheStart = {{
+    {"NSYS_PROFILING_SESSION_ID", kAsNsysDoes},
+    {"NV_NSIGHT_INJECTION_PORT_BASE", kAsNsysDoes},
+    {"CUDA_INJECTION64_PATH", kAsNsysDoes},
+    {"PYTHONPROFILEIMPORTTIME", kToldByTheImporter},
+    {"PYTHONVERBOSE", kToldByTheImporter},
+    {"PYTHONMALLOCSTATS", "which tells of memory from a process's start: workers start cold"},
+    {"PYTHONPERFSUPPORT", "which names compiled functions for one process: workers start cold, so that perf knows all"},
+}};
 
 Status Wrong(const std::string& what) { return absl::InvalidArgumentError(what); }
 
@@ -511,19 +528,14 @@ class Resolver {
                        fmt::join(overridden, ", "), overridden.size() == 1 ? "has" : "have", config_.debug_rank));
   }
 
-  // A GPU profiler is loaded into a process at its start and follows what that executes, not what it forks.
   void StartColdUnderProfiler() {
     if (Given("--warm") || Given("--no-warm") || config_.kind == ScriptKind::kProgram) return;
-    for (const char* variable :
-         {"NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"}) {
+    for (const auto& [variable, why] : kFollowFromTheStart) {
       if (env_.NonEmptyOr(variable, "").empty()) continue;
       config_.warm = false;
       if (config_.spares > 0) Notice("--spares: has no effect: workers start cold");
       config_.spares = 0;
-      return Notice(
-          fmt::format("{} is set, as nsys and ncu do: workers start cold, so that the profiler sees them as it "
-                      "sees torchrun's; --warm starts them warm all the same",
-                      variable));
+      return Notice(fmt::format("{} is set, {}; --warm starts them warm all the same", variable, why));
     }
   }
 

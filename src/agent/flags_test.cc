@@ -613,8 +613,9 @@ TEST(Flags, ReportsAndNames) {
   EXPECT_THAT(Error({"--preload=a\nb", "s.py"}), HasSubstr("expected names of modules"));
 }
 
-TEST(Flags, WorkersStartColdUnderAGpuProfiler) {
-  for (const char* variable : {"NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"}) {
+TEST(Flags, WorkersStartColdForToolsThatFollowAProcessFromItsStart) {
+  for (const char* variable : {"NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH",
+                               "PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE", "PYTHONMALLOCSTATS", "PYTHONPERFSUPPORT"}) {
     const Vars profiled{{variable, "1"}};
     const LaunchConfig config = Config({"s.py"}, profiled);
     EXPECT_FALSE(config.warm);

@@ -187,6 +187,7 @@ def set_openblas_threads(count):
                 break
 
 
-def original_args():
-    """What this interpreter was started with, its own options included."""
-    return list(getattr(sys, "orig_argv", [])) or [sys.executable, "-u"]
+def interpreter_options():
+    """The name this interpreter was started by, and its own options (those of a wrapper, say), with -u the last."""
+    words = list(getattr(sys, "orig_argv", []))  # since Python 3.10
+    return words[: words.index("-u") + 1] if "-u" in words else [sys.executable, "-u"]

@@ -234,7 +234,7 @@ def _set_environment(wanted):
 def _dress(request, warm):
     """What others see of this process, and what it would have got at its start."""
     what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
-    args = [linux.original_args()[0], "-u", *what, *request["args"]]
+    args = [*linux.interpreter_options(), *what, *request["args"]]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = args
     linux.set_command_line(args, request["env"])
@@ -310,7 +310,7 @@ def _is_ours(trace):
 def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
     what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
-    os.execve(sys.executable, [sys.executable, "-u", *what, *request["args"]], request["env"])
+    os.execve(sys.executable, [*_own_words(), *what, *request["args"]], request["env"])
 
 
 def _count_threads_anew(request):
@@ -339,8 +339,13 @@ def _become_cold(channel, request):
     os.set_inheritable(fd, True)
     os.set_inheritable(channel.fileno(), True)
     padding = " " * sum(len(part) + 1 for part in [request["script"], *request["args"]])
-    args = [sys.executable, "-u", _HERE + "worker.py", str(channel.fileno()), padding, str(fd)]
+    args = [*_own_words(), _HERE + "worker.py", str(channel.fileno()), padding, str(fd)]
     os.execve(sys.executable, args, request["env"])
+
+
+def _own_words():
+    """What this interpreter is started with once more: by its full name, with the options that it has."""
+    return [sys.executable, *linux.interpreter_options()[1:]]
 
 
 def wait_for_request(channel):

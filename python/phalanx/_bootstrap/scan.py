@@ -12,6 +12,7 @@ import io
 import os
 import sys
 import tokenize
+import warnings
 
 from phalanx._bootstrap import effects, places
 
@@ -25,6 +26,13 @@ LINE_SHOWN = 80
 
 End = collections.namedtuple("End", "path line text why")
 End.__doc__ = """Where a text does something that later imports may depend on: `text` is that line, `why` for people."""
+
+
+def _parsed(source):
+    """Without the warnings that a text deserves: Python says them when it compiles it, once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 class Scan:
@@ -132,7 +140,7 @@ class _Scanner:
         if self._bytes_left < 0:
             return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
         try:
-            self._walk(ast.parse(source).body, text)
+            self._walk(_parsed(source).body, text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if is_main:
                 self.result.unread = _why_no_python(path, error)

@@ -57,9 +57,14 @@ class State:
         for fd, target in _descriptors().items():
             if self._fds.get(fd) == target:
                 continue
-            if target.startswith((*_DEVICE_PREFIXES, "socket:")) or not is_indifferent(name):
+            if is_device(target) or target.startswith("socket:") or not is_indifferent(name):
                 return target
         return None
+
+
+def is_device(path):
+    """Whether a descriptor with that target is a device of the kind that no two processes may share by a fork."""
+    return path.startswith(_DEVICE_PREFIXES)
 
 
 def _settings():
