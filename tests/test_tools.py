@@ -62,7 +62,7 @@ print("FACTS", json.dumps({
 
 @pytest.fixture
 def ranks(job):
-    """A function (name of a way to start, arguments of Python, ...) -> (status, stdout, stderr) of one rank's script."""
+    """The ways to start the script of a rank, in the folder of `job`."""
     return Ways(job)
 
 
