@@ -442,7 +442,7 @@ def test_phalanx_run_below_a_debugger(ranks, flags):
         ("/dev/dri/renderD128", True),
         ("/dev/null", False),
         ("/dev/shm/x", False),
-        ("/home/dev/dxg", False),
+        ("/srv/dev/dxg", False),
         ("pipe:[1]", False),
     ],
 )
