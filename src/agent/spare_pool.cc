@@ -93,6 +93,7 @@ bool SparePool::Deny(const std::string& module) {
 }
 
 void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
+  const bool served = zygote_->ready();
   ended_zygote_ = std::move(zygote_);  // it is calling us
   EndFork();
   if (cold_) return;
@@ -106,7 +107,7 @@ void SparePool::OnZygoteEnded(const ZygoteEnd& end) {
     if (Deny(end.module)) return StartZygote();
     return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
   }
-  if (!learnt_.modules.empty()) {  // what was learnt may be what ends it: the script's text has to do
+  if (!served && !learnt_.modules.empty()) {  // what was learnt may be what ends it: the script's text has to do
     learnt_.modules.clear();
     WriteLearnt(learnt_path_, learnt_);
     return StartZygote();
@@ -264,6 +265,7 @@ void SparePool::Learn(const std::vector<std::string>& modules) {
 
 void SparePool::Unlearn(const std::string& module) {
   if (!Deny(module)) return;
+  next_zygote_.reset();  // it does not know yet
   unfit_ = true;
   RenewSoon();
 }
