@@ -388,6 +388,16 @@ def test_own_modules_are_read_for_their_imports(library, folder):
     assert "deep" in loaded and "own" not in loaded
 
 
+def test_a_module_that_runs_is_main_while_it_imports(library, folder):
+    """A library may ask whether somebody sits at a prompt, or which module runs."""
+    library(asks="import __main__\nseen = hasattr(__main__, '__file__'), __main__.__spec__.name, __main__.__package__")
+    where = folder(own__in____init__="", own__in__train=REPORT + "import asks\nprint(*asks.seen)\n" + PRINT)
+    answer = library.agent.start_zygote("own.train", kind="module", cwd=where)
+    assert answer["type"] == "ready", answer
+    worker = library.agent.fork().run("own.train", kind="module", cwd=where, env=run_env(library))
+    assert worker.result()[1].startswith("True own.train own\n"), worker.result()
+
+
 def test_folders_of_data_are_no_modules(library, folder):
     """A folder called like a package (a run's output, say) does not make the package the script's own."""
     library(wandb="")
@@ -462,6 +472,8 @@ TAINTS = {
         "if 'zygote' in open('/proc/self/cmdline').read(): raise OSError('not now')",
         "its import fails: OSError: not now",
     ),
+    "callback of forks": ("import os; os.register_at_fork(after_in_child=print)", "it wants to be told of forks"),
+    "output by number": ("import os; os.write(2, b'')", "it writes past sys.stdout"),
     "where from": ("import traceback; traceback.print_stack()", "it says from where it was imported"),
 }
 
@@ -750,6 +762,17 @@ def test_arguments_that_a_module_has_read(library, folder):
     assert spares[0].run(script, "a", env=run_env(library)).result() == (0, expected.format("a"), "")
     why, result = assert_starts_afresh(spares[1], script, "b", env=run_env(library))
     assert "sys.argv" in why and result == (0, expected.format("b"), "")
+
+
+def test_what_the_script_has_put_into_sys_modules_stays_there(library, folder):
+    """A stand-in, say, so that a part of torch finds that one."""
+    library(functorch="import networkx", networkx="")
+    text = "import sys, types\nown = sys.modules['networkx'] = types.ModuleType('networkx')\nimport functorch\n"
+    script = folder(script=text + "print(functorch.networkx is own, sys.modules['networkx'] is own)") / "script.py"
+    assert library.agent.start_zygote(script, learnt=["functorch", "networkx"])["type"] == "ready"
+    worker = library.agent.fork().run(script, env=run_env(library))
+    assert "the script has put networkx into sys.modules" in worker.messages()[-1]["cold"]
+    assert worker.result() == (0, "True True\n", "")
 
 
 # What the script does before it imports something that was imported ahead of its turn.

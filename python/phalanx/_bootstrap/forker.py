@@ -1,6 +1,7 @@
 """The zygote's work: preload, then fork a spare for each request."""
 
 import gc
+import importlib.util
 import os
 import random  # before the first fork, so that each child is seeded anew by Python itself
 import signal
@@ -75,6 +76,7 @@ def _preload(channel, message):
     preload.without_rank_variables()
     arguments = preload.WatchedArguments([found.main if kind == "module" else script, *message.get("args", ())])
     _imitate_script(kind, script, cwd, arguments)
+    _imitate_module(found)
     elasticity.install()  # what is imported here may ask for it
     own = places.own_names(places.own_folder(kind, script, cwd))
     denied = {*message.get("deny", ()), *([script] if kind == "module" else [])}
@@ -128,6 +130,21 @@ def _imitate_script(kind, script, cwd, arguments):
     sys.argv = arguments
     runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None, watch.MainModule)
     places.put_first_on_path(places.own_folder(kind, script, cwd))
+
+
+def _imitate_module(found):
+    """What `__main__` has of `-m`'s module while that runs its imports."""
+    if found.module is None or found.main is None:
+        return
+    spec = importlib.util.spec_from_file_location(found.module, found.main)
+    if spec is not None:
+        sys.modules["__main__"].__dict__.update(
+            __file__=spec.origin,
+            __cached__=spec.cached,
+            __loader__=spec.loader,
+            __package__=spec.parent,
+            __spec__=spec,
+        )
 
 
 def _import_all(loader, asked, found, message):

@@ -126,7 +126,7 @@ class _Finder:
             return None
         top = name.partition(".")[0]
         names = [n for n in _modules if top in _WITH_ALL or n == top or n.startswith(top + ".")]
-        why = self._why_not({n.partition(".")[0] for n in names})
+        why = self._why_not(names)
         if why is not None:
             why = f"{top} was imported ahead of its turn, but {why}"
             if os.getpid() != self._pid:
@@ -159,7 +159,10 @@ class _Finder:
             self._environment.update({name: os.environ.get(name) for name in left.environment})
             _variables.update({name: os.environ.get(name) for name in left.environment if name in _variables})
 
-    def _why_not(self, tops):
+    def _why_not(self, names):
+        own = [name for name in names if name in sys.modules]
+        if own:
+            return f"the script has put {own[0]} into sys.modules"
         if builtins.__import__ is not self._import:
             return "the script has replaced builtins.__import__"
         known = [*self._finders, self]
@@ -174,7 +177,7 @@ class _Finder:
         for variable in {*os.environ, *self._environment} - COUNTED_ANEW:
             if variable.startswith(_READ_UNSEEN) and os.environ.get(variable) != self._environment.get(variable):
                 return f"it may have read {variable}, which the script has changed since"
-        for top in sorted(tops):
+        for top in sorted({name.partition(".")[0] for name in names}):
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
         return None

@@ -56,6 +56,7 @@ class Scan:
         self.opted_out = False
         self.attributes = set()
         self.main = None  # the file that runs
+        self.module = None  # its full name, where it runs as a module
         self.texts = {}
 
     @property
@@ -75,7 +76,7 @@ def scan(kind, script, cwd):
         path, package = scanner.follow_parents(script)
     else:
         path, package = os.path.join(cwd, script), None
-    scanner.result.main = path
+    scanner.result.main, scanner.result.module = path, package
     source = scanner.read(path) if path else None
     if source is None:
         scanner.result.unread = _why_unread(path)

@@ -45,6 +45,7 @@ _PROCESS = {
     "isatty": "it asks whether a stream is a terminal",
     "fork": "it starts a process",
     "posix_spawn": "it starts a process",
+    "register_at_fork": "it wants to be told of forks, and each rank is one",
 }
 # Names that others of the standard library have for such functions.
 _ALIASES = (
@@ -55,7 +56,7 @@ _ALIASES = (
 # Of the standard library's own callers these keep the answer for their caller; logging only writes it.
 _ASKS_FOR_ITSELF = frozenset(("logging",))
 # What a script's `__main__` has when its first line runs, and nobody can have changed.
-_MAIN_AS_EVER = frozenset("__name__ __file__ __loader__ __spec__ __builtins__ __cached__ __class__".split())
+_MAIN_AS_EVER = frozenset("__name__ __file__ __loader__ __spec__ __package__ __builtins__ __cached__ __class__".split())
 _IMPORTERS = ("<frozen importlib", "<frozen zipimport")
 
 
@@ -112,6 +113,7 @@ class Watch:
         self._watch_environment(type(os.environ))
         for name, why in _PROCESS.items():
             self._replace(os, name, self._asking(getattr(os, name), why))
+        self._replace(os, "write", self._writing(os.write))
         for holder, name, why in _ALIASES:
             if hasattr(sys.modules.get(holder), name):
                 self._replace(sys.modules[holder], name, self._asking(getattr(sys.modules[holder], name), why))
@@ -218,6 +220,14 @@ class Watch:
             return original(*args, **named)
 
         return asking
+
+    def _writing(self, original):
+        def writing(fd, data):
+            if self._is_watching and fd in (1, 2):
+                self._asked(sys._getframe(1), "it writes past sys.stdout and sys.stderr")
+            return original(fd, data)
+
+        return writing
 
     def _asked(self, frame, why):
         caller = frame.f_globals.get("__name__", "")
