@@ -227,7 +227,9 @@ def test_a_node_is_replaced_by_another(job, directory):
         found = restored(job, 1, rank)
         assert found["source"] == "disk", job.story()
         assert found["n"] % 30 == 0
-        assert f"step {promised - promised % 3} in memory: the node of group rank" in found["why"], found["why"]
+        # The agent is not killed the moment that this test decides so: the newest step that memory held may be a later one.
+        passed_over = re.findall(r"step (\d+) in memory: the node of group rank", found["why"])
+        assert max(map(int, passed_over)) >= promised - promised % 3, found["why"]
         assert "does not hold it" in found["why"]
     wait_committed(job, 1, life=1)
     job.stop()

@@ -10,9 +10,15 @@ import random
 import time
 
 import faults
+import numpy
+import torch
+import torch.distributed as dist
+from phalanx.checkpoint import Checkpointer, DataPosition, Storage, ddp
 from report import report
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-report("main")
+report("main")  # behind the imports, as scripts have them: what stands before them keeps them from being made ahead
 parser = argparse.ArgumentParser()
 parser.add_argument("directory")
 parser.add_argument("--steps", type=int, default=0, help="end after so many; 0: when the stop file appears")
@@ -32,13 +38,6 @@ parser.add_argument("--deaths", type=int, default=0, help="lives that end so")
 faults.add_argument(parser)  # phases: forward-N, update-N, saved-N (behind the return of save)
 options = parser.parse_args()
 faults.use(options.fault)
-
-import numpy  # noqa: E402 - the launcher sees the rank before its imports
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from phalanx.checkpoint import Checkpointer, DataPosition, Storage, ddp  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 LIFE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 SAMPLES, BATCH = 44, 4

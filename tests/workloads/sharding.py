@@ -6,7 +6,19 @@ import os
 import signal
 import warnings
 
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from phalanx.checkpoint import CannotSave, Storage
+from phalanx.checkpoint.dcp import Checkpointer
 from report import report
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 
 report("main")
 parser = argparse.ArgumentParser()
@@ -22,19 +34,6 @@ parser.add_argument(
 )
 parser.add_argument("--stock", action="store_true", help="read --dir, a step's folder, by torch alone")
 options = parser.parse_args()
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.distributed.checkpoint as dcp  # noqa: E402
-from phalanx.checkpoint import CannotSave, Storage  # noqa: E402
-from phalanx.checkpoint.dcp import Checkpointer  # noqa: E402
-from torch.distributed.checkpoint.state_dict import (  # noqa: E402
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
 WIDTH = 384
 
