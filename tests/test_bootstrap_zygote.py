@@ -543,6 +543,23 @@ def test_a_name_of_a_package_is_asked_for_as_the_script_does(library, folder):
     assert {"lazy.part", "lazy.other", "behind"} <= set(loaded)
 
 
+def test_a_look_at_what_a_class_holds(library, folder):
+    """The name that is looked at is one of a module, no module itself."""
+    library(coloured="class Colour:\n    RED = 'red'", behind="")
+    text = REPORT + "from coloured import Colour\nC = Colour.RED\nimport behind\n" + PRINT
+    script = folder(script=text) / "script.py"
+    assert library.agent.start_zygote(script)["type"] == "ready"
+    assert "coloured" in loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
+
+
+@pytest.mark.parametrize("error", ["KeyError(name)", "ValueError(name)", "SystemExit(3)"])
+def test_a_look_that_fails_is_left_to_the_script(library, folder, error):
+    library(lazy=f"def __getattr__(name):\n    if name[:2] == '__': raise AttributeError\n    raise {error}", behind="")
+    script = folder(script="import lazy\nX = lazy.part\nimport behind\n") / "script.py"
+    answer = library.agent.start_zygote(script)
+    assert (answer["type"], answer["module"]) == ("tainted", "lazy") and answer["why"].startswith("its import fails: ")
+
+
 def test_torch_behind_numpy_is_given_out_where_its_import_sets_variables(library, folder):
     """Both are hidden; with the first all that their imports have set is set."""
     library(stops="import os; os.getpid()")

@@ -177,16 +177,22 @@ class Preloader:
 
     def _look_at(self, name, attributes):
         """As `from name import attribute` and `name.attribute.attribute` do, which a lazy package may answer with
-        imports. None, or the error."""
+        imports. `name` may be one that a module has, as that of a class. None, or the error."""
+        module, inner = _longest_module(name)
+        if module is None:
+            return ModuleNotFoundError(name, name=name)
+        before = set(sys.modules)
         with self._importing():
             try:
-                value = sys.modules[name]
-                for attribute in attributes.split("."):
+                value = module
+                for attribute in [*inner, *attributes.split(".")]:
                     value = getattr(value, attribute)
                     if not isinstance(value, type(sys)):
                         break
-            except (AttributeError, ImportError, RuntimeError) as error:
-                return error
+            except (Tainted, Shadowed, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # whatever a library's __getattr__ raises, the script is to meet it
+                return self._as_it_failed(name, error, before)
         self.check(name)
         return None
 
@@ -246,14 +252,19 @@ class Preloader:
         except (Tainted, Shadowed, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever a module does when it fails, it is left to the script to meet it
-            _forget_orphans(before)
-            if isinstance(error, _Denied) and not before.issuperset(sys.modules):
-                # Half done, it has left its marks in what it imported; done again in a fork it would meet them.
-                if str(error) in self._own:
-                    raise Shadowed(str(error)) from None
-                raise Tainted(name, f"it imports {error}, which must not be imported here") from None
-            return error
+            return self._as_it_failed(name, error, before)
         return None
+
+    def _as_it_failed(self, name, error, before):
+        """The error, where what was done of the import until then can be done again; else raises Tainted or Shadowed.
+        `before`: the names of sys.modules then."""
+        _forget_orphans(before)
+        if isinstance(error, _Denied) and not before.issuperset(sys.modules):
+            # Half done, it has left its marks in what it imported; done again in a fork it would meet them.
+            if str(error) in self._own:
+                raise Shadowed(str(error)) from None
+            raise Tainted(name, f"it imports {error}, which must not be imported here") from None
+        return error
 
     def check(self, name):
         """Raises Tainted where something has been done that a fork cannot undo; `name` is said to have done it."""
@@ -285,6 +296,16 @@ class Preloader:
                 why = _why_not_shared(value)
                 if why is not None:
                     raise Tainted(name, f"it holds {why} ({key})")
+
+
+def _longest_module(name):
+    """The module that the longest beginning of a dotted name stands for, or None, and the parts behind it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        module = sys.modules.get(".".join(parts[:count]))
+        if module is not None:
+            return module, parts[count:]
+    return None, parts
 
 
 def _is_not_found(name, error):
