@@ -72,6 +72,63 @@ CASES = {
     "what is not found": ("import json, no_such_module, csv\n", ["json", "", "csv"]),
     "syntax error": ("import json\nx = = 1", ["", "", ""]),
     "nothing": ("", ["", "", ""]),
+    "a try whose handler acts": (
+        "import os\ntry:\n    os.environ['A']\nexcept KeyError:\n    os.environ['A'] = 'b'\nimport wave",
+        ["os", "", "wave"],
+    ),
+    "a try whose handler imports": (
+        "import sys\ntry:\n    a = sys.argv[1]\nexcept IndexError:\n    import cmd\nimport wave",
+        ["", "", "cmd wave"],
+    ),
+    "a try that leaves out": (
+        "import sys\ntry:\n    a = sys.argv[1]\n    import cmd\nexcept IndexError:\n    pass\nimport wave",
+        ["", "", "cmd wave"],
+    ),
+    "a try that binds": (
+        "import os\ntry:\n    a = os.environ['A']\nexcept KeyError:\n    a = None\nimport wave",
+        ["os wave", "", ""],
+    ),
+    "a try for a name": (
+        "try:\n    from typing import NotThere\nexcept ImportError:\n    import cmd\nimport wave",
+        ["typing", "", "cmd wave"],
+    ),
+    "a try for a name that is there": (
+        "try:\n    from typing import List\nexcept ImportError:\n    import cmd\nimport wave",
+        ["typing wave", "", ""],
+    ),
+    "a try up to what is missing": (
+        "try:\n    import cmd, no_such, lzma\n    import code\nexcept ImportError:\n    import wave\nimport csv",
+        ["cmd wave csv", "", ""],
+    ),
+    "a try for a part that is missing": (
+        "try:\n    from email.no_such import x\nexcept ImportError:\n    pass\nimport csv",
+        ["email csv", "", ""],
+    ),
+    "a try with two handlers": (
+        "try:\n    import no_such\nexcept KeyError:\n    import code\n"
+        "except (OSError, ImportError):\n    import wave\nexcept Exception:\n    import cmd\n",
+        ["wave", "", ""],
+    ),
+    "a try that does not catch it": (
+        "try:\n    import no_such\nexcept KeyError:\n    import code\nimport wave",
+        ["", "", "code wave"],
+    ),
+    "a look that may be left out": (
+        "import pytest\nif FAST:\n    part = pytest.mark\nimport wave",
+        ["pytest", "", "wave"],
+    ),
+    "a look of a test": (
+        "import pytest\nif pytest.mark:\n    part = 1\nimport wave",
+        ["pytest pytest:mark wave", "", ""],
+    ),
+    "a look in a handler": (
+        "import os, pytest\ntry:\n    part = os.environ['A']\nexcept KeyError:\n    part = pytest.mark\nimport wave",
+        ["os pytest", "", "wave"],
+    ),
+    "a function that is one of two": (
+        "if FAST:\n    def f(): pass\nelse:\n    def f(): print(1)\nf()\nimport wave",
+        ["", "", "wave"],
+    ),
     "an end": ("raise SystemExit(3)\nimport json", ["", "", "json"]),
 }
 

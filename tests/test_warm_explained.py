@@ -88,6 +88,12 @@ ENDS = {
     "a default": ("import json\ndef f(x=make()): pass\n", 2, "is a definition that calls something"),
     "an if": ("import os\nif os.environ.get('A'):\n    import json\n", 2, "decides by what is not known"),
     "a loop": ("import json\nfor i in json.loads('[]'): pass\n", 2, "is a statement whose parts may run"),
+    "a try": (
+        "import os\ntry: a = os.environ['A']\nexcept KeyError: os.mkdir('a')\n",
+        2,
+        "may raise, and what is done",
+    ),
+    "a look perhaps": ("import deriving\nif B: A = deriving.Base\n", 2, "looks at a library's name perhaps"),
     "all names": ("import json\nfrom deriving import *\n", 2, "takes all names of a library's module"),
     "nothing of that name": ("import json\nimport no_such_library\n", 2, "is not found beforehand"),
 }

@@ -101,6 +101,20 @@ case(
     """,
 )
 case(
+    "environment by a handler",
+    "it runs where the body raises",
+    """
+    import os
+    try:
+        os.environ["LIB_MODE"]
+    except KeyError:
+        os.environ["LIB_MODE"] = "handled"
+    import sees_env
+    import standin
+    standin.tell()
+    """,
+)
+case(
     "environment by update and pop",
     "methods of os.environ",
     """

@@ -155,6 +155,34 @@ case(
     """,
 )
 case(
+    "try import in vain",
+    "what stands before the import that is missing is imported",
+    """
+    try:
+        import mongoose
+        import not_there_at_all
+    except ImportError:
+        not_there_at_all = None
+    import aardvark
+    import standin
+    standin.tell("loaded:mongoose")
+    """,
+    preloads=("aardvark", "mongoose"),
+)
+case(
+    "look that is left out",
+    "a lazy library's part that no branch takes",
+    """
+    import lazy_like
+    FAST = False
+    if FAST:
+        part = lazy_like.part
+    import sees_env
+    import standin
+    standin.tell("loaded:lazy_like.part")
+    """,
+)
+case(
     "import that fails",
     "a library that raises, and the script goes on",
     """

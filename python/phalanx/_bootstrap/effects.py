@@ -4,6 +4,8 @@ The answer errs on the safe side: what is not known to be harmless is not.
 """
 
 import ast
+import builtins
+import contextlib
 import sys
 
 from phalanx._bootstrap import places, watch
@@ -45,6 +47,8 @@ OTHER_STATEMENT = "is a statement whose parts may run, or not, or more than once
 CHANGES_OTHERS = "changes something that others have, too: what follows may depend on it"
 UNKNOWN_IF = "decides by what is not known beforehand"
 TAKES_ALL = "takes all names of a library's module, and each may be an import"
+LOOKS_PERHAPS = "looks at a library's name perhaps, which may be an import"
+MAY_RAISE = "may raise, and what is done then or left out is not known to be nothing"
 NOT_FOUND = "is not found beforehand, so what it does is not known"
 _DECORATOR = "is decorated by what is not known to make nothing but a function or a class"
 _BASE = "derives a class from a library's class, which may be told of it, and do anything then"
@@ -71,6 +75,16 @@ class Names:
         self.bound = set()
         self.calls = calls
         self.looks = []
+        self.doubts = 0
+
+    @contextlib.contextmanager
+    def doubting(self):
+        """Of statements that run, or do not: a name that they bind stands for nothing that is known."""
+        self.doubts += 1
+        try:
+            yield
+        finally:
+            self.doubts -= 1
 
     def may_call(self, full_name):
         return any(full_name == known or (known[-1] == "." and full_name.startswith(known)) for known in self.calls)
@@ -78,7 +92,7 @@ class Names:
     def bind_import(self, statement, own):
         """`own`: whether it is a module of the script's own tree, of which nothing is known."""
         for alias in statement.names:
-            if own:
+            if own or self.doubts:
                 self.unbind(alias.asname or alias.name.split(".", 1)[0])
                 continue
             if isinstance(statement, ast.Import):
@@ -96,7 +110,7 @@ class Names:
 
     def bind_value(self, name, made_by):
         self.unbind(name)
-        if made_by is not None:
+        if made_by is not None and not self.doubts:
             self.made[name] = made_by
 
     def full_name(self, node):
@@ -199,6 +213,67 @@ def harm_of_definition(statement, names):
         parts = [*arguments.defaults, *arguments.kw_defaults, *(argument.annotation for argument in every)]
         parts.append(statement.returns)
     return None if all(harmless(part, names) for part in parts) else (statement, _DEFINITION)
+
+
+def only_bind(statements, names):
+    """Whether statements do nothing but give names a value: it makes no difference then which of them run."""
+    return all(_only_binds(statement, names) for statement in statements)
+
+
+def _only_binds(statement, names):
+    if isinstance(statement, ast.Pass):
+        return True
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return not statement.decorator_list and not may_raise(statement)
+    if isinstance(statement, ast.ClassDef):
+        return (
+            not statement.decorator_list
+            and not statement.keywords
+            and only_bind(statement.body, names)
+            and all(isinstance(base, ast.Name) and base.id == "object" for base in statement.bases)
+        )
+    if isinstance(statement, ast.Assign):
+        targets = [part for target in statement.targets for part in getattr(target, "elts", [target])]
+        return all(isinstance(part, ast.Name) for part in targets) and _without_looks([statement.value], names)
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+# What raises nothing where it is made of nothing else.
+_RAISES_NOTHING = (*(ast.Pass, ast.Expr, ast.Assign, ast.Constant, ast.Tuple, ast.List, ast.Store, ast.Load),)
+
+
+def may_raise(statement):
+    """Whether a statement, an import apart, may raise anything. The name that is not bound is among it."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments = statement.args
+        annotations = [argument.annotation for argument in ast.walk(arguments) if isinstance(argument, ast.arg)]
+        parts = [
+            *statement.decorator_list,
+            *arguments.defaults,
+            *arguments.kw_defaults,
+            *annotations,
+            statement.returns,
+        ]
+        return not all(part is None or isinstance(part, ast.Constant) for part in parts)
+    return not all(
+        isinstance(node, _RAISES_NOTHING) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        for node in ast.walk(statement)
+    )
+
+
+def catches_import_error(kind):
+    """Whether `except kind` catches a ModuleNotFoundError; None where that is not known."""
+    if kind is None:
+        return True
+    answers = [_catches(part) for part in getattr(kind, "elts", [kind])]
+    return True if True in answers else (None if None in answers else False)
+
+
+def _catches(kind):
+    error = getattr(builtins, getattr(kind, "id", ""), None)
+    if not isinstance(error, type):
+        return None
+    return issubclass(ModuleNotFoundError, error)
 
 
 def _harmless_decorator(node, names):

@@ -116,6 +116,7 @@ class _Scanner:
         self._seen_names = set()
         self._bytes_left = SOURCE_BYTES_MAX
         self._depth = 0
+        self._tops = {}  # of files: the names that they have for sure
         self._calling = set()  # functions whose bodies are being followed
 
     def read(self, path):
@@ -164,7 +165,14 @@ class _Scanner:
             text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
             text.names.looks = []
             self._statement(statement, text)
-            self._look(text.names.looks, text, statement)
+            self._take_looks(text, statement)
+
+    def _take_looks(self, text, statement):
+        """Those of what has been read of a statement: before the statements in it."""
+        looks, text.names.looks = text.names.looks, []
+        if looks and text.names.doubts:
+            self._end(_LATER, text, statement, effects.LOOKS_PERHAPS)
+        self._look(looks, text, statement)
 
     def _look(self, looks, text, statement):
         if self._phase == _PREFIX:
@@ -182,9 +190,10 @@ class _Scanner:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._define(node, text)
             text.names.unbind(node.name)
-            text.functions[node.name] = node
+            text.functions[node.name] = None if text.names.doubts else node
         elif isinstance(node, ast.ClassDef):
             self._define(node, text)
+            self._take_looks(text, node)
             self._walk(node.body, text)
             text.names.unbind(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -263,16 +272,79 @@ class _Scanner:
             return self._walk(node.body if truth else node.orelse, text)
         if not effects.harmless(node.test, text.names) or _imports_in(node):
             self._end(_LATER, text, node, effects.UNKNOWN_IF)
-        self._walk([*node.body, *node.orelse], text)
+        self._take_looks(text, node)
+        with text.names.doubting():
+            self._walk([*node.body, *node.orelse], text)
 
     def _try(self, node, text):
-        """Its body runs where all that it imports is there, else what stands for an ImportError."""
-        if all(self._is_there(statement, text) for statement in _imports_in(node, node.body)):
-            self._walk([*node.body, *node.orelse], text)
+        """Its body runs up to an import that is not there, and then what stands for an ImportError. Where else it may
+        leave its body, what may be left out must do nothing."""
+        instead = [statement for handler in node.handlers for statement in handler.body]
+        may_raise = False
+        for at, statement in enumerate(node.body):
+            if not all(self._is_there(found, text) for found in _imports_in(statement)):
+                self._miss(statement, node, text)
+                break
+            end = None
+            if self._may_raise(statement, text):
+                may_raise = True
+                rest = [*node.body[at + 1 :], *node.orelse]
+                end = None if effects.only_bind([*rest, *instead], text.names) else effects.MAY_RAISE
+            if end and hasattr(statement, "body"):
+                self._end(_LATER, text, statement, end)
+            self._walk([statement], text)
+            if end:
+                self._end(_LATER, text, statement, end)
         else:
-            for handler in node.handlers:
-                self._walk(handler.body, text)
+            self._walk(node.orelse, text)
+            with text.names.doubting():
+                self._walk(instead if may_raise else [], text)
         self._walk(node.finalbody, text)
+
+    def _may_raise(self, statement, text):
+        """Whether it may raise what a handler catches; what is imported is there."""
+        if isinstance(statement, ast.ImportFrom):
+            base = _base_of(statement, text.package)
+            return not all(alias.name == "*" or self._has(base, alias.name) for alias in statement.names)
+        return not isinstance(statement, ast.Import) and effects.may_raise(statement)
+
+    def _has(self, module, name):
+        """Whether a module is known to have that name."""
+        if module in sys.builtin_module_names:
+            return hasattr(sys.modules.get(module), name)
+        if self._find(f"{module}.{name}") is not None:
+            return True
+        origin = str(self._find(module).origin)
+        if origin not in self._tops:
+            source = _read(origin) if origin.endswith(".py") else None
+            self._tops[origin] = _names_at_top(source) if source is not None else frozenset()
+        return name in self._tops[origin]
+
+    def _miss(self, statement, node, text):
+        """An import, in a `try`, of what is not there: what it imports before it finds that out, and what is done
+        then."""
+        names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+        if isinstance(statement, ast.ImportFrom):
+            names = [_base_of(statement, text.package) or ""]
+        for name in names:
+            while name and not self._exists(name):
+                name = name.rpartition(".")[0]
+            if name:
+                self._wanted(name, text, statement)
+            if name not in names:
+                break
+        if not names:  # one that stands in another statement
+            self._end(_LATER, text, statement, effects.OTHER_STATEMENT)
+            self._walk([statement], text)
+        for handler in node.handlers:
+            caught = effects.catches_import_error(handler.type)
+            if caught is None:
+                break
+            if caught:
+                return self._walk(handler.body, text)
+        self._end(_LATER, text, statement, effects.MAY_RAISE)
+        for handler in node.handlers:
+            self._walk(handler.body, text)
 
     def _is_there(self, statement, text):
         if isinstance(statement, ast.Import):
@@ -395,6 +467,25 @@ def _imports_in(node, statements=None):
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             queue += ast.iter_child_nodes(node)
     return found
+
+
+def _names_at_top(source):
+    """Names that a module binds whatever happens."""
+    found = set()
+    try:
+        body = _parsed(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name.split(".", 1)[0] for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.Delete):
+            found.difference_update(getattr(target, "id", None) for target in node.targets)
+    return frozenset(found)
 
 
 def _is_main_guard(test):
