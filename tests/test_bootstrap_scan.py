@@ -125,6 +125,18 @@ CASES = {
         "import os, pytest\ntry:\n    part = os.environ['A']\nexcept KeyError:\n    part = pytest.mark\nimport wave",
         ["os pytest", "", "wave"],
     ),
+    "a decorator that is made": (
+        "import functools\n@functools.partial(configure)\ndef f(): pass\nimport wave",
+        ["functools", "", "wave"],
+    ),
+    "a setter of no property": (
+        "class A:\n    def a(self): pass\n    @a.setter\n    def b(self): pass\nimport wave",
+        ["", "", "wave"],
+    ),
+    "a lazy package of the standard library": (
+        "from concurrent.futures import Executor\nimport concurrent.futures as f\nx = f.ThreadPoolExecutor",
+        ["concurrent.futures concurrent.futures:Executor concurrent.futures:ThreadPoolExecutor", "", ""],
+    ),
     "a function that is one of two": (
         "if FAST:\n    def f(): pass\nelse:\n    def f(): print(1)\nf()\nimport wave",
         ["", "", "wave"],
@@ -164,6 +176,21 @@ INFLUENCES = {
     "one that goes": "import os\ndel os.environ['A']",
     "in an if": "import os\nif 1:\n    os.environ['A'] = '1'",
     "a default": "import os\nos.environ.setdefault('A', '1')",
+    "an imported list, in place": "from sys import path\npath += ['a']",
+    "an imported mapping, in place": "from os import environ\nenviron |= {'A': '1'}",
+    "a name of a class's, in place": "from sys import path\nclass A:\n    path = 1\npath += ['a']",
+    "a path's method": "from pathlib import Path\nPath('x').write_text('new')",
+    "a method of a path's parent": "from pathlib import Path\n(Path('x').parent / 'y').mkdir()",
+    "a method of a named path": "from pathlib import Path\np = Path('x')\np.unlink()",
+    "a logger's method": "import logging\nlogging.getLogger('a').setLevel(10)",
+    "a call of a call": "import functools\nfunctools.partial(configure)()",
+    "a call of an attribute": "import json\ngetattr(json, 'dumps')()",
+    "a method that calls": "import re\nre.compile('x').sub(configure, 'x')",
+    "a value of a container": "import os\ndict(a=os.environ).get('a').update(b='1')",
+    "a class by type": "A = type('A', (Base,), {})",
+    "a default of a lambda": "import os\nf = lambda x=os.environ.pop('A', None): x",
+    "a target of a comprehension": "import os\nx = [0 for os.environ['A'] in ('b',)]",
+    "a missing name of a library's": "import pytest\nx = hasattr(pytest, 'configure')",
 }
 
 
@@ -184,10 +211,22 @@ def test_what_a_script_does_ends_the_prefix(tmp_path, what):
         "a = os.environ.get('A'), dict(os.environ)",
         "def f():\n    os.environ['A'] = '1'",
         "here = os.path.dirname(os.path.abspath(__file__))",
+        "a = os.environ.get('A', '').lower().split(',')[0].strip()",
+        "n = 1\nn += 1\nnames = ['a']\nnames += ['b']\nm = int('1')\nm += n",
+        "import pathlib as l\np = l.Path(__file__).resolve().parent / 'x'\nq = p.parent.joinpath('y').with_suffix('.z')",
+        "import pathlib\np = (pathlib.Path('a') / 'b').exists()",
+        "import re\nx = re.compile('a').match('b'), ', '.join(['a']), f'{os.getcwd()}'.upper()",
+        "import logging\nlog = getattr(logging, 'getLogger')",
+        "class A:\n    @property\n    def a(self): pass\n    @a.setter\n    def a(self, v): pass",
+        "import functools\n@functools.lru_cache(maxsize=None)\ndef f(): pass",
+        "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n    x: int = dataclasses.field(default=1)",
+        "import typing\nT = typing.TypeVar('T')\nclass A(typing.NamedTuple):\n    x: int",
+        "f = lambda x=1: x\npairs = [(a, b) for a, b in [(1, 2)]]",
     ],
 )
 def test_what_only_makes_a_value_does_not(tmp_path, value):
-    assert scanned(tmp_path, f"import os, cmd\n{value}\nimport wave\n").prefix == ["os", "cmd", "wave"]
+    found = scanned(tmp_path, f"import os, cmd\n{value}\nimport wave\n")
+    assert found.prefix[:2] == ["os", "cmd"] and found.prefix[-1] == "wave", found.ends
 
 
 def test_own_tree_is_read_in_the_order_of_the_imports(tmp_path):

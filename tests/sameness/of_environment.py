@@ -115,6 +115,19 @@ case(
     """,
 )
 case(
+    "environment in place",
+    "an imported name that is changed, not bound anew",
+    """
+    import sys
+    from os import environ
+    if sys.version_info >= (3, 9):
+        environ |= {"LIB_MODE": "in place"}
+    import sees_env
+    import standin
+    standin.tell()
+    """,
+)
+case(
     "environment by update and pop",
     "methods of os.environ",
     """

@@ -280,3 +280,14 @@ case(
     },
     script="scripts/train.py",
 )
+case(
+    "file by a method of a path",
+    "made on the spot, and written",
+    """
+    from pathlib import Path
+    Path("here.txt").write_text("here")
+    import sees_cwd
+    import standin
+    standin.tell()
+    """,
+)

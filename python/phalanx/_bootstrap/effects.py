@@ -6,6 +6,7 @@ The answer errs on the safe side: what is not known to be harmless is not.
 import ast
 import builtins
 import contextlib
+import copy
 import sys
 
 from phalanx._bootstrap import places, watch
@@ -16,9 +17,29 @@ from phalanx._bootstrap import places, watch
 VALUES = (
     *("collections.namedtuple", "dataclasses.field", "enum.auto", "functools.partial", "functools.lru_cache"),
     *("functools.wraps", "logging.getLogger", "math.", "operator.attrgetter", "operator.itemgetter"),
-    *("os.environ.get", "os.fspath", "os.getcwd", "os.getenv", "os.getpid", "os.path.", "pathlib.", "re.compile"),
-    *("types.MappingProxyType", "types.SimpleNamespace", "typing.", "typing_extensions."),
+    *("os.environ.get", "os.fspath", "os.getcwd", "os.getenv", "os.getpid", "os.path.", "re.compile"),
+    *("types.MappingProxyType", "types.SimpleNamespace"),
+    *(f"pathlib.{kind}" for kind in "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath".split()),
+    *("pathlib.Path.cwd", "pathlib.Path.home"),
+    *(
+        f"{module}.{kind}"
+        for module in ("typing", "typing_extensions")
+        for kind in "ForwardRef NamedTuple NewType ParamSpec TypeVar TypeVarTuple TypedDict cast".split()
+    ),
     *"bool bytes dict float frozenset getattr hasattr int len list object range repr set sorted str tuple type".split(),
+)
+# What values these make: methods of "text" make text, those of a "container" change that one at most. What other
+# methods do is not known: Path(..).unlink(), getLogger(..).setLevel(..).
+_VALUES_OF = {
+    **dict.fromkeys("bytes float int range repr str os.environ.get os.fspath os.getcwd os.getenv".split(), "text"),
+    **dict.fromkeys("dict frozenset list set sorted tuple".split(), "container"),
+    "re.compile": "pattern",
+}
+_KINDS = frozenset(("container", "path", "pattern", "text"))
+_PATTERN_METHODS = frozenset("findall finditer fullmatch match search split".split())
+_PATH_METHODS = frozenset(
+    "absolute as_posix as_uri exists expanduser is_absolute is_dir is_file is_relative_to joinpath match relative_to "
+    "resolve samefile with_name with_stem with_suffix".split()
 )
 # What scripts do before they import what is slow: it changes nothing that torch or NumPy look at.
 USUAL = (
@@ -39,7 +60,17 @@ USUAL = (
 )
 # What makes a function of a function, or a class of a class: builtins, and what of which libraries.
 _DECORATORS = frozenset("classmethod property staticmethod".split())
-_DECORATING = ("abc.", "contextlib.", "dataclasses.", "enum.", "functools.", "typing.", "typing_extensions.")
+_DECORATING = {
+    "abc": "abstractclassmethod abstractmethod abstractproperty abstractstaticmethod update_abstractmethods".split(),
+    "contextlib": "asynccontextmanager contextmanager".split(),
+    "dataclasses": ["dataclass"],
+    "enum": "global_enum member nonmember property unique".split(),
+    "functools": "cache cached_property lru_cache singledispatch total_ordering wraps".split(),
+    "typing": "dataclass_transform final no_type_check overload override runtime_checkable".split(),
+    "typing_extensions": "dataclass_transform deprecated final overload override runtime_checkable".split(),
+}
+
+_LAZY_STANDARD = ("concurrent.futures",)  # of the standard library, but a look at its names is an import
 
 # What a place does at which the prefix ends, for people, behind that place.
 DOES_SOMETHING = "does something: what follows may depend on it"
@@ -66,12 +97,15 @@ class Names:
     """What the names of one module's text stand for, as far as its imports say: {"np": "numpy", "get": "os.getenv"}.
 
     A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
-    made, by what made them. `calls`: of VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries
-    that expressions have looked at, and may be lazy: the look is an import then."""
+    made, by what made them; `literals`: of values that stand in the text; `properties`: of properties. `calls`: of
+    VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries that expressions have looked at, and
+    may be lazy: the look is an import then. `doubts`: how many statements around may not run."""
 
     def __init__(self, calls=VALUES):
         self.imported = {}
         self.made = {}
+        self.literals = set()
+        self.properties = set()
         self.bound = set()
         self.calls = calls
         self.looks = []
@@ -106,12 +140,28 @@ class Names:
     def unbind(self, name):
         self.imported.pop(name, None)
         self.made.pop(name, None)
+        self.literals.discard(name)
+        self.properties.discard(name)
         self.bound.add(name)
 
-    def bind_value(self, name, made_by):
+    def bind_value(self, name, made_by, is_literal=False):
         self.unbind(name)
         if made_by is not None and not self.doubts:
             self.made[name] = made_by
+        if is_literal and not self.doubts:
+            self.literals.add(name)
+
+    def is_of_its_own(self, name):
+        """Whether it is bound to a value that no other module has."""
+        return name in self.literals or self.made.get(name) in _KINDS
+
+    def copy(self):
+        """As it is where a class begins: what its body binds is the class's."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, set)):
+                setattr(other, name, value.copy())
+        return other
 
     def full_name(self, node):
         """The dotted name of what an expression calls, as its module names it; None where that is not known."""
@@ -122,6 +172,8 @@ class Names:
         if not isinstance(node, ast.Name):
             return None
         root = self.imported.get(node.id) or self.made.get(node.id)
+        if root in _KINDS:
+            return None
         if root is None and not parts and node.id not in self.bound:
             root = node.id  # a builtin
         return None if root is None else ".".join([root, *reversed(parts)])
@@ -129,13 +181,17 @@ class Names:
 
 def is_known(full_name):
     """Whether looking at a name of that library, or deriving a class from one, is known to do nothing else."""
+    if full_name.startswith(_LAZY_STANDARD):
+        return False
     return places.is_standard_name(full_name) or watch.is_indifferent(full_name)
 
 
 def harmless(node, names):
     """Whether evaluating an expression (None: none) can change nothing that a later import sees."""
-    if node is None or isinstance(node, ast.Lambda):
+    if node is None:
         return True
+    if isinstance(node, ast.Lambda):
+        return all(harmless(part, names) for part in [*node.args.defaults, *node.args.kw_defaults])
     if isinstance(node, ast.Call):
         return _harmless_call(node, names)
     if isinstance(node, ast.Attribute):
@@ -146,6 +202,8 @@ def harmless(node, names):
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for loop in node.generators:
             values += [loop.iter, *loop.ifs]
+            if not all(isinstance(part, ast.Name) for part in getattr(loop.target, "elts", [loop.target])):
+                return False  # one that is set in each turn
         return _without_looks(values, names)
     return isinstance(node, _PLAIN) and all(harmless(child, names) for child in ast.iter_child_nodes(node))
 
@@ -173,26 +231,62 @@ def _without_looks(nodes, names):
 def _harmless_call(node, names):
     parts = [*node.args, *(keyword.value for keyword in node.keywords)]
     # What is handed over may be called there.
-    if not all(harmless(part.body if isinstance(part, ast.Lambda) else part, names) for part in parts):
+    if not all(harmless(part, names) and harmless(getattr(part, "body", None), names) for part in parts):
         return False
     if any(keyword.arg == "key" and not isinstance(keyword.value, ast.Lambda) for keyword in node.keywords):
         return False  # a function that is called there
-    function = node.func
-    while isinstance(function, ast.Attribute):
-        function = function.value
-    if isinstance(function, (ast.Call, ast.Constant, ast.JoinedStr)):
-        return harmless(function, names)  # a method of a value made on the spot: Path(x).parent.resolve()
     full = names.full_name(node.func)
-    return full is not None and names.may_call(full)
+    if full in ("getattr", "hasattr"):
+        return _harmless_getattr(node, names)
+    if full == "type" and len(node.args) != 1:
+        return False  # it makes a class
+    if full is not None and names.may_call(full):
+        return True
+    return isinstance(node.func, ast.Attribute) and value_of(node, names) is not None and harmless(node.func, names)
 
 
-def made_by(node, names):
-    """What a name stands for that is bound to this harmless expression: the maker of its value, or None."""
-    if not isinstance(node, ast.Call):
+def _harmless_getattr(node, names):
+    """getattr(value, "name") is value.name; a name that may be missing, nobody can look for ahead of time."""
+    if len(node.args) == 2 and isinstance(getattr(node.args[1], "value", None), str) and node.func.id == "getattr":
+        return harmless(ast.Attribute(node.args[0], node.args[1].value, ast.Load()), names)
+    value = node.args[0] if node.args else None
+    return getattr(value, "id", None) in names.bound or is_known(names.full_name(value) or "")
+
+
+def value_of(node, names):
+    """What is known of the value of an expression: one of _KINDS, the dotted name of what made it, or None."""
+    if isinstance(node, (ast.Constant, ast.JoinedStr)):
+        return "text"
+    if isinstance(node, ast.Name):
+        return names.made.get(node.id)
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        value = value_of(node.value, names)
+        return value if value in ("text", "path") else None
+    if isinstance(node, ast.BinOp):
+        return "path" if value_of(node.left, names) == "path" else None
+    return _value_of_call(node, names) if isinstance(node, ast.Call) else None
+
+
+def _value_of_call(node, names):
+    full = names.full_name(node.func)
+    if full is not None and names.may_call(full):
+        if full.startswith(("pathlib.", "os.path.")):
+            return "path" if full.startswith("pathlib.") else "text"
+        made = any(known[-1] == "." and full.startswith(known) for known in names.calls)
+        return _VALUES_OF.get(full, full if made else None)
+    if not isinstance(node.func, ast.Attribute):
         return None
-    full = names.full_name(node.func) or ""
-    maker = next((known for known in names.calls if known[-1] == "." and full.startswith(known)), None)
-    return maker and full
+    value = value_of(node.func.value, names)
+    if value == "path":
+        return "path" if node.func.attr in _PATH_METHODS else None
+    if value == "pattern":
+        return "text" if node.func.attr in _PATTERN_METHODS else None
+    return {"text": "text", "container": "anything"}.get(value)
+
+
+def is_literal(node):
+    """Whether a value is one that this text alone has."""
+    return isinstance(node, (ast.Constant, ast.JoinedStr, ast.Tuple, ast.List, ast.Dict, ast.Set))
 
 
 def harm_of_definition(statement, names):
@@ -290,13 +384,17 @@ def _harmless_decorator(node, names):
         return False
     full = names.full_name(node) or ""
     if root.id in names.imported:
-        return full.startswith(_DECORATING) or watch.is_indifferent(full)
-    return (root is node and root.id in _DECORATORS) or _is_setter(node)
+        library, _, name = full.rpartition(".")
+        return name in _DECORATING.get(library, ()) or watch.is_indifferent(full)
+    if root is node:
+        return root.id in _DECORATORS and root.id not in names.bound
+    return root.id in names.properties and node.attr in ("setter", "getter", "deleter")
 
 
-def _is_setter(node):
-    """`@name.setter`, of a property of the same class."""
-    return isinstance(node, ast.Attribute) and node.attr in ("setter", "getter", "deleter")
+def makes_property(statement):
+    """Whether a definition makes a property, which decorates others: `@name.setter`."""
+    made = {getattr(decorator, "id", getattr(decorator, "attr", "")) for decorator in statement.decorator_list}
+    return not made.isdisjoint(("property", "setter", "getter", "deleter", "abstractproperty", "cached_property"))
 
 
 def known_truth(test):

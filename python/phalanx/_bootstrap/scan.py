@@ -191,10 +191,15 @@ class _Scanner:
             self._define(node, text)
             text.names.unbind(node.name)
             text.functions[node.name] = None if text.names.doubts else node
+            if effects.makes_property(node):
+                text.names.properties.add(node.name)
         elif isinstance(node, ast.ClassDef):
             self._define(node, text)
             self._take_looks(text, node)
+            outer, functions = text.names, text.functions
+            text.names, text.functions = outer.copy(), dict(functions)
             self._walk(node.body, text)
+            text.names, text.functions = outer, functions
             text.names.unbind(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             self._assign(node, text)
@@ -256,11 +261,15 @@ class _Scanner:
         if isinstance(node, ast.AnnAssign) and text.computes_annotations:
             self._evaluate(node, node.annotation, text)
         harmless = self._evaluate(node, node.value, text)
-        maker = effects.made_by(node.value, text.names) if harmless else None
+        maker = effects.value_of(node.value, text.names) if harmless else None
+        literal = harmless and effects.is_literal(node.value)
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-                if isinstance(part, ast.Name):
-                    text.names.bind_value(part.id, maker)
+                is_name = isinstance(part, ast.Name)
+                if is_name and isinstance(node, ast.AugAssign) and text.names.is_of_its_own(part.id):
+                    continue
+                if is_name and not isinstance(node, ast.AugAssign):
+                    text.names.bind_value(part.id, maker, literal and part is target)
                 elif getattr(getattr(part, "value", None), "id", None) not in text.names.made:
                     self._end(_LATER, text, node, effects.CHANGES_OTHERS)
 
