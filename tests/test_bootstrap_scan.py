@@ -137,6 +137,34 @@ CASES = {
         "from concurrent.futures import Executor\nimport concurrent.futures as f\nx = f.ThreadPoolExecutor",
         ["concurrent.futures concurrent.futures:Executor concurrent.futures:ThreadPoolExecutor", "", ""],
     ),
+    "a base that is told": (
+        "class A:\n    def __init_subclass__(cls): configure()\nclass B(A): pass\nimport wave",
+        ["", "", "wave"],
+    ),
+    "a base whose base is told": (
+        "class A:\n    def __init_subclass__(cls): configure()\nimport wave\nclass B(A): pass\n"
+        "class C(B): pass\nimport cmd",
+        ["wave", "", "cmd"],
+    ),
+    "a metaclass of the text": (
+        "class M(type):\n    def __new__(*a): configure()\nimport wave\nclass A(metaclass=M): pass\nimport cmd",
+        ["wave", "", "cmd"],
+    ),
+    "a generic base of a library": (
+        "import pytest\nclass A(pytest.Item[int]): pass\nimport cmd",
+        ["pytest", "", "cmd"],
+    ),
+    "an enumeration that makes its members": (
+        "import enum\nclass A(enum.Enum):\n    X = 1\n    def __init__(self, x): configure()\nimport cmd",
+        ["enum", "", "cmd"],
+    ),
+    "harmless bases": (
+        "import abc, enum, typing, collections\nfrom typing import Generic, TypeVar\nT = TypeVar('T')\n"
+        "class A(Generic[T], metaclass=abc.ABCMeta): pass\nclass B(A[int]): pass\nclass C(B, Exception): pass\n"
+        "class D(enum.Enum):\n    X = 1\nclass E(collections.namedtuple('E', 'x y')): pass\n"
+        "class F(typing.TypedDict, total=False):\n    x: int\nimport cmd",
+        ["abc enum typing collections cmd", "", ""],
+    ),
     "a function that is one of two": (
         "if FAST:\n    def f(): pass\nelse:\n    def f(): print(1)\nf()\nimport wave",
         ["", "", "wave"],
@@ -213,7 +241,7 @@ def test_what_a_script_does_ends_the_prefix(tmp_path, what):
         "here = os.path.dirname(os.path.abspath(__file__))",
         "a = os.environ.get('A', '').lower().split(',')[0].strip()",
         "n = 1\nn += 1\nnames = ['a']\nnames += ['b']\nm = int('1')\nm += n",
-        "import pathlib as l\np = l.Path(__file__).resolve().parent / 'x'\nq = p.parent.joinpath('y').with_suffix('.z')",
+        "import pathlib as l\np = l.Path(__file__).resolve().parent / 'x'\nq = p.parent.joinpath('y').resolve()",
         "import pathlib\np = (pathlib.Path('a') / 'b').exists()",
         "import re\nx = re.compile('a').match('b'), ', '.join(['a']), f'{os.getcwd()}'.upper()",
         "import logging\nlog = getattr(logging, 'getLogger')",
@@ -301,3 +329,48 @@ def test_own_names(tmp_path):
     assert places.own_names(str(tmp_path)) == {"module", "extension", "package"}
     assert places.own_names(str(tmp_path), {"module", "data"}) == {"module"}
     assert places.own_names(str(tmp_path / "missing")) == set()
+
+
+# A script's text, that of own/__init__.py and of own/part.py; what of it is prefix.
+OWN_TEXTS = {
+    "a value beside a module": ("from own import part\nimport cmd", "def part(): pass", "import wave", "cmd"),
+    "a value that a module gives": ("from own import part\nimport cmd", "from .part import part", "part = 1", "cmd"),
+    "a value perhaps": ("from own import part\nimport cmd", "if x: part = 1", "import wave", ""),
+    "a module that answers": ("from own import X\nimport cmd", "def __getattr__(name): pass", "", ""),
+    "a module that answers for its parts": ("from own import part\nimport cmd", "def __getattr__(n): pass", "", ""),
+    "one that answers, in an expression": ("import own\nx = own.X\nimport cmd", "def __getattr__(n): pass", "", ""),
+    "what is there is not asked for": ("from own import X\nimport cmd", "def __getattr__(n): pass\nX = 1", "", "cmd"),
+    "a base": ("from own.part import A\nclass B(A): pass\nimport cmd", "", "class A: pass", "cmd"),
+    "a base of a package": (
+        "from own import A\nclass B(A): pass\nimport cmd",
+        "from .part import *",
+        "class A: pass",
+        "cmd",
+    ),
+    "a base by its module": ("import own.part\nclass B(own.part.A): pass\nimport cmd", "", "class A: pass", "cmd"),
+    "a base that is told": (
+        "from own.part import A\nclass B(A): pass\nimport cmd",
+        "",
+        "class A:\n    def __init_subclass__(cls): pass",
+        "",
+    ),
+    "a base of a library": (
+        "from own import Item\nclass B(Item): pass\nimport cmd",
+        "from .part import Item",
+        "from pytest import Item",
+        "pytest pytest:Item",
+    ),
+    "a builtin that is rebound": ("from own.part import *\nx = int('1')\nimport cmd", "", "def int(x): pass", ""),
+    "a list of another's": ("from own.part import path\npath += ['a']\nimport cmd", "", "from sys import path", ""),
+}
+
+
+@pytest.mark.parametrize("name", OWN_TEXTS)
+def test_what_an_own_module_gives(tmp_path, name):
+    text, package, part, prefix = OWN_TEXTS[name]
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/__init__.py").write_text(package)
+    (tmp_path / "own/part.py").write_text(part)
+    found = scanned(tmp_path, text)
+    assert found.prefix == prefix.split(), found.ends
+    assert ("cmd" in found.later) != ("cmd" in found.prefix)

@@ -84,6 +84,11 @@ ENDS = {
     "an effect": ("import json\nimport os\nos.environ['A'] = '1'\n", 3, "changes something that others have"),
     "a call": ("import json\nconfigure()\n", 2, "does something: what follows may depend on it"),
     "a base": ("import deriving\nclass Mine(deriving.Base): pass\n", 2, "derives a class from a library's class"),
+    "an own base": (
+        "import json\nclass A: __init_subclass__ = None\nclass B(A): pass\n",
+        3,
+        "derives a class from one that may be told of it",
+    ),
     "a decorator": ("import deriving\n@deriving.register\ndef f(): pass\n", 2, "is decorated by"),
     "a default": ("import json\ndef f(x=make()): pass\n", 2, "is a definition that calls something"),
     "an if": ("import os\nif os.environ.get('A'):\n    import json\n", 2, "decides by what is not known"),

@@ -51,6 +51,46 @@ case(
     """,
 )
 case(
+    "environment by a base class",
+    "a base is told of what is derived from it",
+    """
+    import os
+    class Base:
+        def __init_subclass__(cls):
+            os.environ["LIB_MODE"] = "derived"
+    class Model(Base):
+        pass
+    import sees_env
+    import standin
+    standin.tell()
+    """,
+)
+case(
+    "environment by a package of the script that is lazy",
+    "its __getattr__ imports a module that nobody names",
+    """
+    from own import Trainer
+    import sees_env
+    import standin
+    standin.tell()
+    """,
+    files={
+        "own/__init__.py": """
+            def __getattr__(name):
+                if name != "Trainer":
+                    raise AttributeError(name)
+                import own.trainer
+                return own.trainer.Trainer
+            """,
+        "own/trainer.py": """
+            import os
+            os.environ["LIB_MODE"] = "lazy"
+            class Trainer:
+                pass
+            """,
+    },
+)
+case(
     "environment by a default argument",
     "a default is computed where the function is defined",
     """

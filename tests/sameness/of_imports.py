@@ -170,6 +170,18 @@ case(
     preloads=("aardvark", "mongoose"),
 )
 case(
+    "value beside a module of its name",
+    "Python takes the value, and never imports the module",
+    """
+    from own import train
+    import aardvark, sees_env
+    import standin
+    standin.tell("loaded:mongoose")
+    """,
+    files={"own/__init__.py": "def train():\n    pass\n", "own/train.py": "import mongoose\n"},
+    preloads=("aardvark", "sees_env"),
+)
+case(
     "look that is left out",
     "a lazy library's part that no branch takes",
     """

@@ -70,6 +70,8 @@ _DECORATING = {
     "typing_extensions": "dataclass_transform deprecated final overload override runtime_checkable".split(),
 }
 
+_MAKE_BASES = ("collections.namedtuple", "typing.NamedTuple", "typing.NewType")
+_METACLASSES = ("type", "abc.ABCMeta", "enum.EnumMeta", "enum.EnumType")
 _LAZY_STANDARD = ("concurrent.futures",)  # of the standard library, but a look at its names is an import
 
 # What a place does at which the prefix ends, for people, behind that place.
@@ -83,6 +85,8 @@ MAY_RAISE = "may raise, and what is done then or left out is not known to be not
 NOT_FOUND = "is not found beforehand, so what it does is not known"
 _DECORATOR = "is decorated by what is not known to make nothing but a function or a class"
 _BASE = "derives a class from a library's class, which may be told of it, and do anything then"
+_OWN_BASE = "derives a class from one that may be told of it, and do anything then"
+OWN_LAZY = "takes a name that a module of the user's own may answer with an import"
 _DEFINITION = "is a definition that calls something as it is made"
 
 _PLAIN = (
@@ -93,19 +97,31 @@ _PLAIN = (
 )
 
 
+# What Names keep of a name that another module takes from there.
+_KEPT = ("imported", "made", "literals", "classes", "modules")
+
+
 class Names:
     """What the names of one module's text stand for, as far as its imports say: {"np": "numpy", "get": "os.getenv"}.
 
     A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
     made, by what made them; `literals`: of values that stand in the text; `properties`: of properties. `calls`: of
     VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries that expressions have looked at, and
-    may be lazy: the look is an import then. `doubts`: how many statements around may not run."""
+    may be lazy: the look is an import then. `classes`: of classes that are derived from without running anything.
+    `modules`: Names of the user's own modules by their name here, `parts` of this package's modules. `is_open`: whether
+    it may have further names. `doubtful`: names that may be bound otherwise. `doubts`: how many statements around may
+    not run."""
 
     def __init__(self, calls=VALUES):
         self.imported = {}
         self.made = {}
         self.literals = set()
         self.properties = set()
+        self.classes = set()
+        self.modules = {}
+        self.parts = {}
+        self.is_open = False
+        self.doubtful = set()
         self.bound = set()
         self.calls = calls
         self.looks = []
@@ -123,26 +139,59 @@ class Names:
     def may_call(self, full_name):
         return any(full_name == known or (known[-1] == "." and full_name.startswith(known)) for known in self.calls)
 
-    def bind_import(self, statement, own):
-        """`own`: whether it is a module of the script's own tree, of which nothing is known."""
+    def bind_import(self, statement):
+        """Of a library."""
         for alias in statement.names:
-            if own or self.doubts:
-                self.unbind(alias.asname or alias.name.split(".", 1)[0])
+            name = alias.asname or (
+                alias.name if isinstance(statement, ast.ImportFrom) else alias.name.split(".", 1)[0]
+            )
+            self.unbind(name)
+            if name == "*":
+                self.is_open = True
+            elif self.doubts:
                 continue
-            if isinstance(statement, ast.Import):
-                top = alias.name.split(".", 1)[0]
-                self.imported[alias.asname or top] = alias.name if alias.asname else top
-            elif not statement.level and statement.module and alias.name != "*":
-                self.imported[alias.asname or alias.name] = f"{statement.module}.{alias.name}"
-            else:
-                self.unbind(alias.asname or alias.name)
+            elif isinstance(statement, ast.Import):
+                self.imported[name] = alias.name if alias.asname else name
+            elif not statement.level and statement.module:
+                self.imported[name] = f"{statement.module}.{alias.name}"
+
+    def bind_module(self, name, module):
+        """To the Names of a module of the user's own; None: of which nothing is known."""
+        self.unbind(name)
+        if module is not None and not self.doubts:
+            self.modules[name] = module
+
+    def take(self, module, name, name_here):
+        """As `from module import name as name_here` does, from the Names of a module of the user's own."""
+        if name == "*":
+            for each in [*module.bound, *module.parts]:
+                self.take(module, each, each)
+            self.is_open |= module.is_open
+            return
+        if name in module.parts and name not in module.bound:
+            return self.bind_module(name_here, module.parts[name])
+        kept = [(getattr(self, which), getattr(module, which)) for which in _KEPT]
+        self.unbind(name_here)
+        for ours, theirs in kept if not self.doubts else ():
+            if name in theirs:
+                if isinstance(ours, dict):
+                    ours[name_here] = theirs[name]
+                else:
+                    ours.add(name_here)
+
+    def has_for_sure(self, name):
+        return name in self.bound and name not in self.doubtful
 
     def unbind(self, name):
-        self.imported.pop(name, None)
-        self.made.pop(name, None)
-        self.literals.discard(name)
+        for which in _KEPT:
+            names = getattr(self, which)
+            if isinstance(names, dict):
+                names.pop(name, None)
+            else:
+                names.discard(name)
         self.properties.discard(name)
         self.bound.add(name)
+        (self.doubtful.add if self.doubts else self.doubtful.discard)(name)
 
     def bind_value(self, name, made_by, is_literal=False):
         self.unbind(name)
@@ -165,18 +214,30 @@ class Names:
 
     def full_name(self, node):
         """The dotted name of what an expression calls, as its module names it; None where that is not known."""
-        parts = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
+        names, parts = self.found(node)
+        if not parts:
             return None
-        root = self.imported.get(node.id) or self.made.get(node.id)
+        root = names.imported.get(parts[0]) or names.made.get(parts[0])
         if root in _KINDS:
             return None
-        if root is None and not parts and node.id not in self.bound:
-            root = node.id  # a builtin
-        return None if root is None else ".".join([root, *reversed(parts)])
+        if root is None and len(parts) == 1 and names is self and parts[0] not in self.bound:
+            root = parts[0]  # a builtin
+        return None if root is None else ".".join([root, *parts[1:]])
+
+    def found(self, node):
+        """Names that have what an expression names, and its dotted name there, in parts: none where it is a module of
+        the user's own, or no name."""
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return self, []
+        names, parts = self, [node.id, *parts]
+        while parts and (parts[0] in names.modules or (names is not self and parts[0] in names.parts)):
+            names = names.modules.get(parts[0]) or names.parts[parts[0]]
+            parts = parts[1:]
+        return names, parts
 
 
 def is_known(full_name):
@@ -210,7 +271,11 @@ def harmless(node, names):
 
 def _harmless_look(node, names):
     full = names.full_name(node)
-    if full is None or is_known(full):
+    if full is None:
+        owner, parts = names.found(node)
+        is_there = owner is names or not owner.is_open or not parts or parts[0] in owner.bound
+        return is_there and harmless(node.value, names)
+    if is_known(full):
         return harmless(node.value, names)
     package, _, attributes = full.partition(".")
     for name in sorted(names.imported.values(), key=len):
@@ -250,7 +315,8 @@ def _harmless_getattr(node, names):
     if len(node.args) == 2 and isinstance(getattr(node.args[1], "value", None), str) and node.func.id == "getattr":
         return harmless(ast.Attribute(node.args[0], node.args[1].value, ast.Load()), names)
     value = node.args[0] if node.args else None
-    return getattr(value, "id", None) in names.bound or is_known(names.full_name(value) or "")
+    full = names.full_name(value)
+    return is_known(full) if full else getattr(value, "id", None) in names.bound
 
 
 def value_of(node, names):
@@ -296,10 +362,13 @@ def harm_of_definition(statement, names):
         if not _harmless_decorator(decorator, names):
             return decorator, _DECORATOR
     if isinstance(statement, ast.ClassDef):
-        parts = [*statement.bases, *(keyword.value for keyword in statement.keywords)]
-        # A base may be told of its subclasses, and do anything then.
-        if any(not is_known(full) for full in map(names.full_name, parts) if full is not None and "." in full):
-            return statement, _BASE
+        parts = [keyword.value for keyword in statement.keywords]
+        for base in [*statement.bases, *(word.value for word in statement.keywords if word.arg in ("metaclass", None))]:
+            why = _harm_of_base(base, names)
+            if why is not None:
+                return statement, why
+        if _runs_for_members(statement, names):
+            return statement, _OWN_BASE
     else:
         arguments = statement.args
         every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
@@ -307,6 +376,46 @@ def harm_of_definition(statement, names):
         parts = [*arguments.defaults, *arguments.kw_defaults, *(argument.annotation for argument in every)]
         parts.append(statement.returns)
     return None if all(harmless(part, names) for part in parts) else (statement, _DEFINITION)
+
+
+def _harm_of_base(node, names):
+    """A base may be told of its subclasses, and do anything then."""
+    if isinstance(node, ast.Call):
+        full = names.full_name(node.func)
+        return None if full in _MAKE_BASES and harmless(node, names) else _DEFINITION
+    if isinstance(node, ast.Subscript):
+        return _harm_of_base(node.value, names) if harmless(node.slice, names) else _DEFINITION
+    owner, parts = names.found(node)
+    if len(parts) == 1 and parts[0] in owner.classes:
+        return None
+    full = names.full_name(node)
+    if full is None:
+        return _OWN_BASE
+    return None if is_known(full) or full in vars(builtins) else (_BASE if "." in full else _OWN_BASE)
+
+
+def _runs_for_members(statement, names):
+    """Whether an enumeration makes its members by methods of its own."""
+    bases = [names.full_name(base) or "" for base in statement.bases]
+    makers = ("__init__", "__new__", "_generate_next_value_", "_missing_")
+    return any(base.startswith("enum.") for base in bases) and not _bound_in(statement).isdisjoint(makers)
+
+
+def is_base(statement, names):
+    """Whether a class of the text, which has been made, can be derived from without running anything of its own."""
+    if statement.keywords and any(names.full_name(word.value) != "abc.ABCMeta" for word in statement.keywords):
+        return False
+    if any(names.full_name(base) in _METACLASSES for base in statement.bases):
+        return False
+    told = ("__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__", "__set_name__")
+    return harm_of_definition(statement, names) is None and _bound_in(statement).isdisjoint(told)
+
+
+def _bound_in(statement):
+    """Names that are bound anywhere in a class, or may be."""
+    nodes = list(ast.walk(statement))
+    found = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    return found | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def only_bind(statements, names):

@@ -116,6 +116,7 @@ class _Scanner:
         self._seen_names = set()
         self._bytes_left = SOURCE_BYTES_MAX
         self._depth = 0
+        self._names = {}  # effects.Names of the user's own modules
         self._tops = {}  # of files: the names that they have for sure
         self._calling = set()  # functions whose bodies are being followed
 
@@ -136,9 +137,10 @@ class _Scanner:
             self._follow(parent)
         return (spec.origin if spec is not None else None), name
 
-    def scan_source(self, source, path, package, is_main=False):
+    def scan_source(self, source, path, package, is_main=False, names=None):
         self._bytes_left -= len(source)
         text = _Text(source, path, package, is_main)
+        text.names = names or text.names
         if self._bytes_left < 0:
             return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
         try:
@@ -190,6 +192,7 @@ class _Scanner:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._define(node, text)
             text.names.unbind(node.name)
+            text.names.is_open |= node.name == "__getattr__"
             text.functions[node.name] = None if text.names.doubts else node
             if effects.makes_property(node):
                 text.names.properties.add(node.name)
@@ -201,6 +204,8 @@ class _Scanner:
             self._walk(node.body, text)
             text.names, text.functions = outer, functions
             text.names.unbind(node.name)
+            if effects.is_base(node, text.names) and not text.names.doubts:
+                text.names.classes.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             self._assign(node, text)
         elif isinstance(node, ast.Expr):
@@ -365,27 +370,53 @@ class _Scanner:
         return _is_builtin(name.split(".", 1)[0]) or self._find(name) is not None
 
     def _import(self, statement, text):
-        own = True
-        if getattr(statement, "module", None) == "__future__":
+        if isinstance(statement, ast.ImportFrom):
+            return self._import_from(statement, text)
+        for alias in statement.names:
+            if self._wanted(alias.name, text, statement):
+                full, name = (alias.name, alias.asname) if alias.asname else (alias.name.split(".", 1)[0],) * 2
+                text.names.bind_module(name, self._names.get(full))
+            else:
+                text.names.bind_import(ast.Import([alias]))
+
+    def _import_from(self, statement, text):
+        base = _base_of(statement, text.package)
+        if statement.module == "__future__":
             text.computes_annotations &= all(alias.name != "annotations" for alias in statement.names)
-        if isinstance(statement, ast.Import):
+        if not base:
             for alias in statement.names:
-                own = self._wanted(alias.name, text, statement)
+                text.names.unbind(alias.asname or alias.name)
+        elif self._wanted(base, text, statement):
+            for alias in statement.names:
+                self._take_own(base, alias, text, statement)
         else:
-            base = _base_of(statement, text.package)
-            if base:
-                own = self._wanted(base, text, statement)
-                for alias in statement.names:
-                    name = f"{base}.{alias.name}"
-                    if alias.name != "*" and self._find(name) is not None:
-                        if name not in self._seen_names:
-                            self.result.attributes.add(name)
-                        self._wanted(name, text, statement)
-                    elif alias.name == "*" and not own and not effects.is_known(base):
-                        self._end(_LATER, text, statement, effects.TAKES_ALL)
-                    elif not own and not effects.is_known(base):
-                        self._look([f"{base}:{alias.name}"], text, statement)
-        text.names.bind_import(statement, own)
+            for alias in statement.names:
+                self._take_of_library(base, alias, text, statement)
+            text.names.bind_import(statement)
+
+    def _take_of_library(self, base, alias, text, statement):
+        name = f"{base}.{alias.name}"
+        if alias.name != "*" and self._find(name) is not None:
+            if name not in self._seen_names:
+                self.result.attributes.add(name)
+            self._wanted(name, text, statement)
+        elif not effects.is_known(base):
+            if alias.name == "*":
+                self._end(_LATER, text, statement, effects.TAKES_ALL)
+            else:
+                self._look([f"{base}:{alias.name}"], text, statement)
+
+    def _take_own(self, base, alias, text, statement):
+        """A name of the user's own module: what it has by that name, else a module in it."""
+        module = self._names.get(base) or effects.Names()
+        name = f"{base}.{alias.name}"
+        is_module = alias.name != "*" and self._find(name) is not None
+        if alias.name != "*" and not module.has_for_sure(alias.name) and name not in self._seen_names:
+            if module.is_open or (is_module and alias.name in module.bound):
+                self._end(_LATER, text, statement, effects.OWN_LAZY)
+            if is_module:
+                self._wanted(name, text, statement)
+        text.names.take(module, alias.name, alias.asname or alias.name)
 
     def _wanted(self, name, text, statement):
         """Whether it is a module of the user's own, whose text is followed, not a library's."""
@@ -413,6 +444,10 @@ class _Scanner:
         for count in range(1, len(parts) + 1):
             spec = self._find(".".join(parts[:count]))
             is_package = spec is not None and spec.submodule_search_locations is not None
+            self._names.setdefault(".".join(parts[:count]), effects.Names())
+            if count > 1:
+                parent = self._names[".".join(parts[: count - 1])]
+                parent.parts[parts[count - 1]] = self._names[".".join(parts[:count])]
             if spec is None or spec.origin in self._seen_files or (is_package and not spec.origin):
                 continue
             text = _Text(b"", spec.origin, None, False)
@@ -422,7 +457,8 @@ class _Scanner:
             self._seen_files.add(spec.origin)
             # Relative imports count from the package: of a package that is itself, of a module its parent.
             self._depth += 1
-            self.scan_source(source, spec.origin, ".".join(parts[:count]) + (".__init__" if is_package else ""))
+            name = ".".join(parts[:count])
+            self.scan_source(source, spec.origin, name + (".__init__" if is_package else ""), names=self._names[name])
             self._depth -= 1
 
     def _find(self, name):
