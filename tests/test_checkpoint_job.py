@@ -227,7 +227,7 @@ def test_a_node_is_replaced_by_another(job, directory):
         found = restored(job, 1, rank)
         assert found["source"] == "disk", job.story()
         assert found["n"] % 30 == 0
-        # The agent is not killed the moment that this test decides so: the newest step that memory held may be a later one.
+        # The agent dies a moment after this test has decided so: the newest step that memory held may be a later one.
         passed_over = re.findall(r"step (\d+) in memory: the node of group rank", found["why"])
         assert max(map(int, passed_over)) >= promised - promised % 3, found["why"]
         assert "does not hold it" in found["why"]
