@@ -118,7 +118,7 @@ CASES = {
         ["pytest", "", "wave"],
     ),
     "a look of a test": (
-        "import pytest\nif pytest.mark:\n    part = 1\nimport wave",
+        "import pytest\nif pytest.mark is None:\n    part = 1\nimport wave",
         ["pytest pytest:mark wave", "", ""],
     ),
     "a look in a handler": (
@@ -178,6 +178,48 @@ def test_imports(tmp_path, name):
     text, expected = CASES[name]
     found = scanned(tmp_path, text)
     assert [found.prefix, found.usual, found.later] == [names.split() for names in expected]
+
+
+# What may run code of a library's value, and what does not.
+OF_LIBRARIES = {
+    "x = pytest.mark.slow": False,
+    "x = mark.slow": False,
+    "x = mark['slow']": False,
+    "x = pytest.mark[0]": False,
+    "x = len(mark)": False,
+    "x = str(pytest.mark)": False,
+    "x = f'{mark}'": False,
+    "x = mark == 1": False,
+    "x = 1 + mark": False,
+    "x = -mark": False,
+    "x = {mark: 1}": False,
+    "x = [*mark]": False,
+    "x = not mark": False,
+    "x = 1 if mark else 2": False,
+    "x = [a for a in mark]": False,
+    "a, b = mark": False,
+    "n = 1\nn += mark": False,
+    "if mark:\n    pass": False,
+    "y = mark\nx = y['slow']": False,
+    "y = [mark]\nx = y[0]['slow']": False,
+    "x = getattr(mark, 'slow')": False,
+    "x: int = mark.slow": False,
+    "x = mark": True,
+    "x = [mark, {'a': pytest.mark}]": True,
+    "x = mark is None": True,
+    "x = pytest.__version__ + '1'": True,
+    "x = getattr(pytest, 'mark')": True,
+    "import functools\nx = functools.partial(mark, 1)": True,
+    "import typing\nx: typing.Optional[pytest.Item] = None": True,
+    "def f(x: mark | None, y: mark[int] = None) -> pytest.Item: pass": True,
+    "import _pytest.nodes\nx = _pytest.nodes.Item": True,
+}
+
+
+@pytest.mark.parametrize("text", OF_LIBRARIES)
+def test_what_runs_code_of_a_librarys_value(tmp_path, text):
+    found = scanned(tmp_path, f"import pytest\nfrom pytest import mark\n{text}\nimport wave\n")
+    assert found.prefix[0] == "pytest" and ("wave" in found.prefix) == OF_LIBRARIES[text], found.ends
 
 
 # Each decides, or may decide, what an import behind it finds: the first ten of them were once imported over.

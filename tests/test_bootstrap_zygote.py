@@ -1,5 +1,6 @@
 """The zygote and its spares: whose children they are, what is imported ahead and what never, how each of them ends."""
 
+import email.message
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import textwrap
 
 import pytest
 import zygote_agent
+from phalanx._bootstrap import preload
 from pidfd import pidfd_open
 from zygote_agent import BASE_ENV, Agent
 
@@ -558,6 +560,12 @@ def test_a_look_that_fails_is_left_to_the_script(library, folder, error):
     script = folder(script="import lazy\nX = lazy.part\nimport behind\n") / "script.py"
     answer = library.agent.start_zygote(script)
     assert (answer["type"], answer["module"]) == ("tainted", "lazy") and answer["why"].startswith("its import fails: ")
+
+
+def test_a_look_begins_at_the_longest_name_of_a_module():
+    found = preload._longest_module("email.message.Message")
+    assert found == (email.message, ["Message"])
+    assert preload._longest_module("no_such_module.part") == (None, ["no_such_module", "part"])
 
 
 def test_torch_behind_numpy_is_given_out_where_its_import_sets_variables(library, folder):

@@ -89,6 +89,11 @@ ENDS = {
         3,
         "derives a class from one that may be told of it",
     ),
+    "a library's value": (
+        "import deriving\nN = len(deriving.Base)\n",
+        2,
+        "does something: what follows may depend on it",
+    ),
     "a decorator": ("import deriving\n@deriving.register\ndef f(): pass\n", 2, "is decorated by"),
     "a default": ("import json\ndef f(x=make()): pass\n", 2, "is a definition that calls something"),
     "an if": ("import os\nif os.environ.get('A'):\n    import json\n", 2, "decides by what is not known"),

@@ -91,6 +91,23 @@ case(
     },
 )
 case(
+    "environment by a library's property",
+    "what looks like an attribute is code of the library",
+    """
+    from has_settings import settings
+    DEBUG = settings.DEBUG
+    import sees_env
+    import standin
+    standin.tell()
+    """,
+    installed={
+        "has_settings.py": (
+            "import os\nclass Settings:\n    @property\n    def DEBUG(self):\n"
+            "        os.environ['LIB_MODE'] = 'property'\nsettings = Settings()\n"
+        ),
+    },
+)
+case(
     "environment by a default argument",
     "a default is computed where the function is defined",
     """

@@ -98,7 +98,7 @@ _PLAIN = (
 
 
 # What Names keep of a name that another module takes from there.
-_KEPT = ("imported", "made", "literals", "classes", "modules")
+_KEPT = ("imported", "made", "literals", "classes", "foreign", "modules")
 
 
 class Names:
@@ -107,7 +107,9 @@ class Names:
     A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
     made, by what made them; `literals`: of values that stand in the text; `properties`: of properties. `calls`: of
     VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries that expressions have looked at, and
-    may be lazy: the look is an import then. `classes`: of classes that are derived from without running anything.
+    may be lazy: the look is an import then. `foreign`: of values that libraries have,
+    whose operators and attributes may be code. `computes`: whether it counts what operators do. `is_module`: whether
+    a dotted name is one of a module. `classes`: of classes that are derived from without running anything.
     `modules`: Names of the user's own modules by their name here, `parts` of this package's modules. `is_open`: whether
     it may have further names. `doubtful`: names that may be bound otherwise. `doubts`: how many statements around may
     not run."""
@@ -117,6 +119,9 @@ class Names:
         self.made = {}
         self.literals = set()
         self.properties = set()
+        self.foreign = set()
+        self.is_module = lambda full_name: False
+        self.computes = True
         self.classes = set()
         self.modules = {}
         self.parts = {}
@@ -193,11 +198,18 @@ class Names:
         self.bound.add(name)
         (self.doubtful.add if self.doubts else self.doubtful.discard)(name)
 
-    def bind_value(self, name, made_by, is_literal=False):
+    def bind_value(self, name, node, made_by, is_literal=False):
+        full, is_foreign = self.full_name(node), _has_foreign(node, self)
         self.unbind(name)
-        if made_by is not None and not self.doubts:
+        if is_foreign:
+            self.foreign.add(name)
+        if self.doubts:
+            return
+        if made_by is not None:
             self.made[name] = made_by
-        if is_literal and not self.doubts:
+        elif full is not None and "." in full and is_known(full):
+            self.imported[name] = full  # another name for it
+        if is_literal:
             self.literals.add(name)
 
     def is_of_its_own(self, name):
@@ -251,6 +263,8 @@ def harmless(node, names):
     """Whether evaluating an expression (None: none) can change nothing that a later import sees."""
     if node is None:
         return True
+    if names.computes and any(is_foreign(part, names) for part in _operands(node)):
+        return False
     if isinstance(node, ast.Lambda):
         return all(harmless(part, names) for part in [*node.args.defaults, *node.args.kw_defaults])
     if isinstance(node, ast.Call):
@@ -263,13 +277,69 @@ def harmless(node, names):
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for loop in node.generators:
             values += [loop.iter, *loop.ifs]
+            if any(is_foreign(part, names) for part in (loop.iter, *loop.ifs)):
+                return False
             if not all(isinstance(part, ast.Name) for part in getattr(loop.target, "elts", [loop.target])):
                 return False  # one that is set in each turn
         return _without_looks(values, names)
     return isinstance(node, _PLAIN) and all(harmless(child, names) for child in ast.iter_child_nodes(node))
 
 
+# Expressions that run code of the values in them, and which of their parts these are.
+_OPERATED = {
+    ast.BinOp: ("left", "right"),
+    ast.BoolOp: ("values",),
+    ast.Compare: ("left", "comparators"),
+    ast.Dict: ("keys",),
+    ast.FormattedValue: ("value",),
+    ast.IfExp: ("test",),
+    ast.Set: ("elts",),
+    ast.Starred: ("value",),
+    ast.Subscript: ("value", "slice"),
+    ast.UnaryOp: ("operand",),
+}
+# Calls that keep what they are given, and do nothing with it.
+_KEEPING = ("dataclasses.field", "functools.partial", "functools.wraps", "getattr", "types.SimpleNamespace", "typing")
+_TEXTS_OF_MODULES = ("__doc__", "__file__", "__name__", "__version__")
+
+
+def _operands(node):
+    """The parts of an expression whose own code it runs."""
+    if isinstance(node, ast.Compare) and all(isinstance(operator, (ast.Is, ast.IsNot)) for operator in node.ops):
+        return []
+    found = []
+    for field in _OPERATED.get(type(node), ()):
+        value = getattr(node, field)
+        found += value if isinstance(value, list) else [value]
+    return found
+
+
+def is_foreign(node, names):
+    """Whether it names a value that a library has, no module."""
+    if not isinstance(node, (ast.Name, ast.Attribute)) or getattr(node, "attr", "") in _TEXTS_OF_MODULES:
+        return False
+    owner, parts = names.found(node)
+    if parts and parts[0] in owner.foreign:
+        return True
+    full = names.full_name(node)
+    return full is not None and "." in full and not is_known(full) and not names.is_module(full)
+
+
+def _has_foreign(node, names):
+    return node is not None and any(is_foreign(part, names) for part in ast.walk(node))
+
+
+def harmless_annotation(node, names):
+    """Types that libraries have are put together there: Optional[library.Type], library.Type | None."""
+    before, names.computes = names.computes, False
+    answer = harmless(node, names)
+    names.computes = before
+    return answer
+
+
 def _harmless_look(node, names):
+    if is_foreign(node.value, names):
+        return False
     full = names.full_name(node)
     if full is None:
         owner, parts = names.found(node)
@@ -301,6 +371,8 @@ def _harmless_call(node, names):
     if any(keyword.arg == "key" and not isinstance(keyword.value, ast.Lambda) for keyword in node.keywords):
         return False  # a function that is called there
     full = names.full_name(node.func)
+    if any(is_foreign(part, names) for part in parts) and not (full or "").startswith(_KEEPING):
+        return False
     if full in ("getattr", "hasattr"):
         return _harmless_getattr(node, names)
     if full == "type" and len(node.args) != 1:
@@ -373,8 +445,11 @@ def harm_of_definition(statement, names):
         arguments = statement.args
         every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
         every += [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
-        parts = [*arguments.defaults, *arguments.kw_defaults, *(argument.annotation for argument in every)]
-        parts.append(statement.returns)
+        parts = [*arguments.defaults, *arguments.kw_defaults]
+        if not all(
+            harmless_annotation(part, names) for part in [*(one.annotation for one in every), statement.returns]
+        ):
+            return statement, _DEFINITION
     return None if all(harmless(part, names) for part in parts) else (statement, _DEFINITION)
 
 
@@ -384,7 +459,7 @@ def _harm_of_base(node, names):
         full = names.full_name(node.func)
         return None if full in _MAKE_BASES and harmless(node, names) else _DEFINITION
     if isinstance(node, ast.Subscript):
-        return _harm_of_base(node.value, names) if harmless(node.slice, names) else _DEFINITION
+        return _harm_of_base(node.value, names) if harmless_annotation(node.slice, names) else _DEFINITION
     owner, parts = names.found(node)
     if len(parts) == 1 and parts[0] in owner.classes:
         return None

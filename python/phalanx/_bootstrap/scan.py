@@ -141,6 +141,7 @@ class _Scanner:
         self._bytes_left -= len(source)
         text = _Text(source, path, package, is_main)
         text.names = names or text.names
+        text.names.is_module = self._exists
         if self._bytes_left < 0:
             return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
         try:
@@ -263,18 +264,23 @@ class _Scanner:
         self._calling.discard(function.name)
 
     def _assign(self, node, text):
-        if isinstance(node, ast.AnnAssign) and text.computes_annotations:
-            self._evaluate(node, node.annotation, text)
+        computed = node.annotation if isinstance(node, ast.AnnAssign) and text.computes_annotations else None
+        if not effects.harmless_annotation(computed, text.names):
+            self._evaluate(node, computed, text)
         harmless = self._evaluate(node, node.value, text)
         maker = effects.value_of(node.value, text.names) if harmless else None
         literal = harmless and effects.is_literal(node.value)
+        if effects.is_foreign(node.value, text.names) and (
+            isinstance(node, ast.AugAssign) or any(hasattr(one, "elts") for one in getattr(node, "targets", ()))
+        ):
+            self._end(_LATER, text, node)
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
                 is_name = isinstance(part, ast.Name)
                 if is_name and isinstance(node, ast.AugAssign) and text.names.is_of_its_own(part.id):
                     continue
                 if is_name and not isinstance(node, ast.AugAssign):
-                    text.names.bind_value(part.id, maker, literal and part is target)
+                    text.names.bind_value(part.id, node.value, maker, literal and part is target)
                 elif getattr(getattr(part, "value", None), "id", None) not in text.names.made:
                     self._end(_LATER, text, node, effects.CHANGES_OTHERS)
 
@@ -284,7 +290,8 @@ class _Scanner:
             truth = text.is_main
         if truth is not None:
             return self._walk(node.body if truth else node.orelse, text)
-        if not effects.harmless(node.test, text.names) or _imports_in(node):
+        is_plain = effects.harmless(node.test, text.names) and not effects.is_foreign(node.test, text.names)
+        if not is_plain or _imports_in(node):
             self._end(_LATER, text, node, effects.UNKNOWN_IF)
         self._take_looks(text, node)
         with text.names.doubting():
