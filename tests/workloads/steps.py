@@ -1,6 +1,8 @@
 """A small DDP training on gloo that reports each phase and can be told to die in any of them."""
 
 import argparse
+import atexit
+import os
 
 import faults
 import stepping
@@ -71,6 +73,11 @@ class TorchTraining(stepping.Training):
         self.model = self.optimizer = None  # the group that they use goes
         dist.barrier()
         dist.destroy_process_group()
+        if not stepping.options.data_worker:
+            # DDP keeps the group, and so gloo's threads. One that is late to drop the work of a backward asks for the
+            # GIL when Python has begun to take itself apart, and ends the process by SIGABRT: under torchrun, too.
+            # What is registered first runs last, before that begins.
+            atexit.register(os._exit, 0)
 
 
 if __name__ == "__main__":
