@@ -393,9 +393,12 @@ class Job:
 
     def signal_node(self, node, number):
         """To everything of a node at once, launcher, guard, spares and ranks, as when its machine stops."""
-        for pid in self.processes(node):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        pids = self.processes(node)
+        # Stopped before they are killed, none sees another's end and tells of it.
+        for each in (signal.SIGSTOP, number) if number == signal.SIGKILL else (number,):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, each)
 
     def kill_all(self):
         """SIGKILL to all that is left of the job, launchers first."""
