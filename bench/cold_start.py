@@ -1,27 +1,38 @@
 #!/usr/bin/env python3
 """From starting the launcher to the first step of both ranks: first and second launch, beside the peers, in turn.
 
-    python bench/cold_start.py [--rounds 5] [--nproc 2] [--who phalanx,torchrun,dlrover] [--json F]
+    python bench/cold_start.py [--rounds 5] [--nproc 2] [--who phalanx,torchrun,dlrover] [--script ddp_steps] [--json F]
 
 "First launch" has an empty state directory; "second launch" has what the first one learnt. Files are in the page cache
-for all. torchrun and dlrover-run keep nothing between launches: one figure stands beside both.
+for all. torchrun and dlrover-run keep nothing between launches: one figure stands beside both. --script fine_tuning
+imports transformers and accelerate behind its arguments; they lie in an environment of their own, whose Python all
+launchers are told of by PYTHON_EXEC.
 """
 
 import argparse
+import dataclasses
 import shutil
 import sys
 import tempfile
 
 from support.arguments import count, names
 from support.job import Job, TimedOut
-from support.peers import BY_NAME
+from support.peers import BY_NAME, ROOT, transformers_environment
 from support.results import Results, finish
 
 LIMIT_S = 120.0
+SCRIPTS = ("ddp_steps", "fine_tuning")
 
 
-def one_launch(results, launcher, what, nproc, state=None):
-    job = Job(launcher, 1, nproc, state=state)
+def with_transformers(launcher):
+    python = str(transformers_environment() / "bin" / "python")
+    bootstrap = str(ROOT / "python" / "phalanx" / "_bootstrap")  # which phalanx-run looks for beside itself
+    variables = (("PYTHON_EXEC", python), ("PHALANX_BOOTSTRAP_DIR", bootstrap))
+    return dataclasses.replace(launcher, environment=(*launcher.environment, *variables))
+
+
+def one_launch(results, launcher, what, nproc, script, state=None):
+    job = Job(launcher, 1, nproc, state=state, workload=f"{script}.py")
     try:
         _, steps = job.wait_whole_life(limit_s=LIMIT_S)
         results.add(what, launcher.name, max(event["t"] for event in steps.values()) - job.started_at)
@@ -38,22 +49,27 @@ def main():
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--nproc", type=count, default=2)
     parser.add_argument("--who", type=names(BY_NAME), default="phalanx,torchrun,dlrover")
+    parser.add_argument("--script", choices=SCRIPTS, default=SCRIPTS[0])
     parser.add_argument("--json")
     options = parser.parse_args()
+    nproc, script = options.nproc, options.script
     launchers = [BY_NAME[name]() for name in options.who]
+    if script == "fine_tuning":
+        launchers = [with_transformers(launcher) for launcher in launchers]
     results = Results("s", LIMIT_S)
-    one_launch(Results("s", LIMIT_S), launchers[-1], "not counted: fills the page cache", options.nproc)
-    first = f"first launch to first step, {options.nproc} ranks"
-    second = f"second launch to first step, {options.nproc} ranks"
+    one_launch(Results("s", LIMIT_S), launchers[-1], "not counted: fills the page cache", nproc, script)
+    which = "" if script == SCRIPTS[0] else f", {script}"
+    first = f"first launch to first step, {nproc} ranks{which}"
+    second = f"second launch to first step, {nproc} ranks{which}"
     for round_number in range(options.rounds):
         for launcher in launchers if round_number % 2 == 0 else reversed(launchers):
             if launcher.name != "phalanx-run":
-                one_launch(results, launcher, first, options.nproc)
+                one_launch(results, launcher, first, nproc, script)
                 results.add(second, launcher.name, results.rows[first, launcher.name]["samples"][-1])
                 continue
             state = tempfile.mkdtemp(prefix="phalanx-bench-state-")
-            one_launch(results, launcher, first, options.nproc, state)
-            one_launch(results, launcher, second, options.nproc, state)
+            one_launch(results, launcher, first, nproc, script, state)
+            one_launch(results, launcher, second, nproc, script, state)
             shutil.rmtree(state, ignore_errors=True)
     finish(options.json, "cold_start", results)
 
