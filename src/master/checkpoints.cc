@@ -7,6 +7,9 @@
 namespace phalanx::master {
 namespace {
 
+constexpr char kNotInMemory[] = "some of its images are no longer in memory";
+constexpr char kStoredAlready[] = "it is stored already";
+
 using Found = std::map<std::string, std::map<SaveKey, std::map<uint64_t, const v1::HeldSave*>>>;
 
 // One event's decisions; one object a call, so that helpers need no out-parameters.
@@ -45,9 +48,7 @@ class Stepper {
       MaybeStore(name, dir);
       if (dir.store) continue;
       // The next round's nodes may hold all of it; a node that goes waits for nothing.
-      v1::CheckpointOrder order = OrderOf(name, *dir.committed, "some of its images are no longer in memory");
-      order.mutable_store_ended();
-      SendToAll(order);
+      SendToAll(EndedOrder(name, *dir.committed, false, kNotInMemory));
     }
   }
 
@@ -143,6 +144,14 @@ class Stepper {
     order.mutable_save()->set_epoch(save.epoch);
     order.mutable_save()->set_step(save.step);
     order.set_reason(reason);
+    return order;
+  }
+
+  // What was to go to storage is there, or will not be.
+  static v1::CheckpointOrder EndedOrder(const std::string& name, const SaveKey& save, bool stored,
+                                        const std::string& reason) {
+    v1::CheckpointOrder order = OrderOf(name, save, reason);
+    order.mutable_store_ended()->set_stored(stored);
     return order;
   }
 
@@ -408,11 +417,7 @@ class Stepper {
   // --- storing ---
 
   void WantStored(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
-    if (dir.stored && save <= *dir.stored) {
-      v1::CheckpointOrder order = OrderOf(name, *dir.stored, "it is stored already");
-      order.mutable_store_ended()->set_stored(true);
-      return SendToAll(order);
-    }
+    if (dir.stored && save <= *dir.stored) return SendToAll(EndedOrder(name, *dir.stored, true, kStoredAlready));
     dir.wanted = true;
     MaybeStore(name, dir);
   }
@@ -424,13 +429,10 @@ class Stepper {
     CheckpointDir& dir = s_.dirs[name];
     const SaveKey save = KeyOf(awaited.save());
     if (dir.store && save <= dir.store->save) return;  // it will be told
-    if (!dir.stored || save > *dir.stored) {
-      dir.wanted = true;
-      return;
+    if (dir.stored && save <= *dir.stored) {
+      return SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
     }
-    v1::CheckpointOrder order = OrderOf(name, *dir.stored, "it is stored already");
-    order.mutable_store_ended()->set_stored(true);
-    SendTo(session, order);
+    dir.wanted = true;
   }
 
   // The newest save goes to storage where that is wanted. When memory has none any more, those who await one hear so.
@@ -447,11 +449,8 @@ class Stepper {
       }
     }
     if (!newest) return;
-    const std::string why = "some of its images are no longer in memory";
-    v1::CheckpointOrder order = OrderOf(name, *newest, why);
-    order.mutable_store_ended();
-    SendToAll(order);
-    Note("checkpoint-failed", name, fmt::format("step {} of {} is not stored: {}", newest->step, name, why),
+    SendToAll(EndedOrder(name, *newest, false, kNotInMemory));
+    Note("checkpoint-failed", name, fmt::format("step {} of {} is not stored: {}", newest->step, name, kNotInMemory),
          newest->step);
   }
 
@@ -522,8 +521,7 @@ class Stepper {
     const std::string text =
         error.empty() ? fmt::format("step {} is stored in {}/{} ({} ms)", store.save.step, name, store.name, took_ms)
                       : fmt::format("step {} of {} is not stored: {}", store.save.step, name, error);
-    v1::CheckpointOrder order = OrderOf(name, store.save, error.empty() ? text : error);
-    order.mutable_store_ended()->set_stored(error.empty());
+    v1::CheckpointOrder order = EndedOrder(name, store.save, error.empty(), error.empty() ? text : error);
     order.mutable_store_ended()->set_name(store.name);
     std::set<uint64_t> told;
     for (const std::vector<CheckpointMember>& members : {store.members, s_.members}) {
