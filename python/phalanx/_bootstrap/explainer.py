@@ -67,7 +67,7 @@ def explain(request):
             if _deny(preload, end["module"], outcome.zygotes):
                 continue
             outcome.cold = f"importing {end['module']} ahead of time {end['why']}"
-        elif preload["learnt"]:  # what was learnt may be what ends it: the script's text has to do
+        elif preload["learnt"] and not end["served"]:  # what was learnt may be what ends it: the text has to do
             preload["learnt"], outcome.learnt_ends_it = [], True
             continue
         else:
@@ -87,7 +87,7 @@ def _deny(preload, module, zygotes):
 
 
 def _one_zygote(request, preload, outcome):
-    """How it ends: its own message, or one of type "died" with a reason."""
+    """How it ends: its own message, or one of type "died" with a reason, and whether it had been ready."""
     with open(os.memfd_create("phalanx-words"), "r+b") as said:
         process, channel = _start(request, said)
         outcome.explained = None
@@ -96,13 +96,14 @@ def _one_zygote(request, preload, outcome):
         except (wire.Closed, OSError):
             end = None
         channel.close()
-        if end is None or end["type"] != "ready":
+        served = end is not None and end["type"] == "ready"
+        if not served:
             process.kill()  # one that has begun to end keeps its own exit status
         status = process.wait()  # one that is ready ends by itself, and well, since nobody is there to ask it
-        if end is not None and (end["type"] != "ready" or status == 0):
+        if end is not None and not (served and status != 0):
             return end
         said.seek(0)
-        return {"type": "died", "reason": _how_it_ended(status, said.read())}
+        return {"type": "died", "reason": _how_it_ended(status, said.read()), "served": served}
 
 
 def _start(request, said):
@@ -130,7 +131,7 @@ def _listen(channel, preload, outcome):
     while True:
         left_s = max(0.0, deadline - time.monotonic())
         if not select.select([channel.fileno()], [], [], left_s)[0]:
-            return {"type": "died", "reason": f"its imports took more than {READY_WITHIN_S} s"}
+            return {"type": "died", "reason": f"its imports took more than {READY_WITHIN_S} s", "served": False}
         message, _ = channel.receive()
         if message["type"] in ("ready", "tainted", "failed"):
             return message
