@@ -240,6 +240,13 @@ def test_flags_of_a_launch_count(asking, words, why):
     assert asking.json("import json\n", *words)["why"] == why
 
 
+def test_a_profilers_variable_is_the_reason(asking):
+    """Not the notice that --spares has no effect then."""
+    env = {"CUDA_INJECTION64_PATH": "/nowhere/injection.so"}
+    told = asking.json("import json\n", "--spares=1", "train.py", env=env)
+    assert told["warm"] is False and told["why"].startswith("CUDA_INJECTION64_PATH is set, as nsys and ncu do")
+
+
 def test_another_interpreter_is_cold(asking):
     env = {"PYTHON_EXEC": sys.executable, "PHALANX_BOOTSTRAP_DIR": ""}
     assert asking.json("import json\n", env=env)["why"].startswith("PYTHON_EXEC names another interpreter")

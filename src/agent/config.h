@@ -117,8 +117,9 @@ struct LaunchConfig {
 
   // Warm workers.
   bool warm = true;
-  int spares = -1;      // -1: as many as nproc_per_node
-  std::string preload;  // modules with commas between: PHALANX_PRELOAD of the zygote alone; empty: the environment's
+  std::string why_cold;  // why `warm` is false although no flag says so; empty: there is no such reason
+  int spares = -1;       // -1: as many as nproc_per_node
+  std::string preload;   // modules with commas between: PHALANX_PRELOAD of the zygote alone; empty: the environment's
 
   // Where things are.
   std::string state_root;         // of this user's jobs, resolved: what one launch learns, the next one uses

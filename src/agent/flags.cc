@@ -535,7 +535,8 @@ class Resolver {
       config_.warm = false;
       if (config_.spares > 0) Notice("--spares: has no effect: workers start cold");
       config_.spares = 0;
-      return Notice(fmt::format("{} is set, {}; --warm starts them warm all the same", variable, why));
+      config_.why_cold = fmt::format("{} is set, {}; --warm starts them warm all the same", variable, why);
+      return Notice(config_.why_cold);
     }
   }
 

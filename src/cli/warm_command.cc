@@ -20,6 +20,8 @@
 #include "agent/wire.h"
 #include "base/fd.h"
 #include "base/process.h"
+#include "base/status.h"
+#include "checkpoint/files.h"
 #include "cli/host.h"
 #include "cli/rows.h"
 
@@ -36,12 +38,7 @@ int Fail(const std::string& why) {
 // Why no zygote would be started at all, as Workers::Start decides; empty: one would.
 std::string WhyCold(const agent::LaunchConfig& config, const std::string& bootstrap) {
   if (config.kind == agent::ScriptKind::kProgram) return "a program (--no-python) is not forked from a Python";
-  if (!config.warm) {
-    for (const std::string& notice : config.notices) {
-      if (notice.find("workers start cold") != std::string::npos) return notice;  // under a profiler
-    }
-    return "--no-warm asks for a cold start";
-  }
+  if (!config.warm) return config.why_cold.empty() ? "--no-warm asks for a cold start" : config.why_cold;
   if (!bootstrap.empty()) return "";
   if (config.interpreter_given) {
     return "PYTHON_EXEC names another interpreter, which has Phalanx's Python files only where PHALANX_BOOTSTRAP_DIR "
@@ -82,23 +79,20 @@ std::string Request(const agent::LaunchConfig& config, const agent::HostFacts& h
 }
 
 // A file without a name that is read from its beginning.
-Fd FileOf(const std::string& text) {
-  Fd file(memfd_create("phalanx-request", MFD_CLOEXEC));
-  for (size_t at = 0; file.valid() && at < text.size();) {
-    const ssize_t n = write(file.get(), text.data() + at, text.size() - at);
-    if (n <= 0) return Fd();
-    at += static_cast<size_t>(n);
-  }
-  if (file.valid()) lseek(file.get(), 0, SEEK_SET);
+StatusOr<Fd> FileOf(const std::string& text) {
+  const char* const name = "phalanx-request";
+  Fd file(memfd_create(name, MFD_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, name);
+  PHX_RETURN_IF_ERROR(checkpoint::WriteFully(file.get(), name, text));
+  lseek(file.get(), 0, SEEK_SET);
   return file;
 }
 
 // Returns only where it fails.
 int BecomePython(const agent::LaunchConfig& config, const std::string& bootstrap, const std::string& request) {
-  const Fd file = FileOf(request);
-  if (!file.valid() || dup2(file.get(), STDIN_FILENO) < 0) {
-    return Fail(fmt::format("no memory for the question: {}", std::strerror(errno)));
-  }
+  const StatusOr<Fd> file = FileOf(request);
+  if (!file.ok()) return Fail(fmt::format("no memory for the question: {}", Message(file.status())));
+  if (dup2(file->get(), STDIN_FILENO) < 0) return Fail(fmt::format("no question: {}", std::strerror(errno)));
   const std::string script = bootstrap + "/explain.py";
   const char* const args[] = {config.python.c_str(), "-I", "-u", script.c_str(), nullptr};
   execv(args[0], const_cast<char* const*>(args));
