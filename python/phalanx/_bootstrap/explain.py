@@ -1,6 +1,6 @@
 """<python> -I -u explain.py < request: what `phalanx warm` tells, by zygotes that are asked to explain themselves.
 
-The request is one JSON object, by src/cli/warm.cc: `command` and `env` of a zygote, its message `preload`
+The request is one JSON object, by src/cli/warm_command.cc: `command` and `env` of a zygote, its message `preload`
 as `preload_text`, `interpreter`, `bootstrap`, `json` (absent: a text for people). The exit status is the command's.
 """
 

@@ -138,13 +138,7 @@ def _imitate_module(found):
         return
     spec = importlib.util.spec_from_file_location(found.module, found.main)
     if spec is not None:
-        sys.modules["__main__"].__dict__.update(
-            __file__=spec.origin,
-            __cached__=spec.cached,
-            __loader__=spec.loader,
-            __package__=spec.parent,
-            __spec__=spec,
-        )
+        runner.make_main_of(spec)
 
 
 def _import_all(loader, asked, found, message):

@@ -201,7 +201,13 @@ def _prepare_module(request):
         _hide_our_frames()
         raise
     _set_arguments([spec.origin, *request["args"]])
-    main.__dict__.update(
+    make_main_of(spec)
+    return code, main.__dict__
+
+
+def make_main_of(spec):
+    """Gives `__main__` what runpy gives to the module that -m runs."""
+    sys.modules["__main__"].__dict__.update(
         __file__=spec.origin,
         __cached__=spec.cached,
         __doc__=None,
@@ -209,7 +215,6 @@ def _prepare_module(request):
         __package__=spec.parent,
         __spec__=spec,
     )
-    return code, main.__dict__
 
 
 def forget_shadowed(folder):

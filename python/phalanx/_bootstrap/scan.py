@@ -9,6 +9,7 @@ import ast
 import collections
 import importlib.machinery
 import io
+import itertools
 import os
 import sys
 import tokenize
@@ -447,14 +448,14 @@ class _Scanner:
 
     def _follow(self, name):
         """A module of the user's own: read, with its parents, never imported."""
-        parts = name.split(".")
-        for count in range(1, len(parts) + 1):
-            spec = self._find(".".join(parts[:count]))
+        parent = None
+        for full in itertools.accumulate(name.split("."), "{}.{}".format):
+            spec = self._find(full)
             is_package = spec is not None and spec.submodule_search_locations is not None
-            self._names.setdefault(".".join(parts[:count]), effects.Names())
-            if count > 1:
-                parent = self._names[".".join(parts[: count - 1])]
-                parent.parts[parts[count - 1]] = self._names[".".join(parts[:count])]
+            names = self._names.setdefault(full, effects.Names())
+            if parent is not None:
+                parent.parts[full.rpartition(".")[2]] = names
+            parent = names
             if spec is None or spec.origin in self._seen_files or (is_package and not spec.origin):
                 continue
             text = _Text(b"", spec.origin, None, False)
@@ -464,8 +465,7 @@ class _Scanner:
             self._seen_files.add(spec.origin)
             # Relative imports count from the package: of a package that is itself, of a module its parent.
             self._depth += 1
-            name = ".".join(parts[:count])
-            self.scan_source(source, spec.origin, name + (".__init__" if is_package else ""), names=self._names[name])
+            self.scan_source(source, spec.origin, full + (".__init__" if is_package else ""), names=names)
             self._depth -= 1
 
     def _find(self, name):
@@ -509,9 +509,9 @@ def _base_of(statement, package):
     return ".".join(parts[: len(parts) - statement.level] + ([base] if base else []))
 
 
-def _imports_in(node, statements=None):
-    """Import statements in a statement, or in those of one block of it, but in functions."""
-    found, queue = [], list(statements if statements is not None else [node])
+def _imports_in(node):
+    """Import statements in a statement, but in functions."""
+    found, queue = [], [node]
     while queue:
         node = queue.pop(0)
         if isinstance(node, (ast.Import, ast.ImportFrom)):

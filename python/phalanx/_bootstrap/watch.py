@@ -10,7 +10,7 @@ import os
 import sys
 import types
 
-from phalanx._bootstrap import linux, places, tracked
+from phalanx._bootstrap import hidden, linux, places, tracked
 
 # What torch and its like do at their imports is known: it holds no process and draws nothing. What they read counts.
 INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())
@@ -25,7 +25,6 @@ RANK_VARIABLES = frozenset(
     )
 )
 _RANK_PREFIX = "TORCHELASTIC_"
-_COUNTED_ANEW = frozenset(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"))  # by threads.py
 _RANK_NAMES = sorted(RANK_VARIABLES) + [
     _RANK_PREFIX + name
     for name in "RESTART_COUNT MAX_RESTARTS RUN_ID USE_AGENT_STORE SIGNALS_TO_HANDLE ERROR_FILE".split()
@@ -170,14 +169,13 @@ class Watch:
             if self._is_watching and isinstance(name, str) and differs_between_ranks(name):
                 self._taint(_library_at_work(sys._getframe(1)), f"it sets {name}")
 
-        self._replace(kind, "__getitem__", get_item)
-        self._replace(kind, "__iter__", iterate)
-
         def delete_item(environment, name):
             remove(environment, name)
             if self._is_watching:
                 self._changed.add(_text(name))
 
+        self._replace(kind, "__getitem__", get_item)
+        self._replace(kind, "__iter__", iterate)
         self._replace(kind, "__setitem__", set_item)
         self._replace(kind, "__delitem__", delete_item)
 
@@ -207,7 +205,7 @@ class Watch:
         library = _library_at_work(sys._getframe(2))
         if differs_between_ranks(name):
             self._taint(library, f"it reads {name} while it is imported")
-        if name in _COUNTED_ANEW and is_indifferent(library):
+        if name in hidden.COUNTED_ANEW and is_indifferent(library):
             return
         self.read.setdefault(name, value)
         if self.is_late:
