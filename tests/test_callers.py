@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 from harness import WORKLOADS
 
 SHIM = [sys.executable, "-m", "phalanx.shim", "--"]
@@ -13,6 +14,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.slow
 def test_accelerate(job):
     """A training with accelerate's own interface: a rank is killed, and all go on from the last saved state."""
     line = [*FLAGS, str(WORKLOADS / "accelerated.py"), str(job.folder), "6"]

@@ -25,6 +25,7 @@ def of_ranks(job, name, count=WORLD, **fields):
     return sorted(job.wait_events(name, count, **fields), key=lambda event: event["rank"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp2", "hsdp", long("fsdp1"), long("dtensor")])
 def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path, kind):
     assert start(job, tmp_path / "other", kind).wait() == 0, job.story()
@@ -59,6 +60,7 @@ def check_that_nothing_is_written_twice(folder):
     assert all(lengths.values()), "both ranks take part"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "worlds"),
     [
@@ -87,6 +89,7 @@ def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind, 
             assert event["whole"] == saved[0]["whole"]
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_dead_job_is_rescued(job, tmp_path):
     """As a step that stock DCP reads. Where a rank's memory is missing it is refused."""
     arguments = [f"--dir={tmp_path / 'run'}", "--kind=fsdp2", "--pause-at=5"]
@@ -114,6 +117,7 @@ def test_the_memory_of_a_dead_job_is_rescued(job, tmp_path):
             shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_another_world_takes_the_step_from_disk(job, tmp_path):
     directory = tmp_path / "run"
     assert start(job, directory, "fsdp2", "--disk-every=4", "--steps=4").wait() == 0, job.story()
@@ -125,6 +129,7 @@ def test_another_world_takes_the_step_from_disk(job, tmp_path):
         assert event["whole"] == saved[0]["whole"]
 
 
+@pytest.mark.slow
 def test_fsdp2_is_copied_while_it_trains_and_fsdp1_never(job, tmp_path):
     """verify="always" compares what was copied later with its source: a shard that anything but the optimizer writes
     would be found."""
@@ -164,6 +169,7 @@ def test_a_plan_follows_a_state_that_changes_on_one_rank(job, tmp_path):
         assert "only" in event["names"] and "phalanx.rank_1" in event["names"], event["names"]
 
 
+@pytest.mark.slow
 def test_the_ten_lines_of_the_documentation_run_and_resume(job, tmp_path):
     text = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text()
     lines = text.split("## FSDP in ten lines")[1].split("```")[1].replace("python\n", "", 1)

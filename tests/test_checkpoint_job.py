@@ -182,6 +182,7 @@ def end(job, *nodes):
     assert memory_of_all(job) == []
 
 
+@pytest.mark.slow
 def test_a_killed_agent_finds_its_memory_again(job, directory):
     """The next phalanx-run at the node takes up what lies there, and goes on from the newest committed step."""
     arguments = [directory, "--step-ms=5"]
@@ -199,6 +200,7 @@ def test_a_killed_agent_finds_its_memory_again(job, directory):
         losses(job, rank)
 
 
+@pytest.mark.slow
 def test_one_of_two_agents_is_killed(job, directory):
     """Both nodes restore from memory: the rank that has lived on, and the one of the new agent."""
     arguments = [directory, "--step-ms=5"]

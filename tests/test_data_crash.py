@@ -84,6 +84,7 @@ def each_fault(place, library, call, what, there_before):
         yield told.split()[1], process.returncode, told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there_before", [False, True])
 def test_killed_at_any_call(place, faulty_disk, there_before):
     calls = []

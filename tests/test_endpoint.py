@@ -19,7 +19,7 @@ def check(job, nodes):
 
 
 @pytest.mark.dropin
-@pytest.mark.parametrize("way", ["group", "client"])
+@pytest.mark.parametrize("way", [pytest.param("group", marks=pytest.mark.slow), "client"])
 def test_the_master_port(job, way):
     """As torchrun's users write it, in its first life and after a restart: each round's store is a new one."""
     port = free_port()

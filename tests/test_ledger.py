@@ -30,7 +30,10 @@ def steps_of(job, life):
     return [event["n"] for event in job.found("step", life=life)]
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["it tells its steps", "it does not"])
+UNTOLD = pytest.param(False, id="it does not", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("tells", [pytest.param(True, id="it tells its steps"), UNTOLD])
 def test_steps_done_again(job, tells):
     """A rank is killed at step 15 or so; the next life goes on from step 10, if anybody knows."""
     # Steps that nobody tells are those of a torch optimizer.
@@ -106,7 +109,10 @@ def test_waiting_for_a_node(job):
     assert found["causes"]["training_ms"] > 0
 
 
-@pytest.mark.parametrize("script", ["resuming.py", "light_resuming.py"], ids=["torch.save", "phalanx.saving"])
+TORCH = pytest.param("resuming.py", id="torch.save", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("script", [TORCH, pytest.param("light_resuming.py", id="phalanx.saving")])
 def test_saves(job, script):
     """Two checkpoints of 0.4 s and more: torch.save, without a word about it in the script, and what it says itself."""
     node = job.standalone(script, "--save-every=5", "--save-ms=200")

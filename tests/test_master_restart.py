@@ -31,6 +31,7 @@ def kinds(job):
     return [row.split()[2] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_killed_master_is_started_again(job):
     """By the phalanx-run whose child it was: no rank is restarted, and the next failure is served as ever."""
     node = job.standalone("steps.py", flags=["--max-restarts=1"])

@@ -38,11 +38,16 @@ def kill_everything(job, node):
     job.signal_node(node, signal.SIGKILL)
 
 
-@pytest.mark.slow
+AGENT_FIRST = ("steps.py", (kill_agent, kill_everything))
+EVERYTHING_FIRST = ("light_steps.py", (kill_everything, kill_agent))
+
+
 @pytest.mark.parametrize(
     ("script", "ways"),
-    [("steps.py", (kill_agent, kill_everything)), ("light_steps.py", (kill_everything, kill_agent))],
-    ids=["agent first, with torch", "everything first"],
+    [
+        pytest.param(*AGENT_FIRST, id="agent first, with torch", marks=pytest.mark.slow),
+        pytest.param(*EVERYTHING_FIRST, id="everything first"),
+    ],
 )
 def test_the_node_of_rank_0_and_the_store(job, script, ways):
     """Of three nodes the one of rank 0 is killed, and of the two that go on the one that is rank 0 then: once the agent

@@ -246,6 +246,7 @@ def test_torch_counts_the_threads_of_a_bound_worker(teller, sysfs):
 
 
 @two_cpus
+@pytest.mark.slow
 def test_a_given_number_of_threads_stays(teller, sysfs):
     teller.script.write_text(COUNT)
     teller.run("--numa-binding=node", nproc=1, env={"PHALANX_SYSFS_ROOT": sysfs.root, "OMP_NUM_THREADS": "2"})

@@ -23,7 +23,6 @@ ODD_FILES = ("_hidden.jsonl", "packed.zip", "packed.jsonl.zst.tar")
 ODD_NAME = "f [1]{x} %41 ü.jsonl"
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.usefixtures("java"),
 ]
@@ -79,6 +78,7 @@ def local(home, *inputs):
     return files_of(home / "local")
 
 
+@pytest.mark.slow
 def test_a_file_that_ends_too_early_leaves_no_part(hdfs, spark, given, tmp_path):
     """Python is handed what could be read, and then the end."""
     answer = spark.run(*given(f"{hdfs.url}/cut.jsonl.gz"))
@@ -88,6 +88,7 @@ def test_a_file_that_ends_too_early_leaves_no_part(hdfs, spark, given, tmp_path)
     assert not list(tmp_path.glob("result_text_document.parts/*.part"))
 
 
+@pytest.mark.slow
 def test_folders_and_patterns_of_hdfs_in_their_order(home, hdfs, spark, given, tmp_path):
     inside, root = home / "documents", f"{hdfs.url}/documents"
     answer = spark.run(*given(root, inside / "a.jsonl", f"{root}/{{d,a}}*", f"{root}/{ODD_NAME}"))
@@ -96,6 +97,7 @@ def test_folders_and_patterns_of_hdfs_in_their_order(home, hdfs, spark, given, t
     assert files_of(tmp_path / "result") == local(home, inside, *again)
 
 
+@pytest.mark.slow
 def test_a_bad_line_of_hdfs_and_what_a_cancelled_task_has_read(home, hdfs, spark, given, tmp_path):
     """A cancelled task sees an end of its records that is none: nothing of it may count as finished."""
     # The first two of four parts are there when the third fails.
@@ -110,6 +112,7 @@ def test_a_bad_line_of_hdfs_and_what_a_cancelled_task_has_read(home, hdfs, spark
     assert (error["file"], error["line"]) == (f"{hdfs.url}/bad.jsonl", 201)
 
 
+@pytest.mark.slow
 def test_refusals_are_sentences(hdfs, spark):
     wanted = {
         "s3a://corpus/documents": "S3AFileSystem not found); spark-submit --packages org.apache.hadoop:hadoop-aws:3",

@@ -15,7 +15,6 @@ DOC = (Path(__file__).resolve().parent.parent / "docs/data.md").read_text()
 DOCUMENTS = texts(300)
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.usefixtures("java"),
 ]
@@ -49,6 +48,7 @@ def shell(command, **variables):
     return answer.stdout  # where spark-submit leads all that Python says
 
 
+@pytest.mark.slow
 def test_the_guides_command_as_it_is_written(folder, expected):
     """As docs/data.md has it, which has it from the guide, and in the folder where the script is."""
     command = DOC.split("```")[1]
@@ -74,6 +74,7 @@ def spark_home():
     return next(Path(BIN).parent.glob("lib/python3*/site-packages/pyspark"))
 
 
+@pytest.mark.slow
 def test_executors_in_processes_of_their_own(folder, expected):
     """Two of them, with nothing of ours on their path: what they run comes from the driver."""
     shell(
@@ -91,6 +92,7 @@ def arguments(folder, data):
     return [*given, "--vocab", folder / "20B_tokenizer.json", "--tokenizer-type", "HFTokenizer"]
 
 
+@pytest.mark.slow
 def test_a_bad_line_and_a_run_that_goes_on_with_the_other_engine(folder, expected):
     lines = (folder / "input/stackexchange_aa.jsonl").read_text().splitlines()
     lines.insert(200, "{")
@@ -107,6 +109,7 @@ def test_a_bad_line_and_a_run_that_goes_on_with_the_other_engine(folder, expecte
     assert files_of(folder / "output/result") == expected
 
 
+@pytest.mark.slow
 def test_input_that_spark_reads(spark, folder, tokenizer):
     """As hdfs:// and s3a:// are, by URLs of this machine's files: a folder of plain and packed ones, and a pattern."""
     inside = folder / "remote"

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import wheel as wheel_tool  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,7 @@ def wheel():
     return ROOT / answer.stdout.strip()
 
 
+@pytest.mark.slow
 def test_name_and_contents(wheel):
     assert wheel.name.startswith("phalanx-")
     assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
@@ -60,6 +61,7 @@ def test_a_shared_library_raises_the_tag(tmp_path):
     assert wheel_tool.platform_tag(archive, tmp_path / "content") == "manylinux_2_36_x86_64"
 
 
+@pytest.mark.slow
 def test_runs_in_a_clean_environment_of_another_python(wheel, tmp_path):
     said = wheel_tool.try_in(tmp_path, next(wheel_tool.pythons()), wheel)
     version = wheel.name.split("-")[1]
