@@ -5,6 +5,7 @@ docs/warm-workers.md, "Debuggers and profilers", names these tests. The tools ar
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -289,7 +290,7 @@ def test_faulthandler_shows_the_scripts_frames(ranks, way):
     )
     status, out, err = ranks.run(way, script, env={"PYTHONFAULTHANDLER": "1"}, flags=["--max-restarts=0"])
     assert status == 1
-    assert "line 10 in waits" in out and "line 13 in <module>" in out
+    assert re.search("line (9|10) in waits", out) and "line 13 in <module>" in out  # 9: it was not on a processor
     for name, line in (("asks", 5), ("crashes", 16)):
         at = err.index(f"in {name}\n")
         assert f'faults.py", line {line} in <module>' in err[at:].splitlines()[1], err
