@@ -169,6 +169,21 @@ CASES = {
         "if FAST:\n    def f(): pass\nelse:\n    def f(): print(1)\nf()\nimport wave",
         ["", "", "wave"],
     ),
+    "modules that are there": ("import sys\nx = 'a' in sys.modules\nimport wave", ["", "wave", ""]),
+    "modules that are there, by name": ("from sys import modules\nx = 'a' in modules\nimport wave", ["", "wave", ""]),
+    "the state of a logger": ("import logging\nx = logging.getLogger('a').level\nimport wave", ["logging", "wave", ""]),
+    "the state of a named logger": (
+        "import logging\nlog = logging.getLogger('a')\nx = log.level\nimport wave",
+        ["logging", "wave", ""],
+    ),
+    "a logger": ("import logging\nlog = logging.getLogger('a')\nimport wave", ["logging wave", "", ""]),
+    "all of a module of the standard library": ("from math import *\nimport wave", ["math", "", "wave"]),
+    "a copy of the environment": ("import copy, os\nx = copy.copy(os.environ)\nimport torch", ["copy os", "", "torch"]),
+    "a function for each match": (
+        "import re\ndef f(match): configure()\nre.sub('a', f, 'a')\nimport torch",
+        ["re", "", "torch"],
+    ),
+    "a text for each match": ("import re\nre.sub('a', 'b', 'a')\nimport torch", ["re", "torch", ""]),
     "an end": ("raise SystemExit(3)\nimport json", ["", "", "json"]),
 }
 
@@ -178,6 +193,29 @@ def test_imports(tmp_path, name):
     text, expected = CASES[name]
     found = scanned(tmp_path, text)
     assert [found.prefix, found.usual, found.later] == [names.split() for names in expected]
+
+
+# What is taken behind two imports, and before a third.
+TAKEN = {
+    "x = wave.Error": ["wave.Error"],
+    "from wave import Error": ["wave.Error"],
+    "x = [wave.Error, cmd.Cmd.prompt]": ["wave.Error", "cmd.Cmd.prompt", "cmd.Cmd"],
+    "def f(a=wave.Error): return cmd.Cmd": ["wave.Error"],
+    "class A:\n    x = wave.Error": ["wave.Error"],
+    "import os\nx = os.environ.get('A')": ["os.environ:A"],
+    "import os\nx = os.getenv('A'), 'B' in os.environ": ["os.environ:A", "os.environ:B"],
+    "from os import environ\nx = environ['A']": ["os.environ", "os.environ:A"],
+    "import os\nx = dict(os.environ)": ["os.environ:"],
+    "import os\nx = os.environ.get('A' + str(1))": ["os.environ:"],
+    "import logging\nlog = logging.getLogger('a')": ["logging._loggerClass"],
+}
+
+
+@pytest.mark.parametrize("text", TAKEN)
+def test_what_is_taken_between_imports(tmp_path, text):
+    found = scanned(tmp_path, f"import wave, cmd\n{text}\nimport sndhdr\n")
+    assert sorted(found.taken) == sorted(TAKEN[text])
+    assert set(found.taken.values()) <= {2, 3}, "steps before it"
 
 
 # What may run code of a library's value, and what does not.
@@ -211,7 +249,8 @@ OF_LIBRARIES = {
     "x = getattr(pytest, 'mark')": True,
     "import functools\nx = functools.partial(mark, 1)": True,
     "import typing\nx: typing.Optional[pytest.Item] = None": True,
-    "def f(x: mark | None, y: mark[int] = None) -> pytest.Item: pass": True,
+    "def f(x: mark | None, y: pytest.Item = None) -> pytest.Item: pass": True,
+    "def f(x: mark[int]): pass": False,
     "import _pytest.nodes\nx = _pytest.nodes.Item": True,
 }
 

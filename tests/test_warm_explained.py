@@ -269,7 +269,7 @@ def test_no_answer(asking):
 
 # Its first line only makes a value, so that all behind it is prefix, up to the print.
 SHOWS = """import sys
-THERE = sorted(sys.modules)
+THERE = sorted(sys.__dict__["modules"])
 import json, sees_env, own, email.message
 import torch, standin
 print("there", *THERE)

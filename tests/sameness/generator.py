@@ -27,7 +27,8 @@ class Script:
         self.blocks, self.more = blocks, more
 
     def case(self):
-        lines = [*(block.text for block in self.blocks), "import standin", f"standin.tell({self.more['looks']})"]
+        lines = [*(block.text for block in self.blocks), _TELL_TAKEN, "import standin"]
+        lines.append(f"standin.tell({self.more['looks']})")
         files = {name: text for block in self.blocks for name, text in block.files.items()}
         text = "\n".join(lines) + "\n"
         return Case("generated", text, {**files, "train.py": text}, **self.more["case"])
@@ -61,7 +62,7 @@ def make_script(choose):
 def _block(choose, index):
     if choose.random() < 0.45:
         return _import(choose)
-    maker = choose.choice([_environment, _process, _path, _modules, _harmless])
+    maker = choose.choice([_environment, _process, _path, _modules, _taken, _harmless])
     block = maker(choose, index)
     return _wrapped(choose, block, index) if choose.random() < 0.5 else block
 
@@ -186,6 +187,28 @@ _HARMLESS = [
     "import os\nMODE = os.environ.get('LIB_MODE', 'none')",
     "import typing\nif typing.TYPE_CHECKING:\n    import zebra",
 ]
+
+
+# What stands there between two imports: one behind it may put another value there.
+_TAKEN = [
+    "import os\ntaken{index} = os.environ.get('LIB_MADE'), os.getenv('LIB_EXTRA', 'none')",
+    "import os\ntaken{index} = 'LIB_MADE' in os.environ, os.environ.get('LIB_MODE')",
+    "import os\ntaken{index} = dict(os.environ).get('LIB_EXTRA')",
+    "from json import dumps as taken{index}",
+    "import json\ntaken{index} = json.dumps",
+    "import json\nclass taken{index}:\n    __module__ = json.dumps.__module__",
+    "import sys\ntaken{index} = 'makes_patch' in sys.modules, 'zebra' in sys.modules",
+    "import logging\ntaken{index} = logging.getLogger('lib').propagate",
+    "import sys\ntaken{index} = len(sys.path) - len(set(sys.path)), sys.getrecursionlimit()",
+]
+_TELL_TAKEN = (
+    "for name in sorted(name for name in globals() if name.startswith('taken')):\n"
+    "    print(name, getattr(globals()[name], '__module__', globals()[name]))"
+)
+
+
+def _taken(choose, index):
+    return Block(choose.choice(_TAKEN).format(index=index))
 
 
 def _harmless(choose, index):

@@ -34,6 +34,7 @@ _VALUES_OF = {
     **dict.fromkeys("bytes float int range repr str os.environ.get os.fspath os.getcwd os.getenv".split(), "text"),
     **dict.fromkeys("dict frozenset list set sorted tuple".split(), "container"),
     "re.compile": "pattern",
+    "logging.getLogger": "logging.getLogger",
 }
 _KINDS = frozenset(("container", "path", "pattern", "text"))
 _PATTERN_METHODS = frozenset("findall finditer fullmatch match search split".split())
@@ -73,6 +74,15 @@ _DECORATING = {
 _MAKE_BASES = ("collections.namedtuple", "typing.NamedTuple", "typing.NewType")
 _METACLASSES = ("type", "abc.ABCMeta", "enum.EnumMeta", "enum.EnumType")
 _LAZY_STANDARD = ("concurrent.futures",)  # of the standard library, but a look at its names is an import
+# Of the standard library, but each import may change them.
+_CHANGED_BY_IMPORTS = (
+    "logging.getLogger.",
+    "logging.root",
+    "sys.meta_path",
+    "sys.modules",
+    "sys.path",
+    "warnings.filters",
+)
 
 # What a place does at which the prefix ends, for people, behind that place.
 DOES_SOMETHING = "does something: what follows may depend on it"
@@ -265,6 +275,10 @@ def harmless(node, names):
         return True
     if names.computes and any(is_foreign(part, names) for part in _operands(node)):
         return False
+    if isinstance(node, ast.Name) and _is_changed_by_imports(names.full_name(node), names):
+        return False
+    if not names.computes and isinstance(node, ast.Subscript) and is_foreign(node.value, names):
+        return False  # a library's own __class_getitem__
     if isinstance(node, ast.Lambda):
         return all(harmless(part, names) for part in [*node.args.defaults, *node.args.kw_defaults])
     if isinstance(node, ast.Call):
@@ -337,10 +351,21 @@ def harmless_annotation(node, names):
     return answer
 
 
+def _is_changed_by_imports(full, names):
+    """Whether it is another thing behind the imports to come: of the prefix all have happened. Behind it none counts
+    that could."""
+    return names.calls is VALUES and full is not None and full.startswith(_CHANGED_BY_IMPORTS)
+
+
 def _harmless_look(node, names):
     if is_foreign(node.value, names):
         return False
     full = names.full_name(node)
+    if isinstance(node.value, ast.Call):
+        full = f"{names.full_name(node.value.func)}.{node.attr}"  # as of a name for what was made
+        return not _is_changed_by_imports(full, names) and harmless(node.value, names)
+    if _is_changed_by_imports(full, names):
+        return False
     if full is None:
         owner, parts = names.found(node)
         is_there = owner is names or not owner.is_open or not parts or parts[0] in owner.bound
@@ -371,6 +396,10 @@ def _harmless_call(node, names):
     if any(keyword.arg == "key" and not isinstance(keyword.value, ast.Lambda) for keyword in node.keywords):
         return False  # a function that is called there
     full = names.full_name(node.func)
+    if full in ("re.sub", "re.subn") and value_of(node.args[1] if len(node.args) > 1 else None, names) != "text":
+        return False  # it may be a function
+    if (full or "").startswith("copy.") and any(names.full_name(part) == "os.environ" for part in parts):
+        return False  # another os.environ, which sets variables that the first does not know of
     if any(is_foreign(part, names) for part in parts) and not (full or "").startswith(_KEEPING):
         return False
     if full in ("getattr", "hasattr"):

@@ -19,10 +19,12 @@ from phalanx._bootstrap import (
     runner,
     scan,
     scratch,
+    site_files,
     threads,
     watch,
     wire,
 )
+from phalanx._bootstrap.taken import Taken
 
 _ = random
 
@@ -70,6 +72,9 @@ def _preload(channel, message):
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
+    why, read_at_start = site_files.look()
+    if why is not None:
+        _give_up(channel, f"each Python that starts here runs sitecustomize or lines of .pth files, and {why}")
     # Taken out: it may be the zygote's alone, and a library that looks at the whole environment must not see it then.
     asked = [name.strip() for name in os.environ.pop("PHALANX_PRELOAD", "").split(",") if name.strip()]
     environment, coerced = dict(os.environ), linux.coerced_locale()
@@ -81,7 +86,7 @@ def _preload(channel, message):
     own = places.own_names(places.own_folder(kind, script, cwd))
     denied = {*message.get("deny", ()), *([script] if kind == "module" else [])}
     folders = places.own_folders(places.own_folder(kind, script, cwd)) - own
-    loader = preload.Preloader(denied, own - places.modules_at_start, folders)
+    loader = preload.Preloader(denied, own - places.modules_at_start, folders, found.statements())
     loader.missed = {} if facts is not None else None
     try:
         _import_all(loader, asked, found, message)
@@ -93,7 +98,7 @@ def _preload(channel, message):
         _give_up(channel, f"the script's folder has its own {shadowed.module!r}, which an imported library looks for")
     _settle()
     loaded = preload.top_level_modules_loaded()
-    files, left = loader.files(), loader.left()
+    files, absent, left = loader.files(), loader.absent(), loader.left()
     loader.hide_late()
     places.last_preloaded = next(reversed(sys.modules))
     if facts is not None:
@@ -103,7 +108,8 @@ def _preload(channel, message):
     late_check = _late_check(kind, script, cwd, found)
     counted = threads.Counted()
     read = list(arguments) if arguments.was_read else None
-    seen = runner.Seen(loader.variables_read, loader.all_names_read, read, files)
+    variables = {**read_at_start, **loader.variables_read}
+    seen = runner.Seen(variables, loader.all_names_read, read, files, absent - own)
     return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted, left)
 
 
@@ -128,6 +134,8 @@ def _imitate_script(kind, script, cwd, arguments):
     except OSError:
         pass
     sys.argv = arguments
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = preload.WatchedArguments(sys.orig_argv)
     runner.make_main_module(kind, runner.script_path(script, cwd) if kind == "script" else None, watch.MainModule)
     places.put_first_on_path(places.own_folder(kind, script, cwd))
 
@@ -147,14 +155,15 @@ def _import_all(loader, asked, found, message):
     No thread is left over: a fork takes only the forking thread along. OpenBLAS would start some."""
     os.putenv(_OPENBLAS, "1")  # where C looks; os.environ, which a library may look at, stays what it is
     first, torch, rest = _split(found.prefix)
+    taken = Taken(found.taken)
     try:
         loader.load(asked)
         with generated.GeneratedCode(message.get("cache")):
-            stopped = loader.load_in_order(first, found.attributes)
+            stopped = loader.load_in_order(first, found.attributes, taken)
             if stopped is None and torch:
                 if not loader.denies("torch"):
                     _map_torch(loader)
-                loader.load_in_order([*torch, *rest], found.attributes)
+                loader.load_in_order([*torch, *rest], found.attributes, taken)
             if not loader.denies(preload.LATE):
                 _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()))
     finally:

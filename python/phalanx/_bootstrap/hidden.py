@@ -10,6 +10,7 @@ import collections
 import importlib.machinery
 import os
 import sys
+import warnings
 
 from phalanx._bootstrap import load_watch, places
 
@@ -118,6 +119,7 @@ class _Finder:
         self._path_hooks = list(sys.path_hooks)
         self._import = builtins.__import__
         self._environment = dict(os.environ)
+        self._filters = list(warnings.filters)
         self._pid = os.getpid()
 
     def find_spec(self, name, path=None, target=None):
@@ -171,6 +173,8 @@ class _Finder:
                 return f"the script has put an import hook on sys.meta_path ({type(finder).__name__})"
         if sys.path_hooks != self._path_hooks:
             return "the script has changed sys.path_hooks"
+        if self._would_warn_otherwise():
+            return "the script has set filters of warnings"
         for variable, seen in _variables.items():
             if os.environ.get(variable) != seen:
                 return f"it has read {variable}, which the script has changed since"
@@ -181,6 +185,12 @@ class _Finder:
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
         return None
+
+    def _would_warn_otherwise(self):
+        """Whether warnings of these imports would be shown, or not, by what the script has set since."""
+        new = [entry for entry in warnings.filters if entry not in self._filters]
+        is_said = _left is not None and bool(_left.said)
+        return bool(new) and (is_said or any(entry[0] != "ignore" for entry in new))
 
 
 def _spec_of(name, module, load):

@@ -85,12 +85,19 @@ def coerced_locale():
     value = os.environ.get("LC_CTYPE")
     if value is None:
         return {}
+    return {} if "LC_CTYPE" in environment_at_start() else {"LC_CTYPE": value}
+
+
+def environment_at_start():
+    """What this process was started with, before any Python code has changed it: {name: value}.
+
+    Only before set_command_line. Where the kernel does not show it: what there is now."""
     try:
         with open("/proc/self/environ", "rb") as file:
-            given = file.read().split(b"\0")
+            pairs = [entry.partition(b"=") for entry in file.read().split(b"\0")]
     except OSError:  # not ours to read, where the interpreter has capabilities of its own
-        return {}
-    return {} if any(pair.startswith(b"LC_CTYPE=") for pair in given) else {"LC_CTYPE": value}
+        return dict(os.environ)
+    return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
 
 
 def thread_name():

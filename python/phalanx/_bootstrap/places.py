@@ -123,8 +123,11 @@ def own_folders(folder):
 
 def own_names(folder, among=None):
     """Names of the top-level modules that `folder` provides as the first entry of sys.path; only those in `among`."""
-    if script_folder_is_left_out():
-        return frozenset()
+    return frozenset() if script_folder_is_left_out() else names_in(folder, among)
+
+
+def names_in(folder, among=None):
+    """Names of the top-level modules that a folder has; only those in `among`."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(filter(None, (_provided_by(entry, among) for entry in entries)))

@@ -1,13 +1,14 @@
 """Imports, ahead of time, what the script will import, and notices what must not be imported ahead of time."""
 
+import builtins
 import contextlib
 import gc
-import importlib
 import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import hidden, places, state, watch
+from phalanx._bootstrap import hidden, load_watch, places, reads, state, watch
+from phalanx._bootstrap.taken import Taken
 from phalanx._bootstrap.watch import Tainted, is_indifferent
 
 # What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise.
@@ -68,6 +69,11 @@ _NOT_TO_BE_SHARED = {
 _RENEWED = frozenset(("random", "numpy.random", "numpy.random.mtrand", "secrets", "sys", "tempfile", "torch", "uuid"))
 
 
+# What stands for a step of the script.
+_IMPORT = "value = __import__(name)"
+_LOOK = "value = getattr(value, attribute)"
+
+
 class Shadowed(BaseException):
     """A library looks for a module whose name the script's folder has: only a process standing there can import it."""
 
@@ -82,17 +88,28 @@ class _Denied(BaseException):
 
 class Preloader:
     """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level
-    names that the script's folder provides, `own_folders` folders in it that may be parts of namespace packages.
+    names that the script's folder provides, `own_folders` folders in it that may be parts of namespace packages;
+    `where`: {step: (file, line, name of the module)} of the statements that import them.
 
     For facts.py: `stopped`, what load_in_order said; `missed`, {name: why} of what load could not import, None where
     nobody asks; `leader`, what torch is imported behind the prefix for."""
 
-    def __init__(self, denied, own, own_folders=frozenset()):
+    def __init__(self, denied, own, own_folders=frozenset(), where=None):
+        self._where = where or {}
         self._denied = frozenset(denied)
         self._own, self._own_folders = own, own_folders
         self._seen = set(sys.modules)
         self._watch = watch.Watch()
         self._state = state.State()
+        self._loads = load_watch.LoadWatch(
+            {
+                **dict.fromkeys(watch.Watch.awaited, self._watch.module_is_there),
+                **dict.fromkeys(state.awaited, self._state.module_is_there),
+            }
+        )
+        self._absent = set()
+        self._written = b""
+        self._argument_references = sys.getrefcount(sys.argv)
         self._environment = dict(os.environ)
         self._before_late = None
         self._late_said = 0
@@ -130,13 +147,17 @@ class Preloader:
         changed = {name: now.get(name) for name in {*before, *now} if before.get(name) != now.get(name)}
         return hidden.Left(changed, list(said))
 
+    def absent(self):
+        """Top-level names of modules that were looked for, and that nobody has."""
+        return frozenset(self._absent - set(sys.modules))
+
     def files(self):
-        """{path: (size, mtime)} of all that has been imported here."""
-        found = {}
+        """{(path, how): reads.look} of all that has been imported here, or was looked at meanwhile."""
+        found = dict(self._watch.reads.seen)
         for module in list(sys.modules.values()):
             path = getattr(getattr(module, "__spec__", None), "origin", None)
             if isinstance(path, str) and os.path.isabs(path):
-                found[path] = places.version_of(path)
+                found[path, "file"] = reads.look(path, "file")
         return found
 
     def load(self, names, check=True):
@@ -146,16 +167,18 @@ class Preloader:
             if error is not None and self.missed is not None:
                 self.missed[name] = _why_missed(name, error)
 
-    def load_in_order(self, steps, attributes=frozenset()):
+    def load_in_order(self, steps, attributes=frozenset(), taken=None):
         """Takes scan.Scan.prefix's steps up to the first that cannot be taken here: what comes behind may depend on it.
-        Returns that one and why, or None. `attributes`: those that Python would first look for in their package.
+        Returns that one and why, or None. `attributes`: those that Python would first look for in their package;
+        `taken`: the taken.Taken of all steps.
 
         Raises Shadowed; or Tainted, with the module of a step: one more zygote will do, whatever else that imports."""
-        self.stopped = self._take(steps, attributes)
+        self.stopped = self._take(steps, attributes, taken or Taken({}))
         return self.stopped
 
-    def _take(self, steps, attributes):
+    def _take(self, steps, attributes, taken):
         for step in steps:
+            taken.step_begins()
             name, _, looked_at = step.partition(":")
             if name in attributes and self._is_attribute(name):
                 continue
@@ -166,6 +189,9 @@ class Preloader:
             except Tainted as tainted:
                 inner = "" if tainted.module == name else f"it imports {tainted.module}: "
                 raise Tainted(name, inner + tainted.why) from None
+            changed = taken.changed()
+            if changed is not None:
+                raise Tainted(name, f"it changes {changed}, which the script has taken before")
             if error is None:
                 continue
             why = _why_missed(name, error)
@@ -186,7 +212,7 @@ class Preloader:
             try:
                 value = module
                 for attribute in [*inner, *attributes.split(".")]:
-                    value = getattr(value, attribute)
+                    value = self._as_the_script(f"{name}:{attributes}", _LOOK, value=value, attribute=attribute)
                     if not isinstance(value, type(sys)):
                         break
             except (Tainted, Shadowed, KeyboardInterrupt):
@@ -217,16 +243,40 @@ class Preloader:
         """The import system asks here first."""
         if name in self._own or self.denies(name) or (name in self._own_folders and _is_folder_alone(name)):
             raise _Denied(name)
+        if "." not in name:
+            self._absent.add(name)
         return None
 
     @contextlib.contextmanager
     def _importing(self):
-        with self._watch:
-            sys.meta_path.insert(0, self)
+        with self._watch, self._past_stdout():
+            sys.meta_path[:0] = [self, self._loads]
             try:
                 yield
             finally:
                 sys.meta_path.remove(self)
+                if self._loads in sys.meta_path:  # it goes by itself behind the last that it waits for
+                    sys.meta_path.remove(self._loads)
+
+    @contextlib.contextmanager
+    def _past_stdout(self):
+        """Keeps what is written to the descriptor below sys.stdout, whose text each rank writes itself."""
+        try:
+            usual = os.dup(1)
+        except OSError:
+            yield  # it is closed
+            return
+        kept = os.memfd_create("phalanx-stdout")
+        os.dup2(kept, 1)
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            os.dup2(usual, 1)
+            self._written += os.pread(kept, 1 << 20, 0)
+            os.close(kept)
+            os.close(usual)
 
     def _load_one(self, name, check):
         """None, or how its import failed."""
@@ -248,12 +298,20 @@ class Preloader:
     def _import(self, name):
         before = set(sys.modules)
         try:
-            importlib.import_module(name)
+            self._as_the_script(name, _IMPORT, name=name)
         except (Tainted, Shadowed, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever a module does when it fails, it is left to the script to meet it
             return self._as_it_failed(name, error, before)
         return None
+
+    def _as_the_script(self, step, text, **names):
+        """Runs a statement where the script has that step: what a library says of its caller names that line."""
+        path, line, module = self._where.get(step, (__file__, 1, __name__))
+        code = compile("\n" * (line - 1) + text, path, "exec", dont_inherit=True)
+        statement = watch.Statement(names, __name__=module, __file__=path, __builtins__=builtins)
+        exec(code, statement)
+        return statement["value"]
 
     def _as_it_failed(self, name, error, before):
         """The error, where what was done of the import until then can be done again; else raises Tainted or Shadowed.
@@ -273,11 +331,25 @@ class Preloader:
             raise taint
         self._watch.forget_names()
         self._check_values()
+        self._watch.reads.settle()
+        self._check_arguments(name)
+        written, self._written = self._written, b""
+        if written and not is_indifferent(name):
+            raise Tainted(name, "it writes past sys.stdout")
+        if written:
+            os.write(1, written)
         if any(places.OUR_FOLDER in text for _, text in self._watch.said):
             raise Tainted(name, "it says from where it was imported")
         why = self._state.new(name)
         if why is not None:
             raise Tainted(name, why)
+
+    def _check_arguments(self, name):
+        if sys.getrefcount(sys.argv) > self._argument_references:
+            raise Tainted(name, "it keeps sys.argv, which is another list in a rank")
+        interpreters = getattr(sys, "orig_argv", None)
+        if getattr(interpreters, "was_read", False) and not is_indifferent(name):
+            raise Tainted(name, "it looks at sys.orig_argv, which is another in a rank")
 
     def _check_values(self):
         """What new modules hold by a name of their own, and must not share."""
@@ -322,7 +394,7 @@ def _why_missed(name, error):
 
 
 class WatchedArguments(list):
-    """A sys.argv that knows whether somebody has looked at it."""
+    """A sys.argv, or sys.orig_argv, that knows whether somebody has looked at it."""
 
     was_read = False
 

@@ -19,6 +19,7 @@ from phalanx._bootstrap import (
     memory,
     places,
     preload,
+    reads,
     rescale,
     scratch,
     stdio,
@@ -36,20 +37,38 @@ _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC")
 
 class Seen:
     """What imports have looked at: `variables` {name: value}, `all_names`: whether somebody looked through those of all
-    variables; `arguments` (sys.argv; None: nobody did), and `files` {path: version}, which they were read from."""
+    variables; `arguments` (sys.argv; None: nobody did), `files` {(path, how): reads.look}, which they were read from,
+    and `absent`, names of modules that are nowhere."""
 
-    def __init__(self, variables, all_names, arguments, files):
+    def __init__(self, variables, all_names, arguments, files, absent):
         self.variables = variables
         self.all_names = all_names
         self.arguments = arguments
         self.files = files
+        self.absent = absent
+        self._folders = {folder: reads.look(folder, "names") for folder in sys.path}
 
     def why_not(self, request):
-        for path, version in self.files.items():
-            if places.version_of(path) != version:
-                return f"{path} has changed since it was imported"
+        for (path, how), found in self.files.items():
+            if reads.look(path, how) != found:
+                since = "it was imported" if how == "file" else "a preloaded module looked at it"
+                return f"{path} has changed since {since}"
         if self.arguments is not None and self.arguments[1:] != request["args"]:
             return "a preloaded module has read sys.argv, which is another"
+        return None
+
+    def clash(self, folder, loaded):
+        """A folder, the script's or another of sys.path, and a module that it has now in front of a `loaded` one, or
+        one that nobody had; or None."""
+        names = places.own_names(folder, loaded | self.absent)
+        if names:
+            return folder, min(names)
+        for other, found in self._folders.items():
+            if other != folder and reads.look(other, "names") != found:
+                is_library = places.is_library_file(other + os.sep)
+                names = places.names_in(other, self.absent if is_library else loaded | self.absent)
+                if names:
+                    return other, min(names)
         return None
 
 
@@ -77,9 +96,9 @@ class Warmth:
             if self.seen.variables.get(name, wanted.get(name)) != wanted.get(name):
                 return f"{name} was read by a preloaded module"
         folder = places.own_folder(request["kind"], request["script"], request["cwd"])
-        clash = places.own_names(folder, self.loaded)
-        if clash:
-            return f"{folder} has its own {min(clash)}"
+        clash = self.seen.clash(folder, self.loaded)
+        if clash is not None:
+            return f"{clash[0]} has its own {clash[1]}"
         if self.seen.all_names:
             for name in sorted(name for name in wanted if not watch.differs_between_ranks(name)):
                 if name not in self.environment:
@@ -105,8 +124,10 @@ def run(channel, request, fds, warmth=None):
     reason = warmth.why_not(request) if warmth is not None else None
     if reason is not None:
         _become_cold(channel, {**request, "cold": reason})
-    coerced = warmth.coerced if warmth is not None else linux.coerced_locale()
-    _set_environment({**coerced, **request["env"]})
+    if warmth is not None:
+        _set_environment({**warmth.coerced, **request["env"]})
+    else:
+        _set_environment(_with_changes_of_site(request["env"]))
     stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
     elasticity.install()
     code, namespace = _prepare_main(request)
@@ -224,6 +245,14 @@ def forget_shadowed(folder):
             del sys.modules[loaded]
 
 
+def _with_changes_of_site(wanted):
+    """In a process that was not forked sitecustomize and the like have run, as in any: what they have changed stays so,
+    and what the interpreter itself has set."""
+    before, now = linux.environment_at_start(), dict(os.environ)
+    kept = {name: value for name, value in wanted.items() if name in now or name not in before}
+    return {**kept, **{name: value for name, value in now.items() if before.get(name) != value}}
+
+
 def _set_environment(wanted):
     environment = os.environ
     zone = environment.get("TZ")
@@ -241,7 +270,7 @@ def _dress(request, warm):
     what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
     args = [*linux.interpreter_options(), *what, *request["args"]]
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = args
+        sys.orig_argv = args
     linux.set_command_line(args, request["env"])
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if warm:

@@ -15,7 +15,7 @@ import sys
 import tokenize
 import warnings
 
-from phalanx._bootstrap import effects, places
+from phalanx._bootstrap import effects, places, takes
 
 FILES_MAX = 300
 DEPTH_MAX = 50
@@ -42,7 +42,10 @@ class Scan:
     (effects.USUAL). `later`: those behind. `end`: the End of the prefix, None where all of it is prefix; `usual_end`
     that of what is usual. `own`: the user's own modules, in their order. `where`: {name: (path, line)} of all of these.
     `attributes`: names of `prefix` that may be values of their packages (from package import name).
+    `taken`: {name of a library's module and of what the text takes of it, dotted: the number of steps of the prefix
+    before that}, for taken.Taken.
     `texts`: the files that say so, as they were: {path: places.version_of(path)}.
+    `modules`: {file: name} of the user's own modules.
     `unread`: why the file that runs cannot be read or parsed, None where it can."""
 
     def __init__(self):
@@ -56,14 +59,20 @@ class Scan:
         self.unread = None
         self.opted_out = False
         self.attributes = set()
+        self.taken = {}
         self.main = None  # the file that runs
         self.module = None  # its full name, where it runs as a module
         self.texts = {}
+        self.modules = {}
 
     @property
     def ends(self):
         """What ended the prefix, for people: "train.py:12: configure()"; or None."""
         return None if self.end is None else f"{self.end.path}:{self.end.line}: {self.end.text}"
+
+    def statements(self):
+        """{name: (path, line, name of the module)}: where the text first imports them, or looks at them."""
+        return {name: (path, line, self.modules.get(path, "__main__")) for name, (path, line) in self.where.items()}
 
     def is_of_the_same_texts(self):
         """Whether those files are what they were."""
@@ -168,8 +177,10 @@ class _Scanner:
         for statement in statements:
             text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
             text.names.looks = []
+            taken = takes.taken_by(statement, text.names) if self._phase == _PREFIX else ()
             self._statement(statement, text)
             self._take_looks(text, statement)
+            self._take(taken)
 
     def _take_looks(self, text, statement):
         """Those of what has been read of a statement: before the statements in it."""
@@ -404,15 +415,20 @@ class _Scanner:
 
     def _take_of_library(self, base, alias, text, statement):
         name = f"{base}.{alias.name}"
-        if alias.name != "*" and self._find(name) is not None:
+        if alias.name == "*":
+            self._end(_LATER, text, statement, effects.TAKES_ALL)
+        elif self._find(name) is not None:
             if name not in self._seen_names:
                 self.result.attributes.add(name)
             self._wanted(name, text, statement)
         elif not effects.is_known(base):
-            if alias.name == "*":
-                self._end(_LATER, text, statement, effects.TAKES_ALL)
-            else:
-                self._look([f"{base}:{alias.name}"], text, statement)
+            self._look([f"{base}:{alias.name}"], text, statement)
+        self._take([name])
+
+    def _take(self, names):
+        """What the text takes of others, as they are where it has come to."""
+        for name in names if self._phase == _PREFIX else ():
+            self.result.taken.setdefault(name, len(self.result.prefix))
 
     def _take_own(self, base, alias, text, statement):
         """A name of the user's own module: what it has by that name, else a module in it."""
@@ -463,20 +479,28 @@ class _Scanner:
             if source is None or len(self._seen_files) >= FILES_MAX or self._depth >= DEPTH_MAX:
                 return self._end(_LATER, text, None, "is no text, or one too many to be read", "it is not read ahead")
             self._seen_files.add(spec.origin)
+            self.result.modules[spec.origin] = full
             # Relative imports count from the package: of a package that is itself, of a module its parent.
             self._depth += 1
             self.scan_source(source, spec.origin, full + (".__init__" if is_package else ""), names=names)
             self._depth -= 1
 
     def _find(self, name):
-        """Where `name` would be imported from in the script's process, found without importing its parents."""
+        """Where `name` would be imported from in the script's process, found without importing its parents. Where the
+        user's own folders might have it one day, that is noted."""
         top, *rest = name.split(".")
         folders = sys.path if places.script_folder_is_left_out() else [self._folder, *sys.path]
         spec = _find_in(top, [*folders, places.OUR_PARENT] if top == "phalanx" else folders)
+        searched = folders
         for part in rest:
             if spec is None:
-                return None
-            spec = _find_in(part, list(spec.submodule_search_locations or []))
+                break
+            top, searched = part, list(spec.submodule_search_locations or [])
+            spec = _find_in(part, searched)
+        for folder in searched if spec is None else ():
+            if not places.is_library_file(os.path.realpath(folder) + os.sep):
+                for file in (f"{top}.py", os.path.join(top, "__init__.py")):
+                    self.result.texts.setdefault(os.path.join(folder, file), None)
         return spec
 
 

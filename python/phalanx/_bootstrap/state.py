@@ -26,6 +26,11 @@ class State:
         self._settings = _settings()
         self._maps = _shared_maps()
 
+    def module_is_there(self, module):
+        """To be called when one of `awaited` is loaded: whoever wanted it may change what it has."""
+        what, ask = _OF_MODULES[module.__name__]
+        self._settings.setdefault(what, ask(module))
+
     def disregard_thread(self, native_id):
         self._threads.add(str(native_id))
 
@@ -67,6 +72,32 @@ def is_device(path):
     return path.startswith(_DEVICE_PREFIXES)
 
 
+def _numbers(state):
+    return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]
+
+
+def _state_of(generator):
+    return generator.get_state().tolist() if hasattr(generator, "get_state") else None
+
+
+# Of modules that may not be there: what it means to have changed what a rank gets anew, and that.
+_OF_MODULES = {
+    "numpy.random": (
+        "it seeds random numbers of NumPy, or draws some",
+        lambda module: _numbers(module.get_state()),
+    ),
+    "torch": (
+        "it seeds random numbers of torch, or draws some",
+        lambda module: _state_of(getattr(module, "default_generator", None)),
+    ),
+    "multiprocessing.process": (
+        "it sets the key of multiprocessing",
+        lambda module: bytes(module.current_process().authkey),
+    ),
+}
+awaited = tuple(_OF_MODULES)
+
+
 def _settings():
     """What a rank gets anew when it is given its script, by what it means to have changed it."""
     found = {
@@ -78,14 +109,11 @@ def _settings():
         "it renames the process": linux.thread_name(),
         "it replaces __main__": id(sys.modules.get("__main__")),
     }
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        found["it seeds random numbers of NumPy, or draws some"] = _numbers(numpy_random.get_state())
+    for name, (what, ask) in _OF_MODULES.items():
+        module = sys.modules.get(name)
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            found[what] = ask(module)
     return found
-
-
-def _numbers(state):
-    return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]
 
 
 def _same(value, before):

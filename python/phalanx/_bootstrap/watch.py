@@ -10,7 +10,7 @@ import os
 import sys
 import types
 
-from phalanx._bootstrap import hidden, linux, places, tracked
+from phalanx._bootstrap import hidden, linux, places, reads, tracked
 
 # What torch and its like do at their imports is known: it holds no process and draws nothing. What they read counts.
 INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())
@@ -42,18 +42,27 @@ _PROCESS = {
     "urandom": "it draws random numbers, which every rank would draw alike",
     "getrandom": "it draws random numbers, which every rank would draw alike",
     "isatty": "it asks whether a stream is a terminal",
+    "get_terminal_size": "it asks for the size of a terminal",
+    "sched_getaffinity": "it asks which processors it may use",
+    "process_cpu_count": "it asks which processors it may use",
     "fork": "it starts a process",
     "posix_spawn": "it starts a process",
     "register_at_fork": "it wants to be told of forks, and each rank is one",
 }
-# Names that others of the standard library have for such functions.
+_THREAD_ID = "it asks for the id of its thread"
+# Such functions of other modules, and names that others of the standard library have for them.
 _ALIASES = (
     ("random", "_urandom", _PROCESS["urandom"]),
     ("_posixsubprocess", "fork_exec", _PROCESS["fork"]),
     ("subprocess", "_fork_exec", _PROCESS["fork"]),
+    ("_thread", "get_native_id", _THREAD_ID),
+    ("threading", "get_native_id", _THREAD_ID),
+    ("uuid", "uuid1", _PROCESS["urandom"]),
 )
+# What a library may ask C for by the interpreter's own handle, too, past Python.
+_ASKED_OF_C = frozenset("getenv secure_getenv environ __environ getpid getppid gettid getrandom syscall".split())
 # Of the standard library's own callers these keep the answer for their caller; logging only writes it.
-_ASKS_FOR_ITSELF = frozenset(("logging",))
+_ASKS_FOR_ITSELF = frozenset(("logging", "threading"))
 # What a script's `__main__` has when its first line runs, and nobody can have changed.
 _MAIN_AS_EVER = frozenset("__name__ __file__ __loader__ __spec__ __package__ __builtins__ __cached__ __class__".split())
 _IMPORTERS = ("<frozen importlib", "<frozen zipimport")
@@ -74,6 +83,10 @@ def is_indifferent(name):
 
 def differs_between_ranks(variable):
     return variable in RANK_VARIABLES or variable.startswith(_RANK_PREFIX)
+
+
+class Statement(dict):
+    """The names of a statement that stands for one of the script's own."""
 
 
 class MainModule(types.ModuleType):
@@ -107,15 +120,21 @@ class Watch:
         self._changed = set()  # variables that imports have set or removed: what they read of those is their own
         self._walker = None  # the library that looks through the environment
         self._tracked = tracked.Tracked(self._used)
+        self.reads = reads.Reads(self._counts, self._asked)
 
     def __enter__(self):
         self._watch_environment(type(os.environ))
         for name, why in _PROCESS.items():
-            self._replace(os, name, self._asking(getattr(os, name), why))
+            if hasattr(os, name):
+                self._replace(os, name, self._asking(getattr(os, name), why))
         self._replace(os, "write", self._writing(os.write))
-        for holder, name, why in _ALIASES:
-            if hasattr(sys.modules.get(holder), name):
-                self._replace(sys.modules[holder], name, self._asking(getattr(sys.modules[holder], name), why))
+        for holder in dict.fromkeys(holder for holder, _, _ in _ALIASES):
+            if holder in sys.modules:
+                self.module_is_there(sys.modules[holder])
+        random = sys.modules["random"]
+        self._replace(random.Random, "seed", self._seeding(random.Random.seed))
+        for holder, name, function in self.reads.watched():
+            self._replace(holder, name, function)
         if linux.ctypes is not None:
             self._watch_c(linux.ctypes.CDLL)
         MainModule.on_look = self._main_looked_at
@@ -130,6 +149,14 @@ class Watch:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+
+    def module_is_there(self, module):
+        """To be called for those of `awaited` that are loaded meanwhile."""
+        for holder, name, why in _ALIASES:
+            if holder == module.__name__ and hasattr(module, name):
+                self._replace(module, name, self._asking(getattr(module, name), why))
+
+    awaited = ("uuid",)
 
     def put_back(self, module):
         """Exchanges our functions in a module's names for those that they stand for."""
@@ -174,6 +201,15 @@ class Watch:
             if self._is_watching:
                 self._changed.add(_text(name))
 
+        def represent(environment):
+            if self._is_watching:
+                self._walker = _library_at_work(sys._getframe(1))
+                if not is_indifferent(self._walker):
+                    self._used()
+            return show(environment)
+
+        show = kind.__repr__
+        self._replace(kind, "__repr__", represent)
         self._replace(kind, "__getitem__", get_item)
         self._replace(kind, "__iter__", iterate)
         self._replace(kind, "__setitem__", set_item)
@@ -219,6 +255,14 @@ class Watch:
 
         return asking
 
+    def _seeding(self, original):
+        def seeding(generator, a=None, *args, **named):
+            if self._is_watching and a is None:
+                self._asked(sys._getframe(1), _PROCESS["urandom"])
+            return original(generator, a, *args, **named)
+
+        return seeding
+
     def _writing(self, original):
         def writing(fd, data):
             if self._is_watching and fd in (1, 2):
@@ -237,15 +281,17 @@ class Watch:
         if library and not is_indifferent(library):
             self._taint(library, why)
 
+    def _counts(self, frame):
+        """The library at work, where what it does counts; else empty."""
+        library = _library_at_work(frame) if self._is_watching else ""
+        return "" if library == "?" or is_indifferent(library) else library
+
     def _watch_c(self, kind):
         look_up = kind.__getitem__
 
         def get_item(library, name):
-            if (
-                self._is_watching
-                and type(library) is kind
-                and (library._name is None or "libc.so" in str(library._name))
-            ):
+            is_c = library._name is None or "libc.so" in str(library._name)
+            if self._is_watching and is_c and (type(library) is kind or name in _ASKED_OF_C):
                 importing = _library_at_work(sys._getframe(1))
                 if importing and not is_indifferent(importing):
                     self._taint(importing, f"it calls {name} of the C library, past Python")
@@ -300,7 +346,7 @@ def _library_at_work(frame):
     caller, importing = None, None
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith((places.OUR_FOLDER, *_IMPORTERS)):
+        if not filename.startswith((places.OUR_FOLDER, *_IMPORTERS)) and type(frame.f_globals) is not Statement:
             name = frame.f_globals.get("__name__", "?")
             if frame.f_code.co_name == "<module>":
                 if is_indifferent(name):

@@ -1,0 +1,64 @@
+"""What `site` runs when an interpreter starts: sitecustomize, usercustomize, and lines of .pth files that import.
+
+Each rank's own start would run them; a fork has what the zygote's did, without the variables of ranks. Where there are
+such files, another interpreter runs them under the watch (site_probe.py): what a fork must not inherit is found there.
+"""
+
+import json
+import os
+import site
+import sys
+
+from phalanx._bootstrap import linux
+
+_MODULES = ("sitecustomize", "usercustomize")
+# Lines that packages everywhere bring, by how they begin: of setuptools and virtualenv.
+_KNOWN = ("import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = ", "import _virtualenv")
+
+
+def look():
+    """(why a fork must not have what they have done, or None; {variable: value} that they have read)."""
+    if not _there():
+        return None, {}
+    probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site_probe.py")
+    answer, ours = os.pipe()
+    words = [sys.executable, *linux.interpreter_options()[1:], "-S", probe, str(ours)]
+    os.set_inheritable(ours, True)
+    try:
+        # Where it hangs, each start of Python does: no limit of time is needed that this one has not had.
+        probing = os.posix_spawn(sys.executable, words, linux.environment_at_start())
+        os.close(ours)
+        with open(answer, "rb") as file:
+            text = file.read()
+        os.waitpid(probing, 0)
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        return f"what they do cannot be found out: {error}", {}
+    return found["why"], found["read"]
+
+
+def _there():
+    if sys.flags.no_site:
+        return False
+    return any(name in sys.modules for name in _MODULES) or any(_has_code(folder) for folder in _folders())
+
+
+def _folders():
+    found = list(site.getsitepackages())
+    return [*found, site.getusersitepackages()] if site.ENABLE_USER_SITE else found
+
+
+def _has_code(folder):
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".pth")]
+    except OSError:
+        return False
+    return any(_runs(os.path.join(folder, name)) for name in names)
+
+
+def _runs(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return any(line.startswith(("import ", "import\t")) and not line.startswith(_KNOWN) for line in file)
+    except OSError:
+        return False

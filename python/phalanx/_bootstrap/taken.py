@@ -1,0 +1,53 @@
+"""What a script takes of modules and of the environment between two of its imports: a later import that puts another
+value there would change what the script is given, since all of the prefix is imported before its first line."""
+
+import os
+import sys
+
+_ENVIRONMENT = "os.environ"
+_MISSING = object()
+_LAZY = object()  # its module would have to be asked, which may import
+
+
+class Taken:
+    """`names`: scan.Scan.taken, {dotted name: how many steps of the prefix come before the script first takes it};
+    "os.environ:NAME" is a variable, "os.environ:" all of them."""
+
+    def __init__(self, names):
+        self._names_at = {}
+        for name, at in names.items():
+            self._names_at.setdefault(at, []).append(name)
+        self._values = {}
+        self._steps = 0
+
+    def step_begins(self):
+        """Before each step of the prefix."""
+        for name in self._names_at.pop(self._steps, ()):
+            self._values[name] = _value_of(name)
+        self._steps += 1
+
+    def changed(self):
+        """The first name that has been taken and has another value now; or None."""
+        for name, value in self._values.items():
+            now = _value_of(name)
+            if value is not _LAZY and now is not value and not (name.startswith(_ENVIRONMENT) and now == value):
+                return name.replace(":", " ").strip()
+        return None
+
+
+def _value_of(name):
+    """What stands there, as far as that can be seen without asking a module for what it has not loaded."""
+    place, is_variable, variable = name.partition(":")
+    if is_variable:
+        return os.environ._data.get(os.environ.encodekey(variable)) if variable else dict(os.environ._data)
+    parts = place.split(".")
+    value = _MISSING
+    for count in range(len(parts) - 1, 0, -1):
+        value = sys.modules.get(".".join(parts[:count]), _MISSING)
+        if value is not _MISSING:
+            break
+    for part in parts[count:]:
+        if not isinstance(value, type(sys)):
+            break
+        value = vars(value).get(part, _LAZY if "__getattr__" in vars(value) else _MISSING)
+    return value

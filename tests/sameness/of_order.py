@@ -1,0 +1,392 @@
+"""Scripts whose imports change what was there before, or what another process would have: what is done ahead of time
+must be seen to have been done, and when."""
+
+import textwrap
+
+from sameness.case import case as _case
+
+
+def case(name, why, text, **more):
+    """Adds a script, whose first life ends behind its last line."""
+    _case(name, why, textwrap.dedent(text) + "import standin\nstandin.tell()\n", **more)
+
+
+_LIBA = {
+    "liba.py": "class Trainer:\n    NAME = 'plain'\nCOUNT = 1\n\ndef run():\n    return 'plain'\n",
+    "libpatch.py": (
+        "import liba\nclass Fast:\n    NAME = 'fast'\nliba.Trainer = Fast\nliba.COUNT = 2\nliba.run = lambda: 'fast'\n"
+    ),
+}
+
+case(
+    "name taken before it is replaced",
+    "a patching library behind the one that it patches",
+    """
+    from liba import Trainer
+    import libpatch
+    import liba
+    print(Trainer.NAME, liba.Trainer.NAME)
+    """,
+    installed=_LIBA,
+)
+case(
+    "value taken before it is replaced",
+    "an attribute in an expression",
+    """
+    import liba
+    kept = liba.COUNT
+    run = liba.run
+    import libpatch
+    print(kept, run(), liba.COUNT)
+    """,
+    installed=_LIBA,
+)
+case(
+    "name taken by a module of the script's before it is replaced",
+    "the script's own package takes it",
+    """
+    from own import run
+    import libpatch
+    print(run())
+    """,
+    files={"own.py": "from liba import run\n"},
+    installed=_LIBA,
+)
+case(
+    "name of the standard library taken before it is replaced",
+    "textwrap.dedent, by a library",
+    """
+    from textwrap import dedent
+    import libtext
+    import textwrap
+    print(dedent("  a"), textwrap.dedent("  a"))
+    """,
+    installed={"libtext.py": "import textwrap\ntextwrap.dedent = lambda text: 'patched'\n"},
+)
+case(
+    "sys.modules looked at between imports",
+    "what will be imported is not there yet",
+    """
+    import sys
+    HERE = "liba" in sys.modules
+    import liba
+    print(HERE)
+    """,
+    installed=_LIBA,
+)
+case(
+    "variable taken before a library sets it",
+    "os.environ.get between two imports",
+    """
+    import os
+    before = os.environ.get("MODE"), "MODE" in os.environ, os.getenv("MODE", "none")
+    import libset
+    print(before, os.environ.get("MODE"))
+    """,
+    installed={"libset.py": "import os\nos.environ['MODE'] = 'set'\n"},
+)
+case(
+    "all variables taken before a library sets one",
+    "dict(os.environ) between two imports",
+    """
+    import os
+    before = dict(os.environ)
+    import libset
+    print(before.get("MODE"), os.environ.get("MODE"))
+    """,
+    installed={"libset.py": "import os\nos.environ['MODE'] = 'set'\n"},
+)
+case(
+    "logger taken before its class is replaced",
+    "logging.setLoggerClass in a library",
+    """
+    import logging
+    log = logging.getLogger("app")
+    import liblog
+    print(type(log).__name__, type(logging.getLogger("other")).__name__)
+    """,
+    installed={"liblog.py": "import logging\nclass Other(logging.Logger):\n    pass\nlogging.setLoggerClass(Other)\n"},
+)
+case(
+    "level of a logger taken before it is set",
+    "an attribute of what getLogger gives",
+    """
+    import logging
+    level = logging.getLogger("app").level
+    import liblog
+    print(level, logging.getLogger("app").level)
+    """,
+    installed={"liblog.py": "import logging\nlogging.getLogger('app').setLevel(10)\n"},
+)
+case(
+    "all names of a module of the standard library",
+    "what `from math import *` binds is no builtin any more",
+    """
+    from libpow import *
+    value = pow(2, 3)
+    import libseen
+    print(value, libseen.MODE)
+    """,
+    installed={
+        "libpow.py": "import os\n\ndef pow(a, b):\n    os.environ['MODE'] = 'pow'\n    return 0\n",
+        "libseen.py": "import os\nMODE = os.environ.get('MODE')\n",
+    },
+)
+case(
+    "library's generic in an annotation",
+    "its __class_getitem__ runs where the function is made",
+    """
+    import libgeneric
+    def f(x: libgeneric.Array[int]):
+        pass
+    import libseen
+    print(libseen.MODE)
+    """,
+    installed={
+        "libgeneric.py": (
+            "import os\nclass Array:\n    def __class_getitem__(cls, item):\n"
+            "        os.environ['MODE'] = 'generic'\n        return cls\n"
+        ),
+        "libseen.py": "import os\nMODE = os.environ.get('MODE')\n",
+    },
+)
+case(
+    "copy of os.environ",
+    "what is set in the copy is set in the process",
+    """
+    import copy, os
+    other = copy.copy(os.environ)
+    other["LIB_MODE"] = "copied"
+    import sees_c_env
+    import standin
+    standin.tell("c:LIB_MODE")
+    """,
+)
+case(
+    "warning about who imports",
+    "stacklevel=2 names the script's line",
+    """
+    import os
+    import libold
+    print(libold.__name__)
+    """,
+    installed={"libold.py": "import warnings\nwarnings.warn('libold is old', DeprecationWarning, stacklevel=2)\n"},
+)
+case(
+    "warning about a module of the script's that imports",
+    "stacklevel=2 names that module's line",
+    """
+    import own
+    print(own.libold.__name__)
+    """,
+    files={"own.py": "\n\nimport libold\n"},
+    installed={"libold.py": "import warnings\nwarnings.warn('libold is old', FutureWarning, stacklevel=2)\n"},
+)
+case(
+    "library that takes sys.argv",
+    "the script's own list of arguments",
+    """
+    import libargv
+    import sys
+    sys.argv.append("--more")
+    print(libargv.argv is sys.argv, libargv.argv[1:])
+    """,
+    args=("--lr", "1"),
+    installed={"libargv.py": "from sys import argv\n"},
+)
+case(
+    "library that reads sys.orig_argv",
+    "the interpreter's own list",
+    """
+    import liborig
+    print(liborig.KEPT[-2:])
+    """,
+    args=("--lr", "1"),
+    installed={"liborig.py": "import sys\nKEPT = list(getattr(sys, 'orig_argv', ['none'] * 2))\n"},
+)
+case(
+    "library that reads its command line of /proc",
+    "another process has another",
+    """
+    import libproc
+    print(libproc.KEPT)
+    """,
+    args=("--lr", "1"),
+    installed={"libproc.py": "KEPT = open('/proc/self/cmdline', 'rb').read().split(b'\\0')[-3:]\n"},
+)
+case(
+    "library that reads all of the environment as a text",
+    "repr(os.environ)",
+    """
+    import librepr
+    print(librepr.HAS)
+    """,
+    installed={"librepr.py": "import os\nHAS = 'LOCAL_RANK' in repr(os.environ)\n"},
+)
+case(
+    "library that asks C by ctypes.pythonapi",
+    "a PyDLL has getenv, too",
+    """
+    import libpy
+    print(libpy.RANK)
+    """,
+    installed={
+        "libpy.py": (
+            "import ctypes\nget = ctypes.PyDLL(None).getenv\nget.restype = ctypes.c_char_p\nRANK = get(b'RANK')\n"
+        )
+    },
+)
+case(
+    "library that writes past sys.stdout",
+    "sys.stdout.buffer at its import",
+    """
+    import libbytes
+    print("script")
+    """,
+    installed={
+        "libbytes.py": "import sys\nsys.stdout.buffer.write(b'bytes of a library\\n')\nsys.stdout.buffer.flush()\n"
+    },
+)
+case(
+    "library that reads a file which changes",
+    "between two lives",
+    """
+    import libfile
+    print(libfile.TEXT)
+    """,
+    files={"cfg.txt": "one"},
+    edits={"cfg.txt": "three"},
+    installed={"libfile.py": "TEXT = open('cfg.txt').read()\n"},
+)
+case(
+    "library that looks for a file which comes",
+    "between two lives",
+    """
+    import libfile
+    print(libfile.HAS)
+    """,
+    edits={"cfg.txt": "there"},
+    installed={"libfile.py": "import os\nHAS = os.path.exists('cfg.txt')\n"},
+)
+case(
+    "library that lists a folder which changes",
+    "between two lives",
+    """
+    import liblist
+    print(liblist.NAMES)
+    """,
+    files={"confs/a.yaml": "a"},
+    edits={"confs/b.yaml": "b"},
+    installed={"liblist.py": "import os\nNAMES = sorted(os.listdir('confs'))\n"},
+)
+case(
+    "module of a folder of PYTHONPATH that comes",
+    "it stands before the installed one of that name",
+    """
+    import liba
+    print(liba.COUNT)
+    """,
+    files={"more/other.py": ""},
+    edits={"more/liba.py": "COUNT = 'mine'\n"},
+    environment={"PYTHONPATH": "more"},
+    installed=_LIBA,
+)
+case(
+    "optional module of the script's that comes",
+    "between two lives",
+    """
+    try:
+        import local_settings
+    except ImportError:
+        local_settings = None
+    import libseen
+    print(libseen.MODE, local_settings is None)
+    """,
+    edits={"local_settings.py": "import os\nos.environ['MODE'] = 'local'\n"},
+    installed={"libseen.py": "import os\nMODE = os.environ.get('MODE')\n"},
+)
+case(
+    "library that looks for a module which comes",
+    "importlib.util.find_spec at its import",
+    """
+    import libfind
+    print(libfind.HAS)
+    """,
+    edits={"plugin_of_lib.py": ""},
+    installed={"libfind.py": "import importlib.util\nHAS = importlib.util.find_spec('plugin_of_lib') is not None\n"},
+)
+case(
+    "library that sets the key of multiprocessing",
+    "current_process().authkey",
+    """
+    import libkey
+    import multiprocessing
+    print(bytes(multiprocessing.current_process().authkey))
+    """,
+    installed={"libkey.py": "import multiprocessing\nmultiprocessing.current_process().authkey = b'lib'\n"},
+)
+case(
+    "library that keeps its thread's id",
+    "threading.get_native_id()",
+    """
+    import libtid
+    import threading
+    print(libtid.TID == threading.get_native_id())
+    """,
+    installed={"libtid.py": "import threading\nTID = threading.get_native_id()\n"},
+)
+case(
+    "sitecustomize that reads a rank's variable",
+    "it runs in each rank's own start",
+    """
+    import sys
+    import standin
+    print(sys.RANK_AT_START)
+    """,
+    installed={"sitecustomize.py": "import os, sys\nsys.RANK_AT_START = os.environ.get('LOCAL_RANK')\n"},
+)
+case(
+    "sitecustomize that sets a variable",
+    "each rank has it",
+    """
+    import os
+    import standin
+    print(os.environ.get("BY_SITE"))
+    """,
+    installed={"sitecustomize.py": "import os\nos.environ['BY_SITE'] = 'yes'\n"},
+)
+case(
+    "sitecustomize that does nothing of a rank's",
+    "it has been done in a spare",
+    """
+    import sys
+    import sees_nothing
+    print(sys.BY_SITE)
+    """,
+    installed={"sitecustomize.py": "import sys\nsys.BY_SITE = 'yes'\n"},
+    preloads=["sees_nothing"],
+)
+case(
+    "line of a .pth file that reads a rank's variable",
+    "it runs in each rank's own start",
+    """
+    import sys
+    import standin
+    print(sys.RANK_AT_START)
+    """,
+    installed={"ours.pth": "import os, sys; sys.RANK_AT_START = os.environ.get('RANK')\n"},
+)
+case(
+    "filters of warnings before a torch that warns",
+    "what lies hidden has said what it would say without them",
+    """
+    import warnings
+    warnings.simplefilter("error" if 0 else "ignore")
+    import networkx
+    print("quiet")
+    """,
+    installed={
+        "networkx.py": "import warnings\nwarnings.warn('networkx is old', FutureWarning)\n",
+        "torch/__init__.py": "import networkx\n",
+    },
+)
