@@ -51,8 +51,9 @@ class Seen:
     def why_not(self, request):
         for (path, how), found in self.files.items():
             if reads.look(path, how) != found:
-                since = "it was imported" if how == "file" else "a preloaded module looked at it"
-                return f"{path} has changed since {since}"
+                if how == "file":
+                    return f"{path} has changed since it was imported"
+                return f"{path} has changed since a preloaded module looked at it"
         if self.arguments is not None and self.arguments[1:] != request["args"]:
             return "a preloaded module has read sys.argv, which is another"
         return None
