@@ -264,7 +264,9 @@ def test_no_answer(asking):
         done = asking.run(*words)
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"phalanx: {why}\n")
     done = asking.run("wrong.py", env={"PYTHON_EXEC": "/nowhere/python"})
-    assert done.returncode == 1 and "PYTHON_EXEC=/nowhere/python" in done.stderr
+    assert done.returncode == 2 and "PYTHON_EXEC=/nowhere/python" in done.stderr
+    done = asking.run("--nonsense", "wrong.py")
+    assert done.returncode == 2 and "unrecognized argument: --nonsense" in done.stderr
 
 
 # Its first line only makes a value, so that all behind it is prefix, up to the print.

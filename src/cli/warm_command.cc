@@ -120,7 +120,7 @@ int AnswerWarm(WarmFlags flags, std::vector<std::string> words, const Environmen
   agent::ParseResult parsed = agent::ParseFlags(words, environment, host);
   if (const auto* print = std::get_if<agent::PrintAndExit>(&parsed)) {
     fmt::print(print->exit_code == 0 ? stdout : stderr, "{}", print->text);
-    return print->exit_code == 0 ? 0 : 1;
+    return print->exit_code;
   }
   const auto config = std::get<agent::LaunchConfig>(std::move(parsed));
   const Fd script(config.kind == agent::ScriptKind::kScript ? open(config.script.c_str(), O_RDONLY | O_CLOEXEC) : -1);
