@@ -93,3 +93,28 @@ def test_nodes_in_units(job):
     assert sum("this node waits as a spare: --node-unit=2" in node.stderr for node in left) == 1, job.story()
     job.stop()
     assert [node.wait() for node in left] == [0, 0, 0], job.story()
+
+
+def test_a_short_script_and_a_late_node(job):
+    """It has ended before the second node comes, and the master with it: there that node begins a job of its own."""
+    nodes = []
+    for index in range(2):
+        nodes.append(job.node(index, "printer.py", nnodes="1:2"))
+        assert nodes[index].wait() == 0, job.story()
+    assert ["out of rank 0 in life 0" in node.stdout for node in nodes] == [True, True], job.story()
+
+
+def test_a_short_script_and_a_last_call(job):
+    """With --rdzv-conf=last_call_timeout=N the first node waits for the second, as under torchrun: both run it."""
+    flags = ["--rdzv-conf=last_call_timeout=50", "--explain"]
+    first = job.node(0, "printer.py", nnodes="1:2", flags=flags)
+
+    def has_waited(_):
+        """For longer than it would without, which is 0.3 s: a lease is renewed every two seconds."""
+        return sum("the lease is renewed" in line for line in first.lines["stderr"]) > 1
+
+    job.wait(has_waited, "a node that waits for others")
+    second = job.node(1, "printer.py", nnodes="1:2", flags=flags)
+    assert [first.wait(), second.wait()] == [0, 0], job.story()
+    told = sorted(line for node in (first, second) for line in node.stdout.splitlines() if line.startswith("out of"))
+    assert told == ["out of rank 0 in life 0", "out of rank 1 in life 0"], job.story()
