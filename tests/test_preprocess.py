@@ -304,7 +304,7 @@ def test_kills_at_any_time_change_nothing(given, expected, request):
     took_s = time.monotonic() - began
     killed = resumed = 0
     met = set()
-    # On a machine that became slower than it was when the run was timed, few kills come late.
+    # On a machine that becomes slower than it was when the run was timed, few kills come late.
     while killed < kills or (not (resumed and met == {False, True}) and killed < 4 * kills):
         for path in given.out.parent.glob("result*"):
             assert path.name.endswith((".bin", ".idx", ".json")), path
@@ -321,6 +321,8 @@ def test_kills_at_any_time_change_nothing(given, expected, request):
                     process.wait()
                     killed += 1
                     met.add(any(given.out.parent.glob("result_text_document.parts/*.part")))
+                    if killed % MOMENTS == 0 and True not in met:
+                        took_s *= 1.5  # the machine has become slower: no run came as far as a first part
                     continue
             assert process.returncode == 0, said
             resumed += "resumed" in said

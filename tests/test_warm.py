@@ -246,10 +246,10 @@ def test_what_a_launch_learns_the_next_has_at_its_first_line(job, locale):
     library.mkdir()
     (library / "networkx.py").write_text("known = 'zygote.py' in open('/proc/self/cmdline').read()\n")
     script = job.folder / "late.py"
-    script.write_text(
-        "import importlib, phalanx\nprint(importlib.import_module('networkx').known, end=' ')\nphalanx.step(1)\n"
-    )
-    for expected in ("False " * 2, "True " * 2):  # print writes an end of line by itself, between two ranks
+    # Written at once: print() writes its end by itself, and two ranks' may mix.
+    tell = "sys.stdout.write(f\"{importlib.import_module('networkx').known} \")"
+    script.write_text(f"import importlib, phalanx, sys\n{tell}\nphalanx.step(1)\n")
+    for expected in ("False " * 2, "True " * 2):
         node = job.standalone(script, env={**locale, "PYTHONPATH": str(library)})
         assert node.wait() == 0, job.story()
         assert node.stdout == expected, job.story()
