@@ -183,6 +183,15 @@ CASES = {
         "import re\ndef f(match): configure()\nre.sub('a', f, 'a')\nimport torch",
         ["re", "", "torch"],
     ),
+    "a file that an import may make": ("import os\nx = os.path.exists('a')\nimport wave", ["os", "wave", ""]),
+    "a path that an import may make": (
+        "from pathlib import Path\nx = Path('a').exists()\nimport wave",
+        ["pathlib", "wave", ""],
+    ),
+    "a logger that is changed": (
+        "import logging\nlog = logging.getLogger('a')\nlog.disabled = True\nimport wave",
+        ["logging", "", "wave"],
+    ),
     "a text for each match": ("import re\nre.sub('a', 'b', 'a')\nimport torch", ["re", "torch", ""]),
     "an end": ("raise SystemExit(3)\nimport json", ["", "", "json"]),
 }
@@ -203,7 +212,13 @@ TAKEN = {
     "def f(a=wave.Error): return cmd.Cmd": ["wave.Error"],
     "class A:\n    x = wave.Error": ["wave.Error"],
     "import os\nx = os.environ.get('A')": ["os.environ:A"],
-    "import os\nx = os.getenv('A'), 'B' in os.environ": ["os.environ:A", "os.environ:B"],
+    "import os\nx = os.getenv('A', '0'), 'B' in os.environ": ["os.environ:A", "os.environ:B"],
+    "import os\nx = os.environ.get('A', wave.Error)": ["os.environ:", "wave.Error"],
+    "import os\nx = os.path.expanduser('~')": ["os.environ:"],
+    "x = getattr(wave, 'patched', None), hasattr(cmd, 'Cmd')": ["wave.patched", "cmd.Cmd"],
+    "x = print": ["builtins.print"],
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = wave.Error": ["typing.TYPE_CHECKING"],
+    "from __future__ import annotations\ndef f(a: wave.Error): pass\nclass A:\n    x: wave.Error = None": [],
     "from os import environ\nx = environ['A']": ["os.environ", "os.environ:A"],
     "import os\nx = dict(os.environ)": ["os.environ:"],
     "import os\nx = os.environ.get('A' + str(1))": ["os.environ:"],
@@ -214,8 +229,14 @@ TAKEN = {
 @pytest.mark.parametrize("text", TAKEN)
 def test_what_is_taken_between_imports(tmp_path, text):
     found = scanned(tmp_path, f"import wave, cmd\n{text}\nimport sndhdr\n")
-    assert sorted(found.taken) == sorted(TAKEN[text])
-    assert set(found.taken.values()) <= {2, 3}, "steps before it"
+    called = {f"builtins.{name}" for name in ("dict", "getattr", "hasattr", "str")} | {
+        "os.path",
+        "__future__.annotations",
+    }
+    taken = {name: at for name, at in found.taken.items() if "." in name and name not in called}
+    assert sorted(taken) == sorted(TAKEN[text])
+    assert set(taken.values()) <= {2, 3}, "steps before it"
+    assert found.taken["wave"] == 1 and found.taken["cmd"] == 2, "what is bound by an import"
 
 
 # What may run code of a library's value, and what does not.
@@ -323,7 +344,7 @@ def test_what_a_script_does_ends_the_prefix(tmp_path, what):
         "a = os.environ.get('A', '').lower().split(',')[0].strip()",
         "n = 1\nn += 1\nnames = ['a']\nnames += ['b']\nm = int('1')\nm += n",
         "import pathlib as l\np = l.Path(__file__).resolve().parent / 'x'\nq = p.parent.joinpath('y').resolve()",
-        "import pathlib\np = (pathlib.Path('a') / 'b').exists()",
+        "import pathlib\np = (pathlib.Path('a') / 'b').is_absolute()",
         "import re\nx = re.compile('a').match('b'), ', '.join(['a']), f'{os.getcwd()}'.upper()",
         "import logging\nlog = getattr(logging, 'getLogger')",
         "class A:\n    @property\n    def a(self): pass\n    @a.setter\n    def a(self, v): pass",

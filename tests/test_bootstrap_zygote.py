@@ -805,6 +805,44 @@ def test_library_that_was_changed_since(library, folder):
     assert "version.py has changed" in why and result == (0, "22\n", "")
 
 
+# What a library does at its import that looks at folders and files, and what training does then.
+LOOKS_AT_FILES = {
+    "for installed packages": (
+        "import importlib.metadata as m\ntry: m.version('nowhere')\nexcept m.PackageNotFoundError: pass",
+        "open('checkpoint.pt', 'w').close()",
+    ),
+    "whether a log is there": ("import os; HAS = os.path.exists('train.log')", "open('train.log', 'a').write('more')"),
+    "whether a log is there, by pathlib": (
+        "import pathlib; HAS = pathlib.Path('train.log').is_file()",
+        "open('train.log', 'a').write('more')",
+    ),
+    "whether a module is there": (
+        "import importlib.util; HAS = importlib.util.find_spec('wave') is not None",
+        "open('checkpoint.pt', 'w').close()",
+    ),
+    "for a help": ("import argparse; P = argparse.ArgumentParser(); P.add_argument('--a')", ""),
+    "for a random order": ("import more_itertools.recipes", ""),
+    "at arguments, and fails": (
+        "import sys\ndef f():\n    a = sys.argv\n    try: 1 / 0\n    except ZeroDivisionError as e: x = e\nf()",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOOKS_AT_FILES)
+def test_what_training_changes_leaves_spares_warm(library, folder, what):
+    text, then = LOOKS_AT_FILES[what]
+    place = folder(script="import looks, sys; print(looks.__name__)", **{"train.log": "first"})
+    recipes = "import random\n_private_randrange = random.Random().randrange\n"
+    library(looks=text, more_itertools__in____init__="", more_itertools__in__recipes=recipes)
+    assert library.agent.start_zygote(place / "script.py", cwd=place)["type"] == "ready"
+    spare = library.agent.fork()
+    subprocess.run([sys.executable, "-c", then], cwd=place, check=True)
+    spare.run(place / "script.py", cwd=place, env=run_env(library))
+    assert "cold" not in spare.messages()[0]
+    assert spare.result() == (0, "looks\n", "")
+
+
 def test_arguments_that_a_module_has_read(library, folder):
     library(reads="import sys; seen = sys.argv[1:]")
     script = folder(script="import reads, sys; print(reads.seen, type(sys.argv))") / "script.py"

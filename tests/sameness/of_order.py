@@ -390,3 +390,86 @@ case(
         "torch/__init__.py": "import networkx\n",
     },
 )
+case(
+    "functions of files that classes and defaults keep",
+    "what is watched during imports is what it is behind them",
+    """
+    import libkeeps
+    import os, pathlib, shutil
+    print(pathlib.Path("cfg.txt").exists(), pathlib.Path("cfg.txt").read_text(), libkeeps.Files().text("cfg.txt"))
+    print(shutil.rmtree.avoids_symlink_attacks, os.stat in os.supports_follow_symlinks, os.open in os.supports_dir_fd)
+    print(libkeeps.Files.open is open, libkeeps.later("/proc/self/comm") == libkeeps.later("/proc/self/comm"))
+    print([entry.name for entry in pathlib.Path("confs").iterdir()], list(pathlib.Path("confs").glob("*.yaml")))
+    """,
+    files={"cfg.txt": "one", "confs/a.yaml": "a"},
+    installed={
+        "libkeeps.py": (
+            "import os, pathlib, shutil, tempfile\nclass Files:\n    open, stat = open, os.stat\n"
+            "    def text(self, path):\n        return self.stat(path).st_size, self.open(path).read()\n\n"
+            "def later(path, _open=open):\n    return _open(path).read()\n"
+            "import standin\nstandin.see(__name__)\n"
+        )
+    },
+    preloads=["libkeeps"],
+)
+case(
+    "library that replaces a function of files",
+    "its own stays where it has put it",
+    """
+    import libopens
+    import os
+    print(os.stat.__name__, open.__name__)
+    """,
+    installed={
+        "libopens.py": (
+            "import builtins, os\n_open, _stat = builtins.open, os.stat\n"
+            "def mine(*args, **named):\n    return _open(*args, **named)\nbuiltins.open = mine\n"
+            "def stat(*args, **named):\n    return _stat(*args, **named)\nos.stat = stat\n"
+        )
+    },
+)
+case(
+    "module that a library replaces in sys.modules",
+    "the script has the one that it has imported before",
+    """
+    import wave
+    import libwave
+    import sys
+    print(wave is sys.modules["wave"], hasattr(wave, "MINE"))
+    """,
+    installed={"libwave.py": "import sys, types\nnew = sys.modules['wave'] = types.ModuleType('wave')\nnew.MINE = 1\n"},
+)
+case(
+    "method taken before it is replaced",
+    "a patch of a class of the standard library",
+    """
+    import json
+    old = json.JSONEncoder.default
+    import libmethod
+    print(old is json.JSONEncoder.default)
+    """,
+    installed={"libmethod.py": "import json\njson.JSONEncoder.default = lambda self, value: 'patched'\n"},
+)
+case(
+    "logger that the script has silenced",
+    "what a library logs at its import is not said",
+    """
+    import logging
+    log = logging.getLogger("libsays")
+    log.disabled = True
+    import libsays
+    """,
+    installed={"libsays.py": "import logging\nlogging.getLogger('libsays').warning('said')\n"},
+)
+case(
+    "file that a library makes",
+    "looked for before its import",
+    """
+    import os
+    first = not os.path.exists("made.txt")
+    import libmakes
+    print(first)
+    os.unlink("made.txt")
+    """,
+    installed={"libmakes.py": "open('made.txt', 'w').close()\n"},
+)

@@ -28,19 +28,26 @@ VALUES = (
     ),
     *"bool bytes dict float frozenset getattr hasattr int len list object range repr set sorted str tuple type".split(),
 )
+LOGGER = "logging.getLogger"
 # What values these make: methods of "text" make text, those of a "container" change that one at most. What other
 # methods do is not known: Path(..).unlink(), getLogger(..).setLevel(..).
 _VALUES_OF = {
     **dict.fromkeys("bytes float int range repr str os.environ.get os.fspath os.getcwd os.getenv".split(), "text"),
     **dict.fromkeys("dict frozenset list set sorted tuple".split(), "container"),
     "re.compile": "pattern",
-    "logging.getLogger": "logging.getLogger",
+    LOGGER: LOGGER,
 }
 _KINDS = frozenset(("container", "path", "pattern", "text"))
 _PATTERN_METHODS = frozenset("findall finditer fullmatch match search split".split())
 _PATH_METHODS = frozenset(
     "absolute as_posix as_uri exists expanduser is_absolute is_dir is_file is_relative_to joinpath match relative_to "
     "resolve samefile with_name with_stem with_suffix".split()
+)
+_PATH_ASKS = frozenset("exists is_dir is_file samefile".split())
+# Of VALUES, but an import may make what they ask for.
+_ASK_FOR_FILES = frozenset(
+    f"os.path.{name}"
+    for name in "exists lexists isfile isdir islink ismount getsize getmtime getctime getatime samefile".split()
 )
 # What scripts do before they import what is slow: it changes nothing that torch or NumPy look at.
 USUAL = (
@@ -152,6 +159,8 @@ class Names:
             self.doubts -= 1
 
     def may_call(self, full_name):
+        if self.calls is VALUES and full_name in _ASK_FOR_FILES:
+            return False
         return any(full_name == known or (known[-1] == "." and full_name.startswith(known)) for known in self.calls)
 
     def bind_import(self, statement):
@@ -417,6 +426,9 @@ def _harmless_getattr(node, names):
         return harmless(ast.Attribute(node.args[0], node.args[1].value, ast.Load()), names)
     value = node.args[0] if node.args else None
     full = names.full_name(value)
+    name = getattr(node.args[1], "value", None) if len(node.args) > 1 else None
+    if names.calls is VALUES and (not isinstance(name, str) or _is_changed_by_imports(f"{full}.{name}", names)):
+        return False
     return is_known(full) if full else getattr(value, "id", None) in names.bound
 
 
@@ -445,6 +457,8 @@ def _value_of_call(node, names):
         return None
     value = value_of(node.func.value, names)
     if value == "path":
+        if names.calls is VALUES and node.func.attr in _PATH_ASKS:
+            return None
         return "path" if node.func.attr in _PATH_METHODS else None
     if value == "pattern":
         return "text" if node.func.attr in _PATTERN_METHODS else None

@@ -72,9 +72,9 @@ def _preload(channel, message):
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
-    why, read_at_start = site_files.look()
-    if why is not None:
-        _give_up(channel, f"each Python that starts here runs sitecustomize or lines of .pth files, and {why}")
+    at_start = site_files.look()
+    if at_start.why is not None:
+        _give_up(channel, f"each Python that starts here runs sitecustomize or lines of .pth files, and {at_start.why}")
     # Taken out: it may be the zygote's alone, and a library that looks at the whole environment must not see it then.
     asked = [name.strip() for name in os.environ.pop("PHALANX_PRELOAD", "").split(",") if name.strip()]
     environment, coerced = dict(os.environ), linux.coerced_locale()
@@ -108,8 +108,9 @@ def _preload(channel, message):
     late_check = _late_check(kind, script, cwd, found)
     counted = threads.Counted()
     read = list(arguments) if arguments.was_read else None
-    variables = {**read_at_start, **loader.variables_read}
-    seen = runner.Seen(variables, loader.all_names_read, read, files, absent - own)
+    variables = {**at_start.variables, **loader.variables_read}
+    files.update(at_start.files)
+    seen = runner.Seen(variables, loader.all_names_read or at_start.walked, read, files, absent - own, loaded - own)
     return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted, left)
 
 
@@ -317,6 +318,10 @@ def _fresh_randomness():
     torch = hidden.find("torch")
     if torch is not None:
         torch.default_generator.seed()
+    for name in [name for name in sys.modules if name.endswith(watch.RESEEDED[0])]:
+        generator = getattr(getattr(sys.modules[name], watch.RESEEDED[1], None), "__self__", None)
+        if isinstance(generator, random.Random):
+            generator.seed()
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)

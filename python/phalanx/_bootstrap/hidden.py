@@ -8,6 +8,7 @@ all its modules, and with a module of torch all that there is.
 import builtins
 import collections
 import importlib.machinery
+import itertools
 import os
 import sys
 import warnings
@@ -188,9 +189,11 @@ class _Finder:
 
     def _would_warn_otherwise(self):
         """Whether warnings of these imports would be shown, or not, by what the script has set since."""
-        new = [entry for entry in warnings.filters if entry not in self._filters]
-        is_said = _left is not None and bool(_left.said)
-        return bool(new) and (is_said or any(entry[0] != "ignore" for entry in new))
+        new = list(itertools.takewhile(lambda entry: entry not in self._filters, warnings.filters))
+        if _left is not None and _left.said:
+            return bool(new)
+        # Libraries have categories of their own shown, which torch and its like do not know.
+        return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
 
 
 def _spec_of(name, module, load):

@@ -89,17 +89,19 @@ class _Denied(BaseException):
 class Preloader:
     """Imports modules one by one. `denied`: dotted names that are never imported, with all below them; `own`: top-level
     names that the script's folder provides, `own_folders` folders in it that may be parts of namespace packages;
-    `where`: {step: (file, line, name of the module)} of the statements that import them.
+    `where`: {step: (file, line, name of the module)} of the statements that import them. `nobody`: "site" where its
+    files are run, whoever wrote them.
 
     For facts.py: `stopped`, what load_in_order said; `missed`, {name: why} of what load could not import, None where
     nobody asks; `leader`, what torch is imported behind the prefix for."""
 
-    def __init__(self, denied, own, own_folders=frozenset(), where=None):
+    def __init__(self, denied, own, own_folders=frozenset(), where=None, nobody=""):
         self._where = where or {}
+        self._nobody = nobody
         self._denied = frozenset(denied)
         self._own, self._own_folders = own, own_folders
         self._seen = set(sys.modules)
-        self._watch = watch.Watch()
+        self._watch = watch.Watch(nobody)
         self._state = state.State()
         self._loads = load_watch.LoadWatch(
             {
@@ -109,7 +111,7 @@ class Preloader:
         )
         self._absent = set()
         self._written = b""
-        self._argument_references = sys.getrefcount(sys.argv)
+        self._argument_references = self._count_arguments()
         self._environment = dict(os.environ)
         self._before_late = None
         self._late_said = 0
@@ -149,7 +151,7 @@ class Preloader:
 
     def absent(self):
         """Top-level names of modules that were looked for, and that nobody has."""
-        return frozenset(self._absent - set(sys.modules))
+        return frozenset(name for name in self._absent - set(sys.modules) if _find(name) is None)
 
     def files(self):
         """{(path, how): reads.look} of all that has been imported here, or was looked at meanwhile."""
@@ -159,6 +161,20 @@ class Preloader:
             if isinstance(path, str) and os.path.isabs(path):
                 found[path, "file"] = reads.look(path, "file")
         return found
+
+    def files_read(self):
+        """Of them those that were looked at."""
+        return dict(self._watch.reads.seen)
+
+    def said(self):
+        """Whether anything was written to sys.stdout or sys.stderr."""
+        return bool(self._watch.said)
+
+    def run(self, name, work):
+        """Has `work()` done as an import of `name` is. Raises Tainted."""
+        with self._importing(name):
+            work()
+        self.check(name)
 
     def load(self, names, check=True):
         """Imports what can be imported of `names`. Raises Tainted or Shadowed."""
@@ -208,7 +224,7 @@ class Preloader:
         if module is None:
             return ModuleNotFoundError(name, name=name)
         before = set(sys.modules)
-        with self._importing():
+        with self._importing(name):
             try:
                 value = module
                 for attribute in [*inner, *attributes.split(".")]:
@@ -248,7 +264,9 @@ class Preloader:
         return None
 
     @contextlib.contextmanager
-    def _importing(self):
+    def _importing(self, name):
+        # torch keeps what `open` is; what it reads is its own.
+        self._watch.watches_files = not is_indifferent(name)
         with self._watch, self._past_stdout():
             sys.meta_path[:0] = [self, self._loads]
             try:
@@ -271,8 +289,10 @@ class Preloader:
         try:
             yield
         finally:
-            if sys.stdout is not None:
+            try:
                 sys.stdout.flush()
+            except (AttributeError, ValueError, OSError):
+                pass  # there is none any more, which is found by itself
             os.dup2(usual, 1)
             self._written += os.pread(kept, 1 << 20, 0)
             os.close(kept)
@@ -286,7 +306,7 @@ class Preloader:
         if collects:
             gc.disable()  # looking for what might go away takes a fifth of the time, and nothing does
         try:
-            with self._importing():
+            with self._importing(name):
                 error = self._import(name)
         finally:
             if collects:
@@ -328,7 +348,7 @@ class Preloader:
         """Raises Tainted where something has been done that a fork cannot undo; `name` is said to have done it."""
         taint, self._watch.taint = self._watch.taint, None
         if taint is not None:  # somebody has caught it
-            raise taint
+            raise Tainted(name, taint.why) if taint.module == "?" else taint
         self._watch.forget_names()
         self._check_values()
         self._watch.reads.settle()
@@ -345,11 +365,18 @@ class Preloader:
             raise Tainted(name, why)
 
     def _check_arguments(self, name):
-        if sys.getrefcount(sys.argv) > self._argument_references:
-            raise Tainted(name, "it keeps sys.argv, which is another list in a rank")
+        if self._count_arguments() > self._argument_references:
+            gc.collect()
+            if self._count_arguments() > self._argument_references:
+                raise Tainted(name, "it keeps sys.argv, or sys.orig_argv, which is another list in a rank")
         interpreters = getattr(sys, "orig_argv", None)
         if getattr(interpreters, "was_read", False) and not is_indifferent(name):
             raise Tainted(name, "it looks at sys.orig_argv, which is another in a rank")
+
+    @staticmethod
+    def _count_arguments():
+        lists = [vars(sys)[name] for name in ("argv", "orig_argv") if hasattr(sys, name)]
+        return sum(map(sys.getrefcount, lists))
 
     def _check_values(self):
         """What new modules hold by a name of their own, and must not share."""
@@ -360,9 +387,9 @@ class Preloader:
                 self._watch.put_back(module)
             if is_indifferent(name) or name in _RENEWED or places.is_standard(name, module):
                 continue
-            if _is_users_own(module):
+            if not self._nobody and _is_users_own(module):
                 raise Tainted(name, f"it imports {name}, which is the user's own")
-            if not places.is_library_module(module):
+            if not self._nobody and not places.is_library_module(module):
                 continue
             for key, value in list(vars(module).items()):
                 why = _why_not_shared(value)
@@ -440,9 +467,13 @@ def _is_users_own(module):
     return not places.is_library_file(origin) and not places.is_library_file(os.path.realpath(origin))
 
 
+def _find(name):
+    return importlib.machinery.PathFinder.find_spec(name, sys.path)
+
+
 def _is_folder_alone(name):
     """Whether only folders without __init__ have that name: a namespace package, of which the script's is a part."""
-    spec = importlib.machinery.PathFinder.find_spec(name, sys.path)
+    spec = _find(name)
     return spec is not None and spec.origin is None
 
 

@@ -38,19 +38,20 @@ _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC")
 class Seen:
     """What imports have looked at: `variables` {name: value}, `all_names`: whether somebody looked through those of all
     variables; `arguments` (sys.argv; None: nobody did), `files` {(path, how): reads.look}, which they were read from,
-    and `absent`, names of modules that are nowhere."""
+    and `absent`, names of modules that are nowhere; `loaded`: those that are."""
 
-    def __init__(self, variables, all_names, arguments, files, absent):
+    def __init__(self, variables, all_names, arguments, files, absent, loaded):
         self.variables = variables
         self.all_names = all_names
         self.arguments = arguments
         self.files = files
         self.absent = absent
-        self._folders = {folder: reads.look(folder, "names") for folder in sys.path}
+        # Of sys.path: when names came or went, and which there are of those that matter.
+        self._folders = {folder: (_changed_ns(folder), self._provided(folder, loaded)) for folder in sys.path}
 
     def why_not(self, request):
         for (path, how), found in self.files.items():
-            if reads.look(path, how) != found:
+            if not reads.is_as_it_was(path, how, found):
                 if how == "file":
                     return f"{path} has changed since it was imported"
                 return f"{path} has changed since a preloaded module looked at it"
@@ -58,18 +59,31 @@ class Seen:
             return "a preloaded module has read sys.argv, which is another"
         return None
 
+    def _provided(self, folder, loaded):
+        """Of the modules in a folder those that would be imported instead of what was, or of nothing."""
+        is_library = places.is_library_file(os.path.join(folder, ""))
+        named = frozenset() if is_library else places.names_in(folder, loaded)
+        return named | places.names_in(folder, self.absent, or_folders=True)
+
     def clash(self, folder, loaded):
         """A folder, the script's or another of sys.path, and a module that it has now in front of a `loaded` one, or
         one that nobody had; or None."""
-        names = places.own_names(folder, loaded | self.absent)
-        if names:
-            return folder, min(names)
-        for other, found in self._folders.items():
-            if other != folder and reads.look(other, "names") != found:
-                is_library = places.is_library_file(other + os.sep)
-                names = places.names_in(other, self.absent if is_library else loaded | self.absent)
+        if not places.script_folder_is_left_out():
+            names = self._provided(folder, loaded) - self._folders.get(folder, (None, frozenset()))[1]
+            if names:
+                return folder, min(names)
+        for other, (changed_ns, known) in self._folders.items():
+            if other != folder and _changed_ns(other) != changed_ns:
+                names = self._provided(other, loaded) - known
                 if names:
                     return other, min(names)
+        return None
+
+
+def _changed_ns(folder):
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
         return None
 
 

@@ -177,7 +177,7 @@ class _Scanner:
         for statement in statements:
             text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
             text.names.looks = []
-            taken = takes.taken_by(statement, text.names) if self._phase == _PREFIX else ()
+            taken = takes.taken_by(statement, text.names, text.computes_annotations) if self._phase == _PREFIX else ()
             self._statement(statement, text)
             self._take_looks(text, statement)
             self._take(taken)
@@ -293,7 +293,7 @@ class _Scanner:
                     continue
                 if is_name and not isinstance(node, ast.AugAssign):
                     text.names.bind_value(part.id, node.value, maker, literal and part is target)
-                elif getattr(getattr(part, "value", None), "id", None) not in text.names.made:
+                elif text.names.made.get(getattr(getattr(part, "value", None), "id", None)) in (None, effects.LOGGER):
                     self._end(_LATER, text, node, effects.CHANGES_OTHERS)
 
     def _if(self, node, text):
@@ -397,6 +397,7 @@ class _Scanner:
                 text.names.bind_module(name, self._names.get(full))
             else:
                 text.names.bind_import(ast.Import([alias]))
+                self._take([alias.name if alias.asname else alias.name.split(".", 1)[0]])
 
     def _import_from(self, statement, text):
         base = _base_of(statement, text.package)

@@ -16,25 +16,39 @@ _MODULES = ("sitecustomize", "usercustomize")
 _KNOWN = ("import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = ", "import _virtualenv")
 
 
+class Looked:
+    """`why` a fork must not have what they have done, or None; `variables` {name: value} and `files` {(path, how):
+    reads.look} that they have read; `walked`: whether they have looked through all variables."""
+
+    def __init__(self, why=None, read=None, walked=False, files=()):
+        self.why = why
+        self.variables = read or {}
+        self.walked = walked
+        self.files = {(path, how): tuple(found) if isinstance(found, list) else found for path, how, found in files}
+
+
 def look():
-    """(why a fork must not have what they have done, or None; {variable: value} that they have read)."""
+    """A Looked of what they do."""
     if not _there():
-        return None, {}
+        return Looked()
     probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site_probe.py")
     answer, ours = os.pipe()
-    words = [sys.executable, *linux.interpreter_options()[1:], "-S", probe, str(ours)]
+    words = [sys.executable or "", *linux.interpreter_options()[1:], "-S", probe, str(ours)]
     os.set_inheritable(ours, True)
-    try:
-        # Where it hangs, each start of Python does: no limit of time is needed that this one has not had.
-        probing = os.posix_spawn(sys.executable, words, linux.environment_at_start())
+    with open(answer, "rb") as file:
+        try:
+            # Where it hangs, each start of Python does: no limit of time is needed that this one has not had.
+            probing = os.posix_spawn(words[0], words, linux.environment_at_start())
+        except OSError as error:
+            os.close(ours)
+            return Looked(f"what they do cannot be found out: {error}")
         os.close(ours)
-        with open(answer, "rb") as file:
-            text = file.read()
-        os.waitpid(probing, 0)
-        found = json.loads(text)
-    except (OSError, ValueError) as error:
-        return f"what they do cannot be found out: {error}", {}
-    return found["why"], found["read"]
+        text = file.read()
+    os.waitpid(probing, 0)
+    try:
+        return Looked(**json.loads(text.decode("utf-8", "surrogateescape")))
+    except ValueError as error:
+        return Looked(f"what they do cannot be found out: {error}")
 
 
 def _there():
@@ -58,7 +72,7 @@ def _has_code(folder):
 
 def _runs(path):
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8-sig", errors="replace") as file:
             return any(line.startswith(("import ", "import\t")) and not line.startswith(_KNOWN) for line in file)
     except OSError:
         return False

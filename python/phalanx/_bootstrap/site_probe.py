@@ -1,7 +1,7 @@
 """<python> -S site_probe.py <fd>: does what `site` does at an interpreter's start, under the zygote's watch.
 
-It writes one JSON object to <fd>: `why`: what a fork must not inherit of it, or null; `read`: {name: value}
-of the variables that were looked at.
+It writes one JSON object to <fd>: `why`: what a fork must not inherit of it, or null; `read`: {name: value} of the
+variables that were looked at, `walked`: whether all were; `files`: [[path, how, reads.look]].
 """
 
 import sys
@@ -21,26 +21,27 @@ def _enter():
 
 
 def _probe():
-    import os
+    """What it answers."""
     import site
 
-    from phalanx._bootstrap import preload, state, watch
+    from phalanx._bootstrap import preload, watch
 
-    os.set_inheritable(int(sys.argv[1]), False)
     preload.without_rank_variables()
-    seen, before, environment = watch.Watch(), state.State(), dict(os.environ)
+    sys.argv = preload.WatchedArguments(sys.argv)
+    loader, environment = preload.Preloader((), frozenset(), nobody="site"), dict(os.environ)
+    why = None
     try:
-        with seen:
-            site.main()
+        loader.run("site", site.main)
     except watch.Tainted as tainted:
-        return tainted.why, seen.read
-    if seen.taint is not None:
-        return seen.taint.why, seen.read
-    if seen.said:
-        return "it writes something", seen.read
-    if dict(os.environ) != environment:
-        return "it changes variables of the environment", seen.read
-    return before.new("site"), seen.read
+        why = tainted.why
+    if why is None and sys.argv.was_read:
+        why = "it looks at sys.argv"
+    if why is None and loader.said():
+        why = "it writes something"
+    if why is None and dict(os.environ) != environment:
+        why = "it changes variables of the environment"
+    files = [[*key, found] for key, found in loader.files_read().items() if key[1] in ("file", "kind", "link")]
+    return {"why": why, "read": loader.variables_read, "walked": loader.all_names_read, "files": files}
 
 
 if __name__ == "__main__":
@@ -50,6 +51,8 @@ if __name__ == "__main__":
     import random  # as the watch has it there before it begins
 
     _ = random
-    why, read = _probe()
-    os.write(int(sys.argv[1]), json.dumps({"why": why, "read": read}).encode())
+    os.set_inheritable(int(sys.argv[1]), False)
+    answer = json.dumps(_probe()).encode("utf-8", "surrogateescape")
+    with open(int(sys.argv[1]), "wb") as file:
+        file.write(answer)
     os._exit(0)  # what it has started is nobody's here

@@ -30,7 +30,9 @@ class Taken:
         """The first name that has been taken and has another value now; or None."""
         for name, value in self._values.items():
             now = _value_of(name)
-            if value is not _LAZY and now is not value and not (name.startswith(_ENVIRONMENT) and now == value):
+            if value is _LAZY or value is _MISSING or now is value:
+                continue
+            if not (name.startswith(_ENVIRONMENT) and now == value):
                 return name.replace(":", " ").strip()
         return None
 
@@ -41,12 +43,15 @@ def _value_of(name):
     if is_variable:
         return os.environ._data.get(os.environ.encodekey(variable)) if variable else dict(os.environ._data)
     parts = place.split(".")
-    value = _MISSING
-    for count in range(len(parts) - 1, 0, -1):
+    value, count = _MISSING, 0
+    for count in range(len(parts), 0, -1):
         value = sys.modules.get(".".join(parts[:count]), _MISSING)
         if value is not _MISSING:
             break
     for part in parts[count:]:
+        if isinstance(value, type):
+            value = next((vars(base)[part] for base in value.__mro__ if part in vars(base)), _LAZY)
+            continue
         if not isinstance(value, type(sys)):
             break
         value = vars(value).get(part, _LAZY if "__getattr__" in vars(value) else _MISSING)

@@ -59,6 +59,8 @@ _ALIASES = (
     ("threading", "get_native_id", _THREAD_ID),
     ("uuid", "uuid1", _PROCESS["urandom"]),
 )
+# A module, by the end of its name, and its function of a generator of its own: setuptools brings it along.
+RESEEDED = ("more_itertools.recipes", "_private_randrange")
 # What a library may ask C for by the interpreter's own handle, too, past Python.
 _ASKED_OF_C = frozenset("getenv secure_getenv environ __environ getpid getppid gettid getrandom syscall".split())
 # Of the standard library's own callers these keep the answer for their caller; logging only writes it.
@@ -105,15 +107,17 @@ class Watch:
     """`read`: names of environment variables that were looked at, with what they were (None: unset); `late`: those
     looked at since `is_late` was set. `walked`: whether somebody has looked through all of them. `said`: [(stream's
     name, text)]. `taint`: the first thing seen that must not be, as Tainted; it is raised where it happens, too, but
-    whoever imports may catch that."""
+    whoever imports may catch that. `watches_files`: whether `reads` sees anything, set between imports. `nobody`: who
+    has done what no library at work has."""
 
-    def __init__(self):
+    def __init__(self, nobody=""):
         self.read = {}
         self.late = set()
         self.is_late = False
         self.walked = False
         self.said = []
         self.taint = None
+        self._nobody = nobody
         self._is_watching = False
         self._undo = []
         self._replaced = {}
@@ -121,6 +125,7 @@ class Watch:
         self._walker = None  # the library that looks through the environment
         self._tracked = tracked.Tracked(self._used)
         self.reads = reads.Reads(self._counts, self._asked)
+        self.watches_files = True
 
     def __enter__(self):
         self._watch_environment(type(os.environ))
@@ -133,8 +138,9 @@ class Watch:
                 self.module_is_there(sys.modules[holder])
         random = sys.modules["random"]
         self._replace(random.Random, "seed", self._seeding(random.Random.seed))
-        for holder, name, function in self.reads.watched():
-            self._replace(holder, name, function)
+        for holder, name, watched in self.reads.watched() if self.watches_files else ():
+            self._replace(holder, name, watched)
+        self.reads.is_on = True
         if linux.ctypes is not None:
             self._watch_c(linux.ctypes.CDLL)
         MainModule.on_look = self._main_looked_at
@@ -145,7 +151,7 @@ class Watch:
 
     def __exit__(self, *unused):
         MainModule.on_look = None
-        self._is_watching = False
+        self._is_watching = self.reads.is_on = False
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -159,16 +165,32 @@ class Watch:
     awaited = ("uuid",)
 
     def put_back(self, module):
-        """Exchanges our functions in a module's names for those that they stand for."""
+        """Exchanges our functions in a module's names, and in those of its classes, for those that they stand for."""
         for key, value in list(vars(module).items()):
-            if type(value) is types.FunctionType and value in self._replaced:
+            if self._is_ours(value):
                 setattr(module, key, self._replaced[value])
+            elif type(value) is type and value.__module__ == module.__name__:
+                for name, member in list(vars(value).items()):
+                    if self._is_ours(member):
+                        setattr(value, name, self._replaced[member])
+                    elif type(member) is staticmethod and self._is_ours(member.__func__):
+                        setattr(value, name, staticmethod(self._replaced[member.__func__]))
+
+    def _is_ours(self, value):
+        return type(value) in (types.FunctionType, reads.Watched) and value in self._replaced
 
     def _replace(self, holder, name, function):
         original = getattr(holder, name)
         self._replaced[function] = original
         setattr(holder, name, function)
-        self._undo.append(lambda: setattr(holder, name, original))
+
+        def undo():
+            if getattr(holder, name, None) is function:
+                setattr(holder, name, original)
+            else:  # a library has put its own there, which stays, and may call ours
+                self.taint = self.taint or Tainted("?", f"it replaces {name} of {getattr(holder, '__name__', holder)}")
+
+        self._undo.append(undo)
 
     def _watch_environment(self, kind):
         get, walk, put, remove = kind.__getitem__, kind.__iter__, kind.__setitem__, kind.__delitem__
@@ -257,7 +279,7 @@ class Watch:
 
     def _seeding(self, original):
         def seeding(generator, a=None, *args, **named):
-            if self._is_watching and a is None:
+            if self._is_watching and a is None and not _is_reseeded(sys._getframe(1)):
                 self._asked(sys._getframe(1), _PROCESS["urandom"])
             return original(generator, a, *args, **named)
 
@@ -277,13 +299,13 @@ class Watch:
             return
         if caller == "tempfile":
             why = "it makes a temporary file, or a lock of multiprocessing"
-        library = _library_at_work(frame)
-        if library and not is_indifferent(library):
+        library = _library_at_work(frame) or self._nobody
+        if library and not is_indifferent(library) and not _is_for_a_parser(frame, why):
             self._taint(library, why)
 
     def _counts(self, frame):
         """The library at work, where what it does counts; else empty."""
-        library = _library_at_work(frame) if self._is_watching else ""
+        library = (_library_at_work(frame) or self._nobody) if self._is_watching else ""
         return "" if library == "?" or is_indifferent(library) else library
 
     def _watch_c(self, kind):
@@ -333,6 +355,22 @@ class Watch:
         tainted = Tainted(library or "?", why)
         self.taint = self.taint or tainted
         raise tainted
+
+
+def _is_for_a_parser(frame, why):
+    """argparse asks how wide a help would be, at each argument that it is given."""
+    while why == _PROCESS["get_terminal_size"] and frame is not None:
+        if frame.f_globals.get("__name__") == "argparse":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_reseeded(frame):
+    """Whether that is the generator of which each fork makes another: forker.py."""
+    while frame is not None and frame.f_globals.get("__name__") == "random":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").endswith(RESEEDED[0])
 
 
 def _text(name):
