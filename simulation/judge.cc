@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "master/lease.h"
+#include "master/rules/lease.h"
 #include "simulation/node_workers.h"
 #include "simulation/sim_agent.h"
 #include "simulation/sim_master.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/core.h"
-#include "master/core.h"
+#include "agent/core/core.h"
+#include "master/core/core.h"
 #include "simulation/event_queue.h"
 #include "simulation/largest_world.h"
 #include "simulation/scenario.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "master/members.h"
+#include "master/core/members.h"
 
 namespace phalanx::simulation {
 

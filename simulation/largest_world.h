@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "master/core.h"
+#include "master/core/core.h"
 
 namespace phalanx::simulation {
 

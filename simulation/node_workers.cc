@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "agent/core.h"
+#include "agent/core/core.h"
 #include "simulation/judge.h"
 #include "simulation/story.h"
 

@@ -1,5 +1,5 @@
-// The processes of one agent's node, as src/agent/supervisor.h promises them: zygote, spares, workers, their ends and
-// the ends of their process groups.
+// The processes of one agent's node, as src/agent/workers/supervisor.h promises them: zygote, spares, workers, their
+// ends and the ends of their process groups.
 #pragma once
 
 #include <cstdint>

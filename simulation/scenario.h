@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "master/core.h"
+#include "master/core/core.h"
 #include "simulation/event_queue.h"
 #include "simulation/fault.h"
 

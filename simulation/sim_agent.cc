@@ -13,7 +13,7 @@
 namespace phalanx::simulation {
 namespace {
 
-// As in src/agent/shell.cc and link.cc.
+// As in src/agent/node/shell.cc and src/wire/agent_link.cc.
 constexpr uint32_t kProtocolVersion = 1;
 constexpr Micros kGoodbye = 2 * kSecond;
 constexpr Micros kHandshakeTimeout = 5 * kSecond;

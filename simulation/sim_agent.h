@@ -1,5 +1,5 @@
-// One life of phalanx-run on a machine: the production core (src/agent/core.h), and a shell that does with each event
-// and decision what src/agent/shell.cc and link.cc do.
+// One life of phalanx-run on a machine: the production core (src/agent/core/core.h), and a shell that does with each
+// event and decision what src/agent/node/shell.cc and src/wire/agent_link.cc do.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "agent/core.h"
+#include "agent/core/core.h"
 #include "simulation/machine.h"
 #include "simulation/network.h"
 #include "simulation/node_workers.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "master/journal.h"
+#include "master/journal/journal.h"
 
 namespace phalanx::simulation {
 

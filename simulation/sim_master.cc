@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "master/convert.h"
-#include "master/snapshot.h"
+#include "master/core/convert.h"
+#include "master/journal/snapshot.h"
 #include "simulation/judge.h"
 #include "simulation/sim_journal.h"
 #include "simulation/story.h"
@@ -13,7 +13,7 @@
 namespace phalanx::simulation {
 namespace {
 
-// As in src/master/server.cc and session.h.
+// As in src/master/serve/server.cc and src/wire/session.h.
 constexpr int64_t kHandshakeMs = 10'000;
 constexpr int64_t kFirstAgentMs = 60'000;
 constexpr size_t kMaxQueued = 64;

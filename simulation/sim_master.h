@@ -1,5 +1,6 @@
-// The master's process: the production core (src/master/core.h), and a shell that does with each event and decision
-// what src/master/server.cc and session.cc do. Messages are the real protobuf messages, through src/master/convert.h.
+// The master's process: the production core (src/master/core/core.h), and a shell that does with each event and
+// decision what src/master/serve/server.cc and src/wire/session.cc do. Messages are the real protobuf messages, through
+// src/master/core/convert.h.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "master/core.h"
+#include "master/core/core.h"
 #include "phalanx/v1/agent.pb.h"
 #include "simulation/machine.h"
 #include "simulation/network.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/core.h"
-#include "master/core.h"
+#include "agent/core/core.h"
+#include "master/core/core.h"
 #include "simulation/event_queue.h"
 
 namespace phalanx::simulation {

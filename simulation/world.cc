@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "master/snapshot.h"
+#include "master/journal/snapshot.h"
 
 namespace phalanx::simulation {
 namespace {
 
 constexpr Micros kMasterStart = 20 * kMs;
 constexpr uint64_t kMostEvents = 20'000'000;
-// As src/agent/embedded_master.cc asks for.
+// As src/agent/node/embedded_master.cc asks for.
 constexpr int64_t kLingerMs = 10'000;
 
 uint64_t Mix(uint64_t digest, uint64_t value) { return (digest ^ value) * 0x100000001B3ULL; }

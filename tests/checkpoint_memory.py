@@ -1,5 +1,5 @@
 """A rank's slots as an agent makes them, and the native library by ctypes, both from docs/formats/checkpoint-image.md
-and src/checkpoint/capi.h alone: what a test reads here was not written by the code that it tests."""
+and src/checkpoint/rank/capi.h alone: what a test reads here was not written by the code that it tests."""
 
 import ctypes
 import os

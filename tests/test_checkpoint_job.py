@@ -723,8 +723,8 @@ def test_the_master_dies(hanging_disk, job, point):
 @pytest.mark.parametrize("kind", ["full", "ddp"])
 def test_kills_anywhere_in_saving(job, directory, pytestconfig, kind):
     """SIGKILL by a timer of the kernel, somewhere in or behind a save, of one of two ranks: each life restores the
-    newest step that any rank was promised, or a later one, the same on both, whole. (src/checkpoint/kill_test.cc has
-    a thousand writers without torch, against the protocol of the memory itself.)"""
+    newest step that any rank was promised, or a later one, the same on both, whole.
+    (src/checkpoint/rank/kill_test.cc has a thousand writers without torch, against the memory's own protocol.)"""
     kills = pytestconfig.getoption("--kills") or 10
     seed = pytestconfig.getoption("--seed")
     print(f"{kills} kills, --seed={seed}")

@@ -14,7 +14,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 ROOT = Path(__file__).resolve().parent.parent
-DUMP = Path(os.environ.get("PHALANX_FLAGS_DUMP", ROOT / "build/release/src/agent/flags_dump"))
+DUMP = Path(os.environ.get("PHALANX_FLAGS_DUMP", ROOT / "build/release/src/agent/flags/flags_dump"))
 
 # Flag -> values that both sides accept. Flags with an underscore spelling are tried in both.
 VALUED = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from harness import ROOT, Job, clean_environment
 
-DUMP = Path(os.environ.get("PHALANX_BINDING_DUMP", ROOT / "build/release/src/agent/binding_dump"))
+DUMP = Path(os.environ.get("PHALANX_BINDING_DUMP", ROOT / "build/release/src/agent/machine/binding_dump"))
 MODES = ["node", "socket", "exclusive", "core-complex"]
 CPUS = sorted(os.sched_getaffinity(0))
 two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="one CPU cannot be divided")

@@ -129,7 +129,7 @@ def quoted_lines():
 @pytest.fixture(scope="module")
 def sources():
     """All that phalanx-run and its Python say, with literals that go over several lines in one."""
-    files = [*(ROOT / "src" / "agent").glob("*.cc"), *(ROOT / "python" / "phalanx" / "_bootstrap").glob("*.py")]
+    files = [*(ROOT / "src" / "agent").rglob("*.cc"), *(ROOT / "python" / "phalanx" / "_bootstrap").glob("*.py")]
     return "\n".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text()) for file in files)
 
 

@@ -2,7 +2,7 @@
 #
 # Writes copies of the cores into OUT in which each bug of LIST stands beside the right text, chosen at run time, and
 # the table of them. Each text that is looked for must be there exactly once: else the build ends, and names the plant.
-set(cores master/core.cc master/members.cc agent/core.cc)
+set(cores master/core/core.cc master/core/members.cc agent/core/core.cc)
 
 foreach(core ${cores})
   file(READ ${SOURCE}/${core} text)

@@ -3,99 +3,99 @@
 
 # --- the master ---
 
-phx_plant(NAME lease-not-renewed FILE master/core.cc SEEDS 500
+phx_plant(NAME lease-not-renewed FILE master/core/core.cc SEEDS 500
   WHAT "messages do not renew the sender's lease"
   FIND [==[    node->second.last_heard = now;]==]
   PUT [==[    if (!PLANTED) node->second.last_heard = now;]==])
 
-phx_plant(NAME double-charge FILE master/core.cc SEEDS 500
+phx_plant(NAME double-charge FILE master/core/core.cc SEEDS 500
   WHAT "one failure of a worker costs two restarts"
   FIND [==[    const Charge charge = ChargeFailure(s_.budget, round.stepped, now_);]==]
   PUT [==[    if (PLANTED) static_cast<void>(ChargeFailure(s_.budget, round.stepped, now_));
     const Charge charge = ChargeFailure(s_.budget, round.stepped, now_);]==])
 
-phx_plant(NAME change-is-charged FILE master/core.cc SEEDS 500
+phx_plant(NAME change-is-charged FILE master/core/core.cc SEEDS 500
   WHAT "a change of the nodes costs a restart"
   FIND [==[    if (!round.broken.empty()) return Reform(]==]
   PUT [==[    if (PLANTED && !round.broken.empty() && s_.budget.used < AllowedRestarts(s_.budget)) ++s_.budget.used;
     if (!round.broken.empty()) return Reform(]==])
 
-phx_plant(NAME charge-not-returned FILE master/core.cc SEEDS 3000
+phx_plant(NAME charge-not-returned FILE master/core/core.cc SEEDS 3000
   WHAT "what peers of a lost node report costs a restart"
   FIND [==[    if (!s_.last_round || !s_.last_round->budget_before) return;]==]
   PUT [==[    if (PLANTED || !s_.last_round || !s_.last_round->budget_before) return;]==])
 
-phx_plant(NAME missing-epoch-check FILE master/core.cc SEEDS 1000
+phx_plant(NAME missing-epoch-check FILE master/core/core.cc SEEDS 1000
   WHAT "the end of a worker of an old epoch counts for the live one"
   FIND [==[    if (IsCurrent(e.epoch) && node.group_rank >= 0) {]==]
   PUT [==[    if ((PLANTED ? HasLiveRound() : IsCurrent(e.epoch)) && node.group_rank >= 0) {]==])
 
-phx_plant(NAME epoch-used-twice FILE master/core.cc SEEDS 500
+phx_plant(NAME epoch-used-twice FILE master/core/core.cc SEEDS 500
   WHAT "the round after a failure has the epoch of the one before"
   FIND [==[    round.epoch = ++s_.highest_epoch;]==]
   PUT [==[    round.epoch = PLANTED && s_.highest_epoch > 0 ? s_.highest_epoch : ++s_.highest_epoch;]==])
 
-phx_plant(NAME ranks-with-holes FILE master/core.cc SEEDS 500
+phx_plant(NAME ranks-with-holes FILE master/core/core.cc SEEDS 500
   WHAT "after a shrink the survivors keep their numbers"
   FIND [==[      part.group_rank = static_cast<uint32_t>(rank);]==]
   PUT [==[      const bool shrunk = PLANTED && s_.last_round && s_.last_round->slots.size() > members.size();
       part.group_rank = static_cast<uint32_t>(rank) + (shrunk ? 1 : 0);]==])
 
-phx_plant(NAME growth-never-comes FILE master/core.cc SEEDS 1000
+phx_plant(NAME growth-never-comes FILE master/core/core.cc SEEDS 1000
   WHAT "nodes that come while the job trains are never taken in"
   FIND [==[  void PlanGrowth() {]==]
   PUT [==[  void PlanGrowth() {
     if (PLANTED) return;]==])
 
-phx_plant(NAME spare-forgotten FILE master/members.cc SEEDS 1000
+phx_plant(NAME spare-forgotten FILE master/core/members.cc SEEDS 1000
   WHAT "a spare does not step in for a lost node"
   FIND [==[    if (node.leaving || (only_ready && node.info.warming)) continue;]==]
   PUT [==[    if (PLANTED && s.phase == Phase::kRunning && node.previous_rank < 0) continue;
     if (node.leaving || (only_ready && node.info.warming)) continue;]==])
 
-phx_plant(NAME world-size-not-granted FILE master/members.cc SEEDS 500
+phx_plant(NAME world-size-not-granted FILE master/core/members.cc SEEDS 500
   WHAT "a round takes all nodes that are there, whatever the elastic config grants"
   FIND [==[  if (sizes) return ChooseWorld(]==]
   PUT [==[  if (sizes && !PLANTED) return ChooseWorld(]==])
 
-phx_plant(NAME waits-for-the-largest-world FILE master/members.cc SEEDS 1000
+phx_plant(NAME waits-for-the-largest-world FILE master/core/members.cc SEEDS 1000
   WHAT "a job whose elastic config grants less than all nodes waits for more"
   FIND [==[  return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();]==]
   PUT [==[  if (PLANTED && s.sizes) return Choose(CandidatesOf(s, false), *s.spec, s.sizes).size() == s.candidates;
   return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();]==])
 
-phx_plant(NAME min-time-forgotten FILE master/members.cc SEEDS 2000
+phx_plant(NAME min-time-forgotten FILE master/core/members.cc SEEDS 2000
   WHAT "a round is made larger before min_time of the elastic config is over"
   FIND [==[s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }]==]
   PUT [==[s.round->begun_at + (s.sizes && !PLANTED ? s.sizes->round_ms_min : 0); }]==])
 
-phx_plant(NAME old-stream-stays FILE master/core.cc SEEDS 3000
+phx_plant(NAME old-stream-stays FILE master/core/core.cc SEEDS 3000
   WHAT "the old stream of a node that has dialled again is believed beside the new one"
   FIND [==[      Remove(session, "it came again on a new stream", RunsOn(session, e.info));]==]
   PUT [==[      if (!PLANTED) Remove(session, "it came again on a new stream", RunsOn(session, e.info));]==])
 
-phx_plant(NAME lost-node-stays FILE master/core.cc SEEDS 500
+phx_plant(NAME lost-node-stays FILE master/core/core.cc SEEDS 500
   WHAT "a round goes on without a member that was lost"
   FIND [==[      s_.round->broken.push_back(what);]==]
   PUT [==[      if (!PLANTED) s_.round->broken.push_back(what);]==])
 
-phx_plant(NAME finish-to-all-but-one FILE master/core.cc SEEDS 500
+phx_plant(NAME finish-to-all-but-one FILE master/core/core.cc SEEDS 500
   WHAT "the last of several nodes is not told that the job is over"
   FIND [==[      if (!node.leaving) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);]==]
   PUT [==[      const bool forgotten = PLANTED && s_.nodes.size() > 1 && session == s_.nodes.rbegin()->first;
       if (!node.leaving && !forgotten) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);]==])
 
-phx_plant(NAME success-too-early FILE master/core.cc SEEDS 500
+phx_plant(NAME success-too-early FILE master/core/core.cc SEEDS 500
   WHAT "the job is a success while one rank still runs"
   FIND [==[      if (IsLive(round.epoch) && round.ranks_done == round.world_size) {]==]
   PUT [==[      if (IsLive(round.epoch) && round.ranks_done + (PLANTED ? 1 : 0) >= round.world_size) {]==])
 
-phx_plant(NAME waits-for-ever FILE master/core.cc SEEDS 1000
+phx_plant(NAME waits-for-ever FILE master/core/core.cc SEEDS 1000
   WHAT "too few nodes are waited for without a deadline"
   FIND [==[      s_.join_deadline = now_ + spec.join_timeout_ms;]==]
   PUT [==[      s_.join_deadline = PLANTED ? kNever : now_ + spec.join_timeout_ms;]==])
 
-phx_plant(NAME away-for-ever FILE master/core.cc SEEDS 3000
+phx_plant(NAME away-for-ever FILE master/core/core.cc SEEDS 3000
   WHAT "members that do not come back to a new master are not given up"
   FIND [==[    if (away > 0) {
       GiveUpAway();]==]
@@ -103,47 +103,47 @@ phx_plant(NAME away-for-ever FILE master/core.cc SEEDS 3000
       if (PLANTED) return static_cast<void>(s_.back_by = kNever);
       GiveUpAway();]==])
 
-phx_plant(NAME yield-is-success FILE master/core.cc SEEDS 5000
+phx_plant(NAME yield-is-success FILE master/core/core.cc SEEDS 5000
   WHAT "a rank that ends to make room for the next round counts as done"
   FIND [==[    if (e.for_rescale) return true;]==]
   PUT [==[    if (e.for_rescale) return !PLANTED;]==])
 
-phx_plant(NAME grace-never-ends FILE master/core.cc SEEDS 5000
+phx_plant(NAME grace-never-ends FILE master/core/core.cc SEEDS 5000
   WHAT "ranks that do not come to a safe point hold a planned change up for ever"
   FIND [==[    round.rescale_by = now_ + s_.spec->rescale_grace_ms;]==]
   PUT [==[    round.rescale_by = now_ + (PLANTED ? int64_t{1} << 40 : s_.spec->rescale_grace_ms);]==])
 
 # --- agents ---
 
-phx_plant(NAME no-redial FILE agent/core.cc SEEDS 500
+phx_plant(NAME no-redial FILE agent/core/core.cc SEEDS 500
   WHAT "an agent whose stream broke does not dial again"
   FIND [==[    s_.next_dial = now_ + s_.reconnect_ms;]==]
   PUT [==[    s_.next_dial = PLANTED ? kNever : now_ + s_.reconnect_ms;]==])
 
-phx_plant(NAME starts-too-early FILE agent/core.cc SEEDS 500
+phx_plant(NAME starts-too-early FILE agent/core/core.cc SEEDS 500
   WHAT "a round's workers are started before the old groups are gone"
   FIND [==[    if (!s_.workers.empty()) return;
     if (s_.next) {]==]
   PUT [==[    if (!s_.workers.empty() && !(PLANTED && s_.next)) return;
     if (s_.next) {]==])
 
-phx_plant(NAME lost-reply FILE agent/core.cc SEEDS 10000
+phx_plant(NAME lost-reply FILE agent/core/core.cc SEEDS 10000
   WHAT "Ready is lost where it falls between Hello and Welcome"
   FIND [==[    if (s_.told_warming && !s_.warming) TellReady();]==]
   PUT [==[    if (!PLANTED && s_.told_warming && !s_.warming) TellReady();]==])
 
-phx_plant(NAME told-once FILE agent/core.cc SEEDS 5000
+phx_plant(NAME told-once FILE agent/core/core.cc SEEDS 5000
   WHAT "what a worker came to is not said again to a new master"
   FIND [==[    if (!s_.next && LiveRound(s_) != nullptr) TellAgain();]==]
   PUT [==[    if (!PLANTED && !s_.next && LiveRound(s_) != nullptr) TellAgain();]==])
 
-phx_plant(NAME kill-never-comes FILE agent/core.cc SEEDS 500
+phx_plant(NAME kill-never-comes FILE agent/core/core.cc SEEDS 500
   WHAT "workers that withstand SIGTERM are never killed"
   FIND [==[    if (now_ >= s_.kill_at) KillAll("the grace period is over");]==]
   PUT [==[    if (now_ >= s_.kill_at && PLANTED) s_.kill_at = kNever;
     if (now_ >= s_.kill_at) KillAll("the grace period is over");]==])
 
-phx_plant(NAME wrong-exit-code FILE agent/core.cc SEEDS 500
+phx_plant(NAME wrong-exit-code FILE agent/core/core.cc SEEDS 500
   WHAT "an agent exits with 0 whatever the job came to"
   FIND [==[      ExitWith(s_.finish->exit_code(), s_.finish->reason());]==]
   PUT [==[      ExitWith(PLANTED ? 0 : s_.finish->exit_code(), s_.finish->reason());]==])

@@ -12,10 +12,10 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/bulk.h"
-#include "checkpoint/files.h"
-#include "checkpoint/memory_reader.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/disk/bulk.h"
+#include "checkpoint/disk/steps.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/memory/memory_reader.h"
 #include "cli/ckpt_image.h"
 #include "cli/rows.h"
 

@@ -6,8 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/crc32.h"
-#include "checkpoint/safetensors.h"
+#include "base/crc/crc32.h"
+#include "checkpoint/image/safetensors.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {

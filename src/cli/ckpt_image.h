@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "checkpoint/files.h"
-#include "checkpoint/image.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/image/image.h"
 
 namespace phalanx::cli {
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "checkpoint/files.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/memory_names.h"
-#include "checkpoint/memory_reader.h"
-#include "checkpoint/persist.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/disk/manifest.h"
+#include "checkpoint/disk/persist.h"
+#include "checkpoint/disk/steps.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/memory/memory_reader.h"
+#include "checkpoint/rank/memory_names.h"
 #include "cli/ckpt_image.h"
 #include "cli/rows.h"
 

@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "checkpoint/control.h"
-#include "checkpoint/image.h"
-#include "checkpoint/memory_reader.h"
-#include "checkpoint/persist.h"
-#include "checkpoint/steps.h"
-#include "checkpoint/test_folder.h"
+#include "checkpoint/disk/persist.h"
+#include "checkpoint/disk/steps.h"
+#include "checkpoint/files/test_folder.h"
+#include "checkpoint/image/image.h"
+#include "checkpoint/memory/memory_reader.h"
+#include "checkpoint/rank/control.h"
 #include "cli/ckpt_rescue.h"
 
 namespace phalanx::cli {

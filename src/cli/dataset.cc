@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/files.h"
+#include "checkpoint/files/files.h"
 #include "data/table_reader.h"
 
 namespace phalanx::cli {

@@ -10,9 +10,9 @@
 #include <system_error>
 #include <vector>
 
-#include "agent/elastic_config.h"
+#include "agent/flags/elastic_config.h"
 #include "base/net.h"
-#include "base/process.h"
+#include "base/process/process.h"
 
 namespace phalanx::cli {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "agent/flags.h"
+#include "agent/flags/flags.h"
 
 namespace phalanx::cli {
 

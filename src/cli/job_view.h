@@ -7,7 +7,7 @@
 
 #include "base/env.h"
 #include "base/status.h"
-#include "master/record.h"
+#include "master/record/record.h"
 #include "phalanx/v1/admin.pb.h"
 
 namespace phalanx::cli {

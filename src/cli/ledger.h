@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/job_view.h"
-#include "master/record.h"
+#include "master/record/record.h"
 
 namespace phalanx::cli {
 

@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "base/test_paths.h"
-#include "master/convert.h"
-#include "master/random_life.h"
+#include "master/core/convert.h"
+#include "master/core/random_life.h"
 
 namespace phalanx::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "agent/flag_values.h"
+#include "agent/flags/flag_values.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "cli/ckpt.h"

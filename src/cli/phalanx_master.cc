@@ -12,15 +12,15 @@
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
-#include "agent/elastic_config.h"
-#include "agent/flag_values.h"
+#include "agent/flags/elastic_config.h"
+#include "agent/flags/flag_values.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/net.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "cli/state_dir.h"
-#include "master/door.h"
-#include "master/server.h"
+#include "master/core/door.h"
+#include "master/serve/server.h"
 
 namespace phalanx::cli {
 namespace {

@@ -13,17 +13,17 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "agent/config.h"
-#include "agent/flags.h"
-#include "agent/guard.h"
-#include "agent/say.h"
-#include "agent/shell.h"
+#include "agent/flags/config.h"
+#include "agent/flags/flags.h"
+#include "agent/node/shell.h"
+#include "agent/report/say.h"
+#include "agent/workers/guard.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/event_loop.h"
 #include "base/net.h"
-#include "base/process.h"
-#include "base/signals.h"
+#include "base/process/process.h"
+#include "base/process/signals.h"
 #include "cli/host.h"
 
 namespace phalanx {

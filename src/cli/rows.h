@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json_text.h"
-#include "master/record.h"
+#include "master/record/record.h"
 
 namespace phalanx::cli {
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "agent/flag_values.h"
+#include "agent/flags/flag_values.h"
 #include "base/fd.h"
 #include "base/log.h"
 

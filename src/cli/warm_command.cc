@@ -12,16 +12,16 @@
 #include <utility>
 #include <variant>
 
-#include "agent/config.h"
-#include "agent/flags.h"
-#include "agent/guard.h"
-#include "agent/launch.h"
-#include "agent/learnt.h"
-#include "agent/wire.h"
+#include "agent/flags/config.h"
+#include "agent/flags/flags.h"
+#include "agent/workers/guard.h"
+#include "agent/workers/launch.h"
+#include "agent/workers/learnt.h"
+#include "agent/workers/wire.h"
 #include "base/fd.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "base/status.h"
-#include "checkpoint/files.h"
+#include "checkpoint/files/files.h"
 #include "cli/host.h"
 #include "cli/rows.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/crc32.h"
+#include "base/crc/crc32.h"
 #include "data/memory_file.h"
 #include "data/source.h"
 

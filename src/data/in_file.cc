@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/crc32.h"
+#include "base/crc/crc32.h"
 
 namespace phalanx::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/crc32.h"
+#include "base/crc/crc32.h"
 #include "data/in_file.h"
 #include "data/index_writer.h"
 

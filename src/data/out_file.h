@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/crc32.h"
+#include "base/crc/crc32.h"
 #include "base/fd.h"
 #include "data/result.h"
 

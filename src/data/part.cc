@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/crc32.h"
+#include "base/crc/crc32.h"
 #include "data/bytes.h"
 
 namespace phalanx::data {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "base/crc32.h"
+#include "base/crc/crc32.h"
 #include "data/bytes.h"
 
 namespace phalanx::data {

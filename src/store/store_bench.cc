@@ -19,7 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "base/status.h"
 #include "store/client_bytes.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/process.h"
+#include "base/process/process.h"
 #include "store/server.h"
 
 namespace {

@@ -34,29 +34,33 @@ def no_getenv(project):
 
 
 def include_direction(project):
+    ours = {"proto", *(folder.split("/")[0] for folder in config.MAY_INCLUDE)}
     for path in project.cpp():
         own = module_of(path)
         if own is None:
             continue
         if own not in config.MAY_INCLUDE:
-            yield Finding(path, 1, "include-direction", f"give module '{own}' its row in tools/lint/config.py")
+            yield Finding(path, 1, "include-direction", f"give folder '{own}' its row in tools/lint/config.py")
             continue
-        allowed = config.MAY_INCLUDE[own] | {own}
         for number, header, quoted in cpp_text.includes(project.text(path)):
-            target = "proto" if header.startswith("phalanx/v1/") else header.split("/")[0]
-            if quoted and target in {*config.MAY_INCLUDE, "proto"} and target not in allowed:
+            target = "proto" if header.startswith("phalanx/v1/") else header.rpartition("/")[0]
+            if quoted and target.split("/")[0] in ours and not may_include(own, target):
                 advice = f"{own} may not include {target}; move what is shared down, or pass it in"
                 yield Finding(path, number, "include-direction", advice)
             elif quoted and "/" not in header:
                 yield Finding(path, number, "include-direction", f'write it from src/: "{own}/{header}"')
 
 
+def may_include(own, target):
+    return target == own or any(f"{target}/".startswith(f"{folder}/") for folder in config.MAY_INCLUDE[own])
+
+
 def module_of(path):
-    """A folder of src/, or simulation/ beside it; None for files of no module."""
+    """A folder below src/, or simulation/ beside it; None for files of no module."""
     parts = path.split("/")
     if parts[0] == "simulation":
         return parts[0]
-    return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+    return "/".join(parts[1:-1]) if parts[0] == "src" and len(parts) > 2 else None
 
 
 def path_of(header):

@@ -1,4 +1,4 @@
-"""The native side, libphalanx_checkpoint.so, by ctypes: src/checkpoint/capi.h is the contract."""
+"""The native side, libphalanx_checkpoint.so, by ctypes: src/checkpoint/rank/capi.h is the contract."""
 
 import ctypes
 import mmap

@@ -1,0 +1,399 @@
+#include "agent/checkpoint/checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace phalanx::agent {
+namespace {
+
+// Reasons of saves that came to nothing are kept for those who ask late.
+constexpr size_t kLostKept = 64;
+
+void Set(v1::SaveId* wire, const SaveKey& save) {
+  wire->set_epoch(save.epoch);
+  wire->set_step(save.step);
+}
+
+}  // namespace
+
+std::vector<CheckpointAction> NodeCheckpoints::Take() { return std::exchange(actions_, {}); }
+
+v1::CheckpointReport NodeCheckpoints::Report(const std::string& dir) const {
+  v1::CheckpointReport report;
+  report.set_epoch(epoch_);
+  report.set_dir(dir);
+  return report;
+}
+
+void NodeCheckpoints::Tell(v1::CheckpointReport report) { Do(TellMaster{std::move(report)}); }
+
+// --- rounds -------------------------------------------------------------------------------------------------------
+
+void NodeCheckpoints::OnRound(const v1::StartRound& round) {
+  epoch_ = round.epoch();
+  group_rank_ = round.group_rank();
+  held_.reset();
+  for (auto& [name, dir] : dirs_) {
+    // What was not committed is not stored either.
+    std::erase_if(dir.storing, [&dir = dir](const SaveKey& save) { return !dir.committed || save > *dir.committed; });
+    dir.opened.clear();
+    dir.saves.clear();
+    dir.waits.clear();
+    dir.restores.clear();
+    dir.restore.reset();
+    dir.restore_asked = false;
+  }
+  Do(ScanMemory{epoch_});
+}
+
+void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages) {
+  if (epoch != epoch_) return;
+  std::map<std::pair<std::string, SaveKey>, v1::HeldSave> saves;
+  for (const HeldPage& page : pages) {
+    v1::HeldSave& held = saves[{page.dir, page.save}];
+    held.set_dir(page.dir);
+    Set(held.mutable_save(), page.save);
+    held.set_kind(page.kind);
+    held.set_world_size(page.world_size);
+    if (page.page == kMainPage) {
+      held.set_main(true);
+    } else {
+      held.add_ranks(page.rank);
+    }
+    if (page.committed) held.set_committed(true);
+  }
+  held_.emplace();
+  for (const auto& [key, held] : saves) *held_->add_saves() = held;
+  TellHeld();
+}
+
+void NodeCheckpoints::TellHeld() {
+  v1::CheckpointReport report = Report("");
+  *report.mutable_held() = *held_;
+  for (const auto& [name, dir] : dirs_) {
+    if (NewestComplete(dir)) continue;  // memory holds a newer one by now, which is told as sealed
+    for (const SaveKey& save : dir.storing) {
+      v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
+      awaited.set_dir(name);
+      Set(awaited.mutable_save(), save);
+    }
+  }
+  Tell(std::move(report));
+}
+
+std::optional<SaveKey> NodeCheckpoints::NewestComplete(const Dir& dir) {
+  std::optional<SaveKey> newest;
+  for (const auto& [key, save] : dir.saves) {
+    if (save.complete) newest = key;
+  }
+  return newest;
+}
+
+void NodeCheckpoints::TellOpened(const std::string& name, const CheckpointOptions& options) {
+  v1::CheckpointReport report = Report(name);
+  report.mutable_opened()->set_kind(options.kind);
+  report.mutable_opened()->set_at_breakpoint(options.at_breakpoint);
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::TellRestoreAsked(const std::string& name) {
+  v1::CheckpointReport report = Report(name);
+  report.mutable_restore_asked();
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnAttached() {
+  if (epoch_ == 0) return;
+  if (held_) TellHeld();
+  for (auto& [name, dir] : dirs_) {
+    if (!dir.opened.empty()) TellOpened(name, *dir.options);
+    // What is owed of an earlier round goes with the newest save.
+    const std::optional<SaveKey> newest = NewestComplete(dir);
+    const bool owes = !dir.storing.empty() && dir.storing.begin()->epoch < epoch_;
+    for (const auto& [save, state] : dir.saves) {
+      if (state.complete) TellSealed(name, save, dir.storing.contains(save) || (owes && save == newest));
+    }
+    if (dir.restore_asked && !dir.restore) TellRestoreAsked(name);
+  }
+}
+
+// --- ranks --------------------------------------------------------------------------------------------------------
+
+std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, const CheckpointOptions& options) {
+  Dir& dir = dirs_[name];
+  if (!dir.opened.empty() && dir.options->kind != options.kind) {
+    return fmt::format("{}: the ranks of this node do not agree of which kind it is (full, ddp or dcp)", name);
+  }
+  const bool first = dir.opened.empty();
+  dir.options = options;
+  dir.opened.insert(local_rank);
+  if (first) TellOpened(name, options);
+  return "";
+}
+
+bool NodeCheckpoints::Complete(const Dir& dir, const Save& save) const {
+  const size_t pages = static_cast<size_t>(local_world_size_) + (dir.options->kind == v1::FULL ? 0 : 1);
+  return save.pages.size() == pages;
+}
+
+void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool main, int64_t step, bool store) {
+  const auto found = dirs_.find(name);
+  if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
+  Dir& dir = found->second;
+  const SaveKey key{epoch_, step};
+  if (dir.committed && key <= *dir.committed && !store) return;
+  Save& save = dir.saves[key];
+  save.pages.insert(main ? kMainPage : local_rank);
+  save.store = save.store || store;
+  if (save.complete && !store) return;
+  if (!Complete(dir, save)) return;
+  save.complete = true;
+  if (save.store) dir.storing.insert(key);
+  TellSealed(name, key, save.store);
+}
+
+void NodeCheckpoints::TellSealed(const std::string& name, const SaveKey& save, bool store) {
+  v1::CheckpointReport report = Report(name);
+  Set(report.mutable_sealed()->mutable_save(), save);
+  report.mutable_sealed()->set_store(store);
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, int64_t step, const std::string& why) {
+  const auto found = dirs_.find(name);
+  if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
+  Save& save = found->second.saves[{epoch_, step}];
+  if (!save.skipped.empty()) return;
+  save.skipped = fmt::format("local rank {} of this node: {}", local_rank, why);
+  v1::CheckpointReport report = Report(name);
+  Set(report.mutable_skipped()->mutable_save(), {epoch_, step});
+  report.mutable_skipped()->set_why(why);
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string& name, int64_t step,
+                             bool until_stored) {
+  const Wait wait{local_rank, request, until_stored};
+  const auto found = dirs_.find(name);
+  if (found == dirs_.end() || !found->second.opened.contains(local_rank)) {
+    return Do(AnswerWait{local_rank, request, "failed", fmt::format("{} has not been opened", name)});
+  }
+  Dir& dir = found->second;
+  const SaveKey save{epoch_, step};
+  if (!SettleWait(dir, save, wait)) dir.waits[save].push_back(wait);
+}
+
+void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::string& name) {
+  Dir& dir = dirs_[name];
+  if (dir.restore) return Do(AnswerRestore{local_rank, request, name, *dir.restore});
+  dir.restores.push_back({local_rank, request});
+  if (!std::exchange(dir.restore_asked, true)) TellRestoreAsked(name);
+}
+
+void NodeCheckpoints::OnRankGone(int local_rank) {
+  const auto of_rank = [local_rank](const auto& asked) { return asked.local_rank == local_rank; };
+  for (auto& [name, dir] : dirs_) {
+    std::erase_if(dir.restores, of_rank);
+    for (auto& [save, waits] : dir.waits) std::erase_if(waits, of_rank);
+  }
+}
+
+// --- what became of a save ----------------------------------------------------------------------------------------
+
+bool NodeCheckpoints::SettleWait(const Dir& dir, const SaveKey& save, const Wait& wait) {
+  const auto answer = [&](const std::string& state, const std::string& why) {
+    Do(AnswerWait{wait.local_rank, wait.request, state, why});
+    return true;
+  };
+  const auto lost = dir.lost.find(save);
+  if (!wait.until_stored) {
+    if (dir.committed && save <= *dir.committed) return answer("committed", "");
+    return lost != dir.lost.end() && answer("dropped", lost->second);
+  }
+  if (dir.stored && save == *dir.stored) return answer("stored", "");
+  if (dir.stored && save < *dir.stored) {
+    return answer("stored",
+                  fmt::format("storage was behind: the newer step {} was written in its place", dir.stored->step));
+  }
+  if (lost != dir.lost.end()) return answer("failed", lost->second);
+  const auto known = dir.saves.find(save);
+  if (known != dir.saves.end() && known->second.complete && !known->second.store) {
+    return answer("failed", "it was saved to memory only");
+  }
+  return false;
+}
+
+void NodeCheckpoints::SettleWaits(Dir& dir) {
+  for (auto& [save, waits] : dir.waits) {
+    std::erase_if(waits, [this, &dir, &key = save](const Wait& wait) { return SettleWait(dir, key, wait); });
+  }
+  std::erase_if(dir.waits, [](const auto& entry) { return entry.second.empty(); });
+}
+
+void NodeCheckpoints::Lose(Dir& dir, const SaveKey& save, const std::string& why) {
+  dir.lost[save] = why;
+  if (dir.lost.size() > kLostKept) dir.lost.erase(dir.lost.begin());
+  dir.storing.erase(save);
+  SettleWaits(dir);
+}
+
+void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
+  const std::string& name = order.dir();
+  Dir& dir = dirs_[name];
+  const SaveKey save = KeyOf(order.save());
+  switch (order.body_case()) {
+    case v1::CheckpointOrder::kCommitted:
+      return Committed(name, dir, save);
+    case v1::CheckpointOrder::kDropped:
+      return Dropped(name, dir, save, order.reason());
+    case v1::CheckpointOrder::kRestore:
+      dir.restore = order;
+      for (const Asked& asked : std::exchange(dir.restores, {})) {
+        Do(AnswerRestore{asked.local_rank, asked.request, name, order});
+      }
+      return;
+    case v1::CheckpointOrder::kFind:
+      return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}});
+    case v1::CheckpointOrder::kCheck:
+      return Do(CheckStep{name, order.check().name()});
+    case v1::CheckpointOrder::kPrepareStore:
+      dir.storing.insert(save);
+      return Do(MakeStepFolder{name, save});
+    case v1::CheckpointOrder::kStoreShards:
+      dir.storing.insert(save);
+      return Do(WriteImages{name, save, order.store_shards().name(), group_rank_ == 0});
+    case v1::CheckpointOrder::kWriteManifest:
+      return Do(CloseStep{name, order, dir.options.value_or(CheckpointOptions{})});
+    case v1::CheckpointOrder::kStoreEnded:
+      return StoreEnded(name, dir, order);
+    case v1::CheckpointOrder::BODY_NOT_SET:
+      return;  // a newer master's order that this agent may ignore
+  }
+}
+
+void NodeCheckpoints::Committed(const std::string& name, Dir& dir, const SaveKey& save) {
+  if (dir.committed && save <= *dir.committed) return;
+  dir.committed = save;
+  Do(MarkCommitted{name, save});
+  SettleWaits(dir);
+  // Older ones are of no more interest, but for those that storage still owes an answer about.
+  std::erase_if(dir.saves, [&](const auto& entry) { return entry.first < save && !dir.storing.contains(entry.first); });
+}
+
+void NodeCheckpoints::Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why) {
+  Do(MarkDropped{name, save});
+  dir.saves.erase(save);
+  Lose(dir, save, why);
+}
+
+void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
+  const SaveKey save = KeyOf(order.save());
+  if (order.store_ended().stored()) {
+    dir.stored = save;
+    dir.storing.erase(dir.storing.begin(), dir.storing.upper_bound(save));
+    return SettleWaits(dir);
+  }
+  if (group_rank_ == 0) {
+    Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is not stored: {}", save.step, name, order.reason())});
+  }
+  // What was asked for before it, and was to go with it, is not there either.
+  const std::set<SaveKey> before(dir.storing.begin(), dir.storing.upper_bound(save));
+  for (const SaveKey& older : before) Lose(dir, older, order.reason());
+}
+
+void NodeCheckpoints::OnJobEnded() {
+  for (auto& [name, dir] : dirs_) {
+    if (dir.storing.empty()) continue;
+    const std::string why = "the job has ended";
+    Do(SayCheckpoint{
+        fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, why)});
+    while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), why);
+  }
+}
+
+void NodeCheckpoints::OnLeaving() {
+  for (auto& [name, dir] : dirs_) {
+    if (!dir.options || !dir.options->at_breakpoint || !dir.committed) continue;
+    if (!dir.stored || *dir.stored < *dir.committed) dir.storing.insert(*dir.committed);
+  }
+}
+
+// --- storage ------------------------------------------------------------------------------------------------------
+
+void NodeCheckpoints::OnFound(const std::string& name, const v1::FoundOnDisk& found) {
+  v1::CheckpointReport report = Report(name);
+  *report.mutable_found() = found;
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnChecked(const std::string& name, const std::string& folder, const std::string& error) {
+  v1::CheckpointReport report = Report(name);
+  report.mutable_checked()->set_name(folder);
+  report.mutable_checked()->set_error(error);
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnFolderMade(const std::string& name, const SaveKey& save, const std::string& folder,
+                                   const std::string& error) {
+  v1::CheckpointReport report = Report(name);
+  Set(report.mutable_store_prepared()->mutable_save(), save);
+  report.mutable_store_prepared()->set_name(folder);
+  report.mutable_store_prepared()->set_error(error);
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnImagesWritten(const std::string& name, const SaveKey& save,
+                                      const std::vector<v1::Shard>& shards, const std::string& error) {
+  v1::CheckpointReport report = Report(name);
+  Set(report.mutable_shards_written()->mutable_save(), save);
+  for (const v1::Shard& shard : shards) *report.mutable_shards_written()->add_shards() = shard;
+  report.mutable_shards_written()->set_error(error);
+  Tell(std::move(report));
+}
+
+void NodeCheckpoints::OnStepClosed(const std::string& name, const SaveKey& save, const std::string& error) {
+  v1::CheckpointReport report = Report(name);
+  Set(report.mutable_manifest_written()->mutable_save(), save);
+  report.mutable_manifest_written()->set_error(error);
+  Tell(std::move(report));
+}
+
+v1::CheckpointKind NodeCheckpoints::KindOf(const std::string& name) const {
+  const auto dir = dirs_.find(name);
+  return dir != dirs_.end() && dir->second.options ? dir->second.options->kind : v1::FULL;
+}
+
+bool NodeCheckpoints::Storing() const {
+  return std::any_of(dirs_.begin(), dirs_.end(), [](const auto& entry) { return !entry.second.storing.empty(); });
+}
+
+std::string NodeCheckpoints::StoringText() const {
+  std::string text;
+  for (const auto& [name, dir] : dirs_) {
+    if (dir.storing.empty()) continue;
+    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", dir.storing.rbegin()->step, name);
+  }
+  return text;
+}
+
+std::vector<std::string> NodeCheckpoints::StoredDirs() const {
+  std::vector<std::string> names;
+  if (group_rank_ != 0) return names;
+  for (const auto& [name, dir] : dirs_) {
+    if (dir.stored) names.push_back(name);
+  }
+  return names;
+}
+
+std::string NodeCheckpoints::UnstoredText() const {
+  std::string text;
+  for (const auto& [name, dir] : dirs_) {
+    if (!dir.committed || (dir.stored && *dir.stored >= *dir.committed)) continue;
+    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", dir.committed->step, name);
+  }
+  return text;
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,206 @@
+// What one node decides about its ranks' checkpoints: pure, like agent/core/core.h. It adds up what the ranks say,
+// tells the master what the node has done, and turns the master's orders into work on memory and storage.
+// src/agent/checkpoint/keeper.h carries it out; docs/life-of-a-save.md tells the story.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/save_key.h"
+#include "phalanx/v1/agent.pb.h"
+
+namespace phalanx::agent {
+
+// What a rank gave its Checkpointer.
+struct CheckpointOptions {
+  v1::CheckpointKind kind = v1::FULL;
+  bool at_breakpoint = false;
+  int keep_last = 0;       // 0: not asked
+  int64_t keep_every = 0;  // 0: not asked
+  std::vector<std::string> trackers;
+  bool operator==(const CheckpointOptions&) const = default;
+};
+
+// An image of this node: the own one of a local rank, or that which all ranks share (kMainPage).
+constexpr int kMainPage = -1;
+
+// One image as it was found in memory when a round began.
+struct HeldPage {
+  std::string dir;
+  v1::CheckpointKind kind = v1::FULL;
+  int page = 0;
+  SaveKey save;
+  uint32_t rank = 0;
+  uint32_t world_size = 0;
+  bool committed = false;
+};
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+struct TellMaster {
+  v1::CheckpointReport report;
+};
+// Looks at all images in memory, checksums included; OnScanned follows.
+struct ScanMemory {
+  uint64_t epoch = 0;
+};
+struct MarkCommitted {
+  std::string dir;
+  SaveKey save;
+};
+struct MarkDropped {
+  std::string dir;
+  SaveKey save;
+};
+struct AnswerWait {
+  int local_rank = 0;
+  int64_t request = 0;
+  std::string state;  // "committed", "stored", "dropped" or "failed"
+  std::string why;
+};
+struct AnswerRestore {
+  int local_rank = 0;
+  int64_t request = 0;
+  std::string dir;
+  v1::CheckpointOrder order;
+};
+struct FindSteps {
+  std::string dir;
+  std::set<std::string> but;  // folders that are damaged
+};
+struct CheckStep {
+  std::string dir;
+  std::string name;
+};
+struct MakeStepFolder {
+  std::string dir;
+  SaveKey save;
+};
+struct WriteImages {
+  std::string dir;
+  SaveKey save;
+  std::string name;
+  bool main = false;  // also the shared image
+};
+struct CloseStep {  // the manifest, then trackers, then what need not be kept goes
+  std::string dir;
+  v1::CheckpointOrder order;
+  CheckpointOptions options;
+};
+struct SayCheckpoint {
+  std::string text;
+};
+
+using CheckpointAction = std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore,
+                                      FindSteps, CheckStep, MakeStepFolder, WriteImages, CloseStep, SayCheckpoint>;
+
+// --- state --------------------------------------------------------------------------------------------------------
+
+class NodeCheckpoints {
+ public:
+  explicit NodeCheckpoints(int local_world_size) : local_world_size_(local_world_size) {}
+
+  // What has been decided since the last call, in order.
+  std::vector<CheckpointAction> Take();
+
+  // A round begins; the old one's ranks are gone.
+  void OnRound(const v1::StartRound& round);
+  void OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages);
+  // A new stream to the master, which may be another one.
+  void OnAttached();
+  void OnOrder(const v1::CheckpointOrder& order);
+
+  // What ranks say. An error is a sentence for the rank.
+  std::string OnOpen(int local_rank, const std::string& dir, const CheckpointOptions& options);
+  void OnSealed(int local_rank, const std::string& dir, bool main, int64_t step, bool store);
+  void OnSkipped(int local_rank, const std::string& dir, int64_t step, const std::string& why);
+  void OnWait(int local_rank, int64_t request, const std::string& dir, int64_t step, bool until_stored);
+  void OnRestore(int local_rank, int64_t request, const std::string& dir);
+  void OnRankGone(int local_rank);
+
+  // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
+  void OnJobEnded();
+  // The node is to go: the master has what is only in memory stored where that was asked for.
+  void OnLeaving();
+
+  // What storage has done. An error ends the store.
+  void OnFound(const std::string& dir, const v1::FoundOnDisk& found);
+  void OnChecked(const std::string& dir, const std::string& name, const std::string& error);
+  void OnFolderMade(const std::string& dir, const SaveKey& save, const std::string& name, const std::string& error);
+  void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::vector<v1::Shard>& shards,
+                       const std::string& error);
+  void OnStepClosed(const std::string& dir, const SaveKey& save, const std::string& error);
+
+  // Of the directory as its ranks have opened it.
+  v1::CheckpointKind KindOf(const std::string& dir) const;
+  // A step is on its way to storage, or is to be.
+  bool Storing() const;
+  // For lines about what is waited for.
+  std::string StoringText() const;
+  // Directories that steps were stored in since this agent began, and that this node is to tidy up.
+  std::vector<std::string> StoredDirs() const;
+  // Committed steps that storage does not hold; empty: there are none.
+  std::string UnstoredText() const;
+
+ private:
+  struct Wait {
+    int local_rank = 0;
+    int64_t request = 0;
+    bool until_stored = false;
+  };
+  struct Asked {
+    int local_rank = 0;
+    int64_t request = 0;
+  };
+  struct Save {
+    std::set<int> pages;  // sealed
+    bool store = false;
+    bool complete = false;  // all pages are; the master has been told
+    std::string skipped;    // why it will not be; the master has been told
+  };
+  struct Dir {
+    std::optional<CheckpointOptions> options;
+    std::set<int> opened;  // local ranks, in this round
+    std::map<SaveKey, Save> saves;
+    std::optional<SaveKey> committed;
+    std::optional<SaveKey> stored;
+    std::map<SaveKey, std::string> lost;  // dropped or not stored, with the reason; newest few
+    std::set<SaveKey> storing;            // asked for, and not over
+    std::map<SaveKey, std::vector<Wait>> waits;
+    std::vector<Asked> restores;
+    std::optional<v1::CheckpointOrder> restore;  // of the live round
+    bool restore_asked = false;
+  };
+
+  void Do(CheckpointAction action) { actions_.push_back(std::move(action)); }
+  void Tell(v1::CheckpointReport report);
+  v1::CheckpointReport Report(const std::string& dir) const;
+  void TellHeld();
+  // The newest save of the live round that this node's ranks have sealed.
+  static std::optional<SaveKey> NewestComplete(const Dir& dir);
+  void TellOpened(const std::string& name, const CheckpointOptions& options);
+  void TellRestoreAsked(const std::string& name);
+  void TellSealed(const std::string& name, const SaveKey& save, bool store);
+  bool Complete(const Dir& dir, const Save& save) const;
+  void Committed(const std::string& name, Dir& dir, const SaveKey& save);
+  void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
+  void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
+  void Lose(Dir& dir, const SaveKey& save, const std::string& why);
+  void SettleWaits(Dir& dir);
+  // True where the wait is over.
+  bool SettleWait(const Dir& dir, const SaveKey& save, const Wait& wait);
+
+  const int local_world_size_;
+  uint64_t epoch_ = 0;
+  uint32_t group_rank_ = 0;
+  std::optional<v1::CheckpointsHeld> held_;  // of the live round
+  std::map<std::string, Dir> dirs_;
+  std::vector<CheckpointAction> actions_;
+};
+
+}  // namespace phalanx::agent

@@ -1,0 +1,702 @@
+#include "agent/checkpoint/keeper.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "agent/workers/wire.h"
+#include "base/clock.h"
+#include "checkpoint/disk/close_step.h"
+#include "checkpoint/disk/persist.h"
+#include "checkpoint/disk/recycled.h"
+#include "checkpoint/disk/steps.h"
+#include "checkpoint/disk/verify.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/image/safetensors.h"
+#include "checkpoint/memory/memory_reader.h"
+#include "checkpoint/rank/memory_names.h"
+
+namespace phalanx::agent {
+namespace {
+
+namespace ckpt = phalanx::checkpoint;
+
+// How long a new agent waits for the file systems of the directories whose memory it has found.
+constexpr int64_t kLookMs = 2'000;
+
+std::string PageName(int local_rank) { return std::to_string(local_rank); }
+
+bool IsShared(const ckpt::MemoryImage& image) {
+  return image.page == ckpt::kMainPageName || image.page == ckpt::kMetadataPageName;
+}
+
+const char* SharedPageOf(v1::CheckpointKind kind) {
+  return kind == v1::DCP ? ckpt::kMetadataPageName : ckpt::kMainPageName;
+}
+
+int64_t RankOf(const ckpt::MemoryImage& image) { return IsShared(image) ? ckpt::kMainRank : int64_t{image.image.rank}; }
+
+// The image itself says whether it is a zip or a safetensors file. One that cannot be read is not written either.
+const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
+  if (kind == v1::DCP) return ckpt::kDcpLayout;
+  const StatusOr<ckpt::MappedFile> file = ckpt::MappedFile::Open(image.path);
+  const bool is_named = file.ok() && ckpt::IsSafetensors(file->data(), file->bytes());
+  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
+}
+
+// Of a step whose shards have been named by their images' layouts.
+const char* LayoutOf(const v1::WriteManifest& order) {
+  if (order.kind() == v1::DCP) return ckpt::kDcpLayout;
+  const bool is_named = std::ranges::any_of(order.shards(), [](const v1::Shard& shard) {
+    return shard.file() == ckpt::ShardName(ckpt::kNamedLayout, shard.rank());
+  });
+  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
+}
+
+const char* KindName(v1::CheckpointKind kind) {
+  return kind == v1::DCP ? ckpt::kDcpKind : kind == v1::DDP ? ckpt::kDdpKind : ckpt::kFullKind;
+}
+
+// Of which kind saves are shows in the page that the ranks of a node share.
+class Kinds {
+ public:
+  explicit Kinds(const ckpt::NodeMemory& memory) : memory_(memory) {}
+
+  void Add(const ckpt::MemoryImage& image) {
+    if (!of_dir_.contains(image.dir)) AddPages(image.dir);
+    if (!IsShared(image)) return;
+    const v1::CheckpointKind kind = image.page == ckpt::kMetadataPageName ? v1::DCP : v1::DDP;
+    const SaveKey save = KeyOf(image.image);
+    of_save_[{image.dir, save}] = kind;
+    auto& [newest, of_newest] = of_dir_[image.dir];
+    if (save >= newest) std::tie(newest, of_newest) = std::tie(save, kind);
+  }
+  // A save whose shared image is missing is of the kind of its directory's newest that has one.
+  v1::CheckpointKind Of(const ckpt::MemoryImage& image) const {
+    const auto save = of_save_.find({image.dir, KeyOf(image.image)});
+    if (save != of_save_.end()) return save->second;
+    const auto dir = of_dir_.find(image.dir);
+    return dir == of_dir_.end() ? v1::FULL : dir->second.second;
+  }
+
+ private:
+  // The page that was opened says it of a first save that was cut off before the image in it.
+  void AddPages(const std::string& dir) {
+    if (memory_.HasPage(dir, ckpt::kMetadataPageName)) of_dir_[dir] = {SaveKey{}, v1::DCP};
+    if (memory_.HasPage(dir, ckpt::kMainPageName)) of_dir_[dir] = {SaveKey{}, v1::DDP};
+  }
+
+  const ckpt::NodeMemory& memory_;
+  std::map<std::pair<std::string, SaveKey>, v1::CheckpointKind> of_save_;
+  std::map<std::string, std::pair<SaveKey, v1::CheckpointKind>> of_dir_;
+};
+
+void AddPath(JsonObject& object, const char* role, const std::string& path) {
+  if (path.empty()) {
+    object.AddNull(role);
+  } else {
+    object.Add(role, path);
+  }
+}
+
+// --- what storage does: each blocks, and knows nothing of the keeper -------------------------------------------------
+
+v1::FoundOnDisk Find(const std::string& dir, const std::set<std::string>& but) {
+  v1::FoundOnDisk found;
+  found.set_step(-1);
+  StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
+  if (steps.ok()) std::erase_if(*steps, [&](const ckpt::FoundStep& step) { return but.contains(step.name); });
+  if (!steps.ok()) {
+    if (!absl::IsNotFound(steps.status())) found.set_why(Message(steps.status()));
+    return found;
+  }
+  const ckpt::FoundStep* newest = ckpt::NewestCommitted(*steps);
+  std::string why;
+  for (const ckpt::FoundStep& step : *steps) {
+    if (&step == newest) break;
+    why += fmt::format("{}{}/{}: {}", why.empty() ? "" : "; ", dir, step.name, step.why);
+  }
+  found.set_why(why);
+  if (newest == nullptr) return found;
+  found.set_step(newest->step);
+  found.set_name(newest->name);
+  found.set_world_size(newest->manifest->world_size);
+  return found;
+}
+
+struct Checked {
+  std::map<int64_t, std::string> files;  // by rank
+  std::string error;
+};
+
+// The shards of a step that these ranks read, and the shared one. Sharded state is read by worlds of any size: its
+// shards are dealt out to the ranks.
+Checked Check(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size) {
+  Checked checked;
+  const ckpt::FoundStep step = ckpt::LookAtStep(folder);
+  if (!step.manifest) {
+    checked.error = fmt::format("{}: {}", folder, step.why);
+    return checked;
+  }
+  const bool is_sharded = step.manifest->layout == ckpt::kDcpLayout;
+  for (const ckpt::Shard& shard : step.manifest->shards) {
+    const int64_t rank = is_sharded && world_size > 0 ? shard.rank % int64_t{world_size} : shard.rank;
+    const bool ours = rank >= int64_t{first_rank} && rank < int64_t{first_rank} + ranks;
+    if (!ours && shard.rank != ckpt::kMainRank) continue;
+    const Status whole = ckpt::CheckShardFile(folder, shard);
+    if (!whole.ok()) checked.error = Message(whole);
+    checked.files[shard.rank] = folder + "/" + shard.file;
+  }
+  return checked;
+}
+
+struct Written {
+  std::vector<v1::Shard> shards;
+  std::string error;
+};
+
+Written Write(const std::vector<ckpt::MemoryImage>& images, v1::CheckpointKind kind, const std::string& name) {
+  Written written;
+  for (const ckpt::MemoryImage& image : images) {
+    ckpt::WriteJob job;
+    job.source = image.path;
+    job.dir = image.dir;
+    job.step_name = name;
+    job.rank = RankOf(image);
+    job.file = ckpt::ShardName(LayoutOf(image, kind), job.rank);
+    job.bytes = image.image.bytes;
+    job.crc32 = image.image.crc32;
+    const StatusOr<ckpt::Shard> shard = ckpt::WriteShard(job);
+    if (!shard.ok()) {
+      written.error = Message(shard.status());
+      return written;
+    }
+    v1::Shard& wire = written.shards.emplace_back();
+    wire.set_rank(static_cast<int32_t>(shard->rank));
+    wire.set_file(shard->file);
+    wire.set_bytes(shard->bytes);
+    wire.set_crc32(shard->crc32);
+  }
+  return written;
+}
+
+ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id) {
+  const v1::WriteManifest& wire = action.order.write_manifest();
+  ckpt::StepToClose step;
+  step.dir = action.dir;
+  step.name = wire.name();
+  step.trackers = action.options.trackers;
+  step.retention = {action.options.keep_last, action.options.keep_every};
+  ckpt::Manifest& manifest = step.manifest;
+  manifest.step = action.order.save().step();
+  manifest.epoch = action.order.save().epoch();
+  manifest.world_size = wire.world_size();
+  manifest.kind = KindName(wire.kind());
+  manifest.layout = LayoutOf(wire);
+  manifest.job_id = job_id;
+  manifest.written_unix_ms = UnixMs();
+  for (const v1::Shard& shard : wire.shards()) {
+    manifest.shards.push_back({shard.rank(), shard.file(), shard.bytes(), shard.crc32()});
+  }
+  return step;
+}
+
+}  // namespace
+
+CheckpointKeeper::CheckpointKeeper(EventLoop& loop, Options options, Links links)
+    : loop_(loop), options_(std::move(options)), links_(std::move(links)), core_(options_.local_world_size) {}
+
+CheckpointKeeper::~CheckpointKeeper() {
+  *alive_ = false;
+  for (const auto& [local_rank, socket] : ranks_) loop_.Unwatch(socket.get());
+  storage_thread_.Abandon();
+}
+
+template <typename Work, typename Done>
+void CheckpointKeeper::RunOn(TaskThread& thread, Work work, Done done) {
+  thread.Post([this, &loop = loop_, alive = alive_, work = std::move(work), done = std::move(done)] {
+    auto result = work();
+    loop.Post([this, alive, done, result = std::move(result)] {
+      if (!*alive) return;
+      done(result);
+      Run();
+    });
+  });
+}
+
+// Of other jobs: nobody else would ever tell of it.
+void CheckpointKeeper::TellLeftMemory() {
+  const StatusOr<std::vector<ckpt::MemoryFolder>> all = ckpt::ReadMemories(ckpt::kMemoryRoot);
+  if (!all.ok()) return links_.say(fmt::format("checkpoint: {}", Message(all.status())));
+  std::vector<const ckpt::MemoryFolder*> left;
+  uint64_t bytes = 0;
+  for (const ckpt::MemoryFolder& memory : *all) {
+    if (!memory.own || memory.agent_lives || memory.job_id == options_.job_id) continue;
+    left.push_back(&memory);
+    bytes += memory.bytes;
+  }
+  if (left.empty()) return;
+  const std::string which =
+      left.size() == 1 ? fmt::format("{}, of job '{}'", left[0]->path, left[0]->job_id)
+                       : fmt::format("{} folders that `phalanx ckpt ls {}` lists", left.size(), ckpt::kMemoryRoot);
+  links_.say(fmt::format(
+      "checkpoint: agents that have gone left {} MiB of memory: {}; `phalanx ckpt rescue` writes the newest "
+      "step in it to a directory, and removing the folder frees it",
+      bytes >> 20, which));
+}
+
+uint64_t CheckpointKeeper::TakeUp() {
+  TellLeftMemory();
+  if (!ckpt::NodeMemory::IsLeft(ckpt::kMemoryRoot, options_.job_id, options_.address)) return 0;
+  const Status opened = OpenMemory();
+  if (!opened.ok())
+    links_.say(fmt::format("checkpoint memory of an earlier agent cannot be read: {}", Message(opened)));
+  return memory_ ? memory_->highest_epoch() : 0;
+}
+
+Status CheckpointKeeper::OpenMemory() {
+  if (memory_) return absl::OkStatus();
+  PHX_ASSIGN_OR_RETURN(memory_, ckpt::NodeMemory::Open(ckpt::kMemoryRoot, options_.job_id, options_.address));
+  memory_->SetLiveEpoch(epoch_);
+  return absl::OkStatus();
+}
+
+// --- ranks --------------------------------------------------------------------------------------------------------
+
+StatusOr<Fd> CheckpointKeeper::NewRank(int local_rank) {
+  CloseRank(local_rank);
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "making a checkpoint socket");
+  }
+  ranks_[local_rank] = Fd(ends[0]);
+  loop_.Watch(ends[0], EPOLLIN, [this, local_rank](uint32_t) { Serve(local_rank); });
+  return Fd(ends[1]);
+}
+
+void CheckpointKeeper::CloseRank(int local_rank) {
+  const auto rank = ranks_.find(local_rank);
+  if (rank == ranks_.end()) return;
+  loop_.Unwatch(rank->second.get());
+  ranks_.erase(rank);
+  for (auto& [asking, packet] : preparing_) asking = asking == local_rank ? -1 : asking;
+  for (auto& [asking, packet] : opening_) asking = asking == local_rank ? -1 : asking;
+  core_.OnRankGone(local_rank);
+}
+
+void CheckpointKeeper::OnRankEnded(int local_rank) {
+  if (ranks_.contains(local_rank)) Serve(local_rank);
+}
+
+void CheckpointKeeper::Serve(int local_rank) {
+  std::string packet(kCheckpointPacketMax, '\0');
+  while (true) {
+    const auto rank = ranks_.find(local_rank);
+    if (rank == ranks_.end()) return;
+    const ssize_t n = recv(rank->second.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) return CloseRank(local_rank);
+    Hear(local_rank, packet.substr(0, static_cast<size_t>(n)));
+  }
+}
+
+void CheckpointKeeper::Hear(int local_rank, const std::string& text) {
+  const StatusOr<RankPacket> packet = ParseRankPacket(text);
+  if (!packet.ok()) {
+    links_.say(fmt::format("checkpoint: local rank {}: {}", local_rank, Message(packet.status())));
+    return CloseRank(local_rank);
+  }
+  std::visit([this, local_rank](const auto& each) { On(local_rank, each); }, *packet);
+  Run();
+}
+
+void CheckpointKeeper::Answer(int local_rank, const std::string& json) {
+  const auto rank = ranks_.find(local_rank);
+  if (rank == ranks_.end()) return;
+  // A rank waits for its answer, so there is room; one that does not read has lost its mind.
+  const ssize_t n = send(rank->second.get(), json.data(), json.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n != static_cast<ssize_t>(json.size())) CloseRank(local_rank);
+}
+
+void CheckpointKeeper::AnswerError(int local_rank, int64_t id, const std::string& sentence) {
+  Answer(local_rank, JsonObject().Add("id", id).Add("error", sentence).Text());
+}
+
+Status CheckpointKeeper::OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main) {
+  PHX_RETURN_IF_ERROR(OpenMemory());
+  PHX_ASSIGN_OR_RETURN(*own, memory_->OpenPage(packet.dir, PageName(local_rank)));
+  if (packet.options.kind == v1::FULL) return absl::OkStatus();
+  PHX_ASSIGN_OR_RETURN(*main, memory_->OpenPage(packet.dir, SharedPageOf(packet.options.kind)));
+  return absl::OkStatus();
+}
+
+void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
+  if (looking_at_directories_) {
+    opening_.emplace_back(local_rank, packet);
+    return;
+  }
+  std::string own, main;
+  const Status opened = OpenPages(local_rank, packet, &own, &main);
+  if (!opened.ok()) return AnswerError(local_rank, packet.id, Message(opened));
+  if (memory_->WantsMark(packet.dir)) {
+    RunOn(
+        storage_thread_, [dir = packet.dir] { return ckpt::MarkOf(dir); },
+        [this](const ckpt::DirectoryMark& mark) { memory_->SetMark(mark); });
+  }
+  CheckpointOptions given = packet.options;
+  given.at_breakpoint = given.at_breakpoint || options_.at_breakpoint;
+  const std::string refused = core_.OnOpen(local_rank, packet.dir, given);
+  if (!refused.empty()) return AnswerError(local_rank, packet.id, refused);
+  JsonObject answer;
+  answer.Add("id", packet.id).Add("control", own);
+  AddPath(answer, "main", main);
+  Answer(local_rank, answer.Text());
+}
+
+void CheckpointKeeper::On(int local_rank, const PreparePacket& packet) {
+  if (!memory_) return AnswerError(local_rank, packet.id, fmt::format("{} has not been opened", packet.dir));
+  preparing_.emplace_back(local_rank, packet);
+  if (preparing_.size() == 1) PrepareNext();
+}
+
+// One at a time: what one takes is not free for the next.
+void CheckpointKeeper::PrepareNext() {
+  const auto& [local_rank, packet] = preparing_.front();
+  const std::string page = packet.main ? SharedPageOf(core_.KindOf(packet.dir)) : PageName(local_rank);
+  const StatusOr<ckpt::SlotPlan> plan =
+      memory_->Plan(packet.dir, page, packet.bytes, packet.slots, packet.memory_budget);
+  if (!plan.ok()) return OnPrepared(plan.status(), {});
+  RunOn(
+      memory_thread_, [files = plan->files] { return ckpt::MakeSlotFiles(files); },
+      [this, plan = *plan](const Status& made) { OnPrepared(made, plan); });
+}
+
+void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan) {
+  const auto [local_rank, packet] = std::move(preparing_.front());
+  preparing_.pop_front();
+  if (made.ok()) {
+    memory_->Install(plan);
+    Answer(local_rank, JsonObject()
+                           .Add("id", packet.id)
+                           .Add("slots", plan.slots)
+                           .Add("bytes", static_cast<int64_t>(plan.bytes))
+                           .Add("why", plan.why)
+                           .Text());
+  } else {
+    AnswerError(local_rank, packet.id, Message(made));
+  }
+  if (!preparing_.empty()) PrepareNext();
+}
+
+void CheckpointKeeper::On(int local_rank, const SealedPacket& packet) {
+  core_.OnSealed(local_rank, packet.dir, packet.main, packet.step, packet.store);
+}
+
+void CheckpointKeeper::On(int local_rank, const SkippedPacket& packet) {
+  core_.OnSkipped(local_rank, packet.dir, packet.step, packet.why);
+  ReplaceSlots();  // what it had no slot for may have room by now
+}
+
+void CheckpointKeeper::On(int local_rank, const WaitPacket& packet) {
+  core_.OnWait(local_rank, packet.id, packet.dir, packet.step, packet.until_stored);
+}
+
+void CheckpointKeeper::On(int local_rank, const RestorePacket& packet) {
+  core_.OnRestore(local_rank, packet.id, packet.dir);
+}
+
+// --- the master ---------------------------------------------------------------------------------------------------
+
+void CheckpointKeeper::OnRound(const v1::StartRound& round) {
+  epoch_ = round.epoch();
+  rank_base_ = round.rank_base();
+  world_size_ = round.world_size();
+  if (memory_) memory_->SetLiveEpoch(epoch_);
+  core_.OnRound(round);
+  Run();
+}
+
+void CheckpointKeeper::OnAttached() {
+  core_.OnAttached();
+  Run();
+}
+
+void CheckpointKeeper::OnOrder(const v1::CheckpointOrder& order) {
+  core_.OnOrder(order);
+  Run();
+}
+
+void CheckpointKeeper::OnJobEnded() {
+  core_.OnJobEnded();
+  Run();
+}
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+void CheckpointKeeper::Run() {
+  if (std::exchange(running_, true)) return;
+  for (std::vector<CheckpointAction> actions = core_.Take(); !actions.empty(); actions = core_.Take()) {
+    for (const CheckpointAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
+  }
+  running_ = false;
+  if (!core_.Storing() && std::exchange(wants_tidy_, false)) TidyNow();
+  if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
+}
+
+void CheckpointKeeper::Do(const TellMaster& action) { links_.tell(action.report); }
+
+void CheckpointKeeper::Do(const SayCheckpoint& action) { links_.say(action.text); }
+
+void CheckpointKeeper::Do(const ScanMemory& action) {
+  scan_epoch_ = action.epoch;
+  if (!memory_) return core_.OnScanned(action.epoch, {});
+  if (looking_at_directories_) return;  // it goes on from there
+  if (!memory_->TakenUp().empty()) return LookAtDirectories();
+  Scan();
+}
+
+// Whose checkpoints were deleted does not want them back from memory. A file system that does not answer in time keeps
+// nobody from going on.
+void CheckpointKeeper::LookAtDirectories() {
+  looking_at_directories_ = true;
+  RunOn(
+      storage_thread_, [taken_up = memory_->TakenUp()] { return ckpt::GoneOf(taken_up); },
+      [this](const std::set<std::string>& gone) { OnDirectoriesLookedAt(gone); });
+  loop_.At(MonotonicMs() + kLookMs, [this, alive = alive_] {
+    if (*alive) OnDirectoriesLookedAt({});
+  });
+}
+
+void CheckpointKeeper::OnDirectoriesLookedAt(const std::set<std::string>& gone) {
+  if (!std::exchange(looking_at_directories_, false)) return;
+  for (const std::string& dir : gone) {
+    links_.say(fmt::format("checkpoint: {} was deleted since: its memory goes too", dir));
+  }
+  memory_->KeepAllBut(gone);
+  Scan();
+  for (const auto& [local_rank, packet] : std::exchange(opening_, {})) {
+    if (local_rank >= 0) On(local_rank, packet);
+  }
+  Run();
+}
+
+void CheckpointKeeper::Scan() {
+  struct Looked {
+    ckpt::MemoryImage image;
+    std::string wrong;
+  };
+  const auto check = [images = memory_->Images()] {
+    std::vector<Looked> checked;
+    checked.reserve(images.size());
+    for (const ckpt::MemoryImage& image : images) checked.push_back({image, ckpt::CheckMemoryImage(image)});
+    return checked;
+  };
+  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<Looked>& checked) {
+    std::vector<HeldPage> pages;
+    Kinds kinds(*memory_);
+    for (const Looked& each : checked) kinds.Add(each.image);
+    for (const Looked& each : checked) {
+      if (!each.wrong.empty()) {
+        links_.say(fmt::format("checkpoint memory is passed over: {}", each.wrong));
+        memory_->GiveUp(each.image);
+        continue;
+      }
+      const ckpt::SlotImage& image = each.image.image;
+      HeldPage& page = pages.emplace_back();
+      page.dir = each.image.dir;
+      page.kind = kinds.Of(each.image);
+      page.page = IsShared(each.image) ? kMainPage : 0;
+      page.save = KeyOf(image);
+      page.rank = image.rank;
+      page.world_size = image.world_size;
+      page.committed = each.image.committed;
+    }
+    core_.OnScanned(epoch, pages);
+  });
+}
+
+void CheckpointKeeper::Do(const MarkCommitted& action) {
+  if (!memory_) return;
+  memory_->Commit(action.dir, action.save);
+  ReplaceSlots();
+}
+
+void CheckpointKeeper::Do(const MarkDropped& action) {
+  if (memory_) memory_->Drop(action.dir, action.save);
+}
+
+// Images that were handed out, and are no longer the newest, stay with whoever has them mapped; saves get fresh files.
+void CheckpointKeeper::ReplaceSlots() {
+  if (!memory_) return;
+  for (const ckpt::SlotPlan& plan : memory_->Replacements()) {
+    if (!memory_->HasRoomFor(plan)) {
+      Postpone(plan, "there is no memory for it");
+      continue;
+    }
+    RunOn(
+        memory_thread_, [files = plan.files] { return ckpt::MakeSlotFiles(files); },
+        [this, plan](const Status& made) { made.ok() ? memory_->Install(plan) : Postpone(plan, Message(made)); });
+  }
+}
+
+void CheckpointKeeper::Postpone(const ckpt::SlotPlan& plan, const std::string& why) {
+  if (!memory_->Postpone(plan)) return;
+  links_.say(
+      fmt::format("checkpoint: {} goes on with one slot less, until what was restored is unmapped: {}", plan.dir, why));
+}
+
+void CheckpointKeeper::Do(const AnswerWait& action) {
+  Answer(action.local_rank,
+         JsonObject().Add("id", action.request).Add("state", action.state).Add("why", action.why).Text());
+}
+
+void CheckpointKeeper::Do(const AnswerRestore& action) {
+  const v1::RestoreDecided& decided = action.order.restore();
+  const v1::SaveId& save = action.order.save();
+  JsonObject answer, files;
+  std::map<std::string, std::string> ranks;  // of a sharded save: what all ranks of a node have is in one image only
+  answer.Add("id", action.request).Add("step", save.step()).Add("epoch", static_cast<int64_t>(save.epoch()));
+  answer.Add("world_size", static_cast<int64_t>(decided.world_size())).Add("why", action.order.reason());
+  std::string own, main;
+  bool stable = true;
+  if (decided.source() == v1::RestoreDecided::MEMORY && memory_) {
+    const uint32_t rank = rank_base_ + static_cast<uint32_t>(action.local_rank);
+    const std::vector<ckpt::MemoryImage> images = memory_->Images(action.dir, KeyOf(save));
+    const bool is_sharded = std::any_of(images.begin(), images.end(), [](const ckpt::MemoryImage& image) {
+      return image.page == ckpt::kMetadataPageName;
+    });
+    for (const ckpt::MemoryImage& image : images) {
+      const bool is_own = !IsShared(image) && image.image.rank == rank;
+      if (image.image.world_size != decided.world_size() || !(is_own || IsShared(image) || is_sharded)) continue;
+      if (is_own) own = image.path;
+      if (IsShared(image)) main = image.path;
+      if (is_sharded && !IsShared(image)) ranks[std::to_string(image.image.rank)] = image.path;
+      stable = memory_->HandOut(image) && stable;
+    }
+  }
+  if (decided.source() == v1::RestoreDecided::DISK && checked_[action.dir].first == decided.name()) {
+    const std::map<int64_t, std::string>& shards = checked_[action.dir].second;
+    const auto path_of = [&](int64_t rank) { return shards.contains(rank) ? shards.at(rank) : ""; };
+    own = path_of(int64_t{rank_base_} + action.local_rank);
+    main = path_of(ckpt::kMainRank);
+  }
+  AddPath(files, "own", own);
+  AddPath(files, "main", main);
+  if (!ranks.empty()) files.Add("ranks", ranks);
+  switch (decided.source()) {
+    case v1::RestoreDecided::MEMORY:
+      answer.Add("source", "memory");
+      if (stable) answer.AddTrue("stable");
+      break;
+    case v1::RestoreDecided::DISK:
+      answer.Add("source", "disk");
+      files.Add("directory", action.dir + "/" + decided.name());
+      break;
+    default:
+      answer.Add("source", "none");
+  }
+  Answer(action.local_rank, answer.Add("files", files).Text());
+}
+
+void CheckpointKeeper::Do(const FindSteps& action) {
+  RunOn(
+      storage_thread_, [action] { return Find(action.dir, action.but); },
+      [this, dir = action.dir](const v1::FoundOnDisk& found) { core_.OnFound(dir, found); });
+}
+
+void CheckpointKeeper::Do(const CheckStep& action) {
+  const std::string folder = action.dir + "/" + action.name;
+  const auto ranks = static_cast<uint32_t>(options_.local_world_size);
+  RunOn(
+      storage_thread_,
+      [folder, first = rank_base_, ranks, world = world_size_] { return Check(folder, first, ranks, world); },
+      [this, action](const Checked& checked) {
+        checked_[action.dir] = {action.name, checked.files};
+        core_.OnChecked(action.dir, action.name, checked.error);
+      });
+}
+
+void CheckpointKeeper::Do(const MakeStepFolder& action) {
+  RunOn(
+      storage_thread_, [action] { return ckpt::ClaimStep(action.dir, action.save.step, action.save.epoch); },
+      [this, action](const StatusOr<std::string>& name) {
+        core_.OnFolderMade(action.dir, action.save, name.ok() ? *name : "", name.ok() ? "" : Message(name.status()));
+      });
+}
+
+void CheckpointKeeper::Do(const WriteImages& action) {
+  std::vector<ckpt::MemoryImage> images;
+  v1::CheckpointKind kind = v1::FULL;
+  int own = 0;
+  if (memory_) {
+    images = memory_->Images(action.dir, action.save);
+    Kinds kinds(*memory_);
+    for (const ckpt::MemoryImage& image : images) kinds.Add(image);
+    if (!images.empty()) kind = kinds.Of(images.front());
+  }
+  std::erase_if(images, [&](const ckpt::MemoryImage& image) {
+    return (IsShared(image) && !action.main) || !memory_->Hold(image);
+  });
+  for (const ckpt::MemoryImage& image : images) own += IsShared(image) ? 0 : 1;
+  if (own < options_.local_world_size) {
+    for (const ckpt::MemoryImage& image : images) memory_->Release(image);
+    return core_.OnImagesWritten(action.dir, action.save, {},
+                                 fmt::format("{} of {} images are no longer in memory", options_.local_world_size - own,
+                                             options_.local_world_size));
+  }
+  RunOn(
+      storage_thread_, [images, kind, name = action.name] { return Write(images, kind, name); },
+      [this, action, images](const Written& written) {
+        for (const ckpt::MemoryImage& image : images) memory_->Release(image);
+        core_.OnImagesWritten(action.dir, action.save, written.shards, written.error);
+      });
+}
+
+void CheckpointKeeper::Do(const CloseStep& action) {
+  RunOn(
+      storage_thread_, [step = ToClose(action, options_.job_id)] { return ckpt::CloseStep(step); },
+      [this, action](const StatusOr<std::vector<std::string>>& closed) {
+        if (closed.ok()) {
+          for (const std::string& warning : *closed) links_.say(fmt::format("checkpoint: {}", warning));
+        }
+        core_.OnStepClosed(action.dir, KeyOf(action.order.save()), Message(closed.status()));
+      });
+}
+
+// --- the end ------------------------------------------------------------------------------------------------------
+
+void CheckpointKeeper::Tidy() {
+  wants_tidy_ = true;
+  Run();
+}
+
+void CheckpointKeeper::TidyNow() {
+  for (const std::string& dir : core_.StoredDirs()) {
+    ++tidying_;
+    RunOn(
+        storage_thread_, [dir] { return ckpt::RemoveRecycled(dir); },
+        [this](const Status& removed) {
+          --tidying_;
+          if (!removed.ok()) links_.say(fmt::format("checkpoint: {}", Message(removed)));
+        });
+  }
+}
+
+void CheckpointKeeper::End(bool keep) {
+  if (!memory_) return;
+  const std::string unsaved = keep ? core_.UnstoredText() : "";
+  if (unsaved.empty()) return memory_->Remove();
+  links_.say(
+      fmt::format("checkpoint: {} is only in memory, {} ({} MiB): a new phalanx-run of this job takes it up, "
+                  "`phalanx ckpt rescue` writes it to a directory, and removing that folder frees the memory",
+                  unsaved, memory_->path(), memory_->Bytes() >> 20));
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,139 @@
+// Keeps a node's checkpoints: the sockets of its ranks, its memory, its work for storage. The hands of
+// agent/checkpoint/checkpoints.h, which decides. On the agent's loop; memory is filled and checked, and storage
+// written, on a thread each, so that neither holds up the agent or the other.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/wire.h"
+#include "base/event_loop.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "base/task_thread.h"
+#include "checkpoint/memory/memory.h"
+
+namespace phalanx::agent {
+
+class CheckpointKeeper {
+ public:
+  struct Links {
+    std::function<void(v1::CheckpointReport)> tell;  // the master
+    std::function<void(const std::string&)> say;     // people
+  };
+  struct Options {
+    int local_world_size = 1;
+    std::string job_id;
+    std::string address;         // this node's; with the job's id it names the memory
+    bool at_breakpoint = false;  // for every directory, whatever its ranks say
+  };
+
+  CheckpointKeeper(EventLoop& loop, Options options, Links links);
+  CheckpointKeeper(const CheckpointKeeper&) = delete;
+  CheckpointKeeper& operator=(const CheckpointKeeper&) = delete;
+  // Does not wait for storage.
+  ~CheckpointKeeper();
+
+  // The highest epoch that memory of an earlier agent knows.
+  uint64_t TakeUp();
+
+  // The rank's end of a new checkpoint socket; the one before is closed.
+  StatusOr<Fd> NewRank(int local_rank);
+  // The rank has ended: what it had said by then is heard now.
+  void OnRankEnded(int local_rank);
+
+  void OnRound(const v1::StartRound& round);
+  void OnAttached();
+  void OnOrder(const v1::CheckpointOrder& order);
+  void OnJobEnded();
+
+  // This node is to go: what is to be stored at a breakpoint is on its way.
+  void OnLeaving() { core_.OnLeaving(); }
+  // The job has ended well: files that are kept on storage to be written over go, when nothing is on its way there.
+  void Tidy();
+  bool Storing() const { return core_.Storing() || wants_tidy_ || tidying_ > 0; }
+  // What storage is to take; empty where it only tidies.
+  std::string StoringText() const { return core_.StoringText(); }
+  // Called when nothing is on its way to storage any more.
+  void WhenStored(std::function<void()> callback) { when_stored_ = std::move(callback); }
+
+  // The job is over. Memory goes, unless it holds a later step than storage (`keep`): then people are told how to get
+  // it.
+  void End(bool keep);
+
+ private:
+  void Serve(int local_rank);
+  void Hear(int local_rank, const std::string& text);
+  void On(int local_rank, const OpenPacket& packet);
+  void On(int local_rank, const PreparePacket& packet);
+  void On(int local_rank, const SealedPacket& packet);
+  void On(int local_rank, const SkippedPacket& packet);
+  void On(int local_rank, const WaitPacket& packet);
+  void On(int local_rank, const RestorePacket& packet);
+  void Answer(int local_rank, const std::string& json);
+  void AnswerError(int local_rank, int64_t id, const std::string& sentence);
+  void CloseRank(int local_rank);
+
+  void Run();
+  void Do(const TellMaster& action);
+  void Do(const ScanMemory& action);
+  void Do(const MarkCommitted& action);
+  void Do(const MarkDropped& action);
+  void Do(const AnswerWait& action);
+  void Do(const AnswerRestore& action);
+  void Do(const FindSteps& action);
+  void Do(const CheckStep& action);
+  void Do(const MakeStepFolder& action);
+  void Do(const WriteImages& action);
+  void Do(const CloseStep& action);
+  void Do(const SayCheckpoint& action);
+
+  Status OpenMemory();
+  void TellLeftMemory();
+  void LookAtDirectories();
+  void OnDirectoriesLookedAt(const std::set<std::string>& gone);
+  void Scan();
+  void PrepareNext();
+  void TidyNow();
+  void OnPrepared(const Status& made, const checkpoint::SlotPlan& plan);
+  Status OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main);
+  void ReplaceSlots();
+  void Postpone(const checkpoint::SlotPlan& plan, const std::string& why);
+  // Runs `work` on the thread, then, if this keeper is still there, `done` with what it returned on the loop, and what
+  // has been decided by then.
+  template <typename Work, typename Done>
+  void RunOn(TaskThread& thread, Work work, Done done);
+
+  EventLoop& loop_;
+  const Options options_;
+  const Links links_;
+  NodeCheckpoints core_;
+  std::unique_ptr<checkpoint::NodeMemory> memory_;
+  std::map<int, Fd> ranks_;  // their sockets, by local rank
+  // By directory: the folder that was checked last, and its shards by rank.
+  std::map<std::string, std::pair<std::string, std::map<int64_t, std::string>>> checked_;
+  uint32_t rank_base_ = 0;
+  uint32_t world_size_ = 0;
+  uint64_t epoch_ = 0;
+  uint64_t scan_epoch_ = 0;  // whose ranks the last scan is for
+  bool looking_at_directories_ = false;
+  // By local rank, -1 where that has gone since.
+  std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
+  std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at
+  bool wants_tidy_ = false;
+  int tidying_ = 0;  // directories
+  bool running_ = false;
+  std::function<void()> when_stored_;
+  TaskThread memory_thread_{"phx-memory"};
+  TaskThread storage_thread_{"phx-storage"};
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace phalanx::agent

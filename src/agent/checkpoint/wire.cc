@@ -1,0 +1,153 @@
+#include "agent/checkpoint/wire.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace phalanx::agent {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kPathMax = 4'096;
+constexpr size_t kWhyMax = 512;
+constexpr int64_t kStepMax = int64_t{1} << 48;
+constexpr uint64_t kBytesMax = uint64_t{1} << 48;
+constexpr int kSlotsMax = 3;
+constexpr size_t kTrackersMax = 8;
+
+Status Wrong(std::string_view field, std::string_view right) {
+  return absl::InvalidArgumentError(fmt::format("a checkpoint packet's {} is not {}", field, right));
+}
+
+StatusOr<int64_t> Number(const Json& packet, const char* field, int64_t least, int64_t most) {
+  const auto value = packet.find(field);
+  if (value == packet.end() || !value->is_number_integer()) return Wrong(field, "a number");
+  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(most)) {
+    return Wrong(field, fmt::format("at most {}", most));
+  }
+  const int64_t number = value->get<int64_t>();
+  if (number < least || number > most) return Wrong(field, fmt::format("from {} to {}", least, most));
+  return number;
+}
+
+StatusOr<int64_t> NumberOr(const Json& packet, const char* field, int64_t fallback, int64_t least, int64_t most) {
+  const auto value = packet.find(field);
+  if (value == packet.end() || value->is_null()) return fallback;
+  return Number(packet, field, least, most);
+}
+
+StatusOr<std::string> Text(const Json& packet, const char* field, size_t most) {
+  const auto value = packet.find(field);
+  if (value == packet.end() || !value->is_string()) return Wrong(field, "a text");
+  std::string text = value->get<std::string>();
+  if (text.size() > most) return Wrong(field, fmt::format("at most {} bytes long", most));
+  return text;
+}
+
+bool Flag(const Json& packet, const char* field) {
+  const auto value = packet.find(field);
+  return value != packet.end() && value->is_boolean() && value->get<bool>();
+}
+
+StatusOr<std::string> Directory(const Json& packet) {
+  PHX_ASSIGN_OR_RETURN(std::string dir, Text(packet, "dir", kPathMax));
+  if (dir.empty() || dir[0] != '/' || dir.find('\0') != std::string::npos) return Wrong("dir", "an absolute path");
+  return dir;
+}
+
+StatusOr<bool> IsMain(const Json& packet) {
+  if (!packet.contains("page")) return false;
+  PHX_ASSIGN_OR_RETURN(const std::string page, Text(packet, "page", kPathMax));
+  if (page != "own" && page != "main") return Wrong("page", "\"own\" or \"main\"");
+  return page == "main";
+}
+
+StatusOr<RankPacket> Open(const Json& packet) {
+  OpenPacket open;
+  PHX_ASSIGN_OR_RETURN(open.id, Number(packet, "id", 0, INT64_MAX));
+  PHX_ASSIGN_OR_RETURN(open.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(const std::string kind, Text(packet, "kind", kPathMax));
+  if (kind != "full" && kind != "ddp" && kind != "dcp") return Wrong("kind", "\"full\", \"ddp\" or \"dcp\"");
+  CheckpointOptions& options = open.options;
+  options.kind = kind == "ddp" ? v1::DDP : kind == "dcp" ? v1::DCP : v1::FULL;
+  options.at_breakpoint = Flag(packet, "save_at_breakpoint");
+  PHX_ASSIGN_OR_RETURN(const int64_t keep_last, NumberOr(packet, "keep_last", 0, 0, 1'000'000));
+  options.keep_last = static_cast<int>(keep_last);
+  PHX_ASSIGN_OR_RETURN(options.keep_every, NumberOr(packet, "keep_every", 0, 0, kStepMax));
+  const auto trackers = packet.find("trackers");
+  if (trackers == packet.end()) return RankPacket{std::move(open)};
+  if (!trackers->is_array() || trackers->size() > kTrackersMax) return Wrong("trackers", "a short list");
+  for (const Json& tracker : *trackers) {
+    if (!tracker.is_string()) return Wrong("trackers", "a list of file names");
+    options.trackers.push_back(tracker.get<std::string>());
+  }
+  return RankPacket{std::move(open)};
+}
+
+StatusOr<RankPacket> Prepare(const Json& packet) {
+  PreparePacket prepare;
+  PHX_ASSIGN_OR_RETURN(prepare.id, Number(packet, "id", 0, INT64_MAX));
+  PHX_ASSIGN_OR_RETURN(prepare.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(prepare.main, IsMain(packet));
+  PHX_ASSIGN_OR_RETURN(const int64_t bytes, Number(packet, "bytes", 1, static_cast<int64_t>(kBytesMax)));
+  prepare.bytes = static_cast<uint64_t>(bytes);
+  PHX_ASSIGN_OR_RETURN(const int64_t slots, Number(packet, "slots", 2, kSlotsMax));
+  prepare.slots = static_cast<int>(slots);
+  PHX_ASSIGN_OR_RETURN(const int64_t budget, NumberOr(packet, "memory_budget", 0, 0, INT64_MAX));
+  prepare.memory_budget = static_cast<uint64_t>(budget);
+  return RankPacket{std::move(prepare)};
+}
+
+StatusOr<RankPacket> Sealed(const Json& packet) {
+  SealedPacket sealed;
+  PHX_ASSIGN_OR_RETURN(sealed.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(sealed.main, IsMain(packet));
+  PHX_ASSIGN_OR_RETURN(sealed.step, Number(packet, "step", 0, kStepMax));
+  sealed.store = Flag(packet, "disk");
+  return RankPacket{std::move(sealed)};
+}
+
+StatusOr<RankPacket> Skipped(const Json& packet) {
+  SkippedPacket skipped;
+  PHX_ASSIGN_OR_RETURN(skipped.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(skipped.step, Number(packet, "step", 0, kStepMax));
+  PHX_ASSIGN_OR_RETURN(skipped.why, Text(packet, "why", kCheckpointPacketMax));
+  if (skipped.why.size() > kWhyMax) skipped.why.resize(kWhyMax);
+  return RankPacket{std::move(skipped)};
+}
+
+StatusOr<RankPacket> Wait(const Json& packet) {
+  WaitPacket wait;
+  PHX_ASSIGN_OR_RETURN(wait.id, Number(packet, "id", 0, INT64_MAX));
+  PHX_ASSIGN_OR_RETURN(wait.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(wait.step, Number(packet, "step", 0, kStepMax));
+  PHX_ASSIGN_OR_RETURN(const std::string until, Text(packet, "until", kPathMax));
+  if (until != "committed" && until != "stored") return Wrong("until", "\"committed\" or \"stored\"");
+  wait.until_stored = until == "stored";
+  return RankPacket{std::move(wait)};
+}
+
+StatusOr<RankPacket> Restore(const Json& packet) {
+  RestorePacket restore;
+  PHX_ASSIGN_OR_RETURN(restore.id, Number(packet, "id", 0, INT64_MAX));
+  PHX_ASSIGN_OR_RETURN(restore.dir, Directory(packet));
+  return RankPacket{std::move(restore)};
+}
+
+}  // namespace
+
+StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
+  const Json packet = Json::parse(json, nullptr, false);
+  if (!packet.is_object()) return absl::InvalidArgumentError("a checkpoint packet is no JSON object");
+  PHX_ASSIGN_OR_RETURN(const std::string type, Text(packet, "type", kPathMax));
+  if (type == "open") return Open(packet);
+  if (type == "prepare") return Prepare(packet);
+  if (type == "sealed") return Sealed(packet);
+  if (type == "skipped") return Skipped(packet);
+  if (type == "wait") return Wait(packet);
+  if (type == "restore") return Restore(packet);
+  return Wrong("type", "one that this phalanx-run knows; the package that the rank imports may be newer");
+}
+
+}  // namespace phalanx::agent

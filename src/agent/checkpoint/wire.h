@@ -1,0 +1,56 @@
+// What ranks say on the checkpoint socket, and what they are answered: docs/formats/checkpoint-socket.md. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "agent/checkpoint/checkpoints.h"
+#include "base/status.h"
+
+namespace phalanx::agent {
+
+// Packets are no longer.
+constexpr size_t kCheckpointPacketMax = 64 * 1024;
+
+struct OpenPacket {
+  int64_t id = 0;
+  std::string dir;
+  CheckpointOptions options;
+};
+struct PreparePacket {
+  int64_t id = 0;
+  std::string dir;
+  bool main = false;
+  uint64_t bytes = 0;  // of one slot
+  int slots = 0;
+  uint64_t memory_budget = 0;  // for all slots of this page; 0: none
+};
+struct SealedPacket {
+  std::string dir;
+  bool main = false;
+  int64_t step = 0;
+  bool store = false;
+};
+struct SkippedPacket {
+  std::string dir;
+  int64_t step = 0;
+  std::string why;
+};
+struct WaitPacket {
+  int64_t id = 0;
+  std::string dir;
+  int64_t step = 0;
+  bool until_stored = false;
+};
+struct RestorePacket {
+  int64_t id = 0;
+  std::string dir;
+};
+using RankPacket = std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket>;
+
+// The error is a sentence for the rank.
+StatusOr<RankPacket> ParseRankPacket(std::string_view json);
+
+}  // namespace phalanx::agent

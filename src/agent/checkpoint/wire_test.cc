@@ -1,0 +1,76 @@
+#include "agent/checkpoint/wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename T>
+T Parsed(const std::string& json) {
+  const StatusOr<RankPacket> packet = ParseRankPacket(json);
+  EXPECT_TRUE(packet.ok()) << packet.status();
+  if (!packet.ok() || !std::holds_alternative<T>(*packet)) {
+    ADD_FAILURE() << json;
+    return T{};
+  }
+  return std::get<T>(*packet);
+}
+
+TEST(CheckpointWire, ReadsWhatRanksSay) {
+  const auto open =
+      Parsed<OpenPacket>(R"({"type":"open","id":1,"dir":"/d","kind":"ddp","keep_last":3,"keep_every":100,)"
+                         R"("save_at_breakpoint":true,"trackers":["latest"],"slots_wanted":3,"memory_budget":null})");
+  EXPECT_EQ(open.dir, "/d");
+  EXPECT_EQ(open.options.kind, v1::DDP);
+  EXPECT_EQ(open.options.keep_last, 3);
+  EXPECT_EQ(open.options.keep_every, 100);
+  EXPECT_TRUE(open.options.at_breakpoint);
+  EXPECT_EQ(open.options.trackers, std::vector<std::string>{"latest"});
+
+  EXPECT_EQ(Parsed<OpenPacket>(R"({"type":"open","id":1,"dir":"/d","kind":"dcp"})").options.kind, v1::DCP);
+
+  const auto prepare =
+      Parsed<PreparePacket>(R"({"type":"prepare","id":2,"dir":"/d","page":"main","bytes":8192,"slots":3})");
+  EXPECT_TRUE(prepare.main);
+  EXPECT_EQ(prepare.bytes, 8192U);
+
+  const auto sealed =
+      Parsed<SealedPacket>(R"({"type":"sealed","dir":"/d","page":"own","step":7,"slot":1,"disk":true})");
+  EXPECT_TRUE(sealed.store);
+  EXPECT_EQ(sealed.step, 7);
+
+  EXPECT_EQ(Parsed<SkippedPacket>(R"({"type":"skipped","dir":"/d","step":7,"why":"no slot"})").why, "no slot");
+  EXPECT_TRUE(Parsed<WaitPacket>(R"({"type":"wait","id":3,"dir":"/d","step":7,"until":"stored"})").until_stored);
+  EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d"})").id, 4);
+}
+
+TEST(CheckpointWire, RefusesTheRestByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "no JSON object"},
+      {"[1]", "no JSON object"},
+      {R"({"id":1})", "type"},
+      {R"({"type":"dance","id":1})", "type"},
+      {R"({"type":"restore","id":"x","dir":"/d"})", "id"},
+      {R"({"type":"restore","id":1,"dir":"relative"})", "dir"},
+      {R"({"type":"restore","id":1,"dir":"/d\u0000e"})", "dir"},
+      {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":0,"slots":3})", "bytes"},
+      {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":18446744073709551615,"slots":3})", "bytes"},
+      {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":1,"slots":4})", "slots"},
+      {R"({"type":"prepare","id":1,"dir":"/d","page":"other","bytes":1,"slots":3})", "page"},
+      {R"({"type":"sealed","dir":"/d","page":"own","step":-1})", "step"},
+      {R"({"type":"wait","id":1,"dir":"/d","step":1,"until":"tomorrow"})", "until"},
+      {R"({"type":"open","id":1,"dir":"/d","kind":"other"})", "kind"},
+      {R"({"type":"open","id":1,"dir":"/d","kind":"full","trackers":[1]})", "trackers"},
+  };
+  for (const auto& [json, names] : cases) {
+    const StatusOr<RankPacket> packet = ParseRankPacket(json);
+    ASSERT_FALSE(packet.ok()) << json;
+    EXPECT_THAT(Message(packet.status()), HasSubstr(names)) << json;
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::agent

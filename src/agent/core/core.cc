@@ -1,0 +1,572 @@
+#include "agent/core/core.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/signal_name.h"
+
+namespace phalanx::agent {
+namespace {
+
+// The decisions of one step; one object a call, so that helpers need no out-parameters.
+class Stepper {
+ public:
+  Stepper(CoreState& state, Instant now) : s_(state), now_(now) {}
+
+  std::vector<Decision> Take() { return std::move(decisions_); }
+
+  void On(const Begin&) {
+    CountSilence();
+    if (s_.warming)
+      Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");
+    Do(Dial{}, "the node joins its job");
+  }
+
+  void On(const LinkUp&) {
+    s_.reconnect_ms = kReconnectFirstMs;
+    s_.told_warming = s_.warming;
+    Do(SendHello{}, "the stream to the master is open");
+  }
+
+  void On(const LinkDown& event) {
+    if (s_.attached) CountSilence();
+    s_.attached = false;
+    s_.next_beat = kNever;
+    s_.link_why = event.why;
+    if (s_.leave_at != kNever) EndLeaving("the master, which would say when, is gone");
+    if (s_.finish || s_.phase == Phase::kLeaving) return FinishIfGone();
+    if (event.hopeless) {
+      return Fail(fmt::format("{}; give --rdzv-endpoint a port that is free or a Phalanx master's", event.why));
+    }
+    if (!s_.master_gone.empty()) return;
+    s_.next_dial = now_ + s_.reconnect_ms;
+    s_.reconnect_ms = std::min(s_.reconnect_ms * 2, s_.reconnect_max_ms);
+  }
+
+  void On(const FromMaster& event) {
+    const v1::MasterMessage& m = event.message;
+    switch (m.body_case()) {
+      case v1::MasterMessage::kWelcome:
+        return OnWelcome(m.welcome());
+      case v1::MasterMessage::kRefused:
+        return Fail(fmt::format("the master refused this node: {}", m.refused().sentence()));
+      case v1::MasterMessage::kStartRound:
+        return OnStartRound(m.start_round());
+      case v1::MasterMessage::kHoldRound:
+        return OnHold(m.hold_round());
+      case v1::MasterMessage::kFinish:
+        return OnFinish(m.finish());
+      case v1::MasterMessage::kAnnounceRescale:
+        return OnAnnounce(m.announce_rescale());
+      case v1::MasterMessage::kNotice:
+        return Do(Say{m.notice().text()}, "the master says so");
+      case v1::MasterMessage::kCheckpoint:  // of src/agent/checkpoint/checkpoints.h, beside this core
+      case v1::MasterMessage::BODY_NOT_SET:
+        return;  // a newer master's message that this agent may ignore
+    }
+  }
+
+  void On(const Warm&) {
+    if (std::exchange(s_.warming, false)) TellReady();
+  }
+
+  void On(const WorkerStarted& event) {
+    WorkerState* worker = Live(event.local_rank, event.epoch);
+    if (worker == nullptr) return;
+    worker->pid = event.pid;
+    if (worker->doomed) Do(KillGroup{event.local_rank}, "its round was over before it began");
+  }
+
+  void On(const WorkerStartFailed& event) {
+    WorkerState* worker = Live(event.local_rank, event.epoch);
+    if (worker == nullptr) return;
+    const bool doomed = worker->doomed;
+    s_.workers.erase(event.local_rank);
+    if (!doomed) ReportUnstarted(event);
+    AfterGone();
+  }
+
+  void On(const WorkerStepped& event) {
+    WorkerState* worker = Live(event.local_rank, event.epoch);
+    if (worker == nullptr || worker->doomed || worker->stepped) return;
+    worker->stepped = true;
+    s_.any_warm = s_.any_warm || event.warm;
+    for (const auto& [rank, other] : s_.workers) {
+      if (!other.stepped) return;
+    }
+    v1::FirstStep& first = s_.first_step.emplace();
+    first.set_epoch(event.epoch);
+    first.set_step(event.step);
+    *first.mutable_progress() = event.progress;
+    TellFirstStep("every local rank has finished its first step");
+    SayTraining(event.step);
+    s_.spares_at = kNever;
+    Do(WantSpares{s_.options.spares}, "the round's first step is done");
+  }
+
+  void On(const WorkerEnded& event) {
+    const v1::WorkerExited& exited = event.exited;
+    WorkerState* worker = Live(static_cast<int>(exited.local_rank()), exited.epoch());
+    if (worker == nullptr || worker->ended) return;
+    worker->ended = true;
+    worker->exit_code = exited.exit_code();
+    worker->signal = exited.signal();
+    if (worker->doomed) return;
+    const bool failed = exited.exit_code() != 0 || exited.signal() != 0;
+    if (failed && s_.failed.empty()) {
+      s_.failed = fmt::format("local rank {} failed ({})", exited.local_rank(),
+                              DescribeEnd(exited.exit_code(), exited.signal()));
+    }
+    if (failed && !s_.recovering) {
+      s_.recovering = true;
+      s_.trouble_since = now_;
+    }
+    s_.ended.push_back(exited);
+    const bool was_asked = s_.awaited.erase(static_cast<int>(exited.local_rank())) > 0;
+    s_.ended.back().set_for_rescale(was_asked && !failed);
+    TellEnd(s_.ended.back(), fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
+                                         DescribeEnd(exited.exit_code(), exited.signal())));
+    if (was_asked && s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point, or has ended");
+    SettleWithoutMaster();
+  }
+
+  void On(const SafePointAsked& event) {
+    if (!s_.round || s_.round->epoch() != event.epoch || s_.next) return;
+    s_.awaited.clear();
+    for (const int rank : event.local_ranks) {
+      const WorkerState* worker = Live(rank, event.epoch);
+      if (worker == nullptr || worker->ended || worker->doomed || s_.safe.contains(rank)) continue;
+      s_.awaited.insert(rank);
+    }
+    if (!s_.safe_point) {
+      s_.safe_point.emplace().set_epoch(event.epoch);
+      s_.safe_point->set_asked(static_cast<uint32_t>(s_.awaited.size()));
+    }
+    TellSafePoint(s_.awaited.empty() ? "no local rank hears of rescales" : "local ranks have been asked");
+  }
+
+  void On(const WorkerSafe& event) {
+    if (Live(event.local_rank, event.epoch) == nullptr || s_.awaited.erase(event.local_rank) == 0) return;
+    s_.safe.insert(event.local_rank);
+    if (s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point");
+  }
+
+  void On(const GroupGone& event) {
+    if (Live(event.local_rank, event.epoch) == nullptr) return;
+    s_.workers.erase(event.local_rank);
+    AfterGone();
+  }
+
+  void On(const StopSignal& event) {
+    const bool again = s_.stop_signal != 0;
+    if (s_.finish) return KillAll("asked to stop while ending");
+    s_.stop_signal = event.signal;
+    if (again) return KillAll("asked to stop a second time");
+    // Its ranks go on until all ranks of the job have come to a safe point: others need them for that.
+    const bool waits = event.wants_safe_point && s_.attached && s_.phase == Phase::kRunning &&
+                       s_.options.max_nodes > 1 && s_.options.rescale_grace_ms > 0;
+    s_.phase = Phase::kLeaving;
+    s_.next.reset();
+    Do(Say{fmt::format("{}: this node leaves the job", strsignal(event.signal))}, "asked to stop");
+    v1::AgentMessage message;
+    message.mutable_leaving()->set_signal(event.signal);
+    message.mutable_leaving()->set_reason(fmt::format("phalanx-run received {}", DescribeEnd(0, event.signal)));
+    message.mutable_leaving()->set_waits(waits);
+    SendToMaster(std::move(message), "a node that goes says so");
+    if (!waits) return EndLeaving("asked to stop");
+    s_.leave_at = now_ + std::min(s_.options.rescale_grace_ms, s_.options.stop_timeout_ms);
+  }
+
+  void On(const PassSignal& event) {
+    for (const auto& [rank, worker] : s_.workers) {
+      if (!worker.ended) Do(SignalWorker{rank, event.signal}, "signals of the user are passed on");
+    }
+  }
+
+  void On(const MasterChildFailed& event) {
+    if (s_.finish || s_.phase == Phase::kLeaving) return;
+    Fail(event.why);
+  }
+
+  void On(const MasterChildDied& event) {
+    if (s_.finish || s_.phase == Phase::kLeaving) return;
+    if (now_ - s_.master_restarted_at >= kMasterGrownUpMs) s_.master_starts_in_vain = 0;
+    s_.master_restarted_at = now_;
+    if (s_.master_starts_in_vain++ < kMasterStartsInVain) {
+      Do(Say{fmt::format("the job's master has ended ({}); it is started again, and ranks train on", event.why)},
+         "nobody else knows of the job");
+      return Do(RestartMaster{}, "its journal and the agents know the job's state");
+    }
+    const std::string why = fmt::format("{}, {} times in a row", event.why, s_.master_starts_in_vain);
+    const bool first_time = s_.master_starts_in_vain == kMasterStartsInVain + 1;
+    if (first_time) {
+      Do(Say{fmt::format("the job's master has ended ({}); this node trains on without it", why)},
+         "it cannot be kept alive");
+    }
+    if (s_.options.max_nodes > 1) {
+      s_.master_start_at = now_ + kMasterTriedAgainMs;  // other nodes wait for one, and what is broken may be mended
+      return;
+    }
+    s_.master_gone = why;
+    s_.next_dial = kNever;
+    if (!s_.round) return Fail(fmt::format("the job's master has ended ({}) before the job began", why));
+    SettleWithoutMaster();
+  }
+
+  void On(const Tick&) {
+    if (now_ >= s_.next_beat) {
+      s_.next_beat = now_ + s_.beat_interval_ms;
+      if (s_.attached) Do(SendBeat{Epoch()}, "the lease is renewed");
+    }
+    if (now_ >= s_.master_start_at) {
+      s_.master_start_at = kNever;
+      s_.master_restarted_at = now_;
+      Do(RestartMaster{}, "what kept it from living may be mended");
+    }
+    if (now_ >= s_.next_dial) {
+      s_.next_dial = kNever;
+      Do(Dial{}, "the master is dialled again");
+    }
+    if (now_ >= s_.kill_at) KillAll("the grace period is over");
+    if (now_ >= s_.leave_at) EndLeaving("the time for a safe point is over");
+    if (now_ >= s_.give_up_at) GiveUpGroups();
+    if (now_ >= s_.spares_at) {
+      s_.spares_at = kNever;
+      Do(WantSpares{s_.options.spares}, "no step has come for 10 s; the script may never step");
+    }
+    WatchForMaster();
+  }
+
+ private:
+  uint64_t Epoch() const { return s_.round ? s_.round->epoch() : 0; }
+
+  void CountSilence() {
+    s_.lost_since = now_;
+    s_.next_notice = now_ + std::min(kWaitingNoticeMs, s_.options.join_timeout_ms);
+  }
+
+  void Do(Action action, std::string reason) { decisions_.push_back({std::move(action), std::move(reason)}); }
+
+  void SendToMaster(v1::AgentMessage message, std::string reason) {
+    if (s_.attached) Do(Send{std::move(message)}, std::move(reason));
+  }
+
+  // The worker of the live round, or null for news of an older epoch.
+  WorkerState* Live(int local_rank, uint64_t epoch) {
+    if (!s_.round || s_.round->epoch() != epoch) return nullptr;
+    auto it = s_.workers.find(local_rank);
+    return it == s_.workers.end() ? nullptr : &it->second;
+  }
+
+  void OnWelcome(const v1::Welcome& welcome) {
+    s_.attached = true;
+    s_.next_notice = kNever;
+    if (std::exchange(s_.was_attached, true)) {
+      Do(Say{fmt::format("the master answers again, after {} ms", now_ - s_.lost_since)}, "silence was worth a line");
+    }
+    if (welcome.lease_ms() > 0) {
+      s_.reconnect_max_ms = std::clamp(welcome.lease_ms() / kReconnectsPerLease, kReconnectLeastMaxMs, kReconnectMaxMs);
+    }
+    s_.beat_interval_ms = std::clamp<int64_t>(welcome.beat_interval_ms(), 50, 3'600'000);
+    s_.next_beat = now_ + s_.beat_interval_ms;
+    if (s_.phase == Phase::kConnecting) s_.phase = Phase::kWaiting;
+    if (s_.told_warming && !s_.warming) TellReady();  // it has become so between Hello and this answer
+    if (!s_.next && LiveRound(s_) != nullptr) TellAgain();
+  }
+
+  // A master that was started anew, or has missed the end of the last stream, must know.
+  void TellAgain() {
+    if (s_.first_step) TellFirstStep("the master may not know of it");
+    for (const v1::WorkerExited& exited : s_.ended) TellEnd(exited, "the master may not know of it");
+    if (s_.safe_point) TellSafePoint("the master may not know that a rescale was announced");
+  }
+
+  void TellReady() {
+    v1::AgentMessage message;
+    message.mutable_ready();
+    SendToMaster(std::move(message), "workers can start here at once");
+  }
+
+  void TellFirstStep(const std::string& reason) {
+    v1::AgentMessage message;
+    *message.mutable_first_step() = *s_.first_step;
+    SendToMaster(std::move(message), reason);
+  }
+
+  void TellEnd(const v1::WorkerExited& exited, const std::string& reason) {
+    v1::AgentMessage message;
+    *message.mutable_worker_exited() = exited;
+    SendToMaster(std::move(message), reason);
+  }
+
+  void OnStartRound(const v1::StartRound& round) {
+    if (round.epoch() <= s_.seen_epoch || s_.finish || s_.phase == Phase::kLeaving) return;
+    s_.seen_epoch = round.epoch();
+    if (s_.round && !s_.recovering) {
+      s_.recovering = true;
+      s_.trouble_since = now_;
+    }
+    s_.next = round;
+    // Before the old workers are ended: other nodes' workers may knock at once.
+    OpenOrCloseStore(round);
+    Do(SendBeat{Epoch()}, "the master must know how far the old round came, and the next store's port");
+    Do(OpenBoard{round.epoch(), round.has_highest_step() ? round.highest_step() : -1}, round.reason());
+    EndAll(SIGTERM, s_.options.restart_grace_ms, round.reason());
+    AfterGone();
+  }
+
+  void OpenOrCloseStore(const v1::StartRound& round) {
+    if (round.group_rank() != 0) return Do(CloseStore{}, "another node holds the store of this round");
+    OpenStore open{round.epoch(), round.store_port(), {}, round.world_size()};
+    open.member_addresses.assign(round.member_addresses().begin(), round.member_addresses().end());
+    Do(std::move(open), "this node has group rank 0");
+  }
+
+  void EndLeaving(const std::string& reason) {
+    s_.leave_at = kNever;
+    EndAll(s_.stop_signal, s_.options.stop_timeout_ms, reason);
+    FinishIfGone();
+  }
+
+  void OnAnnounce(const v1::AnnounceRescale& announce) {
+    if (!s_.round || s_.round->epoch() != announce.epoch() || s_.next || s_.finish) return;
+    if (announce.at_step() <= 0) Do(SendBeat{Epoch()}, "the master chooses a step that no rank has come to");
+    Do(AskForSafePoint{announce.epoch(), announce.at_step()}, announce.reason());
+  }
+
+  void TellSafePoint(const std::string& reason) {
+    s_.safe_point->set_reached(s_.awaited.empty());
+    v1::AgentMessage message;
+    *message.mutable_safe_point() = *s_.safe_point;
+    SendToMaster(std::move(message), reason);
+  }
+
+  void OnHold(const v1::HoldRound& hold) {
+    if (s_.leave_at != kNever) return EndLeaving(hold.reason());
+    if (s_.finish || s_.phase == Phase::kLeaving) return;
+    s_.seen_epoch = std::max(s_.seen_epoch, hold.epoch());
+    s_.next.reset();
+    if (s_.round && !s_.recovering) {
+      s_.recovering = true;
+      s_.trouble_since = now_;
+    }
+    Do(Say{fmt::format("waiting: {}", hold.reason())}, "the master holds the round");
+    Do(SendBeat{Epoch()}, "the master must know how far the round came");
+    Do(CloseStore{}, hold.reason());
+    EndAll(SIGTERM, s_.options.restart_grace_ms, hold.reason());
+    if (s_.workers.empty() && s_.phase == Phase::kRunning) s_.phase = Phase::kEnding;  // they had ended by themselves
+    AfterGone();
+  }
+
+  void OnFinish(const v1::Finish& finish) {
+    if (s_.finish) return;
+    s_.finish = finish;
+    s_.next.reset();
+    if (finish.exit_code() != 0 && s_.phase != Phase::kLeaving) Do(ReportFailure{finish}, finish.reason());
+    if (s_.phase != Phase::kLeaving) s_.phase = Phase::kFinished;
+    // After success the workers have ended by themselves; what they left behind is theirs to keep. Those that still run
+    // are of an older round, which this node was cut off in.
+    if (s_.leave_at != kNever) return EndLeaving(finish.reason());
+    if (finish.exit_code() != 0 || !AllEnded()) EndAll(SIGTERM, s_.options.restart_grace_ms, finish.reason());
+    FinishIfGone();
+  }
+
+  // Asks every live group to end, SIGKILL to follow after `grace_ms`.
+  void EndAll(int signal, int64_t grace_ms, const std::string& reason) {
+    s_.spares_at = kNever;
+    bool any = false;
+    for (auto& [rank, worker] : s_.workers) {
+      any = true;
+      if (worker.doomed) continue;
+      worker.doomed = true;
+      if (worker.ended) {
+        Do(KillGroup{rank}, "children of an ended worker go with their round");
+      } else {
+        Do(EndGroup{rank, signal}, reason);  // one that still waits for its process never starts
+      }
+    }
+    if (!any) return;
+    if (s_.phase == Phase::kRunning || s_.phase == Phase::kWaiting) s_.phase = Phase::kEnding;
+    s_.kill_at = std::min(s_.kill_at, now_ + grace_ms);
+  }
+
+  void KillAll(const std::string& reason) {
+    s_.kill_at = kNever;
+    for (auto& [rank, worker] : s_.workers) {
+      worker.doomed = true;
+      if (worker.pid != 0) Do(KillGroup{rank}, reason);
+    }
+    if (s_.give_up_at == kNever && !s_.workers.empty()) s_.give_up_at = now_ + kUnkillableMs;
+    FinishIfGone();
+  }
+
+  void GiveUpGroups() {
+    s_.give_up_at = kNever;
+    std::string names;
+    for (const auto& [rank, worker] : s_.workers) {
+      names += fmt::format("{}local rank {} (pid {})", names.empty() ? "" : ", ", rank, worker.pid);
+    }
+    const std::string why = fmt::format("{} cannot be killed: uninterruptible sleep for {} s; this node needs care",
+                                        names, kUnkillableMs / 1000);
+    v1::AgentMessage message;
+    message.mutable_leaving()->set_reason(why);
+    SendToMaster(std::move(message), why);
+    Do(Say{why}, why);
+    ExitWith(1, why);
+  }
+
+  // A group is gone: begin what waited for it.
+  void AfterGone() {
+    if (!s_.workers.empty()) return;
+    if (s_.next) {
+      s_.kill_at = s_.give_up_at = kNever;
+      return BeginRound();
+    }
+    if (s_.phase == Phase::kEnding) {
+      s_.kill_at = s_.give_up_at = kNever;
+      s_.phase = Phase::kWaiting;
+      s_.round.reset();
+    }
+    FinishIfGone();
+  }
+
+  void BeginRound() {
+    if (s_.round) Do(KillStrays{}, "a new life begins with nothing of the old one");
+    s_.round = std::move(s_.next);
+    s_.next.reset();
+    s_.phase = Phase::kRunning;
+    s_.any_warm = false;
+    s_.failed.clear();
+    s_.ended.clear();
+    s_.first_step.reset();
+    s_.safe_point.reset();
+    s_.awaited.clear();
+    s_.safe.clear();
+    s_.spares_at = now_ + kSparesWithoutStepMs;
+    if (s_.attached) Do(SendBeat{Epoch()}, "the master must know that no older rank lives here");
+    for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
+      s_.workers[rank] = WorkerState{};
+      Do(StartWorker{*s_.round, rank}, s_.round->reason());
+    }
+  }
+
+  void ReportUnstarted(const WorkerStartFailed& event) {
+    v1::WorkerExited& exited = s_.ended.emplace_back();
+    exited.set_epoch(event.epoch);
+    exited.set_local_rank(static_cast<uint32_t>(event.local_rank));
+    exited.set_exit_code(127);
+    exited.set_unix_ms(event.unix_ms);
+    exited.set_last_words(event.why);
+    Do(Say{event.why}, "a worker could not be started");
+    TellEnd(exited, event.why);
+  }
+
+  void SayTraining(int64_t step) {
+    std::string how = "training";
+    if (s_.recovering) {
+      how = fmt::format("{} in {} ms", s_.any_warm ? "restarted from a warm spare" : "restarted",
+                        now_ - s_.trouble_since);
+    }
+    s_.recovering = false;
+    Do(Say{fmt::format("{}: {}, world {}, step {}", s_.round->reason(), how, s_.round->world_size(), step)},
+       "training goes on");
+  }
+
+  // A job of one node whose master has died trains to its end; a failure ends it, as nobody could restart it.
+  void SettleWithoutMaster() {
+    if (s_.master_gone.empty() || s_.finish || s_.phase == Phase::kLeaving) return;
+    if (!s_.failed.empty()) {
+      return Fail(
+          fmt::format("{}, and the job's master, which would restart it, has ended ({})", s_.failed, s_.master_gone));
+    }
+    for (const auto& [rank, worker] : s_.workers) {
+      if (!worker.ended) return;
+    }
+    v1::Finish finish;
+    finish.set_reason("all ranks ended well");
+    OnFinish(finish);
+  }
+
+  // Without a master a node that trains goes on training; one that waits gives up in the end.
+  void WatchForMaster() {
+    // A node that ends waits for nobody; a deadline left here would be due for ever.
+    if (!s_.master_gone.empty() || s_.phase == Phase::kLeaving || s_.finish) s_.next_notice = kNever;
+    if (s_.attached || now_ < s_.next_notice) return;
+    const int64_t waited_ms = now_ - s_.lost_since;
+    const std::string silence = fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address,
+                                            waited_ms / 1000, s_.link_why);
+    // What an ended worker has left in its group trains nothing, and ranks at a safe point wait for the master.
+    const bool wait = s_.safe_point && s_.safe_point->asked() > 0 && s_.awaited.empty();
+    const bool trains = !wait && !AllEnded();
+    if (!trains && waited_ms >= s_.options.join_timeout_ms) {
+      s_.next_notice = kNever;
+      return Fail(silence + "; --rdzv-conf join_timeout is over");
+    }
+    s_.next_notice = std::min(now_ + kWaitingNoticeMs, std::max(now_ + 1, s_.lost_since + s_.options.join_timeout_ms));
+    if (trains) s_.next_notice = now_ + kWaitingNoticeMs;
+    Do(Say{silence + "; dialling on"}, "silence is worth a line");
+  }
+
+  // The node cannot go on; workers, if any, are ended first.
+  void Fail(const std::string& why) {
+    if (s_.finish) return;
+    v1::Finish finish;
+    finish.set_exit_code(1);
+    finish.set_reason(why);
+    OnFinish(finish);
+  }
+
+  bool AllEnded() const {
+    return std::all_of(s_.workers.begin(), s_.workers.end(), [](const auto& worker) { return worker.second.ended; });
+  }
+
+  void FinishIfGone() {
+    const bool leaving = s_.phase == Phase::kLeaving;
+    if (s_.exited || (!leaving && !s_.finish)) return;
+    if (leaving && s_.workers.empty()) return ExitWith(128 + s_.stop_signal, "stopped by a signal");
+    if (!s_.finish || leaving) return;
+    if (s_.workers.empty() || (s_.finish->exit_code() == 0 && AllEnded())) {
+      ExitWith(s_.finish->exit_code(), s_.finish->reason());
+    }
+  }
+
+  void ExitWith(int code, const std::string& reason) {
+    s_.exited = true;
+    s_.kill_at = s_.give_up_at = s_.leave_at = s_.next_beat = s_.next_dial = s_.next_notice = s_.spares_at = kNever;
+    s_.master_start_at = kNever;
+    Do(CloseStore{}, reason);
+    Do(Exit{code}, reason);
+  }
+
+  CoreState& s_;
+  const Instant now_;
+  std::vector<Decision> decisions_;
+};
+
+}  // namespace
+
+std::vector<Decision> Step(CoreState& state, const Event& event, Instant now) {
+  if (state.exited) return {};
+  Stepper stepper(state, now);
+  std::visit([&stepper](const auto& e) { stepper.On(e); }, event);
+  return stepper.Take();
+}
+
+Instant NextDeadline(const CoreState& s) {
+  return std::min(
+      {s.next_beat, s.next_dial, s.master_start_at, s.next_notice, s.kill_at, s.give_up_at, s.leave_at, s.spares_at});
+}
+
+const v1::StartRound* LiveRound(const CoreState& s) {
+  if (s.next) return &*s.next;
+  return s.phase == Phase::kRunning && s.round ? &*s.round : nullptr;
+}
+
+std::string DescribeEnd(int exit_code, int signal) {
+  return signal == 0 ? fmt::format("exit code {}", exit_code) : SignalName(signal);
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,41 @@
+#include "agent/node/progress.h"
+
+#include <algorithm>
+
+namespace phalanx::agent {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+int64_t SavingNs(const RankProgress& rank, int64_t now_ns) {
+  const BoardSlot& slot = rank.slot;
+  if (slot.saving_since_ns == 0) return slot.saving_ns;
+  const int64_t until = rank.ended_ns != 0 ? rank.ended_ns : now_ns;
+  return slot.saving_ns + std::max<int64_t>(0, until - slot.saving_since_ns);
+}
+
+}  // namespace
+
+v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns) {
+  v1::Progress progress;
+  int64_t saving_ns = 0;
+  int64_t caught_up_ns = 0;
+  for (const RankProgress& rank : ranks) {
+    const BoardSlot& slot = rank.slot;
+    if (slot.pid == 0) continue;
+    saving_ns = std::max(saving_ns, SavingNs(rank, now_ns));
+    if (slot.step < 0) continue;
+    progress.set_step(std::max(progress.step(), slot.step));
+    if (slot.from_step >= 0 && (!progress.has_from_step() || slot.from_step < progress.from_step())) {
+      progress.set_from_step(slot.from_step);
+    }
+    // The first of them: often one rank alone tells its steps.
+    const bool caught_up = slot.caught_up_ns != 0;
+    if (caught_up && (caught_up_ns == 0 || slot.caught_up_ns < caught_up_ns)) caught_up_ns = slot.caught_up_ns;
+  }
+  progress.set_saving_ms(saving_ns / kNsPerMs);
+  if (caught_up_ns != 0) progress.set_caught_up_ms_ago((now_ns - caught_up_ns) / kNsPerMs);
+  return progress;
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,153 @@
+// One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this
+// node has group rank 0, starts and ends workers through the supervisor, and carries out what agent/core/core.h
+// decides, in order. It decides nothing itself. One thread: the event loop's.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/checkpoint/keeper.h"
+#include "agent/core/core.h"
+#include "agent/flags/config.h"
+#include "agent/machine/cpu_binding.h"
+#include "agent/machine/device_count.h"
+#include "agent/machine/topology.h"
+#include "agent/node/embedded_master.h"
+#include "agent/node/event_writer.h"
+#include "agent/report/job_report.h"
+#include "agent/report/say.h"
+#include "agent/workers/board.h"
+#include "agent/workers/guard.h"
+#include "agent/workers/supervisor.h"
+#include "base/env.h"
+#include "base/event_loop.h"
+#include "base/process/process.h"
+#include "base/process/signals.h"
+#include "store/server.h"
+#include "wire/agent_link.h"
+
+namespace phalanx::agent {
+
+class NodeAgent {
+ public:
+  // `node_id`: unique for this life. `guard` must outlive the agent.
+  NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id, Guard& guard);
+  NodeAgent(const NodeAgent&) = delete;
+  NodeAgent& operator=(const NodeAgent&) = delete;
+  ~NodeAgent();
+
+  // Serves the node until it is over; returns the exit code of phalanx-run.
+  int Run();
+
+ private:
+  // Joining, each step begun by the end of the one before.
+  void CountDevices();
+  void Prepare();
+  Status CheckLogDir();
+  Status CheckPlaces();
+  void LocateDevices();
+  Status BindCpus(const std::string& probe_output);
+  void FindMaster();
+  void ResolveLater(const Status& why);
+  void StartEmbedded(const Hosting& hosting);
+  void OnMasterReady(uint16_t port, const std::string& dial_host);
+  void OnMasterNotReady(const MasterNotReady& why);
+  void Join(const std::string& host, uint16_t port);
+  Status PrepareAddress(const std::string& master_host, uint16_t master_port);
+  void StartSupervisor();
+  void KeepCheckpoints();
+  void OnMessage(v1::MasterMessage message);
+
+  // Events into the core, decisions out.
+  void Feed(const Event& event);
+  void ArmTimer();
+  void OnSignal(int signal);
+  bool HearsRescale(int local_rank);
+  bool AnyHearsRescale();
+  void StandStill();
+  void OnWorkerExited(const WorkerEnd& end);
+
+  void Do(const Dial&);
+  void Do(const SendHello&);
+  void Do(const SendBeat&);
+  void Do(const Send&);
+  void Do(const OpenStore&);
+  void Do(const CloseStore&);
+  void Do(const OpenBoard&);
+  void Do(const StartWorker&);
+  void Do(const EndGroup&);
+  void Do(const KillGroup&);
+  void Do(const SignalWorker&);
+  void Do(const AskForSafePoint&);
+  void Do(const WantSpares&);
+  void Do(const KillStrays&);
+  void Do(const RestartMaster&);
+  void Do(const Say&);
+  void Do(const ReportFailure&);
+  void Do(const Exit&);
+
+  void Tell(const std::string& line);
+  void Warn(const std::string& text);
+  void TellOfRound(const v1::StartRound& round);
+
+  void SendMessage(v1::AgentMessage message);
+  // What the board says now; empty where there is none.
+  v1::Progress ReadProgress();
+  Status ReserveStore();
+  void ReserveNextStore();
+  void MakeRoomForClients(uint32_t world_size);
+  bool told_of_file_limit_ = false;
+  void WriteReport();
+  void FillReports(const std::string& text);
+  void AwaitMaster();
+  void LeaveMaster();
+  void AwaitStorage();
+  void BeatWhileWaiting();
+  void Leave();
+  bool leaving_master_ = false;
+
+  EventLoop& loop_;
+  Reaper& reaper_;
+  LaunchConfig config_;
+  const Environment env_;
+  const std::string node_id_;
+  Guard& guard_;
+  const Speaker speaker_;
+  CoreState core_;
+  EventLoop::TimerId timer_{};
+  std::deque<Event> queued_;  // events that came while decisions were being carried out
+  bool stepping_ = false;
+  int exit_code_ = 1;
+
+  Topology topology_;             // --numa-binding, else empty
+  std::vector<WorkerCpus> cpus_;  // by local rank; empty without --numa-binding
+  Instant resolve_until_ = 0;
+  bool resolve_told_ = false;
+  std::string address_;  // where others reach this node (textual IP)
+  std::vector<std::string> master_addresses_;
+  std::unique_ptr<SignalSource> signals_;
+  std::unique_ptr<DeviceProbe> probe_;
+  std::unique_ptr<EmbeddedMaster> master_;
+  MasterPlace master_place_;
+  std::unique_ptr<MasterLink> link_;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::optional<store::ListenSocket> reserved_;
+  std::unique_ptr<store::StoreServer> store_;
+  std::unique_ptr<Board> board_;
+  std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known
+  Instant leave_by_ = kNever;                      // storage is waited for before the node goes
+  bool left_ = false;
+  std::unique_ptr<EventWriter> event_writer_;  // null: nobody wants events
+  const Instant began_ms_;
+  uint64_t board_epoch_ = 0;
+  std::vector<int64_t> ended_ns_;             // of the board's ranks; 0: it has not ended
+  int64_t told_step_ = -1;                    // the largest that a rank of earlier rounds here told itself; -1: none
+  std::optional<v1::StartRound> last_round_;  // that workers were started for
+  std::map<int, LocalWorker> last_workers_;   // of it, by local rank
+};
+
+}  // namespace phalanx::agent

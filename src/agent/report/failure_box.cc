@@ -1,0 +1,121 @@
+#include "agent/report/failure_box.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "agent/core/core.h"
+#include "base/json_text.h"
+
+namespace phalanx::agent {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kWidth = 100;
+constexpr int kMaxTailLines = 20;
+
+json ParseObject(const std::string& text) {
+  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return parsed.is_object() ? parsed : json::object();
+}
+
+std::string TimeText(int64_t unix_ms) {
+  const time_t seconds = unix_ms / 1000;
+  tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:03} UTC", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, unix_ms % 1000);
+}
+
+std::string End(const v1::WorkerExited& e) {
+  std::string text = e.signal() != 0
+                         ? fmt::format("{} (signal {}), pid {}", DescribeEnd(0, e.signal()), e.signal(), e.pid())
+                         : fmt::format("exit code {}, pid {}", e.exit_code(), e.pid());
+  if (!e.killed_by().empty()) text += fmt::format(", killed by {}", e.killed_by());
+  return e.end_note().empty() ? text : fmt::format("{} ({})", text, e.end_note());
+}
+
+// The last lines of `text`, indented.
+std::string Tail(std::string_view text) {
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  size_t begin = text.size();
+  for (int lines = 0; begin > 0; --begin) {
+    if (text[begin - 1] == '\n' && ++lines == kMaxTailLines) break;
+  }
+  std::string out;
+  for (std::string_view rest = text.substr(begin); !rest.empty();) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    out += fmt::format("    {}\n", rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return out;
+}
+
+std::string Where(const v1::Failure& f) {
+  return fmt::format("rank {} (local rank {} of node {}, {})", f.rank(), f.local_rank(), f.group_rank(),
+                     f.hostname().empty() ? f.address() : fmt::format("{} {}", f.hostname(), f.address()));
+}
+
+std::string FirstCause(const v1::Failure& f) {
+  const v1::WorkerExited& e = f.exited();
+  const RecordedError error = ParseErrorJson(e.error_json());
+  std::string out = fmt::format("First cause: {}\n  time:  {}\n  end:   {}\n", Where(f), TimeText(e.unix_ms()), End(e));
+  if (!error.message.empty()) out += fmt::format("  error: {}\n", error.message);
+  if (!error.traceback.empty()) {
+    out += fmt::format("  traceback:\n{}", Tail(error.traceback));
+  } else if (!e.last_words().empty()) {
+    out += fmt::format("  last words on stderr:\n{}", Tail(e.last_words()));
+  } else if (e.signal() == 0) {
+    out += "  no traceback: decorate the script's main with torch.distributed.elastic's @record to keep one\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+RecordedError ParseErrorJson(const std::string& text) {
+  const json object = ParseObject(text);
+  auto it = object.find("message");
+  if (it == object.end()) return {};
+  if (it->is_string()) return {it->get<std::string>(), ""};
+  if (!it->is_object()) return {};
+  RecordedError error{TextIn(*it, "message"), ""};
+  auto extra = it->find("extraInfo");
+  if (extra != it->end() && extra->is_object()) error.traceback = TextIn(*extra, "py_callstack");
+  return error;
+}
+
+std::string FailureBox(const v1::Finish& finish, const std::string& script) {
+  const std::string bold(kWidth, '=');
+  const std::string thin(kWidth, '-');
+  std::string out = fmt::format("{}\n{} FAILED: {}\n", bold, script, finish.reason());
+  if (finish.has_first_cause()) out += fmt::format("{}\n{}", thin, FirstCause(finish.first_cause()));
+  if (finish.others_size() > 0) out += fmt::format("{}\nOthers of the same round:\n", thin);
+  for (const v1::Failure& other : finish.others()) {
+    out += fmt::format("  {}: {}\n", Where(other), End(other.exited()));
+  }
+  return out + bold + "\n";
+}
+
+std::string OwnErrorJson(const v1::Finish& finish) {
+  const v1::WorkerExited& e = finish.first_cause().exited();
+  json object = ParseObject(e.error_json());
+  const int code = e.signal() != 0 ? -e.signal() : e.exit_code();
+  auto it = object.find("message");
+  if (it == object.end()) {
+    object["message"] = {{"message", finish.reason()},
+                         {"extraInfo", {{"timestamp", std::to_string(e.unix_ms() / 1000)}, {"py_callstack", ""}}},
+                         {"errorCode", code}};
+  } else if (it->is_object()) {
+    (*it)["errorCode"] = code;
+  } else {
+    object["errorCode"] = code;
+  }
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace phalanx::agent

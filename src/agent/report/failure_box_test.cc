@@ -1,0 +1,74 @@
+#include "agent/report/failure_box.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace phalanx::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::Finish Failed() {
+  v1::Finish finish;
+  finish.set_exit_code(1);
+  finish.set_reason("all 3 restarts are used up");
+  v1::Failure& f = *finish.mutable_first_cause();
+  f.set_rank(3);
+  f.set_hostname("node7");
+  f.mutable_exited()->set_signal(9);
+  f.mutable_exited()->set_pid(77);
+  return finish;
+}
+
+TEST(FailureBox, NamesTheFirstCauseAndTheOthers) {
+  v1::Finish finish = Failed();
+  finish.add_others()->set_rank(1);
+  const std::string box = FailureBox(finish, "train.py");
+  EXPECT_THAT(box, HasSubstr("train.py FAILED: all 3 restarts are used up"));
+  EXPECT_THAT(box, HasSubstr("First cause: rank 3"));
+  EXPECT_THAT(box, HasSubstr("SIGKILL (signal 9), pid 77"));
+  EXPECT_LT(box.find("rank 3"), box.find("rank 1"));
+}
+
+TEST(FailureBox, SaysWhoKilledARankAndWhatElseIsKnown) {
+  v1::Finish finish = Failed();
+  finish.mutable_first_cause()->mutable_exited()->set_killed_by("the out-of-memory killer");
+  v1::WorkerExited& other = *finish.add_others()->mutable_exited();
+  other.set_exit_code(1);
+  other.set_end_note("2 processes were ended");
+  const std::string box = FailureBox(finish, "train.py");
+  EXPECT_THAT(box, HasSubstr("SIGKILL (signal 9), pid 77, killed by the out-of-memory killer\n"));
+  EXPECT_THAT(box, HasSubstr("exit code 1, pid 0 (2 processes were ended)\n"));
+}
+
+TEST(FailureBox, ShowsARecordedTracebackBeforeLastWords) {
+  v1::Finish finish = Failed();
+  auto& exited = *finish.mutable_first_cause()->mutable_exited();
+  exited.set_last_words("noise on stderr");
+  EXPECT_THAT(FailureBox(finish, "x"), HasSubstr("noise on stderr"));
+  exited.set_error_json(
+      R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "line 1\nline 2"}}})");
+  const std::string box = FailureBox(finish, "x");
+  EXPECT_THAT(box, HasSubstr("error: ValueError: no"));
+  EXPECT_THAT(box, HasSubstr("    line 2\n"));
+  EXPECT_THAT(box, Not(HasSubstr("noise")));
+}
+
+TEST(FailureBox, SurvivesAnyErrorFile) {
+  v1::Finish finish = Failed();
+  for (const char* text : {"", "{", "[]", "7", R"({"message": 7})", R"({"message": {"message": []}})", "\xff\xfe"}) {
+    finish.mutable_first_cause()->mutable_exited()->set_error_json(text);
+    EXPECT_THAT(FailureBox(finish, "x"), HasSubstr("First cause"));
+    EXPECT_THAT(OwnErrorJson(finish), HasSubstr("errorCode"));
+  }
+}
+
+TEST(FailureBox, OwnErrorFileKeepsTheRootErrorAndAddsItsCode) {
+  v1::Finish finish = Failed();
+  finish.mutable_first_cause()->mutable_exited()->set_error_json(R"({"message": {"message": "boom"}})");
+  EXPECT_EQ(OwnErrorJson(finish), R"({"message":{"errorCode":-9,"message":"boom"}})");
+}
+
+}  // namespace
+}  // namespace phalanx::agent

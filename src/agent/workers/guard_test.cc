@@ -1,0 +1,219 @@
+#include "agent/workers/guard.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/process/process.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr int kEndsWithinMs = 1'000;
+
+SpawnSpec Shell(const std::string& text, const std::string& mark, int out) {
+  SpawnSpec spec;
+  spec.program = "sh";
+  spec.args = {"sh", "-c", text};
+  spec.env = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
+  if (!mark.empty()) spec.env[kNodeMark] = mark;
+  spec.stdout_fd = out;
+  return spec;
+}
+
+// An "agent" in a process of its own: starts a guard and what `texts` say (each a shell command that prints the pids
+// that are to be watched, one a line), and waits to be killed.
+class GuardTest : public testing::Test {
+ protected:
+  void StartAgent(const std::vector<std::string>& texts, const std::string& mark, bool add_groups,
+                  bool farewell = false, bool take_back = false) {
+    int fds[2];
+    ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+    output_ = Fd(fds[0]);
+    Fd writer(fds[1]);
+    agent_ = fork();
+    ASSERT_GE(agent_, 0);
+    if (agent_ == 0) RunAgent(texts, mark, add_groups, farewell, take_back, writer.get());
+  }
+
+  [[noreturn]] static void RunAgent(const std::vector<std::string>& texts, const std::string& mark, bool add_groups,
+                                    bool farewell, bool take_back, int out) {
+    {
+      auto guard = Guard::Start("node");
+      if (!guard.ok()) _exit(1);
+      for (const std::string& text : texts) {
+        const auto child = Spawn(Shell(text, mark, out));
+        if (!child.ok()) _exit(1);
+        if (add_groups) guard->Add(child->pid);
+        if (take_back) guard->Remove(child->pid);
+      }
+      dprintf(out, "%d\n", guard->pid());  // all is told
+      if (!farewell) {
+        while (true) pause();
+      }
+    }
+    _exit(0);
+  }
+
+  // `count` pids that the agent and its children print, each with a pidfd.
+  void ReadPids(size_t count) {
+    std::string text;
+    while (static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) < count) {
+      char byte = 0;
+      ASSERT_EQ(read(output_.get(), &byte, 1), 1) << text;
+      text += byte;
+    }
+    for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+      const pid_t pid = std::stoi(text.substr(at));
+      pidfds_[pid] = PidfdOpen(pid);
+      ASSERT_TRUE(pidfds_[pid].valid()) << pid;
+    }
+  }
+
+  bool EndsWithin(pid_t pid, int ms) {
+    pollfd ended{pidfds_.at(pid).get(), POLLIN, 0};
+    return poll(&ended, 1, std::max(0, ms)) == 1;
+  }
+
+  void KillAgent() {
+    kill(agent_, SIGKILL);
+    waitpid(agent_, nullptr, 0);
+  }
+
+  void ExpectAllGone() {
+    const Instant until = MonotonicMs() + kEndsWithinMs;
+    for (const auto& [pid, pidfd] : pidfds_) {
+      EXPECT_TRUE(EndsWithin(pid, static_cast<int>(until - MonotonicMs()))) << pid << " is still there";
+    }
+  }
+
+  void TearDown() override {
+    for (const auto& [pid, pidfd] : pidfds_) {
+      if (!EndsWithin(pid, 0)) kill(pid, SIGKILL);
+    }
+  }
+
+  pid_t agent_ = 0;
+  Fd output_;
+  std::map<pid_t, Fd> pidfds_;
+};
+
+TEST_F(GuardTest, AgentKilledLeavesNothingBehind) {
+  // Children and grandchildren in the worker's group; one that is stopped; one that ignores every signal it can; one
+  // that left for a session of its own; one that did and forgot nothing but its parent.
+  StartAgent({"sleep 1000 & echo $!; echo $$; exec sleep 1000", "echo $$; kill -STOP $$",
+              "trap '' TERM INT HUP QUIT; echo $$; while :; do :; done",
+              "setsid sh -c 'echo $$; exec sleep 1000' & echo $$; exec sleep 1000",
+              "setsid sh -c 'setsid sleep 1000 & echo $!; echo $$; kill -STOP $$'"},
+             "node", true);
+  ReadPids(1 + 8);
+  KillAgent();
+  ExpectAllGone();
+}
+
+TEST_F(GuardTest, FindsTheMarkedWithoutBeingToldOfThem) {
+  StartAgent({"sleep 1000 & echo $!; echo $$; exec sleep 1000", "setsid sh -c 'echo $$; exec sleep 1000'"}, "node",
+             false);
+  ReadPids(1 + 3);
+  KillAgent();
+  ExpectAllGone();
+}
+
+TEST_F(GuardTest, EndsGroupsWhoseProcessesShowNoMark) {
+  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, "node", true);
+  ReadPids(2);
+  KillAgent();
+  ExpectAllGone();
+}
+
+TEST_F(GuardTest, LeavesGroupsThatWereTakenBack) {
+  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, "node", true, false, true);
+  ReadPids(2);
+  const pid_t guard = pidfds_.begin()->first;
+  KillAgent();
+  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+}
+
+TEST_F(GuardTest, TouchesNobodyElse) {
+  StartAgent({"echo $$; exec sleep 1000"}, "another-node", false);
+  ReadPids(2);
+  const pid_t guard = pidfds_.begin()->first;
+  KillAgent();
+  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+}
+
+TEST_F(GuardTest, OrderlyEndTouchesNothing) {
+  StartAgent({"echo $$; exec sleep 1000"}, "node", true, true);
+  ReadPids(2);
+  waitpid(agent_, nullptr, 0);
+  const pid_t guard = pidfds_.begin()->first;
+  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+}
+
+TEST_F(GuardTest, SurvivesSignals) {
+  StartAgent({"echo $$; exec sleep 1000"}, "node", false);
+  ReadPids(2);
+  const pid_t guard = pidfds_.begin()->first;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE}) kill(guard, signal);
+  KillAgent();
+  ExpectAllGone();
+}
+
+TEST_F(GuardTest, HoldsNoOutputOpen) {
+  StartAgent({}, "", false);
+  ReadPids(1);
+  const pid_t guard = pidfds_.begin()->first;
+  kill(guard, SIGSTOP);
+  KillAgent();
+  pollfd output{output_.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&output, 1, kEndsWithinMs), 1);  // the end of file, although the guard lives on
+  EXPECT_FALSE(EndsWithin(guard, 0));
+  kill(guard, SIGCONT);
+  ExpectAllGone();
+}
+
+// Not a test: the program that HidesTheMarkItInherited executes.
+TEST(GuardAgent, DISABLED_Main) {
+  auto guard = Guard::Start("inner");
+  ASSERT_TRUE(guard.ok());
+  dprintf(3, "%d\n", guard->pid());
+  while (true) pause();
+}
+
+TEST_F(GuardTest, HidesTheMarkItInherited) {
+  // Of an agent started by a worker of another: that one's guard must not end this one before it has done its work.
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  output_ = Fd(fds[0]);
+  Fd writer(fds[1]);
+  SpawnSpec spec = Shell("", "outer", writer.get());
+  spec.program = "/proc/self/exe";
+  spec.args = {"guard_agent", "--gtest_also_run_disabled_tests", "--gtest_filter=GuardAgent.DISABLED_Main"};
+  spec.extra_fds = {writer.get()};
+  const Fd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  spec.stdout_fd = null.get();
+  const auto child = Spawn(spec);
+  ASSERT_TRUE(child.ok());
+  writer.Reset();
+  agent_ = child->pid;
+  ReadPids(1);
+  EXPECT_TRUE(EnvironmentHolds(agent_, "PHALANX_NODE_MARK=outer"));
+  EXPECT_FALSE(EnvironmentHolds(pidfds_.begin()->first, "PHALANX_NODE_MARK=outer"));
+  KillAgent();
+  ExpectAllGone();
+}
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,186 @@
+#include "checkpoint/disk/steps.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <tuple>
+
+#include "checkpoint/disk/recycled.h"
+#include "checkpoint/files/files.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+// All of the text as a number without leading zeros.
+template <typename Number>
+std::optional<Number> ParseDecimal(std::string_view text) {
+  if (text.empty() || (text[0] == '0' && text.size() > 1) || text[0] == '-') return std::nullopt;
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool IsOurFile(std::string_view name) { return name == kManifestName || IsShardName(name); }
+
+FoundStep& Refuse(FoundStep& found, StepState state, std::string why) {
+  found.state = state;
+  found.manifest.reset();
+  found.why = std::move(why);
+  return found;
+}
+
+// Empty: as the manifest says. `readable` is false where nobody knows.
+std::string WhyNoShard(const std::string& folder, const Shard& shard, bool& readable) {
+  struct stat info {};
+  if (lstat(fmt::format("{}/{}", folder, shard.file).c_str(), &info) != 0) {
+    readable = errno == ENOENT;
+    return fmt::format("{}: {}", shard.file, Message(ErrnoStatus(errno, "the shard cannot be found")));
+  }
+  if (!S_ISREG(info.st_mode)) return fmt::format("{} is not a regular file", shard.file);
+  if (static_cast<uint64_t>(info.st_size) == shard.bytes) return "";
+  return fmt::format("{} has {} bytes instead of {}", shard.file, info.st_size, shard.bytes);
+}
+
+FoundStep& LookAtShards(const std::string& folder, FoundStep& found) {
+  for (const Shard& shard : found.manifest->shards) {
+    bool readable = true;
+    std::string why = WhyNoShard(folder, shard, readable);
+    if (!why.empty()) return Refuse(found, readable ? StepState::kDamaged : StepState::kUnreadable, std::move(why));
+  }
+  found.state = StepState::kCommitted;
+  return found;
+}
+
+StatusOr<bool> HoldsOurs(const std::string& folder) {
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(folder));
+  return names.empty() || std::ranges::any_of(names, [](const std::string& name) { return IsOurFile(name); });
+}
+
+// Nothing where the folder is nobody's step.
+std::optional<FoundStep> Find(const std::string& dir, const std::string& name, const StepName& parsed) {
+  const std::string folder = fmt::format("{}/{}", dir, name);
+  FoundStep found = LookAtStep(folder);
+  if (found.manifest && found.manifest->step != parsed.step) {
+    Refuse(found, StepState::kDamaged, fmt::format("{} is of step {}", kManifestName, found.manifest->step));
+  }
+  if (found.state == StepState::kUncommitted) {
+    const StatusOr<bool> ours = HoldsOurs(folder);
+    if (ours.ok() && !*ours) return std::nullopt;
+    if (!ours.ok() && absl::IsNotFound(ours.status())) return std::nullopt;  // deleted meanwhile
+    if (!ours.ok()) Refuse(found, StepState::kUnreadable, Message(ours.status()));
+  }
+  found.name = name;
+  found.step = parsed.step;
+  found.number = parsed.number;
+  return found;
+}
+
+Status RemoveFile(const std::string& path) {
+  return unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : CallFailed(path, "unlink", errno);
+}
+
+Status RemoveOurs(const std::string& folder) {
+  const StatusOr<std::vector<std::string>> names = ListFolder(folder);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (IsOurFile(name)) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, name)));
+  }
+  const bool removed = rmdir(folder.c_str()) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST;
+  return removed ? absl::OkStatus() : CallFailed(folder, "rmdir", errno);
+}
+
+}  // namespace
+
+std::optional<StepName> ParseStepName(std::string_view name) {
+  const size_t dot = name.find('.');
+  const std::optional<int64_t> step = ParseDecimal<int64_t>(name.substr(0, dot));
+  if (!step) return std::nullopt;
+  if (dot == std::string_view::npos) return StepName{.step = *step};
+  const std::optional<uint64_t> number = ParseDecimal<uint64_t>(name.substr(dot + 1));
+  if (!number || *number == 0) return std::nullopt;
+  return StepName{.step = *step, .number = *number};
+}
+
+std::string StepNameText(const StepName& name) {
+  return name.number == 0 ? fmt::format("{}", name.step) : fmt::format("{}.{}", name.step, name.number);
+}
+
+StatusOr<std::string> ClaimStep(const std::string& dir, int64_t step, uint64_t epoch) {
+  if (step < 0) return absl::InvalidArgumentError(fmt::format("step {} is below 0", step));
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(dir));
+  StepName name{.step = step};
+  for (const std::string& other : names) {
+    const std::optional<StepName> taken = ParseStepName(other);
+    if (taken && taken->step == step) name.number = std::max({name.number, taken->number + 1, epoch});
+  }
+  while (true) {
+    const std::string text = StepNameText(name);
+    const std::string folder = fmt::format("{}/{}", dir, text);
+    if (mkdir(folder.c_str(), 0777) == 0) {
+      PHX_RETURN_IF_ERROR(SyncFolder(dir));
+      return text;
+    }
+    if (errno != EEXIST) return CallFailed(folder, "mkdir", errno);
+    name.number = std::max(name.number + 1, epoch);
+  }
+}
+
+FoundStep LookAtStep(const std::string& folder) {
+  FoundStep found;
+  found.name = folder.substr(folder.rfind('/') + 1);
+  const std::string path = fmt::format("{}/{}", folder, kManifestName);
+  const StatusOr<std::string> text = ReadFile(path, kMaxManifestBytes);
+  if (absl::IsNotFound(text.status())) return Refuse(found, StepState::kUncommitted, "no manifest: not committed");
+  if (absl::IsOutOfRange(text.status())) return Refuse(found, StepState::kDamaged, Message(text.status()));
+  if (!text.ok()) return Refuse(found, StepState::kUnreadable, Message(text.status()));
+  StatusOr<Manifest> manifest = ParseManifest(*text);
+  if (!manifest.ok()) {
+    // What a newer Phalanx wrote may be whole: this one cannot tell.
+    const bool newer = absl::IsFailedPrecondition(manifest.status());
+    return Refuse(found, newer ? StepState::kUnreadable : StepState::kDamaged,
+                  fmt::format("{}: {}", kManifestName, Message(manifest.status())));
+  }
+  found.step = manifest->step;
+  found.epoch = manifest->epoch;
+  found.manifest = *std::move(manifest);
+  return LookAtShards(folder, found);
+}
+
+StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir) {
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(dir));
+  std::vector<FoundStep> steps;
+  for (const std::string& name : names) {
+    const std::optional<StepName> parsed = ParseStepName(name);
+    struct stat info {};
+    if (!parsed || stat(fmt::format("{}/{}", dir, name).c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) continue;
+    if (std::optional<FoundStep> found = Find(dir, name, *parsed)) steps.push_back(*std::move(found));
+  }
+  std::ranges::sort(steps, [](const FoundStep& a, const FoundStep& b) {
+    return std::tie(a.step, a.number) > std::tie(b.step, b.number);
+  });
+  return steps;
+}
+
+const FoundStep* NewestCommitted(const std::vector<FoundStep>& newest_first) {
+  const auto it =
+      std::ranges::find_if(newest_first, [](const FoundStep& found) { return found.state == StepState::kCommitted; });
+  return it == newest_first.end() ? nullptr : &*it;
+}
+
+Status DeleteStep(const std::string& dir, const std::string& name) {
+  if (!ParseStepName(name)) return absl::InvalidArgumentError(fmt::format("'{}' is not the name of a step", name));
+  const std::string folder = fmt::format("{}/{}", dir, name);
+  const FoundStep found = LookAtStep(folder);
+  PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kManifestName)));
+  if (found.state != StepState::kUncommitted) PHX_RETURN_IF_ERROR(SyncFolder(folder));
+  if (found.manifest) PHX_RETURN_IF_ERROR(Recycle(dir, name, found.manifest->shards));
+  return RemoveOurs(folder);
+}
+
+}  // namespace phalanx::checkpoint

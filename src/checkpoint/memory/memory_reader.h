@@ -1,0 +1,66 @@
+// What lies in a node's checkpoint memory (docs/formats/checkpoint-image.md), of a job that lives or of a dead one.
+// Reads only, and believes nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "checkpoint/rank/control.h"
+
+namespace phalanx::checkpoint {
+
+struct MemorySlot {
+  std::string page;  // a local rank's number, or "main": what is the same on all ranks
+  std::string path;
+  Slot slot;
+};
+
+// The slots for one checkpoint directory.
+struct MemoryDirectory {
+  std::string folder;
+  std::string dir;                 // whose steps they are; empty where that is not known
+  std::vector<std::string> pages;  // whose control pages can be read
+  std::vector<MemorySlot> slots;
+  std::vector<std::string> problems;
+};
+
+// What one agent has made.
+struct MemoryFolder {
+  std::string path;
+  bool own = false;      // this user's; of others only name and size are known
+  bool complete = true;  // `bytes` is all of it
+  uint64_t bytes = 0;
+  std::string job_id;
+  std::string address;
+  bool agent_lives = false;  // as far as this machine tells
+  std::vector<MemoryDirectory> directories;
+  std::vector<std::string> problems;
+};
+
+// Its slots hold files of torch.distributed.checkpoint. Pure.
+bool IsSharded(const MemoryDirectory& directory);
+
+// "phx-<uid>-<16 hex digits>-<16 hex digits>", and perhaps "-<number>". Pure.
+bool IsMemoryName(std::string_view name);
+
+// Adds the bytes of all files below; false where some cannot be seen.
+bool AddBytes(const std::string& path, uint64_t& bytes);
+
+StatusOr<MemoryFolder> ReadMemory(const std::string& path);
+
+// Of all folders below `root` with such a name.
+StatusOr<std::vector<MemoryFolder>> ReadMemories(const std::string& root);
+
+// The agent's own lock: FailedPrecondition while that lives, and no agent starts there while the result does.
+StatusOr<Fd> LockMemory(const std::string& path);
+
+// The newest step, by epoch and step, that is sealed in every page of all these directories, as one slot of each page;
+// empty where there is none. Pure.
+std::vector<const MemorySlot*> NewestOfAll(const std::vector<const MemoryDirectory*>& directories);
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,117 @@
+#include "checkpoint/rank/frame.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checkpoint/image/image_bytes.h"
+#include "checkpoint/image/running_crc.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+constexpr uint64_t kDigits = 8;
+
+uint64_t PatchBytes(bool digits) { return digits ? kDigits : sizeof(uint32_t); }
+
+// Of everything before the first record.
+uint64_t HeadBytes(const ImageLayout& layout) {
+  return layout.data_at.empty() ? layout.tail_at : layout.data_at.front();
+}
+
+uint64_t HashFrame(const ImageLayout& layout) {
+  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+  const auto add = [&hash](uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte, value >>= 8) hash = (hash ^ (value & 0xFF)) * 0x100000001B3;
+  };
+  add(layout.file_bytes);
+  for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
+    add(layout.data_at[i]);
+    add(layout.bytes[i]);
+  }
+  return hash;
+}
+
+// Whether these bytes belong to the frame, and lie within the image.
+bool IsInFrame(const ImageLayout& layout, uint64_t at, uint64_t bytes) {
+  if (at > layout.tail_at || layout.tail_at - at < bytes) return false;
+  const auto behind = std::upper_bound(layout.data_at.begin(), layout.data_at.end(), at + bytes - 1);
+  if (behind == layout.data_at.begin()) return true;
+  const auto before = static_cast<size_t>(behind - layout.data_at.begin()) - 1;
+  return layout.data_at[before] + layout.bytes[before] <= at;
+}
+
+// What is wrong with it; empty: nothing.
+std::string WhyNoPatch(const ImageLayout& layout, const phx_ckpt_patch& patch, bool digits) {
+  const uint64_t bytes = PatchBytes(digits);
+  const bool is_head = patch.record == PHX_CKPT_HEAD;
+  const bool is_known = is_head || patch.record < layout.bytes.size();
+  if (is_known && IsInFrame(layout, patch.at, bytes) && (!is_head || patch.at + bytes <= HeadBytes(layout))) return {};
+  const std::string whose = is_head ? "the head" : "record " + std::to_string(patch.record);
+  return "the CRC of " + whose + " cannot stand at " + std::to_string(patch.at);
+}
+
+void PutCrc(uint8_t* at, uint32_t crc, bool digits) {
+  if (!digits) return Put<uint32_t>(at, crc);
+  for (uint64_t i = kDigits; i > 0; --i, crc >>= 4) at[i - 1] = static_cast<uint8_t>("0123456789abcdef"[crc & 0xF]);
+}
+
+}  // namespace
+
+std::string PlanFrame(const phx_ckpt_save& save, const phx_ckpt_frame& frame, ImageLayout* layout) {
+  layout->bytes.assign(save.bytes, save.bytes + save.n);
+  layout->data_at.assign(frame.record_at, frame.record_at + save.n);
+  layout->header_at.clear();
+  layout->file_bytes = save.file_bytes;
+  uint64_t end = 0;      // of the record before
+  uint64_t covered = 0;  // bytes of records
+  for (uint64_t i = 0; i < save.n; ++i) {
+    if (layout->data_at[i] < end || layout->data_at[i] > save.file_bytes ||
+        layout->bytes[i] > save.file_bytes - layout->data_at[i]) {
+      return "record " + std::to_string(i) + " of " + std::to_string(layout->bytes[i]) + " bytes does not lie at " +
+             std::to_string(layout->data_at[i]) + ", between the one before and the end of the slot";
+    }
+    end = layout->data_at[i] + layout->bytes[i];
+    covered += layout->bytes[i];
+  }
+  if (end - covered > frame.byte_count || frame.byte_count > save.file_bytes - covered) {
+    return "a frame of " + std::to_string(frame.byte_count) + " bytes does not go with records of " +
+           std::to_string(covered) + " bytes in a slot of " + std::to_string(save.file_bytes);
+  }
+  layout->tail_at = covered + frame.byte_count;
+  layout->hash = HashFrame(*layout);
+  for (uint64_t i = 0; i < frame.patch_count; ++i) {
+    if (std::string why = WhyNoPatch(*layout, frame.patches[i], frame.digits != 0); !why.empty()) return why;
+  }
+  return {};
+}
+
+void PutFrame(uint8_t* image, const ImageLayout& layout, const phx_ckpt_frame& frame) {
+  const auto* from = static_cast<const uint8_t*>(frame.bytes);
+  uint64_t at = 0;
+  for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
+    const uint64_t length = layout.data_at[i] - at;
+    std::memcpy(image + at, from, length);
+    from += length;
+    at = layout.data_at[i] + layout.bytes[i];
+  }
+  std::memcpy(image + at, from, layout.tail_at - at);
+  std::memset(image + layout.tail_at, 0, layout.file_bytes - layout.tail_at);
+}
+
+uint32_t FinishFrame(uint8_t* image, const ImageLayout& layout, const std::vector<phx_ckpt_patch>& patches, bool digits,
+                     const uint32_t* record_crc32) {
+  for (const phx_ckpt_patch& patch : patches) {
+    const bool is_head = patch.record == PHX_CKPT_HEAD;
+    PutCrc(image + patch.at, is_head ? Crc32(0, image, HeadBytes(layout)) : record_crc32[patch.record], digits);
+  }
+  RunningCrc crc(image);
+  for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
+    if (layout.bytes[i] < kJoinFrom) continue;
+    crc.Read(layout.data_at[i]);
+    crc.Pass(layout.bytes[i], record_crc32[i]);
+  }
+  crc.Read(layout.file_bytes);
+  return crc.value();
+}
+
+}  // namespace phalanx::checkpoint

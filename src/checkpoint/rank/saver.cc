@@ -1,0 +1,342 @@
+#include "checkpoint/rank/saver.h"
+
+#include <sys/socket.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/crc/crc32.h"
+#include "checkpoint/rank/frame.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+constexpr uint64_t kChunkBytes = 256 << 10;  // fits the second cache beside what training keeps there
+constexpr int kThreadsMax = 64;
+constexpr int kTakeTries = 3;
+
+int64_t NowNs(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+std::string Text(const void* data, uint64_t bytes) {
+  return bytes == 0 ? std::string() : std::string(static_cast<const char*>(data), bytes);
+}
+
+uint8_t WhenOf(const phx_ckpt_save& save, uint64_t i) {
+  return save.when == nullptr ? static_cast<uint8_t>(PHX_CKPT_LATER) : save.when[i];
+}
+
+// What a caller got wrong; empty: nothing.
+std::string Misuse(const phx_ckpt_save& save) {
+  if (save.step < 0) return "step " + std::to_string(save.step) + " is below 0";
+  if (save.rank >= save.world_size) {
+    return "rank " + std::to_string(save.rank) + " of a world of " + std::to_string(save.world_size);
+  }
+  if (save.threads < 0 || save.threads > kThreadsMax)
+    return std::to_string(save.threads) + " threads, and 0 to 64 can be";
+  if (save.n > kImageRecordsMax) return std::to_string(save.n) + " records are more than an image may have";
+  for (uint64_t i = 0; i < save.n; ++i) {
+    const uint8_t when = WhenOf(save, i);
+    if (when > PHX_CKPT_FILLED) return "record " + std::to_string(i) + " is to be copied at no known time";
+    if (when != PHX_CKPT_FILLED && save.bytes[i] != 0 && save.source[i] == nullptr) {
+      return "record " + std::to_string(i) + " has no source";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Saver::Saver(uint64_t epoch) : epoch_(epoch), forks_(ForksSoFar()), outcome_{PHX_CKPT_NOTHING, 0, 0, 0} {}
+
+Saver::~Saver() {
+  {
+    MutexLock lock(mutex_);
+    while (phase_ == Phase::kSealing || (phase_ == Phase::kCopying && done_ < limit_)) changed_.Wait(mutex_);
+    if (phase_ == Phase::kCopying || phase_ == Phase::kUncompared) files_.control().Abandon(slot_, generation_);
+    stopping_ = true;
+    changed_.WakeAll();
+  }
+  for (const pthread_t thread : threads_) JoinThread(thread);
+}
+
+int Saver::Map(std::string* why) {
+  if (files_.Outdated()) *why = files_.Map();
+  if (!why->empty()) return PHX_CKPT_BROKEN;
+  int mapped = 0;
+  for (int i = 0; i < static_cast<int>(kSlotsMax); ++i) mapped += files_.data(i) != nullptr ? 1 : 0;
+  return mapped;
+}
+
+int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::string* why) {
+  if (const int code = Refuse(save, why); code != 0) return code;
+  const int threads = StartThreads(save.threads);
+  pickle_ = Text(save.pickle, save.pickle_bytes);
+  info_ = Text(save.info, save.info_bytes);
+  notify_ = Text(save.notify, save.notify_bytes);
+  notify_fd_ = save.notify_fd;
+  if (*why = Plan(save, frame); !why->empty()) return PHX_CKPT_NO_ROOM;
+  for (int turn = 0; const int code = TakeSlot(why); ++turn) {
+    if (!files_.Outdated() || turn == kTakeTries) return code;
+    if (const int refused = Refuse(save, why); refused != 0) return refused;  // maps them anew
+  }
+
+  began_ns_ = NowNs(CLOCK_MONOTONIC);
+  workers_max_ = threads;
+  image_ = {save.step, epoch_, layout_.file_bytes, layout_.hash, save.rank, save.world_size, 0, 0, 0};
+  image_.records = static_cast<uint32_t>(save.n);
+  crc32_.assign(save.n, 0);
+  if (framed_) PutFrame(data_, layout_, *frame);
+  CopyNow(save, threads == 0);
+  chunks_.clear();
+  if (threads > 0) QueueChunks(save, PHX_CKPT_LATER);
+  copied_chunks_ = chunks_.size();
+  QueueChunks(save, PHX_CKPT_FILLED);
+  compare_ = save.verify != 0 && copied_chunks_ > 0;
+
+  MutexLock lock(mutex_);
+  outcome_ = {PHX_CKPT_COPYING, 0, 0, 0};
+  for (const uint64_t bytes : layout_.bytes) outcome_.bytes += bytes;
+  notify_error_ = 0;
+  phase_ = Phase::kCopying;
+  next_ = done_ = 0;
+  limit_ = copied_chunks_;
+  if (chunks_.empty()) SealOrWait();
+  changed_.WakeAll();
+  return slot_;
+}
+
+int Saver::Refuse(const phx_ckpt_save& save, std::string* why) {
+  {
+    MutexLock lock(mutex_);
+    if (phase_ != Phase::kNone && phase_ != Phase::kOver) {
+      *why = "the save of step " + std::to_string(image_.step) + " is not over";
+      return PHX_CKPT_BUSY;
+    }
+  }
+  if (*why = Misuse(save); !why->empty()) return PHX_CKPT_BROKEN;
+  if (const uint64_t live = files_.control().live_epoch(); live != epoch_) {
+    *why = "epoch " + std::to_string(live) + " lives and this is a rank of epoch " + std::to_string(epoch_);
+    return PHX_CKPT_STALE;
+  }
+  if (files_.Outdated()) *why = files_.Map();
+  if (!why->empty()) return PHX_CKPT_BROKEN;
+  if (files_.slot_bytes() == save.file_bytes && save.file_bytes != 0) return 0;
+  *why = "the image is " + std::to_string(save.file_bytes) + " bytes long and a slot has " +
+         std::to_string(files_.slot_bytes());
+  return PHX_CKPT_NO_ROOM;
+}
+
+// Brings the layout, and what else is needed to finish the image, up to this save; the reason where they do not fit.
+std::string Saver::Plan(const phx_ckpt_save& save, const phx_ckpt_frame* frame) {
+  const bool was_framed = std::exchange(framed_, frame != nullptr);
+  if (framed_) {
+    patches_.assign(frame->patches, frame->patches + frame->patch_count);
+    digits_ = frame->digits != 0;
+    return PlanFrame(save, *frame, &layout_);
+  }
+  if (was_framed) layout_ = {};
+  return PlanZip(save);
+}
+
+std::string Saver::PlanZip(const phx_ckpt_save& save) {
+  const bool known = layout_.file_bytes == save.file_bytes && layout_.bytes.size() == save.n &&
+                     std::equal(layout_.bytes.begin(), layout_.bytes.end(), save.bytes);
+  if (!known) {
+    std::string why = PlanImage(save.bytes, save.n, save.pickle_bytes, save.file_bytes, &layout_);
+    if (!why.empty()) return why;
+  }
+  char id[48];
+  std::snprintf(id, sizeof id, "%020llu%020llu", static_cast<unsigned long long>(layout_.hash),
+                static_cast<unsigned long long>(save.step));
+  serialization_id_ = id;
+  return TailFits(layout_, Tail());
+}
+
+int Saver::TakeSlot(std::string* why) {
+  ControlPage page;
+  if (*why = files_.Read(&page); !why->empty()) return PHX_CKPT_BROKEN;
+  SlotChoice choice = ChooseSlots(page);
+  for (const int slot : choice.slots) {
+    std::string reason = files_.why_not(slot);
+    if (files_.data(slot) != nullptr &&
+        files_.control().Begin(slot, page.slots[static_cast<size_t>(slot)], &generation_, &reason)) {
+      slot_ = slot;
+      data_ = files_.data(slot);
+      if (files_.IsCurrent(slot)) return 0;
+      // The agent has replaced it since it was mapped: what is written there, nobody would ever read.
+      files_.control().Abandon(slot, generation_);
+      reason = "slot " + std::to_string(slot) + " is being replaced";
+    }
+    choice.why_not += (choice.why_not.empty() ? "" : "; ") + reason;
+  }
+  *why = "no slot is free: " + choice.why_not;
+  return PHX_CKPT_NO_SLOT;
+}
+
+// As many as asked for, or as the system gives; 0: the caller copies.
+int Saver::StartThreads(int wanted) {
+  while (static_cast<int>(threads_.size()) < wanted) {
+    pthread_t thread{};
+    if (!StartThread(ThreadBody, this, &thread)) break;
+    threads_.push_back(thread);
+  }
+  return std::min(wanted, static_cast<int>(threads_.size()));
+}
+
+void Saver::CopyNow(const phx_ckpt_save& save, bool all) {
+  for (uint64_t i = 0; i < save.n; ++i) {
+    const uint8_t when = WhenOf(save, i);
+    if (save.bytes[i] == 0 || when == PHX_CKPT_FILLED || (when == PHX_CKPT_LATER && !all)) continue;
+    crc32_[i] = CopyCrc32(0, data_ + layout_.data_at[i], save.source[i], save.bytes[i]);
+  }
+}
+
+void Saver::QueueChunks(const phx_ckpt_save& save, uint8_t when) {
+  for (uint64_t i = 0; i < save.n; ++i) {
+    if (WhenOf(save, i) != when) continue;
+    const auto* source = when == PHX_CKPT_FILLED ? nullptr : static_cast<const uint8_t*>(save.source[i]);
+    for (uint64_t at = 0; at < save.bytes[i]; at += kChunkBytes) {
+      chunks_.push_back(
+          {source == nullptr ? nullptr : source + at, i, at, std::min(kChunkBytes, save.bytes[i] - at), 0});
+    }
+  }
+}
+
+ImageTail Saver::Tail() const { return {pickle_, info_, serialization_id_}; }
+
+void Saver::Filled() {
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kCopying || limit_ == chunks_.size()) return;
+  limit_ = chunks_.size();
+  if (workers_max_ == 0) CopyAll();
+  changed_.WakeAll();
+}
+
+phx_ckpt_outcome Saver::Wait() {
+  MutexLock lock(mutex_);
+  const auto unfilled = [this] { return done_ == copied_chunks_ && limit_ < chunks_.size(); };
+  while (phase_ == Phase::kSealing || (phase_ == Phase::kCopying && !unfilled())) changed_.Wait(mutex_);
+  if (phase_ == Phase::kUncompared) Seal();
+  return outcome_;
+}
+
+phx_ckpt_outcome Saver::Poll() {
+  MutexLock lock(mutex_);
+  return outcome_;
+}
+
+int Saver::notify_error() {
+  MutexLock lock(mutex_);
+  return notify_error_;
+}
+
+void* Saver::ThreadBody(void* saver) {
+  static_cast<Saver*>(saver)->Serve();
+  return nullptr;
+}
+
+void Saver::Serve() {
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    if (HasWork()) {
+      CopyBatch();
+    } else {
+      changed_.Wait(mutex_);
+    }
+  }
+}
+
+bool Saver::HasWork() const { return phase_ == Phase::kCopying && next_ < limit_ && workers_ < workers_max_; }
+
+// With the lock held, which it gives up while it copies.
+void Saver::CopyBatch() {
+  const size_t first = next_;
+  for (uint64_t bytes = 0; next_ < limit_ && bytes < kChunkBytes; ++next_) bytes += chunks_[next_].bytes;
+  const size_t end = next_;
+  ++workers_;
+  mutex_.unlock();
+  for (size_t i = first; i < end; ++i) CopyChunk(chunks_[i]);
+  mutex_.lock();
+  --workers_;
+  done_ += end - first;
+  if (done_ == chunks_.size()) {
+    SealOrWait();
+  } else if (done_ == limit_) {
+    changed_.WakeAll();
+  }
+}
+
+void Saver::CopyChunk(Chunk& chunk) {
+  uint8_t* to = data_ + layout_.data_at[chunk.record] + chunk.at;
+  chunk.crc32 = chunk.source == nullptr ? Crc32(0, to, chunk.bytes) : CopyCrc32(0, to, chunk.source, chunk.bytes);
+}
+
+// With the lock held, for a save without threads.
+void Saver::CopyAll() {
+  while (phase_ == Phase::kCopying && next_ < limit_) CopyBatch();
+}
+
+void Saver::SealOrWait() {
+  if (!compare_) return Seal();
+  phase_ = Phase::kUncompared;
+  changed_.WakeAll();
+}
+
+// With the lock held, which it gives up meanwhile: the phase keeps others away.
+void Saver::Seal() {
+  phase_ = Phase::kSealing;
+  const phx_ckpt_outcome before = outcome_;
+  mutex_.unlock();
+  phx_ckpt_outcome outcome = TrySeal();
+  outcome.bytes = before.bytes;
+  outcome.copy_ns = NowNs(CLOCK_MONOTONIC) - began_ns_;
+  mutex_.lock();
+  if (outcome.state == PHX_CKPT_SEALED) Notify();
+  outcome_ = outcome;
+  phase_ = Phase::kOver;
+  changed_.WakeAll();
+}
+
+phx_ckpt_outcome Saver::TrySeal() {
+  phx_ckpt_outcome outcome = {PHX_CKPT_SEALED, 0, 0, 0};
+  Crc32Joiner joiner;
+  for (const Chunk& chunk : chunks_) {
+    crc32_[chunk.record] = joiner.Join(crc32_[chunk.record], chunk.crc32, chunk.bytes);
+  }
+  if (compare_ && !SourcesAreTheSame(&outcome.differing_record)) {
+    files_.control().Abandon(slot_, generation_);
+    outcome.state = PHX_CKPT_CHANGED;
+    return outcome;
+  }
+  image_.crc32 = framed_ ? FinishFrame(data_, layout_, patches_, digits_, crc32_.data())
+                         : FinishImage(data_, layout_, Tail(), crc32_.data());
+  image_.sealed_unix_ms = NowNs(CLOCK_REALTIME) / 1000000;
+  if (!files_.control().Seal(slot_, generation_, image_)) outcome.state = PHX_CKPT_LATE;
+  return outcome;
+}
+
+bool Saver::SourcesAreTheSame(uint64_t* differing) const {
+  for (size_t i = 0; i < copied_chunks_; ++i) {
+    const Chunk& chunk = chunks_[i];
+    *differing = chunk.record;
+    if (Crc32(0, chunk.source, chunk.bytes) != chunk.crc32) return false;
+  }
+  *differing = 0;
+  return true;
+}
+
+void Saver::Notify() {
+  if (notify_fd_ < 0) return;
+  const ssize_t sent = send(notify_fd_, notify_.data(), notify_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  notify_error_ = sent < 0 ? errno : 0;
+}
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,108 @@
+// Saves of one rank, one at a time: begun on the caller's thread, copied by threads of its own, sealed by whoever
+// copies last.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/image/image.h"
+#include "checkpoint/rank/capi.h"
+#include "checkpoint/rank/slot_files.h"
+#include "checkpoint/rank/thread.h"
+
+namespace phalanx::checkpoint {
+
+// The rules of threads, of lifetimes and of forks are those of capi.h.
+class Saver {
+ public:
+  explicit Saver(uint64_t epoch);
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+  ~Saver();
+
+  std::string Open(const std::string& control_path) { return files_.Open(control_path); }
+  int Map(std::string* why);
+  // `frame` null: the image is a zip file of torch's.
+  int Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::string* why);
+  uint8_t* SlotData(int slot) const { return files_.data(slot); }
+  void Filled();
+  phx_ckpt_outcome Wait();
+  phx_ckpt_outcome Poll();
+  int notify_error();
+
+  // A copy of another process's: nothing in it may be touched.
+  bool forgotten() const { return forks_ != ForksSoFar(); }
+
+ private:
+  enum class Phase { kNone, kCopying, kUncompared, kSealing, kOver };
+
+  // A piece of a record for one thread. `source` null: it is in the slot already, and only read.
+  struct Chunk {
+    const uint8_t* source;
+    uint64_t record;
+    uint64_t at;  // in the record
+    uint64_t bytes;
+    uint32_t crc32;
+  };
+
+  static void* ThreadBody(void* saver);
+  void Serve();
+  bool HasWork() const;
+  void CopyBatch();
+  void CopyChunk(Chunk& chunk);
+  void CopyAll();
+  void SealOrWait();
+  void Seal();
+  phx_ckpt_outcome TrySeal();
+  bool SourcesAreTheSame(uint64_t* differing) const;
+  void Notify();
+
+  int Refuse(const phx_ckpt_save& save, std::string* why);
+  std::string Plan(const phx_ckpt_save& save, const phx_ckpt_frame* frame);
+  std::string PlanZip(const phx_ckpt_save& save);
+  int TakeSlot(std::string* why);
+  int StartThreads(int wanted);
+  void CopyNow(const phx_ckpt_save& save, bool all);
+  void QueueChunks(const phx_ckpt_save& save, uint8_t when);
+  ImageTail Tail() const;
+
+  const uint64_t epoch_;
+  const unsigned forks_;
+  SlotFiles files_;
+  std::vector<pthread_t> threads_;
+
+  // The save, written by Begin while nobody else looks. Chunks: each belongs to who took it.
+  ImageLayout layout_;
+  std::string pickle_, info_, serialization_id_, notify_;
+  bool framed_ = false;  // the caller has laid the image out
+  bool digits_ = false;  // and its CRCs are text
+  std::vector<phx_ckpt_patch> patches_;
+  int notify_fd_ = -1;
+  SlotImage image_;
+  int slot_ = -1;
+  uint64_t generation_ = 0;
+  uint8_t* data_ = nullptr;
+  std::vector<Chunk> chunks_;  // copied ones, then those that are only read
+  size_t copied_chunks_ = 0;   // the first part
+  std::vector<uint32_t> crc32_;
+  int workers_max_ = 0;
+  bool compare_ = false;
+  int64_t began_ns_ = 0;
+
+  // Guarded by the mutex.
+  Mutex mutex_;
+  Condition changed_;
+  bool stopping_ = false;
+  Phase phase_ = Phase::kNone;
+  int workers_ = 0;   // in a chunk now
+  size_t next_ = 0;   // chunk to take
+  size_t limit_ = 0;  // chunks that may be taken
+  size_t done_ = 0;
+  phx_ckpt_outcome outcome_;
+  int notify_error_ = 0;
+};
+
+}  // namespace phalanx::checkpoint

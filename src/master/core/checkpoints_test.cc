@@ -1,0 +1,615 @@
+#include "master/topics/checkpoints.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "master/core/job_fixture.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+constexpr char kDir[] = "/data/run";
+
+// A job of two nodes with two ranks each, whose agents tell of checkpoints.
+class CheckpointsTest : public ::testing::Test {
+ protected:
+  CheckpointsTest() : job_(1, 2, 10) {
+    a_ = job_.Attach("a");
+    b_ = job_.Attach("b");
+  }
+
+  uint64_t Epoch() const { return job_.Epoch(); }
+
+  v1::CheckpointReport Report() const {
+    v1::CheckpointReport report;
+    report.set_epoch(Epoch());
+    report.set_dir(kDir);
+    return report;
+  }
+
+  static void Set(v1::SaveId* save, uint64_t epoch, int64_t step) {
+    save->set_epoch(epoch);
+    save->set_step(step);
+  }
+
+  void Tell(uint64_t session, const v1::CheckpointReport& report) {
+    CheckpointTold event;
+    event.session = session;
+    event.report = report;
+    job_.orders.clear();
+    job_.Send(event);
+  }
+
+  void Open(v1::CheckpointKind kind, bool at_breakpoint = false) {
+    v1::CheckpointReport report = Report();
+    report.mutable_opened()->set_kind(kind);
+    report.mutable_opened()->set_at_breakpoint(at_breakpoint);
+    Tell(a_, report);
+  }
+
+  void Seal(uint64_t session, int64_t step, bool store = false) {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_sealed()->mutable_save(), Epoch(), step);
+    report.mutable_sealed()->set_store(store);
+    Tell(session, report);
+  }
+
+  void Skip(uint64_t session, int64_t step) {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_skipped()->mutable_save(), Epoch(), step);
+    report.mutable_skipped()->set_why("rank 1 had no free slot");
+    Tell(session, report);
+  }
+
+  struct Held {
+    uint64_t epoch = 0;
+    int64_t step = 0;
+    std::vector<uint32_t> ranks;
+    bool committed = true;
+    uint32_t world_size = 4;
+    v1::CheckpointKind kind = v1::FULL;
+    bool main = false;
+  };
+
+  // `awaited`: the step of round 1 whose store the node has not heard the end of.
+  void Hold(uint64_t session, const std::vector<Held>& saves, std::optional<int64_t> awaited = {}) {
+    v1::CheckpointReport report;
+    report.set_epoch(Epoch());
+    report.mutable_held();
+    if (awaited) {
+      v1::AwaitedStore& store = *report.mutable_held()->add_awaited();
+      store.set_dir(kDir);
+      Set(store.mutable_save(), 1, *awaited);
+    }
+    for (const Held& held : saves) {
+      v1::HeldSave& save = *report.mutable_held()->add_saves();
+      save.set_dir(kDir);
+      Set(save.mutable_save(), held.epoch, held.step);
+      save.set_kind(held.kind);
+      save.set_world_size(held.world_size);
+      save.set_main(held.main);
+      save.set_committed(held.committed);
+      for (const uint32_t rank : held.ranks) save.add_ranks(rank);
+    }
+    Tell(session, report);
+  }
+
+  void AskRestore(uint64_t session) {
+    v1::CheckpointReport report = Report();
+    report.mutable_restore_asked();
+    Tell(session, report);
+  }
+
+  void FoundOnDisk(int64_t step, const std::string& name = "") {
+    v1::CheckpointReport report = Report();
+    report.mutable_found()->set_step(step);
+    report.mutable_found()->set_name(name);
+    Tell(job_.Ranks().front(), report);
+  }
+
+  void CheckedOnDisk(uint64_t session, const std::string& name, const std::string& error = "") {
+    v1::CheckpointReport report = Report();
+    report.mutable_checked()->set_name(name);
+    report.mutable_checked()->set_error(error);
+    Tell(session, report);
+  }
+
+  // Orders of the last event of one kind, by session.
+  std::map<uint64_t, v1::CheckpointOrder> Orders(v1::CheckpointOrder::BodyCase kind) const {
+    std::map<uint64_t, v1::CheckpointOrder> orders;
+    for (const SendCheckpoint& sent : job_.orders) {
+      if (sent.order.body_case() == kind) orders[sent.session] = sent.order;
+    }
+    return orders;
+  }
+
+  // A failure ends the round; both nodes go on in the next one.
+  void FailRound() {
+    job_.AllStep();
+    job_.orders.clear();
+    job_.Kill(a_, 0);
+  }
+
+  JobFixture job_;
+  uint64_t a_ = 0;
+  uint64_t b_ = 0;
+};
+
+using Order = v1::CheckpointOrder;
+
+TEST_F(CheckpointsTest, ASaveIsCommittedWhenAllNodesHaveSealedIt) {
+  Seal(a_, 10);
+  EXPECT_TRUE(job_.orders.empty());
+  Seal(b_, 10);
+  const auto committed = Orders(Order::kCommitted);
+  ASSERT_EQ(committed.size(), 2U);
+  EXPECT_EQ(committed.at(a_).save().step(), 10);
+  EXPECT_EQ(committed.at(b_).save().epoch(), Epoch());
+}
+
+TEST_F(CheckpointsTest, WhatIsSealedOfAnOlderRoundIsNotCommitted) {
+  Seal(a_, 10);
+  const uint64_t before = Epoch();
+  FailRound();
+  v1::CheckpointReport late = Report();
+  late.set_epoch(before);
+  Set(late.mutable_sealed()->mutable_save(), before, 10);
+  Tell(b_, late);
+  EXPECT_TRUE(job_.orders.empty());
+}
+
+TEST_F(CheckpointsTest, ASaveThatARankSkippedIsDroppedEverywhere) {
+  Seal(a_, 10);
+  Skip(b_, 10);
+  EXPECT_EQ(Orders(Order::kDropped).size(), 2U);
+  EXPECT_THAT(job_.Records("checkpoint-skipped").size(), 1U);
+  Seal(a_, 10);  // said again
+  EXPECT_EQ(Orders(Order::kDropped).size(), 1U);
+  Seal(a_, 20);
+  Seal(b_, 20);
+  EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
+}
+
+TEST_F(CheckpointsTest, ACommittedSaveIsToldAgainToWhoSealsItAgain) {
+  Seal(a_, 10);
+  Seal(b_, 10);
+  Seal(a_, 10);
+  const auto committed = Orders(Order::kCommitted);
+  ASSERT_EQ(committed.size(), 1U);
+  EXPECT_TRUE(committed.contains(a_));
+}
+
+TEST_F(CheckpointsTest, TheNewestSaveThatAllHoldIsRestoredFromMemory) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}, {1, 20, {0, 1}}});
+  EXPECT_TRUE(job_.orders.empty());
+  Hold(b_, {{1, 10, {2, 3}}, {1, 20, {2, 3}}});
+  EXPECT_EQ(Orders(Order::kCommitted).at(a_).save().step(), 20);
+  AskRestore(a_);
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U);
+  FoundOnDisk(10, "10");
+  const Order order = Orders(Order::kRestore).at(a_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_EQ(order.save().step(), 20);
+  AskRestore(b_);  // the same for all
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).save().step(), 20);
+}
+
+TEST_F(CheckpointsTest, ASealedSaveThatAllRanksHoldCountsAsCommitted) {
+  FailRound();
+  Hold(a_, {{1, 20, {0, 1}, false}});
+  Hold(b_, {{1, 20, {2, 3}, false}});
+  EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
+}
+
+TEST_F(CheckpointsTest, ASealedSaveThatSomeRankLacksIsDroppedAndTheOneBeforeRestored) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}, {1, 20, {0, 1}, false}});
+  Hold(b_, {{1, 10, {2, 3}}, {1, 20, {2}, false}});
+  EXPECT_EQ(Orders(Order::kDropped).size(), 2U);
+  EXPECT_EQ(Orders(Order::kDropped).at(a_).save().step(), 20);
+  EXPECT_EQ(Orders(Order::kCommitted).at(b_).save().step(), 10);
+}
+
+TEST_F(CheckpointsTest, ALaterStepOnStorageIsRestored) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  AskRestore(b_);
+  FoundOnDisk(30, "30");
+  EXPECT_EQ(Orders(Order::kCheck).size(), 2U);
+  CheckedOnDisk(a_, "30");
+  EXPECT_TRUE(job_.orders.empty());
+  CheckedOnDisk(b_, "30");
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::DISK);
+  EXPECT_EQ(order.restore().name(), "30");
+}
+
+TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {
+  FailRound();
+  Hold(a_, {});
+  Hold(b_, {});
+  AskRestore(b_);
+  FoundOnDisk(30, "30");
+  CheckedOnDisk(a_, "30");
+  CheckedOnDisk(b_, "30", "rank_2.pt is damaged");
+  const Order find = Orders(Order::kFind).begin()->second;
+  ASSERT_EQ(find.find().but_size(), 1);
+  EXPECT_EQ(find.find().but(0), "30");
+  CheckedOnDisk(a_, "30");  // late
+  FoundOnDisk(20, "20");
+  CheckedOnDisk(a_, "20");
+  CheckedOnDisk(b_, "20");
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.save().step(), 20);
+  EXPECT_NE(order.reason().find("rank_2.pt is damaged"), std::string::npos) << order.reason();
+}
+
+TEST_F(CheckpointsTest, ANodeWithoutMemorySendsAllToStorageWithTheReason) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {});
+  AskRestore(a_);
+  FoundOnDisk(5, "5");
+  CheckedOnDisk(a_, "5");
+  CheckedOnDisk(b_, "5");
+  const Order order = Orders(Order::kRestore).at(a_);
+  EXPECT_EQ(order.save().step(), 5);
+  EXPECT_NE(order.reason().find("the node of group rank 1 does not hold it"), std::string::npos) << order.reason();
+}
+
+TEST_F(CheckpointsTest, AnotherWorldSizeCannotTakeShardsFromMemory) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1, 2, 3}, true, 8}});
+  Hold(b_, {{1, 10, {0, 1, 2, 3}, true, 8}});
+  EXPECT_TRUE(Orders(Order::kCommitted).empty());
+}
+
+TEST_F(CheckpointsTest, AnotherWorldSizeTakesWhatIsTheSameOnAllRanks) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}, true, 8, v1::DDP, true}});
+  Hold(b_, {{1, 10, {6, 7}, true, 8, v1::DDP, true}});
+  EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
+}
+
+class ShardedTest : public CheckpointsTest {
+ protected:
+  Order Restored() {
+    FailRound();
+    Hold(a_, {first_});
+    Hold(b_, {second_});
+    AskRestore(a_);
+    FoundOnDisk(-1);
+    return Orders(Order::kRestore).at(a_);
+  }
+
+  Held first_{1, 10, {0, 1}, true, 4, v1::DCP, true};
+  Held second_{1, 10, {2, 3}, true, 4, v1::DCP, true};
+};
+
+TEST_F(ShardedTest, AllShardsAndWhatNamesThemAreRestoredFromMemory) {
+  EXPECT_EQ(Restored().restore().source(), v1::RestoreDecided::MEMORY);
+}
+
+TEST_F(ShardedTest, WithoutWhatNamesThemShardsAreNothing) {
+  second_.main = false;
+  EXPECT_THAT(Restored().reason(), testing::HasSubstr("group rank 1 holds a part of it"));
+}
+
+TEST_F(ShardedTest, EveryRanksShardIsNeededOnItsNode) {
+  second_.ranks = {3};
+  EXPECT_THAT(Restored().reason(), testing::HasSubstr("rank 2 does not hold that rank's image"));
+}
+
+TEST_F(ShardedTest, AnotherWorldCannotTakeThemFromMemory) {
+  first_.world_size = second_.world_size = 8;
+  EXPECT_THAT(Restored().reason(), testing::HasSubstr("it was saved by 8 ranks"));
+}
+
+TEST_F(CheckpointsTest, StorageThatDoesNotAnswerDoesNotKeepMemoryFromBeingRestored) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  AskRestore(a_);
+  job_.orders.clear();
+  job_.Pass(kFindOnDiskMs);
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).restore().source(), v1::RestoreDecided::MEMORY);
+}
+
+TEST_F(CheckpointsTest, WithoutMemoryStorageThatDoesNotAnswerIsWaitedFor) {
+  AskRestore(a_);
+  Hold(a_, {});
+  Hold(b_, {});
+  for (int i = 0; i < 3; ++i) job_.Pass(kFindOnDiskMs);
+  EXPECT_TRUE(Orders(Order::kRestore).empty()) << "the job would begin anew";
+  EXPECT_EQ(job_.Records("checkpoint-lag").size(), 3U);
+  FoundOnDisk(20, "20");
+  job_.orders.clear();
+  CheckedOnDisk(a_, "20");
+  CheckedOnDisk(b_, "20");
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).save().step(), 20);
+}
+
+TEST_F(CheckpointsTest, NothingIsRestoredWhereNothingIs) {
+  AskRestore(a_);  // before the nodes have told what they hold
+  Hold(a_, {});
+  Hold(b_, {});
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U);
+  FoundOnDisk(-1);
+  const Order order = Orders(Order::kRestore).at(a_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::NOTHING);
+  EXPECT_EQ(order.save().step(), -1);
+}
+
+// A stream breaks while its agent restores, and the agent comes back on another one.
+TEST(RestoringTest, ANodeThatComesBackIsAskedAgainWhatStorageHolds) {
+  CheckpointState state;
+  BeginCheckpoints(state, 1, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  CheckpointOrders told;
+  const auto tell = [&](uint64_t session, const auto& fill) {
+    v1::CheckpointReport report;
+    report.set_epoch(1);
+    report.set_dir(kDir);
+    fill(report);
+    told = OnCheckpointReport(state, session, report, 0);
+  };
+  const auto sent = [&] {
+    std::vector<std::pair<uint64_t, v1::CheckpointOrder::BodyCase>> orders;
+    for (const auto& [session, order] : told.orders) orders.emplace_back(session, order.body_case());
+    return orders;
+  };
+  const auto come_back = [&](uint64_t was, uint64_t session, uint32_t group_rank) {
+    OnCheckpointSessionLost(state, was, 0);
+    OnCheckpointSessionBack(state, group_rank, {session, group_rank, 1});
+    tell(session, [](auto& report) { report.mutable_restore_asked(); });
+  };
+  const auto whole = [](auto& report) { report.mutable_checked()->set_name("20"); };
+  for (const uint64_t session : {1, 2}) tell(session, [](auto& report) { report.mutable_held(); });
+  tell(1, [](auto& report) { report.mutable_restore_asked(); });
+  come_back(1, 3, 0);
+  EXPECT_THAT(sent(), ElementsAre(Pair(3, Order::kFind)));
+  tell(3, [](auto& report) {
+    report.mutable_found()->set_step(20);
+    report.mutable_found()->set_name("20");
+  });
+  tell(2, whole);
+  come_back(2, 4, 1);
+  EXPECT_THAT(sent(), ElementsAre(Pair(4, Order::kCheck))) << "the other one reads its part already";
+  tell(3, whole);
+  tell(4, whole);
+  EXPECT_THAT(sent(), ElementsAre(Pair(3, Order::kRestore), Pair(4, Order::kRestore)));
+}
+
+// --- storing ---
+
+class StoringTest : public CheckpointsTest {
+ protected:
+  void Prepared(int64_t step, const std::string& error = "") {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_store_prepared()->mutable_save(), 1, step);
+    report.mutable_store_prepared()->set_name(std::to_string(step));
+    report.mutable_store_prepared()->set_error(error);
+    Tell(a_, report);
+  }
+  void Written(uint64_t session, int64_t step, const std::string& error = "") {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_shards_written()->mutable_save(), 1, step);
+    report.mutable_shards_written()->set_error(error);
+    report.mutable_shards_written()->add_shards()->set_file("rank_0.pt");
+    Tell(session, report);
+  }
+  void Closed(int64_t step) {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_manifest_written()->mutable_save(), 1, step);
+    Tell(a_, report);
+  }
+  void SealAll(int64_t step, bool store) {
+    Seal(a_, step, store);
+    Seal(b_, step, store);
+  }
+};
+
+TEST_F(StoringTest, ACommittedSaveGoesToStorageInThreeSteps) {
+  SealAll(10, true);
+  EXPECT_EQ(Orders(Order::kPrepareStore).size(), 1U);
+  EXPECT_TRUE(Orders(Order::kPrepareStore).contains(a_));
+  Prepared(10);
+  EXPECT_EQ(Orders(Order::kStoreShards).size(), 2U);
+  Written(b_, 10);
+  Written(b_, 10);  // said again
+  EXPECT_TRUE(job_.orders.empty());
+  Written(a_, 10);
+  EXPECT_EQ(Orders(Order::kWriteManifest).at(a_).write_manifest().shards_size(), 2);
+  Closed(10);
+  const auto ended = Orders(Order::kStoreEnded);
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_TRUE(ended.at(b_).store_ended().stored());
+  EXPECT_EQ(job_.Records("checkpoint-stored").size(), 1U);
+}
+
+TEST_F(StoringTest, WhatIsAskedForMeanwhileIsTheNewestOneAfterwards) {
+  SealAll(10, true);
+  Prepared(10);
+  SealAll(20, true);
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+  SealAll(30, false);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 30);
+}
+
+TEST_F(StoringTest, AnErrorOfStorageEndsTheStoreAndTheNextIsTried) {
+  SealAll(10, true);
+  Prepared(10, "/data/run/10: Read-only file system");
+  const auto ended = Orders(Order::kStoreEnded);
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_FALSE(ended.at(a_).store_ended().stored());
+  EXPECT_EQ(ended.at(a_).reason(), "/data/run/10: Read-only file system");
+  SealAll(20, true);
+  EXPECT_EQ(Orders(Order::kPrepareStore).size(), 1U);
+}
+
+// Its own part is written, but nobody else would write the manifest: the job's end waits for the store.
+TEST_F(StoringTest, TheNodeThatWritesTheManifestEndsTheStoreWhenItIsLost) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  job_.orders.clear();
+  job_.Detach(a_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+}
+
+TEST_F(StoringTest, TheManifestsWriterIsLostWhileItWrites) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  job_.orders.clear();
+  job_.Detach(a_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+}
+
+// A newer step waits for storage when the store under way ends with its node: it must not begin with that one.
+TEST_F(StoringTest, NoStoreBeginsWithTheNodeThatWasLost) {
+  SealAll(10, true);
+  Prepared(10);
+  SealAll(20, true);
+  job_.orders.clear();
+  job_.Detach(b_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+}
+
+TEST_F(StoringTest, ANodeThatIsLostBeforeItsPartIsWrittenEndsTheStore) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  job_.orders.clear();
+  job_.Detach(b_);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
+}
+
+TEST_F(StoringTest, AStoreGoesOnWhenTheRoundEnds) {
+  SealAll(10, true);
+  Prepared(10);
+  FailRound();
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+}
+
+TEST_F(StoringTest, ABreakpointStoresWhatIsOnlyInMemory) {
+  Open(v1::FULL, true);
+  SealAll(10, false);
+  FailRound();
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
+}
+
+TEST_F(StoringTest, WithoutThatOptionABreakpointStoresNothing) {
+  Open(v1::FULL, false);
+  SealAll(10, false);
+  FailRound();
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+}
+
+TEST_F(StoringTest, ANodeThatLeavesStoresFirst) {
+  Open(v1::FULL, true);
+  SealAll(10, false);
+  job_.orders.clear();
+  job_.Leave(b_);
+  EXPECT_EQ(Orders(Order::kPrepareStore).size(), 1U);
+}
+
+// The master that was to store step 10 is gone: this one hears of it from the nodes alone, one by one.
+TEST_F(StoringTest, ANewMasterStoresWhatTheNodesAwait) {
+  Hold(a_, {{1, 10, {0, 1}}}, 10);
+  EXPECT_TRUE(job_.orders.empty());
+  Hold(b_, {{1, 10, {2, 3}}}, 10);
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
+}
+
+TEST_F(StoringTest, ANewMasterStoresTheNewestSaveInPlaceOfWhatTheNodesAwait) {
+  Hold(a_, {{1, 12, {0, 1}}}, 10);
+  Hold(b_, {{1, 12, {2, 3}}});
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 12);
+}
+
+TEST_F(StoringTest, AwaitedStoresEndWhenMemoryHasNothingAnyMore) {
+  Hold(a_, {{1, 10, {0, 1}}}, 10);
+  Hold(b_, {});
+  const auto ended = Orders(Order::kStoreEnded);
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_FALSE(ended.at(a_).store_ended().stored());
+  EXPECT_EQ(ended.at(a_).save().step(), 10);
+  EXPECT_EQ(job_.Records("checkpoint-failed").size(), 1U);
+}
+
+// The order that said so was lost with the node's stream.
+TEST_F(StoringTest, AnAwaitedStoreThatHasEndedIsToldAgain) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}}, 10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+}
+
+// Nothing is told again by a node that was here all the time: the one that comes back completes the job.
+TEST_F(StoringTest, WhatIsWantedIsStoredWhenTheLastNodeIsBack) {
+  CheckpointState state;
+  BeginCheckpoints(state, 2, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  const auto hold = [&](uint64_t session, uint32_t rank) {
+    v1::CheckpointReport report;
+    report.set_epoch(2);
+    v1::HeldSave& held = *report.mutable_held()->add_saves();
+    held.set_dir(kDir);
+    Set(held.mutable_save(), 1, 10);
+    held.set_kind(v1::FULL);
+    held.set_world_size(2);
+    held.set_committed(true);
+    held.add_ranks(rank);
+    v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
+    awaited.set_dir(kDir);
+    Set(awaited.mutable_save(), 1, 10);
+    return OnCheckpointReport(state, session, report, 0);
+  };
+  hold(1, 0);
+  EXPECT_EQ(hold(2, 1).orders.back().second.body_case(), Order::kPrepareStore);
+  OnCheckpointSessionLost(state, 1, 0);  // it was to make the folder
+  EXPECT_FALSE(IsStoring(state));
+  OnCheckpointSessionBack(state, 0, {3, 0, 1});
+  const CheckpointOrders told = hold(3, 0);
+  ASSERT_EQ(told.orders.size(), 1U);
+  EXPECT_EQ(told.orders[0].first, 3U);
+  EXPECT_EQ(told.orders[0].second.body_case(), Order::kPrepareStore);
+}
+
+TEST_F(StoringTest, SlowStorageIsTold) {
+  SealAll(10, true);
+  job_.Pass(2 * kStoreLagNoticeMs + 1);
+  EXPECT_EQ(job_.Records("checkpoint-lag").size(), 2U);
+}
+
+TEST_F(StoringTest, AStoredSaveIsNotStoredAgain) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  Seal(a_, 10, true);
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
+}
+
+}  // namespace
+}  // namespace phalanx::master

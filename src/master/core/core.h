@@ -1,0 +1,417 @@
+// What the job does, decided purely: same state, event and time give the same decisions on every machine. No I/O,
+// clock, thread or randomness. The shell (src/master/serve/server.h) brings the events and carries the decisions out,
+// in order; the same code can run in a simulator or from a journal.
+//
+// A job's life: gathering <-> running -> (blaming ->) finished.
+// * gathering: no round is live, because not enough nodes are there or because more may be about to come.
+// * running: a round is live. It ends, and the next one begins in the same step, when a worker fails or the nodes
+// change.
+//   After a restart of the master, or a standstill of its process, members may be away for a while: their workers train
+//   on, and nothing is decided about the round before they are back or given up.
+// * blaming: the job has failed, but so far only ranks that suffered from another's end have reported; the one that
+// died
+//   first gets a moment to be heard.
+//
+// Bytes from the wire never come here unchecked: the shell converts and bounds them (src/master/core/convert.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "elasticity/job_sizes.h"
+#include "master/rules/blame.h"
+#include "master/rules/budget.h"
+#include "master/topics/checkpoints.h"
+
+namespace phalanx::master {
+
+// A grown job is re-formed when no further node has come for the first, or the first waiting node has waited for the
+// second.
+constexpr int64_t kGrowQuietMs = 3'000;
+constexpr int64_t kGrowLimitMs = 30'000;
+// Nodes that trickle in cannot put off a start for longer than this, once there are enough.
+constexpr int64_t kGatherLimitMs = 30'000;
+constexpr int64_t kWaitingNoticeMs = 30'000;
+// How long the first cause may be outrun by those that suffered from it, when the job is about to end.
+constexpr int64_t kBlameMs = 1'000;
+// A live round's time in checkpoints goes into the record as often as this; what a killed master has not noted is lost.
+constexpr int64_t kSavingNoticeMs = 60'000;
+// How long a planned change waits for ranks that want a safe point first, where nobody says otherwise.
+constexpr int64_t kDefaultRescaleGraceMs = 30'000;
+// The safe point's step lies so much ahead of the foremost rank: the word must be with all ranks before.
+constexpr int64_t kSafePointAheadMs = 500;
+// A job that is over waits so long for storage to take its last checkpoint.
+constexpr int64_t kStoreAtEndMs = 600'000;
+// Spares that may wait beside a full job.
+constexpr size_t kMaxSpares = 1'024;
+// Far from the end of the numbers, whatever a peer or a file claims.
+constexpr uint64_t kMaxEpoch = uint64_t{1} << 48;
+
+struct JobSpec {
+  uint32_t min_nodes = 1;
+  uint32_t max_nodes = 1;
+  std::optional<uint32_t> max_restarts;
+  int64_t restart_window_ms = kDefaultRestartWindowMs;
+  int64_t join_timeout_ms = 600'000;
+  int64_t last_call_ms = 300;
+  uint32_t node_unit = 1;  // min_nodes and max_nodes are multiples of it
+  int64_t rescale_grace_ms = kDefaultRescaleGraceMs;
+  std::string elastic_config;    // a DeepSpeed config's elasticity block; empty: any world size will do
+  bool last_call_fixed = false;  // newcomers do not renew it
+
+  // How many of `there` nodes can train, where any world size will do.
+  size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }
+};
+
+// The round that an agent runs, as it was told of it.
+struct LiveRound {
+  uint64_t epoch = 0;  // 0: none
+  uint32_t group_rank = 0;
+  uint32_t group_world_size = 0;
+  uint32_t rank_base = 0;
+  uint32_t world_size = 0;
+  uint32_t restart_count = 0;
+  uint32_t restarts_used = 0;
+  uint32_t lives_without_step = 0;
+  std::optional<int64_t> highest_step;
+  std::string reason;
+};
+
+// What an agent says of itself.
+struct NodeInfo {
+  uint32_t protocol_version = 0;
+  std::string software_version;
+  std::string job_id;
+  bool token_ok = false;  // compared by the shell; the state never holds the token
+  std::string node_id;
+  std::string hostname;
+  std::string address;
+  std::vector<std::string> interface_addresses;
+  std::string peer_address;  // where its stream comes from
+  int32_t wanted_rank = -1;
+  uint32_t local_world_size = 0;
+  std::string role;
+  JobSpec spec;
+  uint64_t seen_epoch = 0;
+  LiveRound live;
+  LiveRound last;        // where none is live: the last one that it ran
+  bool warming = false;  // it says Ready when its workers could start at once
+};
+
+// --- events -------------------------------------------------------------------------------------------------------
+
+// Every message of an agent renews its lease and may name the port of its next store (0: unchanged).
+struct FromAgent {
+  uint64_t session = 0;  // numbers streams; never used twice, never 0
+  uint32_t next_store_port = 0;
+};
+struct AgentAttached : FromAgent {
+  NodeInfo info;
+};
+struct AgentDetached {  // the stream is over; nothing more comes from this session
+  uint64_t session = 0;
+  std::string cause;  // "its stream broke"
+};
+// What the ranks of a node tell beside plain counters; an older agent says nothing.
+struct Progress {
+  std::optional<int64_t> step;       // the largest that a rank has told; absent: none has
+  std::optional<int64_t> from_step;  // behind which they began
+  int64_t saving_ms = 0;             // training has waited so long for checkpoints in this round
+  std::optional<int64_t> caught_up_ms_ago;
+};
+struct Heard : FromAgent {};  // a message that says nothing else that this master knows
+struct Beat : FromAgent {
+  uint64_t epoch = 0;
+  int64_t min_step = 0;
+  int64_t max_step = 0;
+  Progress progress;
+};
+struct WorkerExited : FromAgent {
+  uint64_t epoch = 0;
+  WorkerExit exit;
+  bool for_rescale = false;  // with 0, as a rescale had been announced to it
+  Progress progress;
+};
+struct FirstStep : FromAgent {
+  uint64_t epoch = 0;
+  int64_t step = 0;
+  Progress progress;
+};
+struct Leaving : FromAgent {
+  std::string why;
+  int32_t signal = 0;
+  bool waits = false;  // its ranks run on until the round's safe point
+};
+struct SafePoint : FromAgent {
+  uint64_t epoch = 0;
+  uint32_t asked = 0;  // local ranks that a rescale is announced to
+  bool reached = false;
+};
+struct Ready : FromAgent {};
+struct CheckpointTold : FromAgent {
+  v1::CheckpointReport report;
+};
+struct Tick {};  // NextDeadline has come
+
+using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, SafePoint,
+                           Ready, CheckpointTold, Tick>;
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+struct SendWelcome {
+  uint64_t session = 0;
+  int64_t lease_ms = 0;
+  int64_t beat_interval_ms = 0;
+};
+// The stream ends behind it; no AgentDetached follows.
+struct SendRefused {
+  uint64_t session = 0;
+};
+struct SendStartRound {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+  uint32_t group_rank = 0;
+  uint32_t group_world_size = 0;
+  uint32_t rank_base = 0;
+  uint32_t world_size = 0;
+  uint32_t role_rank_base = 0;
+  uint32_t role_world_size = 0;
+  std::string store_address;
+  uint32_t store_port = 0;
+  uint32_t restart_count = 0;
+  uint32_t max_restarts = 0;
+  uint32_t restarts_used = 0;
+  uint32_t lives_without_step = 0;
+  std::optional<int64_t> highest_step;        // that a rank of an earlier round has told
+  std::vector<std::string> member_addresses;  // group rank 0 only
+};
+struct SendHold {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+};
+// How the job ended. One object for all agents.
+struct Outcome {
+  int32_t exit_code = 0;
+  std::string reason;
+  std::vector<Failure> failures;  // the first cause first; others with shortened texts
+  uint32_t restart_count = 0;
+};
+// The stream ends behind it.
+struct SendFinish {
+  uint64_t session = 0;
+  std::shared_ptr<const Outcome> outcome;
+};
+struct SendNotice {
+  uint64_t session = 0;
+};
+struct SendAnnounceRescale {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+  int64_t at_step = 0;
+};
+struct SendCheckpoint {
+  uint64_t session = 0;
+  v1::CheckpointOrder order;
+};
+// Cancels the stream at once: the node is believed dead. No AgentDetached follows.
+struct Drop {
+  uint64_t session = 0;
+};
+// A row of the event record; the decision's reason is its text.
+struct Record {
+  using Value = std::variant<int64_t, std::string>;
+  std::string kind;  // docs/formats/event-record.md lists them
+  uint64_t epoch = 0;
+  std::string node;
+  int64_t rank = -1;
+  std::vector<std::pair<std::string, Value>> detail;
+};
+
+// What a master that is started anew must know has changed: the state as it is behind this step goes to the journal.
+// Comes before whatever is sent because of it.
+struct Remember {};
+
+using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice,
+                            SendAnnounceRescale, SendCheckpoint, Drop, Record, Remember>;
+
+// `reason` is a sentence that a user understands; it is also the text of what is sent.
+struct Decision {
+  Action action;
+  std::string reason;
+};
+
+// --- state --------------------------------------------------------------------------------------------------------
+
+enum class Phase { kGathering, kRunning, kBlaming, kFinished };
+
+struct Node {
+  NodeInfo info;
+  Instant attached_at = 0;
+  Instant last_heard = 0;
+  int64_t lease_ms = 0;
+  uint32_t store_port = 0;
+  int32_t group_rank = -1;     // in the live round; -1: no member
+  int32_t previous_rank = -1;  // in the last round it was a member of
+  uint64_t arrival = 0;
+  bool came_back = false;  // it was lost as a member, and has not been one since
+  bool leaving = false;
+  bool stale_round = false;  // it runs another round than the live one
+  std::string told_spare;    // why it waits as a spare, in a sentence that it has been told
+  int64_t min_step = 0;
+  int64_t max_step = 0;
+};
+
+// One member of a round. Stays in it when its node goes after all its workers have ended well.
+struct Slot {
+  uint64_t session = 0;  // 0: the node is gone, or away
+  std::string node_id;
+  std::string node;  // its name
+  std::string hostname;
+  std::string address;
+  uint32_t rank_base = 0;
+  uint32_t local_world_size = 0;
+  std::set<uint32_t> done;     // local ranks that ended with 0
+  std::set<uint32_t> failed;   // local ranks that ended otherwise
+  std::set<uint32_t> yielded;  // local ranks that ended because of a rescale
+  bool stepped = false;        // FirstStep came
+  // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
+  // round is known from other members alone.
+  bool away = false;
+  bool safe = false;      // while a rescale is announced: its ranks are at their safe point, or want none
+  bool answered = false;  // ... and it has told how far they are
+  bool left = false;      // its node has gone on purpose, and waits for nothing
+
+  bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
+};
+
+struct Round {
+  uint64_t epoch = 0;
+  uint32_t restart_count = 0;
+  uint32_t world_size = 0;
+  std::string reason;
+  Instant begun_at = 0;
+  std::vector<Slot> slots;  // by group rank
+  size_t slots_stepped = 0;
+  uint32_t ranks_ended = 0;
+  uint32_t ranks_done = 0;
+  bool stepped = false;  // any rank has made a step
+  std::vector<Failure> failures;
+  size_t away = 0;                  // slots that are
+  std::string failed;               // a worker's failure that ends it, and the restart that this costs
+  std::vector<std::string> broken;  // members that went, which ends it, too
+  // A planned change: it ends when all ranks that want to are at a safe point, or then.
+  Instant rescale_by = kNever;
+  std::string rescale_why;
+  int64_t safe_step = 0;             // where; 0: not chosen, the nodes are asked how far they are
+  Instant ask_again = kNever;        // the round is too young for its pace to be known
+  std::vector<std::string> leaving;  // members that go, once the others are ready for it
+  bool any_asked = false;            // of the ranks; those cannot go on
+  // Where its ranks were at their first step, and where when last heard of: how fast they step.
+  bool seen_told = false;  // both as the script counts them; else they are optimizer steps of this life
+  int64_t first_seen_step = 0;
+  Instant first_seen_at = kNever;
+  int64_t last_seen_step = 0;
+  Instant last_seen_at = kNever;
+  // Where its failures cost a restart: what the budget was before. Given back if they turn out to be a lost node's.
+  std::optional<Budget> budget_before;
+  Instant ended_at = kNever;
+
+  // For the ledger: what its ranks have told.
+  std::optional<int64_t> step;        // the largest
+  std::optional<int64_t> from_step;   // behind which it began; set once
+  std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
+  bool caught_up = false;             // ... and this one has as well
+  int64_t saving_ms = 0;              // of the node with the most
+  int64_t saving_noted_ms = 0;        // of that, in the record
+  Instant saving_noted_at = 0;
+
+  // A rank has made room for a change that others are still asked about: nobody steps any more.
+  bool AnyYielded() const {
+    return std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
+  }
+};
+
+// A member that was lost, and may come back.
+struct LostPlace {
+  int32_t rank = -1;
+  uint64_t epoch = 0;  // of the last round begun by then
+};
+
+struct JobState {
+  JobState() = default;
+  // A master with flags of its own.
+  JobState(std::string job, const JobSpec& job_spec) : job_id(std::move(job)) { SetSpec(job_spec); }
+  // Of a spec that SpecFault (door.h) finds nothing wrong with.
+  void SetSpec(const JobSpec& job_spec);
+
+  std::string job_id;
+  std::optional<JobSpec> spec;      // absent: the first node's counts
+  bool spec_of_first_node = false;  // ... and has been taken
+  // The world sizes that a round may have, where the job has an elastic config.
+  std::optional<elasticity::JobSizes> sizes;
+  Phase phase = Phase::kGathering;
+  Budget budget;
+  CheckpointState checkpoints;
+
+  std::map<uint64_t, Node> nodes;                                  // by session
+  std::map<std::string, uint64_t> session_of;                      // by node id
+  std::map<int32_t, uint64_t> session_wanting;                     // by wanted rank
+  std::map<std::string, LostPlace> lost_places;                    // by node id; until the next round but one
+  std::map<std::string, std::set<std::string>> addresses_of_host;  // for names
+  uint64_t arrivals = 0;
+  size_t candidates = 0;  // nodes that may be members: all but the leaving ones
+  uint64_t highest_epoch = 0;
+  uint32_t rounds_begun = 0;
+  std::optional<Round> round;       // live; or, where finished, the last one
+  std::optional<Round> last_round;  // the one before
+  // Of the rounds before the live one, where ranks have told their steps.
+  std::optional<int64_t> highest_step;
+  std::optional<int64_t> last_step;  // of the last of them
+
+  Instant lease_check = kNever;
+  Instant gather_at = kNever;  // gathering: begin with whom we have
+  Instant gather_limit = kNever;
+  Instant grow_at = kNever;  // running: take newcomers in
+  Instant grow_limit = kNever;
+  Instant join_deadline = kNever;  // gathering: give up
+  Instant next_notice = kNever;
+  Instant blame_deadline = kNever;
+  Instant tell_end_by = kNever;  // finished: storage is waited for, then all are told
+  Instant back_by = kNever;      // members whose stream goes before that are away, not lost
+  bool resumed = false;          // ... because this master took up what another one began
+  size_t stale_rounds = 0;       // nodes that run another round than the live one
+
+  std::string reason;   // of the last decision about the job
+  std::string verdict;  // blaming: why the job ends
+  std::shared_ptr<const Outcome> outcome;
+};
+
+std::vector<Decision> Step(JobState& state, const Event& event, Instant now);
+
+// For a state that an earlier master has left (src/master/journal/snapshot.h): its nodes may come back from now on.
+// Returns what is to be recorded.
+std::vector<Decision> Resume(JobState& state, Instant now);
+
+// How a job that has come so far ends: the failures of its round with the first cause first, and how often it began.
+std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_code, const std::string& reason);
+
+// When the shell must bring a Tick; kNever where nothing is due.
+Instant NextDeadline(const JobState& state);
+
+// "member", "spare", "waiting" or "done", for people.
+std::string NodeStateText(const JobState& state, const Node& node);
+// "gathering", "running" or "finished".
+std::string PhaseText(Phase phase);
+// The name by which reasons call a node: its host name, or its address where several nodes share a host.
+std::string NodeName(const JobState& state, const NodeInfo& info);
+
+}  // namespace phalanx::master

@@ -1,0 +1,909 @@
+#include "master/core/core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "master/core/job_fixture.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Job = JobFixture;
+
+// --- starting ---
+
+TEST(Start, AtOnceWhenAllAreThere) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_THAT(job.told[a].notices, ElementsAre("waiting for 1 more node: 1 of 2 is there"));
+  const uint64_t b = job.Attach("b", 3);
+  ASSERT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  const SendStartRound& first = job.told[a].rounds.at(0);
+  const SendStartRound& second = job.told[b].rounds.at(0);
+  EXPECT_EQ(first.world_size, 5U);
+  EXPECT_EQ(first.rank_base, 0U);
+  EXPECT_EQ(second.rank_base, 2U);
+  EXPECT_EQ(second.group_rank, 1U);
+  EXPECT_EQ(second.store_port, 20'001U);
+  EXPECT_EQ(second.store_address, "10.0.0.1");
+  EXPECT_EQ(second.restart_count, 0U);
+  EXPECT_EQ(second.max_restarts, 3U);
+  EXPECT_THAT(first.member_addresses, ElementsAre("10.0.0.1"));
+  EXPECT_THAT(second.member_addresses, IsEmpty());
+  EXPECT_EQ(job.told[b].reason, "all 2 nodes are there");
+}
+
+TEST(Start, AfterAGatherWindowWithoutArrival) {
+  Job job(1, 3);
+  const uint64_t a = job.Attach("a");
+  job.Pass(250);
+  const uint64_t b = job.Attach("b");
+  job.Pass(299);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  job.Pass(1);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  EXPECT_EQ(job.told[a].reason, "2 of 1:3 nodes are there");
+}
+
+// As torchrun's: the time runs from when enough nodes are there.
+TEST(Start, NewcomersDoNotRenewALastCallThatWasGiven) {
+  for (const bool fixed : {true, false}) {
+    Job job(1, 4);
+    job.spec.last_call_ms = 5'000;
+    job.spec.last_call_fixed = fixed;
+    job.state = JobState("job", job.spec);
+    job.Attach("a");
+    job.Pass(3'000);
+    job.Attach("b");
+    job.Pass(1'999);
+    EXPECT_EQ(job.state.phase, Phase::kGathering);
+    job.Pass(1);
+    EXPECT_EQ(job.state.phase, fixed ? Phase::kRunning : Phase::kGathering);
+  }
+}
+
+TEST(Start, LastCallSetsTheWindow) {
+  Job job(1, 3);
+  job.spec.last_call_ms = 5'000;
+  job.state = JobState("job", job.spec);
+  job.Attach("a");
+  job.Pass(4'999);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  job.Pass(1);
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+}
+
+TEST(Start, BelowMinWaitsWithANoticeAndGivesUp) {
+  Job job(2, 4);
+  const uint64_t a = job.Attach("a");
+  job.Pass(599'999);
+  EXPECT_EQ(job.told[a].notices.size(), 20U);  // one at arrival, one each 30 s
+  EXPECT_EQ(job.told[a].notices.at(1), "waiting for 1 more node: 1 of at least 2 is there; giving up in 570 s");
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  job.Pass(1);
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome->exit_code, 1);
+  EXPECT_EQ(job.told[a].outcome->reason, "1 of at least 2 nodes came within 600 s (--rdzv-conf join_timeout)");
+}
+
+TEST(Start, EnoughNodesEndTheWaitEvenWhereOneGoesAgain) {
+  Job job(2, 4);
+  const uint64_t a = job.Attach("a");
+  job.Pass(599'900);
+  job.Detach(job.Attach("b"));
+  job.Pass(599'999);
+  EXPECT_FALSE(job.told[a].outcome);
+  job.Pass(1);
+  EXPECT_TRUE(job.told[a].outcome);
+}
+
+TEST(Start, ANodeIsToldWhichOfItsFlagsDoNotCount) {
+  Job job(3, 3);
+  job.state = JobState();
+  job.state.job_id = "job";
+  job.Attach("a");
+  NodeInfo other = job.Info("b");
+  other.spec.max_restarts = 7;
+  other.spec.join_timeout_ms = 60'000;
+  const uint64_t b = job.Attach(other);
+  EXPECT_EQ(job.told[b].notices.at(0),
+            "what the job's first node was given counts: --max-restarts (not given there, 7 here), --rdzv-conf "
+            "join_timeout (600 s there, 60 s here)");
+  EXPECT_TRUE(job.told[b].welcome);
+  EXPECT_FALSE(job.state.spec->max_restarts);
+  EXPECT_EQ(job.told[job.Attach("c")].notices.size(), 0U);
+}
+
+TEST(Start, AMastersOwnFlagsCountForAllWithoutAWord) {
+  Job job(2, 2);
+  NodeInfo other = job.Info("a");
+  other.spec.max_restarts = 7;
+  EXPECT_EQ(job.told[job.Attach(other)].notices.size(), 1U);  // that one more is waited for
+}
+
+TEST(Start, NodesBeyondMaxAreSpares) {
+  Job job(2, 2);
+  job.Attach("a");
+  job.Attach("b");
+  const uint64_t c = job.Attach("c");
+  EXPECT_TRUE(job.told[c].welcome);
+  EXPECT_THAT(job.told[c].rounds, IsEmpty());
+  EXPECT_THAT(job.told[c].notices, ElementsAre("all 2 places of job 'job' are taken: this node waits as a spare"));
+  EXPECT_EQ(NodeStateText(job.state, job.state.nodes.at(c)), "spare");
+  job.Pass(60'000);
+  EXPECT_EQ(job.Epoch(), 1U);
+}
+
+TEST(Start, StaticPlacesAreHonouredAndTakenOnce) {
+  Job job(2, 2);
+  NodeInfo first = job.Info("first");
+  first.wanted_rank = 0;
+  NodeInfo second = job.Info("second");
+  second.wanted_rank = 1;
+  const uint64_t b = job.Attach(second);
+  NodeInfo again = job.Info("again");
+  again.wanted_rank = 1;
+  const uint64_t c = job.Attach(again);
+  EXPECT_EQ(
+      job.told[c].refused,
+      "--node-rank=1 is already taken by node second in job 'job': give each node its own, and another job another "
+      "port");
+  const uint64_t a = job.Attach(first);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  // A free place may be taken again.
+  job.Detach(b);
+  const uint64_t d = job.Attach(again);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, d}));
+}
+
+TEST(Start, EpochsRiseAboveAllThatAgentsHaveSeen) {
+  Job job(2, 2);
+  job.Attach("a");
+  NodeInfo old = job.Info("b");
+  old.seen_epoch = 41;
+  const uint64_t b = job.Attach(old);
+  EXPECT_EQ(job.told[b].rounds.at(0).epoch, 42U);
+  EXPECT_EQ(job.told[b].rounds.at(0).restart_count, 0U);
+}
+
+// --- failures ---
+
+TEST(Failure, CostsOneRestartAndKeepsRanks) {
+  Job job(2, 2, 3);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  job.Kill(b, 1);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  EXPECT_EQ(job.Epoch(), 2U);
+  EXPECT_EQ(job.told[a].reason, "rank 3 died (SIGKILL) on node b, restart 1 of 3");
+  EXPECT_EQ(job.told[a].rounds.at(1).restart_count, 1U);
+  EXPECT_EQ(job.told[b].rounds.at(1).restart_count, 1U);
+  // Others of the round that is over cost nothing.
+  job.Exit(a, Job::Collateral(0), 1);
+  job.Kill(a, 1, 1);
+  EXPECT_EQ(job.Epoch(), 2U);
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 2U);
+}
+
+TEST(Failure, AReportIsCountedOnce) {
+  Job job(1, 1, 3);
+  const uint64_t a = job.Attach("a");
+  job.Kill(a, 0);
+  job.Kill(a, 0, 1);
+  job.Kill(a, 7);  // no such rank
+  EXPECT_EQ(job.Epoch(), 2U);
+}
+
+TEST(Failure, NamesNodesOfOneHostByAddress) {
+  Job job(2, 2);
+  NodeInfo one = job.Info("a");
+  NodeInfo two = job.Info("b");
+  two.hostname = "a";
+  two.address = "127.0.0.2";
+  job.Attach(one);
+  const uint64_t b = job.Attach(two);
+  job.Kill(b, 1);
+  EXPECT_EQ(job.told[b].reason, "rank 3 died (SIGKILL) on node 127.0.0.2, restart 1 of 3");
+}
+
+struct BudgetCase {
+  std::optional<uint32_t> max_restarts;
+  uint32_t survived;
+};
+
+class MaxRestarts : public ::testing::TestWithParam<BudgetCase> {};
+
+TEST_P(MaxRestarts, IsTheNumberOfFailuresSurvived) {
+  Job job(1, 1, GetParam().max_restarts);
+  const uint64_t a = job.Attach("a");
+  for (uint32_t i = 0; i < GetParam().survived; ++i) {
+    job.AllStep();
+    job.Kill(a, 0);
+    ASSERT_EQ(job.state.phase, Phase::kRunning) << i;
+  }
+  job.AllStep();
+  job.Kill(a, 0);
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome->exit_code, 1);
+  EXPECT_EQ(job.told[a].outcome->failures.at(0).exit.signal, 9);
+  EXPECT_EQ(job.told[a].outcome->restart_count, GetParam().survived);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, MaxRestarts,
+                         ::testing::Values(BudgetCase{0, 0}, BudgetCase{1, 1}, BudgetCase{5, 5},
+                                           BudgetCase{std::nullopt, 3}));
+
+TEST(Failure, TwoLivesWithoutAStepAreACrashLoopUnlessMaxRestartsWasGiven) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  job.Exit(a, Job::Ended(0, 3));
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  job.Exit(a, Job::Ended(0, 3));
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome->reason,
+            "rank 0 failed (exit code 3) on node a; crash loop: 2 lives in a row ended without a step");
+
+  Job given(1, 1, 5);
+  const uint64_t b = given.Attach("b");
+  for (int i = 0; i < 5; ++i) given.Exit(b, Job::Ended(0, 3));
+  EXPECT_EQ(given.state.phase, Phase::kRunning);
+}
+
+TEST(Failure, StepsOfTheFailedRankCount) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  for (int i = 0; i < 3; ++i) {
+    WorkerExit exit = Job::Ended(0, 3);
+    exit.steps = 1;
+    job.Exit(a, exit);
+    EXPECT_EQ(job.state.phase, Phase::kRunning);
+  }
+}
+
+TEST(Failure, AnHourOfStepsRenewsTheBudget) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  for (int i = 0; i < 3; ++i) {
+    job.AllStep();
+    job.Kill(a, 0);
+  }
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 0U);
+  job.AllStep();
+  job.Pass(3'600'000 - 1);
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 0U);
+  job.Pass(1);
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 3U);
+  job.Kill(a, 0);
+  EXPECT_EQ(job.told[a].reason, "rank 0 died (SIGKILL) on node a, restart 1 of 3");
+}
+
+TEST(Failure, AScriptThatCannotStartEndsTheJobAtOnce) {
+  Job job(1, 1, 3);
+  const uint64_t a = job.Attach("a");
+  WorkerExit exit = Job::Ended(1, 2);
+  exit.script_started = false;
+  job.Exit(a, exit);
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome->reason, "the script could not be started: rank 1 failed (exit code 2) on node a");
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 3U);
+}
+
+TEST(Failure, AScriptThatWasKilledBeforeItsFirstLineIsRestarted) {
+  Job job(1, 1, 3);
+  const uint64_t a = job.Attach("a");
+  WorkerExit exit = Job::Ended(1, 0);
+  exit.signal = 9;
+  exit.script_started = false;
+  job.Exit(a, exit);
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  exit.signal = 0;
+  exit.exit_code = 1;
+  job.Exit(a, exit);  // a later life: it counts as any failure
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+}
+
+// --- first cause ---
+
+TEST(FirstCause, IsTheOwnDeathEvenWhereTheVictimWasFaster) {
+  Job job(2, 2, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Exit(a, Job::Collateral(0));
+  EXPECT_EQ(job.state.phase, Phase::kBlaming);
+  EXPECT_FALSE(job.told[a].outcome);
+  job.Pass(50);
+  job.Kill(b, 0);
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome, job.told[b].outcome);
+  EXPECT_EQ(job.told[a].outcome->reason, "rank 2 died (SIGKILL) on node b; --max-restarts=0 allows no restart");
+  EXPECT_EQ(job.told[a].outcome->failures.at(0).rank, 2U);
+  EXPECT_EQ(job.told[a].outcome->failures.at(1).rank, 0U);
+}
+
+TEST(FirstCause, IsNotWaitedForWithoutEnd) {
+  Job job(2, 2, 0);
+  const uint64_t a = job.Attach("a");
+  job.Attach("b");
+  job.Exit(a, Job::Collateral(0));
+  job.Pass(kBlameMs - 1);
+  EXPECT_EQ(job.state.phase, Phase::kBlaming);
+  job.Pass(1);
+  EXPECT_EQ(job.state.phase, Phase::kFinished);
+}
+
+TEST(FirstCause, IsNotWaitedForWhenAllRanksHaveEnded) {
+  Job job(1, 1, 0);
+  const uint64_t a = job.Attach("a");
+  job.Exit(a, Job::Collateral(0));
+  job.Exit(a, Job::Ended(1, 0));
+  EXPECT_EQ(job.state.phase, Phase::kFinished);
+}
+
+TEST(FirstCause, LateReportsRefineTheRecord) {
+  Job job(2, 2, 3);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Exit(a, Job::Collateral(0));
+  EXPECT_EQ(job.Epoch(), 2U);
+  job.Kill(b, 1, 1);
+  EXPECT_THAT(job.Records("cause-refined"),
+              ElementsAre("the first cause of the end of epoch 1: rank 3 died (SIGKILL) on node b"));
+  EXPECT_EQ(job.Epoch(), 2U);
+}
+
+TEST(FirstCause, CollateralOfALostNodeCostsNothing) {
+  Job job(1, 2, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Exit(a, Job::Collateral(0));
+  EXPECT_EQ(job.state.phase, Phase::kBlaming);
+  job.Detach(b);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));
+  EXPECT_EQ(job.told[a].reason, "node b was lost (its stream broke): 2 -> 1 nodes");
+
+  Job kept(1, 2, 1);
+  const uint64_t c = kept.Attach("c");
+  const uint64_t d = kept.Attach("d");
+  kept.Exit(c, Job::Collateral(0));
+  EXPECT_EQ(RestartsLeft(kept.state.budget, kept.now), 0U);
+  kept.Detach(d);
+  EXPECT_EQ(RestartsLeft(kept.state.budget, kept.now), 1U);
+}
+
+TEST(FirstCause, CollateralOfANodeThatLeavesCostsNothing) {
+  Job job(1, 2, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Exit(a, Job::Collateral(0));
+  EXPECT_EQ(job.state.phase, Phase::kBlaming);
+  job.Leave(b);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));
+  EXPECT_EQ(job.told[a].reason, "node b left (SIGTERM): 2 -> 1 nodes");
+}
+
+// --- the end ---
+
+TEST(End, IsAtOnceWhenAllRanksEndedWell) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  const uint64_t spare = job.Attach("c", 1);
+  job.Exit(a, Job::Ended(0, 0));
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  job.Exit(b, Job::Ended(0, 0));
+  for (const uint64_t session : {a, b, spare}) {
+    ASSERT_TRUE(job.told[session].outcome);
+    EXPECT_EQ(job.told[session].outcome->exit_code, 0);
+  }
+  // Who comes now hears the same.
+  const uint64_t late = job.Attach("d", 1);
+  ASSERT_TRUE(job.told[late].outcome);
+  EXPECT_EQ(job.told[late].outcome->exit_code, 0);
+}
+
+TEST(End, ARankThatEndedWellIsCountedOnce) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  job.Exit(a, Job::Ended(0, 0));
+  job.Exit(a, Job::Ended(0, 0));
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+}
+
+TEST(End, SomeWellAndOneFailedIsFailed) {
+  Job job(1, 1, 0);
+  const uint64_t a = job.Attach("a");
+  job.Exit(a, Job::Ended(0, 0));
+  job.Exit(a, Job::Ended(1, 3));
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome->exit_code, 1);
+}
+
+TEST(End, AFinishedNodeMayGo) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, Job::Ended(0, 0));
+  job.Detach(a);
+  EXPECT_EQ(job.Epoch(), 1U);
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  job.Exit(b, Job::Ended(0, 0));
+  ASSERT_TRUE(job.told[b].outcome);
+  EXPECT_EQ(job.told[b].outcome->exit_code, 0);
+}
+
+TEST(End, AFinishedNodeWhoseStreamBrokeIsAwaited) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, Job::Ended(0, 0));
+  job.Detach(a);
+  job.Exit(b, Job::Ended(0, 0));
+  EXPECT_NE(job.state.back_by, kNever);
+  const uint64_t again = job.Attach("a", 1);
+  ASSERT_TRUE(job.told[again].outcome);
+  EXPECT_EQ(job.state.back_by, kNever) << "all have been told";
+}
+
+TEST(End, AFinishedNodeThatLeftIsNotAwaited) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, Job::Ended(0, 0));
+  job.Leave(a);
+  job.Detach(a);
+  job.Exit(b, Job::Ended(0, 0));
+  EXPECT_EQ(job.state.phase, Phase::kFinished);
+  EXPECT_EQ(job.state.back_by, kNever);
+}
+
+TEST(End, AllNodesLeft) {
+  Job job(1, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Leave(a);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{b}));
+  job.Leave(b);
+  EXPECT_EQ(job.state.phase, Phase::kFinished);
+  EXPECT_EQ(job.state.reason, "job stopped: all nodes left (SIGTERM)");
+  EXPECT_EQ(job.state.outcome->exit_code, 128 + 15);
+}
+
+// --- membership ---
+
+TEST(Membership, ALostNodeIsReplacedByASpareAtOnce) {
+  Job job(2, 2, 0);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const uint64_t c = job.Attach("c");
+  job.Detach(a);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{c, b}));
+  EXPECT_EQ(job.told[b].reason, "node a was lost (its stream broke): node c takes over");
+  EXPECT_EQ(job.told[b].rounds.at(1).store_port, 20'003U);
+  EXPECT_THAT(job.told[c].rounds.at(0).member_addresses, ElementsAre("10.0.0.1"));
+}
+
+TEST(Membership, OnAShrinkTheHighestMovesIntoTheHole) {
+  Job job(1, 4);
+  std::vector<uint64_t> s;
+  for (const char* name : {"a", "b", "c", "d"}) s.push_back(job.Attach(name));
+  job.Leave(s[1]);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{s[0], s[3], s[2]}));
+  EXPECT_EQ(job.told[s[0]].reason, "node b left (SIGTERM): 4 -> 3 nodes");
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 3U);
+}
+
+TEST(Membership, BelowMinTheRoundIsHeldUntilANodeComes) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Detach(a);
+  EXPECT_THAT(job.told[b].holds, ElementsAre(1U));
+  EXPECT_EQ(job.told[b].reason,
+            "node a was lost (its stream broke): 1 of at least 2 nodes left, waiting up to 600 s for more");
+  job.Pass(60'000);
+  EXPECT_EQ(job.told[b].notices.size(), 2U);
+  const uint64_t c = job.Attach("c");
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{c, b}));  // the survivor keeps its rank
+  EXPECT_EQ(job.told[b].rounds.at(1).restart_count, 1U);
+  EXPECT_EQ(job.told[b].reason, "node c joined: all 2 nodes are there");
+}
+
+TEST(Membership, HeldTooLongEndsTheJob) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Pass(1'000'000);  // a deadline begins with the loss, not with the job
+  job.Leave(a);
+  job.Pass(599'999);
+  EXPECT_FALSE(job.told[b].outcome);
+  job.Pass(1);
+  ASSERT_TRUE(job.told[b].outcome);
+  EXPECT_EQ(job.told[b].outcome->exit_code, 1);
+}
+
+TEST(Membership, GrowthIsGathered) {
+  Job job(1, 4);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  const uint64_t b = job.Attach("b");
+  job.Pass(2'000);
+  const uint64_t c = job.Attach("c");
+  job.Pass(2'999);
+  EXPECT_EQ(job.Epoch(), 1U);
+  job.Pass(1);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b, c}));
+  EXPECT_EQ(job.told[a].reason, "nodes b, c joined: 1 -> 3 nodes");
+  // The last place is filled at once.
+  const uint64_t d = job.Attach("d");
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b, c, d}));
+}
+
+TEST(Membership, AJobThatTrainsDoesNotStopForANodeThatWarmsUp) {
+  Job job(1, 3);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  NodeInfo info = job.Info("b");
+  info.warming = true;
+  const uint64_t b = job.Attach(info);
+  job.Pass(20'000);
+  EXPECT_EQ(job.Epoch(), 1U);
+  job.Kill(a, 0);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));  // not for a failure either
+  Ready ready;
+  ready.session = b;
+  job.Send(ready);
+  job.Pass(kGrowQuietMs);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+}
+
+TEST(Membership, WarmingNodesStartAJobThatHasNobodyElse) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  NodeInfo info = job.Info("b");
+  info.warming = true;
+  const uint64_t b = job.Attach(info);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  job.Detach(a);
+  NodeInfo third = job.Info("c");
+  third.warming = true;
+  const uint64_t c = job.Attach(third);
+  job.Pass(1'000);
+  EXPECT_EQ(job.Ranks().size(), 2U);
+  EXPECT_EQ(job.Ranks().front(), c);  // the fallen one's rank
+}
+
+TEST(Membership, NodesTrainInUnits) {
+  Job job(2, 4, std::nullopt, 2);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  EXPECT_EQ(job.Epoch(), 0U);
+  const uint64_t b = job.Attach("b");
+  job.Pass(1'000);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+  const uint64_t c = job.Attach("c");
+  job.Pass(60'000);
+  EXPECT_EQ(job.Epoch(), 1U);  // a third makes no unit
+  const uint64_t d = job.Attach("d");
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b, c, d}));
+  // Of three that are left one waits, told to end its workers; a newcomer makes the unit whole again.
+  job.Detach(b);
+  EXPECT_EQ(job.Ranks().size(), 2U);
+  const uint64_t spare = job.Ranks() == std::vector<uint64_t>{a, c} ? d : c;
+  EXPECT_EQ(job.Ranks().front(), a);
+  EXPECT_EQ(job.told[spare].holds, (std::vector<uint64_t>{2}));
+  EXPECT_NE(job.told[spare].reason.find("--node-unit=2"), std::string::npos) << job.told[spare].reason;
+  // What it tells last of the round that it was a member of still counts.
+  Beat last_words;
+  last_words.session = spare;
+  last_words.epoch = 2;
+  last_words.progress.step = 77;
+  job.Send(last_words);
+  EXPECT_EQ(job.state.last_step, 77);
+  const uint64_t e = job.Attach("e");
+  EXPECT_EQ(job.Ranks().size(), 4U);
+  EXPECT_EQ(job.Ranks().front(), a);
+  job.Detach(e);
+  job.Detach(c);
+  job.Detach(d);
+  EXPECT_EQ(job.Epoch(), 0U);  // one of two: held
+}
+
+TEST(Door, UnitsMustFit) {
+  Job job(2, 4, std::nullopt, 2);
+  NodeInfo odd = job.Info("odd");
+  odd.spec.max_nodes = 5;
+  EXPECT_EQ(job.told[job.Attach(odd)].refused, "--nnodes=2:5: expected multiples of --node-unit=2");
+  NodeInfo other = job.Info("other");
+  other.spec.node_unit = 1;
+  EXPECT_EQ(job.told[job.Attach(other)].refused,
+            "--node-unit=1 differs from the job's --node-unit=2: give the same on all nodes");
+}
+
+TEST(Membership, GrowthIsNotPutOffForEver) {
+  Job job(1, 100);
+  job.Attach("first");
+  job.Pass(1'000);
+  int nodes = 0;
+  const Instant begin = job.now;
+  while (job.Epoch() == 1) {
+    job.Attach("n" + std::to_string(++nodes));
+    job.Pass(2'000);
+  }
+  EXPECT_LE(job.now - begin, kGrowLimitMs + 2'000);
+}
+
+TEST(Membership, NoGrowthOnceAWorkerEndedWell) {
+  Job job(1, 2);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  job.Exit(a, Job::Ended(0, 0));
+  job.Attach("b");
+  job.Pass(60'000);
+  EXPECT_EQ(job.Epoch(), 1U);
+}
+
+TEST(Membership, WaitingNodesAreTakenWithAnyNewRound) {
+  Job job(1, 4);
+  const uint64_t a = job.Attach("a");
+  job.Pass(1'000);
+  const uint64_t b = job.Attach("b");
+  job.Kill(a, 0);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
+}
+
+// --- leases ---
+
+TEST(Lease, ASilentNodeIsLost) {
+  Job job(1, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Pass(kLeaseMs - 1, {b});
+  EXPECT_EQ(job.Epoch(), 1U);
+  job.Pass(1, {b});
+  EXPECT_TRUE(job.told[b].dropped);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));
+  EXPECT_EQ(job.told[a].reason, "node b was lost (silent for 3 s): 2 -> 1 nodes");
+}
+
+TEST(Lease, ASilentSpareIsForgotten) {
+  Job job(1, 1);
+  job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Pass(5'000, {b});
+  EXPECT_TRUE(job.told[b].dropped);
+  EXPECT_EQ(job.Epoch(), 1U);
+}
+
+TEST(Lease, AMasterThatStoodStillBlamesNobody) {
+  Job job(1, 2);
+  job.Attach("a");
+  job.Attach("b");
+  job.now += 60'000;
+  job.Send(Tick{});
+  EXPECT_EQ(job.Epoch(), 1U);
+  EXPECT_EQ(job.Records("master-stalled").size(), 1U);
+}
+
+TEST(Lease, TheOnlyNodeOfAJobMayStandStill) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  job.AllStep();
+  job.Pass(600'000, {a});
+  EXPECT_EQ(job.Epoch(), 1U);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));
+  // A spare would take over.
+  const uint64_t b = job.Attach("b");
+  job.Pass(10'000, {a});
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{b}));
+}
+
+TEST(Lease, GrowsWithTheJob) {
+  EXPECT_EQ(LeaseMs(1), 3'000);
+  EXPECT_EQ(LeaseMs(2'000), 3'000);
+  EXPECT_EQ(LeaseMs(10'000), 15'000);
+}
+
+// --- streams ---
+
+TEST(Stream, ANodeThatComesAgainIsANewcomerAndEndsItsOldWorkers) {
+  Job job(2, 3);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const uint64_t c = job.Attach("c");
+  job.Detach(b);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, c}));
+  NodeInfo again = job.Info("b");
+  again.live.epoch = again.seen_epoch = 1;
+  const uint64_t back = job.Attach(again);
+  EXPECT_THAT(job.told[back].holds, ElementsAre(1U));
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, c, back}));  // max is reached: at once
+  // It cannot fail the round that it is no part of.
+  job.Kill(back, 0, 1);
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 3U);
+}
+
+TEST(Stream, ASecondStreamOfANodeReplacesTheFirst) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const uint64_t again = job.Attach("b");
+  EXPECT_TRUE(job.told[b].dropped);
+  EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, again}));
+  job.Kill(b, 0);  // what the old stream says is void
+  EXPECT_EQ(job.Epoch(), 2U);
+}
+
+TEST(Stream, TheStorePortOfTheLastMessageCounts) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  Beat beat;
+  beat.session = a;
+  beat.next_store_port = 31'000;
+  job.Send(beat);
+  job.Kill(a, 0);
+  EXPECT_EQ(job.told[a].rounds.at(1).store_port, 31'000U);
+}
+
+TEST(Stream, TheFirstHelloGivesTheSpecOfAnEmbeddedMaster) {
+  Job job(1, 1);
+  job.state.spec.reset();
+  NodeInfo info = job.Info("a");
+  info.spec.min_nodes = info.spec.max_nodes = 2;
+  info.spec.max_restarts = 7;
+  job.Attach(info);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_EQ(job.state.spec->max_nodes, 2U);
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 7U);
+}
+
+// --- what the ledger is made from ---
+
+class Told : public ::testing::Test {
+ protected:
+  void Tell(uint64_t session, Progress progress, uint64_t epoch = 0) {
+    Beat beat;
+    beat.session = session;
+    beat.epoch = epoch != 0 ? epoch : job_.Epoch();
+    beat.progress = progress;
+    job_.Send(beat);
+  }
+  static Progress Steps(int64_t step, int64_t from_step) {
+    Progress progress;
+    progress.step = step;
+    progress.from_step = from_step;
+    return progress;
+  }
+  static Progress Saving(int64_t ms) {
+    Progress progress;
+    progress.saving_ms = ms;
+    return progress;
+  }
+  int64_t Number(const std::string& kind, const std::string& key) const {
+    for (auto row = job_.records.rbegin(); row != job_.records.rend(); ++row) {
+      if (row->first.kind != kind) continue;
+      for (const auto& [name, value] : row->first.detail) {
+        if (name == key) return std::get<int64_t>(value);
+      }
+    }
+    return -1;
+  }
+  size_t Count(const std::string& kind) const { return job_.Records(kind).size(); }
+
+  Job job_{2, 2, 1'000};
+  const uint64_t a_ = job_.Attach("a");
+  const uint64_t b_ = job_.Attach("b");
+};
+
+TEST_F(Told, StepsThatAreDoneAgainAreNotedUntilTheyAreDone) {
+  EXPECT_FALSE(job_.told[a_].rounds.at(0).highest_step);
+  Tell(a_, Steps(1, 0));
+  EXPECT_EQ(Count("steps-told"), 1U);
+  EXPECT_EQ(Number("steps-told", "highest_step"), -1);
+  Tell(a_, Steps(50, 0));
+  job_.Kill(b_, 0);
+  EXPECT_EQ(job_.told[a_].rounds.at(1).highest_step, 50);
+  Tell(b_, Steps(52, 0), 1);  // the last words of the round before
+  Tell(a_, Steps(41, 40));
+  EXPECT_EQ(Number("steps-told", "from_step"), 40);
+  EXPECT_EQ(Number("steps-told", "last_step"), 52);
+  EXPECT_EQ(Number("steps-told", "highest_step"), 52);
+  EXPECT_THAT(job_.Records("steps-told").back(), HasSubstr("12 are done again"));
+  Tell(a_, Steps(51, 40));
+  EXPECT_EQ(Count("caught-up"), 0U);
+  Progress done = Steps(60, 40);
+  done.caught_up_ms_ago = 700;
+  Tell(a_, done);
+  Tell(b_, done);
+  EXPECT_EQ(Count("caught-up"), 1U);
+  EXPECT_EQ(Number("caught-up", "ms_ago"), 700);
+  // A round that falls behind again is measured by the highest, and by the one before it.
+  job_.Kill(b_, 0);
+  Tell(a_, Steps(11, 10));
+  job_.Kill(b_, 0);
+  Tell(a_, Steps(6, 5));
+  EXPECT_EQ(Number("steps-told", "last_step"), 11);
+  EXPECT_EQ(Number("steps-told", "highest_step"), 60);
+}
+
+TEST_F(Told, ARoundThatGoesOnWhereTheLastOneEndedHasNothingToCatchUpWith) {
+  Tell(a_, Steps(50, 0));
+  job_.Kill(b_, 0);
+  Progress told = Steps(51, 50);
+  told.caught_up_ms_ago = 5;
+  Tell(a_, told);
+  EXPECT_EQ(Count("steps-told"), 2U);
+  EXPECT_EQ(Count("caught-up"), 0U);
+}
+
+TEST_F(Told, SavesAreThoseOfTheSlowestNodeAndNotedOnceAMinuteAndAtTheEnd) {
+  Tell(a_, Saving(1'000));
+  Tell(b_, Saving(3'000));
+  Tell(a_, Saving(2'000));
+  EXPECT_EQ(Count("saving"), 0U);
+  job_.AllStep();
+  EXPECT_EQ(Number("round-stepping", "saving_ms"), 3'000);
+  job_.Pass(kSavingNoticeMs);
+  Tell(b_, Saving(4'000));
+  EXPECT_EQ(Number("saving", "saving_ms"), 4'000);
+  Tell(b_, Saving(5'000));
+  EXPECT_EQ(Count("saving"), 1U);
+  job_.Kill(b_, 0);
+  EXPECT_EQ(Number("saving", "saving_ms"), 5'000);
+  EXPECT_EQ(Count("saving"), 2U);
+  Tell(a_, Saving(5'500), 1);
+  Tell(a_, Saving(5'400), 1);
+  EXPECT_EQ(Count("saving"), 3U);
+  EXPECT_EQ(job_.records.back().first.epoch, 1U);
+  // The next round begins anew.
+  Tell(a_, Saving(100));
+  for (const uint64_t session : {a_, b_}) {
+    for (const uint32_t local_rank : {0U, 1U}) job_.Exit(session, JobFixture::Ended(local_rank, 0));
+  }
+  EXPECT_EQ(Number("saving", "saving_ms"), 100);
+  EXPECT_EQ(Number("job-finished", "exit_code"), 0);
+}
+
+TEST_F(Told, WhatAWorkersEndTellsIsNotedBeforeIt) {
+  WorkerExited event;
+  event.session = a_;
+  event.epoch = job_.Epoch();
+  event.exit = JobFixture::Ended(0, 3);
+  event.progress = Steps(7, 0);
+  event.progress.saving_ms = 900;
+  job_.Send(event);
+  EXPECT_EQ(job_.told[a_].rounds.at(1).highest_step, 7);
+  EXPECT_EQ(Number("saving", "saving_ms"), 900);
+}
+
+TEST_F(Told, StrangersAndOldRoundsChangeNothing) {
+  const uint64_t spare = job_.Attach("c");
+  Tell(spare, Steps(70, 0));
+  Tell(a_, Steps(50, 0), 99);
+  job_.Kill(b_, 0);
+  job_.Kill(b_, 0);
+  Tell(a_, Steps(80, 0), 1);
+  job_.Kill(b_, 0);
+  EXPECT_FALSE(job_.told[a_].rounds.back().highest_step);
+}
+
+TEST_F(Told, ALostNodeSaysWhetherItBrokeTheRoundAndHowLongItWasSilent) {
+  const uint64_t spare = job_.Attach("c");
+  job_.Leave(spare);
+  EXPECT_EQ(Number("node-left", "broke_round"), -1);
+  job_.Pass(4'000, {b_});
+  EXPECT_EQ(Number("node-lost", "broke_round"), 1);
+  EXPECT_EQ(Number("node-lost", "silent_ms"), 3'000);
+  job_.Detach(a_);
+  EXPECT_EQ(job_.records.back().first.detail.size(), 0U) << "it was no member, and nobody knows since when it was gone";
+}
+
+}  // namespace
+}  // namespace phalanx::master

@@ -1,0 +1,32 @@
+// Who may come in. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "master/core/core.h"
+
+namespace phalanx::master {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxInterfaceAddresses = 256;
+constexpr uint32_t kMaxLocalWorldSize = 4'096;
+constexpr uint32_t kMaxNodes = 1'000'000;
+
+// Why the node may not take part, as a sentence that names the value and what would be right; empty: it may.
+std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, uint32_t next_store_port);
+
+// Why no job can be like that, as a sentence; empty: one can.
+std::optional<std::string> SpecFault(const JobSpec& spec);
+
+// Takes the same time whatever the first difference is, so that a guesser learns nothing.
+bool SameToken(std::string_view given, std::string_view expected);
+
+// A textual IP address, v4 or v6, without a scope.
+bool IsIpAddress(const std::string& text);
+
+}  // namespace phalanx::master

@@ -1,0 +1,237 @@
+// A job with virtual time for tests: brings events to the core, keeps what every agent was told.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "master/core/core.h"
+
+namespace phalanx::master {
+
+// What one agent knows.
+struct ToldAgent {
+  std::vector<SendStartRound> rounds;
+  std::string reason;  // of the last StartRound or Hold
+  std::vector<uint64_t> holds;
+  std::vector<std::string> notices;
+  std::shared_ptr<const Outcome> outcome;
+  std::string refused;
+  bool welcome = false;
+  bool dropped = false;
+};
+
+class JobFixture {
+ public:
+  JobFixture(uint32_t min_nodes, uint32_t max_nodes, std::optional<uint32_t> max_restarts = std::nullopt,
+             uint32_t node_unit = 1) {
+    spec.min_nodes = min_nodes;
+    spec.node_unit = node_unit;
+    spec.max_nodes = max_nodes;
+    spec.max_restarts = max_restarts;
+    state = journal_state = JobState("job", spec);
+  }
+
+  // Of the job and all its nodes, before any has come.
+  void UseElasticConfig(const std::string& block) {
+    spec.elastic_config = block;
+    state = journal_state = JobState("job", spec);
+  }
+
+  NodeInfo Info(const std::string& name, uint32_t workers = 2) const {
+    NodeInfo info;
+    info.protocol_version = 1;
+    info.job_id = "job";
+    info.token_ok = true;
+    info.node_id = "id-" + name;
+    info.hostname = name;
+    info.address = "10.0.0.1";
+    info.local_world_size = workers;
+    info.role = "default";
+    info.spec = spec;
+    return info;
+  }
+
+  uint64_t Attach(const NodeInfo& info) {
+    const uint64_t session = ++sessions_;
+    AgentAttached event;
+    event.session = session;
+    event.next_store_port = static_cast<uint32_t>(20'000 + session);
+    event.info = info;
+    node_ids[session] = info.node_id;
+    Send(event);
+    return session;
+  }
+  uint64_t Attach(const std::string& name, uint32_t workers = 2) { return Attach(Info(name, workers)); }
+
+  void Detach(uint64_t session) { Send(AgentDetached{session, "its stream broke"}); }
+
+  void Leave(uint64_t session, int32_t signal = 15) {
+    Leaving event;
+    event.session = session;
+    event.signal = signal;
+    Send(event);
+  }
+
+  void Exit(uint64_t session, WorkerExit exit, uint64_t epoch = 0) {
+    WorkerExited event;
+    event.session = session;
+    event.epoch = epoch != 0 ? epoch : Epoch();
+    event.exit = std::move(exit);
+    Send(event);
+  }
+  void Kill(uint64_t session, uint32_t local_rank, uint64_t epoch = 0) {
+    WorkerExit exit = Ended(local_rank, 0);
+    exit.signal = 9;
+    Exit(session, exit, epoch);
+  }
+  static WorkerExit Ended(uint32_t local_rank, int32_t exit_code) {
+    WorkerExit exit;
+    exit.local_rank = local_rank;
+    exit.exit_code = exit_code;
+    exit.script_started = true;
+    return exit;
+  }
+  static WorkerExit Collateral(uint32_t local_rank) {
+    WorkerExit exit = Ended(local_rank, 1);
+    exit.last_words = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711";
+    return exit;
+  }
+
+  void AllStep() {
+    const Round round = *state.round;
+    for (const Slot& slot : round.slots) {
+      FirstStep event;
+      event.session = slot.session;
+      event.epoch = round.epoch;
+      event.step = 1;
+      Send(event);
+    }
+  }
+
+  // Lets `ms` pass, with every Tick that falls due and, every second, a beat of each agent but those in `silent`.
+  void Pass(int64_t ms, const std::set<uint64_t>& silent = {}) {
+    silent_ = silent;
+    const Instant end = now + ms;
+    Instant beat_at = now + 1'000;
+    for (int ticks = 0;; ++ticks) {
+      PHX_CHECK(ticks < 1'000'000, "a deadline that a Tick does not consume");
+      const Instant next = std::min({NextDeadline(state), beat_at, end});
+      now = std::max(now, next);
+      if (NextDeadline(state) <= now) Send(Tick{});
+      if (now >= beat_at) {
+        beat_at = now + 1'000;
+        Beats(silent);
+      }
+      if (now >= end) return;
+    }
+  }
+
+  void Beats(const std::set<uint64_t>& silent = {}) {
+    std::vector<uint64_t> speaking;
+    for (const auto& [session, node] : state.nodes) {
+      if (!silent.contains(session)) speaking.push_back(session);
+    }
+    for (const uint64_t session : speaking) {
+      Beat beat;
+      beat.session = session;
+      Send(beat);
+    }
+  }
+
+  void Send(const Event& event) {
+    gathering_ms_ = GatheringMs();
+    stepping_ms_ = SteppingMs();
+    sent_at_ = now;
+    last = Step(state, event, now);
+    for (const Decision& decision : last) {
+      std::visit([&](const auto& action) { Note(action, decision.reason); }, decision.action);
+    }
+    if (wants_safe_point) return;
+    for (const SendAnnounceRescale& announce : std::exchange(announced, {})) {
+      if (!silent_.contains(announce.session)) SafePoint(announce, 0, true);
+    }
+  }
+
+  // The answer of a node, `asked` of whose ranks hear of a rescale.
+  void SafePoint(const SendAnnounceRescale& announce, uint32_t asked, bool reached) {
+    master::SafePoint event;
+    event.session = announce.session;
+    event.epoch = announce.epoch;
+    event.asked = asked;
+    event.reached = reached;
+    Send(event);
+  }
+
+  // How long the job has been gathering, and running with all nodes having made their first step.
+  int64_t GatheringMs() const { return gathering_ms_ + (state.phase == Phase::kGathering ? now - sent_at_ : 0); }
+  int64_t SteppingMs() const {
+    const bool running = state.phase == Phase::kRunning && state.round;
+    const bool stepping =
+        running && state.round->slots_stepped == state.round->slots.size() && !state.round->AnyYielded();
+    return stepping_ms_ + (stepping ? now - sent_at_ : 0);
+  }
+
+  uint64_t Epoch() const { return state.round ? state.round->epoch : 0; }
+  // Sessions by group rank.
+  std::vector<uint64_t> Ranks() const {
+    std::vector<uint64_t> sessions;
+    if (!state.round) return sessions;
+    for (const Slot& slot : state.round->slots) sessions.push_back(slot.session);
+    return sessions;
+  }
+  std::vector<std::string> Records(const std::string& kind) const {
+    std::vector<std::string> reasons;
+    for (const auto& [record, reason] : records) {
+      if (record.kind == kind) reasons.push_back(reason);
+    }
+    return reasons;
+  }
+
+  JobSpec spec;
+  JobState state;
+  Instant now = 1'000'000;
+  std::map<uint64_t, ToldAgent> told;
+  std::map<uint64_t, std::string> node_ids;  // by session, also those that are over
+  std::vector<std::pair<Record, std::string>> records;
+  std::vector<Instant> record_times;           // of those
+  std::vector<Decision> last;                  // of the last event
+  JobState journal_state;                      // what the journal holds
+  bool wants_safe_point = false;               // else all nodes answer at once that their ranks hear of nothing
+  std::vector<SendAnnounceRescale> announced;  // not answered yet
+  std::vector<SendCheckpoint> orders;          // about checkpoints
+
+ private:
+  void Note(const SendWelcome& a, const std::string&) { told[a.session].welcome = true; }
+  void Note(const SendRefused& a, const std::string& reason) { told[a.session].refused = reason; }
+  void Note(const SendStartRound& a, const std::string& reason) {
+    told[a.session].rounds.push_back(a);
+    told[a.session].reason = reason;
+  }
+  void Note(const SendHold& a, const std::string& reason) {
+    told[a.session].holds.push_back(a.epoch);
+    told[a.session].reason = reason;
+  }
+  void Note(const SendFinish& a, const std::string&) { told[a.session].outcome = a.outcome; }
+  void Note(const SendAnnounceRescale& a, const std::string&) { announced.push_back(a); }
+  void Note(const SendNotice& a, const std::string& reason) { told[a.session].notices.push_back(reason); }
+  void Note(const SendCheckpoint& a, const std::string&) { orders.push_back(a); }
+  void Note(const Remember&, const std::string&) { journal_state = state; }
+  void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }
+  void Note(const Record& a, const std::string& reason) {
+    records.push_back({a, reason});
+    record_times.push_back(now);
+  }
+
+  Instant sent_at_ = now;
+  int64_t gathering_ms_ = 0;  // up to then
+  int64_t stepping_ms_ = 0;
+  uint64_t sessions_ = 0;
+  std::set<uint64_t> silent_;
+};
+
+}  // namespace phalanx::master

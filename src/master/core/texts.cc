@@ -1,0 +1,124 @@
+#include "master/core/texts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace phalanx::master {
+namespace {
+
+// What the record keeps of a worker's last words; all of it is in the agent's output.
+constexpr size_t kRecordedTextBytes = 4'096;
+
+std::string Tail(const std::string& text) {
+  return text.size() <= kRecordedTextBytes ? text : text.substr(text.size() - kRecordedTextBytes);
+}
+
+std::string Plural(size_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string SecondsText(int64_t ms) {
+  if (ms % 1'000 == 0 || ms >= 60'000) return fmt::format("{} s", ms / 1'000);
+  return fmt::format("{}.{} s", ms / 1'000, ms % 1'000 / 100);
+}
+
+std::string ListText(const std::vector<std::string>& items, const std::string& others, size_t shown) {
+  std::string text;
+  for (size_t i = 0; i < std::min(items.size(), shown); ++i) text += (i == 0 ? "" : ", ") + items[i];
+  if (items.size() > shown) text += fmt::format(" and {} {}", items.size() - shown, others);
+  return text;
+}
+
+std::string MissingText(size_t there, const JobSpec& spec) {
+  const size_t missing = spec.min_nodes - std::min<size_t>(there, spec.min_nodes);
+  return fmt::format("waiting for {}: {} of {}{} {} there", Plural(missing, "more node"), there,
+                     spec.min_nodes == spec.max_nodes ? "" : "at least ", spec.min_nodes, there == 1 ? "is" : "are");
+}
+
+std::string ThereText(size_t there, const JobSpec& spec) {
+  if (there == spec.max_nodes)
+    return there == 1 ? "the job's node is there" : fmt::format("all {} nodes are there", there);
+  return fmt::format("{} of {}:{} nodes {} there", there, spec.min_nodes, spec.max_nodes, there == 1 ? "is" : "are");
+}
+
+std::string VerdictText(Charge charge, const Budget& budget) {
+  if (charge == Charge::kCrashLoop)
+    return fmt::format("crash loop: {} lives in a row ended without a step", kCrashLoopLives);
+  if (!budget.given) return fmt::format("all {} restarts are used up", kDefaultRestarts);
+  if (*budget.given == 0) return "--max-restarts=0 allows no restart";
+  return fmt::format("--max-restarts={} is used up", *budget.given);
+}
+
+std::vector<std::pair<std::string, Record::Value>> ExitDetail(const WorkerExit& exit, bool collateral) {
+  std::vector<std::pair<std::string, Record::Value>> detail = {{"local_rank", int64_t{exit.local_rank}},
+                                                               {"pid", exit.pid},
+                                                               {"exit_code", int64_t{exit.exit_code}},
+                                                               {"signal", int64_t{exit.signal}},
+                                                               {"steps", exit.steps},
+                                                               {"script_started", int64_t{exit.script_started}},
+                                                               {"unix_ms", exit.unix_ms}};
+  if (collateral) detail.push_back({"collateral", int64_t{1}});
+  if (exit.peak_resident_bytes > 0) detail.push_back({"peak_resident_bytes", exit.peak_resident_bytes});
+  if (!exit.killed_by.empty()) detail.push_back({"killed_by", exit.killed_by});
+  if (!exit.end_note.empty()) detail.push_back({"end_note", exit.end_note});
+  if (!exit.last_words.empty()) detail.push_back({"last_words", Tail(exit.last_words)});
+  if (!exit.error_json.empty() && exit.error_json.size() <= kRecordedTextBytes) {
+    detail.push_back({"error_json", exit.error_json});
+  }
+  return detail;
+}
+
+std::string NodeStateText(const JobState& state, const Node& node) {
+  if (node.leaving) return "done";
+  if (node.group_rank >= 0 && state.round) {
+    return state.round->slots[static_cast<size_t>(node.group_rank)].AllDone() ? "done" : "member";
+  }
+  const bool is_full = state.round && state.round->slots.size() >= state.spec->max_nodes;
+  if (state.phase == Phase::kRunning && (is_full || !node.told_spare.empty())) return "spare";
+  return "waiting";
+}
+
+std::string PhaseText(Phase phase) {
+  switch (phase) {
+    case Phase::kGathering:
+      return "gathering";
+    case Phase::kRunning:
+    case Phase::kBlaming:
+      return "running";
+    case Phase::kFinished:
+      return "finished";
+  }
+  return "";
+}
+
+std::string NodeName(const JobState& state, const NodeInfo& info) {
+  const auto host = state.addresses_of_host.find(info.hostname);
+  const bool several = host != state.addresses_of_host.end() && host->second.size() > 1;
+  // Nodes that reach each other by loopback share a host.
+  const bool loopback = info.address.starts_with("127.") && state.spec && state.spec->max_nodes > 1;
+  return several || loopback ? info.address : info.hostname;
+}
+
+std::string SpecDifferenceText(const JobSpec& job, const JobSpec& asked) {
+  std::vector<std::string> parts;
+  auto compare = [&parts](const char* flag, const std::string& of_job, const std::string& of_node) {
+    if (of_job != of_node) parts.push_back(fmt::format("{} ({} there, {} here)", flag, of_job, of_node));
+  };
+  auto restarts = [](const JobSpec& spec) {
+    return spec.max_restarts ? fmt::format("{}", *spec.max_restarts) : std::string("not given");
+  };
+  compare("--max-restarts", restarts(job), restarts(asked));
+  compare("--restart-window", SecondsText(job.restart_window_ms), SecondsText(asked.restart_window_ms));
+  compare("--rdzv-conf join_timeout", SecondsText(job.join_timeout_ms), SecondsText(asked.join_timeout_ms));
+  compare("--rdzv-conf last_call_timeout", fmt::format("{} ms", job.last_call_ms),
+          fmt::format("{} ms", asked.last_call_ms));
+  if (parts.empty()) return "";
+  return fmt::format("what the job's first node was given counts: {}", fmt::join(parts, ", "));
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,109 @@
+#include "master/endpoint/endpoint.h"
+
+#include <set>
+#include <utility>
+
+#include "base/log.h"
+
+namespace phalanx::master {
+namespace {
+
+// A scanner, or a rank that knocks again and again, must not fill the disk.
+constexpr int kRefusalsTold = 32;
+
+// Of the round whose ranks live on the node that says it; 0: the message does not say.
+uint64_t EpochOf(const v1::AgentMessage& message) {
+  if (message.has_beat()) return message.beat().epoch();
+  if (message.has_first_step()) return message.first_step().epoch();
+  return message.has_worker_exited() ? message.worker_exited().epoch() : 0;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Endpoint>> Endpoint::Listen(const std::vector<std::string>& hosts, uint16_t port,
+                                                     bool verbose) {
+  PHX_ASSIGN_OR_RETURN(std::unique_ptr<FrontDoor> door, FrontDoor::Listen(hosts, port));
+  return std::unique_ptr<Endpoint>(new Endpoint(std::move(door), verbose));
+}
+
+void Endpoint::Offer(grpc::ServerBuilder& builder) {
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, grpc::InsecureServerCredentials());
+}
+
+Status Endpoint::Start() {
+  FrontDoor::Events events;
+  events.on_grpc = [this](Fd fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd.Release();
+    acceptor_->HandleNewConnection(&connection);
+  };
+  events.on_refused = [this](const std::string& sentence) { Refused(sentence); };
+  return door_->Start(std::move(events));
+}
+
+void Endpoint::Refused(const std::string& sentence) {
+  if (!verbose_ && ++refusals_ > kRefusalsTold) return;
+  const bool last = !verbose_ && refusals_ == kRefusalsTold;
+  Log(LogLevel::kInfo, "endpoint", {{"what", sentence + (last ? "; others are not told" : "")}});
+}
+
+void Endpoint::OnStore(uint64_t epoch, const std::string& ip, uint32_t port) {
+  if (epoch <= store_.epoch) return;
+  store_ = {epoch, ip, static_cast<uint16_t>(port)};
+  if (clients_.epoch() == epoch) door_->ServeStore(store_.ip, store_.port);  // of a master that was started anew
+}
+
+void Endpoint::Follow(const JobState& state) {
+  const bool lives = state.phase == Phase::kRunning && state.round.has_value();
+  const uint64_t epoch = lives ? state.round->epoch : 0;
+  if (epoch == clients_.epoch()) return;
+  all_let_in_ = false;
+  if (!lives) {
+    clients_.End();
+    return door_->ServeNoStore();
+  }
+  size_t members = 0;
+  for (const Slot& slot : state.round->slots) members += slot.session != 0 || slot.away ? 1 : 0;
+  clients_.Begin(epoch, members);
+  if (store_.epoch == epoch) {
+    door_->ServeStore(store_.ip, store_.port);
+  } else {
+    door_->ServeNoStore();
+  }
+  for (const Slot& slot : state.round->slots) {
+    if (slot.session != 0) Join(state, slot.session);
+  }
+}
+
+void Endpoint::Join(const JobState& state, uint64_t session) {
+  const auto at = state.nodes.find(session);
+  if (at == state.nodes.end()) return;
+  const NodeInfo& info = at->second.info;
+  std::set<std::string> addresses(info.interface_addresses.begin(), info.interface_addresses.end());
+  addresses.insert(info.address);
+  if (!info.peer_address.empty()) addresses.insert(info.peer_address);
+  std::vector<std::string> closed = clients_.Join(info.node_id, addresses);
+  if (!closed.empty()) door_->LetIn(std::move(closed), false);
+}
+
+void Endpoint::OnHello(const JobState& state, uint64_t session, const v1::Hello& hello) {
+  const auto at = state.nodes.find(session);
+  if (at == state.nodes.end()) return;  // it was refused
+  if (hello.has_live_round()) {
+    const v1::StartRound& round = hello.live_round();
+    if (round.epoch() == clients_.epoch()) OnStore(round.epoch(), round.store_address(), round.store_port());
+  }
+  if (at->second.group_rank >= 0) Join(state, session);
+}
+
+void Endpoint::OnMessage(const JobState& state, uint64_t session, const v1::AgentMessage& message) {
+  const uint64_t epoch = EpochOf(message);
+  const auto at = state.nodes.find(session);
+  if (epoch == 0 || epoch != clients_.epoch() || at == state.nodes.end()) return;
+  std::vector<std::string> opened = clients_.Began(at->second.info.node_id, epoch);
+  if (!opened.empty()) door_->LetIn(std::move(opened), true);
+  if (clients_.all() && !std::exchange(all_let_in_, true)) door_->LetInLocal();
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,104 @@
+#include "master/rules/blame.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/signal_name.h"
+
+namespace phalanx::master {
+namespace {
+
+// What is said by a rank whose peer is gone. Each is a fragment of the last exception, case-sensitive.
+constexpr std::string_view kPeerIsGone[] = {
+    // The system.
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+    "Software caused connection abort",
+    // gloo.
+    "gloo/transport/tcp",
+    "Connection was likely closed",
+    // NCCL and its process group.
+    "ncclRemoteError",
+    "ncclSystemError",
+    "remote process exited or there was a network error",
+    "NCCL communicator was aborted",
+    "Some NCCL operations have failed or timed out",
+    "Watchdog caught collective operation timeout",
+    "Process group watchdog thread terminated with exception",
+    "ProcessGroupNCCL's watchdog",
+    // The c10d store of a round whose first node is gone.
+    "DistNetworkError",
+    "DistStoreError",
+    "failed to recv, got 0 bytes",
+    "The client socket has failed to connect",
+    "TCPStore",
+};
+
+// The exception stands at the end; what a script printed earlier says nothing about its end.
+constexpr size_t kExceptionTailBytes = 4'096;
+
+// The message of torch's error file, "" where there is none.
+std::string RecordedMessage(const std::string& error_json) {
+  if (error_json.empty()) return "";
+  const nlohmann::json parsed = nlohmann::json::parse(error_json, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return error_json;
+  const auto message = parsed.find("message");
+  if (message == parsed.end()) return error_json;
+  if (message->is_string()) return message->get<std::string>();
+  if (!message->is_object()) return error_json;
+  const auto inner = message->find("message");
+  return inner != message->end() && inner->is_string() ? inner->get<std::string>() : error_json;
+}
+
+bool SaysPeerIsGone(std::string_view text) {
+  return std::any_of(std::begin(kPeerIsGone), std::end(kPeerIsGone),
+                     [text](std::string_view said) { return text.find(said) != std::string_view::npos; });
+}
+
+}  // namespace
+
+bool IsCollateral(const WorkerExit& exit) {
+  if (exit.signal == SIGPIPE) return true;
+  // Other signals come from the system, a person or the script's own fault; only NCCL's watchdog aborts for others'
+  // sake.
+  if (exit.signal != 0 && exit.signal != SIGABRT) return false;
+  const std::string recorded = RecordedMessage(exit.error_json);
+  if (!recorded.empty()) return SaysPeerIsGone(recorded);
+  std::string_view tail = exit.last_words;
+  tail.remove_prefix(tail.size() - std::min(tail.size(), kExceptionTailBytes));
+  return SaysPeerIsGone(tail);
+}
+
+void AddFailure(std::vector<Failure>& failures, Failure failure) {
+  if (failures.size() < kMaxFailures) return failures.push_back(std::move(failure));
+  if (failure.collateral) return;
+  const auto last = std::find_if(failures.rbegin(), failures.rend(), [](const Failure& f) { return f.collateral; });
+  if (last != failures.rend()) *last = std::move(failure);
+}
+
+size_t FirstCause(const std::vector<Failure>& failures) {
+  const auto own = std::find_if(failures.begin(), failures.end(), [](const Failure& f) { return !f.collateral; });
+  return own == failures.end() ? 0 : static_cast<size_t>(own - failures.begin());
+}
+
+bool AllCollateral(const std::vector<Failure>& failures) {
+  return std::all_of(failures.begin(), failures.end(), [](const Failure& f) { return f.collateral; });
+}
+
+std::string Describe(const Failure& f) {
+  const WorkerExit& exit = f.exit;
+  std::string text = fmt::format("rank {} failed (exit code {})", f.rank, exit.exit_code);
+  if (exit.signal != 0) text = fmt::format("rank {} died ({})", f.rank, SignalName(exit.signal));
+  if (!exit.killed_by.empty()) text = fmt::format("rank {} was killed by {}", f.rank, exit.killed_by);
+  text += fmt::format(" on node {}", f.node);
+  return exit.end_note.empty() ? text : fmt::format("{} ({})", text, exit.end_note);
+}
+
+}  // namespace phalanx::master

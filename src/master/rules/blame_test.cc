@@ -1,0 +1,95 @@
+#include "master/rules/blame.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace phalanx::master {
+namespace {
+
+struct Case {
+  const char* name;
+  int signal;
+  const char* error_json;
+  const char* last_words;
+  bool collateral;
+};
+
+class Blame : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Blame, TellsVictimsFromTheDead) {
+  WorkerExit exit;
+  exit.signal = GetParam().signal;
+  exit.exit_code = exit.signal == 0 ? 1 : 0;
+  exit.error_json = GetParam().error_json;
+  exit.last_words = GetParam().last_words;
+  EXPECT_EQ(IsCollateral(exit), GetParam().collateral);
+}
+
+constexpr const char* kGloo =
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711";
+constexpr const char* kNccl =
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 Rank 1] Process group "
+    "watchdog thread terminated with exception: [Rank 1] Watchdog caught collective operation timeout";
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, Blame,
+    ::testing::Values(
+        Case{"gloo", 0, "", kGloo, true},                                                               //
+        Case{"killed", SIGKILL, "", kGloo, false},                                                      //
+        Case{"segv", SIGSEGV, "", "", false},                                                           //
+        Case{"pipe", SIGPIPE, "", "", true},                                                            //
+        Case{"watchdog", SIGABRT, "", kNccl, true},                                                     //
+        Case{"abort", SIGABRT, "", "assertion failed", false},                                          //
+        Case{"silent", 0, "", "", false},                                                               //
+        Case{"store", 0, "", "torch.distributed.DistNetworkError: failed to recv, got 0 bytes", true},  //
+        // The recorded exception counts, not what was printed before.
+        Case{"recorded", 0, R"({"message": {"message": "ValueError: bad lr", "extraInfo": {}}})", kGloo, false},
+        Case{"recorded_victim", 0, R"({"message": {"message": "RuntimeError: Connection reset by peer"}})", "", true},
+        Case{"recorded_text", 0, R"({"message": "RuntimeError: Broken pipe", "timestamp": "1"})", "", true},
+        Case{"garbage", 0, "{{{", "", false}, Case{"garbage_victim", 0, "Broken pipe {", "", true}),
+    [](const auto& one) { return std::string(one.param.name); });
+
+TEST(BlameTail, OnlyTheEndOfLastWordsCounts) {
+  WorkerExit exit;
+  exit.exit_code = 1;
+  exit.last_words = kGloo + std::string(8'192, 'x') + "ValueError: bad lr";
+  EXPECT_FALSE(IsCollateral(exit));
+}
+
+Failure Made(uint32_t rank, bool collateral) {
+  Failure failure;
+  failure.rank = rank;
+  failure.collateral = collateral;
+  return failure;
+}
+
+TEST(FirstCauseOf, IsTheFirstOwnDeathElseTheFirst) {
+  EXPECT_EQ(FirstCause({Made(1, true), Made(2, false), Made(3, false)}), 1U);
+  EXPECT_EQ(FirstCause({Made(1, true), Made(2, true)}), 0U);
+}
+
+TEST(AddFailure, KeepsTheOwnDeathHoweverLateItComes) {
+  std::vector<Failure> failures;
+  for (uint32_t rank = 0; rank < 1'000; ++rank) AddFailure(failures, Made(rank, true));
+  AddFailure(failures, Made(5'000, false));
+  EXPECT_EQ(failures.size(), kMaxFailures);
+  EXPECT_EQ(failures[FirstCause(failures)].rank, 5'000U);
+  EXPECT_EQ(failures.front().rank, 0U);
+}
+
+TEST(Describe, SaysWhoKilledARankAndWhatElseIsKnown) {
+  Failure failure;
+  failure.rank = 3;
+  failure.node = "a";
+  failure.exit.signal = SIGKILL;
+  EXPECT_EQ(Describe(failure), "rank 3 died (SIGKILL) on node a");
+  failure.exit.killed_by = "the out-of-memory killer";
+  EXPECT_EQ(Describe(failure), "rank 3 was killed by the out-of-memory killer on node a");
+  failure.exit = WorkerExit{};
+  failure.exit.exit_code = 1;
+  failure.exit.end_note = "2 processes were ended";
+  EXPECT_EQ(Describe(failure), "rank 3 failed (exit code 1) on node a (2 processes were ended)");
+}
+
+}  // namespace
+}  // namespace phalanx::master

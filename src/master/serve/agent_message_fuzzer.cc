@@ -1,0 +1,108 @@
+// What agents say, as bytes: any message in any order must leave a state that can be stepped, told and shown.
+//
+// Input: steps of one byte, what it is about (low bits: one of four streams; high bits: how), and where it is a message
+// a second byte, its length, and the message.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "master/core/convert.h"
+#include "master/core/core.h"
+
+namespace phalanx::master {
+namespace {
+
+constexpr uint64_t kStreams = 4;
+
+class Fuzzed {
+ public:
+  void Run(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const auto head = static_cast<uint8_t>(bytes.front());
+      bytes.remove_prefix(1);
+      const uint64_t session = 1 + head % kStreams;
+      switch (head >> 6) {
+        case 0:
+          Feed(AgentDetached{session, "its stream broke"});
+          break;
+        case 1:
+          now_ += 100 * (1 + (head >> 2 & 15));
+          Feed(Tick{});
+          break;
+        case 2:
+          Hear(session, WellMeantHello(session));
+          break;
+        default:
+          HearBytes(session, bytes);
+      }
+    }
+    StatusOf(state_, now_);
+  }
+
+ private:
+  void HearBytes(uint64_t session, std::string_view& bytes) {
+    if (bytes.empty()) return;
+    const auto length = std::min<size_t>(static_cast<uint8_t>(bytes.front()), bytes.size() - 1);
+    v1::AgentMessage message;
+    if (message.ParseFromArray(bytes.data() + 1, static_cast<int>(length))) Hear(session, message);
+    bytes.remove_prefix(1 + length);
+  }
+
+  // As the shell does: a stream begins with a Hello, and what is refused or dropped speaks no more.
+  void Hear(uint64_t session, const v1::AgentMessage& message) {
+    if (state_.nodes.contains(session)) return Feed(EventOf(session, message));
+    if (message.has_hello()) Feed(AttachedOf(session, message, "10.0.0.9", /*token_ok=*/true));
+  }
+
+  void Feed(const Event& event) {
+    for (const Decision& decision : Step(state_, event, now_)) {
+      if (const auto* round = std::get_if<SendStartRound>(&decision.action)) {
+        PHX_CHECK(MessageOf(*round, decision.reason).ByteSizeLong() > 0, "a round without a word");
+        PHX_CHECK(round->epoch >= last_epoch_, "an epoch that falls");
+        last_epoch_ = round->epoch;
+        PHX_CHECK(round->group_rank < state_.nodes.size(), "a group rank beyond the nodes there are");
+      } else if (const auto* finish = std::get_if<SendFinish>(&decision.action)) {
+        MessageOf(*finish->outcome);
+      } else if (const auto* record = std::get_if<Record>(&decision.action)) {
+        PHX_CHECK(DetailJson(*record).front() == '{', "a detail that is no object");
+      }
+    }
+    PHX_CHECK(state_.nodes.size() <= kStreams, "more nodes than streams");
+  }
+
+  v1::AgentMessage WellMeantHello(uint64_t session) const {
+    v1::AgentMessage message;
+    message.set_next_store_port(20'000);
+    v1::Hello& hello = *message.mutable_hello();
+    hello.set_protocol_version(1);
+    hello.set_job_id("job");
+    hello.set_node_id("node" + std::to_string(session));
+    hello.set_hostname("host");
+    hello.set_address("10.0.0." + std::to_string(session));
+    hello.set_node_rank_wanted(-1);
+    hello.set_local_world_size(2);
+    hello.mutable_spec()->set_min_nodes(1);
+    hello.mutable_spec()->set_max_nodes(3);
+    hello.mutable_spec()->set_join_timeout_ms(60'000);
+    return message;
+  }
+
+  JobState state_ = [] {
+    JobState state;
+    state.job_id = "job";
+    return state;
+  }();
+  Instant now_ = 1'000;
+  uint64_t last_epoch_ = 0;
+};
+
+}  // namespace
+}  // namespace phalanx::master
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  phalanx::master::Fuzzed().Run(std::string_view(reinterpret_cast<const char*>(data), size));
+  return 0;
+}

@@ -1,0 +1,58 @@
+// The job's master as a gRPC server: a thin shell around src/master/core/core.h.
+//
+// One completion queue, polled by the thread that calls Run(): that thread is the component's one sequence, and waits
+// on the queue no longer than until something is due. The event record has a thread of its own and nothing waits for
+// it. Every session is one stream; messages to it are queued, with one write outstanding, and a peer that reads too
+// little is cancelled rather than waited for.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "master/core/core.h"
+
+namespace phalanx::master {
+
+struct ServerOptions {
+  std::vector<std::string> hosts = {"127.0.0.1"};  // addresses to bind to, and nothing else
+  uint16_t port = 0;                               // 0: any free one, the same on all hosts
+  std::string job_id;
+  std::optional<JobSpec> spec;  // absent: the first node's counts
+  std::string token;            // empty: only the job id is checked
+  std::string state_dir;        // for the record and the journal; empty: none is kept
+  bool resume = false;          // go on with the job that the journal there tells of, where it does
+  // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
+  std::optional<int64_t> linger_ms;
+  bool verbose = false;  // one line on stderr for each decision
+};
+
+class MasterServer {
+ public:
+  // Binds, locks the state directory and listens. AlreadyExists: the port is taken. FailedPrecondition: another master
+  // serves from the state directory. InvalidArgument: the journal's job has another --nnodes.
+  static StatusOr<std::unique_ptr<MasterServer>> Open(ServerOptions options);
+  MasterServer(const MasterServer&) = delete;
+  MasterServer& operator=(const MasterServer&) = delete;
+  ~MasterServer();
+
+  uint16_t port() const;
+
+  // Serves until the job is over and its last agent has gone, the linger time is over, or Stop(). Returns the job's
+  // exit code; 1 where it was not over.
+  int Run();
+
+  // Ends Run() soon: streams are cancelled, agents train on. Any thread; once.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit MasterServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace phalanx::master

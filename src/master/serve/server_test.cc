@@ -1,0 +1,382 @@
+// The real server against real gRPC clients.
+#include "master/serve/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "base/fd.h"
+#include "base/net.h"
+#include "master/record/record.h"
+#include "master/serve/test_agent.h"
+#include "phalanx/v1/admin.grpc.pb.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+class Server {
+ public:
+  explicit Server(ServerOptions options = DefaultOptions()) {
+    auto opened = MasterServer::Open(std::move(options));
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    server_ = *std::move(opened);
+    address_ = JoinHostPort("127.0.0.1", server_->port());
+    thread_ = std::thread([this] { code_ = server_->Run(); });
+  }
+  ~Server() {
+    server_->Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  static ServerOptions DefaultOptions() {
+    ServerOptions options;
+    options.job_id = "job";
+    options.token = "secret";
+    options.linger_ms = 60'000;
+    return options;
+  }
+
+  const std::string& address() const { return address_; }
+  uint16_t port() const { return server_->port(); }
+  void Stop() { server_->Stop(); }
+  // Waits for the end of Run.
+  int Code() {
+    thread_.join();
+    return *code_;
+  }
+
+  template <typename Reply, typename Request>
+  grpc::Status Ask(const Request& request, Reply* reply) const {
+    const auto stub = v1::Admin::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    if constexpr (std::is_same_v<Request, v1::StatusRequest>) return stub->Status(&context, request, reply);
+    if constexpr (std::is_same_v<Request, v1::EventsRequest>) return stub->Events(&context, request, reply);
+  }
+
+ private:
+  std::unique_ptr<MasterServer> server_;
+  std::string address_;
+  std::thread thread_;
+  std::optional<int> code_;
+};
+
+TEST(Server, StartsRestartsAndFinishesAJobOfTwoNodes) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  TestAgent b(server.address(), "b");
+  a.Hello(2);
+  const v1::Welcome welcome = a.Next().welcome();
+  EXPECT_EQ(welcome.job_id(), "job");
+  EXPECT_EQ(welcome.lease_ms(), 3'000);
+  EXPECT_EQ(welcome.beat_interval_ms(), 1'000);
+  EXPECT_THAT(a.Next().notice().text(), HasSubstr("waiting for 1 more node"));
+  b.Hello(2);
+  EXPECT_TRUE(b.Next().has_welcome());
+  const v1::StartRound first = a.Next().start_round();
+  const v1::StartRound second = b.Next().start_round();
+  EXPECT_EQ(first.epoch(), 1U);
+  EXPECT_EQ(first.world_size(), 2U);
+  EXPECT_EQ(second.group_rank(), 1U);
+  EXPECT_THAT(first.member_addresses(), Contains("127.0.0.1"));
+
+  b.Exited(1, 0, 9);
+  const v1::StartRound again = a.Next().start_round();
+  EXPECT_EQ(again.epoch(), 2U);
+  EXPECT_EQ(again.restart_count(), 1U);
+  EXPECT_EQ(again.reason(), "rank 1 died (SIGKILL) on node b, restart 1 of 1");
+  EXPECT_EQ(b.Next().start_round().epoch(), 2U);
+
+  a.Exited(2, 3, 0);
+  const v1::Finish finish = b.Next().finish();
+  EXPECT_EQ(finish.exit_code(), 1);
+  EXPECT_EQ(finish.first_cause().exited().exit_code(), 3);
+  EXPECT_EQ(finish.first_cause().hostname(), "a");
+  EXPECT_THAT(finish.first_cause().exited().last_words(), HasSubstr("\xff\xfe"));
+  EXPECT_TRUE(a.Next().has_finish());
+  // The master ends the streams behind Finish, and then itself.
+  EXPECT_EQ(a.Next().body_case(), v1::MasterMessage::BODY_NOT_SET);
+  EXPECT_TRUE(a.Finish().ok());
+  EXPECT_TRUE(b.Finish().ok());
+  EXPECT_EQ(server.Code(), 1);
+}
+
+TEST(Server, RefusesWithASentence) {
+  Server server;
+  struct Case {
+    std::function<void(v1::AgentMessage&)> spoil;
+    const char* sentence;
+  };
+  const Case cases[] = {
+      {[](auto& m) { m.mutable_hello()->set_protocol_version(9); }, "protocol version"},
+      {[](auto& m) { m.mutable_hello()->set_job_id("other"); }, "serves job 'job', the node wants 'other'"},
+      {[](auto& m) { m.mutable_hello()->set_token("secreT"); }, "token"},
+      {[](auto& m) { m.mutable_hello()->set_token(""); }, "token"},
+      {[](auto& m) { m.mutable_hello()->set_local_world_size(0); }, "0 workers"},
+      {[](auto& m) { m.mutable_hello()->set_address("no address\x1b[31m"); }, "'no address?[31m' is not an IP address"},
+      {[](auto& m) { m.mutable_hello()->add_interface_addresses("::x"); }, "interface address '::x'"},
+      {[](auto& m) { m.mutable_hello()->mutable_spec()->set_min_nodes(0); }, "--nnodes=0:1"},
+      {[](auto& m) { m.mutable_hello()->set_node_rank_wanted(1); }, "--node-rank=1"},
+      {[](auto& m) { m.mutable_hello()->set_node_id(""); }, "node id"},
+      {[](auto& m) { m.mutable_hello()->set_hostname(std::string(300, 'x')); }, "host name of 300 bytes"},
+      {[](auto& m) { m.set_next_store_port(0); }, "port 0"},
+      {[](auto& m) { m.set_next_store_port(70'000); }, "port 0"},
+      {[](auto& m) { m.mutable_beat(); }, "must be Hello"},
+  };
+  for (const Case& c : cases) {
+    TestAgent agent(server.address(), "a");
+    v1::AgentMessage message = agent.HelloMessage();
+    c.spoil(message);
+    agent.Send(message);
+    EXPECT_THAT(agent.Next().refused().sentence(), HasSubstr(c.sentence));
+    EXPECT_EQ(agent.Next().body_case(), v1::MasterMessage::BODY_NOT_SET);
+  }
+  // None of them has become the job's shape.
+  TestAgent good(server.address(), "good");
+  good.Hello();
+  EXPECT_TRUE(good.Next().has_welcome());
+  TestAgent other(server.address(), "other");
+  other.Hello(2);
+  EXPECT_EQ(other.Next().refused().sentence(),
+            "--nnodes=2 differs from the job's --nnodes=1: give the same on all nodes");
+}
+
+TEST(Server, ABrokenStreamIsALostNodeAtOnce) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  TestAgent b(server.address(), "b");
+  a.Hello(2);
+  b.Hello(2);
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  EXPECT_TRUE(a.NextDecision().has_start_round());
+  b.Break();
+  EXPECT_THAT(a.NextDecision().hold_round().reason(), HasSubstr("node b was lost (its stream broke)"));
+  TestAgent c(server.address(), "c");
+  c.Hello(2);
+  EXPECT_EQ(a.NextDecision().start_round().reason(), "node c joined: all 2 nodes are there");
+}
+
+TEST(Server, ASilentAgentIsCancelledAfterItsLease) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  a.Hello(2);  // of two: the only node of a job is not given up
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(a.NextDecision().body_case(), v1::MasterMessage::BODY_NOT_SET);
+  const auto silent = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(silent, std::chrono::milliseconds(2'900));
+  EXPECT_EQ(a.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// An agent hears nothing for hours while its job trains, and pings all the time.
+TEST(Server, PingsAreNoAttack) {
+  Server server;
+  const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(server.port());
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  // HTTP/2 as on the wire: a frame has its length, type (4: settings, 6: ping, 7: the peer wants to end) and flags.
+  const auto frame = [](char type, size_t length) {
+    return std::string{0, 0, static_cast<char>(length), type, 0, 0, 0, 0, 0} + std::string(length, 'x');
+  };
+  std::string out = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0);
+  constexpr int kPings = 20;
+  const auto receive = [&fd](size_t length) {
+    std::string bytes(length, '\0');
+    const bool whole = length == 0 || recv(fd.get(), bytes.data(), length, MSG_WAITALL) == static_cast<ssize_t>(length);
+    return whole ? bytes : std::string();
+  };
+  for (int answered = 0, sent = 0; answered < kPings;) {
+    if (sent == answered) {  // each when the last is answered
+      out += frame(6, 8);
+      ASSERT_EQ(send(fd.get(), out.data(), out.size(), MSG_NOSIGNAL), static_cast<ssize_t>(out.size()));
+      out.clear();
+      ++sent;
+    }
+    const std::string head = receive(9);
+    ASSERT_EQ(head.size(), 9U) << "the connection was closed behind " << answered << " pings";
+    ASSERT_NE(head[3], 7) << "the server ends the connection behind " << answered << " pings";
+    if (head[3] == 6) ++answered;
+    const auto byte = [&head](size_t at) { return static_cast<size_t>(static_cast<unsigned char>(head[at])); };
+    const size_t length = byte(0) << 16 | byte(1) << 8 | byte(2);
+    ASSERT_EQ(receive(length).size(), length);
+  }
+}
+
+TEST(Server, ARepeatedMessageChangesNothing) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  a.Hello();
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  EXPECT_EQ(a.NextDecision().start_round().epoch(), 1U);
+  v1::AgentMessage died;
+  died.mutable_worker_exited()->set_epoch(1);
+  died.mutable_worker_exited()->set_signal(9);
+  a.SendRepeat(died, 5);
+  EXPECT_EQ(a.NextDecision().start_round().epoch(), 2U);
+  died.mutable_worker_exited()->set_epoch(2);
+  a.SendRepeat(died, 5);
+  a.SendRepeat(died, 4);
+  v1::AgentMessage well;
+  well.mutable_worker_exited()->set_epoch(2);
+  a.SendRepeat(well, 6);
+  EXPECT_EQ(a.NextDecision().finish().exit_code(), 0);
+}
+
+TEST(Server, ALeavingNodeEndsItsStreamItself) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  a.Hello();
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  EXPECT_TRUE(a.NextDecision().has_start_round());
+  v1::AgentMessage leaving;
+  leaving.mutable_leaving()->set_signal(15);
+  a.Send(leaving);
+  a.HalfClose();
+  EXPECT_TRUE(a.Finish().ok());
+  EXPECT_EQ(server.Code(), 143);
+}
+
+TEST(Server, AMessageThatIsTooLargeBreaksItsStreamAlone) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  TestAgent b(server.address(), "b");
+  a.Hello(2);
+  EXPECT_TRUE(a.Next().has_welcome());
+  v1::AgentMessage huge = b.HelloMessage(2);
+  huge.mutable_hello()->set_role(std::string(2 << 20, 'x'));
+  b.Send(huge);
+  EXPECT_EQ(b.Next().body_case(), v1::MasterMessage::BODY_NOT_SET);
+  TestAgent c(server.address(), "c");
+  c.Hello(2);
+  EXPECT_TRUE(a.NextDecision().has_start_round());
+}
+
+TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  a.Hello();
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  EXPECT_TRUE(a.NextDecision().has_start_round());
+  v1::StatusRequest request;
+  v1::StatusReply reply;
+  EXPECT_EQ(server.Ask(request, &reply).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  request.set_token("secret");
+  request.set_job_id("other");
+  EXPECT_EQ(server.Ask(request, &reply).error_code(), grpc::StatusCode::NOT_FOUND);
+  request.set_job_id("job");
+  ASSERT_TRUE(server.Ask(request, &reply).ok());
+  EXPECT_EQ(reply.phase(), "running");
+  EXPECT_EQ(reply.epoch(), 1U);
+  EXPECT_EQ(reply.world_size(), 1U);
+  EXPECT_EQ(reply.restarts_left(), 1U);
+  EXPECT_EQ(reply.nodes(0).state(), "member");
+  EXPECT_EQ(reply.nodes(0).hostname(), "a");
+
+  v1::EventsRequest events;
+  v1::EventsReply told;
+  EXPECT_EQ(server.Ask(events, &told).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  events.set_token("secret");
+  ASSERT_TRUE(server.Ask(events, &told).ok());
+  ASSERT_EQ(told.events_size(), 3);
+  EXPECT_EQ(told.events(2).kind(), "round-started");
+  EXPECT_EQ(told.events(2).reason(), "the job's node is there");
+  events.set_after_id(2);
+  ASSERT_TRUE(server.Ask(events, &told).ok());
+  EXPECT_EQ(told.events_size(), 1);
+  EXPECT_GE(told.events(0).unix_ms(), reply.started_unix_ms());
+  EXPECT_LE(told.events(0).unix_ms(), reply.now_unix_ms());
+}
+
+TEST(Server, FailsWhereThePortIsTaken) {
+  Server server;
+  ServerOptions options = Server::DefaultOptions();
+  options.port = server.port();
+  const auto second = MasterServer::Open(options);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("in use"));
+  options.hosts = {"192.0.2.1"};
+  EXPECT_FALSE(MasterServer::Open(options).ok());
+  options.hosts = {"nonsense"};
+  EXPECT_FALSE(MasterServer::Open(options).ok());
+}
+
+TEST(Server, ListensOnTheAddressesAskedForOnly) {
+  ServerOptions options = Server::DefaultOptions();
+  options.hosts = {"127.0.0.1", "127.0.0.3"};
+  Server server(options);
+  for (const char* host : {"127.0.0.1", "127.0.0.3"}) {
+    TestAgent agent(JoinHostPort(host, server.port()), host);
+    agent.Hello();
+    EXPECT_TRUE(agent.Next().has_welcome()) << host;
+  }
+  TestAgent elsewhere(JoinHostPort("127.0.0.2", server.port()), "x");
+  elsewhere.Hello();
+  EXPECT_EQ(elsewhere.Next().body_case(), v1::MasterMessage::BODY_NOT_SET);
+}
+
+TEST(Server, EndsWhenItsLastAgentHasGone) {
+  ServerOptions options = Server::DefaultOptions();
+  options.linger_ms = 0;
+  Server server(options);
+  {
+    TestAgent a(server.address(), "a");
+    a.Hello();
+    EXPECT_TRUE(a.NextDecision().has_welcome());
+    a.Break();
+  }
+  EXPECT_EQ(server.Code(), 1);
+}
+
+TEST(Server, StopsWithOpenStreams) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  a.Hello();
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  server.Stop();
+  EXPECT_EQ(server.Code(), 1);
+  EXPECT_FALSE(a.Finish().ok());
+}
+
+TEST(Server, KeepsARecordThatOutlivesIt) {
+  const std::string folder = fmt::format("{}phalanx-server-test-{}", ::testing::TempDir(), getpid());
+  std::filesystem::create_directories(folder);
+  ServerOptions options = Server::DefaultOptions();
+  options.state_dir = folder;
+  {
+    Server server(options);
+    TestAgent a(server.address(), "a");
+    a.Hello();
+    EXPECT_TRUE(a.NextDecision().has_welcome());
+    EXPECT_TRUE(a.NextDecision().has_start_round());
+    a.Exited(1, 0, 0);
+    EXPECT_EQ(a.NextDecision().finish().exit_code(), 0);
+    EXPECT_TRUE(a.Finish().ok());
+    EXPECT_EQ(server.Code(), 0);
+  }
+  auto reader = RecordReader::Open(fmt::format("{}/events.db", folder));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto run = reader->LastRun("job");
+  ASSERT_TRUE(run.ok() && run->has_value());
+  EXPECT_GT((*run)->ended_unix_ms, 0);
+  const auto rows = reader->Rows((*run)->run, 0, 100);
+  std::vector<std::string> kinds;
+  for (const RecordRow& row : *rows) kinds.push_back(row.kind);
+  EXPECT_THAT(kinds, ::testing::ElementsAre("master-started", "node-joined", "round-started", "worker-exited",
+                                            "job-finished", "node-gone", "master-stopped"));
+  EXPECT_THAT(rows->at(3).detail_json, HasSubstr("no UTF-8"));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace phalanx::master

@@ -1,0 +1,593 @@
+#include "master/topics/checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace phalanx::master {
+namespace {
+
+constexpr char kNotInMemory[] = "some of its images are no longer in memory";
+constexpr char kStoredAlready[] = "it is stored already";
+
+using Found = std::map<std::string, std::map<SaveKey, std::map<uint64_t, const v1::HeldSave*>>>;
+
+// One event's decisions; one object a call, so that helpers need no out-parameters.
+class Stepper {
+ public:
+  Stepper(CheckpointState& state, Instant now) : s_(state), now_(now) {}
+
+  CheckpointOrders Take() { return std::move(out_); }
+
+  void Begin(uint64_t epoch, uint32_t world_size, std::vector<CheckpointMember> members) {
+    s_.epoch = epoch;
+    s_.world_size = world_size;
+    s_.members = std::move(members);
+    s_.held.clear();
+    s_.settled = false;
+    for (auto& [name, dir] : s_.dirs) {
+      dir.sealed.clear();
+      dir.store_asked.clear();
+      dir.dropped.clear();
+      dir.covered = false;
+      dir.asking.clear();
+      dir.decision.reset();
+      dir.passed_over.clear();
+      dir.find_by = kNever;
+      dir.found.reset();
+      dir.checking.clear();
+      dir.checked.clear();
+      dir.damaged.clear();
+    }
+  }
+
+  void End(bool breakpoint) {
+    for (auto& [name, dir] : s_.dirs) {
+      if (!breakpoint || !dir.at_breakpoint || !dir.committed || dir.stored == dir.committed) continue;
+      dir.wanted = true;
+      MaybeStore(name, dir);
+      if (dir.store) continue;
+      // The next round's nodes may hold all of it; a node that goes waits for nothing.
+      SendToAll(EndedOrder(name, *dir.committed, false, kNotInMemory));
+    }
+  }
+
+  void Report(uint64_t session, const v1::CheckpointReport& report) {
+    if (!report.has_held() && !s_.dirs.contains(report.dir()) && s_.dirs.size() >= kMaxCheckpointDirs) return;
+    const bool live = report.epoch() == s_.epoch && Has(s_.members, session);
+    switch (report.body_case()) {
+      case v1::CheckpointReport::kHeld:
+        if (live) OnHeld(session, report.held());
+        return;
+      case v1::CheckpointReport::kOpened:
+        if (live) OnOpened(report.dir(), report.opened());
+        return;
+      case v1::CheckpointReport::kSealed:
+        if (live) OnSealed(session, report.dir(), report.sealed());
+        return;
+      case v1::CheckpointReport::kSkipped:
+        if (live) OnSkipped(report.dir(), report.skipped());
+        return;
+      case v1::CheckpointReport::kRestoreAsked:
+        if (live) OnRestoreAsked(session, report.dir());
+        return;
+      case v1::CheckpointReport::kFound:
+        if (live) OnFound(report.dir(), report.found());
+        return;
+      case v1::CheckpointReport::kChecked:
+        if (live) OnChecked(session, report.dir(), report.checked());
+        return;
+      case v1::CheckpointReport::kStorePrepared:
+        return OnPrepared(report.dir(), report.store_prepared());
+      case v1::CheckpointReport::kShardsWritten:
+        return OnShards(session, report.dir(), report.shards_written());
+      case v1::CheckpointReport::kManifestWritten:
+        return OnManifest(report.dir(), report.manifest_written());
+      case v1::CheckpointReport::BODY_NOT_SET:
+        return;
+    }
+  }
+
+  void Lost(uint64_t session) {
+    const bool finds = !s_.members.empty() && session == s_.members.front().session;
+    // First, so that no new store begins with it when one of its own ends.
+    for (CheckpointMember& member : s_.members) {
+      if (member.session == session) member.session = 0;
+    }
+    s_.held.erase(session);
+    for (auto& [name, dir] : s_.dirs) {
+      dir.asking.erase(session);
+      dir.checking.erase(session);
+      dir.checked.erase(session);
+      // When it comes back, and its ranks still want to restore, it is asked again.
+      if (finds) dir.find_by = kNever;
+      for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
+      if (!dir.store || !Has(dir.store->members, session)) continue;
+      if (session == dir.store->members.front().session) {
+        EndStore(name, dir, "the node that writes its manifest was lost");
+      } else if (!dir.store->written.contains(session)) {
+        EndStore(name, dir, "a node was lost before its part was written");
+      }
+    }
+  }
+
+  void Tick() {
+    for (auto& [name, dir] : s_.dirs) {
+      if (now_ >= dir.find_by) OnSilentStorage(name, dir);
+      if (!dir.store || now_ < dir.store->notice_at) continue;
+      dir.store->notice_at = now_ + kStoreLagNoticeMs;
+      Note("checkpoint-lag", name,
+           fmt::format("step {} of {} is on its way to storage for {} s", dir.store->save.step, name,
+                       (now_ - dir.store->begun_at) / 1'000),
+           dir.store->save.step);
+    }
+  }
+
+ private:
+  // --- small things ---
+
+  static bool Has(const std::vector<CheckpointMember>& members, uint64_t session) {
+    return std::ranges::any_of(members, [&](const CheckpointMember& member) { return member.session == session; });
+  }
+
+  // All of them are here, and in that set of sessions, or map by session.
+  template <typename Sessions>
+  static bool AllIn(const Sessions& sessions, const std::vector<CheckpointMember>& members) {
+    return std::ranges::all_of(members, [&](const CheckpointMember& member) {
+      return member.session != 0 && sessions.contains(member.session);
+    });
+  }
+
+  static v1::CheckpointOrder OrderOf(const std::string& name, const SaveKey& save, const std::string& reason) {
+    v1::CheckpointOrder order;
+    order.set_dir(name);
+    order.mutable_save()->set_epoch(save.epoch);
+    order.mutable_save()->set_step(save.step);
+    order.set_reason(reason);
+    return order;
+  }
+
+  // What was to go to storage is there, or will not be.
+  static v1::CheckpointOrder EndedOrder(const std::string& name, const SaveKey& save, bool stored,
+                                        const std::string& reason) {
+    v1::CheckpointOrder order = OrderOf(name, save, reason);
+    order.mutable_store_ended()->set_stored(stored);
+    return order;
+  }
+
+  void SendTo(uint64_t session, const v1::CheckpointOrder& order) {
+    if (session != 0) out_.orders.emplace_back(session, order);
+  }
+
+  void SendToAll(const v1::CheckpointOrder& order) {
+    for (const CheckpointMember& member : s_.members) SendTo(member.session, order);
+  }
+
+  void Note(const std::string& kind, const std::string& name, const std::string& text, int64_t step) {
+    out_.notes.push_back({kind, text, {{"dir", name}, {"step", step}}});
+  }
+
+  // --- saving ---
+
+  void OnOpened(const std::string& name, const v1::CheckpointOpened& opened) {
+    CheckpointDir& dir = s_.dirs[name];
+    dir.kind = opened.kind();
+    dir.at_breakpoint = opened.at_breakpoint();
+  }
+
+  void OnSealed(uint64_t session, const std::string& name, const v1::CheckpointSealed& sealed) {
+    CheckpointDir& dir = s_.dirs[name];
+    const SaveKey save = KeyOf(sealed.save());
+    if (save.epoch != s_.epoch) return;
+    if (dir.committed && save <= *dir.committed) {  // said again: the order was lost with its stream
+      v1::CheckpointOrder order = OrderOf(name, *dir.committed, "it is committed");
+      order.mutable_committed();
+      if (sealed.store()) WantStored(name, dir, save);
+      return SendTo(session, order);
+    }
+    if (dir.dropped.contains(save)) {
+      v1::CheckpointOrder order = OrderOf(name, save, "another rank has not saved this step");
+      order.mutable_dropped();
+      return SendTo(session, order);
+    }
+    std::set<uint64_t>& sessions = dir.sealed[save];
+    sessions.insert(session);
+    if (sealed.store()) dir.store_asked.insert(save);
+    if (AllIn(sessions, s_.members)) Commit(name, dir, save);
+  }
+
+  void Commit(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
+    dir.committed = save;
+    dir.committed_world_size = s_.world_size;
+    dir.covered = true;
+    const bool store = dir.store_asked.contains(save);
+    dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
+    dir.store_asked.erase(dir.store_asked.begin(), dir.store_asked.upper_bound(save));
+    dir.dropped.erase(dir.dropped.begin(), dir.dropped.upper_bound(save));
+    v1::CheckpointOrder order = OrderOf(name, save, "all ranks have sealed it");
+    order.mutable_committed();
+    SendToAll(order);
+    if (store) WantStored(name, dir, save);
+  }
+
+  void OnSkipped(const std::string& name, const v1::CheckpointSkipped& skipped) {
+    CheckpointDir& dir = s_.dirs[name];
+    const SaveKey save = KeyOf(skipped.save());
+    if (save.epoch != s_.epoch || (dir.committed && save <= *dir.committed) || !dir.dropped.insert(save).second) return;
+    dir.sealed.erase(save);
+    dir.store_asked.erase(save);
+    v1::CheckpointOrder order = OrderOf(name, save, skipped.why());
+    order.mutable_dropped();
+    SendToAll(order);
+    Note("checkpoint-skipped", name, fmt::format("step {} of {} is not saved: {}", save.step, name, skipped.why()),
+         save.step);
+  }
+
+  // --- a round begins ---
+
+  void OnHeld(uint64_t session, const v1::CheckpointsHeld& held) {
+    s_.held[session] = held;
+    for (const v1::AwaitedStore& awaited : held.awaited()) OnAwaited(session, awaited);
+    if (s_.settled) {  // said again on a new stream; nothing has changed but that the node is here again
+      for (auto& [name, dir] : s_.dirs) StoreWanted(name, dir);
+      return;
+    }
+    if (!AllIn(s_.held, s_.members)) return;
+    s_.settled = true;
+    Found found;
+    for (const auto& [from, list] : s_.held) {
+      for (const v1::HeldSave& save : list.saves()) {
+        if (!s_.dirs.contains(save.dir()) && s_.dirs.size() >= kMaxCheckpointDirs) continue;
+        s_.dirs[save.dir()].kind = save.kind();
+        found[save.dir()][KeyOf(save.save())][from] = &save;
+      }
+    }
+    for (auto& [name, saves] : found) SettleMemory(name, s_.dirs[name], saves);
+    for (auto& [name, dir] : s_.dirs) {
+      StoreWanted(name, dir);
+      Decide(name, dir);
+    }
+  }
+
+  // The newest save that can be restored from memory is committed, if it was not; what can never be is dropped.
+  void SettleMemory(const std::string& name, CheckpointDir& dir,
+                    const std::map<SaveKey, std::map<uint64_t, const v1::HeldSave*>>& saves) {
+    const std::optional<SaveKey> known = std::exchange(dir.committed, std::nullopt);
+    for (auto it = saves.rbegin(); it != saves.rend(); ++it) {
+      const auto& [save, by_session] = *it;
+      const bool was_committed = IsCommitted(by_session) || known == save;
+      const std::string missing = Missing(by_session, was_committed);
+      if (missing.empty()) {
+        dir.committed = save;
+        dir.committed_world_size = by_session.begin()->second->world_size();
+        dir.covered = true;
+        v1::CheckpointOrder order = OrderOf(name, save, "every rank's memory holds it");
+        order.mutable_committed();
+        return SendToAll(order);
+      }
+      dir.passed_over +=
+          fmt::format("{}step {} in memory: {}", dir.passed_over.empty() ? "" : "; ", save.step, missing);
+      if (was_committed) continue;
+      v1::CheckpointOrder order = OrderOf(name, save, missing);
+      order.mutable_dropped();
+      for (const auto& [session, held] : by_session) SendTo(session, order);
+    }
+  }
+
+  static bool IsCommitted(const std::map<uint64_t, const v1::HeldSave*>& by_session) {
+    return std::any_of(by_session.begin(), by_session.end(),
+                       [](const auto& entry) { return entry.second->committed(); });
+  }
+
+  // What keeps the save from being restored in the live round; empty: nothing does.
+  std::string Missing(const std::map<uint64_t, const v1::HeldSave*>& by_session, bool was_committed) const {
+    const v1::HeldSave& first = *by_session.begin()->second;
+    const bool whole = first.kind() == v1::DDP;  // in the shared image
+    std::set<uint32_t> ranks;
+    for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
+    const bool complete = ranks.size() == first.world_size();
+    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
+      const CheckpointMember& member = s_.members[group_rank];
+      const auto held = by_session.find(member.session);
+      if (held == by_session.end()) return fmt::format("the node of group rank {} does not hold it", group_rank);
+      const bool shares = first.kind() != v1::FULL;
+      if (shares && !held->second->main())
+        return fmt::format("the node of group rank {} holds a part of it", group_rank);
+      if (whole) continue;
+      const std::set<uint32_t> own(held->second->ranks().begin(), held->second->ranks().end());
+      for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
+        if (!own.contains(rank)) return fmt::format("the node of rank {} does not hold that rank's image", rank);
+      }
+    }
+    if (!whole && first.world_size() != s_.world_size) {
+      return fmt::format("it was saved by {} ranks, and {} are to go on", first.world_size(), s_.world_size);
+    }
+    return complete || was_committed ? "" : "some rank had not sealed it";
+  }
+
+  // --- restoring ---
+
+  void OnRestoreAsked(uint64_t session, const std::string& name) {
+    CheckpointDir& dir = s_.dirs[name];
+    if (dir.decision) return SendTo(session, *dir.decision);
+    dir.asking.insert(session);
+    Decide(name, dir);
+  }
+
+  void OnFound(const std::string& name, const v1::FoundOnDisk& found) {
+    CheckpointDir& dir = s_.dirs[name];
+    if (dir.find_by == kNever) return;
+    dir.find_by = kNever;
+    dir.found = found;
+    Decide(name, dir);
+  }
+
+  void OnSilentStorage(const std::string& name, CheckpointDir& dir) {
+    const std::string silence = fmt::format("storage has not answered for {} s", (now_ - dir.asked_at) / 1'000);
+    if (OffersMemory(dir)) {
+      v1::FoundOnDisk silent;
+      silent.set_step(-1);
+      silent.set_why(silence);
+      return OnFound(name, silent);
+    }
+    dir.find_by = now_ + kFindOnDiskMs;
+    Note("checkpoint-lag", name,
+         fmt::format("memory holds nothing of {}, and {}: training waits for what it holds", name, silence), -1);
+  }
+
+  static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.covered; }
+
+  void Decide(const std::string& name, CheckpointDir& dir) {
+    if (!s_.settled || dir.asking.empty() || dir.decision) return;
+    if (!dir.found) return Find(name, dir);
+    v1::CheckpointOrder choice = Choose(name, dir);
+    if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked, s_.members)) {
+      return Check(name, dir);
+    }
+    dir.decision = std::move(choice);
+    for (const uint64_t session : dir.asking) SendTo(session, *dir.decision);
+    dir.asking.clear();
+    Note("checkpoint-restore", name, dir.decision->reason(), dir.decision->save().step());
+  }
+
+  void Find(const std::string& name, CheckpointDir& dir) {
+    const uint64_t first = s_.members.front().session;
+    if (dir.find_by != kNever || first == 0) return;
+    dir.asked_at = now_;
+    dir.find_by = now_ + kFindOnDiskMs;
+    v1::CheckpointOrder order = OrderOf(name, {}, "a rank wants to restore");
+    order.mutable_find();
+    for (const std::string& damaged : dir.damaged) order.mutable_find()->add_but(damaged);
+    SendTo(first, order);
+  }
+
+  // Each node reads its own part, once a stream: what is damaged is known before any rank has loaded a part of it.
+  void Check(const std::string& name, CheckpointDir& dir) {
+    v1::CheckpointOrder order = OrderOf(name, {0, dir.found->step()}, "it may be restored");
+    order.mutable_check()->set_name(dir.found->name());
+    for (const CheckpointMember& member : s_.members) {
+      if (member.session != 0 && dir.checking.insert(member.session).second) SendTo(member.session, order);
+    }
+  }
+
+  void OnChecked(uint64_t session, const std::string& name, const v1::CheckedOnDisk& checked) {
+    CheckpointDir& dir = s_.dirs[name];
+    if (dir.decision || !dir.found || dir.found->name() != checked.name() || !dir.checking.contains(session)) return;
+    if (checked.error().empty()) {
+      dir.checked.insert(session);
+    } else {
+      dir.damaged.insert(checked.name());
+      dir.passed_over += (dir.passed_over.empty() ? "" : "; ") + checked.error();
+      dir.checking.clear();
+      dir.checked.clear();
+      dir.found.reset();
+    }
+    Decide(name, dir);
+  }
+
+  // Memory before storage, unless that holds a later step.
+  v1::CheckpointOrder Choose(const std::string& name, const CheckpointDir& dir) const {
+    const bool memory = OffersMemory(dir);
+    const bool disk = dir.found->step() >= 0 && (!memory || dir.found->step() > dir.committed->step);
+    std::string passed_over = dir.passed_over;
+    if (!dir.found->why().empty()) passed_over += (passed_over.empty() ? "" : "; ") + dir.found->why();
+    if (!passed_over.empty()) passed_over = fmt::format(" (passed over: {})", passed_over);
+    if (disk) {
+      v1::CheckpointOrder order = OrderOf(name, {0, dir.found->step()},
+                                          fmt::format("step {} is restored from storage, {}/{}{}", dir.found->step(),
+                                                      name, dir.found->name(), passed_over));
+      order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
+      order.mutable_restore()->set_name(dir.found->name());
+      order.mutable_restore()->set_world_size(dir.found->world_size());
+      return order;
+    }
+    if (memory) {
+      v1::CheckpointOrder order = OrderOf(
+          name, *dir.committed, fmt::format("step {} is restored from memory{}", dir.committed->step, passed_over));
+      order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+      order.mutable_restore()->set_world_size(dir.committed_world_size);
+      return order;
+    }
+    v1::CheckpointOrder order =
+        OrderOf(name, {0, -1}, fmt::format("there is nothing to restore in {}{}", name, passed_over));
+    order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
+    return order;
+  }
+
+  // --- storing ---
+
+  void WantStored(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
+    if (dir.stored && save <= *dir.stored) return SendToAll(EndedOrder(name, *dir.stored, true, kStoredAlready));
+    dir.wanted = true;
+    MaybeStore(name, dir);
+  }
+
+  // A node awaits the end of a store that this master may never have heard of.
+  void OnAwaited(uint64_t session, const v1::AwaitedStore& awaited) {
+    const std::string& name = awaited.dir();
+    if (!s_.dirs.contains(name) && s_.dirs.size() >= kMaxCheckpointDirs) return;
+    CheckpointDir& dir = s_.dirs[name];
+    const SaveKey save = KeyOf(awaited.save());
+    if (dir.store && save <= dir.store->save) return;  // it will be told
+    if (dir.stored && save <= *dir.stored) {
+      return SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
+    }
+    dir.wanted = true;
+  }
+
+  // The newest save goes to storage where that is wanted. When memory has none any more, those who await one hear so.
+  void StoreWanted(const std::string& name, CheckpointDir& dir) {
+    if (!dir.wanted || dir.store) return;
+    if (dir.committed && dir.covered) return MaybeStore(name, dir);
+    if (!s_.settled) return;
+    dir.wanted = false;
+    std::optional<SaveKey> newest;
+    for (const auto& [session, held] : s_.held) {
+      for (const v1::AwaitedStore& awaited : held.awaited()) {
+        if (awaited.dir() != name) continue;
+        newest = newest ? std::max(*newest, KeyOf(awaited.save())) : KeyOf(awaited.save());
+      }
+    }
+    if (!newest) return;
+    SendToAll(EndedOrder(name, *newest, false, kNotInMemory));
+    Note("checkpoint-failed", name, fmt::format("step {} of {} is not stored: {}", newest->step, name, kNotInMemory),
+         newest->step);
+  }
+
+  void MaybeStore(const std::string& name, CheckpointDir& dir) {
+    if (dir.stored == dir.committed) dir.wanted = false;
+    if (!dir.wanted || dir.store || !dir.committed || !dir.covered) return;
+    const bool all_here = std::all_of(s_.members.begin(), s_.members.end(),
+                                      [](const CheckpointMember& member) { return member.session != 0; });
+    if (!all_here || s_.members.empty()) return;  // what is left may be complete in the next round
+    dir.wanted = false;
+    Store& store = dir.store.emplace();
+    store.save = *dir.committed;
+    store.members = s_.members;
+    store.world_size = dir.committed_world_size;
+    store.begun_at = now_;
+    store.notice_at = now_ + kStoreLagNoticeMs;
+    v1::CheckpointOrder order = OrderOf(name, store.save, "it goes to storage");
+    order.mutable_prepare_store();
+    SendTo(store.members.front().session, order);
+  }
+
+  // The store under way, if it is of that save.
+  CheckpointDir* Storing(const std::string& name, const v1::SaveId& save) {
+    const auto dir = s_.dirs.find(name);
+    if (dir == s_.dirs.end() || !dir->second.store || dir->second.store->save != KeyOf(save)) return nullptr;
+    return &dir->second;
+  }
+
+  void OnPrepared(const std::string& name, const v1::StorePrepared& prepared) {
+    CheckpointDir* dir = Storing(name, prepared.save());
+    if (dir == nullptr || !dir->store->name.empty()) return;
+    if (!prepared.error().empty()) return EndStore(name, *dir, prepared.error());
+    dir->store->name = prepared.name();
+    v1::CheckpointOrder order = OrderOf(name, dir->store->save, "its folder is made");
+    order.mutable_store_shards()->set_name(prepared.name());
+    for (const CheckpointMember& member : dir->store->members) SendTo(member.session, order);
+  }
+
+  void OnShards(uint64_t session, const std::string& name, const v1::ShardsWritten& written) {
+    CheckpointDir* dir = Storing(name, written.save());
+    if (dir == nullptr || dir->store->name.empty() || dir->store->closing) return;
+    if (!written.error().empty()) return EndStore(name, *dir, written.error());
+    Store& store = *dir->store;
+    if (!store.written.insert(session).second) return;
+    store.shards.insert(store.shards.end(), written.shards().begin(), written.shards().end());
+    if (!AllIn(store.written, store.members)) return;
+    store.closing = true;
+    v1::CheckpointOrder order = OrderOf(name, store.save, "all its shards are written");
+    v1::WriteManifest& manifest = *order.mutable_write_manifest();
+    manifest.set_name(store.name);
+    manifest.set_kind(dir->kind);
+    manifest.set_world_size(store.world_size);
+    for (const v1::Shard& shard : store.shards) *manifest.add_shards() = shard;
+    SendTo(store.members.front().session, order);
+  }
+
+  void OnManifest(const std::string& name, const v1::ManifestWritten& written) {
+    CheckpointDir* dir = Storing(name, written.save());
+    if (dir == nullptr || !dir->store->closing) return;
+    if (!written.error().empty()) return EndStore(name, *dir, written.error());
+    EndStore(name, *dir, "");
+  }
+
+  void EndStore(const std::string& name, CheckpointDir& dir, const std::string& error) {
+    const Store store = *std::exchange(dir.store, std::nullopt);
+    const int64_t took_ms = now_ - store.begun_at;
+    if (error.empty()) dir.stored = store.save;
+    const std::string text =
+        error.empty() ? fmt::format("step {} is stored in {}/{} ({} ms)", store.save.step, name, store.name, took_ms)
+                      : fmt::format("step {} of {} is not stored: {}", store.save.step, name, error);
+    v1::CheckpointOrder order = EndedOrder(name, store.save, error.empty(), error.empty() ? text : error);
+    order.mutable_store_ended()->set_name(store.name);
+    std::set<uint64_t> told;
+    for (const std::vector<CheckpointMember>& members : {store.members, s_.members}) {
+      for (const CheckpointMember& member : members) {
+        if (told.insert(member.session).second) SendTo(member.session, order);
+      }
+    }
+    Note(error.empty() ? "checkpoint-stored" : "checkpoint-failed", name, text, store.save.step);
+    StoreWanted(name, dir);
+  }
+
+  CheckpointState& s_;
+  const Instant now_;
+  CheckpointOrders out_;
+};
+
+}  // namespace
+
+CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32_t world_size,
+                                  std::vector<CheckpointMember> members, Instant now) {
+  Stepper stepper(state, now);
+  stepper.Begin(epoch, world_size, std::move(members));
+  return stepper.Take();
+}
+
+CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant now) {
+  Stepper stepper(state, now);
+  stepper.End(breakpoint);
+  return stepper.Take();
+}
+
+CheckpointOrders OnCheckpointReport(CheckpointState& state, uint64_t session, const v1::CheckpointReport& report,
+                                    Instant now) {
+  Stepper stepper(state, now);
+  stepper.Report(session, report);
+  return stepper.Take();
+}
+
+CheckpointOrders OnCheckpointSessionLost(CheckpointState& state, uint64_t session, Instant now) {
+  Stepper stepper(state, now);
+  stepper.Lost(session);
+  return stepper.Take();
+}
+
+void OnCheckpointSessionBack(CheckpointState& state, uint32_t group_rank, const CheckpointMember& member) {
+  if (group_rank < state.members.size()) state.members[group_rank] = member;
+}
+
+bool IsStoring(const CheckpointState& state) {
+  return std::any_of(state.dirs.begin(), state.dirs.end(),
+                     [](const auto& entry) { return entry.second.store.has_value(); });
+}
+
+CheckpointOrders OnCheckpointTick(CheckpointState& state, Instant now) {
+  Stepper stepper(state, now);
+  stepper.Tick();
+  return stepper.Take();
+}
+
+Instant NextCheckpointDeadline(const CheckpointState& state) {
+  Instant next = kNever;
+  for (const auto& [name, dir] : state.dirs) {
+    next = std::min(next, dir.find_by);
+    if (dir.store) next = std::min(next, dir.store->notice_at);
+  }
+  return next;
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,121 @@
+// The job's checkpoints, decided purely: which save is committed, which is restored, which goes to storage. No I/O,
+// clock, thread or randomness. src/master/core/core.h feeds it and sends what it orders; docs/life-of-a-save.md tells
+// the story.
+//
+// * A save is committed when all members of its round have sealed it in memory. From then on older ones may go.
+// * When a round begins every member tells what its memory holds. The newest save that all of them hold completely is
+//   what memory offers; saves that can never be complete are dropped.
+// * One save of a directory is on its way to storage at a time; what was asked for meanwhile is the newest committed
+//   one when that is over.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/save_key.h"
+#include "phalanx/v1/checkpoint.pb.h"
+
+namespace phalanx::master {
+
+// More directories than any job saves to.
+constexpr size_t kMaxCheckpointDirs = 256;
+// How long storage may take to tell what it holds while memory has something to offer. Without that it is waited for:
+// a job that began anew beside its checkpoints would lose them all. Each such span is worth a line.
+constexpr int64_t kFindOnDiskMs = 10'000;
+// A save that is on its way to storage for so long is worth a line, and again after each such span.
+constexpr int64_t kStoreLagNoticeMs = 60'000;
+
+struct CheckpointMember {
+  uint64_t session = 0;
+  uint32_t rank_base = 0;
+  uint32_t local_world_size = 0;
+};
+
+// A save on its way to storage.
+struct Store {
+  SaveKey save;
+  std::string name;  // of its folder; empty: not made yet
+  std::vector<CheckpointMember> members;
+  std::set<uint64_t> written;  // sessions
+  std::vector<v1::Shard> shards;
+  uint32_t world_size = 0;
+  bool closing = false;  // the manifest is being written
+  Instant begun_at = 0;
+  Instant notice_at = kNever;
+};
+
+struct CheckpointDir {
+  v1::CheckpointKind kind = v1::FULL;
+  bool at_breakpoint = false;
+
+  // In memory.
+  std::map<SaveKey, std::set<uint64_t>> sealed;  // of the live round, by session, not committed yet
+  std::set<SaveKey> store_asked;                 // of those
+  std::set<SaveKey> dropped;                     // of the live round, newer than what is committed
+  std::optional<SaveKey> committed;
+  uint32_t committed_world_size = 0;
+  bool covered = false;  // the members of the live round hold all of it
+
+  // On storage.
+  std::optional<SaveKey> stored;  // by this job
+  bool wanted = false;            // the newest committed save is to be stored when that is possible
+  std::optional<Store> store;
+
+  // Restoring, in the live round.
+  std::set<uint64_t> asking;  // sessions
+  std::optional<v1::CheckpointOrder> decision;
+  std::string passed_over;   // why newer saves in memory do not count
+  Instant asked_at = 0;      // storage, what it holds
+  Instant find_by = kNever;  // it is to answer
+  std::optional<v1::FoundOnDisk> found;
+  std::set<uint64_t> checking;    // sessions that read what storage offers
+  std::set<uint64_t> checked;     // those of them where it is whole
+  std::set<std::string> damaged;  // folders on storage
+};
+
+struct CheckpointState {
+  uint64_t epoch = 0;  // of the live round; 0: none is
+  uint32_t world_size = 0;
+  std::vector<CheckpointMember> members;         // by group rank
+  std::map<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session
+  bool settled = false;                          // ... all of them, and what follows from them is decided
+  std::map<std::string, CheckpointDir> dirs;
+};
+
+// What follows from an event: orders to agents, and rows of the event record.
+struct CheckpointOrders {
+  struct Note {
+    std::string kind;
+    std::string text;
+    std::vector<std::pair<std::string, std::variant<int64_t, std::string>>> detail;
+  };
+  std::vector<std::pair<uint64_t, v1::CheckpointOrder>> orders;  // to a session each
+  std::vector<Note> notes;
+};
+
+// A round begins; its members tell what they hold from now on.
+CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32_t world_size,
+                                  std::vector<CheckpointMember> members, Instant now);
+// The live round is over. `breakpoint`: otherwise than planned.
+CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant now);
+// What an agent tells. Sessions that are no members of the live round are heard only about stores.
+CheckpointOrders OnCheckpointReport(CheckpointState& state, uint64_t session, const v1::CheckpointReport& report,
+                                    Instant now);
+// The session is over: what was to come from it does not.
+CheckpointOrders OnCheckpointSessionLost(CheckpointState& state, uint64_t session, Instant now);
+// A member of the live round, which this master or an earlier one began, has come back on a new stream.
+void OnCheckpointSessionBack(CheckpointState& state, uint32_t group_rank, const CheckpointMember& member);
+// A save is on its way to storage, or will be.
+bool IsStoring(const CheckpointState& state);
+// Time has passed.
+CheckpointOrders OnCheckpointTick(CheckpointState& state, Instant now);
+Instant NextCheckpointDeadline(const CheckpointState& state);
+
+}  // namespace phalanx::master

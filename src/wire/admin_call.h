@@ -1,0 +1,57 @@
+// `phalanx status|events|why|ledger` of a live master: one object for each call that is waited for or answered.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <string>
+
+#include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/operation.h"
+
+namespace phalanx::master {
+
+template <typename Request, typename Reply>
+class AdminCall final : public Operation {
+ public:
+  // How a call of this kind is asked for at the service.
+  using Ask = std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*, void* tag)>;
+  using Answer = std::function<grpc::Status(const Request&, Reply&)>;
+
+  // Waits for one call and, when it comes, for the next. Deletes itself; `alive` counts such objects. Must not outlive
+  // what `ask` and `answer` refer to.
+  static void Start(Ask ask, Answer answer, int* alive) { new AdminCall(std::move(ask), std::move(answer), alive); }
+
+  void Done(bool ok) override {
+    if (!ok || answered_) {
+      --*alive_;
+      delete this;
+      return;
+    }
+    Start(ask_, answer_, alive_);
+    answered_ = true;
+    const grpc::Status status = answer_(request_, reply_);
+    if (status.ok()) {
+      writer_.Finish(reply_, status, this);
+    } else {
+      writer_.FinishWithError(status, this);
+    }
+  }
+
+ private:
+  AdminCall(Ask ask, Answer answer, int* alive) : ask_(std::move(ask)), answer_(std::move(answer)), alive_(alive) {
+    ++*alive_;
+    ask_(&context_, &request_, &writer_, this);
+  }
+
+  Ask ask_;
+  Answer answer_;
+  int* alive_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncResponseWriter<Reply> writer_{&context_};
+  Request request_;
+  Reply reply_;
+  bool answered_ = false;
+};
+
+}  // namespace phalanx::master

@@ -1,0 +1,201 @@
+#include "wire/agent_link.h"
+
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "phalanx/v1/agent.grpc.pb.h"
+
+namespace phalanx::agent {
+namespace {
+
+// A stream to another machine that answers nothing within this is given up; the caller dials again.
+constexpr int kHandshakeTimeoutMs = 5'000;
+// The same by our own clock, for a name that has several addresses.
+constexpr int64_t kDialTimeoutMs = 4 * kHandshakeTimeoutMs;
+// A master that says nothing for the first is pinged, and given up where the answer takes longer than the second: the
+// kernel alone would believe a cut-off or frozen one for a quarter of an hour.
+constexpr int kPingAfterMs = 5'000;
+constexpr int kPingTimeoutMs = 5'000;
+
+grpc::ChannelArguments ChannelArgs() {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_MINIMAL_STACK, 1);
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshakeTimeoutMs);
+  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingAfterMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // the master may have nothing to say for days
+  return args;
+}
+
+// gRPC tells what answered only in the text: a foreign server speaks no HTTP/2, or knows no such method.
+bool IsForeign(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return true;
+  return status.error_message().find("http1.x server") != std::string::npos;
+}
+
+}  // namespace
+
+// One stream. It lives until every operation on it has come back, which may be after the link has let go of it.
+struct Call {
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::AgentMessage, v1::MasterMessage>> stream;
+  v1::MasterMessage incoming;
+  grpc::Status status;
+  std::deque<v1::AgentMessage> outgoing;
+  uint64_t next_sequence = 1;
+  bool up = false;
+  bool writing = false;
+  bool closing = false;  // half-close once outgoing is empty
+  bool half_closed = false;
+  bool finishing = false;  // Finish is under way
+};
+
+struct MasterLink::Impl {
+  // A completion-queue tag: what to do on the loop's thread.
+  using Tag = std::function<void(bool ok)>;
+
+  Impl(EventLoop& l, const std::string& master_address, LinkEvents e)
+      : loop(l), events(std::move(e)), address(master_address) {
+    thread = std::thread([this] { ServeQueue(); });
+  }
+
+  void ServeQueue() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) {
+      loop.Post([tag, ok, alive = std::weak_ptr<bool>(alive)] {
+        std::unique_ptr<Tag> task(static_cast<Tag*>(tag));
+        if (!alive.expired()) (*task)(ok);
+      });
+    }
+  }
+
+  // Owned by the queue until ServeQueue takes it back; `task` keeps its call alive.
+  static Tag* MakeTag(Tag task) { return new Tag(std::move(task)); }
+
+  // By a channel of its own, and with a timer of ours: gRPC's timers, by which a channel that has failed waits before
+  // it connects again and gives up what does not answer, stand still for as long as the wall clock was set back.
+  void Dial() {
+    auto c = std::make_shared<Call>();
+    call = c;
+    channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArgs());
+    stub = v1::AgentLink::NewStub(channel);
+    dial_timer = loop.At(MonotonicMs() + kDialTimeoutMs, [c] { c->context.TryCancel(); });
+    c->stream = stub->PrepareAsyncAttach(&c->context, &queue);
+    c->stream->StartCall(MakeTag([this, c](bool ok) {
+      loop.Cancel(dial_timer);
+      if (!ok) return Finish(c);
+      c->up = true;
+      Read(c);
+      if (events.on_up && call == c && !c->closing) events.on_up();
+      Write(c);
+    }));
+  }
+
+  void Read(const std::shared_ptr<Call>& c) {
+    c->stream->Read(&c->incoming, MakeTag([this, c](bool ok) {
+      if (!ok) return Finish(c);
+      v1::MasterMessage message;
+      message.Swap(&c->incoming);
+      Read(c);
+      if (call == c && !c->closing) events.on_message(std::move(message));
+    }));
+  }
+
+  void Write(const std::shared_ptr<Call>& c) {
+    if (!c->up || c->writing || c->finishing || c->half_closed) return;
+    if (c->outgoing.empty()) {
+      if (!c->closing) return;
+      c->half_closed = true;
+      c->stream->WritesDone(MakeTag([c](bool) {}));
+      return;
+    }
+    c->writing = true;
+    c->stream->Write(c->outgoing.front(), MakeTag([this, c](bool ok) {
+                       c->writing = false;
+                       c->outgoing.pop_front();
+                       if (ok) Write(c);  // a failed write shows as the end of reading
+                     }));
+  }
+
+  void Finish(const std::shared_ptr<Call>& c) {
+    if (c->finishing) return;
+    c->finishing = true;
+    c->stream->Finish(&c->status, MakeTag([this, c](bool) { Over(c); }));
+  }
+
+  void Over(const std::shared_ptr<Call>& c) {
+    if (call != c) return;
+    call.reset();
+    if (closed) return std::exchange(closed, nullptr)();
+    const grpc::Status& s = c->status;
+    const bool unanswered = !c->up && s.error_code() == grpc::StatusCode::CANCELLED;
+    const std::string text = s.ok()       ? "the master ended the stream"
+                             : unanswered ? fmt::format("no answer within {} s", kDialTimeoutMs / 1'000)
+                                          : s.error_message();
+    events.on_down(
+        Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
+        IsForeign(s));
+  }
+
+  EventLoop& loop;
+  LinkEvents events;
+  std::shared_ptr<bool> alive = std::make_shared<bool>(true);
+  grpc::CompletionQueue queue;
+  const std::string address;
+  std::shared_ptr<grpc::Channel> channel;  // of the last dial
+  std::unique_ptr<v1::AgentLink::Stub> stub;
+  std::shared_ptr<Call> call;
+  std::function<void()> closed;
+  EventLoop::TimerId dial_timer{};
+  EventLoop::TimerId close_timer{};
+  std::thread thread;
+};
+
+MasterLink::MasterLink(EventLoop& loop, const std::string& address, LinkEvents events)
+    : impl_(std::make_unique<Impl>(loop, address, std::move(events))) {}
+
+MasterLink::~MasterLink() {
+  if (impl_->call) impl_->call->context.TryCancel();
+  impl_->loop.Cancel(impl_->dial_timer);
+  impl_->loop.Cancel(impl_->close_timer);
+  impl_->alive.reset();
+  impl_->queue.Shutdown();
+  impl_->thread.join();
+}
+
+void MasterLink::Dial() { impl_->Dial(); }
+
+void MasterLink::Send(v1::AgentMessage message) {
+  const std::shared_ptr<Call>& c = impl_->call;
+  if (!c || !c->up || c->closing) return;
+  message.set_sequence(c->next_sequence++);
+  c->outgoing.push_back(std::move(message));
+  impl_->Write(c);
+}
+
+void MasterLink::Close(int64_t timeout_ms, std::function<void()> done) {
+  const std::shared_ptr<Call> c = impl_->call;
+  if (!c || !c->up) return done();
+  impl_->closed = [this, done = std::move(done)] {
+    impl_->loop.Cancel(impl_->close_timer);
+    done();
+  };
+  impl_->close_timer = impl_->loop.At(MonotonicMs() + timeout_ms, [this] {
+    if (impl_->closed) std::exchange(impl_->closed, nullptr)();
+  });
+  c->closing = true;
+  impl_->Write(c);
+}
+
+}  // namespace phalanx::agent
