@@ -1,10 +1,8 @@
-# cmake -DSOURCE=<src/> -DLIST=<plants.cmake> -DOUT=<folder> -P plant.cmake
+# cmake -DSOURCE=<src/> -DCORES=<paths below src/> -DLIST=<plants.cmake> -DOUT=<folder> -P plant.cmake
 #
-# Writes copies of the cores into OUT in which each bug of LIST stands beside the right text, chosen at run time, and
+# Writes copies of CORES into OUT in which each bug of LIST stands beside the right text, chosen at run time, and
 # the table of them. Each text that is looked for must be there exactly once: else the build ends, and names the plant.
-set(cores master/core/core.cc master/core/members.cc agent/core/core.cc)
-
-foreach(core ${cores})
+foreach(core ${CORES})
   file(READ ${SOURCE}/${core} text)
   set_property(GLOBAL PROPERTY "text ${core}" "${text}")
 endforeach()
@@ -33,7 +31,7 @@ endfunction()
 
 include(${LIST})
 
-foreach(core ${cores})
+foreach(core ${CORES})
   get_property(text GLOBAL PROPERTY "text ${core}")
   string(REPLACE "/" "_" name ${core})
   file(WRITE ${OUT}/${name} "#include \"simulation/plants.h\"\n${text}")

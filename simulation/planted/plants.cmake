@@ -5,47 +5,47 @@
 
 phx_plant(NAME lease-not-renewed FILE master/core/core.cc SEEDS 500
   WHAT "messages do not renew the sender's lease"
-  FIND [==[    node->second.last_heard = now;]==]
-  PUT [==[    if (!PLANTED) node->second.last_heard = now;]==])
+  FIND [==[  node->second.last_heard = turn.now;]==]
+  PUT [==[  if (!PLANTED) node->second.last_heard = turn.now;]==])
 
-phx_plant(NAME double-charge FILE master/core/core.cc SEEDS 500
+phx_plant(NAME double-charge FILE master/core/failures.cc SEEDS 500
   WHAT "one failure of a worker costs two restarts"
-  FIND [==[    const Charge charge = ChargeFailure(s_.budget, round.stepped, now_);]==]
-  PUT [==[    if (PLANTED) static_cast<void>(ChargeFailure(s_.budget, round.stepped, now_));
-    const Charge charge = ChargeFailure(s_.budget, round.stepped, now_);]==])
+  FIND [==[  const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);]==]
+  PUT [==[  if (PLANTED) static_cast<void>(ChargeFailure(job.budget, round.stepped, turn.now));
+  const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);]==])
 
-phx_plant(NAME change-is-charged FILE master/core/core.cc SEEDS 500
+phx_plant(NAME change-is-charged FILE master/core/rounds.cc SEEDS 500
   WHAT "a change of the nodes costs a restart"
-  FIND [==[    if (!round.broken.empty()) return Reform(]==]
-  PUT [==[    if (PLANTED && !round.broken.empty() && s_.budget.used < AllowedRestarts(s_.budget)) ++s_.budget.used;
-    if (!round.broken.empty()) return Reform(]==])
+  FIND [==[  if (!round.broken.empty()) return ReformRound(]==]
+  PUT [==[  if (PLANTED && !round.broken.empty() && job.budget.used < AllowedRestarts(job.budget)) ++job.budget.used;
+  if (!round.broken.empty()) return ReformRound(]==])
 
-phx_plant(NAME charge-not-returned FILE master/core/core.cc SEEDS 3000
+phx_plant(NAME charge-not-returned FILE master/core/failures.cc SEEDS 3000
   WHAT "what peers of a lost node report costs a restart"
-  FIND [==[    if (!s_.last_round || !s_.last_round->budget_before) return;]==]
-  PUT [==[    if (PLANTED || !s_.last_round || !s_.last_round->budget_before) return;]==])
+  FIND [==[  if (!job.last_round || !job.last_round->budget_before) return;]==]
+  PUT [==[  if (PLANTED || !job.last_round || !job.last_round->budget_before) return;]==])
 
-phx_plant(NAME missing-epoch-check FILE master/core/core.cc SEEDS 1000
+phx_plant(NAME missing-epoch-check FILE master/core/failures.cc SEEDS 1000
   WHAT "the end of a worker of an old epoch counts for the live one"
-  FIND [==[    if (IsCurrent(e.epoch) && node.group_rank >= 0) {]==]
-  PUT [==[    if ((PLANTED ? HasLiveRound() : IsCurrent(e.epoch)) && node.group_rank >= 0) {]==])
+  FIND [==[  if (turn.IsCurrent(e.epoch) && node.group_rank >= 0) {]==]
+  PUT [==[  if ((PLANTED ? turn.HasLiveRound() : turn.IsCurrent(e.epoch)) && node.group_rank >= 0) {]==])
 
-phx_plant(NAME epoch-used-twice FILE master/core/core.cc SEEDS 500
+phx_plant(NAME epoch-used-twice FILE master/core/rounds.cc SEEDS 500
   WHAT "the round after a failure has the epoch of the one before"
-  FIND [==[    round.epoch = ++s_.highest_epoch;]==]
-  PUT [==[    round.epoch = PLANTED && s_.highest_epoch > 0 ? s_.highest_epoch : ++s_.highest_epoch;]==])
+  FIND [==[  round.epoch = ++job.highest_epoch;]==]
+  PUT [==[  round.epoch = PLANTED && job.highest_epoch > 0 ? job.highest_epoch : ++job.highest_epoch;]==])
 
-phx_plant(NAME ranks-with-holes FILE master/core/core.cc SEEDS 500
+phx_plant(NAME ranks-with-holes FILE master/core/rounds.cc SEEDS 500
   WHAT "after a shrink the survivors keep their numbers"
-  FIND [==[      part.group_rank = static_cast<uint32_t>(rank);]==]
-  PUT [==[      const bool shrunk = PLANTED && s_.last_round && s_.last_round->slots.size() > members.size();
-      part.group_rank = static_cast<uint32_t>(rank) + (shrunk ? 1 : 0);]==])
+  FIND [==[    part.group_rank = static_cast<uint32_t>(rank);]==]
+  PUT [==[    const bool shrunk = PLANTED && job.last_round && job.last_round->slots.size() > members.size();
+    part.group_rank = static_cast<uint32_t>(rank) + (shrunk ? 1 : 0);]==])
 
-phx_plant(NAME growth-never-comes FILE master/core/core.cc SEEDS 1000
+phx_plant(NAME growth-never-comes FILE master/core/arrivals.cc SEEDS 1000
   WHAT "nodes that come while the job trains are never taken in"
-  FIND [==[  void PlanGrowth() {]==]
-  PUT [==[  void PlanGrowth() {
-    if (PLANTED) return;]==])
+  FIND [==[void PlanGrowth(Turn& turn) {]==]
+  PUT [==[void PlanGrowth(Turn& turn) {
+  if (PLANTED) return;]==])
 
 phx_plant(NAME spare-forgotten FILE master/core/members.cc SEEDS 1000
   WHAT "a spare does not step in for a lost node"
@@ -69,49 +69,50 @@ phx_plant(NAME min-time-forgotten FILE master/core/members.cc SEEDS 2000
   FIND [==[s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }]==]
   PUT [==[s.round->begun_at + (s.sizes && !PLANTED ? s.sizes->round_ms_min : 0); }]==])
 
-phx_plant(NAME old-stream-stays FILE master/core/core.cc SEEDS 3000
+phx_plant(NAME old-stream-stays FILE master/core/arrivals.cc SEEDS 3000
   WHAT "the old stream of a node that has dialled again is believed beside the new one"
-  FIND [==[      Remove(session, "it came again on a new stream", RunsOn(session, e.info));]==]
-  PUT [==[      if (!PLANTED) Remove(session, "it came again on a new stream", RunsOn(session, e.info));]==])
+  FIND [==[    RemoveNode(turn, session, "it came again on a new stream"]==]
+  PUT [==[    if (!PLANTED) RemoveNode(turn, session, "it came again on a new stream"]==])
 
-phx_plant(NAME lost-node-stays FILE master/core/core.cc SEEDS 500
+phx_plant(NAME lost-node-stays FILE master/core/departures.cc SEEDS 500
   WHAT "a round goes on without a member that was lost"
-  FIND [==[      s_.round->broken.push_back(what);]==]
-  PUT [==[      if (!PLANTED) s_.round->broken.push_back(what);]==])
+  FIND [==[    job.round->broken.push_back(what);]==]
+  PUT [==[    if (!PLANTED) job.round->broken.push_back(what);]==])
 
-phx_plant(NAME finish-to-all-but-one FILE master/core/core.cc SEEDS 500
+phx_plant(NAME finish-to-all-but-one FILE master/core/ending.cc SEEDS 500
   WHAT "the last of several nodes is not told that the job is over"
-  FIND [==[      if (!node.leaving) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);]==]
-  PUT [==[      const bool forgotten = PLANTED && s_.nodes.size() > 1 && session == s_.nodes.rbegin()->first;
-      if (!node.leaving && !forgotten) Do(SendFinish{session, s_.outcome}, s_.outcome->reason);]==])
+  FIND [==[    if (!node.leaving) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);]==]
+  PUT [==[    const bool forgotten = PLANTED && job.nodes.size() > 1 && session == job.nodes.rbegin()->first;
+    if (!node.leaving && !forgotten) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);]==])
 
-phx_plant(NAME success-too-early FILE master/core/core.cc SEEDS 500
+phx_plant(NAME success-too-early FILE master/core/failures.cc SEEDS 500
   WHAT "the job is a success while one rank still runs"
-  FIND [==[      if (IsLive(round.epoch) && round.ranks_done == round.world_size) {]==]
-  PUT [==[      if (IsLive(round.epoch) && round.ranks_done + (PLANTED ? 1 : 0) >= round.world_size) {]==])
+  FIND [==[    if (turn.IsLive(round.epoch) && round.ranks_done == round.world_size) {]==]
+  PUT [==[    if (turn.IsLive(round.epoch) && round.ranks_done + (PLANTED ? 1 : 0) >= round.world_size) {]==])
 
-phx_plant(NAME waits-for-ever FILE master/core/core.cc SEEDS 1000
+phx_plant(NAME waits-for-ever FILE master/core/rounds.cc SEEDS 1000
   WHAT "too few nodes are waited for without a deadline"
-  FIND [==[      s_.join_deadline = now_ + spec.join_timeout_ms;]==]
-  PUT [==[      s_.join_deadline = PLANTED ? kNever : now_ + spec.join_timeout_ms;]==])
+  FIND [==[    job.join_deadline = turn.now + spec.join_timeout_ms;]==]
+  PUT [==[    job.join_deadline = PLANTED ? kNever : turn.now + spec.join_timeout_ms;]==])
 
-phx_plant(NAME away-for-ever FILE master/core/core.cc SEEDS 3000
+phx_plant(NAME away-for-ever FILE master/core/away.cc SEEDS 3000
   WHAT "members that do not come back to a new master are not given up"
-  FIND [==[    if (away > 0) {
-      GiveUpAway();]==]
-  PUT [==[    if (away > 0) {
-      if (PLANTED) return static_cast<void>(s_.back_by = kNever);
-      GiveUpAway();]==])
+  FIND [==[  if (away > 0) {
+    GiveUpAway(turn);]==]
+  PUT [==[  if (away > 0) {
+    if (PLANTED) return static_cast<void>(job.back_by = kNever);
+    GiveUpAway(turn);]==])
 
-phx_plant(NAME yield-is-success FILE master/core/core.cc SEEDS 5000
+phx_plant(NAME yield-is-success FILE master/core/rescale.cc SEEDS 5000
   WHAT "a rank that ends to make room for the next round counts as done"
-  FIND [==[    if (e.for_rescale) return true;]==]
-  PUT [==[    if (e.for_rescale) return !PLANTED;]==])
+  FIND [==[  if (e.for_rescale) return true;]==]
+  PUT [==[  if (e.for_rescale) return !PLANTED;]==])
 
-phx_plant(NAME grace-never-ends FILE master/core/core.cc SEEDS 5000
+phx_plant(NAME grace-never-ends FILE master/core/rescale.cc SEEDS 5000
   WHAT "ranks that do not come to a safe point hold a planned change up for ever"
-  FIND [==[    round.rescale_by = now_ + s_.spec->rescale_grace_ms;]==]
-  PUT [==[    round.rescale_by = now_ + (PLANTED ? int64_t{1} << 40 : s_.spec->rescale_grace_ms);]==])
+  FIND [==[  round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms;]==]
+  PUT [==[  const int64_t grace_ms = PLANTED ? int64_t{1} << 40 : turn.job.spec->rescale_grace_ms;
+  round.rescale_by = turn.now + grace_ms;]==])
 
 # --- agents ---
 

@@ -10,7 +10,7 @@
 
 #include "base/test_paths.h"
 #include "master/core/convert.h"
-#include "master/core/random_life.h"
+#include "master/core/test_random_life.h"
 
 namespace phalanx::cli {
 namespace {

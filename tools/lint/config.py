@@ -40,9 +40,9 @@ MAY_INCLUDE = {
 
 # Pure logic: same input, same decisions, on every machine and in replay. Tests are left out.
 CORES = (
-    "src/master/core/core*",
-    "src/master/core/members*",
+    "src/master/core/*",
     "src/master/rules/*",
+    "src/master/topics/*",
     "src/agent/core/*",
     "src/store/engine*",
     "src/checkpoint/image/image*",

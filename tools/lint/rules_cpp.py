@@ -6,6 +6,8 @@ import re
 from tools.lint import config, cpp_text
 from tools.lint.project import Finding
 
+FOR_TESTS = re.compile(r"_(?:test|fuzzer|bench)\.cc$|/test_\w+\.h$")
+
 
 def matches(project, paths, pattern, rule, advice):
     """One finding for each line of code that `pattern` fits."""
@@ -71,7 +73,7 @@ def path_of(header):
 def core_files(project):
     for path in project.cpp():
         is_core = any(fnmatch.fnmatch(path, pattern) for pattern in config.CORES)
-        if is_core and not re.search(r"_(?:test|fuzzer|bench)\.cc$", path):
+        if is_core and not FOR_TESTS.search(path):
             yield path
 
 
@@ -95,8 +97,7 @@ def wall_clock(project):
     paths = [
         path
         for path in project.cpp()
-        if not any(fnmatch.fnmatch(path, pattern) for pattern in config.WALL_CLOCK)
-        and not re.search(r"(?:_test|_fuzzer|_bench)\.cc$|/test_\w+\.h$", path)
+        if not any(fnmatch.fnmatch(path, pattern) for pattern in config.WALL_CLOCK) and not FOR_TESTS.search(path)
     ]
     wall = r"\bUnixMs\s*\(|\bsystem_clock\b|\bCLOCK_REALTIME\w*|\bGPR_CLOCK_REALTIME\b|\bgettimeofday\s*\("
     yield from matches(

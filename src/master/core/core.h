@@ -13,6 +13,9 @@
 //   first gets a moment to be heard.
 //
 // Bytes from the wire never come here unchecked: the shell converts and bounds them (src/master/core/convert.h).
+//
+// Step lets the event's subject have its say (arrivals.h, departures.h, failures.h, rescale.h, progress.h), then looks
+// at what holds in the job's phase now (away.h, ending.h, failures.h, rounds.h).
 #pragma once
 
 #include <algorithm>

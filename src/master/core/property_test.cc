@@ -7,7 +7,7 @@
 #include "master/core/core.h"
 #include "master/core/job_fixture.h"
 #include "master/core/members.h"
-#include "master/core/random_life.h"
+#include "master/core/test_random_life.h"
 
 namespace phalanx::master {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "master/core/job_fixture.h"
-#include "master/core/random_life.h"
+#include "master/core/test_random_life.h"
 #include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::master {

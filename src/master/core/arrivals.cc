@@ -1,0 +1,138 @@
+#include "master/core/arrivals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "master/core/away.h"
+#include "master/core/departures.h"
+#include "master/core/door.h"
+#include "master/core/ending.h"
+#include "master/core/members.h"
+#include "master/core/texts.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+void NoteArrival(Turn& turn, uint64_t session) {
+  JobState& job = turn.job;
+  job.gather_at = kNever;  // the window begins anew
+  if (job.phase == Phase::kGathering && !CanBegin(job)) return turn.Do(SendNotice{session}, WaitingText(job));
+  if (job.phase != Phase::kRunning) return;
+  if (job.round->slots.size() >= job.spec->max_nodes) {
+    return turn.Do(SendNotice{session}, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
+                                                    job.spec->max_nodes, job.job_id));
+  }
+  TellSpares(turn);
+  if (!job.nodes.at(session).told_spare.empty()) return;
+  if (job.nodes.at(session).info.warming) {
+    return turn.Do(SendNotice{session}, "the job trains; this node is taken in when its Python has imported");
+  }
+  PlanGrowth(turn);
+  if (job.grow_at <= turn.now + kGrowQuietMs) return;
+  turn.Do(SendNotice{session},
+          fmt::format("the job trains; this node is taken in when the round has run for {}, in {}: "
+                      "min_time of the elastic config",
+                      SecondsText(job.sizes->round_ms_min), SecondsText(job.grow_at - turn.now)));
+}
+
+// While no round is live: the rank that the node had in the last one, and would get again.
+int32_t RankBefore(const Turn& turn, const std::string& node_id) {
+  if (turn.job.phase != Phase::kGathering || !turn.job.last_round) return -1;
+  const std::vector<Slot>& slots = turn.job.last_round->slots;
+  const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& l) { return l.node_id == node_id; });
+  return slot == slots.end() ? -1 : static_cast<int32_t>(slot - slots.begin());
+}
+
+void Welcome(Turn& turn, const AgentAttached& e) {
+  JobState& job = turn.job;
+  Node node;
+  node.info = e.info;
+  node.attached_at = node.last_heard = turn.now;
+  node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes)));
+  node.store_port = e.next_store_port;
+  node.arrival = ++job.arrivals;
+  job.lease_check = std::min(job.lease_check, turn.now + node.lease_ms);
+  job.highest_epoch = std::max({job.highest_epoch, e.info.seen_epoch, e.info.live.epoch});
+  node.previous_rank = RankBefore(turn, e.info.node_id);
+  job.session_of[e.info.node_id] = e.session;
+  if (const auto lost = job.lost_places.extract(e.info.node_id)) {
+    node.previous_rank = lost.mapped().rank;
+    node.came_back = true;
+  }
+  if (e.info.wanted_rank >= 0) job.session_wanting[e.info.wanted_rank] = e.session;
+  job.addresses_of_host[e.info.hostname].insert(e.info.address);
+  ++job.candidates;
+  turn.Do(SendWelcome{e.session, node.lease_ms, BeatIntervalMs(node.lease_ms)}, "the node may take part");
+  job.nodes[e.session] = std::move(node);
+
+  const std::string name = NodeName(job, e.info);
+  turn.Note(
+      "node-joined", name,
+      fmt::format("node {} joined ({} rank{})", name, e.info.local_world_size, e.info.local_world_size == 1 ? "" : "s"),
+      -1, {{"address", e.info.address}, {"hostname", e.info.hostname}, {"workers", int64_t{e.info.local_world_size}}});
+  if (job.phase == Phase::kFinished) return TellOfEnd(turn, e);
+  if (job.spec_of_first_node) {  // a master with flags of its own counts for all, whatever its nodes were given
+    const std::string differs = SpecDifferenceText(*job.spec, e.info.spec);
+    if (!differs.empty()) turn.Do(SendNotice{e.session}, differs);
+  }
+  if (e.info.live.epoch > 0 && GoesOn(turn, e.session)) return;
+  if (e.info.last.epoch > 0) RecallHeld(turn, e.info.last);
+  NoteArrival(turn, e.session);
+}
+
+}  // namespace
+
+void On(Turn& turn, const AgentAttached& e) {
+  JobState& job = turn.job;
+  if (const std::optional<std::string> sentence = Refusal(job, e.info, e.next_store_port)) {
+    turn.Note("node-refused", e.info.hostname.size() <= kMaxNameBytes ? e.info.hostname : "", *sentence);
+    return turn.Do(SendRefused{e.session}, *sentence);
+  }
+  if (!job.spec) {
+    job.SetSpec(e.info.spec);
+    job.spec_of_first_node = true;
+    turn.remember = true;
+  }
+  const auto old = job.session_of.find(e.info.node_id);
+  if (old != job.session_of.end()) {
+    const uint64_t session = old->second;
+    turn.Do(Drop{session}, "the node has opened a new stream");
+    RemoveNode(turn, session, "it came again on a new stream", RunsOn(turn, session, e.info));
+  }
+  Welcome(turn, e);
+}
+
+void On(Turn& turn, const Ready& e) {
+  JobState& job = turn.job;
+  Node& node = job.nodes.at(e.session);
+  if (!std::exchange(node.info.warming, false) || node.leaving || node.group_rank >= 0) return;
+  turn.Note("node-ready", NodeName(job, node.info), fmt::format("node {} is ready to start", NodeName(job, node.info)));
+  if (job.phase == Phase::kRunning) PlanGrowth(turn);
+}
+
+void TellSpares(Turn& turn) {
+  JobState& job = turn.job;
+  if (!job.sizes) return;
+  const std::string why = LeftOverText(job);
+  for (auto& [session, node] : job.nodes) {
+    if (node.leaving || node.group_rank >= 0 || std::exchange(node.told_spare, why) == why || why.empty()) continue;
+    const std::string name = NodeName(job, node.info);
+    turn.Do(SendNotice{session}, "this node waits as a spare: " + why);
+    turn.Note("node-spare", name, fmt::format("node {} waits as a spare: {}", name, why));
+  }
+}
+
+void PlanGrowth(Turn& turn) {
+  JobState& job = turn.job;
+  if (job.round->slots.size() >= job.spec->max_nodes) return;
+  job.grow_at = std::max(turn.now + kGrowQuietMs, GrowthFrom(job));
+  if (job.grow_limit == kNever) job.grow_limit = std::max(turn.now + kGrowLimitMs, GrowthFrom(job));
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,214 @@
+#include "master/core/away.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "master/core/arrivals.h"
+#include "master/core/failures.h"
+#include "master/core/rounds.h"
+#include "master/core/texts.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+// The member tells again what its memory held when the round began.
+void TakeUpCheckpoints(Turn& turn, uint32_t group_rank) {
+  JobState& job = turn.job;
+  const Round& round = *job.round;
+  if (job.checkpoints.epoch != round.epoch) {
+    const std::vector<CheckpointMember> nobody(round.slots.size());
+    turn.Apply(BeginCheckpoints(job.checkpoints, round.epoch, round.world_size, nobody, turn.now));
+  }
+  const Slot& slot = round.slots[group_rank];
+  OnCheckpointSessionBack(job.checkpoints, group_rank, {slot.session, slot.rank_base, slot.local_world_size});
+}
+
+// Whether the round was begun by an earlier master and this one does not know of it, or only of one before.
+bool IsNews(const Turn& turn, const LiveRound& live) {
+  const JobState& job = turn.job;
+  const bool knows_nothing = job.phase == Phase::kGathering && !job.last_round;
+  if (!knows_nothing && !job.resumed) return false;
+  const uint64_t known = job.round ? job.round->epoch : job.last_round ? job.last_round->epoch : 0;
+  return live.epoch > known && live.group_world_size <= job.spec->max_nodes && live.group_rank < live.group_world_size;
+}
+
+// The job's history up to a round that an earlier master began.
+void RecallPast(Turn& turn, const LiveRound& round) {
+  JobState& job = turn.job;
+  job.rounds_begun = round.restart_count + 1;
+  job.budget.used = std::min(round.restarts_used, AllowedRestarts(job.budget));
+  job.budget.lives_without_step = round.lives_without_step;
+  if (round.highest_step) job.highest_step = std::max(job.highest_step.value_or(0), *round.highest_step);
+  if (round.highest_step && !job.last_step) job.last_step = job.highest_step;
+}
+
+void MakeStale(Turn& turn, Node& node) {
+  node.group_rank = -1;
+  if (!std::exchange(node.stale_round, true)) ++turn.job.stale_rounds;
+}
+
+// The round of which a member tells: the other members may come as well.
+void Recall(Turn& turn, const LiveRound& live) {
+  JobState& job = turn.job;
+  if (job.round) {
+    for (const Slot& slot : job.round->slots) {
+      if (slot.session == 0) continue;
+      MakeStale(turn, job.nodes.at(slot.session));
+      turn.Do(SendHold{slot.session, job.round->epoch}, "a later round had begun when the master ended");
+    }
+    EndRound(turn);
+  }
+  Round round;
+  round.epoch = live.epoch;
+  round.restart_count = live.restart_count;
+  round.world_size = live.world_size;
+  round.reason = live.reason;
+  round.begun_at = round.saving_noted_at = turn.now;
+  round.slots.resize(live.group_world_size);
+  for (Slot& slot : round.slots) slot.away = true;
+  round.away = round.slots.size();
+  job.round = std::move(round);
+  job.phase = Phase::kRunning;
+  job.reason = live.reason;
+  RecallPast(turn, live);
+  job.gather_at = job.gather_limit = job.join_deadline = job.next_notice = job.blame_deadline = kNever;
+  job.resumed = true;
+  job.back_by = turn.now + LeaseMs(static_cast<int64_t>(live.group_world_size));
+  PlanGrowth(turn);  // nodes that came before this one may be more than the round has
+  turn.remember = true;
+  turn.Note("master-resumed", "",
+            fmt::format("the job is taken up from what its nodes tell: {} node{} of epoch {} may come back within {}",
+                        live.group_world_size, live.group_world_size == 1 ? "" : "s", live.epoch,
+                        SecondsText(job.back_by - turn.now)));
+}
+
+// The place that waits for this node; null: none does.
+Slot* SlotOf(Turn& turn, const NodeInfo& info) {
+  const LiveRound& live = info.live;
+  if (!turn.HasLiveRound() || live.epoch != turn.job.round->epoch || live.group_rank >= turn.job.round->slots.size())
+    return nullptr;
+  Slot& slot = turn.job.round->slots[live.group_rank];
+  // One whose ranks had all ended well is waited for by nobody, and has its place all the same.
+  if (!slot.away && (slot.session != 0 || !slot.AllDone())) return nullptr;
+  const bool known = slot.local_world_size > 0;
+  if (known && (slot.node_id != info.node_id || slot.local_world_size != info.local_world_size)) return nullptr;
+  return &slot;
+}
+
+void GiveUpAway(Turn& turn) {
+  Round& round = *turn.job.round;
+  for (Slot& slot : round.slots) {
+    if (!std::exchange(slot.away, false) || turn.job.phase == Phase::kFinished) continue;
+    const std::string name =
+        slot.node.empty() ? fmt::format("of group rank {}", &slot - round.slots.data()) : slot.node;
+    const std::string what = fmt::format("node {} was lost ({})", name,
+                                         turn.job.resumed ? "it did not come back to the master that was started anew"
+                                                          : "its stream broke while the master stood still");
+    turn.Note("node-lost", slot.node, what, -1, {{"broke_round", int64_t{1}}});
+    round.broken.push_back(what);
+    turn.lost = true;
+  }
+  round.away = 0;
+  if (turn.lost && !round.failed.empty() && round.budget_before && AllCollateral(round.failures)) {
+    GiveBackCharge(turn, round);
+    round.failed.clear();
+  }
+}
+
+}  // namespace
+
+void TakeUpJob(Turn& turn) {
+  JobState& job = turn.job;
+  const bool finished = job.phase == Phase::kFinished;
+  size_t members = 1;
+  if (job.round) {
+    members = job.round->slots.size();
+    for (Slot& slot : job.round->slots) {
+      slot.session = 0;
+      slot.away = finished || !slot.AllDone();
+      if (slot.away) ++job.round->away;
+    }
+  }
+  job.resumed = true;
+  job.back_by = turn.now + LeaseMs(static_cast<int64_t>(members));
+  if (job.blame_deadline != kNever) job.blame_deadline = job.back_by;
+  turn.Note("master-resumed", "",
+            job.round
+                ? fmt::format("the job is taken up from the journal: {} node{} of epoch {} may come back within {}",
+                              job.round->away, job.round->away == 1 ? "" : "s", job.round->epoch,
+                              SecondsText(job.back_by - turn.now))
+                : "the job is taken up from the journal: no round was live");
+}
+
+bool RunsOn(const Turn& turn, uint64_t session, const NodeInfo& info) {
+  if (!turn.HasLiveRound() || info.live.epoch != turn.job.round->epoch) return false;
+  const Node& node = turn.job.nodes.at(session);
+  return node.group_rank == static_cast<int64_t>(info.live.group_rank) &&
+         node.info.local_world_size == info.local_world_size;
+}
+
+bool GoesOn(Turn& turn, uint64_t session) {
+  Node& node = turn.job.nodes.at(session);
+  const LiveRound& live = node.info.live;
+  if (IsNews(turn, live)) Recall(turn, live);
+  if (Slot* slot = SlotOf(turn, node.info)) {
+    node.group_rank = node.previous_rank = static_cast<int32_t>(live.group_rank);
+    node.info.warming = false;
+    slot->node_id = node.info.node_id;
+    slot->node = NodeName(turn.job, node.info);
+    slot->hostname = node.info.hostname;
+    slot->address = node.info.address;
+    slot->rank_base = live.rank_base;
+    slot->local_world_size = node.info.local_world_size;
+    IsHere(turn, *slot, session);
+    TakeUpCheckpoints(turn, live.group_rank);
+    turn.Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));
+    return true;
+  }
+  MakeStale(turn, node);
+  turn.Do(SendHold{session, live.epoch}, "the node lost its place while it was away; its old workers end");
+  return false;
+}
+
+void RecallHeld(Turn& turn, const LiveRound& last) {
+  if (turn.job.phase != Phase::kGathering || turn.job.last_round || last.restart_count < turn.job.rounds_begun) return;
+  RecallPast(turn, last);
+  turn.remember = true;
+}
+
+void IsHere(Turn& turn, Slot& slot, uint64_t session) {
+  slot.session = session;
+  if (std::exchange(slot.away, false)) --turn.job.round->away;
+}
+
+void SettleAway(Turn& turn) {
+  JobState& job = turn.job;
+  if (job.back_by == kNever) return;
+  const size_t away = job.round ? job.round->away : 0;
+  if (turn.now < job.back_by) {
+    const bool over = job.phase == Phase::kFinished;
+    if (away > job.stale_rounds || (!job.resumed && !over) || job.phase == Phase::kGathering) return;
+  }
+  if (away > 0) {
+    GiveUpAway(turn);
+  } else if (job.resumed && turn.HasLiveRound()) {
+    turn.Note("job-resumed", "",
+              fmt::format("all nodes of epoch {} are back: no rank was restarted", job.round->epoch));
+  }
+  WaitForNobody(turn);
+}
+
+void WaitForNobody(Turn& turn) {
+  JobState& job = turn.job;
+  job.back_by = kNever;
+  job.resumed = false;
+  if (std::exchange(job.stale_rounds, 0) == 0) return;
+  for (auto& [session, node] : job.nodes) node.stale_round = false;
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,148 @@
+#include "master/core/departures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/signal_name.h"
+#include "master/core/ending.h"
+#include "master/core/failures.h"
+#include "master/core/rescale.h"
+#include "master/core/texts.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+void FreeWantedPlace(Turn& turn, const NodeInfo& info, uint64_t session) {
+  const auto wanting = turn.job.session_wanting.find(info.wanted_rank);
+  if (wanting != turn.job.session_wanting.end() && wanting->second == session) turn.job.session_wanting.erase(wanting);
+}
+
+// Takes the node out of the live round; true where that breaks the round.
+bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& kind, const std::string& what,
+                 std::optional<int64_t> silent_ms = std::nullopt) {
+  JobState& job = turn.job;
+  const int32_t group_rank = std::exchange(node.group_rank, -1);
+  ReturnCharge(turn, session);
+  std::vector<std::pair<std::string, Record::Value>> detail;
+  if (silent_ms) detail.push_back({"silent_ms", *silent_ms});
+  if (group_rank < 0 || job.phase == Phase::kFinished) {
+    turn.Note(kind, NodeName(job, node.info), what, -1, std::move(detail));
+    return false;
+  }
+  Slot& slot = job.round->slots[static_cast<size_t>(group_rank)];
+  slot.session = 0;
+  slot.left = node.leaving;
+  const bool done = slot.AllDone();
+  if (!done) detail.push_back({"broke_round", int64_t{1}});
+  turn.Note(kind, slot.node, done ? what + "; all its workers had ended well" : what, -1, std::move(detail));
+  if (done) {
+    turn.remember = true;  // nobody else will ever say it
+  } else {
+    job.round->broken.push_back(what);
+  }
+  return !done;
+}
+
+}  // namespace
+
+void On(Turn& turn, const AgentDetached& e) {
+  RemoveNode(turn, e.session, e.cause, turn.job.back_by != kNever && turn.now < turn.job.back_by);
+}
+
+void On(Turn& turn, const Leaving& e) {
+  JobState& job = turn.job;
+  Node& node = job.nodes.at(e.session);
+  if (std::exchange(node.leaving, true)) return;
+  --job.candidates;
+  FreeWantedPlace(turn, node.info, e.session);
+  const std::string why = e.signal != 0 ? SignalName(e.signal) : e.why.empty() ? "on purpose" : e.why;
+  const std::string what = fmt::format("node {} left ({})", NodeName(job, node.info), why);
+  const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
+  if (live) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));  // while its memory is here
+  if (e.waits && live && job.candidates > 0 && job.spec->rescale_grace_ms > 0) {
+    turn.Note("node-leaving", NodeName(job, node.info),
+              fmt::format("node {} is about to leave ({})", NodeName(job, node.info), why));
+    job.round->leaving.push_back(what);
+    return AnnounceRescale(turn, what);
+  }
+  if (GiveUpPlace(turn, node, e.session, "node-left", what)) turn.lost = true;
+  if (job.candidates > 0 || job.phase == Phase::kFinished) return;
+  if (job.phase == Phase::kBlaming) return Conclude(turn);
+  FinishJob(turn, e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
+}
+
+void ForgiveStandstill(Turn& turn) {
+  JobState& job = turn.job;
+  if (job.lease_check == kNever || turn.now - job.lease_check < kMasterStallMs) return;
+  const int64_t late_ms = turn.now - job.lease_check;
+  for (auto& [session, node] : job.nodes) node.last_heard = turn.now;
+  job.lease_check = turn.now + LeaseMs(static_cast<int64_t>(job.nodes.size()));
+  if (job.back_by == kNever) job.back_by = job.lease_check;  // agents may have given up streams that nobody served
+  turn.Note("master-stalled", "",
+            fmt::format("this master itself stood still for {} ms: all leases begin anew", late_ms));
+}
+
+void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may_return,
+                std::optional<int64_t> silent_ms) {
+  JobState& job = turn.job;
+  auto held = job.nodes.extract(session);
+  if (held.empty()) return;
+  turn.Apply(OnCheckpointSessionLost(job.checkpoints, session, turn.now));
+  Node& node = held.mapped();
+  if (node.stale_round) --job.stale_rounds;
+  const auto known = job.session_of.find(node.info.node_id);
+  if (known != job.session_of.end() && known->second == session) job.session_of.erase(known);
+  const std::string name = NodeName(job, node.info);
+  if (node.leaving || job.phase == Phase::kFinished) {
+    if (!node.leaving) --job.candidates;
+    FreeWantedPlace(turn, node.info, session);
+    if (node.group_rank >= 0 && job.phase != Phase::kFinished) {  // it went before the others were ready for it
+      if (GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name))) turn.lost = true;
+    }
+    return turn.Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
+  }
+  --job.candidates;
+  FreeWantedPlace(turn, node.info, session);
+  if (may_return && node.group_rank >= 0) {
+    Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
+    slot.session = 0;
+    slot.away = !slot.AllDone();
+    if (slot.away) ++job.round->away;
+    return turn.Note("node-away", name, fmt::format("node {} is away ({})", name, cause));
+  }
+  if (node.previous_rank >= 0) job.lost_places[node.info.node_id] = {node.previous_rank, job.highest_epoch};
+  const std::string what = fmt::format("node {} was lost ({})", name, cause);
+  if (GiveUpPlace(turn, node, session, "node-lost", what, silent_ms)) turn.lost = true;
+}
+
+void ExpireLeases(Turn& turn) {
+  JobState& job = turn.job;
+  std::vector<uint64_t> silent;
+  job.lease_check = kNever;
+  // The one node of its job, with nobody to step in, is not given up while its stream stands: it may have been
+  // stopped by a person (Ctrl-Z, a debugger) and goes on later.
+  const bool alone = job.nodes.size() == 1 && job.spec->max_nodes == 1;
+  for (auto& [session, node] : job.nodes) {
+    if (alone) node.last_heard = turn.now;
+    const Instant end = node.last_heard + node.lease_ms;
+    if (turn.now >= end) {
+      silent.push_back(session);
+    } else {
+      job.lease_check = std::min(job.lease_check, end);
+    }
+  }
+  for (const uint64_t session : silent) {
+    const int64_t silent_ms = turn.now - job.nodes.at(session).last_heard;
+    const std::string cause = fmt::format("silent for {}", SecondsText(silent_ms));
+    turn.Do(Drop{session}, cause);
+    RemoveNode(turn, session, cause, false, silent_ms);
+  }
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,26 @@
+// Nodes go: on purpose, with their stream, with their lease, or for a newer stream of the same node. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "master/core/core.h"
+#include "master/core/turn.h"
+
+namespace phalanx::master {
+
+void On(Turn& turn, const AgentDetached& e);
+void On(Turn& turn, const Leaving& e);
+
+// The session is over, by its stream, its lease or a newer one. `may_return`: where it is a member it is away, not
+// lost.
+void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may_return,
+                std::optional<int64_t> silent_ms = std::nullopt);
+
+// Gives up the nodes that have said nothing for the length of their lease.
+void ExpireLeases(Turn& turn);
+// Before any event: a master that looks at its leases much too late was itself stopped, and forgives their silence.
+void ForgiveStandstill(Turn& turn);
+
+}  // namespace phalanx::master

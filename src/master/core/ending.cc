@@ -1,0 +1,92 @@
+#include "master/core/ending.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "master/core/away.h"
+#include "master/core/progress.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+// What is told of failures beside the first cause.
+constexpr size_t kOthersTextBytes = 1'024;
+
+void HoldAll(Turn& turn, const std::string& reason) {
+  for (const auto& [session, node] : turn.job.nodes) {
+    if (!node.leaving && node.group_rank >= 0) turn.Do(SendHold{session, turn.job.round->epoch}, reason);
+  }
+}
+
+// Nodes whose ranks had all ended well when their stream broke: they dial, and must hear of the end.
+void AwaitUntold(Turn& turn) {
+  JobState& job = turn.job;
+  if (!job.round) return;
+  for (Slot& slot : job.round->slots) {
+    if (slot.session != 0 || slot.left || !slot.AllDone()) continue;
+    slot.away = true;
+    ++job.round->away;
+  }
+  if (job.round->away > 0) job.back_by = turn.now + LeaseMs(static_cast<int64_t>(job.round->slots.size()));
+}
+
+}  // namespace
+
+void TellOfEnd(Turn& turn, const AgentAttached& e) {
+  JobState& job = turn.job;
+  if (job.tell_end_by != kNever) return;
+  turn.Do(SendFinish{e.session, job.outcome}, job.outcome->reason);
+  if (!job.round || job.round->away == 0) return;
+  for (Slot& slot : job.round->slots) {
+    if (slot.away && slot.node_id == e.info.node_id) IsHere(turn, slot, e.session);
+  }
+}
+
+void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {
+  JobState& job = turn.job;
+  job.phase = Phase::kFinished;
+  job.reason = reason;
+  job.outcome = OutcomeOf(job, exit_code, reason);
+  job.gather_at = job.gather_limit = job.grow_at = job.grow_limit = kNever;
+  job.join_deadline = job.next_notice = job.blame_deadline = kNever;
+  WaitForNobody(turn);
+  turn.remember = true;
+  if (exit_code != 0) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));
+  job.tell_end_by = turn.now + kStoreAtEndMs;
+  if (exit_code != 0 && IsStoring(job.checkpoints)) HoldAll(turn, reason);  // what still runs is of no more use
+  SettleEnd(turn);
+  if (job.round) NoteSaving(turn, *job.round);
+  turn.Note("job-finished", "", reason, -1, {{"exit_code", int64_t{exit_code}}});
+}
+
+void SettleEnd(Turn& turn) {
+  JobState& job = turn.job;
+  if (job.tell_end_by == kNever || (IsStoring(job.checkpoints) && turn.now < job.tell_end_by)) return;
+  job.tell_end_by = kNever;
+  for (const auto& [session, node] : job.nodes) {
+    if (!node.leaving) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);
+  }
+  AwaitUntold(turn);
+}
+
+std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_code, const std::string& reason) {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->exit_code = exit_code;
+  outcome->reason = reason;
+  outcome->restart_count = state.rounds_begun == 0 ? 0 : state.rounds_begun - 1;
+  if (exit_code == 0 || !state.round || state.round->failures.empty()) return outcome;
+  outcome->failures = state.round->failures;
+  std::swap(outcome->failures.front(), outcome->failures[FirstCause(outcome->failures)]);
+  for (size_t i = 1; i < outcome->failures.size(); ++i) {
+    WorkerExit& exit = outcome->failures[i].exit;
+    // A shortened JSON text is none.
+    if (exit.error_json.size() > kOthersTextBytes) exit.error_json.clear();
+    if (exit.last_words.size() > kOthersTextBytes) exit.last_words.erase(0, exit.last_words.size() - kOthersTextBytes);
+  }
+  return outcome;
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,143 @@
+#include "master/core/failures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "master/core/ending.h"
+#include "master/core/progress.h"
+#include "master/core/rescale.h"
+#include "master/core/texts.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+Failure MakeFailure(const Round& round, const Slot& slot, const WorkerExit& exit) {
+  Failure failure;
+  failure.rank = slot.rank_base + exit.local_rank;
+  failure.group_rank = static_cast<uint32_t>(&slot - round.slots.data());
+  failure.node = slot.node;
+  failure.hostname = slot.hostname;
+  failure.address = slot.address;
+  failure.exit = exit;
+  failure.collateral = IsCollateral(exit);
+  return failure;
+}
+
+// The first failure of the live round: another life, or the end.
+void Judge(Turn& turn, const Failure& failure) {
+  JobState& job = turn.job;
+  Round& round = *job.round;
+  const WorkerExit& exit = failure.exit;
+  if (round.restart_count == 0 && !exit.script_started && exit.signal == 0) {
+    return FinishJob(turn, 1, fmt::format("the script could not be started: {}", Describe(failure)));
+  }
+  if (exit.steps > 0) MarkStepped(turn);
+  round.budget_before = job.budget;
+  const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);
+  if (charge == Charge::kRestart) {
+    round.failed = fmt::format("{}, restart {} of {}", Describe(failure), job.budget.used, AllowedRestarts(job.budget));
+    return;
+  }
+  turn.remember = true;
+  job.verdict = VerdictText(charge, job.budget);
+  job.phase = Phase::kBlaming;
+  job.grow_at = job.grow_limit = kNever;
+  job.blame_deadline = turn.now + kBlameMs;
+}
+
+void OnFailure(Turn& turn, Round& round, const Failure& failure) {
+  JobState& job = turn.job;
+  const std::string told = Describe(failure) + (failure.collateral ? ", as a peer was gone" : "");
+  turn.NoteRank(round, "worker-exited", failure.node, told, failure.rank, ExitDetail(failure.exit, failure.collateral));
+  const bool first = round.failures.empty();
+  const uint32_t blamed = first ? failure.rank : round.failures[FirstCause(round.failures)].rank;
+  AddFailure(round.failures, failure);
+  const Failure& cause = round.failures[FirstCause(round.failures)];
+  if (cause.rank != blamed) {
+    turn.NoteRank(round, "cause-refined", cause.node,
+                  fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)), cause.rank);
+  }
+  // Once: the next life may have to wait for members that are away, and others fail meanwhile.
+  if (turn.IsLive(round.epoch) && job.phase == Phase::kRunning && round.failed.empty()) Judge(turn, failure);
+  if (job.phase == Phase::kFinished && turn.IsCurrent(round.epoch))
+    job.outcome = OutcomeOf(job, job.outcome->exit_code, job.outcome->reason);
+}
+
+void OnExit(Turn& turn, Round& round, Slot& slot, const WorkerExit& exit) {
+  if (exit.local_rank >= slot.local_world_size) return;
+  if (slot.done.contains(exit.local_rank) || slot.failed.contains(exit.local_rank)) return;
+  ++round.ranks_ended;
+  const int64_t rank = slot.rank_base + exit.local_rank;
+  if (exit.exit_code == 0 && exit.signal == 0) {
+    slot.done.insert(exit.local_rank);
+    ++round.ranks_done;
+    turn.NoteRank(round, "worker-exited", slot.node, fmt::format("rank {} ended well on node {}", rank, slot.node),
+                  rank, ExitDetail(exit, false));
+    if (turn.IsLive(round.epoch) && round.ranks_done == round.world_size) {
+      FinishJob(turn, 0, fmt::format("all {} ranks ended well", round.world_size));
+    }
+    return;
+  }
+  slot.failed.insert(exit.local_rank);
+  OnFailure(turn, round, MakeFailure(round, slot, exit));
+}
+
+}  // namespace
+
+void On(Turn& turn, const WorkerExited& e) {
+  JobState& job = turn.job;
+  Node& node = job.nodes.at(e.session);
+  OnProgress(turn, e.session, e.epoch, e.progress);
+  if (turn.IsCurrent(e.epoch) && node.group_rank >= 0) {
+    Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
+    return Yields(turn, e) ? OnYield(turn, slot, e.exit) : OnExit(turn, *job.round, slot, e.exit);
+  }
+  if (job.last_round && job.last_round->epoch == e.epoch) {
+    for (Slot& slot : job.last_round->slots) {
+      if (slot.session == e.session) return OnExit(turn, *job.last_round, slot, e.exit);
+    }
+  }
+  turn.Note("stale-report", NodeName(job, node.info),
+            fmt::format("a worker's end in epoch {} changes nothing: that round is over", e.epoch));
+}
+
+void ReturnCharge(Turn& turn, uint64_t session) {
+  JobState& job = turn.job;
+  if (!job.last_round || !job.last_round->budget_before) return;
+  Round& last = *job.last_round;
+  const bool member = std::any_of(last.slots.begin(), last.slots.end(),
+                                  [session](const Slot& slot) { return slot.session == session && !slot.AllDone(); });
+  if (!member || !AllCollateral(last.failures) ||
+      turn.now - last.ended_at > LeaseMs(static_cast<int64_t>(job.nodes.size())))
+    return;
+  GiveBackCharge(turn, last);
+}
+
+void GiveBackCharge(Turn& turn, Round& round) {
+  turn.job.budget = *std::exchange(round.budget_before, std::nullopt);
+  turn.remember = true;
+  turn.Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+}
+
+void SettleBlame(Turn& turn) {
+  JobState& job = turn.job;
+  Round& round = *job.round;
+  const bool collateral = AllCollateral(round.failures);
+  if (turn.lost && collateral) {
+    job.blame_deadline = kNever;
+    job.phase = Phase::kRunning;
+    return GiveBackCharge(turn, round);
+  }
+  if (!collateral || round.ranks_ended >= round.world_size || turn.now >= job.blame_deadline) Conclude(turn);
+}
+
+void Conclude(Turn& turn) {
+  const Failure& cause = turn.job.round->failures[FirstCause(turn.job.round->failures)];
+  FinishJob(turn, 1, fmt::format("{}; {}", Describe(cause), turn.job.verdict));
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,24 @@
+// Workers end: what it costs, whether there is another life, and which end was the first cause of the others. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "master/core/core.h"
+#include "master/core/turn.h"
+
+namespace phalanx::master {
+
+void On(Turn& turn, const WorkerExited& e);
+
+// A round that failed only in ranks that lost a peer, right before that peer's node is found lost: the node was the
+// cause, and a membership change costs no restart.
+void ReturnCharge(Turn& turn, uint64_t session);
+// The same for `round`, of which that is known. It was charged.
+void GiveBackCharge(Turn& turn, Round& round);
+
+// While the job is blaming: whether the first cause has been heard of by now.
+void SettleBlame(Turn& turn);
+// Ends the job that is blaming with what is known of the first cause.
+void Conclude(Turn& turn);
+
+}  // namespace phalanx::master

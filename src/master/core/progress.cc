@@ -1,0 +1,125 @@
+#include "master/core/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "master/core/texts.h"
+
+namespace phalanx::master {
+namespace {
+
+// Of the round before the live one, also where the next had no place for it.
+bool WasMember(const Turn& turn, uint64_t session, uint64_t epoch) {
+  const JobState& job = turn.job;
+  if (!job.last_round || job.last_round->epoch != epoch) return false;
+  const std::vector<Slot>& slots = job.last_round->slots;
+  return job.nodes.at(session).previous_rank >= 0 ||
+         std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.session == session; });
+}
+
+void NoteFromStep(Turn& turn, Round& round, int64_t from_step) {
+  JobState& job = turn.job;
+  round.from_step = from_step;
+  std::vector<std::pair<std::string, Record::Value>> detail = {{"from_step", from_step}};
+  std::string again;
+  if (job.highest_step) {
+    detail.insert(detail.end(), {{"last_step", *job.last_step}, {"highest_step", *job.highest_step}});
+    if (from_step < *job.highest_step) {
+      round.redo_until = job.highest_step;
+      again = fmt::format("; it had come to step {}, so {} are done again", *job.highest_step,
+                          *job.highest_step - from_step);
+    }
+  }
+  turn.NoteRank(round, "steps-told", "", fmt::format("training begins behind step {}{}", from_step, again), -1,
+                std::move(detail));
+}
+
+// `told`: the script counts its steps itself. It may begin to behind its first one, or on some ranks alone: numbers
+// of two kinds give no pace.
+void SeeStep(Turn& turn, int64_t step, bool told) {
+  Round& round = *turn.job.round;
+  if (round.seen_told && !told) return;
+  if (round.first_seen_at == kNever || round.seen_told != told) {
+    round.seen_told = told;
+    round.first_seen_at = turn.now;
+    round.first_seen_step = round.last_seen_step = step;
+  }
+  round.last_seen_at = turn.now;
+  round.last_seen_step = std::max(round.last_seen_step, step);
+}
+
+}  // namespace
+
+void On(Turn& turn, const Beat& e) {
+  Node& node = turn.job.nodes.at(e.session);
+  node.min_step = e.min_step;
+  node.max_step = e.max_step;
+  OnProgress(turn, e.session, e.epoch, e.progress);
+  if (!turn.IsLive(e.epoch) || node.group_rank < 0 || e.max_step <= 0) return;
+  MarkStepped(turn);
+  SeeStep(turn, e.max_step, e.progress.step.has_value());
+}
+
+void On(Turn& turn, const FirstStep& e) {
+  JobState& job = turn.job;
+  Node& node = job.nodes.at(e.session);
+  OnProgress(turn, e.session, e.epoch, e.progress);
+  if (!turn.IsLive(e.epoch) || node.group_rank < 0) return;
+  Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
+  if (std::exchange(slot.stepped, true)) return;
+  MarkStepped(turn);
+  SeeStep(turn, e.progress.step.value_or(e.step), e.progress.step.has_value());
+  const int64_t took_ms = turn.now - job.round->begun_at;
+  turn.Note("first-step", slot.node, fmt::format("all ranks of node {} have made their first step", slot.node), -1,
+            {{"step", e.step}, {"since_round_ms", took_ms}});
+  if (++job.round->slots_stepped < job.round->slots.size()) return;
+  turn.Note("round-stepping", "",
+            fmt::format("world {} trains: first step on all nodes {} ms after the round began", job.round->world_size,
+                        took_ms),
+            -1, {{"step", e.step}, {"since_round_ms", took_ms}, {"saving_ms", job.round->saving_ms}});
+}
+
+void MarkStepped(Turn& turn) {
+  if (std::exchange(turn.job.round->stepped, true)) return;
+  NoteStep(turn.job.budget, turn.now);
+  turn.remember = true;
+}
+
+void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const Progress& told) {
+  const bool live = turn.IsCurrent(epoch) && turn.job.nodes.at(session).group_rank >= 0;
+  if (!live && !WasMember(turn, session, epoch)) return;
+  Round& round = live ? *turn.job.round : *turn.job.last_round;
+  round.saving_ms = std::max(round.saving_ms, told.saving_ms);
+  if (!turn.IsLive(epoch) || turn.now - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(turn, round);
+  if (!told.step) return;
+  round.step = std::max(round.step.value_or(0), *told.step);
+  if (!live) RememberStep(turn, round);
+  if (live && !round.from_step && told.from_step) NoteFromStep(turn, round, *told.from_step);
+  if (round.redo_until && *told.step >= *round.redo_until && !std::exchange(round.caught_up, true)) {
+    turn.NoteRank(round, "caught-up", "",
+                  fmt::format("training has come as far as it was before: step {}", *round.redo_until), -1,
+                  {{"ms_ago", told.caught_up_ms_ago.value_or(0)}, {"saving_ms", round.saving_ms}});
+  }
+}
+
+void RememberStep(Turn& turn, const Round& round) {
+  if (!round.step) return;
+  turn.job.last_step = round.step;
+  turn.job.highest_step = std::max(turn.job.highest_step.value_or(0), *round.step);
+}
+
+void NoteSaving(Turn& turn, Round& round) {
+  if (round.saving_ms <= round.saving_noted_ms) return;
+  round.saving_noted_ms = round.saving_ms;
+  round.saving_noted_at = turn.now;
+  turn.NoteRank(
+      round, "saving", "",
+      fmt::format("in epoch {} training has waited {} for checkpoints", round.epoch, SecondsText(round.saving_ms)), -1,
+      {{"saving_ms", round.saving_ms}});
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,124 @@
+#include "master/core/rescale.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "master/core/members.h"
+#include "master/core/rounds.h"
+#include "master/core/texts.h"
+
+namespace phalanx::master {
+namespace {
+
+int64_t SafePointAheadMs(const Turn& turn) { return std::min(kSafePointAheadMs, turn.job.spec->rescale_grace_ms / 4); }
+
+// A step that no rank will have come to before all have heard of it. The pace is that of one step more than was seen:
+// the next one may be almost done.
+int64_t SafeStep(const Turn& turn) {
+  const Round& round = *turn.job.round;
+  if (round.last_seen_at == kNever) return 1;
+  const int64_t steps = 1 + std::max<int64_t>(0, round.last_seen_step - round.first_seen_step);
+  const int64_t took_ms = std::max<int64_t>(1, round.last_seen_at - round.first_seen_at);
+  const int64_t ahead_ms = turn.now - round.last_seen_at + SafePointAheadMs(turn);
+  return round.last_seen_step + 1 + (steps * ahead_ms + took_ms - 1) / took_ms;
+}
+
+void SendAnnouncement(Turn& turn) {
+  JobState& job = turn.job;
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session == 0) continue;
+    turn.Do(SendAnnounceRescale{slot.session, job.round->epoch, job.round->safe_step}, job.round->rescale_why);
+  }
+}
+
+void AskHowFar(Turn& turn) {
+  turn.job.round->ask_again = kNever;
+  for (Slot& slot : turn.job.round->slots) slot.answered = false;
+  SendAnnouncement(turn);
+}
+
+// When all nodes have told how far their ranks are. Beats alone are too old: ranks that have passed the step stop
+// behind another one each, in the middle of each other's collectives.
+void ChooseSafeStep(Turn& turn) {
+  Round& round = *turn.job.round;
+  if (turn.now >= round.ask_again) return AskHowFar(turn);
+  const bool all = std::all_of(round.slots.begin(), round.slots.end(),
+                               [](const Slot& slot) { return slot.answered || slot.session == 0; });
+  if (!all || round.ask_again != kNever) return;
+  if (round.last_seen_at != kNever && turn.now - round.first_seen_at < SafePointAheadMs(turn)) {
+    round.ask_again = round.first_seen_at + SafePointAheadMs(turn);
+    return;
+  }
+  round.safe_step = SafeStep(turn);
+  SendAnnouncement(turn);
+  turn.Note("safe-step", "", fmt::format("the ranks come to a safe point behind step {}", round.safe_step), -1,
+            {{"at_step", round.safe_step}});
+}
+
+bool AllSafe(const Turn& turn) {
+  const std::vector<Slot>& slots = turn.job.round->slots;
+  return std::all_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.safe || slot.session == 0; });
+}
+
+}  // namespace
+
+void On(Turn& turn, const SafePoint& e) {
+  JobState& job = turn.job;
+  const Node& node = job.nodes.at(e.session);
+  if (!turn.IsLive(e.epoch) || node.group_rank < 0 || job.phase != Phase::kRunning) return;
+  Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
+  slot.safe = e.reached;
+  slot.answered = true;
+  if (e.asked > 0) job.round->any_asked = true;
+  if (job.round->rescale_by == kNever) AnnounceRescale(turn, "a change that an earlier master had announced");
+  if (e.asked > 0 && e.reached) {
+    turn.Note("safe-point", slot.node, fmt::format("node {} is at a safe point", slot.node), -1,
+              {{"ranks", int64_t{e.asked}}});
+  }
+}
+
+void AnnounceRescale(Turn& turn, const std::string& why) {
+  Round& round = *turn.job.round;
+  if (round.rescale_by != kNever) return;
+  round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms;
+  round.rescale_why = why;
+  round.safe_step = 0;
+  AskHowFar(turn);
+  turn.Note("rescale-announced", "", fmt::format("{}: the ranks may come to a safe point first", why));
+}
+
+void SettleRescale(Turn& turn) {
+  Round& round = *turn.job.round;
+  if (turn.now < round.rescale_by && !AllSafe(turn)) {
+    if (round.safe_step == 0) ChooseSafeStep(turn);
+    return;
+  }
+  if (!AllSafe(turn)) turn.Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
+  if (!round.leaving.empty()) return ReformRound(turn, ListText(round.leaving, "others"), true);
+  const std::vector<uint64_t> members = NextMembers(turn.job);
+  if (IsLarger(turn.job, members)) return ReformRound(turn, NewcomersText(turn, members) + " joined", true);
+  if (round.any_asked)
+    return ReformRound(turn, "the nodes that were to join have gone, and ranks had stopped for them", false);
+  round.rescale_by = round.ask_again = kNever;
+  for (Slot& slot : round.slots) slot.safe = false;
+}
+
+bool Yields(const Turn& turn, const WorkerExited& e) {
+  if (e.for_rescale) return true;
+  return IsCollateral(e.exit) && (turn.job.round->AnyYielded() || turn.job.round->rescale_by != kNever);
+}
+
+void OnYield(Turn& turn, Slot& slot, const WorkerExit& exit) {
+  if (exit.local_rank >= slot.local_world_size || !slot.yielded.insert(exit.local_rank).second) return;
+  const int64_t rank = slot.rank_base + exit.local_rank;
+  turn.NoteRank(*turn.job.round, "worker-exited", slot.node,
+                fmt::format("rank {} ended on node {} to make room for the next round", rank, slot.node), rank,
+                ExitDetail(exit, false));
+  turn.job.round->any_asked = true;
+  if (turn.job.phase == Phase::kRunning) AnnounceRescale(turn, "a change that an earlier master had announced");
+}
+
+}  // namespace phalanx::master

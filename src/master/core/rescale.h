@@ -1,0 +1,23 @@
+// Planned changes: the round ends for nodes that come or go once its ranks are at a safe point. Pure.
+#pragma once
+
+#include <string>
+
+#include "master/core/core.h"
+#include "master/core/turn.h"
+
+namespace phalanx::master {
+
+void On(Turn& turn, const SafePoint& e);
+
+// Every rank that wants to may save first; those that want nothing cost a moment. Once a round.
+void AnnounceRescale(Turn& turn, const std::string& why);
+// While one is announced: whether all ranks are ready, or have had their time.
+void SettleRescale(Turn& turn);
+
+// Not the end of the rank's work: it makes room for the next round. So do those that lose such a peer, whose own
+// report may be on its way.
+bool Yields(const Turn& turn, const WorkerExited& e);
+void OnYield(Turn& turn, Slot& slot, const WorkerExit& exit);
+
+}  // namespace phalanx::master

@@ -1,0 +1,263 @@
+#include "master/core/rounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "master/core/arrivals.h"
+#include "master/core/away.h"
+#include "master/core/ending.h"
+#include "master/core/members.h"
+#include "master/core/progress.h"
+#include "master/core/rescale.h"
+#include "master/core/texts.h"
+#include "master/rules/placement.h"
+
+namespace phalanx::master {
+namespace {
+
+void HoldRound(Turn& turn, const std::string& cause, size_t left) {
+  JobState& job = turn.job;
+  const std::string wait = SecondsText(job.spec->join_timeout_ms);
+  const bool enough = job.sizes && job.candidates >= job.spec->min_nodes;
+  const std::string reason = enough ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(job), wait)
+                                    : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause,
+                                                  left, job.spec->min_nodes, wait);
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session != 0) turn.Do(SendHold{slot.session, job.round->epoch}, reason);
+  }
+  turn.Note("round-held", "", reason, -1, {{"because", turn.Because()}});
+  EndRound(turn);
+  WaitForNobody(turn);
+  turn.remember = true;
+  job.phase = Phase::kGathering;
+  job.grow_at = job.grow_limit = kNever;
+  job.reason = reason;
+}
+
+// Every address that a member's workers may come from.
+std::vector<std::string> MemberAddresses(const Turn& turn, const std::vector<uint64_t>& members) {
+  std::set<std::string> addresses;
+  for (const uint64_t session : members) {
+    const NodeInfo& info = turn.job.nodes.at(session).info;
+    addresses.insert(info.address);
+    if (!info.peer_address.empty()) addresses.insert(info.peer_address);
+    addresses.insert(info.interface_addresses.begin(), info.interface_addresses.end());
+  }
+  return {addresses.begin(), addresses.end()};
+}
+
+void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vector<Span>& spans,
+               const std::string& because) {
+  JobState& job = turn.job;
+  const Round& round = *job.round;
+  const Node& first = job.nodes.at(members.front());
+  SendStartRound start;
+  start.epoch = round.epoch;
+  start.group_world_size = static_cast<uint32_t>(members.size());
+  start.world_size = round.world_size;
+  start.store_address = first.info.address;
+  start.store_port = first.store_port;
+  start.restart_count = round.restart_count;
+  start.max_restarts = AllowedRestarts(job.budget);
+  start.restarts_used = job.budget.used;
+  start.lives_without_step = job.budget.lives_without_step;
+  start.highest_step = job.highest_step;
+  std::vector<std::string> names;
+  // The node of group rank 0 goes first: it opens the store that the others will look for.
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    SendStartRound part = start;
+    part.session = members[rank];
+    part.group_rank = static_cast<uint32_t>(rank);
+    part.rank_base = spans[rank].rank_base;
+    part.role_rank_base = spans[rank].role_rank_base;
+    part.role_world_size = spans[rank].role_world_size;
+    if (rank == 0) part.member_addresses = MemberAddresses(turn, members);
+    turn.Do(std::move(part), round.reason);
+    names.push_back(round.slots[rank].node);
+  }
+  turn.Note("round-started", "", round.reason, -1,
+            {{"because", because},
+             {"world_size", int64_t{round.world_size}},
+             {"nodes", static_cast<int64_t>(members.size())},
+             {"members", ListText(names, "more", 16)},
+             {"store", fmt::format("{} port {}", start.store_address, start.store_port)},
+             {"restart_count", int64_t{round.restart_count}},
+             {"restarts_left", int64_t{RestartsLeft(job.budget, turn.now)}}});
+}
+
+// Members of the live round that the next has no place for: nodes that leave, those beyond the last whole
+// --node-unit, and those beyond a valid world size, which hear more of it in a moment.
+void Release(Turn& turn, const std::vector<uint64_t>& members, const std::string& reason) {
+  JobState& job = turn.job;
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session == 0 || std::find(members.begin(), members.end(), slot.session) != members.end()) continue;
+    Node& node = job.nodes.at(slot.session);
+    node.previous_rank = -1;  // its rank may be another's when it comes back
+    turn.Do(SendHold{slot.session, job.round->epoch},
+            node.leaving ? reason
+            : job.sizes  ? fmt::format("{}; this node waits as a spare", reason)
+                         : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, job.spec->node_unit));
+  }
+}
+
+void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::string& reason) {
+  JobState& job = turn.job;
+  const std::string because = turn.Because();
+  if (job.round) Release(turn, members, reason);
+  EndRound(turn);
+  std::vector<Span> spans;
+  for (const uint64_t session : members) {
+    const NodeInfo& info = job.nodes.at(session).info;
+    spans.push_back({info.role, info.local_world_size, 0, 0, 0});
+  }
+  Round round;
+  round.world_size = LayOut(spans);
+  round.epoch = ++job.highest_epoch;
+  round.restart_count = job.rounds_begun++;
+  round.reason = reason;
+  round.begun_at = round.saving_noted_at = turn.now;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    Node& node = job.nodes.at(members[rank]);
+    node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
+    node.info.warming = node.came_back = false;  // from now on it counts like any other
+    node.told_spare.clear();
+    Slot& slot = round.slots.emplace_back();
+    slot.session = members[rank];
+    slot.node_id = node.info.node_id;
+    slot.node = NodeName(job, node.info);
+    slot.hostname = node.info.hostname;
+    slot.address = node.info.address;
+    slot.rank_base = spans[rank].rank_base;
+    slot.local_world_size = spans[rank].local_world_size;
+  }
+  std::erase_if(job.lost_places, [&round](const auto& lost) { return lost.second.epoch + 1 < round.epoch; });
+  job.round = std::move(round);
+  job.phase = Phase::kRunning;
+  job.reason = reason;
+  job.gather_at = job.gather_limit = job.grow_at = job.grow_limit = kNever;
+  job.join_deadline = job.next_notice = kNever;
+  WaitForNobody(turn);
+  turn.remember = true;
+  std::vector<CheckpointMember> holders;
+  for (const Slot& slot : job.round->slots) holders.push_back({slot.session, slot.rank_base, slot.local_world_size});
+  turn.Apply(BeginCheckpoints(job.checkpoints, job.round->epoch, job.round->world_size, std::move(holders), turn.now));
+  SendRound(turn, members, spans, because);
+  TellSpares(turn);
+}
+
+void TellWaiting(Turn& turn) {
+  JobState& job = turn.job;
+  job.next_notice = turn.now + kWaitingNoticeMs;
+  const std::string text =
+      fmt::format("{}; giving up in {}", WaitingText(job), SecondsText(job.join_deadline - turn.now));
+  for (const auto& [session, node] : job.nodes) {
+    if (!node.leaving) turn.Do(SendNotice{session}, text);
+  }
+  turn.Note("waiting", "", text);
+}
+
+void BeginGathered(Turn& turn) {
+  const std::vector<uint64_t> members = NextMembers(turn.job);
+  const std::string there = ThereText(members.size(), *turn.job.spec);
+  if (!turn.job.last_round) return BeginRound(turn, members, there);
+  BeginRound(turn, members, fmt::format("{} joined: {}", NewcomersText(turn, members), there));
+}
+
+}  // namespace
+
+void SettleRound(Turn& turn) {
+  JobState& job = turn.job;
+  const Round& round = *job.round;
+  if (!round.failed.empty()) return ReformRound(turn, std::string(round.failed), false);
+  if (!round.broken.empty()) return ReformRound(turn, ListText(round.broken, "others"), true);
+  if (round.rescale_by != kNever) {
+    job.grow_at = job.grow_limit = kNever;  // who comes now is taken in as well
+    return SettleRescale(turn);
+  }
+  if (job.grow_at == kNever) return;
+  const std::vector<uint64_t> members = NextMembers(job);
+  const bool all_there = members.size() >= job.spec->max_nodes && turn.now >= GrowthFrom(job);
+  if (!IsLarger(job, members) || round.ranks_done > 0) {
+    job.grow_at = job.grow_limit = kNever;
+  } else if (all_there || turn.now >= std::min(job.grow_at, job.grow_limit)) {
+    job.grow_at = job.grow_limit = kNever;
+    const std::string why = NewcomersText(turn, members) + " joined";
+    if (job.spec->rescale_grace_ms == 0) return ReformRound(turn, why, true);
+    AnnounceRescale(turn, why);
+  }
+}
+
+void ReformRound(Turn& turn, const std::string& cause, bool change) {
+  JobState& job = turn.job;
+  const std::vector<uint64_t> members = NextMembers(job);
+  if (members.size() < job.spec->min_nodes) return HoldRound(turn, cause, job.sizes ? job.candidates : members.size());
+  if (!change) return BeginRound(turn, members, cause);
+  const size_t before = job.round->slots.size();
+  if (members.size() != before) {
+    return BeginRound(turn, members, fmt::format("{}: {} -> {} nodes", cause, before, members.size()));
+  }
+  BeginRound(turn, members, fmt::format("{}: {} takes over", cause, NewcomersText(turn, members)));
+}
+
+std::string NewcomersText(const Turn& turn, const std::vector<uint64_t>& members) {
+  const JobState& job = turn.job;
+  std::set<uint64_t> before;
+  for (const Slot& slot : (job.round ? job.round : job.last_round)->slots) before.insert(slot.session);
+  std::vector<std::string> names;
+  for (const uint64_t session : members) {
+    if (!before.contains(session)) names.push_back(NodeName(job, job.nodes.at(session).info));
+  }
+  return fmt::format("node{} {}", names.size() > 1 ? "s" : "", ListText(names, "more"));
+}
+
+void EndRound(Turn& turn) {
+  JobState& job = turn.job;
+  if (!job.round) return;
+  turn.Apply(EndCheckpoints(job.checkpoints, !job.round->failed.empty() || !job.round->broken.empty(), turn.now));
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session != 0) job.nodes.at(slot.session).group_rank = -1;
+  }
+  NoteSaving(turn, *job.round);
+  RememberStep(turn, *job.round);
+  job.round->ended_at = turn.now;
+  job.last_round = std::move(job.round);
+  job.round.reset();
+}
+
+void SettleGathering(Turn& turn) {
+  JobState& job = turn.job;
+  if (!job.spec || (job.arrivals == 0)) return;
+  const JobSpec& spec = *job.spec;
+  if (CanBegin(job)) {
+    job.join_deadline = job.next_notice = kNever;
+    if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms;
+    const int64_t longest_ms = spec.last_call_fixed ? spec.last_call_ms : std::max(kGatherLimitMs, spec.last_call_ms);
+    if (job.gather_limit == kNever) job.gather_limit = turn.now + longest_ms;
+    const bool enough = job.candidates >= spec.max_nodes || turn.now >= std::min(job.gather_at, job.gather_limit);
+    if (enough) BeginGathered(turn);
+    return;
+  }
+  job.gather_at = job.gather_limit = kNever;
+  if (job.join_deadline == kNever) {
+    job.join_deadline = turn.now + spec.join_timeout_ms;
+    job.next_notice = turn.now + kWaitingNoticeMs;
+  }
+  if (turn.now >= job.join_deadline) {
+    const std::string waited = SecondsText(spec.join_timeout_ms);
+    if (job.candidates >= spec.min_nodes) {
+      return FinishJob(turn, 1,
+                       fmt::format("gave up after {} (--rdzv-conf join_timeout): {}", waited, WaitingText(job)));
+    }
+    return FinishJob(turn, 1,
+                     fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)", job.candidates,
+                                 spec.min_nodes, waited));
+  }
+  if (turn.now >= job.next_notice) TellWaiting(turn);
+}
+
+}  // namespace phalanx::master

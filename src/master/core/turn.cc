@@ -1,0 +1,38 @@
+#include "master/core/turn.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace phalanx::master {
+
+std::vector<Decision> Turn::Take() {
+  if (remember) decisions_.insert(decisions_.begin(), {Remember{}, "a master that is started anew must know"});
+  return std::move(decisions_);
+}
+
+void Turn::Note(const std::string& kind, const std::string& node, const std::string& reason, int64_t rank,
+                std::vector<std::pair<std::string, Record::Value>> detail) {
+  const uint64_t epoch = job.round ? job.round->epoch : job.last_round ? job.last_round->epoch : 0;
+  Do(Record{kind, epoch, node, rank, std::move(detail)}, reason);
+}
+
+void Turn::NoteRank(const Round& round, const std::string& kind, const std::string& node, const std::string& reason,
+                    int64_t rank, std::vector<std::pair<std::string, Record::Value>> detail) {
+  Do(Record{kind, round.epoch, node, rank, std::move(detail)}, reason);
+}
+
+void Turn::Apply(CheckpointOrders orders) {
+  for (auto& [session, order] : orders.orders) {
+    const std::string reason = order.reason();
+    Do(SendCheckpoint{session, std::move(order)}, reason);
+  }
+  for (CheckpointOrders::Note& note : orders.notes) Note(note.kind, "", note.text, -1, std::move(note.detail));
+}
+
+std::string Turn::Because() const {
+  if (job.round && !job.round->failed.empty()) return "failure";
+  return job.round || job.last_round ? "nodes" : "start";
+}
+
+}  // namespace phalanx::master
