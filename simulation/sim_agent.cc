@@ -9,12 +9,12 @@
 #include "simulation/judge.h"
 #include "simulation/story.h"
 #include "simulation/telling.h"
+#include "wire/protocol.h"
 
 namespace phalanx::simulation {
 namespace {
 
 // As in src/agent/node/shell.cc and src/wire/agent_link.cc.
-constexpr uint32_t kProtocolVersion = 1;
 constexpr Micros kGoodbye = 2 * kSecond;
 constexpr Micros kHandshakeTimeout = 5 * kSecond;
 constexpr Micros kPingAfter = 5 * kSecond;
@@ -277,7 +277,7 @@ void SimAgent::Do(const agent::SendHello&) {
   const master::JobSpec& asked = parts_.scenario.spec;
   v1::AgentMessage message;
   v1::Hello& hello = *message.mutable_hello();
-  hello.set_protocol_version(kProtocolVersion);
+  hello.set_protocol_version(wire::kProtocolVersion);
   hello.set_software_version(PHALANX_VERSION);
   hello.set_job_id("job");
   hello.set_node_id(node_id_);

@@ -51,6 +51,7 @@ ONE_FILE = [
     (rules_cpp.include_direction, "src/store/a.cc", '#include "phalanx/v1/agent.pb.h"', '#include "base/b.h"'),
     (rules_cpp.include_direction, "src/master/core/a.h", '#include "store/b.h"', '#include "elasticity/b.h"'),
     (rules_cpp.include_direction, "src/master/rules/a.h", '#include "master/core/b.h"', '#include "base/b.h"'),
+    (rules_cpp.include_direction, "src/master/core/a.h", '#include "wire/session.h"', '#include "wire/protocol.h"'),
     (rules_cpp.include_direction, "src/agent/a.h", '#include "base/b.h"', None),
     (rules_cpp.include_direction, "src/agent/node/a.h", '#include "master/core/b.h"', '#include "agent/core/b.h"'),
     (rules_cpp.include_direction, "src/agent/workers/a.h", '#include "agent/node/b.h"', '#include "base/c/b.h"'),

@@ -16,11 +16,11 @@
 #include "agent/report/failure_box.h"
 #include "base/clock.h"
 #include "base/net.h"
+#include "wire/protocol.h"
 
 namespace phalanx::agent {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
 constexpr int64_t kResolveTimeoutMs = 2'000;
 constexpr int64_t kResolveAgainMs = 1'000;
 // The master needs the last words of a node that ends (a moment on a live stream), and its own record needs a moment
@@ -423,7 +423,7 @@ void NodeAgent::Do(const Dial&) { link_->Dial(); }
 void NodeAgent::Do(const SendHello&) {
   v1::AgentMessage message;
   v1::Hello& hello = *message.mutable_hello();
-  hello.set_protocol_version(kProtocolVersion);
+  hello.set_protocol_version(wire::kProtocolVersion);
   hello.set_software_version(PHALANX_VERSION);
   hello.set_job_id(config_.rdzv_id);
   hello.set_token(config_.token);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "master/core/members.h"
+#include "wire/protocol.h"
 
 namespace phalanx::master {
 namespace {
@@ -28,11 +29,11 @@ std::string Shown(const std::string& text, size_t bytes_max = 64) {
 }
 
 Sentence CheckIdentity(const JobState& state, const NodeInfo& info) {
-  if (info.protocol_version != kProtocolVersion) {
+  if (info.protocol_version != wire::kProtocolVersion) {
     return fmt::format(
         "this master speaks protocol version {} (Phalanx {}), the node version {} (Phalanx {}): install the "
         "same Phalanx on all nodes",
-        kProtocolVersion, PHALANX_VERSION, info.protocol_version, Shown(info.software_version));
+        wire::kProtocolVersion, PHALANX_VERSION, info.protocol_version, Shown(info.software_version));
   }
   if (info.job_id != state.job_id) {
     return fmt::format("this master serves job '{}', the node wants '{}': check --rdzv-id and --rdzv-endpoint",

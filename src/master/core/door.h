@@ -10,8 +10,6 @@
 
 namespace phalanx::master {
 
-constexpr uint32_t kProtocolVersion = 1;
-
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxInterfaceAddresses = 256;
 constexpr uint32_t kMaxLocalWorldSize = 4'096;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "master/core/core.h"
+#include "wire/protocol.h"
 
 namespace phalanx::master {
 
@@ -44,7 +45,7 @@ class JobFixture {
 
   NodeInfo Info(const std::string& name, uint32_t workers = 2) const {
     NodeInfo info;
-    info.protocol_version = 1;
+    info.protocol_version = wire::kProtocolVersion;
     info.job_id = "job";
     info.token_ok = true;
     info.node_id = "id-" + name;

@@ -9,6 +9,7 @@
 #include "master/core/convert.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
+#include "wire/protocol.h"
 
 namespace phalanx::master {
 namespace {
@@ -19,7 +20,7 @@ void Attach(JobState& state, uint64_t session, Instant now) {
   AgentAttached event;
   event.session = session;
   event.next_store_port = 20'000;
-  event.info.protocol_version = 1;
+  event.info.protocol_version = wire::kProtocolVersion;
   event.info.job_id = "job";
   event.info.token_ok = true;
   event.info.node_id = "fuzzed";

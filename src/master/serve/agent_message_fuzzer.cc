@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "master/core/convert.h"
 #include "master/core/core.h"
+#include "wire/protocol.h"
 
 namespace phalanx::master {
 namespace {
@@ -77,7 +78,7 @@ class Fuzzed {
     v1::AgentMessage message;
     message.set_next_store_port(20'000);
     v1::Hello& hello = *message.mutable_hello();
-    hello.set_protocol_version(1);
+    hello.set_protocol_version(wire::kProtocolVersion);
     hello.set_job_id("job");
     hello.set_node_id("node" + std::to_string(session));
     hello.set_hostname("host");

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/protocol.h"
 
 namespace phalanx::master {
 
@@ -31,7 +32,7 @@ class TestAgent {
     v1::AgentMessage message;
     message.set_next_store_port(20'000);
     v1::Hello& hello = *message.mutable_hello();
-    hello.set_protocol_version(1);
+    hello.set_protocol_version(wire::kProtocolVersion);
     hello.set_job_id("job");
     hello.set_token("secret");
     hello.set_node_id(name_);
