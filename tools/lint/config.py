@@ -73,7 +73,7 @@ HEADER_FOLDERS_NOT_IN_CORES = ("sys/", "net/", "netinet/", "grpcpp/", "spdlog/")
 WALL_CLOCK = (
     "src/base/clock.*",
     "src/agent/workers/board.cc",
-    "src/agent/checkpoint/keeper.cc",
+    "src/agent/checkpoint/storage.cc",
     "src/agent/node/event_writer.cc",
     "src/agent/node/shell.cc",
     "src/checkpoint/rank/saver.cc",

@@ -7,18 +7,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
-#include <tuple>
 #include <utility>
 
+#include "agent/checkpoint/kinds.h"
+#include "agent/checkpoint/storage.h"
 #include "agent/workers/wire.h"
 #include "base/clock.h"
 #include "checkpoint/disk/close_step.h"
-#include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/recycled.h"
 #include "checkpoint/disk/steps.h"
-#include "checkpoint/disk/verify.h"
 #include "checkpoint/files/files.h"
-#include "checkpoint/image/safetensors.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
 
@@ -32,70 +30,10 @@ constexpr int64_t kLookMs = 2'000;
 
 std::string PageName(int local_rank) { return std::to_string(local_rank); }
 
-bool IsShared(const ckpt::MemoryImage& image) {
-  return image.page == ckpt::kMainPageName || image.page == ckpt::kMetadataPageName;
+// As the pages of a node's memory tell.
+SaveKinds KindsIn(const ckpt::NodeMemory& memory) {
+  return SaveKinds([&memory](const std::string& dir, const std::string& page) { return memory.HasPage(dir, page); });
 }
-
-const char* SharedPageOf(v1::CheckpointKind kind) {
-  return kind == v1::DCP ? ckpt::kMetadataPageName : ckpt::kMainPageName;
-}
-
-int64_t RankOf(const ckpt::MemoryImage& image) { return IsShared(image) ? ckpt::kMainRank : int64_t{image.image.rank}; }
-
-// The image itself says whether it is a zip or a safetensors file. One that cannot be read is not written either.
-const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
-  if (kind == v1::DCP) return ckpt::kDcpLayout;
-  const StatusOr<ckpt::MappedFile> file = ckpt::MappedFile::Open(image.path);
-  const bool is_named = file.ok() && ckpt::IsSafetensors(file->data(), file->bytes());
-  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
-}
-
-// Of a step whose shards have been named by their images' layouts.
-const char* LayoutOf(const v1::WriteManifest& order) {
-  if (order.kind() == v1::DCP) return ckpt::kDcpLayout;
-  const bool is_named = std::ranges::any_of(order.shards(), [](const v1::Shard& shard) {
-    return shard.file() == ckpt::ShardName(ckpt::kNamedLayout, shard.rank());
-  });
-  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
-}
-
-const char* KindName(v1::CheckpointKind kind) {
-  return kind == v1::DCP ? ckpt::kDcpKind : kind == v1::DDP ? ckpt::kDdpKind : ckpt::kFullKind;
-}
-
-// Of which kind saves are shows in the page that the ranks of a node share.
-class Kinds {
- public:
-  explicit Kinds(const ckpt::NodeMemory& memory) : memory_(memory) {}
-
-  void Add(const ckpt::MemoryImage& image) {
-    if (!of_dir_.contains(image.dir)) AddPages(image.dir);
-    if (!IsShared(image)) return;
-    const v1::CheckpointKind kind = image.page == ckpt::kMetadataPageName ? v1::DCP : v1::DDP;
-    const SaveKey save = KeyOf(image.image);
-    of_save_[{image.dir, save}] = kind;
-    auto& [newest, of_newest] = of_dir_[image.dir];
-    if (save >= newest) std::tie(newest, of_newest) = std::tie(save, kind);
-  }
-  // A save whose shared image is missing is of the kind of its directory's newest that has one.
-  v1::CheckpointKind Of(const ckpt::MemoryImage& image) const {
-    const auto save = of_save_.find({image.dir, KeyOf(image.image)});
-    if (save != of_save_.end()) return save->second;
-    const auto dir = of_dir_.find(image.dir);
-    return dir == of_dir_.end() ? v1::FULL : dir->second.second;
-  }
-
- private:
-  // The page that was opened says it of a first save that was cut off before the image in it.
-  void AddPages(const std::string& dir) {
-    if (memory_.HasPage(dir, ckpt::kMetadataPageName)) of_dir_[dir] = {SaveKey{}, v1::DCP};
-    if (memory_.HasPage(dir, ckpt::kMainPageName)) of_dir_[dir] = {SaveKey{}, v1::DDP};
-  }
-
-  const ckpt::NodeMemory& memory_;
-  std::map<std::pair<std::string, SaveKey>, v1::CheckpointKind> of_save_;
-  std::map<std::string, std::pair<SaveKey, v1::CheckpointKind>> of_dir_;
-};
 
 void AddPath(JsonObject& object, const char* role, const std::string& path) {
   if (path.empty()) {
@@ -103,108 +41,6 @@ void AddPath(JsonObject& object, const char* role, const std::string& path) {
   } else {
     object.Add(role, path);
   }
-}
-
-// --- what storage does: each blocks, and knows nothing of the keeper -------------------------------------------------
-
-v1::FoundOnDisk Find(const std::string& dir, const std::set<std::string>& but) {
-  v1::FoundOnDisk found;
-  found.set_step(-1);
-  StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
-  if (steps.ok()) std::erase_if(*steps, [&](const ckpt::FoundStep& step) { return but.contains(step.name); });
-  if (!steps.ok()) {
-    if (!absl::IsNotFound(steps.status())) found.set_why(Message(steps.status()));
-    return found;
-  }
-  const ckpt::FoundStep* newest = ckpt::NewestCommitted(*steps);
-  std::string why;
-  for (const ckpt::FoundStep& step : *steps) {
-    if (&step == newest) break;
-    why += fmt::format("{}{}/{}: {}", why.empty() ? "" : "; ", dir, step.name, step.why);
-  }
-  found.set_why(why);
-  if (newest == nullptr) return found;
-  found.set_step(newest->step);
-  found.set_name(newest->name);
-  found.set_world_size(newest->manifest->world_size);
-  return found;
-}
-
-struct Checked {
-  std::map<int64_t, std::string> files;  // by rank
-  std::string error;
-};
-
-// The shards of a step that these ranks read, and the shared one. Sharded state is read by worlds of any size: its
-// shards are dealt out to the ranks.
-Checked Check(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size) {
-  Checked checked;
-  const ckpt::FoundStep step = ckpt::LookAtStep(folder);
-  if (!step.manifest) {
-    checked.error = fmt::format("{}: {}", folder, step.why);
-    return checked;
-  }
-  const bool is_sharded = step.manifest->layout == ckpt::kDcpLayout;
-  for (const ckpt::Shard& shard : step.manifest->shards) {
-    const int64_t rank = is_sharded && world_size > 0 ? shard.rank % int64_t{world_size} : shard.rank;
-    const bool ours = rank >= int64_t{first_rank} && rank < int64_t{first_rank} + ranks;
-    if (!ours && shard.rank != ckpt::kMainRank) continue;
-    const Status whole = ckpt::CheckShardFile(folder, shard);
-    if (!whole.ok()) checked.error = Message(whole);
-    checked.files[shard.rank] = folder + "/" + shard.file;
-  }
-  return checked;
-}
-
-struct Written {
-  std::vector<v1::Shard> shards;
-  std::string error;
-};
-
-Written Write(const std::vector<ckpt::MemoryImage>& images, v1::CheckpointKind kind, const std::string& name) {
-  Written written;
-  for (const ckpt::MemoryImage& image : images) {
-    ckpt::WriteJob job;
-    job.source = image.path;
-    job.dir = image.dir;
-    job.step_name = name;
-    job.rank = RankOf(image);
-    job.file = ckpt::ShardName(LayoutOf(image, kind), job.rank);
-    job.bytes = image.image.bytes;
-    job.crc32 = image.image.crc32;
-    const StatusOr<ckpt::Shard> shard = ckpt::WriteShard(job);
-    if (!shard.ok()) {
-      written.error = Message(shard.status());
-      return written;
-    }
-    v1::Shard& wire = written.shards.emplace_back();
-    wire.set_rank(static_cast<int32_t>(shard->rank));
-    wire.set_file(shard->file);
-    wire.set_bytes(shard->bytes);
-    wire.set_crc32(shard->crc32);
-  }
-  return written;
-}
-
-ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id) {
-  const v1::WriteManifest& wire = action.order.write_manifest();
-  ckpt::StepToClose step;
-  step.dir = action.dir;
-  step.name = wire.name();
-  step.trackers = action.options.trackers;
-  step.retention = {action.options.keep_last, action.options.keep_every};
-  ckpt::Manifest& manifest = step.manifest;
-  manifest.step = action.order.save().step();
-  manifest.epoch = action.order.save().epoch();
-  manifest.world_size = wire.world_size();
-  manifest.kind = KindName(wire.kind());
-  manifest.layout = LayoutOf(wire);
-  manifest.job_id = job_id;
-  manifest.written_unix_ms = UnixMs();
-  for (const v1::Shard& shard : wire.shards()) {
-    manifest.shards.push_back({shard.rank(), shard.file(), shard.bytes(), shard.crc32()});
-  }
-  return step;
 }
 
 }  // namespace
@@ -500,7 +336,7 @@ void CheckpointKeeper::Scan() {
   };
   RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<Looked>& checked) {
     std::vector<HeldPage> pages;
-    Kinds kinds(*memory_);
+    SaveKinds kinds = KindsIn(*memory_);
     for (const Looked& each : checked) kinds.Add(each.image);
     for (const Looked& each : checked) {
       if (!each.wrong.empty()) {
@@ -607,7 +443,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 
 void CheckpointKeeper::Do(const FindSteps& action) {
   RunOn(
-      storage_thread_, [action] { return Find(action.dir, action.but); },
+      storage_thread_, [action] { return FindNewestStep(action.dir, action.but); },
       [this, dir = action.dir](const v1::FoundOnDisk& found) { core_.OnFound(dir, found); });
 }
 
@@ -616,8 +452,8 @@ void CheckpointKeeper::Do(const CheckStep& action) {
   const auto ranks = static_cast<uint32_t>(options_.local_world_size);
   RunOn(
       storage_thread_,
-      [folder, first = rank_base_, ranks, world = world_size_] { return Check(folder, first, ranks, world); },
-      [this, action](const Checked& checked) {
+      [folder, first = rank_base_, ranks, world = world_size_] { return CheckShards(folder, first, ranks, world); },
+      [this, action](const CheckedStep& checked) {
         checked_[action.dir] = {action.name, checked.files};
         core_.OnChecked(action.dir, action.name, checked.error);
       });
@@ -637,7 +473,7 @@ void CheckpointKeeper::Do(const WriteImages& action) {
   int own = 0;
   if (memory_) {
     images = memory_->Images(action.dir, action.save);
-    Kinds kinds(*memory_);
+    SaveKinds kinds = KindsIn(*memory_);
     for (const ckpt::MemoryImage& image : images) kinds.Add(image);
     if (!images.empty()) kind = kinds.Of(images.front());
   }
@@ -652,8 +488,8 @@ void CheckpointKeeper::Do(const WriteImages& action) {
                                              options_.local_world_size));
   }
   RunOn(
-      storage_thread_, [images, kind, name = action.name] { return Write(images, kind, name); },
-      [this, action, images](const Written& written) {
+      storage_thread_, [images, kind, name = action.name] { return WriteShards(images, kind, name); },
+      [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
         core_.OnImagesWritten(action.dir, action.save, written.shards, written.error);
       });

@@ -1,0 +1,134 @@
+#include "agent/checkpoint/storage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agent/checkpoint/kinds.h"
+#include "base/clock.h"
+#include "checkpoint/disk/manifest.h"
+#include "checkpoint/disk/persist.h"
+#include "checkpoint/disk/steps.h"
+#include "checkpoint/disk/verify.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/image/safetensors.h"
+
+namespace phalanx::agent {
+
+namespace ckpt = phalanx::checkpoint;
+
+namespace {
+
+// The image itself says whether it is a zip or a safetensors file. One that cannot be read is not written either.
+const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
+  if (kind == v1::DCP) return ckpt::kDcpLayout;
+  const StatusOr<ckpt::MappedFile> file = ckpt::MappedFile::Open(image.path);
+  const bool is_named = file.ok() && ckpt::IsSafetensors(file->data(), file->bytes());
+  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
+}
+
+// Of a step whose shards have been named by their images' layouts.
+const char* LayoutOf(const v1::WriteManifest& order) {
+  if (order.kind() == v1::DCP) return ckpt::kDcpLayout;
+  const bool is_named = std::ranges::any_of(order.shards(), [](const v1::Shard& shard) {
+    return shard.file() == ckpt::ShardName(ckpt::kNamedLayout, shard.rank());
+  });
+  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
+}
+
+const char* KindName(v1::CheckpointKind kind) {
+  return kind == v1::DCP ? ckpt::kDcpKind : kind == v1::DDP ? ckpt::kDdpKind : ckpt::kFullKind;
+}
+
+}  // namespace
+
+v1::FoundOnDisk FindNewestStep(const std::string& dir, const std::set<std::string>& but) {
+  v1::FoundOnDisk found;
+  found.set_step(-1);
+  StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
+  if (steps.ok()) std::erase_if(*steps, [&](const ckpt::FoundStep& step) { return but.contains(step.name); });
+  if (!steps.ok()) {
+    if (!absl::IsNotFound(steps.status())) found.set_why(Message(steps.status()));
+    return found;
+  }
+  const ckpt::FoundStep* newest = ckpt::NewestCommitted(*steps);
+  std::string why;
+  for (const ckpt::FoundStep& step : *steps) {
+    if (&step == newest) break;
+    why += fmt::format("{}{}/{}: {}", why.empty() ? "" : "; ", dir, step.name, step.why);
+  }
+  found.set_why(why);
+  if (newest == nullptr) return found;
+  found.set_step(newest->step);
+  found.set_name(newest->name);
+  found.set_world_size(newest->manifest->world_size);
+  return found;
+}
+
+CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size) {
+  CheckedStep checked;
+  const ckpt::FoundStep step = ckpt::LookAtStep(folder);
+  if (!step.manifest) {
+    checked.error = fmt::format("{}: {}", folder, step.why);
+    return checked;
+  }
+  const bool is_sharded = step.manifest->layout == ckpt::kDcpLayout;
+  for (const ckpt::Shard& shard : step.manifest->shards) {
+    const int64_t rank = is_sharded && world_size > 0 ? shard.rank % int64_t{world_size} : shard.rank;
+    const bool ours = rank >= int64_t{first_rank} && rank < int64_t{first_rank} + ranks;
+    if (!ours && shard.rank != ckpt::kMainRank) continue;
+    const Status whole = ckpt::CheckShardFile(folder, shard);
+    if (!whole.ok()) checked.error = Message(whole);
+    checked.files[shard.rank] = folder + "/" + shard.file;
+  }
+  return checked;
+}
+
+WrittenImages WriteShards(const std::vector<ckpt::MemoryImage>& images, v1::CheckpointKind kind,
+                          const std::string& name) {
+  WrittenImages written;
+  for (const ckpt::MemoryImage& image : images) {
+    ckpt::WriteJob job;
+    job.source = image.path;
+    job.dir = image.dir;
+    job.step_name = name;
+    job.rank = RankOf(image);
+    job.file = ckpt::ShardName(LayoutOf(image, kind), job.rank);
+    job.bytes = image.image.bytes;
+    job.crc32 = image.image.crc32;
+    const StatusOr<ckpt::Shard> shard = ckpt::WriteShard(job);
+    if (!shard.ok()) {
+      written.error = Message(shard.status());
+      return written;
+    }
+    v1::Shard& wire = written.shards.emplace_back();
+    wire.set_rank(static_cast<int32_t>(shard->rank));
+    wire.set_file(shard->file);
+    wire.set_bytes(shard->bytes);
+    wire.set_crc32(shard->crc32);
+  }
+  return written;
+}
+
+ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id) {
+  const v1::WriteManifest& wire = action.order.write_manifest();
+  ckpt::StepToClose step;
+  step.dir = action.dir;
+  step.name = wire.name();
+  step.trackers = action.options.trackers;
+  step.retention = {action.options.keep_last, action.options.keep_every};
+  ckpt::Manifest& manifest = step.manifest;
+  manifest.step = action.order.save().step();
+  manifest.epoch = action.order.save().epoch();
+  manifest.world_size = wire.world_size();
+  manifest.kind = KindName(wire.kind());
+  manifest.layout = LayoutOf(wire);
+  manifest.job_id = job_id;
+  manifest.written_unix_ms = UnixMs();
+  for (const v1::Shard& shard : wire.shards()) {
+    manifest.shards.push_back({shard.rank(), shard.file(), shard.bytes(), shard.crc32()});
+  }
+  return step;
+}
+
+}  // namespace phalanx::agent

@@ -1,0 +1,42 @@
+// What storage does for a node's checkpoints: steps are found, checked, written and described. Each call reads or
+// writes files and blocks until that is done; none knows of the keeper, on whose thread for storage they run.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/checkpoint/checkpoints.h"
+#include "checkpoint/disk/close_step.h"
+#include "checkpoint/memory/memory.h"
+#include "phalanx/v1/checkpoint.pb.h"
+
+namespace phalanx::agent {
+
+// The newest committed step of a directory, those named in `but` apart, and why newer ones do not count.
+v1::FoundOnDisk FindNewestStep(const std::string& dir, const std::set<std::string>& but);
+
+struct CheckedStep {
+  std::map<int64_t, std::string> files;  // by rank
+  std::string error;                     // empty: all of them are whole
+};
+
+// The shards of a step that these ranks read, and the shared one. Sharded state is read by worlds of any size: its
+// shards are dealt out to the ranks.
+CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size);
+
+struct WrittenImages {
+  std::vector<v1::Shard> shards;
+  std::string error;  // empty: all of them are written
+};
+
+// Images that are held in memory, all of one save, into the step's folder. Ends with the first that cannot be written.
+WrittenImages WriteShards(const std::vector<checkpoint::MemoryImage>& images, v1::CheckpointKind kind,
+                          const std::string& name);
+
+// The manifest that the master has ordered, with today's date, and what is to be done once it is there.
+checkpoint::StepToClose ToClose(const CloseStep& action, const std::string& job_id);
+
+}  // namespace phalanx::agent
