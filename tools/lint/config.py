@@ -75,6 +75,7 @@ WALL_CLOCK = (
     "src/agent/workers/board.cc",
     "src/agent/checkpoint/storage.cc",
     "src/agent/node/event_writer.cc",
+    "src/agent/node/joining.cc",
     "src/agent/node/shell.cc",
     "src/checkpoint/rank/saver.cc",
     "src/cli/*",

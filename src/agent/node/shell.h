@@ -1,6 +1,7 @@
 // One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this
 // node has group rank 0, starts and ends workers through the supervisor, and carries out what agent/core/core.h
-// decides, in order. It decides nothing itself. One thread: the event loop's.
+// decides, in order. It decides nothing itself. One thread: the event loop's. Its steps into the job are in joining.cc,
+// those out of it in leaving.cc, all between in shell.cc.
 #pragma once
 
 #include <deque>
@@ -44,7 +45,7 @@ class NodeAgent {
   int Run();
 
  private:
-  // Joining, each step begun by the end of the one before.
+  // Joining (joining.cc), each step begun by the end of the one before.
   void CountDevices();
   void Prepare();
   Status CheckLogDir();
@@ -101,13 +102,15 @@ class NodeAgent {
   void ReserveNextStore();
   void MakeRoomForClients(uint32_t world_size);
   bool told_of_file_limit_ = false;
+
+  // Leaving (leaving.cc), which Do(Exit) begins.
+  void AwaitStorage();
+  void BeatWhileWaiting();
+  void Leave();
   void WriteReport();
   void FillReports(const std::string& text);
   void AwaitMaster();
   void LeaveMaster();
-  void AwaitStorage();
-  void BeatWhileWaiting();
-  void Leave();
   bool leaving_master_ = false;
 
   EventLoop& loop_;

@@ -1,0 +1,252 @@
+// How a node comes into its job: devices are counted and located, places checked, the master found or started, the
+// stream opened. Each step of NodeAgent (shell.h) is begun by the end of the one before.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "agent/flags/elastic_config.h"
+#include "agent/flags/flag_values.h"
+#include "agent/flags/worker_env.h"
+#include "agent/node/shell.h"
+#include "base/clock.h"
+#include "base/net.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr int64_t kResolveTimeoutMs = 2'000;
+constexpr int64_t kResolveAgainMs = 1'000;
+
+std::string BindingFlag(const LaunchConfig& config) {
+  return fmt::format("--numa-binding={}", Name(config.numa_binding));
+}
+
+}  // namespace
+
+// --nproc-per-node gpu, xpu, auto.
+void NodeAgent::CountDevices() {
+  if (config_.nproc_kind == NprocKind::kCount) return Prepare();
+  auto probe = DeviceProbe::Start(loop_, reaper_, DeviceCountCommand(config_.nproc_kind, config_.python), env_.values(),
+                                  [this](const std::string& output) {
+                                    const uint32_t cpus = std::max(1u, std::thread::hardware_concurrency());
+                                    const StatusOr<uint32_t> count = ParseDeviceCount(config_.nproc_kind, output, cpus);
+                                    if (!count.ok()) return Feed(MasterChildFailed{Message(count.status())});
+                                    config_.nproc_per_node = *count;
+                                    config_.nproc_kind = NprocKind::kCount;
+                                    Prepare();
+                                  });
+  if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
+  probe_ = *std::move(probe);
+}
+
+void NodeAgent::Prepare() {
+  const Status places = CheckPlaces();
+  if (!places.ok()) return Feed(MasterChildFailed{Message(places)});
+  core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
+  core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
+  StartSupervisor();  // its Python starts importing while the job gathers
+  const Status logs = CheckLogDir();
+  if (!logs.ok()) return Feed(MasterChildFailed{Message(logs)});
+  auto events = EventWriter::Open(
+      {loop_, config_, core_, *supervisor_, began_ms_, [this](const std::string& text) { Warn(text); }});
+  if (!events.ok()) return Feed(MasterChildFailed{Message(events.status())});
+  event_writer_ = *std::move(events);
+  if (config_.omp_num_threads_unset && config_.nproc_per_node > 1) {
+    Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
+  }
+  Board::RemoveStale("/dev/shm");
+  resolve_until_ = MonotonicMs() + config_.join_timeout_ms;
+  LocateDevices();
+}
+
+// What can be refused before anything is started.
+Status NodeAgent::CheckPlaces() {
+  PHX_RETURN_IF_ERROR(CheckVisibleDevices(config_, env_));
+  const Status sizes = CheckElasticSizes(config_);
+  if (!sizes.ok()) return WithContext(sizes, "--elastic-config");
+  if (config_.numa_binding == NumaBinding::kNone) return absl::OkStatus();
+  PHX_ASSIGN_OR_RETURN(const CpuSet allowed, AllowedCpus());
+  StatusOr<Topology> topology = ReadTopology(config_.sysfs_root, config_.numa_binding, allowed);
+  if (!topology.ok()) return WithContext(topology.status(), BindingFlag(config_));
+  topology_ = *std::move(topology);
+  return absl::OkStatus();
+}
+
+// --numa-binding: asked while the workers' Python imports.
+void NodeAgent::LocateDevices() {
+  if (config_.numa_binding == NumaBinding::kNone) return FindMaster();
+  auto probe = DeviceProbe::Start(loop_, reaper_, DeviceAddressCommand(config_.python), env_.values(),
+                                  [this](const std::string& output) {
+                                    const Status bound = WithContext(BindCpus(output), BindingFlag(config_));
+                                    if (!bound.ok()) return Feed(MasterChildFailed{Message(bound)});
+                                    FindMaster();
+                                  });
+  if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
+  probe_ = *std::move(probe);
+}
+
+Status NodeAgent::BindCpus(const std::string& probe_output) {
+  PHX_ASSIGN_OR_RETURN(const auto addresses, ParseDeviceAddresses(probe_output));
+  PHX_ASSIGN_OR_RETURN(const auto devices, ReadDevicePlaces(config_.sysfs_root, addresses));
+  const int workers = static_cast<int>(config_.nproc_per_node);
+  PHX_ASSIGN_OR_RETURN(CpuBinding bound, BindWorkers(config_.numa_binding, topology_, devices, workers));
+  cpus_ = std::move(bound.workers);
+  if (!bound.notice.empty()) Do(Say{fmt::format("{}: {}", BindingFlag(config_), bound.notice)});
+  for (size_t rank = 0; config_.explain && rank < cpus_.size(); ++rank) {
+    Do(Say{fmt::format("explain: local rank {} is bound to CPUs {}: {}", rank, CpuListText(cpus_[rank].cpus),
+                       cpus_[rank].why)});
+  }
+  return absl::OkStatus();
+}
+
+// A log directory that cannot be is told before anything runs. A full disk is another matter: there may be room later.
+Status NodeAgent::CheckLogDir() {
+  const bool wanted = !config_.log_dir.empty() || config_.redirects.Any() || config_.tee.Any();
+  if (!wanted || config_.log_dir == "/dev/null") return absl::OkStatus();
+  const Status made = supervisor_->RunDir().status();
+  return absl::IsResourceExhausted(made) ? absl::OkStatus() : made;
+}
+
+void NodeAgent::FindMaster() {
+  if (config_.rendezvous == Rendezvous::kStandalone) return StartEmbedded(DecideHosting(config_, {}, IsLocalAddress));
+  const StatusOr<std::vector<std::string>> addresses = Resolve(config_.endpoint_host, kResolveTimeoutMs);
+  if (!addresses.ok()) return ResolveLater(addresses.status());
+  const Hosting hosting = DecideHosting(config_, *addresses, IsLocalAddress);
+  if (hosting.host && config_.master_addr_env.empty()) return StartEmbedded(hosting);
+  Join(config_.endpoint_host, config_.endpoint_port);
+}
+
+// In a cluster that still starts up, names come late.
+void NodeAgent::ResolveLater(const Status& why) {
+  if (core_.exited) return;
+  const Instant now = MonotonicMs();
+  if (now >= resolve_until_) {
+    return Feed(MasterChildFailed{fmt::format("--rdzv-endpoint: {} (--rdzv-conf join_timeout)", Message(why))});
+  }
+  if (!resolve_told_) Do(Say{fmt::format("--rdzv-endpoint: {}; asking again until it is known", Message(why))});
+  resolve_told_ = true;
+  loop_.At(std::min(now + kResolveAgainMs, resolve_until_), [this] { FindMaster(); });
+}
+
+void NodeAgent::StartEmbedded(const Hosting& hosting) {
+  EmbeddedMaster::Events events;
+  events.on_ready = [this, host = hosting.dial_host](uint16_t port) { OnMasterReady(port, host); };
+  events.on_not_ready = [this](const MasterNotReady& why) { OnMasterNotReady(why); };
+  events.on_ended = [this](const std::string& why) { Feed(MasterChildDied{why}); };
+  master_ = std::make_unique<EmbeddedMaster>(loop_, reaper_, std::move(events));
+  master_place_ = {hosting.bind_address, config_.endpoint_port};
+  const Status started = master_->Start(config_, env_, master_place_, false);
+  if (!started.ok()) {
+    Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", Message(started))});
+  }
+}
+
+void NodeAgent::OnMasterReady(uint16_t port, const std::string& dial_host) {
+  if (leaving_master_) return loop_.Stop();
+  if (link_) return;  // started again: the core dials when it is time
+  master_place_.port = port;
+  Join(dial_host, port);
+}
+
+void NodeAgent::OnMasterNotReady(const MasterNotReady& why) {
+  if (leaving_master_) return loop_.Stop();
+  if (link_) return Feed(MasterChildDied{why.sentence});
+  // Another phalanx-run of this machine was first, or something else holds the port: the dial will tell.
+  if (why.address_in_use && config_.endpoint_port != 0) return Join(config_.endpoint_host, config_.endpoint_port);
+  Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", why.sentence)});
+}
+
+void NodeAgent::Join(const std::string& host, uint16_t port) {
+  core_.options.master_address = JoinHostPort(host, port);
+  const Status prepared = PrepareAddress(host, port);
+  if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
+  LinkEvents events;
+  events.on_up = [this] { Feed(LinkUp{}); };
+  events.on_message = [this](v1::MasterMessage message) { OnMessage(std::move(message)); };
+  events.on_down = [this](const Status& why, bool hopeless) {
+    const std::string text = hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})",
+                                                    core_.options.master_address, Message(why))
+                                      : Message(why);
+    Feed(LinkDown{text, hopeless});
+  };
+  link_ = std::make_unique<MasterLink>(loop_, core_.options.master_address, std::move(events));
+  Feed(Begin{});
+}
+
+// Where others reach this node: --local-addr, else the address that its stream to the master leaves from.
+Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master_port) {
+  const StatusOr<std::vector<std::string>> masters = Resolve(master_host, kResolveTimeoutMs);
+  if (masters.ok()) master_addresses_ = *masters;
+  if (config_.local_addr.empty()) {
+    if (!masters.ok()) return WithContext(masters.status(), "--rdzv-endpoint");
+    PHX_ASSIGN_OR_RETURN(const std::string leaves_from, LocalAddressTowards(masters->front(), master_port));
+    address_ = AdvertisedAddress(config_, leaves_from, InterfaceAddresses());
+  } else {
+    const StatusOr<std::vector<std::string>> resolved = Resolve(config_.local_addr, kResolveTimeoutMs);
+    if (!resolved.ok()) return WithContext(resolved.status(), "--local-addr");
+    const auto local = std::find_if(resolved->begin(), resolved->end(), IsLocalAddress);
+    if (local == resolved->end()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--local-addr={}: no address of this machine; give one of its own, or leave the flag out",
+                      config_.local_addr));
+    }
+    address_ = *local;
+  }
+  KeepCheckpoints();
+  return ReserveStore();
+}
+
+void NodeAgent::KeepCheckpoints() {
+  CheckpointKeeper::Links links;
+  links.tell = [this](v1::CheckpointReport report) {
+    if (!core_.attached) return;  // it is told again on the next stream
+    v1::AgentMessage message;
+    *message.mutable_checkpoint() = std::move(report);
+    SendMessage(std::move(message));
+  };
+  links.say = [this](const std::string& text) { Do(Say{text}); };
+  checkpoints_ = std::make_unique<CheckpointKeeper>(
+      loop_,
+      CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node), config_.rdzv_id, address_,
+                                config_.save_at_breakpoint},
+      std::move(links));
+  // What is in memory is older than any round to come.
+  core_.seen_epoch = std::max(core_.seen_epoch, checkpoints_->TakeUp());
+}
+
+void NodeAgent::OnMessage(v1::MasterMessage message) {
+  if (message.has_checkpoint()) return checkpoints_->OnOrder(message.checkpoint());
+  const bool welcome = message.has_welcome();
+  if (message.has_finish()) checkpoints_->OnJobEnded();
+  Feed(FromMaster{std::move(message)});
+  if (welcome) checkpoints_->OnAttached();
+}
+
+void NodeAgent::StartSupervisor() {
+  SupervisorEvents events;
+  events.on_spares_changed = [this](int waiting) {
+    if (waiting >= core_.options.local_world_size) Feed(Warm{});
+  };
+  events.on_cold = [this] { Feed(Warm{}); };
+  events.on_worker_started = [this](int local_rank, uint64_t epoch, pid_t pid) {
+    Feed(WorkerStarted{local_rank, epoch, pid});
+    if (event_writer_) event_writer_->TellOfWorker("START", local_rank, nullptr);
+  };
+  events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
+    Feed(WorkerStepped{local_rank, epoch, step, warm, ReadProgress()});
+  };
+  events.on_safe_point = [this](int local_rank, uint64_t epoch) { Feed(WorkerSafe{local_rank, epoch}); };
+  events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };
+  events.on_group_gone = [this](int local_rank, uint64_t epoch) { Feed(GroupGone{local_rank, epoch}); };
+  events.on_start_failed = [this](int local_rank, uint64_t epoch, const Status& why) {
+    Feed(WorkerStartFailed{local_rank, epoch,
+                           fmt::format("local rank {} could not be started: {}", local_rank, Message(why)), UnixMs()});
+  };
+  events.on_warning = [this](const std::string& text) { Warn(text); };
+  supervisor_ = MakeSupervisor(SupervisorParts{loop_, reaper_, &guard_, config_, env_, node_id_}, std::move(events));
+  supervisor_->Start();
+}
+
+}  // namespace phalanx::agent
