@@ -9,7 +9,7 @@
 #include "phalanx/v1/admin.grpc.pb.h"
 #include "wire/operation.h"
 
-namespace phalanx::master {
+namespace phalanx::wire {
 
 template <typename Request, typename Reply>
 class AdminCall final : public Operation {
@@ -54,4 +54,4 @@ class AdminCall final : public Operation {
   bool answered_ = false;
 };
 
-}  // namespace phalanx::master
+}  // namespace phalanx::wire

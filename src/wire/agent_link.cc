@@ -9,7 +9,7 @@
 
 #include "phalanx/v1/agent.grpc.pb.h"
 
-namespace phalanx::agent {
+namespace phalanx::wire {
 namespace {
 
 // A stream to another machine that answers nothing within this is given up; the caller dials again.
@@ -198,4 +198,4 @@ void MasterLink::Close(int64_t timeout_ms, std::function<void()> done) {
   impl_->Write(c);
 }
 
-}  // namespace phalanx::agent
+}  // namespace phalanx::wire

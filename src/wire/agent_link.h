@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "phalanx/v1/agent.pb.h"
 
-namespace phalanx::agent {
+namespace phalanx::wire {
 
 struct LinkEvents {
   std::function<void()> on_up;
@@ -44,4 +44,4 @@ class MasterLink {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace phalanx::agent
+}  // namespace phalanx::wire

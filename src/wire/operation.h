@@ -4,7 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-namespace phalanx::master {
+namespace phalanx::wire {
 
 class Operation {
  public:
@@ -28,4 +28,4 @@ class MemberOperation final : public Operation {
   void (Owner::*handler_)(bool);
 };
 
-}  // namespace phalanx::master
+}  // namespace phalanx::wire

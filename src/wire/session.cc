@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace phalanx::master {
+namespace phalanx::wire {
 
 void Session::Offer(v1::AgentLink::AsyncService& service, grpc::ServerCompletionQueue& queue) {
   ++operations_;
@@ -97,4 +97,4 @@ bool Session::MaybeOver() {
   return true;
 }
 
-}  // namespace phalanx::master
+}  // namespace phalanx::wire

@@ -12,7 +12,7 @@
 #include "phalanx/v1/agent.grpc.pb.h"
 #include "wire/operation.h"
 
-namespace phalanx::master {
+namespace phalanx::wire {
 
 class Session;
 
@@ -90,4 +90,4 @@ class Session {
   MemberOperation<Session> finished_{this, &Session::OnFinished};
 };
 
-}  // namespace phalanx::master
+}  // namespace phalanx::wire

@@ -162,7 +162,7 @@ void NodeAgent::Join(const std::string& host, uint16_t port) {
   core_.options.master_address = JoinHostPort(host, port);
   const Status prepared = PrepareAddress(host, port);
   if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
-  LinkEvents events;
+  wire::LinkEvents events;
   events.on_up = [this] { Feed(LinkUp{}); };
   events.on_message = [this](v1::MasterMessage message) { OnMessage(std::move(message)); };
   events.on_down = [this](const Status& why, bool hopeless) {
@@ -171,7 +171,7 @@ void NodeAgent::Join(const std::string& host, uint16_t port) {
                                       : Message(why);
     Feed(LinkDown{text, hopeless});
   };
-  link_ = std::make_unique<MasterLink>(loop_, core_.options.master_address, std::move(events));
+  link_ = std::make_unique<wire::MasterLink>(loop_, core_.options.master_address, std::move(events));
   Feed(Begin{});
 }
 

@@ -136,7 +136,7 @@ class NodeAgent {
   std::unique_ptr<DeviceProbe> probe_;
   std::unique_ptr<EmbeddedMaster> master_;
   MasterPlace master_place_;
-  std::unique_ptr<MasterLink> link_;
+  std::unique_ptr<wire::MasterLink> link_;
   std::unique_ptr<Supervisor> supervisor_;
   std::optional<store::ListenSocket> reserved_;
   std::unique_ptr<store::StoreServer> store_;

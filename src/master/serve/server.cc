@@ -27,6 +27,13 @@
 #include "wire/session.h"
 
 namespace phalanx::master {
+
+using wire::AdminCall;
+using wire::MemberOperation;
+using wire::Operation;
+using wire::Session;
+using wire::SessionOwner;
+
 namespace {
 
 // A stream that has not said Hello within this, or does not end within this, is cancelled.
