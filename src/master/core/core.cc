@@ -9,6 +9,7 @@
 #include "master/core/departures.h"
 #include "master/core/ending.h"
 #include "master/core/failures.h"
+#include "master/core/invariants.h"
 #include "master/core/members.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
@@ -80,6 +81,7 @@ std::vector<Decision> Step(JobState& state, const Event& event, Instant now) {
   if (!Hear(turn, event)) return turn.Take();
   std::visit([&turn](const auto& e) { On(turn, e); }, event);
   Settle(turn);
+  CheckInvariants(state);
   return turn.Take();
 }
 
