@@ -5,7 +5,7 @@
 #include <deque>
 #include <utility>
 
-#include "base/signals_blocked.h"
+#include "base/thread.h"
 
 namespace phalanx {
 
@@ -28,9 +28,11 @@ void TaskThread::Abandon() {
 
 void TaskThread::Post(std::function<void()> task) {
   if (!shared_) {
-    shared_ = std::make_shared<Shared>();
-    const SignalsBlocked blocked;
-    thread_ = std::thread(&TaskThread::Serve, shared_);
+    auto shared = std::make_shared<Shared>();
+    StatusOr<std::thread> thread = StartThread([shared] { Serve(shared); });
+    if (!thread.ok()) return task();
+    shared_ = std::move(shared);
+    thread_ = *std::move(thread);
     pthread_setname_np(thread_.native_handle(), name_.c_str());
   }
   {

@@ -20,7 +20,8 @@ class TaskThread {
   // Waits for the task under way; tasks behind it are not run.
   ~TaskThread();
 
-  // One thread posts. The task's captures must outlive it, or be its own.
+  // One thread posts. The task's captures must outlive it, or be its own. Where the machine has no room for a thread
+  // the task is run at once, by the caller; the next one tries again.
   void Post(std::function<void()> task);
 
   // As the destructor does, but nobody waits: storage may be dead. The captures of the task under way must be its own.

@@ -5,6 +5,8 @@
 #include <future>
 #include <vector>
 
+#include "base/test_threads.h"
+
 namespace phalanx {
 namespace {
 
@@ -17,6 +19,19 @@ TEST(TaskThread, RunsTasksInOrderOnAnotherThread) {
   thread.Post([&] { done.set_value(std::this_thread::get_id()); });
   EXPECT_NE(done.get_future().get(), std::this_thread::get_id());
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(TaskThread, WhereNoThreadCanBeHadTheCallerRunsTheTask) {
+  TaskThread thread("test");
+  std::thread::id ran_on;
+  {
+    const NoThreads full;
+    thread.Post([&] { ran_on = std::this_thread::get_id(); });
+  }
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  std::promise<std::thread::id> done;
+  thread.Post([&] { done.set_value(std::this_thread::get_id()); });
+  EXPECT_NE(done.get_future().get(), std::this_thread::get_id()) << "there is room again";
 }
 
 TEST(TaskThread, ItsEndWaitsForTheTaskUnderWay) {

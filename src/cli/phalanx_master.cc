@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/net.h"
 #include "base/process/process.h"
+#include "base/thread.h"
 #include "cli/state_dir.h"
 #include "master/core/door.h"
 #include "master/serve/server.h"
@@ -206,9 +207,8 @@ int Serve(const MasterFlags& flags, const Environment& env) {
 
   if (flags.unnamed) MarkUnnamed(options->state_dir);
   const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), options->token);
-  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
   std::atomic<bool> over = false;
-  std::thread waiter([&signals, &server, &options, &flags, &over] {
+  StatusOr<std::thread> waiter = StartThread([&signals, &server, &options, &flags, &over] {
     PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
     int signal = 0;
     sigwait(&signals, &signal);
@@ -217,10 +217,12 @@ int Serve(const MasterFlags& flags, const Environment& env) {
     if (flags.embedded && !over) sigwait(&signals, &signal);
     (*server)->Stop();
   });
+  if (!waiter.ok()) return Fail(flags, waiter.status(), 1);
+  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
   const int code = (*server)->Run();
   over = true;
-  pthread_kill(waiter.native_handle(), SIGHUP);  // it waits for that, too
-  waiter.join();
+  pthread_kill(waiter->native_handle(), SIGHUP);  // it waits for that, too
+  waiter->join();
   return code;
 }
 

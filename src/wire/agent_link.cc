@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/thread.h"
 #include "phalanx/v1/agent.grpc.pb.h"
 
 namespace phalanx::wire {
@@ -65,9 +66,7 @@ struct MasterLink::Impl {
   using Tag = std::function<void(bool ok)>;
 
   Impl(EventLoop& l, const std::string& master_address, LinkEvents e)
-      : loop(l), events(std::move(e)), address(master_address) {
-    thread = std::thread([this] { ServeQueue(); });
-  }
+      : loop(l), events(std::move(e)), address(master_address) {}
 
   void ServeQueue() {
     void* tag = nullptr;
@@ -80,12 +79,28 @@ struct MasterLink::Impl {
     }
   }
 
+  // False where the machine has no room for a thread: told as a dial that came to nothing, and tried again with the
+  // next.
+  bool StartServing() {
+    if (thread.joinable()) return true;
+    StatusOr<std::thread> started = StartThread([this] { ServeQueue(); });
+    if (started.ok()) {
+      thread = *std::move(started);
+      return true;
+    }
+    loop.Post([this, why = started.status(), alive = std::weak_ptr<bool>(alive)] {
+      if (!alive.expired()) events.on_down(why, false);
+    });
+    return false;
+  }
+
   // Owned by the queue until ServeQueue takes it back; `task` keeps its call alive.
   static Tag* MakeTag(Tag task) { return new Tag(std::move(task)); }
 
   // By a channel of its own, and with a timer of ours: gRPC's timers, by which a channel that has failed waits before
   // it connects again and gives up what does not answer, stand still for as long as the wall clock was set back.
   void Dial() {
+    if (!StartServing()) return;
     auto c = std::make_shared<Call>();
     call = c;
     channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArgs());
@@ -171,7 +186,7 @@ MasterLink::~MasterLink() {
   impl_->loop.Cancel(impl_->close_timer);
   impl_->alive.reset();
   impl_->queue.Shutdown();
-  impl_->thread.join();
+  if (impl_->thread.joinable()) impl_->thread.join();
 }
 
 void MasterLink::Dial() { impl_->Dial(); }

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/signals_blocked.h"
+#include "base/thread.h"
 
 namespace phalanx::agent {
 namespace {
@@ -132,9 +132,12 @@ void Console::Write(std::string_view bytes) {
     shared_->changed.notify_all();
   }
   if (started_) return;
+  // With all signals blocked: SIGPIPE stays pending and harmless. What is written waits for the next call where the
+  // machine has no room for a thread.
+  StatusOr<std::thread> thread = StartThread([shared = shared_, fd = fd_] { shared->Serve(fd); });
+  if (!thread.ok()) return;
   started_ = true;
-  const SignalsBlocked blocked;  // SIGPIPE stays pending and harmless
-  std::thread([shared = shared_, fd = fd_] { shared->Serve(fd); }).detach();
+  thread->detach();
 }
 
 bool Console::HasRoom() const {

@@ -13,6 +13,8 @@
 #include <sstream>
 #include <vector>
 
+#include "base/test_threads.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -81,6 +83,15 @@ TEST_F(FileOfLinesTest, BehindAWholeLineNothingIsPutIn) {
 TEST_F(FileOfLinesTest, NothingIsToldWhereNothingIsLost) {
   Write("one\n");
   EXPECT_EQ(Losses().size(), 0u);
+}
+
+TEST_F(FileOfLinesTest, WaitsForAThreadThatCannotBeHad) {
+  {
+    const NoThreads full;
+    console_->Write("one\n");
+  }
+  Write("two\n");
+  EXPECT_EQ(Text(), "one\ntwo\n");
 }
 
 TEST(LossNotice, NamesFileAndReason) {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/thread.h"
 
 namespace phalanx::master {
 namespace {
@@ -120,6 +121,7 @@ struct JournalWriter::Shared {
   std::optional<std::string> waiting;
   bool writing = false;
   bool closing = false;
+  bool over = false;  // nobody writes
 };
 
 JournalWriter::JournalWriter(const std::string& path, std::function<void(const std::string&)> warn)
@@ -127,7 +129,14 @@ JournalWriter::JournalWriter(const std::string& path, std::function<void(const s
   shared_->path = path;
   shared_->warn = std::move(warn);
   // Detached: a disk that hangs for ever must not keep the master from ending.
-  std::thread([shared = shared_] { Write(shared); }).detach();
+  StatusOr<std::thread> thread = StartThread([shared = shared_] { Write(shared); });
+  if (thread.ok()) {
+    thread->detach();
+    return;
+  }
+  shared_->over = true;
+  shared_->warn(fmt::format("the journal cannot be written, so a new master would rely on the agents alone: {}",
+                            Message(thread.status())));
 }
 
 JournalWriter::~JournalWriter() {
@@ -139,6 +148,7 @@ JournalWriter::~JournalWriter() {
 
 void JournalWriter::Put(std::string payload) {
   const std::lock_guard<std::mutex> lock(shared_->mutex);
+  if (shared_->over) return;
   shared_->waiting = std::move(payload);
   shared_->changed.notify_all();
 }

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/test_threads.h"
+
 namespace phalanx::master {
 namespace {
 
@@ -21,6 +23,15 @@ class Journal : public ::testing::Test {
   const std::string path_ = folder_ + "/journal";
   std::vector<std::string> warnings_;
 };
+
+TEST_F(Journal, SaysOnceThatNoThreadWritesIt) {
+  const NoThreads full;
+  JournalWriter writer(path_, [this](const std::string& what) { warnings_.push_back(what); });
+  for (int i = 0; i < 3; ++i) writer.Put("payload");
+  EXPECT_TRUE(writer.Flush(10'000)) << "nobody is to be waited for";
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_THAT(warnings_.front(), HasSubstr("no thread could be started"));
+}
 
 TEST_F(Journal, HoldsTheLastPayload) {
   {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "master/record/sqlite.h"
 
 namespace phalanx::master {
@@ -146,13 +147,20 @@ RecordWriter::RecordWriter(const std::string& path, const RecordRun& run, std::f
   shared_->warn = std::move(warn);
   shared_->begun_at = MonotonicMs();
   // Detached: a disk that hangs for ever must not keep the master from ending.
-  std::thread([shared = shared_] { Write(shared); }).detach();
+  StatusOr<std::thread> thread = StartThread([shared = shared_] { Write(shared); });
+  if (thread.ok()) {
+    thread->detach();
+    return;
+  }
+  shared_->ended = true;
+  shared_->warn(fmt::format("no event record: {}", Message(thread.status())));
 }
 
 RecordWriter::~RecordWriter() { Close(kCloseMs); }
 
 void RecordWriter::Append(RecordRow row) {
   const std::lock_guard<std::mutex> lock(shared_->mutex);
+  if (shared_->ended) return;
   if (shared_->queued.size() >= kMaxQueued) {
     if (shared_->lost++ == 0) shared_->first_lost = row.id;
     return;

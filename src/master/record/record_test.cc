@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/test_threads.h"
 #include "master/record/sqlite.h"
 
 namespace phalanx::master {
@@ -57,6 +58,14 @@ class RecordTest : public ::testing::Test {
   std::string path_;
   std::atomic<int> warnings_ = 0;
 };
+
+TEST_F(RecordTest, SaysThatNoThreadWritesItAndIsClosedAtOnce) {
+  const NoThreads full;
+  auto writer = Writer();
+  writer->Append({});
+  EXPECT_EQ(warnings_, 1);
+  EXPECT_TRUE(writer->Close(60'000));
+}
 
 TEST_F(RecordTest, KeepsRowsInOrder) {
   auto writer = Writer();
