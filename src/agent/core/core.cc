@@ -1,3 +1,4 @@
+// More than 500 lines: dialling, the round, its workers and the exit are one state, and one event may touch them all.
 #include "agent/core/core.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// More than 500 lines: a table, of one row a flag.
 #include "agent/flags/flag_table.h"
 
 #include <cctype>

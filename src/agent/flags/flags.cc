@@ -1,3 +1,4 @@
+// More than 500 lines: a short step for each rule that ties flags to each other, all on one draft of the configuration.
 #include "agent/flags/flags.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,4 @@
+// More than 500 lines: one class over the same pages and slots, whose every call must leave them as the others expect.
 #include "checkpoint/memory/memory.h"
 
 #include <fcntl.h>

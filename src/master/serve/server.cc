@@ -1,3 +1,4 @@
+// More than 500 lines: one class on one completion queue; what needs neither is in files beside it.
 #include "master/serve/server.h"
 
 #include <grpc/support/log.h>

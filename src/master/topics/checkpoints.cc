@@ -1,3 +1,4 @@
+// More than 500 lines: saving, restoring, storing and a round that begins all decide on the same directories.
 #include "master/topics/checkpoints.h"
 
 #include <fmt/format.h>
