@@ -113,6 +113,7 @@ def test_generated_scripts(part, choose, prefix, tmp_path):
 
 @all_same
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_many_generated_scripts(part, choose, prefix, tmp_path):
     compare_generated(GENERATED_LONG // PARTS, choose, prefix, tmp_path)
