@@ -111,7 +111,7 @@ def _preload(channel, message):
     variables = {**at_start.variables, **loader.variables_read}
     files.update(at_start.files)
     seen = runner.Seen(variables, loader.all_names_read or at_start.walked, read, files, absent - own, loaded - own)
-    return runner.Warmth(environment, coerced, seen, own, loaded - own, late_check, counted, left)
+    return runner.Warmth(environment, coerced, seen, late_check, counted, left)
 
 
 def _facts(message):

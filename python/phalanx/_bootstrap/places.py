@@ -126,9 +126,9 @@ def own_names(folder, among=None):
     return frozenset() if script_folder_is_left_out() else names_in(folder, among)
 
 
-def names_in(folder, among=None, or_folders=False):
-    """Names of the top-level modules that a folder has; only those in `among`. `or_folders`: also of folders without
-    __init__, which are packages where nothing else has their names."""
+def names_in(folder, among=None, or_folders=frozenset()):
+    """Names of the top-level modules that a folder has; only those in `among`. `or_folders`: names for which a folder
+    without __init__ counts, which is a package where nothing else has its name."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(filter(None, (_provided_by(entry, among, or_folders) for entry in entries)))
@@ -136,8 +136,8 @@ def names_in(folder, among=None, or_folders=False):
         return frozenset()
 
 
-def _provided_by(entry, among, or_folders=False):
-    """The module that a folder's entry is, or None. A folder of data is none, whatever its name, but `or_folders`."""
+def _provided_by(entry, among, or_folders):
+    """The module that a folder's entry is, or None. A folder of data is none, but for names in `or_folders`."""
     name = entry.name.split(".", 1)[0]
     if among is not None and name not in among:
         return None
@@ -146,4 +146,4 @@ def _provided_by(entry, among, or_folders=False):
         return name if rest in _SUFFIXES else None
     if any(os.path.exists(os.path.join(entry.path, "__init__" + suffix)) for suffix in _SUFFIXES):
         return name
-    return name if or_folders and entry.is_dir() else None
+    return name if name in or_folders and entry.is_dir() else None

@@ -125,7 +125,7 @@ class Reads:
             path = os.path.abspath(os.fsdecode("." if path is None else path))
         except (TypeError, ValueError, OSError):
             return  # the call itself will say so
-        frame = sys._getframe(2)
+        frame = sys._getframe(1)
         while frame is not None and frame.f_globals.get("__name__") == __name__:
             frame = frame.f_back
         if path.startswith(_OF_THIS_PROCESS) or path.startswith(f"/proc/{posix.getpid()}/"):

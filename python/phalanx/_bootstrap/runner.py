@@ -45,9 +45,9 @@ class Seen:
         self.all_names = all_names
         self.arguments = arguments
         self.files = files
-        self.absent = absent
+        self._absent, self._loaded = absent, loaded
         # Of sys.path: when names came or went, and which there are of those that matter.
-        self._folders = {folder: (_changed_ns(folder), self._provided(folder, loaded)) for folder in sys.path}
+        self._folders = {folder: (_changed_ns(folder), self._provided(folder)) for folder in sys.path}
 
     def why_not(self, request):
         for (path, how), found in self.files.items():
@@ -59,22 +59,22 @@ class Seen:
             return "a preloaded module has read sys.argv, which is another"
         return None
 
-    def _provided(self, folder, loaded):
+    def _provided(self, folder):
         """Of the modules in a folder those that would be imported instead of what was, or of nothing."""
         is_library = places.is_library_file(os.path.join(folder, ""))
-        named = frozenset() if is_library else places.names_in(folder, loaded)
-        return named | places.names_in(folder, self.absent, or_folders=True)
+        among = self._absent if is_library else self._loaded | self._absent
+        return places.names_in(folder, among, or_folders=self._absent)
 
-    def clash(self, folder, loaded):
-        """A folder, the script's or another of sys.path, and a module that it has now in front of a `loaded` one, or
-        one that nobody had; or None."""
+    def clash(self, folder):
+        """A folder, the script's or another of sys.path, and a module that it has now in front of one that was loaded,
+        or one that nobody had; or None."""
         if not places.script_folder_is_left_out():
-            names = self._provided(folder, loaded) - self._folders.get(folder, (None, frozenset()))[1]
+            names = self._provided(folder) - self._folders.get(folder, (None, frozenset()))[1]
             if names:
                 return folder, min(names)
         for other, (changed_ns, known) in self._folders.items():
             if other != folder and _changed_ns(other) != changed_ns:
-                names = self._provided(other, loaded) - known
+                names = self._provided(other) - known
                 if names:
                     return other, min(names)
         return None
@@ -90,12 +90,10 @@ def _changed_ns(folder):
 class Warmth:
     """What a forked process has inherited and must match: the environment its imports saw."""
 
-    def __init__(self, environment, coerced, seen, own_names, loaded, late_check, counted, left):
+    def __init__(self, environment, coerced, seen, late_check, counted, left):
         self.environment = environment
         self.coerced = coerced  # the part of it that the interpreter made itself
         self.seen = seen
-        self.own_names = own_names
-        self.loaded = loaded
         self.late_check = late_check
         self.counted = counted  # threads.Counted
         self.left = left  # hidden.Left, by the imports that come first
@@ -111,7 +109,7 @@ class Warmth:
             if self.seen.variables.get(name, wanted.get(name)) != wanted.get(name):
                 return f"{name} was read by a preloaded module"
         folder = places.own_folder(request["kind"], request["script"], request["cwd"])
-        clash = self.seen.clash(folder, self.loaded)
+        clash = self.seen.clash(folder)
         if clash is not None:
             return f"{clash[0]} has its own {clash[1]}"
         if self.seen.all_names:

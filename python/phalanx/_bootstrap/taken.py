@@ -5,8 +5,7 @@ import os
 import sys
 
 _ENVIRONMENT = "os.environ"
-_MISSING = object()
-_LAZY = object()  # its module would have to be asked, which may import
+_UNSEEN = object()  # nothing, or what its module would have to be asked for, which may import
 
 
 class Taken:
@@ -23,16 +22,16 @@ class Taken:
     def step_begins(self):
         """Before each step of the prefix."""
         for name in self._names_at.pop(self._steps, ()):
-            self._values[name] = _value_of(name)
+            value = _value_of(name)
+            if value is not _UNSEEN:
+                self._values[name] = value
         self._steps += 1
 
     def changed(self):
         """The first name that has been taken and has another value now; or None."""
         for name, value in self._values.items():
             now = _value_of(name)
-            if value is _LAZY or value is _MISSING or now is value:
-                continue
-            if not (name.startswith(_ENVIRONMENT) and now == value):
+            if now is not value and not (name.startswith(_ENVIRONMENT) and now == value):
                 return name.replace(":", " ").strip()
         return None
 
@@ -43,16 +42,16 @@ def _value_of(name):
     if is_variable:
         return os.environ._data.get(os.environ.encodekey(variable)) if variable else dict(os.environ._data)
     parts = place.split(".")
-    value, count = _MISSING, 0
+    value, count = _UNSEEN, 0
     for count in range(len(parts), 0, -1):
-        value = sys.modules.get(".".join(parts[:count]), _MISSING)
-        if value is not _MISSING:
+        value = sys.modules.get(".".join(parts[:count]), _UNSEEN)
+        if value is not _UNSEEN:
             break
     for part in parts[count:]:
         if isinstance(value, type):
-            value = next((vars(base)[part] for base in value.__mro__ if part in vars(base)), _LAZY)
+            value = next((vars(base)[part] for base in value.__mro__ if part in vars(base)), _UNSEEN)
             continue
         if not isinstance(value, type(sys)):
             break
-        value = vars(value).get(part, _LAZY if "__getattr__" in vars(value) else _MISSING)
+        value = vars(value).get(part, _UNSEEN)
     return value
