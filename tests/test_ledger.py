@@ -51,7 +51,8 @@ def test_steps_done_again(job, tells):
     check_wall_time(job, node, found)
     assert (found["live"], found["phase"], found["exit_code"]) == (False, "finished", 0)
     assert found["causes"]["waiting_ms"] + found["causes"]["starting_ms"] > 0
-    (incident,) = found["incidents"]
+    assert len(found["incidents"]) == 1, job.story()
+    incident = found["incidents"][0]
     assert (incident["rank"], incident["epoch"], incident["ended_job"]) == (1, 1, False)
     assert "rank 1 died (SIGKILL)" in incident["what"]
     assert incident["recovering_ms"] > 0

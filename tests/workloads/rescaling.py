@@ -7,6 +7,7 @@ report("main")
 import changing_size  # noqa: E402 - the launcher sees the rank before its imports
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from leaving import leave_group  # noqa: E402
 
 
 class TorchTraining(changing_size.Training):
@@ -32,7 +33,7 @@ class TorchTraining(changing_size.Training):
         return self.flag.item() > 0
 
     def leave(self):
-        dist.destroy_process_group()
+        leave_group()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ going_on.begin()
 
 import torch  # noqa: E402 - the launcher sees the rank before its imports
 import torch.distributed as dist  # noqa: E402
+from leaving import leave_group  # noqa: E402
 
 
 class TorchTraining(going_on.Training):
@@ -43,7 +44,7 @@ class TorchTraining(going_on.Training):
         return self.flag.item() > 0
 
     def leave(self):
-        dist.destroy_process_group()
+        leave_group()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """A small DDP training on gloo that reports each phase and can be told to die in any of them."""
 
 import argparse
-import atexit
-import os
 
 import faults
 import stepping
@@ -13,6 +11,7 @@ stepping.begin(parser)
 
 import torch  # noqa: E402 - a death before this is one of the phases
 import torch.distributed as dist  # noqa: E402
+from leaving import leave_group  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -71,13 +70,11 @@ class TorchTraining(stepping.Training):
 
     def leave(self):
         self.model = self.optimizer = None  # the group that they use goes
-        dist.barrier()
-        dist.destroy_process_group()
-        if not stepping.options.data_worker:
-            # DDP keeps the group, and so gloo's threads. One that is late to drop the work of a backward asks for the
-            # GIL when Python has begun to take itself apart, and ends the process by SIGABRT: under torchrun, too.
-            # What is registered first runs last, before that begins.
-            atexit.register(os._exit, 0)
+        if stepping.options.data_worker:
+            dist.barrier()
+            dist.destroy_process_group()
+        else:
+            leave_group()
 
 
 if __name__ == "__main__":
