@@ -232,7 +232,7 @@ void Judge::CheckJustified(const SimMaster& master) {
   }
   const bool failed = state.round && !state.round->failures.empty();
   if (failed && (!own_failures_.empty() || LossMayBeHidden())) return;
-  if (signalled_ && state.candidates == 0) return;
+  if (signalled_ && state.census.candidates() == 0) return;
   std::vector<uint32_t> ranks;  // of each node that is there
   for (const auto& [session, node] : state.nodes) {
     if (!node.leaving) ranks.push_back(node.info.local_world_size);

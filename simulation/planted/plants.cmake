@@ -60,9 +60,9 @@ phx_plant(NAME world-size-not-granted FILE master/core/members.cc SEEDS 500
 
 phx_plant(NAME waits-for-the-largest-world FILE master/core/members.cc SEEDS 1000
   WHAT "a job whose elastic config grants less than all nodes waits for more"
-  FIND [==[  return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();]==]
-  PUT [==[  if (PLANTED && s.sizes) return Choose(CandidatesOf(s, false), *s.spec, s.sizes).size() == s.candidates;
-  return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();]==])
+  FIND [==[  return !s.sizes || WorldOf(s, false).nodes > 0;]==]
+  PUT [==[  if (PLANTED && s.sizes) return WorldOf(s, false).nodes == s.census.candidates();
+  return !s.sizes || WorldOf(s, false).nodes > 0;]==])
 
 phx_plant(NAME min-time-forgotten FILE master/core/members.cc SEEDS 2000
   WHAT "a round is made larger before min_time of the elastic config is over"
@@ -82,7 +82,8 @@ phx_plant(NAME lost-node-stays FILE master/core/departures.cc SEEDS 500
 phx_plant(NAME finish-to-all-but-one FILE master/core/ending.cc SEEDS 500
   WHAT "the last of several nodes is not told that the job is over"
   FIND [==[    if (!node.leaving) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);]==]
-  PUT [==[    const bool forgotten = PLANTED && job.nodes.size() > 1 && session == job.nodes.rbegin()->first;
+  PUT [==[    const bool forgotten = PLANTED && job.round && node.group_rank > 0 &&
+                           static_cast<size_t>(node.group_rank) + 1 == job.round->slots.size();
     if (!node.leaving && !forgotten) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);]==])
 
 phx_plant(NAME success-too-early FILE master/core/failures.cc SEEDS 500

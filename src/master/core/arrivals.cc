@@ -44,15 +44,15 @@ void NoteArrival(Turn& turn, uint64_t session) {
 // While no round is live: the rank that the node had in the last one, and would get again.
 int32_t RankBefore(const Turn& turn, const std::string& node_id) {
   if (turn.job.phase != Phase::kGathering || !turn.job.last_round) return -1;
-  const std::vector<Slot>& slots = turn.job.last_round->slots;
-  const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& l) { return l.node_id == node_id; });
-  return slot == slots.end() ? -1 : static_cast<int32_t>(slot - slots.begin());
+  const Slot* slot = turn.job.last_round->SlotOfNode(node_id);
+  return slot == nullptr ? -1 : static_cast<int32_t>(turn.job.last_round->slots.IndexOf(*slot));
 }
 
 void Welcome(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
   Node node;
   node.info = e.info;
+  node.info.spec.elastic_config.clear();  // the job's, which may be long
   node.attached_at = node.last_heard = turn.now;
   node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes)));
   node.store_port = e.next_store_port;
@@ -66,8 +66,10 @@ void Welcome(Turn& turn, const AgentAttached& e) {
     node.came_back = true;
   }
   if (e.info.wanted_rank >= 0) job.session_wanting[e.info.wanted_rank] = e.session;
-  job.addresses_of_host[e.info.hostname].insert(e.info.address);
-  ++job.candidates;
+  Host& host = job.hosts[e.info.hostname];
+  ++host.nodes;
+  host.addresses.insert(e.info.address);
+  job.CountNode(node);
   turn.Do(SendWelcome{e.session, node.lease_ms, BeatIntervalMs(node.lease_ms)}, "the node may take part");
   job.nodes[e.session] = std::move(node);
 
@@ -111,7 +113,9 @@ void On(Turn& turn, const AgentAttached& e) {
 void On(Turn& turn, const Ready& e) {
   JobState& job = turn.job;
   Node& node = job.nodes.at(e.session);
-  if (!std::exchange(node.info.warming, false) || node.leaving || node.group_rank >= 0) return;
+  if (!node.info.warming) return;
+  job.ChangeNode(node, [](Node& n) { n.info.warming = false; });
+  if (node.leaving || node.group_rank >= 0) return;
   turn.Note("node-ready", NodeName(job, node.info), fmt::format("node {} is ready to start", NodeName(job, node.info)));
   if (job.phase == Phase::kRunning) PlanGrowth(turn);
 }

@@ -104,8 +104,7 @@ void GiveUpAway(Turn& turn) {
   Round& round = *turn.job.round;
   for (Slot& slot : round.slots) {
     if (!std::exchange(slot.away, false) || turn.job.phase == Phase::kFinished) continue;
-    const std::string name =
-        slot.node.empty() ? fmt::format("of group rank {}", &slot - round.slots.data()) : slot.node;
+    const std::string name = slot.node.empty() ? fmt::format("of group rank {}", round.slots.IndexOf(slot)) : slot.node;
     const std::string what = fmt::format("node {} was lost ({})", name,
                                          turn.job.resumed ? "it did not come back to the master that was started anew"
                                                           : "its stream broke while the master stood still");
@@ -129,7 +128,7 @@ void TakeUpJob(Turn& turn) {
   if (job.round) {
     members = job.round->slots.size();
     for (Slot& slot : job.round->slots) {
-      slot.session = 0;
+      job.round->Vacate(slot);
       slot.away = finished || !slot.AllDone();
       if (slot.away) ++job.round->away;
     }
@@ -157,8 +156,12 @@ bool GoesOn(Turn& turn, uint64_t session) {
   const LiveRound& live = node.info.live;
   if (IsNews(turn, live)) Recall(turn, live);
   if (Slot* slot = SlotOf(turn, node.info)) {
-    node.group_rank = node.previous_rank = static_cast<int32_t>(live.group_rank);
-    node.info.warming = false;
+    turn.job.ChangeNode(node, [&live](Node& n) {
+      n.group_rank = n.previous_rank = static_cast<int32_t>(live.group_rank);
+      n.info.warming = false;
+    });
+    node.place = {live.epoch, live.group_rank};
+    turn.job.round->by_node_id.clear();
     slot->node_id = node.info.node_id;
     slot->node = NodeName(turn.job, node.info);
     slot->hostname = node.info.hostname;
@@ -182,7 +185,7 @@ void RecallHeld(Turn& turn, const LiveRound& last) {
 }
 
 void IsHere(Turn& turn, Slot& slot, uint64_t session) {
-  slot.session = session;
+  turn.job.round->Occupy(slot, session);
   if (std::exchange(slot.away, false)) --turn.job.round->away;
 }
 

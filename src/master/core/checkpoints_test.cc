@@ -388,12 +388,13 @@ TEST(RestoringTest, ANodeThatComesBackIsAskedAgainWhatStorageHolds) {
 
 class StoringTest : public CheckpointsTest {
  protected:
-  void Prepared(int64_t step, const std::string& error = "") {
+  void Prepared(int64_t step, const std::string& error = "") { PreparedBy(a_, step, error); }
+  void PreparedBy(uint64_t session, int64_t step, const std::string& error) {
     v1::CheckpointReport report = Report();
     Set(report.mutable_store_prepared()->mutable_save(), 1, step);
     report.mutable_store_prepared()->set_name(std::to_string(step));
     report.mutable_store_prepared()->set_error(error);
-    Tell(a_, report);
+    Tell(session, report);
   }
   void Written(uint64_t session, int64_t step, const std::string& error = "") {
     v1::CheckpointReport report = Report();
@@ -402,10 +403,11 @@ class StoringTest : public CheckpointsTest {
     report.mutable_shards_written()->add_shards()->set_file("rank_0.pt");
     Tell(session, report);
   }
-  void Closed(int64_t step) {
+  void Closed(int64_t step) { ClosedBy(a_, step); }
+  void ClosedBy(uint64_t session, int64_t step) {
     v1::CheckpointReport report = Report();
     Set(report.mutable_manifest_written()->mutable_save(), 1, step);
-    Tell(a_, report);
+    Tell(session, report);
   }
   void SealAll(int64_t step, bool store) {
     Seal(a_, step, store);
@@ -429,6 +431,27 @@ TEST_F(StoringTest, ACommittedSaveGoesToStorageInThreeSteps) {
   ASSERT_EQ(ended.size(), 2U);
   EXPECT_TRUE(ended.at(b_).store_ended().stored());
   EXPECT_EQ(job_.Records("checkpoint-stored").size(), 1U);
+}
+
+// A spare, a node that waits, or a member that is not asked.
+TEST_F(StoringTest, NobodyElseAnswersForTheFolderOrWritesAPart) {
+  const uint64_t spare = job_.Attach("spare");
+  SealAll(10, true);
+  PreparedBy(b_, 10, "no room");
+  PreparedBy(spare, 10, "");
+  EXPECT_TRUE(Orders(Order::kStoreShards).empty());
+  Prepared(10);
+  job_.orders.clear();
+  Written(spare, 10, "no room");
+  Written(spare, 10);
+  Written(a_, 10);
+  EXPECT_TRUE(job_.orders.empty());
+  Written(b_, 10);
+  EXPECT_EQ(Orders(Order::kWriteManifest).at(a_).write_manifest().shards_size(), 2);
+  ClosedBy(b_, 10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).empty());
+  Closed(10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
 }
 
 TEST_F(StoringTest, WhatIsAskedForMeanwhileIsTheNewestOneAfterwards) {

@@ -49,7 +49,17 @@ void On(Turn& turn, const CheckpointTold& e) {
 
 void On(Turn& turn, const Tick& /*e*/) {
   turn.Apply(OnCheckpointTick(turn.job.checkpoints, turn.now));
+  if (turn.now >= turn.job.remember_at) turn.remember = true;
   if (turn.job.lease_check != kNever && turn.now >= turn.job.lease_check) ExpireLeases(turn);
+}
+
+Census::Entry EntryOf(const Node& node) {
+  Census::Entry entry;
+  entry.ranks = node.info.local_world_size;
+  entry.candidate = !node.leaving;
+  entry.ready = !node.info.warming;
+  entry.member = node.previous_rank >= 0;
+  return entry;
 }
 
 // What holds after every event, and what time has brought about.
@@ -75,6 +85,26 @@ void JobState::SetSpec(const JobSpec& job_spec) {
   sizes = granted.ok() ? *std::move(granted) : elasticity::JobSizes();  // SpecFault lets none in that is not
 }
 
+Slot* SlotHeldBy(Round& round, const Node& node, uint64_t session) {
+  for (const RoundPlace& place : {node.place, node.place_before}) {
+    if (place.epoch != round.epoch || place.rank >= round.slots.size()) continue;
+    Slot& slot = round.slots[place.rank];
+    return slot.session == session ? &slot : nullptr;
+  }
+  return nullptr;
+}
+
+void JobState::CountNode(const Node& node) { census.Add(EntryOf(node)); }
+
+void JobState::UncountNode(const Node& node) { census.Remove(EntryOf(node)); }
+
+uint64_t JobState::Visits() const {
+  uint64_t visits = nodes.visits() + checkpoints.Visits();
+  if (round) visits += round->slots.visits();
+  if (last_round) visits += last_round->slots.visits();
+  return visits;
+}
+
 std::vector<Decision> Step(JobState& state, const Event& event, Instant now) {
   Turn turn(state, now);
   ForgiveStandstill(turn);
@@ -92,11 +122,13 @@ std::vector<Decision> Resume(JobState& state, Instant now) {
 }
 
 Instant NextDeadline(const JobState& s) {
-  if (s.round && s.round->away > 0) return std::min(s.lease_check, s.back_by);  // Settle decides nothing else
+  // While members are away Settle decides nothing else.
+  if (s.round && s.round->away > 0) return std::min({s.lease_check, s.back_by, s.remember_at});
   const bool live = s.round && s.phase == Phase::kRunning;
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline, s.back_by, rescale_by, s.tell_end_by, NextCheckpointDeadline(s.checkpoints)});
+                   s.blame_deadline, s.back_by, s.remember_at, rescale_by, s.tell_end_by,
+                   NextCheckpointDeadline(s.checkpoints)});
 }
 
 }  // namespace phalanx::master

@@ -30,9 +30,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "elasticity/job_sizes.h"
+#include "master/core/round.h"
 #include "master/rules/blame.h"
 #include "master/rules/budget.h"
+#include "master/rules/census.h"
 #include "master/topics/checkpoints.h"
 
 namespace phalanx::master {
@@ -56,6 +59,9 @@ constexpr int64_t kSafePointAheadMs = 500;
 constexpr int64_t kStoreAtEndMs = 600'000;
 // Spares that may wait beside a full job.
 constexpr size_t kMaxSpares = 1'024;
+// The journal learns at once what a job has come to; what all nodes would say again, it learns a millisecond later for
+// each so many members: their number must not decide how often the whole state is written.
+constexpr int64_t kMembersPerRememberMs = 100;
 // Far from the end of the numbers, whatever a peer or a file claims.
 constexpr uint64_t kMaxEpoch = uint64_t{1} << 48;
 
@@ -240,7 +246,8 @@ struct Record {
 };
 
 // What a master that is started anew must know has changed: the state as it is behind this step goes to the journal.
-// Comes before whatever is sent because of it.
+// Building a large job's snapshot takes milliseconds that its ranks would wait for, so this comes behind what is sent;
+// only of a job's end it comes before, as a job that is over must not begin anew.
 struct Remember {};
 
 using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice,
@@ -256,6 +263,12 @@ struct Decision {
 
 enum class Phase { kGathering, kRunning, kBlaming, kFinished };
 
+// A group rank in the round of that epoch, which may be over.
+struct RoundPlace {
+  uint64_t epoch = 0;  // 0: none
+  size_t rank = 0;
+};
+
 struct Node {
   NodeInfo info;
   Instant attached_at = 0;
@@ -268,79 +281,12 @@ struct Node {
   bool came_back = false;  // it was lost as a member, and has not been one since
   bool leaving = false;
   bool stale_round = false;  // it runs another round than the live one
-  std::string told_spare;    // why it waits as a spare, in a sentence that it has been told
+  // Where it had a place, in the last two rounds that it had one in.
+  RoundPlace place;
+  RoundPlace place_before;
+  std::string told_spare;  // why it waits as a spare, in a sentence that it has been told
   int64_t min_step = 0;
   int64_t max_step = 0;
-};
-
-// One member of a round. Stays in it when its node goes after all its workers have ended well.
-struct Slot {
-  uint64_t session = 0;  // 0: the node is gone, or away
-  std::string node_id;
-  std::string node;  // its name
-  std::string hostname;
-  std::string address;
-  uint32_t rank_base = 0;
-  uint32_t local_world_size = 0;
-  std::set<uint32_t> done;     // local ranks that ended with 0
-  std::set<uint32_t> failed;   // local ranks that ended otherwise
-  std::set<uint32_t> yielded;  // local ranks that ended because of a rescale
-  bool stepped = false;        // FirstStep came
-  // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
-  // round is known from other members alone.
-  bool away = false;
-  bool safe = false;      // while a rescale is announced: its ranks are at their safe point, or want none
-  bool answered = false;  // ... and it has told how far they are
-  bool left = false;      // its node has gone on purpose, and waits for nothing
-
-  bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
-};
-
-struct Round {
-  uint64_t epoch = 0;
-  uint32_t restart_count = 0;
-  uint32_t world_size = 0;
-  std::string reason;
-  Instant begun_at = 0;
-  std::vector<Slot> slots;  // by group rank
-  size_t slots_stepped = 0;
-  uint32_t ranks_ended = 0;
-  uint32_t ranks_done = 0;
-  bool stepped = false;  // any rank has made a step
-  std::vector<Failure> failures;
-  size_t away = 0;                  // slots that are
-  std::string failed;               // a worker's failure that ends it, and the restart that this costs
-  std::vector<std::string> broken;  // members that went, which ends it, too
-  // A planned change: it ends when all ranks that want to are at a safe point, or then.
-  Instant rescale_by = kNever;
-  std::string rescale_why;
-  int64_t safe_step = 0;             // where; 0: not chosen, the nodes are asked how far they are
-  Instant ask_again = kNever;        // the round is too young for its pace to be known
-  std::vector<std::string> leaving;  // members that go, once the others are ready for it
-  bool any_asked = false;            // of the ranks; those cannot go on
-  // Where its ranks were at their first step, and where when last heard of: how fast they step.
-  bool seen_told = false;  // both as the script counts them; else they are optimizer steps of this life
-  int64_t first_seen_step = 0;
-  Instant first_seen_at = kNever;
-  int64_t last_seen_step = 0;
-  Instant last_seen_at = kNever;
-  // Where its failures cost a restart: what the budget was before. Given back if they turn out to be a lost node's.
-  std::optional<Budget> budget_before;
-  Instant ended_at = kNever;
-
-  // For the ledger: what its ranks have told.
-  std::optional<int64_t> step;        // the largest
-  std::optional<int64_t> from_step;   // behind which it began; set once
-  std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
-  bool caught_up = false;             // ... and this one has as well
-  int64_t saving_ms = 0;              // of the node with the most
-  int64_t saving_noted_ms = 0;        // of that, in the record
-  Instant saving_noted_at = 0;
-
-  // A rank has made room for a change that others are still asked about: nobody steps any more.
-  bool AnyYielded() const {
-    return std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.yielded.empty(); });
-  }
 };
 
 // A member that was lost, and may come back.
@@ -349,12 +295,33 @@ struct LostPlace {
   uint64_t epoch = 0;  // of the last round begun by then
 };
 
+// The place in `round`, live or over, that the node on that stream has; null: none.
+Slot* SlotHeldBy(Round& round, const Node& node, uint64_t session);
+
+// Nodes with the same host name, for the names that people read.
+struct Host {
+  size_t nodes = 0;
+  std::set<std::string> addresses;
+};
+
 struct JobState {
   JobState() = default;
   // A master with flags of its own.
   JobState(std::string job, const JobSpec& job_spec) : job_id(std::move(job)) { SetSpec(job_spec); }
   // Of a spec that SpecFault (door.h) finds nothing wrong with.
   void SetSpec(const JobSpec& job_spec);
+
+  // The node is there from now on; it goes. What the census counts of one changes through ChangeNode alone.
+  void CountNode(const Node& node);
+  void UncountNode(const Node& node);
+  template <typename Change>
+  void ChangeNode(Node& node, Change change) {
+    UncountNode(node);
+    change(node);
+    CountNode(node);
+  }
+  // Nodes and places looked at so far.
+  uint64_t Visits() const;
 
   std::string job_id;
   std::optional<JobSpec> spec;      // absent: the first node's counts
@@ -365,13 +332,13 @@ struct JobState {
   Budget budget;
   CheckpointState checkpoints;
 
-  std::map<uint64_t, Node> nodes;                                  // by session
-  std::map<std::string, uint64_t> session_of;                      // by node id
-  std::map<int32_t, uint64_t> session_wanting;                     // by wanted rank
-  std::map<std::string, LostPlace> lost_places;                    // by node id; until the next round but one
-  std::map<std::string, std::set<std::string>> addresses_of_host;  // for names
+  CountedMap<uint64_t, Node> nodes;              // by session
+  std::map<std::string, uint64_t> session_of;    // by node id
+  std::map<int32_t, uint64_t> session_wanting;   // by wanted rank
+  std::map<std::string, LostPlace> lost_places;  // by node id; until the next round but one
+  std::map<std::string, Host> hosts;             // by name
   uint64_t arrivals = 0;
-  size_t candidates = 0;  // nodes that may be members: all but the leaving ones
+  Census census;  // of the nodes
   uint64_t highest_epoch = 0;
   uint32_t rounds_begun = 0;
   std::optional<Round> round;       // live; or, where finished, the last one
@@ -380,6 +347,7 @@ struct JobState {
   std::optional<int64_t> highest_step;
   std::optional<int64_t> last_step;  // of the last of them
 
+  Instant remember_at = kNever;  // the journal is to have what has changed
   Instant lease_check = kNever;
   Instant gather_at = kNever;  // gathering: begin with whom we have
   Instant gather_limit = kNever;

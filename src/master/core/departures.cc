@@ -18,6 +18,12 @@
 namespace phalanx::master {
 namespace {
 
+// Its host's addresses are forgotten with the last of its nodes: until then the others are called as before.
+void LeaveHost(JobState& job, const NodeInfo& info) {
+  const auto host = job.hosts.find(info.hostname);
+  if (host != job.hosts.end() && --host->second.nodes == 0) job.hosts.erase(host);
+}
+
 void FreeWantedPlace(Turn& turn, const NodeInfo& info, uint64_t session) {
   const auto wanting = turn.job.session_wanting.find(info.wanted_rank);
   if (wanting != turn.job.session_wanting.end() && wanting->second == session) turn.job.session_wanting.erase(wanting);
@@ -28,7 +34,7 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
                  std::optional<int64_t> silent_ms = std::nullopt) {
   JobState& job = turn.job;
   const int32_t group_rank = std::exchange(node.group_rank, -1);
-  ReturnCharge(turn, session);
+  ReturnCharge(turn, node, session);
   std::vector<std::pair<std::string, Record::Value>> detail;
   if (silent_ms) detail.push_back({"silent_ms", *silent_ms});
   if (group_rank < 0 || job.phase == Phase::kFinished) {
@@ -36,7 +42,7 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
     return false;
   }
   Slot& slot = job.round->slots[static_cast<size_t>(group_rank)];
-  slot.session = 0;
+  job.round->Vacate(slot);
   slot.left = node.leaving;
   const bool done = slot.AllDone();
   if (!done) detail.push_back({"broke_round", int64_t{1}});
@@ -49,6 +55,35 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
   return !done;
 }
 
+// The node, which is no longer among the job's.
+void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cause, bool may_return,
+                std::optional<int64_t> silent_ms) {
+  JobState& job = turn.job;
+  turn.Apply(OnCheckpointSessionLost(job.checkpoints, session, turn.now));
+  if (node.stale_round) --job.stale_rounds;
+  const auto known = job.session_of.find(node.info.node_id);
+  if (known != job.session_of.end() && known->second == session) job.session_of.erase(known);
+  const std::string name = NodeName(job, node.info);
+  if (node.leaving || job.phase == Phase::kFinished) {
+    FreeWantedPlace(turn, node.info, session);
+    if (node.group_rank >= 0 && job.phase != Phase::kFinished) {  // it went before the others were ready for it
+      if (GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name))) turn.lost = true;
+    }
+    return turn.Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
+  }
+  FreeWantedPlace(turn, node.info, session);
+  if (may_return && node.group_rank >= 0) {
+    Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
+    job.round->Vacate(slot);
+    slot.away = !slot.AllDone();
+    if (slot.away) ++job.round->away;
+    return turn.Note("node-away", name, fmt::format("node {} is away ({})", name, cause));
+  }
+  if (node.previous_rank >= 0) job.lost_places[node.info.node_id] = {node.previous_rank, job.highest_epoch};
+  const std::string what = fmt::format("node {} was lost ({})", name, cause);
+  if (GiveUpPlace(turn, node, session, "node-lost", what, silent_ms)) turn.lost = true;
+}
+
 }  // namespace
 
 void On(Turn& turn, const AgentDetached& e) {
@@ -58,21 +93,21 @@ void On(Turn& turn, const AgentDetached& e) {
 void On(Turn& turn, const Leaving& e) {
   JobState& job = turn.job;
   Node& node = job.nodes.at(e.session);
-  if (std::exchange(node.leaving, true)) return;
-  --job.candidates;
+  if (node.leaving) return;
+  job.ChangeNode(node, [](Node& n) { n.leaving = true; });
   FreeWantedPlace(turn, node.info, e.session);
   const std::string why = e.signal != 0 ? SignalName(e.signal) : e.why.empty() ? "on purpose" : e.why;
   const std::string what = fmt::format("node {} left ({})", NodeName(job, node.info), why);
   const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
   if (live) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));  // while its memory is here
-  if (e.waits && live && job.candidates > 0 && job.spec->rescale_grace_ms > 0) {
+  if (e.waits && live && job.census.candidates() > 0 && job.spec->rescale_grace_ms > 0) {
     turn.Note("node-leaving", NodeName(job, node.info),
               fmt::format("node {} is about to leave ({})", NodeName(job, node.info), why));
     job.round->leaving.push_back(what);
     return AnnounceRescale(turn, what);
   }
   if (GiveUpPlace(turn, node, e.session, "node-left", what)) turn.lost = true;
-  if (job.candidates > 0 || job.phase == Phase::kFinished) return;
+  if (job.census.candidates() > 0 || job.phase == Phase::kFinished) return;
   if (job.phase == Phase::kBlaming) return Conclude(turn);
   FinishJob(turn, e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
 }
@@ -90,35 +125,11 @@ void ForgiveStandstill(Turn& turn) {
 
 void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may_return,
                 std::optional<int64_t> silent_ms) {
-  JobState& job = turn.job;
-  auto held = job.nodes.extract(session);
+  auto held = turn.job.nodes.extract(session);
   if (held.empty()) return;
-  turn.Apply(OnCheckpointSessionLost(job.checkpoints, session, turn.now));
-  Node& node = held.mapped();
-  if (node.stale_round) --job.stale_rounds;
-  const auto known = job.session_of.find(node.info.node_id);
-  if (known != job.session_of.end() && known->second == session) job.session_of.erase(known);
-  const std::string name = NodeName(job, node.info);
-  if (node.leaving || job.phase == Phase::kFinished) {
-    if (!node.leaving) --job.candidates;
-    FreeWantedPlace(turn, node.info, session);
-    if (node.group_rank >= 0 && job.phase != Phase::kFinished) {  // it went before the others were ready for it
-      if (GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name))) turn.lost = true;
-    }
-    return turn.Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
-  }
-  --job.candidates;
-  FreeWantedPlace(turn, node.info, session);
-  if (may_return && node.group_rank >= 0) {
-    Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
-    slot.session = 0;
-    slot.away = !slot.AllDone();
-    if (slot.away) ++job.round->away;
-    return turn.Note("node-away", name, fmt::format("node {} is away ({})", name, cause));
-  }
-  if (node.previous_rank >= 0) job.lost_places[node.info.node_id] = {node.previous_rank, job.highest_epoch};
-  const std::string what = fmt::format("node {} was lost ({})", name, cause);
-  if (GiveUpPlace(turn, node, session, "node-lost", what, silent_ms)) turn.lost = true;
+  turn.job.UncountNode(held.mapped());
+  GiveUpNode(turn, held.mapped(), session, cause, may_return, silent_ms);
+  LeaveHost(turn.job, held.mapped().info);
 }
 
 void ExpireLeases(Turn& turn) {

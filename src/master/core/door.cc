@@ -118,9 +118,11 @@ bool IsMember(const JobState& state, const NodeInfo& info) {
 // Nodes with too many different numbers of ranks make too many worlds to choose from.
 Sentence CheckKind(const JobState& state, const NodeInfo& info) {
   if (!state.sizes || IsMember(state, info)) return std::nullopt;
+  const auto known = state.session_of.find(info.node_id);  // it comes again; what it was counts no more
+  const uint32_t before = known == state.session_of.end() ? 0 : state.nodes.at(known->second).info.local_world_size;
   std::set<uint32_t> kinds;
-  for (const auto& [session, node] : state.nodes) {
-    if (node.info.node_id != info.node_id) kinds.insert(node.info.local_world_size);
+  for (const auto& [ranks, kind] : state.census.kinds()) {
+    if (ranks != before || kind.nodes > 1) kinds.insert(ranks);
   }
   if (kinds.contains(info.local_world_size) || kinds.size() < kNodeKindsMax) return std::nullopt;
   return fmt::format("{} workers on this node, and {} on others: with --elastic-config expected one of these",

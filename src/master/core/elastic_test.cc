@@ -224,7 +224,7 @@ TEST(ElasticDoor, TheFirstNodesConfigIsChecked) {
 
 // What must hold whenever everything has had its time: with 2 or 3 nodes two train, with 4 or 5 four.
 void ExpectLargest(const JobFixture& job) {
-  const size_t there = job.state.candidates;
+  const size_t there = job.state.census.candidates();
   const size_t wanted = there >= 4 ? 4 : there >= 2 ? 2 : 0;
   EXPECT_EQ(job.state.phase, wanted > 0 ? Phase::kRunning : Phase::kGathering);
   EXPECT_EQ(job.Ranks().size(), wanted);

@@ -40,9 +40,8 @@ void TellOfEnd(Turn& turn, const AgentAttached& e) {
   if (job.tell_end_by != kNever) return;
   turn.Do(SendFinish{e.session, job.outcome}, job.outcome->reason);
   if (!job.round || job.round->away == 0) return;
-  for (Slot& slot : job.round->slots) {
-    if (slot.away && slot.node_id == e.info.node_id) IsHere(turn, slot, e.session);
-  }
+  Slot* slot = job.round->SlotOfNode(e.info.node_id);
+  if (slot != nullptr && slot->away) IsHere(turn, *slot, e.session);
 }
 
 void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {

@@ -18,7 +18,7 @@ namespace {
 Failure MakeFailure(const Round& round, const Slot& slot, const WorkerExit& exit) {
   Failure failure;
   failure.rank = slot.rank_base + exit.local_rank;
-  failure.group_rank = static_cast<uint32_t>(&slot - round.slots.data());
+  failure.group_rank = static_cast<uint32_t>(round.slots.IndexOf(slot));
   failure.node = slot.node;
   failure.hostname = slot.hostname;
   failure.address = slot.address;
@@ -97,21 +97,18 @@ void On(Turn& turn, const WorkerExited& e) {
     return Yields(turn, e) ? OnYield(turn, slot, e.exit) : OnExit(turn, *job.round, slot, e.exit);
   }
   if (job.last_round && job.last_round->epoch == e.epoch) {
-    for (Slot& slot : job.last_round->slots) {
-      if (slot.session == e.session) return OnExit(turn, *job.last_round, slot, e.exit);
-    }
+    if (Slot* slot = SlotHeldBy(*job.last_round, node, e.session)) return OnExit(turn, *job.last_round, *slot, e.exit);
   }
   turn.Note("stale-report", NodeName(job, node.info),
             fmt::format("a worker's end in epoch {} changes nothing: that round is over", e.epoch));
 }
 
-void ReturnCharge(Turn& turn, uint64_t session) {
+void ReturnCharge(Turn& turn, const Node& node, uint64_t session) {
   JobState& job = turn.job;
   if (!job.last_round || !job.last_round->budget_before) return;
   Round& last = *job.last_round;
-  const bool member = std::any_of(last.slots.begin(), last.slots.end(),
-                                  [session](const Slot& slot) { return slot.session == session && !slot.AllDone(); });
-  if (!member || !AllCollateral(last.failures) ||
+  const Slot* slot = SlotHeldBy(last, node, session);
+  if (slot == nullptr || slot->AllDone() || !AllCollateral(last.failures) ||
       turn.now - last.ended_at > LeaseMs(static_cast<int64_t>(job.nodes.size())))
     return;
   GiveBackCharge(turn, last);
@@ -119,7 +116,7 @@ void ReturnCharge(Turn& turn, uint64_t session) {
 
 void GiveBackCharge(Turn& turn, Round& round) {
   turn.job.budget = *std::exchange(round.budget_before, std::nullopt);
-  turn.remember = true;
+  turn.RememberSoon();
   turn.Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
 }
 

@@ -12,7 +12,7 @@ void On(Turn& turn, const WorkerExited& e);
 
 // A round that failed only in ranks that lost a peer, right before that peer's node is found lost: the node was the
 // cause, and a membership change costs no restart.
-void ReturnCharge(Turn& turn, uint64_t session);
+void ReturnCharge(Turn& turn, const Node& node, uint64_t session);
 // The same for `round`, of which that is known. It was charged.
 void GiveBackCharge(Turn& turn, Round& round);
 

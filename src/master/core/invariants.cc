@@ -15,6 +15,10 @@ void CheckRound(const JobState& job, const Round& round) {
             fmt::format("{} of {} members are away", round.away, round.slots.size()).c_str());
   PHX_CHECK(round.slots_stepped <= round.slots.size(),
             fmt::format("{} of {} members have stepped", round.slots_stepped, round.slots.size()).c_str());
+  PHX_CHECK(round.unsafe <= round.slots.size() && round.unanswered <= round.slots.size(),
+            fmt::format("{} of {} members are not safe, {} have not answered", round.unsafe, round.slots.size(),
+                        round.unanswered)
+                .c_str());
   PHX_CHECK(round.ranks_done <= round.ranks_ended,
             fmt::format("{} ranks have ended well, of {} that ended", round.ranks_done, round.ranks_ended).c_str());
 }
@@ -26,8 +30,8 @@ void CheckInvariants(const JobState& job) {
             fmt::format("{} nodes have {} streams", job.session_of.size(), job.nodes.size()).c_str());
   PHX_CHECK(job.session_wanting.size() <= job.nodes.size(),
             fmt::format("{} ranks are wanted by {} nodes", job.session_wanting.size(), job.nodes.size()).c_str());
-  PHX_CHECK(job.candidates <= job.nodes.size(),
-            fmt::format("{} candidates of {} nodes", job.candidates, job.nodes.size()).c_str());
+  PHX_CHECK(job.census.candidates() <= job.nodes.size(),
+            fmt::format("{} candidates of {} nodes", job.census.candidates(), job.nodes.size()).c_str());
   PHX_CHECK(job.stale_rounds <= job.nodes.size(),
             fmt::format("{} of {} nodes run another round", job.stale_rounds, job.nodes.size()).c_str());
   if (job.round) CheckRound(job, *job.round);

@@ -14,7 +14,7 @@ TEST(InvariantsDeathTest, AContradictionEndsTheProgramWithItsValues) {
   CheckInvariants(job.state);
 
   JobState state = job.state;
-  state.candidates = 3;
+  state.CountNode(state.nodes.begin()->second);
   EXPECT_DEATH(CheckInvariants(state), "3 candidates of 2 nodes");
   state = job.state;
   state.highest_epoch = 0;

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <map>
+#include <utility>
 
 #include "master/core/door.h"
 #include "master/core/texts.h"
@@ -24,17 +25,36 @@ struct Kind {
 using Kinds = std::array<Kind, kNodeKindsMax>;
 using Counts = std::array<size_t, kNodeKindsMax>;
 
-Kinds KindsOf(const std::vector<Candidate>& candidates) {
+// Of more than the door lets in (a master that was started anew takes its members back, whoever came before them) those
+// with the most members count, the smaller first.
+Kinds Largest(std::vector<Kind> all) {
+  std::stable_sort(all.begin(), all.end(), [](const Kind& a, const Kind& b) { return a.members > b.members; });
   Kinds kinds;
-  for (const Candidate& c : candidates) {
-    const auto kind = std::find_if(kinds.begin(), kinds.end(),
-                                   [&c](const Kind& k) { return k.nodes == 0 || k.ranks == c.local_world_size; });
-    if (kind == kinds.end()) continue;
-    kind->ranks = c.local_world_size;
-    ++kind->nodes;
-    if (c.previous_rank >= 0) ++kind->members;
-  }
+  for (size_t i = 0; i < std::min(all.size(), kinds.size()); ++i) kinds[i] = all[i];
   return kinds;
+}
+
+Kinds KindsOf(const std::vector<Candidate>& candidates) {
+  std::map<uint32_t, Kind> by_ranks;
+  for (const Candidate& c : candidates) {
+    Kind& kind = by_ranks[c.local_world_size];
+    kind.ranks = c.local_world_size;
+    ++kind.nodes;
+    if (c.previous_rank >= 0) ++kind.members;
+  }
+  std::vector<Kind> all;
+  for (const auto& [ranks, kind] : by_ranks) all.push_back(kind);
+  return Largest(std::move(all));
+}
+
+// The same of all candidates, without a walk over them.
+Kinds KindsOf(const Census& census, bool only_ready) {
+  std::vector<Kind> all;
+  for (const auto& [ranks, kind] : census.kinds()) {
+    const Census::Count& count = only_ready ? kind.ready : kind.candidates;
+    if (count.all > 0) all.push_back({ranks, count.all, count.members});
+  }
+  return Largest(std::move(all));
 }
 
 // How many nodes of each kind make exactly `world_size` ranks: those that keep the most members, and then the fewest.
@@ -70,21 +90,37 @@ std::vector<Candidate> Take(const std::vector<Candidate>& candidates, const Kind
   return taken;
 }
 
-std::vector<Candidate> ChooseWorld(const std::vector<Candidate>& candidates, const JobSpec& spec,
-                                   const std::vector<uint32_t>& world_sizes) {
-  if (candidates.empty()) return {};
-  const Kinds kinds = KindsOf(candidates);
+// How many of each kind make the largest world that is granted; none where none is.
+Counts LargestWorld(const Kinds& kinds, const JobSpec& spec, const std::vector<uint32_t>& world_sizes) {
+  if (kinds[0].nodes == 0) return {};
   const uint64_t ranks = kinds[0].nodes * kinds[0].ranks + kinds[1].nodes * kinds[1].ranks;
   auto size = std::upper_bound(world_sizes.begin(), world_sizes.end(), ranks);
   while (size != world_sizes.begin()) {
-    if (const auto counts = CountsFor(kinds, *--size, spec)) return Take(candidates, kinds, *counts);
+    if (const auto counts = CountsFor(kinds, *--size, spec)) return *counts;
   }
   return {};
 }
 
+std::vector<Candidate> ChooseWorld(const std::vector<Candidate>& candidates, const JobSpec& spec,
+                                   const std::vector<uint32_t>& world_sizes) {
+  const Kinds kinds = KindsOf(candidates);
+  return Take(candidates, kinds, LargestWorld(kinds, spec, world_sizes));
+}
+
+// What Choose would choose.
+World WorldOf(const JobState& s, bool only_ready) {
+  if (!s.sizes) {
+    const size_t nodes = s.spec->Usable(only_ready ? s.census.ready() : s.census.candidates());
+    return {nodes, 0};
+  }
+  const Kinds kinds = KindsOf(s.census, only_ready);
+  const Counts counts = LargestWorld(kinds, *s.spec, s.sizes->world_sizes);
+  return {counts[0] + counts[1], counts[0] * kinds[0].ranks + counts[1] * kinds[1].ranks};
+}
+
 std::vector<Candidate> CandidatesOf(const JobState& s, bool only_ready) {
   std::vector<Candidate> candidates;
-  candidates.reserve(s.candidates);
+  candidates.reserve(s.census.candidates());
   for (const auto& [session, node] : s.nodes) {
     if (node.leaving || (only_ready && node.info.warming)) continue;
     // Who was lost and has come back goes before newcomers, but its rank may be a survivor's by now.
@@ -94,15 +130,9 @@ std::vector<Candidate> CandidatesOf(const JobState& s, bool only_ready) {
   return candidates;
 }
 
-bool IsLarger(const JobState& s, const std::vector<Candidate>& members) {
-  if (!s.sizes) return members.size() > s.round->slots.size();
-  const auto add = [](uint64_t ranks, const Candidate& c) { return ranks + c.local_world_size; };
-  return std::accumulate(members.begin(), members.end(), uint64_t{0}, add) > s.round->world_size;
-}
-
 // The ranks of each node that is there; 0: they differ.
-uint64_t CommonRanks(const std::vector<Candidate>& candidates) {
-  const Kinds kinds = KindsOf(candidates);
+uint64_t CommonRanks(const JobState& s) {
+  const Kinds kinds = KindsOf(s.census, false);
   return kinds[1].nodes == 0 ? kinds[0].ranks : 0;
 }
 
@@ -133,47 +163,50 @@ std::vector<uint64_t> NextMembers(const JobState& s) {
   return Place(std::move(chosen), count);
 }
 
-bool CanBegin(const JobState& s) {
-  if (s.candidates < s.spec->min_nodes) return false;
-  return !s.sizes || !Choose(CandidatesOf(s, false), *s.spec, s.sizes).empty();
+World NextWorld(const JobState& s) {
+  World world;
+  if (s.phase == Phase::kRunning) world = WorldOf(s, true);
+  if (world.nodes < s.spec->min_nodes) world = WorldOf(s, false);
+  return world;
 }
 
-bool IsLarger(const JobState& s, const std::vector<uint64_t>& members) {
-  std::vector<Candidate> candidates;
-  candidates.reserve(members.size());
-  for (const uint64_t session : members) {
-    candidates.push_back({session, -1, -1, 0, s.nodes.at(session).info.local_world_size});
-  }
-  return IsLarger(s, candidates);
+bool CanBegin(const JobState& s) {
+  if (s.census.candidates() < s.spec->min_nodes) return false;
+  return !s.sizes || WorldOf(s, false).nodes > 0;
+}
+
+bool IsLarger(const JobState& s, const World& world) {
+  return s.sizes ? world.ranks > s.round->world_size : world.nodes > s.round->slots.size();
 }
 
 bool CanGrow(const JobState& s) {
   if (s.round->slots.size() >= s.spec->max_nodes) return false;
-  return IsLarger(s, Choose(CandidatesOf(s, false), *s.spec, s.sizes));
+  return IsLarger(s, WorldOf(s, false));
 }
 
 Instant GrowthFrom(const JobState& s) { return s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }
 
 std::string WaitingText(const JobState& s) {
   const JobSpec& spec = *s.spec;
-  if (!s.sizes || s.candidates < spec.min_nodes) return MissingText(s.candidates, spec);
-  const uint64_t ranks = CommonRanks(CandidatesOf(s, false));
-  for (size_t nodes = s.candidates + 1; ranks > 0 && nodes <= spec.max_nodes; ++nodes) {
+  const size_t there = s.census.candidates();
+  if (!s.sizes || there < spec.min_nodes) return MissingText(there, spec);
+  const uint64_t ranks = CommonRanks(s);
+  for (size_t nodes = there + 1; ranks > 0 && nodes <= spec.max_nodes; ++nodes) {
     if (!IsGranted(s, nodes * ranks) || nodes % spec.node_unit != 0) continue;
     return fmt::format(
         "waiting for {} more node{}: {} x {} ranks is no valid world size of the elastic config; {} x {} "
         "is",
-        nodes - s.candidates, nodes - s.candidates == 1 ? "" : "s", s.candidates, ranks, nodes, ranks);
+        nodes - there, nodes - there == 1 ? "" : "s", there, ranks, nodes, ranks);
   }
   return "waiting for other nodes: those that are there make no valid world size of the elastic config";
 }
 
 std::string LeftOverText(const JobState& s) {
-  if (s.phase != Phase::kRunning || !s.sizes || s.candidates <= s.round->slots.size() || CanGrow(s)) return "";
+  if (s.phase != Phase::kRunning || !s.sizes || s.census.candidates() <= s.round->slots.size() || CanGrow(s)) return "";
   const size_t members = s.round->slots.size();
-  const size_t there = std::min<size_t>(s.candidates, s.spec->max_nodes);
+  const size_t there = std::min<size_t>(s.census.candidates(), s.spec->max_nodes);
   if (there <= members) return "";
-  const uint64_t ranks = CommonRanks(CandidatesOf(s, false));
+  const uint64_t ranks = CommonRanks(s);
   if (ranks == 0) {
     return fmt::format("no valid world size of the elastic config that the {} nodes make is above {} ranks", there,
                        s.round->world_size);

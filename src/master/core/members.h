@@ -29,11 +29,20 @@ std::vector<Candidate> Choose(std::vector<Candidate> candidates, const JobSpec& 
 // on without them, leaves out those that still warm up.
 std::vector<uint64_t> NextMembers(const JobState& state);
 
+// How large a round is; `ranks` where the job has an elastic config.
+struct World {
+  size_t nodes = 0;
+  uint64_t ranks = 0;
+};
+
+// Of NextMembers, without a walk over the nodes: asked with every message.
+World NextWorld(const JobState& state);
+
 // Whether a round can begin with the nodes that are there.
 bool CanBegin(const JobState& state);
 
-// Whether `members` would make a larger round than the live one.
-bool IsLarger(const JobState& state, const std::vector<uint64_t>& members);
+// Whether that would be a larger round than the live one.
+bool IsLarger(const JobState& state, const World& world);
 
 // The same of all nodes that are there, of which some may still warm up.
 bool CanGrow(const JobState& state);

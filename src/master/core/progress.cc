@@ -13,12 +13,11 @@ namespace phalanx::master {
 namespace {
 
 // Of the round before the live one, also where the next had no place for it.
-bool WasMember(const Turn& turn, uint64_t session, uint64_t epoch) {
-  const JobState& job = turn.job;
+bool WasMember(Turn& turn, uint64_t session, uint64_t epoch) {
+  JobState& job = turn.job;
   if (!job.last_round || job.last_round->epoch != epoch) return false;
-  const std::vector<Slot>& slots = job.last_round->slots;
-  return job.nodes.at(session).previous_rank >= 0 ||
-         std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.session == session; });
+  const Node& node = job.nodes.at(session);
+  return node.previous_rank >= 0 || SlotHeldBy(*job.last_round, node, session) != nullptr;
 }
 
 void NoteFromStep(Turn& turn, Round& round, int64_t from_step) {
@@ -86,7 +85,7 @@ void On(Turn& turn, const FirstStep& e) {
 void MarkStepped(Turn& turn) {
   if (std::exchange(turn.job.round->stepped, true)) return;
   NoteStep(turn.job.budget, turn.now);
-  turn.remember = true;
+  turn.RememberSoon();
 }
 
 void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const Progress& told) {

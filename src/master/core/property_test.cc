@@ -31,13 +31,11 @@ class RandomJob : private RandomLife {
     CheckRound();
     CheckDeadlines();
     CheckWaiting();
-    size_t candidates = 0;
+    CheckCensus();
     for (const auto& [session, node] : s.nodes) {
-      if (!node.leaving) ++candidates;
       EXPECT_LT(job_.now, node.last_heard + node.lease_ms) << "a node without a lease";
       EXPECT_EQ(s.session_of.at(node.info.node_id), session);
     }
-    EXPECT_EQ(candidates, s.candidates);
     EXPECT_LE(s.budget.used, AllowedRestarts(s.budget));
     EXPECT_LE(RestartsLeft(s.budget, job_.now), AllowedRestarts(s.budget));
     if (s.phase == Phase::kFinished) {
@@ -50,6 +48,37 @@ class RandomJob : private RandomLife {
     if (::testing::Test::HasFailure()) story_.push_back("reason: " + s.reason);
   }
 
+  // What is counted as it changes is what a walk would count.
+  void CheckCensus() {
+    const JobState& s = job_.state;
+    JobState walked;
+    for (const auto& [session, node] : s.nodes) walked.CountNode(node);
+    EXPECT_EQ(walked.census.candidates(), s.census.candidates());
+    EXPECT_EQ(walked.census.ready(), s.census.ready());
+    EXPECT_EQ(walked.census.kinds(), s.census.kinds());
+    if (!s.spec) return;
+    std::vector<Candidate> there;
+    for (const auto& [session, node] : s.nodes) {
+      if (!node.leaving) there.push_back({session, -1, node.previous_rank, session, node.info.local_world_size});
+    }
+    EXPECT_EQ(CanBegin(s), Choose(there, *s.spec, s.sizes).size() >= s.spec->min_nodes);
+    EXPECT_EQ(NextWorld(s).nodes, NextMembers(s).size());
+  }
+
+  void CheckCounts(const Round& round) {
+    size_t unsafe = 0;
+    size_t unanswered = 0;
+    size_t yielded = 0;
+    for (const Slot& slot : round.slots) {
+      if (slot.session != 0 && !slot.safe) ++unsafe;
+      if (slot.session != 0 && !slot.answered) ++unanswered;
+      if (!slot.yielded.empty()) ++yielded;
+    }
+    EXPECT_EQ(unsafe, round.unsafe);
+    EXPECT_EQ(unanswered, round.unanswered);
+    EXPECT_EQ(yielded, round.slots_yielded);
+  }
+
   void CheckRound() {
     const JobState& s = job_.state;
     const bool live = s.phase == Phase::kRunning || s.phase == Phase::kBlaming;
@@ -57,6 +86,7 @@ class RandomJob : private RandomLife {
     if (!s.round) return;
     EXPECT_GE(s.round->epoch, highest_);
     highest_ = s.round->epoch;
+    CheckCounts(*s.round);
     const uint32_t members = static_cast<uint32_t>(s.round->slots.size());
     EXPECT_LE(members, job_.spec.max_nodes);
     EXPECT_GE(members, job_.spec.min_nodes);

@@ -36,7 +36,7 @@ void SendAnnouncement(Turn& turn) {
 
 void AskHowFar(Turn& turn) {
   turn.job.round->ask_again = kNever;
-  for (Slot& slot : turn.job.round->slots) slot.answered = false;
+  for (Slot& slot : turn.job.round->slots) turn.job.round->SetAnswered(slot, false);
   SendAnnouncement(turn);
 }
 
@@ -45,9 +45,7 @@ void AskHowFar(Turn& turn) {
 void ChooseSafeStep(Turn& turn) {
   Round& round = *turn.job.round;
   if (turn.now >= round.ask_again) return AskHowFar(turn);
-  const bool all = std::all_of(round.slots.begin(), round.slots.end(),
-                               [](const Slot& slot) { return slot.answered || slot.session == 0; });
-  if (!all || round.ask_again != kNever) return;
+  if (round.unanswered > 0 || round.ask_again != kNever) return;
   if (round.last_seen_at != kNever && turn.now - round.first_seen_at < SafePointAheadMs(turn)) {
     round.ask_again = round.first_seen_at + SafePointAheadMs(turn);
     return;
@@ -58,11 +56,6 @@ void ChooseSafeStep(Turn& turn) {
             {{"at_step", round.safe_step}});
 }
 
-bool AllSafe(const Turn& turn) {
-  const std::vector<Slot>& slots = turn.job.round->slots;
-  return std::all_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.safe || slot.session == 0; });
-}
-
 }  // namespace
 
 void On(Turn& turn, const SafePoint& e) {
@@ -70,8 +63,8 @@ void On(Turn& turn, const SafePoint& e) {
   const Node& node = job.nodes.at(e.session);
   if (!turn.IsLive(e.epoch) || node.group_rank < 0 || job.phase != Phase::kRunning) return;
   Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
-  slot.safe = e.reached;
-  slot.answered = true;
+  job.round->SetSafe(slot, e.reached);
+  job.round->SetAnswered(slot, true);
   if (e.asked > 0) job.round->any_asked = true;
   if (job.round->rescale_by == kNever) AnnounceRescale(turn, "a change that an earlier master had announced");
   if (e.asked > 0 && e.reached) {
@@ -92,18 +85,19 @@ void AnnounceRescale(Turn& turn, const std::string& why) {
 
 void SettleRescale(Turn& turn) {
   Round& round = *turn.job.round;
-  if (turn.now < round.rescale_by && !AllSafe(turn)) {
+  if (turn.now < round.rescale_by && round.unsafe > 0) {
     if (round.safe_step == 0) ChooseSafeStep(turn);
     return;
   }
-  if (!AllSafe(turn)) turn.Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
+  if (round.unsafe > 0) turn.Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
   if (!round.leaving.empty()) return ReformRound(turn, ListText(round.leaving, "others"), true);
-  const std::vector<uint64_t> members = NextMembers(turn.job);
-  if (IsLarger(turn.job, members)) return ReformRound(turn, NewcomersText(turn, members) + " joined", true);
+  if (IsLarger(turn.job, NextWorld(turn.job))) {
+    return ReformRound(turn, NewcomersText(turn, NextMembers(turn.job)) + " joined", true);
+  }
   if (round.any_asked)
     return ReformRound(turn, "the nodes that were to join have gone, and ranks had stopped for them", false);
   round.rescale_by = round.ask_again = kNever;
-  for (Slot& slot : round.slots) slot.safe = false;
+  for (Slot& slot : round.slots) round.SetSafe(slot, false);
 }
 
 bool Yields(const Turn& turn, const WorkerExited& e) {
@@ -113,6 +107,7 @@ bool Yields(const Turn& turn, const WorkerExited& e) {
 
 void OnYield(Turn& turn, Slot& slot, const WorkerExit& exit) {
   if (exit.local_rank >= slot.local_world_size || !slot.yielded.insert(exit.local_rank).second) return;
+  if (slot.yielded.size() == 1) ++turn.job.round->slots_yielded;
   const int64_t rank = slot.rank_base + exit.local_rank;
   turn.NoteRank(*turn.job.round, "worker-exited", slot.node,
                 fmt::format("rank {} ended on node {} to make room for the next round", rank, slot.node), rank,

@@ -23,7 +23,7 @@ namespace {
 void HoldRound(Turn& turn, const std::string& cause, size_t left) {
   JobState& job = turn.job;
   const std::string wait = SecondsText(job.spec->join_timeout_ms);
-  const bool enough = job.sizes && job.candidates >= job.spec->min_nodes;
+  const bool enough = job.sizes && job.census.candidates() >= job.spec->min_nodes;
   const std::string reason = enough ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(job), wait)
                                     : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause,
                                                   left, job.spec->min_nodes, wait);
@@ -94,10 +94,12 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
 // --node-unit, and those beyond a valid world size, which hear more of it in a moment.
 void Release(Turn& turn, const std::vector<uint64_t>& members, const std::string& reason) {
   JobState& job = turn.job;
+  std::vector<uint64_t> stay = members;
+  std::sort(stay.begin(), stay.end());
   for (const Slot& slot : job.round->slots) {
-    if (slot.session == 0 || std::find(members.begin(), members.end(), slot.session) != members.end()) continue;
+    if (slot.session == 0 || std::binary_search(stay.begin(), stay.end(), slot.session)) continue;
     Node& node = job.nodes.at(slot.session);
-    node.previous_rank = -1;  // its rank may be another's when it comes back
+    job.ChangeNode(node, [](Node& n) { n.previous_rank = -1; });  // its rank may be another's when it comes back
     turn.Do(SendHold{slot.session, job.round->epoch},
             node.leaving ? reason
             : job.sizes  ? fmt::format("{}; this node waits as a spare", reason)
@@ -123,11 +125,14 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   round.begun_at = round.saving_noted_at = turn.now;
   for (size_t rank = 0; rank < members.size(); ++rank) {
     Node& node = job.nodes.at(members[rank]);
-    node.group_rank = node.previous_rank = static_cast<int32_t>(rank);
-    node.info.warming = node.came_back = false;  // from now on it counts like any other
+    job.ChangeNode(node, [rank](Node& n) {
+      n.group_rank = n.previous_rank = static_cast<int32_t>(rank);
+      n.info.warming = n.came_back = false;  // from now on it counts like any other
+    });
+    node.place_before = std::exchange(node.place, RoundPlace{round.epoch, rank});
     node.told_spare.clear();
     Slot& slot = round.slots.emplace_back();
-    slot.session = members[rank];
+    round.Occupy(slot, members[rank]);
     slot.node_id = node.info.node_id;
     slot.node = NodeName(job, node.info);
     slot.hostname = node.info.hostname;
@@ -180,22 +185,22 @@ void SettleRound(Turn& turn) {
     return SettleRescale(turn);
   }
   if (job.grow_at == kNever) return;
-  const std::vector<uint64_t> members = NextMembers(job);
-  const bool all_there = members.size() >= job.spec->max_nodes && turn.now >= GrowthFrom(job);
-  if (!IsLarger(job, members) || round.ranks_done > 0) {
-    job.grow_at = job.grow_limit = kNever;
-  } else if (all_there || turn.now >= std::min(job.grow_at, job.grow_limit)) {
-    job.grow_at = job.grow_limit = kNever;
-    const std::string why = NewcomersText(turn, members) + " joined";
-    if (job.spec->rescale_grace_ms == 0) return ReformRound(turn, why, true);
-    AnnounceRescale(turn, why);
-  }
+  const World next = NextWorld(job);
+  const bool all_there = next.nodes >= job.spec->max_nodes && turn.now >= GrowthFrom(job);
+  const bool larger = IsLarger(job, next) && round.ranks_done == 0;
+  if (larger && !all_there && turn.now < std::min(job.grow_at, job.grow_limit)) return;
+  job.grow_at = job.grow_limit = kNever;
+  if (!larger) return;
+  const std::string why = NewcomersText(turn, NextMembers(job)) + " joined";
+  if (job.spec->rescale_grace_ms == 0) return ReformRound(turn, why, true);
+  AnnounceRescale(turn, why);
 }
 
 void ReformRound(Turn& turn, const std::string& cause, bool change) {
   JobState& job = turn.job;
   const std::vector<uint64_t> members = NextMembers(job);
-  if (members.size() < job.spec->min_nodes) return HoldRound(turn, cause, job.sizes ? job.candidates : members.size());
+  if (members.size() < job.spec->min_nodes)
+    return HoldRound(turn, cause, job.sizes ? job.census.candidates() : members.size());
   if (!change) return BeginRound(turn, members, cause);
   const size_t before = job.round->slots.size();
   if (members.size() != before) {
@@ -238,7 +243,8 @@ void SettleGathering(Turn& turn) {
     if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms;
     const int64_t longest_ms = spec.last_call_fixed ? spec.last_call_ms : std::max(kGatherLimitMs, spec.last_call_ms);
     if (job.gather_limit == kNever) job.gather_limit = turn.now + longest_ms;
-    const bool enough = job.candidates >= spec.max_nodes || turn.now >= std::min(job.gather_at, job.gather_limit);
+    const bool enough =
+        job.census.candidates() >= spec.max_nodes || turn.now >= std::min(job.gather_at, job.gather_limit);
     if (enough) BeginGathered(turn);
     return;
   }
@@ -249,13 +255,13 @@ void SettleGathering(Turn& turn) {
   }
   if (turn.now >= job.join_deadline) {
     const std::string waited = SecondsText(spec.join_timeout_ms);
-    if (job.candidates >= spec.min_nodes) {
+    if (job.census.candidates() >= spec.min_nodes) {
       return FinishJob(turn, 1,
                        fmt::format("gave up after {} (--rdzv-conf join_timeout): {}", waited, WaitingText(job)));
     }
     return FinishJob(turn, 1,
-                     fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)", job.candidates,
-                                 spec.min_nodes, waited));
+                     fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)",
+                                 job.census.candidates(), spec.min_nodes, waited));
   }
   if (turn.now >= job.next_notice) TellWaiting(turn);
 }

@@ -97,8 +97,8 @@ std::string PhaseText(Phase phase) {
 }
 
 std::string NodeName(const JobState& state, const NodeInfo& info) {
-  const auto host = state.addresses_of_host.find(info.hostname);
-  const bool several = host != state.addresses_of_host.end() && host->second.size() > 1;
+  const auto host = state.hosts.find(info.hostname);
+  const bool several = host != state.hosts.end() && host->second.addresses.size() > 1;
   // Nodes that reach each other by loopback share a host.
   const bool loopback = info.address.starts_with("127.") && state.spec && state.spec->max_nodes > 1;
   return several || loopback ? info.address : info.hostname;

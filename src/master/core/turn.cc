@@ -1,5 +1,6 @@
 #include "master/core/turn.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,8 +8,20 @@
 namespace phalanx::master {
 
 std::vector<Decision> Turn::Take() {
-  if (remember) decisions_.insert(decisions_.begin(), {Remember{}, "a master that is started anew must know"});
+  if (!remember) return std::move(decisions_);
+  job.remember_at = kNever;
+  const auto finish = std::find_if(decisions_.begin(), decisions_.end(), [](const Decision& decision) {
+    return std::holds_alternative<SendFinish>(decision.action);
+  });
+  decisions_.insert(finish, {Remember{}, "a master that is started anew must know"});
   return std::move(decisions_);
+}
+
+void Turn::RememberSoon() {
+  const int64_t members = job.round ? static_cast<int64_t>(job.round->slots.size()) : 0;
+  const int64_t delay_ms = members / kMembersPerRememberMs;
+  if (delay_ms == 0) remember = true;
+  job.remember_at = std::min(job.remember_at, now + delay_ms);
 }
 
 void Turn::Note(const std::string& kind, const std::string& node, const std::string& reason, int64_t rank,

@@ -31,6 +31,9 @@ class Turn {
   void NoteRank(const Round& round, const std::string& kind, const std::string& node, const std::string& reason,
                 int64_t rank, std::vector<std::pair<std::string, Record::Value>> detail = {});
 
+  // What the event has changed belongs into the journal, and may wait a moment there in a large job.
+  void RememberSoon();
+
   // Carries out what the topic of checkpoints has decided.
   void Apply(CheckpointOrders orders);
 
@@ -45,7 +48,7 @@ class Turn {
   JobState& job;
   const Instant now;
   bool lost = false;      // this event has taken a member out of the live round
-  bool remember = false;  // what it has changed is worth a line in the journal
+  bool remember = false;  // what it has changed belongs into the journal
 
  private:
   std::vector<Decision> decisions_;

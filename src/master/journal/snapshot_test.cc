@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 // What the agent of a member says to a new master.
 NodeInfo ComingBack(const JobState& state, uint64_t session) {
   NodeInfo info = state.nodes.at(session).info;
+  info.spec = *state.spec;  // all of it: the master does not keep it for each node
   info.seen_epoch = state.highest_epoch;
   info.live = {};
   const int32_t group_rank = state.nodes.at(session).group_rank;

@@ -23,7 +23,11 @@ class Stepper {
   void Begin(uint64_t epoch, uint32_t world_size, std::vector<CheckpointMember> members) {
     s_.epoch = epoch;
     s_.world_size = world_size;
-    s_.members = std::move(members);
+    s_.members = CountedVector<CheckpointMember>(std::move(members));
+    s_.rank_of.clear();
+    for (const CheckpointMember& member : s_.members) {
+      if (member.session != 0) s_.rank_of[member.session] = s_.members.IndexOf(member);
+    }
     s_.held.clear();
     s_.settled = false;
     for (auto& [name, dir] : s_.dirs) {
@@ -55,7 +59,7 @@ class Stepper {
 
   void Report(uint64_t session, const v1::CheckpointReport& report) {
     if (!report.has_held() && !s_.dirs.contains(report.dir()) && s_.dirs.size() >= kMaxCheckpointDirs) return;
-    const bool live = report.epoch() == s_.epoch && Has(s_.members, session);
+    const bool live = report.epoch() == s_.epoch && s_.rank_of.contains(session);
     switch (report.body_case()) {
       case v1::CheckpointReport::kHeld:
         if (live) OnHeld(session, report.held());
@@ -79,11 +83,11 @@ class Stepper {
         if (live) OnChecked(session, report.dir(), report.checked());
         return;
       case v1::CheckpointReport::kStorePrepared:
-        return OnPrepared(report.dir(), report.store_prepared());
+        return OnPrepared(session, report.dir(), report.store_prepared());
       case v1::CheckpointReport::kShardsWritten:
         return OnShards(session, report.dir(), report.shards_written());
       case v1::CheckpointReport::kManifestWritten:
-        return OnManifest(report.dir(), report.manifest_written());
+        return OnManifest(session, report.dir(), report.manifest_written());
       case v1::CheckpointReport::BODY_NOT_SET:
         return;
     }
@@ -92,9 +96,7 @@ class Stepper {
   void Lost(uint64_t session) {
     const bool finds = !s_.members.empty() && session == s_.members.front().session;
     // First, so that no new store begins with it when one of its own ends.
-    for (CheckpointMember& member : s_.members) {
-      if (member.session == session) member.session = 0;
-    }
+    if (const auto rank = s_.rank_of.extract(session)) s_.members[rank.mapped()].session = 0;
     s_.held.erase(session);
     for (auto& [name, dir] : s_.dirs) {
       dir.asking.erase(session);
@@ -103,10 +105,10 @@ class Stepper {
       // When it comes back, and its ranks still want to restore, it is asked again.
       if (finds) dir.find_by = kNever;
       for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
-      if (!dir.store || !Has(dir.store->members, session)) continue;
+      if (!dir.store) continue;
       if (session == dir.store->members.front().session) {
         EndStore(name, dir, "the node that writes its manifest was lost");
-      } else if (!dir.store->written.contains(session)) {
+      } else if (dir.store->unwritten.contains(session)) {
         EndStore(name, dir, "a node was lost before its part was written");
       }
     }
@@ -127,16 +129,12 @@ class Stepper {
  private:
   // --- small things ---
 
-  static bool Has(const std::vector<CheckpointMember>& members, uint64_t session) {
-    return std::ranges::any_of(members, [&](const CheckpointMember& member) { return member.session == session; });
-  }
+  bool AllHere() const { return s_.rank_of.size() == s_.members.size(); }
 
-  // All of them are here, and in that set of sessions, or map by session.
+  // All members are here and in that set, or map, of sessions of members that are here.
   template <typename Sessions>
-  static bool AllIn(const Sessions& sessions, const std::vector<CheckpointMember>& members) {
-    return std::ranges::all_of(members, [&](const CheckpointMember& member) {
-      return member.session != 0 && sessions.contains(member.session);
-    });
+  bool AllIn(const Sessions& sessions) const {
+    return AllHere() && sessions.size() == s_.members.size();
   }
 
   static v1::CheckpointOrder OrderOf(const std::string& name, const SaveKey& save, const std::string& reason) {
@@ -194,7 +192,7 @@ class Stepper {
     std::set<uint64_t>& sessions = dir.sealed[save];
     sessions.insert(session);
     if (sealed.store()) dir.store_asked.insert(save);
-    if (AllIn(sessions, s_.members)) Commit(name, dir, save);
+    if (AllIn(sessions)) Commit(name, dir, save);
   }
 
   void Commit(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
@@ -233,7 +231,7 @@ class Stepper {
       for (auto& [name, dir] : s_.dirs) StoreWanted(name, dir);
       return;
     }
-    if (!AllIn(s_.held, s_.members)) return;
+    if (!AllIn(s_.held)) return;
     s_.settled = true;
     Found found;
     for (const auto& [from, list] : s_.held) {
@@ -342,7 +340,7 @@ class Stepper {
     if (!s_.settled || dir.asking.empty() || dir.decision) return;
     if (!dir.found) return Find(name, dir);
     v1::CheckpointOrder choice = Choose(name, dir);
-    if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked, s_.members)) {
+    if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked)) {
       return Check(name, dir);
     }
     dir.decision = std::move(choice);
@@ -458,19 +456,25 @@ class Stepper {
   void MaybeStore(const std::string& name, CheckpointDir& dir) {
     if (dir.stored == dir.committed) dir.wanted = false;
     if (!dir.wanted || dir.store || !dir.committed || !dir.covered) return;
-    const bool all_here = std::all_of(s_.members.begin(), s_.members.end(),
-                                      [](const CheckpointMember& member) { return member.session != 0; });
-    if (!all_here || s_.members.empty()) return;  // what is left may be complete in the next round
+    if (!AllHere() || s_.members.empty()) return;  // what is left may be complete in the next round
     dir.wanted = false;
     Store& store = dir.store.emplace();
     store.save = *dir.committed;
-    store.members = s_.members;
+    store.members.assign(s_.members.begin(), s_.members.end());
+    for (const CheckpointMember& member : store.members) store.unwritten.insert(member.session);
     store.world_size = dir.committed_world_size;
     store.begun_at = now_;
     store.notice_at = now_ + kStoreLagNoticeMs;
     v1::CheckpointOrder order = OrderOf(name, store.save, "it goes to storage");
     order.mutable_prepare_store();
     SendTo(store.members.front().session, order);
+  }
+
+  // The store under way, if it is of that save and its manifest is that session's to write: nobody else can answer for
+  // the folder.
+  CheckpointDir* StoringFor(uint64_t session, const std::string& name, const v1::SaveId& save) {
+    CheckpointDir* dir = Storing(name, save);
+    return dir != nullptr && dir->store->members.front().session == session ? dir : nullptr;
   }
 
   // The store under way, if it is of that save.
@@ -480,8 +484,8 @@ class Stepper {
     return &dir->second;
   }
 
-  void OnPrepared(const std::string& name, const v1::StorePrepared& prepared) {
-    CheckpointDir* dir = Storing(name, prepared.save());
+  void OnPrepared(uint64_t session, const std::string& name, const v1::StorePrepared& prepared) {
+    CheckpointDir* dir = StoringFor(session, name, prepared.save());
     if (dir == nullptr || !dir->store->name.empty()) return;
     if (!prepared.error().empty()) return EndStore(name, *dir, prepared.error());
     dir->store->name = prepared.name();
@@ -493,11 +497,12 @@ class Stepper {
   void OnShards(uint64_t session, const std::string& name, const v1::ShardsWritten& written) {
     CheckpointDir* dir = Storing(name, written.save());
     if (dir == nullptr || dir->store->name.empty() || dir->store->closing) return;
-    if (!written.error().empty()) return EndStore(name, *dir, written.error());
     Store& store = *dir->store;
-    if (!store.written.insert(session).second) return;
+    if (!store.unwritten.contains(session)) return;
+    if (!written.error().empty()) return EndStore(name, *dir, written.error());
+    store.unwritten.erase(session);
     store.shards.insert(store.shards.end(), written.shards().begin(), written.shards().end());
-    if (!AllIn(store.written, store.members)) return;
+    if (!store.unwritten.empty()) return;
     store.closing = true;
     v1::CheckpointOrder order = OrderOf(name, store.save, "all its shards are written");
     v1::WriteManifest& manifest = *order.mutable_write_manifest();
@@ -508,8 +513,8 @@ class Stepper {
     SendTo(store.members.front().session, order);
   }
 
-  void OnManifest(const std::string& name, const v1::ManifestWritten& written) {
-    CheckpointDir* dir = Storing(name, written.save());
+  void OnManifest(uint64_t session, const std::string& name, const v1::ManifestWritten& written) {
+    CheckpointDir* dir = StoringFor(session, name, written.save());
     if (dir == nullptr || !dir->store->closing) return;
     if (!written.error().empty()) return EndStore(name, *dir, written.error());
     EndStore(name, *dir, "");
@@ -525,10 +530,11 @@ class Stepper {
     v1::CheckpointOrder order = EndedOrder(name, store.save, error.empty(), error.empty() ? text : error);
     order.mutable_store_ended()->set_name(store.name);
     std::set<uint64_t> told;
-    for (const std::vector<CheckpointMember>& members : {store.members, s_.members}) {
-      for (const CheckpointMember& member : members) {
-        if (told.insert(member.session).second) SendTo(member.session, order);
-      }
+    for (const CheckpointMember& member : store.members) {
+      if (told.insert(member.session).second) SendTo(member.session, order);
+    }
+    for (const CheckpointMember& member : s_.members) {
+      if (told.insert(member.session).second) SendTo(member.session, order);
     }
     Note(error.empty() ? "checkpoint-stored" : "checkpoint-failed", name, text, store.save.step);
     StoreWanted(name, dir);
@@ -568,7 +574,10 @@ CheckpointOrders OnCheckpointSessionLost(CheckpointState& state, uint64_t sessio
 }
 
 void OnCheckpointSessionBack(CheckpointState& state, uint32_t group_rank, const CheckpointMember& member) {
-  if (group_rank < state.members.size()) state.members[group_rank] = member;
+  if (group_rank >= state.members.size()) return;
+  state.rank_of.erase(state.members[group_rank].session);
+  state.members[group_rank] = member;
+  state.rank_of[member.session] = group_rank;
 }
 
 bool IsStoring(const CheckpointState& state) {

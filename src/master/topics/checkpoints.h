@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/save_key.h"
 #include "phalanx/v1/checkpoint.pb.h"
 
@@ -43,7 +44,7 @@ struct Store {
   SaveKey save;
   std::string name;  // of its folder; empty: not made yet
   std::vector<CheckpointMember> members;
-  std::set<uint64_t> written;  // sessions
+  std::set<uint64_t> unwritten;  // sessions of those whose shards are still to come
   std::vector<v1::Shard> shards;
   uint32_t world_size = 0;
   bool closing = false;  // the manifest is being written
@@ -56,7 +57,7 @@ struct CheckpointDir {
   bool at_breakpoint = false;
 
   // In memory.
-  std::map<SaveKey, std::set<uint64_t>> sealed;  // of the live round, by session, not committed yet
+  std::map<SaveKey, std::set<uint64_t>> sealed;  // of the live round, by session of members here, not committed yet
   std::set<SaveKey> store_asked;                 // of those
   std::set<SaveKey> dropped;                     // of the live round, newer than what is committed
   std::optional<SaveKey> committed;
@@ -83,10 +84,14 @@ struct CheckpointDir {
 struct CheckpointState {
   uint64_t epoch = 0;  // of the live round; 0: none is
   uint32_t world_size = 0;
-  std::vector<CheckpointMember> members;         // by group rank
-  std::map<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session
-  bool settled = false;                          // ... all of them, and what follows from them is decided
+  CountedVector<CheckpointMember> members;         // by group rank
+  std::map<uint64_t, size_t> rank_of;              // of the members that are here: the group rank, by session
+  CountedMap<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session of members that are here
+  bool settled = false;                            // ... all of them, and what follows from them is decided
   std::map<std::string, CheckpointDir> dirs;
+
+  // Members, and what they hold, looked at so far.
+  uint64_t Visits() const { return members.visits() + held.visits(); }
 };
 
 // What follows from an event: orders to agents, and rows of the event record.

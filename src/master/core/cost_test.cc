@@ -1,0 +1,328 @@
+// What one message costs in a job of 10,000 nodes with 8 ranks each: nodes and places looked at, and bytes sent.
+// Counted, not timed (src/base/counted.h), so that a walk over the world on a message's path fails here on any machine.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "master/core/convert.h"
+#include "master/core/core.h"
+#include "master/core/job_fixture.h"
+
+namespace phalanx::master {
+namespace {
+
+constexpr uint32_t kNodes = 10'000;
+constexpr uint32_t kRanks = 8;
+// Some searches in a map of all nodes, each of which looks at 14 of them.
+constexpr uint64_t kMessageMax = uint64_t{20} * std::bit_width(kNodes);
+// Some sorts and walks of all nodes.
+constexpr uint64_t kRoundMax = uint64_t{10} * std::bit_width(kNodes) * kNodes;
+// Of what a message makes the master send, or note.
+constexpr size_t kDecisionsMax = 4;
+constexpr size_t kStartRoundBytesMax = 512;
+
+class CostJob {
+ public:
+  explicit CostJob(const std::string& elastic_config = "", uint32_t min_nodes = 1)
+      : job_(min_nodes, kNodes, /*max_restarts=*/100) {
+    if (!elastic_config.empty()) job_.UseElasticConfig(elastic_config);
+  }
+
+  // The visits of the dearest of all nodes' Hellos, but that which begins the round.
+  uint64_t Gather() {
+    uint64_t dearest = 0;
+    for (uint32_t i = 0; i + 1 < kNodes; ++i) {
+      dearest = std::max(dearest, Cost([&] { sessions_.push_back(job_.Attach(fmt::format("n{}", i), kRanks)); }));
+    }
+    return dearest;
+  }
+  // Of the last node's, which begins it.
+  uint64_t BeginRound() {
+    return Cost([&] { sessions_.push_back(job_.Attach("last", kRanks)); });
+  }
+
+  // A node that is taken in when the job next changes.
+  void AttachNewcomer() { job_.Attach("newcomer", kRanks); }
+
+  template <typename What>
+  uint64_t Cost(What what) {
+    const uint64_t before = job_.state.Visits();
+    what();
+    return job_.state.Visits() - before;
+  }
+
+  // The visits of the dearest of such events, one of each session; each decides little.
+  template <typename Make>
+  uint64_t Dearest(const std::vector<uint64_t>& sessions, Make make) {
+    uint64_t dearest = 0;
+    for (const uint64_t session : sessions) {
+      dearest = std::max(dearest, Cost([&] { job_.Send(make(session)); }));
+      EXPECT_LE(job_.last.size(), kDecisionsMax);
+    }
+    return dearest;
+  }
+
+  JobFixture& job() { return job_; }
+  const std::vector<uint64_t>& sessions() const { return sessions_; }
+  std::vector<uint64_t> AllBut(size_t last) const {
+    return {sessions_.begin(), sessions_.end() - static_cast<long>(last)};
+  }
+
+ private:
+  JobFixture job_;
+  std::vector<uint64_t> sessions_;
+};
+
+Beat BeatOf(uint64_t session, uint64_t epoch, int64_t step) {
+  Beat beat;
+  beat.session = session;
+  beat.epoch = epoch;
+  beat.min_step = beat.max_step = step;
+  beat.progress.step = step;
+  return beat;
+}
+
+FirstStep FirstStepOf(uint64_t session, uint64_t epoch) {
+  FirstStep event;
+  event.session = session;
+  event.epoch = epoch;
+  event.step = 1;
+  return event;
+}
+
+WorkerExited ExitOf(uint64_t session, uint64_t epoch, const WorkerExit& exit) {
+  WorkerExited event;
+  event.session = session;
+  event.epoch = epoch;
+  event.exit = exit;
+  return event;
+}
+
+// A job that trains, and has room for a newcomer that has just come: its place is planned, and every message asks
+// whether it is time.
+void StartWithNewcomer(CostJob& cost) {
+  cost.Gather();
+  cost.BeginRound();
+  JobFixture& job = cost.job();
+  ASSERT_EQ(job.Ranks().size(), kNodes);
+  for (int i = 0; i < 2; ++i) job.Detach(job.Ranks().back());
+  ASSERT_EQ(job.Ranks().size(), kNodes - 2);
+  cost.AttachNewcomer();
+  ASSERT_NE(job.state.grow_at, kNever);
+}
+
+std::vector<uint64_t> Members(CostJob& cost) { return cost.job().Ranks(); }
+
+TEST(Cost, HelloLooksAtFewAndARoundAtEachSomeTimes) {
+  CostJob cost;
+  EXPECT_LE(cost.Gather(), kMessageMax);
+  EXPECT_LE(cost.BeginRound(), kRoundMax);
+  EXPECT_EQ(cost.job().Ranks().size(), kNodes);
+}
+
+TEST(Cost, HelloOfANodeThatComesAgainLooksAtFew) {
+  CostJob cost;
+  cost.Gather();
+  cost.BeginRound();
+  JobFixture& job = cost.job();
+  for (uint32_t i = 0; i < 3; ++i) job.Detach(job.Ranks().back());  // rounds of fewer nodes, at once
+  std::vector<NodeInfo> infos;
+  for (const uint64_t session : Members(cost)) infos.push_back(job.state.nodes.at(session).info);
+  for (NodeInfo& info : infos) {
+    info.spec = job.spec;
+    info.live.epoch = job.Epoch();
+  }
+  // Its stream was renewed while its ranks ran on.
+  const NodeInfo& some = infos[kNodes / 2];
+  NodeInfo back = some;
+  back.live.group_rank = kNodes / 2;
+  back.live.group_world_size = static_cast<uint32_t>(infos.size());
+  back.live.rank_base = job.state.round->slots[kNodes / 2].rank_base;
+  EXPECT_LE(cost.Cost([&] { job.Attach(back); }), 2 * kMessageMax);
+  EXPECT_EQ(job.Ranks().size(), infos.size());
+}
+
+TEST(Cost, HelloOfANodeThatMayGetItsRankAgainLooksAtFew) {
+  CostJob cost("", kNodes);
+  cost.Gather();
+  cost.BeginRound();
+  JobFixture& job = cost.job();
+  const std::vector<uint64_t> members = Members(cost);
+  const auto again = [&](uint64_t session) {
+    NodeInfo info = job.state.nodes.at(session).info;
+    info.spec = job.spec;
+    job.Leave(session);
+    job.Detach(session);
+    return info;
+  };
+  std::vector<NodeInfo> infos;
+  for (size_t rank = 1; rank <= 100; ++rank) infos.push_back(again(members[rank * 7]));
+  ASSERT_EQ(job.state.phase, Phase::kGathering) << "too few nodes are left";
+  EXPECT_LE(cost.Cost([&] { job.Attach(infos.back()); }), kRoundMax) << "the last round is sorted, once";
+  infos.pop_back();
+  for (size_t i = 1; i < infos.size(); ++i) EXPECT_LE(cost.Cost([&] { job.Attach(infos[i]); }), kMessageMax);
+  job.Attach(infos.front());
+  EXPECT_EQ(job.Ranks().size(), kNodes);
+}
+
+TEST(Cost, BeatsAndFirstStepsLookAtFewWhileANewcomerWaits) {
+  CostJob cost;
+  StartWithNewcomer(cost);
+  JobFixture& job = cost.job();
+  const uint64_t epoch = job.Epoch();
+  EXPECT_LE(cost.Dearest(Members(cost), [&](uint64_t s) { return FirstStepOf(s, epoch); }), kMessageMax);
+  EXPECT_LE(cost.Dearest(Members(cost), [&](uint64_t s) { return BeatOf(s, epoch, 2); }), kMessageMax);
+  // Of the round before, from members of it and from the one that was none.
+  EXPECT_LE(cost.Dearest(Members(cost), [&](uint64_t s) { return BeatOf(s, epoch - 1, 2); }), kMessageMax);
+  EXPECT_NE(job.state.grow_at, kNever) << "nothing was planned any more";
+  EXPECT_EQ(job.Epoch(), epoch);
+}
+
+TEST(Cost, TheJournalOfALargeJobIsWrittenBehindItsFirstStep) {
+  CostJob cost;
+  cost.Gather();
+  cost.BeginRound();
+  JobFixture& job = cost.job();
+  job.Send(FirstStepOf(cost.sessions().front(), job.Epoch()));
+  for (const Decision& decision : job.last) EXPECT_FALSE(std::holds_alternative<Remember>(decision.action));
+  EXPECT_FALSE(job.journal_state.round->stepped);
+  ASSERT_LE(NextDeadline(job.state), job.now + kNodes / kMembersPerRememberMs);
+  job.Pass(kNodes / kMembersPerRememberMs);
+  EXPECT_TRUE(job.journal_state.round->stepped);
+  EXPECT_EQ(job.state.remember_at, kNever);
+}
+
+TEST(Cost, ReportsOfASaveLookAtFew) {
+  CostJob cost;
+  StartWithNewcomer(cost);
+  JobFixture& job = cost.job();
+  const uint64_t epoch = job.Epoch();
+  const auto told = [&](uint64_t session, const auto& fill) {
+    CheckpointTold event;
+    event.session = session;
+    event.report.set_epoch(epoch);
+    event.report.set_dir("/checkpoints");
+    fill(event.report);
+    return event;
+  };
+  std::vector<uint64_t> members = Members(cost);
+  const uint64_t last = members.back();
+  members.pop_back();
+  const auto held = [](v1::CheckpointReport& report) { report.mutable_held(); };
+  EXPECT_LE(cost.Dearest(members, [&](uint64_t s) { return told(s, held); }), kMessageMax);
+  EXPECT_LE(cost.Cost([&] { job.Send(told(last, held)); }), kRoundMax);
+  const auto sealed = [epoch](v1::CheckpointReport& report) {
+    report.mutable_sealed()->mutable_save()->set_epoch(epoch);
+    report.mutable_sealed()->mutable_save()->set_step(10);
+  };
+  EXPECT_LE(cost.Dearest(members, [&](uint64_t s) { return told(s, sealed); }), kMessageMax);
+  job.orders.clear();
+  EXPECT_LE(cost.Cost([&] { job.Send(told(last, sealed)); }), kRoundMax);
+  EXPECT_EQ(job.orders.size(), members.size() + 1) << "all are told that it is committed";
+}
+
+TEST(Cost, ExitsLookAtFew) {
+  CostJob cost;
+  StartWithNewcomer(cost);
+  JobFixture& job = cost.job();
+  const std::vector<uint64_t> members = Members(cost);
+  const uint64_t epoch = job.Epoch();
+  job.Send(FirstStepOf(members.front(), epoch));
+  const auto some = [&](size_t from, size_t count) {
+    return std::vector<uint64_t>(members.begin() + static_cast<long>(from),
+                                 members.begin() + static_cast<long>(from + count));
+  };
+  EXPECT_LE(cost.Dearest(some(0, 100), [&](uint64_t s) { return ExitOf(s, epoch, JobFixture::Ended(0, 0)); }),
+            kMessageMax);
+  // The first that fails begins the next round; all others' ends are of the round before.
+  EXPECT_LE(cost.Cost([&] { job.Kill(members.front(), 1); }), kRoundMax);
+  EXPECT_EQ(job.Epoch(), epoch + 1);
+  EXPECT_LE(cost.Dearest(members, [&](uint64_t s) { return ExitOf(s, epoch, JobFixture::Collateral(2)); }),
+            kMessageMax);
+  EXPECT_EQ(job.state.last_round->ranks_ended, 100 + 1 + members.size());
+}
+
+TEST(Cost, SafePointsLookAtFew) {
+  CostJob cost;
+  StartWithNewcomer(cost);
+  JobFixture& job = cost.job();
+  const uint64_t epoch = job.Epoch();
+  job.wants_safe_point = true;
+  job.Pass(kGrowQuietMs);
+  ASSERT_NE(job.state.round->rescale_by, kNever);
+  const auto answer = [&](bool reached) {
+    return [epoch, reached](uint64_t session) {
+      SafePoint event;
+      event.session = session;
+      event.epoch = epoch;
+      event.asked = kRanks;
+      event.reached = reached;
+      return event;
+    };
+  };
+  std::vector<uint64_t> members = Members(cost);
+  members.pop_back();
+  EXPECT_LE(cost.Dearest(members, answer(false)), kMessageMax);
+  EXPECT_LE(cost.Dearest(members, answer(true)), kMessageMax);
+  EXPECT_EQ(job.Epoch(), epoch) << "one has not answered";
+}
+
+TEST(Cost, ALostStreamLooksAtFewWhereItEndsNoRound) {
+  CostJob cost;
+  StartWithNewcomer(cost);
+  JobFixture& job = cost.job();
+  std::vector<uint64_t> spares;
+  for (int i = 0; i < 100; ++i) {
+    NodeInfo info = job.Info(fmt::format("spare{}", i), kRanks);
+    info.warming = true;
+    spares.push_back(job.Attach(info));
+  }
+  const uint64_t epoch = job.Epoch();
+  for (const uint64_t spare : spares) EXPECT_LE(cost.Cost([&] { job.Detach(spare); }), kMessageMax);
+  EXPECT_EQ(job.Epoch(), epoch);
+}
+
+TEST(Cost, ARoundSendsItsWholeWorldToOneNodeAlone) {
+  CostJob cost;
+  cost.Gather();
+  cost.BeginRound();
+  size_t started = 0;
+  for (const Decision& decision : cost.job().last) {
+    const auto* start = std::get_if<SendStartRound>(&decision.action);
+    if (start == nullptr) continue;
+    ++started;
+    const size_t bytes = MessageOf(*start, decision.reason).ByteSizeLong();
+    if (start->group_rank > 0) {
+      EXPECT_LE(bytes, kStartRoundBytesMax);
+    }
+  }
+  EXPECT_EQ(started, kNodes);
+}
+
+TEST(Cost, ARoundIsToldBeforeTheJournalIsBuilt) {
+  CostJob cost;
+  cost.Gather();
+  cost.BeginRound();
+  const std::vector<Decision>& last = cost.job().last;
+  EXPECT_TRUE(std::holds_alternative<Remember>(last.back().action));
+  EXPECT_EQ(cost.job().journal_state.highest_epoch, 1U);
+}
+
+TEST(Cost, WithAnElasticConfigMessagesLookAtFew) {
+  // Of the divisors of 110,880, the batch of most divisors, the largest that 10,000 x 8 ranks make is 55,440.
+  CostJob cost(
+      R"({"enabled":true,"max_train_batch_size":160000,"micro_batch_sizes":[1],"min_gpus":1,"max_gpus":100000,)"
+      R"("version":0.1})");
+  EXPECT_LE(cost.Gather(), kMessageMax);
+  cost.BeginRound();
+  JobFixture& job = cost.job();
+  ASSERT_EQ(job.state.round->world_size, 55'440U);
+  const uint64_t epoch = job.Epoch();
+  EXPECT_LE(cost.Dearest(cost.sessions(), [&](uint64_t s) { return BeatOf(s, epoch, 1); }), kMessageMax);
+}
+
+}  // namespace
+}  // namespace phalanx::master
