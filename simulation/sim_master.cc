@@ -284,7 +284,6 @@ void SimMaster::Do(const master::SendHold& action, const std::string& reason) {
 void SimMaster::Do(const master::SendFinish& action, const std::string&) {
   if (outcome_ != action.outcome) {
     outcome_ = action.outcome;
-    parts_.journal.Flush();
     finish_message_ = std::make_shared<const v1::MasterMessage>(master::MessageOf(*outcome_));
   }
   Send(action.session, finish_message_);
@@ -316,8 +315,9 @@ void SimMaster::Do(const master::Drop& action, const std::string&) { Cancel(acti
 
 void SimMaster::Do(const master::Record&, const std::string&) {}  // the story tells of it
 
-void SimMaster::Do(const master::Remember&, const std::string&) {
+void SimMaster::Do(const master::Remember& action, const std::string&) {
   parts_.journal.Put(master::SaveState(state_, Now()));
+  if (action.when != master::Remember::When::kBehind) parts_.journal.Flush();
 }
 
 }  // namespace phalanx::simulation

@@ -9,6 +9,7 @@
 
 #include "master/core/arrivals.h"
 #include "master/core/failures.h"
+#include "master/core/rescale.h"
 #include "master/core/rounds.h"
 #include "master/core/texts.h"
 #include "master/rules/lease.h"
@@ -129,10 +130,16 @@ void TakeUpJob(Turn& turn) {
     members = job.round->slots.size();
     for (Slot& slot : job.round->slots) {
       job.round->Vacate(slot);
-      slot.away = finished || !slot.AllDone();
+      slot.away = finished || (!slot.AllDone() && !slot.leaving);
       if (slot.away) ++job.round->away;
     }
+    // Nodes that were about to go end when their master does, and do not come back.
+    std::vector<std::string>& leaving = job.round->leaving;
+    job.round->broken.insert(job.round->broken.end(), leaving.begin(), leaving.end());
+    leaving.clear();
   }
+  ++job.term;
+  turn.RememberFirst(Remember::When::kBefore);
   job.resumed = true;
   job.back_by = turn.now + LeaseMs(static_cast<int64_t>(members));
   if (job.blame_deadline != kNever) job.blame_deadline = job.back_by;
@@ -141,7 +148,8 @@ void TakeUpJob(Turn& turn) {
                 ? fmt::format("the job is taken up from the journal: {} node{} of epoch {} may come back within {}",
                               job.round->away, job.round->away == 1 ? "" : "s", job.round->epoch,
                               SecondsText(job.back_by - turn.now))
-                : "the job is taken up from the journal: no round was live");
+                : "the job is taken up from the journal: no round was live",
+            -1, {{"term", static_cast<int64_t>(job.term)}});
 }
 
 bool RunsOn(const Turn& turn, uint64_t session, const NodeInfo& info) {
@@ -200,6 +208,7 @@ void SettleAway(Turn& turn) {
   if (away > 0) {
     GiveUpAway(turn);
   } else if (job.resumed && turn.HasLiveRound()) {
+    TakeUpRescale(turn);
     turn.Note("job-resumed", "",
               fmt::format("all nodes of epoch {} are back: no rank was restarted", job.round->epoch));
   }

@@ -247,8 +247,15 @@ struct Record {
 
 // What a master that is started anew must know has changed: the state as it is behind this step goes to the journal.
 // Building a large job's snapshot takes milliseconds that its ranks would wait for, so this comes behind what is sent;
-// only of a job's end it comes before, as a job that is over must not begin anew.
-struct Remember {};
+// only where a new master that did not know would contradict what agents have been told, it comes before.
+struct Remember {
+  enum class When {
+    kBehind,  // what is sent waits for nothing
+    kBefore,  // ... waits until the journal has it: it outlives the master's process
+    kSynced,  // ... until the disk has it: it outlives the machine
+  };
+  When when = When::kBehind;
+};
 
 using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice,
                             SendAnnounceRescale, SendCheckpoint, Drop, Record, Remember>;
@@ -324,6 +331,7 @@ struct JobState {
   uint64_t Visits() const;
 
   std::string job_id;
+  uint64_t term = 1;                // which master of the job this is
   std::optional<JobSpec> spec;      // absent: the first node's counts
   bool spec_of_first_node = false;  // ... and has been taken
   // The world sizes that a round may have, where the job has an elastic config.

@@ -104,6 +104,8 @@ void On(Turn& turn, const Leaving& e) {
     turn.Note("node-leaving", NodeName(job, node.info),
               fmt::format("node {} is about to leave ({})", NodeName(job, node.info), why));
     job.round->leaving.push_back(what);
+    job.round->slots[static_cast<size_t>(node.group_rank)].leaving = true;
+    turn.remember = true;
     return AnnounceRescale(turn, what);
   }
   if (GiveUpPlace(turn, node, e.session, "node-left", what)) turn.lost = true;

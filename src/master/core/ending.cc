@@ -65,6 +65,8 @@ void SettleEnd(Turn& turn) {
   JobState& job = turn.job;
   if (job.tell_end_by == kNever || (IsStoring(job.checkpoints) && turn.now < job.tell_end_by)) return;
   job.tell_end_by = kNever;
+  // A new master must not begin a job again that some nodes have been told the end of.
+  turn.RememberFirst(Remember::When::kSynced);
   for (const auto& [session, node] : job.nodes) {
     if (!node.leaving) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);
   }

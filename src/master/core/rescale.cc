@@ -51,6 +51,7 @@ void ChooseSafeStep(Turn& turn) {
     return;
   }
   round.safe_step = SafeStep(turn);
+  turn.RememberFirst(Remember::When::kBefore);  // ranks that have heard of it stop there, whoever asks them next
   SendAnnouncement(turn);
   turn.Note("safe-step", "", fmt::format("the ranks come to a safe point behind step {}", round.safe_step), -1,
             {{"at_step", round.safe_step}});
@@ -79,8 +80,15 @@ void AnnounceRescale(Turn& turn, const std::string& why) {
   round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms;
   round.rescale_why = why;
   round.safe_step = 0;
+  turn.remember = true;
   AskHowFar(turn);
   turn.Note("rescale-announced", "", fmt::format("{}: the ranks may come to a safe point first", why));
+}
+
+void TakeUpRescale(Turn& turn) {
+  const Round& round = *turn.job.round;
+  if (round.rescale_by == kNever || !round.broken.empty() || !round.failed.empty()) return;
+  AskHowFar(turn);  // where the safe point is chosen, it is said again
 }
 
 void SettleRescale(Turn& turn) {
@@ -97,6 +105,7 @@ void SettleRescale(Turn& turn) {
   if (round.any_asked)
     return ReformRound(turn, "the nodes that were to join have gone, and ranks had stopped for them", false);
   round.rescale_by = round.ask_again = kNever;
+  turn.remember = true;
   for (Slot& slot : round.slots) round.SetSafe(slot, false);
 }
 

@@ -12,6 +12,8 @@ void On(Turn& turn, const SafePoint& e);
 
 // Every rank that wants to may save first; those that want nothing cost a moment. Once a round.
 void AnnounceRescale(Turn& turn, const std::string& why);
+// A new master's ranks hear again of the change that the last one had announced: not all may have.
+void TakeUpRescale(Turn& turn);
 // While one is announced: whether all ranks are ready, or have had their time.
 void SettleRescale(Turn& turn);
 

@@ -33,6 +33,7 @@ struct Slot {
   bool away = false;
   bool safe = false;      // while a rescale is announced: its ranks are at their safe point, or want none
   bool answered = false;  // ... and it has told how far they are. Round::SetSafe, SetAnswered change both
+  bool leaving = false;   // its node has said that it goes, and waits for the others' safe point
   bool left = false;      // its node has gone on purpose, and waits for nothing
 
   bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }

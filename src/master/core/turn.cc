@@ -10,11 +10,15 @@ namespace phalanx::master {
 std::vector<Decision> Turn::Take() {
   if (!remember) return std::move(decisions_);
   job.remember_at = kNever;
-  const auto finish = std::find_if(decisions_.begin(), decisions_.end(), [](const Decision& decision) {
-    return std::holds_alternative<SendFinish>(decision.action);
-  });
-  decisions_.insert(finish, {Remember{}, "a master that is started anew must know"});
+  const bool first = remember_when != Remember::When::kBehind;
+  decisions_.insert(first ? decisions_.begin() : decisions_.end(),
+                    {Remember{remember_when}, "a master that is started anew must know"});
   return std::move(decisions_);
+}
+
+void Turn::RememberFirst(Remember::When when) {
+  remember = true;
+  remember_when = std::max(remember_when, when);
 }
 
 void Turn::RememberSoon() {
@@ -40,6 +44,8 @@ void Turn::Apply(CheckpointOrders orders) {
     const std::string reason = order.reason();
     Do(SendCheckpoint{session, std::move(order)}, reason);
   }
+  if (orders.remember) RememberSoon();
+  if (orders.remember_first) RememberFirst(Remember::When::kBefore);
   for (CheckpointOrders::Note& note : orders.notes) Note(note.kind, "", note.text, -1, std::move(note.detail));
 }
 

@@ -31,6 +31,9 @@ class Turn {
   void NoteRank(const Round& round, const std::string& kind, const std::string& node, const std::string& reason,
                 int64_t rank, std::vector<std::pair<std::string, Record::Value>> detail = {});
 
+  // What the event has changed belongs into the journal, and what is sent because of it waits for that.
+  void RememberFirst(Remember::When when);
+
   // What the event has changed belongs into the journal, and may wait a moment there in a large job.
   void RememberSoon();
 
@@ -49,6 +52,7 @@ class Turn {
   const Instant now;
   bool lost = false;      // this event has taken a member out of the live round
   bool remember = false;  // what it has changed belongs into the journal
+  Remember::When remember_when = Remember::When::kBehind;
 
  private:
   std::vector<Decision> decisions_;

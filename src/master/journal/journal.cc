@@ -52,14 +52,24 @@ Status WriteAll(int fd, std::string_view bytes) {
   return absl::OkStatus();
 }
 
-Status ReplaceFile(const std::string& path, std::string_view bytes) {
+// The folder's entry, which a rename has changed.
+Status SyncFolderOf(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  const Fd fd(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, folder);
+  return fsync(fd.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, folder);
+}
+
+Status ReplaceFile(const std::string& path, std::string_view bytes, bool sync) {
   const std::string fresh = path + ".new";
   {
     const Fd fd(open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid()) return ErrnoStatus(errno, fresh);
     PHX_RETURN_IF_ERROR(WithContext(WriteAll(fd.get(), bytes), fresh));
+    if (sync && fdatasync(fd.get()) != 0) return ErrnoStatus(errno, fresh);
   }
-  return rename(fresh.c_str(), path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
+  if (rename(fresh.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
+  return sync ? SyncFolderOf(path) : absl::OkStatus();
 }
 
 }  // namespace
@@ -119,6 +129,7 @@ struct JournalWriter::Shared {
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::optional<std::string> waiting;
+  bool sync = false;  // what is waiting
   bool writing = false;
   bool closing = false;
   bool over = false;  // nobody writes
@@ -146,10 +157,11 @@ JournalWriter::~JournalWriter() {
   shared_->changed.notify_all();
 }
 
-void JournalWriter::Put(std::string payload) {
+void JournalWriter::Put(std::string payload, bool sync) {
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   if (shared_->over) return;
   shared_->waiting = std::move(payload);
+  shared_->sync = shared_->sync || sync;
   shared_->changed.notify_all();
 }
 
@@ -166,9 +178,10 @@ void JournalWriter::Write(const std::shared_ptr<Shared>& shared) {
     shared->changed.wait(lock, [&shared] { return shared->waiting || shared->closing; });
     if (!shared->waiting) return;
     const std::string file = WrapJournal(*std::exchange(shared->waiting, std::nullopt));
+    const bool sync = std::exchange(shared->sync, false);
     shared->writing = true;
     lock.unlock();
-    const Status written = ReplaceFile(shared->path, file);
+    const Status written = ReplaceFile(shared->path, file, sync);
     if (!written.ok() && !std::exchange(told, true)) {
       shared->warn(fmt::format("the journal cannot be written, so a new master would rely on the agents alone: {}",
                                Message(written)));

@@ -29,8 +29,9 @@ class JournalWriter {
   // As Flush(kFlushMs).
   ~JournalWriter();
 
-  // `payload` replaces whatever is there, and what still waits. Any thread.
-  void Put(std::string payload);
+  // `payload` replaces whatever is there, and what still waits. `sync`: it counts as written when the disk has it, and
+  // so outlives the machine. Any thread.
+  void Put(std::string payload, bool sync = false);
 
   // Waits until the last payload is written or could not be, at most `timeout_ms`; false where the disk did not answer
   // in time.

@@ -39,6 +39,9 @@ TEST_F(Journal, HoldsTheLastPayload) {
     for (int i = 0; i < 100; ++i) writer.Put(std::to_string(i));
     EXPECT_TRUE(writer.Flush(10'000));
     EXPECT_EQ(*ReadJournal(path_), "99");
+    writer.Put("on the disk", /*sync=*/true);
+    EXPECT_TRUE(writer.Flush(10'000));
+    EXPECT_EQ(*ReadJournal(path_), "on the disk");
     writer.Put(std::string(1 << 20, 'x'));
   }
   EXPECT_EQ(ReadJournal(path_)->size(), size_t{1} << 20);

@@ -7,6 +7,7 @@
 
 #include "master/core/convert.h"
 #include "master/core/door.h"
+#include "master/topics/checkpoints_saved.h"
 #include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::master {
@@ -37,6 +38,15 @@ void Fill(v1::Snapshot::Slot& wire, const Slot& slot) {
   wire.mutable_done()->Add(slot.done.begin(), slot.done.end());
   wire.mutable_failed()->Add(slot.failed.begin(), slot.failed.end());
   wire.set_stepped(slot.stepped);
+  wire.set_leaving(slot.leaving);
+}
+
+void Fill(v1::Snapshot::Rescale& wire, const Round& round, Instant now) {
+  wire.set_due_in_ms(round.rescale_by - now);
+  wire.set_why(round.rescale_why);
+  wire.set_safe_step(round.safe_step);
+  for (const std::string& what : round.leaving) wire.add_leaving(what);
+  wire.set_any_asked(round.any_asked);
 }
 
 void Fill(v1::Snapshot::Round& wire, const Round& round, Instant now) {
@@ -58,6 +68,7 @@ void Fill(v1::Snapshot::Round& wire, const Round& round, Instant now) {
   wire.set_caught_up(round.caught_up);
   wire.set_saving_ms(round.saving_ms);
   wire.set_saving_noted_ms(round.saving_noted_ms);
+  if (round.rescale_by != kNever && round.ended_at == kNever) Fill(*wire.mutable_rescale(), round, now);
 }
 
 // --- and back -----------------------------------------------------------------------------------------------------
@@ -89,6 +100,7 @@ StatusOr<Slot> RestoreSlot(const v1::Snapshot::Slot& wire) {
     }
   }
   slot.stepped = wire.stepped();
+  slot.leaving = wire.leaving();
   return slot;
 }
 
@@ -103,6 +115,16 @@ Status CheckRanks(const Round& round) {
   }
   if (known && next != round.world_size)
     return Contradiction(fmt::format("world {}, {} ranks", round.world_size, next));
+  return absl::OkStatus();
+}
+
+Status RestoreRescale(Round& round, const v1::Snapshot::Rescale& wire, Instant now) {
+  if (wire.safe_step() < 0) return Contradiction(fmt::format("a safe point behind step {}", wire.safe_step()));
+  round.rescale_by = now + std::clamp<int64_t>(wire.due_in_ms(), 0, kMaxAgeMs);
+  round.rescale_why = wire.why();
+  round.safe_step = wire.safe_step();
+  round.leaving.assign(wire.leaving().begin(), wire.leaving().end());
+  round.any_asked = wire.any_asked();
   return absl::OkStatus();
 }
 
@@ -141,6 +163,7 @@ StatusOr<Round> RestoreRound(const v1::Snapshot::Round& wire, const Budget& budg
   round.caught_up = wire.caught_up();
   round.saving_ms = wire.saving_ms();
   round.saving_noted_ms = wire.saving_noted_ms();
+  if (wire.has_rescale()) PHX_RETURN_IF_ERROR(RestoreRescale(round, wire.rescale(), now));
   return round;
 }
 
@@ -198,6 +221,14 @@ std::string SaveState(const JobState& state, Instant now) {
   wire.set_reason(state.reason);
   wire.set_verdict(state.verdict);
   if (state.outcome) wire.set_exit_code(state.outcome->exit_code);
+  wire.set_term(state.term);
+  for (const auto& [node_id, lost] : state.lost_places) {
+    v1::Snapshot::LostPlace& place = *wire.add_lost_places();
+    place.set_node_id(node_id);
+    place.set_rank(lost.rank);
+    place.set_epoch(lost.epoch);
+  }
+  *wire.mutable_checkpoints() = SaveCheckpoints(state.checkpoints);
   return wire.SerializeAsString();
 }
 
@@ -236,6 +267,18 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   state.reason = wire.reason();
   state.verdict = wire.verdict();
   PHX_RETURN_IF_ERROR(RestorePhase(state, wire));
+  if (wire.term() >= kMaxEpoch) return Contradiction(fmt::format("term {}", wire.term()));
+  state.term = std::max<uint64_t>(wire.term(), 1);
+  if (wire.lost_places_size() > static_cast<int>(kMaxNodes)) {
+    return Contradiction(fmt::format("{} lost places", wire.lost_places_size()));
+  }
+  for (const v1::Snapshot::LostPlace& lost : wire.lost_places()) {
+    if (lost.rank() < 0) return Contradiction(fmt::format("the lost rank {}", lost.rank()));
+    state.lost_places[lost.node_id()] = {lost.rank(), lost.epoch()};
+  }
+  const uint64_t live = state.round ? state.round->epoch : 0;
+  PHX_ASSIGN_OR_RETURN(state.checkpoints,
+                       RestoreCheckpoints(wire.checkpoints(), live, state.round ? state.round->slots.size() : 0));
   if (wire.has_exit_code()) state.outcome = OutcomeOf(state, wire.exit_code(), wire.reason());
   // Somebody has been there, so that join_timeout counts.
   state.arrivals = state.spec ? 1 : 0;

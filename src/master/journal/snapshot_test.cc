@@ -5,81 +5,13 @@
 
 #include "master/core/job_fixture.h"
 #include "master/core/test_random_life.h"
+#include "master/journal/restarted.h"
 #include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::master {
 namespace {
 
 using ::testing::HasSubstr;
-
-// What the agent of a member says to a new master.
-NodeInfo ComingBack(const JobState& state, uint64_t session) {
-  NodeInfo info = state.nodes.at(session).info;
-  info.spec = *state.spec;  // all of it: the master does not keep it for each node
-  info.seen_epoch = state.highest_epoch;
-  info.live = {};
-  const int32_t group_rank = state.nodes.at(session).group_rank;
-  if (group_rank < 0 || !state.round) return info;
-  const Round& round = *state.round;
-  info.live.epoch = round.epoch;
-  info.live.group_rank = static_cast<uint32_t>(group_rank);
-  info.live.group_world_size = static_cast<uint32_t>(round.slots.size());
-  info.live.rank_base = round.slots[info.live.group_rank].rank_base;
-  info.live.world_size = round.world_size;
-  info.live.restart_count = round.restart_count;
-  info.live.restarts_used = state.budget.used;
-  info.live.lives_without_step = state.budget.lives_without_step;
-  info.live.highest_step = state.highest_step;
-  info.live.reason = round.reason;
-  return info;
-}
-
-// The master dies, and another one takes its job up from the journal, or, without one, from the agents.
-class Restarted : public JobFixture {
- public:
-  explicit Restarted(const JobFixture& before, bool journal = true) : JobFixture(before) {
-    for (const auto& [session, node] : state.nodes) {
-      if (!node.leaving) agents_.push_back({session, ComingBack(state, session)});
-    }
-    const std::string bytes = SaveState(journal_state, now);
-    now += 100;
-    state = JobState("job", spec);
-    records.clear();
-    told.clear();
-    if (!journal) return;
-    StatusOr<JobState> restored = RestoreState(bytes, "job", now);
-    PHX_CHECK(restored.ok(), "a snapshot that cannot be read");
-    state = *std::move(restored);
-    for (const Decision& decision : Resume(state, now)) {
-      records.push_back({std::get<Record>(decision.action), decision.reason});
-    }
-  }
-
-  // The session that the agent of `session` has now.
-  uint64_t ComeBack(uint64_t session) {
-    for (const auto& [was, info] : agents_) {
-      if (was == session) return Attach(info);
-    }
-    return 0;
-  }
-  void AllComeBack() {
-    for (const auto& [was, info] : agents_) Attach(info);
-  }
-  void MembersComeBack() {
-    for (const auto& [was, info] : agents_) {
-      if (info.live.epoch > 0) Attach(info);
-    }
-  }
-
-  size_t Rounds() const {
-    size_t rounds = 0;
-    for (const auto& [session, agent] : told) rounds += agent.rounds.size() + agent.holds.size();
-    return rounds;
-  }
-
- private:
-  std::vector<std::pair<uint64_t, NodeInfo>> agents_;
-};
 
 class AfterRestart : public ::testing::TestWithParam<bool> {
  protected:

@@ -480,8 +480,10 @@ void MasterServer::Impl::CarryOut(const std::vector<Decision>& decisions) {
   }
 }
 
-void MasterServer::Impl::Do(const Remember&, const std::string&) {
-  if (journal_) journal_->Put(SaveState(state_, MonotonicMs()));
+void MasterServer::Impl::Do(const Remember& action, const std::string&) {
+  if (!journal_) return;
+  journal_->Put(SaveState(state_, MonotonicMs()), action.when == Remember::When::kSynced);
+  if (action.when != Remember::When::kBehind) journal_->Flush(JournalWriter::kFlushMs);
 }
 
 // On one node's console: our own log may lie on the same full disk. With the next event, and beats are events.
@@ -535,8 +537,6 @@ void MasterServer::Impl::Do(const SendHold& action, const std::string& reason) {
 void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
   if (outcome_ != action.outcome) {
     outcome_ = action.outcome;
-    // A new master must not begin a job again that some nodes have been told the end of.
-    if (journal_) journal_->Flush(JournalWriter::kFlushMs);
     finish_message_ = std::make_shared<const v1::MasterMessage>(MessageOf(*outcome_));
   }
   if (Session* to = Find(action.session)) to->Send(finish_message_);

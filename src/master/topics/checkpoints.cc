@@ -206,6 +206,7 @@ class Stepper {
     v1::CheckpointOrder order = OrderOf(name, save, "all ranks have sealed it");
     order.mutable_committed();
     SendToAll(order);
+    out_.remember = true;
     if (store) WantStored(name, dir, save);
   }
 
@@ -213,6 +214,7 @@ class Stepper {
     CheckpointDir& dir = s_.dirs[name];
     const SaveKey save = KeyOf(skipped.save());
     if (save.epoch != s_.epoch || (dir.committed && save <= *dir.committed) || !dir.dropped.insert(save).second) return;
+    out_.remember = true;
     dir.sealed.erase(save);
     dir.store_asked.erase(save);
     v1::CheckpointOrder order = OrderOf(name, save, skipped.why());
@@ -344,6 +346,7 @@ class Stepper {
       return Check(name, dir);
     }
     dir.decision = std::move(choice);
+    out_.remember_first = true;  // some ranks may have restored it when a new master is asked by the others
     for (const uint64_t session : dir.asking) SendTo(session, *dir.decision);
     dir.asking.clear();
     Note("checkpoint-restore", name, dir.decision->reason(), dir.decision->save().step());
@@ -522,6 +525,7 @@ class Stepper {
 
   void EndStore(const std::string& name, CheckpointDir& dir, const std::string& error) {
     const Store store = *std::exchange(dir.store, std::nullopt);
+    out_.remember = true;
     const int64_t took_ms = now_ - store.begun_at;
     if (error.empty()) dir.stored = store.save;
     const std::string text =

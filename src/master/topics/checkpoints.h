@@ -103,6 +103,8 @@ struct CheckpointOrders {
   };
   std::vector<std::pair<uint64_t, v1::CheckpointOrder>> orders;  // to a session each
   std::vector<Note> notes;
+  bool remember = false;        // a new master must know what was decided...
+  bool remember_first = false;  // ... before any rank acts on it
 };
 
 // A round begins; its members tell what they hold from now on.

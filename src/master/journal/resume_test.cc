@@ -1,0 +1,284 @@
+// What a master that is started anew still knows: decisions that agents have been told, or wait for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "master/core/job_fixture.h"
+#include "master/journal/restarted.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDir[] = "/data/run";
+
+// When the journal has what the last event has changed; behind all where nothing waits for it.
+Remember::When Remembered(const JobFixture& job) {
+  const auto* first = std::get_if<Remember>(&job.last.front().action);
+  return first == nullptr ? Remember::When::kBehind : first->when;
+}
+
+TEST(ResumeTerm, EachMasterHasOneMoreAndTheJournalKnows) {
+  JobFixture job(1, 1);
+  job.Attach("a");
+  EXPECT_EQ(job.state.term, 1U);
+  Restarted second(job);
+  EXPECT_EQ(second.state.term, 2U);
+  EXPECT_EQ(second.journal_state.term, 2U) << "the third must not be the second once more";
+  const Restarted third(static_cast<const JobFixture&>(second));
+  EXPECT_EQ(third.state.term, 3U);
+}
+
+// A member that was lost goes before a newcomer, also where another master hears of its return.
+// A job that is over must not begin anew, whatever becomes of the machine.
+TEST(ResumeEnd, TheDiskHasItBeforeAnybodyHears) {
+  JobFixture job(1, 1);
+  const uint64_t a = job.Attach("a");
+  job.Exit(a, JobFixture::Ended(0, 0));
+  job.Exit(a, JobFixture::Ended(1, 0));
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(Remembered(job), Remember::When::kSynced);
+}
+
+TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
+  JobFixture job(2, 3);
+  const uint64_t a = job.Attach("a");
+  job.Attach("b");
+  job.Attach("c");
+  job.AllStep();
+  NodeInfo lost = ComingBack(job.state, a);
+  lost.live = {};
+  job.Detach(a);
+  ASSERT_EQ(job.Ranks().size(), 2U);
+  Restarted next(job);
+  next.AllComeBack();
+  NodeInfo newcomer = next.Info("d");
+  newcomer.warming = lost.warming = true;
+  const uint64_t d = next.Attach(newcomer);
+  const uint64_t back = next.Attach(lost);
+  EXPECT_TRUE(next.state.nodes.at(back).came_back);
+  next.wants_safe_point = true;  // the change waits for both
+  for (const uint64_t session : {d, back}) {
+    Ready ready;
+    ready.session = session;
+    next.Send(ready);
+  }
+  next.Pass(kDefaultRescaleGraceMs + 1'000);
+  ASSERT_EQ(next.Ranks().size(), 3U);
+  EXPECT_EQ(next.Ranks().back(), back);
+}
+
+class ResumeRescale : public ::testing::Test {
+ protected:
+  // A change is announced to two ranks that train: a third node has come.
+  ResumeRescale() {
+    a_ = job_.Attach("a");
+    b_ = job_.Attach("b");
+    job_.Pass(1'000);
+    job_.AllStep();
+    job_.wants_safe_point = true;
+    job_.Attach("c");
+    job_.Pass(kGrowQuietMs);
+  }
+
+  JobFixture job_{2, 3};
+  uint64_t a_ = 0;
+  uint64_t b_ = 0;
+};
+
+TEST_F(ResumeRescale, AllAreAskedAgainHowFarTheyAre) {
+  ASSERT_EQ(job_.announced.size(), 2U);
+  Restarted next(job_);
+  next.announced.clear();
+  next.ComeBack(a_);
+  EXPECT_TRUE(next.announced.empty()) << "one is still away";
+  next.ComeBack(b_);
+  ASSERT_EQ(next.announced.size(), 2U);
+  EXPECT_EQ(next.announced[0].at_step, 0);
+  EXPECT_EQ(next.Records("rescale-announced").size(), 0U) << "it is the same one";
+}
+
+TEST_F(ResumeRescale, TheStepThatRanksWereToldStays) {
+  const auto announced = std::exchange(job_.announced, {});
+  for (const SendAnnounceRescale& announce : announced) job_.SafePoint(announce, 2, false);
+  EXPECT_EQ(Remembered(job_), Remember::When::kBefore);
+  ASSERT_GT(job_.state.round->safe_step, 0);
+  const int64_t step = job_.state.round->safe_step;
+  const Instant by = job_.state.round->rescale_by;
+  EXPECT_EQ(job_.journal_state.round->safe_step, step) << "before a rank has stopped there";
+  Restarted next(job_);
+  EXPECT_LE(next.state.round->rescale_by, by + 100);
+  next.announced.clear();
+  next.AllComeBack();
+  ASSERT_EQ(next.announced.size(), 2U);
+  for (const SendAnnounceRescale& announce : std::exchange(next.announced, {})) {
+    EXPECT_EQ(announce.at_step, step);
+    next.SafePoint(announce, 2, true);
+  }
+  EXPECT_EQ(next.Epoch(), 2U) << "all are at their safe point";
+  EXPECT_EQ(next.Ranks().size(), 3U);
+}
+
+TEST_F(ResumeRescale, RanksThatDoNotComeToItHaveTheRestOfTheirTime) {
+  Restarted next(job_);
+  next.announced.clear();
+  next.AllComeBack();
+  next.Pass(kDefaultRescaleGraceMs + 1'000);
+  EXPECT_EQ(next.Epoch(), 2U);
+  EXPECT_EQ(next.Records("rescale-grace-over").size(), 1U);
+}
+
+TEST(ResumeLeaving, ANodeThatWasAboutToGoIsNotWaitedFor) {
+  JobFixture job(1, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  job.wants_safe_point = true;
+  Leaving leaving;
+  leaving.session = a;
+  leaving.signal = 15;
+  leaving.waits = true;
+  job.Send(leaving);
+  ASSERT_EQ(job.Epoch(), 1U);
+  Restarted next(job);
+  next.ComeBack(b);
+  EXPECT_EQ(next.Epoch(), 2U) << "the other one's ranks have ended with the master";
+  EXPECT_EQ(next.Ranks().size(), 1U);
+  EXPECT_THAT(next.state.reason, HasSubstr("node a left (SIGTERM)"));
+}
+
+class ResumeCheckpoints : public ::testing::Test {
+ protected:
+  ResumeCheckpoints() {
+    for (const char* name : {"a", "b"}) sessions_.push_back(job_.Attach(name));
+  }
+
+  // `fill` says of what; of kDir.
+  template <typename Fill>
+  static void Tell(JobFixture& job, uint64_t session, Fill fill) {
+    CheckpointTold event;
+    event.session = session;
+    event.report.set_epoch(job.Epoch());
+    event.report.set_dir(kDir);
+    fill(event.report);
+    job.Send(event);
+  }
+  static void HoldNothing(JobFixture& job, uint64_t session) {
+    Tell(job, session, [](v1::CheckpointReport& report) {
+      report.clear_dir();
+      report.mutable_held();
+    });
+  }
+  static void AskRestore(JobFixture& job, uint64_t session) {
+    Tell(job, session, [](v1::CheckpointReport& report) { report.mutable_restore_asked(); });
+  }
+  static void Seal(JobFixture& job, uint64_t session, int64_t step, bool store = false) {
+    Tell(job, session, [&](v1::CheckpointReport& report) {
+      report.mutable_sealed()->mutable_save()->set_epoch(job.Epoch());
+      report.mutable_sealed()->mutable_save()->set_step(step);
+      report.mutable_sealed()->set_store(store);
+    });
+  }
+  // The kinds of the orders that have been given since.
+  static std::vector<v1::CheckpointOrder::BodyCase> Ordered(JobFixture& job) {
+    std::vector<v1::CheckpointOrder::BodyCase> kinds;
+    for (const SendCheckpoint& sent : std::exchange(job.orders, {})) kinds.push_back(sent.order.body_case());
+    return kinds;
+  }
+
+  JobFixture job_{2, 2};
+  std::vector<uint64_t> sessions_;
+};
+
+using Order = v1::CheckpointOrder;
+
+TEST_F(ResumeCheckpoints, RanksThatAskLaterRestoreWhatTheOthersHave) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  AskRestore(job_, sessions_[0]);
+  Tell(job_, sessions_[0], [](v1::CheckpointReport& report) { report.mutable_found()->set_step(-1); });
+  ASSERT_EQ(job_.orders.back().order.body_case(), Order::kRestore);
+  EXPECT_EQ(Remembered(job_), Remember::When::kBefore);
+  EXPECT_TRUE(job_.journal_state.checkpoints.dirs.at(kDir).decision) << "before the first rank acts on it";
+
+  Restarted next(job_);
+  next.ComeBack(sessions_[0]);
+  const uint64_t second = next.ComeBack(sessions_[1]);
+  next.orders.clear();
+  AskRestore(next, second);
+  ASSERT_EQ(next.orders.size(), 1U) << "nobody is asked what storage holds, which may be more by now";
+  EXPECT_EQ(next.orders[0].session, second);
+  EXPECT_EQ(next.orders[0].order.restore().source(), v1::RestoreDecided::NOTHING);
+}
+
+TEST_F(ResumeCheckpoints, WhatWasSkippedStaysDropped) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  Tell(job_, sessions_[0], [&](v1::CheckpointReport& report) {
+    report.mutable_skipped()->mutable_save()->set_epoch(job_.Epoch());
+    report.mutable_skipped()->mutable_save()->set_step(10);
+  });
+  Restarted next(job_);
+  next.ComeBack(sessions_[0]);
+  const uint64_t second = next.ComeBack(sessions_[1]);
+  next.orders.clear();
+  Seal(next, second, 10);
+  EXPECT_EQ(Ordered(next), (std::vector{Order::kDropped})) << "its memory would wait for the first node for ever";
+}
+
+TEST_F(ResumeCheckpoints, WhatIsStoredIsNotStoredAgain) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  for (const uint64_t session : sessions_) Seal(job_, session, 10, true);
+  const auto save = [&](v1::SaveId* id) {
+    id->set_epoch(job_.Epoch());
+    id->set_step(10);
+  };
+  Tell(job_, sessions_[0], [&](v1::CheckpointReport& report) {
+    save(report.mutable_store_prepared()->mutable_save());
+    report.mutable_store_prepared()->set_name("10");
+  });
+  for (const uint64_t session : sessions_) {
+    Tell(job_, session, [&](v1::CheckpointReport& report) {
+      save(report.mutable_shards_written()->mutable_save());
+      report.mutable_shards_written()->add_shards()->set_file("rank_0.pt");
+    });
+  }
+  Tell(job_, sessions_[0],
+       [&](v1::CheckpointReport& report) { save(report.mutable_manifest_written()->mutable_save()); });
+  ASSERT_TRUE(job_.state.checkpoints.dirs.at(kDir).stored);
+
+  Restarted next(job_);
+  EXPECT_EQ(next.state.checkpoints.dirs.at(kDir).stored, job_.state.checkpoints.dirs.at(kDir).stored);
+  next.AllComeBack();
+  next.orders.clear();
+  for (const uint64_t session : next.Ranks()) Seal(next, session, 10, true);  // said again: no answer had come
+  for (const Order::BodyCase kind : Ordered(next)) EXPECT_NE(kind, Order::kPrepareStore);
+}
+
+TEST_F(ResumeCheckpoints, AStoreThatWasUnderWayBeginsAgain) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  for (const uint64_t session : sessions_) Seal(job_, session, 10, true);
+  ASSERT_TRUE(IsStoring(job_.state.checkpoints));
+  Restarted next(job_);
+  next.AllComeBack();
+  next.orders.clear();
+  for (const uint64_t session : next.Ranks()) {
+    Tell(next, session, [&](v1::CheckpointReport& report) {
+      report.clear_dir();
+      v1::HeldSave& held = *report.mutable_held()->add_saves();
+      held.set_dir(kDir);
+      held.mutable_save()->set_epoch(1);
+      held.mutable_save()->set_step(10);
+      held.set_world_size(4);
+      const uint32_t base = session == next.Ranks().front() ? 0 : 2;
+      held.add_ranks(base);
+      held.add_ranks(base + 1);
+    });
+  }
+  EXPECT_THAT(Ordered(next), ::testing::Contains(Order::kPrepareStore));
+  EXPECT_TRUE(IsStoring(next.state.checkpoints));
+}
+
+}  // namespace
+}  // namespace phalanx::master

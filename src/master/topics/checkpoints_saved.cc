@@ -1,0 +1,99 @@
+#include "master/topics/checkpoints_saved.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+namespace phalanx::master {
+namespace {
+
+// As the door lets in (src/master/core/convert.cc).
+constexpr size_t kMaxPathBytes = 4'096;
+constexpr int kMaxNames = 1'024;
+
+void Fill(v1::SaveId& wire, const SaveKey& save) {
+  wire.set_epoch(save.epoch);
+  wire.set_step(save.step);
+}
+
+v1::Snapshot::CheckpointDir Saved(const std::string& name, const CheckpointDir& dir) {
+  v1::Snapshot::CheckpointDir wire;
+  wire.set_dir(name);
+  wire.set_kind(dir.kind);
+  wire.set_at_breakpoint(dir.at_breakpoint);
+  if (dir.committed) Fill(*wire.mutable_committed(), *dir.committed);
+  wire.set_committed_world_size(dir.committed_world_size);
+  if (dir.stored) Fill(*wire.mutable_stored(), *dir.stored);
+  wire.set_wanted(dir.wanted || dir.store.has_value());  // a store ends with the master that leads it
+  for (const SaveKey& save : dir.dropped) Fill(*wire.add_dropped(), save);
+  if (dir.decision) *wire.mutable_decision() = *dir.decision;
+  for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
+  wire.set_passed_over(dir.passed_over);
+  return wire;
+}
+
+Status Contradiction(const std::string& what) {
+  return absl::DataLossError(fmt::format("the journal contradicts itself: {}", what));
+}
+
+Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
+  if (wire.dir().empty() || wire.dir()[0] != '/' || wire.dir().size() > kMaxPathBytes) {
+    return Contradiction(fmt::format("a checkpoint directory's name of {} bytes", wire.dir().size()));
+  }
+  if (!v1::CheckpointKind_IsValid(wire.kind())) {
+    return Contradiction(fmt::format("checkpoints of kind {}", static_cast<int>(wire.kind())));
+  }
+  if (wire.dropped_size() > kMaxNames || wire.damaged_size() > kMaxNames) {
+    return Contradiction(fmt::format("{} saves dropped, {} folders damaged", wire.dropped_size(), wire.damaged_size()));
+  }
+  if (wire.has_decision() && (!wire.decision().has_restore() || wire.decision().dir() != wire.dir())) {
+    return Contradiction("what is restored is of another directory");
+  }
+  return absl::OkStatus();
+}
+
+// `live`: also what counts in the live round alone.
+CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, bool live) {
+  CheckpointDir dir;
+  dir.kind = wire.kind();
+  dir.at_breakpoint = wire.at_breakpoint();
+  if (wire.has_committed()) dir.committed = KeyOf(wire.committed());
+  dir.committed_world_size = wire.committed_world_size();
+  if (wire.has_stored()) dir.stored = KeyOf(wire.stored());
+  dir.wanted = wire.wanted();
+  if (!live) return dir;
+  for (const v1::SaveId& save : wire.dropped()) dir.dropped.insert(KeyOf(save));
+  if (wire.has_decision()) dir.decision = wire.decision();
+  dir.damaged.insert(wire.damaged().begin(), wire.damaged().end());
+  dir.passed_over = wire.passed_over();
+  return dir;
+}
+
+}  // namespace
+
+v1::Snapshot::Checkpoints SaveCheckpoints(const CheckpointState& state) {
+  v1::Snapshot::Checkpoints wire;
+  wire.set_epoch(state.epoch);
+  wire.set_world_size(state.world_size);
+  for (const auto& [name, dir] : state.dirs) *wire.add_dirs() = Saved(name, dir);
+  return wire;
+}
+
+StatusOr<CheckpointState> RestoreCheckpoints(const v1::Snapshot::Checkpoints& saved, uint64_t epoch, size_t members) {
+  CheckpointState state;
+  const bool live = epoch != 0 && saved.epoch() == epoch;
+  state.epoch = saved.epoch();
+  state.world_size = saved.world_size();
+  if (live) state.members.resize(members);
+  if (saved.dirs_size() > static_cast<int>(kMaxCheckpointDirs)) {
+    return Contradiction(fmt::format("{} checkpoint directories", saved.dirs_size()));
+  }
+  for (const v1::Snapshot::CheckpointDir& wire : saved.dirs()) {
+    PHX_RETURN_IF_ERROR(CheckDir(wire));
+    state.dirs[wire.dir()] = Restored(wire, live);
+  }
+  return state;
+}
+
+}  // namespace phalanx::master
