@@ -8,7 +8,7 @@ ZYGOTES_MAX = 12
 
 
 class Launch:
-    """One launch: zygotes until one is ready, as src/agent/workers/spare_pool.h has it; without one all are cold."""
+    """One launch: zygotes until one is ready, as src/agent/workers/spares.h has it; without one all are cold."""
 
     def __init__(self, agent, place, learnt, denied):
         self.agent, self.place, self.learnt, self.denied = agent, place, learnt, denied

@@ -44,6 +44,7 @@ CORES = (
     "src/master/rules/*",
     "src/master/topics/*",
     "src/agent/core/*",
+    "src/agent/workers/spares*",
     "src/store/engine*",
     "src/checkpoint/image/image*",
     "simulation/event_queue*",

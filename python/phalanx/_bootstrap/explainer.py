@@ -1,5 +1,5 @@
-"""The agent's part where `phalanx warm` asks: starts zygotes until one is ready, as src/agent/workers/spare_pool.cc
-does, and writes nothing down of what they teach."""
+"""The agent's part where `phalanx warm` asks: starts zygotes until one is ready, as src/agent/workers/spares.cc
+decides, and writes nothing down of what they teach."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import time
 
 from phalanx._bootstrap import answer, wire
 
-# As in src/agent/workers/spare_pool.cc and src/agent/workers/zygote.cc.
+# As in src/agent/workers/spares.h and src/agent/workers/zygote.cc.
 ZYGOTES_MAX = 50
 DENY_MAX = 200
 USELESS_MAX = 2

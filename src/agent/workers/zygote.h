@@ -11,23 +11,13 @@
 
 #include "agent/workers/guard.h"
 #include "agent/workers/wire.h"
+#include "agent/workers/zygote_end.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
 #include "base/process/process.h"
 #include "base/status.h"
 
 namespace phalanx::agent {
-
-struct ZygoteEnd {
-  enum class Kind {
-    kTainted,  // `module` must not be preloaded; a new zygote may do
-    kFailed,   // `reason`: preloading is impossible or not wanted
-    kDied,     // `reason`: how it ended, with its last words
-  };
-  Kind kind = Kind::kDied;
-  std::string module;
-  std::string reason;
-};
 
 class Zygote {
  public:

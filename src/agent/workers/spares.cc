@@ -1,0 +1,254 @@
+#include "agent/workers/spares.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "agent/workers/wire.h"
+
+namespace phalanx::agent {
+
+std::vector<SpareAction> Spares::Take() { return std::exchange(actions_, {}); }
+
+Instant Spares::Deadline() const { return std::min(fork_until_, renew_at_); }
+
+void Spares::OnTime(Instant now) {
+  if (now >= fork_until_) {
+    fork_until_ = kNever;
+    Do(EndZygote{serving_, "it does not answer"});
+  }
+  if (now >= renew_at_) Renew();
+}
+
+// --- the zygote ---------------------------------------------------------------------------------------------------
+
+void Spares::Start(Learnt learnt) {
+  learnt_ = std::move(learnt);
+  StartServing();
+}
+
+int Spares::NewZygote() {
+  Do(StartZygote{++zygotes_, learnt_});
+  return zygotes_;
+}
+
+void Spares::StartServing() {
+  serving_ = NewZygote();
+  ready_ = false;
+}
+
+void Spares::OnZygoteNotStarted(int zygote, const std::string& why) {
+  if (zygote == next_) next_ = 0;  // the one that works goes on as it is
+  if (zygote != serving_) return;
+  serving_ = 0;
+  GoCold(why);
+}
+
+void Spares::OnZygoteReady(int zygote, Instant now) {
+  if (zygote == next_) {
+    EndFork();
+    Do(DropZygote{serving_});
+    serving_ = std::exchange(next_, 0);
+    ++generation_;
+    if (std::exchange(unfit_, false)) {
+      while (!spares_.empty()) Drop(spares_.front().pid);
+    }
+  }
+  if (zygote == serving_) ready_ = true;
+  Pump(now);
+}
+
+void Spares::OnZygoteEnded(int zygote, const ZygoteEnd& end) {
+  if (zygote == next_) {
+    next_ = 0;
+    if (end.kind == ZygoteEnd::Kind::kTainted && Deny(end.module)) Renew();
+    return;
+  }
+  if (zygote != serving_) return;
+  serving_ = 0;
+  ready_ = false;
+  EndFork();
+  if (cold_) return;
+  if (next_ == 0) return Replace(end);
+  serving_ = std::exchange(next_, 0);
+  ++generation_;
+}
+
+void Spares::Replace(const ZygoteEnd& end) {
+  if (end.kind == ZygoteEnd::Kind::kFailed) return GoCold(end.reason);
+  if (end.kind == ZygoteEnd::Kind::kTainted) {
+    if (Deny(end.module)) return StartServing();
+    return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
+  }
+  if (!learnt_.modules.empty()) {  // what was learnt may be what ends it: the script's text has to do
+    learnt_.modules.clear();
+    Do(KeepLearnt{learnt_});
+    return StartServing();
+  }
+  if (++useless_zygotes_ >= kUselessZygotesMax || zygotes_ >= kZygotesMax) {
+    return GoCold(fmt::format("the process that spares come from does not live: {}", end.reason));
+  }
+  StartServing();
+}
+
+void Spares::GoCold(const std::string& why) {
+  if (std::exchange(cold_, true)) return;
+  DropNext();
+  if (serving_ != 0) Do(EndZygote{serving_, why});
+  Do(TellCold{why});
+}
+
+void Spares::DropNext() {
+  if (next_ != 0) Do(DropZygote{std::exchange(next_, 0)});
+}
+
+// --- what lives teach ---------------------------------------------------------------------------------------------
+
+bool Spares::Deny(const std::string& module) {
+  const bool known = std::find(learnt_.deny.begin(), learnt_.deny.end(), module) != learnt_.deny.end();
+  if (known || learnt_.deny.size() >= kDenyMax || zygotes_ >= kZygotesMax) return false;
+  learnt_.deny.push_back(module);
+  Do(KeepLearnt{learnt_});
+  return true;
+}
+
+void Spares::Learn(const std::vector<std::string>& modules, Instant now) {
+  if (modules.empty()) return;  // all that it needed was there
+  std::set<std::string> known(learnt_now_.begin(), learnt_now_.end());
+  for (const std::string& module : modules) {
+    if (learnt_now_.size() < kModulesMax && known.insert(module).second) learnt_now_.push_back(module);
+  }
+  if (learnt_now_ == learnt_.modules) return;
+  learnt_.modules = learnt_now_;
+  Do(KeepLearnt{learnt_});
+  RenewSoon(now);
+}
+
+void Spares::Unlearn(const std::string& module, Instant now) {
+  if (!Deny(module)) return;
+  DropNext();  // it does not know yet
+  unfit_ = true;
+  RenewSoon(now);
+}
+
+void Spares::RenewSoon(Instant now) {
+  if (renewals_ == kRenewalsMax) return;
+  if (renew_at_ == kNever) ++renewals_;
+  renew_at_ = now + kRenewAfterMs;
+}
+
+// The zygote that works goes on as it is where no better one can be had.
+void Spares::Renew() {
+  renew_at_ = kNever;
+  DropNext();  // it imports, and does not know what has come since
+  if (!alive()) return;
+  renewal_asks_ = true;
+  Do(LookAtMemory{});
+}
+
+void Spares::OnMemory(int64_t available_bytes, Instant now) {
+  if (std::exchange(renewal_asks_, false) && alive() && available_bytes >= kMemoryForRenewalBytes) next_ = NewZygote();
+  if (!std::exchange(fork_asks_, false) || !WantsFork()) return;
+  if (waiting() < needed_ || available_bytes >= kMemoryForSparesBytes) return Fork(now);
+  if (waiting() >= needed_ + kept_) return;  // those of the zygote before will do
+  Withhold("less than 512 MiB of memory are left for this job's processes");
+}
+
+// --- spares -------------------------------------------------------------------------------------------------------
+
+void Spares::Want(int needed, int kept, Instant now) {
+  needed_ = needed;
+  kept_ = kept;
+  bool changed = false;
+  while (waiting() > needed_ + kept_) {
+    Drop(Stale(spares_.front()) ? spares_.front().pid : spares_.back().pid);
+    changed = true;
+  }
+  if (changed) Do(TellWaiting{waiting()});
+  Pump(now);
+}
+
+void Spares::Withhold(const std::string& why) {
+  kept_ = std::max(0, waiting() - needed_);
+  Do(TellWithheld{why});
+}
+
+bool Spares::WantsFork() const { return alive() && ready_ && !forking_ && Fresh() < needed_ + kept_; }
+
+// A spare that a worker waits for is forked at once; memory is looked at before one that waits for a worker.
+void Spares::Pump(Instant now) {
+  if (!WantsFork()) return;
+  if (waiting() < needed_) return Fork(now);
+  if (!std::exchange(fork_asks_, true)) Do(LookAtMemory{});
+}
+
+void Spares::Fork(Instant now) {
+  forking_ = true;
+  fork_until_ = now + kForkWithinMs;
+  Do(ForkSpare{serving_, ++forks_});
+}
+
+void Spares::EndFork() {
+  fork_until_ = kNever;
+  if (std::exchange(forking_, false)) Do(DropFork{});
+}
+
+void Spares::OnSpareWaits(uint64_t fork, int64_t pid, Instant now) {
+  if (!forking_ || fork != forks_) return;
+  forking_ = false;
+  fork_until_ = kNever;
+  fork_failures_ = 0;
+  useless_zygotes_ = 0;
+  spares_.push_back({pid, generation_});
+  if (Stale(spares_.front())) Drop(spares_.front().pid);  // one for one: there are never fewer
+  Do(TellWaiting{waiting()});
+  Do(TellSpare{});
+  Pump(now);
+}
+
+// Memory or process limits: spares are a luxury, workers are not.
+void Spares::OnForkFailed(uint64_t fork, const std::string& why, Instant now) {
+  if (!forking_ || fork != forks_) return;
+  EndFork();
+  if (++fork_failures_ < kForkFailuresMax) return Pump(now);
+  fork_failures_ = 0;
+  if (needed_ > 0) return GoCold(fmt::format("no spare can be forked: {}", why));
+  Withhold(fmt::format("none can be forked: {}", why));
+}
+
+void Spares::OnSpareLost(int64_t pid, Instant now) {
+  Drop(pid);
+  Do(TellWaiting{waiting()});
+  // Whatever ends them would end the next ones.
+  if (++spares_lost_ >= kSparesLostMax) return Withhold("those that waited were ended by others");
+  Pump(now);
+}
+
+int Spares::Fresh() const {
+  return static_cast<int>(std::count_if(spares_.begin(), spares_.end(), [&](const Spare& s) { return !Stale(s); }));
+}
+
+std::optional<int64_t> Spares::Next() const {
+  if (spares_.empty()) return std::nullopt;
+  const auto fresh = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return !Stale(spare); });
+  return fresh == spares_.end() ? spares_.front().pid : fresh->pid;
+}
+
+void Spares::Taken(int64_t pid) {
+  Erase(pid);
+  spares_lost_ = 0;
+}
+
+void Spares::PassOver(int64_t pid) { Drop(pid); }
+
+bool Spares::Erase(int64_t pid) {
+  return std::erase_if(spares_, [pid](const Spare& spare) { return spare.pid == pid; }) > 0;
+}
+
+void Spares::Drop(int64_t pid) {
+  if (Erase(pid)) Do(DropSpare{pid});
+}
+
+}  // namespace phalanx::agent
