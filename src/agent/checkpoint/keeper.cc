@@ -4,12 +4,12 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <utility>
 
 #include "agent/checkpoint/kinds.h"
+#include "agent/checkpoint/selection.h"
 #include "agent/checkpoint/storage.h"
 #include "agent/workers/wire.h"
 #include "base/clock.h"
@@ -30,9 +30,8 @@ constexpr int64_t kLookMs = 2'000;
 
 std::string PageName(int local_rank) { return std::to_string(local_rank); }
 
-// As the pages of a node's memory tell.
-SaveKinds KindsIn(const ckpt::NodeMemory& memory) {
-  return SaveKinds([&memory](const std::string& dir, const std::string& page) { return memory.HasPage(dir, page); });
+SaveKinds::HasPage PagesOf(const ckpt::NodeMemory& memory) {
+  return [&memory](const std::string& dir, const std::string& page) { return memory.HasPage(dir, page); };
 }
 
 void AddPath(JsonObject& object, const char* role, const std::string& path) {
@@ -66,25 +65,11 @@ void CheckpointKeeper::RunOn(TaskThread& thread, Work work, Done done) {
   });
 }
 
-// Of other jobs: nobody else would ever tell of it.
 void CheckpointKeeper::TellLeftMemory() {
   const StatusOr<std::vector<ckpt::MemoryFolder>> all = ckpt::ReadMemories(ckpt::kMemoryRoot);
   if (!all.ok()) return links_.say(fmt::format("checkpoint: {}", Message(all.status())));
-  std::vector<const ckpt::MemoryFolder*> left;
-  uint64_t bytes = 0;
-  for (const ckpt::MemoryFolder& memory : *all) {
-    if (!memory.own || memory.agent_lives || memory.job_id == options_.job_id) continue;
-    left.push_back(&memory);
-    bytes += memory.bytes;
-  }
-  if (left.empty()) return;
-  const std::string which =
-      left.size() == 1 ? fmt::format("{}, of job '{}'", left[0]->path, left[0]->job_id)
-                       : fmt::format("{} folders that `phalanx ckpt ls {}` lists", left.size(), ckpt::kMemoryRoot);
-  links_.say(fmt::format(
-      "checkpoint: agents that have gone left {} MiB of memory: {}; `phalanx ckpt rescue` writes the newest "
-      "step in it to a directory, and removing the folder frees it",
-      bytes >> 20, which));
+  const std::string text = LeftMemoryText(*all, options_.job_id);
+  if (!text.empty()) links_.say(text);
 }
 
 uint64_t CheckpointKeeper::TakeUp() {
@@ -324,35 +309,18 @@ void CheckpointKeeper::OnDirectoriesLookedAt(const std::set<std::string>& gone) 
 }
 
 void CheckpointKeeper::Scan() {
-  struct Looked {
-    ckpt::MemoryImage image;
-    std::string wrong;
-  };
   const auto check = [images = memory_->Images()] {
-    std::vector<Looked> checked;
-    checked.reserve(images.size());
-    for (const ckpt::MemoryImage& image : images) checked.push_back({image, ckpt::CheckMemoryImage(image)});
-    return checked;
+    std::vector<ReadImage> looked;
+    looked.reserve(images.size());
+    for (const ckpt::MemoryImage& image : images) looked.push_back({image, ckpt::CheckMemoryImage(image)});
+    return looked;
   };
-  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<Looked>& checked) {
-    std::vector<HeldPage> pages;
-    SaveKinds kinds = KindsIn(*memory_);
-    for (const Looked& each : checked) kinds.Add(each.image);
-    for (const Looked& each : checked) {
-      if (!each.wrong.empty()) {
-        links_.say(fmt::format("checkpoint memory is passed over: {}", each.wrong));
-        memory_->GiveUp(each.image);
-        continue;
-      }
-      const ckpt::SlotImage& image = each.image.image;
-      HeldPage& page = pages.emplace_back();
-      page.dir = each.image.dir;
-      page.kind = kinds.Of(each.image);
-      page.page = IsShared(each.image) ? kMainPage : 0;
-      page.save = KeyOf(image);
-      page.rank = image.rank;
-      page.world_size = image.world_size;
-      page.committed = each.image.committed;
+  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<ReadImage>& looked) {
+    const std::vector<HeldPage> pages = HeldPages(looked, PagesOf(*memory_));
+    for (const auto& [image, wrong] : looked) {
+      if (wrong.empty()) continue;
+      links_.say(fmt::format("checkpoint memory is passed over: {}", wrong));
+      memory_->GiveUp(image);
     }
     core_.OnScanned(epoch, pages);
   });
@@ -396,36 +364,24 @@ void CheckpointKeeper::Do(const AnswerWait& action) {
 void CheckpointKeeper::Do(const AnswerRestore& action) {
   const v1::RestoreDecided& decided = action.order.restore();
   const v1::SaveId& save = action.order.save();
+  const uint32_t rank = rank_base_ + static_cast<uint32_t>(action.local_rank);
   JsonObject answer, files;
-  std::map<std::string, std::string> ranks;  // of a sharded save: what all ranks of a node have is in one image only
   answer.Add("id", action.request).Add("step", save.step()).Add("epoch", static_cast<int64_t>(save.epoch()));
   answer.Add("world_size", static_cast<int64_t>(decided.world_size())).Add("why", action.order.reason());
-  std::string own, main;
+  RestoreFiles paths;
   bool stable = true;
   if (decided.source() == v1::RestoreDecided::MEMORY && memory_) {
-    const uint32_t rank = rank_base_ + static_cast<uint32_t>(action.local_rank);
-    const std::vector<ckpt::MemoryImage> images = memory_->Images(action.dir, KeyOf(save));
-    const bool is_sharded = std::any_of(images.begin(), images.end(), [](const ckpt::MemoryImage& image) {
-      return image.page == ckpt::kMetadataPageName;
-    });
-    for (const ckpt::MemoryImage& image : images) {
-      const bool is_own = !IsShared(image) && image.image.rank == rank;
-      if (image.image.world_size != decided.world_size() || !(is_own || IsShared(image) || is_sharded)) continue;
-      if (is_own) own = image.path;
-      if (IsShared(image)) main = image.path;
-      if (is_sharded && !IsShared(image)) ranks[std::to_string(image.image.rank)] = image.path;
-      stable = memory_->HandOut(image) && stable;
-    }
+    const ImagesToRestore restore =
+        RestoreFromMemory(memory_->Images(action.dir, KeyOf(save)), rank, decided.world_size());
+    paths = restore.files;
+    for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
   }
   if (decided.source() == v1::RestoreDecided::DISK && checked_[action.dir].first == decided.name()) {
-    const std::map<int64_t, std::string>& shards = checked_[action.dir].second;
-    const auto path_of = [&](int64_t rank) { return shards.contains(rank) ? shards.at(rank) : ""; };
-    own = path_of(int64_t{rank_base_} + action.local_rank);
-    main = path_of(ckpt::kMainRank);
+    paths = RestoreFromStep(checked_[action.dir].second, rank);
   }
-  AddPath(files, "own", own);
-  AddPath(files, "main", main);
-  if (!ranks.empty()) files.Add("ranks", ranks);
+  AddPath(files, "own", paths.own);
+  AddPath(files, "main", paths.main);
+  if (!paths.ranks.empty()) files.Add("ranks", paths.ranks);
   switch (decided.source()) {
     case v1::RestoreDecided::MEMORY:
       answer.Add("source", "memory");
@@ -470,22 +426,16 @@ void CheckpointKeeper::Do(const MakeStepFolder& action) {
 void CheckpointKeeper::Do(const WriteImages& action) {
   std::vector<ckpt::MemoryImage> images;
   v1::CheckpointKind kind = v1::FULL;
-  int own = 0;
   if (memory_) {
     images = memory_->Images(action.dir, action.save);
-    SaveKinds kinds = KindsIn(*memory_);
-    for (const ckpt::MemoryImage& image : images) kinds.Add(image);
-    if (!images.empty()) kind = kinds.Of(images.front());
+    kind = KindOfSave(images, PagesOf(*memory_));
   }
-  std::erase_if(images, [&](const ckpt::MemoryImage& image) {
-    return (IsShared(image) && !action.main) || !memory_->Hold(image);
-  });
-  for (const ckpt::MemoryImage& image : images) own += IsShared(image) ? 0 : 1;
-  if (own < options_.local_world_size) {
+  images = ImagesToStore(std::move(images), action.main);
+  std::erase_if(images, [&](const ckpt::MemoryImage& image) { return !memory_->Hold(image); });
+  const std::string refused = StoreRefusal(images, options_.local_world_size);
+  if (!refused.empty()) {
     for (const ckpt::MemoryImage& image : images) memory_->Release(image);
-    return core_.OnImagesWritten(action.dir, action.save, {},
-                                 fmt::format("{} of {} images are no longer in memory", options_.local_world_size - own,
-                                             options_.local_world_size));
+    return core_.OnImagesWritten(action.dir, action.save, {}, refused);
   }
   RunOn(
       storage_thread_, [images, kind, name = action.name] { return WriteShards(images, kind, name); },

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agent/checkpoint/kinds.h"
+#include "agent/checkpoint/selection.h"
 #include "base/clock.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/disk/persist.h"
@@ -43,25 +44,11 @@ const char* KindName(v1::CheckpointKind kind) {
 }  // namespace
 
 v1::FoundOnDisk FindNewestStep(const std::string& dir, const std::set<std::string>& but) {
+  StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
+  if (steps.ok()) return NewestStep(dir, *std::move(steps), but);
   v1::FoundOnDisk found;
   found.set_step(-1);
-  StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
-  if (steps.ok()) std::erase_if(*steps, [&](const ckpt::FoundStep& step) { return but.contains(step.name); });
-  if (!steps.ok()) {
-    if (!absl::IsNotFound(steps.status())) found.set_why(Message(steps.status()));
-    return found;
-  }
-  const ckpt::FoundStep* newest = ckpt::NewestCommitted(*steps);
-  std::string why;
-  for (const ckpt::FoundStep& step : *steps) {
-    if (&step == newest) break;
-    why += fmt::format("{}{}/{}: {}", why.empty() ? "" : "; ", dir, step.name, step.why);
-  }
-  found.set_why(why);
-  if (newest == nullptr) return found;
-  found.set_step(newest->step);
-  found.set_name(newest->name);
-  found.set_world_size(newest->manifest->world_size);
+  if (!absl::IsNotFound(steps.status())) found.set_why(Message(steps.status()));
   return found;
 }
 
@@ -72,11 +59,7 @@ CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t
     checked.error = fmt::format("{}: {}", folder, step.why);
     return checked;
   }
-  const bool is_sharded = step.manifest->layout == ckpt::kDcpLayout;
-  for (const ckpt::Shard& shard : step.manifest->shards) {
-    const int64_t rank = is_sharded && world_size > 0 ? shard.rank % int64_t{world_size} : shard.rank;
-    const bool ours = rank >= int64_t{first_rank} && rank < int64_t{first_rank} + ranks;
-    if (!ours && shard.rank != ckpt::kMainRank) continue;
+  for (const ckpt::Shard& shard : ShardsOfRanks(*step.manifest, first_rank, ranks, world_size)) {
     const Status whole = ckpt::CheckShardFile(folder, shard);
     if (!whole.ok()) checked.error = Message(whole);
     checked.files[shard.rank] = folder + "/" + shard.file;

@@ -23,8 +23,7 @@ struct CheckedStep {
   std::string error;                     // empty: all of them are whole
 };
 
-// The shards of a step that these ranks read, and the shared one. Sharded state is read by worlds of any size: its
-// shards are dealt out to the ranks.
+// The shards of a step that these ranks read (ShardsOfRanks), each byte of them.
 CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size);
 
 struct WrittenImages {

@@ -1,0 +1,80 @@
+// Which images of a node's memory and which shards of a step are told of, restored and stored. Pure: memory and storage
+// have been looked at before. agent/checkpoint/keeper.h and storage.h do so, and carry out what is selected.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/kinds.h"
+#include "checkpoint/disk/manifest.h"
+#include "checkpoint/disk/steps.h"
+#include "checkpoint/memory/memory.h"
+#include "checkpoint/memory/memory_reader.h"
+#include "phalanx/v1/checkpoint.pb.h"
+
+namespace phalanx::agent {
+
+// --- what memory holds --------------------------------------------------------------------------------------------
+
+// An image of which every byte was read.
+struct ReadImage {
+  checkpoint::MemoryImage image;
+  std::string wrong;  // why it is not what was sealed; empty: it is
+};
+
+// What is told of memory when a round begins: images that are whole. Those that are not still show of which kind their
+// save is.
+std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const SaveKinds::HasPage& has_page);
+
+// A line about memory that agents of this user have left and that is of another job: nobody else would ever tell of it.
+// Empty where there is none.
+std::string LeftMemoryText(const std::vector<checkpoint::MemoryFolder>& memories, const std::string& job_id);
+
+// --- what a rank restores -----------------------------------------------------------------------------------------
+
+// Paths, empty where the rank has none.
+struct RestoreFiles {
+  std::string own;
+  std::string main;                          // what all ranks share
+  std::map<std::string, std::string> ranks;  // of a sharded save, by rank: what they share is in one image only
+};
+
+struct ImagesToRestore {
+  RestoreFiles files;
+  std::vector<checkpoint::MemoryImage> images;  // that the rank is given
+};
+
+// `images` are those of the save on this node. A rank of a sharded save is given all of them, else its own and the
+// shared one. Images of a world of another size are of another save.
+ImagesToRestore RestoreFromMemory(const std::vector<checkpoint::MemoryImage>& images, uint32_t rank,
+                                  uint32_t world_size);
+
+// `shards` are the paths of a step that was checked, by rank.
+RestoreFiles RestoreFromStep(const std::map<int64_t, std::string>& shards, int64_t rank);
+
+// The shards of a step that `ranks` ranks from `first_rank` on read, and the shared one. Sharded state is read by
+// worlds of any size: its shards are dealt out to the ranks in turn.
+std::vector<checkpoint::Shard> ShardsOfRanks(const checkpoint::Manifest& manifest, uint32_t first_rank, uint32_t ranks,
+                                             uint32_t world_size);
+
+// The newest committed step, those named in `but` apart, and why newer ones do not count. `newest_first` is what
+// FindSteps has found in `dir`.
+v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<checkpoint::FoundStep> newest_first,
+                           const std::set<std::string>& but);
+
+// --- what a node stores -------------------------------------------------------------------------------------------
+
+// `images` are those of a save on this node: the shared one goes to storage only from the node that is told so.
+std::vector<checkpoint::MemoryImage> ImagesToStore(std::vector<checkpoint::MemoryImage> images, bool main);
+
+// Of which kind the save is. FULL where nothing of it is left.
+v1::CheckpointKind KindOfSave(const std::vector<checkpoint::MemoryImage>& images, const SaveKinds::HasPage& has_page);
+
+// Why a save cannot be stored of which only these images could be held; empty: it can. Each local rank has one.
+std::string StoreRefusal(const std::vector<checkpoint::MemoryImage>& held, int local_world_size);
+
+}  // namespace phalanx::agent

@@ -1,0 +1,210 @@
+#include "agent/checkpoint/selection.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "checkpoint/rank/memory_names.h"
+
+namespace phalanx::agent {
+namespace {
+
+namespace ckpt = phalanx::checkpoint;
+
+using Texts = std::vector<std::string>;
+
+constexpr char kDir[] = "/data/run";
+
+// The image of a rank, or of a shared page, in a world of four; its path is the page's name.
+ckpt::MemoryImage Image(const std::string& page, uint32_t rank = 0, uint32_t world_size = 4) {
+  ckpt::MemoryImage image;
+  image.dir = kDir;
+  image.page = page;
+  image.path = page;
+  image.image.epoch = 7;
+  image.image.step = 100;
+  image.image.rank = rank;
+  image.image.world_size = world_size;
+  return image;
+}
+
+Texts Pages(const std::vector<ckpt::MemoryImage>& images) {
+  Texts pages;
+  for (const ckpt::MemoryImage& image : images) pages.push_back(image.page);
+  return pages;
+}
+
+bool NoPage(const std::string&, const std::string&) { return false; }
+
+// --- what memory holds --------------------------------------------------------------------------------------------
+
+TEST(HeldPagesTest, TellsWhatAnImageIs) {
+  ckpt::MemoryImage own = Image("1", 3);
+  own.committed = true;
+  const std::vector<HeldPage> pages = HeldPages({{own, ""}, {Image(ckpt::kMainPageName), ""}}, NoPage);
+  ASSERT_EQ(pages.size(), 2u);
+  EXPECT_EQ(pages[0].dir, kDir);
+  EXPECT_EQ(pages[0].kind, v1::DDP);
+  EXPECT_NE(pages[0].page, kMainPage);
+  EXPECT_EQ(pages[0].save, (SaveKey{7, 100}));
+  EXPECT_EQ(pages[0].rank, 3u);
+  EXPECT_EQ(pages[0].world_size, 4u);
+  EXPECT_TRUE(pages[0].committed);
+  EXPECT_EQ(pages[1].page, kMainPage);
+  EXPECT_FALSE(pages[1].committed);
+}
+
+TEST(HeldPagesTest, LeavesOutWhatIsNotWholeButKnowsTheKindByIt) {
+  const std::vector<HeldPage> pages = HeldPages(
+      {{Image("0"), ""}, {Image("1"), "its checksum differs"}, {Image(ckpt::kMetadataPageName), "cut off"}}, NoPage);
+  ASSERT_EQ(pages.size(), 1u);
+  EXPECT_EQ(pages[0].kind, v1::DCP);
+}
+
+TEST(LeftMemoryTest, NamesWhatNobodyElseTellsOf) {
+  ckpt::MemoryFolder left;
+  left.path = "/dev/shm/phx-left";
+  left.own = true;
+  left.job_id = "other";
+  left.bytes = uint64_t{3} << 20;
+  ckpt::MemoryFolder foreign = left, lives = left, same_job = left, second = left;
+  foreign.own = false;
+  lives.agent_lives = true;
+  same_job.job_id = "mine";
+  EXPECT_EQ(LeftMemoryText({foreign, lives, same_job}, "mine"), "");
+  const std::string one = LeftMemoryText({foreign, left, lives, same_job}, "mine");
+  EXPECT_NE(one.find("left 3 MiB of memory: /dev/shm/phx-left, of job 'other';"), std::string::npos) << one;
+  const std::string two = LeftMemoryText({left, second}, "mine");
+  EXPECT_NE(two.find("left 6 MiB of memory: 2 folders that"), std::string::npos) << two;
+}
+
+// --- what a rank restores -----------------------------------------------------------------------------------------
+
+TEST(RestoreFromMemoryTest, WhichImagesARankIsGiven) {
+  struct Case {
+    const char* what;
+    std::vector<ckpt::MemoryImage> images;
+    std::string own;
+    std::string main;
+    std::map<std::string, std::string> ranks;
+    Texts given;
+  };
+  const ckpt::MemoryImage first = Image("0", 2), second = Image("1", 3);
+  const ckpt::MemoryImage main = Image(ckpt::kMainPageName, 2), metadata = Image(ckpt::kMetadataPageName, 2);
+  for (const Case& c : {
+           Case{"its own", {first, second}, "1", "", {}, {"1"}},
+           Case{"and the shared one", {first, second, main}, "1", "main", {}, {"1", "main"}},
+           Case{"of a sharded save all",
+                {first, second, metadata},
+                "1",
+                "metadata",
+                {{"2", "0"}, {"3", "1"}},
+                {"0", "1", "metadata"}},
+           Case{"none where its own is gone", {first}, "", "", {}, {}},
+           Case{"none of a world of another size", {Image("1", 3, 8), Image("main", 2, 8)}, "", "", {}, {}},
+       }) {
+    const ImagesToRestore restore = RestoreFromMemory(c.images, 3, 4);
+    EXPECT_EQ(restore.files.own, c.own) << c.what;
+    EXPECT_EQ(restore.files.main, c.main) << c.what;
+    EXPECT_EQ(restore.files.ranks, c.ranks) << c.what;
+    EXPECT_EQ(Pages(restore.images), c.given) << c.what;
+  }
+}
+
+TEST(RestoreFromStepTest, ItsOwnShardAndTheSharedOne) {
+  const std::map<int64_t, std::string> shards = {{ckpt::kMainRank, "main.pt"}, {2, "rank_2.pt"}};
+  EXPECT_EQ(RestoreFromStep(shards, 2).own, "rank_2.pt");
+  EXPECT_EQ(RestoreFromStep(shards, 2).main, "main.pt");
+  EXPECT_EQ(RestoreFromStep(shards, 3).own, "");
+  EXPECT_EQ(RestoreFromStep({}, 2).main, "");
+}
+
+TEST(ShardsOfRanksTest, WhoReadsWhich) {
+  struct Case {
+    const char* what;
+    const char* layout;
+    uint32_t first_rank;
+    uint32_t ranks;
+    uint32_t world_size;
+    std::vector<int64_t> shards;
+  };
+  // Five shards, and the shared one.
+  for (const Case& c : {
+           Case{"each its own", ckpt::kTorchLayout, 2, 2, 5, {-1, 2, 3}},
+           Case{"a larger world has ranks without one", ckpt::kTorchLayout, 4, 2, 8, {-1, 4}},
+           Case{"in a smaller world some are nobody's", ckpt::kTorchLayout, 0, 2, 2, {-1, 0, 1}},
+           Case{"named files go the same way", ckpt::kNamedLayout, 0, 2, 2, {-1, 0, 1}},
+           Case{"sharded state is dealt out", ckpt::kDcpLayout, 0, 1, 2, {-1, 0, 2, 4}},
+           Case{"to all ranks", ckpt::kDcpLayout, 1, 1, 2, {-1, 1, 3}},
+           Case{"of a node", ckpt::kDcpLayout, 0, 2, 4, {-1, 0, 1, 4}},
+           Case{"a larger world has ranks without one here too", ckpt::kDcpLayout, 6, 2, 8, {-1}},
+           Case{"nothing is dealt before the world has a size", ckpt::kDcpLayout, 0, 2, 0, {-1, 0, 1}},
+       }) {
+    ckpt::Manifest manifest;
+    manifest.layout = c.layout;
+    for (int64_t rank = ckpt::kMainRank; rank < 5; ++rank) manifest.shards.push_back({rank, "file", 1, 2});
+    std::vector<int64_t> ranks;
+    for (const ckpt::Shard& shard : ShardsOfRanks(manifest, c.first_rank, c.ranks, c.world_size)) {
+      ranks.push_back(shard.rank);
+    }
+    EXPECT_EQ(ranks, c.shards) << c.what;
+  }
+}
+
+ckpt::FoundStep Step(int64_t step, const std::string& why = "") {
+  ckpt::FoundStep found;
+  found.name = std::to_string(step);
+  found.step = step;
+  found.why = why;
+  found.state = why.empty() ? ckpt::StepState::kCommitted : ckpt::StepState::kUncommitted;
+  if (!why.empty()) return found;
+  found.manifest.emplace();
+  found.manifest->world_size = 4;
+  return found;
+}
+
+TEST(NewestStepTest, TheNewestThatCountsAndWhyOthersDoNot) {
+  const std::vector<ckpt::FoundStep> steps = {Step(40, "no manifest"), Step(30), Step(20, "damaged"), Step(10)};
+  v1::FoundOnDisk found = NewestStep(kDir, steps, {});
+  EXPECT_EQ(found.step(), 30);
+  EXPECT_EQ(found.name(), "30");
+  EXPECT_EQ(found.world_size(), 4u);
+  EXPECT_EQ(found.why(), "/data/run/40: no manifest");
+  found = NewestStep(kDir, steps, {"30"});
+  EXPECT_EQ(found.step(), 10);
+  EXPECT_EQ(found.why(), "/data/run/40: no manifest; /data/run/20: damaged");
+  found = NewestStep(kDir, steps, {"10", "30", "40"});
+  EXPECT_EQ(found.step(), -1);
+  EXPECT_EQ(found.why(), "/data/run/20: damaged");
+  EXPECT_EQ(NewestStep(kDir, {}, {}).step(), -1);
+}
+
+// --- what a node stores -------------------------------------------------------------------------------------------
+
+TEST(ImagesToStoreTest, TheSharedOneOnlyWhereItIsAskedFor) {
+  const std::vector<ckpt::MemoryImage> images = {Image("0"), Image(ckpt::kMainPageName), Image("1", 1)};
+  EXPECT_EQ(Pages(ImagesToStore(images, true)), (Texts{"0", "main", "1"}));
+  EXPECT_EQ(Pages(ImagesToStore(images, false)), (Texts{"0", "1"}));
+}
+
+TEST(ImagesToStoreTest, TheKindIsTheSavesWhateverIsStoredOfIt) {
+  EXPECT_EQ(KindOfSave({Image("0"), Image(ckpt::kMetadataPageName)}, NoPage), v1::DCP);
+  EXPECT_EQ(KindOfSave({Image("0")}, NoPage), v1::FULL);
+  EXPECT_EQ(KindOfSave({Image("0")}, [](const auto&, const auto& page) { return page == ckpt::kMainPageName; }),
+            v1::DDP);
+  EXPECT_EQ(KindOfSave({}, [](const auto&, const auto&) { return true; }), v1::FULL);
+}
+
+TEST(StoreRefusalTest, EachLocalRankMustHaveItsImage) {
+  struct Case {
+    std::vector<ckpt::MemoryImage> held;
+    std::string refusal;
+  };
+  for (const Case& c : {Case{{Image("0"), Image("1", 1)}, ""},
+                        Case{{Image("0"), Image("main")}, "1 of 2 images are no longer in memory"},
+                        Case{{}, "2 of 2 images are no longer in memory"}}) {
+    EXPECT_EQ(StoreRefusal(c.held, 2), c.refusal);
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::agent
