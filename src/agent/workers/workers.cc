@@ -19,6 +19,7 @@
 #include "agent/output/streams.h"
 #include "agent/workers/death_watch.h"
 #include "agent/workers/launch.h"
+#include "agent/workers/lives.h"
 #include "agent/workers/spare_pool.h"
 #include "agent/workers/supervisor.h"
 #include "base/check.h"
@@ -66,14 +67,15 @@ unsigned CurrentUmask() {
   return mask;
 }
 
-// Processes of `group` in which something still runs. A zombie holds neither memory nor devices.
-std::vector<pid_t> LiveMembers(pid_t group) {
-  std::vector<pid_t> members;
-  for (const pid_t pid : AllProcesses()) {
+// Those that are gone by the time they are looked at are left out.
+std::vector<SeenProcess> LookAt(const std::vector<pid_t>& pids) {
+  std::vector<SeenProcess> seen;
+  seen.reserve(pids.size());
+  for (const pid_t pid : pids) {
     const std::optional<ProcStat> stat = ReadProcStat(pid);
-    if (stat && stat->pgrp == group && !stat->Dead()) members.push_back(pid);
+    if (stat) seen.push_back({pid, stat->ppid, stat->pgrp, stat->Dead()});
   }
-  return members;
+  return seen;
 }
 
 // Whether the process still shows the zygote's command line: a spare, also one on its way that has not said its pid
@@ -135,7 +137,7 @@ class Workers final : public Supervisor {
   void LookAfterGroup(int local_rank, pid_t pid);
   void WatchMember(Worker& worker, pid_t member);
   void GroupGone(int local_rank);
-  std::vector<pid_t> StrayPids() const;
+  std::vector<int64_t> StrayPids() const;
 
   EventLoop& loop_;
   Reaper& reaper_;
@@ -203,13 +205,11 @@ void Workers::Warn(const std::string& text) {
 // --- spares -------------------------------------------------------------------------------------------------------
 
 void Workers::Start() {
-  if (!config_.warm || config_.kind == ScriptKind::kProgram || (config_.interpreter_given && bootstrap_.empty())) {
-    return Soon([this] { events_.on_cold(); });
-  }
-  if (bootstrap_.empty()) {
+  const WarmStart warm = WarmStartOf(config_, !bootstrap_.empty());
+  if (!warm.possible) {
     Soon([this] { events_.on_cold(); });
-    return Warn(
-        "warm start is off: Phalanx's Python files are not beside this program; PHALANX_BOOTSTRAP_DIR names them");
+    if (!warm.warning.empty()) Warn(warm.warning);
+    return;
   }
   MakePool();
   pool_->Start();
@@ -256,19 +256,19 @@ void Workers::GoCold(const std::string& why) {
 
 void Workers::StartWorker(WorkerSpec spec) {
   spec.env[kNodeMark] = node_id_;
-  if (workers_.count(spec.local_rank) > 0) {
-    return FailStart(spec, absl::FailedPreconditionError("processes of its last life still run"));
-  }
-  std::optional<Spare> spare = pool_ ? pool_->Take() : std::nullopt;
-  if (spare) {
-    StartFrom(*std::move(spare), spec);
-    const int waiting = pool_->waiting();
-    Soon([this, waiting] { events_.on_spares_changed(waiting); });
-  } else if (pool_ && pool_->alive()) {
-    pending_.push_back(std::move(spec));
-    pool_->Want(static_cast<int>(pending_.size()), spares_wanted_);
-  } else {
-    StartCold(spec);
+  const bool last_life_runs = workers_.count(spec.local_rank) > 0;
+  std::optional<Spare> spare = pool_ && !last_life_runs ? pool_->Take() : std::nullopt;
+  switch (BeginningOf(last_life_runs, spare.has_value(), pool_ && pool_->alive())) {
+    case Beginning::kRefused:
+      return FailStart(spec, absl::FailedPreconditionError("processes of its last life still run"));
+    case Beginning::kFromSpare:
+      StartFrom(*std::move(spare), spec);
+      return Soon([this, waiting = pool_->waiting()] { events_.on_spares_changed(waiting); });
+    case Beginning::kAwaitsSpare:
+      pending_.push_back(std::move(spec));
+      return pool_->Want(static_cast<int>(pending_.size()), spares_wanted_);
+    case Beginning::kCold:
+      return StartCold(spec);
   }
 }
 
@@ -478,24 +478,29 @@ OomAnswer Workers::AskForMemory(const Worker& worker, const ProcessEnd& ended) {
 
 // Orphans of a group come to us and are reaped: the last of them may be a group's last member.
 void Workers::OnAnyEnd() {
-  std::vector<std::pair<int, pid_t>> empty;
+  std::vector<std::pair<int, pid_t>> gone;
   for (const auto& [local_rank, worker] : workers_) {
-    if (worker.exited && GroupIsEmpty(worker.pid)) empty.emplace_back(local_rank, worker.pid);
+    if (!worker.exited) continue;
+    const GroupLook look{worker.exited, !GroupIsEmpty(worker.pid), {}};
+    if (GroupOf(look) == GroupNow::kGone) gone.emplace_back(local_rank, worker.pid);
   }
-  for (const auto& [local_rank, pid] : empty) {
+  for (const auto& [local_rank, pid] : gone) {
     if (Find(local_rank, pid) != nullptr) GroupGone(local_rank);
   }
 }
 
 // Called when a worker has ended and when its last watched member has. Members whose parent lives elsewhere are no
-// children of ours and may stay zombies for ever: each live one is watched, and when none lives the group is gone.
+// children of ours: each live one is watched.
 void Workers::LookAfterGroup(int local_rank, pid_t pid) {
   Worker* const worker = Find(local_rank, pid);
-  if (worker == nullptr || !worker->exited || !worker->group.empty()) return;
-  if (GroupIsEmpty(pid)) return GroupGone(local_rank);
-  const std::vector<pid_t> members = LiveMembers(pid);
-  for (const pid_t member : members) WatchMember(*worker, member);
-  if (members.empty()) GroupGone(local_rank);
+  if (worker == nullptr || !worker->group.empty()) return;
+  GroupLook look{worker->exited, !GroupIsEmpty(pid), {}};
+  if (GroupOf(look) == GroupNow::kNotKnown) {
+    const std::vector<int64_t> members = LiveMembers(LookAt(AllProcesses()), pid);
+    look.live_members = members.size();
+    for (const int64_t member : members) WatchMember(*worker, static_cast<pid_t>(member));
+  }
+  if (GroupOf(look) == GroupNow::kGone) GroupGone(local_rank);
 }
 
 void Workers::WatchMember(Worker& worker, pid_t member) {
@@ -573,47 +578,31 @@ void Workers::SignalAllGroups(int signal) {
 
 // --- strays -------------------------------------------------------------------------------------------------------
 
-std::vector<pid_t> Workers::StrayPids() const {
+std::vector<int64_t> Workers::StrayPids() const {
   const std::string mark = fmt::format("{}={}", kNodeMark, node_id_);
-  std::vector<pid_t> strays;
-  for (const pid_t pid : OwnChildren()) {
-    if (pool_ && (pool_->Knows(pid) || ShowsZygote(pid))) continue;
-    const std::optional<ProcStat> stat = ReadProcStat(pid);
-    if (!stat || stat->Dead()) continue;
-    const bool in_a_group = std::any_of(workers_.begin(), workers_.end(),
-                                        [&](const auto& entry) { return entry.second.pid == stat->pgrp; });
-    if (!in_a_group && EnvironmentHolds(pid, mark)) strays.push_back(pid);
-  }
-  return strays;
+  std::set<int64_t> groups;
+  for (const auto& [local_rank, worker] : workers_) groups.insert(worker.pid);
+  const auto is_of_pool = [this](int64_t child) {
+    const auto pid = static_cast<pid_t>(child);
+    return pool_ && (pool_->Knows(pid) || ShowsZygote(pid));
+  };
+  const auto has_mark = [&mark](int64_t pid) { return EnvironmentHolds(static_cast<pid_t>(pid), mark); };
+  return StraysAmong(LookAt(OwnChildren()), groups, is_of_pool, has_mark);
 }
 
 std::vector<std::string> Workers::Strays() const {
   std::vector<std::string> texts;
-  for (const pid_t pid : StrayPids()) {
-    const std::optional<ProcStat> stat = ReadProcStat(pid);
+  for (const int64_t pid : StrayPids()) {
+    const std::optional<ProcStat> stat = ReadProcStat(static_cast<pid_t>(pid));
     if (stat) texts.push_back(fmt::format("{} {}", pid, TailForPeople(stat->comm, 64)));
   }
   return texts;
 }
 
-// With all their descendants, which would be the next strays.
 void Workers::KillStrays() {
-  std::vector<pid_t> strays = StrayPids();
+  const std::vector<int64_t> strays = StrayPids();
   if (strays.empty()) return;
-  std::multimap<pid_t, pid_t> children;
-  for (const pid_t pid : AllProcesses()) {
-    const std::optional<ProcStat> stat = ReadProcStat(pid);
-    if (stat) children.emplace(stat->ppid, pid);
-  }
-  std::set<pid_t> seen;
-  while (!strays.empty()) {
-    const pid_t pid = strays.back();
-    strays.pop_back();
-    if (!seen.insert(pid).second) continue;
-    kill(pid, SIGKILL);
-    const auto [first, last] = children.equal_range(pid);
-    for (auto child = first; child != last; ++child) strays.push_back(child->second);
-  }
+  for (const int64_t pid : WithDescendants(strays, LookAt(AllProcesses()))) kill(static_cast<pid_t>(pid), SIGKILL);
 }
 
 std::string Workers::ErrorFilePath(uint32_t restart_count, int local_rank) {
