@@ -87,6 +87,10 @@ ONE_FILE = [
         "clock_gettime(CLOCK_MONOTONIC, &t);",
     ),
     (rules_cpp.pure_cores, "simulation/world.cc", "#include <random>", '#include "simulation/random.h"'),
+    (rules_cpp.core_list, "src/agent/node/a.h", "// Decides. Pure.", "// Decides. Pure, but for its clock."),
+    (rules_cpp.core_list, "src/base/a.h", "// What is decided purely.", "// F.\n\nint F();  // Pure."),
+    (rules_cpp.core_list, "src/master/core/a.h", "// Who may come in.", "// Who may come in. Pure."),
+    (rules_cpp.core_list, "src/master/rules/a.h", "int a;  // Pure.", "// A,\n// pure, but that it ends the program."),
     (rules_python.no_sleep, "python/phalanx/a.py", "import time\ntime.sleep(1)", "import time\ntime.monotonic()"),
     (rules_python.no_sleep, "tests/a.py", "from time import sleep as rest\nrest(1)", "def sleep():\n    rest(1)"),
     (rules_python.no_sleep, "tests/a.py", "import time as t\nt.sleep(1)", "t.sleep(1)"),
@@ -166,12 +170,26 @@ def test_rule(tmp_path, rule, path, bad, good):
         (rules_cpp.no_getenv, "src/base/env.cc", 'getenv("A");'),
         (rules_cpp.pure_cores, "src/agent/core/core_test.cc", "#include <thread>"),
         (rules_cpp.pure_cores, "src/agent/node/shell.cc", "double share = 0.5;"),
+        (rules_cpp.core_list, "src/base/env.h", "// What comes later is a pure lookup."),
+        (rules_cpp.core_list, "src/master/core/job_fixture.h", "// A job for tests."),
+        (rules_cpp.core_list, "src/agent/node/a.cc", "// Of a.h, which says whether it is pure."),
+        (rules_cpp.core_list, "simulation/world.h", "// One simulated job."),
         (rules_cpp.include_direction, "src/cli/a.cc", '#include "agent/node/b.h"'),
         (rules_old_python.old_python, "tools/a.py", "name.removeprefix('torch.')"),
     ],
 )
 def test_rule_ends_at_its_door(tmp_path, rule, path, text):
     assert list(rule(project_of(tmp_path, {path: text}))) == []
+
+
+def test_a_core_is_listed_with_its_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CORES", ("src/base/listed.*", "src/base/half.h"))
+    head = "// What is decided.\n// Pure.\n#pragma once\n"
+    files = [f"src/base/{name}.{end}" for name in ("listed", "half", "left") for end in ("h", "cc")]
+    project = project_of(tmp_path, {file: head if file.endswith("h") else "" for file in files})
+    found = [(finding.path, finding.rule) for finding in rules_cpp.core_list(project)]
+    left_out = ["src/base/half.cc", "src/base/left.h", "src/base/left.cc"]
+    assert sorted(found) == sorted((file, "core-list") for file in left_out)
 
 
 def imported_by(file):

@@ -30,6 +30,7 @@ CHECKS = {
     "include-direction": (rules_cpp.include_direction, {"include-direction"}),
     "wall-clock": (rules_cpp.wall_clock, {"wall-clock"}),
     "pure-cores": (rules_cpp.pure_cores, {"core-order", "core-float", "core-world", "core-header"}),
+    "core-list": (rules_cpp.core_list, {"core-list"}),
     "dead-file": (rules_cpp.dead_files, {"dead-file"}),
     "marker": (rules_text.no_markers, {"marker"}),
     "machine-path": (rules_text.no_machine_paths, {"machine-path"}),

@@ -6,7 +6,9 @@ import re
 from tools.lint import config, cpp_text
 from tools.lint.project import Finding
 
-FOR_TESTS = re.compile(r"_(?:test|fuzzer|bench)\.cc$|/test_\w+\.h$")
+FOR_TESTS = re.compile(r"_(?:test|fuzzer|bench)\.cc$|_fixture\.h$|/test_\w+\.h$")
+# "Pure.", "decided purely"; what is "pure, but for its clock" is not.
+SAYS_PURE = re.compile(r"\bpure(?:ly)?\b(?!,? but\b)", re.IGNORECASE)
 
 
 def matches(project, paths, pattern, rule, advice):
@@ -67,11 +69,29 @@ def path_of(header):
     return header if header.startswith("simulation/") else f"src/{header}"
 
 
+def is_core(path):
+    return any(fnmatch.fnmatch(path, pattern) for pattern in config.CORES)
+
+
 def core_files(project):
-    for path in project.cpp():
-        is_core = any(fnmatch.fnmatch(path, pattern) for pattern in config.CORES)
-        if is_core and not FOR_TESTS.search(path):
+    simulated = [path for path in project.cpp() if any(fnmatch.fnmatch(path, each) for each in config.SIMULATED)]
+    for path in [*filter(is_core, project.cpp()), *simulated]:
+        if not FOR_TESTS.search(path):
             yield path
+
+
+def core_list(project):
+    """A header that calls itself pure in its head is a core, with its .cc; each header of a core calls itself so."""
+    doors = (config.CLOCK_DOOR, config.ENVIRONMENT_DOOR)
+    for path in project.cpp():
+        if not path.endswith(".h") or not path.startswith("src/") or path.startswith(doors) or FOR_TESTS.search(path):
+            continue
+        head = re.match(r"(?://[^\n]*\n?)*", project.text(path)).group(0).replace("\n// ", " ")
+        if is_core(path) and not re.search(r"\bpure(?:ly)?\b", head, re.IGNORECASE):
+            yield Finding(path, 1, "core-list", 'a core says so in its head: "Pure."; or take it off the list of cores')
+        for file in (path, path.removesuffix(".h") + ".cc"):
+            if SAYS_PURE.search(head) and file in project.files and not is_core(file):
+                yield Finding(file, 1, "core-list", "it calls itself pure: name it in CORES of tools/lint/config.py")
 
 
 def pure_cores(project):

@@ -1,4 +1,4 @@
-// The fixed parts of a zip file, and numbers at any place in little endian.
+// The fixed parts of a zip file, and numbers at any place in little endian. Pure.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// How long a silent agent is believed. This is the only place that says so.
+// How long a silent agent is believed. This is the only place that says so. Pure.
 //
 // An agent sends a beat every BeatIntervalMs; any message of its counts. When LeaseMs have passed without one, its node
 // is lost: its stream is cancelled and its place in the round is free. Both ends measure on their own monotonic clocks.
