@@ -3,9 +3,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "agent/core/core.h"
+#include "agent/workers/lives.h"
 #include "simulation/judge.h"
 #include "simulation/story.h"
 
@@ -23,52 +27,92 @@ void NodeWorkers::Later(Micros delay, Task task) {
 }
 
 // --- zygote and spares --------------------------------------------------------------------------------------------
+// As src/agent/workers/spare_pool.cc and workers.cc have it. No zygote here gets stuck, and no rank teaches it
+// anything: the core has nothing to wait for.
 
 void NodeWorkers::Start() {
-  if (!parts_.scenario.warm) {
-    return Later(0, [this] {
-      if (told_of_) events_.on_cold();
-    });
+  if (!parts_.scenario.warm) return TellOfCold();
+  spares_.Start({});
+  Run();
+}
+
+void NodeWorkers::Run() {
+  if (std::exchange(running_, true)) return;
+  for (std::vector<agent::SpareAction> actions = spares_.Take(); !actions.empty(); actions = spares_.Take()) {
+    for (const agent::SpareAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
   }
-  const uint64_t life = ++zygote_life_;
-  zygote_ready_ = false;
-  Later(parts_.scenario.script.imports, [this, life] {
-    if (life != zygote_life_ || !told_of_) return;
-    zygote_ready_ = true;
-    ForkNext();
-  });
+  running_ = false;
 }
 
 void NodeWorkers::WantSpares(int count) {
   wanted_ = count;
-  spares_ = std::min(spares_, std::max(count, 0));
-  ForkNext();
+  spares_.Want(static_cast<int>(pending_.size()), wanted_, Now());
+  Run();
 }
 
-void NodeWorkers::ForkNext() {
-  if (!zygote_ready_ || forking_ || (pending_.empty() && spares_ >= wanted_)) return;
-  forking_ = true;
-  const uint64_t life = zygote_life_;
-  Later(parts_.machine.random.Between(5, 40) * kMs, [this, life] {
-    forking_ = false;
-    if (!told_of_) return;
-    if (life != zygote_life_) return ForkNext();
-    if (!pending_.empty()) {
-      const Process process = pending_.front();
-      pending_.pop_front();
-      Launch(process, true);
-    } else if (spares_ < wanted_) {
-      ++spares_;
-      events_.on_spares_changed(spares_);
-    }
-    ForkNext();
+void NodeWorkers::Do(const agent::StartZygote& action) {
+  zygotes_.insert(action.zygote);
+  Later(parts_.scenario.script.imports, [this, zygote = action.zygote] {
+    if (!Serves(zygote)) return;
+    spares_.OnZygoteReady(zygote, Now());
+    Run();
   });
 }
 
+void NodeWorkers::Do(const agent::EndZygote& action) {
+  Later(kMs, [this, zygote = action.zygote, why = action.why] { EndOfZygote(zygote, why); });
+}
+
+void NodeWorkers::Do(const agent::DropZygote& action) { zygotes_.erase(action.zygote); }
+
+void NodeWorkers::Do(const agent::ForkSpare& action) {
+  Later(parts_.machine.random.Between(5, 40) * kMs, [this, zygote = action.zygote, fork = action.fork] {
+    if (!Serves(zygote)) return;
+    spares_.OnSpareWaits(fork, ++parts_.machine.next_pid, Now());
+    Run();
+  });
+}
+
+void NodeWorkers::Do(const agent::LookAtMemory&) { spares_.OnMemory(INT64_MAX, Now()); }
+
+void NodeWorkers::Do(const agent::TellWaiting& action) {
+  Later(0, [this, waiting = action.waiting] {
+    if (told_of_) events_.on_spares_changed(waiting);
+  });
+}
+
+void NodeWorkers::Do(const agent::TellSpare&) {
+  for (std::optional<int64_t> pid = spares_.Next(); pid && !pending_.empty(); pid = spares_.Next()) {
+    spares_.Taken(*pid);
+    const Process process = pending_.front();
+    pending_.pop_front();
+    Launch(process, true);
+  }
+  WantSpares(wanted_);
+}
+
+void NodeWorkers::Do(const agent::TellWithheld&) { TellOfCold(); }
+
+void NodeWorkers::Do(const agent::TellCold&) {
+  TellOfCold();
+  for (const Process& process : std::exchange(pending_, {})) Launch(process, false);
+}
+
+void NodeWorkers::TellOfCold() {
+  Later(0, [this] {
+    if (told_of_) events_.on_cold();
+  });
+}
+
+void NodeWorkers::EndOfZygote(int zygote, const std::string& how) {
+  if (!Serves(zygote)) return;
+  zygotes_.erase(zygote);
+  spares_.OnZygoteEnded(zygote, {agent::ZygoteEnd::Kind::kDied, "", how});
+  Run();
+}
+
 void NodeWorkers::ZygoteDies() {
-  if (!parts_.scenario.warm) return;
-  spares_ = 0;
-  Start();
+  if (!zygotes_.empty()) EndOfZygote(*zygotes_.begin(), "killed by signal 9");
 }
 
 // --- starts -------------------------------------------------------------------------------------------------------
@@ -92,14 +136,17 @@ void NodeWorkers::StartWorker(const v1::StartRound& round, int local_rank) {
       if (told_of_) events_.on_start_failed(process, "no such program");
     });
   }
-  if (spares_ > 0) {
-    --spares_;
-    Launch(process, true);
-  } else if (parts_.scenario.warm) {
-    pending_.push_back(process);
-    ForkNext();
-  } else {
-    Launch(process, false);
+  const std::optional<int64_t> spare = spares_.Next();
+  switch (agent::BeginningOf(false, spare.has_value(), spares_.alive())) {
+    case agent::Beginning::kFromSpare:
+      spares_.Taken(*spare);
+      return Launch(process, true);
+    case agent::Beginning::kAwaitsSpare:
+      pending_.push_back(process);
+      return WantSpares(wanted_);
+    case agent::Beginning::kCold:
+    case agent::Beginning::kRefused:  // the judge sees to it that no agent asks for that
+      return Launch(process, false);
   }
 }
 

@@ -1,13 +1,16 @@
 // The processes of one agent's node, as src/agent/workers/supervisor.h promises them: zygote, spares, workers, their
-// ends and the ends of their process groups.
+// ends and the ends of their process groups. About spares the production core decides (src/agent/workers/spares.h).
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
+#include "agent/workers/spares.h"
 #include "phalanx/v1/agent.pb.h"
 #include "simulation/training.h"
 
@@ -75,7 +78,23 @@ class NodeWorkers final : public RankOwner {
 
  private:
   void Later(Micros delay, Task task);
-  void ForkNext();
+  Instant Now() const { return parts_.queue.now() / kMs; }
+  void Run();
+  void Do(const agent::StartZygote& action);
+  void Do(const agent::EndZygote& action);
+  void Do(const agent::DropZygote& action);
+  void Do(const agent::ForkSpare& action);
+  void Do(const agent::DropFork&) {}
+  void Do(const agent::DropSpare&) {}
+  void Do(const agent::LookAtMemory&);
+  void Do(const agent::KeepLearnt&) {}
+  void Do(const agent::TellWaiting& action);
+  void Do(const agent::TellSpare&);
+  void Do(const agent::TellWithheld&);
+  void Do(const agent::TellCold&);
+  bool Serves(int zygote) const { return told_of_ && zygotes_.contains(zygote); }
+  void EndOfZygote(int zygote, const std::string& how);
+  void TellOfCold();
   void Launch(const Process& process, bool warm);
   void RunScript(const Process& process);
   void Die(const Process& process, const RankEnd& end, Micros delay);
@@ -87,10 +106,9 @@ class NodeWorkers final : public RankOwner {
   const NodeWorkersEvents events_;
   std::map<int, Process> workers_;
   std::deque<Process> pending_;
-  bool zygote_ready_ = false;
-  uint64_t zygote_life_ = 0;
-  bool forking_ = false;
-  int spares_ = 0;
+  agent::Spares spares_;
+  bool running_ = false;
+  std::set<int> zygotes_;  // that live, by the core's number
   int wanted_ = 0;
   bool told_of_ = true;    // false: the agent is no more
   bool vanished_ = false;  // so is the machine

@@ -149,3 +149,9 @@ phx_plant(NAME wrong-exit-code FILE agent/core/core.cc SEEDS 500
   WHAT "an agent exits with 0 whatever the job came to"
   FIND [==[      ExitWith(s_.finish->exit_code(), s_.finish->reason());]==]
   PUT [==[      ExitWith(PLANTED ? 0 : s_.finish->exit_code(), s_.finish->reason());]==])
+
+phx_plant(NAME zygote-not-replaced FILE agent/workers/spares.cc SEEDS 5000
+  WHAT "a zygote that dies leaves those who wait for its spares alone"
+  FIND [==[  if (next_ == 0) return Replace(end);]==]
+  PUT [==[  if (next_ == 0 && PLANTED) return;
+  if (next_ == 0) return Replace(end);]==])
