@@ -152,6 +152,6 @@ phx_plant(NAME wrong-exit-code FILE agent/core/core.cc SEEDS 500
 
 phx_plant(NAME zygote-not-replaced FILE agent/workers/spares.cc SEEDS 5000
   WHAT "a zygote that dies leaves those who wait for its spares alone"
-  FIND [==[  if (next_ == 0) return Replace(end);]==]
+  FIND [==[  if (next_ == 0) return Replace(end, served);]==]
   PUT [==[  if (next_ == 0 && PLANTED) return;
-  if (next_ == 0) return Replace(end);]==])
+  if (next_ == 0) return Replace(end, served);]==])

@@ -68,21 +68,21 @@ void Spares::OnZygoteEnded(int zygote, const ZygoteEnd& end) {
   }
   if (zygote != serving_) return;
   serving_ = 0;
-  ready_ = false;
+  const bool served = std::exchange(ready_, false);
   EndFork();
   if (cold_) return;
-  if (next_ == 0) return Replace(end);
+  if (next_ == 0) return Replace(end, served);
   serving_ = std::exchange(next_, 0);
   ++generation_;
 }
 
-void Spares::Replace(const ZygoteEnd& end) {
+void Spares::Replace(const ZygoteEnd& end, bool served) {
   if (end.kind == ZygoteEnd::Kind::kFailed) return GoCold(end.reason);
   if (end.kind == ZygoteEnd::Kind::kTainted) {
     if (Deny(end.module)) return StartServing();
     return GoCold(fmt::format("importing {} ahead of time {}", end.module, end.reason));
   }
-  if (!learnt_.modules.empty()) {  // what was learnt may be what ends it: the script's text has to do
+  if (!served && !learnt_.modules.empty()) {  // what was learnt may be what ends it: the script's text has to do
     learnt_.modules.clear();
     Do(KeepLearnt{learnt_});
     return StartServing();

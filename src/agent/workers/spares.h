@@ -131,8 +131,8 @@ class Spares {
   void Do(SpareAction action) { actions_.push_back(std::move(action)); }
   void StartServing();
   int NewZygote();
-  // Another zygote in the place of one that has ended.
-  void Replace(const ZygoteEnd& end);
+  // Another zygote in the place of one that has ended. `served`: it had done its imports.
+  void Replace(const ZygoteEnd& end, bool served);
   // Whether the module is new on the deny list.
   bool Deny(const std::string& module);
   void RenewSoon(Instant now);

@@ -361,6 +361,12 @@ TEST_F(SparesTest, AZygoteThatGaveASpareEndsTheRowButSoManyAreEnough) {
   }
 }
 
+TEST_F(SparesTest, WhatWasLearntDoesNotEndAZygoteThatHasImportedIt) {
+  Begin(0, {{"a"}, {"b"}});
+  EXPECT_EQ(Ended(1, Died()), Texts{"zygote 2: [a] deny [b]"});
+  EXPECT_EQ(Ended(2, Died()), (Texts{"keep [] deny [b]", "zygote 3: [] deny [b]"})) << "this one had not";
+}
+
 TEST_F(SparesTest, WaitingSparesOutliveTheirZygote) {
   Begin(2);
   EXPECT_EQ(Ended(1, Died()), Texts{"zygote 2: [] deny []"});
