@@ -12,8 +12,10 @@
 #include <utility>
 
 #include "base/event_loop.h"
+#include "base/process/process.h"
 #include "base/signals_blocked.h"
 #include "base/socket_address.h"
+#include "store/room.h"
 
 namespace phalanx::store {
 namespace {
@@ -71,8 +73,10 @@ class StoreServer::Impl {
   // False: nothing more to accept now.
   bool AcceptOne(int listener);
   void OnAcceptError(int listener, int error_number);
-  const char* WhyRefuse(const SocketAddress& peer, int fd) const;
-  void Refuse(const SocketAddress& peer, const char* why);
+  // Empty: the peer is let in.
+  std::string WhyRefuse(const SocketAddress& peer, int fd);
+  std::string WhyFull();
+  void Refuse(const SocketAddress& peer, const std::string& why);
 
   void OnEvents(ConnectionId id, uint32_t epoll_events);
   void Receive(ConnectionId id);
@@ -95,6 +99,7 @@ class StoreServer::Impl {
   EventLoop loop_;
   Engine engine_;
   std::vector<Connection> connections_;  // by ConnectionId
+  uint64_t room_ = 0;                    // so many may be open, as far as is known; asked again when they are
   std::vector<char> buffer_;
   std::vector<ConnectionId> changed_;
   Fd spare_fd_ = SpareFd();
@@ -184,7 +189,7 @@ bool StoreServer::Impl::AcceptOne(int listener) {
     if (error_number != EAGAIN) OnAcceptError(listener, error_number);
     return false;
   }
-  if (const char* why = WhyRefuse(peer, fd.get()); why != nullptr) {
+  if (const std::string why = WhyRefuse(peer, fd.get()); !why.empty()) {
     Refuse(peer, why);
     return true;
   }
@@ -218,16 +223,30 @@ void StoreServer::Impl::OnAcceptError(int listener, int error_number) {
   listen_again_ = loop_.At(loop_.Now() + kAcceptPauseMs, [this] { ListenAgain(); });
 }
 
-const char* StoreServer::Impl::WhyRefuse(const SocketAddress& peer, int fd) const {
-  if (engine_.stats().connections >= options_.max_connections) return "too many connections";
-  if (peer.loopback() || allowed_.contains(peer.ip())) return nullptr;
+std::string StoreServer::Impl::WhyRefuse(const SocketAddress& peer, int fd) {
+  if (std::string why = WhyFull(); !why.empty()) return why;
+  if (peer.loopback() || allowed_.contains(peer.ip())) return "";
   SocketAddress local;
   local.length = sizeof local.storage;
-  if (getsockname(fd, local.get(), &local.length) == 0 && local.ip() == peer.ip()) return nullptr;
+  if (getsockname(fd, local.get(), &local.length) == 0 && local.ip() == peer.ip()) return "";
   return "its address is not of this round";
 }
 
-void StoreServer::Impl::Refuse(const SocketAddress& peer, const char* why) {
+// A full store asks for files for twice as many, so that the limit is looked at rarely and raised no further than is
+// needed.
+std::string StoreServer::Impl::WhyFull() {
+  const uint64_t connections = engine_.stats().connections;
+  if (connections < room_) return "";
+  if (options_.max_connections) {
+    room_ = *options_.max_connections;
+    return connections < room_ ? "" : fmt::format("{} connections are open, all that it may have", connections);
+  }
+  const uint64_t files_limit = RaiseOpenFilesLimit(FilesFor(2 * connections));
+  room_ = ConnectionsFor(files_limit);
+  return connections < room_ ? "" : FullText(connections, files_limit);
+}
+
+void StoreServer::Impl::Refuse(const SocketAddress& peer, const std::string& why) {
   refused_peers_.Add(1);
   if (options_.on_refused) options_.on_refused(fmt::format("store refused {}: {}", peer.Text(), why));
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -62,7 +63,8 @@ struct StoreOptions {
   // IPs that may connect beside this machine's own (the members of the round). IPv4 in either notation.
   std::set<std::string> allowed_peers;
   EngineOptions engine;
-  size_t max_connections = 65536;
+  // Absent: as many as the process may have files open for (room.h); its soft limit is raised where that is too few.
+  std::optional<size_t> max_connections;
   // A connection that has not introduced itself (VALIDATE) after so long is closed.
   int64_t greeting_ms = 60'000;
   // A client that takes none of its waiting replies for so long is closed.

@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -340,17 +342,54 @@ TEST(StoreServerTest, PeersThatAreNotMembersAreClosed) {
 }
 
 TEST(StoreServerTest, TooManyConnectionsAreRefused) {
+  auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.max_connections = 2;
+  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
   const auto server = MustOpen(options);
   std::optional<Client> a(*server);
   Client b(*server);
   EXPECT_TRUE(a->Alive() && b.Alive());
   EXPECT_TRUE(Client(*server).Closed());
+  EXPECT_NE(refusals->last().find("2 connections are open, all that it may have"), std::string::npos);
+  EXPECT_TRUE(a->Alive() && b.Alive());
+  EXPECT_EQ(server->stats().refused_peers, 1u);
   a.reset();
   EXPECT_TRUE(b.Alive());  // served after the close of a was
   Client c(*server);
   EXPECT_TRUE(c.Alive());
+}
+
+// How many of `count` clients, all connected at the same time, are not answered.
+int Unanswered(uint16_t port, int count) {
+  std::vector<Client> clients;
+  for (int i = 0; i < count; ++i) clients.emplace_back("127.0.0.1", port).Send(Hello());
+  return static_cast<int>(std::count_if(clients.begin(), clients.end(), [](Client& c) { return !c.Alive(); }));
+}
+
+TEST(StoreServerTest, MoreClientsThanTheLimitOfOpenFilesRaiseIt) {
+  constexpr int kClients = 600;
+  constexpr rlim_t kFiles = 64;
+  ListenSocket socket = MustReserve();
+  const uint16_t port = socket.port();
+  const pid_t clients = fork();  // in a process of their own: their descriptors do not count here
+  if (clients == 0) _exit(Unanswered(port, kClients) == 0 ? 0 : 1);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit tight{kFiles, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  int status = -1;
+  {
+    const auto server = MustOpen({}, std::move(socket));
+    EXPECT_EQ(waitpid(clients, &status, 0), clients);
+    EXPECT_EQ(server->stats().accept_errors, 0u);
+  }
+  rlimit raised{};
+  getrlimit(RLIMIT_NOFILE, &raised);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status, 0) << "some were not answered";
+  EXPECT_GE(raised.rlim_cur, static_cast<rlim_t>(kClients));
+  EXPECT_LT(raised.rlim_cur, 2'048u) << "raised further than so many clients need";
 }
 
 TEST(StoreServerTest, ASlowReaderIsBoundedAndClosed) {

@@ -87,6 +87,7 @@ CORES = (
     "src/master/topics/*",
     "src/store/engine*",
     "src/store/request.*",
+    "src/store/room.*",
 )
 
 # The simulated world depends on its seed alone: the same rules.
