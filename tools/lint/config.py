@@ -85,6 +85,8 @@ CORES = (
     "src/master/journal/snapshot.*",
     "src/master/rules/*",
     "src/master/topics/*",
+    "src/master/serve/messages*",
+    "src/master/serve/shell_decisions*",
     "src/store/engine*",
     "src/store/request.*",
     "src/store/room.*",

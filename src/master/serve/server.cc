@@ -1,4 +1,3 @@
-// More than 500 lines: one class on one completion queue; what needs neither is in files beside it.
 #include "master/serve/server.h"
 
 #include <grpc/support/log.h>
@@ -8,8 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -21,15 +18,16 @@
 #include "master/endpoint/endpoint.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
-#include "master/record/record.h"
+#include "master/serve/admin_desk.h"
+#include "master/serve/messages.h"
+#include "master/serve/record_keeper.h"
+#include "master/serve/shell_decisions.h"
 #include "master/serve/state_lock.h"
-#include "wire/admin_call.h"
 #include "wire/operation.h"
 #include "wire/session.h"
 
 namespace phalanx::master {
 
-using wire::AdminCall;
 using wire::MemberOperation;
 using wire::Operation;
 using wire::Session;
@@ -37,17 +35,10 @@ using wire::SessionOwner;
 
 namespace {
 
-// A stream that has not said Hello within this, or does not end within this, is cancelled.
-constexpr int64_t kHandshakeMs = 10'000;
-// An embedded master whose first agent never came ends after this.
-constexpr int64_t kFirstAgentMs = 60'000;
 // The largest thing an agent sends is an error file and last words.
 constexpr int kMaxMessageBytes = 1 << 20;
 constexpr int kMaxStreamsPerConnection = 16;
 constexpr int kMinPingIntervalMs = 1'000;
-// What a live master tells of the past; all of it is in the record.
-constexpr size_t kRecentRows = 4'096;
-constexpr uint32_t kMaxEventsReply = 1'024;
 // What is further away is waited for again.
 constexpr int64_t kMaxWaitMs = int64_t{24} * 3'600'000;
 
@@ -75,23 +66,6 @@ StatusOr<JobState> JobOf(const std::string& journal, const std::string& job_id) 
 
 }  // namespace
 
-// What the record's thread has to say, until the master's own sequence takes it.
-class RecordWarnings {
- public:
-  void Add(const std::string& text) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    texts_.push_back(text);
-  }
-  std::vector<std::string> Take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(texts_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
-
 class MasterServer::Impl final : public SessionOwner {
  public:
   explicit Impl(ServerOptions options);
@@ -111,7 +85,6 @@ class MasterServer::Impl final : public SessionOwner {
   // --- serving ---
   Status Build();
   void OfferSession();
-  void OfferAdmin();
   void OnTick(bool ok);
   void OnStop(bool ok);
   Instant NextWake();
@@ -122,43 +95,36 @@ class MasterServer::Impl final : public SessionOwner {
   Status LockState();
   Status TakeUp();
   Status RestoreJob();
-  void ContinueRecord(RecordRun& run);
 
   // --- carrying out ---
   void Feed(const Event& event);
   void CarryOut(const std::vector<Decision>& decisions);
-  void TellOfRecord();
+  void TellOfDisk();
   Session* Find(uint64_t session);
   void Send(uint64_t session, v1::MasterMessage message);
   void EndSession(uint64_t session);
   void Do(const SendWelcome& action, const std::string& reason);
   void Do(const SendRefused& action, const std::string& reason);
   void Do(const SendStartRound& action, const std::string& reason);
-  void Do(const SendHold& action, const std::string& reason);
   void Do(const SendFinish& action, const std::string& reason);
-  void Do(const SendNotice& action, const std::string& reason);
-  void Do(const SendAnnounceRescale& action, const std::string& reason);
-  void Do(const SendCheckpoint& action, const std::string& reason);
   void Do(const Drop& action, const std::string& reason);
   void Do(const Record& action, const std::string& reason);
   void Do(const Remember& action, const std::string& reason);
-
-  // --- admin ---
-  grpc::Status Authorize(const std::string& job_id, const std::string& token) const;
-  grpc::Status AnswerStatus(const v1::StatusRequest& request, v1::StatusReply& reply) const;
-  grpc::Status AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const;
+  // What is a message, and nothing else has to be done for it.
+  template <typename Action>
+  void Do(const Action& action, const std::string& reason) {
+    Send(action.session, MessageOf(action, reason));
+  }
 
   const ServerOptions options_;
   const std::string master_id_ = RandomId();
   const int64_t started_unix_ms_ = UnixMs();
-  const Instant started_ = MonotonicMs();
-  int64_t record_until_unix_ms_ = 0;  // the last row of an earlier master
-  // The wall clock as it was at the start, going on evenly: times of rows never go back, and their sums are right.
-  int64_t UnixNow() const { return std::max(started_unix_ms_, record_until_unix_ms_) + (MonotonicMs() - started_); }
   JobState state_;
+  StateLock state_lock_;  // outlives those that write to the directory
+  RecordKeeper record_{started_unix_ms_};
+  AdminDesk desk_{options_.job_id, options_.token, started_unix_ms_, state_, record_};
 
   v1::AgentLink::AsyncService agent_service_;
-  v1::Admin::AsyncService admin_service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Endpoint> endpoint_;
@@ -168,12 +134,8 @@ class MasterServer::Impl final : public SessionOwner {
 
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;  // the one that is offered included
   uint64_t next_session_ = 1;
-  size_t open_sessions_ = 0;
-  // Sessions to look at later, in order of time.
-  std::deque<std::pair<Instant, uint64_t>> overdue_;
-  bool any_agent_ = false;
-  Instant empty_since_;
-  int admin_calls_ = 0;
+  StreamDeadlines deadlines_;
+  Attendance attendance_;
 
   MemberOperation<Impl> tick_{this, &Impl::OnTick};
   grpc::Alarm alarm_;
@@ -190,16 +152,12 @@ class MasterServer::Impl final : public SessionOwner {
   std::shared_ptr<const v1::MasterMessage> finish_message_;
 
   std::unique_ptr<JournalWriter> journal_;
-  StateLock state_lock_;
-  std::unique_ptr<RecordWriter> record_;
-  const std::shared_ptr<RecordWarnings> record_warnings_ = std::make_shared<RecordWarnings>();  // its thread may stay
-  int64_t next_row_ = 1;
-  std::deque<RecordRow> recent_;
 };
 
 // --- serving ------------------------------------------------------------------------------------------------------
 
-MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)), empty_since_(started_) {
+MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)) {
+  attendance_.empty_since = MonotonicMs();
   state_.job_id = options_.job_id;
   if (options_.spec) state_.SetSpec(*options_.spec);
 }
@@ -213,7 +171,7 @@ Status MasterServer::Impl::Listen() {
   PHX_RETURN_IF_ERROR(Build());
   PHX_RETURN_IF_ERROR(TakeUp());
   OfferSession();
-  OfferAdmin();
+  desk_.Offer(*queue_);
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
@@ -237,21 +195,12 @@ Status MasterServer::Impl::LockState() {
 Status MasterServer::Impl::TakeUp() {
   if (options_.state_dir.empty()) return absl::OkStatus();
   PHX_RETURN_IF_ERROR(LockState());
-  RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, UnixNow(), 0};
-  if (options_.resume) {
-    PHX_RETURN_IF_ERROR(RestoreJob());
-    ContinueRecord(run);
-  } else {
-    unlink((options_.state_dir + "/journal").c_str());  // of an earlier job with this id
-  }
-  const auto warn = [warnings = record_warnings_](const char* kind, const std::string& what) {
-    Log(LogLevel::kWarning, kind, {{"what", what}});
-    warnings->Add(what);
-  };
-  record_ = std::make_unique<RecordWriter>(options_.state_dir + "/events.db", run,
-                                           [warn](const std::string& what) { warn("event-record", what); });
-  journal_ = std::make_unique<JournalWriter>(options_.state_dir + "/journal",
-                                             [warn](const std::string& what) { warn("journal", what); });
+  const std::string journal = options_.state_dir + "/journal";
+  if (options_.resume) PHX_RETURN_IF_ERROR(RestoreJob());
+  if (!options_.resume) unlink(journal.c_str());  // of an earlier job with this id
+  const RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, record_.UnixNow(), 0};
+  record_.Open(options_.state_dir + "/events.db", run, options_.resume);
+  journal_ = std::make_unique<JournalWriter>(journal, record_.Warner("journal"));
   return absl::OkStatus();
 }
 
@@ -264,40 +213,12 @@ Status MasterServer::Impl::RestoreJob() {
     return absl::OkStatus();
   }
   if (options_.spec && state->spec) {
-    const JobSpec& was = *state->spec;
-    const JobSpec& asked = *options_.spec;
-    if (was.min_nodes != asked.min_nodes || was.max_nodes != asked.max_nodes || was.node_unit != asked.node_unit) {
-      return absl::InvalidArgumentError(fmt::format(
-          "--nnodes={}:{} --node-unit={}: the job of the journal has --nnodes={}:{} --node-unit={}; give the "
-          "same, or leave out --resume",
-          asked.min_nodes, asked.max_nodes, asked.node_unit, was.min_nodes, was.max_nodes, was.node_unit));
-    }
-    if (was.elastic_config != asked.elastic_config) {
-      return absl::InvalidArgumentError(
-          "--elastic-config: the job of the journal was begun with another one, or with none; give the same, or leave "
-          "out --resume");
-    }
-    state->SetSpec(asked);
+    PHX_RETURN_IF_ERROR(MayTakeUp(*state->spec, *options_.spec));
+    state->SetSpec(*options_.spec);
     state->spec_of_first_node = false;
   }
   state_ = *std::move(state);
   return absl::OkStatus();
-}
-
-// Rows of this master follow those of the one before: `phalanx ledger` sees one job.
-void MasterServer::Impl::ContinueRecord(RecordRun& run) {
-  StatusOr<RecordReader> reader = RecordReader::Open(options_.state_dir + "/events.db");
-  if (!reader.ok()) return;
-  const auto last = reader->LastRun(options_.job_id);
-  if (!last.ok() || !*last) return;
-  const auto end = reader->LastRow((*last)->run);
-  if (!end.ok()) return;
-  const auto rows = reader->Rows((*last)->run, *end - static_cast<int64_t>(kRecentRows), kRecentRows);
-  if (!rows.ok()) return;
-  run = **last;
-  next_row_ = *end + 1;
-  recent_.assign(rows->begin(), rows->end());
-  if (!recent_.empty()) record_until_unix_ms_ = recent_.back().unix_ms;
 }
 
 Status MasterServer::Impl::Build() {
@@ -313,7 +234,7 @@ Status MasterServer::Impl::Build() {
   // Not the minimal stack: it would leave out the filter that enforces this bound.
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.RegisterService(&agent_service_);
-  builder.RegisterService(&admin_service_);
+  builder.RegisterService(&desk_.service());
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
   if (server_) return endpoint_->Start();
@@ -326,21 +247,6 @@ void MasterServer::Impl::OfferSession() {
   auto session = std::make_unique<Session>(id, this);
   session->Offer(agent_service_, *queue_);
   sessions_[id] = std::move(session);
-}
-
-void MasterServer::Impl::OfferAdmin() {
-  using StatusCall = AdminCall<v1::StatusRequest, v1::StatusReply>;
-  using EventsCall = AdminCall<v1::EventsRequest, v1::EventsReply>;
-  StatusCall::Start(
-      [this](auto* context, auto* request, auto* writer, void* tag) {
-        admin_service_.RequestStatus(context, request, writer, queue_.get(), queue_.get(), tag);
-      },
-      [this](const auto& request, auto& reply) { return AnswerStatus(request, reply); }, &admin_calls_);
-  EventsCall::Start(
-      [this](auto* context, auto* request, auto* writer, void* tag) {
-        admin_service_.RequestEvents(context, request, writer, queue_.get(), queue_.get(), tag);
-      },
-      [this](const auto& request, auto& reply) { return AnswerEvents(request, reply); }, &admin_calls_);
 }
 
 // The queue is waited on until something is due; no alarm is set for later (AtOnce says why).
@@ -362,7 +268,7 @@ int MasterServer::Impl::Run() {
                                            : "its last agent has gone";
   Do(Record{"master-stopped", 0, "", -1, {}}, fmt::format("the master ends: {}", why));
   Shutdown();
-  if (record_) record_->Close(RecordWriter::kCloseMs);
+  record_.Close();
   return state_.outcome ? state_.outcome->exit_code : 1;
 }
 
@@ -380,31 +286,21 @@ void MasterServer::Impl::OnStop(bool) {
 }
 
 bool MasterServer::Impl::IsOver() {
-  if (stopped_) return true;
-  if (open_sessions_ > 0) return false;
-  if (state_.phase == Phase::kFinished) return state_.back_by == kNever;
-  if (!options_.linger_ms) return false;
-  return MonotonicMs() >= empty_since_ + (any_agent_ ? *options_.linger_ms : kFirstAgentMs);
+  return stopped_ || MonotonicMs() >= EndsAt(attendance_, state_, options_.linger_ms);
 }
 
 Instant MasterServer::Impl::NextWake() {
-  Instant wake = NextDeadline(state_);
-  while (!overdue_.empty() && Find(overdue_.front().second) == nullptr) overdue_.pop_front();
-  if (!overdue_.empty()) wake = std::min(wake, overdue_.front().first);
-  if (open_sessions_ == 0 && options_.linger_ms && state_.phase != Phase::kFinished) {
-    wake = std::min(wake, empty_since_ + (any_agent_ ? *options_.linger_ms : kFirstAgentMs));
-  }
-  return wake;
+  const Instant deadline = deadlines_.Next([this](uint64_t session) { return Find(session) != nullptr; });
+  return std::min({NextDeadline(state_), deadline, EndsAt(attendance_, state_, options_.linger_ms)});
 }
 
 void MasterServer::Impl::OnTick(bool) {
   tick_pending_ = false;
   if (shutting_down_) return;
   const Instant now = MonotonicMs();
-  while (!overdue_.empty() && overdue_.front().first <= now) {
-    Session* session = Find(overdue_.front().second);
-    overdue_.pop_front();
-    if (session != nullptr && (!session->greeted() || session->ending())) session->Cancel();
+  for (const uint64_t id : deadlines_.TakeDue(now)) {
+    Session* session = Find(id);
+    if (session != nullptr && HasFailed(session->greeted(), session->ending())) session->Cancel();
   }
   if (NextDeadline(state_) <= now) Feed(Tick{});
 }
@@ -419,7 +315,7 @@ void MasterServer::Impl::Shutdown() {
   endpoint_.reset();
   server_->Shutdown(AtOnce());
   // Every operation comes back before the queue may go.
-  auto busy = [this] { return !sessions_.empty() || admin_calls_ > 0 || tick_pending_ || stop_pending_; };
+  auto busy = [this] { return !sessions_.empty() || desk_.calls() > 0 || tick_pending_ || stop_pending_; };
   void* tag = nullptr;
   bool ok = false;
   while (busy() && queue_->Next(&tag, &ok)) static_cast<Operation*>(tag)->Done(ok);
@@ -435,8 +331,8 @@ Session* MasterServer::Impl::Find(uint64_t session) {
 }
 
 void MasterServer::Impl::OnAccepted(Session& session) {
-  ++open_sessions_;
-  overdue_.push_back({MonotonicMs() + kHandshakeMs, session.id()});
+  ++attendance_.open_streams;
+  deadlines_.Begin(session.id(), MonotonicMs());
   if (!shutting_down_) OfferSession();
 }
 
@@ -447,13 +343,13 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     return endpoint_->OnMessage(state_, session.id(), message);
   }
   session.set_greeted();
-  if (!message.has_hello()) {
-    return Do(SendRefused{session.id()}, "the first message of a stream must be Hello");
+  if (const std::string fault = FirstMessageFault(message); !fault.empty()) {
+    return Do(SendRefused{session.id()}, fault);
   }
   const bool token_ok = options_.token.empty() || SameToken(message.hello().token(), options_.token);
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer()), token_ok));
   endpoint_->OnHello(state_, session.id(), message.hello());
-  if (state_.nodes.contains(session.id())) any_agent_ = true;
+  if (state_.nodes.contains(session.id())) attendance_.any_agent = true;
 }
 
 void MasterServer::Impl::OnEnded(Session& session) {
@@ -462,7 +358,7 @@ void MasterServer::Impl::OnEnded(Session& session) {
 }
 
 void MasterServer::Impl::OnOver(Session& session) {
-  if (session.accepted() && --open_sessions_ == 0) empty_since_ = MonotonicMs();
+  if (session.accepted() && --attendance_.open_streams == 0) attendance_.empty_since = MonotonicMs();
   sessions_.erase(session.id());
 }
 
@@ -471,7 +367,7 @@ void MasterServer::Impl::OnOver(Session& session) {
 void MasterServer::Impl::Feed(const Event& event) {
   CarryOut(Step(state_, event, MonotonicMs()));
   if (endpoint_) endpoint_->Follow(state_);
-  TellOfRecord();
+  TellOfDisk();
 }
 
 void MasterServer::Impl::CarryOut(const std::vector<Decision>& decisions) {
@@ -487,11 +383,10 @@ void MasterServer::Impl::Do(const Remember& action, const std::string&) {
 }
 
 // On one node's console: our own log may lie on the same full disk. With the next event, and beats are events.
-void MasterServer::Impl::TellOfRecord() {
-  const auto node =
-      std::find_if(state_.nodes.begin(), state_.nodes.end(), [](const auto& n) { return !n.second.leaving; });
-  if (node == state_.nodes.end()) return;
-  for (const std::string& text : record_warnings_->Take()) Do(SendNotice{node->first}, text + "; the job goes on");
+void MasterServer::Impl::TellOfDisk() {
+  const uint64_t listener = ListenerOf(state_);
+  if (listener == 0) return;
+  for (const std::string& text : record_.warnings().Take()) Do(SendNotice{listener}, text + "; the job goes on");
 }
 
 void MasterServer::Impl::Send(uint64_t session, v1::MasterMessage message) {
@@ -501,37 +396,22 @@ void MasterServer::Impl::Send(uint64_t session, v1::MasterMessage message) {
 void MasterServer::Impl::EndSession(uint64_t session) {
   Session* ended = Find(session);
   if (ended == nullptr) return;
-  overdue_.push_back({MonotonicMs() + kHandshakeMs, session});
+  deadlines_.Begin(session, MonotonicMs());
   ended->End();
 }
 
 void MasterServer::Impl::Do(const SendWelcome& action, const std::string&) {
-  v1::MasterMessage message;
-  v1::Welcome& welcome = *message.mutable_welcome();
-  welcome.set_master_id(master_id_);
-  welcome.set_beat_interval_ms(action.beat_interval_ms);
-  welcome.set_lease_ms(action.lease_ms);
-  welcome.set_job_id(options_.job_id);
-  Send(action.session, std::move(message));
+  Send(action.session, MessageOf(action, master_id_, options_.job_id));
 }
 
 void MasterServer::Impl::Do(const SendRefused& action, const std::string& reason) {
-  v1::MasterMessage message;
-  message.mutable_refused()->set_sentence(reason);
-  Send(action.session, std::move(message));
+  Send(action.session, MessageOf(action, reason));
   EndSession(action.session);
 }
 
 void MasterServer::Impl::Do(const SendStartRound& action, const std::string& reason) {
   if (endpoint_) endpoint_->OnStore(action.epoch, action.store_address, action.store_port);
   Send(action.session, MessageOf(action, reason));
-}
-
-void MasterServer::Impl::Do(const SendHold& action, const std::string& reason) {
-  v1::MasterMessage message;
-  message.mutable_hold_round()->set_epoch(action.epoch);
-  message.mutable_hold_round()->set_reason(reason);
-  Send(action.session, std::move(message));
 }
 
 void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
@@ -541,27 +421,6 @@ void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
   }
   if (Session* to = Find(action.session)) to->Send(finish_message_);
   EndSession(action.session);
-}
-
-void MasterServer::Impl::Do(const SendNotice& action, const std::string& reason) {
-  v1::MasterMessage message;
-  message.mutable_notice()->set_text(reason);
-  Send(action.session, std::move(message));
-}
-
-void MasterServer::Impl::Do(const SendAnnounceRescale& action, const std::string& reason) {
-  v1::MasterMessage message;
-  v1::AnnounceRescale& announce = *message.mutable_announce_rescale();
-  announce.set_epoch(action.epoch);
-  announce.set_reason(reason);
-  announce.set_at_step(action.at_step);
-  Send(action.session, std::move(message));
-}
-
-void MasterServer::Impl::Do(const SendCheckpoint& action, const std::string&) {
-  v1::MasterMessage message;
-  *message.mutable_checkpoint() = action.order;
-  Send(action.session, std::move(message));
 }
 
 void MasterServer::Impl::Do(const Drop& action, const std::string&) {
@@ -577,59 +436,7 @@ void MasterServer::Impl::Do(const Record& action, const std::string& reason) {
     fields.push_back({"reason", reason});
     Log(LogLevel::kInfo, action.kind, fields);
   }
-  RecordRow row;
-  row.id = next_row_++;
-  row.unix_ms = UnixNow();
-  row.epoch = action.epoch;
-  row.kind = action.kind;
-  row.node = action.node;
-  row.rank = action.rank;
-  row.reason = reason;
-  row.detail_json = DetailJson(action);
-  if (record_) record_->Append(row);
-  recent_.push_back(std::move(row));
-  if (recent_.size() > kRecentRows) recent_.pop_front();
-}
-
-// --- admin --------------------------------------------------------------------------------------------------------
-
-grpc::Status MasterServer::Impl::Authorize(const std::string& job_id, const std::string& token) const {
-  if (!options_.token.empty() && !SameToken(token, options_.token)) {
-    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the token is not that of the job (PHALANX_TOKEN)");
-  }
-  if (!job_id.empty() && job_id != options_.job_id) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, fmt::format("this master serves job '{}'", options_.job_id));
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status MasterServer::Impl::AnswerStatus(const v1::StatusRequest& request, v1::StatusReply& reply) const {
-  grpc::Status allowed = Authorize(request.job_id(), request.token());
-  if (!allowed.ok()) return allowed;
-  reply = StatusOf(state_, MonotonicMs());
-  reply.set_started_unix_ms(started_unix_ms_);
-  reply.set_now_unix_ms(UnixNow());
-  return grpc::Status::OK;
-}
-
-grpc::Status MasterServer::Impl::AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const {
-  grpc::Status allowed = Authorize(request.job_id(), request.token());
-  if (!allowed.ok()) return allowed;
-  const uint32_t limit = request.limit() == 0 ? kMaxEventsReply : std::min(request.limit(), kMaxEventsReply);
-  auto row = std::upper_bound(recent_.begin(), recent_.end(), request.after_id(),
-                              [](int64_t after, const RecordRow& r) { return after < r.id; });
-  for (; row != recent_.end() && static_cast<uint32_t>(reply.events_size()) < limit; ++row) {
-    v1::EventRecord& event = *reply.add_events();
-    event.set_id(row->id);
-    event.set_unix_ms(row->unix_ms);
-    event.set_epoch(row->epoch);
-    event.set_kind(row->kind);
-    event.set_node(row->node);
-    event.set_rank(static_cast<int32_t>(row->rank));
-    event.set_reason(row->reason);
-    event.set_detail_json(row->detail_json);
-  }
-  return grpc::Status::OK;
+  record_.Add(action, reason);
 }
 
 // --- the door -----------------------------------------------------------------------------------------------------

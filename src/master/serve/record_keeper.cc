@@ -1,0 +1,91 @@
+#include "master/serve/record_keeper.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "master/core/convert.h"
+
+namespace phalanx::master {
+
+void DiskWarnings::Add(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  texts_.push_back(text);
+}
+
+std::vector<std::string> DiskWarnings::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(texts_, {});
+}
+
+std::function<void(const std::string&)> RecordKeeper::Warner(const char* kind) const {
+  return [warnings = warnings_, kind](const std::string& what) {
+    Log(LogLevel::kWarning, kind, {{"what", what}});
+    warnings->Add(what);
+  };
+}
+
+int64_t RecordKeeper::UnixNow() const {
+  return std::max(started_unix_ms_, earlier_unix_ms_) + (MonotonicMs() - started_);
+}
+
+void RecordKeeper::Open(const std::string& path, RecordRun run, bool resume) {
+  if (resume) Continue(path, run);
+  writer_ = std::make_unique<RecordWriter>(path, run, Warner("event-record"));
+}
+
+void RecordKeeper::Close() {
+  if (writer_) writer_->Close(RecordWriter::kCloseMs);
+}
+
+// Rows of this master follow those of the one before: `phalanx ledger` sees one job.
+void RecordKeeper::Continue(const std::string& path, RecordRun& run) {
+  StatusOr<RecordReader> reader = RecordReader::Open(path);
+  if (!reader.ok()) return;
+  const auto last = reader->LastRun(run.job_id);
+  if (!last.ok() || !*last) return;
+  const auto end = reader->LastRow((*last)->run);
+  if (!end.ok()) return;
+  const auto rows = reader->Rows((*last)->run, *end - static_cast<int64_t>(kRecentRows), kRecentRows);
+  if (!rows.ok()) return;
+  run = **last;
+  next_row_ = *end + 1;
+  recent_.assign(rows->begin(), rows->end());
+  if (!recent_.empty()) earlier_unix_ms_ = recent_.back().unix_ms;
+}
+
+void RecordKeeper::Add(const Record& action, const std::string& reason) {
+  RecordRow row;
+  row.id = next_row_++;
+  row.unix_ms = UnixNow();
+  row.epoch = action.epoch;
+  row.kind = action.kind;
+  row.node = action.node;
+  row.rank = action.rank;
+  row.reason = reason;
+  row.detail_json = DetailJson(action);
+  if (writer_) writer_->Append(row);
+  recent_.push_back(std::move(row));
+  if (recent_.size() > kRecentRows) recent_.pop_front();
+}
+
+v1::EventsReply RecordKeeper::After(int64_t after_id, uint32_t limit) const {
+  v1::EventsReply reply;
+  auto row = std::upper_bound(recent_.begin(), recent_.end(), after_id,
+                              [](int64_t after, const RecordRow& r) { return after < r.id; });
+  for (; row != recent_.end() && static_cast<uint32_t>(reply.events_size()) < limit; ++row) {
+    v1::EventRecord& event = *reply.add_events();
+    event.set_id(row->id);
+    event.set_unix_ms(row->unix_ms);
+    event.set_epoch(row->epoch);
+    event.set_kind(row->kind);
+    event.set_node(row->node);
+    event.set_rank(static_cast<int32_t>(row->rank));
+    event.set_reason(row->reason);
+    event.set_detail_json(row->detail_json);
+  }
+  return reply;
+}
+
+}  // namespace phalanx::master

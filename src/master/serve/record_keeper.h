@@ -1,0 +1,67 @@
+// The job's rows, on their way from decisions to the record on disk and to those who ask a live master. Belongs to the
+// master's sequence; the record is written on a thread of its own, and nothing waits for it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "master/core/core.h"
+#include "master/record/record.h"
+#include "phalanx/v1/admin.pb.h"
+
+namespace phalanx::master {
+
+// What the threads that write to the disk have to say, until the master's own sequence takes it.
+class DiskWarnings {
+ public:
+  void Add(const std::string& text);
+  std::vector<std::string> Take();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+class RecordKeeper {
+ public:
+  // What a live master tells of the past; all of it is in the record.
+  static constexpr size_t kRecentRows = 4'096;
+
+  // `started_unix_ms`: the wall clock at this moment.
+  explicit RecordKeeper(int64_t started_unix_ms) : started_unix_ms_(started_unix_ms) {}
+
+  // Writes to `path` from now on, as `run`; where `resume`, behind the last row of the job's last run there.
+  void Open(const std::string& path, RecordRun run, bool resume);
+  // Writes what is queued, waiting for a bounded time.
+  void Close();
+
+  // The wall clock as it was at the start, going on evenly: times of rows never go back, and their sums are right.
+  int64_t UnixNow() const;
+  void Add(const Record& action, const std::string& reason);
+  // Rows with an id above `after_id`, by id, at most `limit`.
+  v1::EventsReply After(int64_t after_id, uint32_t limit) const;
+
+  // For threads that write to the disk: what they warn of goes to the log at once, and into warnings(). Any thread, and
+  // longer than this object.
+  std::function<void(const std::string&)> Warner(const char* kind) const;
+  DiskWarnings& warnings() { return *warnings_; }
+
+ private:
+  void Continue(const std::string& path, RecordRun& run);
+
+  const int64_t started_unix_ms_;
+  const Instant started_ = MonotonicMs();
+  int64_t earlier_unix_ms_ = 0;  // of the last row of an earlier master
+  int64_t next_row_ = 1;
+  std::deque<RecordRow> recent_;
+  const std::shared_ptr<DiskWarnings> warnings_ = std::make_shared<DiskWarnings>();  // those threads may stay
+  std::unique_ptr<RecordWriter> writer_;
+};
+
+}  // namespace phalanx::master

@@ -1,0 +1,113 @@
+#include "master/serve/shell_decisions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(EndsAt, IsWhenNobodyIsLeftWhoNeedsTheMaster) {
+  struct Case {
+    const char* what;
+    Attendance attendance;
+    Phase phase;
+    Instant back_by;
+    std::optional<int64_t> linger_ms;
+    Instant expected;
+  };
+  constexpr Instant kSince = 5'000;
+  const Case cases[] = {
+      {"an agent is there", {1, true, kSince}, Phase::kRunning, kNever, 100, kNever},
+      {"the job is over, an agent has not gone", {1, true, kSince}, Phase::kFinished, kNever, 100, kNever},
+      {"the job is over, all have gone", {0, true, kSince}, Phase::kFinished, kNever, 100, kSince},
+      {"... of a master without a linger time", {0, true, kSince}, Phase::kFinished, kNever, {}, kSince},
+      {"the job is over, a member that is away may come back", {0, true, kSince}, Phase::kFinished, 9'000, 100, kNever},
+      {"the last agent has gone", {0, true, kSince}, Phase::kRunning, kNever, 100, kSince + 100},
+      {"... at once", {0, true, kSince}, Phase::kGathering, kNever, 0, kSince},
+      {"no agent ever came", {0, false, kSince}, Phase::kGathering, kNever, 100, kSince + kFirstAgentMs},
+      {"no agent ever came, and it waits on", {0, false, kSince}, Phase::kGathering, kNever, {}, kNever},
+      {"the last agent has gone, and it waits on", {0, true, kSince}, Phase::kRunning, kNever, {}, kNever},
+  };
+  for (const Case& c : cases) {
+    JobState job;
+    job.phase = c.phase;
+    job.back_by = c.back_by;
+    EXPECT_EQ(EndsAt(c.attendance, job, c.linger_ms), c.expected) << c.what;
+  }
+}
+
+TEST(StreamDeadlines, NamesEachStreamWhenItsTimeIsOver) {
+  StreamDeadlines deadlines;
+  std::set<uint64_t> open = {1, 2, 3};
+  const auto is_open = [&open](uint64_t session) { return open.contains(session); };
+  EXPECT_EQ(deadlines.Next(is_open), kNever);
+  deadlines.Begin(1, 100);
+  deadlines.Begin(2, 200);
+  deadlines.Begin(3, 200);
+  EXPECT_EQ(deadlines.Next(is_open), 100 + kHandshakeMs);
+  EXPECT_THAT(deadlines.TakeDue(99 + kHandshakeMs), IsEmpty());
+  open.erase(1);  // nobody wakes for one that has gone
+  EXPECT_EQ(deadlines.Next(is_open), 200 + kHandshakeMs);
+  EXPECT_THAT(deadlines.TakeDue(200 + kHandshakeMs), ElementsAre(2, 3));
+  EXPECT_EQ(deadlines.Next(is_open), kNever);
+}
+
+TEST(StreamDeadlines, EndStreamsThatHaveNotSaidHelloOrDoNotEnd) {
+  EXPECT_TRUE(HasFailed(false, false));
+  EXPECT_TRUE(HasFailed(true, true));
+  EXPECT_TRUE(HasFailed(false, true));
+  EXPECT_FALSE(HasFailed(true, false));
+}
+
+TEST(FirstMessage, MustBeHello) {
+  v1::AgentMessage message;
+  EXPECT_EQ(FirstMessageFault(message), "the first message of a stream must be Hello");
+  message.mutable_beat();
+  EXPECT_EQ(FirstMessageFault(message), "the first message of a stream must be Hello");
+  message.mutable_hello();
+  EXPECT_EQ(FirstMessageFault(message), "");
+}
+
+TEST(Listener, IsTheFirstNodeThatStays) {
+  JobState job;
+  EXPECT_EQ(ListenerOf(job), 0U);
+  job.nodes[4].leaving = true;
+  EXPECT_EQ(ListenerOf(job), 0U);
+  job.nodes[7];
+  job.nodes[9];
+  EXPECT_EQ(ListenerOf(job), 7U);
+}
+
+TEST(MayTakeUp, OnlyWithTheShapeThatTheJobHas) {
+  JobSpec was;
+  was.min_nodes = 2;
+  was.max_nodes = 8;
+  was.node_unit = 2;
+  was.elastic_config = "{}";
+  EXPECT_TRUE(MayTakeUp(was, was).ok());
+  JobSpec other_rules = was;
+  other_rules.max_restarts = 7;
+  other_rules.join_timeout_ms = 1;
+  EXPECT_TRUE(MayTakeUp(was, other_rules).ok());
+  const auto sentence = [&was](auto change) {
+    JobSpec asked = was;
+    change(asked);
+    const Status refused = MayTakeUp(was, asked);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    return Message(refused);
+  };
+  EXPECT_THAT(sentence([](JobSpec& s) { s.min_nodes = 4; }),
+              HasSubstr("--nnodes=4:8 --node-unit=2: the job of the journal has --nnodes=2:8 --node-unit=2"));
+  EXPECT_THAT(sentence([](JobSpec& s) { s.max_nodes = 10; }), HasSubstr("--nnodes=2:10"));
+  EXPECT_THAT(sentence([](JobSpec& s) { s.node_unit = 1; }), HasSubstr("--node-unit=1: the job"));
+  EXPECT_THAT(sentence([](JobSpec& s) { s.elastic_config.clear(); }), HasSubstr("--elastic-config"));
+}
+
+}  // namespace
+}  // namespace phalanx::master
