@@ -85,6 +85,7 @@ CORES = (
     "src/master/journal/snapshot.*",
     "src/master/rules/*",
     "src/master/topics/*",
+    "src/master/record/recent_rows*",
     "src/master/serve/messages*",
     "src/master/serve/shell_decisions*",
     "src/store/engine*",

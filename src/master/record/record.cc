@@ -256,8 +256,10 @@ StatusOr<std::optional<RecordRun>> RecordReader::LastRun(const std::string& job_
       {select.Int(0), select.Text(1), select.Text(2), select.Text(3), select.Int(4), select.Int(5)});
 }
 
-StatusOr<int64_t> RecordReader::LastRow(int64_t run) {
-  return db_->sqlite.Number(fmt::format("SELECT COALESCE(MAX(id), 0) FROM events WHERE run={}", run));
+StatusOr<std::vector<RecordRow>> RecordReader::LastRows(int64_t run, int64_t limit) {
+  PHX_ASSIGN_OR_RETURN(const int64_t last,
+                       db_->sqlite.Number(fmt::format("SELECT COALESCE(MAX(id), 0) FROM events WHERE run={}", run)));
+  return Rows(run, last - limit, limit);
 }
 
 StatusOr<std::vector<RecordRow>> RecordReader::Rows(int64_t run, int64_t after_id, int64_t limit) {

@@ -23,6 +23,9 @@ struct RecordRow {
   std::string detail_json = "{}";
 };
 
+// Whether a row tells what has become of a round, or is one of many of its sort (recent_rows.h).
+enum class RowWeight { kTelling, kFurther };
+
 struct RecordRun {
   int64_t run = 0;  // 0: a new one, chosen by the writer; else rows are added to that one
   std::string master_id;
@@ -72,8 +75,8 @@ class RecordReader {
 
   // The last run, of job `job_id` where that is not empty. Empty optional: the record holds none.
   StatusOr<std::optional<RecordRun>> LastRun(const std::string& job_id);
-  // Id of the run's last row; 0: it has none.
-  StatusOr<int64_t> LastRow(int64_t run);
+  // The newest rows of the run, by id, at most `limit`.
+  StatusOr<std::vector<RecordRow>> LastRows(int64_t run, int64_t limit);
   // Rows of the run with an id above `after_id`, by id, at most `limit`.
   StatusOr<std::vector<RecordRow>> Rows(int64_t run, int64_t after_id, int64_t limit);
 

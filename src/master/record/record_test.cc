@@ -84,6 +84,20 @@ TEST_F(RecordTest, KeepsRowsInOrder) {
   EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
+TEST_F(RecordTest, TellsTheNewestRows) {
+  auto writer = Writer();
+  for (int64_t id = 1; id <= 50; ++id) writer->Append(Row(id));
+  EXPECT_TRUE(writer->Close(10'000));
+  auto reader = RecordReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto newest = reader->LastRows(1, 3);
+  ASSERT_TRUE(newest.ok() && newest->size() == 3U);
+  EXPECT_EQ(newest->front().id, 48);
+  EXPECT_EQ(newest->back().id, 50);
+  EXPECT_EQ(reader->LastRows(1, 100)->size(), 50U);
+  EXPECT_TRUE(reader->LastRows(2, 100)->empty());
+}
+
 TEST_F(RecordTest, KeepsRunsApartAndForgetsOldOnes) {
   for (int i = 0; i < RecordWriter::kRunsKept + 3; ++i) {
     auto writer = Writer(i == 5 ? "other" : "job");

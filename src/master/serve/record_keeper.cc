@@ -45,14 +45,13 @@ void RecordKeeper::Continue(const std::string& path, RecordRun& run) {
   if (!reader.ok()) return;
   const auto last = reader->LastRun(run.job_id);
   if (!last.ok() || !*last) return;
-  const auto end = reader->LastRow((*last)->run);
-  if (!end.ok()) return;
-  const auto rows = reader->Rows((*last)->run, *end - static_cast<int64_t>(kRecentRows), kRecentRows);
+  auto rows = reader->LastRows((*last)->run, kRowsReadBack);
   if (!rows.ok()) return;
   run = **last;
-  next_row_ = *end + 1;
-  recent_.assign(rows->begin(), rows->end());
-  if (!recent_.empty()) earlier_unix_ms_ = recent_.back().unix_ms;
+  if (rows->empty()) return;
+  next_row_ = rows->back().id + 1;
+  earlier_unix_ms_ = rows->back().unix_ms;
+  for (RecordRow& row : *rows) recent_.Add(std::move(row));
 }
 
 void RecordKeeper::Add(const Record& action, const std::string& reason) {
@@ -66,15 +65,12 @@ void RecordKeeper::Add(const Record& action, const std::string& reason) {
   row.reason = reason;
   row.detail_json = DetailJson(action);
   if (writer_) writer_->Append(row);
-  recent_.push_back(std::move(row));
-  if (recent_.size() > kRecentRows) recent_.pop_front();
+  recent_.Add(std::move(row));
 }
 
 v1::EventsReply RecordKeeper::After(int64_t after_id, uint32_t limit) const {
   v1::EventsReply reply;
-  auto row = std::upper_bound(recent_.begin(), recent_.end(), after_id,
-                              [](int64_t after, const RecordRow& r) { return after < r.id; });
-  for (; row != recent_.end() && static_cast<uint32_t>(reply.events_size()) < limit; ++row) {
+  for (const RecordRow* row : recent_.After(after_id, limit)) {
     v1::EventRecord& event = *reply.add_events();
     event.set_id(row->id);
     event.set_unix_ms(row->unix_ms);

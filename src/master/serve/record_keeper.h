@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "base/clock.h"
 #include "master/core/core.h"
+#include "master/record/recent_rows.h"
 #include "master/record/record.h"
 #include "phalanx/v1/admin.pb.h"
 
@@ -30,8 +30,9 @@ class DiskWarnings {
 
 class RecordKeeper {
  public:
-  // What a live master tells of the past; all of it is in the record.
-  static constexpr size_t kRecentRows = 4'096;
+  // Rows of an earlier master that are read again: a job whose world is large has some rounds in them. What they cost a
+  // start is some ten milliseconds.
+  static constexpr int64_t kRowsReadBack = 32'768;
 
   // `started_unix_ms`: the wall clock at this moment.
   explicit RecordKeeper(int64_t started_unix_ms) : started_unix_ms_(started_unix_ms) {}
@@ -44,7 +45,8 @@ class RecordKeeper {
   // The wall clock as it was at the start, going on evenly: times of rows never go back, and their sums are right.
   int64_t UnixNow() const;
   void Add(const Record& action, const std::string& reason);
-  // Rows with an id above `after_id`, by id, at most `limit`.
+  // What is remembered of the rows with an id above `after_id`, by id, at most `limit`. All of them are in the record;
+  // who asks sees by the ids how many are not here.
   v1::EventsReply After(int64_t after_id, uint32_t limit) const;
 
   // For threads that write to the disk: what they warn of goes to the log at once, and into warnings(). Any thread, and
@@ -59,7 +61,7 @@ class RecordKeeper {
   const Instant started_ = MonotonicMs();
   int64_t earlier_unix_ms_ = 0;  // of the last row of an earlier master
   int64_t next_row_ = 1;
-  std::deque<RecordRow> recent_;
+  RecentRows recent_;
   const std::shared_ptr<DiskWarnings> warnings_ = std::make_shared<DiskWarnings>();  // those threads may stay
   std::unique_ptr<RecordWriter> writer_;
 };

@@ -6,9 +6,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/net.h"
@@ -296,6 +298,45 @@ TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
   EXPECT_EQ(told.events_size(), 1);
   EXPECT_GE(told.events(0).unix_ms(), reply.started_unix_ms());
   EXPECT_LE(told.events(0).unix_ms(), reply.now_unix_ms());
+}
+
+std::vector<v1::EventRecord> AllEvents(const Server& server) {
+  std::vector<v1::EventRecord> rows;
+  v1::EventsRequest request;
+  v1::EventsReply reply;
+  request.set_token("secret");
+  while (true) {
+    EXPECT_TRUE(server.Ask(request, &reply).ok());
+    if (reply.events().empty()) return rows;
+    rows.insert(rows.end(), reply.events().begin(), reply.events().end());
+    request.set_after_id(rows.back().id());
+  }
+}
+
+TEST(Server, RemembersTheCauseOfARestartBehindAFloodOfRows) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  v1::AgentMessage hello = a.HelloMessage();
+  hello.mutable_hello()->mutable_spec()->set_max_restarts(3);
+  a.Send(hello);
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  EXPECT_EQ(a.NextDecision().start_round().epoch(), 1U);
+  a.Exited(1, 0, 9);
+  EXPECT_EQ(a.NextDecision().start_round().epoch(), 2U);
+  constexpr int kFlood = 10'000;
+  for (int i = 0; i < kFlood; ++i) a.Exited(99, 0, 9);  // of a round that never was: a row each
+  a.Exited(2, 0, 9);
+  EXPECT_EQ(a.NextDecision().start_round().epoch(), 3U);
+
+  const std::vector<v1::EventRecord> rows = AllEvents(server);
+  const auto is = [](const char* kind, uint64_t epoch) {
+    return [kind, epoch](const v1::EventRecord& row) { return row.kind() == kind && row.epoch() == epoch; };
+  };
+  EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), is("worker-exited", 1)));
+  EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), is("round-started", 2)));
+  EXPECT_TRUE(is("round-started", 3)(rows.back()));
+  EXPECT_LT(rows.size(), static_cast<size_t>(kFlood)) << "a bounded part is remembered";
+  EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end(), [](const auto& x, const auto& y) { return x.id() < y.id(); }));
 }
 
 TEST(Server, FailsWhereThePortIsTaken) {

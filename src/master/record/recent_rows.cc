@@ -1,0 +1,53 @@
+#include "master/record/recent_rows.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace phalanx::master {
+namespace {
+
+int64_t NumberIn(const nlohmann::json& detail, const char* key) {
+  const auto it = detail.find(key);
+  return it != detail.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
+}
+
+}  // namespace
+
+std::string SortOf(const RecordRow& row) {
+  if (row.kind != "worker-exited") return row.kind;
+  const nlohmann::json detail = nlohmann::json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
+  if (!detail.is_object()) return row.kind;
+  if (NumberIn(detail, "collateral") != 0) return row.kind + ", collateral";
+  return NumberIn(detail, "exit_code") == 0 && NumberIn(detail, "signal") == 0 ? row.kind + ", well" : row.kind;
+}
+
+RowWeight RecentRows::WeightOf(const RecordRow& row) {
+  const bool counted =
+      counts_.contains(row.epoch) || counts_.size() < kRoundsCounted || row.epoch > counts_.begin()->first;
+  if (!counted) return RowWeight::kFurther;
+  const size_t before = counts_[row.epoch][SortOf(row)]++;
+  if (counts_.size() > kRoundsCounted) counts_.erase(counts_.begin());
+  return before < kTellingOfSort ? RowWeight::kTelling : RowWeight::kFurther;
+}
+
+RowWeight RecentRows::Add(RecordRow row) {
+  const RowWeight weight = WeightOf(row);
+  std::deque<int64_t>& ids = ids_[weight];
+  ids.push_back(row.id);
+  rows_[row.id] = std::move(row);
+  if (ids.size() > kHeldOfWeight) {
+    rows_.erase(ids.front());
+    ids.pop_front();
+  }
+  return weight;
+}
+
+std::vector<const RecordRow*> RecentRows::After(int64_t after_id, size_t limit) const {
+  std::vector<const RecordRow*> found;
+  for (auto row = rows_.upper_bound(after_id); row != rows_.end() && found.size() < limit; ++row) {
+    found.push_back(&row->second);
+  }
+  return found;
+}
+
+}  // namespace phalanx::master
