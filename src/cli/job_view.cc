@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/rows.h"
 #include "cli/state_dir.h"
 #include "phalanx/v1/admin.grpc.pb.h"
 
@@ -86,7 +87,8 @@ StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job) 
   PHX_ASSIGN_OR_RETURN(const std::optional<master::RecordRun> run, reader.LastRun(job));
   if (!run) return absl::NotFoundError(fmt::format("{}/events.db: no run of this job is recorded", folder));
   JobView view;
-  PHX_ASSIGN_OR_RETURN(view.rows, reader.Rows(run->run, 0, kMaxRows));
+  view.recorded = true;
+  PHX_ASSIGN_OR_RETURN(view.rows, reader.LastRows(run->run, kMaxRows));
   view.status = StatusFromRecord(*run, view.rows);
   return view;
 }
@@ -135,10 +137,12 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
     if (kept.ok()) token = *kept;
     StatusOr<JobView> view = AdminClient(*address, query.job, token).Ask();
     if (view.ok()) {
-      if (view->rows.empty() || view->rows.front().id == 1) return view;
-      // The master remembers only the latest; the record knows the rest.
+      if (MissingRows(view->rows) == 0) return view;
+      // The master remembers a part; the record knows the rest.
       StatusOr<JobView> record = ReadRecord(folder, query.job);
-      if (record.ok()) view->rows = std::move(record->rows);
+      if (!record.ok()) return view;
+      view->rows = Merged(std::move(record->rows), view->rows);
+      view->recorded = true;
       return view;
     }
     if (!absl::IsUnavailable(view.status()) && !absl::IsNotFound(view.status())) {

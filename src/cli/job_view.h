@@ -16,6 +16,7 @@ struct JobView {
   bool live = false;
   v1::StatusReply status;
   std::vector<master::RecordRow> rows;  // of the job's last run, by id
+  bool recorded = false;                // they are all that the record has; else what a live master remembers
 };
 
 struct JobQuery {

@@ -41,6 +41,8 @@ int Answer(const std::string& command, const AskFlags& flags) {
   const StatusOr<JobView> view = ViewJob(flags.query, Environment::FromProcess());
   if (!view.ok()) return Fail(view.status());
   std::string out;
+  const std::string missing = command == "status" ? "" : MissingText(*view);
+  if (!missing.empty()) fmt::print(stderr, "phalanx: {}\n", missing);
   if (command == "status") {
     out = flags.json ? StatusJson(*view) : StatusText(*view, UnixMs());
   } else if (command == "events") {

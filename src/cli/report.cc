@@ -129,6 +129,15 @@ std::string StatusJson(const JobView& view) {
   return Dump(json, 2);
 }
 
+std::string MissingText(const JobView& view) {
+  const int64_t missing = MissingRows(view.rows);
+  if (missing == 0) return "";
+  const char* why = view.recorded
+                        ? "the record has lost them, or they are older than the newest million"
+                        : "the master remembers some of each round; the others are in events.db, on its machine";
+  return fmt::format("{} of {} rows are not told: {}", missing, view.rows.back().id, why);
+}
+
 std::string EventsText(const std::vector<Row>& rows) {
   std::vector<std::vector<std::string>> table = {{"TIME", "EPOCH", "EVENT", "WHAT AND WHY"}};
   for (const Row& row : rows) {

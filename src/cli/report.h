@@ -14,6 +14,9 @@ namespace phalanx::cli {
 std::string StatusText(const JobView& view, int64_t now_unix_ms);
 std::string StatusJson(const JobView& view);
 
+// What whoever is told of these rows must know: some are not there. Empty: all are.
+std::string MissingText(const JobView& view);
+
 std::string EventsText(const std::vector<master::RecordRow>& rows);
 // One object a line.
 std::string EventsJson(const std::vector<master::RecordRow>& rows);

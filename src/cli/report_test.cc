@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/rows.h"
+
 namespace phalanx::cli {
 namespace {
 
@@ -121,6 +123,47 @@ TEST(Record, TellsTheStatusOfAJobThatIsOver) {
   EXPECT_THAT(StatusText(view, 0), HasSubstr("job job7: finished, exit code 1, world 2, epoch 3, 2 restarts, 2 left"));
   view.rows.pop_back();
   EXPECT_EQ(StatusFromRecord(run, view.rows).phase(), "unfinished");
+}
+
+TEST(MissingRows, AreCountedByTheGapsInTheIds) {
+  JobView view;
+  EXPECT_EQ(MissingText(view), "");
+  view.rows = Rows();
+  EXPECT_EQ(MissingRows(view.rows), 0);
+  EXPECT_EQ(MissingText(view), "");
+  view.rows.erase(view.rows.begin(), view.rows.begin() + 2);
+  view.rows.erase(view.rows.begin() + 3);
+  EXPECT_EQ(MissingRows(view.rows), 3);
+  EXPECT_THAT(MissingText(view), HasSubstr("3 of 11 rows are not told: the master remembers some of each round"));
+  view.recorded = true;
+  EXPECT_THAT(MissingText(view), HasSubstr("3 of 11 rows are not told: the record has lost them"));
+  // Rows 3 to 5 are lost, which a row in the place of the first says.
+  view.rows = Rows();
+  view.rows[2].kind = "record-lost";
+  view.rows.erase(view.rows.begin() + 3, view.rows.begin() + 5);
+  EXPECT_EQ(MissingRows(view.rows), 3);
+  // ... and row 11 with four behind it.
+  view.rows.back().kind = "record-lost";
+  view.rows.back().detail_json = R"({"count":5})";
+  EXPECT_EQ(MissingRows(view.rows), 8);
+}
+
+TEST(Merged, HasWhatTheRecordOrTheMasterKnows) {
+  const std::vector<Row> all = Rows();
+  std::vector<Row> recorded(all.begin(), all.begin() + 9);  // the newest are on their way
+  recorded[2].kind = "record-lost";
+  recorded.erase(recorded.begin() + 3);
+  const std::vector<Row> remembered = {all[2], all[3], all[8], all[10]};
+  const std::vector<Row> merged = Merged(recorded, remembered);
+  EXPECT_EQ(MissingRows(merged), 1);
+  ASSERT_EQ(merged.size(), 10U);
+  EXPECT_EQ(merged[2].kind, "worker-exited");
+  EXPECT_EQ(merged[3].id, 4);
+  EXPECT_EQ(merged.back().id, 11);
+
+  std::vector<Row> of_another_run = remembered;
+  of_another_run[2].unix_ms += 1;
+  EXPECT_EQ(Merged(recorded, of_another_run).size(), recorded.size());
 }
 
 TEST(Events, SurviveGarbageInTheRecord) {

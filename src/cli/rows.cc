@@ -5,10 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 namespace phalanx::cli {
 
 using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kRecordLost = "record-lost";
+
+}  // namespace
 
 std::string Clock(int64_t unix_ms, bool date) {
   const time_t seconds = unix_ms / 1'000;
@@ -71,6 +78,31 @@ int64_t NumberIn(const ordered_json& object, const char* key) {
 
 std::string Dump(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+int64_t MissingRows(const std::vector<Row>& rows) {
+  if (rows.empty()) return 0;
+  // A row that says what was lost stands in the place of the first that was, and may be the last.
+  const auto told = std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.kind != kRecordLost; });
+  const Row& last = rows.back();
+  const int64_t behind = last.kind == kRecordLost ? NumberIn(Detail(last), "count") - 1 : 0;
+  return last.id + std::max<int64_t>(0, behind) - told;
+}
+
+std::vector<Row> Merged(std::vector<Row> recorded, const std::vector<Row>& remembered) {
+  std::map<int64_t, const Row*> by_id;
+  for (const Row& row : recorded) by_id[row.id] = &row;
+  for (const Row& row : remembered) {
+    const Row*& there = by_id[row.id];
+    const bool same =
+        there == nullptr || there->kind == kRecordLost || (there->kind == row.kind && there->unix_ms == row.unix_ms);
+    if (!same) return recorded;
+    there = &row;
+  }
+  std::vector<Row> merged;
+  merged.reserve(by_id.size());
+  for (const auto& [id, row] : by_id) merged.push_back(*row);
+  return merged;
 }
 
 bool IsTurn(const Row& row) {

@@ -31,6 +31,13 @@ nlohmann::ordered_json Detail(const Row& row);
 // 0 where the object has no such number.
 int64_t NumberIn(const nlohmann::ordered_json& object, const char* key);
 
+// How many rows there are between the first of a run and the last of these that are not among them: ids go from 1,
+// by 1.
+int64_t MissingRows(const std::vector<Row>& rows);
+// Both lists in one, by id. What the record lost may be remembered: a remembered row counts more than a recorded one
+// with its id. The recorded rows alone where the others are of another run.
+std::vector<Row> Merged(std::vector<Row> recorded, const std::vector<Row>& remembered);
+
 // A round began or was held, or the job ended.
 bool IsTurn(const Row& row);
 // A worker ended otherwise than well.
