@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -158,10 +159,11 @@ RecordWriter::RecordWriter(const std::string& path, const RecordRun& run, std::f
 
 RecordWriter::~RecordWriter() { Close(kCloseMs); }
 
-void RecordWriter::Append(RecordRow row) {
+void RecordWriter::Append(RecordRow row, RowWeight weight) {
+  const size_t room = kMaxQueued + (weight == RowWeight::kTelling ? kRoomForTelling : 0);
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   if (shared_->ended) return;
-  if (shared_->queued.size() >= kMaxQueued) {
+  if (shared_->queued.size() >= room) {
     if (shared_->lost++ == 0) shared_->first_lost = row.id;
     return;
   }
@@ -194,15 +196,19 @@ void RecordWriter::Write(const std::shared_ptr<Shared>& shared) {
     if (s.queued.empty()) break;
     std::deque<RecordRow> rows = std::exchange(s.queued, {});
     const int64_t lost = std::exchange(s.lost, 0);
-    if (lost > 0) rows.push_back(LostRow(s.first_lost, lost, s.UnixNow()));
+    const int64_t first_lost = s.first_lost;
+    if (lost > 0) rows.push_back(LostRow(first_lost, lost, s.UnixNow()));
     lock.unlock();
+    if (lost > 0 && !std::exchange(warned, true)) {
+      s.warn(fmt::format("the event record has gaps from now on: {} rows came faster than the disk took them", lost));
+    }
     const Status written = log.ok() ? log->Write(rows) : log.status();
     if (!written.ok() && !std::exchange(warned, true)) {
       s.warn(fmt::format("the event record has gaps from now on: {}", Message(written)));
     }
     lock.lock();
     if (written.ok()) continue;
-    s.first_lost = lost > 0 ? s.first_lost : rows.front().id;
+    s.first_lost = lost > 0 ? std::min(first_lost, rows.front().id) : rows.front().id;
     s.lost += static_cast<int64_t>(rows.size()) - (lost > 0 ? 1 : 0) + lost;
   }
   const int64_t lost = s.lost;

@@ -39,7 +39,10 @@ struct RecordRun {
 // said once through `warn` (called from the writer's thread), and recorded as lost when writing works again.
 class RecordWriter {
  public:
+  // Rows that may wait for the disk. A world of 10,000 nodes writes as many at a time; what tells the story of a round
+  // has room behind them.
   static constexpr size_t kMaxQueued = 16'384;
+  static constexpr size_t kRoomForTelling = 4'096;
   static constexpr int kRunsKept = 16;
 
   RecordWriter(const std::string& path, const RecordRun& run, std::function<void(const std::string&)> warn);
@@ -48,8 +51,9 @@ class RecordWriter {
   // As Close(kCloseMs).
   ~RecordWriter();
 
-  // Queues the row; ids increase. Drops it where kMaxQueued wait already. Any thread.
-  void Append(RecordRow row);
+  // Queues the row; ids increase. Drops it where kMaxQueued wait already, a telling one where kRoomForTelling more do.
+  // Any thread.
+  void Append(RecordRow row, RowWeight weight);
 
   // Writes what is queued and ends the run, waiting at most `timeout_ms`; false where the disk did not answer in time
   // (the thread is then left behind). Nothing may be appended afterwards.

@@ -62,14 +62,14 @@ class RecordTest : public ::testing::Test {
 TEST_F(RecordTest, SaysThatNoThreadWritesItAndIsClosedAtOnce) {
   const NoThreads full;
   auto writer = Writer();
-  writer->Append({});
+  writer->Append({}, RowWeight::kTelling);
   EXPECT_EQ(warnings_, 1);
   EXPECT_TRUE(writer->Close(60'000));
 }
 
 TEST_F(RecordTest, KeepsRowsInOrder) {
   auto writer = Writer();
-  for (int64_t id = 1; id <= 500; ++id) writer->Append(Row(id));
+  for (int64_t id = 1; id <= 500; ++id) writer->Append(Row(id), RowWeight::kTelling);
   EXPECT_TRUE(writer->Close(10'000));
   const auto rows = Read();
   ASSERT_EQ(rows.size(), 500U);
@@ -86,7 +86,7 @@ TEST_F(RecordTest, KeepsRowsInOrder) {
 
 TEST_F(RecordTest, TellsTheNewestRows) {
   auto writer = Writer();
-  for (int64_t id = 1; id <= 50; ++id) writer->Append(Row(id));
+  for (int64_t id = 1; id <= 50; ++id) writer->Append(Row(id), RowWeight::kTelling);
   EXPECT_TRUE(writer->Close(10'000));
   auto reader = RecordReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.status();
@@ -101,7 +101,7 @@ TEST_F(RecordTest, TellsTheNewestRows) {
 TEST_F(RecordTest, KeepsRunsApartAndForgetsOldOnes) {
   for (int i = 0; i < RecordWriter::kRunsKept + 3; ++i) {
     auto writer = Writer(i == 5 ? "other" : "job");
-    writer->Append(Row(i + 1));
+    writer->Append(Row(i + 1), RowWeight::kTelling);
     EXPECT_TRUE(writer->Close(10'000));
   }
   EXPECT_EQ(Read("job").at(0).id, RecordWriter::kRunsKept + 3);
@@ -116,7 +116,7 @@ TEST_F(RecordTest, IsReadableAfterAKill) {
   const pid_t child = fork();
   if (child == 0) {
     auto writer = Writer();
-    writer->Append(Row(1));
+    writer->Append(Row(1), RowWeight::kTelling);
     while (Rows().empty()) {
     }
     _exit(0);
@@ -127,7 +127,7 @@ TEST_F(RecordTest, IsReadableAfterAKill) {
 
 TEST_F(RecordTest, ADiskThatTakesNoMoreCostsRowsAndOneWarning) {
   auto writer = Writer();
-  writer->Append(Row(1));
+  writer->Append(Row(1), RowWeight::kTelling);
   while (!std::filesystem::exists(path_) || Rows().empty()) {
   }
   // Files of this process may not grow for a while, as on a full disk.
@@ -138,10 +138,10 @@ TEST_F(RecordTest, ADiskThatTakesNoMoreCostsRowsAndOneWarning) {
   setrlimit(RLIMIT_FSIZE, &none);
   int64_t id = 2;
   while (warnings_ == 0) {  // far fewer than may be queued: the last row must find room
-    if (id < 1'000) writer->Append(Row(id++));
+    if (id < 1'000) writer->Append(Row(id++), RowWeight::kTelling);
   }
   setrlimit(RLIMIT_FSIZE, &before);
-  writer->Append(Row(id));
+  writer->Append(Row(id), RowWeight::kTelling);
   EXPECT_TRUE(writer->Close(10'000));
   EXPECT_EQ(warnings_, 1);
   const auto rows = Read();
@@ -150,10 +150,35 @@ TEST_F(RecordTest, ADiskThatTakesNoMoreCostsRowsAndOneWarning) {
   EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const RecordRow& r) { return r.kind == "record-lost"; }));
 }
 
+TEST_F(RecordTest, ABurstCostsRowsOfManyAndNotTheStory) {
+  auto writer = Writer();
+  writer->Append(Row(1), RowWeight::kTelling);
+  while (!std::filesystem::exists(path_) || Rows().empty()) {
+  }
+  auto other = Sqlite::Open(path_, SQLITE_OPEN_READWRITE);
+  ASSERT_TRUE(other.ok() && other->Run("BEGIN IMMEDIATE").ok());  // nobody else may write meanwhile
+  constexpr int64_t kMany = 3 * static_cast<int64_t>(RecordWriter::kMaxQueued);
+  constexpr int64_t kTelling = 100;
+  int64_t id = 1;
+  while (id <= kMany) writer->Append(Row(++id), RowWeight::kFurther);
+  while (id <= kMany + kTelling) writer->Append(Row(++id), RowWeight::kTelling);
+  ASSERT_TRUE(other->Run("COMMIT").ok());
+  EXPECT_TRUE(writer->Close(10'000));
+
+  EXPECT_EQ(warnings_, 1);
+  const auto rows = Read();
+  const auto lost = std::find_if(rows.begin(), rows.end(), [](const RecordRow& r) { return r.kind == "record-lost"; });
+  ASSERT_NE(lost, rows.end());
+  const auto told = static_cast<int64_t>(rows.size()) - 1;
+  EXPECT_LT(told, kMany);
+  EXPECT_EQ(lost->detail_json, fmt::format("{{\"count\":{}}}", id - told));
+  for (int64_t i = 0; i < kTelling; ++i) EXPECT_EQ(rows[rows.size() - 1 - static_cast<size_t>(i)].id, id - i);
+}
+
 TEST_F(RecordTest, AFolderThatIsGoneNeverFailsTheCaller) {
   path_ = fmt::format("{}/missing/events.db", folder_);
   auto writer = Writer();
-  for (int64_t id = 1; id <= 100; ++id) writer->Append(Row(id));
+  for (int64_t id = 1; id <= 100; ++id) writer->Append(Row(id), RowWeight::kTelling);
   EXPECT_TRUE(writer->Close(10'000));
   EXPECT_EQ(warnings_, 1);
 }
@@ -161,7 +186,7 @@ TEST_F(RecordTest, AFolderThatIsGoneNeverFailsTheCaller) {
 TEST_F(RecordTest, ADamagedFileIsPutAside) {
   std::ofstream(path_) << std::string(8'192, 'x');
   auto writer = Writer();
-  writer->Append(Row(1));
+  writer->Append(Row(1), RowWeight::kTelling);
   EXPECT_TRUE(writer->Close(10'000));
   EXPECT_EQ(Read().size(), 1U);
   EXPECT_EQ(warnings_, 1);

@@ -64,8 +64,8 @@ void RecordKeeper::Add(const Record& action, const std::string& reason) {
   row.rank = action.rank;
   row.reason = reason;
   row.detail_json = DetailJson(action);
-  if (writer_) writer_->Append(row);
-  recent_.Add(std::move(row));
+  const RowWeight weight = recent_.Add(row);
+  if (writer_) writer_->Append(std::move(row), weight);
 }
 
 v1::EventsReply RecordKeeper::After(int64_t after_id, uint32_t limit) const {
