@@ -23,6 +23,7 @@ ALL = [
     "node_loss",
     "spare_node",
     "master_restart",
+    "status",
     "simulator",
     "cold_start",
     "notice",

@@ -4,29 +4,31 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
 #include "master/core/convert.h"
 #include "master/core/door.h"
+#include "master/serve/shell_decisions.h"
 #include "wire/admin_call.h"
 
 namespace phalanx::master {
 
 void AdminDesk::Offer(grpc::ServerCompletionQueue& queue) {
-  using StatusCall = wire::AdminCall<v1::StatusRequest, v1::StatusReply>;
+  using StatusCall = wire::AdminCall<grpc::ByteBuffer, grpc::ByteBuffer>;
   using EventsCall = wire::AdminCall<v1::EventsRequest, v1::EventsReply>;
   StatusCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestStatus(context, request, writer, &queue, &queue, tag);
       },
-      [this](const auto& request, auto& reply) { return Answer(request, reply); }, &calls_);
+      [this](const auto& request, auto& reply) { return AnswerStatus(request, reply, MonotonicMs()); }, &calls_);
   EventsCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestEvents(context, request, writer, &queue, &queue, tag);
       },
-      [this](const auto& request, auto& reply) { return Answer(request, reply); }, &calls_);
+      [this](const auto& request, auto& reply) { return AnswerEvents(request, reply); }, &calls_);
 }
 
-grpc::Status AdminDesk::Authorize(const std::string& job_id, const std::string& token) const {
+grpc::Status AdminDesk::Admit(const std::string& job_id, const std::string& token) const {
+  const std::string busy = WhyNoAnswer(calls_ - kKindsOfCalls);
+  if (!busy.empty()) return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, busy);
   if (!token_.empty() && !SameToken(token, token_)) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the token is not that of the job (PHALANX_TOKEN)");
   }
@@ -36,17 +38,33 @@ grpc::Status AdminDesk::Authorize(const std::string& job_id, const std::string& 
   return grpc::Status::OK;
 }
 
-grpc::Status AdminDesk::Answer(const v1::StatusRequest& request, v1::StatusReply& reply) const {
-  grpc::Status allowed = Authorize(request.job_id(), request.token());
+grpc::Status AdminDesk::AnswerStatus(const grpc::ByteBuffer& request, grpc::ByteBuffer& reply, Instant now) {
+  v1::StatusRequest asked;
+  grpc::ByteBuffer bytes = request;  // reading takes them
+  const grpc::Status read = grpc::SerializationTraits<v1::StatusRequest>::Deserialize(&bytes, &asked);
+  if (!read.ok()) return read;
+  grpc::Status allowed = Admit(asked.job_id(), asked.token());
   if (!allowed.ok()) return allowed;
-  reply = StatusOf(job_, MonotonicMs());
-  reply.set_started_unix_ms(started_unix_ms_);
-  reply.set_now_unix_ms(record_.UnixNow());
+  if (now >= status_until_) {
+    const grpc::Status made = MakeStatus(now);
+    if (!made.ok()) return made;
+  }
+  reply = status_;
   return grpc::Status::OK;
 }
 
-grpc::Status AdminDesk::Answer(const v1::EventsRequest& request, v1::EventsReply& reply) const {
-  grpc::Status allowed = Authorize(request.job_id(), request.token());
+grpc::Status AdminDesk::MakeStatus(Instant now) {
+  v1::StatusReply status = StatusOf(job_, now);
+  status.set_started_unix_ms(started_unix_ms_);
+  status.set_now_unix_ms(record_.UnixNow());
+  bool owned = false;
+  status_until_ = now + StatusKeptMs(job_.nodes.size());
+  status_.Clear();
+  return grpc::SerializationTraits<v1::StatusReply>::Serialize(status, &status_, &owned);
+}
+
+grpc::Status AdminDesk::AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const {
+  grpc::Status allowed = Admit(request.job_id(), request.token());
   if (!allowed.ok()) return allowed;
   const uint32_t limit = request.limit() == 0 ? kMaxEventsReply : std::min(request.limit(), kMaxEventsReply);
   reply = record_.After(request.after_id(), limit);

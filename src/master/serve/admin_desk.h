@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
+#include "base/clock.h"
 #include "master/core/core.h"
 #include "master/serve/record_keeper.h"
 #include "phalanx/v1/admin.grpc.pb.h"
@@ -26,25 +28,35 @@ class AdminDesk {
         job_(job),
         record_(record) {}
 
-  v1::Admin::AsyncService& service() { return service_; }
+  grpc::Service& service() { return service_; }
   // Waits for calls at the queue from now on.
   void Offer(grpc::ServerCompletionQueue& queue);
   // Calls that are waited for or answered: operations that the queue has to give back.
   int calls() const { return calls_; }
 
-  grpc::Status Answer(const v1::StatusRequest& request, v1::StatusReply& reply) const;
-  grpc::Status Answer(const v1::EventsRequest& request, v1::EventsReply& reply) const;
+  // Bytes of v1::StatusRequest and v1::StatusReply. The reply is made anew when StatusKeptMs are over: a copy of its
+  // bytes costs nothing, whatever the number of nodes.
+  grpc::Status AnswerStatus(const grpc::ByteBuffer& request, grpc::ByteBuffer& reply, Instant now);
+  // At most kMaxEventsReply rows: a millisecond or two.
+  grpc::Status AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const;
 
  private:
-  grpc::Status Authorize(const std::string& job_id, const std::string& token) const;
+  // How the generated code calls a service whose Status has bytes for messages.
+  using Service = v1::Admin::WithRawMethod_Status<v1::Admin::WithAsyncMethod_Events<v1::Admin::Service>>;
+  static constexpr int kKindsOfCalls = 2;  // one of each is waited for
+
+  grpc::Status Admit(const std::string& job_id, const std::string& token) const;
+  grpc::Status MakeStatus(Instant now);
 
   const std::string job_id_;
   const std::string token_;
   const int64_t started_unix_ms_;
   const JobState& job_;
   const RecordKeeper& record_;
-  v1::Admin::AsyncService service_;
+  Service service_;
   int calls_ = 0;
+  grpc::ByteBuffer status_;  // the reply that was made last
+  Instant status_until_ = 0;
 };
 
 }  // namespace phalanx::master

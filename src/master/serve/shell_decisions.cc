@@ -37,6 +37,11 @@ uint64_t ListenerOf(const JobState& job) {
   return node == job.nodes.end() ? 0 : node->first;
 }
 
+std::string WhyNoAnswer(int questions) {
+  if (questions <= kMaxQuestions) return "";
+  return fmt::format("{} other questions are being answered: ask again later", kMaxQuestions);
+}
+
 Status MayTakeUp(const JobSpec& was, const JobSpec& asked) {
   if (was.min_nodes != asked.min_nodes || was.max_nodes != asked.max_nodes || was.node_unit != asked.node_unit) {
     return absl::InvalidArgumentError(

@@ -84,6 +84,20 @@ TEST(Listener, IsTheFirstNodeThatStays) {
   EXPECT_EQ(ListenerOf(job), 7U);
 }
 
+TEST(Status, OfALargeJobIsGivenAgain) {
+  EXPECT_EQ(StatusKeptMs(0), 0);
+  EXPECT_EQ(StatusKeptMs(19), 0);
+  EXPECT_EQ(StatusKeptMs(20), 1);
+  EXPECT_EQ(StatusKeptMs(10'000), 500);
+  EXPECT_EQ(StatusKeptMs(100'000), 5'000);
+}
+
+TEST(Questions, AreAnsweredUpToABound) {
+  EXPECT_EQ(WhyNoAnswer(1), "");
+  EXPECT_EQ(WhyNoAnswer(kMaxQuestions), "");
+  EXPECT_EQ(WhyNoAnswer(kMaxQuestions + 1), "64 other questions are being answered: ask again later");
+}
+
 TEST(MayTakeUp, OnlyWithTheShapeThatTheJobHas) {
   JobSpec was;
   was.min_nodes = 2;

@@ -1,0 +1,73 @@
+#include "master/serve/admin_desk.h"
+
+#include <gtest/gtest.h>
+
+#include "master/serve/large_job.h"
+#include "master/serve/shell_decisions.h"
+
+namespace phalanx::master {
+namespace {
+
+class AdminDeskTest : public ::testing::Test {
+ protected:
+  grpc::Status Ask(const std::string& token, Instant now) {
+    v1::StatusRequest request;
+    request.set_token(token);
+    grpc::ByteBuffer asked;
+    grpc::ByteBuffer told;
+    bool owned = false;
+    EXPECT_TRUE(grpc::SerializationTraits<v1::StatusRequest>::Serialize(request, &asked, &owned).ok());
+    const grpc::Status status = desk_.AnswerStatus(asked, told, now);
+    if (!status.ok()) return status;
+    return grpc::SerializationTraits<v1::StatusReply>::Deserialize(&told, &reply_);
+  }
+  std::string ReasonAt(Instant now) {
+    EXPECT_TRUE(Ask("secret", now).ok());
+    return reply_.reason();
+  }
+
+  JobState job_ = LargeJob(2, 8);
+  RecordKeeper record_{1'000};
+  AdminDesk desk_{"job", "secret", 1'000, job_, record_};
+  v1::StatusReply reply_;
+};
+
+TEST_F(AdminDeskTest, TellsASmallJobAsItIs) {
+  job_.reason = "first";
+  EXPECT_EQ(ReasonAt(10), "first");
+  job_.reason = "second";
+  EXPECT_EQ(ReasonAt(10), "second");
+  EXPECT_EQ(reply_.nodes_size(), 2);
+  EXPECT_EQ(reply_.world_size(), 16U);
+  EXPECT_EQ(reply_.started_unix_ms(), 1'000);
+  EXPECT_GE(reply_.now_unix_ms(), 1'000);
+}
+
+TEST_F(AdminDeskTest, GivesTheAnswerOfALargeJobAgainForAWhile) {
+  constexpr uint32_t kNodes = 10'000;
+  job_ = LargeJob(kNodes, 8);
+  job_.reason = "first";
+  EXPECT_EQ(ReasonAt(10), "first");
+  job_.reason = "second";
+  const int64_t kept_ms = StatusKeptMs(kNodes);
+  EXPECT_EQ(ReasonAt(10 + kept_ms - 1), "first");
+  EXPECT_EQ(reply_.nodes_size(), static_cast<int>(kNodes));
+  EXPECT_EQ(ReasonAt(10 + kept_ms), "second");
+}
+
+TEST_F(AdminDeskTest, GivesNothingAgainToWhoHasNoToken) {
+  job_ = LargeJob(1'000, 8);
+  ReasonAt(10);
+  EXPECT_EQ(Ask("", 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Ask("secreT", 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(AdminDeskTest, RefusesWhatIsNoRequest) {
+  const grpc::Slice garbage("\xff\xff\xff");
+  const grpc::ByteBuffer asked(&garbage, 1);
+  grpc::ByteBuffer told;
+  EXPECT_FALSE(desk_.AnswerStatus(asked, told, 10).ok());
+}
+
+}  // namespace
+}  // namespace phalanx::master
