@@ -129,8 +129,9 @@ struct RecordWriter::Shared {
   RecordRun run;
   std::function<void(const std::string&)> warn;
   Instant begun_at = 0;
+  int64_t begun_unix_ms = 0;
   // As the rows' times: the wall clock as it was at the start, going on evenly.
-  int64_t UnixNow() const { return run.started_unix_ms + (MonotonicMs() - begun_at); }
+  int64_t UnixNow() const { return begun_unix_ms + (MonotonicMs() - begun_at); }
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -141,12 +142,14 @@ struct RecordWriter::Shared {
   bool ended = false;
 };
 
-RecordWriter::RecordWriter(const std::string& path, const RecordRun& run, std::function<void(const std::string&)> warn)
+RecordWriter::RecordWriter(const std::string& path, const RecordRun& run, int64_t now_unix_ms,
+                           std::function<void(const std::string&)> warn)
     : shared_(std::make_shared<Shared>()) {
   shared_->path = path;
   shared_->run = run;
   shared_->warn = std::move(warn);
   shared_->begun_at = MonotonicMs();
+  shared_->begun_unix_ms = now_unix_ms;
   // Detached: a disk that hangs for ever must not keep the master from ending.
   StatusOr<std::thread> thread = StartThread([shared = shared_] { Write(shared); });
   if (thread.ok()) {

@@ -45,7 +45,9 @@ class RecordWriter {
   static constexpr size_t kRoomForTelling = 4'096;
   static constexpr int kRunsKept = 16;
 
-  RecordWriter(const std::string& path, const RecordRun& run, std::function<void(const std::string&)> warn);
+  // `now_unix_ms`: the time by the clock that dates the rows. A run that is gone on with has begun long before.
+  RecordWriter(const std::string& path, const RecordRun& run, int64_t now_unix_ms,
+               std::function<void(const std::string&)> warn);
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
   // As Close(kCloseMs).

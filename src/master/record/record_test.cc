@@ -32,7 +32,10 @@ class RecordTest : public ::testing::Test {
     run.master_id = "m";
     run.job_id = job;
     run.started_unix_ms = 1;
-    return std::make_unique<RecordWriter>(path_, run, [this](const std::string&) { ++warnings_; });
+    return Writer(run, 1);
+  }
+  std::unique_ptr<RecordWriter> Writer(const RecordRun& run, int64_t now_unix_ms) {
+    return std::make_unique<RecordWriter>(path_, run, now_unix_ms, [this](const std::string&) { ++warnings_; });
   }
   static RecordRow Row(int64_t id) {
     return {id, 0, 7, "node-joined", "a", 3, "it's a \"reason\"; DROP TABLE events", "{\"x\":1}"};
@@ -109,6 +112,16 @@ TEST_F(RecordTest, KeepsRunsApartAndForgetsOldOnes) {
   auto db = Sqlite::Open(path_, SQLITE_OPEN_READWRITE);
   EXPECT_EQ(*db->Number("SELECT count(*) FROM runs"), RecordWriter::kRunsKept);
   EXPECT_EQ(*db->Number("SELECT count(*) FROM events"), RecordWriter::kRunsKept);
+}
+
+TEST_F(RecordTest, ARunThatIsGoneOnWithEndsByTheClockOfItsRows) {
+  const auto read = [this] { return **RecordReader::Open(path_)->LastRun("job"); };
+  EXPECT_TRUE(Writer()->Close(10'000));
+  constexpr int64_t kLater = 100'000'000;
+  EXPECT_TRUE(Writer(read(), kLater)->Close(10'000));
+  EXPECT_EQ(read().run, 1);
+  EXPECT_EQ(read().started_unix_ms, 1);
+  EXPECT_GE(read().ended_unix_ms, kLater);
 }
 
 TEST_F(RecordTest, IsReadableAfterAKill) {

@@ -32,7 +32,7 @@ int64_t RecordKeeper::UnixNow() const {
 
 void RecordKeeper::Open(const std::string& path, RecordRun run, bool resume) {
   if (resume) Continue(path, run);
-  writer_ = std::make_unique<RecordWriter>(path, run, Warner("event-record"));
+  writer_ = std::make_unique<RecordWriter>(path, run, UnixNow(), Warner("event-record"));
 }
 
 void RecordKeeper::Close() {
