@@ -14,6 +14,11 @@ void DiskWarnings::Add(const std::string& text) {
   texts_.push_back(text);
 }
 
+bool DiskWarnings::empty() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return texts_.empty();
+}
+
 std::vector<std::string> DiskWarnings::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(texts_, {});

@@ -21,6 +21,7 @@ namespace phalanx::master {
 class DiskWarnings {
  public:
   void Add(const std::string& text);
+  bool empty();
   std::vector<std::string> Take();
 
  private:

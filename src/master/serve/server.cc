@@ -384,6 +384,7 @@ void MasterServer::Impl::Do(const Remember& action, const std::string&) {
 
 // On one node's console: our own log may lie on the same full disk. With the next event, and beats are events.
 void MasterServer::Impl::TellOfDisk() {
+  if (record_.warnings().empty()) return;  // before the nodes are walked over
   const uint64_t listener = ListenerOf(state_);
   if (listener == 0) return;
   for (const std::string& text : record_.warnings().Take()) Do(SendNotice{listener}, text + "; the job goes on");
