@@ -37,6 +37,14 @@ std::vector<const T*> Only(const std::vector<master::Decision>& decisions) {
   return found;
 }
 
+std::vector<ToldPart> PartsIn(const std::vector<master::Decision>& decisions) {
+  std::vector<ToldPart> parts;
+  for (const auto* send : Only<master::Send>(decisions)) {
+    if (send->message->has_start_round()) parts.push_back({send->session, &send->message->start_round()});
+  }
+  return parts;
+}
+
 }  // namespace
 
 void Judge::Violated(const std::string& rule, const std::string& text) {
@@ -71,10 +79,10 @@ void Judge::CheckReasons(const std::vector<master::Decision>& decisions) {
 
 void Judge::CheckRound(const master::JobState& state, const MasterBefore& before,
                        const std::vector<master::Decision>& decisions) {
-  const auto parts = Only<master::SendStartRound>(decisions);
+  const std::vector<ToldPart> parts = PartsIn(decisions);
   if (parts.empty()) return;
   ++rounds_begun_;
-  const uint64_t epoch = parts.front()->epoch;
+  const uint64_t epoch = parts.front().round->epoch();
   if (epoch <= highest_epoch_ && remembered_) {
     Violated("epochs-rise", fmt::format("epoch {} is begun, and {} has been", epoch, highest_epoch_));
   }
@@ -85,9 +93,9 @@ void Judge::CheckRound(const master::JobState& state, const MasterBefore& before
   if (nodes < spec.min_nodes || nodes > spec.max_nodes || nodes % spec.node_unit != 0) {
     Violated("nodes-asked-for", fmt::format("a round of {} nodes", nodes));
   }
-  if (granted_) CheckGranted(state, before, parts.front()->world_size);
-  for (const auto* part : parts) told_epoch_[state.nodes.at(part->session).info.node_id] = epoch;
-  world_of_[epoch] = parts.front()->world_size;
+  if (granted_) CheckGranted(state, before, parts.front().round->world_size());
+  for (const ToldPart& part : parts) told_epoch_[state.nodes.at(part.session).info.node_id] = epoch;
+  world_of_[epoch] = parts.front().round->world_size();
   begun_at_[epoch] = queue_.now();
 }
 
@@ -109,21 +117,23 @@ void Judge::CheckGranted(const master::JobState& state, const MasterBefore& befo
 }
 
 // Dense and unique, and the same world for all.
-void Judge::CheckWorld(const std::vector<const master::SendStartRound*>& parts) {
-  const master::SendStartRound& first = *parts.front();
+void Judge::CheckWorld(const std::vector<ToldPart>& parts) {
+  const v1::StartRound& first = *parts.front().round;
   std::set<uint64_t> sessions;
   uint32_t base = 0;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
-    const master::SendStartRound& part = *parts[rank];
-    const bool dense = part.group_rank == rank && part.group_world_size == parts.size() && part.rank_base >= base;
-    if (!dense || !sessions.insert(part.session).second) {
-      return Violated("ranks-dense", fmt::format("node of session {} is told group rank {} of {}, ranks from {}",
-                                                 part.session, part.group_rank, part.group_world_size, part.rank_base));
+    const auto& [session, told] = parts[rank];
+    const v1::StartRound& part = *told;
+    const bool dense = part.group_rank() == rank && part.group_world_size() == parts.size() && part.rank_base() >= base;
+    if (!dense || !sessions.insert(session).second) {
+      return Violated("ranks-dense",
+                      fmt::format("node of session {} is told group rank {} of {}, ranks from {}", session,
+                                  part.group_rank(), part.group_world_size(), part.rank_base()));
     }
-    base = part.rank_base + 1;
-    const bool same = part.epoch == first.epoch && part.world_size == first.world_size &&
-                      part.store_port == first.store_port && part.store_address == first.store_address &&
-                      part.restart_count == first.restart_count && part.store_port != 0;
+    base = part.rank_base() + 1;
+    const bool same = part.epoch() == first.epoch() && part.world_size() == first.world_size() &&
+                      part.store_port() == first.store_port() && part.store_address() == first.store_address() &&
+                      part.restart_count() == first.restart_count() && part.store_port() != 0;
     if (!same) Violated("one-world", "nodes of one round are told different worlds");
   }
 }
@@ -199,10 +209,11 @@ void Judge::CheckBudget(const master::JobState& state, const MasterBefore& befor
 void Judge::CheckFinish(const SimMaster& master, const MasterBefore& before,
                         const std::vector<master::Decision>& decisions) {
   const master::JobState& state = master.state();
-  for (const auto* finish : Only<master::SendFinish>(decisions)) {
-    told_finish_.insert(finish->session);
-    const bool same = finish->outcome && finish->outcome->exit_code == state.outcome->exit_code &&
-                      finish->outcome->reason == state.outcome->reason;
+  for (const auto* send : Only<master::Send>(decisions)) {
+    if (!send->message->has_finish()) continue;
+    const v1::Finish& finish = send->message->finish();
+    told_finish_.insert(send->session);
+    const bool same = finish.exit_code() == state.outcome->exit_code && finish.reason() == state.outcome->reason;
     if (!same) Violated("one-end", "agents are told different ends");
   }
   if (state.phase != master::Phase::kFinished) return;

@@ -31,6 +31,12 @@ struct Violation {
   std::string text;
 };
 
+// A node's part of a round, as it is told of it.
+struct ToldPart {
+  uint64_t session = 0;
+  const v1::StartRound* round = nullptr;
+};
+
 // What a step of the master is compared with.
 struct MasterBefore {
   master::Phase phase = master::Phase::kGathering;
@@ -87,7 +93,7 @@ class Judge {
   void CheckRound(const master::JobState& state, const MasterBefore& before,
                   const std::vector<master::Decision>& decisions);
   void CheckGranted(const master::JobState& state, const MasterBefore& before, uint32_t world_size);
-  void CheckWorld(const std::vector<const master::SendStartRound*>& parts);
+  void CheckWorld(const std::vector<ToldPart>& parts);
   void CheckMembers(const master::JobState& state);
   void CheckLeases(const SimMaster& master, const master::Event& event, const std::vector<master::Decision>& decisions,
                    Instant now);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "master/core/convert.h"
+#include "master/core/messages.h"
 #include "master/journal/snapshot.h"
 #include "simulation/judge.h"
 #include "simulation/sim_journal.h"
@@ -26,6 +27,7 @@ SimMaster::SimMaster(const Parts& parts, const MachineClock& clock, MasterSetup 
   if (setup_.spec) state_.SetSpec(*setup_.spec);
   if (!setup_.resume) parts_.journal.Remove();
   if (setup_.past) state_ = *setup_.past;
+  state_.master_id = "simulated";
   if (setup_.resume) parts_.judge.OnNewMaster(state_);
   parts_.story.Say(parts_.queue.now(), "master", "starts{}",
                    setup_.past     ? " from its journal"
@@ -65,7 +67,9 @@ void SimMaster::OnMessage(StreamId stream, const v1::AgentMessage& message) {
   } else {
     session.greeted = true;
     if (!message.has_hello()) {
-      Do(master::SendRefused{id}, "the first message of a stream must be Hello");
+      Do({id,
+          std::make_shared<const v1::MasterMessage>(master::RefusedFor("the first message of a stream must be Hello"))},
+         "");
     } else {
       Feed(master::AttachedOf(id, message, message.hello().address(), /*token_ok=*/true));
       any_agent_ = any_agent_ || state_.nodes.contains(id);
@@ -200,10 +204,6 @@ void SimMaster::Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> 
   });
 }
 
-void SimMaster::Send(uint64_t session, v1::MasterMessage message) {
-  Send(session, std::make_shared<const v1::MasterMessage>(std::move(message)));
-}
-
 // Nothing more is sent; the stream ends when the agent has half-closed it, or is cancelled when it is overdue.
 void SimMaster::EndSession(uint64_t id) {
   Session* const session = Find(id);
@@ -253,62 +253,9 @@ void SimMaster::Over(uint64_t id) {
   if (sessions_.empty()) empty_since_ = Now();
 }
 
-void SimMaster::Do(const master::SendWelcome& action, const std::string&) {
-  v1::MasterMessage message;
-  v1::Welcome& welcome = *message.mutable_welcome();
-  welcome.set_master_id("simulated");
-  welcome.set_beat_interval_ms(action.beat_interval_ms);
-  welcome.set_lease_ms(action.lease_ms);
-  welcome.set_job_id(setup_.job_id);
-  Send(action.session, std::move(message));
-}
-
-void SimMaster::Do(const master::SendRefused& action, const std::string& reason) {
-  v1::MasterMessage message;
-  message.mutable_refused()->set_sentence(reason);
-  Send(action.session, std::move(message));
-  EndSession(action.session);
-}
-
-void SimMaster::Do(const master::SendStartRound& action, const std::string& reason) {
-  Send(action.session, master::MessageOf(action, reason));
-}
-
-void SimMaster::Do(const master::SendHold& action, const std::string& reason) {
-  v1::MasterMessage message;
-  message.mutable_hold_round()->set_epoch(action.epoch);
-  message.mutable_hold_round()->set_reason(reason);
-  Send(action.session, std::move(message));
-}
-
-void SimMaster::Do(const master::SendFinish& action, const std::string&) {
-  if (outcome_ != action.outcome) {
-    outcome_ = action.outcome;
-    finish_message_ = std::make_shared<const v1::MasterMessage>(master::MessageOf(*outcome_));
-  }
-  Send(action.session, finish_message_);
-  EndSession(action.session);
-}
-
-void SimMaster::Do(const master::SendNotice& action, const std::string& reason) {
-  v1::MasterMessage message;
-  message.mutable_notice()->set_text(reason);
-  Send(action.session, std::move(message));
-}
-
-void SimMaster::Do(const master::SendAnnounceRescale& action, const std::string& reason) {
-  v1::MasterMessage message;
-  v1::AnnounceRescale& announce = *message.mutable_announce_rescale();
-  announce.set_epoch(action.epoch);
-  announce.set_reason(reason);
-  announce.set_at_step(action.at_step);
-  Send(action.session, std::move(message));
-}
-
-void SimMaster::Do(const master::SendCheckpoint& action, const std::string&) {
-  v1::MasterMessage message;
-  *message.mutable_checkpoint() = action.order;
-  Send(action.session, std::move(message));
+void SimMaster::Do(const master::Send& action, const std::string&) {
+  Send(action.session, action.message);
+  if (master::EndsStream(*action.message)) EndSession(action.session);
 }
 
 void SimMaster::Do(const master::Drop& action, const std::string&) { Cancel(action.session); }

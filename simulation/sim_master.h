@@ -102,20 +102,12 @@ class SimMaster {
 
   Session* Find(uint64_t session);
   void Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> message);
-  void Send(uint64_t session, v1::MasterMessage message);
   void EndSession(uint64_t session);
   void Cancel(uint64_t session);
   void EndRead(uint64_t session);
   void Over(uint64_t session);
 
-  void Do(const master::SendWelcome& action, const std::string& reason);
-  void Do(const master::SendRefused& action, const std::string& reason);
-  void Do(const master::SendStartRound& action, const std::string& reason);
-  void Do(const master::SendHold& action, const std::string& reason);
-  void Do(const master::SendFinish& action, const std::string& reason);
-  void Do(const master::SendNotice& action, const std::string& reason);
-  void Do(const master::SendAnnounceRescale& action, const std::string& reason);
-  void Do(const master::SendCheckpoint& action, const std::string& reason);
+  void Do(const master::Send& action, const std::string& reason);
   void Do(const master::Drop& action, const std::string& reason);
   void Do(const master::Record& action, const std::string& reason);
   void Do(const master::Remember& action, const std::string& reason);
@@ -137,9 +129,6 @@ class SimMaster {
   int idle_ticks_ = 0;  // in a row, between which no time has passed
   Instant alarm_at_ = kNever;
   uint64_t alarm_ = 0;  // numbers alarms; an older one is not served
-
-  std::shared_ptr<const master::Outcome> outcome_;
-  std::shared_ptr<const v1::MasterMessage> finish_message_;
 };
 
 }  // namespace phalanx::simulation

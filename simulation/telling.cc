@@ -51,33 +51,41 @@ std::string Heard(const SimMaster& master, const master::Event& event) {
 }
 
 // "" for what needs no line.
+std::string Sent(const v1::MasterMessage& message, const std::string& node) {
+  switch (message.body_case()) {
+    case v1::MasterMessage::kRefused:
+      return fmt::format("refuses {}", node);
+    case v1::MasterMessage::kStartRound: {
+      const v1::StartRound& round = message.start_round();
+      return fmt::format("tells {} to begin epoch {} as group rank {} of {}, ranks from {} of {}", node, round.epoch(),
+                         round.group_rank(), round.group_world_size(), round.rank_base(), round.world_size());
+    }
+    case v1::MasterMessage::kHoldRound:
+      return fmt::format("tells {} to hold epoch {}", node, message.hold_round().epoch());
+    case v1::MasterMessage::kFinish:
+      return fmt::format("tells {} that the job is over, exit code {}", node, message.finish().exit_code());
+    case v1::MasterMessage::kNotice:
+      return fmt::format("says to {}", node);
+    case v1::MasterMessage::kAnnounceRescale:
+      return fmt::format("announces a rescale of epoch {} at step {} to {}", message.announce_rescale().epoch(),
+                         message.announce_rescale().at_step(), node);
+    case v1::MasterMessage::kCheckpoint:
+      return fmt::format("orders {} about checkpoints", node);
+    default:
+      return "";
+  }
+}
+
+// "" for what needs no line.
 std::string Decided(const SimMaster& master, const master::Action& action) {
   using namespace phalanx::master;
-  return std::visit(
-      Overloaded{
-          [](const SendWelcome&) { return std::string(); },
-          [&](const SendRefused& a) { return fmt::format("refuses {}", Node(master, a.session)); },
-          [&](const SendStartRound& a) {
-            return fmt::format("tells {} to begin epoch {} as group rank {} of {}, ranks from {} of {}",
-                               Node(master, a.session), a.epoch, a.group_rank, a.group_world_size, a.rank_base,
-                               a.world_size);
-          },
-          [&](const SendHold& a) { return fmt::format("tells {} to hold epoch {}", Node(master, a.session), a.epoch); },
-          [&](const SendFinish& a) {
-            return fmt::format("tells {} that the job is over, exit code {}", Node(master, a.session),
-                               a.outcome->exit_code);
-          },
-          [&](const SendNotice& a) { return fmt::format("says to {}", Node(master, a.session)); },
-          [&](const SendAnnounceRescale& a) {
-            return fmt::format("announces a rescale of epoch {} at step {} to {}", a.epoch, a.at_step,
-                               Node(master, a.session));
-          },
-          [&](const SendCheckpoint& a) { return fmt::format("orders {} about checkpoints", Node(master, a.session)); },
-          [&](const Drop& a) { return fmt::format("drops {}", Node(master, a.session)); },
-          [](const Record& a) { return fmt::format("notes {}", a.kind); },
-          [](const Remember&) { return std::string(); },
-      },
-      action);
+  return std::visit(Overloaded{
+                        [&](const Send& a) { return Sent(*a.message, Node(master, a.session)); },
+                        [&](const Drop& a) { return fmt::format("drops {}", Node(master, a.session)); },
+                        [](const Record& a) { return fmt::format("notes {}", a.kind); },
+                        [](const Remember&) { return std::string(); },
+                    },
+                    action);
 }
 
 std::string Told(const v1::MasterMessage& message) {

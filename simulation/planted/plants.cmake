@@ -37,9 +37,9 @@ phx_plant(NAME epoch-used-twice FILE master/core/rounds.cc SEEDS 500
 
 phx_plant(NAME ranks-with-holes FILE master/core/rounds.cc SEEDS 500
   WHAT "after a shrink the survivors keep their numbers"
-  FIND [==[    part.group_rank = static_cast<uint32_t>(rank);]==]
+  FIND [==[    part.set_group_rank(static_cast<uint32_t>(rank));]==]
   PUT [==[    const bool shrunk = PLANTED && job.last_round && job.last_round->slots.size() > members.size();
-    part.group_rank = static_cast<uint32_t>(rank) + (shrunk ? 1 : 0);]==])
+    part.set_group_rank(static_cast<uint32_t>(rank) + (shrunk ? 1 : 0));]==])
 
 phx_plant(NAME growth-never-comes FILE master/core/arrivals.cc SEEDS 1000
   WHAT "nodes that come while the job trains are never taken in"
@@ -81,10 +81,10 @@ phx_plant(NAME lost-node-stays FILE master/core/departures.cc SEEDS 500
 
 phx_plant(NAME finish-to-all-but-one FILE master/core/ending.cc SEEDS 500
   WHAT "the last of several nodes is not told that the job is over"
-  FIND [==[    if (!node.leaving) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);]==]
+  FIND [==[    if (!node.leaving) turn.Send(session, finish, job.outcome->reason);]==]
   PUT [==[    const bool forgotten = PLANTED && job.round && node.group_rank > 0 &&
                            static_cast<size_t>(node.group_rank) + 1 == job.round->slots.size();
-    if (!node.leaving && !forgotten) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);]==])
+    if (!node.leaving && !forgotten) turn.Send(session, finish, job.outcome->reason);]==])
 
 phx_plant(NAME success-too-early FILE master/core/failures.cc SEEDS 500
   WHAT "the job is a success while one rank still runs"

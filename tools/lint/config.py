@@ -85,7 +85,6 @@ CORES = (
     "src/master/journal/snapshot.*",
     "src/master/record/recent_rows.*",
     "src/master/rules/*",
-    "src/master/serve/messages.*",
     "src/master/serve/shell_decisions.*",
     "src/master/topics/*",
     "src/store/engine*",

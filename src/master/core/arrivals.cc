@@ -13,6 +13,7 @@
 #include "master/core/door.h"
 #include "master/core/ending.h"
 #include "master/core/members.h"
+#include "master/core/messages.h"
 #include "master/core/texts.h"
 #include "master/rules/lease.h"
 
@@ -22,23 +23,22 @@ namespace {
 void NoteArrival(Turn& turn, uint64_t session) {
   JobState& job = turn.job;
   job.gather_at = kNever;  // the window begins anew
-  if (job.phase == Phase::kGathering && !CanBegin(job)) return turn.Do(SendNotice{session}, WaitingText(job));
+  if (job.phase == Phase::kGathering && !CanBegin(job)) return turn.SendNotice(session, WaitingText(job));
   if (job.phase != Phase::kRunning) return;
   if (job.round->slots.size() >= job.spec->max_nodes) {
-    return turn.Do(SendNotice{session}, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
-                                                    job.spec->max_nodes, job.job_id));
+    return turn.SendNotice(session, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
+                                                job.spec->max_nodes, job.job_id));
   }
   TellSpares(turn);
   if (!job.nodes.at(session).told_spare.empty()) return;
   if (job.nodes.at(session).info.warming) {
-    return turn.Do(SendNotice{session}, "the job trains; this node is taken in when its Python has imported");
+    return turn.SendNotice(session, "the job trains; this node is taken in when its Python has imported");
   }
   PlanGrowth(turn);
   if (job.grow_at <= turn.now + kGrowQuietMs) return;
-  turn.Do(SendNotice{session},
-          fmt::format("the job trains; this node is taken in when the round has run for {}, in {}: "
-                      "min_time of the elastic config",
-                      SecondsText(job.sizes->round_ms_min), SecondsText(job.grow_at - turn.now)));
+  turn.SendNotice(session, fmt::format("the job trains; this node is taken in when the round has run for {}, in {}: "
+                                       "min_time of the elastic config",
+                                       SecondsText(job.sizes->round_ms_min), SecondsText(job.grow_at - turn.now)));
 }
 
 // While no round is live: the rank that the node had in the last one, and would get again.
@@ -70,7 +70,7 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   ++host.nodes;
   host.addresses.insert(e.info.address);
   job.CountNode(node);
-  turn.Do(SendWelcome{e.session, node.lease_ms, BeatIntervalMs(node.lease_ms)}, "the node may take part");
+  turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
 
   const std::string name = NodeName(job, e.info);
@@ -81,7 +81,7 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   if (job.phase == Phase::kFinished) return TellOfEnd(turn, e);
   if (job.spec_of_first_node) {  // a master with flags of its own counts for all, whatever its nodes were given
     const std::string differs = SpecDifferenceText(*job.spec, e.info.spec);
-    if (!differs.empty()) turn.Do(SendNotice{e.session}, differs);
+    if (!differs.empty()) turn.SendNotice(e.session, differs);
   }
   if (e.info.live.epoch > 0 && GoesOn(turn, e.session)) return;
   if (e.info.last.epoch > 0) RecallHeld(turn, e.info.last);
@@ -94,7 +94,7 @@ void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
   if (const std::optional<std::string> sentence = Refusal(job, e.info, e.next_store_port)) {
     turn.Note("node-refused", e.info.hostname.size() <= kMaxNameBytes ? e.info.hostname : "", *sentence);
-    return turn.Do(SendRefused{e.session}, *sentence);
+    return turn.Send(e.session, RefusedFor(*sentence), *sentence);
   }
   if (!job.spec) {
     job.SetSpec(e.info.spec);
@@ -127,7 +127,7 @@ void TellSpares(Turn& turn) {
   for (auto& [session, node] : job.nodes) {
     if (node.leaving || node.group_rank >= 0 || std::exchange(node.told_spare, why) == why || why.empty()) continue;
     const std::string name = NodeName(job, node.info);
-    turn.Do(SendNotice{session}, "this node waits as a spare: " + why);
+    turn.SendNotice(session, "this node waits as a spare: " + why);
     turn.Note("node-spare", name, fmt::format("node {} waits as a spare: {}", name, why));
   }
 }

@@ -60,7 +60,7 @@ void Recall(Turn& turn, const LiveRound& live) {
     for (const Slot& slot : job.round->slots) {
       if (slot.session == 0) continue;
       MakeStale(turn, job.nodes.at(slot.session));
-      turn.Do(SendHold{slot.session, job.round->epoch}, "a later round had begun when the master ended");
+      turn.SendHold(slot.session, job.round->epoch, "a later round had begun when the master ended");
     }
     EndRound(turn);
   }
@@ -182,7 +182,7 @@ bool GoesOn(Turn& turn, uint64_t session) {
     return true;
   }
   MakeStale(turn, node);
-  turn.Do(SendHold{session, live.epoch}, "the node lost its place while it was away; its old workers end");
+  turn.SendHold(session, live.epoch, "the node lost its place while it was away; its old workers end");
   return false;
 }
 

@@ -120,7 +120,7 @@ class CheckpointsTest : public ::testing::Test {
   // Orders of the last event of one kind, by session.
   std::map<uint64_t, v1::CheckpointOrder> Orders(v1::CheckpointOrder::BodyCase kind) const {
     std::map<uint64_t, v1::CheckpointOrder> orders;
-    for (const SendCheckpoint& sent : job_.orders) {
+    for (const ToldOrder& sent : job_.orders) {
       if (sent.order.body_case() == kind) orders[sent.session] = sent.order;
     }
     return orders;
@@ -359,7 +359,9 @@ TEST(RestoringTest, ANodeThatComesBackIsAskedAgainWhatStorageHolds) {
   };
   const auto sent = [&] {
     std::vector<std::pair<uint64_t, v1::CheckpointOrder::BodyCase>> orders;
-    for (const auto& [session, order] : told.orders) orders.emplace_back(session, order.body_case());
+    for (const auto& [sessions, order] : told.orders) {
+      for (const uint64_t session : sessions) orders.emplace_back(session, order.body_case());
+    }
     return orders;
   };
   const auto come_back = [&](uint64_t was, uint64_t session, uint32_t group_rank) {
@@ -607,14 +609,14 @@ TEST_F(StoringTest, WhatIsWantedIsStoredWhenTheLastNodeIsBack) {
     return OnCheckpointReport(state, session, report, 0);
   };
   hold(1, 0);
-  EXPECT_EQ(hold(2, 1).orders.back().second.body_case(), Order::kPrepareStore);
+  EXPECT_EQ(hold(2, 1).orders.back().order.body_case(), Order::kPrepareStore);
   OnCheckpointSessionLost(state, 1, 0);  // it was to make the folder
   EXPECT_FALSE(IsStoring(state));
   OnCheckpointSessionBack(state, 0, {3, 0, 1});
   const CheckpointOrders told = hold(3, 0);
   ASSERT_EQ(told.orders.size(), 1U);
-  EXPECT_EQ(told.orders[0].first, 3U);
-  EXPECT_EQ(told.orders[0].second.body_case(), Order::kPrepareStore);
+  EXPECT_EQ(told.orders[0].sessions, std::vector<uint64_t>{3});
+  EXPECT_EQ(told.orders[0].order.body_case(), Order::kPrepareStore);
 }
 
 TEST_F(StoringTest, SlowStorageIsTold) {

@@ -304,40 +304,6 @@ AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, cons
   return event;
 }
 
-v1::MasterMessage MessageOf(const SendStartRound& action, const std::string& reason) {
-  v1::MasterMessage message;
-  v1::StartRound& wire = *message.mutable_start_round();
-  wire.set_epoch(action.epoch);
-  wire.set_group_rank(action.group_rank);
-  wire.set_group_world_size(action.group_world_size);
-  wire.set_rank_base(action.rank_base);
-  wire.set_world_size(action.world_size);
-  wire.set_role_rank_base(action.role_rank_base);
-  wire.set_role_world_size(action.role_world_size);
-  wire.set_store_address(action.store_address);
-  wire.set_store_port(action.store_port);
-  wire.set_restart_count(action.restart_count);
-  wire.set_max_restarts(action.max_restarts);
-  wire.set_reason(reason);
-  wire.set_restarts_used(action.restarts_used);
-  wire.set_lives_without_step(action.lives_without_step);
-  if (action.highest_step) wire.set_highest_step(*action.highest_step);
-  for (const std::string& address : action.member_addresses) wire.add_member_addresses(address);
-  return message;
-}
-
-v1::MasterMessage MessageOf(const Outcome& outcome) {
-  v1::MasterMessage message;
-  v1::Finish& wire = *message.mutable_finish();
-  wire.set_exit_code(outcome.exit_code);
-  wire.set_reason(outcome.reason);
-  wire.set_restart_count(outcome.restart_count);
-  for (size_t i = 0; i < outcome.failures.size(); ++i) {
-    *(i == 0 ? wire.mutable_first_cause() : wire.add_others()) = MessageOf(outcome.failures[i]);
-  }
-  return message;
-}
-
 v1::StatusReply StatusOf(const JobState& state, Instant now) {
   v1::StatusReply reply;
   reply.set_job_id(state.job_id);

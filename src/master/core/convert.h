@@ -16,8 +16,6 @@ Event EventOf(uint64_t session, const v1::AgentMessage& message);
 AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, const std::string& peer_address,
                          bool token_ok);
 
-v1::MasterMessage MessageOf(const SendStartRound& action, const std::string& reason);
-v1::MasterMessage MessageOf(const Outcome& outcome);
 v1::JobSpec MessageOf(const JobSpec& spec);
 JobSpec SpecOf(const v1::JobSpec& wire);
 v1::Failure MessageOf(const Failure& failure);

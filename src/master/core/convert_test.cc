@@ -85,13 +85,6 @@ TEST(EventOf, ProgressOfAnOlderAgentIsUnknownAndThatOfAnyAgentIsBounded) {
   EXPECT_EQ(std::get<WorkerExited>(EventOf(7, message)).progress.saving_ms, 4);
 }
 
-TEST(MessageOf, NamesTheHighestStepWhereOneIsKnown) {
-  SendStartRound round;
-  EXPECT_FALSE(MessageOf(round, "why").start_round().has_highest_step());
-  round.highest_step = 0;
-  EXPECT_TRUE(MessageOf(round, "why").start_round().has_highest_step());
-}
-
 TEST(SameToken, ComparesWhole) {
   EXPECT_TRUE(SameToken("secret", "secret"));
   for (const char* other : {"", "secre", "secrets", "Secret", "secresecre"}) EXPECT_FALSE(SameToken(other, "secret"));

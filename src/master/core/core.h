@@ -37,6 +37,7 @@
 #include "master/rules/budget.h"
 #include "master/rules/census.h"
 #include "master/topics/checkpoints.h"
+#include "phalanx/v1/agent.pb.h"
 
 namespace phalanx::master {
 
@@ -176,60 +177,11 @@ using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExit
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
-struct SendWelcome {
+// To the agent on that stream. The same message may go to many. Behind Refused and Finish the stream ends; no
+// AgentDetached follows.
+struct Send {
   uint64_t session = 0;
-  int64_t lease_ms = 0;
-  int64_t beat_interval_ms = 0;
-};
-// The stream ends behind it; no AgentDetached follows.
-struct SendRefused {
-  uint64_t session = 0;
-};
-struct SendStartRound {
-  uint64_t session = 0;
-  uint64_t epoch = 0;
-  uint32_t group_rank = 0;
-  uint32_t group_world_size = 0;
-  uint32_t rank_base = 0;
-  uint32_t world_size = 0;
-  uint32_t role_rank_base = 0;
-  uint32_t role_world_size = 0;
-  std::string store_address;
-  uint32_t store_port = 0;
-  uint32_t restart_count = 0;
-  uint32_t max_restarts = 0;
-  uint32_t restarts_used = 0;
-  uint32_t lives_without_step = 0;
-  std::optional<int64_t> highest_step;        // that a rank of an earlier round has told
-  std::vector<std::string> member_addresses;  // group rank 0 only
-};
-struct SendHold {
-  uint64_t session = 0;
-  uint64_t epoch = 0;
-};
-// How the job ended. One object for all agents.
-struct Outcome {
-  int32_t exit_code = 0;
-  std::string reason;
-  std::vector<Failure> failures;  // the first cause first; others with shortened texts
-  uint32_t restart_count = 0;
-};
-// The stream ends behind it.
-struct SendFinish {
-  uint64_t session = 0;
-  std::shared_ptr<const Outcome> outcome;
-};
-struct SendNotice {
-  uint64_t session = 0;
-};
-struct SendAnnounceRescale {
-  uint64_t session = 0;
-  uint64_t epoch = 0;
-  int64_t at_step = 0;
-};
-struct SendCheckpoint {
-  uint64_t session = 0;
-  v1::CheckpointOrder order;
+  std::shared_ptr<const v1::MasterMessage> message;
 };
 // Cancels the stream at once: the node is believed dead. No AgentDetached follows.
 struct Drop {
@@ -257,8 +209,7 @@ struct Remember {
   When when = When::kBehind;
 };
 
-using Action = std::variant<SendWelcome, SendRefused, SendStartRound, SendHold, SendFinish, SendNotice,
-                            SendAnnounceRescale, SendCheckpoint, Drop, Record, Remember>;
+using Action = std::variant<Send, Drop, Record, Remember>;
 
 // `reason` is a sentence that a user understands; it is also the text of what is sent.
 struct Decision {
@@ -267,6 +218,14 @@ struct Decision {
 };
 
 // --- state --------------------------------------------------------------------------------------------------------
+
+// How the job ended.
+struct Outcome {
+  int32_t exit_code = 0;
+  std::string reason;
+  std::vector<Failure> failures;  // the first cause first; others with shortened texts
+  uint32_t restart_count = 0;
+};
 
 enum class Phase { kGathering, kRunning, kBlaming, kFinished };
 
@@ -331,6 +290,7 @@ struct JobState {
   uint64_t Visits() const;
 
   std::string job_id;
+  std::string master_id;            // of this process, for its Welcome
   uint64_t term = 1;                // which master of the job this is
   std::optional<JobSpec> spec;      // absent: the first node's counts
   bool spec_of_first_node = false;  // ... and has been taken

@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
-#include "master/core/convert.h"
 #include "master/core/core.h"
 #include "master/core/job_fixture.h"
+#include "master/core/messages.h"
 
 namespace phalanx::master {
 namespace {
@@ -291,12 +291,11 @@ TEST(Cost, ARoundSendsItsWholeWorldToOneNodeAlone) {
   cost.BeginRound();
   size_t started = 0;
   for (const Decision& decision : cost.job().last) {
-    const auto* start = std::get_if<SendStartRound>(&decision.action);
+    const v1::StartRound* start = StartRoundIn(decision.action);
     if (start == nullptr) continue;
     ++started;
-    const size_t bytes = MessageOf(*start, decision.reason).ByteSizeLong();
-    if (start->group_rank > 0) {
-      EXPECT_LE(bytes, kStartRoundBytesMax);
+    if (start->group_rank() > 0) {
+      EXPECT_LE(start->ByteSizeLong(), kStartRoundBytesMax);
     }
   }
   EXPECT_EQ(started, kNodes);

@@ -93,8 +93,8 @@ TEST(Elastic, WaitsForAValidWorldAndSaysSo) {
   EXPECT_EQ(job.told[a].notices.back(), why + "; giving up in 570 s");
   job.Pass(job.spec.join_timeout_ms - kWaitingNoticeMs);
   ASSERT_TRUE(job.told[a].outcome);
-  EXPECT_EQ(job.told[a].outcome->exit_code, 1);
-  EXPECT_EQ(job.told[a].outcome->reason, "gave up after 600 s (--rdzv-conf join_timeout): " + why);
+  EXPECT_EQ(job.told[a].outcome->exit_code(), 1);
+  EXPECT_EQ(job.told[a].outcome->reason(), "gave up after 600 s (--rdzv-conf join_timeout): " + why);
 }
 
 TEST(Elastic, HoldsWhereWhatIsLeftIsNoValidWorld) {
@@ -248,7 +248,8 @@ TEST(Elastic, EveryOrderOfJoinsAndLosses) {
         }
         job.Pass(gap_ms);
         for (const auto& [session, told] : job.told) {
-          for (const SendStartRound& round : told.rounds) ASSERT_TRUE(round.world_size == 2 || round.world_size == 4);
+          for (const v1::StartRound& round : told.rounds)
+            ASSERT_TRUE(round.world_size() == 2 || round.world_size() == 4);
         }
         if (gap_ms == kGrowLimitMs) ExpectLargest(job);
       };

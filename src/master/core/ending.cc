@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "master/core/away.h"
+#include "master/core/messages.h"
 #include "master/core/progress.h"
 #include "master/rules/lease.h"
 
@@ -17,7 +18,7 @@ constexpr size_t kOthersTextBytes = 1'024;
 
 void HoldAll(Turn& turn, const std::string& reason) {
   for (const auto& [session, node] : turn.job.nodes) {
-    if (!node.leaving && node.group_rank >= 0) turn.Do(SendHold{session, turn.job.round->epoch}, reason);
+    if (!node.leaving && node.group_rank >= 0) turn.SendHold(session, turn.job.round->epoch, reason);
   }
 }
 
@@ -38,7 +39,7 @@ void AwaitUntold(Turn& turn) {
 void TellOfEnd(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
   if (job.tell_end_by != kNever) return;
-  turn.Do(SendFinish{e.session, job.outcome}, job.outcome->reason);
+  turn.Send(e.session, FinishOf(*job.outcome), job.outcome->reason);
   if (!job.round || job.round->away == 0) return;
   Slot* slot = job.round->SlotOfNode(e.info.node_id);
   if (slot != nullptr && slot->away) IsHere(turn, *slot, e.session);
@@ -67,8 +68,9 @@ void SettleEnd(Turn& turn) {
   job.tell_end_by = kNever;
   // A new master must not begin a job again that some nodes have been told the end of.
   turn.RememberFirst(Remember::When::kSynced);
+  const auto finish = std::make_shared<const v1::MasterMessage>(FinishOf(*job.outcome));
   for (const auto& [session, node] : job.nodes) {
-    if (!node.leaving) turn.Do(SendFinish{session, job.outcome}, job.outcome->reason);
+    if (!node.leaving) turn.Send(session, finish, job.outcome->reason);
   }
   AwaitUntold(turn);
 }

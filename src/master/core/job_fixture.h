@@ -16,14 +16,25 @@ namespace phalanx::master {
 
 // What one agent knows.
 struct ToldAgent {
-  std::vector<SendStartRound> rounds;
+  std::vector<v1::StartRound> rounds;
   std::string reason;  // of the last StartRound or Hold
   std::vector<uint64_t> holds;
   std::vector<std::string> notices;
-  std::shared_ptr<const Outcome> outcome;
+  std::optional<v1::Finish> outcome;
   std::string refused;
   bool welcome = false;
   bool dropped = false;
+};
+
+// What one agent was told of a planned change, or of checkpoints.
+struct ToldRescale {
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+  int64_t at_step = 0;
+};
+struct ToldOrder {
+  uint64_t session = 0;
+  v1::CheckpointOrder order;
 };
 
 class JobFixture {
@@ -153,13 +164,13 @@ class JobFixture {
       std::visit([&](const auto& action) { Note(action, decision.reason); }, decision.action);
     }
     if (wants_safe_point) return;
-    for (const SendAnnounceRescale& announce : std::exchange(announced, {})) {
+    for (const ToldRescale& announce : std::exchange(announced, {})) {
       if (!silent_.contains(announce.session)) SafePoint(announce, 0, true);
     }
   }
 
   // The answer of a node, `asked` of whose ranks hear of a rescale.
-  void SafePoint(const SendAnnounceRescale& announce, uint32_t asked, bool reached) {
+  void SafePoint(const ToldRescale& announce, uint32_t asked, bool reached) {
     master::SafePoint event;
     event.session = announce.session;
     event.epoch = announce.epoch;
@@ -199,28 +210,50 @@ class JobFixture {
   std::map<uint64_t, ToldAgent> told;
   std::map<uint64_t, std::string> node_ids;  // by session, also those that are over
   std::vector<std::pair<Record, std::string>> records;
-  std::vector<Instant> record_times;           // of those
-  std::vector<Decision> last;                  // of the last event
-  JobState journal_state;                      // what the journal holds
-  bool wants_safe_point = false;               // else all nodes answer at once that their ranks hear of nothing
-  std::vector<SendAnnounceRescale> announced;  // not answered yet
-  std::vector<SendCheckpoint> orders;          // about checkpoints
+  std::vector<Instant> record_times;   // of those
+  std::vector<Decision> last;          // of the last event
+  JobState journal_state;              // what the journal holds
+  bool wants_safe_point = false;       // else all nodes answer at once that their ranks hear of nothing
+  std::vector<ToldRescale> announced;  // not answered yet
+  std::vector<ToldOrder> orders;       // about checkpoints
 
  private:
-  void Note(const SendWelcome& a, const std::string&) { told[a.session].welcome = true; }
-  void Note(const SendRefused& a, const std::string& reason) { told[a.session].refused = reason; }
-  void Note(const SendStartRound& a, const std::string& reason) {
-    told[a.session].rounds.push_back(a);
-    told[a.session].reason = reason;
+  void Note(const master::Send& a, const std::string& reason) {
+    ToldAgent& agent = told[a.session];
+    const v1::MasterMessage& message = *a.message;
+    switch (message.body_case()) {
+      case v1::MasterMessage::kWelcome:
+        agent.welcome = true;
+        return;
+      case v1::MasterMessage::kRefused:
+        agent.refused = message.refused().sentence();
+        return;
+      case v1::MasterMessage::kStartRound:
+        agent.rounds.push_back(message.start_round());
+        agent.reason = reason;
+        return;
+      case v1::MasterMessage::kHoldRound:
+        agent.holds.push_back(message.hold_round().epoch());
+        agent.reason = reason;
+        return;
+      case v1::MasterMessage::kFinish:
+        agent.outcome = message.finish();
+        return;
+      case v1::MasterMessage::kNotice:
+        agent.notices.push_back(message.notice().text());
+        return;
+      case v1::MasterMessage::kAnnounceRescale: {
+        const v1::AnnounceRescale& announce = message.announce_rescale();
+        announced.push_back({a.session, announce.epoch(), announce.at_step()});
+        return;
+      }
+      case v1::MasterMessage::kCheckpoint:
+        orders.push_back({a.session, message.checkpoint()});
+        return;
+      case v1::MasterMessage::BODY_NOT_SET:
+        PHX_CHECK(false, "an empty message");
+    }
   }
-  void Note(const SendHold& a, const std::string& reason) {
-    told[a.session].holds.push_back(a.epoch);
-    told[a.session].reason = reason;
-  }
-  void Note(const SendFinish& a, const std::string&) { told[a.session].outcome = a.outcome; }
-  void Note(const SendAnnounceRescale& a, const std::string&) { announced.push_back(a); }
-  void Note(const SendNotice& a, const std::string& reason) { told[a.session].notices.push_back(reason); }
-  void Note(const SendCheckpoint& a, const std::string&) { orders.push_back(a); }
   void Note(const Remember&, const std::string&) { journal_state = state; }
   void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }
   void Note(const Record& a, const std::string& reason) {

@@ -127,15 +127,15 @@ class RandomJob : private RandomLife {
   int CheckTold(const ToldAgent& agent, size_t rank) {
     const Round& live = *job_.state.round;
     int told = 0;
-    for (const SendStartRound& round : agent.rounds) {
-      if (round.epoch != live.epoch) continue;
+    for (const v1::StartRound& round : agent.rounds) {
+      if (round.epoch() != live.epoch) continue;
       ++told;
-      EXPECT_EQ(round.group_rank, rank);
-      EXPECT_EQ(round.rank_base, live.slots[rank].rank_base);
-      EXPECT_EQ(round.world_size, live.world_size);
-      EXPECT_EQ(round.restart_count, live.restart_count);
-      EXPECT_NE(round.store_port, 0U);
-      EXPECT_EQ(round.member_addresses.empty(), rank != 0);
+      EXPECT_EQ(round.group_rank(), rank);
+      EXPECT_EQ(round.rank_base(), live.slots[rank].rank_base);
+      EXPECT_EQ(round.world_size(), live.world_size);
+      EXPECT_EQ(round.restart_count(), live.restart_count);
+      EXPECT_NE(round.store_port(), 0U);
+      EXPECT_EQ(round.member_addresses().empty(), rank != 0);
     }
     return told;
   }

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "master/core/members.h"
+#include "master/core/messages.h"
 #include "master/core/rounds.h"
 #include "master/core/texts.h"
 
@@ -28,9 +30,9 @@ int64_t SafeStep(const Turn& turn) {
 
 void SendAnnouncement(Turn& turn) {
   JobState& job = turn.job;
+  const auto message = std::make_shared<const v1::MasterMessage>(AnnouncementOf(*job.round));
   for (const Slot& slot : job.round->slots) {
-    if (slot.session == 0) continue;
-    turn.Do(SendAnnounceRescale{slot.session, job.round->epoch, job.round->safe_step}, job.round->rescale_why);
+    if (slot.session != 0) turn.Send(slot.session, message, job.round->rescale_why);
   }
 }
 

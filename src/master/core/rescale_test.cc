@@ -54,8 +54,8 @@ class Rescale : public ::testing::Test {
 
   // Every node that was asked answers so.
   void AllAnswer(uint32_t asked, bool reached) {
-    const std::vector<SendAnnounceRescale> announced = job_.announced;  // an answer may bring another
-    for (const SendAnnounceRescale& announce : announced) job_.SafePoint(announce, asked, reached);
+    const std::vector<ToldRescale> announced = job_.announced;  // an answer may bring another
+    for (const ToldRescale& announce : announced) job_.SafePoint(announce, asked, reached);
   }
 
   // The step that was announced when all nodes had told how far they are; 0: none was.

@@ -28,7 +28,7 @@ void HoldRound(Turn& turn, const std::string& cause, size_t left) {
                                     : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause,
                                                   left, job.spec->min_nodes, wait);
   for (const Slot& slot : job.round->slots) {
-    if (slot.session != 0) turn.Do(SendHold{slot.session, job.round->epoch}, reason);
+    if (slot.session != 0) turn.SendHold(slot.session, job.round->epoch, reason);
   }
   turn.Note("round-held", "", reason, -1, {{"because", turn.Because()}});
   EndRound(turn);
@@ -56,28 +56,32 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
   JobState& job = turn.job;
   const Round& round = *job.round;
   const Node& first = job.nodes.at(members.front());
-  SendStartRound start;
-  start.epoch = round.epoch;
-  start.group_world_size = static_cast<uint32_t>(members.size());
-  start.world_size = round.world_size;
-  start.store_address = first.info.address;
-  start.store_port = first.store_port;
-  start.restart_count = round.restart_count;
-  start.max_restarts = AllowedRestarts(job.budget);
-  start.restarts_used = job.budget.used;
-  start.lives_without_step = job.budget.lives_without_step;
-  start.highest_step = job.highest_step;
+  v1::MasterMessage message;
+  v1::StartRound& start = *message.mutable_start_round();
+  start.set_epoch(round.epoch);
+  start.set_group_world_size(static_cast<uint32_t>(members.size()));
+  start.set_world_size(round.world_size);
+  start.set_store_address(first.info.address);
+  start.set_store_port(first.store_port);
+  start.set_restart_count(round.restart_count);
+  start.set_max_restarts(AllowedRestarts(job.budget));
+  start.set_reason(round.reason);
+  start.set_restarts_used(job.budget.used);
+  start.set_lives_without_step(job.budget.lives_without_step);
+  if (job.highest_step) start.set_highest_step(*job.highest_step);
   std::vector<std::string> names;
   // The node of group rank 0 goes first: it opens the store that the others will look for.
   for (size_t rank = 0; rank < members.size(); ++rank) {
-    SendStartRound part = start;
-    part.session = members[rank];
-    part.group_rank = static_cast<uint32_t>(rank);
-    part.rank_base = spans[rank].rank_base;
-    part.role_rank_base = spans[rank].role_rank_base;
-    part.role_world_size = spans[rank].role_world_size;
-    if (rank == 0) part.member_addresses = MemberAddresses(turn, members);
-    turn.Do(std::move(part), round.reason);
+    v1::MasterMessage each = message;
+    v1::StartRound& part = *each.mutable_start_round();
+    part.set_group_rank(static_cast<uint32_t>(rank));
+    part.set_rank_base(spans[rank].rank_base);
+    part.set_role_rank_base(spans[rank].role_rank_base);
+    part.set_role_world_size(spans[rank].role_world_size);
+    for (const std::string& address : rank == 0 ? MemberAddresses(turn, members) : std::vector<std::string>()) {
+      part.add_member_addresses(address);
+    }
+    turn.Send(members[rank], std::move(each), round.reason);
     names.push_back(round.slots[rank].node);
   }
   turn.Note("round-started", "", round.reason, -1,
@@ -85,7 +89,7 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
              {"world_size", int64_t{round.world_size}},
              {"nodes", static_cast<int64_t>(members.size())},
              {"members", ListText(names, "more", 16)},
-             {"store", fmt::format("{} port {}", start.store_address, start.store_port)},
+             {"store", fmt::format("{} port {}", start.store_address(), start.store_port())},
              {"restart_count", int64_t{round.restart_count}},
              {"restarts_left", int64_t{RestartsLeft(job.budget, turn.now)}}});
 }
@@ -100,10 +104,11 @@ void Release(Turn& turn, const std::vector<uint64_t>& members, const std::string
     if (slot.session == 0 || std::binary_search(stay.begin(), stay.end(), slot.session)) continue;
     Node& node = job.nodes.at(slot.session);
     job.ChangeNode(node, [](Node& n) { n.previous_rank = -1; });  // its rank may be another's when it comes back
-    turn.Do(SendHold{slot.session, job.round->epoch},
-            node.leaving ? reason
-            : job.sizes  ? fmt::format("{}; this node waits as a spare", reason)
-                         : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, job.spec->node_unit));
+    turn.SendHold(slot.session, job.round->epoch,
+                  node.leaving ? reason
+                  : job.sizes
+                      ? fmt::format("{}; this node waits as a spare", reason)
+                      : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, job.spec->node_unit));
   }
 }
 
@@ -161,7 +166,7 @@ void TellWaiting(Turn& turn) {
   const std::string text =
       fmt::format("{}; giving up in {}", WaitingText(job), SecondsText(job.join_deadline - turn.now));
   for (const auto& [session, node] : job.nodes) {
-    if (!node.leaving) turn.Do(SendNotice{session}, text);
+    if (!node.leaving) turn.SendNotice(session, text);
   }
   turn.Note("waiting", "", text);
 }

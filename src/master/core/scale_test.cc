@@ -60,15 +60,15 @@ class ScaleJob {
     ASSERT_EQ(ranks.size(), count);
     uint32_t base = 0;
     for (uint32_t rank = 0; rank < count; ++rank) {
-      const std::vector<SendStartRound>& told = job_.told[ranks[rank]].rounds;
+      const std::vector<v1::StartRound>& told = job_.told[ranks[rank]].rounds;
       ASSERT_FALSE(told.empty());
-      EXPECT_EQ(told.back().epoch, job_.Epoch());
-      EXPECT_EQ(told.back().group_rank, rank);
-      EXPECT_EQ(told.back().group_world_size, count);
-      EXPECT_EQ(told.back().rank_base, base);
+      EXPECT_EQ(told.back().epoch(), job_.Epoch());
+      EXPECT_EQ(told.back().group_rank(), rank);
+      EXPECT_EQ(told.back().group_world_size(), count);
+      EXPECT_EQ(told.back().rank_base(), base);
       base += job_.state.nodes.at(ranks[rank]).info.local_world_size;
     }
-    for (const uint64_t session : ranks) EXPECT_EQ(job_.told[session].rounds.back().world_size, base);
+    for (const uint64_t session : ranks) EXPECT_EQ(job_.told[session].rounds.back().world_size(), base);
     EXPECT_EQ(job_.state.budget.used, 0U);
     EXPECT_GT(job_.Epoch(), epoch_);
     epoch_ = job_.Epoch();

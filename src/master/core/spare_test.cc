@@ -73,7 +73,7 @@ class SpareJob {
   void Look() {
     for (const auto& [session, told] : job_.told) {
       EXPECT_EQ(told.refused, "");
-      EXPECT_FALSE(told.outcome) << told.outcome->reason;
+      EXPECT_FALSE(told.outcome) << told.outcome->reason();
     }
     if (job_.Epoch() == epoch_ || !job_.state.round) return;
     epoch_ = job_.Epoch();

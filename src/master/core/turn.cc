@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "master/core/messages.h"
+
 namespace phalanx::master {
 
 std::vector<Decision> Turn::Take() {
@@ -28,6 +30,20 @@ void Turn::RememberSoon() {
   job.remember_at = std::min(job.remember_at, now + delay_ms);
 }
 
+void Turn::Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> message, const std::string& reason) {
+  Do(master::Send{session, std::move(message)}, reason);
+}
+
+void Turn::Send(uint64_t session, v1::MasterMessage message, const std::string& reason) {
+  Send(session, std::make_shared<const v1::MasterMessage>(std::move(message)), reason);
+}
+
+void Turn::SendNotice(uint64_t session, const std::string& text) { Send(session, NoticeOf(text), text); }
+
+void Turn::SendHold(uint64_t session, uint64_t epoch, const std::string& reason) {
+  Send(session, HoldOf(epoch, reason), reason);
+}
+
 void Turn::Note(const std::string& kind, const std::string& node, const std::string& reason, int64_t rank,
                 std::vector<std::pair<std::string, Record::Value>> detail) {
   const uint64_t epoch = job.round ? job.round->epoch : job.last_round ? job.last_round->epoch : 0;
@@ -40,9 +56,12 @@ void Turn::NoteRank(const Round& round, const std::string& kind, const std::stri
 }
 
 void Turn::Apply(CheckpointOrders orders) {
-  for (auto& [session, order] : orders.orders) {
-    const std::string reason = order.reason();
-    Do(SendCheckpoint{session, std::move(order)}, reason);
+  for (CheckpointOrders::Order& each : orders.orders) {
+    const std::string reason = each.order.reason();
+    v1::MasterMessage message;
+    *message.mutable_checkpoint() = std::move(each.order);
+    const auto shared = std::make_shared<const v1::MasterMessage>(std::move(message));
+    for (const uint64_t session : each.sessions) Send(session, shared, reason);
   }
   if (orders.remember) RememberSoon();
   if (orders.remember_first) RememberFirst(Remember::When::kBefore);

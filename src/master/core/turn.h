@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,12 @@ class Turn {
   std::vector<Decision> Take();
 
   void Do(Action action, const std::string& reason) { decisions_.push_back({std::move(action), reason}); }
+
+  void Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> message, const std::string& reason);
+  void Send(uint64_t session, v1::MasterMessage message, const std::string& reason);
+  void SendNotice(uint64_t session, const std::string& text);
+  // Workers of the epoch end; the agent waits for another round.
+  void SendHold(uint64_t session, uint64_t epoch, const std::string& reason);
 
   // A row of the event record about the live round; where none is live, about the last one.
   void Note(const std::string& kind, const std::string& node, const std::string& reason, int64_t rank = -1,

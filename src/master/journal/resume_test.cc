@@ -103,7 +103,7 @@ TEST_F(ResumeRescale, AllAreAskedAgainHowFarTheyAre) {
 
 TEST_F(ResumeRescale, TheStepThatRanksWereToldStays) {
   const auto announced = std::exchange(job_.announced, {});
-  for (const SendAnnounceRescale& announce : announced) job_.SafePoint(announce, 2, false);
+  for (const ToldRescale& announce : announced) job_.SafePoint(announce, 2, false);
   EXPECT_EQ(Remembered(job_), Remember::When::kBefore);
   ASSERT_GT(job_.state.round->safe_step, 0);
   const int64_t step = job_.state.round->safe_step;
@@ -114,7 +114,7 @@ TEST_F(ResumeRescale, TheStepThatRanksWereToldStays) {
   next.announced.clear();
   next.AllComeBack();
   ASSERT_EQ(next.announced.size(), 2U);
-  for (const SendAnnounceRescale& announce : std::exchange(next.announced, {})) {
+  for (const ToldRescale& announce : std::exchange(next.announced, {})) {
     EXPECT_EQ(announce.at_step, step);
     next.SafePoint(announce, 2, true);
   }
@@ -185,7 +185,7 @@ class ResumeCheckpoints : public ::testing::Test {
   // The kinds of the orders that have been given since.
   static std::vector<v1::CheckpointOrder::BodyCase> Ordered(JobFixture& job) {
     std::vector<v1::CheckpointOrder::BodyCase> kinds;
-    for (const SendCheckpoint& sent : std::exchange(job.orders, {})) kinds.push_back(sent.order.body_case());
+    for (const ToldOrder& sent : std::exchange(job.orders, {})) kinds.push_back(sent.order.body_case());
     return kinds;
   }
 

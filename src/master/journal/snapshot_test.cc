@@ -170,8 +170,8 @@ TEST(Resume, AnEndIsToldToThoseWhoHaveNotHeardIt) {
   Restarted next(job);
   const uint64_t again = next.ComeBack(a);
   ASSERT_TRUE(next.told[again].outcome);
-  EXPECT_EQ(next.told[again].outcome->exit_code, 1);
-  EXPECT_EQ(next.told[again].outcome->failures.at(0).rank, 0U);
+  EXPECT_EQ(next.told[again].outcome->exit_code(), 1);
+  EXPECT_EQ(next.told[again].outcome->first_cause().rank(), 0U);
   EXPECT_NE(next.state.back_by, kNever) << "b is waited for";
   next.Pass(4'000);
   EXPECT_EQ(next.state.back_by, kNever);

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "master/core/convert.h"
 #include "master/core/core.h"
+#include "master/core/messages.h"
 #include "wire/protocol.h"
 
 namespace phalanx::master {
@@ -60,13 +61,12 @@ class Fuzzed {
 
   void Feed(const Event& event) {
     for (const Decision& decision : Step(state_, event, now_)) {
-      if (const auto* round = std::get_if<SendStartRound>(&decision.action)) {
-        PHX_CHECK(MessageOf(*round, decision.reason).ByteSizeLong() > 0, "a round without a word");
-        PHX_CHECK(round->epoch >= last_epoch_, "an epoch that falls");
-        last_epoch_ = round->epoch;
-        PHX_CHECK(round->group_rank < state_.nodes.size(), "a group rank beyond the nodes there are");
-      } else if (const auto* finish = std::get_if<SendFinish>(&decision.action)) {
-        MessageOf(*finish->outcome);
+      if (const v1::StartRound* round = StartRoundIn(decision.action)) {
+        PHX_CHECK(round->epoch() >= last_epoch_, "an epoch that falls");
+        last_epoch_ = round->epoch();
+        PHX_CHECK(round->group_rank() < state_.nodes.size(), "a group rank beyond the nodes there are");
+      } else if (const auto* sent = std::get_if<Send>(&decision.action)) {
+        PHX_CHECK(sent->message->ByteSizeLong() > 0, "a message without a word");
       } else if (const auto* record = std::get_if<Record>(&decision.action)) {
         PHX_CHECK(DetailJson(*record).front() == '{', "a detail that is no object");
       }

@@ -15,11 +15,11 @@
 #include "base/net.h"
 #include "master/core/convert.h"
 #include "master/core/door.h"
+#include "master/core/messages.h"
 #include "master/endpoint/endpoint.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
 #include "master/serve/admin_desk.h"
-#include "master/serve/messages.h"
 #include "master/serve/record_keeper.h"
 #include "master/serve/shell_decisions.h"
 #include "master/serve/state_lock.h"
@@ -101,20 +101,12 @@ class MasterServer::Impl final : public SessionOwner {
   void CarryOut(const std::vector<Decision>& decisions);
   void TellOfDisk();
   Session* Find(uint64_t session);
-  void Send(uint64_t session, v1::MasterMessage message);
+  void Tell(uint64_t session, v1::MasterMessage message);
   void EndSession(uint64_t session);
-  void Do(const SendWelcome& action, const std::string& reason);
-  void Do(const SendRefused& action, const std::string& reason);
-  void Do(const SendStartRound& action, const std::string& reason);
-  void Do(const SendFinish& action, const std::string& reason);
+  void Do(const Send& action, const std::string& reason);
   void Do(const Drop& action, const std::string& reason);
   void Do(const Record& action, const std::string& reason);
   void Do(const Remember& action, const std::string& reason);
-  // What is a message, and nothing else has to be done for it.
-  template <typename Action>
-  void Do(const Action& action, const std::string& reason) {
-    Send(action.session, MessageOf(action, reason));
-  }
 
   const ServerOptions options_;
   const std::string master_id_ = RandomId();
@@ -148,9 +140,6 @@ class MasterServer::Impl final : public SessionOwner {
   bool stop_pending_ = false;  // guarded by stop_mutex_ until Shutdown
   bool stopped_ = false;
 
-  std::shared_ptr<const Outcome> outcome_;  // whose message this is:
-  std::shared_ptr<const v1::MasterMessage> finish_message_;
-
   std::unique_ptr<JournalWriter> journal_;
 };
 
@@ -170,6 +159,7 @@ Status MasterServer::Impl::Listen() {
   gpr_set_log_function(DropGrpcLog);  // what it would say, our errors say in their own words
   PHX_RETURN_IF_ERROR(Build());
   PHX_RETURN_IF_ERROR(TakeUp());
+  state_.master_id = master_id_;
   OfferSession();
   desk_.Offer(*queue_);
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
@@ -344,7 +334,7 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   }
   session.set_greeted();
   if (const std::string fault = FirstMessageFault(message); !fault.empty()) {
-    return Do(SendRefused{session.id()}, fault);
+    return Tell(session.id(), RefusedFor(fault));
   }
   const bool token_ok = options_.token.empty() || SameToken(message.hello().token(), options_.token);
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer()), token_ok));
@@ -387,11 +377,11 @@ void MasterServer::Impl::TellOfDisk() {
   if (record_.warnings().empty()) return;  // before the nodes are walked over
   const uint64_t listener = ListenerOf(state_);
   if (listener == 0) return;
-  for (const std::string& text : record_.warnings().Take()) Do(SendNotice{listener}, text + "; the job goes on");
+  for (const std::string& text : record_.warnings().Take()) Tell(listener, NoticeOf(text + "; the job goes on"));
 }
 
-void MasterServer::Impl::Send(uint64_t session, v1::MasterMessage message) {
-  if (Session* to = Find(session)) to->Send(std::make_shared<const v1::MasterMessage>(std::move(message)));
+void MasterServer::Impl::Tell(uint64_t session, v1::MasterMessage message) {
+  Do(Send{session, std::make_shared<const v1::MasterMessage>(std::move(message))}, "");
 }
 
 void MasterServer::Impl::EndSession(uint64_t session) {
@@ -401,27 +391,14 @@ void MasterServer::Impl::EndSession(uint64_t session) {
   ended->End();
 }
 
-void MasterServer::Impl::Do(const SendWelcome& action, const std::string&) {
-  Send(action.session, MessageOf(action, master_id_, options_.job_id));
-}
-
-void MasterServer::Impl::Do(const SendRefused& action, const std::string& reason) {
-  Send(action.session, MessageOf(action, reason));
-  EndSession(action.session);
-}
-
-void MasterServer::Impl::Do(const SendStartRound& action, const std::string& reason) {
-  if (endpoint_) endpoint_->OnStore(action.epoch, action.store_address, action.store_port);
-  Send(action.session, MessageOf(action, reason));
-}
-
-void MasterServer::Impl::Do(const SendFinish& action, const std::string&) {
-  if (outcome_ != action.outcome) {
-    outcome_ = action.outcome;
-    finish_message_ = std::make_shared<const v1::MasterMessage>(MessageOf(*outcome_));
+void MasterServer::Impl::Do(const Send& action, const std::string&) {
+  const v1::MasterMessage& message = *action.message;
+  if (endpoint_ && message.has_start_round()) {
+    const v1::StartRound& round = message.start_round();
+    endpoint_->OnStore(round.epoch(), round.store_address(), round.store_port());
   }
-  if (Session* to = Find(action.session)) to->Send(finish_message_);
-  EndSession(action.session);
+  if (Session* to = Find(action.session)) to->Send(action.message);
+  if (EndsStream(message)) EndSession(action.session);
 }
 
 void MasterServer::Impl::Do(const Drop& action, const std::string&) {

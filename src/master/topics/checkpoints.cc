@@ -155,11 +155,15 @@ class Stepper {
   }
 
   void SendTo(uint64_t session, const v1::CheckpointOrder& order) {
-    if (session != 0) out_.orders.emplace_back(session, order);
+    if (session != 0) out_.orders.push_back({{session}, order});
   }
 
   void SendToAll(const v1::CheckpointOrder& order) {
-    for (const CheckpointMember& member : s_.members) SendTo(member.session, order);
+    std::vector<uint64_t> sessions;
+    for (const CheckpointMember& member : s_.members) {
+      if (member.session != 0) sessions.push_back(member.session);
+    }
+    if (!sessions.empty()) out_.orders.push_back({std::move(sessions), order});
   }
 
   void Note(const std::string& kind, const std::string& name, const std::string& text, int64_t step) {

@@ -101,7 +101,12 @@ struct CheckpointOrders {
     std::string text;
     std::vector<std::pair<std::string, std::variant<int64_t, std::string>>> detail;
   };
-  std::vector<std::pair<uint64_t, v1::CheckpointOrder>> orders;  // to a session each
+  // The same for all of these streams.
+  struct Order {
+    std::vector<uint64_t> sessions;
+    v1::CheckpointOrder order;
+  };
+  std::vector<Order> orders;
   std::vector<Note> notes;
   bool remember = false;        // a new master must know what was decided...
   bool remember_first = false;  // ... before any rank acts on it
