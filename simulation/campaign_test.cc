@@ -20,6 +20,19 @@ TEST(Simulation, SeedsBreakNoRule) {
   }
 }
 
+// As large a world as a lease of 7.5 s stands for, with all that goes wrong in small ones.
+TEST(Simulation, WorldsOf5000MachinesBreakNoRule) {
+  CampaignOptions options;
+  options.seeds = 4;
+  options.limits.machines = 5'000;
+  const CampaignResult result = RunCampaign(options);
+  for (const RunResult& run : result.failed) {
+    ADD_FAILURE() << run.violation->rule << ": " << run.violation->text << " (./run sim --seed " << run.seed
+                  << " --machines 5000 --shrink)";
+  }
+  EXPECT_GT(result.events, 1'000'000U);
+}
+
 TEST(Simulation, ASeedIsTheSameStoryEachTime) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     const Scenario scenario = ScenarioOf(seed, {});

@@ -31,6 +31,9 @@ struct Violation {
   std::string text;
 };
 
+// A world of fewer nodes is looked at in full each time; of more, every so many events for each so many nodes.
+constexpr size_t kNodesPerLook = 64;
+
 // A node's part of a round, as it is told of it.
 struct ToldPart {
   uint64_t session = 0;
@@ -95,10 +98,15 @@ class Judge {
   void CheckGranted(const master::JobState& state, const MasterBefore& before, uint32_t world_size);
   void CheckWorld(const std::vector<ToldPart>& parts);
   void CheckMembers(const master::JobState& state);
-  void CheckLeases(const SimMaster& master, const master::Event& event, const std::vector<master::Decision>& decisions,
-                   Instant now);
+  bool LooksAtAll(const master::JobState& state, const master::Event& event,
+                  const std::vector<master::Decision>& decisions);
+  void CheckDrops(const SimMaster& master, const master::Event& event, const std::vector<master::Decision>& decisions,
+                  Instant now);
+  void CheckLeases(const SimMaster& master, Instant now);
   void CheckBudget(const master::JobState& state, const MasterBefore& before);
-  void CheckFinish(const SimMaster& master, const MasterBefore& before, const std::vector<master::Decision>& decisions);
+  void CheckFinish(const SimMaster& master, const MasterBefore& before, const std::vector<master::Decision>& decisions,
+                   bool due);
+  void CheckAllTold(const master::JobState& state);
   void CheckJustified(const SimMaster& master);
   void ForgiveCharges();
   bool LossMayBeHidden() const;
@@ -110,6 +118,7 @@ class Judge {
   const std::optional<elasticity::JobSizes> granted_;  // world sizes
   std::optional<Violation> violation_;
 
+  size_t not_looked_at_ = 0;  // events since a walk over all nodes
   uint64_t highest_epoch_ = 0;
   uint64_t rounds_begun_ = 0;
   std::map<std::string, uint64_t> told_epoch_;  // by node id

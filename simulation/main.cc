@@ -20,6 +20,7 @@ struct Flags {
   uint64_t seeds = 1'000;
   uint64_t from = 1;
   std::optional<uint64_t> seed;
+  uint32_t machines = 0;
   bool explain = false;
   bool shrink = false;
   unsigned threads = 0;
@@ -30,6 +31,7 @@ struct Flags {
 constexpr uint64_t kMostSeeds = 1'000'000'000'000;
 constexpr uint64_t kLastSeed = 1'000'000'000'000'000'000;
 constexpr uint64_t kMostThreads = 256;
+constexpr uint64_t kMostMachines = 20'000;
 
 CLI::Validator Number(uint64_t least, uint64_t most) {
   return CLI::Validator(
@@ -49,6 +51,9 @@ void Declare(CLI::App& app, Flags& f) {
       app.add_option("--from", f.from, "the first of them")->check(Number(0, kLastSeed))->capture_default_str();
   CLI::Option* const seed = app.add_option("--seed", f.seed, "run this one")->check(Number(0, kLastSeed));
   seed->excludes(seeds)->excludes(from);
+  app.add_option("--machines", f.machines, "worlds of so many machines; 0: as drawn, 1 to some hundred")
+      ->check(Number(0, kMostMachines))
+      ->capture_default_str();
   app.add_flag("--explain", f.explain, "tell its story, one line an event")->needs(seed);
   app.add_flag("--shrink", f.shrink, "find the smallest list of its faults that still fails, and tell that story")
       ->needs(seed);
@@ -109,7 +114,8 @@ int RunMany(const Flags& flags, const ScenarioLimits& limits) {
     fmt::print(stderr, "{} of {} seeds, {} events, {} events/s, {} failed\n", r.seeds, flags.seeds, r.events, rate(r),
                r.failed.size());
   });
-  const std::string with = flags.plant.empty() ? "" : fmt::format(" --plant {}", flags.plant);
+  std::string with = flags.plant.empty() ? "" : fmt::format(" --plant {}", flags.plant);
+  if (flags.machines > 0) with += fmt::format(" --machines {}", flags.machines);
   for (const RunResult& run : result.failed) {
     fmt::print("seed {}: {} (./run sim --seed {} --shrink{})\n", run.seed, Verdict(run), run.seed, with);
   }
@@ -145,7 +151,8 @@ int Main(int argc, char** argv) {
     fmt::print(stderr, "phalanx-sim: --plant={}: there is none of that name; --list-plants shows them\n", flags.plant);
     return 2;
   }
-  const ScenarioLimits limits;
+  ScenarioLimits limits;
+  limits.machines = flags.machines;
   return flags.seed ? RunOne(flags, limits) : RunMany(flags, limits);
 }
 

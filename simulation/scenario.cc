@@ -17,6 +17,11 @@ master::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
   spec.max_nodes = spec.min_nodes + static_cast<uint32_t>(random.OneIn(3) ? 0 : random.Between(1, large ? 50 : 3));
   spec.max_nodes = std::max(1u, std::min(spec.max_nodes, limits.max_machines / spec.node_unit)) * spec.node_unit;
   spec.min_nodes = std::min(spec.min_nodes * spec.node_unit, spec.max_nodes);
+  if (limits.machines > 0) {
+    spec.node_unit = 1;
+    spec.max_nodes = limits.machines;
+    spec.min_nodes = limits.machines - limits.machines / 50;
+  }
   if (random.OneIn(2)) spec.max_restarts = static_cast<uint32_t>(random.OneIn(4) ? 100 : random.Between(0, 4));
   if (random.OneIn(8)) spec.restart_window_ms = random.Between(1'000, 10'000);
   spec.join_timeout_ms = random.Between(10'000, 60'000);
@@ -29,6 +34,7 @@ master::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
 std::string DrawElasticConfig(uint64_t seed, const master::JobSpec& spec) {
   Random random(seed, 2);
   if (!random.OneIn(5)) return "";
+  if (spec.max_nodes > 720) return "";  // of a larger world no divisor is near
   const int64_t batch = spec.min_nodes > 12 ? 720 : random.OneOf({12, 60, 720});
   const int64_t min_gpus = random.OneIn(2) ? 1 : random.Between(2, 4);
   const char* min_minutes = !random.OneIn(3) ? "0" : random.OneIn(2) ? "0.1" : "0.4";
@@ -66,6 +72,7 @@ std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, cons
   if (random.OneIn(4)) count = spec.max_nodes + random.Between(1, 2);  // spares
   if (random.OneIn(16)) count = std::max<int64_t>(1, spec.min_nodes - 1);
   count = std::min<int64_t>(count, limits.max_machines);
+  if (limits.machines > 0) count = limits.machines;
   const auto workers = static_cast<uint32_t>(count > 16 ? 1 : random.Between(1, random.OneIn(4) ? 4 : 2));
   const bool uneven = random.OneIn(8);
   const bool places = random.OneIn(8) && count <= spec.max_nodes;  // static rendezvous

@@ -61,9 +61,10 @@ struct Scenario {
   static constexpr Micros kLatestTriggered = 60 * kSecond;
 };
 
-// `max_machines` bounds the size.
+// `max_machines` bounds the size; `machines` sets it, of a job that needs all of them but a fiftieth. 0: as drawn.
 struct ScenarioLimits {
   uint32_t max_machines = 400;
+  uint32_t machines = 0;
 };
 
 Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits);
