@@ -109,6 +109,11 @@ Status CheckShards(const Manifest& manifest) {
       return absl::InvalidArgumentError(fmt::format("two shards are '{}'", shard.file));
     }
   }
+  const bool shared = std::ranges::any_of(manifest.shards, [](const Shard& shard) { return shard.rank == kMainRank; });
+  if (!shared && (manifest.kind == kDdpKind || manifest.kind == kDcpKind)) {
+    return absl::InvalidArgumentError(
+        fmt::format("'kind' is {}, and what all ranks share is not among the shards", manifest.kind));
+  }
   return absl::OkStatus();
 }
 

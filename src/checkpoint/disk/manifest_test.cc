@@ -84,6 +84,8 @@ TEST(Manifest, RefusesFieldsWithTheirNameAndValue) {
       {"\"world_size\": 2", "\"world_size\": 4294967296", "'world_size' is 4294967296"},
       {"\"kind\": \"full\"", "\"kind\": \"Full\"", "'kind'"},
       {"\"kind\": \"full\"", "\"kind\": 7", "'kind' is missing or not a text"},
+      {"\"kind\": \"full\"", "\"kind\": \"ddp\"", "'kind' is ddp, and what all ranks share is not among the shards"},
+      {"\"kind\": \"full\"", "\"kind\": \"dcp\"", "'kind' is dcp, and what all ranks share is not among the shards"},
       {"torch-zip", "tar", "'layout'"},
       {"\"crc32\": 0", "\"crc32\": 4294967296", "'crc32' is 4294967296"},
       {"rank_1.pt", "rank_0.pt", "two shards are 'rank_0.pt'"},
