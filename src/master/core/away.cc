@@ -166,7 +166,7 @@ bool GoesOn(Turn& turn, uint64_t session) {
   if (Slot* slot = SlotOf(turn, node.info)) {
     turn.job.ChangeNode(node, [&live](Node& n) {
       n.group_rank = n.previous_rank = static_cast<int32_t>(live.group_rank);
-      n.info.warming = false;
+      n.info.warming = n.came_back = false;
     });
     node.place = {live.epoch, live.group_rank};
     turn.job.round->by_node_id.clear();
@@ -177,6 +177,7 @@ bool GoesOn(Turn& turn, uint64_t session) {
     slot->rank_base = live.rank_base;
     slot->local_world_size = node.info.local_world_size;
     IsHere(turn, *slot, session);
+    if (!turn.job.resumed) SayRescaleAgain(turn, *slot);  // else all are told when all are back
     TakeUpCheckpoints(turn, live.group_rank);
     turn.Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));
     return true;
@@ -209,8 +210,11 @@ void SettleAway(Turn& turn) {
     GiveUpAway(turn);
   } else if (job.resumed && turn.HasLiveRound()) {
     TakeUpRescale(turn);
-    turn.Note("job-resumed", "",
-              fmt::format("all nodes of epoch {} are back: no rank was restarted", job.round->epoch));
+    const bool goes_on = job.round->broken.empty() && job.round->failed.empty();
+    if (goes_on) {
+      turn.Note("job-resumed", "",
+                fmt::format("all nodes of epoch {} are back: no rank was restarted", job.round->epoch));
+    }
   }
   WaitForNobody(turn);
 }

@@ -93,6 +93,13 @@ void TakeUpRescale(Turn& turn) {
   AskHowFar(turn);  // where the safe point is chosen, it is said again
 }
 
+void SayRescaleAgain(Turn& turn, Slot& slot) {
+  Round& round = *turn.job.round;
+  if (round.rescale_by == kNever) return;
+  if (round.safe_step == 0) round.SetAnswered(slot, false);
+  turn.Send(slot.session, AnnouncementOf(round), round.rescale_why);
+}
+
 void SettleRescale(Turn& turn) {
   Round& round = *turn.job.round;
   if (turn.now < round.rescale_by && round.unsafe > 0) {

@@ -14,6 +14,8 @@ void On(Turn& turn, const SafePoint& e);
 void AnnounceRescale(Turn& turn, const std::string& why);
 // A new master's ranks hear again of the change that the last one had announced: not all may have.
 void TakeUpRescale(Turn& turn);
+// A member has come back on another stream: the announcement may have been lost with the old one.
+void SayRescaleAgain(Turn& turn, Slot& slot);
 // While one is announced: whether all ranks are ready, or have had their time.
 void SettleRescale(Turn& turn);
 

@@ -12,6 +12,8 @@ namespace phalanx::master {
 std::vector<Decision> Turn::Take() {
   if (!remember) return std::move(decisions_);
   job.remember_at = kNever;
+  // What replaces the line that says so must be as sure as that was.
+  if (job.phase == Phase::kFinished) RememberFirst(Remember::When::kSynced);
   const bool first = remember_when != Remember::When::kBehind;
   decisions_.insert(first ? decisions_.begin() : decisions_.end(),
                     {Remember{remember_when}, "a master that is started anew must know"});

@@ -52,9 +52,14 @@ class Restarted : public JobFixture {
     state = *std::move(restored);
     for (const Decision& decision : Resume(state, now)) {
       if (const auto* row = std::get_if<Record>(&decision.action)) records.push_back({*row, decision.reason});
-      if (std::holds_alternative<Remember>(decision.action)) journal_state = state;
+      if (const auto* remember = std::get_if<Remember>(&decision.action)) {
+        remembered = remember->when;
+        journal_state = state;
+      }
     }
   }
+
+  Remember::When remembered = Remember::When::kBehind;  // what it knew when it took the job up
 
   // The session that the agent of `session` has now.
   uint64_t ComeBack(uint64_t session) {

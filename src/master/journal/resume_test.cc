@@ -41,6 +41,9 @@ TEST(ResumeEnd, TheDiskHasItBeforeAnybodyHears) {
   job.Exit(a, JobFixture::Ended(1, 0));
   ASSERT_TRUE(job.told[a].outcome);
   EXPECT_EQ(Remembered(job), Remember::When::kSynced);
+  Restarted next(job);
+  EXPECT_EQ(next.state.phase, Phase::kFinished);
+  EXPECT_EQ(next.remembered, Remember::When::kSynced) << "what takes its place must be as sure";
 }
 
 TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
@@ -122,6 +125,24 @@ TEST_F(ResumeRescale, TheStepThatRanksWereToldStays) {
   EXPECT_EQ(next.Ranks().size(), 3U);
 }
 
+// The same master: its word may have been lost with the stream.
+TEST_F(ResumeRescale, AMemberThatRenewsItsStreamHearsOfItAgain) {
+  const auto first = std::exchange(job_.announced, {});
+  NodeInfo info = ComingBack(job_.state, b_);
+  const uint64_t again = job_.Attach(info);
+  ASSERT_EQ(job_.announced.size(), 1U);
+  EXPECT_EQ(job_.announced[0].session, again);
+  EXPECT_EQ(job_.state.round->unanswered, 2U) << "also where its answer had come";
+  job_.SafePoint(first[0], 2, false);
+  job_.SafePoint({again, 1, 0}, 2, false);
+  const int64_t step = job_.state.round->safe_step;
+  ASSERT_GT(step, 0);
+  job_.announced.clear();
+  job_.Attach(ComingBack(job_.state, again));
+  ASSERT_EQ(job_.announced.size(), 1U);
+  EXPECT_EQ(job_.announced[0].at_step, step);
+}
+
 TEST_F(ResumeRescale, RanksThatDoNotComeToItHaveTheRestOfTheirTime) {
   Restarted next(job_);
   next.announced.clear();
@@ -146,6 +167,7 @@ TEST(ResumeLeaving, ANodeThatWasAboutToGoIsNotWaitedFor) {
   Restarted next(job);
   next.ComeBack(b);
   EXPECT_EQ(next.Epoch(), 2U) << "the other one's ranks have ended with the master";
+  EXPECT_EQ(next.Records("job-resumed").size(), 0U) << "ranks are restarted";
   EXPECT_EQ(next.Ranks().size(), 1U);
   EXPECT_THAT(next.state.reason, HasSubstr("node a left (SIGTERM)"));
 }
@@ -256,28 +278,58 @@ TEST_F(ResumeCheckpoints, WhatIsStoredIsNotStoredAgain) {
   for (const Order::BodyCase kind : Ordered(next)) EXPECT_NE(kind, Order::kPrepareStore);
 }
 
+// A save of the live round is in no node's list of what memory held when the round began: all say again that they have
+// sealed it.
 TEST_F(ResumeCheckpoints, AStoreThatWasUnderWayBeginsAgain) {
   for (const uint64_t session : sessions_) HoldNothing(job_, session);
   for (const uint64_t session : sessions_) Seal(job_, session, 10, true);
   ASSERT_TRUE(IsStoring(job_.state.checkpoints));
+  for (const bool held_first : {true, false}) {
+    Restarted next(job_);
+    next.AllComeBack();
+    next.orders.clear();
+    const auto say = [&](bool held) {
+      for (const uint64_t session : next.Ranks()) held ? HoldNothing(next, session) : Seal(next, session, 10, true);
+    };
+    say(held_first);
+    say(!held_first);
+    EXPECT_THAT(Ordered(next), ::testing::Contains(Order::kPrepareStore)) << held_first;
+    EXPECT_EQ(next.state.checkpoints.dirs.at(kDir).committed->step, 10);
+  }
+}
+
+// What was committed before the round began counts also where a rank of it had not sealed it by what nodes tell.
+TEST_F(ResumeCheckpoints, WhatAnEarlierRoundHadCommittedStaysCommitted) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  for (const uint64_t session : sessions_) Seal(job_, session, 10);
+  job_.Kill(sessions_[0], 0);
+  ASSERT_EQ(job_.Epoch(), 2U);
   Restarted next(job_);
-  next.AllComeBack();
-  next.orders.clear();
-  for (const uint64_t session : next.Ranks()) {
-    Tell(next, session, [&](v1::CheckpointReport& report) {
-      report.clear_dir();
-      v1::HeldSave& held = *report.mutable_held()->add_saves();
-      held.set_dir(kDir);
-      held.mutable_save()->set_epoch(1);
-      held.mutable_save()->set_step(10);
-      held.set_world_size(4);
-      const uint32_t base = session == next.Ranks().front() ? 0 : 2;
-      held.add_ranks(base);
-      held.add_ranks(base + 1);
+  EXPECT_EQ(next.state.checkpoints.dirs.at(kDir).committed, (SaveKey{1, 10}));
+}
+
+TEST_F(ResumeCheckpoints, AJobThatSkipsEverySaveHasAJournalOfUse) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  for (int64_t step = 1; step <= 2'000; ++step) {
+    Tell(job_, sessions_[0], [&](v1::CheckpointReport& report) {
+      report.mutable_skipped()->mutable_save()->set_epoch(job_.Epoch());
+      report.mutable_skipped()->mutable_save()->set_step(step);
     });
   }
-  EXPECT_THAT(Ordered(next), ::testing::Contains(Order::kPrepareStore));
-  EXPECT_TRUE(IsStoring(next.state.checkpoints));
+  Restarted next(job_);
+  EXPECT_EQ(next.state.checkpoints.dirs.at(kDir).dropped.size(), kMaxDropped);
+  EXPECT_TRUE(next.state.checkpoints.dirs.at(kDir).dropped.contains({1, 2'000}));
+}
+
+TEST_F(ResumeCheckpoints, WhoAsksAloneIsAnsweredAlone) {
+  for (const uint64_t session : sessions_) HoldNothing(job_, session);
+  for (const uint64_t session : sessions_) Seal(job_, session, 10, true);
+  job_.state.checkpoints.dirs.at(kDir).store.reset();
+  job_.state.checkpoints.dirs.at(kDir).stored = SaveKey{1, 10};
+  job_.orders.clear();
+  Seal(job_, sessions_[1], 10, true);
+  ASSERT_EQ(job_.orders.size(), 2U);
+  for (const ToldOrder& told : job_.orders) EXPECT_EQ(told.session, sessions_[1]);
 }
 
 }  // namespace

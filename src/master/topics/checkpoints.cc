@@ -185,7 +185,11 @@ class Stepper {
     if (dir.committed && save <= *dir.committed) {  // said again: the order was lost with its stream
       v1::CheckpointOrder order = OrderOf(name, *dir.committed, "it is committed");
       order.mutable_committed();
-      if (sealed.store()) WantStored(name, dir, save);
+      if (sealed.store() && dir.stored && save <= *dir.stored) {
+        SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
+      } else if (sealed.store()) {
+        WantStored(name, dir, save);
+      }
       return SendTo(session, order);
     }
     if (dir.dropped.contains(save)) {
@@ -218,6 +222,7 @@ class Stepper {
     CheckpointDir& dir = s_.dirs[name];
     const SaveKey save = KeyOf(skipped.save());
     if (save.epoch != s_.epoch || (dir.committed && save <= *dir.committed) || !dir.dropped.insert(save).second) return;
+    if (dir.dropped.size() > kMaxDropped) dir.dropped.erase(dir.dropped.begin());
     out_.remember = true;
     dir.sealed.erase(save);
     dir.store_asked.erase(save);

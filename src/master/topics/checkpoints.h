@@ -27,6 +27,9 @@ namespace phalanx::master {
 
 // More directories than any job saves to.
 constexpr size_t kMaxCheckpointDirs = 256;
+// Saves of a round that are known to be dropped, the newest; a node that seals an older one after all waits for the
+// next commit to be rid of it.
+constexpr size_t kMaxDropped = 1'024;
 // How long storage may take to tell what it holds while memory has something to offer. Without that it is waited for:
 // a job that began anew beside its checkpoints would lose them all. Each such span is worth a line.
 constexpr int64_t kFindOnDiskMs = 10'000;

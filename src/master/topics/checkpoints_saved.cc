@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,7 +11,7 @@ namespace {
 
 // As the door lets in (src/master/core/convert.cc).
 constexpr size_t kMaxPathBytes = 4'096;
-constexpr int kMaxNames = 1'024;
+constexpr int kMaxNames = static_cast<int>(kMaxDropped);
 
 void Fill(v1::SaveId& wire, const SaveKey& save) {
   wire.set_epoch(save.epoch);
@@ -53,15 +54,18 @@ Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
   return absl::OkStatus();
 }
 
-// `live`: also what counts in the live round alone.
-CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, bool live) {
+// `live`: the live round, where one is; what counts in it alone is of use then. Of a save of that round all members say
+// again that they have sealed it, which commits it again: until then nobody knows whether they still hold it.
+CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, std::optional<uint64_t> live) {
   CheckpointDir dir;
   dir.kind = wire.kind();
   dir.at_breakpoint = wire.at_breakpoint();
-  if (wire.has_committed()) dir.committed = KeyOf(wire.committed());
-  dir.committed_world_size = wire.committed_world_size();
   if (wire.has_stored()) dir.stored = KeyOf(wire.stored());
   dir.wanted = wire.wanted();
+  if (wire.has_committed() && wire.committed().epoch() != live) {
+    dir.committed = KeyOf(wire.committed());
+    dir.committed_world_size = wire.committed_world_size();
+  }
   if (!live) return dir;
   for (const v1::SaveId& save : wire.dropped()) dir.dropped.insert(KeyOf(save));
   if (wire.has_decision()) dir.decision = wire.decision();
@@ -91,7 +95,7 @@ StatusOr<CheckpointState> RestoreCheckpoints(const v1::Snapshot::Checkpoints& sa
   }
   for (const v1::Snapshot::CheckpointDir& wire : saved.dirs()) {
     PHX_RETURN_IF_ERROR(CheckDir(wire));
-    state.dirs[wire.dir()] = Restored(wire, live);
+    state.dirs[wire.dir()] = Restored(wire, live ? std::optional(epoch) : std::nullopt);
   }
   return state;
 }
