@@ -141,7 +141,10 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
       // The master remembers a part; the record knows the rest.
       StatusOr<JobView> record = ReadRecord(folder, query.job);
       if (!record.ok()) return view;
-      view->rows = Merged(std::move(record->rows), view->rows);
+      std::optional<std::vector<master::RecordRow>> merged = Merged(record->rows, view->rows);
+      // The record of a master that could not open it is of an earlier run, and tells nothing of this one.
+      if (!merged) return view;
+      view->rows = *std::move(merged);
       view->recorded = true;
       return view;
     }

@@ -154,16 +154,21 @@ TEST(Merged, HasWhatTheRecordOrTheMasterKnows) {
   recorded[2].kind = "record-lost";
   recorded.erase(recorded.begin() + 3);
   const std::vector<Row> remembered = {all[2], all[3], all[8], all[10]};
-  const std::vector<Row> merged = Merged(recorded, remembered);
-  EXPECT_EQ(MissingRows(merged), 1);
-  ASSERT_EQ(merged.size(), 10U);
-  EXPECT_EQ(merged[2].kind, "worker-exited");
-  EXPECT_EQ(merged[3].id, 4);
-  EXPECT_EQ(merged.back().id, 11);
+  const std::optional<std::vector<Row>> merged = Merged(recorded, remembered);
+  ASSERT_TRUE(merged);
+  EXPECT_EQ(MissingRows(*merged), 1);
+  ASSERT_EQ(merged->size(), 10U);
+  EXPECT_EQ((*merged)[2].kind, "worker-exited");
+  EXPECT_EQ((*merged)[3].id, 4);
+  EXPECT_EQ(merged->back().id, 11);
+}
 
-  std::vector<Row> of_another_run = remembered;
-  of_another_run[2].unix_ms += 1;
-  EXPECT_EQ(Merged(recorded, of_another_run).size(), recorded.size());
+TEST(Merged, IsNothingOfTwoRuns) {
+  const std::vector<Row> recorded = Rows();
+  std::vector<Row> of_another_run = {recorded[2], recorded[8]};
+  EXPECT_TRUE(Merged(recorded, of_another_run));
+  of_another_run[1].unix_ms += 1;
+  EXPECT_FALSE(Merged(recorded, of_another_run));
 }
 
 TEST(Events, SurviveGarbageInTheRecord) {

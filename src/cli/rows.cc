@@ -89,14 +89,14 @@ int64_t MissingRows(const std::vector<Row>& rows) {
   return last.id + std::max<int64_t>(0, behind) - told;
 }
 
-std::vector<Row> Merged(std::vector<Row> recorded, const std::vector<Row>& remembered) {
+std::optional<std::vector<Row>> Merged(const std::vector<Row>& recorded, const std::vector<Row>& remembered) {
   std::map<int64_t, const Row*> by_id;
   for (const Row& row : recorded) by_id[row.id] = &row;
   for (const Row& row : remembered) {
     const Row*& there = by_id[row.id];
     const bool same =
         there == nullptr || there->kind == kRecordLost || (there->kind == row.kind && there->unix_ms == row.unix_ms);
-    if (!same) return recorded;
+    if (!same) return std::nullopt;
     there = &row;
   }
   std::vector<Row> merged;

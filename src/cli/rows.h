@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,8 @@ int64_t NumberIn(const nlohmann::ordered_json& object, const char* key);
 // by 1.
 int64_t MissingRows(const std::vector<Row>& rows);
 // Both lists in one, by id. What the record lost may be remembered: a remembered row counts more than a recorded one
-// with its id. The recorded rows alone where the others are of another run.
-std::vector<Row> Merged(std::vector<Row> recorded, const std::vector<Row>& remembered);
+// with its id. Empty where they are of different runs.
+std::optional<std::vector<Row>> Merged(const std::vector<Row>& recorded, const std::vector<Row>& remembered);
 
 // A round began or was held, or the job ended.
 bool IsTurn(const Row& row);
