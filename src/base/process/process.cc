@@ -17,6 +17,7 @@
 #include <charconv>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "base/check.h"
@@ -183,6 +184,8 @@ uint64_t OpenFilesLimit() {
 }
 
 uint64_t RaiseOpenFilesLimit(uint64_t wanted) {
+  static std::mutex mutex;  // whoever has read a limit must not set a lower one than another thread has set since
+  const std::lock_guard<std::mutex> lock(mutex);
   if (OpenFilesLimit() < wanted) SetOpenFilesLimit(0, wanted);
   return OpenFilesLimit();
 }

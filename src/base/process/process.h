@@ -146,7 +146,7 @@ std::vector<pid_t> OwnChildren();
 
 // The soft limit of open files (RLIMIT_NOFILE) of this process.
 uint64_t OpenFilesLimit();
-// Raises it to `wanted`, or as far as the hard limit lets it; never lowers it. What it is then.
+// Raises it to `wanted`, or as far as the hard limit lets it; never lowers it. What it is then. Any thread.
 uint64_t RaiseOpenFilesLimit(uint64_t wanted);
 
 // Where this process's own executable lies; empty where that cannot be told.

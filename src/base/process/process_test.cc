@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 namespace phalanx {
 namespace {
@@ -168,6 +170,32 @@ TEST_F(ProcessTest, TheLimitOfOpenFilesGrowsAsFarAsItMay) {
   EXPECT_EQ(RaiseOpenFilesLimit(120), 120u);
   EXPECT_EQ(RaiseOpenFilesLimit(UINT64_MAX), before.rlim_max);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST_F(ProcessTest, TheLimitOfOpenFilesIsNotLoweredByAnotherThread) {
+  constexpr int kRounds = 5'000;
+  constexpr uint64_t kLess = 200;
+  constexpr uint64_t kMore = 300;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{100, before.rlim_max};
+  std::atomic<bool> over{false};
+  std::atomic<uint64_t> calls{0};
+  std::thread other([&] {
+    for (; !over; ++calls) RaiseOpenFilesLimit(kLess);
+  });
+  int lowered = 0;
+  for (int i = 0; i < kRounds; ++i) {
+    setrlimit(RLIMIT_NOFILE, &low);
+    RaiseOpenFilesLimit(kMore);
+    const uint64_t running = calls;  // it may have begun before the limit was raised, and must end
+    while (calls == running) std::this_thread::yield();
+    if (OpenFilesLimit() != kMore) ++lowered;
+  }
+  over = true;
+  other.join();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(lowered, 0);
 }
 
 TEST_F(ProcessTest, SaysWhyAProgramDoesNotStart) {
