@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <system_error>
@@ -72,7 +73,9 @@ class StoreServer::Impl {
   void OnAcceptable(int listener);
   // False: nothing more to accept now.
   bool AcceptOne(int listener);
-  void OnAcceptError(int listener, int error_number);
+  // True: accepting may go well now.
+  bool OnAcceptError(int listener, int error_number);
+  bool RaiseFilesLimit();
   // Empty: the peer is let in.
   std::string WhyRefuse(const SocketAddress& peer, int fd);
   std::string WhyFull();
@@ -186,8 +189,7 @@ bool StoreServer::Impl::AcceptOne(int listener) {
   if (!fd.valid()) {
     const int error_number = errno;
     if (error_number == ECONNABORTED || error_number == EINTR) return true;
-    if (error_number != EAGAIN) OnAcceptError(listener, error_number);
-    return false;
+    return error_number != EAGAIN && OnAcceptError(listener, error_number);
   }
   if (const std::string why = WhyRefuse(peer, fd.get()); !why.empty()) {
     Refuse(peer, why);
@@ -205,9 +207,11 @@ bool StoreServer::Impl::AcceptOne(int listener) {
   return true;
 }
 
-// Out of descriptors or memory: the listener stays ready, so that trying at once again would spin. The spare descriptor
-// lets one client be told by a close rather than left in silence; then all listeners rest for a moment.
-void StoreServer::Impl::OnAcceptError(int listener, int error_number) {
+// Out of descriptors that no limit could be raised for, or of memory: the listener stays ready, so that trying at once
+// again would spin. The spare descriptor lets one client be told by a close rather than left in silence; then all
+// listeners rest for a moment.
+bool StoreServer::Impl::OnAcceptError(int listener, int error_number) {
+  if (error_number == EMFILE && RaiseFilesLimit()) return true;
   accept_errors_.Add(1);
   if (error_number == EMFILE || error_number == ENFILE) {
     spare_fd_.Reset();
@@ -218,9 +222,19 @@ void StoreServer::Impl::OnAcceptError(int listener, int error_number) {
   if (options_.on_refused) {
     options_.on_refused(Message(ErrnoStatus(error_number, "the store cannot accept connections")));
   }
-  if (listen_again_ != EventLoop::TimerId{}) return;
+  if (listen_again_ != EventLoop::TimerId{}) return false;
   for (const Fd& fd : socket_.fds_) loop_.Unwatch(fd.get());
   listen_again_ = loop_.At(loop_.Now() + kAcceptPauseMs, [this] { ListenAgain(); });
+  return false;
+}
+
+// The rest of the process has taken more than was kept back for it: an agent with many workers has many files of its
+// own. True where the limit has grown.
+bool StoreServer::Impl::RaiseFilesLimit() {
+  const uint64_t before = OpenFilesLimit();
+  if (RaiseOpenFilesLimit(std::max(2 * before, FilesFor(2 * engine_.stats().connections))) <= before) return false;
+  room_ = 0;
+  return true;
 }
 
 std::string StoreServer::Impl::WhyRefuse(const SocketAddress& peer, int fd) {

@@ -5,14 +5,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -22,103 +18,10 @@
 #include "base/clock.h"
 #include "base/socket_address.h"
 #include "store/client_bytes.h"
+#include "store/test_client.h"
 
 namespace phalanx::store {
 namespace {
-
-constexpr int kPatienceMs = 10'000;
-const std::string kGo(1, '\0');
-
-// A blocking client. Whatever should have come and does not within kPatienceMs fails the test.
-class Client {
- public:
-  explicit Client(const std::string& ip, uint16_t port, const std::string& from = "") {
-    SocketAddress to = *ParseIp(ip);
-    to.set_port(port);
-    fd_ = Fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!from.empty()) {
-      const SocketAddress source = *ParseIp(from);
-      EXPECT_EQ(bind(fd_.get(), source.get(), source.length), 0);
-    }
-    const int on = 1;
-    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    connected_ = connect(fd_.get(), to.get(), to.length) == 0;
-  }
-  explicit Client(const StoreServer& server) : Client("127.0.0.1", server.port()) {
-    EXPECT_TRUE(connected_);
-    Send(Hello());
-  }
-
-  bool connected() const { return connected_; }
-  int fd() const { return fd_.get(); }
-
-  void Send(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return;  // closed by the server: the next read shows it
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
-  }
-  std::string Read(size_t count) {
-    std::string bytes(count, '\0');
-    size_t have = 0;
-    while (have < count && Readable()) {
-      const ssize_t n = recv(fd_.get(), bytes.data() + have, count - have, 0);
-      if (n <= 0) break;
-      have += static_cast<size_t>(n);
-    }
-    return bytes.substr(0, have);
-  }
-  std::string Ask(std::string_view bytes, size_t reply_bytes) {
-    Send(bytes);
-    return Read(reply_bytes);
-  }
-  // Reads on until the server closes; false if it does not.
-  bool Closed() {
-    char buffer[4096];
-    while (Readable()) {
-      if (recv(fd_.get(), buffer, sizeof buffer, 0) <= 0) return true;
-    }
-    return false;
-  }
-  bool Alive() { return Ask(Ping(99), 4) == Bytes<uint32_t>(99); }
-
- private:
-  bool Readable() const {
-    pollfd p{fd_.get(), POLLIN, 0};
-    return poll(&p, 1, kPatienceMs) == 1;
-  }
-
-  Fd fd_;
-  bool connected_ = false;
-};
-
-// What the server said of refused connections.
-struct Refusals {
-  std::mutex mutex;
-  std::vector<std::string> texts;
-
-  void Add(const std::string& text) {
-    std::lock_guard lock(mutex);
-    texts.push_back(text);
-  }
-  std::string last() {
-    std::lock_guard lock(mutex);
-    return texts.empty() ? "" : texts.back();
-  }
-};
-
-ListenSocket MustReserve(const std::vector<std::string>& addresses = {"127.0.0.1"}, PortRange ports = {}) {
-  StatusOr<ListenSocket> socket = ListenSocket::Reserve(addresses, ports);
-  EXPECT_TRUE(socket.ok()) << socket.status();
-  return *std::move(socket);
-}
-
-std::unique_ptr<StoreServer> MustOpen(StoreOptions options = {}, ListenSocket socket = MustReserve()) {
-  StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Open(std::move(socket), std::move(options));
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
 
 bool HasIpv6Loopback() {
   const SocketAddress address = *ParseIp("::1");
@@ -341,57 +244,6 @@ TEST(StoreServerTest, PeersThatAreNotMembersAreClosed) {
   EXPECT_TRUE(member.Alive());
 }
 
-TEST(StoreServerTest, TooManyConnectionsAreRefused) {
-  auto refusals = std::make_shared<Refusals>();
-  StoreOptions options;
-  options.max_connections = 2;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
-  const auto server = MustOpen(options);
-  std::optional<Client> a(*server);
-  Client b(*server);
-  EXPECT_TRUE(a->Alive() && b.Alive());
-  EXPECT_TRUE(Client(*server).Closed());
-  EXPECT_NE(refusals->last().find("2 connections are open, all that it may have"), std::string::npos);
-  EXPECT_TRUE(a->Alive() && b.Alive());
-  EXPECT_EQ(server->stats().refused_peers, 1u);
-  a.reset();
-  EXPECT_TRUE(b.Alive());  // served after the close of a was
-  Client c(*server);
-  EXPECT_TRUE(c.Alive());
-}
-
-// How many of `count` clients, all connected at the same time, are not answered.
-int Unanswered(uint16_t port, int count) {
-  std::vector<Client> clients;
-  for (int i = 0; i < count; ++i) clients.emplace_back("127.0.0.1", port).Send(Hello());
-  return static_cast<int>(std::count_if(clients.begin(), clients.end(), [](Client& c) { return !c.Alive(); }));
-}
-
-TEST(StoreServerTest, MoreClientsThanTheLimitOfOpenFilesRaiseIt) {
-  constexpr int kClients = 600;
-  constexpr rlim_t kFiles = 64;
-  ListenSocket socket = MustReserve();
-  const uint16_t port = socket.port();
-  const pid_t clients = fork();  // in a process of their own: their descriptors do not count here
-  if (clients == 0) _exit(Unanswered(port, kClients) == 0 ? 0 : 1);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit tight{kFiles, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-  int status = -1;
-  {
-    const auto server = MustOpen({}, std::move(socket));
-    EXPECT_EQ(waitpid(clients, &status, 0), clients);
-    EXPECT_EQ(server->stats().accept_errors, 0u);
-  }
-  rlimit raised{};
-  getrlimit(RLIMIT_NOFILE, &raised);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(status, 0) << "some were not answered";
-  EXPECT_GE(raised.rlim_cur, static_cast<rlim_t>(kClients));
-  EXPECT_LT(raised.rlim_cur, 2'048u) << "raised further than so many clients need";
-}
-
 TEST(StoreServerTest, ASlowReaderIsBoundedAndClosed) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
@@ -472,30 +324,6 @@ TEST(StoreServerTest, DestructionClosesEverybodyAtOnce) {
   EXPECT_FALSE(Client("127.0.0.1", port).connected());
   // SO_REUSEADDR: the port is free again although connections on it were closed by this side.
   EXPECT_TRUE(ListenSocket::Reserve({"127.0.0.1"}, PortRange::Single(port)).ok());
-}
-
-TEST(StoreServerTest, RunningOutOfDescriptorsNeitherSpinsNorStalls) {
-  const auto server = MustOpen();
-  Client good(*server);
-  EXPECT_TRUE(good.Alive());
-  // The client's socket takes the last descriptor, so that there is none to accept it with.
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const int next_fd = dup(good.fd());
-  close(next_fd);
-  rlimit tight = before;
-  tight.rlim_cur = static_cast<rlim_t>(next_fd) + 1;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-  {
-    Client refused("127.0.0.1", server->port());
-    EXPECT_TRUE(refused.Closed()) << "told, not left in silence";
-  }
-  EXPECT_GE(server->stats().accept_errors, 1u);
-  EXPECT_LT(server->stats().accept_errors, 20u);
-  EXPECT_TRUE(good.Alive());
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  Client later(*server);
-  EXPECT_TRUE(later.Alive());
 }
 
 TEST(StoreServerTest, BarrierOfHundreds) {

@@ -1,0 +1,119 @@
+// For tests of the server: blocking clients, and what it says of those that it refuses.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/socket_address.h"
+#include "store/client_bytes.h"
+#include "store/server.h"
+
+namespace phalanx::store {
+
+inline constexpr int kPatienceMs = 10'000;
+inline const std::string kGo(1, '\0');
+
+// A blocking client. Whatever should have come and does not within kPatienceMs fails the test.
+class Client {
+ public:
+  explicit Client(const std::string& ip, uint16_t port, const std::string& from = "") {
+    SocketAddress to = *ParseIp(ip);
+    to.set_port(port);
+    fd_ = Fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!from.empty()) {
+      const SocketAddress source = *ParseIp(from);
+      EXPECT_EQ(bind(fd_.get(), source.get(), source.length), 0);
+    }
+    const int on = 1;
+    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    connected_ = connect(fd_.get(), to.get(), to.length) == 0;
+  }
+  explicit Client(const StoreServer& server) : Client("127.0.0.1", server.port()) {
+    EXPECT_TRUE(connected_);
+    Send(Hello());
+  }
+
+  bool connected() const { return connected_; }
+  int fd() const { return fd_.get(); }
+
+  void Send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return;  // closed by the server: the next read shows it
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+  std::string Read(size_t count) {
+    std::string bytes(count, '\0');
+    size_t have = 0;
+    while (have < count && Readable()) {
+      const ssize_t n = recv(fd_.get(), bytes.data() + have, count - have, 0);
+      if (n <= 0) break;
+      have += static_cast<size_t>(n);
+    }
+    return bytes.substr(0, have);
+  }
+  std::string Ask(std::string_view bytes, size_t reply_bytes) {
+    Send(bytes);
+    return Read(reply_bytes);
+  }
+  // Reads on until the server closes; false if it does not.
+  bool Closed() {
+    char buffer[4096];
+    while (Readable()) {
+      if (recv(fd_.get(), buffer, sizeof buffer, 0) <= 0) return true;
+    }
+    return false;
+  }
+  bool Alive() { return Ask(Ping(99), 4) == Bytes<uint32_t>(99); }
+
+ private:
+  bool Readable() const {
+    pollfd p{fd_.get(), POLLIN, 0};
+    return poll(&p, 1, kPatienceMs) == 1;
+  }
+
+  Fd fd_;
+  bool connected_ = false;
+};
+
+// What the server said of refused connections.
+struct Refusals {
+  std::mutex mutex;
+  std::vector<std::string> texts;
+
+  void Add(const std::string& text) {
+    std::lock_guard lock(mutex);
+    texts.push_back(text);
+  }
+  std::string last() {
+    std::lock_guard lock(mutex);
+    return texts.empty() ? "" : texts.back();
+  }
+};
+
+inline ListenSocket MustReserve(const std::vector<std::string>& addresses = {"127.0.0.1"}, PortRange ports = {}) {
+  StatusOr<ListenSocket> socket = ListenSocket::Reserve(addresses, ports);
+  EXPECT_TRUE(socket.ok()) << socket.status();
+  return *std::move(socket);
+}
+
+inline std::unique_ptr<StoreServer> MustOpen(StoreOptions options = {}, ListenSocket socket = MustReserve()) {
+  StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Open(std::move(socket), std::move(options));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+}  // namespace phalanx::store
