@@ -29,7 +29,7 @@ class AdminClient {
     stub_ = v1::Admin::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
   }
 
-  StatusOr<JobView> Ask() {
+  StatusOr<JobView> Ask(bool rows) {
     JobView view;
     view.live = true;
     v1::StatusRequest request;
@@ -39,6 +39,7 @@ class AdminClient {
     SetDeadline(context);
     const grpc::Status asked = stub_->Status(&context, request, &view.status);
     if (!asked.ok()) return ToStatus(asked);
+    if (!rows) return view;
     PHX_ASSIGN_OR_RETURN(view.rows, AskRows());
     return view;
   }
@@ -126,7 +127,7 @@ v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
   std::string token = env.NonEmptyOr("PHALANX_TOKEN", "");
   if (!query.master.empty()) {
-    StatusOr<JobView> view = AdminClient(query.master, query.job, token).Ask();
+    StatusOr<JobView> view = AdminClient(query.master, query.job, token).Ask(query.rows);
     if (!view.ok()) return WithContext(view.status(), fmt::format("--master={}", query.master));
     return view;
   }
@@ -135,9 +136,9 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
   if (address.ok()) {
     const StatusOr<std::string> kept = ReadPrivateLine(folder + "/token");
     if (kept.ok()) token = *kept;
-    StatusOr<JobView> view = AdminClient(*address, query.job, token).Ask();
+    StatusOr<JobView> view = AdminClient(*address, query.job, token).Ask(query.rows);
     if (view.ok()) {
-      if (MissingRows(view->rows) == 0) return view;
+      if (!query.rows || MissingRows(view->rows) == 0) return view;
       // The master remembers a part; the record knows the rest.
       StatusOr<JobView> record = ReadRecord(folder, query.job);
       if (!record.ok()) return view;

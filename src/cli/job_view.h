@@ -15,7 +15,7 @@ namespace phalanx::cli {
 struct JobView {
   bool live = false;
   v1::StatusReply status;
-  std::vector<master::RecordRow> rows;  // of the job's last run, by id
+  std::vector<master::RecordRow> rows;  // of the job's last run, by id; none where a live master was not asked for them
   bool recorded = false;                // they are all that the record has; else what a live master remembers
 };
 
@@ -23,9 +23,11 @@ struct JobQuery {
   std::string job;        // empty: the most recent
   std::string state_dir;  // empty: the default root
   std::string master;     // host:port; only this one is asked then
+  bool rows = true;       // false: the status is enough
 };
 
-// Asks the live master where there is one, else reads the record.
+// Asks the live master where there is one, else reads the record. A live master's view has no rows where none are
+// wanted: thousands are many calls.
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env);
 
 // What the record alone tells. Nodes are not told: they have gone.

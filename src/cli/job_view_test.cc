@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,9 @@ namespace {
 
 using Row = master::RecordRow;
 
-Row RowOf(int64_t id, int64_t unix_ms) { return {id, unix_ms, 1, "first-step", "a", -1, "stepped", "{}"}; }
+Row RowOf(int64_t id, int64_t unix_ms, const std::string& kind = "first-step") {
+  return {id, unix_ms, 1, kind, "a", -1, "it did", "{}"};
+}
 
 class FakeMaster : public v1::Admin::Service {
  public:
@@ -32,6 +36,8 @@ class FakeMaster : public v1::Admin::Service {
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
 
   std::vector<Row> rows;
+  grpc::Status refusal;  // of Events
+  std::atomic<int> events_calls{0};
 
  private:
   grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*, v1::StatusReply* reply) override {
@@ -39,6 +45,8 @@ class FakeMaster : public v1::Admin::Service {
     return grpc::Status::OK;
   }
   grpc::Status Events(grpc::ServerContext*, const v1::EventsRequest* request, v1::EventsReply* reply) override {
+    ++events_calls;
+    if (!refusal.ok()) return refusal;
     for (const Row& row : rows) {
       if (row.id <= request->after_id()) continue;
       v1::EventRecord& event = *reply->add_events();
@@ -87,6 +95,33 @@ TEST_F(ViewJobTest, TheRecordKnowsWhatALiveMasterHasForgotten) {
   EXPECT_TRUE(view.live);
   EXPECT_TRUE(view.recorded);
   EXPECT_EQ(view.rows.size(), 3U);
+}
+
+TEST_F(ViewJobTest, AsksNoRowsWhereTheStatusIsEnough) {
+  WriteRecord({RowOf(1, 1'000), RowOf(2, 2'000), RowOf(3, 3'000)});
+  master_.rows = {RowOf(1, 1'000), RowOf(3, 3'000)};
+  master_.refusal = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "64 questions are answered already");
+  for (const std::string& address : {std::string(), master_.address()}) {
+    JobQuery query;
+    query.master = address;
+    query.rows = false;
+    const JobView view = View(query);
+    EXPECT_TRUE(view.live);
+    EXPECT_EQ(view.status.phase(), "running");
+    EXPECT_FALSE(view.recorded);
+    EXPECT_TRUE(view.rows.empty());
+  }
+  EXPECT_EQ(master_.events_calls, 0);
+}
+
+TEST_F(ViewJobTest, ReadsTheStatusOfAJobWhoseMasterIsGone) {
+  WriteRecord({RowOf(1, 10), RowOf(2, 20, "job-finished")});
+  std::filesystem::remove(folder_ + "/address");
+  JobQuery query;
+  query.rows = false;
+  const JobView view = View(query);
+  EXPECT_FALSE(view.live);
+  EXPECT_EQ(view.status.phase(), "finished");
 }
 
 TEST_F(ViewJobTest, AnEarlierRunsRecordTellsNothingOfALiveMastersJob) {

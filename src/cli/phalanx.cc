@@ -37,11 +37,12 @@ int Fail(const Status& why) {
   return 1;
 }
 
-int Answer(const std::string& command, const AskFlags& flags) {
+int Answer(const std::string& command, AskFlags flags) {
+  flags.query.rows = command != "status";
   const StatusOr<JobView> view = ViewJob(flags.query, Environment::FromProcess());
   if (!view.ok()) return Fail(view.status());
   std::string out;
-  const std::string missing = command == "status" ? "" : MissingText(*view);
+  const std::string missing = flags.query.rows ? MissingText(*view) : "";
   if (!missing.empty()) fmt::print(stderr, "phalanx: {}\n", missing);
   if (command == "status") {
     out = flags.json ? StatusJson(*view) : StatusText(*view, UnixMs());
