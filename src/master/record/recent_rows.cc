@@ -14,9 +14,11 @@ int64_t NumberIn(const nlohmann::json& detail, const char* key) {
 }  // namespace
 
 std::string SortOf(const RecordRow& row) {
-  if (row.kind != "worker-exited") return row.kind;
+  const bool departure = row.kind == "node-lost" || row.kind == "node-left";
+  if (row.kind != "worker-exited" && !departure) return row.kind;
   const nlohmann::json detail = nlohmann::json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
   if (!detail.is_object()) return row.kind;
+  if (departure) return NumberIn(detail, "broke_round") != 0 ? row.kind + ", broke the round" : row.kind;
   if (NumberIn(detail, "collateral") != 0) return row.kind + ", collateral";
   return NumberIn(detail, "exit_code") == 0 && NumberIn(detail, "signal") == 0 ? row.kind + ", well" : row.kind;
 }

@@ -18,8 +18,9 @@
 
 namespace phalanx::master {
 
-// What tells one row's sort from another's within a round: its kind, and of workers' ends whether one ended well, by
-// itself, or as a peer was gone, since the first own death is what is asked for.
+// What tells one row's sort from another's within a round: its kind; of workers' ends whether one ended well, by
+// itself, or as a peer was gone, since the first own death is what is asked for; and of nodes that left or were lost
+// whether the round ended by it, which it does not by a spare's.
 std::string SortOf(const RecordRow& row);
 
 class RecentRows {

@@ -14,6 +14,8 @@ using ::testing::ElementsAre;
 constexpr const char* kOwn = R"({"exit_code":0,"signal":9})";
 constexpr const char* kCollateral = R"({"exit_code":1,"signal":0,"collateral":1})";
 constexpr const char* kWell = R"({"exit_code":0,"signal":0})";
+constexpr const char* kSpare = R"({"silent_ms":3000})";
+constexpr const char* kMember = R"({"broke_round":1,"silent_ms":3000})";
 
 class RecentRowsTest : public ::testing::Test {
  protected:
@@ -46,6 +48,14 @@ TEST_F(RecentRowsTest, AFloodDoesNotPushOutTheStory) {
   EXPECT_THAT(Ids(), Contains(cause));
   EXPECT_THAT(Ids(), Contains(turn));
   EXPECT_THAT(Ids(), Contains(id_)) << "the newest";
+}
+
+TEST_F(RecentRowsTest, TheLossThatBrokeARoundTellsBehindThoseOfSpares) {
+  AddMany(10'000, "node-lost", 1, kSpare);
+  EXPECT_EQ(Add("node-lost", 1, kMember), RowWeight::kTelling);
+  const int64_t cause = id_;
+  AddMany(10'000, "node-lost", 1, kSpare);
+  EXPECT_THAT(Ids(), Contains(cause));
 }
 
 TEST_F(RecentRowsTest, IsBoundedWhateverComes) {
@@ -85,7 +95,7 @@ TEST_F(RecentRowsTest, AreGivenByIdInPages) {
   EXPECT_THAT(ids(101, 10), ElementsAre());
 }
 
-TEST(SortOf, TellsWorkersEndsApart) {
+TEST(SortOf, TellsEndsAndDeparturesApart) {
   struct Case {
     const char* kind;
     const char* detail;
@@ -99,6 +109,12 @@ TEST(SortOf, TellsWorkersEndsApart) {
       {"worker-exited", kWell, "worker-exited, well"},
       {"worker-exited", "no json", "worker-exited"},
       {"worker-exited", "[]", "worker-exited"},
+      {"node-lost", kSpare, "node-lost"},
+      {"node-lost", kMember, "node-lost, broke the round"},
+      {"node-left", R"({"broke_round":0})", "node-left"},
+      {"node-left", kMember, "node-left, broke the round"},
+      {"node-left", "no json", "node-left"},
+      {"node-joined", kMember, "node-joined"},
   };
   for (const Case& c : cases) EXPECT_EQ(SortOf({1, 0, 1, c.kind, "", -1, "", c.detail}), c.sort) << c.detail;
 }
