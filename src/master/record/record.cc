@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "master/record/lost_rows.h"
 #include "master/record/sqlite.h"
 
 namespace phalanx::master {
@@ -111,16 +112,6 @@ class Log {
   Sqlite db_;
   int64_t run_ = 0;
 };
-
-RecordRow LostRow(int64_t id, int64_t count, int64_t unix_ms) {
-  RecordRow row;
-  row.id = id;
-  row.unix_ms = unix_ms;
-  row.kind = "record-lost";
-  row.reason = fmt::format("{} rows of this record were lost, from here on", count);
-  row.detail_json = fmt::format("{{\"count\":{}}}", count);
-  return row;
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "master/core/convert.h"
+#include "master/record/lost_rows.h"
 
 namespace phalanx::master {
 
@@ -54,7 +55,7 @@ void RecordKeeper::Continue(const std::string& path, RecordRun& run) {
   if (!rows.ok()) return;
   run = **last;
   if (rows->empty()) return;
-  next_row_ = rows->back().id + 1;
+  next_row_ = NextRowId(*rows);
   earlier_unix_ms_ = rows->back().unix_ms;
   for (RecordRow& row : *rows) recent_.Add(std::move(row));
 }

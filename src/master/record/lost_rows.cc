@@ -1,0 +1,44 @@
+#include "master/record/lost_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace phalanx::master {
+namespace {
+
+constexpr const char* kRecordLost = "record-lost";
+
+// 1 at least: the row stands in the place of one.
+int64_t LostCount(const RecordRow& row) {
+  const nlohmann::json detail = nlohmann::json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
+  if (!detail.is_object()) return 1;
+  const auto count = detail.find("count");
+  return count != detail.end() && count->is_number_integer() ? std::max<int64_t>(1, count->get<int64_t>()) : 1;
+}
+
+}  // namespace
+
+RecordRow LostRow(int64_t id, int64_t count, int64_t unix_ms) {
+  RecordRow row;
+  row.id = id;
+  row.unix_ms = unix_ms;
+  row.kind = kRecordLost;
+  row.reason = fmt::format("{} rows of this record were lost, from here on", count);
+  row.detail_json = fmt::format("{{\"count\":{}}}", count);
+  return row;
+}
+
+bool IsLostRow(const RecordRow& row) { return row.kind == kRecordLost; }
+
+// All ids from the last such row on are either of a row behind it or of one that it counts.
+int64_t NextRowId(const std::vector<RecordRow>& rows) {
+  if (rows.empty()) return 1;
+  const int64_t behind_last = rows.back().id + 1;
+  const auto lost = std::find_if(rows.rbegin(), rows.rend(), IsLostRow);
+  if (lost == rows.rend()) return behind_last;
+  return std::max(behind_last, lost->id + LostCount(*lost) + (lost - rows.rbegin()));
+}
+
+}  // namespace phalanx::master
