@@ -132,10 +132,12 @@ std::string StatusJson(const JobView& view) {
 std::string MissingText(const JobView& view) {
   const int64_t missing = MissingRows(view.rows);
   if (missing == 0) return "";
-  const char* why = view.recorded
-                        ? "the record has lost them, or they are older than the newest million"
-                        : "the master remembers some of each round; the others are in events.db, on its machine";
-  return fmt::format("{} of {} rows are not told: {}", missing, view.rows.back().id, why);
+  const char* why =
+      "the master remembers some of each round; what else it could record is in events.db, on its machine";
+  if (view.recorded) why = "the record has lost them, or they are older than the newest million";
+  if (view.recorded && view.live)
+    why = "the record has lost them or has not been written yet, or they are older than the newest million";
+  return fmt::format("{} of {} rows are not told: {}", missing, ToldRows(view.rows) + missing, why);
 }
 
 std::string EventsText(const std::vector<Row>& rows) {

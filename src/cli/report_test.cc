@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/rows.h"
+#include "master/record/lost_rows.h"
 
 namespace phalanx::cli {
 namespace {
@@ -136,7 +137,10 @@ TEST(MissingRows, AreCountedByTheGapsInTheIds) {
   EXPECT_EQ(MissingRows(view.rows), 3);
   EXPECT_THAT(MissingText(view), HasSubstr("3 of 11 rows are not told: the master remembers some of each round"));
   view.recorded = true;
-  EXPECT_THAT(MissingText(view), HasSubstr("3 of 11 rows are not told: the record has lost them"));
+  EXPECT_THAT(MissingText(view), HasSubstr("3 of 11 rows are not told: the record has lost them, or they are older"));
+  view.live = true;
+  EXPECT_THAT(MissingText(view), HasSubstr("3 of 11 rows are not told: the record has lost them or has not been "
+                                           "written yet, or they are older"));
   // Rows 3 to 5 are lost, which a row in the place of the first says.
   view.rows = Rows();
   view.rows[2].kind = "record-lost";
@@ -146,6 +150,9 @@ TEST(MissingRows, AreCountedByTheGapsInTheIds) {
   view.rows.back().kind = "record-lost";
   view.rows.back().detail_json = R"({"count":5})";
   EXPECT_EQ(MissingRows(view.rows), 8);
+  EXPECT_THAT(MissingText(view), HasSubstr("8 of 15 rows are not told"));
+  view.rows = {master::LostRow(1, 5, 1'000)};
+  EXPECT_THAT(MissingText(view), HasSubstr("5 of 5 rows are not told"));
 }
 
 TEST(Merged, HasWhatTheRecordOrTheMasterKnows) {
@@ -161,6 +168,33 @@ TEST(Merged, HasWhatTheRecordOrTheMasterKnows) {
   EXPECT_EQ((*merged)[2].kind, "worker-exited");
   EXPECT_EQ((*merged)[3].id, 4);
   EXPECT_EQ(merged->back().id, 11);
+}
+
+TEST(Merged, SaysWhatStaysLost) {
+  const std::vector<Row> all = Rows();
+  // 3, 4, 6 and 7 are lost, then 9 to 11.
+  const std::vector<Row> recorded = {all[0], all[1], master::LostRow(3, 4, 9'000),
+                                     all[4], all[7], master::LostRow(9, 3, 9'000)};
+  const auto note = [](const Row& row, int64_t id, int64_t count) {
+    return row.kind == "record-lost" && row.id == id && NumberIn(Detail(row), "count") == count;
+  };
+  std::vector<Row> merged = *Merged(recorded, {all[2], all[8]});
+  ASSERT_EQ(merged.size(), 8U);
+  EXPECT_EQ(merged[2].kind, "worker-exited");
+  EXPECT_TRUE(note(merged[3], 4, 3)) << merged[3].reason;
+  EXPECT_EQ(merged[6].id, 9);
+  EXPECT_TRUE(note(merged[7], 10, 2)) << merged[7].reason;
+  EXPECT_EQ(MissingRows(merged), 5);
+
+  merged = *Merged(recorded, {all[6], all[10]});  // others than the first
+  ASSERT_EQ(merged.size(), 8U);
+  EXPECT_TRUE(note(merged[2], 3, 3)) << merged[2].reason;
+  EXPECT_TRUE(note(merged[6], 9, 2)) << merged[6].reason;
+  EXPECT_EQ(MissingRows(merged), 5);
+
+  merged = *Merged(recorded, {all[2], all[3], all[5], all[6], all[8], all[9], all[10]});
+  EXPECT_EQ(merged.size(), all.size());
+  EXPECT_EQ(MissingRows(merged), 0);
 }
 
 TEST(Merged, IsNothingOfTwoRuns) {

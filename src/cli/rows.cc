@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
+
+#include "master/record/lost_rows.h"
 
 namespace phalanx::cli {
 
@@ -13,7 +16,17 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr const char* kRecordLost = "record-lost";
+// What `note` counts lies before the id `end`. Some of it may be among these rows now: the note goes to the first row
+// that is not, and counts those that are not; where all are, it goes.
+void TellWhatIsStillLost(const Row& note, int64_t end, std::map<int64_t, Row>& by_id) {
+  const auto there = by_id.find(note.id);
+  if (there != by_id.end() && master::IsLostRow(there->second)) by_id.erase(there);
+  int64_t first_lost = note.id;
+  while (by_id.contains(first_lost)) ++first_lost;
+  const auto told = std::distance(by_id.lower_bound(note.id), by_id.lower_bound(end));
+  const int64_t lost = end - note.id - told;
+  if (lost > 0) by_id[first_lost] = master::LostRow(first_lost, lost, note.unix_ms);
+}
 
 }  // namespace
 
@@ -80,28 +93,30 @@ std::string Dump(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-int64_t MissingRows(const std::vector<Row>& rows) {
-  if (rows.empty()) return 0;
-  // A row that says what was lost stands in the place of the first that was, and may be the last.
-  const auto told = std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.kind != kRecordLost; });
-  const Row& last = rows.back();
-  const int64_t behind = last.kind == kRecordLost ? NumberIn(Detail(last), "count") - 1 : 0;
-  return last.id + std::max<int64_t>(0, behind) - told;
+int64_t ToldRows(const std::vector<Row>& rows) {
+  return static_cast<int64_t>(rows.size()) - std::count_if(rows.begin(), rows.end(), master::IsLostRow);
 }
 
+int64_t MissingRows(const std::vector<Row>& rows) { return master::NextRowId(rows) - 1 - ToldRows(rows); }
+
 std::optional<std::vector<Row>> Merged(const std::vector<Row>& recorded, const std::vector<Row>& remembered) {
-  std::map<int64_t, const Row*> by_id;
-  for (const Row& row : recorded) by_id[row.id] = &row;
+  std::map<int64_t, Row> by_id;
+  for (const Row& row : recorded) by_id[row.id] = row;
   for (const Row& row : remembered) {
-    const Row*& there = by_id[row.id];
-    const bool same =
-        there == nullptr || there->kind == kRecordLost || (there->kind == row.kind && there->unix_ms == row.unix_ms);
+    const auto there = by_id.find(row.id);
+    const bool same = there == by_id.end() || master::IsLostRow(there->second) ||
+                      (there->second.kind == row.kind && there->second.unix_ms == row.unix_ms);
     if (!same) return std::nullopt;
-    there = &row;
+    by_id.insert_or_assign(row.id, row);
+  }
+  for (auto note = recorded.begin(); note != recorded.end(); ++note) {
+    if (!master::IsLostRow(*note)) continue;
+    const auto next = std::find_if(note + 1, recorded.end(), master::IsLostRow);
+    TellWhatIsStillLost(*note, next == recorded.end() ? master::NextRowId(recorded) : next->id, by_id);
   }
   std::vector<Row> merged;
   merged.reserve(by_id.size());
-  for (const auto& [id, row] : by_id) merged.push_back(*row);
+  for (auto& [id, row] : by_id) merged.push_back(std::move(row));
   return merged;
 }
 

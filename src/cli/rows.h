@@ -32,11 +32,13 @@ nlohmann::ordered_json Detail(const Row& row);
 // 0 where the object has no such number.
 int64_t NumberIn(const nlohmann::ordered_json& object, const char* key);
 
+// Rows of the job: not those in the place of what the record lost.
+int64_t ToldRows(const std::vector<Row>& rows);
 // How many rows there are between the first of a run and the last of these that are not among them: ids go from 1,
-// by 1.
+// by 1. What was lost at the end counts.
 int64_t MissingRows(const std::vector<Row>& rows);
 // Both lists in one, by id. What the record lost may be remembered: a remembered row counts more than a recorded one
-// with its id. Empty where they are of different runs.
+// with its id. What stays lost is said as in the record. Empty where they are of different runs.
 std::optional<std::vector<Row>> Merged(const std::vector<Row>& recorded, const std::vector<Row>& remembered);
 
 // A round began or was held, or the job ended.
