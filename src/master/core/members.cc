@@ -43,6 +43,7 @@ Kinds KindsOf(const std::vector<Candidate>& candidates) {
     if (c.previous_rank >= 0) ++kind.members;
   }
   std::vector<Kind> all;
+  all.reserve(by_ranks.size());
   for (const auto& [ranks, kind] : by_ranks) all.push_back(kind);
   return Largest(std::move(all));
 }

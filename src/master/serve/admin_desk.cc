@@ -41,12 +41,12 @@ grpc::Status AdminDesk::Admit(const std::string& job_id, const std::string& toke
 grpc::Status AdminDesk::AnswerStatus(const grpc::ByteBuffer& request, grpc::ByteBuffer& reply, Instant now) {
   v1::StatusRequest asked;
   grpc::ByteBuffer bytes = request;  // reading takes them
-  const grpc::Status read = grpc::SerializationTraits<v1::StatusRequest>::Deserialize(&bytes, &asked);
+  grpc::Status read = grpc::SerializationTraits<v1::StatusRequest>::Deserialize(&bytes, &asked);
   if (!read.ok()) return read;
   grpc::Status allowed = Admit(asked.job_id(), asked.token());
   if (!allowed.ok()) return allowed;
   if (now >= status_until_) {
-    const grpc::Status made = MakeStatus(now);
+    grpc::Status made = MakeStatus(now);
     if (!made.ok()) return made;
   }
   reply = status_;
