@@ -18,7 +18,7 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr int kEndsWithinMs = 1'000;
+constexpr int kEndsWithinMs = 10'000;  // patience: other tests may hold both cores
 
 SpawnSpec Shell(const std::string& text, const std::string& mark, int out) {
   SpawnSpec spec;
