@@ -277,8 +277,9 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
     state.lost_places[lost.node_id()] = {lost.rank(), lost.epoch()};
   }
   const uint64_t live = state.round ? state.round->epoch : 0;
-  PHX_ASSIGN_OR_RETURN(state.checkpoints,
-                       RestoreCheckpoints(wire.checkpoints(), live, state.round ? state.round->slots.size() : 0));
+  auto checkpoints = RestoreCheckpoints(wire.checkpoints(), live, state.round ? state.round->slots.size() : 0);
+  if (!checkpoints.ok()) return Contradiction(Message(checkpoints.status()));
+  state.checkpoints = *std::move(checkpoints);
   if (wire.has_exit_code()) state.outcome = OutcomeOf(state, wire.exit_code(), wire.reason());
   // Somebody has been there, so that join_timeout counts.
   state.arrivals = state.spec ? 1 : 0;

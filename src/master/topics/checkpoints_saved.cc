@@ -34,22 +34,19 @@ v1::Snapshot::CheckpointDir Saved(const std::string& name, const CheckpointDir& 
   return wire;
 }
 
-Status Contradiction(const std::string& what) {
-  return absl::DataLossError(fmt::format("the journal contradicts itself: {}", what));
-}
-
 Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
   if (wire.dir().empty() || wire.dir()[0] != '/' || wire.dir().size() > kMaxPathBytes) {
-    return Contradiction(fmt::format("a checkpoint directory's name of {} bytes", wire.dir().size()));
+    return absl::DataLossError(fmt::format("a checkpoint directory's name of {} bytes", wire.dir().size()));
   }
   if (!v1::CheckpointKind_IsValid(wire.kind())) {
-    return Contradiction(fmt::format("checkpoints of kind {}", static_cast<int>(wire.kind())));
+    return absl::DataLossError(fmt::format("checkpoints of kind {}", static_cast<int>(wire.kind())));
   }
   if (wire.dropped_size() > kMaxNames || wire.damaged_size() > kMaxNames) {
-    return Contradiction(fmt::format("{} saves dropped, {} folders damaged", wire.dropped_size(), wire.damaged_size()));
+    return absl::DataLossError(
+        fmt::format("{} saves dropped, {} folders damaged", wire.dropped_size(), wire.damaged_size()));
   }
   if (wire.has_decision() && (!wire.decision().has_restore() || wire.decision().dir() != wire.dir())) {
-    return Contradiction("what is restored is of another directory");
+    return absl::DataLossError("what is restored is of another directory");
   }
   return absl::OkStatus();
 }
@@ -91,7 +88,7 @@ StatusOr<CheckpointState> RestoreCheckpoints(const v1::Snapshot::Checkpoints& sa
   state.world_size = saved.world_size();
   if (live) state.members.resize(members);
   if (saved.dirs_size() > static_cast<int>(kMaxCheckpointDirs)) {
-    return Contradiction(fmt::format("{} checkpoint directories", saved.dirs_size()));
+    return absl::DataLossError(fmt::format("{} checkpoint directories", saved.dirs_size()));
   }
   for (const v1::Snapshot::CheckpointDir& wire : saved.dirs()) {
     PHX_RETURN_IF_ERROR(CheckDir(wire));
