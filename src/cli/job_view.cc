@@ -94,11 +94,6 @@ StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job) 
   return view;
 }
 
-int64_t NumberIn(const nlohmann::json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
-}
-
 }  // namespace
 
 v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows) {
@@ -107,7 +102,7 @@ v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector
   status.set_started_unix_ms(run.started_unix_ms);
   status.set_phase("unfinished");
   for (const master::RecordRow& row : rows) {
-    const nlohmann::json detail = nlohmann::json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
+    const auto detail = nlohmann::ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
     if (row.kind == "round-started" && detail.is_object()) {
       status.set_epoch(row.epoch);
       status.set_world_size(static_cast<uint32_t>(NumberIn(detail, "world_size")));

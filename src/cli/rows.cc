@@ -79,16 +79,6 @@ std::string Printable(std::string text) {
   return text;
 }
 
-ordered_json Detail(const Row& row) {
-  ordered_json detail = ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
-  return detail.is_object() ? detail : ordered_json::object();
-}
-
-int64_t NumberIn(const ordered_json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
-}
-
 std::string Dump(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

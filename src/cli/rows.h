@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "base/json_text.h"
+#include "master/record/detail.h"
 #include "master/record/record.h"
 
 namespace phalanx::cli {
 
 using Row = master::RecordRow;
+using master::Detail;
+using master::NumberIn;
 
 // Local time, to the millisecond.
 std::string Clock(int64_t unix_ms, bool date = false);
@@ -26,11 +29,6 @@ std::string Table(const std::vector<std::vector<std::string>>& rows);
 std::string Printable(std::string text);
 // A line's end behind it; what is no UTF-8 is replaced.
 std::string Dump(const nlohmann::ordered_json& json, int indent);
-
-// An empty object where the row's detail is none.
-nlohmann::ordered_json Detail(const Row& row);
-// 0 where the object has no such number.
-int64_t NumberIn(const nlohmann::ordered_json& object, const char* key);
 
 // Rows of the job: not those in the place of what the record lost.
 int64_t ToldRows(const std::vector<Row>& rows);

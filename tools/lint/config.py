@@ -83,6 +83,7 @@ CORES = (
     "src/master/endpoint/first_bytes.*",
     "src/master/endpoint/live_clients.*",
     "src/master/journal/snapshot.*",
+    "src/master/record/detail.*",
     "src/master/record/lost_rows.*",
     "src/master/record/recent_rows.*",
     "src/master/rules/*",

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "master/record/detail.h"
 
 namespace phalanx::master {
 namespace {
@@ -11,12 +12,7 @@ namespace {
 constexpr const char* kRecordLost = "record-lost";
 
 // 1 at least: the row stands in the place of one.
-int64_t LostCount(const RecordRow& row) {
-  const nlohmann::json detail = nlohmann::json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
-  if (!detail.is_object()) return 1;
-  const auto count = detail.find("count");
-  return count != detail.end() && count->is_number_integer() ? std::max<int64_t>(1, count->get<int64_t>()) : 1;
-}
+int64_t LostCount(const RecordRow& row) { return std::max<int64_t>(1, NumberIn(Detail(row), "count")); }
 
 }  // namespace
 

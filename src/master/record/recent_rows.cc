@@ -3,20 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "master/record/detail.h"
+
 namespace phalanx::master {
-namespace {
-
-int64_t NumberIn(const nlohmann::json& detail, const char* key) {
-  const auto it = detail.find(key);
-  return it != detail.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
-}
-
-}  // namespace
 
 std::string SortOf(const RecordRow& row) {
   const bool departure = row.kind == "node-lost" || row.kind == "node-left";
   if (row.kind != "worker-exited" && !departure) return row.kind;
-  const nlohmann::json detail = nlohmann::json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
+  const auto detail = nlohmann::ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
   if (!detail.is_object()) return row.kind;
   if (departure) return NumberIn(detail, "broke_round") != 0 ? row.kind + ", broke the round" : row.kind;
   if (NumberIn(detail, "collateral") != 0) return row.kind + ", collateral";
