@@ -70,7 +70,7 @@ TEST(Simulation, SeedsMeetAllThatIsSimulated) {
     const Scenario scenario = ScenarioOf(seed, {});
     for (const Fault& fault : scenario.faults) ++kinds[static_cast<size_t>(fault.kind)];
     large += scenario.machines.size() > 50 ? 1 : 0;
-    elastic += scenario.spec.elastic_config.empty() ? 0 : 1;
+    elastic += scenario.spec.elastic_config().empty() ? 0 : 1;
     const RunResult run = RunScenario(scenario, false);
     good += run.exit_code == 0 ? 1 : 0;
     failed += run.exit_code == 1 ? 1 : 0;

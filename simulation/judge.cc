@@ -37,7 +37,7 @@ std::vector<const T*> Only(const std::vector<master::Decision>& decisions) {
   return found;
 }
 
-bool IsOfOneNode(const master::JobState& state) { return state.spec && state.spec->max_nodes == 1; }
+bool IsOfOneNode(const master::JobState& state) { return state.spec && state.spec->max_nodes() == 1; }
 
 // The one node of its job is believed until another comes, and from then on for one lease more.
 bool IsAlone(const master::JobState& state) { return state.nodes.size() == 1 && IsOfOneNode(state); }
@@ -97,12 +97,12 @@ void Judge::CheckRound(const master::JobState& state, const MasterBefore& before
   highest_epoch_ = epoch;
   CheckWorld(parts);
   const size_t nodes = parts.size();
-  const master::JobSpec& spec = *state.spec;
-  if (nodes < spec.min_nodes || nodes > spec.max_nodes || nodes % spec.node_unit != 0) {
+  const v1::JobSpec& spec = *state.spec;
+  if (nodes < spec.min_nodes() || nodes > spec.max_nodes() || nodes % spec.node_unit() != 0) {
     Violated("nodes-asked-for", fmt::format("a round of {} nodes", nodes));
   }
   if (granted_) CheckGranted(state, before, parts.front().round->world_size());
-  for (const ToldPart& part : parts) told_epoch_[state.nodes.at(part.session).info.node_id] = epoch;
+  for (const ToldPart& part : parts) told_epoch_[state.nodes.at(part.session).hello.node_id()] = epoch;
   world_of_[epoch] = parts.front().round->world_size();
   begun_at_[epoch] = queue_.now();
 }
@@ -161,7 +161,7 @@ void Judge::CheckMembers(const master::JobState& state) {
       continue;
     }
     if (!state.nodes.contains(slot.session)) return Violated("members-there", "a member without a stream");
-    const auto told = told_epoch_.find(state.nodes.at(slot.session).info.node_id);
+    const auto told = told_epoch_.find(state.nodes.at(slot.session).hello.node_id());
     if (told == told_epoch_.end() || (told->second != state.round->epoch && remembered_)) {
       return Violated("members-told", fmt::format("node {} has not been told its place", slot.node));
     }
@@ -201,7 +201,7 @@ void Judge::CheckLeases(const SimMaster& master, Instant now) {
     const Instant heard = std::max({master.HeardAt(session), thawed_at_, alone_at_});
     if (now - heard > node.lease_ms * leases + kSlackMs) {
       return Violated("lease-ends",
-                      fmt::format("node {} counts, and has been silent for {} ms", node.info.hostname, now - heard));
+                      fmt::format("node {} counts, and has been silent for {} ms", node.hello.hostname(), now - heard));
     }
   }
 }
@@ -211,7 +211,7 @@ void Judge::CheckBudget(const master::JobState& state, const MasterBefore& befor
   if (used > master::AllowedRestarts(state.budget)) {
     Violated("budget", fmt::format("{} restarts are used", used));
   }
-  const bool renewed = scenario_.spec.restart_window_ms < master::kDefaultRestartWindowMs;  // now and then
+  const bool renewed = scenario_.spec.restart_window_ms() < master::kDefaultRestartWindowMs;  // now and then
   if (used == before.budget_used || !remembered_ || renewed) return;
   if (used < before.budget_used) {
     const bool returned = used + 1 == before.budget_used && used > 0;
@@ -249,7 +249,7 @@ void Judge::CheckFinish(const SimMaster& master, const MasterBefore& before,
 void Judge::CheckAllTold(const master::JobState& state) {
   for (const auto& [session, node] : state.nodes) {
     if (!node.leaving && !told_finish_.contains(session)) {
-      Violated("all-told", fmt::format("node {} is not told that the job is over", node.info.hostname));
+      Violated("all-told", fmt::format("node {} is not told that the job is over", node.hello.hostname()));
     }
   }
 }
@@ -269,10 +269,10 @@ void Judge::CheckJustified(const SimMaster& master) {
   if (signalled_ && state.census.candidates() == 0) return;
   std::vector<uint32_t> ranks;  // of each node that is there
   for (const auto& [session, node] : state.nodes) {
-    if (!node.leaving) ranks.push_back(node.info.local_world_size);
+    if (!node.leaving) ranks.push_back(node.hello.local_world_size());
   }
   const bool too_few =
-      ranks.size() < state.spec->min_nodes || (granted_ && LargestWorld(ranks, scenario_.spec, *granted_) == 0);
+      ranks.size() < state.spec->min_nodes() || (granted_ && LargestWorld(ranks, scenario_.spec, *granted_) == 0);
   if (!failed && too_few) return;
   Violated("justified", fmt::format("the job ends with {}: {}", state.outcome->exit_code, state.outcome->reason));
 }

@@ -11,10 +11,9 @@
 namespace phalanx::simulation {
 
 // What the spec's elastic config grants; nothing where it has none.
-std::optional<elasticity::JobSizes> GrantedBy(const master::JobSpec& spec);
+std::optional<elasticity::JobSizes> GrantedBy(const v1::JobSpec& spec);
 
 // `ranks`: of each node that is there. 0: they make no valid one.
-uint64_t LargestWorld(const std::vector<uint32_t>& ranks, const master::JobSpec& spec,
-                      const elasticity::JobSizes& granted);
+uint64_t LargestWorld(const std::vector<uint32_t>& ranks, const v1::JobSpec& spec, const elasticity::JobSizes& granted);
 
 }  // namespace phalanx::simulation

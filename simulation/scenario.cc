@@ -9,33 +9,35 @@
 namespace phalanx::simulation {
 namespace {
 
-master::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
-  master::JobSpec spec;
+v1::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
+  v1::JobSpec spec = master::DefaultSpec();
   const bool large = random.OneIn(128);
-  spec.node_unit = random.OneIn(6) ? static_cast<uint32_t>(random.Between(2, 3)) : 1;
-  spec.min_nodes = static_cast<uint32_t>(large ? random.Between(20, 150) : random.Between(1, random.OneIn(3) ? 5 : 2));
-  spec.max_nodes = spec.min_nodes + static_cast<uint32_t>(random.OneIn(3) ? 0 : random.Between(1, large ? 50 : 3));
-  spec.max_nodes = std::max(1u, std::min(spec.max_nodes, limits.max_machines / spec.node_unit)) * spec.node_unit;
-  spec.min_nodes = std::min(spec.min_nodes * spec.node_unit, spec.max_nodes);
+  spec.set_node_unit(random.OneIn(6) ? static_cast<uint32_t>(random.Between(2, 3)) : 1);
+  spec.set_min_nodes(
+      static_cast<uint32_t>(large ? random.Between(20, 150) : random.Between(1, random.OneIn(3) ? 5 : 2)));
+  spec.set_max_nodes(spec.min_nodes() + static_cast<uint32_t>(random.OneIn(3) ? 0 : random.Between(1, large ? 50 : 3)));
+  spec.set_max_nodes(std::max(1u, std::min(spec.max_nodes(), limits.max_machines / spec.node_unit())) *
+                     spec.node_unit());
+  spec.set_min_nodes(std::min(spec.min_nodes() * spec.node_unit(), spec.max_nodes()));
   if (limits.machines > 0) {
-    spec.node_unit = 1;
-    spec.max_nodes = limits.machines;
-    spec.min_nodes = limits.machines - limits.machines / 50;
+    spec.set_node_unit(1);
+    spec.set_max_nodes(limits.machines);
+    spec.set_min_nodes(limits.machines - limits.machines / 50);
   }
-  if (random.OneIn(2)) spec.max_restarts = static_cast<uint32_t>(random.OneIn(4) ? 100 : random.Between(0, 4));
-  if (random.OneIn(8)) spec.restart_window_ms = random.Between(1'000, 10'000);
-  spec.join_timeout_ms = random.Between(10'000, 60'000);
-  spec.last_call_ms = random.OneOf({0, 300, 300, 1'000});
-  spec.rescale_grace_ms = random.OneOf({0, 500, 5'000, 30'000});
+  if (random.OneIn(2)) spec.set_max_restarts(static_cast<uint32_t>(random.OneIn(4) ? 100 : random.Between(0, 4)));
+  if (random.OneIn(8)) spec.set_restart_window_ms(random.Between(1'000, 10'000));
+  spec.set_join_timeout_ms(random.Between(10'000, 60'000));
+  spec.set_last_call_ms(random.OneOf({0, 300, 300, 1'000}));
+  spec.set_rescale_grace_ms(random.OneOf({0, 500, 5'000, 30'000}));
   return spec;
 }
 
 // Grants divisors of its largest batch. Drawn apart, so that other jobs are what they would be without such configs.
-std::string DrawElasticConfig(uint64_t seed, const master::JobSpec& spec) {
+std::string DrawElasticConfig(uint64_t seed, const v1::JobSpec& spec) {
   Random random(seed, 2);
   if (!random.OneIn(5)) return "";
-  if (spec.max_nodes > 720) return "";  // of a larger world no divisor is near
-  const int64_t batch = spec.min_nodes > 12 ? 720 : random.OneOf({12, 60, 720});
+  if (spec.max_nodes() > 720) return "";  // of a larger world no divisor is near
+  const int64_t batch = spec.min_nodes() > 12 ? 720 : random.OneOf({12, 60, 720});
   const int64_t min_gpus = random.OneIn(2) ? 1 : random.Between(2, 4);
   const char* min_minutes = !random.OneIn(3) ? "0" : random.OneIn(2) ? "0.1" : "0.4";
   return fmt::format(R"({{"enabled":true,"max_train_batch_size":{},"micro_batch_sizes":[1],"version":0.1,)"
@@ -66,16 +68,16 @@ Script DrawScript(Random& random) {
 }
 
 std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, const ScenarioLimits& limits) {
-  const master::JobSpec& spec = scenario.spec;
-  int64_t count = random.Between(spec.min_nodes, spec.max_nodes);
-  if (random.OneIn(3)) count = spec.max_nodes;
-  if (random.OneIn(4)) count = spec.max_nodes + random.Between(1, 2);  // spares
-  if (random.OneIn(16)) count = std::max<int64_t>(1, spec.min_nodes - 1);
+  const v1::JobSpec& spec = scenario.spec;
+  int64_t count = random.Between(spec.min_nodes(), spec.max_nodes());
+  if (random.OneIn(3)) count = spec.max_nodes();
+  if (random.OneIn(4)) count = spec.max_nodes() + random.Between(1, 2);  // spares
+  if (random.OneIn(16)) count = std::max<int64_t>(1, spec.min_nodes() - 1);
   count = std::min<int64_t>(count, limits.max_machines);
   if (limits.machines > 0) count = limits.machines;
   const auto workers = static_cast<uint32_t>(count > 16 ? 1 : random.Between(1, random.OneIn(4) ? 4 : 2));
   const bool uneven = random.OneIn(8);
-  const bool places = random.OneIn(8) && count <= spec.max_nodes;  // static rendezvous
+  const bool places = random.OneIn(8) && count <= spec.max_nodes();  // static rendezvous
   const uint64_t spread_ms = static_cast<uint64_t>(random.OneOf({1, 100, 1'000, 8'000}));
   std::vector<Arrival> machines(static_cast<size_t>(count));
   for (size_t i = 0; i < machines.size(); ++i) {
@@ -89,7 +91,7 @@ std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, cons
     machine.delay = random.OneOf({30, 200, 200, 5'000, 60'000});
     machine.jitter = machine.delay / random.Between(1, 4);
   }
-  if (!spec.elastic_config.empty()) {  // nodes of a third kind would be refused
+  if (!spec.elastic_config().empty()) {  // nodes of a third kind would be refused
     for (Arrival& machine : machines) {
       if (uneven) machine.local_world_size = std::min(2u, machine.local_world_size);
     }
@@ -125,7 +127,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   Scenario scenario;
   scenario.seed = seed;
   scenario.spec = DrawSpec(random, limits);
-  scenario.spec.elastic_config = DrawElasticConfig(seed, scenario.spec);
+  scenario.spec.set_elastic_config(DrawElasticConfig(seed, scenario.spec));
   scenario.embedded = !random.OneIn(3);
   scenario.warm = !random.OneIn(6);
   scenario.script = DrawScript(random);
@@ -143,13 +145,13 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
 
 std::vector<std::string> Describe(const Scenario& s) {
   std::vector<std::string> lines;
-  const std::string restarts = s.spec.max_restarts ? fmt::format("{}", *s.spec.max_restarts) : "not given";
-  lines.push_back(
-      fmt::format("job: {}:{} nodes in units of {}, max restarts {}, join timeout {} s, last call {} ms, rescale grace "
-                  "{} ms; {} master",
-                  s.spec.min_nodes, s.spec.max_nodes, s.spec.node_unit, restarts, s.spec.join_timeout_ms / 1'000,
-                  s.spec.last_call_ms, s.spec.rescale_grace_ms, s.embedded ? "embedded" : "standalone"));
-  if (!s.spec.elastic_config.empty()) lines.push_back("elastic config: " + s.spec.elastic_config);
+  const std::string restarts = s.spec.has_max_restarts() ? fmt::format("{}", s.spec.max_restarts()) : "not given";
+  lines.push_back(fmt::format(
+      "job: {}:{} nodes in units of {}, max restarts {}, join timeout {} s, last call {} ms, rescale grace "
+      "{} ms; {} master",
+      s.spec.min_nodes(), s.spec.max_nodes(), s.spec.node_unit(), restarts, s.spec.join_timeout_ms() / 1'000,
+      s.spec.last_call_ms(), s.spec.rescale_grace_ms(), s.embedded ? "embedded" : "standalone"));
+  if (!s.spec.elastic_config().empty()) lines.push_back("elastic config: " + s.spec.elastic_config());
   const Script& script = s.script;
   lines.push_back(
       fmt::format("script: {}, starts in {} ms{}, {} SIGTERM, {}; peers of a dead rank {}",

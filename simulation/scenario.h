@@ -46,7 +46,7 @@ struct Arrival {
 
 struct Scenario {
   uint64_t seed = 0;
-  master::JobSpec spec;
+  v1::JobSpec spec;
   bool embedded = true;  // the master is a child of the first machine's agent
   bool warm = true;      // zygote and spares
   Script script;

@@ -26,9 +26,9 @@ agent::CoreOptions OptionsOf(const Scenario& scenario, const Machine& machine) {
   options.local_world_size = options.spares = workers;
   options.stop_timeout_ms = scenario.stop_timeout_ms;
   options.restart_grace_ms = scenario.restart_grace_ms;
-  options.rescale_grace_ms = scenario.spec.rescale_grace_ms;
-  options.max_nodes = scenario.spec.max_nodes;
-  options.join_timeout_ms = scenario.spec.join_timeout_ms;
+  options.rescale_grace_ms = scenario.spec.rescale_grace_ms();
+  options.max_nodes = scenario.spec.max_nodes();
+  options.join_timeout_ms = scenario.spec.join_timeout_ms();
   options.master_address = "master:29400";
   return options;
 }
@@ -274,7 +274,6 @@ void SimAgent::CloseStream() {
 
 void SimAgent::Do(const agent::SendHello&) {
   const Arrival& arrival = parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)];
-  const master::JobSpec& asked = parts_.scenario.spec;
   v1::AgentMessage message;
   v1::Hello& hello = *message.mutable_hello();
   hello.set_protocol_version(wire::kProtocolVersion);
@@ -287,16 +286,7 @@ void SimAgent::Do(const agent::SendHello&) {
   hello.set_node_rank_wanted(arrival.wanted_rank);
   hello.set_local_world_size(arrival.local_world_size);
   hello.set_role("default");
-  v1::JobSpec& spec = *hello.mutable_spec();
-  spec.set_min_nodes(asked.min_nodes);
-  spec.set_max_nodes(asked.max_nodes);
-  if (asked.max_restarts) spec.set_max_restarts(*asked.max_restarts);
-  spec.set_restart_window_ms(asked.restart_window_ms);
-  spec.set_join_timeout_ms(asked.join_timeout_ms);
-  spec.set_last_call_ms(asked.last_call_ms);
-  spec.set_node_unit(asked.node_unit);
-  spec.set_rescale_grace_ms(asked.rescale_grace_ms);
-  spec.set_elastic_config(asked.elastic_config);
+  *hello.mutable_spec() = parts_.scenario.spec;
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
   if (const v1::StartRound* const live = agent::LiveRound(core_)) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "master/core/convert.h"
+#include "master/core/admit.h"
 #include "master/core/messages.h"
 #include "master/journal/snapshot.h"
 #include "simulation/judge.h"

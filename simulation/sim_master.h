@@ -1,6 +1,6 @@
 // The master's process: the production core (src/master/core/core.h), and a shell that does with each event and
 // decision what src/master/serve/server.cc and src/wire/session.cc do. Messages are the real protobuf messages, through
-// src/master/core/convert.h.
+// src/master/core/admit.h.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class AgentEnd {
 
 struct MasterSetup {
   std::string job_id;
-  std::optional<master::JobSpec> spec;  // absent: the first node's counts
-  std::optional<int64_t> linger_ms;     // present: embedded
+  std::optional<v1::JobSpec> spec;   // absent: the first node's counts
+  std::optional<int64_t> linger_ms;  // present: embedded
   // --resume: the job as the journal tells of it, where that is readable.
   bool resume = false;
   std::optional<master::JobState> past;

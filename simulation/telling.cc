@@ -20,31 +20,45 @@ std::string Node(const SimMaster& master, uint64_t session) {
   return machine < 0 ? fmt::format("session {}", session) : fmt::format("node{} (session {})", machine, session);
 }
 
+std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
+  switch (message.body_case()) {
+    case v1::AgentMessage::kBeat:
+      return fmt::format("hears a beat of {}, epoch {}", node, message.beat().epoch());
+    case v1::AgentMessage::kWorkerExited: {
+      const v1::WorkerExited& exit = message.worker_exited();
+      return fmt::format("hears {}: local rank {} of epoch {} ended, {}", node, exit.local_rank(), exit.epoch(),
+                         agent::DescribeEnd(exit.exit_code(), exit.signal()));
+    }
+    case v1::AgentMessage::kFirstStep:
+      return fmt::format("hears {}: first step of epoch {}", node, message.first_step().epoch());
+    case v1::AgentMessage::kLeaving:
+      return fmt::format("hears {} leave", node);
+    case v1::AgentMessage::kSafePoint: {
+      const v1::SafePoint& point = message.safe_point();
+      return fmt::format("hears {}: {} ranks of epoch {} {}", node, point.asked(), point.epoch(),
+                         point.reached() ? "are at a safe point" : "are asked for a safe point");
+    }
+    case v1::AgentMessage::kReady:
+      return fmt::format("hears {} is ready", node);
+    case v1::AgentMessage::kCheckpoint:
+      return fmt::format("hears {} of checkpoints", node);
+    case v1::AgentMessage::kHello:
+    case v1::AgentMessage::BODY_NOT_SET:
+      break;
+  }
+  return fmt::format("hears {}", node);
+}
+
 std::string Heard(const SimMaster& master, const master::Event& event) {
   using namespace phalanx::master;
   return std::visit(
       Overloaded{
           [&](const AgentAttached& e) {
             return fmt::format("hears {} say Hello, it has seen epoch {} and runs {}", Node(master, e.session),
-                               e.info.seen_epoch, e.info.live.epoch);
+                               e.hello().seen_epoch(), e.hello().live_round().epoch());
           },
           [&](const AgentDetached& e) { return fmt::format("sees the stream of {} end", Node(master, e.session)); },
-          [&](const master::Heard& e) { return fmt::format("hears {}", Node(master, e.session)); },
-          [&](const Beat& e) { return fmt::format("hears a beat of {}, epoch {}", Node(master, e.session), e.epoch); },
-          [&](const WorkerExited& e) {
-            return fmt::format("hears {}: local rank {} of epoch {} ended, {}", Node(master, e.session),
-                               e.exit.local_rank, e.epoch, agent::DescribeEnd(e.exit.exit_code, e.exit.signal));
-          },
-          [&](const FirstStep& e) {
-            return fmt::format("hears {}: first step of epoch {}", Node(master, e.session), e.epoch);
-          },
-          [&](const Leaving& e) { return fmt::format("hears {} leave", Node(master, e.session)); },
-          [&](const SafePoint& e) {
-            return fmt::format("hears {}: {} ranks of epoch {} {}", Node(master, e.session), e.asked, e.epoch,
-                               e.reached ? "are at a safe point" : "are asked for a safe point");
-          },
-          [&](const Ready& e) { return fmt::format("hears {} is ready", Node(master, e.session)); },
-          [&](const CheckpointTold& e) { return fmt::format("hears {} of checkpoints", Node(master, e.session)); },
+          [&](const AgentSaid& e) { return SaidText(Node(master, e.session), e.message); },
           [](const master::Tick&) { return std::string("sees time pass"); },
       },
       event);

@@ -58,7 +58,7 @@ RunResult World::Run() {
   PlanFaults();
   const Micros settled = scenario_.QuietAt() + kSettles;
   queue_.At(settled, [this] { CheckLiveness(); });
-  queue_.At(settled + scenario_.spec.join_timeout_ms * kMs + kEnds, [this] { ended_late_ = true; });
+  queue_.At(settled + scenario_.spec.join_timeout_ms() * kMs + kEnds, [this] { ended_late_ = true; });
   uint64_t digest = 0xCBF29CE484222325ULL;
   while (!queue_.empty() && !judge_.violation() && !Over()) {
     queue_.ServeNext();
@@ -82,7 +82,7 @@ void World::StartMaster(bool resume) {
   setup.job_id = "job";
   setup.resume = resume;
   if (scenario_.embedded) {
-    setup.linger_ms = scenario_.spec.max_nodes == 1 ? 0 : kLingerMs;
+    setup.linger_ms = scenario_.spec.max_nodes() == 1 ? 0 : kLingerMs;
   } else {
     setup.spec = scenario_.spec;
   }
@@ -190,7 +190,7 @@ void World::RestartEmbedded() {
 bool World::WaitsForEver() const {
   const master::JobState& state = master()->state();
   const bool nobody_came = state.arrivals == 0 && !scenario_.embedded;
-  return nobody_came || (state.nodes.size() == 1 && scenario_.spec.max_nodes == 1);
+  return nobody_came || (state.nodes.size() == 1 && scenario_.spec.max_nodes() == 1);
 }
 
 // --- faults -------------------------------------------------------------------------------------------------------
@@ -425,23 +425,23 @@ std::string World::WhyNotLive() const {
     return nobody_would ? "" : fmt::format("{} agents and no master", there);
   }
   const master::JobState& state = master()->state();
-  const master::JobSpec& spec = scenario_.spec;
+  const v1::JobSpec& spec = scenario_.spec;
   const auto& granted = judge_.granted();
   const uint64_t largest = granted ? LargestWorld(ranks, spec, *granted) : 0;
-  if (there < spec.min_nodes || (granted && largest == 0)) {
+  if (there < spec.min_nodes() || (granted && largest == 0)) {
     return state.join_deadline == kNever ? fmt::format("{} agents wait without a deadline", there) : "";
   }
   if (state.phase != master::Phase::kRunning) {
-    return fmt::format("{} of at least {} nodes are there, and the job is {}", there, spec.min_nodes,
+    return fmt::format("{} of at least {} nodes are there, and the job is {}", there, spec.min_nodes(),
                        master::PhaseText(state.phase));
   }
   if (state.round->ranks_done > 0) return "";
   // A full round stays as it is, also where a node with more ranks waits.
-  const bool full = state.round->slots.size() == spec.max_nodes;
+  const bool full = state.round->slots.size() == spec.max_nodes();
   if (granted && !full && state.round->world_size != largest) {
     return fmt::format("{} ranks train, and the nodes that are there could be {}", state.round->world_size, largest);
   }
-  if (!granted && state.round->slots.size() != spec.Usable(there)) {
+  if (!granted && state.round->slots.size() != master::UsableNodes(spec, there)) {
     return fmt::format("{} nodes are there, and {} train", there, state.round->slots.size());
   }
   const uint64_t at_work = training_.EpochAtWork(queue_.now() - 30 * kSecond);

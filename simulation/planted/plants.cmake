@@ -27,8 +27,8 @@ phx_plant(NAME charge-not-returned FILE master/core/failures.cc SEEDS 3000
 
 phx_plant(NAME missing-epoch-check FILE master/core/failures.cc SEEDS 1000
   WHAT "the end of a worker of an old epoch counts for the live one"
-  FIND [==[  if (turn.IsCurrent(e.epoch) && node.group_rank >= 0) {]==]
-  PUT [==[  if ((PLANTED ? turn.HasLiveRound() : turn.IsCurrent(e.epoch)) && node.group_rank >= 0) {]==])
+  FIND [==[  if (turn.IsCurrent(epoch) && node.group_rank >= 0) {]==]
+  PUT [==[  if ((PLANTED ? turn.HasLiveRound() : turn.IsCurrent(epoch)) && node.group_rank >= 0) {]==])
 
 phx_plant(NAME epoch-used-twice FILE master/core/rounds.cc SEEDS 500
   WHAT "the round after a failure has the epoch of the one before"
@@ -49,9 +49,9 @@ phx_plant(NAME growth-never-comes FILE master/core/arrivals.cc SEEDS 1000
 
 phx_plant(NAME spare-forgotten FILE master/core/members.cc SEEDS 1000
   WHAT "a spare does not step in for a lost node"
-  FIND [==[    if (node.leaving || (only_ready && node.info.warming)) continue;]==]
+  FIND [==[    if (node.leaving || (only_ready && node.warming)) continue;]==]
   PUT [==[    if (PLANTED && s.phase == Phase::kRunning && node.previous_rank < 0) continue;
-    if (node.leaving || (only_ready && node.info.warming)) continue;]==])
+    if (node.leaving || (only_ready && node.warming)) continue;]==])
 
 phx_plant(NAME world-size-not-granted FILE master/core/members.cc SEEDS 500
   WHAT "a round takes all nodes that are there, whatever the elastic config grants"
@@ -93,8 +93,8 @@ phx_plant(NAME success-too-early FILE master/core/failures.cc SEEDS 500
 
 phx_plant(NAME waits-for-ever FILE master/core/rounds.cc SEEDS 1000
   WHAT "too few nodes are waited for without a deadline"
-  FIND [==[    job.join_deadline = turn.now + spec.join_timeout_ms;]==]
-  PUT [==[    job.join_deadline = PLANTED ? kNever : turn.now + spec.join_timeout_ms;]==])
+  FIND [==[    job.join_deadline = turn.now + spec.join_timeout_ms();]==]
+  PUT [==[    job.join_deadline = PLANTED ? kNever : turn.now + spec.join_timeout_ms();]==])
 
 phx_plant(NAME away-for-ever FILE master/core/away.cc SEEDS 3000
   WHAT "members that do not come back to a new master are not given up"
@@ -106,13 +106,13 @@ phx_plant(NAME away-for-ever FILE master/core/away.cc SEEDS 3000
 
 phx_plant(NAME yield-is-success FILE master/core/rescale.cc SEEDS 5000
   WHAT "a rank that ends to make room for the next round counts as done"
-  FIND [==[  if (e.for_rescale) return true;]==]
-  PUT [==[  if (e.for_rescale) return !PLANTED;]==])
+  FIND [==[  if (exit.for_rescale()) return true;]==]
+  PUT [==[  if (exit.for_rescale()) return !PLANTED;]==])
 
 phx_plant(NAME grace-never-ends FILE master/core/rescale.cc SEEDS 5000
   WHAT "ranks that do not come to a safe point hold a planned change up for ever"
-  FIND [==[  round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms;]==]
-  PUT [==[  const int64_t grace_ms = PLANTED ? int64_t{1} << 40 : turn.job.spec->rescale_grace_ms;
+  FIND [==[  round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms();]==]
+  PUT [==[  const int64_t grace_ms = PLANTED ? int64_t{1} << 40 : turn.job.spec->rescale_grace_ms();
   round.rescale_by = turn.now + grace_ms;]==])
 
 # --- agents ---

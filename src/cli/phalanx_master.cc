@@ -98,14 +98,14 @@ StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
   return token;
 }
 
-Status ReadElasticConfig(const std::string& path, master::JobSpec& spec) {
+Status ReadElasticConfig(const std::string& path, v1::JobSpec& spec) {
   if (path.empty()) return absl::OkStatus();
   const std::string flag = fmt::format("--elastic-config={}", path);
   const StatusOr<std::string> text = agent::ReadConfigFile(path);
   if (!text.ok()) return WithContext(text.status(), flag);
   StatusOr<std::string> block = agent::ElasticBlock(*text);
   if (!block.ok()) return WithContext(block.status(), flag);
-  spec.elastic_config = *std::move(block);
+  spec.set_elastic_config(*std::move(block));
   const std::optional<std::string> fault = master::SpecFault(spec);
   return fault ? absl::InvalidArgumentError(*fault) : absl::OkStatus();
 }
@@ -123,16 +123,16 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     auto nodes = agent::ParseNodes(flags.nnodes);
     if (nodes.ok()) nodes = agent::NodesInUnits(*nodes, flags.node_unit);
     if (!nodes.ok()) return WithContext(nodes.status(), fmt::format("--nnodes={}", flags.nnodes));
-    options.spec = master::JobSpec{nodes->first,
-                                   nodes->second,
-                                   flags.max_restarts,
-                                   flags.restart_window_s * 1'000,
-                                   flags.join_timeout_s * 1'000,
-                                   flags.last_call_ms,
-                                   flags.node_unit,
-                                   flags.rescale_grace_s * 1'000,
-                                   {}};
-    PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, *options.spec));
+    v1::JobSpec& spec = options.spec.emplace();
+    spec.set_min_nodes(nodes->first);
+    spec.set_max_nodes(nodes->second);
+    if (flags.max_restarts) spec.set_max_restarts(*flags.max_restarts);
+    spec.set_restart_window_ms(flags.restart_window_s * 1'000);
+    spec.set_join_timeout_ms(flags.join_timeout_s * 1'000);
+    spec.set_last_call_ms(flags.last_call_ms);
+    spec.set_node_unit(flags.node_unit);
+    spec.set_rescale_grace_ms(flags.rescale_grace_s * 1'000);
+    PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, spec));
   }
   options.state_dir = flags.state_dir;
   if (options.state_dir.empty()) {

@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "agent/workers": {"base", "agent/flags", "agent/machine", "agent/output"},
     "agent/checkpoint": {"base", "proto", "checkpoint", "agent/workers"},
     "agent/node": {"base", "proto", "store", "wire", "agent"},
-    "master/rules": {"base"},
+    "master/rules": {"base", "proto"},
     "master/topics": {"base", "proto"},
     "master/core": {"base", "proto", "elasticity", "master/rules", "master/topics", "wire/protocol.h"},
     "master/record": {"base"},

@@ -25,13 +25,13 @@ void NoteArrival(Turn& turn, uint64_t session) {
   job.gather_at = kNever;  // the window begins anew
   if (job.phase == Phase::kGathering && !CanBegin(job)) return turn.SendNotice(session, WaitingText(job));
   if (job.phase != Phase::kRunning) return;
-  if (job.round->slots.size() >= job.spec->max_nodes) {
+  if (job.round->slots.size() >= job.spec->max_nodes()) {
     return turn.SendNotice(session, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
-                                                job.spec->max_nodes, job.job_id));
+                                                job.spec->max_nodes(), job.job_id));
   }
   TellSpares(turn);
   if (!job.nodes.at(session).told_spare.empty()) return;
-  if (job.nodes.at(session).info.warming) {
+  if (job.nodes.at(session).warming) {
     return turn.SendNotice(session, "the job trains; this node is taken in when its Python has imported");
   }
   PlanGrowth(turn);
@@ -51,40 +51,47 @@ int32_t RankBefore(const Turn& turn, const std::string& node_id) {
 void Welcome(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
   Node node;
-  node.info = e.info;
-  node.info.spec.elastic_config.clear();  // the job's, which may be long
+  node.hello = e.hello();
+  node.hello.mutable_spec()->clear_elastic_config();  // the job's, which may be long
+  node.hello.clear_live_round();
+  node.hello.clear_last_round();
+  node.peer_address = e.peer_address;
+  node.warming = e.hello().warming();
   node.attached_at = node.last_heard = turn.now;
-  node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes)));
-  node.store_port = e.next_store_port;
+  node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes())));
+  node.store_port = e.message.next_store_port();
   node.arrival = ++job.arrivals;
   job.lease_check = std::min(job.lease_check, turn.now + node.lease_ms);
-  job.highest_epoch = std::max({job.highest_epoch, e.info.seen_epoch, e.info.live.epoch});
-  node.previous_rank = RankBefore(turn, e.info.node_id);
-  job.session_of[e.info.node_id] = e.session;
-  if (const auto lost = job.lost_places.extract(e.info.node_id)) {
+  job.highest_epoch = std::max({job.highest_epoch, e.hello().seen_epoch(), e.hello().live_round().epoch()});
+  node.previous_rank = RankBefore(turn, e.hello().node_id());
+  job.session_of[e.hello().node_id()] = e.session;
+  if (const auto lost = job.lost_places.extract(e.hello().node_id())) {
     node.previous_rank = lost.mapped().rank;
     node.came_back = true;
   }
-  if (e.info.wanted_rank >= 0) job.session_wanting[e.info.wanted_rank] = e.session;
-  Host& host = job.hosts[e.info.hostname];
+  if (e.hello().node_rank_wanted() >= 0) job.session_wanting[e.hello().node_rank_wanted()] = e.session;
+  Host& host = job.hosts[e.hello().hostname()];
   ++host.nodes;
-  host.addresses.insert(e.info.address);
+  host.addresses.insert(e.hello().address());
   job.CountNode(node);
   turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
 
-  const std::string name = NodeName(job, e.info);
-  turn.Note(
-      "node-joined", name,
-      fmt::format("node {} joined ({} rank{})", name, e.info.local_world_size, e.info.local_world_size == 1 ? "" : "s"),
-      -1, {{"address", e.info.address}, {"hostname", e.info.hostname}, {"workers", int64_t{e.info.local_world_size}}});
+  const std::string name = NodeName(job, e.hello());
+  turn.Note("node-joined", name,
+            fmt::format("node {} joined ({} rank{})", name, e.hello().local_world_size(),
+                        e.hello().local_world_size() == 1 ? "" : "s"),
+            -1,
+            {{"address", e.hello().address()},
+             {"hostname", e.hello().hostname()},
+             {"workers", int64_t{e.hello().local_world_size()}}});
   if (job.phase == Phase::kFinished) return TellOfEnd(turn, e);
   if (job.spec_of_first_node) {  // a master with flags of its own counts for all, whatever its nodes were given
-    const std::string differs = SpecDifferenceText(*job.spec, e.info.spec);
+    const std::string differs = SpecDifferenceText(*job.spec, e.hello().spec());
     if (!differs.empty()) turn.SendNotice(e.session, differs);
   }
-  if (e.info.live.epoch > 0 && GoesOn(turn, e.session)) return;
-  if (e.info.last.epoch > 0) RecallHeld(turn, e.info.last);
+  if (e.hello().live_round().epoch() > 0 && GoesOn(turn, e.session, e.hello().live_round())) return;
+  if (e.hello().last_round().epoch() > 0) RecallHeld(turn, e.hello().last_round());
   NoteArrival(turn, e.session);
 }
 
@@ -92,31 +99,32 @@ void Welcome(Turn& turn, const AgentAttached& e) {
 
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
-  if (const std::optional<std::string> sentence = Refusal(job, e.info, e.next_store_port)) {
-    turn.Note("node-refused", e.info.hostname.size() <= kMaxNameBytes ? e.info.hostname : "", *sentence);
+  if (const std::optional<std::string> sentence = Refusal(job, e)) {
+    turn.Note("node-refused", e.hello().hostname().size() <= kMaxNameBytes ? e.hello().hostname() : "", *sentence);
     return turn.Send(e.session, RefusedFor(*sentence), *sentence);
   }
   if (!job.spec) {
-    job.SetSpec(e.info.spec);
+    job.SetSpec(e.hello().spec());
     job.spec_of_first_node = true;
     turn.remember = true;
   }
-  const auto old = job.session_of.find(e.info.node_id);
+  const auto old = job.session_of.find(e.hello().node_id());
   if (old != job.session_of.end()) {
     const uint64_t session = old->second;
     turn.Do(Drop{session}, "the node has opened a new stream");
-    RemoveNode(turn, session, "it came again on a new stream", RunsOn(turn, session, e.info));
+    RemoveNode(turn, session, "it came again on a new stream", RunsOn(turn, session, e.hello()));
   }
   Welcome(turn, e);
 }
 
-void On(Turn& turn, const Ready& e) {
+void On(Turn& turn, uint64_t session, const v1::Ready& /*ready*/) {
   JobState& job = turn.job;
-  Node& node = job.nodes.at(e.session);
-  if (!node.info.warming) return;
-  job.ChangeNode(node, [](Node& n) { n.info.warming = false; });
+  Node& node = job.nodes.at(session);
+  if (!node.warming) return;
+  job.ChangeNode(node, [](Node& n) { n.warming = false; });
   if (node.leaving || node.group_rank >= 0) return;
-  turn.Note("node-ready", NodeName(job, node.info), fmt::format("node {} is ready to start", NodeName(job, node.info)));
+  turn.Note("node-ready", NodeName(job, node.hello),
+            fmt::format("node {} is ready to start", NodeName(job, node.hello)));
   if (job.phase == Phase::kRunning) PlanGrowth(turn);
 }
 
@@ -126,7 +134,7 @@ void TellSpares(Turn& turn) {
   const std::string why = LeftOverText(job);
   for (auto& [session, node] : job.nodes) {
     if (node.leaving || node.group_rank >= 0 || std::exchange(node.told_spare, why) == why || why.empty()) continue;
-    const std::string name = NodeName(job, node.info);
+    const std::string name = NodeName(job, node.hello);
     turn.SendNotice(session, "this node waits as a spare: " + why);
     turn.Note("node-spare", name, fmt::format("node {} waits as a spare: {}", name, why));
   }
@@ -134,7 +142,7 @@ void TellSpares(Turn& turn) {
 
 void PlanGrowth(Turn& turn) {
   JobState& job = turn.job;
-  if (job.round->slots.size() >= job.spec->max_nodes) return;
+  if (job.round->slots.size() >= job.spec->max_nodes()) return;
   job.grow_at = std::max(turn.now + kGrowQuietMs, GrowthFrom(job));
   if (job.grow_limit == kNever) job.grow_limit = std::max(turn.now + kGrowLimitMs, GrowthFrom(job));
 }

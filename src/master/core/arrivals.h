@@ -9,7 +9,7 @@ namespace phalanx::master {
 // A node's first message: it is refused, takes the place that it had, or waits for one.
 void On(Turn& turn, const AgentAttached& e);
 // A node that had to warm up could now start at once.
-void On(Turn& turn, const Ready& e);
+void On(Turn& turn, uint64_t session, const v1::Ready& ready);
 
 // Nodes that wait although the job has places left hear why, once.
 void TellSpares(Turn& turn);

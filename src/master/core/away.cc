@@ -30,22 +30,24 @@ void TakeUpCheckpoints(Turn& turn, uint32_t group_rank) {
 }
 
 // Whether the round was begun by an earlier master and this one does not know of it, or only of one before.
-bool IsNews(const Turn& turn, const LiveRound& live) {
+bool IsNews(const Turn& turn, const v1::StartRound& live) {
   const JobState& job = turn.job;
   const bool knows_nothing = job.phase == Phase::kGathering && !job.last_round;
   if (!knows_nothing && !job.resumed) return false;
   const uint64_t known = job.round ? job.round->epoch : job.last_round ? job.last_round->epoch : 0;
-  return live.epoch > known && live.group_world_size <= job.spec->max_nodes && live.group_rank < live.group_world_size;
+  return live.epoch() > known && live.group_world_size() <= job.spec->max_nodes() &&
+         live.group_rank() < live.group_world_size();
 }
 
 // The job's history up to a round that an earlier master began.
-void RecallPast(Turn& turn, const LiveRound& round) {
+void RecallPast(Turn& turn, const v1::StartRound& round) {
   JobState& job = turn.job;
-  job.rounds_begun = round.restart_count + 1;
-  job.budget.used = std::min(round.restarts_used, AllowedRestarts(job.budget));
-  job.budget.lives_without_step = round.lives_without_step;
-  if (round.highest_step) job.highest_step = std::max(job.highest_step.value_or(0), *round.highest_step);
-  if (round.highest_step && !job.last_step) job.last_step = job.highest_step;
+  job.rounds_begun = round.restart_count() + 1;
+  job.budget.used = std::min(round.restarts_used(), AllowedRestarts(job.budget));
+  job.budget.lives_without_step = round.lives_without_step();
+  if (!round.has_highest_step()) return;
+  job.highest_step = std::max(job.highest_step.value_or(0), round.highest_step());
+  if (!job.last_step) job.last_step = job.highest_step;
 }
 
 void MakeStale(Turn& turn, Node& node) {
@@ -54,7 +56,7 @@ void MakeStale(Turn& turn, Node& node) {
 }
 
 // The round of which a member tells: the other members may come as well.
-void Recall(Turn& turn, const LiveRound& live) {
+void Recall(Turn& turn, const v1::StartRound& live) {
   JobState& job = turn.job;
   if (job.round) {
     for (const Slot& slot : job.round->slots) {
@@ -65,39 +67,39 @@ void Recall(Turn& turn, const LiveRound& live) {
     EndRound(turn);
   }
   Round round;
-  round.epoch = live.epoch;
-  round.restart_count = live.restart_count;
-  round.world_size = live.world_size;
-  round.reason = live.reason;
+  round.epoch = live.epoch();
+  round.restart_count = live.restart_count();
+  round.world_size = live.world_size();
+  round.reason = live.reason();
   round.begun_at = round.saving_noted_at = turn.now;
-  round.slots.resize(live.group_world_size);
+  round.slots.resize(live.group_world_size());
   for (Slot& slot : round.slots) slot.away = true;
   round.away = round.slots.size();
   job.round = std::move(round);
   job.phase = Phase::kRunning;
-  job.reason = live.reason;
+  job.reason = live.reason();
   RecallPast(turn, live);
   job.gather_at = job.gather_limit = job.join_deadline = job.next_notice = job.blame_deadline = kNever;
   job.resumed = true;
-  job.back_by = turn.now + LeaseMs(static_cast<int64_t>(live.group_world_size));
+  job.back_by = turn.now + LeaseMs(static_cast<int64_t>(live.group_world_size()));
   PlanGrowth(turn);  // nodes that came before this one may be more than the round has
   turn.remember = true;
   turn.Note("master-resumed", "",
             fmt::format("the job is taken up from what its nodes tell: {} node{} of epoch {} may come back within {}",
-                        live.group_world_size, live.group_world_size == 1 ? "" : "s", live.epoch,
+                        live.group_world_size(), live.group_world_size() == 1 ? "" : "s", live.epoch(),
                         SecondsText(job.back_by - turn.now)));
 }
 
 // The place that waits for this node; null: none does.
-Slot* SlotOf(Turn& turn, const NodeInfo& info) {
-  const LiveRound& live = info.live;
-  if (!turn.HasLiveRound() || live.epoch != turn.job.round->epoch || live.group_rank >= turn.job.round->slots.size())
+Slot* SlotOf(Turn& turn, const v1::Hello& hello, const v1::StartRound& live) {
+  if (!turn.HasLiveRound() || live.epoch() != turn.job.round->epoch ||
+      live.group_rank() >= turn.job.round->slots.size())
     return nullptr;
-  Slot& slot = turn.job.round->slots[live.group_rank];
+  Slot& slot = turn.job.round->slots[live.group_rank()];
   // One whose ranks had all ended well is waited for by nobody, and has its place all the same.
   if (!slot.away && (slot.session != 0 || !slot.AllDone())) return nullptr;
   const bool known = slot.local_world_size > 0;
-  if (known && (slot.node_id != info.node_id || slot.local_world_size != info.local_world_size)) return nullptr;
+  if (known && (slot.node_id != hello.node_id() || slot.local_world_size != hello.local_world_size())) return nullptr;
   return &slot;
 }
 
@@ -152,43 +154,43 @@ void TakeUpJob(Turn& turn) {
             -1, {{"term", static_cast<int64_t>(job.term)}});
 }
 
-bool RunsOn(const Turn& turn, uint64_t session, const NodeInfo& info) {
-  if (!turn.HasLiveRound() || info.live.epoch != turn.job.round->epoch) return false;
+bool RunsOn(const Turn& turn, uint64_t session, const v1::Hello& hello) {
+  if (!turn.HasLiveRound() || hello.live_round().epoch() != turn.job.round->epoch) return false;
   const Node& node = turn.job.nodes.at(session);
-  return node.group_rank == static_cast<int64_t>(info.live.group_rank) &&
-         node.info.local_world_size == info.local_world_size;
+  return node.group_rank == static_cast<int64_t>(hello.live_round().group_rank()) &&
+         node.hello.local_world_size() == hello.local_world_size();
 }
 
-bool GoesOn(Turn& turn, uint64_t session) {
+bool GoesOn(Turn& turn, uint64_t session, const v1::StartRound& live) {
   Node& node = turn.job.nodes.at(session);
-  const LiveRound& live = node.info.live;
   if (IsNews(turn, live)) Recall(turn, live);
-  if (Slot* slot = SlotOf(turn, node.info)) {
+  if (Slot* slot = SlotOf(turn, node.hello, live)) {
     turn.job.ChangeNode(node, [&live](Node& n) {
-      n.group_rank = n.previous_rank = static_cast<int32_t>(live.group_rank);
-      n.info.warming = n.came_back = false;
+      n.group_rank = n.previous_rank = static_cast<int32_t>(live.group_rank());
+      n.warming = n.came_back = false;
     });
-    node.place = {live.epoch, live.group_rank};
+    node.place = {live.epoch(), live.group_rank()};
     turn.job.round->by_node_id.clear();
-    slot->node_id = node.info.node_id;
-    slot->node = NodeName(turn.job, node.info);
-    slot->hostname = node.info.hostname;
-    slot->address = node.info.address;
-    slot->rank_base = live.rank_base;
-    slot->local_world_size = node.info.local_world_size;
+    slot->node_id = node.hello.node_id();
+    slot->node = NodeName(turn.job, node.hello);
+    slot->hostname = node.hello.hostname();
+    slot->address = node.hello.address();
+    slot->rank_base = live.rank_base();
+    slot->local_world_size = node.hello.local_world_size();
     IsHere(turn, *slot, session);
     if (!turn.job.resumed) SayRescaleAgain(turn, *slot);  // else all are told when all are back
-    TakeUpCheckpoints(turn, live.group_rank);
+    TakeUpCheckpoints(turn, live.group_rank());
     turn.Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));
     return true;
   }
   MakeStale(turn, node);
-  turn.SendHold(session, live.epoch, "the node lost its place while it was away; its old workers end");
+  turn.SendHold(session, live.epoch(), "the node lost its place while it was away; its old workers end");
   return false;
 }
 
-void RecallHeld(Turn& turn, const LiveRound& last) {
-  if (turn.job.phase != Phase::kGathering || turn.job.last_round || last.restart_count < turn.job.rounds_begun) return;
+void RecallHeld(Turn& turn, const v1::StartRound& last) {
+  if (turn.job.phase != Phase::kGathering || turn.job.last_round || last.restart_count() < turn.job.rounds_begun)
+    return;
   RecallPast(turn, last);
   turn.remember = true;
 }

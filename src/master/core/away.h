@@ -13,11 +13,11 @@ namespace phalanx::master {
 void TakeUpJob(Turn& turn);
 
 // A node that runs a round has come: true where that round is live, perhaps only now known, and goes on there.
-bool GoesOn(Turn& turn, uint64_t session);
+bool GoesOn(Turn& turn, uint64_t session, const v1::StartRound& live);
 // A node that waits has come to a master that knows less: the job's lives are counted on, not anew.
-void RecallHeld(Turn& turn, const LiveRound& last);
-// Whether the node of `session` is a member, and `info` says so, too.
-bool RunsOn(const Turn& turn, uint64_t session, const NodeInfo& info);
+void RecallHeld(Turn& turn, const v1::StartRound& last);
+// Whether the node of `session` is a member, and `hello` says so, too.
+bool RunsOn(const Turn& turn, uint64_t session, const v1::Hello& hello);
 // The member of `slot` has the stream `session`.
 void IsHere(Turn& turn, Slot& slot, uint64_t session);
 

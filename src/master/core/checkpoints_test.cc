@@ -36,11 +36,8 @@ class CheckpointsTest : public ::testing::Test {
   }
 
   void Tell(uint64_t session, const v1::CheckpointReport& report) {
-    CheckpointTold event;
-    event.session = session;
-    event.report = report;
     job_.orders.clear();
-    job_.Send(event);
+    job_.Say(session, report);
   }
 
   void Open(v1::CheckpointKind kind, bool at_breakpoint = false) {

@@ -1,4 +1,4 @@
-// Between the wire and the core: every size from outside is bounded here. Pure.
+// What is told of a job beside its messages to agents: its status, and rows of its record. Pure.
 #pragma once
 
 #include <string>
@@ -8,19 +8,6 @@
 #include "phalanx/v1/agent.pb.h"
 
 namespace phalanx::master {
-
-// The event of a message that is not a Hello.
-Event EventOf(uint64_t session, const v1::AgentMessage& message);
-
-// What a Hello says; `peer_address` is the stream's other end, `token_ok` the shell's comparison.
-AgentAttached AttachedOf(uint64_t session, const v1::AgentMessage& message, const std::string& peer_address,
-                         bool token_ok);
-
-v1::JobSpec MessageOf(const JobSpec& spec);
-JobSpec SpecOf(const v1::JobSpec& wire);
-v1::Failure MessageOf(const Failure& failure);
-// Bounded like what an agent says. `node`: its name.
-Failure FailureOf(const v1::Failure& wire, const std::string& node);
 
 // `master_id` is left to the caller.
 v1::StatusReply StatusOf(const JobState& state, Instant now);

@@ -1,7 +1,6 @@
 #include "master/core/core.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "master/core/arrivals.h"
@@ -19,32 +18,45 @@
 namespace phalanx::master {
 namespace {
 
-// What an agent says on a stream that is known; null for any other event.
-const FromAgent* Said(const Event& event) {
-  return std::visit(
-      [](const auto& e) -> const FromAgent* {
-        using Kind = std::decay_t<decltype(e)>;
-        if constexpr (std::is_base_of_v<FromAgent, Kind> && !std::is_same_v<AgentAttached, Kind>) return &e;
-        return nullptr;
-      },
-      event);
-}
-
-// Every message of an agent renews its lease. False: its node was dropped before, and its stream is ending.
+// Every message of an agent renews its lease and may name the port of its next store. False: its node was dropped
+// before, and its stream is ending.
 bool Hear(Turn& turn, const Event& event) {
-  const FromAgent* said = Said(event);
+  const auto* said = std::get_if<AgentSaid>(&event);
   if (said == nullptr) return true;
   const auto node = turn.job.nodes.find(said->session);
   if (node == turn.job.nodes.end()) return false;
   node->second.last_heard = turn.now;
-  if (said->next_store_port != 0) node->second.store_port = said->next_store_port;
+  if (said->message.next_store_port() != 0) node->second.store_port = said->message.next_store_port();
   return true;
 }
 
-void On(Turn& /*turn*/, const Heard& /*e*/) {}
+void On(Turn& turn, uint64_t session, const v1::CheckpointReport& report) {
+  turn.Apply(OnCheckpointReport(turn.job.checkpoints, session, report, turn.now));
+}
 
-void On(Turn& turn, const CheckpointTold& e) {
-  turn.Apply(OnCheckpointReport(turn.job.checkpoints, e.session, e.report, turn.now));
+// Which subject hears what. A message that this master does not know, or that the door made empty, says only that its
+// agent lives; so does a second Hello.
+void On(Turn& turn, const AgentSaid& e) {
+  const v1::AgentMessage& message = e.message;
+  switch (message.body_case()) {
+    case v1::AgentMessage::kBeat:
+      return On(turn, e.session, message.beat());
+    case v1::AgentMessage::kWorkerExited:
+      return On(turn, e.session, message.worker_exited());
+    case v1::AgentMessage::kFirstStep:
+      return On(turn, e.session, message.first_step());
+    case v1::AgentMessage::kLeaving:
+      return On(turn, e.session, message.leaving());
+    case v1::AgentMessage::kReady:
+      return On(turn, e.session, message.ready());
+    case v1::AgentMessage::kSafePoint:
+      return On(turn, e.session, message.safe_point());
+    case v1::AgentMessage::kCheckpoint:
+      return On(turn, e.session, message.checkpoint());
+    case v1::AgentMessage::kHello:
+    case v1::AgentMessage::BODY_NOT_SET:
+      return;
+  }
 }
 
 void On(Turn& turn, const Tick& /*e*/) {
@@ -55,9 +67,9 @@ void On(Turn& turn, const Tick& /*e*/) {
 
 Census::Entry EntryOf(const Node& node) {
   Census::Entry entry;
-  entry.ranks = node.info.local_world_size;
+  entry.ranks = node.hello.local_world_size();
   entry.candidate = !node.leaving;
-  entry.ready = !node.info.warming;
+  entry.ready = !node.warming;
   entry.member = node.previous_rank >= 0;
   return entry;
 }
@@ -75,12 +87,29 @@ void Settle(Turn& turn) {
 
 }  // namespace
 
-void JobState::SetSpec(const JobSpec& job_spec) {
+v1::JobSpec DefaultSpec() {
+  v1::JobSpec spec;
+  spec.set_min_nodes(1);
+  spec.set_max_nodes(1);
+  spec.set_restart_window_ms(kDefaultRestartWindowMs);
+  spec.set_join_timeout_ms(kDefaultJoinTimeoutMs);
+  spec.set_last_call_ms(kDefaultLastCallMs);
+  spec.set_node_unit(1);
+  spec.set_rescale_grace_ms(kDefaultRescaleGraceMs);
+  return spec;
+}
+
+size_t UsableNodes(const v1::JobSpec& spec, size_t there) {
+  return std::min<size_t>(there, spec.max_nodes()) / spec.node_unit() * spec.node_unit();
+}
+
+void JobState::SetSpec(const v1::JobSpec& job_spec) {
   spec = job_spec;
-  budget.given = job_spec.max_restarts;
-  budget.window_ms = job_spec.restart_window_ms;
+  budget.given.reset();
+  if (job_spec.has_max_restarts()) budget.given = job_spec.max_restarts();
+  budget.window_ms = job_spec.restart_window_ms();
   sizes.reset();
-  if (job_spec.elastic_config.empty()) return;
+  if (job_spec.elastic_config().empty()) return;
   auto granted = SizesOf(job_spec);
   sizes = granted.ok() ? *std::move(granted) : elasticity::JobSizes();  // SpecFault lets none in that is not
 }

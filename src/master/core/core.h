@@ -12,7 +12,7 @@
 // died
 //   first gets a moment to be heard.
 //
-// Bytes from the wire never come here unchecked: the shell converts and bounds them (src/master/core/convert.h).
+// Bytes from the wire never come here unchecked: the shell bounds them (src/master/core/admit.h).
 //
 // Step lets the event's subject have its say (arrivals.h, departures.h, failures.h, rescale.h, progress.h), then looks
 // at what holds in the job's phase now (away.h, ending.h, failures.h, rounds.h).
@@ -54,6 +54,8 @@ constexpr int64_t kBlameMs = 1'000;
 constexpr int64_t kSavingNoticeMs = 60'000;
 // How long a planned change waits for ranks that want a safe point first, where nobody says otherwise.
 constexpr int64_t kDefaultRescaleGraceMs = 30'000;
+constexpr int64_t kDefaultJoinTimeoutMs = 600'000;
+constexpr int64_t kDefaultLastCallMs = 300;
 // The safe point's step lies so much ahead of the foremost rank: the word must be with all ranks before.
 constexpr int64_t kSafePointAheadMs = 500;
 // A job that is over waits so long for storage to take its last checkpoint.
@@ -66,114 +68,37 @@ constexpr int64_t kMembersPerRememberMs = 100;
 // Far from the end of the numbers, whatever a peer or a file claims.
 constexpr uint64_t kMaxEpoch = uint64_t{1} << 48;
 
-struct JobSpec {
-  uint32_t min_nodes = 1;
-  uint32_t max_nodes = 1;
-  std::optional<uint32_t> max_restarts;
-  int64_t restart_window_ms = kDefaultRestartWindowMs;
-  int64_t join_timeout_ms = 600'000;
-  int64_t last_call_ms = 300;
-  uint32_t node_unit = 1;  // min_nodes and max_nodes are multiples of it
-  int64_t rescale_grace_ms = kDefaultRescaleGraceMs;
-  std::string elastic_config;    // a DeepSpeed config's elasticity block; empty: any world size will do
-  bool last_call_fixed = false;  // newcomers do not renew it
+// What a job has whose flags say nothing. Wherever a JobSpec stands in the state or an event, it is as AdmitSpec
+// (admit.h) leaves it.
+v1::JobSpec DefaultSpec();
 
-  // How many of `there` nodes can train, where any world size will do.
-  size_t Usable(size_t there) const { return std::min<size_t>(there, max_nodes) / node_unit * node_unit; }
-};
-
-// The round that an agent runs, as it was told of it.
-struct LiveRound {
-  uint64_t epoch = 0;  // 0: none
-  uint32_t group_rank = 0;
-  uint32_t group_world_size = 0;
-  uint32_t rank_base = 0;
-  uint32_t world_size = 0;
-  uint32_t restart_count = 0;
-  uint32_t restarts_used = 0;
-  uint32_t lives_without_step = 0;
-  std::optional<int64_t> highest_step;
-  std::string reason;
-};
-
-// What an agent says of itself.
-struct NodeInfo {
-  uint32_t protocol_version = 0;
-  std::string software_version;
-  std::string job_id;
-  bool token_ok = false;  // compared by the shell; the state never holds the token
-  std::string node_id;
-  std::string hostname;
-  std::string address;
-  std::vector<std::string> interface_addresses;
-  std::string peer_address;  // where its stream comes from
-  int32_t wanted_rank = -1;
-  uint32_t local_world_size = 0;
-  std::string role;
-  JobSpec spec;
-  uint64_t seen_epoch = 0;
-  LiveRound live;
-  LiveRound last;        // where none is live: the last one that it ran
-  bool warming = false;  // it says Ready when its workers could start at once
-};
+// How many of `there` nodes can train, where any world size will do.
+size_t UsableNodes(const v1::JobSpec& spec, size_t there);
 
 // --- events -------------------------------------------------------------------------------------------------------
+// What agents say is what crosses the wire (agent.proto), as the door admits it (admit.h): bounded once, and used so.
 
-// Every message of an agent renews its lease and may name the port of its next store (0: unchanged).
-struct FromAgent {
+// A stream begins. `message` is its Hello; the token in it was compared by the shell and is not there.
+struct AgentAttached {
   uint64_t session = 0;  // numbers streams; never used twice, never 0
-  uint32_t next_store_port = 0;
+  v1::AgentMessage message;
+  std::string peer_address;  // where the stream comes from; empty: not known
+  bool token_ok = false;
+
+  const v1::Hello& hello() const { return message.hello(); }
 };
-struct AgentAttached : FromAgent {
-  NodeInfo info;
+// Any later message of that stream.
+struct AgentSaid {
+  uint64_t session = 0;
+  v1::AgentMessage message;
 };
 struct AgentDetached {  // the stream is over; nothing more comes from this session
   uint64_t session = 0;
   std::string cause;  // "its stream broke"
 };
-// What the ranks of a node tell beside plain counters; an older agent says nothing.
-struct Progress {
-  std::optional<int64_t> step;       // the largest that a rank has told; absent: none has
-  std::optional<int64_t> from_step;  // behind which they began
-  int64_t saving_ms = 0;             // training has waited so long for checkpoints in this round
-  std::optional<int64_t> caught_up_ms_ago;
-};
-struct Heard : FromAgent {};  // a message that says nothing else that this master knows
-struct Beat : FromAgent {
-  uint64_t epoch = 0;
-  int64_t min_step = 0;
-  int64_t max_step = 0;
-  Progress progress;
-};
-struct WorkerExited : FromAgent {
-  uint64_t epoch = 0;
-  WorkerExit exit;
-  bool for_rescale = false;  // with 0, as a rescale had been announced to it
-  Progress progress;
-};
-struct FirstStep : FromAgent {
-  uint64_t epoch = 0;
-  int64_t step = 0;
-  Progress progress;
-};
-struct Leaving : FromAgent {
-  std::string why;
-  int32_t signal = 0;
-  bool waits = false;  // its ranks run on until the round's safe point
-};
-struct SafePoint : FromAgent {
-  uint64_t epoch = 0;
-  uint32_t asked = 0;  // local ranks that a rescale is announced to
-  bool reached = false;
-};
-struct Ready : FromAgent {};
-struct CheckpointTold : FromAgent {
-  v1::CheckpointReport report;
-};
 struct Tick {};  // NextDeadline has come
 
-using Event = std::variant<AgentAttached, AgentDetached, Heard, Beat, WorkerExited, FirstStep, Leaving, SafePoint,
-                           Ready, CheckpointTold, Tick>;
+using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +161,9 @@ struct RoundPlace {
 };
 
 struct Node {
-  NodeInfo info;
+  v1::Hello hello;           // without what only its arrival needs: its rounds, and the job's elastic config
+  std::string peer_address;  // as AgentAttached has it
+  bool warming = false;      // it says Ready when its workers could start at once
   Instant attached_at = 0;
   Instant last_heard = 0;
   int64_t lease_ms = 0;
@@ -273,9 +200,9 @@ struct Host {
 struct JobState {
   JobState() = default;
   // A master with flags of its own.
-  JobState(std::string job, const JobSpec& job_spec) : job_id(std::move(job)) { SetSpec(job_spec); }
+  JobState(std::string job, const v1::JobSpec& job_spec) : job_id(std::move(job)) { SetSpec(job_spec); }
   // Of a spec that SpecFault (door.h) finds nothing wrong with.
-  void SetSpec(const JobSpec& job_spec);
+  void SetSpec(const v1::JobSpec& job_spec);
 
   // The node is there from now on; it goes. What the census counts of one changes through ChangeNode alone.
   void CountNode(const Node& node);
@@ -292,7 +219,7 @@ struct JobState {
   std::string job_id;
   std::string master_id;            // of this process, for its Welcome
   uint64_t term = 1;                // which master of the job this is
-  std::optional<JobSpec> spec;      // absent: the first node's counts
+  std::optional<v1::JobSpec> spec;  // absent: the first node's counts
   bool spec_of_first_node = false;  // ... and has been taken
   // The world sizes that a round may have, where the job has an elastic config.
   std::optional<elasticity::JobSizes> sizes;
@@ -351,6 +278,6 @@ std::string NodeStateText(const JobState& state, const Node& node);
 // "gathering", "running" or "finished".
 std::string PhaseText(Phase phase);
 // The name by which reasons call a node: its host name, or its address where several nodes share a host.
-std::string NodeName(const JobState& state, const NodeInfo& info);
+std::string NodeName(const JobState& state, const v1::Hello& hello);
 
 }  // namespace phalanx::master

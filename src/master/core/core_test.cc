@@ -55,8 +55,8 @@ TEST(Start, AfterAGatherWindowWithoutArrival) {
 TEST(Start, NewcomersDoNotRenewALastCallThatWasGiven) {
   for (const bool fixed : {true, false}) {
     Job job(1, 4);
-    job.spec.last_call_ms = 5'000;
-    job.spec.last_call_fixed = fixed;
+    job.spec.set_last_call_ms(5'000);
+    job.spec.set_last_call_fixed(fixed);
     job.state = JobState("job", job.spec);
     job.Attach("a");
     job.Pass(3'000);
@@ -70,7 +70,7 @@ TEST(Start, NewcomersDoNotRenewALastCallThatWasGiven) {
 
 TEST(Start, LastCallSetsTheWindow) {
   Job job(1, 3);
-  job.spec.last_call_ms = 5'000;
+  job.spec.set_last_call_ms(5'000);
   job.state = JobState("job", job.spec);
   job.Attach("a");
   job.Pass(4'999);
@@ -108,22 +108,22 @@ TEST(Start, ANodeIsToldWhichOfItsFlagsDoNotCount) {
   job.state = JobState();
   job.state.job_id = "job";
   job.Attach("a");
-  NodeInfo other = job.Info("b");
-  other.spec.max_restarts = 7;
-  other.spec.join_timeout_ms = 60'000;
+  v1::Hello other = job.Info("b");
+  other.mutable_spec()->set_max_restarts(7);
+  other.mutable_spec()->set_join_timeout_ms(60'000);
   const uint64_t b = job.Attach(other);
   EXPECT_EQ(job.told[b].notices.at(0),
             "what the job's first node was given counts: --max-restarts (not given there, 7 here), --rdzv-conf "
             "join_timeout (600 s there, 60 s here)");
   EXPECT_TRUE(job.told[b].welcome);
-  EXPECT_FALSE(job.state.spec->max_restarts);
+  EXPECT_FALSE(job.state.spec->has_max_restarts());
   EXPECT_EQ(job.told[job.Attach("c")].notices.size(), 0U);
 }
 
 TEST(Start, AMastersOwnFlagsCountForAllWithoutAWord) {
   Job job(2, 2);
-  NodeInfo other = job.Info("a");
-  other.spec.max_restarts = 7;
+  v1::Hello other = job.Info("a");
+  other.mutable_spec()->set_max_restarts(7);
   EXPECT_EQ(job.told[job.Attach(other)].notices.size(), 1U);  // that one more is waited for
 }
 
@@ -142,13 +142,13 @@ TEST(Start, NodesBeyondMaxAreSpares) {
 
 TEST(Start, StaticPlacesAreHonouredAndTakenOnce) {
   Job job(2, 2);
-  NodeInfo first = job.Info("first");
-  first.wanted_rank = 0;
-  NodeInfo second = job.Info("second");
-  second.wanted_rank = 1;
+  v1::Hello first = job.Info("first");
+  first.set_node_rank_wanted(0);
+  v1::Hello second = job.Info("second");
+  second.set_node_rank_wanted(1);
   const uint64_t b = job.Attach(second);
-  NodeInfo again = job.Info("again");
-  again.wanted_rank = 1;
+  v1::Hello again = job.Info("again");
+  again.set_node_rank_wanted(1);
   const uint64_t c = job.Attach(again);
   EXPECT_EQ(
       job.told[c].refused,
@@ -165,8 +165,8 @@ TEST(Start, StaticPlacesAreHonouredAndTakenOnce) {
 TEST(Start, EpochsRiseAboveAllThatAgentsHaveSeen) {
   Job job(2, 2);
   job.Attach("a");
-  NodeInfo old = job.Info("b");
-  old.seen_epoch = 41;
+  v1::Hello old = job.Info("b");
+  old.set_seen_epoch(41);
   const uint64_t b = job.Attach(old);
   EXPECT_EQ(job.told[b].rounds.at(0).epoch(), 42U);
   EXPECT_EQ(job.told[b].rounds.at(0).restart_count(), 0U);
@@ -203,10 +203,10 @@ TEST(Failure, AReportIsCountedOnce) {
 
 TEST(Failure, NamesNodesOfOneHostByAddress) {
   Job job(2, 2);
-  NodeInfo one = job.Info("a");
-  NodeInfo two = job.Info("b");
-  two.hostname = "a";
-  two.address = "127.0.0.2";
+  v1::Hello one = job.Info("a");
+  v1::Hello two = job.Info("b");
+  two.set_hostname("a");
+  two.set_address("127.0.0.2");
   job.Attach(one);
   const uint64_t b = job.Attach(two);
   job.Kill(b, 1);
@@ -260,8 +260,8 @@ TEST(Failure, StepsOfTheFailedRankCount) {
   Job job(1, 1);
   const uint64_t a = job.Attach("a");
   for (int i = 0; i < 3; ++i) {
-    WorkerExit exit = Job::Ended(0, 3);
-    exit.steps = 1;
+    v1::WorkerExited exit = Job::Ended(0, 3);
+    exit.set_steps(1);
     job.Exit(a, exit);
     EXPECT_EQ(job.state.phase, Phase::kRunning);
   }
@@ -287,8 +287,8 @@ TEST(Failure, AnHourOfStepsRenewsTheBudget) {
 TEST(Failure, AScriptThatCannotStartEndsTheJobAtOnce) {
   Job job(1, 1, 3);
   const uint64_t a = job.Attach("a");
-  WorkerExit exit = Job::Ended(1, 2);
-  exit.script_started = false;
+  v1::WorkerExited exit = Job::Ended(1, 2);
+  exit.set_script_started(false);
   job.Exit(a, exit);
   ASSERT_TRUE(job.told[a].outcome);
   EXPECT_EQ(job.told[a].outcome->reason(), "the script could not be started: rank 1 failed (exit code 2) on node a");
@@ -298,13 +298,13 @@ TEST(Failure, AScriptThatCannotStartEndsTheJobAtOnce) {
 TEST(Failure, AScriptThatWasKilledBeforeItsFirstLineIsRestarted) {
   Job job(1, 1, 3);
   const uint64_t a = job.Attach("a");
-  WorkerExit exit = Job::Ended(1, 0);
-  exit.signal = 9;
-  exit.script_started = false;
+  v1::WorkerExited exit = Job::Ended(1, 0);
+  exit.set_signal(9);
+  exit.set_script_started(false);
   job.Exit(a, exit);
   EXPECT_EQ(job.state.phase, Phase::kRunning);
-  exit.signal = 0;
-  exit.exit_code = 1;
+  exit.set_signal(0);
+  exit.set_exit_code(1);
   job.Exit(a, exit);  // a later life: it counts as any failure
   EXPECT_EQ(job.state.phase, Phase::kRunning);
 }
@@ -549,16 +549,14 @@ TEST(Membership, AJobThatTrainsDoesNotStopForANodeThatWarmsUp) {
   Job job(1, 3);
   const uint64_t a = job.Attach("a");
   job.Pass(1'000);
-  NodeInfo info = job.Info("b");
-  info.warming = true;
+  v1::Hello info = job.Info("b");
+  info.set_warming(true);
   const uint64_t b = job.Attach(info);
   job.Pass(20'000);
   EXPECT_EQ(job.Epoch(), 1U);
   job.Kill(a, 0);
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a}));  // not for a failure either
-  Ready ready;
-  ready.session = b;
-  job.Send(ready);
+  job.Say(b, v1::Ready());
   job.Pass(kGrowQuietMs);
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
 }
@@ -566,13 +564,13 @@ TEST(Membership, AJobThatTrainsDoesNotStopForANodeThatWarmsUp) {
 TEST(Membership, WarmingNodesStartAJobThatHasNobodyElse) {
   Job job(2, 2);
   const uint64_t a = job.Attach("a");
-  NodeInfo info = job.Info("b");
-  info.warming = true;
+  v1::Hello info = job.Info("b");
+  info.set_warming(true);
   const uint64_t b = job.Attach(info);
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, b}));
   job.Detach(a);
-  NodeInfo third = job.Info("c");
-  third.warming = true;
+  v1::Hello third = job.Info("c");
+  third.set_warming(true);
   const uint64_t c = job.Attach(third);
   job.Pass(1'000);
   EXPECT_EQ(job.Ranks().size(), 2U);
@@ -600,11 +598,10 @@ TEST(Membership, NodesTrainInUnits) {
   EXPECT_EQ(job.told[spare].holds, (std::vector<uint64_t>{2}));
   EXPECT_NE(job.told[spare].reason.find("--node-unit=2"), std::string::npos) << job.told[spare].reason;
   // What it tells last of the round that it was a member of still counts.
-  Beat last_words;
-  last_words.session = spare;
-  last_words.epoch = 2;
-  last_words.progress.step = 77;
-  job.Send(last_words);
+  v1::Beat last_words;
+  last_words.set_epoch(2);
+  last_words.mutable_progress()->set_step(77);
+  job.Say(spare, last_words);
   EXPECT_EQ(job.state.last_step, 77);
   const uint64_t e = job.Attach("e");
   EXPECT_EQ(job.Ranks().size(), 4U);
@@ -617,11 +614,11 @@ TEST(Membership, NodesTrainInUnits) {
 
 TEST(Door, UnitsMustFit) {
   Job job(2, 4, std::nullopt, 2);
-  NodeInfo odd = job.Info("odd");
-  odd.spec.max_nodes = 5;
+  v1::Hello odd = job.Info("odd");
+  odd.mutable_spec()->set_max_nodes(5);
   EXPECT_EQ(job.told[job.Attach(odd)].refused, "--nnodes=2:5: expected multiples of --node-unit=2");
-  NodeInfo other = job.Info("other");
-  other.spec.node_unit = 1;
+  v1::Hello other = job.Info("other");
+  other.mutable_spec()->set_node_unit(1);
   EXPECT_EQ(job.told[job.Attach(other)].refused,
             "--node-unit=1 differs from the job's --node-unit=2: give the same on all nodes");
 }
@@ -719,8 +716,9 @@ TEST(Stream, ANodeThatComesAgainIsANewcomerAndEndsItsOldWorkers) {
   const uint64_t c = job.Attach("c");
   job.Detach(b);
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, c}));
-  NodeInfo again = job.Info("b");
-  again.live.epoch = again.seen_epoch = 1;
+  v1::Hello again = job.Info("b");
+  again.set_seen_epoch(1);
+  again.mutable_live_round()->set_epoch(1);
   const uint64_t back = job.Attach(again);
   EXPECT_THAT(job.told[back].holds, ElementsAre(1U));
   EXPECT_EQ(job.Ranks(), (std::vector<uint64_t>{a, c, back}));  // max is reached: at once
@@ -744,10 +742,9 @@ TEST(Stream, ASecondStreamOfANodeReplacesTheFirst) {
 TEST(Stream, TheStorePortOfTheLastMessageCounts) {
   Job job(1, 1);
   const uint64_t a = job.Attach("a");
-  Beat beat;
-  beat.session = a;
-  beat.next_store_port = 31'000;
-  job.Send(beat);
+  v1::AgentMessage beat = MessageWith(v1::Beat());
+  beat.set_next_store_port(31'000);
+  job.Send(EventOf(a, beat));
   job.Kill(a, 0);
   EXPECT_EQ(job.told[a].rounds.at(1).store_port(), 31'000U);
 }
@@ -755,12 +752,13 @@ TEST(Stream, TheStorePortOfTheLastMessageCounts) {
 TEST(Stream, TheFirstHelloGivesTheSpecOfAnEmbeddedMaster) {
   Job job(1, 1);
   job.state.spec.reset();
-  NodeInfo info = job.Info("a");
-  info.spec.min_nodes = info.spec.max_nodes = 2;
-  info.spec.max_restarts = 7;
+  v1::Hello info = job.Info("a");
+  info.mutable_spec()->set_min_nodes(2);
+  info.mutable_spec()->set_max_nodes(2);
+  info.mutable_spec()->set_max_restarts(7);
   job.Attach(info);
   EXPECT_EQ(job.state.phase, Phase::kGathering);
-  EXPECT_EQ(job.state.spec->max_nodes, 2U);
+  EXPECT_EQ(job.state.spec->max_nodes(), 2U);
   EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 7U);
 }
 
@@ -768,22 +766,21 @@ TEST(Stream, TheFirstHelloGivesTheSpecOfAnEmbeddedMaster) {
 
 class Told : public ::testing::Test {
  protected:
-  void Tell(uint64_t session, Progress progress, uint64_t epoch = 0) {
-    Beat beat;
-    beat.session = session;
-    beat.epoch = epoch != 0 ? epoch : job_.Epoch();
-    beat.progress = progress;
-    job_.Send(beat);
+  void Tell(uint64_t session, const v1::Progress& progress, uint64_t epoch = 0) {
+    v1::Beat beat;
+    beat.set_epoch(epoch != 0 ? epoch : job_.Epoch());
+    *beat.mutable_progress() = progress;
+    job_.Say(session, beat);
   }
-  static Progress Steps(int64_t step, int64_t from_step) {
-    Progress progress;
-    progress.step = step;
-    progress.from_step = from_step;
+  static v1::Progress Steps(int64_t step, int64_t from_step) {
+    v1::Progress progress;
+    progress.set_step(step);
+    progress.set_from_step(from_step);
     return progress;
   }
-  static Progress Saving(int64_t ms) {
-    Progress progress;
-    progress.saving_ms = ms;
+  static v1::Progress Saving(int64_t ms) {
+    v1::Progress progress;
+    progress.set_saving_ms(ms);
     return progress;
   }
   int64_t Number(const std::string& kind, const std::string& key) const {
@@ -818,8 +815,8 @@ TEST_F(Told, StepsThatAreDoneAgainAreNotedUntilTheyAreDone) {
   EXPECT_THAT(job_.Records("steps-told").back(), HasSubstr("12 are done again"));
   Tell(a_, Steps(51, 40));
   EXPECT_EQ(Count("caught-up"), 0U);
-  Progress done = Steps(60, 40);
-  done.caught_up_ms_ago = 700;
+  v1::Progress done = Steps(60, 40);
+  done.set_caught_up_ms_ago(700);
   Tell(a_, done);
   Tell(b_, done);
   EXPECT_EQ(Count("caught-up"), 1U);
@@ -836,8 +833,8 @@ TEST_F(Told, StepsThatAreDoneAgainAreNotedUntilTheyAreDone) {
 TEST_F(Told, ARoundThatGoesOnWhereTheLastOneEndedHasNothingToCatchUpWith) {
   Tell(a_, Steps(50, 0));
   job_.Kill(b_, 0);
-  Progress told = Steps(51, 50);
-  told.caught_up_ms_ago = 5;
+  v1::Progress told = Steps(51, 50);
+  told.set_caught_up_ms_ago(5);
   Tell(a_, told);
   EXPECT_EQ(Count("steps-told"), 2U);
   EXPECT_EQ(Count("caught-up"), 0U);
@@ -872,13 +869,10 @@ TEST_F(Told, SavesAreThoseOfTheSlowestNodeAndNotedOnceAMinuteAndAtTheEnd) {
 }
 
 TEST_F(Told, WhatAWorkersEndTellsIsNotedBeforeIt) {
-  WorkerExited event;
-  event.session = a_;
-  event.epoch = job_.Epoch();
-  event.exit = JobFixture::Ended(0, 3);
-  event.progress = Steps(7, 0);
-  event.progress.saving_ms = 900;
-  job_.Send(event);
+  v1::WorkerExited exit = JobFixture::Ended(0, 3);
+  *exit.mutable_progress() = Steps(7, 0);
+  exit.mutable_progress()->set_saving_ms(900);
+  job_.Exit(a_, exit);
   EXPECT_EQ(job_.told[a_].rounds.at(1).highest_step(), 7);
   EXPECT_EQ(Number("saving", "saving_ms"), 900);
 }

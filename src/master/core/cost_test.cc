@@ -76,29 +76,25 @@ class CostJob {
   std::vector<uint64_t> sessions_;
 };
 
-Beat BeatOf(uint64_t session, uint64_t epoch, int64_t step) {
-  Beat beat;
-  beat.session = session;
-  beat.epoch = epoch;
-  beat.min_step = beat.max_step = step;
-  beat.progress.step = step;
-  return beat;
+Event BeatOf(uint64_t session, uint64_t epoch, int64_t step) {
+  v1::Beat beat;
+  beat.set_epoch(epoch);
+  beat.set_min_step(step);
+  beat.set_max_step(step);
+  beat.mutable_progress()->set_step(step);
+  return EventOf(session, MessageWith(beat));
 }
 
-FirstStep FirstStepOf(uint64_t session, uint64_t epoch) {
-  FirstStep event;
-  event.session = session;
-  event.epoch = epoch;
-  event.step = 1;
-  return event;
+Event FirstStepOf(uint64_t session, uint64_t epoch) {
+  v1::FirstStep first;
+  first.set_epoch(epoch);
+  first.set_step(1);
+  return EventOf(session, MessageWith(first));
 }
 
-WorkerExited ExitOf(uint64_t session, uint64_t epoch, const WorkerExit& exit) {
-  WorkerExited event;
-  event.session = session;
-  event.epoch = epoch;
-  event.exit = exit;
-  return event;
+Event ExitOf(uint64_t session, uint64_t epoch, v1::WorkerExited exit) {
+  exit.set_epoch(epoch);
+  return EventOf(session, MessageWith(exit));
 }
 
 // A job that trains, and has room for a newcomer that has just come: its place is planned, and every message asks
@@ -129,18 +125,18 @@ TEST(Cost, HelloOfANodeThatComesAgainLooksAtFew) {
   cost.BeginRound();
   JobFixture& job = cost.job();
   for (uint32_t i = 0; i < 3; ++i) job.Detach(job.Ranks().back());  // rounds of fewer nodes, at once
-  std::vector<NodeInfo> infos;
-  for (const uint64_t session : Members(cost)) infos.push_back(job.state.nodes.at(session).info);
-  for (NodeInfo& info : infos) {
-    info.spec = job.spec;
-    info.live.epoch = job.Epoch();
+  std::vector<v1::Hello> infos;
+  for (const uint64_t session : Members(cost)) infos.push_back(job.state.nodes.at(session).hello);
+  for (v1::Hello& info : infos) {
+    *info.mutable_spec() = job.spec;
+    info.mutable_live_round()->set_epoch(job.Epoch());
   }
   // Its stream was renewed while its ranks ran on.
-  const NodeInfo& some = infos[kNodes / 2];
-  NodeInfo back = some;
-  back.live.group_rank = kNodes / 2;
-  back.live.group_world_size = static_cast<uint32_t>(infos.size());
-  back.live.rank_base = job.state.round->slots[kNodes / 2].rank_base;
+  const v1::Hello& some = infos[kNodes / 2];
+  v1::Hello back = some;
+  back.mutable_live_round()->set_group_rank(kNodes / 2);
+  back.mutable_live_round()->set_group_world_size(static_cast<uint32_t>(infos.size()));
+  back.mutable_live_round()->set_rank_base(job.state.round->slots[kNodes / 2].rank_base);
   EXPECT_LE(cost.Cost([&] { job.Attach(back); }), 2 * kMessageMax);
   EXPECT_EQ(job.Ranks().size(), infos.size());
 }
@@ -152,13 +148,13 @@ TEST(Cost, HelloOfANodeThatMayGetItsRankAgainLooksAtFew) {
   JobFixture& job = cost.job();
   const std::vector<uint64_t> members = Members(cost);
   const auto again = [&](uint64_t session) {
-    NodeInfo info = job.state.nodes.at(session).info;
-    info.spec = job.spec;
+    v1::Hello info = job.state.nodes.at(session).hello;
+    *info.mutable_spec() = job.spec;
     job.Leave(session);
     job.Detach(session);
     return info;
   };
-  std::vector<NodeInfo> infos;
+  std::vector<v1::Hello> infos;
   for (size_t rank = 1; rank <= 100; ++rank) infos.push_back(again(members[rank * 7]));
   ASSERT_EQ(job.state.phase, Phase::kGathering) << "too few nodes are left";
   EXPECT_LE(cost.Cost([&] { job.Attach(infos.back()); }), kRoundMax) << "the last round is sorted, once";
@@ -201,12 +197,11 @@ TEST(Cost, ReportsOfASaveLookAtFew) {
   JobFixture& job = cost.job();
   const uint64_t epoch = job.Epoch();
   const auto told = [&](uint64_t session, const auto& fill) {
-    CheckpointTold event;
-    event.session = session;
-    event.report.set_epoch(epoch);
-    event.report.set_dir("/checkpoints");
-    fill(event.report);
-    return event;
+    v1::CheckpointReport report;
+    report.set_epoch(epoch);
+    report.set_dir("/checkpoints");
+    fill(report);
+    return EventOf(session, MessageWith(report));
   };
   std::vector<uint64_t> members = Members(cost);
   const uint64_t last = members.back();
@@ -255,12 +250,11 @@ TEST(Cost, SafePointsLookAtFew) {
   ASSERT_NE(job.state.round->rescale_by, kNever);
   const auto answer = [&](bool reached) {
     return [epoch, reached](uint64_t session) {
-      SafePoint event;
-      event.session = session;
-      event.epoch = epoch;
-      event.asked = kRanks;
-      event.reached = reached;
-      return event;
+      v1::SafePoint point;
+      point.set_epoch(epoch);
+      point.set_asked(kRanks);
+      point.set_reached(reached);
+      return EventOf(session, MessageWith(point));
     };
   };
   std::vector<uint64_t> members = Members(cost);
@@ -276,8 +270,8 @@ TEST(Cost, ALostStreamLooksAtFewWhereItEndsNoRound) {
   JobFixture& job = cost.job();
   std::vector<uint64_t> spares;
   for (int i = 0; i < 100; ++i) {
-    NodeInfo info = job.Info(fmt::format("spare{}", i), kRanks);
-    info.warming = true;
+    v1::Hello info = job.Info(fmt::format("spare{}", i), kRanks);
+    info.set_warming(true);
     spares.push_back(job.Attach(info));
   }
   const uint64_t epoch = job.Epoch();

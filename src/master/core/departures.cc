@@ -19,13 +19,13 @@ namespace phalanx::master {
 namespace {
 
 // Its host's addresses are forgotten with the last of its nodes: until then the others are called as before.
-void LeaveHost(JobState& job, const NodeInfo& info) {
-  const auto host = job.hosts.find(info.hostname);
+void LeaveHost(JobState& job, const v1::Hello& hello) {
+  const auto host = job.hosts.find(hello.hostname());
   if (host != job.hosts.end() && --host->second.nodes == 0) job.hosts.erase(host);
 }
 
-void FreeWantedPlace(Turn& turn, const NodeInfo& info, uint64_t session) {
-  const auto wanting = turn.job.session_wanting.find(info.wanted_rank);
+void FreeWantedPlace(Turn& turn, const v1::Hello& hello, uint64_t session) {
+  const auto wanting = turn.job.session_wanting.find(hello.node_rank_wanted());
   if (wanting != turn.job.session_wanting.end() && wanting->second == session) turn.job.session_wanting.erase(wanting);
 }
 
@@ -38,7 +38,7 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
   std::vector<std::pair<std::string, Record::Value>> detail;
   if (silent_ms) detail.push_back({"silent_ms", *silent_ms});
   if (group_rank < 0 || job.phase == Phase::kFinished) {
-    turn.Note(kind, NodeName(job, node.info), what, -1, std::move(detail));
+    turn.Note(kind, NodeName(job, node.hello), what, -1, std::move(detail));
     return false;
   }
   Slot& slot = job.round->slots[static_cast<size_t>(group_rank)];
@@ -61,17 +61,17 @@ void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cau
   JobState& job = turn.job;
   turn.Apply(OnCheckpointSessionLost(job.checkpoints, session, turn.now));
   if (node.stale_round) --job.stale_rounds;
-  const auto known = job.session_of.find(node.info.node_id);
+  const auto known = job.session_of.find(node.hello.node_id());
   if (known != job.session_of.end() && known->second == session) job.session_of.erase(known);
-  const std::string name = NodeName(job, node.info);
+  const std::string name = NodeName(job, node.hello);
   if (node.leaving || job.phase == Phase::kFinished) {
-    FreeWantedPlace(turn, node.info, session);
+    FreeWantedPlace(turn, node.hello, session);
     if (node.group_rank >= 0 && job.phase != Phase::kFinished) {  // it went before the others were ready for it
       if (GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name))) turn.lost = true;
     }
     return turn.Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
   }
-  FreeWantedPlace(turn, node.info, session);
+  FreeWantedPlace(turn, node.hello, session);
   if (may_return && node.group_rank >= 0) {
     Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
     job.round->Vacate(slot);
@@ -79,7 +79,7 @@ void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cau
     if (slot.away) ++job.round->away;
     return turn.Note("node-away", name, fmt::format("node {} is away ({})", name, cause));
   }
-  if (node.previous_rank >= 0) job.lost_places[node.info.node_id] = {node.previous_rank, job.highest_epoch};
+  if (node.previous_rank >= 0) job.lost_places[node.hello.node_id()] = {node.previous_rank, job.highest_epoch};
   const std::string what = fmt::format("node {} was lost ({})", name, cause);
   if (GiveUpPlace(turn, node, session, "node-lost", what, silent_ms)) turn.lost = true;
 }
@@ -90,28 +90,29 @@ void On(Turn& turn, const AgentDetached& e) {
   RemoveNode(turn, e.session, e.cause, turn.job.back_by != kNever && turn.now < turn.job.back_by);
 }
 
-void On(Turn& turn, const Leaving& e) {
+void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   JobState& job = turn.job;
-  Node& node = job.nodes.at(e.session);
+  Node& node = job.nodes.at(session);
   if (node.leaving) return;
   job.ChangeNode(node, [](Node& n) { n.leaving = true; });
-  FreeWantedPlace(turn, node.info, e.session);
-  const std::string why = e.signal != 0 ? SignalName(e.signal) : e.why.empty() ? "on purpose" : e.why;
-  const std::string what = fmt::format("node {} left ({})", NodeName(job, node.info), why);
+  FreeWantedPlace(turn, node.hello, session);
+  const int32_t signal = leaving.signal();
+  const std::string why = signal != 0 ? SignalName(signal) : leaving.reason().empty() ? "on purpose" : leaving.reason();
+  const std::string what = fmt::format("node {} left ({})", NodeName(job, node.hello), why);
   const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
   if (live) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));  // while its memory is here
-  if (e.waits && live && job.census.candidates() > 0 && job.spec->rescale_grace_ms > 0) {
-    turn.Note("node-leaving", NodeName(job, node.info),
-              fmt::format("node {} is about to leave ({})", NodeName(job, node.info), why));
+  if (leaving.waits() && live && job.census.candidates() > 0 && job.spec->rescale_grace_ms() > 0) {
+    turn.Note("node-leaving", NodeName(job, node.hello),
+              fmt::format("node {} is about to leave ({})", NodeName(job, node.hello), why));
     job.round->leaving.push_back(what);
     job.round->slots[static_cast<size_t>(node.group_rank)].leaving = true;
     turn.remember = true;
     return AnnounceRescale(turn, what);
   }
-  if (GiveUpPlace(turn, node, e.session, "node-left", what)) turn.lost = true;
+  if (GiveUpPlace(turn, node, session, "node-left", what)) turn.lost = true;
   if (job.census.candidates() > 0 || job.phase == Phase::kFinished) return;
   if (job.phase == Phase::kBlaming) return Conclude(turn);
-  FinishJob(turn, e.signal != 0 ? 128 + e.signal : 1, fmt::format("job stopped: all nodes left ({})", why));
+  FinishJob(turn, signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why));
 }
 
 void ForgiveStandstill(Turn& turn) {
@@ -131,7 +132,7 @@ void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may
   if (held.empty()) return;
   turn.job.UncountNode(held.mapped());
   GiveUpNode(turn, held.mapped(), session, cause, may_return, silent_ms);
-  LeaveHost(turn.job, held.mapped().info);
+  LeaveHost(turn.job, held.mapped().hello);
 }
 
 void ExpireLeases(Turn& turn) {
@@ -140,7 +141,7 @@ void ExpireLeases(Turn& turn) {
   job.lease_check = kNever;
   // The one node of its job, with nobody to step in, is not given up while its stream stands: it may have been
   // stopped by a person (Ctrl-Z, a debugger) and goes on later.
-  const bool alone = job.nodes.size() == 1 && job.spec->max_nodes == 1;
+  const bool alone = job.nodes.size() == 1 && job.spec->max_nodes() == 1;
   for (auto& [session, node] : job.nodes) {
     if (alone) node.last_heard = turn.now;
     const Instant end = node.last_heard + node.lease_ms;

@@ -11,7 +11,7 @@
 namespace phalanx::master {
 
 void On(Turn& turn, const AgentDetached& e);
-void On(Turn& turn, const Leaving& e);
+void On(Turn& turn, uint64_t session, const v1::Leaving& leaving);
 
 // The session is over, by its stream, its lease or a newer one. `may_return`: where it is a member it is away, not
 // lost.

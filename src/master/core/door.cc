@@ -15,9 +15,9 @@ namespace {
 
 using Sentence = std::optional<std::string>;
 
-std::string Nodes(const JobSpec& spec) {
-  if (spec.min_nodes == spec.max_nodes) return fmt::format("{}", spec.min_nodes);
-  return fmt::format("{}:{}", spec.min_nodes, spec.max_nodes);
+std::string Nodes(const v1::JobSpec& spec) {
+  if (spec.min_nodes() == spec.max_nodes()) return fmt::format("{}", spec.min_nodes());
+  return fmt::format("{}:{}", spec.min_nodes(), spec.max_nodes());
 }
 
 // Only what may be shown: a text from outside is not repeated at length, and only in printable ASCII.
@@ -28,50 +28,50 @@ std::string Shown(const std::string& text, size_t bytes_max = 64) {
   return shown;
 }
 
-Sentence CheckIdentity(const JobState& state, const NodeInfo& info) {
-  if (info.protocol_version != wire::kProtocolVersion) {
+Sentence CheckIdentity(const JobState& state, const v1::Hello& hello, bool token_ok) {
+  if (hello.protocol_version() != wire::kProtocolVersion) {
     return fmt::format(
         "this master speaks protocol version {} (Phalanx {}), the node version {} (Phalanx {}): install the "
         "same Phalanx on all nodes",
-        wire::kProtocolVersion, PHALANX_VERSION, info.protocol_version, Shown(info.software_version));
+        wire::kProtocolVersion, PHALANX_VERSION, hello.protocol_version(), Shown(hello.software_version()));
   }
-  if (info.job_id != state.job_id) {
+  if (hello.job_id() != state.job_id) {
     return fmt::format("this master serves job '{}', the node wants '{}': check --rdzv-id and --rdzv-endpoint",
-                       state.job_id, Shown(info.job_id));
+                       state.job_id, Shown(hello.job_id()));
   }
-  if (!info.token_ok) {
+  if (!token_ok) {
     return std::string("the node's token is not that of the job: set the same PHALANX_TOKEN on all nodes");
   }
   return std::nullopt;
 }
 
-Sentence CheckSizes(const NodeInfo& info) {
+Sentence CheckSizes(const v1::Hello& hello) {
   auto bad_name = [](const std::string& s) { return s.empty() || s.size() > kMaxNameBytes; };
-  if (bad_name(info.node_id))
-    return fmt::format("node id of {} bytes: 1 to {} are allowed", info.node_id.size(), kMaxNameBytes);
-  if (bad_name(info.hostname)) {
-    return fmt::format("host name of {} bytes: 1 to {} are allowed", info.hostname.size(), kMaxNameBytes);
+  if (bad_name(hello.node_id()))
+    return fmt::format("node id of {} bytes: 1 to {} are allowed", hello.node_id().size(), kMaxNameBytes);
+  if (bad_name(hello.hostname())) {
+    return fmt::format("host name of {} bytes: 1 to {} are allowed", hello.hostname().size(), kMaxNameBytes);
   }
-  if (info.role.size() > kMaxNameBytes) {
-    return fmt::format("role of {} bytes: at most {} are allowed (--role)", info.role.size(), kMaxNameBytes);
+  if (hello.role().size() > kMaxNameBytes) {
+    return fmt::format("role of {} bytes: at most {} are allowed (--role)", hello.role().size(), kMaxNameBytes);
   }
-  if (info.local_world_size == 0 || info.local_world_size > kMaxLocalWorldSize) {
-    return fmt::format("{} workers on one node: 1 to {} are allowed (--nproc-per-node)", info.local_world_size,
+  if (hello.local_world_size() == 0 || hello.local_world_size() > kMaxLocalWorldSize) {
+    return fmt::format("{} workers on one node: 1 to {} are allowed (--nproc-per-node)", hello.local_world_size(),
                        kMaxLocalWorldSize);
   }
   return std::nullopt;
 }
 
-Sentence CheckAddresses(const NodeInfo& info, uint32_t next_store_port) {
-  if (!IsIpAddress(info.address)) {
+Sentence CheckAddresses(const v1::Hello& hello, uint32_t next_store_port) {
+  if (!IsIpAddress(hello.address())) {
     return fmt::format("node address '{}' is not an IP address: give one of the node's own with --local-addr",
-                       Shown(info.address));
+                       Shown(hello.address()));
   }
-  if (info.interface_addresses.size() > kMaxInterfaceAddresses) {
-    return fmt::format("{} interface addresses: at most {} are allowed", info.interface_addresses.size(),
+  if (hello.interface_addresses_size() > static_cast<int>(kMaxInterfaceAddresses)) {
+    return fmt::format("{} interface addresses: at most {} are allowed", hello.interface_addresses_size(),
                        kMaxInterfaceAddresses);
   }
-  for (const std::string& address : info.interface_addresses) {
+  for (const std::string& address : hello.interface_addresses()) {
     if (!IsIpAddress(address)) return fmt::format("interface address '{}' is not an IP address", Shown(address));
   }
   if (next_store_port == 0 || next_store_port > UINT16_MAX) {
@@ -80,27 +80,27 @@ Sentence CheckAddresses(const NodeInfo& info, uint32_t next_store_port) {
   return std::nullopt;
 }
 
-Sentence NodesFault(const JobSpec& spec) {
-  if (spec.min_nodes == 0 || spec.min_nodes > spec.max_nodes || spec.max_nodes > kMaxNodes) {
-    return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", spec.min_nodes, spec.max_nodes, kMaxNodes);
+Sentence NodesFault(const v1::JobSpec& spec) {
+  if (spec.min_nodes() == 0 || spec.min_nodes() > spec.max_nodes() || spec.max_nodes() > kMaxNodes) {
+    return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", spec.min_nodes(), spec.max_nodes(), kMaxNodes);
   }
-  if (spec.min_nodes % spec.node_unit != 0 || spec.max_nodes % spec.node_unit != 0) {
-    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(spec), spec.node_unit);
+  if (spec.min_nodes() % spec.node_unit() != 0 || spec.max_nodes() % spec.node_unit() != 0) {
+    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(spec), spec.node_unit());
   }
   return std::nullopt;
 }
 
-Sentence ElasticFault(const JobSpec& spec) {
-  if (spec.elastic_config.empty()) return std::nullopt;
-  if (spec.elastic_config.size() > elasticity::kBlockBytesMax) {
-    return fmt::format("--elastic-config: {} bytes: at most {} are allowed", spec.elastic_config.size(),
+Sentence ElasticFault(const v1::JobSpec& spec) {
+  if (spec.elastic_config().empty()) return std::nullopt;
+  if (spec.elastic_config().size() > elasticity::kBlockBytesMax) {
+    return fmt::format("--elastic-config: {} bytes: at most {} are allowed", spec.elastic_config().size(),
                        elasticity::kBlockBytesMax);
   }
   const auto sizes = SizesOf(spec);
   if (!sizes.ok()) {
     return fmt::format("--elastic-config: {}: {}", sizes.error().type, Shown(sizes.error().message, kMaxNameBytes));
   }
-  if (sizes->world_sizes.empty() || sizes->world_sizes.back() < spec.min_nodes) {
+  if (sizes->world_sizes.empty() || sizes->world_sizes.back() < spec.min_nodes()) {
     return fmt::format("--elastic-config: no valid world size is as large as the fewest nodes of --nnodes={}",
                        Nodes(spec));
   }
@@ -108,65 +108,65 @@ Sentence ElasticFault(const JobSpec& spec) {
 }
 
 // One that comes back to its place was let in before.
-bool IsMember(const JobState& state, const NodeInfo& info) {
-  if (!state.round || info.live.epoch != state.round->epoch) return false;
-  if (info.live.group_rank >= state.round->slots.size()) return false;
-  const Slot& slot = state.round->slots[info.live.group_rank];
-  return slot.node_id == info.node_id && slot.local_world_size == info.local_world_size;
+bool IsMember(const JobState& state, const v1::Hello& hello) {
+  if (!state.round || hello.live_round().epoch() != state.round->epoch) return false;
+  if (hello.live_round().group_rank() >= state.round->slots.size()) return false;
+  const Slot& slot = state.round->slots[hello.live_round().group_rank()];
+  return slot.node_id == hello.node_id() && slot.local_world_size == hello.local_world_size();
 }
 
 // Nodes with too many different numbers of ranks make too many worlds to choose from.
-Sentence CheckKind(const JobState& state, const NodeInfo& info) {
-  if (!state.sizes || IsMember(state, info)) return std::nullopt;
-  const auto known = state.session_of.find(info.node_id);  // it comes again; what it was counts no more
-  const uint32_t before = known == state.session_of.end() ? 0 : state.nodes.at(known->second).info.local_world_size;
+Sentence CheckKind(const JobState& state, const v1::Hello& hello) {
+  if (!state.sizes || IsMember(state, hello)) return std::nullopt;
+  const auto known = state.session_of.find(hello.node_id());  // it comes again; what it was counts no more
+  const uint32_t before = known == state.session_of.end() ? 0 : state.nodes.at(known->second).hello.local_world_size();
   std::set<uint32_t> kinds;
   for (const auto& [ranks, kind] : state.census.kinds()) {
     if (ranks != before || kind.nodes > 1) kinds.insert(ranks);
   }
-  if (kinds.contains(info.local_world_size) || kinds.size() < kNodeKindsMax) return std::nullopt;
+  if (kinds.contains(hello.local_world_size()) || kinds.size() < kNodeKindsMax) return std::nullopt;
   return fmt::format("{} workers on this node, and {} on others: with --elastic-config expected one of these",
-                     info.local_world_size, fmt::join(kinds, " or "));
+                     hello.local_world_size(), fmt::join(kinds, " or "));
 }
 
-Sentence CheckSpec(const JobState& state, const NodeInfo& info) {
-  const JobSpec& asked = info.spec;
+Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
+  const v1::JobSpec& asked = hello.spec();
   if (Sentence no = state.spec ? NodesFault(asked) : SpecFault(asked)) return no;
-  const JobSpec& spec = state.spec ? *state.spec : asked;
-  if (asked.min_nodes != spec.min_nodes || asked.max_nodes != spec.max_nodes) {
+  const v1::JobSpec& spec = state.spec ? *state.spec : asked;
+  if (asked.min_nodes() != spec.min_nodes() || asked.max_nodes() != spec.max_nodes()) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),
                        Nodes(spec));
   }
-  if (asked.node_unit != spec.node_unit) {
+  if (asked.node_unit() != spec.node_unit()) {
     return fmt::format("--node-unit={} differs from the job's --node-unit={}: give the same on all nodes",
-                       asked.node_unit, spec.node_unit);
+                       asked.node_unit(), spec.node_unit());
   }
-  if (asked.elastic_config != spec.elastic_config) {
+  if (asked.elastic_config() != spec.elastic_config()) {
     return fmt::format("--elastic-config: the job has {}, and this node {}: give the same on all nodes",
-                       spec.elastic_config.empty() ? "none" : "one",
-                       asked.elastic_config.empty()  ? "none"
-                       : spec.elastic_config.empty() ? "one"
-                                                     : "another");
+                       spec.elastic_config().empty() ? "none" : "one",
+                       asked.elastic_config().empty()  ? "none"
+                       : spec.elastic_config().empty() ? "one"
+                                                       : "another");
   }
-  if (info.wanted_rank < -1 || info.wanted_rank >= static_cast<int64_t>(spec.max_nodes)) {
-    return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", info.wanted_rank, spec.max_nodes - 1,
-                       Nodes(spec));
+  if (hello.node_rank_wanted() < -1 || hello.node_rank_wanted() >= static_cast<int64_t>(spec.max_nodes())) {
+    return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", hello.node_rank_wanted(),
+                       spec.max_nodes() - 1, Nodes(spec));
   }
   return std::nullopt;
 }
 
-Sentence CheckPlace(const JobState& state, const NodeInfo& info) {
-  const auto wanting = state.session_wanting.find(info.wanted_rank);
-  if (info.wanted_rank >= 0 && wanting != state.session_wanting.end()) {
+Sentence CheckPlace(const JobState& state, const v1::Hello& hello) {
+  const auto wanting = state.session_wanting.find(hello.node_rank_wanted());
+  if (hello.node_rank_wanted() >= 0 && wanting != state.session_wanting.end()) {
     const Node& holder = state.nodes.at(wanting->second);
-    if (holder.info.node_id != info.node_id) {
+    if (holder.hello.node_id() != hello.node_id()) {
       return fmt::format(
           "--node-rank={} is already taken by node {} in job '{}': give each node its own, and another job another "
           "port",
-          info.wanted_rank, NodeName(state, holder.info), state.job_id);
+          hello.node_rank_wanted(), NodeName(state, holder.hello), state.job_id);
     }
   }
-  const size_t max_nodes = state.spec ? state.spec->max_nodes : info.spec.max_nodes;
+  const size_t max_nodes = state.spec ? state.spec->max_nodes() : hello.spec().max_nodes();
   if (state.nodes.size() >= max_nodes + kMaxSpares) {
     return fmt::format("{} nodes are there already, {} of them spares", state.nodes.size(), kMaxSpares);
   }
@@ -175,18 +175,19 @@ Sentence CheckPlace(const JobState& state, const NodeInfo& info) {
 
 }  // namespace
 
-std::optional<std::string> SpecFault(const JobSpec& spec) {
+std::optional<std::string> SpecFault(const v1::JobSpec& spec) {
   if (Sentence no = NodesFault(spec)) return no;
   return ElasticFault(spec);
 }
 
-std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, uint32_t next_store_port) {
-  if (Sentence no = CheckIdentity(state, info)) return no;
-  if (Sentence no = CheckSizes(info)) return no;
-  if (Sentence no = CheckAddresses(info, next_store_port)) return no;
-  if (Sentence no = CheckSpec(state, info)) return no;
-  if (Sentence no = CheckKind(state, info)) return no;
-  return CheckPlace(state, info);
+std::optional<std::string> Refusal(const JobState& state, const AgentAttached& attached) {
+  const v1::Hello& hello = attached.hello();
+  if (Sentence no = CheckIdentity(state, hello, attached.token_ok)) return no;
+  if (Sentence no = CheckSizes(hello)) return no;
+  if (Sentence no = CheckAddresses(hello, attached.message.next_store_port())) return no;
+  if (Sentence no = CheckSpec(state, hello)) return no;
+  if (Sentence no = CheckKind(state, hello)) return no;
+  return CheckPlace(state, hello);
 }
 
 bool SameToken(std::string_view given, std::string_view expected) {

@@ -16,10 +16,10 @@ constexpr uint32_t kMaxLocalWorldSize = 4'096;
 constexpr uint32_t kMaxNodes = 1'000'000;
 
 // Why the node may not take part, as a sentence that names the value and what would be right; empty: it may.
-std::optional<std::string> Refusal(const JobState& state, const NodeInfo& info, uint32_t next_store_port);
+std::optional<std::string> Refusal(const JobState& state, const AgentAttached& attached);
 
 // Why no job can be like that, as a sentence; empty: one can.
-std::optional<std::string> SpecFault(const JobSpec& spec);
+std::optional<std::string> SpecFault(const v1::JobSpec& spec);
 
 // Takes the same time whatever the first difference is, so that a guesser learns nothing.
 bool SameToken(std::string_view given, std::string_view expected);

@@ -91,7 +91,7 @@ TEST(Elastic, WaitsForAValidWorldAndSaysSo) {
   EXPECT_THAT(job.told[a].notices, ElementsAre(why));
   job.Pass(kWaitingNoticeMs);
   EXPECT_EQ(job.told[a].notices.back(), why + "; giving up in 570 s");
-  job.Pass(job.spec.join_timeout_ms - kWaitingNoticeMs);
+  job.Pass(job.spec.join_timeout_ms() - kWaitingNoticeMs);
   ASSERT_TRUE(job.told[a].outcome);
   EXPECT_EQ(job.told[a].outcome->exit_code(), 1);
   EXPECT_EQ(job.told[a].outcome->reason(), "gave up after 600 s (--rdzv-conf join_timeout): " + why);
@@ -136,14 +136,12 @@ TEST(Elastic, NodesThatStillImportAreCountedOn) {
   ThreeNodes three;
   JobFixture& job = three.job;
   job.AllStep();
-  NodeInfo info = job.Info("d", 1);
-  info.warming = true;
+  v1::Hello info = job.Info("d", 1);
+  info.set_warming(true);
   const uint64_t d = job.Attach(info);
   job.Pass(kGrowQuietMs);
   EXPECT_EQ(job.Ranks().size(), 2U);
-  Ready ready;
-  ready.session = d;
-  job.Send(ready);
+  job.Say(d, v1::Ready());
   job.Pass(kGrowQuietMs);
   EXPECT_EQ(job.Ranks().size(), 4U);
 }
@@ -190,15 +188,15 @@ TEST(ElasticMinTime, ALongRoundTakesNodesInAsAlways) {
 
 TEST(ElasticDoor, AllNodesHaveTheSameConfig) {
   JobFixture job = ElasticJob(1, 4);
-  NodeInfo other = job.Info("a", 1);
-  other.spec.elastic_config = kTwoOrFourForAMinute;
+  v1::Hello other = job.Info("a", 1);
+  other.mutable_spec()->set_elastic_config(kTwoOrFourForAMinute);
   EXPECT_EQ(job.told[job.Attach(other)].refused,
             "--elastic-config: the job has one, and this node another: give the same on all nodes");
-  other.spec.elastic_config.clear();
+  other.mutable_spec()->clear_elastic_config();
   EXPECT_EQ(job.told[job.Attach(other)].refused,
             "--elastic-config: the job has one, and this node none: give the same on all nodes");
   JobFixture plain(1, 4);
-  other.spec.elastic_config = kTwoOrFour;
+  other.mutable_spec()->set_elastic_config(kTwoOrFour);
   EXPECT_EQ(plain.told[plain.Attach(other)].refused,
             "--elastic-config: the job has none, and this node one: give the same on all nodes");
 }
@@ -208,7 +206,7 @@ TEST(ElasticDoor, TheFirstNodesConfigIsChecked) {
     JobFixture job(min_nodes, 4);
     job.state = JobState();
     job.state.job_id = "job";
-    job.spec.elastic_config = config;
+    job.spec.set_elastic_config(config);
     return job.told[job.Attach("a", 1)].refused;
   };
   EXPECT_EQ(refused(kTwoOrFour), "");

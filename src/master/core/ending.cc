@@ -41,7 +41,7 @@ void TellOfEnd(Turn& turn, const AgentAttached& e) {
   if (job.tell_end_by != kNever) return;
   turn.Send(e.session, FinishOf(*job.outcome), job.outcome->reason);
   if (!job.round || job.round->away == 0) return;
-  Slot* slot = job.round->SlotOfNode(e.info.node_id);
+  Slot* slot = job.round->SlotOfNode(e.hello().node_id());
   if (slot != nullptr && slot->away) IsHere(turn, *slot, e.session);
 }
 
@@ -84,10 +84,11 @@ std::shared_ptr<const Outcome> OutcomeOf(const JobState& state, int32_t exit_cod
   outcome->failures = state.round->failures;
   std::swap(outcome->failures.front(), outcome->failures[FirstCause(outcome->failures)]);
   for (size_t i = 1; i < outcome->failures.size(); ++i) {
-    WorkerExit& exit = outcome->failures[i].exit;
+    v1::WorkerExited& exit = *outcome->failures[i].told.mutable_exited();
     // A shortened JSON text is none.
-    if (exit.error_json.size() > kOthersTextBytes) exit.error_json.clear();
-    if (exit.last_words.size() > kOthersTextBytes) exit.last_words.erase(0, exit.last_words.size() - kOthersTextBytes);
+    if (exit.error_json().size() > kOthersTextBytes) exit.clear_error_json();
+    std::string& words = *exit.mutable_last_words();
+    if (words.size() > kOthersTextBytes) words.erase(0, words.size() - kOthersTextBytes);
   }
   return outcome;
 }

@@ -15,14 +15,16 @@
 namespace phalanx::master {
 namespace {
 
-Failure MakeFailure(const Round& round, const Slot& slot, const WorkerExit& exit) {
+Failure MakeFailure(const Round& round, const Slot& slot, const v1::WorkerExited& exit) {
   Failure failure;
-  failure.rank = slot.rank_base + exit.local_rank;
-  failure.group_rank = static_cast<uint32_t>(round.slots.IndexOf(slot));
+  failure.told.set_rank(slot.rank_base + exit.local_rank());
+  failure.told.set_local_rank(exit.local_rank());
+  failure.told.set_group_rank(static_cast<uint32_t>(round.slots.IndexOf(slot)));
+  failure.told.set_hostname(slot.hostname);
+  failure.told.set_address(slot.address);
+  *failure.told.mutable_exited() = exit;
+  failure.told.mutable_exited()->clear_progress();  // the round's, not the failure's
   failure.node = slot.node;
-  failure.hostname = slot.hostname;
-  failure.address = slot.address;
-  failure.exit = exit;
   failure.collateral = IsCollateral(exit);
   return failure;
 }
@@ -31,11 +33,11 @@ Failure MakeFailure(const Round& round, const Slot& slot, const WorkerExit& exit
 void Judge(Turn& turn, const Failure& failure) {
   JobState& job = turn.job;
   Round& round = *job.round;
-  const WorkerExit& exit = failure.exit;
-  if (round.restart_count == 0 && !exit.script_started && exit.signal == 0) {
+  const v1::WorkerExited& exit = failure.told.exited();
+  if (round.restart_count == 0 && !exit.script_started() && exit.signal() == 0) {
     return FinishJob(turn, 1, fmt::format("the script could not be started: {}", Describe(failure)));
   }
-  if (exit.steps > 0) MarkStepped(turn);
+  if (exit.steps() > 0) MarkStepped(turn);
   round.budget_before = job.budget;
   const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);
   if (charge == Charge::kRestart) {
@@ -52,14 +54,16 @@ void Judge(Turn& turn, const Failure& failure) {
 void OnFailure(Turn& turn, Round& round, const Failure& failure) {
   JobState& job = turn.job;
   const std::string told = Describe(failure) + (failure.collateral ? ", as a peer was gone" : "");
-  turn.NoteRank(round, "worker-exited", failure.node, told, failure.rank, ExitDetail(failure.exit, failure.collateral));
+  turn.NoteRank(round, "worker-exited", failure.node, told, failure.told.rank(),
+                ExitDetail(failure.told.exited(), failure.collateral));
   const bool first = round.failures.empty();
-  const uint32_t blamed = first ? failure.rank : round.failures[FirstCause(round.failures)].rank;
+  const uint32_t blamed = first ? failure.told.rank() : round.failures[FirstCause(round.failures)].told.rank();
   AddFailure(round.failures, failure);
   const Failure& cause = round.failures[FirstCause(round.failures)];
-  if (cause.rank != blamed) {
+  if (cause.told.rank() != blamed) {
     turn.NoteRank(round, "cause-refined", cause.node,
-                  fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)), cause.rank);
+                  fmt::format("the first cause of the end of epoch {}: {}", round.epoch, Describe(cause)),
+                  cause.told.rank());
   }
   // Once: the next life may have to wait for members that are away, and others fail meanwhile.
   if (turn.IsLive(round.epoch) && job.phase == Phase::kRunning && round.failed.empty()) Judge(turn, failure);
@@ -67,13 +71,13 @@ void OnFailure(Turn& turn, Round& round, const Failure& failure) {
     job.outcome = OutcomeOf(job, job.outcome->exit_code, job.outcome->reason);
 }
 
-void OnExit(Turn& turn, Round& round, Slot& slot, const WorkerExit& exit) {
-  if (exit.local_rank >= slot.local_world_size) return;
-  if (slot.done.contains(exit.local_rank) || slot.failed.contains(exit.local_rank)) return;
+void OnExit(Turn& turn, Round& round, Slot& slot, const v1::WorkerExited& exit) {
+  if (exit.local_rank() >= slot.local_world_size) return;
+  if (slot.done.contains(exit.local_rank()) || slot.failed.contains(exit.local_rank())) return;
   ++round.ranks_ended;
-  const int64_t rank = slot.rank_base + exit.local_rank;
-  if (exit.exit_code == 0 && exit.signal == 0) {
-    slot.done.insert(exit.local_rank);
+  const int64_t rank = slot.rank_base + exit.local_rank();
+  if (exit.exit_code() == 0 && exit.signal() == 0) {
+    slot.done.insert(exit.local_rank());
     ++round.ranks_done;
     turn.NoteRank(round, "worker-exited", slot.node, fmt::format("rank {} ended well on node {}", rank, slot.node),
                   rank, ExitDetail(exit, false));
@@ -82,25 +86,26 @@ void OnExit(Turn& turn, Round& round, Slot& slot, const WorkerExit& exit) {
     }
     return;
   }
-  slot.failed.insert(exit.local_rank);
+  slot.failed.insert(exit.local_rank());
   OnFailure(turn, round, MakeFailure(round, slot, exit));
 }
 
 }  // namespace
 
-void On(Turn& turn, const WorkerExited& e) {
+void On(Turn& turn, uint64_t session, const v1::WorkerExited& exit) {
   JobState& job = turn.job;
-  Node& node = job.nodes.at(e.session);
-  OnProgress(turn, e.session, e.epoch, e.progress);
-  if (turn.IsCurrent(e.epoch) && node.group_rank >= 0) {
+  Node& node = job.nodes.at(session);
+  const uint64_t epoch = exit.epoch();
+  OnProgress(turn, session, epoch, exit.progress());
+  if (turn.IsCurrent(epoch) && node.group_rank >= 0) {
     Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
-    return Yields(turn, e) ? OnYield(turn, slot, e.exit) : OnExit(turn, *job.round, slot, e.exit);
+    return Yields(turn, exit) ? OnYield(turn, slot, exit) : OnExit(turn, *job.round, slot, exit);
   }
-  if (job.last_round && job.last_round->epoch == e.epoch) {
-    if (Slot* slot = SlotHeldBy(*job.last_round, node, e.session)) return OnExit(turn, *job.last_round, *slot, e.exit);
+  if (job.last_round && job.last_round->epoch == epoch) {
+    if (Slot* slot = SlotHeldBy(*job.last_round, node, session)) return OnExit(turn, *job.last_round, *slot, exit);
   }
-  turn.Note("stale-report", NodeName(job, node.info),
-            fmt::format("a worker's end in epoch {} changes nothing: that round is over", e.epoch));
+  turn.Note("stale-report", NodeName(job, node.hello),
+            fmt::format("a worker's end in epoch {} changes nothing: that round is over", epoch));
 }
 
 void ReturnCharge(Turn& turn, const Node& node, uint64_t session) {

@@ -8,7 +8,7 @@
 
 namespace phalanx::master {
 
-void On(Turn& turn, const WorkerExited& e);
+void On(Turn& turn, uint64_t session, const v1::WorkerExited& exit);
 
 // A round that failed only in ranks that lost a peer, right before that peer's node is found lost: the node was the
 // cause, and a membership change costs no restart.

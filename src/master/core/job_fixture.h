@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "master/core/admit.h"
 #include "master/core/core.h"
 #include "wire/protocol.h"
 
@@ -37,45 +38,81 @@ struct ToldOrder {
   v1::CheckpointOrder order;
 };
 
+// A message of an agent with that body.
+inline v1::AgentMessage MessageWith(const v1::Beat& beat) {
+  v1::AgentMessage message;
+  *message.mutable_beat() = beat;
+  return message;
+}
+inline v1::AgentMessage MessageWith(const v1::WorkerExited& exit) {
+  v1::AgentMessage message;
+  *message.mutable_worker_exited() = exit;
+  return message;
+}
+inline v1::AgentMessage MessageWith(const v1::FirstStep& first) {
+  v1::AgentMessage message;
+  *message.mutable_first_step() = first;
+  return message;
+}
+inline v1::AgentMessage MessageWith(const v1::Leaving& leaving) {
+  v1::AgentMessage message;
+  *message.mutable_leaving() = leaving;
+  return message;
+}
+inline v1::AgentMessage MessageWith(const v1::SafePoint& point) {
+  v1::AgentMessage message;
+  *message.mutable_safe_point() = point;
+  return message;
+}
+inline v1::AgentMessage MessageWith(const v1::Ready& ready) {
+  v1::AgentMessage message;
+  *message.mutable_ready() = ready;
+  return message;
+}
+inline v1::AgentMessage MessageWith(const v1::CheckpointReport& report) {
+  v1::AgentMessage message;
+  *message.mutable_checkpoint() = report;
+  return message;
+}
+
 class JobFixture {
  public:
   JobFixture(uint32_t min_nodes, uint32_t max_nodes, std::optional<uint32_t> max_restarts = std::nullopt,
              uint32_t node_unit = 1) {
-    spec.min_nodes = min_nodes;
-    spec.node_unit = node_unit;
-    spec.max_nodes = max_nodes;
-    spec.max_restarts = max_restarts;
+    spec.set_min_nodes(min_nodes);
+    spec.set_node_unit(node_unit);
+    spec.set_max_nodes(max_nodes);
+    if (max_restarts) spec.set_max_restarts(*max_restarts);
     state = journal_state = JobState("job", spec);
   }
 
   // Of the job and all its nodes, before any has come.
   void UseElasticConfig(const std::string& block) {
-    spec.elastic_config = block;
+    spec.set_elastic_config(block);
     state = journal_state = JobState("job", spec);
   }
 
-  NodeInfo Info(const std::string& name, uint32_t workers = 2) const {
-    NodeInfo info;
-    info.protocol_version = wire::kProtocolVersion;
-    info.job_id = "job";
-    info.token_ok = true;
-    info.node_id = "id-" + name;
-    info.hostname = name;
-    info.address = "10.0.0.1";
-    info.local_world_size = workers;
-    info.role = "default";
-    info.spec = spec;
+  v1::Hello Info(const std::string& name, uint32_t workers = 2) const {
+    v1::Hello info;
+    info.set_protocol_version(wire::kProtocolVersion);
+    info.set_job_id("job");
+    info.set_node_id("id-" + name);
+    info.set_hostname(name);
+    info.set_address("10.0.0.1");
+    info.set_node_rank_wanted(-1);
+    info.set_local_world_size(workers);
+    info.set_role("default");
+    *info.mutable_spec() = spec;
     return info;
   }
 
-  uint64_t Attach(const NodeInfo& info) {
+  uint64_t Attach(const v1::Hello& hello) {
     const uint64_t session = ++sessions_;
-    AgentAttached event;
-    event.session = session;
-    event.next_store_port = static_cast<uint32_t>(20'000 + session);
-    event.info = info;
-    node_ids[session] = info.node_id;
-    Send(event);
+    v1::AgentMessage message;
+    message.set_next_store_port(static_cast<uint32_t>(20'000 + session));
+    *message.mutable_hello() = hello;
+    node_ids[session] = hello.node_id();
+    Send(AttachedOf(session, std::move(message), /*peer_address=*/"", /*token_ok=*/true));
     return session;
   }
   uint64_t Attach(const std::string& name, uint32_t workers = 2) { return Attach(Info(name, workers)); }
@@ -83,45 +120,40 @@ class JobFixture {
   void Detach(uint64_t session) { Send(AgentDetached{session, "its stream broke"}); }
 
   void Leave(uint64_t session, int32_t signal = 15) {
-    Leaving event;
-    event.session = session;
-    event.signal = signal;
-    Send(event);
+    v1::Leaving leaving;
+    leaving.set_signal(signal);
+    Say(session, leaving);
   }
 
-  void Exit(uint64_t session, WorkerExit exit, uint64_t epoch = 0) {
-    WorkerExited event;
-    event.session = session;
-    event.epoch = epoch != 0 ? epoch : Epoch();
-    event.exit = std::move(exit);
-    Send(event);
+  void Exit(uint64_t session, v1::WorkerExited exit, uint64_t epoch = 0) {
+    exit.set_epoch(epoch != 0 ? epoch : Epoch());
+    Say(session, exit);
   }
   void Kill(uint64_t session, uint32_t local_rank, uint64_t epoch = 0) {
-    WorkerExit exit = Ended(local_rank, 0);
-    exit.signal = 9;
+    v1::WorkerExited exit = Ended(local_rank, 0);
+    exit.set_signal(9);
     Exit(session, exit, epoch);
   }
-  static WorkerExit Ended(uint32_t local_rank, int32_t exit_code) {
-    WorkerExit exit;
-    exit.local_rank = local_rank;
-    exit.exit_code = exit_code;
-    exit.script_started = true;
+  static v1::WorkerExited Ended(uint32_t local_rank, int32_t exit_code) {
+    v1::WorkerExited exit;
+    exit.set_local_rank(local_rank);
+    exit.set_exit_code(exit_code);
+    exit.set_script_started(true);
     return exit;
   }
-  static WorkerExit Collateral(uint32_t local_rank) {
-    WorkerExit exit = Ended(local_rank, 1);
-    exit.last_words = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711";
+  static v1::WorkerExited Collateral(uint32_t local_rank) {
+    v1::WorkerExited exit = Ended(local_rank, 1);
+    exit.set_last_words("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711");
     return exit;
   }
 
   void AllStep() {
     const Round round = *state.round;
     for (const Slot& slot : round.slots) {
-      FirstStep event;
-      event.session = slot.session;
-      event.epoch = round.epoch;
-      event.step = 1;
-      Send(event);
+      v1::FirstStep first;
+      first.set_epoch(round.epoch);
+      first.set_step(1);
+      Say(slot.session, first);
     }
   }
 
@@ -148,11 +180,13 @@ class JobFixture {
     for (const auto& [session, node] : state.nodes) {
       if (!silent.contains(session)) speaking.push_back(session);
     }
-    for (const uint64_t session : speaking) {
-      Beat beat;
-      beat.session = session;
-      Send(beat);
-    }
+    for (const uint64_t session : speaking) Say(session, v1::Beat());
+  }
+
+  // What the node on that stream says, as the door admits it.
+  template <typename Body>
+  void Say(uint64_t session, const Body& body) {
+    Send(EventOf(session, MessageWith(body)));
   }
 
   void Send(const Event& event) {
@@ -171,12 +205,11 @@ class JobFixture {
 
   // The answer of a node, `asked` of whose ranks hear of a rescale.
   void SafePoint(const ToldRescale& announce, uint32_t asked, bool reached) {
-    master::SafePoint event;
-    event.session = announce.session;
-    event.epoch = announce.epoch;
-    event.asked = asked;
-    event.reached = reached;
-    Send(event);
+    v1::SafePoint point;
+    point.set_epoch(announce.epoch);
+    point.set_asked(asked);
+    point.set_reached(reached);
+    Say(announce.session, point);
   }
 
   // How long the job has been gathering, and running with all nodes having made their first step.
@@ -204,7 +237,7 @@ class JobFixture {
     return reasons;
   }
 
-  JobSpec spec;
+  v1::JobSpec spec = DefaultSpec();
   JobState state;
   Instant now = 1'000'000;
   std::map<uint64_t, ToldAgent> told;

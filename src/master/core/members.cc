@@ -59,7 +59,7 @@ Kinds KindsOf(const Census& census, bool only_ready) {
 }
 
 // How many nodes of each kind make exactly `world_size` ranks: those that keep the most members, and then the fewest.
-std::optional<Counts> CountsFor(const Kinds& kinds, uint64_t world_size, const JobSpec& spec) {
+std::optional<Counts> CountsFor(const Kinds& kinds, uint64_t world_size, const v1::JobSpec& spec) {
   std::optional<Counts> best;
   const auto kept = [&kinds](const Counts& counts) {
     return std::min(counts[0], kinds[0].members) + std::min(counts[1], kinds[1].members);
@@ -69,7 +69,7 @@ std::optional<Counts> CountsFor(const Kinds& kinds, uint64_t world_size, const J
     const Counts counts = {rest / kinds[0].ranks, of_second};
     const size_t nodes = counts[0] + counts[1];
     const bool exact = rest % kinds[0].ranks == 0 && counts[0] <= kinds[0].nodes;
-    if (!exact || nodes < spec.min_nodes || nodes > spec.max_nodes || nodes % spec.node_unit != 0) continue;
+    if (!exact || nodes < spec.min_nodes() || nodes > spec.max_nodes() || nodes % spec.node_unit() != 0) continue;
     const bool better =
         !best || kept(counts) > kept(*best) || (kept(counts) == kept(*best) && nodes < (*best)[0] + (*best)[1]);
     if (better) best = counts;
@@ -92,7 +92,7 @@ std::vector<Candidate> Take(const std::vector<Candidate>& candidates, const Kind
 }
 
 // How many of each kind make the largest world that is granted; none where none is.
-Counts LargestWorld(const Kinds& kinds, const JobSpec& spec, const std::vector<uint32_t>& world_sizes) {
+Counts LargestWorld(const Kinds& kinds, const v1::JobSpec& spec, const std::vector<uint32_t>& world_sizes) {
   if (kinds[0].nodes == 0) return {};
   const uint64_t ranks = kinds[0].nodes * kinds[0].ranks + kinds[1].nodes * kinds[1].ranks;
   auto size = std::upper_bound(world_sizes.begin(), world_sizes.end(), ranks);
@@ -102,7 +102,7 @@ Counts LargestWorld(const Kinds& kinds, const JobSpec& spec, const std::vector<u
   return {};
 }
 
-std::vector<Candidate> ChooseWorld(const std::vector<Candidate>& candidates, const JobSpec& spec,
+std::vector<Candidate> ChooseWorld(const std::vector<Candidate>& candidates, const v1::JobSpec& spec,
                                    const std::vector<uint32_t>& world_sizes) {
   const Kinds kinds = KindsOf(candidates);
   return Take(candidates, kinds, LargestWorld(kinds, spec, world_sizes));
@@ -111,7 +111,7 @@ std::vector<Candidate> ChooseWorld(const std::vector<Candidate>& candidates, con
 // What Choose would choose.
 World WorldOf(const JobState& s, bool only_ready) {
   if (!s.sizes) {
-    const size_t nodes = s.spec->Usable(only_ready ? s.census.ready() : s.census.candidates());
+    const size_t nodes = UsableNodes(*s.spec, only_ready ? s.census.ready() : s.census.candidates());
     return {nodes, 0};
   }
   const Kinds kinds = KindsOf(s.census, only_ready);
@@ -123,10 +123,11 @@ std::vector<Candidate> CandidatesOf(const JobState& s, bool only_ready) {
   std::vector<Candidate> candidates;
   candidates.reserve(s.census.candidates());
   for (const auto& [session, node] : s.nodes) {
-    if (node.leaving || (only_ready && node.info.warming)) continue;
+    if (node.leaving || (only_ready && node.warming)) continue;
     // Who was lost and has come back goes before newcomers, but its rank may be a survivor's by now.
     const int32_t previous_rank = s.round && node.came_back ? INT32_MAX : node.previous_rank;
-    candidates.push_back({session, node.info.wanted_rank, previous_rank, node.arrival, node.info.local_world_size});
+    candidates.push_back(
+        {session, node.hello.node_rank_wanted(), previous_rank, node.arrival, node.hello.local_world_size()});
   }
   return candidates;
 }
@@ -143,23 +144,23 @@ bool IsGranted(const JobState& s, uint64_t ranks) {
 
 }  // namespace
 
-elasticity::Result<elasticity::JobSizes> SizesOf(const JobSpec& spec) {
-  return elasticity::FindJobSizes(spec.elastic_config,
-                                  std::min(kRanksMax, int64_t{spec.max_nodes} * kMaxLocalWorldSize));
+elasticity::Result<elasticity::JobSizes> SizesOf(const v1::JobSpec& spec) {
+  return elasticity::FindJobSizes(spec.elastic_config(),
+                                  std::min(kRanksMax, int64_t{spec.max_nodes()} * kMaxLocalWorldSize));
 }
 
-std::vector<Candidate> Choose(std::vector<Candidate> candidates, const JobSpec& spec,
+std::vector<Candidate> Choose(std::vector<Candidate> candidates, const v1::JobSpec& spec,
                               const std::optional<elasticity::JobSizes>& sizes) {
   SortByPrecedence(candidates);
   if (sizes) return ChooseWorld(candidates, spec, sizes->world_sizes);
-  candidates.resize(spec.Usable(candidates.size()));
+  candidates.resize(UsableNodes(spec, candidates.size()));
   return candidates;
 }
 
 std::vector<uint64_t> NextMembers(const JobState& s) {
   std::vector<Candidate> chosen;
   if (s.phase == Phase::kRunning) chosen = Choose(CandidatesOf(s, true), *s.spec, s.sizes);
-  if (chosen.size() < s.spec->min_nodes) chosen = Choose(CandidatesOf(s, false), *s.spec, s.sizes);
+  if (chosen.size() < s.spec->min_nodes()) chosen = Choose(CandidatesOf(s, false), *s.spec, s.sizes);
   const size_t count = chosen.size();
   return Place(std::move(chosen), count);
 }
@@ -167,12 +168,12 @@ std::vector<uint64_t> NextMembers(const JobState& s) {
 World NextWorld(const JobState& s) {
   World world;
   if (s.phase == Phase::kRunning) world = WorldOf(s, true);
-  if (world.nodes < s.spec->min_nodes) world = WorldOf(s, false);
+  if (world.nodes < s.spec->min_nodes()) world = WorldOf(s, false);
   return world;
 }
 
 bool CanBegin(const JobState& s) {
-  if (s.census.candidates() < s.spec->min_nodes) return false;
+  if (s.census.candidates() < s.spec->min_nodes()) return false;
   return !s.sizes || WorldOf(s, false).nodes > 0;
 }
 
@@ -181,19 +182,19 @@ bool IsLarger(const JobState& s, const World& world) {
 }
 
 bool CanGrow(const JobState& s) {
-  if (s.round->slots.size() >= s.spec->max_nodes) return false;
+  if (s.round->slots.size() >= s.spec->max_nodes()) return false;
   return IsLarger(s, WorldOf(s, false));
 }
 
 Instant GrowthFrom(const JobState& s) { return s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }
 
 std::string WaitingText(const JobState& s) {
-  const JobSpec& spec = *s.spec;
+  const v1::JobSpec& spec = *s.spec;
   const size_t there = s.census.candidates();
-  if (!s.sizes || there < spec.min_nodes) return MissingText(there, spec);
+  if (!s.sizes || there < spec.min_nodes()) return MissingText(there, spec);
   const uint64_t ranks = CommonRanks(s);
-  for (size_t nodes = there + 1; ranks > 0 && nodes <= spec.max_nodes; ++nodes) {
-    if (!IsGranted(s, nodes * ranks) || nodes % spec.node_unit != 0) continue;
+  for (size_t nodes = there + 1; ranks > 0 && nodes <= spec.max_nodes(); ++nodes) {
+    if (!IsGranted(s, nodes * ranks) || nodes % spec.node_unit() != 0) continue;
     return fmt::format(
         "waiting for {} more node{}: {} x {} ranks is no valid world size of the elastic config; {} x {} "
         "is",
@@ -205,14 +206,15 @@ std::string WaitingText(const JobState& s) {
 std::string LeftOverText(const JobState& s) {
   if (s.phase != Phase::kRunning || !s.sizes || s.census.candidates() <= s.round->slots.size() || CanGrow(s)) return "";
   const size_t members = s.round->slots.size();
-  const size_t there = std::min<size_t>(s.census.candidates(), s.spec->max_nodes);
+  const size_t there = std::min<size_t>(s.census.candidates(), s.spec->max_nodes());
   if (there <= members) return "";
   const uint64_t ranks = CommonRanks(s);
   if (ranks == 0) {
     return fmt::format("no valid world size of the elastic config that the {} nodes make is above {} ranks", there,
                        s.round->world_size);
   }
-  if (IsGranted(s, there * ranks)) return fmt::format("{} is no multiple of --node-unit={}", there, s.spec->node_unit);
+  if (IsGranted(s, there * ranks))
+    return fmt::format("{} is no multiple of --node-unit={}", there, s.spec->node_unit());
   return fmt::format("{} x {} ranks is no valid world size of the elastic config; {} x {} is", there, ranks, members,
                      ranks);
 }

@@ -18,11 +18,11 @@ namespace phalanx::master {
 constexpr size_t kNodeKindsMax = 2;
 
 // The world sizes that the job's elastic config grants, of a job that has one.
-elasticity::Result<elasticity::JobSizes> SizesOf(const JobSpec& spec);
+elasticity::Result<elasticity::JobSizes> SizesOf(const v1::JobSpec& spec);
 
 // Those of the candidates that train, by precedence. Fewer than --nnodes' minimum (with an elastic config: none) where
 // they cannot.
-std::vector<Candidate> Choose(std::vector<Candidate> candidates, const JobSpec& spec,
+std::vector<Candidate> Choose(std::vector<Candidate> candidates, const v1::JobSpec& spec,
                               const std::optional<elasticity::JobSizes>& sizes);
 
 // Sessions of the next round by group rank; fewer than the minimum where none can begin. A job that trains, and can go

@@ -23,15 +23,15 @@ std::vector<Candidate> Nodes(const std::vector<uint32_t>& ranks, const std::set<
   return nodes;
 }
 
-JobSpec Spec(uint32_t min_nodes, uint32_t max_nodes, uint32_t node_unit = 1) {
-  JobSpec spec;
-  spec.min_nodes = min_nodes;
-  spec.max_nodes = max_nodes;
-  spec.node_unit = node_unit;
+v1::JobSpec Spec(uint32_t min_nodes, uint32_t max_nodes, uint32_t node_unit = 1) {
+  v1::JobSpec spec = DefaultSpec();
+  spec.set_min_nodes(min_nodes);
+  spec.set_max_nodes(max_nodes);
+  spec.set_node_unit(node_unit);
   return spec;
 }
 
-std::vector<uint64_t> Chosen(const std::vector<Candidate>& nodes, const JobSpec& spec,
+std::vector<uint64_t> Chosen(const std::vector<Candidate>& nodes, const v1::JobSpec& spec,
                              const std::vector<uint32_t>& world_sizes) {
   std::vector<uint64_t> ids;
   for (const Candidate& c : Choose(nodes, spec, elasticity::JobSizes{world_sizes, 0})) ids.push_back(c.id);
@@ -72,7 +72,7 @@ TEST(Choose, WithoutAConfigTakesAllThatMay) {
 }
 
 // The largest valid world of any part of the nodes, tried one by one.
-uint64_t LargestWorld(const std::vector<Candidate>& nodes, const JobSpec& spec, const std::set<uint32_t>& sizes) {
+uint64_t LargestWorld(const std::vector<Candidate>& nodes, const v1::JobSpec& spec, const std::set<uint32_t>& sizes) {
   uint64_t largest = 0;
   for (uint64_t part = 1; part < uint64_t{1} << nodes.size(); ++part) {
     uint64_t ranks = 0;
@@ -82,7 +82,7 @@ uint64_t LargestWorld(const std::vector<Candidate>& nodes, const JobSpec& spec, 
       ranks += nodes[i].local_world_size;
       ++count;
     }
-    const bool may = count >= spec.min_nodes && count <= spec.max_nodes && count % spec.node_unit == 0;
+    const bool may = count >= spec.min_nodes() && count <= spec.max_nodes() && count % spec.node_unit() == 0;
     if (may && sizes.contains(static_cast<uint32_t>(ranks))) largest = std::max(largest, ranks);
   }
   return largest;
@@ -101,7 +101,7 @@ TEST(Choose, IsAsLargeAsCanBe) {
     }
     const uint32_t unit = pick(3) == 0 ? 2 : 1;
     const uint32_t min_nodes = (1 + pick(3)) * unit;
-    const JobSpec spec = Spec(min_nodes, min_nodes + pick(4) * unit, unit);
+    const v1::JobSpec spec = Spec(min_nodes, min_nodes + pick(4) * unit, unit);
     std::set<uint32_t> sizes;
     for (uint32_t size = 0, count = pick(5); size < count; ++size) sizes.insert(1 + pick(40));
 
@@ -110,8 +110,8 @@ TEST(Choose, IsAsLargeAsCanBe) {
     uint64_t world_size = 0;
     for (const Candidate& c : chosen) world_size += c.local_world_size;
     ASSERT_EQ(world_size, LargestWorld(nodes, spec, sizes)) << "case " << i;
-    ASSERT_TRUE(chosen.empty() || (chosen.size() >= spec.min_nodes && chosen.size() <= spec.max_nodes &&
-                                   chosen.size() % spec.node_unit == 0))
+    ASSERT_TRUE(chosen.empty() || (chosen.size() >= spec.min_nodes() && chosen.size() <= spec.max_nodes() &&
+                                   chosen.size() % spec.node_unit() == 0))
         << "case " << i;
   }
 }

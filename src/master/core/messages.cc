@@ -2,7 +2,6 @@
 
 #include <variant>
 
-#include "master/core/convert.h"
 #include "master/rules/lease.h"
 
 namespace phalanx::master {
@@ -52,7 +51,7 @@ v1::MasterMessage FinishOf(const Outcome& outcome) {
   finish.set_reason(outcome.reason);
   finish.set_restart_count(outcome.restart_count);
   for (size_t i = 0; i < outcome.failures.size(); ++i) {
-    *(i == 0 ? finish.mutable_first_cause() : finish.add_others()) = MessageOf(outcome.failures[i]);
+    *(i == 0 ? finish.mutable_first_cause() : finish.add_others()) = outcome.failures[i].told;
   }
   return message;
 }

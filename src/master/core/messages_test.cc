@@ -8,7 +8,7 @@ namespace phalanx::master {
 namespace {
 
 TEST(Messages, CarryWhatWasDecided) {
-  JobState job("job", JobSpec());
+  JobState job("job", DefaultSpec());
   job.master_id = "master";
   Node node;
   node.lease_ms = 3'000;
@@ -38,7 +38,7 @@ TEST(Messages, CarryWhatWasDecided) {
   outcome.exit_code = 7;
   outcome.reason = "why";
   outcome.failures.resize(3);
-  outcome.failures[0].rank = 5;
+  outcome.failures[0].told.set_rank(5);
   const v1::Finish finish = FinishOf(outcome).finish();
   EXPECT_EQ(finish.exit_code(), 7);
   EXPECT_EQ(finish.reason(), "why");

@@ -53,33 +53,34 @@ void SeeStep(Turn& turn, int64_t step, bool told) {
 
 }  // namespace
 
-void On(Turn& turn, const Beat& e) {
-  Node& node = turn.job.nodes.at(e.session);
-  node.min_step = e.min_step;
-  node.max_step = e.max_step;
-  OnProgress(turn, e.session, e.epoch, e.progress);
-  if (!turn.IsLive(e.epoch) || node.group_rank < 0 || e.max_step <= 0) return;
+void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
+  Node& node = turn.job.nodes.at(session);
+  node.min_step = beat.min_step();
+  node.max_step = beat.max_step();
+  OnProgress(turn, session, beat.epoch(), beat.progress());
+  if (!turn.IsLive(beat.epoch()) || node.group_rank < 0 || beat.max_step() <= 0) return;
   MarkStepped(turn);
-  SeeStep(turn, e.max_step, e.progress.step.has_value());
+  SeeStep(turn, beat.max_step(), beat.progress().has_step());
 }
 
-void On(Turn& turn, const FirstStep& e) {
+void On(Turn& turn, uint64_t session, const v1::FirstStep& first) {
   JobState& job = turn.job;
-  Node& node = job.nodes.at(e.session);
-  OnProgress(turn, e.session, e.epoch, e.progress);
-  if (!turn.IsLive(e.epoch) || node.group_rank < 0) return;
+  Node& node = job.nodes.at(session);
+  const v1::Progress& told = first.progress();
+  OnProgress(turn, session, first.epoch(), told);
+  if (!turn.IsLive(first.epoch()) || node.group_rank < 0) return;
   Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
   if (std::exchange(slot.stepped, true)) return;
   MarkStepped(turn);
-  SeeStep(turn, e.progress.step.value_or(e.step), e.progress.step.has_value());
+  SeeStep(turn, told.has_step() ? told.step() : first.step(), told.has_step());
   const int64_t took_ms = turn.now - job.round->begun_at;
   turn.Note("first-step", slot.node, fmt::format("all ranks of node {} have made their first step", slot.node), -1,
-            {{"step", e.step}, {"since_round_ms", took_ms}});
+            {{"step", first.step()}, {"since_round_ms", took_ms}});
   if (++job.round->slots_stepped < job.round->slots.size()) return;
   turn.Note("round-stepping", "",
             fmt::format("world {} trains: first step on all nodes {} ms after the round began", job.round->world_size,
                         took_ms),
-            -1, {{"step", e.step}, {"since_round_ms", took_ms}, {"saving_ms", job.round->saving_ms}});
+            -1, {{"step", first.step()}, {"since_round_ms", took_ms}, {"saving_ms", job.round->saving_ms}});
 }
 
 void MarkStepped(Turn& turn) {
@@ -88,20 +89,20 @@ void MarkStepped(Turn& turn) {
   turn.RememberSoon();
 }
 
-void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const Progress& told) {
+void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const v1::Progress& told) {
   const bool live = turn.IsCurrent(epoch) && turn.job.nodes.at(session).group_rank >= 0;
   if (!live && !WasMember(turn, session, epoch)) return;
   Round& round = live ? *turn.job.round : *turn.job.last_round;
-  round.saving_ms = std::max(round.saving_ms, told.saving_ms);
+  round.saving_ms = std::max(round.saving_ms, told.saving_ms());
   if (!turn.IsLive(epoch) || turn.now - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(turn, round);
-  if (!told.step) return;
-  round.step = std::max(round.step.value_or(0), *told.step);
+  if (!told.has_step()) return;
+  round.step = std::max(round.step.value_or(0), told.step());
   if (!live) RememberStep(turn, round);
-  if (live && !round.from_step && told.from_step) NoteFromStep(turn, round, *told.from_step);
-  if (round.redo_until && *told.step >= *round.redo_until && !std::exchange(round.caught_up, true)) {
+  if (live && !round.from_step && told.has_from_step()) NoteFromStep(turn, round, told.from_step());
+  if (round.redo_until && told.step() >= *round.redo_until && !std::exchange(round.caught_up, true)) {
     turn.NoteRank(round, "caught-up", "",
                   fmt::format("training has come as far as it was before: step {}", *round.redo_until), -1,
-                  {{"ms_ago", told.caught_up_ms_ago.value_or(0)}, {"saving_ms", round.saving_ms}});
+                  {{"ms_ago", told.caught_up_ms_ago()}, {"saving_ms", round.saving_ms}});
   }
 }
 

@@ -34,7 +34,7 @@ class RandomJob : private RandomLife {
     CheckCensus();
     for (const auto& [session, node] : s.nodes) {
       EXPECT_LT(job_.now, node.last_heard + node.lease_ms) << "a node without a lease";
-      EXPECT_EQ(s.session_of.at(node.info.node_id), session);
+      EXPECT_EQ(s.session_of.at(node.hello.node_id()), session);
     }
     EXPECT_LE(s.budget.used, AllowedRestarts(s.budget));
     EXPECT_LE(RestartsLeft(s.budget, job_.now), AllowedRestarts(s.budget));
@@ -59,9 +59,9 @@ class RandomJob : private RandomLife {
     if (!s.spec) return;
     std::vector<Candidate> there;
     for (const auto& [session, node] : s.nodes) {
-      if (!node.leaving) there.push_back({session, -1, node.previous_rank, session, node.info.local_world_size});
+      if (!node.leaving) there.push_back({session, -1, node.previous_rank, session, node.hello.local_world_size()});
     }
-    EXPECT_EQ(CanBegin(s), Choose(there, *s.spec, s.sizes).size() >= s.spec->min_nodes);
+    EXPECT_EQ(CanBegin(s), Choose(there, *s.spec, s.sizes).size() >= s.spec->min_nodes());
     EXPECT_EQ(NextWorld(s).nodes, NextMembers(s).size());
   }
 
@@ -88,9 +88,9 @@ class RandomJob : private RandomLife {
     highest_ = s.round->epoch;
     CheckCounts(*s.round);
     const uint32_t members = static_cast<uint32_t>(s.round->slots.size());
-    EXPECT_LE(members, job_.spec.max_nodes);
-    EXPECT_GE(members, job_.spec.min_nodes);
-    EXPECT_EQ(members % job_.spec.node_unit, 0U);
+    EXPECT_LE(members, job_.spec.max_nodes());
+    EXPECT_GE(members, job_.spec.min_nodes());
+    EXPECT_EQ(members % job_.spec.node_unit(), 0U);
     std::set<uint64_t> sessions;
     uint32_t base = 0;
     for (size_t rank = 0; rank < members; ++rank) {
@@ -118,7 +118,7 @@ class RandomJob : private RandomLife {
     EXPECT_EQ(s.nodes.at(session).group_rank, static_cast<int32_t>(rank));
     int told = 0;
     for (const auto& [other, agent] : job_.told) {  // also on an earlier stream of the node
-      if (job_.node_ids.at(other) == s.nodes.at(session).info.node_id) told += CheckTold(agent, rank);
+      if (job_.node_ids.at(other) == s.nodes.at(session).hello.node_id()) told += CheckTold(agent, rank);
     }
     EXPECT_EQ(told, 1) << "StartRound of the live epoch";
   }
@@ -197,12 +197,12 @@ TEST(Property, ElasticJobsComeToTheLargestWorld) {
     const JobState& s = life.state();
     std::vector<Candidate> there;
     for (const auto& [session, node] : s.nodes) {
-      if (!node.leaving) there.push_back({session, -1, -1, session, node.info.local_world_size});
+      if (!node.leaving) there.push_back({session, -1, -1, session, node.hello.local_world_size()});
     }
     uint64_t largest = 0;
     for (const Candidate& c : Choose(there, *s.spec, s.sizes)) largest += c.local_world_size;
     ASSERT_EQ(s.phase, largest > 0 ? Phase::kRunning : Phase::kGathering) << "seed " << seed << ": " << s.reason;
-    const bool full = s.round && s.round->slots.size() == s.spec->max_nodes;
+    const bool full = s.round && s.round->slots.size() == s.spec->max_nodes();
     ASSERT_TRUE(largest == 0 || full || s.round->world_size == largest) << "seed " << seed << ": " << s.reason;
   }
   EXPECT_GT(settled, 1'000);

@@ -15,7 +15,9 @@
 namespace phalanx::master {
 namespace {
 
-int64_t SafePointAheadMs(const Turn& turn) { return std::min(kSafePointAheadMs, turn.job.spec->rescale_grace_ms / 4); }
+int64_t SafePointAheadMs(const Turn& turn) {
+  return std::min(kSafePointAheadMs, turn.job.spec->rescale_grace_ms() / 4);
+}
 
 // A step that no rank will have come to before all have heard of it. The pace is that of one step more than was seen:
 // the next one may be almost done.
@@ -61,25 +63,25 @@ void ChooseSafeStep(Turn& turn) {
 
 }  // namespace
 
-void On(Turn& turn, const SafePoint& e) {
+void On(Turn& turn, uint64_t session, const v1::SafePoint& point) {
   JobState& job = turn.job;
-  const Node& node = job.nodes.at(e.session);
-  if (!turn.IsLive(e.epoch) || node.group_rank < 0 || job.phase != Phase::kRunning) return;
+  const Node& node = job.nodes.at(session);
+  if (!turn.IsLive(point.epoch()) || node.group_rank < 0 || job.phase != Phase::kRunning) return;
   Slot& slot = job.round->slots[static_cast<size_t>(node.group_rank)];
-  job.round->SetSafe(slot, e.reached);
+  job.round->SetSafe(slot, point.reached());
   job.round->SetAnswered(slot, true);
-  if (e.asked > 0) job.round->any_asked = true;
+  if (point.asked() > 0) job.round->any_asked = true;
   if (job.round->rescale_by == kNever) AnnounceRescale(turn, "a change that an earlier master had announced");
-  if (e.asked > 0 && e.reached) {
+  if (point.asked() > 0 && point.reached()) {
     turn.Note("safe-point", slot.node, fmt::format("node {} is at a safe point", slot.node), -1,
-              {{"ranks", int64_t{e.asked}}});
+              {{"ranks", int64_t{point.asked()}}});
   }
 }
 
 void AnnounceRescale(Turn& turn, const std::string& why) {
   Round& round = *turn.job.round;
   if (round.rescale_by != kNever) return;
-  round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms;
+  round.rescale_by = turn.now + turn.job.spec->rescale_grace_ms();
   round.rescale_why = why;
   round.safe_step = 0;
   turn.remember = true;
@@ -118,15 +120,15 @@ void SettleRescale(Turn& turn) {
   for (Slot& slot : round.slots) round.SetSafe(slot, false);
 }
 
-bool Yields(const Turn& turn, const WorkerExited& e) {
-  if (e.for_rescale) return true;
-  return IsCollateral(e.exit) && (turn.job.round->AnyYielded() || turn.job.round->rescale_by != kNever);
+bool Yields(const Turn& turn, const v1::WorkerExited& exit) {
+  if (exit.for_rescale()) return true;
+  return IsCollateral(exit) && (turn.job.round->AnyYielded() || turn.job.round->rescale_by != kNever);
 }
 
-void OnYield(Turn& turn, Slot& slot, const WorkerExit& exit) {
-  if (exit.local_rank >= slot.local_world_size || !slot.yielded.insert(exit.local_rank).second) return;
+void OnYield(Turn& turn, Slot& slot, const v1::WorkerExited& exit) {
+  if (exit.local_rank() >= slot.local_world_size || !slot.yielded.insert(exit.local_rank()).second) return;
   if (slot.yielded.size() == 1) ++turn.job.round->slots_yielded;
-  const int64_t rank = slot.rank_base + exit.local_rank;
+  const int64_t rank = slot.rank_base + exit.local_rank();
   turn.NoteRank(*turn.job.round, "worker-exited", slot.node,
                 fmt::format("rank {} ended on node {} to make room for the next round", rank, slot.node), rank,
                 ExitDetail(exit, false));

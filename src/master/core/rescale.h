@@ -8,7 +8,7 @@
 
 namespace phalanx::master {
 
-void On(Turn& turn, const SafePoint& e);
+void On(Turn& turn, uint64_t session, const v1::SafePoint& point);
 
 // Every rank that wants to may save first; those that want nothing cost a moment. Once a round.
 void AnnounceRescale(Turn& turn, const std::string& why);
@@ -21,7 +21,7 @@ void SettleRescale(Turn& turn);
 
 // Not the end of the rank's work: it makes room for the next round. So do those that lose such a peer, whose own
 // report may be on its way.
-bool Yields(const Turn& turn, const WorkerExited& e);
-void OnYield(Turn& turn, Slot& slot, const WorkerExit& exit);
+bool Yields(const Turn& turn, const v1::WorkerExited& exit);
+void OnYield(Turn& turn, Slot& slot, const v1::WorkerExited& exit);
 
 }  // namespace phalanx::master

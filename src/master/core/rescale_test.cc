@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 class Rescale : public ::testing::Test {
  protected:
   Rescale() {
-    job_.spec.rescale_grace_ms = 5'000;
+    job_.spec.set_rescale_grace_ms(5'000);
     job_.state.SetSpec(job_.spec);
     job_.wants_safe_point = true;
     a_ = job_.Attach("a");
@@ -27,29 +27,25 @@ class Rescale : public ::testing::Test {
   }
 
   void Step(uint64_t session, int64_t step, bool told = false) {
-    Beat beat;
-    beat.session = session;
-    beat.epoch = job_.Epoch();
-    beat.min_step = beat.max_step = step;
-    if (told) beat.progress.step = step;
-    job_.Send(beat);
+    v1::Beat beat;
+    beat.set_epoch(job_.Epoch());
+    beat.set_min_step(step);
+    beat.set_max_step(step);
+    if (told) beat.mutable_progress()->set_step(step);
+    job_.Say(session, beat);
   }
 
   void Leave(uint64_t session) {
-    Leaving event;
-    event.session = session;
-    event.signal = 15;
-    event.waits = true;
-    job_.Send(event);
+    v1::Leaving leaving;
+    leaving.set_signal(15);
+    leaving.set_waits(true);
+    job_.Say(session, leaving);
   }
 
   void Yield(uint64_t session, uint32_t local_rank) {
-    WorkerExited event;
-    event.session = session;
-    event.epoch = job_.Epoch();
-    event.exit = JobFixture::Ended(local_rank, 0);
-    event.for_rescale = true;
-    job_.Send(event);
+    v1::WorkerExited exit = JobFixture::Ended(local_rank, 0);
+    exit.set_for_rescale(true);
+    job_.Exit(session, exit);
   }
 
   // Every node that was asked answers so.
@@ -120,7 +116,7 @@ TEST_F(Rescale, TheGraceIsAllThatIsWaited) {
 }
 
 TEST_F(Rescale, WithoutAGraceNobodyIsAsked) {
-  job_.spec.rescale_grace_ms = 0;
+  job_.spec.set_rescale_grace_ms(0);
   job_.state.SetSpec(job_.spec);
   Grow();
   EXPECT_TRUE(job_.announced.empty());
@@ -285,7 +281,7 @@ TEST_F(Rescale, ARoundTooYoungToHaveAPaceIsAskedAgain) {
 
 TEST_F(Rescale, RanksWithoutStepsComeToTheirSafePointAtOnce) {
   JobFixture job(1, 3, 0);
-  job.spec.rescale_grace_ms = 5'000;
+  job.spec.set_rescale_grace_ms(5'000);
   job.state.SetSpec(job.spec);
   job.wants_safe_point = true;
   const uint64_t a = job.Attach("a");

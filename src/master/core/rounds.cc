@@ -22,11 +22,11 @@ namespace {
 
 void HoldRound(Turn& turn, const std::string& cause, size_t left) {
   JobState& job = turn.job;
-  const std::string wait = SecondsText(job.spec->join_timeout_ms);
-  const bool enough = job.sizes && job.census.candidates() >= job.spec->min_nodes;
+  const std::string wait = SecondsText(job.spec->join_timeout_ms());
+  const bool enough = job.sizes && job.census.candidates() >= job.spec->min_nodes();
   const std::string reason = enough ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(job), wait)
                                     : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause,
-                                                  left, job.spec->min_nodes, wait);
+                                                  left, job.spec->min_nodes(), wait);
   for (const Slot& slot : job.round->slots) {
     if (slot.session != 0) turn.SendHold(slot.session, job.round->epoch, reason);
   }
@@ -43,10 +43,11 @@ void HoldRound(Turn& turn, const std::string& cause, size_t left) {
 std::vector<std::string> MemberAddresses(const Turn& turn, const std::vector<uint64_t>& members) {
   std::set<std::string> addresses;
   for (const uint64_t session : members) {
-    const NodeInfo& info = turn.job.nodes.at(session).info;
-    addresses.insert(info.address);
-    if (!info.peer_address.empty()) addresses.insert(info.peer_address);
-    addresses.insert(info.interface_addresses.begin(), info.interface_addresses.end());
+    const Node& node = turn.job.nodes.at(session);
+    const v1::Hello& hello = node.hello;
+    addresses.insert(hello.address());
+    if (!node.peer_address.empty()) addresses.insert(node.peer_address);
+    addresses.insert(hello.interface_addresses().begin(), hello.interface_addresses().end());
   }
   return {addresses.begin(), addresses.end()};
 }
@@ -61,7 +62,7 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
   start.set_epoch(round.epoch);
   start.set_group_world_size(static_cast<uint32_t>(members.size()));
   start.set_world_size(round.world_size);
-  start.set_store_address(first.info.address);
+  start.set_store_address(first.hello.address());
   start.set_store_port(first.store_port);
   start.set_restart_count(round.restart_count);
   start.set_max_restarts(AllowedRestarts(job.budget));
@@ -108,7 +109,7 @@ void Release(Turn& turn, const std::vector<uint64_t>& members, const std::string
                   node.leaving ? reason
                   : job.sizes
                       ? fmt::format("{}; this node waits as a spare", reason)
-                      : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, job.spec->node_unit));
+                      : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, job.spec->node_unit()));
   }
 }
 
@@ -119,8 +120,8 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   EndRound(turn);
   std::vector<Span> spans;
   for (const uint64_t session : members) {
-    const NodeInfo& info = job.nodes.at(session).info;
-    spans.push_back({info.role, info.local_world_size, 0, 0, 0});
+    const v1::Hello& hello = job.nodes.at(session).hello;
+    spans.push_back({hello.role(), hello.local_world_size(), 0, 0, 0});
   }
   Round round;
   round.world_size = LayOut(spans);
@@ -132,16 +133,16 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
     Node& node = job.nodes.at(members[rank]);
     job.ChangeNode(node, [rank](Node& n) {
       n.group_rank = n.previous_rank = static_cast<int32_t>(rank);
-      n.info.warming = n.came_back = false;  // from now on it counts like any other
+      n.warming = n.came_back = false;  // from now on it counts like any other
     });
     node.place_before = std::exchange(node.place, RoundPlace{round.epoch, rank});
     node.told_spare.clear();
     Slot& slot = round.slots.emplace_back();
     round.Occupy(slot, members[rank]);
-    slot.node_id = node.info.node_id;
-    slot.node = NodeName(job, node.info);
-    slot.hostname = node.info.hostname;
-    slot.address = node.info.address;
+    slot.node_id = node.hello.node_id();
+    slot.node = NodeName(job, node.hello);
+    slot.hostname = node.hello.hostname();
+    slot.address = node.hello.address();
     slot.rank_base = spans[rank].rank_base;
     slot.local_world_size = spans[rank].local_world_size;
   }
@@ -191,20 +192,20 @@ void SettleRound(Turn& turn) {
   }
   if (job.grow_at == kNever) return;
   const World next = NextWorld(job);
-  const bool all_there = next.nodes >= job.spec->max_nodes && turn.now >= GrowthFrom(job);
+  const bool all_there = next.nodes >= job.spec->max_nodes() && turn.now >= GrowthFrom(job);
   const bool larger = IsLarger(job, next) && round.ranks_done == 0;
   if (larger && !all_there && turn.now < std::min(job.grow_at, job.grow_limit)) return;
   job.grow_at = job.grow_limit = kNever;
   if (!larger) return;
   const std::string why = NewcomersText(turn, NextMembers(job)) + " joined";
-  if (job.spec->rescale_grace_ms == 0) return ReformRound(turn, why, true);
+  if (job.spec->rescale_grace_ms() == 0) return ReformRound(turn, why, true);
   AnnounceRescale(turn, why);
 }
 
 void ReformRound(Turn& turn, const std::string& cause, bool change) {
   JobState& job = turn.job;
   const std::vector<uint64_t> members = NextMembers(job);
-  if (members.size() < job.spec->min_nodes)
+  if (members.size() < job.spec->min_nodes())
     return HoldRound(turn, cause, job.sizes ? job.census.candidates() : members.size());
   if (!change) return BeginRound(turn, members, cause);
   const size_t before = job.round->slots.size();
@@ -220,7 +221,7 @@ std::string NewcomersText(const Turn& turn, const std::vector<uint64_t>& members
   for (const Slot& slot : (job.round ? job.round : job.last_round)->slots) before.insert(slot.session);
   std::vector<std::string> names;
   for (const uint64_t session : members) {
-    if (!before.contains(session)) names.push_back(NodeName(job, job.nodes.at(session).info));
+    if (!before.contains(session)) names.push_back(NodeName(job, job.nodes.at(session).hello));
   }
   return fmt::format("node{} {}", names.size() > 1 ? "s" : "", ListText(names, "more"));
 }
@@ -242,31 +243,32 @@ void EndRound(Turn& turn) {
 void SettleGathering(Turn& turn) {
   JobState& job = turn.job;
   if (!job.spec || (job.arrivals == 0)) return;
-  const JobSpec& spec = *job.spec;
+  const v1::JobSpec& spec = *job.spec;
   if (CanBegin(job)) {
     job.join_deadline = job.next_notice = kNever;
-    if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms;
-    const int64_t longest_ms = spec.last_call_fixed ? spec.last_call_ms : std::max(kGatherLimitMs, spec.last_call_ms);
+    if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms();
+    const int64_t longest_ms =
+        spec.last_call_fixed() ? spec.last_call_ms() : std::max(kGatherLimitMs, spec.last_call_ms());
     if (job.gather_limit == kNever) job.gather_limit = turn.now + longest_ms;
     const bool enough =
-        job.census.candidates() >= spec.max_nodes || turn.now >= std::min(job.gather_at, job.gather_limit);
+        job.census.candidates() >= spec.max_nodes() || turn.now >= std::min(job.gather_at, job.gather_limit);
     if (enough) BeginGathered(turn);
     return;
   }
   job.gather_at = job.gather_limit = kNever;
   if (job.join_deadline == kNever) {
-    job.join_deadline = turn.now + spec.join_timeout_ms;
+    job.join_deadline = turn.now + spec.join_timeout_ms();
     job.next_notice = turn.now + kWaitingNoticeMs;
   }
   if (turn.now >= job.join_deadline) {
-    const std::string waited = SecondsText(spec.join_timeout_ms);
-    if (job.census.candidates() >= spec.min_nodes) {
+    const std::string waited = SecondsText(spec.join_timeout_ms());
+    if (job.census.candidates() >= spec.min_nodes()) {
       return FinishJob(turn, 1,
                        fmt::format("gave up after {} (--rdzv-conf join_timeout): {}", waited, WaitingText(job)));
     }
     return FinishJob(turn, 1,
                      fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)",
-                                 job.census.candidates(), spec.min_nodes, waited));
+                                 job.census.candidates(), spec.min_nodes(), waited));
   }
   if (turn.now >= job.next_notice) TellWaiting(turn);
 }

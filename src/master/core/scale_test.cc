@@ -66,7 +66,7 @@ class ScaleJob {
       EXPECT_EQ(told.back().group_rank(), rank);
       EXPECT_EQ(told.back().group_world_size(), count);
       EXPECT_EQ(told.back().rank_base(), base);
-      base += job_.state.nodes.at(ranks[rank]).info.local_world_size;
+      base += job_.state.nodes.at(ranks[rank]).hello.local_world_size();
     }
     for (const uint64_t session : ranks) EXPECT_EQ(job_.told[session].rounds.back().world_size(), base);
     EXPECT_EQ(job_.state.budget.used, 0U);

@@ -29,9 +29,9 @@ class SpareJob {
       : job_(min_nodes, max_nodes, /*max_restarts=*/0, node_unit) {}
 
   void Come(const std::string& name) {
-    NodeInfo info = job_.Info(name);
-    info.node_id = ids_.try_emplace(name, "id-" + name).first->second;
-    info.seen_epoch = job_.state.highest_epoch;
+    v1::Hello info = job_.Info(name);
+    info.set_node_id(ids_.try_emplace(name, "id-" + name).first->second);
+    info.set_seen_epoch(job_.state.highest_epoch);
     session_of_[name] = job_.Attach(info);
     Look();
   }
@@ -82,14 +82,14 @@ class SpareJob {
     std::set<std::string> members;
     bool newcomer = false;
     for (const uint64_t session : chosen) {
-      const std::string& id = job_.state.nodes.at(session).info.node_id;
+      const std::string& id = job_.state.nodes.at(session).hello.node_id();
       newcomer = newcomer || !trained_.contains(id);
       members.insert(id);
     }
     for (const auto& [session, node] : job_.state.nodes) {
       const bool left_out = !node.leaving && !chosen.contains(session);
-      EXPECT_FALSE(newcomer && left_out && trained_.contains(node.info.node_id))
-          << node.info.hostname << " has trained before, and one that has only waited was taken";
+      EXPECT_FALSE(newcomer && left_out && trained_.contains(node.hello.node_id()))
+          << node.hello.hostname() << " has trained before, and one that has only waited was taken";
     }
     trained_ = std::move(members);
   }

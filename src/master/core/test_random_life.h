@@ -68,22 +68,25 @@ class RandomLife {
 
   // Steps and saves of the live round or the one before, made up.
   void TellSome(uint64_t session) {
-    Beat beat;
-    beat.session = session;
-    beat.epoch = Pick(4) == 0 && job_.state.last_round ? job_.state.last_round->epoch : job_.Epoch();
-    beat.progress.saving_ms = static_cast<int64_t>(Pick(3'000));
+    v1::Beat beat;
+    beat.set_epoch(Pick(4) == 0 && job_.state.last_round ? job_.state.last_round->epoch : job_.Epoch());
+    v1::Progress& progress = *beat.mutable_progress();
+    progress.set_saving_ms(static_cast<int64_t>(Pick(3'000)));
     if (Pick(4) > 0) {
-      beat.progress.step = static_cast<int64_t>(Pick(50));
-      beat.progress.from_step = static_cast<int64_t>(Pick(50));
-      if (Pick(2) == 0) beat.progress.caught_up_ms_ago = static_cast<int64_t>(Pick(2'000));
+      progress.set_step(static_cast<int64_t>(Pick(50)));
+      progress.set_from_step(static_cast<int64_t>(Pick(50)));
+      if (Pick(2) == 0) progress.set_caught_up_ms_ago(static_cast<int64_t>(Pick(2'000)));
     }
-    job_.Send(beat);
+    job_.Say(session, beat);
   }
 
   void AttachSome() {
-    NodeInfo info = job_.Info(fmt::format("n{}", Pick(8)), static_cast<uint32_t>(1 + Pick(ranks_max_)));
-    if (Pick(3) == 0) info.seen_epoch = info.live.epoch = job_.state.highest_epoch;
-    if (Pick(8) == 0) info.wanted_rank = static_cast<int32_t>(Pick(job_.spec.max_nodes));
+    v1::Hello info = job_.Info(fmt::format("n{}", Pick(8)), static_cast<uint32_t>(1 + Pick(ranks_max_)));
+    if (Pick(3) == 0) {
+      info.set_seen_epoch(job_.state.highest_epoch);
+      info.mutable_live_round()->set_epoch(job_.state.highest_epoch);
+    }
+    if (Pick(8) == 0) info.set_node_rank_wanted(static_cast<int32_t>(Pick(job_.spec.max_nodes())));
     job_.Attach(info);
   }
 

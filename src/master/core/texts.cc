@@ -34,16 +34,18 @@ std::string ListText(const std::vector<std::string>& items, const std::string& o
   return text;
 }
 
-std::string MissingText(size_t there, const JobSpec& spec) {
-  const size_t missing = spec.min_nodes - std::min<size_t>(there, spec.min_nodes);
+std::string MissingText(size_t there, const v1::JobSpec& spec) {
+  const size_t missing = spec.min_nodes() - std::min<size_t>(there, spec.min_nodes());
   return fmt::format("waiting for {}: {} of {}{} {} there", Plural(missing, "more node"), there,
-                     spec.min_nodes == spec.max_nodes ? "" : "at least ", spec.min_nodes, there == 1 ? "is" : "are");
+                     spec.min_nodes() == spec.max_nodes() ? "" : "at least ", spec.min_nodes(),
+                     there == 1 ? "is" : "are");
 }
 
-std::string ThereText(size_t there, const JobSpec& spec) {
-  if (there == spec.max_nodes)
+std::string ThereText(size_t there, const v1::JobSpec& spec) {
+  if (there == spec.max_nodes())
     return there == 1 ? "the job's node is there" : fmt::format("all {} nodes are there", there);
-  return fmt::format("{} of {}:{} nodes {} there", there, spec.min_nodes, spec.max_nodes, there == 1 ? "is" : "are");
+  return fmt::format("{} of {}:{} nodes {} there", there, spec.min_nodes(), spec.max_nodes(),
+                     there == 1 ? "is" : "are");
 }
 
 std::string VerdictText(Charge charge, const Budget& budget) {
@@ -54,21 +56,21 @@ std::string VerdictText(Charge charge, const Budget& budget) {
   return fmt::format("--max-restarts={} is used up", *budget.given);
 }
 
-std::vector<std::pair<std::string, Record::Value>> ExitDetail(const WorkerExit& exit, bool collateral) {
-  std::vector<std::pair<std::string, Record::Value>> detail = {{"local_rank", int64_t{exit.local_rank}},
-                                                               {"pid", exit.pid},
-                                                               {"exit_code", int64_t{exit.exit_code}},
-                                                               {"signal", int64_t{exit.signal}},
-                                                               {"steps", exit.steps},
-                                                               {"script_started", int64_t{exit.script_started}},
-                                                               {"unix_ms", exit.unix_ms}};
+std::vector<std::pair<std::string, Record::Value>> ExitDetail(const v1::WorkerExited& exit, bool collateral) {
+  std::vector<std::pair<std::string, Record::Value>> detail = {{"local_rank", int64_t{exit.local_rank()}},
+                                                               {"pid", exit.pid()},
+                                                               {"exit_code", int64_t{exit.exit_code()}},
+                                                               {"signal", int64_t{exit.signal()}},
+                                                               {"steps", exit.steps()},
+                                                               {"script_started", int64_t{exit.script_started()}},
+                                                               {"unix_ms", exit.unix_ms()}};
   if (collateral) detail.push_back({"collateral", int64_t{1}});
-  if (exit.peak_resident_bytes > 0) detail.push_back({"peak_resident_bytes", exit.peak_resident_bytes});
-  if (!exit.killed_by.empty()) detail.push_back({"killed_by", exit.killed_by});
-  if (!exit.end_note.empty()) detail.push_back({"end_note", exit.end_note});
-  if (!exit.last_words.empty()) detail.push_back({"last_words", Tail(exit.last_words)});
-  if (!exit.error_json.empty() && exit.error_json.size() <= kRecordedTextBytes) {
-    detail.push_back({"error_json", exit.error_json});
+  if (exit.peak_resident_bytes() > 0) detail.push_back({"peak_resident_bytes", exit.peak_resident_bytes()});
+  if (!exit.killed_by().empty()) detail.push_back({"killed_by", exit.killed_by()});
+  if (!exit.end_note().empty()) detail.push_back({"end_note", exit.end_note()});
+  if (!exit.last_words().empty()) detail.push_back({"last_words", Tail(exit.last_words())});
+  if (!exit.error_json().empty() && exit.error_json().size() <= kRecordedTextBytes) {
+    detail.push_back({"error_json", exit.error_json()});
   }
   return detail;
 }
@@ -78,7 +80,7 @@ std::string NodeStateText(const JobState& state, const Node& node) {
   if (node.group_rank >= 0 && state.round) {
     return state.round->slots[static_cast<size_t>(node.group_rank)].AllDone() ? "done" : "member";
   }
-  const bool is_full = state.round && state.round->slots.size() >= state.spec->max_nodes;
+  const bool is_full = state.round && state.round->slots.size() >= state.spec->max_nodes();
   if (state.phase == Phase::kRunning && (is_full || !node.told_spare.empty())) return "spare";
   return "waiting";
 }
@@ -96,27 +98,27 @@ std::string PhaseText(Phase phase) {
   return "";
 }
 
-std::string NodeName(const JobState& state, const NodeInfo& info) {
-  const auto host = state.hosts.find(info.hostname);
+std::string NodeName(const JobState& state, const v1::Hello& hello) {
+  const auto host = state.hosts.find(hello.hostname());
   const bool several = host != state.hosts.end() && host->second.addresses.size() > 1;
   // Nodes that reach each other by loopback share a host.
-  const bool loopback = info.address.starts_with("127.") && state.spec && state.spec->max_nodes > 1;
-  return several || loopback ? info.address : info.hostname;
+  const bool loopback = hello.address().starts_with("127.") && state.spec && state.spec->max_nodes() > 1;
+  return several || loopback ? hello.address() : hello.hostname();
 }
 
-std::string SpecDifferenceText(const JobSpec& job, const JobSpec& asked) {
+std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked) {
   std::vector<std::string> parts;
   auto compare = [&parts](const char* flag, const std::string& of_job, const std::string& of_node) {
     if (of_job != of_node) parts.push_back(fmt::format("{} ({} there, {} here)", flag, of_job, of_node));
   };
-  auto restarts = [](const JobSpec& spec) {
-    return spec.max_restarts ? fmt::format("{}", *spec.max_restarts) : std::string("not given");
+  auto restarts = [](const v1::JobSpec& spec) {
+    return spec.has_max_restarts() ? fmt::format("{}", spec.max_restarts()) : std::string("not given");
   };
   compare("--max-restarts", restarts(job), restarts(asked));
-  compare("--restart-window", SecondsText(job.restart_window_ms), SecondsText(asked.restart_window_ms));
-  compare("--rdzv-conf join_timeout", SecondsText(job.join_timeout_ms), SecondsText(asked.join_timeout_ms));
-  compare("--rdzv-conf last_call_timeout", fmt::format("{} ms", job.last_call_ms),
-          fmt::format("{} ms", asked.last_call_ms));
+  compare("--restart-window", SecondsText(job.restart_window_ms()), SecondsText(asked.restart_window_ms()));
+  compare("--rdzv-conf join_timeout", SecondsText(job.join_timeout_ms()), SecondsText(asked.join_timeout_ms()));
+  compare("--rdzv-conf last_call_timeout", fmt::format("{} ms", job.last_call_ms()),
+          fmt::format("{} ms", asked.last_call_ms()));
   if (parts.empty()) return "";
   return fmt::format("what the job's first node was given counts: {}", fmt::join(parts, ", "));
 }

@@ -16,17 +16,17 @@ std::string SecondsText(int64_t ms);
 std::string ListText(const std::vector<std::string>& items, const std::string& others, size_t shown = 3);
 
 // "waiting for 1 more node: 1 of 2 are there".
-std::string MissingText(size_t there, const JobSpec& spec);
+std::string MissingText(size_t there, const v1::JobSpec& spec);
 
 // "all 2 nodes are there", "1 of 1:3 nodes is there".
-std::string ThereText(size_t there, const JobSpec& spec);
+std::string ThereText(size_t there, const v1::JobSpec& spec);
 
 // "all 3 restarts are used up".
 std::string VerdictText(Charge charge, const Budget& budget);
 
-std::vector<std::pair<std::string, Record::Value>> ExitDetail(const WorkerExit& exit, bool collateral);
+std::vector<std::pair<std::string, Record::Value>> ExitDetail(const v1::WorkerExited& exit, bool collateral);
 
 // What of `asked` does not count, because the job's first node was given something else; empty: nothing.
-std::string SpecDifferenceText(const JobSpec& job, const JobSpec& asked);
+std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked);
 
 }  // namespace phalanx::master

@@ -79,11 +79,12 @@ void Endpoint::Follow(const JobState& state) {
 void Endpoint::Join(const JobState& state, uint64_t session) {
   const auto at = state.nodes.find(session);
   if (at == state.nodes.end()) return;
-  const NodeInfo& info = at->second.info;
-  std::set<std::string> addresses(info.interface_addresses.begin(), info.interface_addresses.end());
-  addresses.insert(info.address);
-  if (!info.peer_address.empty()) addresses.insert(info.peer_address);
-  std::vector<std::string> closed = clients_.Join(info.node_id, addresses);
+  const v1::Hello& hello = at->second.hello;
+  const std::string& peer_address = at->second.peer_address;
+  std::set<std::string> addresses(hello.interface_addresses().begin(), hello.interface_addresses().end());
+  addresses.insert(hello.address());
+  if (!peer_address.empty()) addresses.insert(peer_address);
+  std::vector<std::string> closed = clients_.Join(hello.node_id(), addresses);
   if (!closed.empty()) door_->LetIn(std::move(closed), false);
 }
 
@@ -101,7 +102,7 @@ void Endpoint::OnMessage(const JobState& state, uint64_t session, const v1::Agen
   const uint64_t epoch = EpochOf(message);
   const auto at = state.nodes.find(session);
   if (epoch == 0 || epoch != clients_.epoch() || at == state.nodes.end()) return;
-  std::vector<std::string> opened = clients_.Began(at->second.info.node_id, epoch);
+  std::vector<std::string> opened = clients_.Began(at->second.hello.node_id(), epoch);
   if (!opened.empty()) door_->LetIn(std::move(opened), true);
   if (clients_.all() && !std::exchange(all_let_in_, true)) door_->LetInLocal();
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "master/core/admit.h"
 #include "master/core/convert.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
@@ -17,21 +18,21 @@ namespace {
 constexpr Instant kNow = 1'000'000'000;
 
 void Attach(JobState& state, uint64_t session, Instant now) {
-  AgentAttached event;
-  event.session = session;
-  event.next_store_port = 20'000;
-  event.info.protocol_version = wire::kProtocolVersion;
-  event.info.job_id = "job";
-  event.info.token_ok = true;
-  event.info.node_id = "fuzzed";
-  event.info.hostname = "fuzzed";
-  event.info.address = "10.0.0.1";
-  event.info.local_world_size = 1;
-  event.info.role = "default";
-  event.info.spec = *state.spec;
-  if (state.round) event.info.live.epoch = state.round->epoch;
-  event.info.live.group_world_size = 1;
-  Step(state, event, now);
+  v1::AgentMessage message;
+  message.set_next_store_port(20'000);
+  v1::Hello& hello = *message.mutable_hello();
+  hello.set_protocol_version(wire::kProtocolVersion);
+  hello.set_job_id("job");
+  hello.set_node_id("fuzzed");
+  hello.set_hostname("fuzzed");
+  hello.set_address("10.0.0.1");
+  hello.set_local_world_size(1);
+  hello.set_node_rank_wanted(-1);
+  hello.set_role("default");
+  *hello.mutable_spec() = *state.spec;
+  if (state.round) hello.mutable_live_round()->set_epoch(state.round->epoch);
+  hello.mutable_live_round()->set_group_world_size(1);
+  Step(state, AttachedOf(session, std::move(message), "", /*token_ok=*/true), now);
 }
 
 void Live(JobState state) {

@@ -13,24 +13,23 @@
 namespace phalanx::master {
 
 // What the agent of a member says to a new master.
-inline NodeInfo ComingBack(const JobState& state, uint64_t session) {
-  NodeInfo info = state.nodes.at(session).info;
-  info.spec = *state.spec;  // all of it: the master does not keep it for each node
-  info.seen_epoch = state.highest_epoch;
-  info.live = {};
+inline v1::Hello ComingBack(const JobState& state, uint64_t session) {
+  v1::Hello info = state.nodes.at(session).hello;
+  *info.mutable_spec() = *state.spec;  // all of it: the master does not keep it for each node
+  info.set_seen_epoch(state.highest_epoch);
   const int32_t group_rank = state.nodes.at(session).group_rank;
   if (group_rank < 0 || !state.round) return info;
   const Round& round = *state.round;
-  info.live.epoch = round.epoch;
-  info.live.group_rank = static_cast<uint32_t>(group_rank);
-  info.live.group_world_size = static_cast<uint32_t>(round.slots.size());
-  info.live.rank_base = round.slots[info.live.group_rank].rank_base;
-  info.live.world_size = round.world_size;
-  info.live.restart_count = round.restart_count;
-  info.live.restarts_used = state.budget.used;
-  info.live.lives_without_step = state.budget.lives_without_step;
-  info.live.highest_step = state.highest_step;
-  info.live.reason = round.reason;
+  info.mutable_live_round()->set_epoch(round.epoch);
+  info.mutable_live_round()->set_group_rank(static_cast<uint32_t>(group_rank));
+  info.mutable_live_round()->set_group_world_size(static_cast<uint32_t>(round.slots.size()));
+  info.mutable_live_round()->set_rank_base(round.slots[static_cast<size_t>(group_rank)].rank_base);
+  info.mutable_live_round()->set_world_size(round.world_size);
+  info.mutable_live_round()->set_restart_count(round.restart_count);
+  info.mutable_live_round()->set_restarts_used(state.budget.used);
+  info.mutable_live_round()->set_lives_without_step(state.budget.lives_without_step);
+  if (state.highest_step) info.mutable_live_round()->set_highest_step(*state.highest_step);
+  info.mutable_live_round()->set_reason(round.reason);
   return info;
 }
 
@@ -73,7 +72,7 @@ class Restarted : public JobFixture {
   }
   void MembersComeBack() {
     for (const auto& [was, info] : agents_) {
-      if (info.live.epoch > 0) Attach(info);
+      if (info.live_round().epoch() > 0) Attach(info);
     }
   }
 
@@ -84,7 +83,7 @@ class Restarted : public JobFixture {
   }
 
  private:
-  std::vector<std::pair<uint64_t, NodeInfo>> agents_;
+  std::vector<std::pair<uint64_t, v1::Hello>> agents_;
 };
 
 }  // namespace phalanx::master

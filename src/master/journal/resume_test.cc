@@ -52,23 +52,20 @@ TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
   job.Attach("b");
   job.Attach("c");
   job.AllStep();
-  NodeInfo lost = ComingBack(job.state, a);
-  lost.live = {};
+  v1::Hello lost = ComingBack(job.state, a);
+  lost.clear_live_round();
   job.Detach(a);
   ASSERT_EQ(job.Ranks().size(), 2U);
   Restarted next(job);
   next.AllComeBack();
-  NodeInfo newcomer = next.Info("d");
-  newcomer.warming = lost.warming = true;
+  v1::Hello newcomer = next.Info("d");
+  newcomer.set_warming(true);
+  lost.set_warming(true);
   const uint64_t d = next.Attach(newcomer);
   const uint64_t back = next.Attach(lost);
   EXPECT_TRUE(next.state.nodes.at(back).came_back);
   next.wants_safe_point = true;  // the change waits for both
-  for (const uint64_t session : {d, back}) {
-    Ready ready;
-    ready.session = session;
-    next.Send(ready);
-  }
+  for (const uint64_t session : {d, back}) next.Say(session, v1::Ready());
   next.Pass(kDefaultRescaleGraceMs + 1'000);
   ASSERT_EQ(next.Ranks().size(), 3U);
   EXPECT_EQ(next.Ranks().back(), back);
@@ -128,7 +125,7 @@ TEST_F(ResumeRescale, TheStepThatRanksWereToldStays) {
 // The same master: its word may have been lost with the stream.
 TEST_F(ResumeRescale, AMemberThatRenewsItsStreamHearsOfItAgain) {
   const auto first = std::exchange(job_.announced, {});
-  NodeInfo info = ComingBack(job_.state, b_);
+  v1::Hello info = ComingBack(job_.state, b_);
   const uint64_t again = job_.Attach(info);
   ASSERT_EQ(job_.announced.size(), 1U);
   EXPECT_EQ(job_.announced[0].session, again);
@@ -158,11 +155,10 @@ TEST(ResumeLeaving, ANodeThatWasAboutToGoIsNotWaitedFor) {
   const uint64_t b = job.Attach("b");
   job.AllStep();
   job.wants_safe_point = true;
-  Leaving leaving;
-  leaving.session = a;
-  leaving.signal = 15;
-  leaving.waits = true;
-  job.Send(leaving);
+  v1::Leaving leaving;
+  leaving.set_signal(15);
+  leaving.set_waits(true);
+  job.Say(a, leaving);
   ASSERT_EQ(job.Epoch(), 1U);
   Restarted next(job);
   next.ComeBack(b);
@@ -181,12 +177,11 @@ class ResumeCheckpoints : public ::testing::Test {
   // `fill` says of what; of kDir.
   template <typename Fill>
   static void Tell(JobFixture& job, uint64_t session, Fill fill) {
-    CheckpointTold event;
-    event.session = session;
-    event.report.set_epoch(job.Epoch());
-    event.report.set_dir(kDir);
-    fill(event.report);
-    job.Send(event);
+    v1::CheckpointReport report;
+    report.set_epoch(job.Epoch());
+    report.set_dir(kDir);
+    fill(report);
+    job.Say(session, report);
   }
   static void HoldNothing(JobFixture& job, uint64_t session) {
     Tell(job, session, [](v1::CheckpointReport& report) {

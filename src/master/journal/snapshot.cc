@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "master/core/convert.h"
+#include "master/core/admit.h"
 #include "master/core/door.h"
 #include "master/topics/checkpoints_saved.h"
 #include "phalanx/v1/journal.pb.h"
@@ -58,7 +58,7 @@ void Fill(v1::Snapshot::Round& wire, const Round& round, Instant now) {
   if (round.ended_at != kNever) wire.set_ended_for_ms(now - round.ended_at);
   for (const Slot& slot : round.slots) Fill(*wire.add_slots(), slot);
   wire.set_stepped(round.stepped);
-  for (const Failure& failure : round.failures) *wire.add_failures() = MessageOf(failure);
+  for (const Failure& failure : round.failures) *wire.add_failures() = failure.told;
   wire.set_failed(round.failed);
   for (const std::string& what : round.broken) wire.add_broken(what);
   if (round.budget_before) Fill(*wire.mutable_budget_before(), *round.budget_before, now);
@@ -152,7 +152,7 @@ StatusOr<Round> RestoreRound(const v1::Snapshot::Round& wire, const Budget& budg
     if (failure.group_rank() >= round.slots.size() || round.failures.size() == kMaxFailures) {
       return Contradiction("a failure of no member");
     }
-    AddFailure(round.failures, FailureOf(failure, round.slots[failure.group_rank()].node));
+    AddFailure(round.failures, AdmitFailure(failure, round.slots[failure.group_rank()].node));
   }
   round.failed = wire.failed();
   round.broken.assign(wire.broken().begin(), wire.broken().end());
@@ -195,7 +195,7 @@ Status RestorePhase(JobState& state, const v1::Snapshot& wire) {
 std::string SaveState(const JobState& state, Instant now) {
   v1::Snapshot wire;
   wire.set_job_id(state.job_id);
-  if (state.spec) *wire.mutable_spec() = MessageOf(*state.spec);
+  if (state.spec) *wire.mutable_spec() = *state.spec;
   wire.set_spec_of_first_node(state.spec_of_first_node);
   switch (state.phase) {
     case Phase::kGathering:
@@ -243,7 +243,8 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   JobState state;
   state.job_id = job_id;
   if (wire.has_spec()) {
-    const JobSpec spec = SpecOf(wire.spec());
+    v1::JobSpec spec = wire.spec();
+    AdmitSpec(spec);
     if (const auto fault = SpecFault(spec)) return Contradiction(*fault);
     state.SetSpec(spec);
   }

@@ -43,8 +43,9 @@ TEST(HeldRound, IsCountedOnWithoutAJournal) {
   job.Pass(500);
   job.AllStep();
   job.Kill(b, 0);
-  NodeInfo waits = ComingBack(job.state, a);
-  std::swap(waits.last, waits.live);
+  v1::Hello waits = ComingBack(job.state, a);
+  *waits.mutable_last_round() = waits.live_round();
+  waits.clear_live_round();
   JobFixture next(2, 3, 2);
   next.Attach(waits);
   next.Attach("c");
@@ -121,7 +122,7 @@ TEST_P(AfterRestart, ReportsThatAreRepeatedCountOnce) {
 
 // A master that died between two StartRounds: those that got it, and those that did not, begin the next one together.
 TEST_P(AfterRestart, ARoundThatSomeWereNotToldOf) {
-  const NodeInfo old = ComingBack(job_.state, sessions_[0]);
+  const v1::Hello old = ComingBack(job_.state, sessions_[0]);
   job_.Kill(sessions_[1], 0);
   Restarted next(job_, GetParam());
   next.Attach(old);
@@ -134,8 +135,8 @@ TEST_P(AfterRestart, ARoundThatSomeWereNotToldOf) {
 
 TEST_P(AfterRestart, AStrangerWithTheSameRankDoesNotGetIn) {
   Restarted next(job_, true);
-  NodeInfo stranger = next.Info("d");
-  stranger.live = ComingBack(job_.state, sessions_[0]).live;
+  v1::Hello stranger = next.Info("d");
+  *stranger.mutable_live_round() = ComingBack(job_.state, sessions_[0]).live_round();
   const uint64_t d = next.Attach(stranger);
   EXPECT_EQ(next.told[d].holds.size(), 1U);
   EXPECT_EQ(next.state.round->away, 3U);
@@ -152,10 +153,10 @@ TEST(Resume, ALostTailIsMadeGoodByTheAgents) {
   job.AllStep();
   job.Kill(a, 0);
   ASSERT_EQ(job.Epoch(), 2U);
-  const NodeInfo infos[] = {ComingBack(job.state, a), ComingBack(job.state, b)};
+  const v1::Hello infos[] = {ComingBack(job.state, a), ComingBack(job.state, b)};
   job.state = *RestoreState(bytes, "job", job.now);
   Resume(job.state, job.now);
-  for (const NodeInfo& info : infos) job.Attach(info);
+  for (const v1::Hello& info : infos) job.Attach(info);
   EXPECT_EQ(job.Epoch(), 2U);
   EXPECT_EQ(job.state.round->away, 0U);
   EXPECT_EQ(job.state.budget.used, 1U);
@@ -197,7 +198,7 @@ TEST(Resume, AStandstillIsNoReasonToLoseANode) {
   const uint64_t a = job.Attach("a");
   job.Attach("b");
   job.AllStep();
-  const NodeInfo info = ComingBack(job.state, a);
+  const v1::Hello info = ComingBack(job.state, a);
   job.now += 60'000;
   job.Detach(a);
   EXPECT_EQ(job.Records("node-away").size(), 1U);
@@ -263,8 +264,8 @@ TEST(Resume, ANodeThatCameBeforeTheFirstMemberIsTakenIn) {
   const uint64_t b = job.Attach("b");
   job.Pass(1'000);
   job.AllStep();
-  const NodeInfo info_a = ComingBack(job.state, a);
-  const NodeInfo info_b = ComingBack(job.state, b);
+  const v1::Hello info_a = ComingBack(job.state, a);
+  const v1::Hello info_b = ComingBack(job.state, b);
   JobFixture next(2, 3, 0);  // a new master without a journal
   next.Attach("c");
   next.Attach(info_a);

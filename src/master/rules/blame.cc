@@ -64,14 +64,14 @@ bool SaysPeerIsGone(std::string_view text) {
 
 }  // namespace
 
-bool IsCollateral(const WorkerExit& exit) {
-  if (exit.signal == SIGPIPE) return true;
+bool IsCollateral(const v1::WorkerExited& exit) {
+  if (exit.signal() == SIGPIPE) return true;
   // Other signals come from the system, a person or the script's own fault; only NCCL's watchdog aborts for others'
   // sake.
-  if (exit.signal != 0 && exit.signal != SIGABRT) return false;
-  const std::string recorded = RecordedMessage(exit.error_json);
+  if (exit.signal() != 0 && exit.signal() != SIGABRT) return false;
+  const std::string recorded = RecordedMessage(exit.error_json());
   if (!recorded.empty()) return SaysPeerIsGone(recorded);
-  std::string_view tail = exit.last_words;
+  std::string_view tail = exit.last_words();
   tail.remove_prefix(tail.size() - std::min(tail.size(), kExceptionTailBytes));
   return SaysPeerIsGone(tail);
 }
@@ -93,12 +93,13 @@ bool AllCollateral(const std::vector<Failure>& failures) {
 }
 
 std::string Describe(const Failure& f) {
-  const WorkerExit& exit = f.exit;
-  std::string text = fmt::format("rank {} failed (exit code {})", f.rank, exit.exit_code);
-  if (exit.signal != 0) text = fmt::format("rank {} died ({})", f.rank, SignalName(exit.signal));
-  if (!exit.killed_by.empty()) text = fmt::format("rank {} was killed by {}", f.rank, exit.killed_by);
+  const v1::WorkerExited& exit = f.told.exited();
+  const uint32_t rank = f.told.rank();
+  std::string text = fmt::format("rank {} failed (exit code {})", rank, exit.exit_code());
+  if (exit.signal() != 0) text = fmt::format("rank {} died ({})", rank, SignalName(exit.signal()));
+  if (!exit.killed_by().empty()) text = fmt::format("rank {} was killed by {}", rank, exit.killed_by());
   text += fmt::format(" on node {}", f.node);
-  return exit.end_note.empty() ? text : fmt::format("{} ({})", text, exit.end_note);
+  return exit.end_note().empty() ? text : fmt::format("{} ({})", text, exit.end_note());
 }
 
 }  // namespace phalanx::master

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "phalanx/v1/agent.pb.h"
+
 namespace phalanx::master {
 
 constexpr size_t kMaxErrorJsonBytes = 64 * 1024;
@@ -18,34 +20,15 @@ constexpr size_t kMaxEndTextBytes = 512;
 // Failures of one round that are kept; more say nothing new.
 constexpr size_t kMaxFailures = 17;
 
-// How one worker ended by itself.
-struct WorkerExit {
-  uint32_t local_rank = 0;
-  int64_t pid = 0;
-  int32_t exit_code = 0;  // counts where signal is 0
-  int32_t signal = 0;
-  bool script_started = false;
-  int64_t steps = 0;
-  int64_t unix_ms = 0;
-  std::string error_json;           // torch's error file as the worker left it
-  std::string last_words;           // tail of its stderr
-  int64_t peak_resident_bytes = 0;  // 0: not known
-  std::string killed_by;            // "the out-of-memory killer ..."; empty: not known
-  std::string end_note;             // a remark about the end
-};
-
+// A worker's end that was not wanted.
 struct Failure {
-  uint32_t rank = 0;
-  uint32_t group_rank = 0;
+  v1::Failure told;  // as agents hear of it; what its agent said, within the bounds above
   std::string node;  // as people know it
-  std::string hostname;
-  std::string address;
-  WorkerExit exit;
   bool collateral = false;
 };
 
 // Whether the worker only suffered from another's end: a table of what torch, gloo and NCCL say when a peer is gone.
-bool IsCollateral(const WorkerExit& exit);
+bool IsCollateral(const v1::WorkerExited& exit);
 
 // Adds `failure`, keeping at most kMaxFailures: an own death displaces the last collateral one.
 void AddFailure(std::vector<Failure>& failures, Failure failure);

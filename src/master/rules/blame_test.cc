@@ -17,11 +17,11 @@ struct Case {
 class Blame : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Blame, TellsVictimsFromTheDead) {
-  WorkerExit exit;
-  exit.signal = GetParam().signal;
-  exit.exit_code = exit.signal == 0 ? 1 : 0;
-  exit.error_json = GetParam().error_json;
-  exit.last_words = GetParam().last_words;
+  v1::WorkerExited exit;
+  exit.set_signal(GetParam().signal);
+  exit.set_exit_code(exit.signal() == 0 ? 1 : 0);
+  exit.set_error_json(GetParam().error_json);
+  exit.set_last_words(GetParam().last_words);
   EXPECT_EQ(IsCollateral(exit), GetParam().collateral);
 }
 
@@ -50,15 +50,15 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& one) { return std::string(one.param.name); });
 
 TEST(BlameTail, OnlyTheEndOfLastWordsCounts) {
-  WorkerExit exit;
-  exit.exit_code = 1;
-  exit.last_words = kGloo + std::string(8'192, 'x') + "ValueError: bad lr";
+  v1::WorkerExited exit;
+  exit.set_exit_code(1);
+  exit.set_last_words(kGloo + std::string(8'192, 'x') + "ValueError: bad lr");
   EXPECT_FALSE(IsCollateral(exit));
 }
 
 Failure Made(uint32_t rank, bool collateral) {
   Failure failure;
-  failure.rank = rank;
+  failure.told.set_rank(rank);
   failure.collateral = collateral;
   return failure;
 }
@@ -73,21 +73,21 @@ TEST(AddFailure, KeepsTheOwnDeathHoweverLateItComes) {
   for (uint32_t rank = 0; rank < 1'000; ++rank) AddFailure(failures, Made(rank, true));
   AddFailure(failures, Made(5'000, false));
   EXPECT_EQ(failures.size(), kMaxFailures);
-  EXPECT_EQ(failures[FirstCause(failures)].rank, 5'000U);
-  EXPECT_EQ(failures.front().rank, 0U);
+  EXPECT_EQ(failures[FirstCause(failures)].told.rank(), 5'000U);
+  EXPECT_EQ(failures.front().told.rank(), 0U);
 }
 
 TEST(Describe, SaysWhoKilledARankAndWhatElseIsKnown) {
   Failure failure;
-  failure.rank = 3;
+  failure.told.set_rank(3);
   failure.node = "a";
-  failure.exit.signal = SIGKILL;
+  failure.told.mutable_exited()->set_signal(SIGKILL);
   EXPECT_EQ(Describe(failure), "rank 3 died (SIGKILL) on node a");
-  failure.exit.killed_by = "the out-of-memory killer";
+  failure.told.mutable_exited()->set_killed_by("the out-of-memory killer");
   EXPECT_EQ(Describe(failure), "rank 3 was killed by the out-of-memory killer on node a");
-  failure.exit = WorkerExit{};
-  failure.exit.exit_code = 1;
-  failure.exit.end_note = "2 processes were ended";
+  failure.told.clear_exited();
+  failure.told.mutable_exited()->set_exit_code(1);
+  failure.told.mutable_exited()->set_end_note("2 processes were ended");
   EXPECT_EQ(Describe(failure), "rank 3 failed (exit code 1) on node a (2 processes were ended)");
 }
 

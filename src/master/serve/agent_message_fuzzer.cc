@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "master/core/admit.h"
 #include "master/core/convert.h"
 #include "master/core/core.h"
 #include "master/core/messages.h"

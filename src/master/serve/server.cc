@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/net.h"
+#include "master/core/admit.h"
 #include "master/core/convert.h"
 #include "master/core/door.h"
 #include "master/core/messages.h"

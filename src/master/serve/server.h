@@ -22,10 +22,10 @@ struct ServerOptions {
   std::vector<std::string> hosts = {"127.0.0.1"};  // addresses to bind to, and nothing else
   uint16_t port = 0;                               // 0: any free one, the same on all hosts
   std::string job_id;
-  std::optional<JobSpec> spec;  // absent: the first node's counts
-  std::string token;            // empty: only the job id is checked
-  std::string state_dir;        // for the record and the journal; empty: none is kept
-  bool resume = false;          // go on with the job that the journal there tells of, where it does
+  std::optional<v1::JobSpec> spec;  // absent: the first node's counts
+  std::string token;                // empty: only the job id is checked
+  std::string state_dir;            // for the record and the journal; empty: none is kept
+  bool resume = false;              // go on with the job that the journal there tells of, where it does
   // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
   std::optional<int64_t> linger_ms;
   bool verbose = false;  // one line on stderr for each decision

@@ -130,7 +130,7 @@ TEST(Server, RefusesWithASentence) {
       {[](auto& m) { m.mutable_hello()->set_node_id(""); }, "node id"},
       {[](auto& m) { m.mutable_hello()->set_hostname(std::string(300, 'x')); }, "host name of 300 bytes"},
       {[](auto& m) { m.set_next_store_port(0); }, "port 0"},
-      {[](auto& m) { m.set_next_store_port(70'000); }, "port 0"},
+      {[](auto& m) { m.set_next_store_port(70'000); }, "port 70000"},
       {[](auto& m) { m.mutable_beat(); }, "must be Hello"},
   };
   for (const Case& c : cases) {

@@ -42,14 +42,15 @@ std::string WhyNoAnswer(int questions) {
   return fmt::format("{} other questions are being answered: ask again later", kMaxQuestions);
 }
 
-Status MayTakeUp(const JobSpec& was, const JobSpec& asked) {
-  if (was.min_nodes != asked.min_nodes || was.max_nodes != asked.max_nodes || was.node_unit != asked.node_unit) {
-    return absl::InvalidArgumentError(
-        fmt::format("--nnodes={}:{} --node-unit={}: the job of the journal has --nnodes={}:{} --node-unit={}; give the "
-                    "same, or leave out --resume",
-                    asked.min_nodes, asked.max_nodes, asked.node_unit, was.min_nodes, was.max_nodes, was.node_unit));
+Status MayTakeUp(const v1::JobSpec& was, const v1::JobSpec& asked) {
+  if (was.min_nodes() != asked.min_nodes() || was.max_nodes() != asked.max_nodes() ||
+      was.node_unit() != asked.node_unit()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--nnodes={}:{} --node-unit={}: the job of the journal has --nnodes={}:{} --node-unit={}; give the "
+        "same, or leave out --resume",
+        asked.min_nodes(), asked.max_nodes(), asked.node_unit(), was.min_nodes(), was.max_nodes(), was.node_unit()));
   }
-  if (was.elastic_config != asked.elastic_config) {
+  if (was.elastic_config() != asked.elastic_config()) {
     return absl::InvalidArgumentError(
         "--elastic-config: the job of the journal was begun with another one, or with none; give the same, or leave "
         "out --resume");

@@ -71,6 +71,6 @@ std::string WhyNoAnswer(int questions);
 
 // Whether the job of a journal may be taken up by a master that was started with the flags `asked`. InvalidArgument
 // names the flag that differs.
-Status MayTakeUp(const JobSpec& was, const JobSpec& asked);
+Status MayTakeUp(const v1::JobSpec& was, const v1::JobSpec& asked);
 
 }  // namespace phalanx::master

@@ -99,28 +99,28 @@ TEST(Questions, AreAnsweredUpToABound) {
 }
 
 TEST(MayTakeUp, OnlyWithTheShapeThatTheJobHas) {
-  JobSpec was;
-  was.min_nodes = 2;
-  was.max_nodes = 8;
-  was.node_unit = 2;
-  was.elastic_config = "{}";
+  v1::JobSpec was = DefaultSpec();
+  was.set_min_nodes(2);
+  was.set_max_nodes(8);
+  was.set_node_unit(2);
+  was.set_elastic_config("{}");
   EXPECT_TRUE(MayTakeUp(was, was).ok());
-  JobSpec other_rules = was;
-  other_rules.max_restarts = 7;
-  other_rules.join_timeout_ms = 1;
+  v1::JobSpec other_rules = was;
+  other_rules.set_max_restarts(7);
+  other_rules.set_join_timeout_ms(1);
   EXPECT_TRUE(MayTakeUp(was, other_rules).ok());
   const auto sentence = [&was](auto change) {
-    JobSpec asked = was;
+    v1::JobSpec asked = was;
     change(asked);
     const Status refused = MayTakeUp(was, asked);
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     return Message(refused);
   };
-  EXPECT_THAT(sentence([](JobSpec& s) { s.min_nodes = 4; }),
+  EXPECT_THAT(sentence([](v1::JobSpec& s) { s.set_min_nodes(4); }),
               HasSubstr("--nnodes=4:8 --node-unit=2: the job of the journal has --nnodes=2:8 --node-unit=2"));
-  EXPECT_THAT(sentence([](JobSpec& s) { s.max_nodes = 10; }), HasSubstr("--nnodes=2:10"));
-  EXPECT_THAT(sentence([](JobSpec& s) { s.node_unit = 1; }), HasSubstr("--node-unit=1: the job"));
-  EXPECT_THAT(sentence([](JobSpec& s) { s.elastic_config.clear(); }), HasSubstr("--elastic-config"));
+  EXPECT_THAT(sentence([](v1::JobSpec& s) { s.set_max_nodes(10); }), HasSubstr("--nnodes=2:10"));
+  EXPECT_THAT(sentence([](v1::JobSpec& s) { s.set_node_unit(1); }), HasSubstr("--node-unit=1: the job"));
+  EXPECT_THAT(sentence([](v1::JobSpec& s) { s.clear_elastic_config(); }), HasSubstr("--elastic-config"));
 }
 
 }  // namespace

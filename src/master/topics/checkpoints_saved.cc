@@ -9,7 +9,7 @@
 namespace phalanx::master {
 namespace {
 
-// As the door lets in (src/master/core/convert.cc).
+// As the door lets in (src/master/core/admit.cc).
 constexpr size_t kMaxPathBytes = 4'096;
 constexpr int kMaxNames = static_cast<int>(kMaxDropped);
 

@@ -1,0 +1,200 @@
+#include "master/core/admit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "master/core/door.h"
+
+namespace phalanx::master {
+namespace {
+
+// Longer than any job; keeps sums of times far from overflow.
+constexpr int64_t kMaxSpanMs = int64_t{10} * 365 * 24 * 3'600'000;
+// Numbers that no job can come to are bounded, as all from outside.
+constexpr int64_t kMaxStep = int64_t{1} << 48;
+constexpr uint32_t kMaxRounds = uint32_t{1} << 30;
+
+constexpr size_t kMaxReasonBytes = 512;
+
+// To the first `max` bytes at most, without half a character at the end.
+void Cut(std::string& text, size_t max) {
+  if (text.size() <= max) return;
+  while (max > 0 && (static_cast<unsigned char>(text[max]) & 0xC0) == 0x80) --max;
+  text.resize(max);
+}
+
+int64_t Span(int64_t ms) { return std::clamp<int64_t>(ms, 0, kMaxSpanMs); }
+
+void AdmitRound(v1::StartRound& round) {
+  round.set_epoch(std::min(round.epoch(), kMaxEpoch));
+  round.set_restart_count(std::min(round.restart_count(), kMaxRounds));
+  round.set_restarts_used(std::min(round.restarts_used(), kMaxRounds));
+  round.set_lives_without_step(std::min(round.lives_without_step(), kMaxRounds));
+  if (round.has_highest_step() && round.highest_step() < 0) round.clear_highest_step();
+  if (round.has_highest_step()) round.set_highest_step(std::min(round.highest_step(), kMaxStep));
+  Cut(*round.mutable_reason(), kMaxReasonBytes);
+}
+
+void AdmitProgress(v1::Progress& told) {
+  if (told.has_step() && told.step() < 0) told.clear_step();
+  if (told.has_step()) told.set_step(std::min(told.step(), kMaxStep));
+  if (told.has_from_step() && told.from_step() < 0) told.clear_from_step();
+  if (told.has_from_step()) told.set_from_step(std::min(told.from_step(), kMaxStep));
+  told.set_saving_ms(Span(told.saving_ms()));
+  if (told.has_caught_up_ms_ago()) told.set_caught_up_ms_ago(Span(told.caught_up_ms_ago()));
+}
+
+void AdmitExit(v1::WorkerExited& exit) {
+  if (exit.has_progress()) AdmitProgress(*exit.mutable_progress());
+  exit.set_for_rescale(exit.for_rescale() && exit.exit_code() == 0 && exit.signal() == 0);
+  // A longer text is not what an agent sends, and a part of an error file is none.
+  if (exit.error_json().size() > kMaxErrorJsonBytes) exit.clear_error_json();
+  // What is kept is the end, where the exception stands.
+  std::string& words = *exit.mutable_last_words();
+  words.erase(0, words.size() - std::min(words.size(), kMaxLastWordsBytes));
+  exit.set_peak_resident_bytes(std::max<int64_t>(0, exit.peak_resident_bytes()));
+  // A longer text is not what an agent sends, and a cut could fall within a character.
+  if (exit.killed_by().size() > kMaxEndTextBytes) exit.clear_killed_by();
+  if (exit.end_note().size() > kMaxEndTextBytes) exit.clear_end_note();
+}
+
+void AdmitHello(v1::Hello& hello) {
+  hello.clear_token();
+  Cut(*hello.mutable_software_version(), kMaxNameBytes);
+  // One more than allowed, so that the door sees it.
+  const int addresses = std::min<int>(hello.interface_addresses_size(), static_cast<int>(kMaxInterfaceAddresses) + 1);
+  hello.mutable_interface_addresses()->DeleteSubrange(addresses, hello.interface_addresses_size() - addresses);
+  AdmitSpec(*hello.mutable_spec());
+  hello.set_seen_epoch(std::min(hello.seen_epoch(), kMaxEpoch));
+  if (hello.has_live_round()) AdmitRound(*hello.mutable_live_round());
+  if (hello.has_last_round()) AdmitRound(*hello.mutable_last_round());
+}
+
+// What no agent of ours would tell of checkpoints is not heard.
+constexpr size_t kMaxPathBytes = 4'096;
+constexpr int kMaxHeldSaves = 1'024;
+
+bool IsSane(const v1::SaveId& save) { return save.epoch() <= kMaxEpoch && save.step() >= 0 && save.step() <= kMaxStep; }
+
+bool IsPath(const std::string& dir) {
+  return dir.starts_with('/') && dir.size() <= kMaxPathBytes && dir.find('\0') == std::string::npos;
+}
+
+// Of a file or folder inside a checkpoint directory.
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNameBytes && name[0] != '.' && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+bool IsSane(const v1::CheckpointsHeld& held) {
+  return held.saves_size() <= kMaxHeldSaves &&
+         std::all_of(held.saves().begin(), held.saves().end(), [](const v1::HeldSave& save) {
+           return IsPath(save.dir()) && IsSane(save.save()) &&
+                  save.ranks_size() <= static_cast<int>(kMaxLocalWorldSize);
+         });
+}
+
+bool IsSane(const v1::ShardsWritten& written) {
+  return IsSane(written.save()) && written.shards_size() <= static_cast<int>(kMaxLocalWorldSize) + 1 &&
+         std::all_of(written.shards().begin(), written.shards().end(),
+                     [](const v1::Shard& shard) { return IsName(shard.file()) || shard.file() == ".metadata"; });
+}
+
+bool IsSane(const v1::CheckpointReport& report) {
+  if (report.has_held()) return IsSane(report.held());
+  if (!IsPath(report.dir())) return false;
+  switch (report.body_case()) {
+    case v1::CheckpointReport::kSealed:
+      return IsSane(report.sealed().save());
+    case v1::CheckpointReport::kSkipped:
+      return IsSane(report.skipped().save());
+    case v1::CheckpointReport::kFound:
+      return report.found().step() == -1 ||
+             (report.found().step() >= 0 && report.found().step() <= kMaxStep && IsName(report.found().name()));
+    case v1::CheckpointReport::kChecked:
+      return IsName(report.checked().name());
+    case v1::CheckpointReport::kStorePrepared: {
+      const v1::StorePrepared& prepared = report.store_prepared();
+      return IsSane(prepared.save()) && (!prepared.error().empty() || IsName(prepared.name()));
+    }
+    case v1::CheckpointReport::kShardsWritten:
+      return IsSane(report.shards_written());
+    case v1::CheckpointReport::kManifestWritten:
+      return IsSane(report.manifest_written().save());
+    default:
+      return true;
+  }
+}
+
+void CutTexts(v1::CheckpointReport& report) {
+  for (std::string* text :
+       {report.has_skipped() ? report.mutable_skipped()->mutable_why() : nullptr,
+        report.has_found() ? report.mutable_found()->mutable_why() : nullptr,
+        report.has_checked() ? report.mutable_checked()->mutable_error() : nullptr,
+        report.has_store_prepared() ? report.mutable_store_prepared()->mutable_error() : nullptr,
+        report.has_shards_written() ? report.mutable_shards_written()->mutable_error() : nullptr,
+        report.has_manifest_written() ? report.mutable_manifest_written()->mutable_error() : nullptr}) {
+    if (text != nullptr) Cut(*text, kMaxReasonBytes);
+  }
+}
+
+void AdmitLeaving(v1::Leaving& leaving) {
+  Cut(*leaving.mutable_reason(), kMaxReasonBytes);
+  leaving.set_signal(std::clamp(leaving.signal(), 0, 64));
+}
+
+}  // namespace
+
+void Admit(v1::AgentMessage& message) {
+  if (!message.has_hello() && message.next_store_port() > UINT16_MAX) message.set_next_store_port(0);
+  switch (message.body_case()) {
+    case v1::AgentMessage::kHello:
+      return AdmitHello(*message.mutable_hello());
+    case v1::AgentMessage::kBeat:
+      if (message.beat().has_progress()) AdmitProgress(*message.mutable_beat()->mutable_progress());
+      return;
+    case v1::AgentMessage::kWorkerExited:
+      return AdmitExit(*message.mutable_worker_exited());
+    case v1::AgentMessage::kFirstStep:
+      if (message.first_step().has_progress()) AdmitProgress(*message.mutable_first_step()->mutable_progress());
+      return;
+    case v1::AgentMessage::kLeaving:
+      return AdmitLeaving(*message.mutable_leaving());
+    case v1::AgentMessage::kSafePoint:
+      return message.mutable_safe_point()->set_asked(std::min(message.safe_point().asked(), kMaxLocalWorldSize));
+    case v1::AgentMessage::kCheckpoint:
+      if (!IsSane(message.checkpoint())) return message.clear_body();
+      return CutTexts(*message.mutable_checkpoint());
+    case v1::AgentMessage::kReady:
+    case v1::AgentMessage::BODY_NOT_SET:
+      return;
+  }
+}
+
+void AdmitSpec(v1::JobSpec& spec) {
+  const v1::JobSpec standard = DefaultSpec();
+  spec.set_restart_window_ms(spec.restart_window_ms() > 0 ? Span(spec.restart_window_ms())
+                                                          : standard.restart_window_ms());
+  spec.set_join_timeout_ms(spec.join_timeout_ms() > 0 ? Span(spec.join_timeout_ms()) : standard.join_timeout_ms());
+  spec.set_last_call_ms(Span(spec.last_call_ms()));
+  spec.set_node_unit(std::max(standard.node_unit(), spec.node_unit()));
+  spec.set_rescale_grace_ms(Span(spec.rescale_grace_ms()));
+}
+
+Failure AdmitFailure(v1::Failure failure, const std::string& node) {
+  AdmitExit(*failure.mutable_exited());
+  const bool collateral = IsCollateral(failure.exited());
+  return {std::move(failure), node, collateral};
+}
+
+AgentAttached AttachedOf(uint64_t session, v1::AgentMessage message, const std::string& peer_address, bool token_ok) {
+  Admit(message);
+  return {session, std::move(message), peer_address, token_ok};
+}
+
+Event EventOf(uint64_t session, v1::AgentMessage message) {
+  Admit(message);
+  return AgentSaid{session, std::move(message)};
+}
+
+}  // namespace phalanx::master

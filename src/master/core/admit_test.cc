@@ -1,0 +1,170 @@
+#include "master/core/admit.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+
+#include "master/core/door.h"
+
+namespace phalanx::master {
+namespace {
+
+v1::AgentMessage Admitted(v1::AgentMessage message) {
+  Admit(message);
+  return message;
+}
+
+TEST(Admit, BoundsAWorkersEnd) {
+  v1::AgentMessage message;
+  message.set_next_store_port(70'000);
+  v1::WorkerExited& said = *message.mutable_worker_exited();
+  said.set_error_json(std::string(kMaxErrorJsonBytes + 1, 'x'));
+  said.set_last_words(std::string(kMaxLastWordsBytes, 'x') + "the end");
+  said.set_killed_by(std::string(kMaxEndTextBytes + 1, 'x'));
+  said.set_end_note("a note");
+  said.set_peak_resident_bytes(-1);
+  said.set_for_rescale(true);
+  said.set_signal(9);
+  const Event event = EventOf(7, message);
+  const auto& heard = std::get<AgentSaid>(event);
+  EXPECT_EQ(heard.session, 7U);
+  EXPECT_EQ(heard.message.next_store_port(), 0U);
+  const v1::WorkerExited& exit = heard.message.worker_exited();
+  EXPECT_TRUE(exit.error_json().empty());
+  EXPECT_EQ(exit.last_words().size(), kMaxLastWordsBytes);
+  EXPECT_TRUE(exit.last_words().ends_with("the end"));
+  EXPECT_TRUE(exit.killed_by().empty());
+  EXPECT_EQ(exit.end_note(), "a note");
+  EXPECT_EQ(exit.peak_resident_bytes(), 0);
+  EXPECT_FALSE(exit.for_rescale()) << "who was killed made room for nobody";
+  said.clear_signal();
+  EXPECT_TRUE(Admitted(message).worker_exited().for_rescale());
+}
+
+TEST(Admit, BoundsWhyANodeLeavesAndWhoIsAsked) {
+  v1::AgentMessage message;
+  message.mutable_leaving()->set_reason(std::string(511, 'x') + "\xc3\xa4");  // half a letter would break the stream
+  message.mutable_leaving()->set_signal(1'000'000);
+  EXPECT_EQ(Admitted(message).leaving().reason(), std::string(511, 'x'));
+  EXPECT_EQ(Admitted(message).leaving().signal(), 64);
+  message.mutable_safe_point()->set_asked(UINT32_MAX);
+  EXPECT_EQ(Admitted(message).safe_point().asked(), kMaxLocalWorldSize);
+}
+
+TEST(Admit, BoundsAHelloAndKeepsNoToken) {
+  v1::AgentMessage message;
+  message.set_next_store_port(70'000);
+  v1::Hello& said = *message.mutable_hello();
+  said.set_token("secret");
+  said.set_software_version(std::string(kMaxNameBytes + 1, 'x'));
+  for (size_t i = 0; i < kMaxInterfaceAddresses + 10; ++i) said.add_interface_addresses("10.0.0.1");
+  said.set_seen_epoch(UINT64_MAX);
+  said.mutable_spec()->set_join_timeout_ms(INT64_MAX);
+  said.mutable_spec()->set_last_call_ms(INT64_MIN);
+  said.mutable_spec()->set_last_call_fixed(true);
+  for (v1::StartRound* round : {said.mutable_live_round(), said.mutable_last_round()}) {
+    round->set_epoch(UINT64_MAX);
+    round->set_restart_count(UINT32_MAX);
+    round->set_restarts_used(UINT32_MAX);
+    round->set_lives_without_step(UINT32_MAX);
+    round->set_highest_step(INT64_MAX);
+    round->set_reason(std::string(513, 'x'));
+  }
+  const AgentAttached attached = AttachedOf(7, message, "10.0.0.9", true);
+  EXPECT_EQ(attached.session, 7U);
+  EXPECT_EQ(attached.peer_address, "10.0.0.9");
+  EXPECT_TRUE(attached.token_ok);
+  EXPECT_EQ(attached.message.next_store_port(), 70'000U) << "the door names it";
+  const v1::Hello& hello = attached.hello();
+  EXPECT_TRUE(hello.token().empty());
+  EXPECT_EQ(hello.software_version().size(), kMaxNameBytes);
+  EXPECT_EQ(hello.interface_addresses_size(), static_cast<int>(kMaxInterfaceAddresses) + 1) << "the door sees it";
+  EXPECT_LT(hello.seen_epoch(), UINT64_MAX / 2);
+  EXPECT_LT(hello.spec().join_timeout_ms(), INT64_MAX / 2);
+  EXPECT_EQ(hello.spec().last_call_ms(), 0);
+  EXPECT_TRUE(hello.spec().last_call_fixed());
+  for (const v1::StartRound& round : {hello.live_round(), hello.last_round()}) {
+    EXPECT_LT(round.epoch(), UINT64_MAX / 2);
+    EXPECT_LT(round.restart_count(), UINT32_MAX / 2);
+    EXPECT_LT(round.restarts_used(), UINT32_MAX / 2);
+    EXPECT_LT(round.lives_without_step(), UINT32_MAX / 2);
+    EXPECT_LT(round.highest_step(), INT64_MAX / 2);
+    EXPECT_EQ(round.reason().size(), 512U);
+  }
+  said.mutable_live_round()->set_highest_step(-1);
+  EXPECT_FALSE(Admitted(message).hello().live_round().has_highest_step());
+}
+
+TEST(Admit, ASpecWithoutValuesIsTheDefaultOne) {
+  v1::JobSpec spec = DefaultSpec();
+  spec.clear_restart_window_ms();
+  spec.clear_join_timeout_ms();
+  spec.clear_node_unit();
+  AdmitSpec(spec);
+  EXPECT_EQ(spec.SerializeAsString(), DefaultSpec().SerializeAsString());
+  spec.set_rescale_grace_ms(0);
+  spec.set_last_call_ms(0);
+  AdmitSpec(spec);
+  EXPECT_EQ(spec.rescale_grace_ms(), 0) << "not at all";
+  EXPECT_EQ(spec.last_call_ms(), 0);
+}
+
+TEST(Admit, ProgressOfAnOlderAgentIsUnknownAndThatOfAnyAgentIsBounded) {
+  v1::AgentMessage message;
+  message.mutable_beat()->set_max_step(50);
+  EXPECT_FALSE(Admitted(message).beat().has_progress());
+
+  v1::Progress wild;
+  wild.set_step(INT64_MAX);
+  wild.set_from_step(-5);
+  wild.set_saving_ms(-1);
+  wild.set_caught_up_ms_ago(INT64_MAX);
+  const auto check = [](const v1::Progress& told) {
+    EXPECT_LT(told.step(), INT64_MAX / 2);
+    EXPECT_TRUE(told.has_step());
+    EXPECT_FALSE(told.has_from_step());
+    EXPECT_EQ(told.saving_ms(), 0);
+    EXPECT_LT(told.caught_up_ms_ago(), INT64_MAX / 2);
+  };
+  *message.mutable_beat()->mutable_progress() = wild;
+  check(Admitted(message).beat().progress());
+  *message.mutable_first_step()->mutable_progress() = wild;
+  check(Admitted(message).first_step().progress());
+  *message.mutable_worker_exited()->mutable_progress() = wild;
+  check(Admitted(message).worker_exited().progress());
+
+  v1::Progress& sane = *message.mutable_beat()->mutable_progress();
+  sane.set_step(50);
+  sane.set_from_step(0);
+  EXPECT_EQ(Admitted(message).beat().progress().step(), 50);
+  EXPECT_TRUE(Admitted(message).beat().progress().has_from_step());
+}
+
+TEST(Admit, WhatNoAgentWouldTellOfCheckpointsIsNotHeard) {
+  v1::AgentMessage message;
+  v1::CheckpointReport& report = *message.mutable_checkpoint();
+  report.set_dir("relative");
+  report.mutable_sealed()->mutable_save()->set_step(10);
+  EXPECT_EQ(Admitted(message).body_case(), v1::AgentMessage::BODY_NOT_SET);
+  report.set_dir("/checkpoints");
+  EXPECT_TRUE(Admitted(message).has_checkpoint());
+  report.mutable_skipped()->set_why(std::string(513, 'x'));
+  EXPECT_EQ(Admitted(message).checkpoint().skipped().why().size(), 512U);
+}
+
+TEST(Admit, AFailureFromAJournalIsBoundedAndJudgedAnew) {
+  v1::Failure kept;
+  kept.set_rank(3);
+  kept.mutable_exited()->set_exit_code(1);
+  kept.mutable_exited()->set_last_words("Connection reset by peer");
+  kept.mutable_exited()->set_end_note(std::string(kMaxEndTextBytes + 1, 'x'));
+  const Failure failure = AdmitFailure(kept, "a");
+  EXPECT_EQ(failure.told.rank(), 3U);
+  EXPECT_EQ(failure.node, "a");
+  EXPECT_TRUE(failure.collateral);
+  EXPECT_TRUE(failure.told.exited().end_note().empty());
+}
+
+}  // namespace
+}  // namespace phalanx::master
