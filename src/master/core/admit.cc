@@ -45,6 +45,7 @@ void AdmitProgress(v1::Progress& told) {
 }
 
 void AdmitExit(v1::WorkerExited& exit) {
+  exit.DiscardUnknownFields();  // what is kept has no parts that nobody bounds
   if (exit.has_progress()) AdmitProgress(*exit.mutable_progress());
   exit.set_for_rescale(exit.for_rescale() && exit.exit_code() == 0 && exit.signal() == 0);
   // A longer text is not what an agent sends, and a part of an error file is none.
@@ -59,6 +60,7 @@ void AdmitExit(v1::WorkerExited& exit) {
 }
 
 void AdmitHello(v1::Hello& hello) {
+  hello.DiscardUnknownFields();  // what is kept has no parts that nobody bounds
   hello.clear_token();
   Cut(*hello.mutable_software_version(), kMaxNameBytes);
   // One more than allowed, so that the door sees it.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <string>
 #include <variant>
 
@@ -94,6 +95,23 @@ TEST(Admit, BoundsAHelloAndKeepsNoToken) {
   }
   said.mutable_live_round()->set_highest_step(-1);
   EXPECT_FALSE(Admitted(message).hello().live_round().has_highest_step());
+}
+
+// A node's Hello and a worker's end are kept as they are: what this master does not know could be of any size.
+TEST(Admit, KeepsNothingThatNobodyBounds) {
+  v1::AgentMessage hello;
+  hello.mutable_hello()->set_node_id("a");
+  const size_t of_hello = Admitted(hello).ByteSizeLong();
+  v1::AgentMessage exited;
+  exited.mutable_worker_exited()->set_pid(7);
+  const size_t of_end = Admitted(exited).ByteSizeLong();
+  v1::Hello& known = *hello.mutable_hello();
+  for (google::protobuf::Message* part : std::initializer_list<google::protobuf::Message*>{
+           &known, known.mutable_spec(), exited.mutable_worker_exited()}) {
+    part->GetReflection()->MutableUnknownFields(part)->AddLengthDelimited(900, std::string(100'000, 'x'));
+  }
+  EXPECT_EQ(Admitted(hello).ByteSizeLong(), of_hello);
+  EXPECT_EQ(Admitted(exited).ByteSizeLong(), of_end);
 }
 
 TEST(Admit, ASpecWithoutValuesIsTheDefaultOne) {
