@@ -29,8 +29,8 @@ constexpr char kAdd = '+';
 constexpr char kRemove = '-';
 constexpr char kFarewell = '.';
 // A process in uninterruptible sleep outlives SIGKILL; the guard does not wait for it for ever.
-constexpr int kPassesMax = 100;
-constexpr int kPassMs = 50;
+constexpr int64_t kEndsWithinMs = 5'000;
+constexpr int64_t kPassMs = 50;
 
 struct Message {
   char what = 0;
@@ -77,7 +77,8 @@ bool IsOurUsers(pid_t pid) {
   return stat(fmt::format("/proc/{}", pid).c_str(), &info) == 0 && info.st_uid == geteuid();
 }
 
-// SIGKILL to each marked process. The pidfds are of those that may take a moment to end.
+// SIGKILL to each marked process. The pidfds are of those that may take a moment to end. `any`: a further pass must
+// look, since one was there, or one does not show yet whether it is marked.
 std::vector<Fd> KillMarked(const std::string& mark, bool& any) {
   std::vector<Fd> killed;
   any = false;
@@ -85,8 +86,10 @@ std::vector<Fd> KillMarked(const std::string& mark, bool& any) {
     if (pid == getpid() || !IsOurUsers(pid)) continue;
     // Taken first: should the pid pass to another process meanwhile, the signal reaches nobody.
     Fd pidfd = PidfdOpen(pid);
-    if (!EnvironmentHolds(pid, mark)) continue;
+    const Holds marked = EnvironmentHolds(pid, mark);
+    if (marked == Holds::kNo) continue;
     any = true;
+    if (marked == Holds::kUnknown) continue;
     if (pidfd.valid()) {
       syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
       killed.push_back(std::move(pidfd));
@@ -105,14 +108,14 @@ void AwaitEnds(const std::vector<Fd>& killed) {
     const Instant left_ms = until - MonotonicMs();
     if (left_ms <= 0 || poll(&ended, 1, static_cast<int>(left_ms)) == 0) return;
   }
-  if (killed.empty()) poll(nullptr, 0, 1);  // a kernel without pidfds
+  if (killed.empty()) poll(nullptr, 0, 1);  // an exec takes less; or a kernel without pidfds
 }
 
 void EndEverything(const std::set<pid_t>& groups, const std::string& mark) {
   for (const pid_t group : groups) kill(-group, SIGKILL);
   // A process may have forked while we looked; only a pass that finds none is the last.
-  bool any = true;
-  for (int pass = 0; any && pass < kPassesMax; ++pass) AwaitEnds(KillMarked(mark, any));
+  const Instant until = MonotonicMs() + kEndsWithinMs;
+  for (bool any = true; any && MonotonicMs() < until;) AwaitEnds(KillMarked(mark, any));
 }
 
 [[noreturn]] void GuardMain(int socket, const std::string& mark) {

@@ -209,8 +209,8 @@ TEST_F(GuardTest, HidesTheMarkItInherited) {
   writer.Reset();
   agent_ = child->pid;
   ReadPids(1);
-  EXPECT_TRUE(EnvironmentHolds(agent_, "PHALANX_NODE_MARK=outer"));
-  EXPECT_FALSE(EnvironmentHolds(pidfds_.begin()->first, "PHALANX_NODE_MARK=outer"));
+  EXPECT_EQ(EnvironmentHolds(agent_, "PHALANX_NODE_MARK=outer"), Holds::kYes);
+  EXPECT_EQ(EnvironmentHolds(pidfds_.begin()->first, "PHALANX_NODE_MARK=outer"), Holds::kNo);
   KillAgent();
   ExpectAllGone();
 }

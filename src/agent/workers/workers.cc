@@ -586,7 +586,7 @@ std::vector<int64_t> Workers::StrayPids() const {
     const auto pid = static_cast<pid_t>(child);
     return pool_ && (pool_->Knows(pid) || ShowsZygote(pid));
   };
-  const auto has_mark = [&mark](int64_t pid) { return EnvironmentHolds(static_cast<pid_t>(pid), mark); };
+  const auto has_mark = [&mark](int64_t pid) { return EnvironmentHolds(static_cast<pid_t>(pid), mark) == Holds::kYes; };
   return StraysAmong(LookAt(OwnChildren()), groups, is_of_pool, has_mark);
 }
 

@@ -360,6 +360,14 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
     if (!TakeNumber(text, skipped) && !TakeNumber(text, skipped_unsigned)) return std::nullopt;
   }
   if (!TakeNumber(text, stat.threads)) return std::nullopt;
+  std::string_view rest = text;  // from field 21, as proc(5) counts; an older kernel may have fewer
+  for (int field = 21; field <= 51; ++field) {
+    uint64_t value = 0;
+    int64_t skipped = 0;
+    if (!TakeNumber(rest, value) && !TakeNumber(rest, skipped)) break;
+    if (field == 23) stat.memory_bytes = value;
+    if (field == 51) stat.environment_end = value;
+  }
   std::string_view last = text.substr(text.rfind(' ') + 1);
   if (!TakeNumber(last, stat.wait_status)) return std::nullopt;
   return stat;
@@ -375,14 +383,21 @@ bool CatchesSignal(pid_t pid, int signal) {
   return ParseCatches(ReadFilePrefix(fmt::format("/proc/{}/status", pid), kProcFileBytesMax), signal);
 }
 
-bool EnvironmentHolds(pid_t pid, std::string_view entry) {
-  const std::string environment = ReadFilePrefix(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);
+Holds EnvironmentHolds(pid_t pid, std::string_view entry) {
+  std::string environment = ReadFilePrefix(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);
+  if (environment.empty()) {
+    // The kernel gives a program its memory first, and then tells where in it the environment lies.
+    const std::optional<ProcStat> stat = ReadProcStat(pid);
+    if (!stat || stat->state == 'X' || stat->state == 'Z' || stat->memory_bytes == 0) return Holds::kNo;
+    if (stat->environment_end == 0) return Holds::kUnknown;
+    environment = ReadFilePrefix(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);  // it is over by now
+  }
   const std::string_view text = environment;
   for (size_t at = text.find(entry); at != std::string_view::npos; at = text.find(entry, at + 1)) {
     const size_t end = at + entry.size();
-    if ((at == 0 || text[at - 1] == '\0') && (end == text.size() || text[end] == '\0')) return true;
+    if ((at == 0 || text[at - 1] == '\0') && (end == text.size() || text[end] == '\0')) return Holds::kYes;
   }
-  return false;
+  return Holds::kNo;
 }
 
 std::vector<pid_t> AllProcesses() {

@@ -119,7 +119,9 @@ struct ProcStat {
   pid_t pgrp = 0;
   pid_t session = 0;
   int threads = 0;
-  int wait_status = 0;  // as wait() has it: of its end, or of what stopped it; 0 where it is not ours to see
+  uint64_t memory_bytes = 0;     // virtual; 0: it has none any more, or is the kernel's own
+  uint64_t environment_end = 0;  // address; 0: it is in the midst of an exec, or may not be looked at
+  int wait_status = 0;           // as wait() has it: of its end, or of what stopped it; 0 where it is not ours to see
   // Nothing of it runs or holds memory or devices any more; only its parent has not asked yet.
   bool Dead() const { return state == 'X' || (state == 'Z' && threads <= 1); }
 };
@@ -136,9 +138,11 @@ bool WithstandsSignal(pid_t pid, int signal);
 // Children of the process, theirs, and so on, at most 4,096. Those whose parent has ended are not found.
 std::vector<pid_t> Descendants(pid_t pid);
 
-// Whether the environment the process was started with (or shows) holds `entry`, "NAME=value". False where we may not
-// look.
-bool EnvironmentHolds(pid_t pid, std::string_view entry);
+// Whether the environment the process was started with (or shows) holds `entry`, "NAME=value"; kNo where it is gone or
+// we may not look. kUnknown: it is in the midst of an exec, which takes the old environment away before the new one is
+// shown. Whoever must not miss a process looks again.
+enum class Holds { kNo, kYes, kUnknown };
+Holds EnvironmentHolds(pid_t pid, std::string_view entry);
 
 // All pids that /proc shows; those whose parent is this process.
 std::vector<pid_t> AllProcesses();
