@@ -70,6 +70,7 @@ void Spares::OnZygoteEnded(int zygote, const ZygoteEnd& end) {
   serving_ = 0;
   const bool served = std::exchange(ready_, false);
   EndFork();
+  fork_failures_ = 0;  // they may have been its end
   if (cold_) return;
   if (next_ == 0) return Replace(end, served);
   serving_ = std::exchange(next_, 0);

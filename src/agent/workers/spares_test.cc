@@ -285,6 +285,18 @@ TEST_F(SparesTest, OneThatComesEndsTheRowOfFailedForks) {
   EXPECT_EQ(ForkFails(), (Texts{"drop fork", "fork 6 of zygote 1"}));
 }
 
+// Forks fail at once where the zygote is about to die, and its end is told later.
+TEST_F(SparesTest, FailedForksOfADeadZygoteAreNotTheNextOnes) {
+  Begin(0);
+  Want(1, 0);
+  ForkFails();
+  ForkFails();
+  Ended(1, Died());
+  Ready(2);
+  ForkFails();
+  EXPECT_EQ(ForkFails(), (Texts{"drop fork", "fork 6 of zygote 2"}));
+}
+
 TEST_F(SparesTest, WhatIsToldOfAnEarlierForkChangesNothing) {
   Begin(0);
   Want(1, 0);

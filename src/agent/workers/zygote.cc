@@ -44,8 +44,10 @@ StatusOr<std::unique_ptr<Zygote>> Zygote::Start(EventLoop& loop, Reaper& reaper,
   loop.Watch(self->words_.get(), EPOLLIN, [self](uint32_t) { self->ReadWords(); });
   Channel::Events channel_events;
   channel_events.on_message = [self](const PeerMessage& message) { self->OnMessage(message); };
-  // It has ended, or ends now; OnProcessEnd tells.
+  // It has ended, or ends now; OnProcessEnd tells. No fork is asked of it meanwhile: a few that fail at once would look
+  // like a machine that can fork no more.
   channel_events.on_closed = [self](const Status& why) {
+    self->ready_ = false;
     if (!absl::IsUnavailable(why)) return self->GiveUp(fmt::format("it said {}", Message(why)));
     if (self->pid_ != 0) kill(self->pid_, SIGKILL);
   };
@@ -75,6 +77,7 @@ void Zygote::Fork(uint64_t id, Fd spare_end) {
 
 void Zygote::GiveUp(const std::string& reason) {
   if (pid_ == 0) return;
+  ready_ = false;
   if (!std::exchange(said_why_, true)) end_ = ZygoteEnd{ZygoteEnd::Kind::kDied, "", reason};
   kill(pid_, SIGKILL);
 }
