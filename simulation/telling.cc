@@ -42,6 +42,8 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
       return fmt::format("hears {} is ready", node);
     case v1::AgentMessage::kCheckpoint:
       return fmt::format("hears {} of checkpoints", node);
+    case v1::AgentMessage::kStoreRefused:
+      return fmt::format("hears {}: {}", node, message.store_refused().sentence());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       break;

@@ -1,5 +1,10 @@
 """The network of a node is cut while its processes live: others go on, and it comes back when the network is healed."""
 
+import json
+import re
+import subprocess
+import sys
+
 import pytest
 from harness import wait_ends
 
@@ -62,3 +67,29 @@ def test_the_node_of_rank_0_is_cut_off(make_network, make_job):
         assert {job.node_of(rank, life) for rank in range(3)} == set(nodes)
     job.stop()
     assert [node.wait() for node in (*nodes, job.master)] == [0] * 4, job.story()
+
+
+def test_a_stranger_at_the_store_is_named(make_network, make_job):
+    """A client from outside the round is turned away; who it was is said on the console and in the record."""
+    job = make_job(make_network(2))
+    job.start_master("1:2", host=0)
+    node = job.node(0, "light_steps.py", nnodes="1:2")
+    job.wait_world(1)
+
+    def rows(kind):
+        lines = job.phalanx("events", f"--state-dir={job.folder / 'master'}", "--json").stdout.splitlines()
+        return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+    (round_started,) = rows("round-started")
+    address, _, port = round_started["detail"]["store"].split()
+    knock = f"import socket; print(socket.create_connection(({address!r}, {port})).recv(1))"
+    command = [*job.network.on(1), sys.executable, "-c", knock]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == "b''\n"
+    why = rf"store refused {job.network.address(1)}:\d+: its address is not of this round"
+    node.wait_line(why)
+    job.master.wait_line(why)
+    job.stop()
+    assert [node.wait(), job.master.wait()] == [0, 0], job.story()
+    (refused,) = rows("store-refused")
+    assert re.search(why, refused["reason"])
+    assert refused["node"] == round_started["detail"]["members"]

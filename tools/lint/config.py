@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     "agent/machine": {"base", "agent/flags", "agent/output"},
     "agent/core": {"base", "proto"},
     "agent/report": {"base", "proto", "agent/core", "agent/flags"},
-    "agent/workers": {"base", "agent/flags", "agent/machine", "agent/output"},
+    "agent/workers": {"base", "proto", "agent/flags", "agent/machine", "agent/output"},
     "agent/checkpoint": {"base", "proto", "checkpoint", "agent/workers"},
     "agent/node": {"base", "proto", "store", "wire", "agent"},
     "master/rules": {"base", "proto"},

@@ -181,6 +181,16 @@ class Stepper {
     s_.leave_at = now_ + std::min(s_.options.rescale_grace_ms, s_.options.stop_timeout_ms);
   }
 
+  void On(const StoreRefusedClient& event) {
+    if (event.epoch != s_.seen_epoch || ++s_.store_refusals > kRefusalsTold) return;
+    const bool last = s_.store_refusals == kRefusalsTold;
+    v1::AgentMessage message;
+    message.mutable_store_refused()->set_epoch(event.epoch);
+    message.mutable_store_refused()->set_sentence(event.sentence + (last ? "; others are not told" : ""));
+    Do(Say{message.store_refused().sentence()}, "a rank that cannot come to its store waits for ever");
+    SendToMaster(std::move(message), "phalanx why must know what a rank waits for");
+  }
+
   void On(const PassSignal& event) {
     for (const auto& [rank, worker] : s_.workers) {
       if (!worker.ended) Do(SignalWorker{rank, event.signal}, "signals of the user are passed on");
@@ -311,6 +321,7 @@ class Stepper {
       s_.trouble_since = now_;
     }
     s_.next = round;
+    s_.store_refusals = 0;
     // Before the old workers are ended: other nodes' workers may knock at once.
     OpenOrCloseStore(round);
     Do(SendBeat{Epoch()}, "the master must know how far the old round came, and the next store's port");

@@ -25,6 +25,8 @@ constexpr int64_t kUnkillableMs = 30'000;
 constexpr int64_t kSparesWithoutStepMs = 10'000;
 // A line for the user each so often while something is waited for.
 constexpr int64_t kWaitingNoticeMs = 30'000;
+// Clients that a store has turned away: so many are told of each store. A scanner must not fill the console.
+constexpr int kRefusalsTold = 8;
 // Dialling again: at first after this, then ever later; and where the job's size is known, so that its nodes come back
 // soon after their master and a large job does not flood it.
 constexpr int64_t kReconnectFirstMs = 100;
@@ -98,6 +100,10 @@ struct WorkerSafe {  // it has done what it wanted before the round ends, and wa
   int local_rank = 0;
   uint64_t epoch = 0;
 };
+struct StoreRefusedClient {  // the store has turned one away, or closed its connection
+  uint64_t epoch = 0;
+  std::string sentence;
+};
 struct PassSignal {  // SIGUSR1, SIGUSR2
   int signal = 0;
 };
@@ -110,8 +116,8 @@ struct MasterChildDied {  // the embedded master has ended, and was not asked to
 struct Tick {};
 
 using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
-                           WorkerEnded, GroupGone, StopSignal, SafePointAsked, WorkerSafe, PassSignal,
-                           MasterChildFailed, MasterChildDied, Tick>;
+                           WorkerEnded, GroupGone, StopSignal, SafePointAsked, WorkerSafe, StoreRefusedClient,
+                           PassSignal, MasterChildFailed, MasterChildDied, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -225,7 +231,8 @@ struct CoreState {
   Instant give_up_at = kNever;          // groups that outlive SIGKILL
   Instant spares_at = kNever;
   bool any_warm = false;
-  std::string failed;  // who failed in `round`; empty: nobody
+  std::string failed;      // who failed in `round`; empty: nobody
+  int store_refusals = 0;  // that the store of `seen_epoch` has told
   // What was reported of `round`: said again on a new stream, as its master may be another.
   std::vector<v1::WorkerExited> ended;
   std::optional<v1::FirstStep> first_step;

@@ -1,5 +1,6 @@
 #include "agent/core/core.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -483,6 +484,29 @@ TEST_F(AgentCore, TellsANewMasterWhatItsRanksDid) {
   ASSERT_TRUE(Sent(v1::AgentMessage::kWorkerExited));
   EXPECT_EQ(All<Send>()[1].message.worker_exited().exit_code(), 3);
   EXPECT_EQ(LiveRound(state_)->epoch(), 1U);
+}
+
+// A scanner knocks again and again, and what it finds is the store of the round that is live.
+TEST_F(AgentCore, TellsOfTheFirstClientsThatItsStoreRefuses) {
+  Attach();
+  RunRound(1);
+  for (int client = 1; client <= kRefusalsTold + 2; ++client) {
+    On(StoreRefusedClient{1, fmt::format("store refused client {}", client)});
+    ASSERT_EQ(Sent(v1::AgentMessage::kStoreRefused), client <= kRefusalsTold) << client;
+    EXPECT_EQ(Has<Say>(), client <= kRefusalsTold);
+    if (client == 1) {
+      EXPECT_EQ(All<Say>().front().text, "store refused client 1");
+      EXPECT_EQ(All<Send>().front().message.store_refused().epoch(), 1U);
+    }
+    if (client == kRefusalsTold) {
+      EXPECT_EQ(All<Say>().front().text, "store refused client 8; others are not told");
+    }
+  }
+  On(FromMaster{Round(2)});
+  On(StoreRefusedClient{1, "too late"});
+  EXPECT_FALSE(Has<Say>());
+  On(StoreRefusedClient{2, "another store"});
+  EXPECT_TRUE(Sent(v1::AgentMessage::kStoreRefused));
 }
 
 TEST_F(AgentCore, ARoundThatIsHeldIsNotLive) {

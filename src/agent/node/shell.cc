@@ -139,33 +139,23 @@ bool NodeAgent::AnyHearsRescale() {
 }
 
 void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
-  if (checkpoints_) checkpoints_->OnRankEnded(end.local_rank);  // what it sealed last is known before its end
-  WorkerEnded event;
+  WorkerEnded event{end.exited};
   v1::WorkerExited& exited = event.exited;
-  exited.set_epoch(end.epoch);
-  exited.set_local_rank(static_cast<uint32_t>(end.local_rank));
-  exited.set_pid(end.pid);
-  exited.set_exit_code(end.exit_code);
-  exited.set_signal(end.signal);
-  exited.set_script_started(end.script_started);
+  const int local_rank = static_cast<int>(exited.local_rank());
+  if (checkpoints_) checkpoints_->OnRankEnded(local_rank);  // what it sealed last is known before its end
   exited.set_unix_ms(UnixMs() - (MonotonicNs() - end.noticed_ns) / 1'000'000);
-  exited.set_error_json(end.error_json);
-  exited.set_last_words(end.last_words);
-  exited.set_peak_resident_bytes(end.peak_resident_bytes);
-  exited.set_killed_by(end.killed_by);
-  exited.set_end_note(end.end_note);
-  if (board_ && end.epoch == board_epoch_) {
-    ended_ns_[static_cast<size_t>(end.local_rank)] = end.noticed_ns;
-    exited.set_steps(StepOf(board_->Read(end.local_rank)));
+  if (board_ && exited.epoch() == board_epoch_) {
+    ended_ns_[static_cast<size_t>(local_rank)] = end.noticed_ns;
+    exited.set_steps(StepOf(board_->Read(local_rank)));
     *exited.mutable_progress() = ReadProgress();
   }
-  const auto worker = core_.workers.find(end.local_rank);
+  const auto worker = core_.workers.find(local_rank);
   const bool doomed = worker != core_.workers.end() && worker->second.doomed;
-  const bool well = end.exit_code == 0 && end.signal == 0;
+  const bool well = exited.exit_code() == 0 && exited.signal() == 0;
   const char* const state = doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED";
-  if (event_writer_) event_writer_->TellOfWorker(state, end.local_rank, &exited);
-  last_workers_[end.local_rank].pid = end.pid;
-  last_workers_[end.local_rank].left_error = !end.error_json.empty();
+  if (event_writer_) event_writer_->TellOfWorker(state, local_rank, &exited);
+  last_workers_[local_rank].pid = static_cast<pid_t>(exited.pid());
+  last_workers_[local_rank].left_error = !exited.error_json().empty();
   Feed(event);
 }
 
@@ -262,6 +252,9 @@ void NodeAgent::Do(const OpenStore& action) {
   options.allowed_peers.insert(action.member_addresses.begin(), action.member_addresses.end());
   // Ranks that come by the job's endpoint come through the master.
   options.allowed_peers.insert(master_addresses_.begin(), master_addresses_.end());
+  options.on_refused = [this, epoch = action.epoch](const std::string& sentence) {  // on the store's own thread
+    loop_.Post([this, refused = StoreRefusedClient{epoch, sentence}] { Feed(refused); });
+  };
   auto opened = store::StoreServer::Open(*std::exchange(reserved_, std::nullopt), std::move(options));
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});

@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "base/process/process.h"
 #include "base/status.h"
+#include "phalanx/v1/agent.pb.h"
 
 namespace phalanx::agent {
 
@@ -44,20 +45,11 @@ struct WorkerSpec {
 };
 
 struct WorkerEnd {
-  int local_rank = 0;
-  uint64_t epoch = 0;
-  pid_t pid = 0;
-  int exit_code = 0;  // counts where signal is 0
-  int signal = 0;
-  bool core_dumped = false;
-  bool script_started = false;  // programs started without Python count as started
+  // All but what the board and the wall clock know: `steps`, `progress`, `unix_ms`. The error file at most 64 KiB, the
+  // last words 16 KiB; a program started without Python counts as started.
+  v1::WorkerExited exited;
   bool warm = false;
-  int64_t noticed_ns = 0;           // MonotonicNs at which the end was noticed
-  std::string error_json;           // at most 64 KiB
-  std::string last_words;           // tail of stderr, at most 16 KiB
-  int64_t peak_resident_bytes = 0;  // 0: not known (yet)
-  std::string killed_by;            // the out-of-memory killer, in words; empty: not known to be its doing
-  std::string end_note;             // what it has done beside that
+  int64_t noticed_ns = 0;  // MonotonicNs at which the end was noticed
 };
 
 // What the supervisor tells its owner. Called from the loop, never from inside a call to the supervisor.

@@ -443,20 +443,21 @@ void Workers::Tell(Worker& worker, const ProcessEnd& end, OomAnswer memory) {
 
 WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end, OomAnswer memory) {
   WorkerEnd report;
-  report.local_rank = worker.local_rank;
-  report.epoch = worker.epoch;
-  report.pid = end.pid;
-  report.exit_code = end.exit_code;
-  report.signal = end.signal;
-  report.core_dumped = end.core_dumped;
-  report.script_started = worker.script_started;
   report.warm = worker.warm;
   report.noticed_ns = end.noticed_ns;
-  report.peak_resident_bytes = end.peak_resident_bytes;
-  report.killed_by = std::move(memory.killed_by);
-  report.end_note = std::move(memory.note);
-  if (!worker.error_file.empty()) report.error_json = ReadFilePrefix(worker.error_file, kErrorFileBytesMax);
-  report.last_words = worker.streams->LastWords();
+  v1::WorkerExited& exited = report.exited;
+  exited.set_local_rank(static_cast<uint32_t>(worker.local_rank));
+  exited.set_epoch(worker.epoch);
+  exited.set_pid(end.pid);
+  exited.set_exit_code(end.exit_code);
+  exited.set_signal(end.signal);
+  exited.set_core_dumped(end.core_dumped);
+  exited.set_script_started(worker.script_started);
+  exited.set_peak_resident_bytes(end.peak_resident_bytes);
+  exited.set_killed_by(std::move(memory.killed_by));
+  exited.set_end_note(std::move(memory.note));
+  if (!worker.error_file.empty()) exited.set_error_json(ReadFilePrefix(worker.error_file, kErrorFileBytesMax));
+  exited.set_last_words(worker.streams->LastWords());
   worker.channel.reset();
   return report;
 }

@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -102,10 +103,11 @@ class WorkersTest : public testing::Test {
     };
     events.on_first_step = [this](int local_rank, uint64_t, int64_t step, bool) { first_step_[local_rank] = step; };
     events.on_worker_exited = [this](const WorkerEnd& end) {
-      EXPECT_EQ(started_[end.local_rank], 1) << "an end before its start";
-      EXPECT_EQ(ends_.count(end.local_rank), 0u) << "told twice";
-      ends_[end.local_rank] = end;
-      if (Exists(end.pid)) told_while_dying_.insert(end.local_rank);
+      const int local_rank = static_cast<int>(end.exited.local_rank());
+      EXPECT_EQ(started_[local_rank], 1) << "an end before its start";
+      EXPECT_EQ(ends_.count(local_rank), 0u) << "told twice";
+      ends_[local_rank] = end;
+      if (Exists(static_cast<pid_t>(end.exited.pid()))) told_while_dying_.insert(local_rank);
     };
     events.on_group_gone = [this](int local_rank, uint64_t) {
       EXPECT_EQ(ends_.count(local_rank), 1u);
@@ -215,25 +217,48 @@ TEST_F(WorkersTest, TellsHowWorkersEnd) {
   StartShell(2, "exit 0");
   EXPECT_TRUE(started_.empty());  // nothing is told from inside a call
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(UntilGone(rank));
-  EXPECT_EQ(ends_[0].exit_code, 3);
-  EXPECT_EQ(ends_[0].signal, 0);
-  EXPECT_EQ(ends_[0].last_words, "last words\n");
-  EXPECT_EQ(ends_[0].epoch, 5u);
-  EXPECT_EQ(ends_[0].pid, pids_[0]);
-  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 3);
+  EXPECT_EQ(ends_[0].exited.signal(), 0);
+  EXPECT_EQ(ends_[0].exited.last_words(), "last words\n");
+  EXPECT_EQ(ends_[0].exited.epoch(), 5u);
+  EXPECT_EQ(ends_[0].exited.pid(), pids_[0]);
+  EXPECT_TRUE(ends_[0].exited.script_started());
   EXPECT_FALSE(ends_[0].warm);
   EXPECT_GT(ends_[0].noticed_ns, 0);
-  EXPECT_EQ(ends_[1].signal, SIGKILL);
-  EXPECT_EQ(ends_[2].exit_code, 0);
-  EXPECT_TRUE(ends_[2].script_started);
+  EXPECT_EQ(ends_[1].exited.signal(), SIGKILL);
+  EXPECT_EQ(ends_[2].exited.exit_code(), 0);
+  EXPECT_TRUE(ends_[2].exited.script_started());
+}
+
+// Whether the kernel writes a core here, of a process that may have one and dies in `folder`.
+bool KernelDumpsCores(const std::string& folder) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_CORE, &all) != 0 || chdir(folder.c_str()) != 0) _exit(1);
+    raise(SIGSEGV);
+    _exit(1);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WCOREDUMP(status);
+}
+
+TEST_F(WorkersTest, TellsWhetherACoreWasWritten) {
+  StartShell(0, fmt::format("cd {} && ulimit -c unlimited && kill -SEGV $$", dir_.string()));
+  StartShell(1, "ulimit -c 0; kill -SEGV $$");
+  for (const int rank : {0, 1}) EXPECT_TRUE(UntilGone(rank));
+  EXPECT_EQ(ends_[0].exited.signal(), SIGSEGV);
+  EXPECT_EQ(ends_[0].exited.core_dumped(), KernelDumpsCores(dir_.string()));
+  EXPECT_EQ(ends_[1].exited.signal(), SIGSEGV);
+  EXPECT_FALSE(ends_[1].exited.core_dumped());
 }
 
 TEST_F(WorkersTest, BringsTheErrorFile) {
   StartShell(0, "echo '{\"message\": \"boom\"}' > $TORCHELASTIC_ERROR_FILE; exit 1");
   StartShell(1, "head -c 1000000 /dev/zero > $TORCHELASTIC_ERROR_FILE; exit 1");
   EXPECT_TRUE(UntilGone(0) && UntilGone(1));
-  EXPECT_EQ(ends_[0].error_json, "{\"message\": \"boom\"}\n");
-  EXPECT_EQ(ends_[1].error_json.size(), 64u << 10);
+  EXPECT_EQ(ends_[0].exited.error_json(), "{\"message\": \"boom\"}\n");
+  EXPECT_EQ(ends_[1].exited.error_json().size(), 64u << 10);
 }
 
 TEST_F(WorkersTest, GivesEveryWorkerTheMark) {
@@ -256,7 +281,7 @@ TEST_F(WorkersTest, StoppedWorkerIsKilled) {
   EXPECT_TRUE(Until([&] { return ReadProcStat(pid)->state == 'T'; }));
   supervisor_->SignalGroup(0, SIGKILL);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(ends_[0].signal, SIGKILL);
+  EXPECT_EQ(ends_[0].exited.signal(), SIGKILL);
 }
 
 TEST_F(WorkersTest, SignalsGroupOrWorkerAlone) {
@@ -267,7 +292,7 @@ TEST_F(WorkersTest, SignalsGroupOrWorkerAlone) {
   PrintedPid(0);
   supervisor_->SignalWorker(0, SIGTERM);
   EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));
-  EXPECT_EQ(ends_[0].exit_code, 9);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 9);
   Turn();
   EXPECT_EQ(gone_[0], 0);
   EXPECT_FALSE(supervisor_->Catches(0, SIGTERM));
@@ -354,7 +379,7 @@ TEST_F(WorkersTest, DISABLED_WithoutPidfds) {
   ASSERT_FALSE(PidfdOpen(getpid()).valid());
   StartShell(0, "sleep 1000 & echo $!; exit 7");
   EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));
-  EXPECT_EQ(ends_[0].exit_code, 7);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 7);
   Turn();
   EXPECT_EQ(gone_[0], 0);
   supervisor_->SignalGroup(0, SIGKILL);
@@ -395,8 +420,8 @@ TEST_F(WorkersTest, ColdPythonRunsTheScript) {
   UsePython(kTellAll);
   StartScript(0, {"a b", "\xff"});
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(ends_[0].exit_code, 4) << ends_[0].last_words;
-  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 4) << ends_[0].exited.last_words();
+  EXPECT_TRUE(ends_[0].exited.script_started());
   EXPECT_FALSE(ends_[0].warm);
   EXPECT_EQ(Output(0), "['a b', '\\udcff'] node-under-test True\n");
 }
@@ -408,7 +433,7 @@ TEST_F(WorkersTest, ForeignPythonRunsTheScriptPlainly) {
   StartScript(0, {"x"});
   EXPECT_TRUE(UntilGone(0));
   EXPECT_EQ(Output(0), "['x'] node-under-test True\n");
-  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_TRUE(ends_[0].exited.script_started());
   EXPECT_TRUE(warnings_.empty());
 }
 
@@ -418,9 +443,9 @@ TEST_F(WorkersTest, FirstWorkerWaitsForTheZygoteAndIsWarm) {
   StartScript(0, {"x"});
   StartScript(1, {"y"});
   EXPECT_TRUE(UntilGone(0) && UntilGone(1));
-  EXPECT_EQ(ends_[0].exit_code, 4) << ends_[0].last_words;
+  EXPECT_EQ(ends_[0].exited.exit_code(), 4) << ends_[0].exited.last_words();
   EXPECT_TRUE(ends_[0].warm && ends_[1].warm);
-  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_TRUE(ends_[0].exited.script_started());
   EXPECT_EQ(Output(0), "['x'] node-under-test True\n");
   EXPECT_EQ(Output(1), "['y'] node-under-test True\n");
   EXPECT_TRUE(warnings_.empty()) << warnings_[0];
@@ -509,7 +534,7 @@ TEST_F(LearningTest, FirstStepIsToldAndItsModulesAreKept) {
   TheSupervisor().Start();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(first_step_[0], 41) << ends_[0].last_words;
+  EXPECT_EQ(first_step_[0], 41) << ends_[0].exited.last_words();
   EXPECT_EQ(LearntNow().modules, std::vector<std::string>{"networkx"});
 }
 
@@ -526,11 +551,11 @@ TEST_F(LearningTest, WhatALifeHasTaughtIsThereForTheNext) {
   const std::vector<pid_t> before = OwnChildren();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(Output(0), "False False\n") << ends_[0].last_words;
+  EXPECT_EQ(Output(0), "False False\n") << ends_[0].exited.last_words();
   EXPECT_TRUE(UntilNoneIsOf(before, 2));
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(Output(0), "False True\n") << ends_[0].last_words;
+  EXPECT_EQ(Output(0), "False True\n") << ends_[0].exited.last_words();
   EXPECT_TRUE(ends_[0].warm);
   EXPECT_TRUE(warnings_.empty());
 }
@@ -551,13 +576,13 @@ TEST_F(LearningTest, WhatWasUnfitIsUnlearnt) {
   std::vector<pid_t> before = OwnChildren();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_TRUE(Output(0).starts_with("None ")) << ends_[0].last_words;
+  EXPECT_TRUE(Output(0).starts_with("None ")) << ends_[0].exited.last_words();
   EXPECT_TRUE(UntilNoneIsOf(before, 1));
   std::ofstream(marker) << "";
   before = OwnChildren();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].last_words;
+  EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].exited.last_words();
   EXPECT_FALSE(ends_[0].warm);
   ASSERT_TRUE(Until([&] { return warnings_.size() == 1; }));  // told behind the end
   EXPECT_NE(warnings_[0].find("it has read SETTING, which the script has changed since"), std::string::npos);
@@ -565,7 +590,7 @@ TEST_F(LearningTest, WhatWasUnfitIsUnlearnt) {
   EXPECT_TRUE(UntilNoneIsOf(before, 1));
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].last_words;
+  EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].exited.last_words();
   Turn();
   EXPECT_TRUE(ends_[0].warm) << warnings_.back();
   EXPECT_EQ(warnings_.size(), 1u);
@@ -580,7 +605,7 @@ TEST_F(LearningTest, WhatCannotBeImportedAheadCostsNoWarmth) {
     TheSupervisor().Start();
     StartScript(0);
     EXPECT_TRUE(UntilGone(0));
-    EXPECT_TRUE(ends_[0].warm) << ends_[0].last_words;
+    EXPECT_TRUE(ends_[0].warm) << ends_[0].exited.last_words();
     EXPECT_EQ(LearntNow().modules, std::vector<std::string>{"networkx"});
     // The zygote that is made of it comes and goes.
     EXPECT_TRUE(Until([&] { return OwnChildren().size() == 2; }));
@@ -611,8 +636,8 @@ TEST_F(WorkersTest, HearsWhatAWorkerSaidBeforeItEnded) {
   siginfo_t info{};
   ASSERT_EQ(waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(ends_[0].exit_code, 3);
-  EXPECT_TRUE(ends_[0].script_started);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 3);
+  EXPECT_TRUE(ends_[0].exited.script_started());
   EXPECT_EQ(first_step_[0], 9);
 }
 
@@ -622,9 +647,9 @@ TEST_F(WorkersTest, ScriptThatIsNotThereNeverStarts) {
   config_.warm = false;
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(ends_[0].exit_code, 2);
-  EXPECT_FALSE(ends_[0].script_started);
-  EXPECT_NE(ends_[0].last_words.find("can't open file"), std::string::npos) << ends_[0].last_words;
+  EXPECT_EQ(ends_[0].exited.exit_code(), 2);
+  EXPECT_FALSE(ends_[0].exited.script_started());
+  EXPECT_NE(ends_[0].exited.last_words().find("can't open file"), std::string::npos) << ends_[0].exited.last_words();
 }
 
 TEST_F(WorkersTest, LostSpareIsReplaced) {
@@ -666,7 +691,7 @@ TEST_F(WorkersTest, DeathOfTheZygoteLeavesWorkersAndANewOneComes) {
   UsePython("import signal\nprint(1, flush=True)\nsignal.pause()\n");
   TheSupervisor().Start();
   StartScript(0);
-  EXPECT_TRUE(Until([&] { return Output(0) == "1\n"; }));
+  EXPECT_TRUE(Until([&] { return started_[0] == 1 && Output(0) == "1\n"; }));  // it may write before it is told
   for (const pid_t pid : OwnChildren()) {
     if (pid != pids_[0]) kill(pid, SIGKILL);
   }
@@ -712,7 +737,7 @@ TEST_F(WorkersTest, ADeathIsToldBeforeItsMemoryIsGivenBack) {
     ASSERT_TRUE(Until([&] { return first_step_.count(0) == 1; }));
     kill(pids_[0], SIGKILL);
     ASSERT_TRUE(Until([&] { return ends_.count(0) == 1; }));
-    EXPECT_EQ(ends_[0].signal, SIGKILL);
+    EXPECT_EQ(ends_[0].exited.signal(), SIGKILL);
     EXPECT_TRUE(UntilGone(0));
     EXPECT_FALSE(Exists(pids_[0]));
   }
@@ -730,9 +755,9 @@ TEST_F(WorkersTest, AnotherProgramInTheWorkersPlaceIsNoDeath) {
     supervisor_->StartWorker(std::move(spec));
   }
   EXPECT_TRUE(UntilGone(0) && UntilGone(1));
-  EXPECT_EQ(ends_[0].exit_code, 7);
-  EXPECT_EQ(ends_[0].signal, 0);
-  EXPECT_EQ(ends_[1].signal, SIGKILL);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 7);
+  EXPECT_EQ(ends_[0].exited.signal(), 0);
+  EXPECT_EQ(ends_[1].exited.signal(), SIGKILL);
 }
 
 // --- zygotes that do not serve ------------------------------------------------------------------------------------
@@ -745,7 +770,7 @@ TEST_P(ColdAfterAll, WithOneWarning) {
   StartScript(0);
   StartScript(1);
   EXPECT_TRUE(UntilGone(0) && UntilGone(1));
-  EXPECT_EQ(Output(0), "ran\n") << ends_[0].last_words;
+  EXPECT_EQ(Output(0), "ran\n") << ends_[0].exited.last_words();
   EXPECT_EQ(Output(1), "ran\n");
   EXPECT_FALSE(ends_[0].warm);
   ASSERT_EQ(warnings_.size(), 1u);
@@ -772,7 +797,11 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
                   "while True:\n    m, f = receive()\n"
                   "    send(socket.socket(fileno=f[0]), type='spare', pid=os.getppid())",
-                  "not a spare of this agent"}));
+                  "not a spare of this agent"},
+        // One that is killed with much memory shows its end before it is told: its socket closes at once.
+        std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
+                  "m, f = receive()\ns.close()\nos.close(f[0])\nimport time\ntime.sleep(1000)",
+                  "does not live"}));
 
 TEST_F(WorkersTest, TaintingModuleIsDeniedToTheNextZygoteAndRemembered) {
   UseZygote("print('ran')\n",
@@ -792,7 +821,7 @@ TEST_F(WorkersTest, MissingBootstrapIsAWarningAndAPlainPython) {
   TheSupervisor().Start();
   StartScript(0);
   EXPECT_TRUE(UntilGone(0));
-  EXPECT_EQ(ends_[0].exit_code, 4);
+  EXPECT_EQ(ends_[0].exited.exit_code(), 4);
   EXPECT_EQ(warnings_.size(), 1u);
 }
 

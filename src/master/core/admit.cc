@@ -167,6 +167,8 @@ void Admit(v1::AgentMessage& message) {
     case v1::AgentMessage::kCheckpoint:
       if (!IsSane(message.checkpoint())) return message.clear_body();
       return CutTexts(*message.mutable_checkpoint());
+    case v1::AgentMessage::kStoreRefused:
+      return Cut(*message.mutable_store_refused()->mutable_sentence(), kMaxReasonBytes);
     case v1::AgentMessage::kReady:
     case v1::AgentMessage::BODY_NOT_SET:
       return;

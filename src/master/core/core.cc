@@ -30,6 +30,13 @@ bool Hear(Turn& turn, const Event& event) {
   return true;
 }
 
+// Only who holds the store can know.
+void On(Turn& turn, uint64_t session, const v1::StoreRefused& refused) {
+  const Node& node = turn.job.nodes.at(session);
+  if (!turn.IsCurrent(refused.epoch()) || node.group_rank != 0) return;
+  turn.Note("store-refused", NodeName(turn.job, node.hello), refused.sentence());
+}
+
 void On(Turn& turn, uint64_t session, const v1::CheckpointReport& report) {
   turn.Apply(OnCheckpointReport(turn.job.checkpoints, session, report, turn.now));
 }
@@ -53,6 +60,8 @@ void On(Turn& turn, const AgentSaid& e) {
       return On(turn, e.session, message.safe_point());
     case v1::AgentMessage::kCheckpoint:
       return On(turn, e.session, message.checkpoint());
+    case v1::AgentMessage::kStoreRefused:
+      return On(turn, e.session, message.store_refused());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       return;

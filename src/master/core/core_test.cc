@@ -762,6 +762,23 @@ TEST(Stream, TheFirstHelloGivesTheSpecOfAnEmbeddedMaster) {
   EXPECT_EQ(RestartsLeft(job.state.budget, job.now), 7U);
 }
 
+TEST(Store, WhoWasTurnedAwayIsRecordedAsItsHolderSays) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  v1::StoreRefused refused;
+  refused.set_epoch(job.Epoch());
+  refused.set_sentence("store refused 10.0.0.7 port 4711: no member");
+  job.Say(b, refused);
+  EXPECT_THAT(job.Records("store-refused"), IsEmpty()) << "it holds none";
+  job.Say(a, refused);
+  EXPECT_THAT(job.Records("store-refused"), ElementsAre("store refused 10.0.0.7 port 4711: no member"));
+  EXPECT_EQ(job.records.back().first.node, "a");
+  refused.set_epoch(job.Epoch() + 1);
+  job.Say(a, refused);
+  EXPECT_EQ(job.Records("store-refused").size(), 1U) << "of no round that there is";
+}
+
 // --- what the ledger is made from ---
 
 class Told : public ::testing::Test {

@@ -74,6 +74,11 @@ inline v1::AgentMessage MessageWith(const v1::CheckpointReport& report) {
   *message.mutable_checkpoint() = report;
   return message;
 }
+inline v1::AgentMessage MessageWith(const v1::StoreRefused& refused) {
+  v1::AgentMessage message;
+  *message.mutable_store_refused() = refused;
+  return message;
+}
 
 class JobFixture {
  public:

@@ -65,6 +65,7 @@ std::vector<std::pair<std::string, Record::Value>> ExitDetail(const v1::WorkerEx
                                                                {"script_started", int64_t{exit.script_started()}},
                                                                {"unix_ms", exit.unix_ms()}};
   if (collateral) detail.push_back({"collateral", int64_t{1}});
+  if (exit.core_dumped()) detail.push_back({"core_dumped", int64_t{1}});
   if (exit.peak_resident_bytes() > 0) detail.push_back({"peak_resident_bytes", exit.peak_resident_bytes()});
   if (!exit.killed_by().empty()) detail.push_back({"killed_by", exit.killed_by()});
   if (!exit.end_note().empty()) detail.push_back({"end_note", exit.end_note()});

@@ -96,7 +96,9 @@ std::string Describe(const Failure& f) {
   const v1::WorkerExited& exit = f.told.exited();
   const uint32_t rank = f.told.rank();
   std::string text = fmt::format("rank {} failed (exit code {})", rank, exit.exit_code());
-  if (exit.signal() != 0) text = fmt::format("rank {} died ({})", rank, SignalName(exit.signal()));
+  if (exit.signal() != 0)
+    text =
+        fmt::format("rank {} died ({}{})", rank, SignalName(exit.signal()), exit.core_dumped() ? ", core dumped" : "");
   if (!exit.killed_by().empty()) text = fmt::format("rank {} was killed by {}", rank, exit.killed_by());
   text += fmt::format(" on node {}", f.node);
   return exit.end_note().empty() ? text : fmt::format("{} ({})", text, exit.end_note());

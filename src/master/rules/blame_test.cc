@@ -83,6 +83,9 @@ TEST(Describe, SaysWhoKilledARankAndWhatElseIsKnown) {
   failure.node = "a";
   failure.told.mutable_exited()->set_signal(SIGKILL);
   EXPECT_EQ(Describe(failure), "rank 3 died (SIGKILL) on node a");
+  failure.told.mutable_exited()->set_core_dumped(true);
+  EXPECT_EQ(Describe(failure), "rank 3 died (SIGKILL, core dumped) on node a");
+  failure.told.mutable_exited()->set_core_dumped(false);
   failure.told.mutable_exited()->set_killed_by("the out-of-memory killer");
   EXPECT_EQ(Describe(failure), "rank 3 was killed by the out-of-memory killer on node a");
   failure.told.clear_exited();
