@@ -173,6 +173,12 @@ TEST(Cost, BeatsAndFirstStepsLookAtFewWhileANewcomerWaits) {
   EXPECT_LE(cost.Dearest(Members(cost), [&](uint64_t s) { return BeatOf(s, epoch, 2); }), kMessageMax);
   // Of the round before, from members of it and from the one that was none.
   EXPECT_LE(cost.Dearest(Members(cost), [&](uint64_t s) { return BeatOf(s, epoch - 1, 2); }), kMessageMax);
+  const auto refused = [epoch](uint64_t session) {
+    v1::StoreRefused told;
+    told.set_epoch(epoch);
+    return EventOf(session, MessageWith(told));
+  };
+  EXPECT_LE(cost.Dearest(Members(cost), refused), kMessageMax);
   EXPECT_NE(job.state.grow_at, kNever) << "nothing was planned any more";
   EXPECT_EQ(job.Epoch(), epoch);
 }
