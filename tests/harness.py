@@ -168,13 +168,14 @@ class Node:
         pidfd_send_signal(self.handle, number)
 
     def wait(self, timeout_s=PATIENCE_S):
-        """The exit code, as subprocess gives it. All output is read when this returns."""
+        """The exit code, as subprocess gives it. When this returns all output is read, and all reports are heard."""
         ready, _, _ = select.select([self.handle], [], [], timeout_s)
         if not ready:
             raise AssertionError(f"{self.name} still runs after {timeout_s} s\n{self.job.story()}")
         code = self.process.wait()
         for reader in self.readers:
             reader.join(5)  # a process that outlived the launcher may hold the pipe; what it writes does not count
+        self.job.hear_reports()
         return code
 
     def wait_line(self, pattern, stream="stderr", timeout_s=PATIENCE_S):
@@ -202,6 +203,7 @@ class Job:
         self.nodes = []
         self.events = []
         self.news = threading.Condition()
+        self._marks_sent = self._marks_heard = 0
         self.expected_strays = []
         self.variables = {}  # of the environment of all that is started
         self.prefix = []  # words before a launcher's command
@@ -300,8 +302,24 @@ class Job:
             if data == b"close":
                 return
             with self.news:
-                self.events.append(json.loads(data))
+                if data == b"mark":
+                    self._marks_heard += 1
+                else:
+                    self.events.append(json.loads(data))
                 self.news.notify_all()
+
+    def _send(self, data):
+        """To `_listen`, which reads it behind all that workers have reported before."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(data, self.address_of_news)
+
+    def hear_reports(self):
+        """Returns when all that was reported before this call stands in `events`."""
+        with self.news:
+            self._marks_sent += 1
+            mark = self._marks_sent
+        self._send(b"mark")  # without the lock: where the queue is full, it waits for `_listen`
+        self.wait(lambda _: self._marks_heard >= mark, "what was reported to be heard")
 
     def wait(self, find, what, timeout_s=PATIENCE_S):
         """Waits until `find(events)` is true and returns what it returned."""
@@ -373,7 +391,7 @@ class Job:
         which has no environment."""
         markers = {f"{MARKER}={self.id}".encode()} | ({f"{NODE_MARKER}={node.name}".encode()} if node else set())
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        own = [pid for pid in pids if markers <= set(read_proc(pid, "environ").split(b"\0")) and is_running(pid)]
+        own = [pid for pid in pids if markers <= environment_of(pid) and is_running(pid)]
         parent = str(node.pid) if node else None
         return own + [pid for pid in pids if pid not in own and stat_fields(pid)[1:2] == [parent] and is_running(pid)]
 

@@ -108,6 +108,7 @@ def test_ctrl_c_once_and_twice(shown, job):
     job.wait_events("main", 2)
     terminal.type(CTRL_C)
     assert terminal.wait_end() == 130
+    job.hear_reports()
     assert len(job.found("saved")) == 2
     terminal = shown(workload("signals.py"), "ignore")
     job.wait_events("main", 4)
