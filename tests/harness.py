@@ -25,6 +25,7 @@ from share import free_port
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 PATIENCE_S = 60.0
+EXEC_PATIENCE_S = 5.0  # an exec that reads its program from a busy disk
 MARKER = "PHALANX_TEST_ID"
 NODE_MARKER = "PHALANX_TEST_NODE"
 # Variables of an outer job or of the person's shell that would change what a test sees.
@@ -78,6 +79,37 @@ def stat_fields(pid):
     """Fields of /proc/<pid>/stat after the name: [state, ppid, pgrp, session, ...]; empty where it is gone."""
     text = read_proc(pid, "stat").decode(errors="replace")
     return text[text.rindex(")") + 2 :].split() if ")" in text else []
+
+
+# Places in what stat_fields returns.
+VSIZE, ENV_END = 20, 48
+
+
+def environment_of(pid):
+    """The entries of a process's environment; none of what has ended, has no memory, or is not ours to look at.
+
+    In the midst of exec a process shows none: the kernel has not placed the new one yet. That is waited for."""
+    deadline = time.monotonic() + EXEC_PATIENCE_S
+    text = read_proc(pid, "environ")
+    placed = False
+    while not text and not placed and time.monotonic() < deadline:
+        placed = environment_is_placed(pid)
+        if not placed:
+            os.sched_yield()  # the kernel tells nobody; the exec may need this processor
+        text = read_proc(pid, "environ")
+    return set(text.split(b"\0"))
+
+
+def environment_is_placed(pid):
+    """False in the midst of exec. True also where there will be none."""
+    fields = stat_fields(pid)
+    if not fields or fields[0] in ("Z", "X") or fields[VSIZE] == "0" or fields[ENV_END] != "0":
+        return True
+    try:
+        open(f"/proc/{pid}/environ", "rb").close()
+    except OSError:
+        return True  # not ours to look at: then the kernel hides the place, too
+    return False
 
 
 def is_running(pid):
@@ -445,8 +477,7 @@ class Job:
         for node in self.nodes:
             node.process.wait()
             os.close(node.handle)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"close", self.address_of_news)
+        self._send(b"close")
         return left
 
 

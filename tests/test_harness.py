@@ -1,9 +1,18 @@
-"""What tests of jobs rely on: a node that has ended has been heard."""
+"""What tests of jobs rely on: a node that has ended has been heard, and each of its processes is found."""
 
+import os
+import subprocess
 import sys
 import threading
 
-from harness import WORKLOADS, Job, wait_ends
+import harness
+import pytest
+from harness import WORKLOADS, Job, environment_of, wait_ends
+
+MARK = b"PHALANX_TEST_MARK=1"
+# stat_fields of a process whose memory is there, but for its environment.
+IN_EXEC = ["R", *["0"] * (harness.VSIZE - 1), "4096", *["0"] * 30]
+PLACED = [*IN_EXEC[: harness.ENV_END], "140722", *IN_EXEC[harness.ENV_END + 1 :]]
 
 
 class LateListener(Job):
@@ -29,3 +38,38 @@ def test_what_was_reported_before_a_nodes_end_is_heard(tmp_path):
     finally:
         job.may_listen.set()
         job.close()
+
+
+@pytest.mark.parametrize(
+    ("looks", "found"),
+    [
+        ([MARK], True),
+        ([b"", IN_EXEC, b"", IN_EXEC, b"", PLACED, MARK], True),
+        ([b"", IN_EXEC, MARK], True),
+        ([b"", IN_EXEC, b"", [], b""], False),
+        ([b"", IN_EXEC, b"", ["Z", *IN_EXEC[1:]], b""], False),
+        ([b"", ["S", *["0"] * 50], b""], False),  # a kernel thread
+        ([b"", PLACED, b""], False),
+    ],
+)
+def test_a_process_in_the_midst_of_exec(monkeypatch, looks, found):
+    """It is looked at until it shows what it was started with."""
+    seen = iter(looks)
+    monkeypatch.setattr(harness, "stat_fields", lambda _pid: next(seen))
+    monkeypatch.setattr(harness, "read_proc", lambda _pid, _name: next(seen))
+    assert (MARK in environment_of(os.getpid())) == found
+    assert list(seen) == []
+
+
+@pytest.mark.parametrize(("env", "found"), [({"PHALANX_TEST_MARK": "1"}, True), ({}, False)])
+def test_the_environment_of_a_process_that_has_just_been_started(env, found):
+    """subprocess goes on while its child is in the midst of exec."""
+    for _ in range(10):
+        process = subprocess.Popen(["sleep", "1000"], env=env)
+        try:
+            assert (MARK in environment_of(process.pid)) == found
+        finally:
+            process.kill()
+        assert wait_ends([process.pid], 60) == []
+        assert MARK not in environment_of(process.pid)
+        process.wait()
