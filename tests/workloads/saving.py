@@ -13,6 +13,7 @@ import faults
 import numpy
 import torch
 import torch.distributed as dist
+from leaving import leave_group
 from phalanx.checkpoint import Checkpointer, DataPosition, Storage, ddp
 from report import report
 from torch import nn
@@ -214,8 +215,9 @@ def main():
     report("restored", n=step, source=checkpointer.source, why=checkpointer.why)
     del state
     train(training, Saves(checkpointer, RandomDeath(dist.get_rank(), dist.get_world_size())), step)
-    dist.barrier()
-    dist.destroy_process_group()
+    checkpointer.close()  # what it does at exit does not run behind leave_group()
+    del training  # the group that it uses goes
+    leave_group()
     report("done")
 
 

@@ -9,6 +9,7 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from leaving import leave_group
 from phalanx.checkpoint import CannotSave, Storage
 from phalanx.checkpoint.dcp import Checkpointer
 from report import report
@@ -164,6 +165,7 @@ def run():
             signal.pause()
     settle(ckpt, saved)
     report("trained", n=step, whole=whole(), draw=torch.rand(1).item())
+    ckpt.close()  # what it does at exit does not run behind leave_group()
 
 
 def run_stock():
@@ -182,5 +184,6 @@ model = made()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 state = {"model": model, "optimizer": optimizer, "step": 0, "note": "short", "rng": True}
 run_stock() if options.stock else run()
-dist.destroy_process_group()
+model = optimizer = state = None  # the group that they use goes
+leave_group()
 report("done")

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from leaving import leave_group
 from report import report
 
 address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -54,5 +55,4 @@ if sys.argv[1] != "own":
 dist.barrier()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
     os._exit(3)
-dist.barrier()
-dist.destroy_process_group()
+leave_group()
