@@ -2,6 +2,7 @@
 is not guarded, or whose hook does not fire, is copied at once, with the reason."""
 
 import functools
+import time
 import warnings
 
 import pytest
@@ -168,7 +169,8 @@ def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeyp
     monkeypatch.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)  # this very step is missed
     handle = checkpointer.save(1, training.state())
     assert handle.why is None
-    for _ in range(20):  # the copy may come late, but not behind all of them
+    until = time.monotonic() + 1  # the copy's thread may begin late, but not behind all of these steps
+    while time.monotonic() < until:
         training.step()
     with pytest.warns(RuntimeWarning, match="copies everything before it returns"):
         assert not handle.wait_staged()
