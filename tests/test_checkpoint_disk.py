@@ -280,7 +280,10 @@ def test_a_writer_that_is_killed_at_any_moment(tmp_path, pytestconfig):
     assert disk.write(0).returncode == 0
     step_s = time.monotonic() - began  # on this machine, as busy as it is
     newest, after_kills = 0, 0
-    for _ in range(kills):
+    # Where writers have become slower than the one that was timed, few come to a commit: there are more of them then.
+    for done in range(10 * kills):
+        if done >= kills and after_kills > kills // 4:
+            break
         command = disk.command(newest + 10, "--steps=1000", "--keep-last=2")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as writer:
             try:
