@@ -2,7 +2,7 @@
 
 Ports: a test that looks for a free port and gives it to a launcher leaves it free for a moment. The kernel hands out
 ports of `ip_local_port_range` to everybody, so ours lie below, and each process has a range of its own, for which it
-holds a lock as long as it lives.
+holds a lock as long as it lives. User ids: a limit of processes counts all that one user has on the machine.
 """
 
 import fcntl
@@ -15,6 +15,7 @@ from pathlib import Path
 
 # To 19,999: those behind are derived from Slurm's job ids.
 FIRST_PORT, PORTS_EACH, SHARES = 10_000, 100, 100
+FIRST_USER, USERS_EACH = 54_000, 10  # nobody's: users begin at 1,000, a system's own at 60,000 or so
 
 
 class Share:
@@ -33,6 +34,8 @@ class Share:
             self.number = number
             first = FIRST_PORT + number * PORTS_EACH
             self._ports = itertools.cycle(range(first, first + PORTS_EACH))
+            first_user = FIRST_USER + number * USERS_EACH
+            self._users = itertools.cycle(range(first_user, first_user + USERS_EACH))
             return
         raise RuntimeError(f"{SHARES} other processes run tests on this machine: {folder} has no share left")
 
@@ -48,6 +51,10 @@ class Share:
                 return port
         raise RuntimeError(f"all {PORTS_EACH} ports of share {self.number} are in use")
 
+    def free_user(self):
+        """A user id of ours that no test of this process has had for long."""
+        return next(self._users)
+
 
 @functools.lru_cache(maxsize=None)
 def own_share():
@@ -57,3 +64,7 @@ def own_share():
 
 def free_port(address="127.0.0.1"):
     return own_share().free_port(address)
+
+
+def free_user():
+    return own_share().free_user()

@@ -17,6 +17,7 @@ import pytest
 import zygote_agent
 from phalanx._bootstrap import preload
 from pidfd import pidfd_open
+from share import free_user
 from zygote_agent import BASE_ENV, Agent
 
 
@@ -180,12 +181,13 @@ def test_fork_that_fails_is_reported(folder):
     if os.getuid() != 0 or not os.access(python, os.X_OK):
         pytest.skip("needs root, and a Python that others may run")
     script = folder(script="") / "script.py"
+    user = free_user()
 
     def become_limited():
         # The second is for what looks at sitecustomize; of a spare and its parent, one.
         resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
-        os.setgid(54321)
-        os.setuid(54321)
+        os.setgid(user)
+        os.setuid(user)
 
     with Agent(python=python) as agent:
         assert agent.start_zygote(script, cwd="/", preexec_fn=become_limited)["type"] == "ready"
@@ -202,18 +204,19 @@ def test_without_privilege(folder):
         pytest.skip("needs root, and a Python that others may run")
     show = "import os; print(os.getuid(), open('/proc/self/cmdline').read().split('\\0'))"
     script = f"/dev/shm/phalanx-unprivileged-{os.getpid()}.py"
+    user = free_user()
 
     def become_ordinary():
         os.setgroups([])
-        os.setgid(54321)
-        os.setuid(54321)
+        os.setgid(user)
+        os.setuid(user)
 
     with open(script, "w") as file:
         file.write(show)
     try:
         with Agent(python=python) as agent:
             assert agent.start_zygote(script, cwd="/", preexec_fn=become_ordinary)["type"] == "ready"
-            expected = (0, f"54321 ['{python}', '-u', '{script}', 'arg', '']\n", "")
+            expected = (0, f"{user} ['{python}', '-u', '{script}', 'arg', '']\n", "")
             assert agent.fork().run(script, "arg", cwd="/").result() == expected
     finally:
         os.unlink(script)
