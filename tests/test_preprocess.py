@@ -266,7 +266,9 @@ def test_two_runs_do_not_share_a_prefix(given):
         parts = given.out.with_name("result_text_document.parts")
         while not list(parts.glob("*")):  # the first one has its lock before it writes anything
             assert first.poll() is None
+        first.send_signal(signal.SIGSTOP)  # or it may end before the second has come so far
         answer = run(*given)
+        assert first.poll() is None
     assert answer.returncode == 1
     assert "another run works there" in answer.stderr
 
