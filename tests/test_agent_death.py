@@ -1,5 +1,6 @@
 """The agent of a node dies, alone or with all of its node: a new phalanx-run of the same job takes its place."""
 
+import contextlib
 import json
 import os
 import signal
@@ -93,10 +94,10 @@ def test_all_of_the_hosting_node_dies(job, nnodes):
     nodes, life = start_both(job, nnodes)
     pids = everything_of(job, nodes[0])
     assert any(read_proc(pid, "comm").startswith(b"phalanx-master") for pid in pids)
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)  # so that none of them sees another's end
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, none of them sees another's end
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # some processes live for a moment only
+                os.kill(pid, number)
     assert nodes[0].wait() == -signal.SIGKILL
     assert wait_ends(pids, 10) == []
     nodes[0] = start(job, 0, nnodes)
