@@ -74,9 +74,9 @@ class Chaos:
             found.update(self.helpers(node, set(ranks.values())))
         host = self.node_of(ranks[0]) if 0 in ranks else None
         if host:
+            others = [pid for pid in self.job.processes() if pid != host.pid and descends_from(pid, host.pid)]
             # The agent first: it must not find its ranks dead and tell of them.
-            everything = [pid for pid in self.job.processes() if descends_from(pid, host.pid)]
-            found[f"store host {host.name}"] = (sorted(everything), True)
+            found[f"store host {host.name}"] = ([host.pid, *sorted(others)], True)
         return found
 
     def helpers(self, node, ranks):
