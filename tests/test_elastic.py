@@ -90,7 +90,8 @@ def test_nodes_in_units(job):
     job.wait_stepping(life=2, world=2)
     assert leaver.wait() == 143
     left = [node for node in nodes if node is not leaver]
-    assert sum("this node waits as a spare: --node-unit=2" in node.stderr for node in left) == 1, job.story()
+    spare = "this node waits as a spare: --node-unit=2"
+    job.wait(lambda _: sum(spare in node.stderr for node in left) == 1, "one spare")
     job.stop()
     assert [node.wait() for node in left] == [0, 0, 0], job.story()
 
