@@ -1,7 +1,9 @@
 #include "agent/flags/elastic_config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,7 +16,7 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 TEST(ReadConfigFile, ReadsItWholeOrSaysWhyNot) {
-  const fs::path folder = fs::path(testing::TempDir()) / "elastic_config_test";
+  const fs::path folder = fs::path(testing::TempDir()) / fmt::format("elastic_config_test-{}", getpid());
   fs::create_directories(folder);
   const std::string path = folder / "ds.json";
   std::ofstream(path) << "{\"a\": 1}\n";

@@ -1,6 +1,7 @@
 #include "agent/workers/guard.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -30,6 +32,9 @@ SpawnSpec Shell(const std::string& text, const std::string& mark, int out) {
   return spec;
 }
 
+// Of one process of tests alone: a guard kills each process of the user that has its mark.
+std::string OwnMark() { return fmt::format("node-{}", getpid()); }
+
 // An "agent" in a process of its own: starts a guard and what `texts` say (each a shell command that prints the pids
 // that are to be watched, one a line), and waits to be killed.
 class GuardTest : public testing::Test {
@@ -42,13 +47,13 @@ class GuardTest : public testing::Test {
     Fd writer(fds[1]);
     agent_ = fork();
     ASSERT_GE(agent_, 0);
-    if (agent_ == 0) RunAgent(texts, mark, add_groups, farewell, take_back, writer.get());
+    if (agent_ == 0) RunAgent(guards_mark_, texts, mark, add_groups, farewell, take_back, writer.get());
   }
 
-  [[noreturn]] static void RunAgent(const std::vector<std::string>& texts, const std::string& mark, bool add_groups,
-                                    bool farewell, bool take_back, int out) {
+  [[noreturn]] static void RunAgent(const std::string& guards_mark, const std::vector<std::string>& texts,
+                                    const std::string& mark, bool add_groups, bool farewell, bool take_back, int out) {
     {
-      auto guard = Guard::Start("node");
+      auto guard = Guard::Start(guards_mark);
       if (!guard.ok()) _exit(1);
       for (const std::string& text : texts) {
         const auto child = Spawn(Shell(text, mark, out));
@@ -56,7 +61,7 @@ class GuardTest : public testing::Test {
         if (add_groups) guard->Add(child->pid);
         if (take_back) guard->Remove(child->pid);
       }
-      dprintf(out, "%d\n", guard->pid());  // all is told
+      dprintf(out, "guard %d\n", guard->pid());  // all is told
       if (!farewell) {
         while (true) pause();
       }
@@ -64,7 +69,7 @@ class GuardTest : public testing::Test {
     _exit(0);
   }
 
-  // `count` pids that the agent and its children print, each with a pidfd.
+  // `count` pids that the agent and its children print, the guard's among them, each with a pidfd.
   void ReadPids(size_t count) {
     std::string text;
     while (static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) < count) {
@@ -72,11 +77,15 @@ class GuardTest : public testing::Test {
       ASSERT_EQ(read(output_.get(), &byte, 1), 1) << text;
       text += byte;
     }
+    constexpr std::string_view kOfTheGuard = "guard ";
     for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
-      const pid_t pid = std::stoi(text.substr(at));
+      const bool is_guard = text.compare(at, kOfTheGuard.size(), kOfTheGuard) == 0;
+      const pid_t pid = std::stoi(text.substr(at + (is_guard ? kOfTheGuard.size() : 0)));
       pidfds_[pid] = PidfdOpen(pid);
       ASSERT_TRUE(pidfds_[pid].valid()) << pid;
+      (is_guard ? guard_ : child_) = pid;
     }
+    ASSERT_GT(guard_, 0) << text;
   }
 
   bool EndsWithin(pid_t pid, int ms) {
@@ -102,7 +111,10 @@ class GuardTest : public testing::Test {
     }
   }
 
+  const std::string guards_mark_ = OwnMark();
   pid_t agent_ = 0;
+  pid_t guard_ = 0;
+  pid_t child_ = 0;  // the last of the others that has told its pid
   Fd output_;
   std::map<pid_t, Fd> pidfds_;
 };
@@ -114,59 +126,55 @@ TEST_F(GuardTest, AgentKilledLeavesNothingBehind) {
               "trap '' TERM INT HUP QUIT; echo $$; while :; do :; done",
               "setsid sh -c 'echo $$; exec sleep 1000' & echo $$; exec sleep 1000",
               "setsid sh -c 'setsid sleep 1000 & echo $!; echo $$; kill -STOP $$'"},
-             "node", true);
+             guards_mark_, true);
   ReadPids(1 + 8);
   KillAgent();
   ExpectAllGone();
 }
 
 TEST_F(GuardTest, FindsTheMarkedWithoutBeingToldOfThem) {
-  StartAgent({"sleep 1000 & echo $!; echo $$; exec sleep 1000", "setsid sh -c 'echo $$; exec sleep 1000'"}, "node",
-             false);
+  StartAgent({"sleep 1000 & echo $!; echo $$; exec sleep 1000", "setsid sh -c 'echo $$; exec sleep 1000'"},
+             guards_mark_, false);
   ReadPids(1 + 3);
   KillAgent();
   ExpectAllGone();
 }
 
 TEST_F(GuardTest, EndsGroupsWhoseProcessesShowNoMark) {
-  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, "node", true);
+  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, guards_mark_, true);
   ReadPids(2);
   KillAgent();
   ExpectAllGone();
 }
 
 TEST_F(GuardTest, LeavesGroupsThatWereTakenBack) {
-  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, "node", true, false, true);
+  StartAgent({"exec env -i sh -c 'echo $$; exec sleep 1000'"}, guards_mark_, true, false, true);
   ReadPids(2);
-  const pid_t guard = pidfds_.begin()->first;
   KillAgent();
-  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
-  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+  EXPECT_TRUE(EndsWithin(guard_, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(child_, 0));
 }
 
 TEST_F(GuardTest, TouchesNobodyElse) {
-  StartAgent({"echo $$; exec sleep 1000"}, "another-node", false);
+  StartAgent({"echo $$; exec sleep 1000"}, guards_mark_ + "-of-another", false);
   ReadPids(2);
-  const pid_t guard = pidfds_.begin()->first;
   KillAgent();
-  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
-  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+  EXPECT_TRUE(EndsWithin(guard_, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(child_, 0));
 }
 
 TEST_F(GuardTest, OrderlyEndTouchesNothing) {
-  StartAgent({"echo $$; exec sleep 1000"}, "node", true, true);
+  StartAgent({"echo $$; exec sleep 1000"}, guards_mark_, true, true);
   ReadPids(2);
   waitpid(agent_, nullptr, 0);
-  const pid_t guard = pidfds_.begin()->first;
-  EXPECT_TRUE(EndsWithin(guard, kEndsWithinMs));
-  EXPECT_FALSE(EndsWithin(pidfds_.rbegin()->first, 0));
+  EXPECT_TRUE(EndsWithin(guard_, kEndsWithinMs));
+  EXPECT_FALSE(EndsWithin(child_, 0));
 }
 
 TEST_F(GuardTest, SurvivesSignals) {
-  StartAgent({"echo $$; exec sleep 1000"}, "node", false);
+  StartAgent({"echo $$; exec sleep 1000"}, guards_mark_, false);
   ReadPids(2);
-  const pid_t guard = pidfds_.begin()->first;
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE}) kill(guard, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE}) kill(guard_, signal);
   KillAgent();
   ExpectAllGone();
 }
@@ -174,13 +182,12 @@ TEST_F(GuardTest, SurvivesSignals) {
 TEST_F(GuardTest, HoldsNoOutputOpen) {
   StartAgent({}, "", false);
   ReadPids(1);
-  const pid_t guard = pidfds_.begin()->first;
-  kill(guard, SIGSTOP);
+  kill(guard_, SIGSTOP);
   KillAgent();
   pollfd output{output_.get(), POLLIN, 0};
   EXPECT_EQ(poll(&output, 1, kEndsWithinMs), 1);  // the end of file, although the guard lives on
-  EXPECT_FALSE(EndsWithin(guard, 0));
-  kill(guard, SIGCONT);
+  EXPECT_FALSE(EndsWithin(guard_, 0));
+  kill(guard_, SIGCONT);
   ExpectAllGone();
 }
 
@@ -188,7 +195,7 @@ TEST_F(GuardTest, HoldsNoOutputOpen) {
 TEST(GuardAgent, DISABLED_Main) {
   auto guard = Guard::Start("inner");
   ASSERT_TRUE(guard.ok());
-  dprintf(3, "%d\n", guard->pid());
+  dprintf(3, "guard %d\n", guard->pid());
   while (true) pause();
 }
 
@@ -210,7 +217,7 @@ TEST_F(GuardTest, HidesTheMarkItInherited) {
   agent_ = child->pid;
   ReadPids(1);
   EXPECT_EQ(EnvironmentHolds(agent_, "PHALANX_NODE_MARK=outer"), Holds::kYes);
-  EXPECT_EQ(EnvironmentHolds(pidfds_.begin()->first, "PHALANX_NODE_MARK=outer"), Holds::kNo);
+  EXPECT_EQ(EnvironmentHolds(guard_, "PHALANX_NODE_MARK=outer"), Holds::kNo);
   KillAgent();
   ExpectAllGone();
 }
