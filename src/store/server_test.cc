@@ -278,16 +278,17 @@ TEST(StoreServerTest, ASlowReaderIsBoundedAndClosed) {
 TEST(StoreServerTest, WhoNeverIntroducesItselfIsClosed) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
-  options.greeting_ms = 200;
+  options.greeting_ms = 2'000;
   options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
   const auto server = MustOpen(options);
   Client known(*server);  // says VALIDATE
+  ASSERT_TRUE(known.Alive());
   const int64_t begin_ms = MonotonicMs();
   Client silent("127.0.0.1", server->port());
   EXPECT_TRUE(silent.Closed());
-  EXPECT_GE(MonotonicMs() - begin_ms, 190);
+  EXPECT_GE(MonotonicMs() - begin_ms, 1'990);
   EXPECT_EQ(server->stats().silent_peers, 1u);
-  EXPECT_NE(refusals->last().find("did not introduce itself for 200 ms"), std::string::npos);
+  EXPECT_NE(refusals->last().find("did not introduce itself for 2000 ms"), std::string::npos);
   EXPECT_TRUE(known.Alive());
 }
 
@@ -319,7 +320,7 @@ TEST(StoreServerTest, DestructionClosesEverybodyAtOnce) {
   EXPECT_EQ(waiter.Read(4), Bytes<uint32_t>(1));
   const int64_t begin_ms = MonotonicMs();
   server.reset();
-  EXPECT_LT(MonotonicMs() - begin_ms, 1000);
+  EXPECT_LT(MonotonicMs() - begin_ms, 10'000);  // not for ever
   EXPECT_TRUE(waiter.Closed());
   EXPECT_FALSE(Client("127.0.0.1", port).connected());
   // SO_REUSEADDR: the port is free again although connections on it were closed by this side.

