@@ -138,6 +138,17 @@ ProcessEnd EndOf(const siginfo_t& info, const rusage& usage) {
   return end;
 }
 
+std::string ReadPrefix(const Fd& file, size_t limit) {
+  std::string text;
+  char buffer[16 << 10];
+  while (file.valid() && text.size() < limit) {
+    const ssize_t n = read(file.get(), buffer, std::min(sizeof buffer, limit - text.size()));
+    if (n <= 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  return text;
+}
+
 // Takes what fits a number off the front of `text`; false where there is none.
 template <typename Number>
 bool TakeNumber(std::string_view& text, Number& number) {
@@ -328,15 +339,7 @@ std::string ExecutableDirectory() {
 }
 
 std::string ReadFilePrefix(const std::string& path, size_t limit) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::string text;
-  char buffer[16 << 10];
-  while (file.valid() && text.size() < limit) {
-    const ssize_t n = read(file.get(), buffer, std::min(sizeof buffer, limit - text.size()));
-    if (n <= 0) break;
-    text.append(buffer, static_cast<size_t>(n));
-  }
-  return text;
+  return ReadPrefix(Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), limit);
 }
 
 // "pid (comm) state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime priority
@@ -384,13 +387,16 @@ bool CatchesSignal(pid_t pid, int signal) {
 }
 
 Holds EnvironmentHolds(pid_t pid, std::string_view entry) {
-  std::string environment = ReadFilePrefix(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);
+  const std::string path = fmt::format("/proc/{}/environ", pid);
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return Holds::kNo;  // it is gone, or not ours to look at
+  std::string environment = ReadPrefix(file, kEnvironmentBytesMax);
   if (environment.empty()) {
     // The kernel gives a program its memory first, and then tells where in it the environment lies.
     const std::optional<ProcStat> stat = ReadProcStat(pid);
     if (!stat || stat->state == 'X' || stat->state == 'Z' || stat->memory_bytes == 0) return Holds::kNo;
     if (stat->environment_end == 0) return Holds::kUnknown;
-    environment = ReadFilePrefix(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);  // it is over by now
+    environment = ReadFilePrefix(path, kEnvironmentBytesMax);  // it is over by now
   }
   const std::string_view text = environment;
   for (size_t at = text.find(entry); at != std::string_view::npos; at = text.find(entry, at + 1)) {
