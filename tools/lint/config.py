@@ -62,6 +62,7 @@ CORES = (
     "src/checkpoint/disk/retention.*",
     "src/checkpoint/image/image*",
     "src/checkpoint/image/safetensors.*",
+    "src/checkpoint/memory/pages.*",
     "src/checkpoint/rank/frame.*",
     "src/checkpoint/rank/memory_names.*",
     "src/cli/elasticity.*",

@@ -1,4 +1,3 @@
-// More than 500 lines: one class over the same pages and slots, whose every call must leave them as the others expect.
 #include "checkpoint/memory/memory.h"
 
 #include <fcntl.h>
@@ -11,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -163,41 +163,23 @@ std::string CheckMemoryImage(const MemoryImage& image) {
 
 // --- a node's memory ----------------------------------------------------------------------------------------------
 
-struct NodeMemory::Page {
-  std::string path;    // of the control page
-  std::string folder;  // where the slots are
-  std::string name;
-  uint8_t* mapped = nullptr;
-  uint64_t next_number = 1;
-  std::set<int> replaced_next;  // slots: when a newer save is committed
-  std::set<int> replacing;      // held, and a new file is due
-  std::vector<int> to_tell;     // of those, not told yet
+struct NodeMemory::Mapping {
+  std::string path;  // of the control page
+  uint8_t* bytes = nullptr;
 
-  Page() = default;
-  Page(const Page&) = delete;
-  Page& operator=(const Page&) = delete;
-  ~Page() {
-    if (mapped != nullptr) munmap(mapped, kControlBytes);
-  }
-
-  Control control() const { return Control(mapped); }
-  std::string SlotPath(int slot, uint64_t number) const {
-    return fmt::format("{}/{}", folder, SlotName(name, slot, number));
-  }
-  ControlPage Parse() const {
-    alignas(8) uint8_t copy[kControlBytes];
-    control().Copy(copy);
-    ControlPage page;
-    if (!ParseControl(copy, sizeof copy, &page).empty()) page.slots.clear();
-    return page;
+  Mapping() = default;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (bytes != nullptr) munmap(bytes, kControlBytes);
   }
 };
 
 struct NodeMemory::Folder {
   std::string path;
   std::string mark;
-  bool taken_up = false;  // and its directory not looked at yet
-  std::map<std::string, std::unique_ptr<Page>> pages;
+  bool taken_up = false;                                     // and its directory not looked at yet
+  std::map<std::string, std::unique_ptr<Mapping>> mappings;  // by page
 };
 
 NodeMemory::NodeMemory(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
@@ -242,7 +224,9 @@ Status NodeMemory::TakeUp() {
     if (name == kOwnerFile) continue;
     const Status taken = TakeUpFolder(path_ + "/" + name);
     if (taken.ok()) continue;
-    std::erase_if(folders_, [&](const auto& entry) { return entry.second->path == path_ + "/" + name; });
+    const auto half =
+        std::ranges::find_if(folders_, [&](const auto& entry) { return entry.second->path == path_ + "/" + name; });
+    if (half != folders_.end()) Unmap(half->first);
     std::error_code error;
     fs::remove_all(path_ + "/" + name, error);  // nobody could ever read it
   }
@@ -282,7 +266,7 @@ void NodeMemory::KeepAllBut(const std::set<std::string>& dirs) {
     if (gone == folders_.end() || !gone->second->taken_up) continue;
     std::error_code error;
     fs::remove_all(gone->second->path, error);
-    folders_.erase(gone);
+    Unmap(dir);
   }
   for (const auto& [dir, folder] : folders_) folder->taken_up = false;
 }
@@ -319,251 +303,64 @@ StatusOr<NodeMemory::Folder*> NodeMemory::OpenFolder(const std::string& dir) {
   return (folders_[dir] = std::move(folder)).get();
 }
 
-StatusOr<std::string> NodeMemory::OpenPage(const std::string& dir, const std::string& name) {
-  if (Page* page = Find(dir, name)) return page->path;
-  PHX_ASSIGN_OR_RETURN(Folder* const folder, OpenFolder(dir));
-  auto page = std::make_unique<Page>();
-  page->folder = folder->path;
-  page->name = name;
-  page->path = fmt::format("{}/{}{}", folder->path, kControlPrefix, name);
-  PHX_ASSIGN_OR_RETURN(const Fd file, OpenOwn(page->path, O_RDWR | O_CREAT));
-  const bool fresh = FileBytes(page->path) != kControlBytes;
-  if (const int error = posix_fallocate(file.get(), 0, kControlBytes); error != 0) {
-    return ErrnoStatus(error, fmt::format("{}: reserving its page", page->path));
-  }
-  void* const mapped = mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (mapped == MAP_FAILED) return CallFailed(page->path, "mmap", errno);
-  page->mapped = static_cast<uint8_t*>(mapped);
-  ControlPage parsed;
-  if (fresh || !ParseControl(page->mapped, kControlBytes, &parsed).empty()) page->control().Format(live_epoch_);
-  const ControlPage now = page->Parse();
-  // Files that no slot names are left from a change that was cut off.
-  std::set<std::string> named;
-  for (size_t slot = 0; slot < now.slots.size(); ++slot) {
-    const Slot& each = now.slots[slot];
-    if (each.held != 0) page->control().Release(static_cast<int>(slot));
-    if (each.sealed()) highest_epoch_ = std::max(highest_epoch_, each.image.epoch);
-    if (each.file_number == 0) continue;
-    named.insert(page->SlotPath(static_cast<int>(slot), each.file_number));
-    page->next_number = std::max(page->next_number, each.file_number + 1);
-    // Ranks of an earlier life may have had it mapped, or have it still.
-    if (each.is_committed()) page->replaced_next.insert(static_cast<int>(slot));
-  }
-  const std::string prefix = SlotPrefix(name);
-  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> entries, ListFolder(folder->path));
-  for (const std::string& entry : entries) {
-    if (!entry.starts_with(prefix)) continue;
-    const std::string path = folder->path + "/" + entry;
-    if (!named.contains(path)) unlink(path.c_str());
-    if (const auto number = NumberBehindLastDot(entry)) page->next_number = std::max(page->next_number, *number + 1);
-  }
-  const std::string path = page->path;
-  folder->pages[name] = std::move(page);
-  return path;
+void NodeMemory::Unmap(const std::string& dir) {
+  pages_.Forget(dir);
+  folders_.erase(dir);
 }
 
-void NodeMemory::SetLiveEpoch(uint64_t epoch) {
-  live_epoch_ = epoch;
-  for (const auto& [dir, folder] : folders_) {
-    for (const auto& [name, page] : folder->pages) page->control().SetLiveEpoch(epoch);
+StatusOr<std::string> NodeMemory::OpenPage(const std::string& dir, const std::string& name) {
+  if (const auto known = folders_.find(dir); known != folders_.end()) {
+    if (const auto mapped = known->second->mappings.find(name); mapped != known->second->mappings.end()) {
+      return mapped->second->path;
+    }
+  }
+  PHX_ASSIGN_OR_RETURN(Folder* const folder, OpenFolder(dir));
+  auto mapping = std::make_unique<Mapping>();
+  mapping->path = fmt::format("{}/{}{}", folder->path, kControlPrefix, name);
+  PHX_ASSIGN_OR_RETURN(const Fd file, OpenOwn(mapping->path, O_RDWR | O_CREAT));
+  const bool fresh = FileBytes(mapping->path) != kControlBytes;
+  if (const int error = posix_fallocate(file.get(), 0, kControlBytes); error != 0) {
+    return ErrnoStatus(error, fmt::format("{}: reserving its page", mapping->path));
+  }
+  void* const mapped = mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (mapped == MAP_FAILED) return CallFailed(mapping->path, "mmap", errno);
+  mapping->bytes = static_cast<uint8_t*>(mapped);
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> entries, ListFolder(folder->path));
+  if (fresh) std::memset(mapping->bytes, 0, kControlBytes);  // what was half a page is none
+  pages_.Add(dir, name, folder->path, mapping->bytes);
+  RemoveUnnamed(dir, name, entries);
+  return (folder->mappings[name] = std::move(mapping))->path;
+}
+
+// Files that no slot names are left from a change that was cut off.
+void NodeMemory::RemoveUnnamed(const std::string& dir, const std::string& name,
+                               const std::vector<std::string>& entries) {
+  const std::set<std::string> named = pages_.Files(dir, name);
+  const std::string prefix = SlotPrefix(name);
+  for (const std::string& entry : entries) {
+    if (!entry.starts_with(prefix)) continue;
+    const std::string path = folders_.at(dir)->path + "/" + entry;
+    if (!named.contains(path)) unlink(path.c_str());
+    if (const auto number = NumberBehindLastDot(entry)) pages_.SkipNumber(dir, name, *number);
   }
 }
 
 StatusOr<SlotPlan> NodeMemory::Plan(const std::string& dir, const std::string& name, uint64_t bytes, int slots,
                                     uint64_t budget) {
-  Page* page = Find(dir, name);
-  if (page == nullptr) return absl::NotFoundError(fmt::format("{} has not been opened", dir));
-  const ControlPage now = page->Parse();
-  SlotPlan plan{dir, name, bytes, 0, {}, ""};
-  const int newest = NewestCommitted(now);
-  const uint64_t free_bytes = FreeBytes(path_);
-  uint64_t wanted = 0;
-  uint64_t total = 0;
-  for (int slot = 0; slot < slots; ++slot) {
-    const bool there =
-        slot < static_cast<int>(now.slots.size()) && now.slots[static_cast<size_t>(slot)].file_number != 0;
-    const uint64_t number = there ? now.slots[static_cast<size_t>(slot)].file_number : 0;
-    const bool fits = there && FileBytes(page->SlotPath(slot, number)) == bytes;
-    const bool stays = fits || slot == newest || page->replacing.contains(slot);
-    const uint64_t more = stays ? 0 : bytes;
-    const std::string limit =
-        wanted + more > free_bytes
-            ? fmt::format("{} MiB of /dev/shm or of the group's memory are free", free_bytes >> 20)
-        : budget != 0 && total + bytes > budget ? fmt::format("memory_budget is {} MiB", budget >> 20)
-                                                : "";
-    if (!limit.empty() && !stays) {
-      if (slot >= 2) {
-        plan.why = fmt::format("{} slots of {} MiB instead of {}: {}", slot, bytes >> 20, slots, limit);
-        break;
-      }
-      return absl::ResourceExhaustedError(
-          fmt::format("{}: two slots of {} MiB each are needed for page '{}', and {}", dir, bytes >> 20, name, limit));
-    }
-    total += bytes;
-    wanted += more;
-    ++plan.slots;
-    if (stays && !fits) page->replaced_next.insert(slot);  // of an older plan's size
-    if (stays) continue;
-    std::erase(page->to_tell, slot);  // one that went without a file
-    plan.files.push_back(NewFile(*page, slot, bytes));
-  }
-  return plan;
+  return pages_.Plan(dir, name, {bytes, slots, budget}, FreeBytes(path_), FileBytes);
 }
 
 void NodeMemory::Install(const SlotPlan& plan) {
-  Page* page = Find(plan.dir, plan.page);
-  if (page == nullptr) {
-    for (const SlotFile& file : plan.files) unlink(file.path.c_str());
-    return;
-  }
-  const ControlPage before = page->Parse();
-  std::vector<uint64_t> numbers;
-  for (const Slot& slot : before.slots) numbers.push_back(slot.file_number);
-  numbers.resize(static_cast<size_t>(plan.slots));
-  for (const SlotFile& file : plan.files) numbers[static_cast<size_t>(file.slot)] = file.number;
-  page->control().SetSlots(static_cast<uint32_t>(numbers.size()), plan.bytes, numbers.data());
-  for (size_t slot = 0; slot < before.slots.size(); ++slot) {
-    const uint64_t old = before.slots[slot].file_number;
-    const bool stays = slot < numbers.size() && numbers[slot] == old;
-    if (stays || old == 0) continue;
-    unlink(page->SlotPath(static_cast<int>(slot), old).c_str());
-    page->replaced_next.erase(static_cast<int>(slot));
-    if (page->replacing.erase(static_cast<int>(slot)) > 0) page->control().Release(static_cast<int>(slot));
-  }
+  for (const std::string& path : pages_.Install(plan)) unlink(path.c_str());
 }
 
-SlotFile NodeMemory::NewFile(Page& page, int slot, uint64_t bytes) {
-  const uint64_t number = page.next_number++;
-  return {slot, number, page.SlotPath(slot, number), bytes};
-}
-
-NodeMemory::Page* NodeMemory::Find(const std::string& dir, const std::string& name) const {
-  const auto folder = folders_.find(dir);
-  if (folder == folders_.end() || !folder->second) return nullptr;
-  const auto page = folder->second->pages.find(name);
-  return page == folder->second->pages.end() ? nullptr : page->second.get();
-}
-
-void NodeMemory::AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images) const {
-  const ControlPage now = page.Parse();
-  for (size_t i = 0; i < now.slots.size(); ++i) {
-    const Slot& slot = now.slots[i];
-    if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
-    const int index = static_cast<int>(i);
-    images.push_back({dir, page.name, page.SlotPath(index, slot.file_number), index, slot.generation, slot.image,
-                      slot.is_committed()});
-  }
-}
-
-std::vector<MemoryImage> NodeMemory::Images() const {
-  std::vector<MemoryImage> images;
-  for (const auto& [dir, folder] : folders_) {
-    for (const auto& [name, page] : folder->pages) AddImages(dir, *page, images);
-  }
-  return images;
-}
-
-std::vector<MemoryImage> NodeMemory::Images(const std::string& dir, const SaveKey& save) const {
-  std::vector<MemoryImage> images;
-  const auto folder = folders_.find(dir);
-  if (folder == folders_.end() || !folder->second) return images;
-  for (const auto& [name, page] : folder->second->pages) AddImages(dir, *page, images);
-  std::erase_if(images, [&](const MemoryImage& image) { return KeyOf(image.image) != save; });
-  return images;
-}
-
-void NodeMemory::Commit(const std::string& dir, const SaveKey& save) {
-  for (const MemoryImage& image : Images(dir, save)) {
-    Page* page = Find(dir, image.page);
-    page->control().SetCommitted(image.slot, image.generation);
-    for (const int slot : std::exchange(page->replaced_next, {})) {
-      if (slot == image.slot) {
-        page->replaced_next.insert(slot);
-        continue;
-      }
-      const ControlPage now = page->Parse();
-      if (!page->control().Hold(slot, now.slots[static_cast<size_t>(slot)].generation)) continue;  // empty by now
-      page->replacing.insert(slot);
-      page->to_tell.push_back(slot);
-    }
-  }
-}
-
-void NodeMemory::Drop(const std::string& dir, const SaveKey& save) {
-  for (const MemoryImage& image : Images(dir, save)) {
-    if (!image.committed) Find(dir, image.page)->control().SetDropped(image.slot, image.generation);
-  }
-}
-
-void NodeMemory::GiveUp(const MemoryImage& image) {
-  Page* page = Find(image.dir, image.page);
-  if (page == nullptr) return;
-  const ControlPage now = page->Parse();
-  const auto slot = static_cast<size_t>(image.slot);
-  if (slot >= now.slots.size() || now.slots[slot].generation != image.generation) return;  // another image by now
-  page->control().SetCommitted(image.slot, 0);
-  page->control().SetDropped(image.slot, image.generation);
-}
-
-bool NodeMemory::Hold(const MemoryImage& image) {
-  Page* page = Find(image.dir, image.page);
-  return page != nullptr && page->control().Hold(image.slot, image.generation);
-}
-
-void NodeMemory::Release(const MemoryImage& image) {
-  Page* page = Find(image.dir, image.page);
-  if (page != nullptr && !page->replacing.contains(image.slot)) page->control().Release(image.slot);
-}
-
-bool NodeMemory::HandOut(const MemoryImage& image) {
-  Page* page = Find(image.dir, image.page);
-  if (page == nullptr) return false;
-  const bool fresh = page->replaced_next.insert(image.slot).second;
-  if (DueBytes() <= FreeBytes(path_)) return true;
-  if (fresh) page->replaced_next.erase(image.slot);
-  return false;
-}
-
-// What files that are to be replaced will take a second time.
-uint64_t NodeMemory::DueBytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [dir, folder] : folders_) {
-    for (const auto& [name, page] : folder->pages) {
-      bytes += (page->replaced_next.size() + page->replacing.size()) * page->Parse().slot_bytes;
-    }
-  }
-  return bytes;
-}
-
-std::vector<SlotPlan> NodeMemory::Replacements() {
-  std::vector<SlotPlan> plans;
-  for (const auto& [dir, folder] : folders_) {
-    for (const auto& [name, page] : folder->pages) {
-      if (page->to_tell.empty()) continue;
-      const ControlPage now = page->Parse();
-      SlotPlan plan{dir, name, now.slot_bytes, static_cast<int>(now.slots.size()), {}, ""};
-      for (const int slot : std::exchange(page->to_tell, {}))
-        plan.files.push_back(NewFile(*page, slot, now.slot_bytes));
-      plans.push_back(std::move(plan));
-    }
-  }
-  return plans;
-}
+bool NodeMemory::HandOut(const MemoryImage& image) { return pages_.HandOut(image, FreeBytes(path_)); }
 
 bool NodeMemory::HasRoomFor(const SlotPlan& plan) const { return plan.bytes * plan.files.size() <= FreeBytes(path_); }
 
 bool NodeMemory::Postpone(const SlotPlan& plan) {
-  Page* page = Find(plan.dir, plan.page);
-  if (page == nullptr) return false;
-  const ControlPage before = page->Parse();
-  SlotPlan without = plan;
   bool had = false;
-  for (SlotFile& file : without.files) {
-    had = had || before.slots[static_cast<size_t>(file.slot)].file_number != 0;
-    file.number = 0;
-    page->to_tell.push_back(file.slot);
-  }
-  Install(without);
+  Install(pages_.Postponed(plan, &had));
   return had;
 }
 
@@ -574,7 +371,7 @@ uint64_t NodeMemory::Bytes() const {
 }
 
 void NodeMemory::Remove() {
-  folders_.clear();
+  while (!folders_.empty()) Unmap(std::string(folders_.begin()->first));
   std::error_code error;
   fs::remove_all(path_, error);
 }

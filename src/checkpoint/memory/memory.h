@@ -14,42 +14,13 @@
 #include "base/fd.h"
 #include "base/save_key.h"
 #include "base/status.h"
-#include "checkpoint/rank/control.h"
+#include "checkpoint/memory/pages.h"
 
 namespace phalanx::checkpoint {
-
-// A file to be made for one slot.
-struct SlotFile {
-  int slot = 0;
-  uint64_t number = 0;  // that tells it from the slot's files before it
-  std::string path;
-  uint64_t bytes = 0;
-};
-
-// What Prepare wants: files are made elsewhere, then it is installed.
-struct SlotPlan {
-  std::string dir;
-  std::string page;
-  uint64_t bytes = 0;           // of a slot
-  int slots = 0;                // there are then
-  std::vector<SlotFile> files;  // to be made
-  std::string why;              // fewer slots than asked
-};
 
 // Blocks: makes the files, reserves their memory and faults it in, so that nobody is ever killed by a full /dev/shm and
 // the first save costs what the tenth does. Where that fails nothing is left.
 Status MakeSlotFiles(const std::vector<SlotFile>& files);
-
-// An image in memory, as its control page has it.
-struct MemoryImage {
-  std::string dir;
-  std::string page;  // a local rank's number, or that of a shared one
-  std::string path;
-  int slot = 0;
-  uint64_t generation = 0;
-  SlotImage image;
-  bool committed = false;
-};
 
 // What tells a checkpoint directory from one of the same name that is made after it was deleted.
 struct DirectoryMark {
@@ -79,7 +50,7 @@ class NodeMemory {
 
   const std::string& path() const { return path_; }
   // The highest epoch of any image that was taken up; a new round's must be higher.
-  uint64_t highest_epoch() const { return highest_epoch_; }
+  uint64_t highest_epoch() const { return pages_.highest_epoch(); }
 
   // Memory that was taken up may be of a directory that was deleted, and perhaps made anew, since: those that are to be
   // looked at, with what told them from others. KeepAllBut says which it was; it is removed.
@@ -92,9 +63,9 @@ class NodeMemory {
   // The control page of one page of a Checkpointer directory, made where it is missing.
   StatusOr<std::string> OpenPage(const std::string& dir, const std::string& page);
   // Whether any rank has ever opened it.
-  bool HasPage(const std::string& dir, const std::string& page) const { return Find(dir, page) != nullptr; }
+  bool HasPage(const std::string& dir, const std::string& page) const { return pages_.Has(dir, page); }
   // Only ranks of this epoch may begin or seal from now on.
-  void SetLiveEpoch(uint64_t epoch);
+  void SetLiveEpoch(uint64_t epoch) { pages_.SetLiveEpoch(epoch); }
 
   // `slots` slots of `bytes` each for that page, within `budget` bytes (0: none); fewer, but not below two, where there
   // is no memory for more. Slots that can stay do.
@@ -102,23 +73,25 @@ class NodeMemory {
   void Install(const SlotPlan& plan);
 
   // All sealed images that were not dropped or given up.
-  std::vector<MemoryImage> Images() const;
+  std::vector<MemoryImage> Images() const { return pages_.Images(); }
   // Of one save: the own images of local ranks and the shared one.
-  std::vector<MemoryImage> Images(const std::string& dir, const SaveKey& save) const;
+  std::vector<MemoryImage> Images(const std::string& dir, const SaveKey& save) const {
+    return pages_.Images(dir, save);
+  }
 
-  void Commit(const std::string& dir, const SaveKey& save);
-  void Drop(const std::string& dir, const SaveKey& save);
+  void Commit(const std::string& dir, const SaveKey& save) { pages_.Commit(dir, save); }
+  void Drop(const std::string& dir, const SaveKey& save) { pages_.Drop(dir, save); }
   // The image is not what was sealed: it is none any more, committed or not, and the first to be written over.
-  void GiveUp(const MemoryImage& image);
+  void GiveUp(const MemoryImage& image) { pages_.GiveUp(image); }
   // Nobody writes over the image until Release. False where it is gone.
-  bool Hold(const MemoryImage& image);
-  void Release(const MemoryImage& image);
+  bool Hold(const MemoryImage& image) { return pages_.Hold(image); }
+  void Release(const MemoryImage& image) { pages_.Release(image); }
   // The image is handed to ranks that may have it mapped for ever: it is never written over, but replaced by a fresh
   // file when a newer save is committed. See Replacements. False where there is no memory for that: then it stays as it
   // is only until a newer save is committed.
   bool HandOut(const MemoryImage& image);
   // Slots whose file is to be replaced now; each is told once. Install puts the new one in its place.
-  std::vector<SlotPlan> Replacements();
+  std::vector<SlotPlan> Replacements() { return pages_.Replacements(); }
   bool HasRoomFor(const SlotPlan& plan) const;
   // There is no memory for a replacement: its slots go without a file, so that the memory of the old ones comes back
   // when the last one who has them mapped lets go. Replacements tells them again. False where they had none before.
@@ -129,23 +102,20 @@ class NodeMemory {
   void Remove();
 
  private:
-  struct Page;
+  struct Mapping;
   struct Folder;
 
   NodeMemory(std::string path, Fd lock);
   Status TakeUp();
   Status TakeUpFolder(const std::string& path);
   StatusOr<Folder*> OpenFolder(const std::string& dir);
+  void Unmap(const std::string& dir);
+  void RemoveUnnamed(const std::string& dir, const std::string& name, const std::vector<std::string>& entries);
   static Status WriteInfo(const Folder& folder, const std::string& dir);
-  uint64_t DueBytes() const;
-  static SlotFile NewFile(Page& page, int slot, uint64_t bytes);
-  Page* Find(const std::string& dir, const std::string& page) const;
-  void AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images) const;
 
   const std::string path_;
   Fd lock_;
-  uint64_t highest_epoch_ = 0;
-  uint64_t live_epoch_ = 0;
+  NodePages pages_;
   std::map<std::string, std::unique_ptr<Folder>> folders_;  // by directory
 };
 

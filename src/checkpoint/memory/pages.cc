@@ -1,0 +1,271 @@
+#include "checkpoint/memory/pages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/rank/memory_names.h"
+
+namespace phalanx::checkpoint {
+
+std::string NodePages::Page::SlotPath(int slot, uint64_t number) const {
+  return fmt::format("{}/{}", folder, SlotName(name, slot, number));
+}
+
+ControlPage NodePages::Page::Parse() const {
+  alignas(8) uint8_t copy[kControlBytes];
+  control().Copy(copy);
+  ControlPage page;
+  if (!ParseControl(copy, sizeof copy, &page).empty()) page.slots.clear();
+  return page;
+}
+
+NodePages::Page* NodePages::Find(const std::string& dir, const std::string& name) {
+  return const_cast<Page*>(std::as_const(*this).Find(dir, name));
+}
+
+const NodePages::Page* NodePages::Find(const std::string& dir, const std::string& name) const {
+  const auto pages = dirs_.find(dir);
+  if (pages == dirs_.end()) return nullptr;
+  const auto page = pages->second.find(name);
+  return page == pages->second.end() ? nullptr : &page->second;
+}
+
+// --- pages and their files ----------------------------------------------------------------------------------------
+
+void NodePages::Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes) {
+  Page& page = dirs_[dir][name];
+  page = {name, folder, bytes, 1, {}, {}, {}};
+  ControlPage parsed;
+  if (!ParseControl(bytes, kControlBytes, &parsed).empty()) page.control().Format(live_epoch_);
+  const ControlPage now = page.Parse();
+  for (size_t slot = 0; slot < now.slots.size(); ++slot) {
+    const Slot& each = now.slots[slot];
+    if (each.held != 0) page.control().Release(static_cast<int>(slot));
+    if (each.sealed()) highest_epoch_ = std::max(highest_epoch_, each.image.epoch);
+    if (each.file_number == 0) continue;
+    page.next_number = std::max(page.next_number, each.file_number + 1);
+    // Ranks of an earlier life may have had it mapped, or have it still.
+    if (each.is_committed()) page.replaced_next.insert(static_cast<int>(slot));
+  }
+}
+
+std::set<std::string> NodePages::Files(const std::string& dir, const std::string& name) const {
+  std::set<std::string> files;
+  const Page* const page = Find(dir, name);
+  if (page == nullptr) return files;
+  const ControlPage now = page->Parse();
+  for (size_t slot = 0; slot < now.slots.size(); ++slot) {
+    const uint64_t number = now.slots[slot].file_number;
+    if (number != 0) files.insert(page->SlotPath(static_cast<int>(slot), number));
+  }
+  return files;
+}
+
+void NodePages::SkipNumber(const std::string& dir, const std::string& name, uint64_t number) {
+  Page* const page = Find(dir, name);
+  if (page != nullptr) page->next_number = std::max(page->next_number, number + 1);
+}
+
+void NodePages::SetLiveEpoch(uint64_t epoch) {
+  live_epoch_ = epoch;
+  for (const auto& [dir, pages] : dirs_) {
+    for (const auto& [name, page] : pages) page.control().SetLiveEpoch(epoch);
+  }
+}
+
+SlotFile NodePages::NewFile(Page& page, int slot, uint64_t bytes) {
+  const uint64_t number = page.next_number++;
+  return {slot, number, page.SlotPath(slot, number), bytes};
+}
+
+StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& name, const SlotsWanted& wanted,
+                                   uint64_t free_bytes,
+                                   const std::function<uint64_t(const std::string& path)>& bytes_of) {
+  Page* const page = Find(dir, name);
+  if (page == nullptr) return absl::NotFoundError(fmt::format("{} has not been opened", dir));
+  const ControlPage now = page->Parse();
+  SlotPlan plan{dir, name, wanted.bytes, 0, {}, ""};
+  const int newest = NewestCommitted(now);
+  uint64_t taken = 0;
+  uint64_t total = 0;
+  for (int slot = 0; slot < wanted.slots; ++slot) {
+    const bool there =
+        slot < static_cast<int>(now.slots.size()) && now.slots[static_cast<size_t>(slot)].file_number != 0;
+    const uint64_t number = there ? now.slots[static_cast<size_t>(slot)].file_number : 0;
+    const bool fits = there && bytes_of(page->SlotPath(slot, number)) == wanted.bytes;
+    const bool stays = fits || slot == newest || page->replacing.contains(slot);
+    const uint64_t more = stays ? 0 : wanted.bytes;
+    const std::string limit =
+        taken + more > free_bytes
+            ? fmt::format("{} MiB of /dev/shm or of the group's memory are free", free_bytes >> 20)
+        : wanted.budget != 0 && total + wanted.bytes > wanted.budget
+            ? fmt::format("memory_budget is {} MiB", wanted.budget >> 20)
+            : "";
+    if (!limit.empty() && !stays) {
+      if (slot >= 2) {
+        plan.why = fmt::format("{} slots of {} MiB instead of {}: {}", slot, wanted.bytes >> 20, wanted.slots, limit);
+        break;
+      }
+      return absl::ResourceExhaustedError(fmt::format("{}: two slots of {} MiB each are needed for page '{}', and {}",
+                                                      dir, wanted.bytes >> 20, name, limit));
+    }
+    total += wanted.bytes;
+    taken += more;
+    ++plan.slots;
+    if (stays && !fits) page->replaced_next.insert(slot);  // of an older plan's size
+    if (stays) continue;
+    std::erase(page->to_tell, slot);  // one that went without a file
+    plan.files.push_back(NewFile(*page, slot, wanted.bytes));
+  }
+  return plan;
+}
+
+std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
+  std::vector<std::string> unnamed;
+  Page* const page = Find(plan.dir, plan.page);
+  if (page == nullptr) {
+    for (const SlotFile& file : plan.files) unnamed.push_back(file.path);
+    return unnamed;
+  }
+  const ControlPage before = page->Parse();
+  std::vector<uint64_t> numbers;
+  for (const Slot& slot : before.slots) numbers.push_back(slot.file_number);
+  numbers.resize(static_cast<size_t>(plan.slots));
+  for (const SlotFile& file : plan.files) numbers[static_cast<size_t>(file.slot)] = file.number;
+  page->control().SetSlots(static_cast<uint32_t>(numbers.size()), plan.bytes, numbers.data());
+  for (size_t slot = 0; slot < before.slots.size(); ++slot) {
+    const uint64_t old = before.slots[slot].file_number;
+    const bool stays = slot < numbers.size() && numbers[slot] == old;
+    if (stays || old == 0) continue;
+    unnamed.push_back(page->SlotPath(static_cast<int>(slot), old));
+    page->replaced_next.erase(static_cast<int>(slot));
+    if (page->replacing.erase(static_cast<int>(slot)) > 0) page->control().Release(static_cast<int>(slot));
+  }
+  return unnamed;
+}
+
+// --- images -------------------------------------------------------------------------------------------------------
+
+void NodePages::AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images) {
+  const ControlPage now = page.Parse();
+  for (size_t i = 0; i < now.slots.size(); ++i) {
+    const Slot& slot = now.slots[i];
+    if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
+    const int index = static_cast<int>(i);
+    images.push_back({dir, page.name, page.SlotPath(index, slot.file_number), index, slot.generation, slot.image,
+                      slot.is_committed()});
+  }
+}
+
+std::vector<MemoryImage> NodePages::Images() const {
+  std::vector<MemoryImage> images;
+  for (const auto& [dir, pages] : dirs_) {
+    for (const auto& [name, page] : pages) AddImages(dir, page, images);
+  }
+  return images;
+}
+
+std::vector<MemoryImage> NodePages::Images(const std::string& dir, const SaveKey& save) const {
+  std::vector<MemoryImage> images;
+  const auto pages = dirs_.find(dir);
+  if (pages == dirs_.end()) return images;
+  for (const auto& [name, page] : pages->second) AddImages(dir, page, images);
+  std::erase_if(images, [&](const MemoryImage& image) { return KeyOf(image.image) != save; });
+  return images;
+}
+
+void NodePages::Commit(const std::string& dir, const SaveKey& save) {
+  for (const MemoryImage& image : Images(dir, save)) {
+    Page* const page = Find(dir, image.page);
+    page->control().SetCommitted(image.slot, image.generation);
+    for (const int slot : std::exchange(page->replaced_next, {})) {
+      if (slot == image.slot) {
+        page->replaced_next.insert(slot);
+        continue;
+      }
+      const ControlPage now = page->Parse();
+      if (!page->control().Hold(slot, now.slots[static_cast<size_t>(slot)].generation)) continue;  // empty by now
+      page->replacing.insert(slot);
+      page->to_tell.push_back(slot);
+    }
+  }
+}
+
+void NodePages::Drop(const std::string& dir, const SaveKey& save) {
+  for (const MemoryImage& image : Images(dir, save)) {
+    if (!image.committed) Find(dir, image.page)->control().SetDropped(image.slot, image.generation);
+  }
+}
+
+void NodePages::GiveUp(const MemoryImage& image) {
+  Page* const page = Find(image.dir, image.page);
+  if (page == nullptr) return;
+  const ControlPage now = page->Parse();
+  const auto slot = static_cast<size_t>(image.slot);
+  if (slot >= now.slots.size() || now.slots[slot].generation != image.generation) return;  // another image by now
+  page->control().SetCommitted(image.slot, 0);
+  page->control().SetDropped(image.slot, image.generation);
+}
+
+bool NodePages::Hold(const MemoryImage& image) {
+  Page* const page = Find(image.dir, image.page);
+  return page != nullptr && page->control().Hold(image.slot, image.generation);
+}
+
+void NodePages::Release(const MemoryImage& image) {
+  Page* const page = Find(image.dir, image.page);
+  if (page != nullptr && !page->replacing.contains(image.slot)) page->control().Release(image.slot);
+}
+
+bool NodePages::HandOut(const MemoryImage& image, uint64_t free_bytes) {
+  Page* const page = Find(image.dir, image.page);
+  if (page == nullptr) return false;
+  const bool fresh = page->replaced_next.insert(image.slot).second;
+  if (DueBytes() <= free_bytes) return true;
+  if (fresh) page->replaced_next.erase(image.slot);
+  return false;
+}
+
+// What files that are to be replaced will take a second time.
+uint64_t NodePages::DueBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [dir, pages] : dirs_) {
+    for (const auto& [name, page] : pages) {
+      const size_t due = page.replaced_next.size() + page.replacing.size();
+      if (due > 0) bytes += due * page.Parse().slot_bytes;
+    }
+  }
+  return bytes;
+}
+
+std::vector<SlotPlan> NodePages::Replacements() {
+  std::vector<SlotPlan> plans;
+  for (auto& [dir, pages] : dirs_) {
+    for (auto& [name, page] : pages) {
+      if (page.to_tell.empty()) continue;
+      const ControlPage now = page.Parse();
+      SlotPlan plan{dir, name, now.slot_bytes, static_cast<int>(now.slots.size()), {}, ""};
+      for (const int slot : std::exchange(page.to_tell, {})) plan.files.push_back(NewFile(page, slot, now.slot_bytes));
+      plans.push_back(std::move(plan));
+    }
+  }
+  return plans;
+}
+
+SlotPlan NodePages::Postponed(const SlotPlan& plan, bool* had) {
+  *had = false;
+  SlotPlan without = plan;
+  Page* const page = Find(plan.dir, plan.page);
+  if (page == nullptr) return without;
+  const ControlPage before = page->Parse();
+  for (SlotFile& file : without.files) {
+    *had = *had || before.slots[static_cast<size_t>(file.slot)].file_number != 0;
+    file.number = 0;
+    page->to_tell.push_back(file.slot);
+  }
+  return without;
+}
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,120 @@
+// The control pages of a node, as its agent sees them: which images there are, which are committed, dropped or held,
+// and which slots need a fresh file. Pure: pages are bytes that somebody else has mapped, files are named and not
+// touched. checkpoint/memory/memory.h maps and makes them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/save_key.h"
+#include "base/status.h"
+#include "checkpoint/rank/control.h"
+
+namespace phalanx::checkpoint {
+
+// A file to be made for one slot.
+struct SlotFile {
+  int slot = 0;
+  uint64_t number = 0;  // that tells it from the slot's files before it
+  std::string path;
+  uint64_t bytes = 0;
+};
+
+// What Plan wants: files are made elsewhere, then it is installed.
+struct SlotPlan {
+  std::string dir;
+  std::string page;
+  uint64_t bytes = 0;           // of a slot
+  int slots = 0;                // there are then
+  std::vector<SlotFile> files;  // to be made
+  std::string why;              // fewer slots than asked
+};
+
+// What a rank asks for: `slots` slots of `bytes` each, within `budget` bytes (0: none).
+struct SlotsWanted {
+  uint64_t bytes = 0;
+  int slots = 0;
+  uint64_t budget = 0;
+};
+
+// An image in memory, as its control page has it.
+struct MemoryImage {
+  std::string dir;
+  std::string page;  // a local rank's number, or that of a shared one
+  std::string path;
+  int slot = 0;
+  uint64_t generation = 0;
+  SlotImage image;
+  bool committed = false;
+};
+
+class NodePages {
+ public:
+  // `bytes` are kControlBytes, mapped for as long as the page is here; they become a page without slots where they are
+  // none. `folder`: where the files of its slots lie. What an agent before this one held is released.
+  void Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes);
+  void Forget(const std::string& dir) { dirs_.erase(dir); }
+  bool Has(const std::string& dir, const std::string& name) const { return Find(dir, name) != nullptr; }
+  // The files that the slots of a page name. Nothing where there is no such page.
+  std::set<std::string> Files(const std::string& dir, const std::string& name) const;
+  // A file of that number may lie there still: the next one has another.
+  void SkipNumber(const std::string& dir, const std::string& name, uint64_t number);
+  // The highest epoch of any image that was there when its page was added.
+  uint64_t highest_epoch() const { return highest_epoch_; }
+  // Only ranks of this epoch may begin or seal from now on.
+  void SetLiveEpoch(uint64_t epoch);
+
+  // Fewer slots than wanted, but not below two, where they do not fit into `free_bytes`. Slots that can stay do: a file
+  // of the same size, as `bytes_of` tells, or one that nobody may replace yet.
+  StatusOr<SlotPlan> Plan(const std::string& dir, const std::string& name, const SlotsWanted& wanted,
+                          uint64_t free_bytes, const std::function<uint64_t(const std::string& path)>& bytes_of);
+  // The files of the plan are the slots' from now on. Returns those that nobody names any more; they are to go.
+  std::vector<std::string> Install(const SlotPlan& plan);
+
+  // All sealed images that were not dropped or given up.
+  std::vector<MemoryImage> Images() const;
+  // Of one save: the own images of local ranks and the shared one.
+  std::vector<MemoryImage> Images(const std::string& dir, const SaveKey& save) const;
+
+  // The calls of NodeMemory (memory.h) of the same names; `free_bytes`: what slots may still take.
+  void Commit(const std::string& dir, const SaveKey& save);
+  void Drop(const std::string& dir, const SaveKey& save);
+  void GiveUp(const MemoryImage& image);
+  bool Hold(const MemoryImage& image);
+  void Release(const MemoryImage& image);
+  bool HandOut(const MemoryImage& image, uint64_t free_bytes);
+  std::vector<SlotPlan> Replacements();
+  // What Install is to be given instead, where there is no memory for the plan. `had`: its slots had files before.
+  SlotPlan Postponed(const SlotPlan& plan, bool* had);
+
+ private:
+  struct Page {
+    std::string name;
+    std::string folder;
+    uint8_t* bytes = nullptr;
+    uint64_t next_number = 1;
+    std::set<int> replaced_next;  // slots: when a newer save is committed
+    std::set<int> replacing;      // held, and a new file is due
+    std::vector<int> to_tell;     // of those, not told yet
+
+    Control control() const { return Control(bytes); }
+    std::string SlotPath(int slot, uint64_t number) const;
+    ControlPage Parse() const;
+  };
+
+  static void AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images);
+  static SlotFile NewFile(Page& page, int slot, uint64_t bytes);
+  uint64_t DueBytes() const;
+  Page* Find(const std::string& dir, const std::string& name);
+  const Page* Find(const std::string& dir, const std::string& name) const;
+
+  uint64_t highest_epoch_ = 0;
+  uint64_t live_epoch_ = 0;
+  std::map<std::string, std::map<std::string, Page>> dirs_;  // pages by name, by directory
+};
+
+}  // namespace phalanx::checkpoint
