@@ -368,17 +368,12 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   JsonObject answer, files;
   answer.Add("id", action.request).Add("step", save.step()).Add("epoch", static_cast<int64_t>(save.epoch()));
   answer.Add("world_size", static_cast<int64_t>(decided.world_size())).Add("why", action.order.reason());
-  RestoreFiles paths;
+  std::vector<ckpt::MemoryImage> in_memory;
+  if (memory_) in_memory = memory_->Images(action.dir, KeyOf(save));
+  const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir]);
   bool stable = true;
-  if (decided.source() == v1::RestoreDecided::MEMORY && memory_) {
-    const ImagesToRestore restore =
-        RestoreFromMemory(memory_->Images(action.dir, KeyOf(save)), rank, decided.world_size());
-    paths = restore.files;
-    for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
-  }
-  if (decided.source() == v1::RestoreDecided::DISK && checked_[action.dir].first == decided.name()) {
-    paths = RestoreFromStep(checked_[action.dir].second, rank);
-  }
+  for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
+  const RestoreFiles& paths = restore.files;
   AddPath(files, "own", paths.own);
   AddPath(files, "main", paths.main);
   if (!paths.ranks.empty()) files.Add("ranks", paths.ranks);
@@ -447,7 +442,7 @@ void CheckpointKeeper::Do(const WriteImages& action) {
 
 void CheckpointKeeper::Do(const CloseStep& action) {
   RunOn(
-      storage_thread_, [step = ToClose(action, options_.job_id)] { return ckpt::CloseStep(step); },
+      storage_thread_, [step = ToClose(action, options_.job_id, UnixMs())] { return ckpt::CloseStep(step); },
       [this, action](const StatusOr<std::vector<std::string>>& closed) {
         if (closed.ok()) {
           for (const std::string& warning : *closed) links_.say(fmt::format("checkpoint: {}", warning));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/selection.h"
 #include "agent/checkpoint/wire.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
@@ -116,9 +117,8 @@ class CheckpointKeeper {
   const Links links_;
   NodeCheckpoints core_;
   std::unique_ptr<checkpoint::NodeMemory> memory_;
-  std::map<int, Fd> ranks_;  // their sockets, by local rank
-  // By directory: the folder that was checked last, and its shards by rank.
-  std::map<std::string, std::pair<std::string, std::map<int64_t, std::string>>> checked_;
+  std::map<int, Fd> ranks_;                       // their sockets, by local rank
+  std::map<std::string, CheckedFolder> checked_;  // last, by directory
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;

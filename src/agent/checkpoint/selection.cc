@@ -10,6 +10,23 @@ namespace phalanx::agent {
 
 namespace ckpt = phalanx::checkpoint;
 
+namespace {
+
+// Of a step whose shards have been named by their images' layouts.
+const char* LayoutOf(const v1::WriteManifest& order) {
+  if (order.kind() == v1::DCP) return ckpt::kDcpLayout;
+  const bool is_named = std::ranges::any_of(order.shards(), [](const v1::Shard& shard) {
+    return shard.file() == ckpt::ShardName(ckpt::kNamedLayout, shard.rank());
+  });
+  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
+}
+
+const char* KindName(v1::CheckpointKind kind) {
+  return kind == v1::DCP ? ckpt::kDcpKind : kind == v1::DDP ? ckpt::kDdpKind : ckpt::kFullKind;
+}
+
+}  // namespace
+
 // --- what memory holds --------------------------------------------------------------------------------------------
 
 std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const SaveKinds::HasPage& has_page) {
@@ -73,6 +90,15 @@ RestoreFiles RestoreFromStep(const std::map<int64_t, std::string>& shards, int64
   return {path_of(rank), path_of(ckpt::kMainRank), {}};
 }
 
+ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
+                          const std::vector<ckpt::MemoryImage>& in_memory, const CheckedFolder& checked) {
+  const v1::RestoreDecided& decided = order.restore();
+  if (decided.source() == v1::RestoreDecided::MEMORY) return RestoreFromMemory(in_memory, rank, decided.world_size());
+  const bool on_disk = decided.source() == v1::RestoreDecided::DISK && checked.name == decided.name();
+  if (on_disk) return {RestoreFromStep(checked.shards, rank), {}};
+  return {};
+}
+
 std::vector<ckpt::Shard> ShardsOfRanks(const ckpt::Manifest& manifest, uint32_t first_rank, uint32_t ranks,
                                        uint32_t world_size) {
   const bool is_dealt = manifest.layout == ckpt::kDcpLayout && world_size > 0;
@@ -121,6 +147,27 @@ std::string StoreRefusal(const std::vector<ckpt::MemoryImage>& held, int local_w
   const auto own = std::ranges::count_if(held, [](const ckpt::MemoryImage& image) { return !IsShared(image); });
   if (own >= local_world_size) return "";
   return fmt::format("{} of {} images are no longer in memory", local_world_size - own, local_world_size);
+}
+
+ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms) {
+  const v1::WriteManifest& wire = action.order.write_manifest();
+  ckpt::StepToClose step;
+  step.dir = action.dir;
+  step.name = wire.name();
+  step.trackers = action.options.trackers;
+  step.retention = {action.options.keep_last, action.options.keep_every};
+  ckpt::Manifest& manifest = step.manifest;
+  manifest.step = action.order.save().step();
+  manifest.epoch = action.order.save().epoch();
+  manifest.world_size = wire.world_size();
+  manifest.kind = KindName(wire.kind());
+  manifest.layout = LayoutOf(wire);
+  manifest.job_id = job_id;
+  manifest.written_unix_ms = written_unix_ms;
+  for (const v1::Shard& shard : wire.shards()) {
+    manifest.shards.push_back({shard.rank(), shard.file(), shard.bytes(), shard.crc32()});
+  }
+  return step;
 }
 
 }  // namespace phalanx::agent

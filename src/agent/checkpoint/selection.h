@@ -10,6 +10,7 @@
 
 #include "agent/checkpoint/checkpoints.h"
 #include "agent/checkpoint/kinds.h"
+#include "checkpoint/disk/close_step.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/memory/memory.h"
@@ -56,6 +57,17 @@ ImagesToRestore RestoreFromMemory(const std::vector<checkpoint::MemoryImage>& im
 // `shards` are the paths of a step that was checked, by rank.
 RestoreFiles RestoreFromStep(const std::map<int64_t, std::string>& shards, int64_t rank);
 
+// The folder of a step that this node has read last, as CheckOnDisk asked for.
+struct CheckedFolder {
+  std::string name;
+  std::map<int64_t, std::string> shards;  // paths by rank, of those that its ranks read
+};
+
+// What the order, which has `restore`, lets a rank have. `in_memory` are the images of that save on this node. Nothing
+// where they are gone, or another folder was checked since.
+ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
+                          const std::vector<checkpoint::MemoryImage>& in_memory, const CheckedFolder& checked);
+
 // The shards of a step that `ranks` ranks from `first_rank` on read, and the shared one. Sharded state is read by
 // worlds of any size: its shards are dealt out to the ranks in turn.
 std::vector<checkpoint::Shard> ShardsOfRanks(const checkpoint::Manifest& manifest, uint32_t first_rank, uint32_t ranks,
@@ -76,5 +88,8 @@ v1::CheckpointKind KindOfSave(const std::vector<checkpoint::MemoryImage>& images
 
 // Why a save cannot be stored of which only these images could be held; empty: it can. Each local rank has one.
 std::string StoreRefusal(const std::vector<checkpoint::MemoryImage>& held, int local_world_size);
+
+// The manifest that the master has ordered, and what is to be done once it is there.
+checkpoint::StepToClose ToClose(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms);
 
 }  // namespace phalanx::agent

@@ -206,5 +206,48 @@ TEST(StoreRefusalTest, EachLocalRankMustHaveItsImage) {
   }
 }
 
+TEST(ToRestoreTest, GivesWhatTheMasterHasChosen) {
+  v1::CheckpointOrder order;
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  order.mutable_restore()->set_world_size(4);
+  const CheckedFolder checked{"100", {{0, "/data/run/100/rank_0.pt"}, {ckpt::kMainRank, "/data/run/100/main.pt"}}};
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "0");
+  EXPECT_EQ(ToRestore(order, 1, {Image("0")}, checked).files.own, "") << "it is another rank's";
+  order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
+  order.mutable_restore()->set_name("100");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "/data/run/100/rank_0.pt");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.main, "/data/run/100/main.pt");
+  order.mutable_restore()->set_name("90");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "") << "nobody has read that one";
+  order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "");
+}
+
+TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {
+  CloseStep action;
+  action.dir = kDir;
+  action.options.keep_last = 3;
+  action.order.mutable_save()->set_epoch(7);
+  action.order.mutable_save()->set_step(100);
+  v1::WriteManifest& order = *action.order.mutable_write_manifest();
+  order.set_name("100.7");
+  order.set_kind(v1::DDP);
+  order.set_world_size(4);
+  v1::Shard& shard = *order.add_shards();
+  shard.set_rank(2);
+  shard.set_file("rank_2.safetensors");
+  shard.set_bytes(8192);
+  shard.set_crc32(5);
+  const ckpt::StepToClose step = ToClose(action, "job", 1'700'000'000'000);
+  EXPECT_EQ(step.name, "100.7");
+  EXPECT_EQ(step.retention.keep_last, 3);
+  EXPECT_EQ(step.manifest.epoch, 7u);
+  EXPECT_EQ(step.manifest.kind, ckpt::kDdpKind);
+  EXPECT_EQ(step.manifest.layout, ckpt::kNamedLayout);
+  EXPECT_EQ(step.manifest.written_unix_ms, 1'700'000'000'000);
+  ASSERT_EQ(step.manifest.shards.size(), 1u);
+  EXPECT_EQ(step.manifest.shards[0], (ckpt::Shard{2, "rank_2.safetensors", 8192, 5}));
+}
+
 }  // namespace
 }  // namespace phalanx::agent

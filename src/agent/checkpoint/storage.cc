@@ -6,7 +6,6 @@
 
 #include "agent/checkpoint/kinds.h"
 #include "agent/checkpoint/selection.h"
-#include "base/clock.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/steps.h"
@@ -26,19 +25,6 @@ const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
   const StatusOr<ckpt::MappedFile> file = ckpt::MappedFile::Open(image.path);
   const bool is_named = file.ok() && ckpt::IsSafetensors(file->data(), file->bytes());
   return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
-}
-
-// Of a step whose shards have been named by their images' layouts.
-const char* LayoutOf(const v1::WriteManifest& order) {
-  if (order.kind() == v1::DCP) return ckpt::kDcpLayout;
-  const bool is_named = std::ranges::any_of(order.shards(), [](const v1::Shard& shard) {
-    return shard.file() == ckpt::ShardName(ckpt::kNamedLayout, shard.rank());
-  });
-  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
-}
-
-const char* KindName(v1::CheckpointKind kind) {
-  return kind == v1::DCP ? ckpt::kDcpKind : kind == v1::DDP ? ckpt::kDdpKind : ckpt::kFullKind;
 }
 
 }  // namespace
@@ -91,27 +77,6 @@ WrittenImages WriteShards(const std::vector<ckpt::MemoryImage>& images, v1::Chec
     wire.set_crc32(shard->crc32);
   }
   return written;
-}
-
-ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id) {
-  const v1::WriteManifest& wire = action.order.write_manifest();
-  ckpt::StepToClose step;
-  step.dir = action.dir;
-  step.name = wire.name();
-  step.trackers = action.options.trackers;
-  step.retention = {action.options.keep_last, action.options.keep_every};
-  ckpt::Manifest& manifest = step.manifest;
-  manifest.step = action.order.save().step();
-  manifest.epoch = action.order.save().epoch();
-  manifest.world_size = wire.world_size();
-  manifest.kind = KindName(wire.kind());
-  manifest.layout = LayoutOf(wire);
-  manifest.job_id = job_id;
-  manifest.written_unix_ms = UnixMs();
-  for (const v1::Shard& shard : wire.shards()) {
-    manifest.shards.push_back({shard.rank(), shard.file(), shard.bytes(), shard.crc32()});
-  }
-  return step;
 }
 
 }  // namespace phalanx::agent

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "agent/checkpoint/checkpoints.h"
-#include "checkpoint/disk/close_step.h"
 #include "checkpoint/memory/memory.h"
 #include "phalanx/v1/checkpoint.pb.h"
 
@@ -34,8 +33,5 @@ struct WrittenImages {
 // Images that are held in memory, all of one save, into the step's folder. Ends with the first that cannot be written.
 WrittenImages WriteShards(const std::vector<checkpoint::MemoryImage>& images, v1::CheckpointKind kind,
                           const std::string& name);
-
-// The manifest that the master has ordered, with today's date, and what is to be done once it is there.
-checkpoint::StepToClose ToClose(const CloseStep& action, const std::string& job_id);
 
 }  // namespace phalanx::agent

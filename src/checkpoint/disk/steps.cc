@@ -111,14 +111,19 @@ std::string StepNameText(const StepName& name) {
   return name.number == 0 ? fmt::format("{}", name.step) : fmt::format("{}.{}", name.step, name.number);
 }
 
-StatusOr<std::string> ClaimStep(const std::string& dir, int64_t step, uint64_t epoch) {
-  if (step < 0) return absl::InvalidArgumentError(fmt::format("step {} is below 0", step));
-  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(dir));
+StepName FreeStepName(int64_t step, uint64_t epoch, const std::vector<std::string>& names) {
   StepName name{.step = step};
   for (const std::string& other : names) {
     const std::optional<StepName> taken = ParseStepName(other);
     if (taken && taken->step == step) name.number = std::max({name.number, taken->number + 1, epoch});
   }
+  return name;
+}
+
+StatusOr<std::string> ClaimStep(const std::string& dir, int64_t step, uint64_t epoch) {
+  if (step < 0) return absl::InvalidArgumentError(fmt::format("step {} is below 0", step));
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(dir));
+  StepName name = FreeStepName(step, epoch, names);
   while (true) {
     const std::string text = StepNameText(name);
     const std::string folder = fmt::format("{}/{}", dir, text);

@@ -20,6 +20,8 @@ struct StepName {
 };
 std::optional<StepName> ParseStepName(std::string_view name);
 std::string StepNameText(const StepName& name);
+// The name that a save takes in a directory that holds these. Pure.
+StepName FreeStepName(int64_t step, uint64_t epoch, const std::vector<std::string>& names);
 
 // Makes the folder of a step in which nobody has written yet, and returns its name: the step, or with a number where
 // that is taken. Of several that ask at once each gets its own, so one node asks for all.

@@ -48,6 +48,12 @@ TEST(StepName, IsAStepAndPerhapsANumber) {
   EXPECT_EQ(StepNameText({.step = 7, .number = 2}), "7.2");
 }
 
+TEST(StepNames, AFreeOneIsNewerThanThoseOfTheSameStep) {
+  EXPECT_EQ(StepNameText(FreeStepName(100, 4, {"90", "notes"})), "100");
+  EXPECT_EQ(StepNameText(FreeStepName(100, 4, {"100"})), "100.4");
+  EXPECT_EQ(StepNameText(FreeStepName(100, 2, {"100", "100.7"})), "100.8");
+}
+
 TEST(ClaimStep, NeverGivesAFolderThatIsThere) {
   const TestFolder folder;
   EXPECT_EQ(*ClaimStep(folder.path(), 100, 4), "100");
