@@ -373,6 +373,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir]);
   bool stable = true;
   for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
+  ReplaceSlots();
   const RestoreFiles& paths = restore.files;
   AddPath(files, "own", paths.own);
   AddPath(files, "main", paths.main);
@@ -436,6 +437,7 @@ void CheckpointKeeper::Do(const WriteImages& action) {
       storage_thread_, [images, kind, name = action.name] { return WriteShards(images, kind, name); },
       [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
+        ReplaceSlots();
         core_.OnImagesWritten(action.dir, action.save, written.shards, written.error);
       });
 }

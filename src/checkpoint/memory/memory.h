@@ -83,11 +83,13 @@ class NodeMemory {
   void Drop(const std::string& dir, const SaveKey& save) { pages_.Drop(dir, save); }
   // The image is not what was sealed: it is none any more, committed or not, and the first to be written over.
   void GiveUp(const MemoryImage& image) { pages_.GiveUp(image); }
-  // Nobody writes over the image until Release. False where it is gone.
+  // Nobody writes over the image, and its file stays, until Release; Replacements may tell of it then. False where it
+  // is gone.
   bool Hold(const MemoryImage& image) { return pages_.Hold(image); }
   void Release(const MemoryImage& image) { pages_.Release(image); }
-  // The image is handed to ranks that may have it mapped for ever: it is never written over, but replaced by a fresh
-  // file when a newer save is committed. See Replacements. False where there is no memory for that: then it stays as it
+  // The image, which the job goes on from, is handed to ranks that may have it mapped for ever: it is never written
+  // over, but replaced by a fresh file when a newer save is committed. See Replacements. Newer images of earlier rounds
+  // are none any more. False where there is no memory for that: then it stays as it
   // is only until a newer save is committed.
   bool HandOut(const MemoryImage& image);
   // Slots whose file is to be replaced now; each is told once. Install puts the new one in its place.

@@ -36,7 +36,7 @@ const NodePages::Page* NodePages::Find(const std::string& dir, const std::string
 
 void NodePages::Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes) {
   Page& page = dirs_[dir][name];
-  page = {name, folder, bytes, 1, {}, {}, {}};
+  page = {name, folder, bytes, 1, {}, {}, {}, {}};
   ControlPage parsed;
   if (!ParseControl(bytes, kControlBytes, &parsed).empty()) page.control().Format(live_epoch_);
   const ControlPage now = page.Parse();
@@ -181,16 +181,22 @@ void NodePages::Commit(const std::string& dir, const SaveKey& save) {
     Page* const page = Find(dir, image.page);
     page->control().SetCommitted(image.slot, image.generation);
     for (const int slot : std::exchange(page->replaced_next, {})) {
-      if (slot == image.slot) {
+      if (slot == image.slot || page->reading.contains(slot)) {
         page->replaced_next.insert(slot);
         continue;
       }
       const ControlPage now = page->Parse();
       if (!page->control().Hold(slot, now.slots[static_cast<size_t>(slot)].generation)) continue;  // empty by now
-      page->replacing.insert(slot);
-      page->to_tell.push_back(slot);
+      Replace(*page, slot);
     }
   }
+}
+
+// The slot is held, so that nobody writes into the file that it has until then.
+void NodePages::Replace(Page& page, int slot) {
+  page.replaced_next.erase(slot);
+  page.replacing.insert(slot);
+  page.to_tell.push_back(slot);
 }
 
 void NodePages::Drop(const std::string& dir, const SaveKey& save) {
@@ -211,21 +217,50 @@ void NodePages::GiveUp(const MemoryImage& image) {
 
 bool NodePages::Hold(const MemoryImage& image) {
   Page* const page = Find(image.dir, image.page);
-  return page != nullptr && page->control().Hold(image.slot, image.generation);
+  if (page == nullptr || !page->control().Hold(image.slot, image.generation)) return false;
+  page->reading.insert(image.slot);
+  return true;
 }
 
 void NodePages::Release(const MemoryImage& image) {
   Page* const page = Find(image.dir, image.page);
-  if (page != nullptr && !page->replacing.contains(image.slot)) page->control().Release(image.slot);
+  if (page == nullptr || page->reading.erase(image.slot) == 0 || page->replacing.contains(image.slot)) return;
+  // A newer save was committed meanwhile, and somebody may still have this one mapped.
+  const bool is_due = page->replaced_next.contains(image.slot) && NewestCommitted(page->Parse()) != image.slot;
+  if (is_due) return Replace(*page, image.slot);
+  page->control().Release(image.slot);
 }
 
 bool NodePages::HandOut(const MemoryImage& image, uint64_t free_bytes) {
   Page* const page = Find(image.dir, image.page);
   if (page == nullptr) return false;
+  MakeNewest(*page, image);
   const bool fresh = page->replaced_next.insert(image.slot).second;
-  if (DueBytes() <= free_bytes) return true;
-  if (fresh) page->replaced_next.erase(image.slot);
-  return false;
+  if (DueBytes() > free_bytes) {
+    if (fresh) page->replaced_next.erase(image.slot);
+    return false;
+  }
+  // Not the newest any more, and free to be written over: it was handed out late.
+  const bool is_newest = NewestCommitted(page->Parse()) == image.slot;
+  if (is_newest || page->reading.contains(image.slot)) return true;
+  if (page->control().Hold(image.slot, image.generation)) Replace(*page, image.slot);
+  return true;
+}
+
+// What the job goes on from is committed, whether this node has heard so or not. Newer saves of earlier rounds were
+// passed over for it: they lead nowhere, and would count as newer for ever.
+void NodePages::MakeNewest(Page& page, const MemoryImage& image) const {
+  const ControlPage now = page.Parse();
+  for (size_t i = 0; i < now.slots.size(); ++i) {
+    const Slot& slot = now.slots[i];
+    const int index = static_cast<int>(i);
+    if (index == image.slot && slot.generation == image.generation) {
+      page.control().SetCommitted(index, slot.generation);
+    } else if (slot.sealed() && slot.image.epoch < live_epoch_ && KeyOf(slot.image) > KeyOf(image.image)) {
+      page.control().SetCommitted(index, 0);
+      page.control().SetDropped(index, slot.generation);
+    }
+  }
 }
 
 // What files that are to be replaced will take a second time.

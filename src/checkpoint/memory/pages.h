@@ -100,12 +100,15 @@ class NodePages {
     std::set<int> replaced_next;  // slots: when a newer save is committed
     std::set<int> replacing;      // held, and a new file is due
     std::vector<int> to_tell;     // of those, not told yet
+    std::set<int> reading;        // held by Hold
 
     Control control() const { return Control(bytes); }
     std::string SlotPath(int slot, uint64_t number) const;
     ControlPage Parse() const;
   };
 
+  static void Replace(Page& page, int slot);
+  void MakeNewest(Page& page, const MemoryImage& image) const;
   static void AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images);
   static SlotFile NewFile(Page& page, int slot, uint64_t bytes);
   uint64_t DueBytes() const;

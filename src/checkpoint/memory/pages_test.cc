@@ -91,6 +91,53 @@ TEST_F(PagesTest, WhatIsHandedOutGetsAFreshFileWhenANewerSaveIsCommitted) {
   EXPECT_EQ(Save(40), handed);
 }
 
+// Of a smaller world, say, that went on from less while a node was away.
+TEST_F(PagesTest, AnOlderSaveThatTheJobGoesOnFromIsNotWrittenOver) {
+  Prepare(2);
+  const int older = Save(130, 1);
+  pages_.Commit("/data", {1, 130});
+  pages_.SetLiveEpoch(2);
+  Save(91, 2);
+  pages_.Commit("/data", {2, 91});
+  pages_.SetLiveEpoch(3);
+  EXPECT_TRUE(pages_.HandOut(pages_.Images("/data", {1, 130}).at(0), kPlenty));
+  EXPECT_THAT(pages_.Images("/data", {2, 91}), IsEmpty()) << "it leads nowhere";
+  const int next = Save(140, 3);
+  EXPECT_GE(next, 0);
+  EXPECT_NE(next, older);
+}
+
+TEST_F(PagesTest, WhatIsHandedOutLateIsReplacedAtOnce) {
+  Prepare(3);
+  const int late = Save(10);
+  pages_.Commit("/data", {1, 10});
+  Save(20);
+  pages_.Commit("/data", {1, 20});
+  EXPECT_TRUE(pages_.HandOut(pages_.Images("/data", {1, 10}).at(0), kPlenty));
+  EXPECT_THAT(pages_.Images("/data", {1, 20}), SizeIs(1)) << "it is of the round that lives";
+  EXPECT_NE(Save(30), late);
+  EXPECT_EQ(Save(40), -1);
+  EXPECT_THAT(pages_.Replacements(), SizeIs(1));
+}
+
+// The file would be gone before its reader has opened it.
+TEST_F(PagesTest, WhatStorageReadsIsReplacedWhenThatIsOver) {
+  Prepare(3);
+  const int handed = Save(10);
+  pages_.Commit("/data", {1, 10});
+  const MemoryImage image = pages_.Images().at(0);
+  EXPECT_TRUE(pages_.HandOut(image, kPlenty));
+  EXPECT_TRUE(pages_.Hold(image));
+  Save(20);
+  pages_.Commit("/data", {1, 20});
+  EXPECT_THAT(pages_.Replacements(), IsEmpty());
+  pages_.Release(image);
+  EXPECT_NE(Save(30), handed) << "a rank may have it mapped";
+  const auto plans = pages_.Replacements();
+  ASSERT_THAT(plans, SizeIs(1));
+  EXPECT_THAT(pages_.Install(plans[0]), ElementsAre(image.path));
+}
+
 TEST_F(PagesTest, ANewAgentReleasesWhatTheLastOneHeld) {
   Prepare(2);
   Save(10, 1);
