@@ -484,6 +484,7 @@ TEST_F(StoringTest, TheNodeThatWritesTheManifestEndsTheStoreWhenItIsLost) {
   job_.orders.clear();
   job_.Detach(a_);
   EXPECT_FALSE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+  EXPECT_FALSE(Orders(Order::kStoreEnded).contains(a_)) << "it hears nothing any more";
 }
 
 TEST_F(StoringTest, TheManifestsWriterIsLostWhileItWrites) {

@@ -105,12 +105,21 @@ class Stepper {
       // When it comes back, and its ranks still want to restore, it is asked again.
       if (finds) dir.find_by = kNever;
       for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
-      if (!dir.store) continue;
-      if (session == dir.store->members.front().session) {
-        EndStore(name, dir, "the node that writes its manifest was lost");
-      } else if (dir.store->unwritten.contains(session)) {
-        EndStore(name, dir, "a node was lost before its part was written");
-      }
+      if (dir.store) LoseWriter(name, dir, session);
+    }
+  }
+
+  // Nobody hears what is said to it any more.
+  void LoseWriter(const std::string& name, CheckpointDir& dir, uint64_t session) {
+    Store& store = *dir.store;
+    const bool leads = store.members.front().session == session;
+    for (CheckpointMember& member : store.members) {
+      if (member.session == session) member.session = 0;
+    }
+    if (leads) {
+      EndStore(name, dir, "the node that writes its manifest was lost");
+    } else if (store.unwritten.contains(session)) {
+      EndStore(name, dir, "a node was lost before its part was written");
     }
   }
 
