@@ -76,6 +76,7 @@ void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, co
   CheckRound(state, before, decisions);
   if (due) CheckMembers(state);
   CheckBudget(state, before);
+  saves_.OnMasterStep(master, decisions);
   CheckFinish(master, before, decisions, due);
 }
 
@@ -105,6 +106,7 @@ void Judge::CheckRound(const master::JobState& state, const MasterBefore& before
   for (const ToldPart& part : parts) told_epoch_[state.nodes.at(part.session).hello.node_id()] = epoch;
   world_of_[epoch] = parts.front().round->world_size();
   begun_at_[epoch] = queue_.now();
+  saves_.OnRoundBegun();
 }
 
 void Judge::CheckGranted(const master::JobState& state, const MasterBefore& before, uint32_t world_size) {
@@ -247,6 +249,7 @@ void Judge::CheckFinish(const SimMaster& master, const MasterBefore& before,
 }
 
 void Judge::CheckAllTold(const master::JobState& state) {
+  if (state.tell_end_by != kNever) return;  // storage takes the last checkpoint first
   for (const auto& [session, node] : state.nodes) {
     if (!node.leaving && !told_finish_.contains(session)) {
       Violated("all-told", fmt::format("node {} is not told that the job is over", node.hello.hostname()));
@@ -297,6 +300,7 @@ void Judge::OnMasterKilled(JournalDamage damage) {
 void Judge::OnNewMaster(const master::JobState& state) {
   told_finish_.clear();
   // What was charged and is not in the journal is forgotten with the failure itself.
+  saves_.OnNewMaster(state);
   while (charged_.size() > state.budget.used) charged_.erase(std::prev(charged_.end()));
   ForgiveCharges();
 }

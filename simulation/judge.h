@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "agent/core/core.h"
 #include "master/core/core.h"
 #include "simulation/event_queue.h"
+#include "simulation/judge_saves.h"
 #include "simulation/largest_world.h"
 #include "simulation/scenario.h"
 #include "simulation/sim_journal.h"
@@ -22,7 +24,6 @@ class NodeWorkers;
 class SimAgent;
 class SimMaster;
 class Story;
-struct Machine;
 struct RankEnd;
 struct WorkerProcess;
 
@@ -49,8 +50,15 @@ struct MasterBefore {
 
 class Judge {
  public:
-  Judge(const EventQueue& queue, Story& story, const Scenario& scenario)
-      : queue_(queue), story_(story), scenario_(scenario), granted_(GrantedBy(scenario.spec)) {}
+  Judge(const EventQueue& queue, Story& story, const Scenario& scenario,
+        const std::vector<std::unique_ptr<Machine>>& machines, const SimStorage& storage)
+      : queue_(queue),
+        story_(story),
+        scenario_(scenario),
+        granted_(GrantedBy(scenario.spec)),
+        saves_({queue, *this, scenario, machines, storage}) {}
+  Judge(const Judge&) = delete;
+  Judge& operator=(const Judge&) = delete;
 
   void Violated(const std::string& rule, const std::string& text);
   const std::optional<Violation>& violation() const { return violation_; }
@@ -83,6 +91,11 @@ class Judge {
   void OnRankEnded(const WorkerProcess& process, const RankEnd& end);
   // Something that may cost a restart, other than the loss of a node, has befallen this epoch.
   void OnOwnFailure(uint64_t epoch) { own_failures_.insert(epoch); }
+
+  // --- checkpoints ---
+  SaveJudge& saves() { return saves_; }
+  // No master has begun without all that the one before knew.
+  bool remembered() const { return remembered_; }
 
   // --- the end ---
   void AtTheEnd();
@@ -117,6 +130,7 @@ class Judge {
   const Scenario& scenario_;
   const std::optional<elasticity::JobSizes> granted_;  // world sizes
   std::optional<Violation> violation_;
+  SaveJudge saves_;
 
   size_t not_looked_at_ = 0;  // events since a walk over all nodes
   uint64_t highest_epoch_ = 0;

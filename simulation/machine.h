@@ -1,13 +1,17 @@
 // One simulated machine: its clock, whether it runs, and what is left of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/clock.h"
+#include "checkpoint/rank/control.h"
 #include "simulation/event_queue.h"
 #include "simulation/random.h"
 
@@ -64,6 +68,12 @@ class Gate {
   std::deque<Task> waiting_;
 };
 
+// The control page of a rank, or of all ranks of a node, in shared memory: it outlives both ranks and agent. Who has it
+// mapped keeps it when its name is gone.
+struct SharedPage {
+  alignas(8) std::array<uint8_t, checkpoint::kControlBytes> bytes{};
+};
+
 struct Store {
   uint64_t epoch = 0;
   uint32_t port = 0;
@@ -77,12 +87,14 @@ struct Machine {
   Gate gate;
   Random random{0};
   bool powered = true;
-  int cut = 0;                  // > 0: other machines are not reached
-  Micros unkillable_until = 0;  // until then killed processes stay
-  std::optional<Store> store;   // that its agent holds
+  int cut = 0;                                                       // > 0: other machines are not reached
+  Micros unkillable_until = 0;                                       // until then killed processes stay
+  std::optional<Store> store;                                        // that its agent holds
+  std::map<std::string, std::shared_ptr<SharedPage>> shared_memory;  // by page
   uint32_t next_port = 20'000;
   int64_t next_pid = 1'000;
-  int groups_alive = 0;  // process groups of workers
+  int groups_alive = 0;   // process groups of workers
+  Micros changed_at = 0;  // its agent began or ended, or it was lost
 
   bool Works() const { return powered && !gate.stopped(); }
 };

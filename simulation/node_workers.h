@@ -45,6 +45,7 @@ class NodeWorkers final : public RankOwner {
     Training& training;
     Machine& machine;
     StartTroubles& troubles;
+    SimKeeper& keeper;
   };
   NodeWorkers(const Parts& parts, NodeWorkersEvents events);
   NodeWorkers(const NodeWorkers&) = delete;
@@ -73,6 +74,7 @@ class NodeWorkers final : public RankOwner {
   void RankEnds(const Process& process, const RankEnd& end) override;
   void RankStepped(const Process& process) override;
   void RankSafe(const Process& process) override;
+  SimKeeper& Keeper() override { return parts_.keeper; }
 
   const std::map<int, Process>& workers() const { return workers_; }
 

@@ -103,6 +103,50 @@ std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, cons
   return machines;
 }
 
+// Ranks that hold all of their own state want the same world again.
+bool MayChangeItsWorld(const Scenario& scenario) {
+  if (scenario.spec.min_nodes() < scenario.spec.max_nodes() || !scenario.spec.elastic_config().empty()) return true;
+  const uint32_t first = scenario.machines.front().local_world_size;
+  return std::any_of(scenario.machines.begin(), scenario.machines.end(),
+                     [first](const Arrival& machine) { return machine.local_world_size != first; });
+}
+
+// Drawn apart, so that the job is what it would be without.
+std::optional<Saving> DrawSaving(const Scenario& scenario) {
+  Random random(scenario.seed, 4);
+  if (!scenario.script.steps || random.OneIn(4)) return std::nullopt;
+  Saving saving;
+  const bool any_kind = !MayChangeItsWorld(scenario);
+  saving.kind = any_kind && random.OneIn(2) ? v1::FULL : random.OneIn(3) ? v1::DCP : v1::DDP;
+  saving.slots = random.OneIn(3) ? 2 : 3;
+  saving.store_every = random.OneOf({0, 1, 1, 2, 5});
+  saving.at_breakpoint = random.OneIn(4);
+  saving.keep_last = static_cast<int>(random.OneOf({0, 1, 1, 2, 3}));
+  saving.keep_every = random.OneIn(6) ? scenario.script.checkpoint_every * random.Between(2, 5) : 0;
+  saving.waits_at_end = random.OneIn(3);
+  saving.copy = random.OneOf({1, 10, 100, 1'000}) * kMs;
+  saving.scan = random.OneOf({1, 10, 300}) * kMs;
+  saving.write = random.OneOf({1, 20, 200, 1'500}) * kMs;
+  return saving;
+}
+
+// Some saves a job: each is a message and an order for every node.
+int64_t StepsBetweenSaves(const Scenario& scenario) {
+  Random random(scenario.seed, 5);
+  const int64_t saves = scenario.machines.size() > 64 ? random.Between(1, 3) : random.Between(2, 24);
+  return std::max<int64_t>(1, scenario.script.total_steps / saves);
+}
+
+std::string Name(const Saving& saving) {
+  const char* const kind = saving.kind == v1::DCP ? "dcp" : saving.kind == v1::DDP ? "ddp" : "full";
+  return fmt::format(
+      "checkpoints: {}, {} slots, each {}. to storage, copied in {} ms, written in {} ms, keep {} and each "
+      "{}.{}{}",
+      kind, saving.slots, saving.store_every, saving.copy / kMs, saving.write / kMs, saving.keep_last,
+      saving.keep_every, saving.at_breakpoint ? ", at a breakpoint, too" : "",
+      saving.waits_at_end ? "; ranks await storage before they end" : "");
+}
+
 std::string Name(OnRescale on_rescale) {
   return on_rescale == OnRescale::kNothing ? "hears of no rescale"
          : on_rescale == OnRescale::kWaits ? "waits for a rescale at a safe point"
@@ -134,6 +178,8 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.stop_timeout_ms = random.OneOf({1'000, 5'000, 30'000});
   scenario.restart_grace_ms = random.OneOf({0, 500, 500, 2'000});
   scenario.machines = DrawMachines(random, scenario, limits);
+  scenario.script.saving = DrawSaving(scenario);
+  if (scenario.script.saving) scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
   FaultLimits drawn;
   drawn.machines = static_cast<uint32_t>(scenario.machines.size());
   for (const Arrival& machine : scenario.machines) drawn.workers = std::max(drawn.workers, machine.local_world_size);
@@ -160,6 +206,7 @@ std::vector<std::string> Describe(const Scenario& s) {
                                : fmt::format("no steps, ends after {} s", script.total_steps * script.step / kSecond),
                   script.warm_start / kMs, s.warm ? "" : fmt::format(" and {} ms of imports", script.imports / kMs),
                   Name(script.on_term), Name(script.on_rescale), script.peers_hang ? "hang" : "fail"));
+  if (script.saving) lines.push_back(Name(*script.saving));
   std::string machines;
   for (size_t i = 0; i < s.machines.size() && i < 12; ++i) {
     const Arrival& m = s.machines[i];

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "master/core/core.h"
+#include "phalanx/v1/checkpoint.pb.h"
 #include "simulation/event_queue.h"
 #include "simulation/fault.h"
 
@@ -16,6 +18,20 @@ namespace phalanx::simulation {
 enum class OnTerm { kDies, kSaves, kIgnores };
 // ... and with a rescale that is announced: nothing; or it saves at the step that it is told and waits, or ends.
 enum class OnRescale { kNothing, kWaits, kEnds };
+
+// What the script's Checkpointers do, and what memory and storage take for it.
+struct Saving {
+  v1::CheckpointKind kind = v1::FULL;
+  int slots = 3;
+  int64_t store_every = 1;  // each so many saves go to storage, too; 0: none does
+  bool at_breakpoint = false;
+  int keep_last = 0;
+  int64_t keep_every = 0;
+  bool waits_at_end = false;  // for storage, before a rank ends
+  Micros copy = 10 * kMs;     // of an image, at most
+  Micros scan = 5 * kMs;      // of a node's memory, when a round begins
+  Micros write = 20 * kMs;    // of a shard, at most; and of whatever else storage is asked for
+};
 
 struct Script {
   bool steps = true;       // false: it serves, say, and no optimizer ever steps
@@ -32,6 +48,7 @@ struct Script {
   bool peers_hang = false;         // ranks whose peer died hang instead of failing
   Micros patience = 10 * kSecond;  // ... until then
   bool leaves_children = false;    // in its group, when it ends
+  std::optional<Saving> saving;    // absent: it keeps its own checkpoints, at once and on any machine
 };
 
 struct Arrival {

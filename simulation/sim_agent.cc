@@ -19,6 +19,7 @@ constexpr Micros kGoodbye = 2 * kSecond;
 constexpr Micros kHandshakeTimeout = 5 * kSecond;
 constexpr Micros kPingAfter = 5 * kSecond;
 constexpr Micros kPingTimeout = 5 * kSecond;
+constexpr int64_t kStorageAtEndMs = 600'000;
 
 agent::CoreOptions OptionsOf(const Scenario& scenario, const Machine& machine) {
   agent::CoreOptions options;
@@ -38,13 +39,36 @@ agent::CoreOptions OptionsOf(const Scenario& scenario, const Machine& machine) {
 SimAgent::SimAgent(const Parts& parts, int life)
     : parts_(parts),
       node_id_(fmt::format("{}-life{}", parts.machine.name, life)),
-      workers_({parts.queue, parts.story, parts.judge, parts.scenario, parts.training, parts.machine, parts.troubles},
+      keeper_(KeeperParts()),
+      workers_({parts.queue, parts.story, parts.judge, parts.scenario, parts.training, parts.machine, parts.troubles,
+                keeper_},
                WorkersEvents()) {
   core_.options = OptionsOf(parts.scenario, parts.machine);
 }
 
+SimKeeper::Parts SimAgent::KeeperParts() {
+  static const Saving kNone;
+  const Arrival& arrival = parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)];
+  const std::optional<Saving>& saving = parts_.scenario.script.saving;
+  return {parts_.queue,
+          parts_.story,
+          parts_.judge,
+          saving ? *saving : kNone,
+          parts_.storage,
+          parts_.machine,
+          static_cast<int>(arrival.local_world_size),
+          [this](v1::CheckpointReport report) {
+            if (!core_.attached) return;  // it is told again on the next stream
+            v1::AgentMessage message;
+            *message.mutable_checkpoint() = std::move(report);
+            SendToMaster(std::move(message));
+          }};
+}
+
 void SimAgent::Start() {
   alive_ = true;
+  parts_.machine.changed_at = parts_.queue.now();
+  core_.seen_epoch = std::max(core_.seen_epoch, keeper_.TakeUp());
   parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run starts ({})", node_id_);
   workers_.Start();
   Feed(agent::Begin{});
@@ -71,6 +95,7 @@ NodeWorkersEvents SimAgent::WorkersEvents() {
 }
 
 void SimAgent::OnExited(const Process& process, const RankEnd& end) {
+  keeper_.OnRankEnded(process);
   agent::WorkerEnded event;
   v1::WorkerExited& exited = event.exited;
   exited.set_epoch(process->epoch);
@@ -130,6 +155,7 @@ void SimAgent::ArmTimer() {
 
 void SimAgent::Signal(int signal) {
   if (!alive_) return;
+  if (leave_by_ != kNever) return Leave();
   bool hears = false;
   for (const auto& [local_rank, worker] : core_.workers) {
     hears = hears || (!worker.ended && workers_.HearsRescale(local_rank));
@@ -234,13 +260,23 @@ void SimAgent::SendToMaster(v1::AgentMessage message) {
       });
 }
 
-void SimAgent::OnMessage(StreamId stream, const v1::MasterMessage& message) {
+void SimAgent::OnMessage(StreamId stream, const std::shared_ptr<const v1::MasterMessage>& message) {
   parts_.machine.gate.Pass([this, stream, message] {
     if (stream_ == stream) heard_at_ = parts_.queue.now();
     if (!alive_ || stream_ != stream || closing_) return;
-    parts_.judge.OnAgentTold(*this, message);
-    Feed(agent::FromMaster{message});
+    Hear(*message);
   });
+}
+
+void SimAgent::Hear(const v1::MasterMessage& message) {
+  if (message.has_checkpoint()) {
+    TellOrder(parts_.story, parts_.queue.now(), parts_.machine.name, message.checkpoint());
+    return keeper_.OnOrder(message.checkpoint());
+  }
+  parts_.judge.OnAgentTold(*this, message);
+  if (message.has_finish()) keeper_.OnJobEnded();
+  Feed(agent::FromMaster{message});
+  if (message.has_welcome()) keeper_.OnAttached();
 }
 
 void SimAgent::OnDown(StreamId stream, const std::string& why) {
@@ -356,9 +392,11 @@ void SimAgent::Do(const agent::OpenBoard& action) {
 
 void SimAgent::Do(const agent::StartWorker& action) {
   parts_.judge.OnWorkerStart(parts_.machine, workers_, action.round.epoch());
+  if (action.local_rank == 0) keeper_.OnRound(action.round);
   workers_.StartWorker(action.round, action.local_rank);
   last_round_ = action.round;
   const auto started = workers_.workers().find(action.local_rank);
+  keeper_.NewRank(started->second);
   board_[static_cast<size_t>(action.local_rank)] = started->second;
 }
 
@@ -397,6 +435,30 @@ void SimAgent::Do(const agent::ReportFailure&) {}
 void SimAgent::Do(const agent::Exit& action) {
   exit_code_ = action.code;
   parts_.judge.OnAgentExit(*this);
+  if (core_.stop_signal != 0) keeper_.OnLeaving();
+  if (keeper_.Storing() && core_.attached) return AwaitStorage();
+  Leave();
+}
+
+void SimAgent::AwaitStorage() {
+  leave_by_ = Now() + (core_.stop_signal != 0 ? parts_.scenario.stop_timeout_ms : kStorageAtEndMs);
+  keeper_.WhenStored([this] { parts_.queue.After(0, [this] { parts_.machine.gate.Pass([this] { Leave(); }); }); });
+  BeatWhileWaiting();
+}
+
+void SimAgent::BeatWhileWaiting() {
+  if (!alive_ || leave_by_ == kNever) return;
+  if (Now() >= leave_by_) return Leave();
+  Do(agent::SendBeat{0});
+  const Instant next = std::min(leave_by_, Now() + core_.beat_interval_ms);
+  parts_.queue.At(parts_.machine.clock.WhenReads(next),
+                  [this] { parts_.machine.gate.Pass([this] { BeatWhileWaiting(); }); });
+}
+
+void SimAgent::Leave() {
+  if (!alive_ || std::exchange(left_, true)) return;
+  leave_by_ = kNever;
+  keeper_.End(exit_code() != 0);
   workers_.WantSpares(0);
   if (!stream_) return End();
   closing_ = true;
@@ -410,6 +472,8 @@ void SimAgent::Do(const agent::Exit& action) {
 
 void SimAgent::End() {
   alive_ = false;
+  keeper_.Die();
+  parts_.machine.changed_at = parts_.queue.now();
   stream_.reset();
   parts_.machine.store.reset();
   workers_.KillAll();
@@ -419,6 +483,8 @@ void SimAgent::End() {
 void SimAgent::Kill(bool lose_words) {
   if (!alive_) return;
   alive_ = false;
+  keeper_.Die();
+  parts_.machine.changed_at = parts_.queue.now();
   if (stream_) {
     if (lose_words) parts_.network.Lose(*stream_, Way::kUp);
     CloseStream();
@@ -434,6 +500,7 @@ void SimAgent::Vanish(bool seen) {
     return;
   }
   alive_ = false;
+  keeper_.Die();
   if (stream_) {
     parts_.network.Lose(*stream_, Way::kUp);
     if (seen) CloseStream();

@@ -14,6 +14,7 @@
 #include "simulation/network.h"
 #include "simulation/node_workers.h"
 #include "simulation/scenario.h"
+#include "simulation/sim_keeper.h"
 #include "simulation/sim_master.h"
 
 namespace phalanx::simulation {
@@ -29,6 +30,7 @@ class SimAgent final : public AgentEnd {
     Training& training;
     Machine& machine;
     StartTroubles& troubles;
+    SimStorage& storage;
     std::function<SimMaster*()> master;    // that holds the endpoint now; null: nobody
     std::function<void()> restart_master;  // this agent's embedded one, with --resume
   };
@@ -58,13 +60,15 @@ class SimAgent final : public AgentEnd {
   bool dialling() const { return dialling_; }
   Instant Now() const { return parts_.machine.clock.Read(parts_.queue.now()); }
 
-  void OnMessage(StreamId stream, const v1::MasterMessage& message) override;
+  void OnMessage(StreamId stream, const std::shared_ptr<const v1::MasterMessage>& message) override;
   void OnDown(StreamId stream, const std::string& why) override;
   int machine() const override { return parts_.machine.index; }
 
  private:
   NodeWorkersEvents WorkersEvents();
+  SimKeeper::Parts KeeperParts();
   void Feed(agent::Event event);
+  void Hear(const v1::MasterMessage& message);
   void ArmTimer();
   void SendToMaster(v1::AgentMessage message);
   v1::Progress ReadProgress() const;
@@ -76,6 +80,10 @@ class SimAgent final : public AgentEnd {
   // gRPC's keepalive: a master that says nothing is asked, and given up where it does not answer.
   void PingLater(StreamId stream, Micros after);
   void Ping(StreamId stream);
+  // As src/agent/node/leaving.cc.
+  void AwaitStorage();
+  void BeatWhileWaiting();
+  void Leave();
   void End();
 
   void Do(const agent::Dial&);
@@ -100,9 +108,12 @@ class SimAgent final : public AgentEnd {
   const Parts parts_;
   const std::string node_id_;
   agent::CoreState core_;
+  SimKeeper keeper_;
   NodeWorkers workers_;
   bool alive_ = false;
   std::optional<int> exit_code_;
+  Instant leave_by_ = kNever;  // storage is waited for before the node goes
+  bool left_ = false;
   std::deque<agent::Event> queued_;
   bool stepping_ = false;
   Instant ticked_at_ = kNever;  // the last event came

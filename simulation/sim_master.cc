@@ -200,7 +200,7 @@ void SimMaster::Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> 
   }
   if (parts_.network.Held(to->stream, Way::kDown) >= kMaxQueued) return Cancel(session);
   parts_.network.Send(to->stream, Way::kDown, [agent = to->agent, stream = to->stream, message = std::move(message)] {
-    agent->OnMessage(stream, *message);
+    agent->OnMessage(stream, message);
   });
 }
 

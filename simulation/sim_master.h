@@ -29,7 +29,7 @@ class Story;
 class AgentEnd {
  public:
   virtual ~AgentEnd() = default;
-  virtual void OnMessage(StreamId stream, const v1::MasterMessage& message) = 0;
+  virtual void OnMessage(StreamId stream, const std::shared_ptr<const v1::MasterMessage>& message) = 0;
   // The stream is over.
   virtual void OnDown(StreamId stream, const std::string& why) = 0;
   virtual int machine() const = 0;

@@ -20,6 +20,67 @@ std::string Node(const SimMaster& master, uint64_t session) {
   return machine < 0 ? fmt::format("session {}", session) : fmt::format("node{} (session {})", machine, session);
 }
 
+std::string Of(const v1::SaveId& save) { return fmt::format("step {} of epoch {}", save.step(), save.epoch()); }
+
+std::string Text(const v1::CheckpointOrder& order) {
+  switch (order.body_case()) {
+    case v1::CheckpointOrder::kCommitted:
+      return Of(order.save()) + " is committed";
+    case v1::CheckpointOrder::kDropped:
+      return Of(order.save()) + " is dropped";
+    case v1::CheckpointOrder::kRestore:
+      return fmt::format("restore {} {}", Of(order.save()), v1::RestoreDecided::Source_Name(order.restore().source()));
+    case v1::CheckpointOrder::kFind:
+      return "look at storage";
+    case v1::CheckpointOrder::kPrepareStore:
+      return fmt::format("make a folder for {}", Of(order.save()));
+    case v1::CheckpointOrder::kStoreShards:
+      return fmt::format("write {} into {}", Of(order.save()), order.store_shards().name());
+    case v1::CheckpointOrder::kWriteManifest:
+      return fmt::format("write the manifest of {}", order.write_manifest().name());
+    case v1::CheckpointOrder::kStoreEnded:
+      return fmt::format("{} is {}stored", Of(order.save()), order.store_ended().stored() ? "" : "not ");
+    case v1::CheckpointOrder::kCheck:
+      return fmt::format("read its part of {}", order.check().name());
+    default:
+      return "";
+  }
+}
+
+std::string Text(const v1::CheckpointReport& report) {
+  switch (report.body_case()) {
+    case v1::CheckpointReport::kSealed:
+      return fmt::format("has sealed {}{}", Of(report.sealed().save()),
+                         report.sealed().store() ? ", to be stored" : "");
+    case v1::CheckpointReport::kSkipped:
+      return fmt::format("has skipped {}", Of(report.skipped().save()));
+    case v1::CheckpointReport::kHeld: {
+      std::string text = "holds";
+      for (const v1::HeldSave& save : report.held().saves()) {
+        text += fmt::format(" {}{} ({} images{})", Of(save.save()), save.committed() ? ", committed," : "",
+                            save.ranks_size(), save.main() ? " and the shared one" : "");
+      }
+      for (const v1::AwaitedStore& each : report.held().awaited())
+        text += " and awaits the store of " + Of(each.save());
+      return text;
+    }
+    case v1::CheckpointReport::kRestoreAsked:
+      return "asks what to restore";
+    case v1::CheckpointReport::kFound:
+      return fmt::format("finds step {} on storage", report.found().step());
+    case v1::CheckpointReport::kStorePrepared:
+      return fmt::format("has made {} {}", report.store_prepared().name(), report.store_prepared().error());
+    case v1::CheckpointReport::kShardsWritten:
+      return fmt::format("has written {} {}", Of(report.shards_written().save()), report.shards_written().error());
+    case v1::CheckpointReport::kManifestWritten:
+      return fmt::format("has closed {} {}", Of(report.manifest_written().save()), report.manifest_written().error());
+    case v1::CheckpointReport::kChecked:
+      return fmt::format("has read {} {}", report.checked().name(), report.checked().error());
+    default:
+      return "opens its checkpoints";
+  }
+}
+
 std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
   switch (message.body_case()) {
     case v1::AgentMessage::kBeat:
@@ -41,7 +102,7 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kReady:
       return fmt::format("hears {} is ready", node);
     case v1::AgentMessage::kCheckpoint:
-      return fmt::format("hears {} of checkpoints", node);
+      return fmt::format("hears {}: it {}", node, Text(message.checkpoint()));
     case v1::AgentMessage::kStoreRefused:
       return fmt::format("hears {}: {}", node, message.store_refused().sentence());
     case v1::AgentMessage::kHello:
@@ -86,7 +147,7 @@ std::string Sent(const v1::MasterMessage& message, const std::string& node) {
       return fmt::format("announces a rescale of epoch {} at step {} to {}", message.announce_rescale().epoch(),
                          message.announce_rescale().at_step(), node);
     case v1::MasterMessage::kCheckpoint:
-      return fmt::format("orders {} about checkpoints", node);
+      return fmt::format("orders {}: {}", node, Text(message.checkpoint()));
     default:
       return "";
   }
@@ -182,6 +243,10 @@ void TellMasterDecisions(Story& story, Micros at, const SimMaster& master,
     const std::string text = Decided(master, decision.action);
     if (!text.empty()) story.Say(at, "master", "  {}: {}", text, decision.reason);
   }
+}
+
+void TellOrder(Story& story, Micros at, const std::string& who, const v1::CheckpointOrder& order) {
+  if (story.told()) story.Say(at, who, "hears: {}", Text(order));
 }
 
 void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::Event& event,

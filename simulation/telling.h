@@ -20,4 +20,6 @@ void TellMasterDecisions(Story& story, Micros at, const SimMaster& master,
 void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::Event& event,
                    const std::vector<agent::Decision>& decisions);
 
+void TellOrder(Story& story, Micros at, const std::string& who, const v1::CheckpointOrder& order);
+
 }  // namespace phalanx::simulation

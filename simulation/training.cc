@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "simulation/judge.h"
+#include "simulation/saving.h"
 #include "simulation/story.h"
 
 namespace phalanx::simulation {
@@ -23,8 +24,13 @@ constexpr const char* kStoreGone = "torch.distributed.DistNetworkError: failed t
 
 }  // namespace
 
-Training::Training(const Parts& parts)
-    : parts_(parts), random_(parts.seed, 2), total_steps_(parts.script.total_steps) {}
+Training::Training(const Parts& parts) : parts_(parts), random_(parts.seed, 2), total_steps_(parts.script.total_steps) {
+  if (!parts.script.saving) return;
+  saves_ = std::make_unique<RankSaves>(
+      RankSaves::Parts{parts.queue, parts.story, parts.judge, parts.storage, *parts.script.saving, parts.seed});
+}
+
+Training::~Training() = default;
 
 void Training::Join(const Process& process, RankOwner* owner) {
   Group& group = groups_[KeyOf(*process)];
@@ -102,14 +108,35 @@ bool Training::Able(const Group& group, const Member& member) const {
 
 void Training::Form(Group& group) {
   group.formed = true;
-  group.step = checkpoint_;
   group.worked_at = parts_.queue.now();
+  for (const Member& member : group.members) member.process->in_group = true;
+  if (saves_ == nullptr) return Begin(group, checkpoint_);
   for (const Member& member : group.members) {
-    member.process->from_step = checkpoint_;
-    member.process->in_group = true;
+    const auto fail = [this, member](const std::string& why) { EndLater(member, 0, {1, 0, why}, /*own=*/true); };
+    saves_->Load(
+        member.process, member.owner->Keeper(),
+        [this, key = group.key](const Restored& restored) { OnRestored(key, restored); }, fail);
   }
+}
+
+void Training::OnRestored(const Key& key, const Restored& restored) {
+  Group& group = groups_.at(key);
+  if (group.broken) return;
+  if (group.from == nullptr) group.from = std::make_unique<Restored>(restored);
+  if (*group.from != restored) {
+    parts_.judge.Violated("one-restore", fmt::format("ranks of epoch {} restore step {} and step {}", group.epoch,
+                                                     group.from->save.step, restored.save.step));
+  }
+  if (++group.restored < group.world_size) return;
+  Begin(group, restored.source == v1::RestoreDecided::NOTHING ? 0 : restored.save.step);
+}
+
+void Training::Begin(Group& group, int64_t step) {
+  group.step = step;
+  group.worked_at = parts_.queue.now();
+  for (const Member& member : group.members) member.process->from_step = step;
   parts_.story.Say(parts_.queue.now(), "training", "epoch {}: all {} ranks are up, from step {}", group.epoch,
-                   group.world_size, checkpoint_);
+                   group.world_size, step);
   const Script& script = parts_.script;
   const Micros wait = script.steps ? script.first_step + script.step : script.step * total_steps_;
   parts_.queue.After(wait, [this, key = group.key] { Advance(groups_.at(key)); });
@@ -156,13 +183,31 @@ void Training::Step(Group& group) {
       });
     }
   }
-  if (group.step % parts_.script.checkpoint_every == 0) {
+  const Micros copies = Save(group);
+  ComeToSafePoint(group);
+  if (ending_ || group.step >= total_steps_) return Finish(group);
+  parts_.queue.After(std::max(parts_.script.step, copies), [this, key = group.key] { Advance(groups_.at(key)); });
+}
+
+Micros Training::Save(Group& group) {
+  const int64_t every = parts_.script.checkpoint_every;
+  const bool due = group.step % every == 0;
+  if (saves_ == nullptr && due) {
     parts_.judge.OnCheckpoint(checkpoint_, group.step, MachinesOf(group));
     checkpoint_ = std::max(checkpoint_, group.step);
   }
-  ComeToSafePoint(group);
-  if (group.step >= total_steps_) return Finish(group);
-  parts_.queue.After(parts_.script.step, [this, key = group.key] { Advance(groups_.at(key)); });
+  const bool safe = std::any_of(group.members.begin(), group.members.end(), [&](const Member& member) {
+    const WorkerProcess& p = *member.process;
+    return p.safe_step >= 0 && !p.safe && (parts_.script.tells_step ? group.step : p.steps) >= p.safe_step;
+  });
+  if (saves_ == nullptr || (!due && !safe)) return 0;
+  const int64_t store_every = parts_.script.saving->store_every;
+  const bool store = due && store_every > 0 && group.step / every % store_every == 0;
+  Micros longest = 0;
+  for (const Member& member : group.members) {
+    longest = std::max(longest, saves_->Save(member.process, member.owner->Keeper(), group.step, store));
+  }
+  return longest;
 }
 
 void Training::ComeToSafePoint(Group& group) {
@@ -186,8 +231,15 @@ void Training::ComeToSafePoint(Group& group) {
 void Training::Finish(Group& group) {
   group.finishing = true;
   parts_.story.Say(parts_.queue.now(), "training", "epoch {}: the work is done at step {}", group.epoch, group.step);
+  const bool waits = saves_ != nullptr && parts_.script.saving->waits_at_end;
   for (const Member& member : group.members) {
-    EndLater(member, random_.Between(0, random_.OneIn(8) ? 2 * kSecond : 20 * kMs), {}, /*own=*/false);
+    const Micros delay = random_.Between(0, random_.OneIn(8) ? 2 * kSecond : 20 * kMs);
+    const Task end = [this, member, delay] { EndLater(member, delay, {}, /*own=*/false); };
+    if (waits) {
+      saves_->AwaitStored(member.process, member.owner->Keeper(), end);
+    } else {
+      end();
+    }
   }
 }
 
@@ -245,7 +297,7 @@ void Training::Kick() {
 
 void Training::EndSoon() {
   if (parts_.script.steps) {
-    total_steps_ = std::min(total_steps_, highest_step_ + 1);
+    ending_ = true;
     return;
   }
   total_steps_ = 1;

@@ -16,7 +16,11 @@
 namespace phalanx::simulation {
 
 class Judge;
+class RankSaves;
+class SimKeeper;
+class SimStorage;
 class Story;
+struct Restored;
 
 struct WorkerProcess {
   Machine* machine = nullptr;
@@ -40,6 +44,10 @@ struct WorkerProcess {
   int64_t safe_step = -1;   // behind which it shall; -1: nobody has asked
   int64_t steps = 0;        // of this life
   int64_t from_step = 0;    // behind which it began
+  // What its Checkpointer has mapped, and the last save that it has asked storage to take; -1: none.
+  std::shared_ptr<SharedPage> own_page;
+  std::shared_ptr<SharedPage> main_page;
+  int64_t store_step = -1;
 };
 using Process = std::shared_ptr<WorkerProcess>;
 
@@ -59,6 +67,8 @@ class RankOwner {
   virtual void RankStepped(const Process& process) = 0;
   // It has done what it wanted before the round ends.
   virtual void RankSafe(const Process& process) = 0;
+  // The other end of its ranks' checkpoint sockets.
+  virtual SimKeeper& Keeper() = 0;
 };
 
 class Training {
@@ -69,9 +79,13 @@ class Training {
     Judge& judge;
     const Script& script;
     std::vector<std::unique_ptr<Machine>>& machines;
+    SimStorage& storage;
     uint64_t seed;
   };
   explicit Training(const Parts& parts);
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+  ~Training();
 
   // The script has come to init_process_group.
   void Join(const Process& process, RankOwner* owner);
@@ -112,6 +126,8 @@ class Training {
     bool finishing = false;
     bool stalled = false;
     uint64_t stalls = 0;
+    std::unique_ptr<Restored> from;  // what its ranks have restored; null: none has yet
+    uint32_t restored = 0;           // ranks that have
     int64_t step = 0;
     Micros worked_at = 0;
   };
@@ -121,9 +137,13 @@ class Training {
   const Store* StoreAt(const WorkerProcess& process) const;
   bool Able(const Group& group, const Member& member) const;
   void Form(Group& group);
+  void OnRestored(const Key& key, const Restored& restored);
+  void Begin(Group& group, int64_t step);
   void Advance(Group& group);
   void Stall(Group& group);
   void Step(Group& group);
+  // Returns how long the next step has to wait for copies.
+  Micros Save(Group& group);
   void Finish(Group& group);
   void ComeToSafePoint(Group& group);
   void Break(Group& group, const Process& by, bool seen);
@@ -133,9 +153,11 @@ class Training {
 
   const Parts parts_;
   Random random_;
+  std::unique_ptr<RankSaves> saves_;  // null: the script keeps its own
   std::map<Key, Group> groups_;
   int64_t total_steps_;
-  int64_t checkpoint_ = 0;
+  bool ending_ = false;
+  int64_t checkpoint_ = 0;  // its own
   int64_t highest_step_ = 0;
 };
 

@@ -24,10 +24,10 @@ RunResult RunScenario(const Scenario& scenario, bool told) { return World(scenar
 World::World(const Scenario& scenario, bool told)
     : scenario_(scenario),
       story_(told),
-      judge_(queue_, story_, scenario_),
+      judge_(queue_, story_, scenario_, machines_, storage_),
       network_(queue_, scenario.seed, scenario.machines.size()),
       troubles_(scenario.machines.size()),
-      training_({queue_, story_, judge_, scenario_.script, machines_, scenario.seed}),
+      training_({queue_, story_, judge_, scenario_.script, machines_, storage_, scenario.seed}),
       agents_(scenario.machines.size()),
       random_(scenario.seed, 3) {
   master_clock_ = MachineClock(random_.Between(0, 1'000'000) * kSecond, random_.Between(-100, 100));
@@ -115,7 +115,8 @@ void World::Arrive(size_t machine) {
   const auto holder = [this] { return master(); };
   const auto restart = [this] { RestartEmbedded(); };
   const SimAgent::Parts parts{
-      queue_, network_, story_, judge_, scenario_, training_, *machines_[machine], troubles_[machine], holder, restart};
+      queue_,   network_, story_, judge_, scenario_, training_, *machines_[machine], troubles_[machine],
+      storage_, holder,   restart};
   agents_[machine].push_back(std::make_unique<SimAgent>(parts, static_cast<int>(agents_[machine].size()) + 1));
   if (HoldsMaster(*machines_[machine]) && master_parent_ == nullptr) master_parent_ = agents_[machine].back().get();
   machines_[machine]->gate.Pass([agent = agents_[machine].back().get()] { agent->Start(); });
@@ -299,6 +300,8 @@ void World::LoseMachine(const Fault& fault, Machine& machine, bool seen) {
   if (!machine.powered || AgentOf(fault.machine) == nullptr) return;
   machine.powered = false;
   machine.unkillable_until = 0;
+  machine.changed_at = queue_.now();
+  machine.shared_memory.clear();
   for (const auto& life : agents_[fault.machine]) life->Vanish(seen);
   Return(fault.machine, fault.lasts);
 }

@@ -16,6 +16,7 @@
 #include "simulation/sim_agent.h"
 #include "simulation/sim_journal.h"
 #include "simulation/sim_master.h"
+#include "simulation/sim_storage.h"
 #include "simulation/story.h"
 #include "simulation/training.h"
 
@@ -87,6 +88,7 @@ class World {
   const Scenario scenario_;
   EventQueue queue_;
   Story story_;
+  SimStorage storage_;
   Judge judge_;
   Network network_;
   std::vector<std::unique_ptr<Machine>> machines_;

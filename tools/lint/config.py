@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     "master/endpoint": {"base", "proto", "master/core"},
     "master/serve": {"base", "proto", "wire", "master"},
     "cli": {"base", "proto", "store", "checkpoint", "data", "elasticity", "agent", "master"},
-    "simulation": {"base", "proto", "agent", "master", "wire/protocol.h"},
+    "simulation": {"base", "proto", "agent", "checkpoint", "master", "wire/protocol.h"},
 }
 
 # Pure logic: same input, same decisions, on every machine and in replay. Tests are left out. The head of each header
@@ -105,6 +105,7 @@ SIMULATED = (
     "simulation/network*",
     "simulation/node_workers*",
     "simulation/random*",
+    "simulation/saving*",
     "simulation/scenario*",
     "simulation/sim_*",
     "simulation/training*",

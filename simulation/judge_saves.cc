@@ -1,0 +1,271 @@
+#include "simulation/judge_saves.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/rank/memory_names.h"
+#include "simulation/judge.h"
+#include "simulation/sim_master.h"
+
+namespace phalanx::simulation {
+
+namespace ckpt = phalanx::checkpoint;
+
+namespace {
+
+ckpt::ControlPage Parse(const SharedPage& page) {
+  ckpt::ControlPage parsed;
+  ckpt::ParseControl(page.bytes.data(), page.bytes.size(), &parsed);
+  return parsed;
+}
+
+std::string Text(const SaveKey& save) { return fmt::format("step {} of epoch {}", save.step, save.epoch); }
+
+bool IsShared(const std::string& page) { return page == ckpt::kMainPageName || page == ckpt::kMetadataPageName; }
+
+}  // namespace
+
+// --- the master ---------------------------------------------------------------------------------------------------
+
+void SaveJudge::OnMasterStep(const SimMaster& master, const std::vector<master::Decision>& decisions) {
+  const v1::MasterMessage* last = nullptr;  // the same for all nodes
+  for (const master::Decision& decision : decisions) {
+    const auto* const send = std::get_if<master::Send>(&decision.action);
+    if (send == nullptr || !send->message->has_checkpoint() || send->message.get() == last) continue;
+    last = send->message.get();
+    const v1::CheckpointOrder& order = last->checkpoint();
+    if (order.has_committed()) CheckCommitted(master, KeyOf(order.save()));
+    if (order.has_restore()) CheckRestore(master, order);
+    const bool stored = order.has_store_ended() && order.store_ended().stored() && !order.store_ended().name().empty();
+    if (stored && !counts_.contains(order.store_ended().name())) {
+      parts_.judge.Violated("stored-complete",
+                            fmt::format("{} is said to be stored, and no such step counts", Text(KeyOf(order.save()))));
+    }
+  }
+}
+
+void SaveJudge::OnNewMaster(const master::JobState& state) {
+  const auto dir = state.checkpoints.dirs.find(kCheckpointDir);
+  known_ = dir == state.checkpoints.dirs.end() ? std::nullopt : dir->second.committed;
+}
+
+void SaveJudge::CheckCommitted(const SimMaster& master, const SaveKey& save) {
+  const master::CheckpointState& state = master.state().checkpoints;
+  known_ = save;
+  if (save.epoch == state.epoch) {
+    if (!committed_.contains(save)) CheckSealed(state, save);
+  } else if (MembersStand(master)) {
+    std::vector<Holdings> memories;
+    for (const master::CheckpointMember& member : state.members) {
+      memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(member.session))]));
+    }
+    if (!CanRestore(master, save, memories)) {
+      parts_.judge.Violated("commit-complete", fmt::format("{} is taken up, and not all hold it", Text(save)));
+    }
+  }
+  committed_.insert(save);
+}
+
+// Each rank's part of the same step, of the same world, by ranks of one round.
+void SaveJudge::CheckSealed(const master::CheckpointState& state, const SaveKey& save) {
+  const auto found = sealed_.find(save);
+  if (found != sealed_.end()) {
+    for (const auto& [timeline, sealed] : found->second) {
+      const bool shared = kind() == v1::FULL || sealed.main.size() == state.members.size();
+      if (sealed.ranks.size() == state.world_size && sealed.world_size == state.world_size && shared) return;
+    }
+  }
+  parts_.judge.Violated("commit-complete",
+                        fmt::format("{} is committed, and not all ranks have sealed it", Text(save)));
+}
+
+// --- restoring ----------------------------------------------------------------------------------------------------
+
+bool SaveJudge::MembersStand(const SimMaster& master) const {
+  const master::CheckpointState& state = master.state().checkpoints;
+  return std::all_of(state.members.begin(), state.members.end(), [&](const master::CheckpointMember& member) {
+    const int machine = master.MachineOf(member.session);
+    return machine >= 0 && parts_.machines[static_cast<size_t>(machine)]->changed_at < round_begun_at_;
+  });
+}
+
+SaveJudge::Holdings SaveJudge::HoldingsOf(const Machine& machine) {
+  Holdings holdings;
+  for (const auto& [name, page] : machine.shared_memory) {
+    for (const ckpt::Slot& slot : Parse(*page).slots) {
+      if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
+      Holding& holding = holdings[KeyOf(slot.image)];
+      holding.committed = holding.committed || slot.is_committed();
+      holding.world_size = slot.image.world_size;
+      if (IsShared(name)) holding.main = true;
+      if (!IsShared(name)) holding.ranks.insert(slot.image.rank);
+    }
+  }
+  return holdings;
+}
+
+bool SaveJudge::CanRestore(const SimMaster& master, const SaveKey& save, const std::vector<Holdings>& memories) const {
+  const master::CheckpointState& state = master.state().checkpoints;
+  std::set<uint32_t> ranks;
+  bool committed = known_ == save;
+  for (const Holdings& memory : memories) {
+    const auto held = memory.find(save);
+    if (held == memory.end() || (kind() != v1::FULL && !held->second.main)) return false;
+    ranks.insert(held->second.ranks.begin(), held->second.ranks.end());
+    committed = committed || held->second.committed;
+  }
+  const uint32_t world_size = memories.front().at(save).world_size;
+  if (ranks.size() != world_size && !committed) return false;
+  if (kind() == v1::DDP) return true;
+  if (world_size != state.world_size) return false;
+  for (size_t i = 0; i < memories.size(); ++i) {
+    const master::CheckpointMember& member = state.members[i];
+    for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
+      if (!memories[i].at(save).ranks.contains(rank)) return false;
+    }
+  }
+  return true;
+}
+
+std::optional<SaveKey> SaveJudge::NewestInMemory(const SimMaster& master) const {
+  std::vector<Holdings> memories;
+  for (const master::CheckpointMember& member : master.state().checkpoints.members) {
+    memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(member.session))]));
+  }
+  for (auto it = memories.front().rbegin(); it != memories.front().rend(); ++it) {
+    if (CanRestore(master, it->first, memories)) return it->first;
+  }
+  return std::nullopt;
+}
+
+// Never older than the newest save that the memory of all members holds, nor than the newest step that storage was
+// found to hold; and the same however often it is asked.
+void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder& order) {
+  const v1::RestoreDecided& decided = order.restore();
+  const SaveKey save = KeyOf(order.save());
+  const uint64_t epoch = master.state().checkpoints.epoch;
+  const std::string what = fmt::format("{} of {} {}", static_cast<int>(decided.source()), Text(save), decided.name());
+  const auto [before, first] = decided_.emplace(epoch, what);
+  if (!first) {
+    if (before->second != what && parts_.judge.remembered()) {
+      parts_.judge.Violated("one-restore",
+                            fmt::format("epoch {} restores {}, and has restored {}", epoch, what, before->second));
+    }
+    return;
+  }
+  ++restores_;
+  if (!parts_.judge.remembered() || !MembersStand(master)) return;
+  const std::optional<SaveKey> memory = NewestInMemory(master);
+  const bool silent = order.reason().find("storage has not answered") != std::string::npos;
+  const bool looked = looked_ && looked_->epoch == epoch && !silent;
+  const bool later = looked && looked_->step >= 0 && (!memory || looked_->step > memory->step);
+  const auto wrong = [&](const std::string& why) {
+    parts_.judge.Violated("restore-newest", fmt::format("epoch {}: {}: {}", epoch, order.reason(), why));
+  };
+  switch (decided.source()) {
+    case v1::RestoreDecided::MEMORY:
+      if (memory != save) return wrong(memory ? Text(*memory) + " is in memory" : "memory does not hold all of it");
+      if (later) return wrong(fmt::format("storage holds step {}", looked_->step));
+      return;
+    case v1::RestoreDecided::DISK:
+      if (memory && memory->step >= save.step) return wrong(Text(*memory) + " is in memory");
+      if (looked && looked_->name != decided.name()) return wrong("storage holds " + looked_->name);
+      return;
+    default:
+      if (memory) return wrong(Text(*memory) + " is in memory");
+      if (later) return wrong(fmt::format("storage holds step {}", looked_->step));
+  }
+}
+
+void SaveJudge::OnLookedAtStorage(uint64_t epoch, const std::set<std::string>& but) {
+  looked_ = Looked{epoch, -1, ""};
+  for (const ckpt::FoundStep& step : parts_.storage.Find()) {
+    if (step.state != ckpt::StepState::kCommitted || but.contains(step.name)) continue;
+    looked_->step = step.step;
+    looked_->name = step.name;
+    return;
+  }
+}
+
+// --- ranks --------------------------------------------------------------------------------------------------------
+
+void SaveJudge::OnSealed(const WorkerProcess& process, const ckpt::SlotImage& image, bool main) {
+  Sealed& sealed = sealed_[KeyOf(image)][image.layout_hash];
+  sealed.world_size = image.world_size;
+  if (main) sealed.main.insert(process.machine->index);
+  if (!main) sealed.ranks.insert(image.rank);
+}
+
+void SaveJudge::OnRestored(const Process& process, const std::vector<ckpt::MemoryImage>& images) {
+  for (const ckpt::MemoryImage& image : images) {
+    const SharedPage* const page = process->machine->shared_memory.at(image.page).get();
+    const uint64_t number = Parse(*page).slots[static_cast<size_t>(image.slot)].file_number;
+    mapped_[{page, image.slot, number}].push_back(process);
+  }
+}
+
+void SaveJudge::OnNotRestored(const WorkerProcess& process, const std::string& why) {
+  parts_.judge.Violated("restore-delivers",
+                        fmt::format("rank {} of epoch {} restores nothing: {}", process.rank, process.epoch, why));
+}
+
+void SaveJudge::OnCopyBegins(const WorkerProcess& process, SharedPage& page, int slot) {
+  const uint64_t number = Parse(page).slots[static_cast<size_t>(slot)].file_number;
+  const auto mapped = mapped_.find({&page, slot, number});
+  if (mapped == mapped_.end()) return;
+  for (const std::weak_ptr<WorkerProcess>& each : mapped->second) {
+    const Process reader = each.lock();
+    if (reader == nullptr || !reader->runs || reader->ended) continue;
+    parts_.judge.Violated(
+        "mapped-kept", fmt::format("rank {} of epoch {} writes over what rank {} of epoch {} has mapped", process.rank,
+                                   process.epoch, reader->rank, reader->epoch));
+  }
+}
+
+// --- storage ------------------------------------------------------------------------------------------------------
+
+void SaveJudge::OnShardWritten(const Machine& machine, const ckpt::MemoryImage& image) {
+  const auto page = machine.shared_memory.find(image.page);
+  if (page == machine.shared_memory.end()) return;
+  const ckpt::ControlPage now = Parse(*page->second);
+  const ckpt::Slot& slot = now.slots.at(static_cast<size_t>(image.slot));
+  if (slot.state == ckpt::SlotState::kSealed && slot.generation == image.generation) return;
+  parts_.judge.Violated("held-kept", fmt::format("{} of {} is written over while storage reads it", image.path,
+                                                 Text(KeyOf(image.image))));
+}
+
+void SaveJudge::OnStepCounts(const std::string& name) {
+  const StoredStep& step = *parts_.storage.Look(name);
+  const ckpt::Manifest& manifest = *step.manifest;
+  const auto wrong = [&](const std::string& why) {
+    parts_.judge.Violated("stored-complete", fmt::format("{}/{}: {}", kCheckpointDir, name, why));
+  };
+  const uint64_t timeline = step.shards.empty() ? 0 : step.shards.begin()->second.layout_hash;
+  for (const auto& [rank, image] : step.shards) {
+    const bool same = image.step == manifest.step && image.epoch == manifest.epoch &&
+                      image.world_size == manifest.world_size && image.layout_hash == timeline;
+    if (!same) return wrong(fmt::format("the shard of rank {} is of {}", rank, Text(KeyOf(image))));
+  }
+  // What ranks have for themselves beside a state that all share goes with the nodes that are lost.
+  const int64_t first = kind() == v1::FULL ? 0 : ckpt::kMainRank;
+  const int64_t behind_last = kind() == v1::DDP ? 0 : manifest.world_size;
+  for (int64_t rank = first; rank < behind_last; ++rank) {
+    const bool listed = std::ranges::any_of(manifest.shards, [&](const ckpt::Shard& s) { return s.rank == rank; });
+    if (!listed || !step.shards.contains(rank)) return wrong(fmt::format("it has no shard of rank {}", rank));
+  }
+  counts_.insert(name);
+}
+
+void SaveJudge::OnStepDeleted(const std::string& name) {
+  for (const ckpt::FoundStep& step : parts_.storage.Find()) {
+    const bool counts = step.state == ckpt::StepState::kCommitted;
+    if (step.name == name) {
+      parts_.judge.Violated("newest-kept",
+                            fmt::format("{}/{} is deleted, and no newer step counts", kCheckpointDir, name));
+    }
+    if (step.name == name || counts) return;
+  }
+}
+
+}  // namespace phalanx::simulation

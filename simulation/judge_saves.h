@@ -1,0 +1,106 @@
+// What must hold of checkpoints, as docs/life-of-a-save.md and docs/checkpoint.md promise it. Measured by what ranks
+// have sealed, what lies in machines' memory, and what lies on storage; never by what master and agents believe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "checkpoint/memory/pages.h"
+#include "master/core/core.h"
+#include "simulation/machine.h"
+#include "simulation/scenario.h"
+#include "simulation/sim_storage.h"
+#include "simulation/training.h"
+
+namespace phalanx::simulation {
+
+class Judge;
+class SimMaster;
+
+class SaveJudge {
+ public:
+  struct Parts {
+    const EventQueue& queue;
+    Judge& judge;
+    const Scenario& scenario;
+    const std::vector<std::unique_ptr<Machine>>& machines;
+    const SimStorage& storage;
+  };
+  explicit SaveJudge(const Parts& parts) : parts_(parts) {}
+
+  // --- the master ---
+  void OnMasterStep(const SimMaster& master, const std::vector<master::Decision>& decisions);
+  void OnNewMaster(const master::JobState& state);
+  void OnRoundBegun() { round_begun_at_ = parts_.queue.now(); }
+
+  // --- ranks ---
+  void OnCopyBegins(const WorkerProcess& process, SharedPage& page, int slot);
+  void OnSealed(const WorkerProcess& process, const checkpoint::SlotImage& image, bool main);
+  // These images are mapped for as long as the process lives.
+  void OnRestored(const Process& process, const std::vector<checkpoint::MemoryImage>& images);
+  // It was told to restore something, and could not.
+  void OnNotRestored(const WorkerProcess& process, const std::string& why);
+
+  // --- storage ---
+  // The node of group rank 0 has looked at what it holds, `but` those folders.
+  void OnLookedAtStorage(uint64_t epoch, const std::set<std::string>& but);
+  void OnShardWritten(const Machine& machine, const checkpoint::MemoryImage& image);
+  void OnStepCounts(const std::string& name);
+  void OnStepDeleted(const std::string& name);
+
+  uint64_t commits() const { return committed_.size(); }
+  uint64_t restores() const { return restores_; }
+  uint64_t stored() const { return counts_.size(); }
+
+ private:
+  // What ranks of one timeline have sealed of a save.
+  struct Sealed {
+    uint32_t world_size = 0;
+    std::set<uint32_t> ranks;
+    std::set<int> main;  // machines
+  };
+  // What one machine's memory holds of a save.
+  struct Holding {
+    std::set<uint32_t> ranks;
+    bool main = false;
+    bool committed = false;
+    uint32_t world_size = 0;
+  };
+  using Holdings = std::map<SaveKey, Holding>;
+
+  v1::CheckpointKind kind() const { return parts_.scenario.script.saving->kind; }
+  void CheckCommitted(const SimMaster& master, const SaveKey& save);
+  void CheckSealed(const master::CheckpointState& state, const SaveKey& save);
+  void CheckRestore(const SimMaster& master, const v1::CheckpointOrder& order);
+  // The newest save that can be restored from the memory of all members; nothing where one of them has changed since
+  // the round began: the master may not know.
+  bool MembersStand(const SimMaster& master) const;
+  std::optional<SaveKey> NewestInMemory(const SimMaster& master) const;
+  bool CanRestore(const SimMaster& master, const SaveKey& save, const std::vector<Holdings>& memories) const;
+  static Holdings HoldingsOf(const Machine& machine);
+
+  const Parts parts_;
+  std::map<SaveKey, std::map<uint64_t, Sealed>> sealed_;  // by timeline
+  std::set<SaveKey> committed_;                           // by any master
+  std::optional<SaveKey> known_;                          // to this master, as the newest
+  std::map<uint64_t, std::string> decided_;               // what is restored, by epoch
+  struct Looked {
+    uint64_t epoch = 0;
+    int64_t step = -1;
+    std::string name;
+  };
+  std::optional<Looked> looked_;
+  std::set<std::string> counts_;  // folders that were complete when their manifest was written
+  // Who has mapped what: slots by page and number of their file.
+  std::map<std::tuple<const SharedPage*, int, uint64_t>, std::vector<std::weak_ptr<WorkerProcess>>> mapped_;
+  Micros round_begun_at_ = 0;
+  uint64_t restores_ = 0;
+};
+
+}  // namespace phalanx::simulation

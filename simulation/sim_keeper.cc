@@ -1,0 +1,389 @@
+#include "simulation/sim_keeper.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "agent/checkpoint/kinds.h"
+#include "checkpoint/disk/manifest.h"
+#include "checkpoint/rank/memory_names.h"
+#include "simulation/judge.h"
+#include "simulation/story.h"
+
+namespace phalanx::simulation {
+
+namespace ckpt = phalanx::checkpoint;
+
+namespace {
+
+// As in src/agent/checkpoint/keeper.cc.
+constexpr Micros kLook = 2 * kSecond;
+// A fresh file for a slot.
+constexpr Micros kMakeFile = 5 * kMs;
+// Every image is of one page; there is room for all of them.
+constexpr uint64_t kImageBytes = ckpt::kControlBytes;
+constexpr uint64_t kFreeBytes = uint64_t{1} << 40;
+
+v1::Shard ShardOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
+  v1::Shard shard;
+  const int64_t rank = agent::RankOf(image);
+  shard.set_rank(static_cast<int32_t>(rank));
+  shard.set_file(ckpt::ShardName(kind == v1::DCP ? ckpt::kDcpLayout : ckpt::kTorchLayout, rank));
+  shard.set_bytes(image.image.bytes);
+  shard.set_crc32(image.image.crc32);
+  return shard;
+}
+
+}  // namespace
+
+SimKeeper::SimKeeper(const Parts& parts) : parts_(parts), core_(parts.local_world_size) {}
+
+// Something of this agent's happens in a while; nothing does when it is no more.
+void SimKeeper::Later(Micros delay, Task task) {
+  parts_.queue.After(delay, [this, task = std::move(task)] {
+    parts_.machine.gate.Pass([this, task] {
+      if (!alive_) return;
+      task();
+      Run();
+    });
+  });
+}
+
+// --- memory -------------------------------------------------------------------------------------------------------
+
+uint64_t SimKeeper::TakeUp() {
+  for (const auto& [name, page] : parts_.machine.shared_memory) OpenPage(name);
+  taken_up_ = !parts_.machine.shared_memory.empty();
+  return pages_.highest_epoch();
+}
+
+void SimKeeper::OpenPage(const std::string& name) {
+  if (pages_.Has(kCheckpointDir, name)) return;
+  std::shared_ptr<SharedPage>& page = parts_.machine.shared_memory[name];
+  if (page == nullptr) page = std::make_shared<SharedPage>();
+  pages_.Add(kCheckpointDir, name, ckpt::kMemoryRoot, page->bytes.data());
+}
+
+agent::SaveKinds::HasPage SimKeeper::PagesOf() const {
+  return [this](const std::string& dir, const std::string& page) { return pages_.Has(dir, page); };
+}
+
+std::string SimKeeper::PageName(const Process& process, bool main) const {
+  return main ? agent::SharedPageOf(core_.KindOf(kCheckpointDir)) : std::to_string(process->local_rank);
+}
+
+void SimKeeper::Do(const agent::ScanMemory& action) {
+  scan_epoch_ = action.epoch;
+  if (parts_.machine.shared_memory.empty()) return core_.OnScanned(action.epoch, {});
+  if (looking_at_directories_) return;
+  if (taken_up_) return LookAtDirectories();
+  Scan();
+}
+
+void SimKeeper::LookAtDirectories() {
+  looking_at_directories_ = true;
+  OnStorage({1, [](size_t) { return true; }, [this] { OnDirectoriesLookedAt(); }});
+  Later(kLook, [this] { OnDirectoriesLookedAt(); });
+}
+
+void SimKeeper::OnDirectoriesLookedAt() {
+  if (!std::exchange(looking_at_directories_, false)) return;
+  taken_up_ = false;
+  Scan();
+  for (const auto& [process, answered] : std::exchange(opening_, {})) Open(process, answered);
+}
+
+void SimKeeper::Scan() {
+  std::vector<agent::ReadImage> looked;
+  for (const ckpt::MemoryImage& image : pages_.Images()) looked.push_back({image, ""});
+  Later(parts_.machine.random.Between(1, parts_.saving.scan),
+        [this, looked, epoch = scan_epoch_] { core_.OnScanned(epoch, agent::HeldPages(looked, PagesOf())); });
+}
+
+void SimKeeper::Do(const agent::MarkCommitted& action) {
+  pages_.Commit(action.dir, action.save);
+  ReplaceSlots();
+}
+
+void SimKeeper::Do(const agent::MarkDropped& action) { pages_.Drop(action.dir, action.save); }
+
+void SimKeeper::ReplaceSlots() {
+  for (const ckpt::SlotPlan& plan : pages_.Replacements()) {
+    Later(kMakeFile, [this, plan] { pages_.Install(plan); });
+  }
+}
+
+void SimKeeper::End(bool keep) {
+  if (keep && !core_.UnstoredText().empty()) return;
+  parts_.machine.shared_memory.clear();
+}
+
+// --- ranks --------------------------------------------------------------------------------------------------------
+
+bool SimKeeper::Hears(const Process& process) const {
+  const auto rank = ranks_.find(process->local_rank);
+  return alive_ && rank != ranks_.end() && rank->second == process;
+}
+
+void SimKeeper::NewRank(const Process& process) {
+  if (const auto before = ranks_.find(process->local_rank); before != ranks_.end()) OnRankEnded(before->second);
+  ranks_[process->local_rank] = process;
+}
+
+void SimKeeper::OnRankEnded(const Process& process) {
+  if (!Hears(process)) return;
+  ranks_.erase(process->local_rank);
+  std::erase_if(opening_, [&](const auto& each) { return each.first == process; });
+  std::erase_if(requests_, [&](const auto& each) { return each.second.process == process; });
+  core_.OnRankGone(process->local_rank);
+}
+
+void SimKeeper::Open(const Process& process, Task answered) {
+  if (!Hears(process)) return;
+  if (looking_at_directories_) return static_cast<void>(opening_.emplace_back(process, std::move(answered)));
+  const Saving& saving = parts_.saving;
+  OpenPage(std::to_string(process->local_rank));
+  process->own_page = parts_.machine.shared_memory.at(std::to_string(process->local_rank));
+  if (saving.kind != v1::FULL) {
+    const char* const shared = agent::SharedPageOf(saving.kind);
+    OpenPage(shared);
+    process->main_page = parts_.machine.shared_memory.at(shared);
+  }
+  core_.OnOpen(process->local_rank, kCheckpointDir,
+               {saving.kind, saving.at_breakpoint, saving.keep_last, saving.keep_every, {}});
+  Run();
+  Later(0, [this, process, answered = std::move(answered)] {
+    if (Hears(process)) answered();
+  });
+}
+
+void SimKeeper::Prepare(const Process& process, bool main) {
+  if (!Hears(process)) return;
+  const auto same = [](const std::string&) { return kImageBytes; };
+  const StatusOr<ckpt::SlotPlan> plan =
+      pages_.Plan(kCheckpointDir, PageName(process, main), {kImageBytes, parts_.saving.slots, 0}, kFreeBytes, same);
+  if (plan.ok()) pages_.Install(*plan);
+}
+
+void SimKeeper::Sealed(const Process& process, bool main, int64_t step, bool store) {
+  if (!Hears(process)) return;
+  core_.OnSealed(process->local_rank, kCheckpointDir, main, step, store);
+  Run();
+}
+
+void SimKeeper::Skipped(const Process& process, int64_t step, const std::string& why) {
+  if (!Hears(process)) return;
+  core_.OnSkipped(process->local_rank, kCheckpointDir, step, why);
+  ReplaceSlots();
+  Run();
+}
+
+void SimKeeper::Wait(const Process& process, int64_t step, bool until_stored,
+                     std::function<void(const std::string& state)> over) {
+  if (!Hears(process)) return;
+  const int64_t request = next_request_++;
+  requests_[request] = {process, std::move(over), {}};
+  core_.OnWait(process->local_rank, request, kCheckpointDir, step, until_stored);
+  Run();
+}
+
+void SimKeeper::Restore(const Process& process, std::function<void(const RestoreAnswer&)> decided) {
+  if (!Hears(process)) return;
+  const int64_t request = next_request_++;
+  requests_[request] = {process, {}, std::move(decided)};
+  core_.OnRestore(process->local_rank, request, kCheckpointDir);
+  Run();
+}
+
+void SimKeeper::Do(const agent::AnswerWait& action) {
+  auto request = requests_.extract(action.request);
+  if (request.empty()) return;
+  Later(0, [this, request = request.mapped(), state = action.state] {
+    if (Hears(request.process)) request.over(state);
+  });
+}
+
+void SimKeeper::Do(const agent::AnswerRestore& action) {
+  auto request = requests_.extract(action.request);
+  if (request.empty()) return;
+  RestoreAnswer answer{action.order, {}};
+  answer.images = agent::ToRestore(action.order, rank_base_ + static_cast<uint32_t>(action.local_rank),
+                                   pages_.Images(action.dir, KeyOf(action.order.save())), checked_[action.dir]);
+  for (const ckpt::MemoryImage& image : answer.images.images) pages_.HandOut(image, kFreeBytes);
+  ReplaceSlots();
+  Later(0, [this, request = request.mapped(), answer] {
+    if (Hears(request.process)) request.decided(answer);
+  });
+}
+
+// --- the master ---------------------------------------------------------------------------------------------------
+
+void SimKeeper::OnRound(const v1::StartRound& round) {
+  epoch_ = round.epoch();
+  rank_base_ = round.rank_base();
+  world_size_ = round.world_size();
+  pages_.SetLiveEpoch(epoch_);
+  core_.OnRound(round);
+  Run();
+}
+
+void SimKeeper::OnAttached() {
+  core_.OnAttached();
+  Run();
+}
+
+void SimKeeper::OnOrder(const v1::CheckpointOrder& order) {
+  core_.OnOrder(order);
+  Run();
+}
+
+void SimKeeper::OnJobEnded() {
+  core_.OnJobEnded();
+  Run();
+}
+
+void SimKeeper::Run() {
+  if (std::exchange(running_, true)) return;
+  for (std::vector<agent::CheckpointAction> actions = core_.Take(); !actions.empty(); actions = core_.Take()) {
+    for (const agent::CheckpointAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
+  }
+  running_ = false;
+  if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
+}
+
+void SimKeeper::Do(const agent::TellMaster& action) { parts_.tell(action.report); }
+
+void SimKeeper::Do(const agent::SayCheckpoint& action) {
+  parts_.story.Say(parts_.queue.now(), parts_.machine.name, "  says \"{}\"", action.text);
+}
+
+// --- storage ------------------------------------------------------------------------------------------------------
+
+Micros SimKeeper::Takes() {
+  return parts_.machine.random.Between(parts_.saving.write / 4, parts_.saving.write) + parts_.storage.slower_by();
+}
+
+// One thread: what is asked for later is done later.
+void SimKeeper::OnStorage(StorageJob job) {
+  storage_jobs_.push_back(std::move(job));
+  if (storage_jobs_.size() == 1) WorkOnStorage(0);
+}
+
+void SimKeeper::WorkOnStorage(size_t step) {
+  Later(Takes(), [this, step] {
+    parts_.storage.WhenAwake([this, step] {
+      parts_.machine.gate.Pass([this, step] {
+        if (!alive_) return;
+        StorageJob& job = storage_jobs_.front();
+        const bool goes_on = job.step(step);
+        if (goes_on && step + 1 < job.steps) return WorkOnStorage(step + 1);
+        Later(parts_.machine.random.Between(1, kMs), std::move(job.done));
+        storage_jobs_.pop_front();
+        if (!storage_jobs_.empty()) WorkOnStorage(0);
+      });
+    });
+  });
+}
+
+void SimKeeper::Do(const agent::FindSteps& action) {
+  auto found = std::make_shared<v1::FoundOnDisk>();
+  OnStorage({1,
+             [this, found, action](size_t) {
+               *found = agent::NewestStep(action.dir, parts_.storage.Find(), action.but);
+               parts_.judge.saves().OnLookedAtStorage(epoch_, action.but);
+               return true;
+             },
+             [this, found, dir = action.dir] { core_.OnFound(dir, *found); }});
+}
+
+void SimKeeper::Do(const agent::CheckStep& action) {
+  struct Checked {
+    agent::CheckedFolder folder;
+    std::string error;
+  };
+  auto checked = std::make_shared<Checked>();
+  const auto ranks = static_cast<uint32_t>(parts_.local_world_size);
+  OnStorage({1,
+             [this, checked, action, first = rank_base_, ranks, world = world_size_](size_t) {
+               checked->folder.name = action.name;
+               const std::vector<ckpt::FoundStep> steps = parts_.storage.Find();
+               const auto step = std::ranges::find(steps, action.name, &ckpt::FoundStep::name);
+               if (step == steps.end() || !step->manifest) {
+                 checked->error = fmt::format("{}/{}: it does not count any more", action.dir, action.name);
+                 return false;
+               }
+               for (const ckpt::Shard& shard : agent::ShardsOfRanks(*step->manifest, first, ranks, world)) {
+                 checked->folder.shards[shard.rank] = fmt::format("{}/{}/{}", action.dir, action.name, shard.file);
+               }
+               return true;
+             },
+             [this, checked, action] {
+               checked_[action.dir] = checked->folder;
+               core_.OnChecked(action.dir, action.name, checked->error);
+             }});
+}
+
+void SimKeeper::Do(const agent::MakeStepFolder& action) {
+  auto name = std::make_shared<StatusOr<std::string>>();
+  OnStorage({1,
+             [this, name, save = action.save](size_t) {
+               *name = parts_.storage.Claim(save);
+               return true;
+             },
+             [this, name, action] {
+               const std::string error = name->ok() ? "" : Message(name->status());
+               core_.OnFolderMade(action.dir, action.save, name->ok() ? **name : "", error);
+             }});
+}
+
+void SimKeeper::Do(const agent::WriteImages& action) {
+  std::vector<ckpt::MemoryImage> images = pages_.Images(action.dir, action.save);
+  const v1::CheckpointKind kind = agent::KindOfSave(images, PagesOf());
+  images = agent::ImagesToStore(std::move(images), action.main);
+  std::erase_if(images, [&](const ckpt::MemoryImage& image) { return !pages_.Hold(image); });
+  const std::string refused = agent::StoreRefusal(images, parts_.local_world_size);
+  if (!refused.empty()) {
+    for (const ckpt::MemoryImage& image : images) pages_.Release(image);
+    return core_.OnImagesWritten(action.dir, action.save, {}, refused);
+  }
+  struct Written {
+    std::vector<v1::Shard> shards;
+    std::string error;
+  };
+  auto written = std::make_shared<Written>();
+  OnStorage({images.size(),
+             [this, written, images, kind, name = action.name](size_t i) {
+               const Status status = parts_.storage.WriteShard(name, agent::RankOf(images[i]), images[i].image);
+               parts_.judge.saves().OnShardWritten(parts_.machine, images[i]);
+               if (status.ok()) written->shards.push_back(ShardOf(images[i], kind));
+               if (!status.ok()) written->error = Message(status);
+               return status.ok();
+             },
+             [this, written, images, action] {
+               for (const ckpt::MemoryImage& image : images) pages_.Release(image);
+               ReplaceSlots();
+               core_.OnImagesWritten(action.dir, action.save, written->shards, written->error);
+             }});
+}
+
+// The manifest, then what need not be kept goes.
+void SimKeeper::Do(const agent::CloseStep& action) {
+  const ckpt::StepToClose step = agent::ToClose(action, "job", parts_.queue.now() / kMs);
+  auto manifest = std::make_shared<Status>();
+  OnStorage(
+      {2,
+       [this, manifest, step](size_t i) {
+         if (i == 0) {
+           *manifest = parts_.storage.WriteManifest(step.name, step.manifest);
+           if (manifest->ok()) parts_.judge.saves().OnStepCounts(step.name);
+           return manifest->ok();
+         }
+         for (const std::string& old : parts_.storage.StepsToDelete(step.retention)) {
+           parts_.judge.saves().OnStepDeleted(old);
+           parts_.storage.Delete(old);
+         }
+         return true;
+       },
+       [this, manifest, action] { core_.OnStepClosed(action.dir, KeyOf(action.order.save()), Message(*manifest)); }});
+}
+
+}  // namespace phalanx::simulation

@@ -1,0 +1,132 @@
+// The hands of an agent's NodeCheckpoints in the simulated world: what src/agent/checkpoint/keeper.cc and storage.cc do
+// with each of its actions, on a machine's shared memory and on simulated storage. It decides nothing: what is held,
+// selected, committed and written over is the production code's (agent/checkpoint, checkpoint/memory/pages.h).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/selection.h"
+#include "checkpoint/memory/pages.h"
+#include "simulation/machine.h"
+#include "simulation/scenario.h"
+#include "simulation/sim_storage.h"
+#include "simulation/training.h"
+
+namespace phalanx::simulation {
+
+// What a rank is told that asks what to restore.
+struct RestoreAnswer {
+  v1::CheckpointOrder order;
+  agent::ImagesToRestore images;
+};
+
+class SimKeeper {
+ public:
+  struct Parts {
+    EventQueue& queue;
+    Story& story;
+    Judge& judge;
+    const Saving& saving;
+    SimStorage& storage;
+    Machine& machine;
+    int local_world_size = 1;
+    std::function<void(v1::CheckpointReport)> tell;  // the master
+  };
+  explicit SimKeeper(const Parts& parts);
+  SimKeeper(const SimKeeper&) = delete;
+  SimKeeper& operator=(const SimKeeper&) = delete;
+
+  // The calls of CheckpointKeeper of the same names.
+  uint64_t TakeUp();
+  void NewRank(const Process& process);
+  void OnRankEnded(const Process& process);
+  void OnRound(const v1::StartRound& round);
+  void OnAttached();
+  void OnOrder(const v1::CheckpointOrder& order);
+  void OnJobEnded();
+  void OnLeaving() { core_.OnLeaving(); }
+  bool Storing() const { return core_.Storing(); }
+  void WhenStored(Task callback) { when_stored_ = std::move(callback); }
+  void End(bool keep);
+  // The agent's process is no more, and its threads with it.
+  void Die() { alive_ = false; }
+
+  // --- what ranks say on their sockets; answers come later, unless the rank or the agent has gone ---
+  // Its pages are mapped when it is answered.
+  void Open(const Process& process, Task answered);
+  // Makes the slots of its page, where there are none.
+  void Prepare(const Process& process, bool main);
+  void Sealed(const Process& process, bool main, int64_t step, bool store);
+  void Skipped(const Process& process, int64_t step, const std::string& why);
+  void Wait(const Process& process, int64_t step, bool until_stored,
+            std::function<void(const std::string& state)> over);
+  void Restore(const Process& process, std::function<void(const RestoreAnswer&)> decided);
+
+ private:
+  struct Request {
+    Process process;
+    std::function<void(const std::string& state)> over;
+    std::function<void(const RestoreAnswer&)> decided;
+  };
+  // What the storage thread is to do: `step` so often, each behind a while, until it returns false.
+  struct StorageJob {
+    size_t steps = 1;
+    std::function<bool(size_t)> step;
+    Task done;  // on the agent's loop
+  };
+
+  bool Hears(const Process& process) const;
+  void Later(Micros delay, Task task);
+  void Run();
+  void Do(const agent::TellMaster& action);
+  void Do(const agent::ScanMemory& action);
+  void Do(const agent::MarkCommitted& action);
+  void Do(const agent::MarkDropped& action);
+  void Do(const agent::AnswerWait& action);
+  void Do(const agent::AnswerRestore& action);
+  void Do(const agent::FindSteps& action);
+  void Do(const agent::CheckStep& action);
+  void Do(const agent::MakeStepFolder& action);
+  void Do(const agent::WriteImages& action);
+  void Do(const agent::CloseStep& action);
+  void Do(const agent::SayCheckpoint& action);
+
+  void OpenPage(const std::string& name);
+  std::string PageName(const Process& process, bool main) const;
+  void LookAtDirectories();
+  void OnDirectoriesLookedAt();
+  void Scan();
+  void ReplaceSlots();
+  agent::SaveKinds::HasPage PagesOf() const;
+  void OnStorage(StorageJob job);
+  void WorkOnStorage(size_t step);
+  Micros Takes();
+
+  const Parts parts_;
+  agent::NodeCheckpoints core_;
+  checkpoint::NodePages pages_;
+  bool alive_ = true;
+  bool running_ = false;
+  std::map<int, Process> ranks_;  // whose sockets are open, by local rank
+  std::map<int64_t, Request> requests_;
+  int64_t next_request_ = 1;
+  std::map<std::string, agent::CheckedFolder> checked_;
+  uint32_t rank_base_ = 0;
+  uint32_t world_size_ = 0;
+  uint64_t epoch_ = 0;
+  uint64_t scan_epoch_ = 0;
+  bool taken_up_ = false;  // memory whose directories are to be looked at
+  bool looking_at_directories_ = false;
+  std::vector<std::pair<Process, Task>> opening_;
+  Task when_stored_;
+  std::deque<StorageJob> storage_jobs_;  // the first is being done
+};
+
+}  // namespace phalanx::simulation
