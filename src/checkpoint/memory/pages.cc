@@ -36,7 +36,7 @@ const NodePages::Page* NodePages::Find(const std::string& dir, const std::string
 
 void NodePages::Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes) {
   Page& page = dirs_[dir][name];
-  page = {name, folder, bytes, 1, {}, {}, {}, {}};
+  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}};
   ControlPage parsed;
   if (!ParseControl(bytes, kControlBytes, &parsed).empty()) page.control().Format(live_epoch_);
   const ControlPage now = page.Parse();
@@ -152,8 +152,9 @@ void NodePages::AddImages(const std::string& dir, const Page& page, std::vector<
   const ControlPage now = page.Parse();
   for (size_t i = 0; i < now.slots.size(); ++i) {
     const Slot& slot = now.slots[i];
-    if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
     const int index = static_cast<int>(i);
+    if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
+    if (page.replacing.contains(index)) continue;
     images.push_back({dir, page.name, page.SlotPath(index, slot.file_number), index, slot.generation, slot.image,
                       slot.is_committed()});
   }
@@ -181,7 +182,9 @@ void NodePages::Commit(const std::string& dir, const SaveKey& save) {
     Page* const page = Find(dir, image.page);
     page->control().SetCommitted(image.slot, image.generation);
     for (const int slot : std::exchange(page->replaced_next, {})) {
-      if (slot == image.slot || page->reading.contains(slot)) {
+      const bool is_read = page->readers.contains(slot);
+      if (slot != image.slot && is_read) page->overdue[slot] = live_epoch_;
+      if (slot == image.slot || is_read) {
         page->replaced_next.insert(slot);
         continue;
       }
@@ -218,16 +221,18 @@ void NodePages::GiveUp(const MemoryImage& image) {
 bool NodePages::Hold(const MemoryImage& image) {
   Page* const page = Find(image.dir, image.page);
   if (page == nullptr || !page->control().Hold(image.slot, image.generation)) return false;
-  page->reading.insert(image.slot);
+  ++page->readers[image.slot];
   return true;
 }
 
 void NodePages::Release(const MemoryImage& image) {
   Page* const page = Find(image.dir, image.page);
-  if (page == nullptr || page->reading.erase(image.slot) == 0 || page->replacing.contains(image.slot)) return;
-  // A newer save was committed meanwhile, and somebody may still have this one mapped.
-  const bool is_due = page->replaced_next.contains(image.slot) && NewestCommitted(page->Parse()) != image.slot;
-  if (is_due) return Replace(*page, image.slot);
+  if (page == nullptr || !page->readers.contains(image.slot) || --page->readers[image.slot] > 0) return;
+  page->readers.erase(image.slot);
+  if (page->replacing.contains(image.slot)) return;
+  // Ranks of this round may have it mapped. Those of one before are gone, and the next may want to restore it.
+  const auto overdue = page->overdue.extract(image.slot);
+  if (!overdue.empty() && overdue.mapped() == live_epoch_) return Replace(*page, image.slot);
   page->control().Release(image.slot);
 }
 
@@ -242,7 +247,11 @@ bool NodePages::HandOut(const MemoryImage& image, uint64_t free_bytes) {
   }
   // Not the newest any more, and free to be written over: it was handed out late.
   const bool is_newest = NewestCommitted(page->Parse()) == image.slot;
-  if (is_newest || page->reading.contains(image.slot)) return true;
+  if (is_newest) return true;
+  if (page->readers.contains(image.slot)) {
+    page->overdue[image.slot] = live_epoch_;
+    return true;
+  }
   if (page->control().Hold(image.slot, image.generation)) Replace(*page, image.slot);
   return true;
 }

@@ -75,7 +75,7 @@ class NodePages {
   // The files of the plan are the slots' from now on. Returns those that nobody names any more; they are to go.
   std::vector<std::string> Install(const SlotPlan& plan);
 
-  // All sealed images that were not dropped or given up.
+  // All sealed images that were not dropped or given up, and whose file is not about to be replaced.
   std::vector<MemoryImage> Images() const;
   // Of one save: the own images of local ranks and the shared one.
   std::vector<MemoryImage> Images(const std::string& dir, const SaveKey& save) const;
@@ -100,7 +100,9 @@ class NodePages {
     std::set<int> replaced_next;  // slots: when a newer save is committed
     std::set<int> replacing;      // held, and a new file is due
     std::vector<int> to_tell;     // of those, not told yet
-    std::set<int> reading;        // held by Hold
+    std::map<int, int> readers;   // by Hold, of slots
+    // Slots over which a newer save was committed while they were read, in the round of that epoch.
+    std::map<int, uint64_t> overdue;
 
     Control control() const { return Control(bytes); }
     std::string SlotPath(int slot, uint64_t number) const;

@@ -138,6 +138,46 @@ TEST_F(PagesTest, WhatStorageReadsIsReplacedWhenThatIsOver) {
   EXPECT_THAT(pages_.Install(plans[0]), ElementsAre(image.path));
 }
 
+TEST_F(PagesTest, WhatTheNextRoundMayRestoreIsNotReplaced) {
+  Prepare(3);
+  Save(10);
+  pages_.Commit("/data", {1, 10});
+  const MemoryImage image = pages_.Images().at(0);
+  pages_.HandOut(image, kPlenty);
+  EXPECT_TRUE(pages_.Hold(image));
+  Save(20);
+  pages_.Commit("/data", {1, 20});
+  pages_.SetLiveEpoch(2);
+  pages_.Release(image);
+  EXPECT_THAT(pages_.Replacements(), IsEmpty());
+  EXPECT_THAT(pages_.Images("/data", {1, 10}), SizeIs(1));
+}
+
+TEST_F(PagesTest, WhatIsAboutToBeReplacedIsNoImageAnyMore) {
+  Prepare(3);
+  Save(10);
+  pages_.Commit("/data", {1, 10});
+  pages_.HandOut(pages_.Images().at(0), kPlenty);
+  Save(20);
+  pages_.Commit("/data", {1, 20});
+  EXPECT_THAT(pages_.Images("/data", {1, 10}), IsEmpty());
+}
+
+TEST_F(PagesTest, ASlotIsHeldUntilItsLastReaderIsDone) {
+  Prepare(2);
+  const int first = Save(10);
+  pages_.Commit("/data", {1, 10});
+  const MemoryImage image = pages_.Images().at(0);
+  EXPECT_TRUE(pages_.Hold(image));
+  EXPECT_TRUE(pages_.Hold(image));
+  pages_.Release(image);
+  Save(20);
+  pages_.Commit("/data", {1, 20});
+  EXPECT_EQ(Save(30), -1) << "it is being read";
+  pages_.Release(image);
+  EXPECT_EQ(Save(30), first);
+}
+
 TEST_F(PagesTest, ANewAgentReleasesWhatTheLastOneHeld) {
   Prepare(2);
   Save(10, 1);
