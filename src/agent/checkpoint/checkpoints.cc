@@ -10,6 +10,7 @@ namespace {
 
 // Reasons of saves that came to nothing are kept for those who ask late.
 constexpr size_t kLostKept = 64;
+constexpr char kJobEnded[] = "the job has ended";
 
 void Set(v1::SaveId* wire, const SaveKey& save) {
   wire->set_epoch(save.epoch);
@@ -71,7 +72,12 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
 
 void NodeCheckpoints::TellHeld() {
   v1::CheckpointReport report = Report("");
-  *report.mutable_held() = *held_;
+  for (const v1::HeldSave& save : held_->saves()) {
+    const auto dir = dirs_.find(save.dir());
+    const bool is_behind = dir != dirs_.end() && dir->second.committed && dir->second.committed->epoch == epoch_;
+    if (!is_behind) *report.mutable_held()->add_saves() = save;  // else it may be written over by now
+  }
+  report.mutable_held();
   for (const auto& [name, dir] : dirs_) {
     if (NewestComplete(dir)) continue;  // memory holds a newer one by now, which is told as sealed
     for (const SaveKey& save : dir.storing) {
@@ -150,6 +156,7 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   if (save.complete && !store) return;
   if (!Complete(dir, save)) return;
   save.complete = true;
+  if (save.store && job_ended_) return Lose(dir, key, kJobEnded);
   if (save.store) dir.storing.insert(key);
   TellSealed(name, key, save.store);
 }
@@ -260,10 +267,12 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Do(CheckStep{name, order.check().name()});
     case v1::CheckpointOrder::kPrepareStore:
       dir.storing.insert(save);
+      dir.folder_of = save;
       return Do(MakeStepFolder{name, save});
     case v1::CheckpointOrder::kStoreShards:
       dir.storing.insert(save);
-      return Do(WriteImages{name, save, order.store_shards().name(), group_rank_ == 0});
+      // The group rank may be another's by now.
+      return Do(WriteImages{name, save, order.store_shards().name(), dir.folder_of == save});
     case v1::CheckpointOrder::kWriteManifest:
       return Do(CloseStep{name, order, dir.options.value_or(CheckpointOptions{})});
     case v1::CheckpointOrder::kStoreEnded:
@@ -304,12 +313,12 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
 }
 
 void NodeCheckpoints::OnJobEnded() {
+  job_ended_ = true;
   for (auto& [name, dir] : dirs_) {
     if (dir.storing.empty()) continue;
-    const std::string why = "the job has ended";
     Do(SayCheckpoint{
-        fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, why)});
-    while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), why);
+        fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, kJobEnded)});
+    while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), kJobEnded);
   }
 }
 

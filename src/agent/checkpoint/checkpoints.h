@@ -171,6 +171,7 @@ class NodeCheckpoints {
     std::optional<SaveKey> stored;
     std::map<SaveKey, std::string> lost;  // dropped or not stored, with the reason; newest few
     std::set<SaveKey> storing;            // asked for, and not over
+    std::optional<SaveKey> folder_of;     // this node was asked last to make a folder for it
     std::map<SaveKey, std::vector<Wait>> waits;
     std::vector<Asked> restores;
     std::optional<v1::CheckpointOrder> restore;  // of the live round
@@ -198,7 +199,8 @@ class NodeCheckpoints {
   const int local_world_size_;
   uint64_t epoch_ = 0;
   uint32_t group_rank_ = 0;
-  std::optional<v1::CheckpointsHeld> held_;  // of the live round
+  std::optional<v1::CheckpointsHeld> held_;  // when the live round began
+  bool job_ended_ = false;
   std::map<std::string, Dir> dirs_;
   std::vector<CheckpointAction> actions_;
 };

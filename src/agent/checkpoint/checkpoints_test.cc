@@ -234,6 +234,25 @@ TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {
   EXPECT_EQ(newest.ranks_size(), 1);
 }
 
+// A new master would take up a save whose slots have been given to later ones since.
+TEST_F(NodeCheckpointsTest, WhatASaveOfTheRoundWasCommittedOverIsNotTold) {
+  BeginRound(2);
+  HeldPage page;
+  page.dir = kDir;
+  page.save = {1, 10};
+  page.world_size = 2;
+  node_.OnScanned(2, {page});
+  Open();
+  SealAll(11);
+  node_.OnAttached();
+  EXPECT_EQ(Reports(Report::kHeld).at(0).held().saves_size(), 1) << "it may still be restored";
+  v1::CheckpointOrder committed = Order(11, 2);
+  committed.mutable_committed();
+  node_.OnOrder(committed);
+  node_.OnAttached();
+  EXPECT_EQ(Reports(Report::kHeld).at(0).held().saves_size(), 0);
+}
+
 TEST_F(NodeCheckpointsTest, ANewMasterIsToldAgain) {
   node_.OnScanned(1, {});
   Open();
@@ -327,6 +346,33 @@ TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsForWhatIsOnlyInMemory) {
   EndStore(10, true);
   EXPECT_FALSE(node_.Storing());
   EXPECT_EQ(node_.UnstoredText(), "");
+}
+
+// Its ranks may seal until they have ended; nobody would ever tell what became of that.
+TEST_F(NodeCheckpointsTest, WhatIsSealedBehindTheJobsEndIsNotAwaited) {
+  Open();
+  node_.OnJobEnded();
+  SealAll(10, true);
+  EXPECT_FALSE(node_.Storing());
+}
+
+// The store goes on into the next round, in which another node may have group rank 0.
+TEST_F(NodeCheckpointsTest, TheSharedImageIsWrittenByTheNodeThatMadeTheFolder) {
+  Open(v1::DDP);
+  v1::CheckpointOrder prepare = Order(10);
+  prepare.mutable_prepare_store();
+  v1::CheckpointOrder write = Order(10);
+  write.mutable_store_shards()->set_name("10");
+  node_.OnOrder(prepare);
+  BeginRound(2, 1);
+  node_.Take();
+  node_.OnOrder(write);
+  EXPECT_TRUE(TakeAll<WriteImages>().at(0).main);
+  BeginRound(3, 0);
+  node_.Take();
+  write.mutable_save()->set_step(11);
+  node_.OnOrder(write);
+  EXPECT_FALSE(TakeAll<WriteImages>().at(0).main) << "another node was asked for this one's folder";
 }
 
 }  // namespace
