@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "base/check.h"
@@ -12,6 +13,19 @@ namespace {
 
 // By JournalDamage.
 constexpr const char* kJournals[] = {"whole", "an earlier one", "torn", "gone"};
+
+// By Moment.
+constexpr std::array<const char*, kMoments> kMomentTexts = {
+    "",
+    "round {} was begun",
+    "save {} was begun",
+    "the first image of save {} was sealed",
+    "save {} was committed",
+    "folder {} was made",
+    "the first shard of folder {} was written",
+    "folder {} counted",
+    "restore {} was decided",
+};
 
 std::string Seconds(Micros t) { return fmt::format("{}.{:03} s", t / kSecond, t / kMs % 1'000); }
 
@@ -62,6 +76,7 @@ void DrawParameters(Random& random, Fault& fault) {
       fault.lasts = random.OneIn(3) ? AnySpan(random) : random.Between(20, 500) * kMs;
       fault.amount = random.OneIn(2) ? 0 : random.Between(1, 3);
       break;
+    case FaultKind::kStorageSlow:
     case FaultKind::kSlowLink:
       fault.amount = random.OneOf({5, 50, 400, 1'500});
       break;
@@ -107,6 +122,9 @@ const std::vector<FaultRow>& FaultTable() {
       {FaultKind::kSlowLink, "slow-link", "for", "ms more", 6},
       {FaultKind::kMasterFrozen, "master-frozen", "for", "", 4},
       {FaultKind::kMasterKilled, "master-killed", "a new one starts after", "the journal is", 6},
+      {FaultKind::kStorageFails, "storage-fails", "every write, for", "", 4},
+      {FaultKind::kStorageHangs, "storage-hangs", "for", "", 4},
+      {FaultKind::kStorageSlow, "storage-slow", "for", "ms more", 3},
   };
   return kTable;
 }
@@ -121,10 +139,10 @@ const FaultRow& RowOf(FaultKind kind) {
 std::string Describe(const Fault& fault) {
   const FaultRow& row = RowOf(fault.kind);
   std::string text = row.name;
-  const bool master = fault.kind == FaultKind::kMasterFrozen || fault.kind == FaultKind::kMasterKilled;
-  if (!master) text += fmt::format(" on node{}", fault.machine);
-  if (fault.round > 0) {
-    text += fmt::format(", {} after round {} was begun", Seconds(fault.at), fault.round);
+  if (fault.kind < FaultKind::kMasterFrozen) text += fmt::format(" on node{}", fault.machine);
+  if (fault.moment != Moment::kTime) {
+    const char* const moment = kMomentTexts[static_cast<size_t>(fault.moment)];
+    text += fmt::format(", {} after {}", Seconds(fault.at), fmt::format(fmt::runtime(moment), fault.nth));
   } else {
     text += fmt::format(" at {}", Seconds(fault.at));
   }
@@ -143,8 +161,8 @@ std::string Describe(const Fault& fault) {
   return text;
 }
 
-Micros EndOf(const Fault& fault, Micros latest_round) {
-  const Micros begin = fault.round > 0 ? latest_round + fault.at : fault.at;
+Micros EndOf(const Fault& fault, Micros latest_moment) {
+  const Micros begin = fault.moment == Moment::kTime ? fault.at : latest_moment + fault.at;
   return begin + fault.lasts + (fault.kind == FaultKind::kAgentTerm ? fault.amount * kMs : 0);
 }
 
@@ -161,8 +179,13 @@ std::vector<Fault> DrawFaults(Random& random, const FaultLimits& limits) {
     fault.machine = machine;
     fault.which = static_cast<uint32_t>(random.Below(limits.workers));
     if (random.OneIn(3)) {  // at a point of a round
-      fault.round = static_cast<uint32_t>(1 + random.Below(4));
+      fault.moment = Moment::kRound;
+      fault.nth = static_cast<uint32_t>(1 + random.Below(4));
       fault.at = random.OneIn(2) ? random.Between(0, 3'000) : random.Between(0, 3'000) * kMs;
+    } else if (limits.saves && random.OneIn(2)) {  // at a point of a save
+      fault.moment = static_cast<Moment>(random.Between(static_cast<int64_t>(Moment::kCopy), kMoments - 1));
+      fault.nth = static_cast<uint32_t>(1 + random.Below(random.OneIn(2) ? 3 : 12));
+      fault.at = random.OneIn(3) ? 0 : random.OneIn(2) ? random.Between(0, 3'000) : random.Between(0, 300) * kMs;
     } else {
       if (random.OneIn(2)) moment = random.Between(0, limits.until);
       fault.at = moment + random.Between(0, 100) * (random.OneIn(2) ? kMs : 50 * kMs);

@@ -38,13 +38,32 @@ enum class FaultKind {
   // the master
   kMasterFrozen,
   kMasterKilled,
+  // storage
+  kStorageFails,
+  kStorageHangs,
+  kStorageSlow,
 };
+
+// What a fault waits for: a time, the begin of a round, or a point in the life of a save.
+enum class Moment {
+  kTime,
+  kRound,
+  kCopy,       // the first rank begins to copy
+  kSealed,     // the first image is sealed
+  kCommitted,  // the master says so
+  kFolder,     // its folder on storage is made
+  kShard,      // the first shard is there
+  kCounts,     // the manifest is
+  kRestore,    // it is decided what is restored
+};
+constexpr size_t kMoments = 9;
 
 struct Fault {
   FaultKind kind = FaultKind::kWorkerCrash;
-  // When: at this time; or, with `round` > 0, so long after the `round`th StartRound was decided.
+  // When: at this time; or so long after the `nth` moment of this kind, from 1.
+  Moment moment = Moment::kTime;
+  uint32_t nth = 0;
   Micros at = 0;
-  uint32_t round = 0;
   uint32_t machine = 0;
   uint32_t which = 0;
   Micros lasts = 0;
@@ -65,13 +84,14 @@ const FaultRow& RowOf(FaultKind kind);
 // "worker-crash on node1 at 3.200 s: local rank 0, signal 9".
 std::string Describe(const Fault& fault);
 
-// Until when it lasts, at the latest; `latest_round`: when a round that it waits for may begin.
-Micros EndOf(const Fault& fault, Micros latest_round);
+// Until when it lasts, at the latest; `latest_moment`: when what it waits for may come.
+Micros EndOf(const Fault& fault, Micros latest_moment);
 
 struct FaultLimits {
   uint32_t machines = 1;
   uint32_t workers = 1;  // on each machine, at most
   Micros until = 0;
+  bool saves = false;  // there are moments of saves
 };
 std::vector<Fault> DrawFaults(Random& random, const FaultLimits& limits);
 

@@ -58,6 +58,8 @@ void Judge::Violated(const std::string& rule, const std::string& text) {
   story_.Say(queue_.now(), "VIOLATED", "{}: {}", rule, text);
 }
 
+void Judge::Known(const std::string& text) { story_.Say(queue_.now(), "known", "{}", text); }
+
 // --- the master ---------------------------------------------------------------------------------------------------
 
 MasterBefore Judge::BeforeMasterStep(const master::JobState& state) {

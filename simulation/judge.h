@@ -62,6 +62,8 @@ class Judge {
 
   void Violated(const std::string& rule, const std::string& text);
   const std::optional<Violation>& violation() const { return violation_; }
+  // Something that docs/simulation.md, "What does not hold", lists: the story tells of it.
+  void Known(const std::string& text);
 
   // --- the master ---
   static MasterBefore BeforeMasterStep(const master::JobState& state);
@@ -81,6 +83,7 @@ class Judge {
   void OnAgentSettled(const SimAgent& agent, int idle_ticks);
   void OnAgentTold(const SimAgent& agent, const v1::MasterMessage& message);
   void OnAgentExit(const SimAgent& agent);
+  bool IsToldEnd(const std::string& node_id) const { return told_end_.contains(node_id); }
   void OnWorkerStart(const Machine& machine, const NodeWorkers& workers, uint64_t epoch);
   void OnSignalled() { signalled_ = true; }
 
@@ -100,7 +103,8 @@ class Judge {
   // --- the end ---
   void AtTheEnd();
 
-  uint64_t rounds_begun() const { return rounds_begun_; }
+  // How often that has come.
+  uint64_t Count(Moment moment) const { return moment == Moment::kRound ? rounds_begun_ : saves_.Count(moment); }
   const std::optional<int32_t>& job_exit_code() const { return job_exit_code_; }
   const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 

@@ -52,7 +52,6 @@ void SaveJudge::OnNewMaster(const master::JobState& state) {
 
 void SaveJudge::CheckCommitted(const SimMaster& master, const SaveKey& save) {
   const master::CheckpointState& state = master.state().checkpoints;
-  known_ = save;
   if (save.epoch == state.epoch) {
     if (!committed_.contains(save)) CheckSealed(state, save);
   } else if (MembersStand(master)) {
@@ -64,7 +63,8 @@ void SaveJudge::CheckCommitted(const SimMaster& master, const SaveKey& save) {
       parts_.judge.Violated("commit-complete", fmt::format("{} is taken up, and not all hold it", Text(save)));
     }
   }
-  committed_.insert(save);
+  known_ = save;
+  if (committed_.insert(save).second) Pass(Moment::kCommitted);
 }
 
 // Each rank's part of the same step, of the same world, by ranks of one round.
@@ -154,7 +154,7 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
     }
     return;
   }
-  ++restores_;
+  Pass(Moment::kRestore);
   if (!parts_.judge.remembered() || !MembersStand(master)) return;
   const std::optional<SaveKey> memory = NewestInMemory(master);
   const bool silent = order.reason().find("storage has not answered") != std::string::npos;
@@ -171,6 +171,10 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
     case v1::RestoreDecided::DISK:
       if (memory && memory->step >= save.step) return wrong(Text(*memory) + " is in memory");
       if (looked && looked_->name != decided.name()) return wrong("storage holds " + looked_->name);
+      if (const StoredStep* const step = parts_.storage.Look(decided.name()); memory && step && step->manifest) {
+        const SaveKey stored{step->manifest->epoch, save.step};
+        if (stored < *memory) parts_.judge.Known(Text(stored) + " on storage goes before " + Text(*memory));
+      }
       return;
     default:
       if (memory) return wrong(Text(*memory) + " is in memory");
@@ -191,6 +195,7 @@ void SaveJudge::OnLookedAtStorage(uint64_t epoch, const std::set<std::string>& b
 // --- ranks --------------------------------------------------------------------------------------------------------
 
 void SaveJudge::OnSealed(const WorkerProcess& process, const ckpt::SlotImage& image, bool main) {
+  if (!sealed_.contains(KeyOf(image))) Pass(Moment::kSealed);
   Sealed& sealed = sealed_[KeyOf(image)][image.layout_hash];
   sealed.world_size = image.world_size;
   if (main) sealed.main.insert(process.machine->index);
@@ -205,12 +210,18 @@ void SaveJudge::OnRestored(const Process& process, const std::vector<ckpt::Memor
   }
 }
 
-void SaveJudge::OnNotRestored(const WorkerProcess& process, const std::string& why) {
+// A step that goes while it is restored: docs/simulation.md, "What does not hold".
+void SaveJudge::OnNotRestored(const WorkerProcess& process, const std::string& folder, const std::string& why) {
+  if (deleted_.contains(folder)) return parts_.judge.Known(why + ": a newer step was stored meanwhile");
   parts_.judge.Violated("restore-delivers",
                         fmt::format("rank {} of epoch {} restores nothing: {}", process.rank, process.epoch, why));
 }
 
-void SaveJudge::OnCopyBegins(const WorkerProcess& process, SharedPage& page, int slot) {
+void SaveJudge::OnCopyBegins(const WorkerProcess& process, const SharedPage& page, int slot, const SaveKey& save) {
+  if (save > copied_) {
+    copied_ = save;
+    Pass(Moment::kCopy);
+  }
   const uint64_t number = Parse(page).slots[static_cast<size_t>(slot)].file_number;
   const auto mapped = mapped_.find({&page, slot, number});
   if (mapped == mapped_.end()) return;
@@ -225,7 +236,8 @@ void SaveJudge::OnCopyBegins(const WorkerProcess& process, SharedPage& page, int
 
 // --- storage ------------------------------------------------------------------------------------------------------
 
-void SaveJudge::OnShardWritten(const Machine& machine, const ckpt::MemoryImage& image) {
+void SaveJudge::OnShardWritten(const Machine& machine, const std::string& name, const ckpt::MemoryImage& image) {
+  if (++written_[name] == 1) Pass(Moment::kShard);
   const auto page = machine.shared_memory.find(image.page);
   if (page == machine.shared_memory.end()) return;
   const ckpt::ControlPage now = Parse(*page->second);
@@ -254,10 +266,11 @@ void SaveJudge::OnStepCounts(const std::string& name) {
     const bool listed = std::ranges::any_of(manifest.shards, [&](const ckpt::Shard& s) { return s.rank == rank; });
     if (!listed || !step.shards.contains(rank)) return wrong(fmt::format("it has no shard of rank {}", rank));
   }
-  counts_.insert(name);
+  if (counts_.insert(name).second) Pass(Moment::kCounts);
 }
 
 void SaveJudge::OnStepDeleted(const std::string& name) {
+  deleted_.insert(name);
   for (const ckpt::FoundStep& step : parts_.storage.Find()) {
     const bool counts = step.state == ckpt::StepState::kCommitted;
     if (step.name == name) {

@@ -2,6 +2,7 @@
 // have sealed, what lies in machines' memory, and what lies on storage; never by what master and agents believe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "checkpoint/memory/pages.h"
 #include "master/core/core.h"
+#include "simulation/fault.h"
 #include "simulation/machine.h"
 #include "simulation/scenario.h"
 #include "simulation/sim_storage.h"
@@ -40,23 +42,22 @@ class SaveJudge {
   void OnRoundBegun() { round_begun_at_ = parts_.queue.now(); }
 
   // --- ranks ---
-  void OnCopyBegins(const WorkerProcess& process, SharedPage& page, int slot);
+  void OnCopyBegins(const WorkerProcess& process, const SharedPage& page, int slot, const SaveKey& save);
   void OnSealed(const WorkerProcess& process, const checkpoint::SlotImage& image, bool main);
   // These images are mapped for as long as the process lives.
   void OnRestored(const Process& process, const std::vector<checkpoint::MemoryImage>& images);
-  // It was told to restore something, and could not.
-  void OnNotRestored(const WorkerProcess& process, const std::string& why);
+  // It was told to restore something, from this folder where that is not empty, and could not.
+  void OnNotRestored(const WorkerProcess& process, const std::string& folder, const std::string& why);
 
   // --- storage ---
   // The node of group rank 0 has looked at what it holds, `but` those folders.
   void OnLookedAtStorage(uint64_t epoch, const std::set<std::string>& but);
-  void OnShardWritten(const Machine& machine, const checkpoint::MemoryImage& image);
+  void OnShardWritten(const Machine& machine, const std::string& name, const checkpoint::MemoryImage& image);
   void OnStepCounts(const std::string& name);
   void OnStepDeleted(const std::string& name);
 
-  uint64_t commits() const { return committed_.size(); }
-  uint64_t restores() const { return restores_; }
-  uint64_t stored() const { return counts_.size(); }
+  void OnFolderMade() { Pass(Moment::kFolder); }
+  uint64_t Count(Moment moment) const { return passed_[static_cast<size_t>(moment)]; }
 
  private:
   // What ranks of one timeline have sealed of a save.
@@ -74,6 +75,7 @@ class SaveJudge {
   };
   using Holdings = std::map<SaveKey, Holding>;
 
+  void Pass(Moment moment) { ++passed_[static_cast<size_t>(moment)]; }
   v1::CheckpointKind kind() const { return parts_.scenario.script.saving->kind; }
   void CheckCommitted(const SimMaster& master, const SaveKey& save);
   void CheckSealed(const master::CheckpointState& state, const SaveKey& save);
@@ -100,7 +102,10 @@ class SaveJudge {
   // Who has mapped what: slots by page and number of their file.
   std::map<std::tuple<const SharedPage*, int, uint64_t>, std::vector<std::weak_ptr<WorkerProcess>>> mapped_;
   Micros round_begun_at_ = 0;
-  uint64_t restores_ = 0;
+  std::array<uint64_t, kMoments> passed_{};
+  SaveKey copied_;                         // the newest that a rank has begun to copy
+  std::map<std::string, size_t> written_;  // shards, by folder
+  std::set<std::string> deleted_;          // folders
 };
 
 }  // namespace phalanx::simulation

@@ -37,6 +37,8 @@ uint64_t TimelineOf(const WorkerProcess& process) {
 
 void RankSaves::Load(const Process& process, SimKeeper& keeper, std::function<void(const Restored&)> done,
                      std::function<void(const std::string&)> fail) {
+  parts_.story.Say(parts_.queue.now(), process->machine->name, "rank {} of epoch {} loads", process->rank,
+                   process->epoch);
   keeper.Open(process, [this, process, &keeper, done = std::move(done), fail = std::move(fail)] {
     keeper.Restore(process, [this, process, done, fail](const RestoreAnswer& answer) {
       const bool disk = answer.order.restore().source() == v1::RestoreDecided::DISK;
@@ -61,7 +63,7 @@ void RankSaves::Read(const Process& process, const RestoreAnswer& answer,
     parts_.judge.saves().OnRestored(process, answer.images.images);
     return done(restored);
   }
-  parts_.judge.saves().OnNotRestored(*process, missing);
+  parts_.judge.saves().OnNotRestored(*process, decided.name(), missing);
   fail(missing);
 }
 
@@ -134,7 +136,7 @@ Micros RankSaves::BeginCopy(Copy copy) {
     copy.keeper->Skipped(copy.process, copy.image.step, choice.why_not);
     return 0;
   }
-  parts_.judge.saves().OnCopyBegins(*copy.process, *copy.page, copy.slot);
+  parts_.judge.saves().OnCopyBegins(*copy.process, *copy.page, copy.slot, KeyOf(copy.image));
   const Micros takes = random_.Between(parts_.saving.copy / 8, parts_.saving.copy);
   parts_.queue.After(
       takes, [this, copy = std::move(copy)] { copy.process->machine->gate.Pass([this, copy] { Seal(copy); }); });

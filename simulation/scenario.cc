@@ -185,6 +185,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   for (const Arrival& machine : scenario.machines) drawn.workers = std::max(drawn.workers, machine.local_world_size);
   const Micros length = scenario.script.step * scenario.script.total_steps + 5 * kSecond;
   drawn.until = std::min(length, 40 * kSecond);
+  drawn.saves = scenario.script.saving.has_value();
   scenario.faults = DrawFaults(random, drawn);
   return scenario;
 }

@@ -74,7 +74,7 @@ struct Scenario {
 
   // When all is quiet: nothing goes wrong any more, and who was to come has come.
   Micros QuietAt() const;
-  // Faults that wait for a round count from its begin, so they have to end before this.
+  // Faults that wait for a moment count from it, so it has to come before this.
   static constexpr Micros kLatestTriggered = 60 * kSecond;
 };
 

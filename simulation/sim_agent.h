@@ -56,6 +56,9 @@ class SimAgent final : public AgentEnd {
   const std::string& node_id() const { return node_id_; }
   const agent::CoreState& core() const { return core_; }
   NodeWorkers& workers() { return workers_; }
+  const SimKeeper& keeper() const { return keeper_; }
+  // It has exited, but for a step that is on its way to storage.
+  bool awaits_storage() const { return leave_by_ != kNever; }
   bool up() const { return stream_.has_value(); }
   bool dialling() const { return dialling_; }
   Instant Now() const { return parts_.machine.clock.Read(parts_.queue.now()); }

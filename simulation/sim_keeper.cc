@@ -327,6 +327,7 @@ void SimKeeper::Do(const agent::MakeStepFolder& action) {
   OnStorage({1,
              [this, name, save = action.save](size_t) {
                *name = parts_.storage.Claim(save);
+               if (name->ok()) parts_.judge.saves().OnFolderMade();
                return true;
              },
              [this, name, action] {
@@ -353,7 +354,7 @@ void SimKeeper::Do(const agent::WriteImages& action) {
   OnStorage({images.size(),
              [this, written, images, kind, name = action.name](size_t i) {
                const Status status = parts_.storage.WriteShard(name, agent::RankOf(images[i]), images[i].image);
-               parts_.judge.saves().OnShardWritten(parts_.machine, images[i]);
+               parts_.judge.saves().OnShardWritten(parts_.machine, name, images[i]);
                if (status.ok()) written->shards.push_back(ShardOf(images[i], kind));
                if (!status.ok()) written->error = Message(status);
                return status.ok();

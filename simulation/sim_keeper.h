@@ -53,6 +53,8 @@ class SimKeeper {
   void OnJobEnded();
   void OnLeaving() { core_.OnLeaving(); }
   bool Storing() const { return core_.Storing(); }
+  // Some rank waits for an answer that only the master can give.
+  bool AwaitsMaster() const { return !requests_.empty(); }
   void WhenStored(Task callback) { when_stored_ = std::move(callback); }
   void End(bool keep);
   // The agent's process is no more, and its threads with it.

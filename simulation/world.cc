@@ -60,18 +60,22 @@ RunResult World::Run() {
   queue_.At(settled, [this] { CheckLiveness(); });
   queue_.At(settled + scenario_.spec.join_timeout_ms() * kMs + kEnds, [this] { ended_late_ = true; });
   uint64_t digest = 0xCBF29CE484222325ULL;
-  while (!queue_.empty() && !judge_.violation() && !Over()) {
+  while (!queue_.empty() && !judge_.violation() && !given_up_ && !Over()) {
     queue_.ServeNext();
     digest = Mix(digest, static_cast<uint64_t>(queue_.now()));
-    while (rounds_seen_ < judge_.rounds_begun()) OnRound(++rounds_seen_);
+    for (size_t i = 1; i < kMoments; ++i) {
+      const auto moment = static_cast<Moment>(i);
+      while (moments_seen_[i] < judge_.Count(moment)) OnMoment(moment, ++moments_seen_[i]);
+    }
     if (queue_.served() > kMostEvents) judge_.Violated("it-ends", "so many events that something runs in circles");
     if (ended_late_) CheckEnded();
   }
   if (!judge_.violation()) judge_.AtTheEnd();
   digest = Mix(digest, static_cast<uint64_t>(training_.highest_step()));
-  RunResult result{
-      scenario_.seed, queue_.served(), queue_.now(), digest, judge_.job_exit_code(), judge_.violation(), {}};
+  RunResult result{scenario_.seed,         queue_.served(),    queue_.now(), digest,
+                   judge_.job_exit_code(), judge_.violation(), {},           {}};
   result.story = story_.lines();
+  for (size_t i = 0; i < kMoments; ++i) result.moments[i] = judge_.Count(static_cast<Moment>(i));
   return result;
 }
 
@@ -198,14 +202,14 @@ bool World::WaitsForEver() const {
 
 void World::PlanFaults() {
   for (const Fault& fault : scenario_.faults) {
-    if (fault.round == 0) queue_.At(fault.at, [this, fault] { Strike(fault); });
+    if (fault.moment == Moment::kTime) queue_.At(fault.at, [this, fault] { Strike(fault); });
   }
 }
 
-void World::OnRound(uint64_t round) {
+void World::OnMoment(Moment moment, uint64_t nth) {
   if (queue_.now() > Scenario::kLatestTriggered) return;
   for (const Fault& fault : scenario_.faults) {
-    if (fault.round == round) queue_.After(fault.at, [this, fault] { Strike(fault); });
+    if (fault.moment == moment && fault.nth == nth) queue_.After(fault.at, [this, fault] { Strike(fault); });
   }
 }
 
@@ -231,6 +235,10 @@ void World::Strike(const Fault& fault) {
       return FreezeMaster(fault.lasts);
     case FaultKind::kMasterKilled:
       return KillMaster(fault);
+    case FaultKind::kStorageFails:
+    case FaultKind::kStorageHangs:
+    case FaultKind::kStorageSlow:
+      return StrikeStorage(fault);
     default:
       return StrikeNode(fault, machine);
   }
@@ -386,6 +394,19 @@ void World::Stall(const Fault& fault, Machine& machine, bool up, bool down) {
   });
 }
 
+void World::StrikeStorage(const Fault& fault) {
+  const Micros slower = fault.amount * kMs;
+  if (fault.kind == FaultKind::kStorageFails) storage_.Break();
+  if (fault.kind == FaultKind::kStorageHangs) storage_.Hang();
+  if (fault.kind == FaultKind::kStorageSlow) storage_.SlowDown(slower);
+  queue_.After(fault.lasts, [this, kind = fault.kind, slower] {
+    story_.Say(queue_.now(), "storage", "is as before");
+    if (kind == FaultKind::kStorageFails) storage_.Mend();
+    if (kind == FaultKind::kStorageHangs) storage_.Wake();
+    if (kind == FaultKind::kStorageSlow) storage_.SlowDown(-slower);
+  });
+}
+
 void World::SlowDown(const Fault& fault, Machine& machine) {
   const Arrival& usual = scenario_.machines[fault.machine];
   network_.SetDelay(machine.index, usual.delay + fault.amount * kMs, usual.jitter + fault.amount * kMs / 4);
@@ -401,11 +422,23 @@ void World::CheckLiveness() {
   training_.EndSoon();
 }
 
+// What waits for an answer that will never come is left out: docs/simulation.md, "What does not hold".
 void World::CheckEnded() {
   std::string who;
+  bool waits = false;
   for (const auto& lives : agents_) {
-    if (!lives.empty() && lives.back()->alive()) who += " " + lives.back()->node_id();
+    if (lives.empty() || !lives.back()->alive()) continue;
+    const SimAgent& agent = *lives.back();
+    const bool nobody_would = judge_.job_exit_code() || !master()->listening();
+    const bool for_master = nobody_would && !agent.up() && agent.keeper().AwaitsMaster();
+    const bool for_storage = agent.awaits_storage() && !judge_.IsToldEnd(agent.node_id());
+    if (for_master) judge_.Known(fmt::format("ranks of {} wait for a master that has ended", agent.node_id()));
+    if (for_storage) judge_.Known(fmt::format("{} gave up, and waits for storage for 10 min", agent.node_id()));
+    waits = waits || for_master || for_storage;
+    if (!for_master && !for_storage) who += " " + agent.node_id();
   }
+  given_up_ = waits && who.empty();
+  if (given_up_) return;
   judge_.Violated("it-ends", fmt::format("the job's script has ended long ago, and there are:{}{}", who,
                                          master()->listening() ? " and its master" : ""));
 }

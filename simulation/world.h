@@ -2,6 +2,7 @@
 // ranks, and the faults of its scenario. Same scenario, same story.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +36,7 @@ struct RunResult {
   std::optional<int32_t> exit_code;
   std::optional<Violation> violation;
   std::vector<std::string> story;
+  std::array<uint64_t, kMoments> moments{};  // how often each came
 };
 
 // `told`: with its story.
@@ -67,7 +69,8 @@ class World {
   bool WaitsForEver() const;
 
   void PlanFaults();
-  void OnRound(uint64_t round);
+  void OnMoment(Moment moment, uint64_t nth);
+  void StrikeStorage(const Fault& fault);
   void Strike(const Fault& fault);
   void StrikeWorker(const Fault& fault, SimAgent& agent);
   void StrikeNode(const Fault& fault, Machine& machine);
@@ -103,8 +106,9 @@ class World {
   std::vector<std::vector<std::unique_ptr<SimAgent>>> agents_;  // lives by machine
   Random random_;
   size_t arriving_ = 0;
-  uint64_t rounds_seen_ = 0;
+  std::array<uint64_t, kMoments> moments_seen_{};
   bool ended_late_ = false;
+  bool given_up_ = false;
 };
 
 }  // namespace phalanx::simulation

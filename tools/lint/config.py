@@ -125,7 +125,7 @@ HEADER_FOLDERS_NOT_IN_CORES = ("sys/", "net/", "netinet/", "grpcpp/", "spdlog/")
 WALL_CLOCK = (
     "src/base/clock.*",
     "src/agent/workers/board.cc",
-    "src/agent/checkpoint/storage.cc",
+    "src/agent/checkpoint/keeper.cc",
     "src/agent/node/event_writer.cc",
     "src/agent/node/joining.cc",
     "src/agent/node/shell.cc",
