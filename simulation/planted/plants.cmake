@@ -155,3 +155,64 @@ phx_plant(NAME zygote-not-replaced FILE agent/workers/spares.cc SEEDS 5000
   FIND [==[  if (next_ == 0) return Replace(end, served);]==]
   PUT [==[  if (next_ == 0 && PLANTED) return;
   if (next_ == 0) return Replace(end, served);]==])
+
+# --- checkpoints: the master ---
+
+phx_plant(NAME commit-too-early FILE master/topics/checkpoints.cc SEEDS 500
+  WHAT "a save is committed when all nodes but one have sealed it"
+  FIND [==[    if (AllIn(sessions)) Commit(name, dir, save);]==]
+  PUT [==[    const bool almost = PLANTED && AllHere() && sessions.size() + 1 == s_.members.size();
+    if (almost || AllIn(sessions)) Commit(name, dir, save);]==])
+
+phx_plant(NAME torn-save-restored FILE master/topics/checkpoints.cc SEEDS 500
+  WHAT "a save that some rank had not sealed is restored from memory"
+  FIND [==[    return complete || was_committed ? "" : "some rank had not sealed it";]==]
+  PUT [==[    return PLANTED || complete || was_committed ? "" : "some rank had not sealed it";]==])
+
+phx_plant(NAME storage-before-memory FILE master/topics/checkpoints.cc SEEDS 500
+  WHAT "a step on storage is restored where memory has a later one"
+  FIND [==[(!memory || dir.found->step() > dir.committed->step);]==]
+  PUT [==[(PLANTED || !memory || dir.found->step() > dir.committed->step);]==])
+
+phx_plant(NAME manifest-too-early FILE master/topics/checkpoints.cc SEEDS 500
+  WHAT "the manifest is written while one node still writes its shards"
+  FIND [==[    if (!store.unwritten.empty()) return;]==]
+  PUT [==[    if (store.unwritten.size() > (PLANTED ? 1 : 0)) return;]==])
+
+phx_plant(NAME store-never-ends FILE master/topics/checkpoints.cc SEEDS 1000
+  WHAT "a store whose writer was lost goes on for ever"
+  FIND [==[      if (dir.store) LoseWriter(name, dir, session);]==]
+  PUT [==[      if (dir.store && !PLANTED) LoseWriter(name, dir, session);]==])
+
+# --- checkpoints: agents and their memory ---
+
+phx_plant(NAME wait-forgotten FILE agent/checkpoint/checkpoints.cc SEEDS 500
+  WHAT "ranks that wait for storage are not told that it has taken their step"
+  FIND [==[    return SettleWaits(dir);]==]
+  PUT [==[    if (PLANTED) return;
+    return SettleWaits(dir);]==])
+
+phx_plant(NAME asked-once FILE agent/checkpoint/checkpoints.cc SEEDS 5000
+  WHAT "a new master is not asked again what to restore"
+  FIND [==[    if (dir.restore_asked && !dir.restore) TellRestoreAsked(name);]==]
+  PUT [==[    if (!PLANTED && dir.restore_asked && !dir.restore) TellRestoreAsked(name);]==])
+
+phx_plant(NAME nobody-writes-the-state FILE agent/checkpoint/checkpoints.cc SEEDS 12000
+  WHAT "the shared image is written by whoever has group rank 0 at the moment"
+  FIND [==[dir.folder_of == save});]==]
+  PUT [==[PLANTED ? group_rank_ == 0 : dir.folder_of == save});]==])
+
+phx_plant(NAME mapped-written-over FILE checkpoint/memory/pages.cc SEEDS 3000
+  WHAT "a save takes the slot of an older one that ranks have mapped"
+  FIND [==[  MakeNewest(*page, image);]==]
+  PUT [==[  if (!PLANTED) MakeNewest(*page, image);]==])
+
+phx_plant(NAME one-reader FILE checkpoint/memory/pages.cc SEEDS 12000
+  WHAT "the first of two stores of one save to end lets its slot go"
+  FIND [==[ --page->readers[image.slot] > 0) return;]==]
+  PUT [==[ (--page->readers[image.slot] > 0 && !PLANTED)) return;]==])
+
+phx_plant(NAME newest-deleted FILE checkpoint/disk/retention.cc SEEDS 500
+  WHAT "with keep_last=1 the step that was just stored is deleted"
+  FIND [==[(kept.size() < last || due)) {]==]
+  PUT [==[(kept.size() + (PLANTED ? 1 : 0) < last || due)) {]==])
