@@ -69,7 +69,7 @@ void SimAgent::Start() {
   core_.seen_epoch = std::max(core_.seen_epoch, keeper_.TakeUp());
   parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run starts ({})", node_id_);
   workers_.Start();
-  Feed(agent::Begin{});
+  Feed(agent::Begin{core_.options.master_address, 0});
 }
 
 NodeWorkersEvents SimAgent::WorkersEvents() {

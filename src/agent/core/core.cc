@@ -19,7 +19,14 @@ class Stepper {
 
   std::vector<Decision> Take() { return std::move(decisions_); }
 
-  void On(const Begin&) {
+  void On(const Prepared& event) {
+    s_.options.local_world_size = event.local_world_size;
+    s_.options.spares = event.spares;
+  }
+
+  void On(const Begin& event) {
+    s_.options.master_address = event.master_address;
+    s_.seen_epoch = std::max(s_.seen_epoch, event.seen_epoch);
     CountSilence();
     if (s_.warming)
       Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");

@@ -40,20 +40,27 @@ constexpr int64_t kMasterGrownUpMs = 1'000;  // agents have come back to it by t
 constexpr int64_t kMasterTriedAgainMs = 10'000;
 
 struct CoreOptions {
-  int local_world_size = 1;
+  int local_world_size = 1;  // until Prepared
   uint32_t max_nodes = 1;
-  int spares = 0;  // waiting spares to keep while steps run
+  int spares = 0;  // waiting spares to keep while steps run; until Prepared
   int64_t stop_timeout_ms = 30'000;
   int64_t restart_grace_ms = 500;
   int64_t rescale_grace_ms = 30'000;
   int64_t join_timeout_ms = 600'000;
-  // Where the master is, for texts.
+  // Where the master is, for texts; until Begin.
   std::string master_address;
 };
 
 // --- events -------------------------------------------------------------------------------------------------------
 
-struct Begin {};
+struct Prepared {  // the node knows how many workers it has
+  int local_world_size = 1;
+  int spares = 0;
+};
+struct Begin {  // the master's place is known
+  std::string master_address;
+  uint64_t seen_epoch = 0;  // that memory of an earlier agent knows
+};
 struct LinkUp {};  // the stream is open; Hello is due
 struct LinkDown {
   std::string why;
@@ -115,9 +122,9 @@ struct MasterChildDied {  // the embedded master has ended, and was not asked to
 };
 struct Tick {};
 
-using Event = std::variant<Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
-                           WorkerEnded, GroupGone, StopSignal, SafePointAsked, WorkerSafe, StoreRefusedClient,
-                           PassSignal, MasterChildFailed, MasterChildDied, Tick>;
+using Event = std::variant<Prepared, Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed,
+                           WorkerStepped, WorkerEnded, GroupGone, StopSignal, SafePointAsked, WorkerSafe,
+                           StoreRefusedClient, PassSignal, MasterChildFailed, MasterChildDied, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 

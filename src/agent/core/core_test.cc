@@ -46,19 +46,17 @@ WorkerEnded Ended(int local_rank, uint64_t epoch, int code, int signal = 0) {
   return e;
 }
 
+constexpr char kMasterAddress[] = "127.0.0.1:29400";
+
 // A node of two local ranks, driven by hand.
 class AgentCore : public ::testing::Test {
  protected:
-  AgentCore() {
-    state_.options.local_world_size = 2;
-    state_.options.spares = 2;
-    state_.options.master_address = "127.0.0.1:29400";
-  }
+  AgentCore() { On(Prepared{2, 2}); }
 
   std::vector<Decision> On(const Event& event) { return last_ = Step(state_, event, now_); }
 
   void Attach() {
-    On(Begin{});
+    On(Begin{kMasterAddress, 0});
     On(LinkUp{});
     On(FromMaster{Welcome()});
   }
@@ -99,7 +97,7 @@ class AgentCore : public ::testing::Test {
 };
 
 TEST_F(AgentCore, SaysHelloOnEveryStreamAndBeatsInTime) {
-  On(Begin{});
+  On(Begin{kMasterAddress, 0});
   EXPECT_TRUE(Has<Dial>());
   On(LinkUp{});
   EXPECT_TRUE(Has<SendHello>());
@@ -108,6 +106,25 @@ TEST_F(AgentCore, SaysHelloOnEveryStreamAndBeatsInTime) {
   now_ += 1'000;
   On(Tick{});
   EXPECT_TRUE(Has<SendBeat>());
+}
+
+TEST_F(AgentCore, TakesNoRoundThatMemoryOfAnEarlierAgentHasSeen) {
+  On(Begin{kMasterAddress, 7});
+  On(LinkUp{});
+  On(FromMaster{Welcome()});
+  On(FromMaster{Round(7)});
+  EXPECT_FALSE(Has<StartWorker>());
+  On(FromMaster{Round(8)});
+  EXPECT_EQ(All<StartWorker>().size(), 2u);
+}
+
+TEST_F(AgentCore, NamesTheMasterThatDoesNotAnswer) {
+  On(Begin{kMasterAddress, 0});
+  On(LinkDown{"refused", false});
+  now_ += kWaitingNoticeMs;
+  On(Tick{});
+  ASSERT_TRUE(Has<Say>());
+  EXPECT_NE(All<Say>()[0].text.find(kMasterAddress), std::string::npos);
 }
 
 TEST_F(AgentCore, TellsTheMasterOnceThatItIsWarm) {
@@ -120,7 +137,7 @@ TEST_F(AgentCore, TellsTheMasterOnceThatItIsWarm) {
 }
 
 TEST_F(AgentCore, TellsThatItIsWarmThoughItBecameSoBeforeTheMastersAnswer) {
-  On(Begin{});
+  On(Begin{kMasterAddress, 0});
   On(LinkUp{});  // its Hello says that it warms up
   On(Warm{});
   EXPECT_FALSE(Sent(v1::AgentMessage::kReady));
@@ -665,7 +682,7 @@ TEST_F(AgentCore, AskedTwiceANodeLeavesAtOnce) {
 
 TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {
   state_.options.join_timeout_ms = 2'000;
-  On(Begin{});
+  On(Begin{kMasterAddress, 0});
   On(LinkDown{"refused", false});
   now_ += 1'999;
   On(Tick{});
@@ -714,7 +731,7 @@ TEST_F(AgentCore, AnEndingNodeThatHasLostItsMasterHasNoDeadlineInThePast) {
 }
 
 TEST_F(AgentCore, AForeignMasterIsHopeless) {
-  On(Begin{});
+  On(Begin{kMasterAddress, 0});
   On(LinkDown{"unknown method", true});
   ASSERT_TRUE(Has<Exit>());
   EXPECT_EQ(All<Exit>()[0].code, 1);

@@ -44,8 +44,8 @@ void NodeAgent::CountDevices() {
 void NodeAgent::Prepare() {
   const Status places = CheckPlaces();
   if (!places.ok()) return Feed(MasterChildFailed{Message(places)});
-  core_.options.local_world_size = static_cast<int>(config_.nproc_per_node);
-  core_.options.spares = config_.spares >= 0 ? config_.spares : static_cast<int>(config_.nproc_per_node);
+  const int workers = static_cast<int>(config_.nproc_per_node);
+  Feed(Prepared{workers, config_.spares >= 0 ? config_.spares : workers});
   StartSupervisor();  // its Python starts importing while the job gathers
   const Status logs = CheckLogDir();
   if (!logs.ok()) return Feed(MasterChildFailed{Message(logs)});
@@ -159,20 +159,20 @@ void NodeAgent::OnMasterNotReady(const MasterNotReady& why) {
 }
 
 void NodeAgent::Join(const std::string& host, uint16_t port) {
-  core_.options.master_address = JoinHostPort(host, port);
+  const std::string address = JoinHostPort(host, port);
   const Status prepared = PrepareAddress(host, port);
   if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
   wire::LinkEvents events;
   events.on_up = [this] { Feed(LinkUp{}); };
   events.on_message = [this](v1::MasterMessage message) { OnMessage(std::move(message)); };
-  events.on_down = [this](const Status& why, bool hopeless) {
-    const std::string text = hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})",
-                                                    core_.options.master_address, Message(why))
-                                      : Message(why);
+  events.on_down = [this, address](const Status& why, bool hopeless) {
+    const std::string text =
+        hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})", address, Message(why)) : Message(why);
     Feed(LinkDown{text, hopeless});
   };
-  link_ = std::make_unique<wire::MasterLink>(loop_, core_.options.master_address, std::move(events));
-  Feed(Begin{});
+  link_ = std::make_unique<wire::MasterLink>(loop_, address, std::move(events));
+  // What is in memory is older than any round to come.
+  Feed(Begin{address, checkpoints_->TakeUp()});
 }
 
 // Where others reach this node: --local-addr, else the address that its stream to the master leaves from.
@@ -212,8 +212,6 @@ void NodeAgent::KeepCheckpoints() {
       CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node), config_.rdzv_id, address_,
                                 config_.save_at_breakpoint},
       std::move(links));
-  // What is in memory is older than any round to come.
-  core_.seen_epoch = std::max(core_.seen_epoch, checkpoints_->TakeUp());
 }
 
 void NodeAgent::OnMessage(v1::MasterMessage message) {
