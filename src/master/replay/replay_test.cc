@@ -1,0 +1,237 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "master/core/admit.h"
+#include "master/core/core.h"
+#include "master/journal/snapshot.h"
+#include "master/replay/frames.h"
+#include "master/replay/player.h"
+#include "master/replay/start.h"
+#include "replay/text.h"
+#include "wire/protocol.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kToken[] = "a-secret-of-this-job";
+
+v1::ReplayStart Start(Instant now) {
+  v1::ReplayStart start;
+  start.set_job_id("job");
+  start.set_now_ms(now);
+  start.mutable_master()->set_master_id("master");
+  v1::JobSpec& spec = *start.mutable_master()->mutable_spec();
+  spec = DefaultSpec();
+  spec.set_max_nodes(2);
+  return start;
+}
+
+v1::AgentMessage Hello(const std::string& node) {
+  v1::AgentMessage message;
+  message.set_next_store_port(20'000);
+  v1::Hello& hello = *message.mutable_hello();
+  hello.set_protocol_version(wire::kProtocolVersion);
+  hello.set_job_id("job");
+  hello.set_token(kToken);
+  hello.set_node_id(node);
+  hello.set_hostname(node);
+  hello.set_address("10.0.0.1");
+  hello.set_node_rank_wanted(-1);
+  hello.set_local_world_size(2);
+  hello.set_role("default");
+  hello.mutable_spec()->set_min_nodes(1);
+  hello.mutable_spec()->set_max_nodes(2);
+  return message;
+}
+
+// A master that records, as the shell does, in virtual time.
+class Recorded {
+ public:
+  explicit Recorded(v1::ReplayStart recorded_start) : start(std::move(recorded_start)), now(start.now_ms()) {
+    StatusOr<JobState> made = StateOf(start);
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (made.ok()) state = *std::move(made);
+  }
+
+  void Attach(uint64_t session, const std::string& node, bool token_ok = true) {
+    Add(AttachedOf(session, Hello(node), "10.0.0.1", token_ok));
+  }
+  void Say(uint64_t session, const v1::AgentMessage& message) { Add(EventOf(session, message)); }
+  void Detach(uint64_t session) { Add(AgentDetached{session, "its stream broke"}); }
+  void WaitAndTick(int64_t ms) {
+    now += ms;
+    Add(Tick{});
+  }
+  void TakeUp() {
+    frames.push_back(ResumedFrame(now));
+    frames.push_back(DecisionsFrame(Resume(state, now)));
+  }
+
+  v1::ReplayStart start;
+  Instant now;
+  JobState state;
+  std::vector<v1::ReplayFrame> frames;  // event and decisions in turn
+
+ private:
+  void Add(const Event& event) {
+    frames.push_back(EventFrame(now, event));
+    frames.push_back(DecisionsFrame(Step(state, event, now)));
+  }
+};
+
+v1::AgentMessage Exited(uint64_t epoch, int exit_code) {
+  v1::AgentMessage message;
+  v1::WorkerExited& exited = *message.mutable_worker_exited();
+  exited.set_epoch(epoch);
+  exited.set_pid(100);
+  exited.set_exit_code(exit_code);
+  exited.set_script_started(true);
+  exited.set_last_words("bytes of anybody's: \xff");
+  return message;
+}
+
+// Two nodes come, a rank fails, a node goes, one with a wrong token is refused.
+Recorded Life(const v1::ReplayStart& start) {
+  Recorded job(start);
+  job.Attach(1, "one");
+  job.Attach(2, "two");
+  job.WaitAndTick(1'000);
+  v1::AgentMessage stepped;
+  stepped.mutable_first_step()->set_epoch(job.state.highest_epoch);
+  for (const uint64_t session : {1, 2}) job.Say(session, stepped);
+  job.Say(1, Exited(job.state.highest_epoch, 3));
+  job.Attach(3, "stranger", false);
+  v1::AgentMessage leaving;
+  leaving.mutable_leaving()->set_signal(15);
+  job.Say(2, leaving);
+  job.Detach(2);
+  job.WaitAndTick(5'000);
+  return job;
+}
+
+// Where it differs: "step 3, decision 0"; "same", or why it cannot be played.
+std::string Play(const Recorded& job) {
+  StatusOr<std::unique_ptr<replay::Player>> player = PlayMaster(job.start);
+  if (!player.ok()) return Message(player.status());
+  for (size_t i = 0; i + 1 < job.frames.size(); i += 2) {
+    const StatusOr<v1::ReplayDecisions> replayed = (*player)->Step(job.frames[i].event());
+    if (!replayed.ok()) return Message(replayed.status());
+    const std::optional<int> difference = replay::FirstDifference(job.frames[i + 1].decisions(), *replayed);
+    if (difference) return fmt::format("step {}, decision {}", i / 2, *difference);
+  }
+  return "same";
+}
+
+size_t DecisionsIn(const Recorded& job) {
+  size_t decisions = 0;
+  for (const v1::ReplayFrame& frame : job.frames) decisions += static_cast<size_t>(frame.decisions().decisions_size());
+  return decisions;
+}
+
+TEST(MasterReplay, AJobsLifeIsDecidedTheSameAgain) {
+  const Recorded job = Life(Start(5'000));
+  EXPECT_EQ(job.state.rounds_begun, 3u);  // both nodes, the failure, the node that went
+  EXPECT_GT(DecisionsIn(job), 15u);
+  EXPECT_EQ(Play(job), "same");
+}
+
+TEST(MasterReplay, AnotherMessageTimeOrDecisionShows) {
+  const Recorded whole = Life(Start(5'000));
+  Recorded job = whole;
+  job.frames[0].mutable_event()->mutable_master()->mutable_attached()->set_token_ok(false);
+  EXPECT_THAT(Play(job), HasSubstr("step 0"));
+  job = whole;
+  job.frames[job.frames.size() - 2].mutable_event()->set_now_ms(job.now - 5'000);  // no lease is over by then
+  EXPECT_THAT(Play(job), HasSubstr("step 9"));
+  job = whole;
+  job.frames[1].mutable_decisions()->mutable_decisions(0)->mutable_reason()->append(".");
+  EXPECT_EQ(Play(job), "step 0, decision 0");
+  job = whole;
+  job.start.mutable_master()->mutable_spec()->set_max_nodes(1);
+  EXPECT_THAT(Play(job), HasSubstr("step"));
+}
+
+TEST(MasterReplay, TheJobsTokenIsNotInIt) {
+  // As the door does not let them in.
+  const std::vector<Event> events = {AgentAttached{1, Hello("one"), "", true}, AgentSaid{1, Hello("again")}};
+  ASSERT_THAT(Hello("one").SerializeAsString(), HasSubstr(kToken));
+  for (const Event& event : events) {
+    EXPECT_THAT(EventFrame(5'000, event).SerializeAsString(), Not(HasSubstr(kToken)));
+  }
+}
+
+TEST(MasterReplay, AMasterThatTookAJobUpIsReplayedFromItsJournal) {
+  const Recorded before = Life(Start(5'000));
+  v1::ReplayStart start = Start(900'000);
+  start.mutable_master()->set_snapshot(SaveState(before.state, before.now));
+  Recorded job(start);
+  job.now += 3;
+  job.TakeUp();
+  job.Attach(1, "one");
+  job.WaitAndTick(60'000);
+  EXPECT_GT(DecisionsIn(job), 3u);
+  EXPECT_EQ(Play(job), "same");
+  job.start.mutable_master()->clear_snapshot();
+  EXPECT_EQ(Play(job), "a job is taken up where none was left");
+}
+
+TEST(MasterReplay, WhatNoRecorderWritesIsRefused) {
+  const Recorded whole = Life(Start(5'000));
+  Recorded job = whole;
+  job.Attach(1, "one");
+  EXPECT_EQ(Play(job), "stream 1 begins twice");
+  v1::ReplayStart start = Start(900'000);
+  start.mutable_master()->set_snapshot(SaveState(whole.state, whole.now));
+  job = Recorded(start);
+  job.TakeUp();
+  job.TakeUp();
+  EXPECT_EQ(Play(job), "a job is taken up where none was left");
+  job = whole;
+  job.frames[0].mutable_event()->mutable_agent()->mutable_tick();
+  EXPECT_EQ(Play(job), "an event that this version does not know");
+  job = whole;
+  job.start.mutable_master()->mutable_spec()->set_min_nodes(7);
+  EXPECT_THAT(Play(job), HasSubstr("contradicts itself: --nnodes=7:2"));
+  job.start.mutable_master()->set_snapshot("nonsense");
+  job.start.mutable_master()->clear_spec();
+  EXPECT_THAT(Play(job), HasSubstr("no snapshot"));
+}
+
+TEST(MasterReplay, EachActionIsTextWithAllThatItDoes) {
+  auto message = std::make_shared<v1::MasterMessage>();
+  message->mutable_notice()->set_text("wait");
+  const std::vector<Decision> decisions = {
+      {Send{4, message}, "why"},
+      {Send{5, message}, "why"},
+      {Drop{6}, "why"},
+      {Record{"kind", 7, "node", 8, {{"steps", int64_t{9}}, {"word", "text"}}}, "why"},
+      {Remember{Remember::When::kBehind}, "why"},
+      {Remember{Remember::When::kBefore}, "why"},
+      {Remember{Remember::When::kSynced}, "why"},
+  };
+  std::vector<std::string> texts;
+  const v1::ReplayDecisions wire = DecisionsOf(decisions);
+  for (const v1::ReplayDecision& each : wire.decisions()) texts.push_back(each.action());
+  EXPECT_EQ(texts, (std::vector<std::string>{
+                       "send to stream 4: notice { text: \"wait\" }",
+                       "send to stream 5: notice { text: \"wait\" }",
+                       "drop stream 6",
+                       "record kind epoch=7 node='node' rank=8 {\"steps\":9,\"word\":\"text\"}",
+                       "remember, behind what is sent",
+                       "remember, before what is sent",
+                       "remember on the disk, before what is sent",
+                   }));
+}
+
+}  // namespace
+}  // namespace phalanx::master

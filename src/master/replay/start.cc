@@ -1,0 +1,38 @@
+#include "master/replay/start.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+
+#include "master/core/admit.h"
+#include "master/core/door.h"
+#include "master/journal/snapshot.h"
+
+namespace phalanx::master {
+
+void TakeOwnSpec(JobState& restored, const v1::JobSpec& own) {
+  restored.SetSpec(own);
+  restored.spec_of_first_node = false;
+}
+
+StatusOr<JobState> StateOf(const v1::ReplayStart& start) {
+  const v1::MasterStart& master = start.master();
+  std::optional<v1::JobSpec> own;
+  if (master.has_spec()) AdmitSpec(own.emplace(master.spec()));
+  if (const auto fault = own ? SpecFault(*own) : std::nullopt) {
+    return absl::DataLossError(fmt::format("the log contradicts itself: {}", *fault));
+  }
+  JobState state;
+  state.job_id = start.job_id();
+  if (master.has_snapshot()) {
+    PHX_ASSIGN_OR_RETURN(state, RestoreState(master.snapshot(), start.job_id(), start.now_ms()));
+    if (own && state.spec) TakeOwnSpec(state, *own);
+  } else if (own) {
+    state.SetSpec(*own);
+  }
+  state.master_id = master.master_id();
+  return state;
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,17 @@
+// The state that a master begins with, of what its replay log keeps of it. Pure.
+#pragma once
+
+#include "base/status.h"
+#include "master/core/core.h"
+#include "phalanx/v1/replay.pb.h"
+
+namespace phalanx::master {
+
+// The job as its journal has it, or a new one; `start` is of a master. DataLoss where it contradicts itself,
+// FailedPrecondition where the journal is another job's.
+StatusOr<JobState> StateOf(const v1::ReplayStart& start);
+
+// Where both a journal and own flags tell of the job's size, the flags count.
+void TakeOwnSpec(JobState& restored, const v1::JobSpec& own);
+
+}  // namespace phalanx::master
