@@ -42,6 +42,7 @@ struct MasterFlags {
   std::string elastic_config;
   std::string token_file;
   std::string state_dir;
+  std::string replay_log;
   bool resume = false;
   bool embedded = false;
   bool spec_from_hello = false;
@@ -80,6 +81,8 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_option("--state-dir", f.state_dir, "folder of this job's record (default: ~/.local/state/phalanx/<job>)");
   app.add_flag("--resume", f.resume,
                "go on with the job of a master that has died: from the journal in --state-dir, or from its agents");
+  app.add_option("--replay-log", f.replay_log,
+                 "folder for a log of every step, which `phalanx replay` runs anew (docs/formats/replay-log.md)");
   app.add_flag("--verbose", f.verbose, "one line on stderr for each decision, also where embedded");
   const std::string group = "For phalanx-run, which starts a master as its child";
   app.add_flag("--embedded", f.embedded, "end some time after the last agent")->group(group);
@@ -134,6 +137,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     spec.set_rescale_grace_ms(flags.rescale_grace_s * 1'000);
     PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, spec));
   }
+  options.replay_log = flags.replay_log;
   options.state_dir = flags.state_dir;
   if (options.state_dir.empty()) {
     options.state_dir =

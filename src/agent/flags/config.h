@@ -130,6 +130,7 @@ struct LaunchConfig {
   std::string master_addr_env;            // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
   std::string token;                      // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
   std::vector<std::string> report_files;  // --report-file, absolute
+  std::string replay_log;                 // --replay-log, absolute; empty: none is kept
   int64_t parent_pid = 0;                 // --parent-pid; 0: whoever started us may end before us
   std::string own_error_file;             // TORCHELASTIC_ERROR_FILE of phalanx-run itself
   bool omp_num_threads_unset = false;     // nproc > 1 and OMP_NUM_THREADS unset: workers get 1, with one notice

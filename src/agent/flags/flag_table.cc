@@ -312,6 +312,12 @@ Status HandleReportFile(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleReplayLog(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a directory");
+  draft.config.replay_log = given.value;
+  return absl::OkStatus();
+}
+
 // What phalanx.launcher calls a function by, whose script is always the same file.
 Status HandleScriptName(Draft& draft, const GivenFlag& given) {
   if (given.value.empty() || given.value.size() > 256 || !IsCleanText(given.value)) {
@@ -580,6 +586,10 @@ constexpr FlagRow kTable[] = {
      "may "
      "be given several times",
      HandleReportFile, nullptr},
+    {"--replay-log", kOne, "DIR", kNoPet, kOurs, kNew, G::kPlaces,
+     "for a bug in Phalanx itself: record every event and decision of this node, and of a master that it starts, into "
+     "files of DIR, which phalanx replay runs anew (docs/formats/replay-log.md)",
+     HandleReplayLog, nullptr},
     {"--parent-pid", kOne, "PID", kNoPet, kOurs, kNew, G::kFailures,
      "process id of the program that starts phalanx-run: when it ends before the job, everything ends at once",
      HandleParentPid, nullptr},

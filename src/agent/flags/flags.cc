@@ -582,6 +582,7 @@ class Resolver {
           env_.NonEmptyOr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", kDefaultPrefixTemplate);
     }
     for (std::string& file : config_.report_files) file = Absolute(file);
+    if (!config_.replay_log.empty()) config_.replay_log = Absolute(config_.replay_log);
     config_.own_error_file = env_.NonEmptyOr("TORCHELASTIC_ERROR_FILE", "");
     const std::string sysfs_root = env_.NonEmptyOr("PHALANX_SYSFS_ROOT", "");
     if (!sysfs_root.empty()) config_.sysfs_root = Absolute(sysfs_root);

@@ -605,9 +605,12 @@ TEST(Flags, ReportsAndNames) {
   const LaunchConfig config = Config({"--report-file=/a", "--script-name=train", "--preload=torch,numpy",
                                       "--report-file", "b", "s.py", "--report-file=c"});
   EXPECT_EQ(config.report_files, (std::vector<std::string>{"/a", Host().cwd + "/b"}));
+  EXPECT_EQ(config.replay_log, "");
   EXPECT_EQ(config.script, "s.py");
   EXPECT_EQ(config.ShownScript(), "train");
   EXPECT_EQ(config.preload, "torch,numpy");
+  EXPECT_EQ(Config({"--replay-log=logs", "s.py"}).replay_log, Host().cwd + "/logs");
+  EXPECT_THAT(Error({"--replay-log=", "s.py"}), HasSubstr("--replay-log=: expected a directory"));
   EXPECT_THAT(Error({"--script-name=", "s.py"}), HasSubstr("--script-name=: expected a name"));
   EXPECT_THAT(Error({"--script-name=a\nb", "s.py"}), HasSubstr("expected a name"));
   EXPECT_THAT(Error({"--preload=a\nb", "s.py"}), HasSubstr("expected names of modules"));

@@ -46,6 +46,7 @@ std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlac
                                    fmt::format("--linger-ms={}", alone ? 0 : 10'000)};
   if (resume) args.push_back("--resume");
   if (config.rdzv_id_invented) args.push_back("--unnamed");
+  if (!config.replay_log.empty()) args.push_back(fmt::format("--replay-log={}", config.replay_log));
   return args;
 }
 

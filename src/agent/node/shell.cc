@@ -10,6 +10,7 @@
 #include "agent/flags/worker_env.h"
 #include "agent/node/named_file.h"
 #include "agent/node/progress.h"
+#include "agent/replay/frames.h"
 #include "agent/report/failure_box.h"
 #include "base/clock.h"
 #include "base/net.h"
@@ -73,17 +74,37 @@ NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Envir
 NodeAgent::~NodeAgent() = default;
 
 int NodeAgent::Run() {
+  const Status log = OpenReplayLog();  // before any event
   std::set<int> signals = config_.signals_to_handle;
   signals.insert({SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP});
   if (IsIgnored(SIGHUP)) signals.erase(SIGHUP);  // nohup: the job outlives its terminal
   signals_ = std::make_unique<SignalSource>(loop_, signals, [this](int signal) { OnSignal(signal); });
   FillReports("");  // who reads one knows whether a job has begun, and takes none of an earlier one for this one's
-  loop_.Post([this] { CountDevices(); });  // from the loop, so that what fails at once can end it
+  loop_.Post([this, log] {  // from the loop, so that what fails at once can end it
+    if (!log.ok()) return Feed(MasterChildFailed{Message(log)});
+    CountDevices();
+  });
   loop_.Run();
   return exit_code_;
 }
 
 // --- the core -----------------------------------------------------------------------------------------------------
+
+Status NodeAgent::OpenReplayLog() {
+  if (config_.replay_log.empty()) return absl::OkStatus();
+  v1::ReplayStart start;
+  start.set_software_version(PHALANX_VERSION);
+  start.set_job_id(config_.rdzv_id);
+  start.set_unix_ms(UnixMs());
+  start.set_now_ms(MonotonicMs());
+  *start.mutable_agent() = StartOf(core_.options, node_id_, Hostname());
+  auto opened =
+      replay::Recorder::Open(config_.replay_log, fmt::format("agent-{}", node_id_), start,
+                             [this](const std::string& text) { Warn(fmt::format("--replay-log: {}", text)); });
+  if (!opened.ok()) return WithContext(opened.status(), "--replay-log");
+  recorder_ = *std::move(opened);
+  return absl::OkStatus();
+}
 
 void NodeAgent::Feed(const Event& event) {
   // An action may bring an event at once; it waits until the decisions before it are carried out.
@@ -93,10 +114,14 @@ void NodeAgent::Feed(const Event& event) {
   while (!queued_.empty()) {
     const Event next = std::move(queued_.front());
     queued_.pop_front();
-    for (const Decision& decision : Step(core_, next, MonotonicMs())) {
+    const Instant now = MonotonicMs();
+    if (recorder_) recorder_->Add(EventFrame(now, next));
+    const std::vector<Decision> decisions = Step(core_, next, now);
+    for (const Decision& decision : decisions) {
       if (config_.explain) Do(Say{fmt::format("explain: {}", decision.reason)});
       std::visit([this](const auto& action) { Do(action); }, decision.action);
     }
+    if (recorder_) recorder_->Add(DecisionsFrame(decisions));
   }
   stepping_ = false;
   ArmTimer();

@@ -28,6 +28,7 @@
 #include "base/event_loop.h"
 #include "base/process/process.h"
 #include "base/process/signals.h"
+#include "replay/recorder.h"
 #include "store/server.h"
 #include "wire/agent_link.h"
 
@@ -62,6 +63,9 @@ class NodeAgent {
   void StartSupervisor();
   void KeepCheckpoints();
   void OnMessage(v1::MasterMessage message);
+
+  // A log of all steps, where one is wanted.
+  Status OpenReplayLog();
 
   // Events into the core, decisions out.
   void Feed(const Event& event);
@@ -121,6 +125,7 @@ class NodeAgent {
   Guard& guard_;
   const Speaker speaker_;
   CoreState core_;
+  std::unique_ptr<replay::Recorder> recorder_;  // null: nobody wants a replay log
   EventLoop::TimerId timer_{};
   std::deque<Event> queued_;  // events that came while decisions were being carried out
   bool stepping_ = false;

@@ -20,10 +20,13 @@
 #include "master/endpoint/endpoint.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
+#include "master/replay/frames.h"
+#include "master/replay/start.h"
 #include "master/serve/admin_desk.h"
 #include "master/serve/record_keeper.h"
 #include "master/serve/shell_decisions.h"
 #include "master/serve/state_lock.h"
+#include "replay/recorder.h"
 #include "wire/operation.h"
 #include "wire/session.h"
 
@@ -60,11 +63,6 @@ std::string RandomId() {
 
 void DropGrpcLog(gpr_log_func_args*) {}
 
-StatusOr<JobState> JobOf(const std::string& journal, const std::string& job_id) {
-  PHX_ASSIGN_OR_RETURN(const std::string payload, ReadJournal(journal));
-  return RestoreState(payload, job_id, MonotonicMs());
-}
-
 }  // namespace
 
 class MasterServer::Impl final : public SessionOwner {
@@ -96,6 +94,8 @@ class MasterServer::Impl final : public SessionOwner {
   Status LockState();
   Status TakeUp();
   Status RestoreJob();
+  void ResumeJob(Instant now);
+  Status OpenReplayLog();
 
   // --- carrying out ---
   void Feed(const Event& event);
@@ -142,6 +142,8 @@ class MasterServer::Impl final : public SessionOwner {
   bool stopped_ = false;
 
   std::unique_ptr<JournalWriter> journal_;
+  v1::ReplayStart replay_start_;                // what state_ is made of
+  std::unique_ptr<replay::Recorder> recorder_;  // null: nobody wants a replay log
 };
 
 // --- serving ------------------------------------------------------------------------------------------------------
@@ -150,6 +152,7 @@ MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)) {
   attendance_.empty_since = MonotonicMs();
   state_.job_id = options_.job_id;
   if (options_.spec) state_.SetSpec(*options_.spec);
+  replay_start_.set_now_ms(MonotonicMs());
 }
 
 MasterServer::Impl::~Impl() {
@@ -161,12 +164,13 @@ Status MasterServer::Impl::Listen() {
   PHX_RETURN_IF_ERROR(Build());
   PHX_RETURN_IF_ERROR(TakeUp());
   state_.master_id = master_id_;
+  PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
   desk_.Offer(*queue_);
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
-  if (state_.arrivals > 0) CarryOut(Resume(state_, MonotonicMs()));
+  if (state_.arrivals > 0) ResumeJob(MonotonicMs());
   endpoint_->Follow(state_);
   return absl::OkStatus();
 }
@@ -197,7 +201,10 @@ Status MasterServer::Impl::TakeUp() {
 
 // A journal that says nothing of use is set aside: the agents know enough.
 Status MasterServer::Impl::RestoreJob() {
-  StatusOr<JobState> state = JobOf(options_.state_dir + "/journal", options_.job_id);
+  replay_start_.set_now_ms(MonotonicMs());
+  const StatusOr<std::string> payload = ReadJournal(options_.state_dir + "/journal");
+  StatusOr<JobState> state = payload.ok() ? RestoreState(*payload, options_.job_id, replay_start_.now_ms())
+                                          : StatusOr<JobState>(payload.status());
   if (!state.ok()) {
     Log(LogLevel::kWarning, "journal",
         {{"what", fmt::format("{}; the job is taken up from what its agents tell", Message(state.status()))}});
@@ -205,10 +212,31 @@ Status MasterServer::Impl::RestoreJob() {
   }
   if (options_.spec && state->spec) {
     PHX_RETURN_IF_ERROR(MayTakeUp(*state->spec, *options_.spec));
-    state->SetSpec(*options_.spec);
-    state->spec_of_first_node = false;
+    TakeOwnSpec(*state, *options_.spec);
   }
+  if (!options_.replay_log.empty()) replay_start_.mutable_master()->set_snapshot(*payload);
   state_ = *std::move(state);
+  return absl::OkStatus();
+}
+
+// A job that trains must not end for want of a log: its next master goes on without one.
+Status MasterServer::Impl::OpenReplayLog() {
+  if (options_.replay_log.empty()) return absl::OkStatus();
+  replay_start_.set_software_version(PHALANX_VERSION);
+  replay_start_.set_job_id(options_.job_id);
+  replay_start_.set_unix_ms(UnixMs() - (MonotonicMs() - replay_start_.now_ms()));
+  replay_start_.mutable_master()->set_master_id(master_id_);
+  if (options_.spec) *replay_start_.mutable_master()->mutable_spec() = *options_.spec;
+  auto opened = replay::Recorder::Open(options_.replay_log, fmt::format("master-{}", master_id_), replay_start_,
+                                       record_.Warner("replay-log"));
+  replay_start_.Clear();  // a snapshot may be large
+  if (opened.ok()) {
+    recorder_ = *std::move(opened);
+    return absl::OkStatus();
+  }
+  Status why = WithContext(opened.status(), "--replay-log");
+  if (!options_.resume) return why;
+  record_.Warner("replay-log")(Message(why));
   return absl::OkStatus();
 }
 
@@ -260,6 +288,7 @@ int MasterServer::Impl::Run() {
   Do(Record{"master-stopped", 0, "", -1, {}}, fmt::format("the master ends: {}", why));
   Shutdown();
   record_.Close();
+  recorder_.reset();
   return state_.outcome ? state_.outcome->exit_code : 1;
 }
 
@@ -356,7 +385,9 @@ void MasterServer::Impl::OnOver(Session& session) {
 // --- carrying out -------------------------------------------------------------------------------------------------
 
 void MasterServer::Impl::Feed(const Event& event) {
-  CarryOut(Step(state_, event, MonotonicMs()));
+  const Instant now = MonotonicMs();
+  if (recorder_) recorder_->Add(EventFrame(now, event));
+  CarryOut(Step(state_, event, now));
   if (endpoint_) endpoint_->Follow(state_);
   TellOfDisk();
 }
@@ -365,6 +396,12 @@ void MasterServer::Impl::CarryOut(const std::vector<Decision>& decisions) {
   for (const Decision& decision : decisions) {
     std::visit([this, &decision](const auto& action) { Do(action, decision.reason); }, decision.action);
   }
+  if (recorder_) recorder_->Add(DecisionsFrame(decisions));
+}
+
+void MasterServer::Impl::ResumeJob(Instant now) {
+  if (recorder_) recorder_->Add(ResumedFrame(now));
+  CarryOut(Resume(state_, now));
 }
 
 void MasterServer::Impl::Do(const Remember& action, const std::string&) {

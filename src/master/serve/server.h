@@ -28,13 +28,15 @@ struct ServerOptions {
   bool resume = false;              // go on with the job that the journal there tells of, where it does
   // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
   std::optional<int64_t> linger_ms;
-  bool verbose = false;  // one line on stderr for each decision
+  bool verbose = false;    // one line on stderr for each decision
+  std::string replay_log;  // folder for a log of all steps (docs/formats/replay-log.md); empty: none is kept
 };
 
 class MasterServer {
  public:
   // Binds, locks the state directory and listens. AlreadyExists: the port is taken. FailedPrecondition: another master
-  // serves from the state directory. InvalidArgument: the journal's job has another --nnodes.
+  // serves from the state directory. InvalidArgument: the journal's job has another --nnodes. Where no replay log can
+  // be made, that is an error of a job's first master, and a warning of those that take it up.
   static StatusOr<std::unique_ptr<MasterServer>> Open(ServerOptions options);
   MasterServer(const MasterServer&) = delete;
   MasterServer& operator=(const MasterServer&) = delete;
