@@ -1,4 +1,4 @@
-// phalanx: asks about jobs, checkpoints, batch plans, datasets and warm starts. Flags in, calls out.
+// phalanx: asks about jobs, checkpoints, batch plans, datasets, replay logs and warm starts. Flags in, calls out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -11,6 +11,7 @@
 #include "cli/elasticity_command.h"
 #include "cli/job_view.h"
 #include "cli/ledger.h"
+#include "cli/replay_command.h"
 #include "cli/report.h"
 #include "cli/warm_command.h"
 
@@ -162,10 +163,11 @@ int main(int argc, char** argv) {
   phalanx::cli::CkptFlags ckpt_flags;
   phalanx::cli::ElasticityFlags elasticity_flags;
   phalanx::cli::DataFlags data_flags;
+  phalanx::cli::ReplayFlags replay_flags;
   phalanx::cli::WarmFlags warm_flags;
   CLI::App app(
-      "Tells what a job does, what happened to it, and why; and of checkpoints, datasets, elastic batches and warm "
-      "starts.",
+      "Tells what a job does, what happened to it, and why; and of checkpoints, datasets, elastic batches, replay logs "
+      "and warm starts.",
       "phalanx");
   app.set_version_flag("--version", "phalanx " PHALANX_VERSION);
   app.require_subcommand(1);
@@ -177,6 +179,7 @@ int main(int argc, char** argv) {
   phalanx::cli::DeclareCkpts(app, ckpt_flags);
   phalanx::cli::DeclareElasticity(app, elasticity_flags);
   phalanx::cli::DeclareDatas(app, data_flags);
+  phalanx::cli::DeclareReplay(app, replay_flags);
   CLI::App* warm = phalanx::cli::DeclareWarm(app, warm_flags);
   try {
     app.parse(argc, argv);
@@ -195,6 +198,7 @@ int main(int argc, char** argv) {
   if (command->get_name() == "data") {
     return phalanx::cli::AnswerData(command->get_subcommands().front()->get_name(), data_flags);
   }
+  if (command->get_name() == "replay") return phalanx::cli::AnswerReplay(replay_flags);
   if (command == warm) {
     return phalanx::cli::AnswerWarm(warm_flags, warm->remaining(), phalanx::Environment::FromProcess());
   }
