@@ -24,7 +24,7 @@ std::vector<v1::ReplayFrame> Frames() {
   start.set_job_id("job");
   start.set_software_version("0.0.1");
   start.set_now_ms(10'000);
-  *start.mutable_agent() = agent::StartOf(state.options, "abc", "host");
+  *start.mutable_agent() = agent::StartOf({state.options, {}, {}}, "abc", "host");
   std::vector<v1::ReplayFrame> frames = {first};
   Instant now = 10'000;
   const std::vector<agent::Event> events = {agent::Prepared{1, 1}, agent::Begin{"10.0.0.1:29400", 0}, agent::Tick{},

@@ -17,7 +17,6 @@ namespace phalanx::agent {
 namespace {
 
 constexpr int64_t kResolveTimeoutMs = 2'000;
-constexpr int64_t kResolveAgainMs = 1'000;
 
 std::string BindingFlag(const LaunchConfig& config) {
   return fmt::format("--numa-binding={}", Name(config.numa_binding));
@@ -57,7 +56,7 @@ void NodeAgent::Prepare() {
     Do(Say{"OMP_NUM_THREADS is not set: 1 for each worker, so that they do not crowd this machine"});
   }
   Board::RemoveStale("/dev/shm");
-  resolve_until_ = MonotonicMs() + config_.join_timeout_ms;
+  prepared_at_ = MonotonicMs();
   LocateDevices();
 }
 
@@ -76,12 +75,12 @@ Status NodeAgent::CheckPlaces() {
 
 // --numa-binding: asked while the workers' Python imports.
 void NodeAgent::LocateDevices() {
-  if (config_.numa_binding == NumaBinding::kNone) return FindMaster();
+  if (config_.numa_binding == NumaBinding::kNone) return Feed(joining::Begun{prepared_at_});
   auto probe = DeviceProbe::Start(loop_, reaper_, DeviceAddressCommand(config_.python), env_.values(),
                                   [this](const std::string& output) {
                                     const Status bound = WithContext(BindCpus(output), BindingFlag(config_));
                                     if (!bound.ok()) return Feed(MasterChildFailed{Message(bound)});
-                                    FindMaster();
+                                    Feed(joining::Begun{prepared_at_});
                                   });
   if (!probe.ok()) return Feed(MasterChildFailed{Message(probe.status())});
   probe_ = *std::move(probe);
@@ -109,56 +108,43 @@ Status NodeAgent::CheckLogDir() {
   return absl::IsResourceExhausted(made) ? absl::OkStatus() : made;
 }
 
-void NodeAgent::FindMaster() {
-  if (config_.rendezvous == Rendezvous::kStandalone) return StartEmbedded(DecideHosting(config_, {}, IsLocalAddress));
+void NodeAgent::Do(const joining::Resolve& /*action*/) {
   const StatusOr<std::vector<std::string>> addresses = Resolve(config_.endpoint_host, kResolveTimeoutMs);
-  if (!addresses.ok()) return ResolveLater(addresses.status());
+  if (!addresses.ok()) return Feed(joining::NotResolved{Message(addresses.status())});
   const Hosting hosting = DecideHosting(config_, *addresses, IsLocalAddress);
-  if (hosting.host && config_.master_addr_env.empty()) return StartEmbedded(hosting);
-  Join(config_.endpoint_host, config_.endpoint_port);
+  Feed(joining::Resolved{{hosting.host, hosting.bind_address, hosting.dial_host}});
 }
 
-// In a cluster that still starts up, names come late.
-void NodeAgent::ResolveLater(const Status& why) {
-  if (core_.exited) return;
-  const Instant now = MonotonicMs();
-  if (now >= resolve_until_) {
-    return Feed(MasterChildFailed{fmt::format("--rdzv-endpoint: {} (--rdzv-conf join_timeout)", Message(why))});
-  }
-  if (!resolve_told_) Do(Say{fmt::format("--rdzv-endpoint: {}; asking again until it is known", Message(why))});
-  resolve_told_ = true;
-  loop_.At(std::min(now + kResolveAgainMs, resolve_until_), [this] { FindMaster(); });
+void NodeAgent::Do(const joining::StartMaster& action) {
+  MakeMaster();
+  master_place_ = {action.bind_address, action.port};
+  const Status started = master_->Start(config_, env_, master_place_, false);
+  if (!started.ok()) Feed(joining::MasterNotReady{false, Message(started)});
 }
 
-void NodeAgent::StartEmbedded(const Hosting& hosting) {
+void NodeAgent::MakeMaster() {
   EmbeddedMaster::Events events;
-  events.on_ready = [this, host = hosting.dial_host](uint16_t port) { OnMasterReady(port, host); };
-  events.on_not_ready = [this](const MasterNotReady& why) { OnMasterNotReady(why); };
+  events.on_ready = [this](uint16_t port) {
+    Feed(leaving::MasterAnswered{});
+    Feed(joining::MasterReady{port});
+  };
+  events.on_not_ready = [this](const MasterNotReady& why) {
+    Feed(leaving::MasterAnswered{});
+    Feed(joining::MasterNotReady{why.address_in_use, why.sentence});
+  };
   events.on_ended = [this](const std::string& why) { Feed(MasterChildDied{why}); };
   master_ = std::make_unique<EmbeddedMaster>(loop_, reaper_, std::move(events));
-  master_place_ = {hosting.bind_address, config_.endpoint_port};
-  const Status started = master_->Start(config_, env_, master_place_, false);
-  if (!started.ok()) {
-    Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", Message(started))});
-  }
 }
 
-void NodeAgent::OnMasterReady(uint16_t port, const std::string& dial_host) {
-  if (leaving_master_) return loop_.Stop();
-  if (link_) return;  // started again: the core dials when it is time
+void NodeAgent::Do(const joining::Say& action) { Do(Say{action.text}); }
+
+void NodeAgent::Do(const joining::Fail& action) { Feed(MasterChildFailed{action.why}); }
+
+void NodeAgent::Do(const joining::TellMasterDied& action) { Feed(MasterChildDied{action.why}); }
+
+void NodeAgent::Do(const joining::Join& action) {
+  const auto& [host, port] = action;
   master_place_.port = port;
-  Join(dial_host, port);
-}
-
-void NodeAgent::OnMasterNotReady(const MasterNotReady& why) {
-  if (leaving_master_) return loop_.Stop();
-  if (link_) return Feed(MasterChildDied{why.sentence});
-  // Another phalanx-run of this machine was first, or something else holds the port: the dial will tell.
-  if (why.address_in_use && config_.endpoint_port != 0) return Join(config_.endpoint_host, config_.endpoint_port);
-  Feed(MasterChildFailed{fmt::format("the job's master could not be started: {}", why.sentence)});
-}
-
-void NodeAgent::Join(const std::string& host, uint16_t port) {
   const std::string address = JoinHostPort(host, port);
   const Status prepared = PrepareAddress(host, port);
   if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
@@ -233,7 +219,7 @@ void NodeAgent::StartSupervisor() {
     if (event_writer_) event_writer_->TellOfWorker("START", local_rank, nullptr);
   };
   events.on_first_step = [this](int local_rank, uint64_t epoch, int64_t step, bool warm) {
-    Feed(WorkerStepped{local_rank, epoch, step, warm, ReadProgress()});
+    Feed(WorkerStepped{local_rank, epoch, step, warm, ProgressOf(ReadRanks(), MonotonicNs())});
   };
   events.on_safe_point = [this](int local_rank, uint64_t epoch) { Feed(WorkerSafe{local_rank, epoch}); };
   events.on_worker_exited = [this](const WorkerEnd& end) { OnWorkerExited(end); };

@@ -16,6 +16,19 @@ int64_t SavingNs(const RankProgress& rank, int64_t now_ns) {
 
 }  // namespace
 
+int64_t StepOf(const BoardSlot& slot) {
+  return slot.step >= 0 ? slot.step : static_cast<int64_t>(slot.optimizer_steps);
+}
+
+void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat) {
+  if (ranks.empty()) return;
+  const auto behind = [](const RankProgress& a, const RankProgress& b) { return StepOf(a.slot) < StepOf(b.slot); };
+  const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), behind);
+  beat.set_min_step(StepOf(least->slot));
+  beat.set_max_step(StepOf(most->slot));
+  *beat.mutable_progress() = ProgressOf(ranks, now_ns);
+}
+
 v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns) {
   v1::Progress progress;
   int64_t saving_ns = 0;

@@ -15,6 +15,12 @@ struct RankProgress {
   int64_t ended_ns = 0;  // when its process was gone; 0: it lives. A save that was under way then is over
 };
 
+// How far the rank says that it is; its optimizer's steps where it says nothing.
+int64_t StepOf(const BoardSlot& slot);
+
+// What a beat tells of the local ranks: the smallest and the largest step, and the rest. Nothing where there are none.
+void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
+
 v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns);
 
 }  // namespace phalanx::agent

@@ -16,6 +16,19 @@ RankProgress Rank(int64_t step, int64_t from_step) {
   return rank;
 }
 
+TEST(Progress, ABeatTellsTheFirstAndTheLastOfTheRanks) {
+  RankProgress counted = Rank(-1, -1);  // it tells nothing itself
+  counted.slot.optimizer_steps = 4;
+  v1::Beat beat;
+  FillBeat({Rank(120, 101), counted, Rank(119, 100)}, kNow, beat);
+  EXPECT_EQ(beat.min_step(), 4);
+  EXPECT_EQ(beat.max_step(), 120);
+  EXPECT_EQ(beat.progress().step(), 120);
+  v1::Beat nothing;
+  FillBeat({}, kNow, nothing);
+  EXPECT_FALSE(nothing.has_progress());
+}
+
 TEST(Progress, SaysNothingOfStepsThatNobodyTold) {
   RankProgress silent = Rank(-1, -1);
   silent.slot.optimizer_steps = 50;

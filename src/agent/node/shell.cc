@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "agent/core/signals.h"
 #include "agent/flags/worker_env.h"
 #include "agent/node/named_file.h"
-#include "agent/node/progress.h"
 #include "agent/replay/frames.h"
 #include "agent/report/failure_box.h"
 #include "base/clock.h"
@@ -52,8 +52,14 @@ RoundPlace PlaceOf(const v1::StartRound& round) {
   return place;
 }
 
-int64_t StepOf(const BoardSlot& slot) {
-  return slot.step >= 0 ? slot.step : static_cast<int64_t>(slot.optimizer_steps);
+joining::Options JoiningOptionsOf(const LaunchConfig& config) {
+  joining::Options options;
+  options.standalone = config.rendezvous == Rendezvous::kStandalone;
+  options.has_own_master = !config.master_addr_env.empty();
+  options.endpoint_host = config.endpoint_host;
+  options.endpoint_port = config.endpoint_port;
+  options.join_timeout_ms = config.join_timeout_ms;
+  return options;
 }
 
 }  // namespace
@@ -69,6 +75,8 @@ NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Envir
       speaker_{config_.log_format, config_.rdzv_id, Hostname()},
       began_ms_(MonotonicMs()) {
   core_.options = OptionsOf(config_);
+  joining_.options = JoiningOptionsOf(config_);
+  leaving_.options = {config_.stop_timeout_ms, config_.max_nodes};
 }
 
 NodeAgent::~NodeAgent() = default;
@@ -97,7 +105,7 @@ Status NodeAgent::OpenReplayLog() {
   start.set_job_id(config_.rdzv_id);
   start.set_unix_ms(UnixMs());
   start.set_now_ms(MonotonicMs());
-  *start.mutable_agent() = StartOf(core_.options, node_id_, Hostname());
+  *start.mutable_agent() = StartOf({core_.options, joining_.options, leaving_.options}, node_id_, Hostname());
   auto opened =
       replay::Recorder::Open(config_.replay_log, fmt::format("agent-{}", node_id_), start,
                              [this](const std::string& text) { Warn(fmt::format("--replay-log: {}", text)); });
@@ -106,32 +114,49 @@ Status NodeAgent::OpenReplayLog() {
   return absl::OkStatus();
 }
 
-void NodeAgent::Feed(const Event& event) {
+void NodeAgent::Feed(AnyEvent event) {
   // An action may bring an event at once; it waits until the decisions before it are carried out.
-  queued_.push_back(event);
+  queued_.push_back(std::move(event));
   if (stepping_) return;
   stepping_ = true;
   while (!queued_.empty()) {
-    const Event next = std::move(queued_.front());
+    const AnyEvent next = std::move(queued_.front());
     queued_.pop_front();
-    const Instant now = MonotonicMs();
-    if (recorder_) recorder_->Add(EventFrame(now, next));
-    const std::vector<Decision> decisions = Step(core_, next, now);
-    for (const Decision& decision : decisions) {
-      if (config_.explain) Do(Say{fmt::format("explain: {}", decision.reason)});
-      std::visit([this](const auto& action) { Do(action); }, decision.action);
-    }
-    if (recorder_) recorder_->Add(DecisionsFrame(decisions));
+    if (const auto* of_core = std::get_if<Event>(&next)) StepOn(core_, *of_core);
+    if (const auto* of_joining = std::get_if<joining::Event>(&next)) StepOn(joining_, *of_joining);
+    if (const auto* of_leaving = std::get_if<leaving::Event>(&next)) StepOn(leaving_, *of_leaving);
   }
   stepping_ = false;
   ArmTimer();
 }
 
+template <typename State, typename OneEvent>
+void NodeAgent::StepOn(State& state, const OneEvent& event) {
+  const Instant now = MonotonicMs();
+  if (recorder_) recorder_->Add(EventFrame(now, event));
+  const auto decisions = Step(state, event, now);
+  for (const auto& decision : decisions) {
+    if (config_.explain) Do(Say{fmt::format("explain: {}", decision.reason)});
+    std::visit([this](const auto& action) { this->Do(action); }, decision.action);
+  }
+  if (recorder_) recorder_->Add(DecisionsFrame(decisions));
+}
+
 void NodeAgent::ArmTimer() {
   loop_.Cancel(timer_);
   timer_ = {};
-  const Instant next = NextDeadline(core_);
-  if (next != kNever) timer_ = loop_.At(next, [this] { Feed(Tick{}); });
+  const Instant next = std::min({NextDeadline(core_), NextDeadline(joining_), NextDeadline(leaving_)});
+  if (next != kNever) timer_ = loop_.At(next, [this, next] { OnTimer(next); });
+}
+
+void NodeAgent::OnTimer(Instant armed) {
+  // Before any of them steps: a step may move another's deadline.
+  const bool core = NextDeadline(core_) <= armed;
+  const bool join = NextDeadline(joining_) <= armed;
+  const bool leave = NextDeadline(leaving_) <= armed;
+  if (core) Feed(Tick{});
+  if (join) Feed(joining::Tick{});
+  if (leave) Feed(leaving::Tick{checkpoints_ ? checkpoints_->StoringText() : ""});
 }
 
 // Ctrl-Z: the ranks have sessions of their own and would train on, or read the terminal that is a shell's again.
@@ -142,12 +167,16 @@ void NodeAgent::StandStill() {
 }
 
 void NodeAgent::OnSignal(int signal) {
-  if (signal == SIGTSTP && config_.signals_to_handle.count(SIGTSTP) == 0) return StandStill();
-  const bool listed = config_.signals_to_handle.count(signal) > 0;  // then it ends the node, as in torchrun
   if (signal == SIGWINCH && supervisor_) supervisor_->ResizeTerminals();
-  if (leave_by_ != kNever && listed) return Leave();  // whoever asks twice does not wait for storage
-  if (!listed && (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH)) return Feed(PassSignal{signal});
-  Feed(StopSignal{signal, AnyHearsRescale()});
+  switch (MeaningOf(signal, config_.signals_to_handle.count(signal) > 0)) {
+    case SignalMeaning::kStandStill:
+      return StandStill();
+    case SignalMeaning::kPassOn:
+      return Feed(PassSignal{signal});
+    case SignalMeaning::kStop:
+      Feed(leaving::AskedAgain{});
+      return Feed(StopSignal{signal, AnyHearsRescale()});
+  }
 }
 
 // By phalanx.on_rescale, or, where that was allowed, by catching the signal.
@@ -172,12 +201,9 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
   if (board_ && exited.epoch() == board_epoch_) {
     ended_ns_[static_cast<size_t>(local_rank)] = end.noticed_ns;
     exited.set_steps(StepOf(board_->Read(local_rank)));
-    *exited.mutable_progress() = ReadProgress();
+    *exited.mutable_progress() = ProgressOf(ReadRanks(), MonotonicNs());
   }
-  const auto worker = core_.workers.find(local_rank);
-  const bool doomed = worker != core_.workers.end() && worker->second.doomed;
-  const bool well = exited.exit_code() == 0 && exited.signal() == 0;
-  const char* const state = doomed ? "TERMINATED" : well ? "SUCCEEDED" : "FAILED";
+  const char* const state = EndState(core_, local_rank, exited.exit_code(), exited.signal());
   if (event_writer_) event_writer_->TellOfWorker(state, local_rank, &exited);
   last_workers_[local_rank].pid = static_cast<pid_t>(exited.pid());
   last_workers_[local_rank].left_error = !exited.error_json().empty();
@@ -229,27 +255,16 @@ void NodeAgent::Do(const SendBeat& action) {
   v1::AgentMessage message;
   v1::Beat& beat = *message.mutable_beat();
   beat.set_epoch(action.epoch);
-  if (board_) {
-    int64_t least = INT64_MAX;
-    int64_t most = 0;
-    for (int rank = 0; rank < static_cast<int>(config_.nproc_per_node); ++rank) {
-      const int64_t step = StepOf(board_->Read(rank));
-      least = std::min(least, step);
-      most = std::max(most, step);
-    }
-    beat.set_min_step(least);
-    beat.set_max_step(most);
-    *beat.mutable_progress() = ReadProgress();
-  }
+  FillBeat(ReadRanks(), MonotonicNs(), beat);
   SendMessage(std::move(message));
 }
 
-v1::Progress NodeAgent::ReadProgress() {
+std::vector<RankProgress> NodeAgent::ReadRanks() {
   std::vector<RankProgress> ranks;
   for (size_t rank = 0; board_ && rank < ended_ns_.size(); ++rank) {
     ranks.push_back({board_->Read(static_cast<int>(rank)), ended_ns_[rank]});
   }
-  return ProgressOf(ranks, MonotonicNs());
+  return ranks;
 }
 
 void NodeAgent::Do(const Send& action) { SendMessage(action.message); }

@@ -1,7 +1,7 @@
 // One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this
 // node has group rank 0, starts and ends workers through the supervisor, and carries out what agent/core/core.h
-// decides, in order. It decides nothing itself. One thread: the event loop's. Its steps into the job are in joining.cc,
-// those out of it in leaving.cc, all between in shell.cc.
+// and its neighbours joining.h and leaving.h decide, in order. It decides nothing itself. One thread: the event loop's.
+// Its steps into the job are in joining.cc, those out of it in leaving.cc, all between in shell.cc.
 #pragma once
 
 #include <deque>
@@ -13,12 +13,16 @@
 
 #include "agent/checkpoint/keeper.h"
 #include "agent/core/core.h"
+#include "agent/core/joining.h"
+#include "agent/core/leaving.h"
 #include "agent/flags/config.h"
 #include "agent/machine/cpu_binding.h"
 #include "agent/machine/device_count.h"
 #include "agent/machine/topology.h"
 #include "agent/node/embedded_master.h"
 #include "agent/node/event_writer.h"
+#include "agent/node/progress.h"
+#include "agent/replay/events.h"
 #include "agent/report/job_report.h"
 #include "agent/report/say.h"
 #include "agent/workers/board.h"
@@ -53,12 +57,7 @@ class NodeAgent {
   Status CheckPlaces();
   void LocateDevices();
   Status BindCpus(const std::string& probe_output);
-  void FindMaster();
-  void ResolveLater(const Status& why);
-  void StartEmbedded(const Hosting& hosting);
-  void OnMasterReady(uint16_t port, const std::string& dial_host);
-  void OnMasterNotReady(const MasterNotReady& why);
-  void Join(const std::string& host, uint16_t port);
+  void MakeMaster();
   Status PrepareAddress(const std::string& master_host, uint16_t master_port);
   void StartSupervisor();
   void KeepCheckpoints();
@@ -67,9 +66,12 @@ class NodeAgent {
   // A log of all steps, where one is wanted.
   Status OpenReplayLog();
 
-  // Events into the core, decisions out.
-  void Feed(const Event& event);
+  // Events into the cores, decisions out, in order.
+  void Feed(AnyEvent event);
+  template <typename State, typename OneEvent>
+  void StepOn(State& state, const OneEvent& event);
   void ArmTimer();
+  void OnTimer(Instant armed);
   void OnSignal(int signal);
   bool HearsRescale(int local_rank);
   bool AnyHearsRescale();
@@ -95,27 +97,38 @@ class NodeAgent {
   void Do(const ReportFailure&);
   void Do(const Exit&);
 
+  void Do(const joining::Resolve&);
+  void Do(const joining::StartMaster&);
+  void Do(const joining::Join&);
+  void Do(const joining::Say&);
+  void Do(const joining::Fail&);
+  void Do(const joining::TellMasterDied&);
+
+  void Do(const leaving::SettleStorage&);
+  void Do(const leaving::Say&);
+  void Do(const leaving::Warn&);
+  void Do(const leaving::Beat&);
+  void Do(const leaving::Depart&);
+  void Do(const leaving::CloseStream&);
+  void Do(const leaving::AwaitMaster&);
+  void Do(const leaving::StartMaster&);
+  void Do(const leaving::EndProgram&);
+
   void Tell(const std::string& line);
   void Warn(const std::string& text);
   void TellOfRound(const v1::StartRound& round);
 
   void SendMessage(v1::AgentMessage message);
   // What the board says now; empty where there is none.
-  v1::Progress ReadProgress();
+  std::vector<RankProgress> ReadRanks();
   Status ReserveStore();
   void ReserveNextStore();
   void MakeRoomForClients(uint32_t world_size);
   bool told_of_file_limit_ = false;
 
   // Leaving (leaving.cc), which Do(Exit) begins.
-  void AwaitStorage();
-  void BeatWhileWaiting();
-  void Leave();
   void WriteReport();
   void FillReports(const std::string& text);
-  void AwaitMaster();
-  void LeaveMaster();
-  bool leaving_master_ = false;
 
   EventLoop& loop_;
   Reaper& reaper_;
@@ -125,17 +138,18 @@ class NodeAgent {
   Guard& guard_;
   const Speaker speaker_;
   CoreState core_;
+  joining::State joining_;
+  leaving::State leaving_;
   std::unique_ptr<replay::Recorder> recorder_;  // null: nobody wants a replay log
   EventLoop::TimerId timer_{};
-  std::deque<Event> queued_;  // events that came while decisions were being carried out
+  std::deque<AnyEvent> queued_;  // events that came while decisions were being carried out
   bool stepping_ = false;
   int exit_code_ = 1;
 
   Topology topology_;             // --numa-binding, else empty
   std::vector<WorkerCpus> cpus_;  // by local rank; empty without --numa-binding
-  Instant resolve_until_ = 0;
-  bool resolve_told_ = false;
-  std::string address_;  // where others reach this node (textual IP)
+  Instant prepared_at_ = 0;       // the time to find the master began
+  std::string address_;           // where others reach this node (textual IP)
   std::vector<std::string> master_addresses_;
   std::unique_ptr<SignalSource> signals_;
   std::unique_ptr<DeviceProbe> probe_;
@@ -147,9 +161,7 @@ class NodeAgent {
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<Board> board_;
   std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known
-  Instant leave_by_ = kNever;                      // storage is waited for before the node goes
-  bool left_ = false;
-  std::unique_ptr<EventWriter> event_writer_;  // null: nobody wants events
+  std::unique_ptr<EventWriter> event_writer_;      // null: nobody wants events
   const Instant began_ms_;
   uint64_t board_epoch_ = 0;
   std::vector<int64_t> ended_ns_;             // of the board's ranks; 0: it has not ended

@@ -5,6 +5,8 @@
 #include <utility>
 #include <variant>
 
+#include "agent/replay/life_events.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -99,6 +101,12 @@ Status Wrong(const std::string& what) {
   return absl::DataLossError(fmt::format("the log contradicts itself: {}", what));
 }
 
+template <typename OneEvent>
+StatusOr<AnyEvent> AnyOf(StatusOr<OneEvent> event) {
+  if (!event.ok()) return event.status();
+  return AnyEvent(*std::move(event));
+}
+
 StatusOr<int> RankOf(uint32_t local_rank) {
   if (local_rank < kMaxLocalWorldSize) return static_cast<int>(local_rank);
   return Wrong(fmt::format("local rank {}", local_rank));
@@ -166,15 +174,7 @@ StatusOr<Event> From(const v1::AgentEvent::PassSignal& wire) {
   return PassSignal{signal};
 }
 
-}  // namespace
-
-v1::AgentEvent MessageOf(const Event& event) {
-  v1::AgentEvent wire;
-  std::visit([&wire](const auto& e) { Fill(wire, e); }, event);
-  return wire;
-}
-
-StatusOr<Event> EventOf(const v1::AgentEvent& wire) {
+StatusOr<Event> CoreEventOf(const v1::AgentEvent& wire) {
   switch (wire.body_case()) {
     case v1::AgentEvent::kPrepared:
       return From(wire.prepared());
@@ -214,10 +214,30 @@ StatusOr<Event> EventOf(const v1::AgentEvent& wire) {
       return MasterChildDied{wire.master_child_died().why()};
     case v1::AgentEvent::kTick:
       return Tick{};
+    case v1::AgentEvent::kJoining:
+    case v1::AgentEvent::kLeaving:
     case v1::AgentEvent::BODY_NOT_SET:
       break;
   }
   return Wrong("an event that this version does not know");
+}
+
+}  // namespace
+
+v1::AgentEvent MessageOf(const AnyEvent& event) {
+  v1::AgentEvent wire;
+  if (const auto* of_core = std::get_if<Event>(&event)) {
+    std::visit([&wire](const auto& e) { Fill(wire, e); }, *of_core);
+  }
+  if (const auto* of_joining = std::get_if<joining::Event>(&event)) *wire.mutable_joining() = MessageOf(*of_joining);
+  if (const auto* of_leaving = std::get_if<leaving::Event>(&event)) *wire.mutable_leaving() = MessageOf(*of_leaving);
+  return wire;
+}
+
+StatusOr<AnyEvent> EventOf(const v1::AgentEvent& wire) {
+  if (wire.has_joining()) return AnyOf(JoiningEventOf(wire.joining()));
+  if (wire.has_leaving()) return AnyOf(LeavingEventOf(wire.leaving()));
+  return AnyOf(CoreEventOf(wire));
 }
 
 }  // namespace phalanx::agent

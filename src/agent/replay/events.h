@@ -1,15 +1,22 @@
-// Events of an agent's core as messages, and back. Pure.
+// Events of an agent's cores as messages, and back. Pure.
 #pragma once
 
+#include <variant>
+
 #include "agent/core/core.h"
+#include "agent/core/joining.h"
+#include "agent/core/leaving.h"
 #include "base/status.h"
 #include "phalanx/v1/replay.pb.h"
 
 namespace phalanx::agent {
 
-v1::AgentEvent MessageOf(const Event& event);
+// An event of whichever core.
+using AnyEvent = std::variant<Event, joining::Event, leaving::Event>;
 
-// `wire` is distrusted. DataLoss where no agent brings such an event to its core.
-StatusOr<Event> EventOf(const v1::AgentEvent& wire);
+v1::AgentEvent MessageOf(const AnyEvent& event);
+
+// `wire` is distrusted. DataLoss where no agent brings such an event to a core.
+StatusOr<AnyEvent> EventOf(const v1::AgentEvent& wire);
 
 }  // namespace phalanx::agent

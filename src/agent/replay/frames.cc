@@ -5,7 +5,6 @@
 
 #include <variant>
 
-#include "agent/replay/events.h"
 #include "base/signal_name.h"
 #include "replay/text.h"
 
@@ -49,55 +48,93 @@ std::string Text(const ReportFailure& action) {
 }
 std::string Text(const Exit& action) { return fmt::format("exit with {}", action.code); }
 
-}  // namespace
-
-v1::AgentStart StartOf(const CoreOptions& options, const std::string& node_id, const std::string& hostname) {
-  v1::AgentStart start;
-  start.set_node_id(node_id);
-  start.set_hostname(hostname);
-  start.set_max_nodes(options.max_nodes);
-  start.set_stop_timeout_ms(options.stop_timeout_ms);
-  start.set_restart_grace_ms(options.restart_grace_ms);
-  start.set_rescale_grace_ms(options.rescale_grace_ms);
-  start.set_join_timeout_ms(options.join_timeout_ms);
-  return start;
+std::string Text(const joining::Resolve& /*action*/) { return "ask for the endpoint's addresses"; }
+std::string Text(const joining::StartMaster& action) {
+  return fmt::format("start the master at {} port {}", action.bind_address, action.port);
+}
+std::string Text(const joining::Join& action) { return fmt::format("join at {} port {}", action.host, action.port); }
+std::string Text(const joining::Say& action) { return fmt::format("say: {}", action.text); }
+std::string Text(const joining::Fail& action) { return fmt::format("fail: {}", action.why); }
+std::string Text(const joining::TellMasterDied& action) {
+  return fmt::format("tell that the master died: {}", action.why);
 }
 
-StatusOr<CoreOptions> OptionsAtStart(const v1::AgentStart& start) {
-  CoreOptions options;
-  options.max_nodes = start.max_nodes();
-  options.stop_timeout_ms = start.stop_timeout_ms();
-  options.restart_grace_ms = start.restart_grace_ms();
-  options.rescale_grace_ms = start.rescale_grace_ms();
-  options.join_timeout_ms = start.join_timeout_ms();
-  for (const int64_t span_ms :
-       {options.stop_timeout_ms, options.restart_grace_ms, options.rescale_grace_ms, options.join_timeout_ms}) {
-    if (span_ms >= 0 && span_ms <= kMaxSpanMs) continue;
-    return absl::DataLossError(fmt::format("the log contradicts itself: a time of {} ms", span_ms));
-  }
-  return options;
+std::string Text(const leaving::SettleStorage& action) {
+  return fmt::format("settle storage{}{}", action.leaving ? ", as the node leaves" : "",
+                     action.tidy ? ", and tidy it up" : "");
 }
-
-v1::ReplayFrame EventFrame(Instant now, const Event& event) {
-  v1::ReplayFrame frame;
-  frame.mutable_event()->set_now_ms(now);
-  *frame.mutable_event()->mutable_agent() = MessageOf(event);
-  return frame;
+std::string Text(const leaving::Say& action) { return fmt::format("say: {}", action.text); }
+std::string Text(const leaving::Warn& action) { return fmt::format("warn: {}", action.text); }
+std::string Text(const leaving::Beat& /*action*/) { return "send a beat"; }
+std::string Text(const leaving::Depart& action) { return fmt::format("depart with {}", action.exit_code); }
+std::string Text(const leaving::CloseStream& action) {
+  return fmt::format("close the stream within {} ms", action.longest_ms);
 }
+std::string Text(const leaving::AwaitMaster& action) {
+  return fmt::format("await the master's end for {} ms", action.longest_ms);
+}
+std::string Text(const leaving::StartMaster& /*action*/) { return "start the master again"; }
+std::string Text(const leaving::EndProgram& /*action*/) { return "end the program"; }
 
-v1::ReplayDecisions DecisionsOf(const std::vector<Decision>& decisions) {
+template <typename OneDecision>
+v1::ReplayDecisions TextsOf(const std::vector<OneDecision>& decisions) {
   v1::ReplayDecisions wire;
-  for (const Decision& decision : decisions) {
+  for (const OneDecision& decision : decisions) {
     const std::string action = std::visit([](const auto& a) { return Text(a); }, decision.action);
     *wire.add_decisions() = replay::DecisionOf(action, decision.reason);
   }
   return wire;
 }
 
-v1::ReplayFrame DecisionsFrame(const std::vector<Decision>& decisions) {
+}  // namespace
+
+v1::AgentStart StartOf(const AgentOptions& options, const std::string& node_id, const std::string& hostname) {
+  v1::AgentStart start;
+  start.set_node_id(node_id);
+  start.set_hostname(hostname);
+  start.set_max_nodes(options.core.max_nodes);
+  start.set_stop_timeout_ms(options.core.stop_timeout_ms);
+  start.set_restart_grace_ms(options.core.restart_grace_ms);
+  start.set_rescale_grace_ms(options.core.rescale_grace_ms);
+  start.set_join_timeout_ms(options.core.join_timeout_ms);
+  start.set_standalone(options.joining.standalone);
+  start.set_has_own_master(options.joining.has_own_master);
+  start.set_endpoint_host(options.joining.endpoint_host);
+  start.set_endpoint_port(options.joining.endpoint_port);
+  return start;
+}
+
+StatusOr<AgentOptions> OptionsAtStart(const v1::AgentStart& start) {
+  AgentOptions options;
+  CoreOptions& core = options.core;
+  core.max_nodes = start.max_nodes();
+  core.stop_timeout_ms = start.stop_timeout_ms();
+  core.restart_grace_ms = start.restart_grace_ms();
+  core.rescale_grace_ms = start.rescale_grace_ms();
+  core.join_timeout_ms = start.join_timeout_ms();
+  for (const int64_t span_ms :
+       {core.stop_timeout_ms, core.restart_grace_ms, core.rescale_grace_ms, core.join_timeout_ms}) {
+    if (span_ms >= 0 && span_ms <= kMaxSpanMs) continue;
+    return absl::DataLossError(fmt::format("the log contradicts itself: a time of {} ms", span_ms));
+  }
+  if (start.endpoint_port() > UINT16_MAX) {
+    return absl::DataLossError(fmt::format("the log contradicts itself: port {}", start.endpoint_port()));
+  }
+  options.joining = {start.standalone(), start.has_own_master(), start.endpoint_host(),
+                     static_cast<uint16_t>(start.endpoint_port()), core.join_timeout_ms};
+  options.leaving = {core.stop_timeout_ms, core.max_nodes};
+  return options;
+}
+
+v1::ReplayFrame EventFrame(Instant now, const AnyEvent& event) {
   v1::ReplayFrame frame;
-  *frame.mutable_decisions() = DecisionsOf(decisions);
+  frame.mutable_event()->set_now_ms(now);
+  *frame.mutable_event()->mutable_agent() = MessageOf(event);
   return frame;
 }
+
+v1::ReplayDecisions DecisionsOf(const std::vector<Decision>& decisions) { return TextsOf(decisions); }
+v1::ReplayDecisions DecisionsOf(const std::vector<joining::Decision>& decisions) { return TextsOf(decisions); }
+v1::ReplayDecisions DecisionsOf(const std::vector<leaving::Decision>& decisions) { return TextsOf(decisions); }
 
 }  // namespace phalanx::agent

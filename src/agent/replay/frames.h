@@ -5,18 +5,37 @@
 #include <vector>
 
 #include "agent/core/core.h"
+#include "agent/core/joining.h"
+#include "agent/core/leaving.h"
+#include "agent/replay/events.h"
 #include "base/status.h"
 #include "phalanx/v1/replay.pb.h"
 
 namespace phalanx::agent {
 
-// Of a state that no event has come to.
-v1::AgentStart StartOf(const CoreOptions& options, const std::string& node_id, const std::string& hostname);
-// And back; DataLoss where no flags come to such options.
-StatusOr<CoreOptions> OptionsAtStart(const v1::AgentStart& start);
+// What the states of an agent's cores are made of.
+struct AgentOptions {
+  CoreOptions core;
+  joining::Options joining;
+  leaving::Options leaving;
+};
 
-v1::ReplayFrame EventFrame(Instant now, const Event& event);
+// Of states that no event has come to.
+v1::AgentStart StartOf(const AgentOptions& options, const std::string& node_id, const std::string& hostname);
+// And back; DataLoss where no flags come to such options.
+StatusOr<AgentOptions> OptionsAtStart(const v1::AgentStart& start);
+
+v1::ReplayFrame EventFrame(Instant now, const AnyEvent& event);
+
 v1::ReplayDecisions DecisionsOf(const std::vector<Decision>& decisions);
-v1::ReplayFrame DecisionsFrame(const std::vector<Decision>& decisions);
+v1::ReplayDecisions DecisionsOf(const std::vector<joining::Decision>& decisions);
+v1::ReplayDecisions DecisionsOf(const std::vector<leaving::Decision>& decisions);
+
+template <typename OneDecision>
+v1::ReplayFrame DecisionsFrame(const std::vector<OneDecision>& decisions) {
+  v1::ReplayFrame frame;
+  *frame.mutable_decisions() = DecisionsOf(decisions);
+  return frame;
+}
 
 }  // namespace phalanx::agent

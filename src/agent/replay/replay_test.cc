@@ -39,7 +39,7 @@ v1::MasterMessage Round(uint64_t epoch) {
   return message;
 }
 
-// One of each kind, with every field set.
+// One of each kind of the core, with every field set.
 std::vector<Event> Events() {
   WorkerEnded ended;
   ended.exited.set_epoch(1);
@@ -71,20 +71,57 @@ std::vector<Event> Events() {
   };
 }
 
-TEST(AgentReplay, EveryEventComesBackAsItWas) {
-  const std::vector<Event> events = Events();
-  EXPECT_EQ(events.size(), std::variant_size_v<Event>);
+// And of those beside it.
+std::vector<joining::Event> JoiningEvents() {
+  return {
+      joining::Begun{7},
+      joining::Resolved{{true, "10.0.0.1", "10.0.0.2"}},
+      joining::NotResolved{"?"},
+      joining::MasterReady{29'400},
+      joining::MasterNotReady{true, "in use"},
+      joining::GivenUp{},
+      joining::Tick{},
+  };
+}
+
+std::vector<leaving::Event> LeavingEvents() {
+  return {
+      leaving::Begun{3, true, true, true, true, true, true, 500},
+      leaving::StorageSettled{true, "step 3"},
+      leaving::StorageIdle{},
+      leaving::AskedAgain{},
+      leaving::StreamClosed{},
+      leaving::MasterEnded{true},
+      leaving::MasterAnswered{},
+      leaving::Tick{"step 4"},
+  };
+}
+
+template <typename OneEvent>
+void ComeBack(const std::vector<OneEvent>& events) {
+  EXPECT_EQ(events.size(), std::variant_size_v<OneEvent>);
   for (size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].index(), i) << "one of each kind, in their order";
     v1::AgentEvent wire;
-    ASSERT_TRUE(wire.ParseFromString(MessageOf(events[i]).SerializeAsString())) << i;
-    const StatusOr<Event> back = EventOf(wire);
+    ASSERT_TRUE(wire.ParseFromString(MessageOf(AnyEvent(events[i])).SerializeAsString())) << i;
+    const StatusOr<AnyEvent> back = EventOf(wire);
     ASSERT_TRUE(back.ok()) << back.status();
-    EXPECT_EQ(back->index(), i);
-    EXPECT_EQ(MessageOf(*back).SerializeAsString(), MessageOf(events[i]).SerializeAsString()) << i;
+    ASSERT_TRUE(std::holds_alternative<OneEvent>(*back));
+    EXPECT_EQ(std::get<OneEvent>(*back).index(), i);
+    EXPECT_EQ(MessageOf(*back).SerializeAsString(), MessageOf(AnyEvent(events[i])).SerializeAsString()) << i;
   }
-  EXPECT_EQ(std::get<WorkerStarted>(*EventOf(MessageOf(events[6]))).pid, 300);
-  EXPECT_EQ(std::get<LinkDown>(*EventOf(MessageOf(events[3]))).why, "no UTF-8: \xff");
+}
+
+TEST(AgentReplay, EveryEventComesBackAsItWas) {
+  ComeBack(Events());
+  ComeBack(JoiningEvents());
+  ComeBack(LeavingEvents());
+  const auto back = [](const AnyEvent& event) { return *EventOf(MessageOf(event)); };
+  EXPECT_EQ(std::get<WorkerStarted>(std::get<Event>(back(Events()[6]))).pid, 300);
+  EXPECT_EQ(std::get<LinkDown>(std::get<Event>(back(Events()[3]))).why, "no UTF-8: \xff");
+  const auto hosting = std::get<joining::Resolved>(std::get<joining::Event>(back(JoiningEvents()[1]))).hosting;
+  EXPECT_EQ(hosting.dial_host, "10.0.0.2");
+  EXPECT_EQ(std::get<leaving::Begun>(std::get<leaving::Event>(back(LeavingEvents()[0]))).beat_interval_ms, 500);
 }
 
 TEST(AgentReplay, WhatNoAgentSeesIsRefused) {
@@ -102,6 +139,16 @@ TEST(AgentReplay, WhatNoAgentSeesIsRefused) {
   EXPECT_FALSE(EventOf(wire).ok());
   wire.mutable_stop_signal()->set_signal(INT32_MAX);
   EXPECT_FALSE(EventOf(wire).ok());
+  wire.mutable_joining();
+  EXPECT_FALSE(EventOf(wire).ok());
+  wire.mutable_joining()->mutable_begun()->set_since_ms(INT64_MAX);
+  EXPECT_FALSE(EventOf(wire).ok());
+  wire.mutable_joining()->mutable_master_ready()->set_port(70'000);
+  EXPECT_FALSE(EventOf(wire).ok());
+  wire.mutable_leaving();
+  EXPECT_FALSE(EventOf(wire).ok());
+  wire.mutable_leaving()->mutable_begun()->set_beat_interval_ms(INT64_MAX);
+  EXPECT_FALSE(EventOf(wire).ok());
   v1::ReplayStart start;
   start.mutable_agent()->set_stop_timeout_ms(INT64_MAX);
   EXPECT_THAT(Message(PlayAgent(start).status()), HasSubstr("contradicts itself"));
@@ -110,21 +157,53 @@ TEST(AgentReplay, WhatNoAgentSeesIsRefused) {
 // As the shell records it, in virtual time.
 struct Recorded {
   explicit Recorded(const CoreOptions& options) {
-    *start.mutable_agent() = StartOf(options, "node", "host");
+    AgentOptions all;
+    all.core = options;
+    all.joining = {false, false, "master", 29'400, options.join_timeout_ms};
+    all.leaving = {options.stop_timeout_ms, options.max_nodes};
+    *start.mutable_agent() = StartOf(all, "node", "host");
     state.options = options;
+    join.options = all.joining;
+    leave.options = all.leaving;
   }
 
-  void On(const Event& event) {
+  void On(const Event& event) { Add(event, DecisionsFrame(Step(state, event, now))); }
+  void OnJoin(const joining::Event& event) { Add(event, DecisionsFrame(joining::Step(join, event, now))); }
+  void OnLeave(const leaving::Event& event) { Add(event, DecisionsFrame(leaving::Step(leave, event, now))); }
+
+  void Add(const AnyEvent& event, v1::ReplayFrame decisions) {
     frames.push_back(EventFrame(now, event));
-    frames.push_back(DecisionsFrame(Step(state, event, now)));
+    frames.push_back(std::move(decisions));
     now += 10;
   }
 
   v1::ReplayStart start;
   CoreState state;
+  joining::State join;
+  leaving::State leave;
   Instant now = 1'000;
   std::vector<v1::ReplayFrame> frames;  // event and decisions in turn
 };
+
+// Of joining and leaving: the name is asked for twice, storage is waited for.
+void Come(Recorded& node) {
+  node.OnJoin(joining::Begun{node.now});
+  node.OnJoin(joining::NotResolved{"no such name"});
+  node.now += joining::kResolveAgainMs;
+  node.OnJoin(joining::Tick{});
+  node.OnJoin(joining::Resolved{{true, "10.0.0.1", "10.0.0.1"}});
+  node.OnJoin(joining::MasterReady{29'400});
+}
+
+void Go(Recorded& node) {
+  node.OnJoin(joining::GivenUp{});
+  node.OnLeave(leaving::Begun{143, true, true, false, true, true, true, 1'000});
+  node.OnLeave(leaving::StorageSettled{true, "step 3"});
+  node.now += 1'000;
+  node.OnLeave(leaving::Tick{"step 3"});
+  node.OnLeave(leaving::StorageIdle{});
+  node.OnLeave(leaving::StreamClosed{});
+}
 
 // A node joins, one of its ranks is killed, its job stops without the master's answer.
 Recorded Life() {
@@ -168,6 +247,23 @@ TEST(AgentReplay, ANodesLifeIsDecidedTheSameAgain) {
   const Recorded node = Life();
   EXPECT_TRUE(node.state.exited);
   EXPECT_EQ(Play(node), "same");
+}
+
+TEST(AgentReplay, HowItCameAndWentIsDecidedTheSameAgain) {
+  Recorded whole{CoreOptions{}};
+  Come(whole);
+  Go(whole);
+  EXPECT_TRUE(whole.join.joined);
+  EXPECT_EQ(whole.leave.phase, leaving::Phase::kMasterEnds);
+  EXPECT_EQ(Play(whole), "same");
+  Recorded node = whole;
+  node.start.mutable_agent()->set_endpoint_port(29'401);
+  EXPECT_EQ(Play(node), "step 3, decision 0");
+  node = whole;
+  node.start.mutable_agent()->set_max_nodes(2);
+  EXPECT_EQ(Play(node), "step 10, decision 0");
+  node.start.mutable_agent()->set_endpoint_port(70'000);
+  EXPECT_THAT(Play(node), HasSubstr("contradicts itself"));
 }
 
 TEST(AgentReplay, OtherOptionsEventsTimesOrDecisionsShow) {
@@ -214,10 +310,41 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
   };
   EXPECT_EQ(all.size(), std::variant_size_v<Action>);
   for (const auto& [action, text] : all) {
-    const v1::ReplayDecisions decisions = DecisionsOf({{action, "why"}});
+    const v1::ReplayDecisions decisions = DecisionsOf(std::vector<Decision>{{action, "why"}});
     EXPECT_EQ(decisions.decisions(0).action(), text);
     EXPECT_EQ(decisions.decisions(0).reason(), "why");
   }
+}
+
+template <typename OneDecision, typename OneAction>
+void AreTexts(const std::vector<std::pair<OneAction, std::string>>& all) {
+  EXPECT_EQ(all.size(), std::variant_size_v<OneAction>);
+  for (const auto& [action, text] : all) {
+    const v1::ReplayDecisions decisions = DecisionsOf(std::vector<OneDecision>{{action, "why"}});
+    EXPECT_EQ(decisions.decisions(0).action(), text);
+  }
+}
+
+TEST(AgentReplay, SoIsEachOfJoiningAndLeaving) {
+  AreTexts<joining::Decision, joining::Action>({
+      {joining::Resolve{}, "ask for the endpoint's addresses"},
+      {joining::StartMaster{"10.0.0.1", 5}, "start the master at 10.0.0.1 port 5"},
+      {joining::Join{"host", 5}, "join at host port 5"},
+      {joining::Say{"text"}, "say: text"},
+      {joining::Fail{"why"}, "fail: why"},
+      {joining::TellMasterDied{"why"}, "tell that the master died: why"},
+  });
+  AreTexts<leaving::Decision, leaving::Action>({
+      {leaving::SettleStorage{true, true}, "settle storage, as the node leaves, and tidy it up"},
+      {leaving::Say{"text"}, "say: text"},
+      {leaving::Warn{"text"}, "warn: text"},
+      {leaving::Beat{}, "send a beat"},
+      {leaving::Depart{3}, "depart with 3"},
+      {leaving::CloseStream{5}, "close the stream within 5 ms"},
+      {leaving::AwaitMaster{5}, "await the master's end for 5 ms"},
+      {leaving::StartMaster{}, "start the master again"},
+      {leaving::EndProgram{}, "end the program"},
+  });
 }
 
 }  // namespace

@@ -1,0 +1,121 @@
+#include "agent/core/leaving.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace phalanx::agent::leaving {
+namespace {
+
+class Stepper {
+ public:
+  Stepper(State& state, Instant now) : s_(state), now_(now) {}
+
+  std::vector<Decision> Take() { return std::move(decisions_); }
+
+  void On(const Begun& event) {
+    if (s_.phase != Phase::kHere) return;
+    s_.begun = event;
+    s_.phase = Phase::kSettling;
+    Do(SettleStorage{event.asked, event.exit_code == 0}, "what is on its way to storage needs this node");
+  }
+
+  // What is on its way to storage needs this node, its memory and its word.
+  void On(const StorageSettled& event) {
+    if (s_.phase != Phase::kSettling) return;
+    if (!event.storing || !s_.begun.attached) return Leave("nothing is on its way to storage that the master hears of");
+    s_.phase = Phase::kStoring;
+    const int64_t longest_ms = event.what.empty() ? kTidyMs : kStorageAtEndMs;
+    s_.leave_by = now_ + (s_.begun.asked ? s_.options.stop_timeout_ms : longest_ms);
+    if (!event.what.empty()) {
+      Do(Say{fmt::format("checkpoint: waiting for storage to take {}", event.what)},
+         "who waits wants to know for what");
+    }
+    BeatOrGiveUp(event.what);
+  }
+
+  void On(const StorageIdle& /*event*/) {
+    if (s_.phase == Phase::kStoring) Leave("storage has taken all");
+  }
+
+  void On(const AskedAgain& /*event*/) {
+    if (s_.phase == Phase::kStoring) Leave("whoever asks twice does not wait for storage");
+  }
+
+  void On(const StreamClosed& /*event*/) {
+    if (s_.phase == Phase::kClosing) LeaveMaster();
+  }
+
+  // A master that was killed at the job's end may not have told all nodes. The next one does, and ends after that.
+  void On(const MasterEnded& event) {
+    if (s_.phase != Phase::kMasterEnds) return;
+    const bool told_all = !s_.begun.finished || s_.options.max_nodes == 1 || !event.killed;
+    if (told_all) return End("its master has told all nodes");
+    s_.phase = Phase::kMasterStarts;
+    s_.leave_by = now_ + kGoodbyeMs;
+    Do(StartMaster{}, "the master was killed, and other nodes may not have heard of the job's end");
+  }
+
+  void On(const MasterAnswered& /*event*/) {
+    if (s_.phase == Phase::kMasterStarts) End("the next master tells the other nodes, or nobody can");
+  }
+
+  void On(const Tick& event) {
+    if (s_.phase == Phase::kMasterStarts && now_ >= s_.leave_by) return End("the next master takes too long to start");
+    if (s_.phase == Phase::kStoring && now_ >= NextDeadline(s_)) BeatOrGiveUp(event.storing);
+  }
+
+ private:
+  void Do(Action action, std::string reason) { decisions_.push_back({std::move(action), std::move(reason)}); }
+
+  void BeatOrGiveUp(const std::string& storing) {
+    if (now_ >= s_.leave_by) {
+      Do(Warn{storing.empty() ? "checkpoint: storage has not removed its recycled files in time"
+                              : fmt::format("checkpoint: storage has not taken {}", storing)},
+         "what is lost is said");
+      return Leave("the time for storage is over");
+    }
+    s_.next_beat = now_ + s_.begun.beat_interval_ms;
+    Do(Beat{}, "the lease is renewed: the master must hear what storage has taken");
+  }
+
+  void Leave(const std::string& reason) {
+    s_.leave_by = s_.next_beat = kNever;
+    Do(Depart{s_.begun.exit_code}, reason);
+    if (!s_.begun.has_workers) return End("nothing of it was started yet");
+    s_.phase = Phase::kClosing;
+    if (!s_.begun.has_stream) return LeaveMaster();
+    Do(CloseStream{kGoodbyeMs}, "the master must have the last words");
+  }
+
+  // A master that serves nobody else ends with us; its record is whole when this program is over.
+  void LeaveMaster() {
+    const bool ends_with_us = s_.begun.finished || s_.options.max_nodes == 1;
+    if (!s_.begun.has_master || !ends_with_us) return End("no master ends with this node");
+    s_.phase = Phase::kMasterEnds;
+    Do(AwaitMaster{kGoodbyeMs}, "its master's record must be whole");
+  }
+
+  void End(const std::string& reason) {
+    s_.phase = Phase::kGone;
+    s_.leave_by = kNever;
+    Do(EndProgram{}, reason);
+  }
+
+  State& s_;
+  const Instant now_;
+  std::vector<Decision> decisions_;
+};
+
+}  // namespace
+
+std::vector<Decision> Step(State& state, const Event& event, Instant now) {
+  Stepper stepper(state, now);
+  std::visit([&stepper](const auto& e) { stepper.On(e); }, event);
+  return stepper.Take();
+}
+
+Instant NextDeadline(const State& state) { return std::min(state.leave_by, state.next_beat); }
+
+}  // namespace phalanx::agent::leaving
