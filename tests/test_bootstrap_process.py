@@ -379,16 +379,23 @@ def test_what_is_no_plain_script(worker, tmp_path, what):
     assert expected[0] == (0 if what in ("folder", "zip", "pyc") else 2 if what == "missing" else 1)
 
 
-def test_module_that_fails(worker, tmp_path):
+MODULES_THAT_FAIL = {
+    "in the module": {"fails.py": "def f():\n    raise ValueError('here')\nf()\n"},
+    "in its package": {"__init__.py": "print('once')\nraise ValueError('here')\n", "fails.py": ""},
+    "by its syntax": {"__init__.py": "print('once')\n", "fails.py": "def f(:\n"},
+    "by not being there": {"__init__.py": "print('once')\n"},
+}
+
+
+@pytest.mark.parametrize("how", MODULES_THAT_FAIL)
+def test_module_that_fails(worker, tmp_path, how):
+    """In the words of `python -m`, with the frames of runpy; what its package does is done once."""
     (tmp_path / "package").mkdir()
-    (tmp_path / "package/__init__.py").write_text("")
-    (tmp_path / "package/fails.py").write_text("def f():\n    raise ValueError('here')\nf()\n")
-    status, out, err = worker.run("package.fails", kind="module", cwd=tmp_path).result()
-    assert (status, out) == (1, "")
-    lines = err.splitlines()
-    assert lines[0] == "Traceback (most recent call last):" and lines[-1] == "ValueError: here"
-    assert lines[1] == f'  File "{tmp_path}/package/fails.py", line 3, in <module>'
-    assert "_bootstrap" not in err
+    for name, text in {"__init__.py": "", **MODULES_THAT_FAIL[how]}.items():
+        (tmp_path / "package" / name).write_text(text)
+    expected = plain(tmp_path, "package.fails", kind="module", cwd=tmp_path)
+    assert expected[0] == 1 and expected[1].count("once") == ("once" in str(MODULES_THAT_FAIL[how]))
+    assert worker.run("package.fails", kind="module", cwd=tmp_path).result() == expected
 
 
 def test_environment_is_exactly_the_one_given(worker, tmp_path):

@@ -26,6 +26,7 @@ def case(name, why, text="", **more):
     files = {name: _text(body) for name, body in more.pop("files", {}).items()}
     if text:
         files["train.py"] = _text(text)
+    more["installed"] = {name: _text(body) for name, body in more.get("installed", {}).items()}
     more["edits"] = {name: _text(body) for name, body in more.get("edits", {}).items()}
     assert name not in ALL, name
     ALL[name] = Case(name, why, files, **more)

@@ -235,6 +235,33 @@ case(
     is_module=True,
 )
 case(
+    "python -m package.module whose package imports torch and NumPy",
+    "what is hidden until it is imported is given out to the package, too",
+    files={
+        "pack/__init__.py": """
+            import os, sys
+            print('before', os.environ.get('LIB_MADE'), os.environ['RANK'], sys.argv[0])
+            import numpy
+            import torch
+            print('behind', os.environ.get('LIB_MADE'))
+            """,
+        "pack/train.py": "import makes_environment\nimport multiprocessing\nimport standin\nstandin.tell('main')\n",
+    },
+    installed={
+        "numpy/__init__.py": "import multiprocessing, os, standin\nstandin.see(__name__)\nprint('numpy')\n",
+        "torch/__init__.py": """
+            import numpy, standin
+            standin.see(__name__)
+            class default_generator:
+                seed = staticmethod(lambda: None)
+            get_num_threads = set_num_threads = lambda *n: 1
+            """,
+    },
+    script="pack.train",
+    is_module=True,
+    preloads=("numpy", "torch"),
+)
+case(
     "namespace package over two folders",
     "one half is installed, the other is the user's",
     """

@@ -383,6 +383,8 @@ class Preloader:
         for name in [name for name in sys.modules if name not in self._seen]:
             self._seen.add(name)
             module = sys.modules[name]
+            if module is sys.modules["__main__"]:
+                continue  # multiprocessing calls it __mp_main__, too; with -m it has the spec of the user's own module
             if isinstance(getattr(module, "__dict__", None), dict):
                 self._watch.put_back(module)
             if is_indifferent(name) or name in _RENEWED or places.is_standard(name, module):

@@ -33,6 +33,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "LC_", "LANG")
 _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
+_MAIN_OF_CHILDREN = "__mp_main__"  # the other name that multiprocessing has for __main__
 
 
 class Seen:
@@ -143,7 +144,7 @@ def run(channel, request, fds, warmth=None):
         _set_environment(_with_changes_of_site(request["env"]))
     stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
     elasticity.install()
-    code, namespace = _prepare_main(request)
+    start = _prepare_main(request)
     _dress(request, warmth is not None)
     _attach_board(request.get("board"))
     rescale.use(channel)
@@ -158,7 +159,7 @@ def run(channel, request, fds, warmth=None):
         _count_threads_anew(request)
     board.script_starts()
     try:
-        exec(code, namespace)
+        start()
     except BaseException:
         _hide_our_frames()
         raise
@@ -178,6 +179,8 @@ def make_main_module(kind, path, module_type=types.ModuleType):
         values["__loader__"] = SourceFileLoader("__main__", path)
         values["__file__"] = path
         values["__cached__"] = None
+    if sys.modules.get("__main__") is not None and sys.modules.get(_MAIN_OF_CHILDREN) is sys.modules["__main__"]:
+        sys.modules[_MAIN_OF_CHILDREN] = main
     sys.modules["__main__"] = main
     return main
 
@@ -190,7 +193,7 @@ def script_path(script, cwd):
 
 
 def _prepare_main(request):
-    """Compiles the script as its text is now: (code, globals). What cannot run at all is left to Python to say."""
+    """Compiles the script as its text is now, and returns what runs it. What cannot run at all is left to Python to say."""
     kind, script = request["kind"], request["script"]
     main = sys.modules["__main__"]
     forget_shadowed(places.own_folder(kind, script, request["cwd"]))
@@ -207,7 +210,7 @@ def _prepare_main(request):
         if not path.endswith(".pyc"):
             code = compile(source, path, "exec", dont_inherit=True)
             places.put_first_on_path(os.path.dirname(os.path.realpath(path)))
-            return code, main.__dict__
+            return lambda: exec(code, main.__dict__)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         pass
     _become_plain_python(request)
@@ -221,22 +224,14 @@ def _set_arguments(arguments):
 
 
 def _prepare_module(request):
-    """As `python -m`: by runpy's own search, which imports the parent packages."""
+    """As `python -m` runs a module. The parent packages are the script's own text: nothing of them may run before this
+    process is dressed."""
     import runpy
 
-    main = make_main_module("module", None)
+    make_main_module("module", None)
     _set_arguments(["-m", *request["args"]])
     places.put_first_on_path(os.getcwd())
-    try:
-        _, spec, code = runpy._get_module_details(request["script"], runpy._Error)
-    except (runpy._Error, SyntaxError):
-        _become_plain_python(request)
-    except BaseException:
-        _hide_our_frames()
-        raise
-    _set_arguments([spec.origin, *request["args"]])
-    make_main_of(spec)
-    return code, main.__dict__
+    return lambda: runpy._run_module_as_main(request["script"])
 
 
 def make_main_of(spec):
@@ -356,8 +351,7 @@ def _is_ours(trace):
 
 def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
-    what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
-    os.execve(sys.executable, [*_own_words(), *what, *request["args"]], request["env"])
+    os.execve(sys.executable, [*_own_words(), request["script"], *request["args"]], request["env"])
 
 
 def _count_threads_anew(request):

@@ -1,0 +1,107 @@
+"""What was imported ahead of its turn and lies hidden, asked of small stand-ins of torch, NumPy and their like."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from zygote_agent import BASE_ENV, Agent
+
+TORCH = {
+    "torch__in____init__": """
+        class default_generator:
+            seed = staticmethod(lambda: None)
+        threads = [1]
+        get_num_threads = lambda: threads[0]
+        def set_num_threads(count): threads[0] = count
+        """,
+    "numpy__in____init__": "",
+    "networkx": "",
+    "sympy": "",
+}
+
+
+@pytest.fixture
+def place(tmp_path, tmp_path_factory):
+    """Writes libraries and a script of the user's own, and gives an agent whose Pythons find these libraries."""
+    packages = tmp_path_factory.mktemp("packages") / "site-packages"  # by its name no code of the user's own
+    with Agent(env={"PYTHONPATH": str(packages)}) as agent:
+        yield _Place(tmp_path, packages, agent)
+
+
+class _Place:
+    def __init__(self, folder, packages, agent):
+        self.folder, self.agent = folder, agent
+        self._packages = packages
+        self.env = {"PYTHONPATH": str(packages)}
+        self.library(**TORCH)
+
+    def library(self, **modules):
+        _write(self._packages, modules)
+
+    def own(self, **modules):
+        _write(self.folder, modules)
+
+    def warm(self, script, kind="script", learnt=(), deny=(), **env):
+        """(status, stdout, stderr, whys) of a forked life; whys: why it started afresh, in its order."""
+        name = script if kind == "module" else self.folder / f"{script}.py"
+        answer = self.agent.start_zygote(name, kind=kind, cwd=self.folder, learnt=list(learnt), deny=list(deny))
+        assert answer["type"] == "ready", answer
+        return self.again(script, kind, **env)
+
+    def again(self, script, kind="script", **env):
+        """Another life of the same zygote."""
+        name = script if kind == "module" else self.folder / f"{script}.py"
+        worker = self.agent.fork().run(name, kind=kind, cwd=self.folder, env={**self.env, **env})
+        messages = worker.messages()
+        return (*worker.result(), [message["cold"] for message in messages if "cold" in message])
+
+    def plain(self, script, kind="script", **env):
+        """(status, stdout, stderr, []) of plain Python."""
+        words = ["-m", script] if kind == "module" else [self.folder / f"{script}.py"]
+        done = subprocess.run(
+            [sys.executable, "-u", *words],
+            cwd=self.folder,
+            env={**BASE_ENV, **self.env, **env},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout, done.stderr, []
+
+
+def _write(folder, modules):
+    for name, text in modules.items():
+        path = folder / (name.replace("__in__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+# `-m`.
+
+
+def test_multiprocessing_in_a_module(place):
+    """It gives __main__ a second name, which is no module of the user's own."""
+    place.library(wants="import multiprocessing")
+    text = "import wants, sys\nprint(sys.modules['__mp_main__'] is sys.modules['__main__'], __spec__.name)"
+    place.own(package__in____init__="", package__in__train=text)
+    assert place.warm("package.train", "module") == place.plain("package.train", "module")
+
+
+def test_a_package_imports_what_was_imported_ahead_of_its_turn(place):
+    """Its text is the script's: it runs with this rank's variables, and what is hidden is given out to it."""
+    place.library(numpy__in____init__="import os\nprint('numpy is imported')\nos.environ['MADE'] = 'by numpy'")
+    place.own(
+        package__in____init__="import os\nprint('begins', os.environ.get('RANK'))\nimport numpy",
+        package__in__train="import os\nprint(os.environ['MADE'])\nimport torch\nprint(torch.threads)\n1 / 0",
+    )
+    expected = place.plain("package.train", "module", RANK="3")
+    assert expected[0] == 1 and expected[1] == "begins 3\nnumpy is imported\nby numpy\n[1]\n", expected
+    assert place.warm("package.train", "module", ["torch", "numpy"], RANK="3") == expected
+
+
+def test_a_package_that_says_something_first(place):
+    """What libraries that it imports say at their import comes before it, in the order of the script."""
+    place.library(says="print('library')")
+    place.own(package__in____init__="import says\nprint('package')", package__in__train="print('module')")
+    assert place.warm("package.train", "module") == place.plain("package.train", "module")
