@@ -1,6 +1,5 @@
 """What was imported ahead of its turn and lies hidden, asked of small stand-ins of torch, NumPy and their like."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -105,3 +104,17 @@ def test_a_package_that_says_something_first(place):
     place.library(says="print('library')")
     place.own(package__in____init__="import says\nprint('package')", package__in__train="print('module')")
     assert place.warm("package.train", "module") == place.plain("package.train", "module")
+
+
+# Threads.
+
+
+def test_a_number_of_threads_that_is_set_behind_torch(place):
+    """It is for child processes: what the script has told torch stays, whatever is imported then."""
+    place.own(
+        behind="import torch, os\nos.environ['OMP_NUM_THREADS'] = '2'\ntorch.set_num_threads(3)\nimport networkx\n"
+        "print(torch.get_num_threads())",
+        before="import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())",
+    )
+    assert place.warm("behind", learnt=["networkx"]) == (0, "3\n", "", [])
+    assert place.warm("before", learnt=["torch"]) == (0, "2\n", "", [])

@@ -89,8 +89,8 @@ def replace_path_entry(old, new):
 
 
 def await_imports(on_given_out, go_cold):
-    """From now on the script's imports are served. `on_given_out()` is called behind each, `go_cold(why)`, which does
-    not return, where what is hidden is not what this import would find."""
+    """From now on the script's imports are served. `on_given_out(names)` is called behind each, `go_cold(why)`, which
+    does not return, where what is hidden is not what this import would find."""
     global _finder
     if _modules:
         _finder = _Finder(on_given_out, go_cold)
@@ -151,7 +151,7 @@ class _Finder:
             sys.meta_path.remove(self)
         self._take_over()
         load_watch.call_for_loaded()
-        self._on_given_out()
+        self._on_given_out(names)
 
     def _take_over(self):
         global _left

@@ -153,10 +153,12 @@ def run(channel, request, fds, warmth=None):
     # "cold": why this worker, though forked, started afresh.
     channel.send_or_give_up({"type": "started", **({key: request[key] for key in ("cold", "deny") if key in request})})
     learn.watch_environment()
-    hidden.await_imports(lambda: _count_threads_anew(request), lambda why: _too_early(channel, request, why))
+    hidden.await_imports(
+        lambda names: _count_threads_anew(request, names), lambda why: _too_early(channel, request, why)
+    )
     if warmth is not None:
         hidden.take_over(warmth.left)
-        _count_threads_anew(request)
+        _count_threads_anew(request, ("torch", "numpy"))
     board.script_starts()
     try:
         start()
@@ -354,10 +356,15 @@ def _become_plain_python(request):
     os.execve(sys.executable, [*_own_words(), request["script"], *request["args"]], request["env"])
 
 
-def _count_threads_anew(request):
-    """Behind an import that was served: the script may have set another number before it."""
-    if any(os.environ.get(name) != request["env"].get(name) for name in hidden.COUNTED_ANEW):
-        threads.apply(os.environ, bool(request.get("bound")))
+def _count_threads_anew(request, names):
+    """Behind an import of modules that was served: another number may have been set before it. Only torch and NumPy
+    themselves count; what the script has told torch since stays."""
+    if all(os.environ.get(name) == request["env"].get(name) for name in hidden.COUNTED_ANEW):
+        return
+    if "torch" in names:
+        threads.apply_to_torch(os.environ, bool(request.get("bound")))
+    if "numpy" in names:
+        threads.apply_to_openblas(os.environ)
 
 
 def _too_early(channel, request, why):

@@ -31,12 +31,20 @@ class Counted:
 
 
 def apply(environment, bound):
+    apply_to_torch(environment, bound)
+    apply_to_openblas(environment)
+
+
+def apply_to_torch(environment, bound):
     torch = hidden.find("torch")
     count = _first_number(environment, "OMP_NUM_THREADS")
     if count is None and bound and _counts_cores(environment):
         count = _cores(os.sched_getaffinity(0))
     if torch is not None and count is not None and torch.get_num_threads() != count:
         torch.set_num_threads(count)
+
+
+def apply_to_openblas(environment):
     count = _first_number(environment, "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
     count = count or len(os.sched_getaffinity(0))
     if hidden.find("numpy") is not None and count > 1:  # one thread is what it was imported with
