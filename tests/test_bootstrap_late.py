@@ -118,3 +118,20 @@ def test_a_number_of_threads_that_is_set_behind_torch(place):
     )
     assert place.warm("behind", learnt=["networkx"]) == (0, "3\n", "", [])
     assert place.warm("before", learnt=["torch"]) == (0, "2\n", "", [])
+
+
+# Variables that C++ reads.
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_VERBOSE", "CUBLAS_WORKSPACE_CONFIG", "KINETO_USE_DAEMON"])
+def test_a_variable_of_torchs_libraries(place, variable):
+    """It counts for an import of torch itself, and not for one of its late parts."""
+    change = f"import os\nos.environ[{variable!r}] = '1'\n"
+    place.own(before=f"{change}import torch", behind=f"import torch\n{change}import networkx")
+    assert variable in place.warm("before", learnt=["torch"])[3][0]
+    assert place.warm("behind", learnt=["networkx"])[3] == []
+
+
+def test_a_variable_that_is_read_with_a_device(place):
+    place.own(train="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch")
+    assert place.warm("train", learnt=["torch"])[3] == []

@@ -22,6 +22,15 @@ _READ_UNSEEN = (
     *("OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH_"),
 )
 COUNTED_ANEW = frozenset(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"))
+# Its libraries read these, too, each when it is loaded or sets itself up: only with what brings libraries along. Many
+# scripts set some of them behind `import torch`.
+_READ_BY_LIBRARIES = (
+    *("CASK_", "CUBLAS", "CUDA_", "DNNL_", "GFORTRAN_", "GLIBCXX_", "I_MPI_", "KINETO_", "MKLDNN_", "MPI_", "NUMPY_"),
+    *("NVRTC_", "OMPI_", "ONEDNN_", "OPENSSL_", "TRITON_"),
+)
+_BRING_LIBRARIES = frozenset(("torch", "numpy", "triton"))
+# CUDA reads these when a device is first used, which no zygote does.
+_READ_WITH_A_DEVICE = frozenset(("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
 _WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
 Left = collections.namedtuple("Left", "environment said")
@@ -179,8 +188,9 @@ class _Finder:
         for variable, seen in _variables.items():
             if os.environ.get(variable) != seen:
                 return f"it has read {variable}, which the script has changed since"
-        for variable in {*os.environ, *self._environment} - COUNTED_ANEW:
-            if variable.startswith(_READ_UNSEEN) and os.environ.get(variable) != self._environment.get(variable):
+        unseen = _READ_UNSEEN if _BRING_LIBRARIES.isdisjoint(names) else _READ_UNSEEN + _READ_BY_LIBRARIES
+        for variable in {*os.environ, *self._environment} - COUNTED_ANEW - _READ_WITH_A_DEVICE:
+            if variable.startswith(unseen) and os.environ.get(variable) != self._environment.get(variable):
                 return f"it may have read {variable}, which the script has changed since"
         for top in sorted({name.partition(".")[0] for name in names}):
             if top in _origins and _origin(top) != _origins[top]:
