@@ -135,3 +135,17 @@ def test_a_variable_of_torchs_libraries(place, variable):
 def test_a_variable_that_is_read_with_a_device(place):
     place.own(train="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch")
     assert place.warm("train", learnt=["torch"])[3] == []
+
+
+# Random numbers.
+
+
+def test_generators_of_libraries_that_do_not_care(place):
+    """One that was seeded from the system has other numbers in each life, one with a seed of its own the same."""
+    place.library(
+        sympy="import random\nclass Holder: pass\nHolder.rng = random.Random()\nchoice = Holder.rng.random\n"
+        "fixed = random.Random()\nfixed.seed(5)"
+    )
+    place.own(train="import sympy\nprint(sympy.choice(), sympy.fixed.random())")
+    first, second = place.warm("train")[1].split(), place.again("train")[1].split()
+    assert first[0] != second[0] and first[1] == second[1]

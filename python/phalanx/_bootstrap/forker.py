@@ -46,12 +46,12 @@ def serve(fd):
         message, _ = channel.receive()
         if message["type"] != "preload":
             os._exit(0)
-        warmth = _preload(channel, message)
+        warmth, generators = _preload(channel, message)
         while True:
             message, fds = channel.receive()
             if message["type"] != "fork" or len(fds) != 1:
                 os._exit(0)
-            worker = _fork_spare(channel, message["id"], fds[0], agent_pid)
+            worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators)
             if worker is not None:
                 request, fds = runner.wait_for_request(worker)
                 _wake(deafened)
@@ -61,7 +61,8 @@ def serve(fd):
 
 
 def _preload(channel, message):
-    """Imports, says so, and returns what a fork of this process is good for. Where that is nothing, it ends."""
+    """Imports, says so, and returns what a fork of this process is good for, and the generators that it seeds anew. Where
+    it is good for nothing, it ends."""
     start_ns = time.monotonic_ns()
     kind, script, cwd = message["kind"], message["script"], message["cwd"]
     found = scan.scan(kind, script, cwd)
@@ -111,7 +112,7 @@ def _preload(channel, message):
     variables = {**at_start.variables, **loader.variables_read}
     files.update(at_start.files)
     seen = runner.Seen(variables, loader.all_names_read or at_start.walked, read, files, absent - own, loaded - own)
-    return runner.Warmth(environment, coerced, seen, late_check, counted, left)
+    return runner.Warmth(environment, coerced, seen, late_check, counted, left), loader.generators()
 
 
 def _facts(message):
@@ -252,7 +253,7 @@ def _late_check(kind, script, cwd, found):
     return check
 
 
-def _fork_spare(channel, request_id, worker_fd, agent_pid):
+def _fork_spare(channel, request_id, worker_fd, agent_pid, generators):
     """Forks twice, so that the agent, a subreaper, becomes the parent. Returns, in the spare only, its channel."""
     go_read, go_write = os.pipe()
     try:
@@ -268,7 +269,7 @@ def _fork_spare(channel, request_id, worker_fd, agent_pid):
             os._exit(0)
         os.close(go_write)
         channel.close()
-        return _be_spare(go_read, worker_fd, agent_pid)
+        return _be_spare(go_read, worker_fd, agent_pid, generators)
     os.close(go_read)
     os.close(worker_fd)
     reason = os.strerror(middle.errno) if isinstance(middle, OSError) else _reap(middle)
@@ -287,14 +288,14 @@ def _reap(pid):
     return os.strerror(os.WEXITSTATUS(status)) if os.WIFEXITED(status) else f"killed by signal {os.WTERMSIG(status)}"
 
 
-def _be_spare(go_read, worker_fd, agent_pid):
+def _be_spare(go_read, worker_fd, agent_pid, generators):
     os.setsid()
     told = os.read(go_read, 1)
     os.close(go_read)
     if not told or not linux.die_with_parent(agent_pid):
         os._exit(0)
     _renew_identity()
-    _fresh_randomness()
+    _fresh_randomness(generators)
     worker = wire.Channel(worker_fd)
     worker.send({"type": "spare", "pid": os.getpid()})
     return worker
@@ -310,18 +311,17 @@ def _renew_identity():
         logging._startTime = time.time_ns() if sys.version_info >= (3, 13) else time.time()
 
 
-def _fresh_randomness():
-    """Python seeds its own generator after a fork. The others, which a fresh process seeds from the system:"""
+def _fresh_randomness(generators):
+    """Python seeds its own generator after a fork. The others, which a fresh process seeds from the system; `generators`:
+    those of libraries."""
     numpy_random = hidden.find("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
     torch = hidden.find("torch")
     if torch is not None:
         torch.default_generator.seed()
-    for name in [name for name in sys.modules if name.endswith(watch.RESEEDED[0])]:
-        generator = getattr(getattr(sys.modules[name], watch.RESEEDED[1], None), "__self__", None)
-        if isinstance(generator, random.Random):
-            generator.seed()
+    for generator in generators:
+        generator.seed()
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)

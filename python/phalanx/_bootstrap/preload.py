@@ -149,6 +149,10 @@ class Preloader:
         changed = {name: now.get(name) for name in {*before, *now} if before.get(name) != now.get(name)}
         return hidden.Left(changed, list(said))
 
+    def generators(self):
+        """Generators of random numbers that imports have seeded from the system: each fork seeds them anew."""
+        return self._watch.generators()
+
     def absent(self):
         """Top-level names of modules that were looked for, and that nobody has."""
         return frozenset(name for name in self._absent - set(sys.modules) if _find(name) is None)

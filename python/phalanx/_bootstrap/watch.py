@@ -9,6 +9,7 @@ import _posixsubprocess  # before subprocess, which keeps its function by name
 import os
 import sys
 import types
+from _weakref import ref
 
 from phalanx._bootstrap import hidden, linux, places, reads, tracked
 
@@ -59,8 +60,8 @@ _ALIASES = (
     ("threading", "get_native_id", _THREAD_ID),
     ("uuid", "uuid1", _PROCESS["urandom"]),
 )
-# A module, by the end of its name, and its function of a generator of its own: setuptools brings it along.
-RESEEDED = ("more_itertools.recipes", "_private_randrange")
+# A module, by the end of its name, that may have a generator of its own: setuptools brings it along.
+_MAY_HAVE_A_GENERATOR = "more_itertools.recipes"
 # What a library may ask C for by the interpreter's own handle, too, past Python.
 _ASKED_OF_C = frozenset("getenv secure_getenv environ __environ getpid getppid gettid getrandom syscall".split())
 # Of the standard library's own callers these keep the answer for their caller; logging only writes it.
@@ -122,6 +123,7 @@ class Watch:
         self._undo = []
         self._replaced = {}
         self._changed = set()  # variables that imports have set or removed: what they read of those is their own
+        self._generators = {}  # id: weak reference, of those that were seeded from the system
         self._walker = None  # the library that looks through the environment
         self._tracked = tracked.Tracked(self._used)
         self.reads = reads.Reads(self._counts, self._asked)
@@ -281,9 +283,21 @@ class Watch:
         def seeding(generator, a=None, *args, **named):
             if self._is_watching and a is None and not _is_reseeded(sys._getframe(1)):
                 self._asked(sys._getframe(1), _PROCESS["urandom"])
+            if self._is_watching:
+                self._note_generator(generator, a)
             return original(generator, a, *args, **named)
 
         return seeding
+
+    def _note_generator(self, generator, seed):
+        if seed is None:
+            self._generators[id(generator)] = ref(generator)
+        else:
+            self._generators.pop(id(generator), None)
+
+    def generators(self):
+        """Those of Python that imports have made and seeded from the system, and that are still there."""
+        return [found for found in (reference() for reference in self._generators.values()) if found is not None]
 
     def _writing(self, original):
         def writing(fd, data):
@@ -370,7 +384,7 @@ def _is_reseeded(frame):
     """Whether that is the generator of which each fork makes another: forker.py."""
     while frame is not None and frame.f_globals.get("__name__") == "random":
         frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__", "").endswith(RESEEDED[0])
+    return frame is not None and frame.f_globals.get("__name__", "").endswith(_MAY_HAVE_A_GENERATOR)
 
 
 def _text(name):
