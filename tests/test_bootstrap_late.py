@@ -149,3 +149,12 @@ def test_generators_of_libraries_that_do_not_care(place):
     place.own(train="import sympy\nprint(sympy.choice(), sympy.fixed.random())")
     first, second = place.warm("train")[1].split(), place.again("train")[1].split()
     assert first[0] != second[0] and first[1] == second[1]
+
+
+# Libraries that we use ourselves.
+
+
+def test_the_bootstrap_sets_up_no_openssl(place):
+    """It reads OPENSSL_CONF when it does, and the script may set that first."""
+    place.own(train="import sys\nprint('_hashlib' in sys.modules, '_ssl' in sys.modules)")
+    assert place.warm("train") == (0, "False False\n", "", [])

@@ -4,12 +4,20 @@ torch has some hundred dataclasses; compiling the texts of their methods is a te
 """
 
 import contextlib
-import hashlib
 import importlib.util
 import marshal
 import os
 import stat
 import sys
+
+# Not by hashlib, which has OpenSSL set itself up: that reads OPENSSL_CONF, and the script may set it first.
+try:
+    from _sha2 import sha256  # since Python 3.12
+except ImportError:
+    try:
+        from _sha256 import sha256
+    except ImportError:  # an interpreter that was built without
+        from hashlib import sha256
 
 _MAGIC = b"PHXG" + importlib.util.MAGIC_NUMBER
 _DIGEST_BYTES = 32
@@ -62,7 +70,7 @@ def _read(path):
         data = file.read(FILE_BYTES_MAX + 1)
     head = len(_MAGIC)
     body = memoryview(data)[head + _DIGEST_BYTES :]
-    if data[:head] != _MAGIC or hashlib.sha256(body).digest() != data[head : head + _DIGEST_BYTES]:
+    if data[:head] != _MAGIC or sha256(body).digest() != data[head : head + _DIGEST_BYTES]:
         return {}
     try:
         codes = marshal.loads(body)
@@ -81,7 +89,7 @@ def _write(path, codes):
         return
     try:
         with open(fd, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            file.write(_MAGIC + sha256(body).digest() + body)
         os.rename(draft, path)
     except OSError:
         with contextlib.suppress(OSError):
