@@ -158,3 +158,15 @@ def test_the_bootstrap_sets_up_no_openssl(place):
     """It reads OPENSSL_CONF when it does, and the script may set that first."""
     place.own(train="import sys\nprint('_hashlib' in sys.modules, '_ssl' in sys.modules)")
     assert place.warm("train") == (0, "False False\n", "", [])
+
+
+def test_a_script_that_replaces_functions_of_json(place):
+    """What we tell of it goes by Python's own; also that it starts afresh."""
+    replace = "import json\njson.dumps = json.loads = lambda *a, **k: b'not a text'\n"
+    change = "import os\nos.environ['MKL_CBWR'] = '1'\n"
+    place.own(
+        train=f"{replace}{change}import networkx\nprint('done')", steps=f"{replace}import phalanx\nphalanx.step(1)"
+    )
+    assert place.warm("steps") == (0, "", "", [])
+    status, out, err, whys = place.warm("train", learnt=["networkx"])
+    assert (status, out, err, len(whys)) == (0, "done\n", "", 1) and "MKL_CBWR" in whys[0]

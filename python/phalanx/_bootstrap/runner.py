@@ -1,7 +1,6 @@
 """Turns this process into the one that `python -u script.py args...` would be."""
 
 import gc
-import json
 import os
 import signal
 import sys
@@ -382,7 +381,7 @@ def _become_cold(channel, request):
         os.set_inheritable(memory_fd, True)
         request = {**request, "memory_fd": memory_fd}
     fd = os.memfd_create("phalanx-request")
-    os.write(fd, json.dumps(request).encode("utf-8", "surrogateescape"))
+    os.write(fd, wire.text_of(request))
     os.lseek(fd, 0, os.SEEK_SET)
     os.set_inheritable(fd, True)
     os.set_inheritable(channel.fileno(), True)
