@@ -170,3 +170,23 @@ def test_a_script_that_replaces_functions_of_json(place):
     assert place.warm("steps") == (0, "", "", [])
     status, out, err, whys = place.warm("train", learnt=["networkx"])
     assert (status, out, err, len(whys)) == (0, "done\n", "", 1) and "MKL_CBWR" in whys[0]
+
+
+# A life after another.
+
+
+def test_a_name_that_an_edited_script_takes_before_an_import(place):
+    """What is imported then may change what stands there, and nobody has looked whether it does."""
+    place.library(patches="import textwrap\ntextwrap.dedent = None")
+    place.own(train="import textwrap, patches, os\nprint(os.name)")
+    assert place.warm("train")[1] == "posix\n"
+    place.own(train="import textwrap\ntaken = textwrap.dedent\nimport patches, os\nprint(taken is None)")
+    why = "the script was edited, and takes textwrap.dedent now before it imports patches"
+    assert place.again("train") == (0, "False\n", "", [why])
+
+
+def test_a_name_that_an_edited_script_takes_behind_its_imports(place):
+    place.own(train="import textwrap, os\nprint(os.name)")
+    assert place.warm("train")[3] == []
+    place.own(train="import textwrap, os\ntaken = textwrap.dedent\nprint(os.name)")
+    assert place.again("train") == (0, "posix\n", "", [])

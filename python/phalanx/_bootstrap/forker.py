@@ -248,6 +248,10 @@ def _late_check(kind, script, cwd, found):
         for count, name in enumerate(found.prefix):
             if now.prefix[count : count + 1] != [name]:
                 return f"the script was edited, and does something else now before it imports {name}"
+        for name, count in now.taken.items():
+            # Nobody has looked whether what was imported behind it changes that.
+            if count < len(found.prefix) and found.taken.get(name) != count:
+                return f"the script was edited, and takes {name} now before it imports {found.prefix[count]}"
         return None
 
     return check
