@@ -190,3 +190,86 @@ def test_a_name_that_an_edited_script_takes_behind_its_imports(place):
     assert place.warm("train")[3] == []
     place.own(train="import textwrap, os\ntaken = textwrap.dedent\nprint(os.name)")
     assert place.again("train") == (0, "posix\n", "", [])
+
+
+# What imports leave in modules of the standard library.
+
+
+TELL_LOGGERS = """
+import logging
+def tell(*names):
+    for name in names:
+        logger = logging.getLogger(name)
+        print(name, logger.level, logger.disabled, logger.parent.name, logger.isEnabledFor(logging.INFO))
+"""
+MAKES_LOGGERS = "import logging\nlogging.getLogger('networkx.part.deep').setLevel(30)\nlogging.getLogger('networkx')\n"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "print(sorted(logging.root.manager.loggerDict))",
+        "import logging.config\nlogging.config.dictConfig({'version': 1, 'root': {'level': 'INFO'}})",
+        "mine = logging.getLogger('networkx.part.mine')",
+        "mine = logging.getLogger('networkx.part.deep.mine')\nlogging.root.setLevel(10)",
+    ],
+    ids=["names", "dictConfig", "a child", "a deeper child"],
+)
+def test_loggers_come_with_their_library(place, between):
+    place.library(networkx=MAKES_LOGGERS, early="import logging\nlogging.getLogger('networkx.early')")
+    after = "import networkx\ntell('networkx', 'networkx.part', 'networkx.part.deep', 'networkx.early')\n"
+    after += "tell('networkx.part.mine', 'networkx.part.deep.mine')\nprint(sorted(logging.root.manager.loggerDict))"
+    place.own(train=f"import early\n{TELL_LOGGERS}\n{between}\n{after}")
+    assert place.warm("train", learnt=["networkx"]) == place.plain("train")
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ("logging.getLogger('networkx').setLevel(10)", "the script has asked for its logger networkx"),
+        ("class Mine(logging.Logger): pass\nlogging.setLoggerClass(Mine)", "another class of loggers"),
+    ],
+)
+def test_loggers_that_the_script_has_touched(place, change, why):
+    place.library(networkx=MAKES_LOGGERS)
+    place.own(
+        train=f"{TELL_LOGGERS}\n{change}\nimport networkx\ntell('networkx')\nprint(type(logging.getLogger('networkx')))"
+    )
+    *told, whys = place.warm("train", learnt=["networkx"])
+    assert tuple(told) == place.plain("train")[:3] and why in whys[0]
+
+
+def test_loggers_of_torch_that_the_script_has_touched(place):
+    """With torch comes all that there is, whatever was imported first."""
+    place.library(torch__in__part="import logging\nlogging.getLogger('torch.part').setLevel(30)")
+    text = "import logging\nlogging.getLogger('torch.part').setLevel(10)\nimport torch.part\n"
+    text += "print(logging.getLogger('torch.part').level)"
+    place.own(train=text)
+    status, out, err, whys = place.warm("train", learnt=["sympy", "torch.part"])
+    assert (status, out, err) == (0, "30\n", "") and "its logger torch.part" in whys[0]
+
+
+def test_filters_of_warnings_come_with_their_library(place):
+    """In front of those that the script has set before, and behind where they were put there."""
+    place.library(
+        networkx="import warnings\nclass Rank(UserWarning): pass\nwarnings.simplefilter('always', Rank)\n"
+        "warnings.simplefilter('error', Rank, append=True)\ndef warn(): warnings.warn('rank', Rank)"
+    )
+    text = "import warnings\nwarnings.filterwarnings('ignore')\nprint(len(warnings.filters))\nimport networkx, sympy\n"
+    text += "print([(entry[0], entry[2].__name__) for entry in warnings.filters])\nnetworkx.warn()\nnetworkx.warn()"
+    place.own(train=text)
+    expected = place.plain("train")
+    assert expected[2].count("Rank: rank") == 2
+    assert place.warm("train", learnt=["networkx", "sympy"]) == expected
+
+
+def test_the_folder_of_temporary_files_is_chosen_by_the_script(place, tmp_path):
+    """A late module that asks for it chooses it for the script only when that imports it."""
+    place.library(torch__in__late="import tempfile\nFOUND = tempfile.gettempdir()")
+    tell = (
+        "import torch, os, tempfile, json\n{0}\nprint(tempfile.tempdir)\nimport torch.late\nprint(tempfile.tempdir)\n"
+    )
+    set_it = f"os.environ['TMPDIR'] = {str(tmp_path)!r}\ntempfile.gettempdir()\ndel os.environ['TMPDIR']"
+    place.own(sets=tell.format(set_it), leaves=tell.format("os.getloadavg()"))
+    for script in ("sets", "leaves"):
+        assert place.warm(script, learnt=["torch.late"]) == place.plain(script)

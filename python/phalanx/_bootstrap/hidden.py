@@ -8,7 +8,6 @@ all its modules, and with a module of torch all that there is.
 import builtins
 import collections
 import importlib.machinery
-import itertools
 import os
 import sys
 import warnings
@@ -45,6 +44,7 @@ _path_entries = []  # what their imports have put on sys.path
 given_out = set()  # names
 _finder = None
 _left = None
+_marks = None  # marks.Marks
 
 
 def find(name):
@@ -68,10 +68,10 @@ def take_over(left):
         getattr(sys, stream).write(text)
 
 
-def hide(seen, path_before, variables, left):
-    """Hides all modules but those of names in `seen` and the standard library's. `left`: by their imports."""
-    global _left
-    _left = left
+def hide(seen, path_before, variables, left, marks):
+    """Hides all modules but those of names in `seen` and the standard library's. `left`, `marks`: by their imports."""
+    global _left, _marks
+    _left, _marks = left, marks
     for name in [name for name in sys.modules if name not in seen and _can_be_hidden(name)]:
         _modules[name] = sys.modules.pop(name)
     for name, module in _modules.items():
@@ -138,7 +138,7 @@ class _Finder:
             return None
         top = name.partition(".")[0]
         names = [n for n in _modules if top in _WITH_ALL or n == top or n.startswith(top + ".")]
-        why = self._why_not(names)
+        why = self._why_not(names) or _marks.why_not(_owner(name))
         if why is not None:
             why = f"{top} was imported ahead of its turn, but {why}"
             if os.getpid() != self._pid:
@@ -159,6 +159,7 @@ class _Finder:
         if not _modules and self in sys.meta_path:
             sys.meta_path.remove(self)
         self._take_over()
+        self._filters += _marks.put_back(_owner(name))
         load_watch.call_for_loaded()
         self._on_given_out(names)
 
@@ -199,11 +200,17 @@ class _Finder:
 
     def _would_warn_otherwise(self):
         """Whether warnings of these imports would be shown, or not, by what the script has set since."""
-        new = list(itertools.takewhile(lambda entry: entry not in self._filters, warnings.filters))
+        new = [entry for entry in warnings.filters if entry not in self._filters]
         if _left is not None and _left.said:
             return bool(new)
         # Libraries have categories of their own shown, which torch and its like do not know.
         return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
+
+
+def _owner(name):
+    """Whose marks are put back with that module: its library's; None for those of all, with torch."""
+    top = name.partition(".")[0]
+    return None if top in _WITH_ALL else top
 
 
 def _spec_of(name, module, load):

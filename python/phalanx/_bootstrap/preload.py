@@ -7,7 +7,7 @@ import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import hidden, load_watch, places, reads, state, watch
+from phalanx._bootstrap import hidden, load_watch, marks, places, reads, state, watch
 from phalanx._bootstrap.taken import Taken
 from phalanx._bootstrap.watch import Tainted, is_indifferent
 
@@ -114,7 +114,7 @@ class Preloader:
         self._argument_references = self._count_arguments()
         self._environment = dict(os.environ)
         self._before_late = None
-        self._late_said = 0
+        self._late_said, self._unmarked = 0, None
         self.stopped, self.missed, self.leader = None, None, None
 
     @property
@@ -131,6 +131,7 @@ class Preloader:
         """What is loaded from now on the script imports later, or not at all."""
         self._watch.is_late = True
         self._before_late = frozenset(sys.modules), list(sys.path), self._left(self._watch.said)
+        self._unmarked = marks.Before()
         self._late_said, self._environment = len(self._watch.said), dict(os.environ)
 
     def left(self):
@@ -142,7 +143,8 @@ class Preloader:
         if self._before_late is not None:
             seen, path, _ = self._before_late
             variables = {name: value for name, value in self._watch.read.items() if name in self._watch.late}
-            hidden.hide(seen, path, variables, self._left(self._watch.said[self._late_said :]))
+            left = self._left(self._watch.said[self._late_said :])
+            hidden.hide(seen, path, variables, left, self._unmarked.take_away())
 
     def _left(self, said):
         before, now = self._environment, dict(os.environ)

@@ -1,0 +1,133 @@
+"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers, the folder of
+temporary files. It is taken away when they are hidden, and put back when they are given out, as if they had left it then.
+"""
+
+import itertools
+import sys
+import warnings
+
+from phalanx._bootstrap import places
+
+
+class Before:
+    """What is there before those imports."""
+
+    def __init__(self):
+        self._filters = list(warnings.filters)
+        self._loggers = dict(_loggers())
+        self._folder = _temporary_folder()
+
+    def take_away(self):
+        """Leaves all as it was; returns Marks of what has come."""
+        manager = _manager()
+        loggers = self._take_loggers_away(manager.loggerDict) if manager is not None else {}
+        new = [entry for entry in warnings.filters if entry not in self._filters]
+        in_front = list(itertools.takewhile(lambda entry: entry not in self._filters, warnings.filters))
+        folder = _temporary_folder()
+        if new:
+            warnings.filters[:] = self._filters
+            _filters_have_changed()
+        if folder != self._folder:
+            sys.modules["tempfile"].tempdir = self._folder
+        return Marks(loggers, in_front, [entry for entry in new if entry not in in_front], folder)
+
+    def _take_loggers_away(self, present):
+        """{name: logger} in the order of their making, without those of the standard library, whose modules stay."""
+        late = {
+            name: logger
+            for name, logger in present.items()
+            if self._loggers.get(name) is not logger and not places.is_standard_name(name)
+        }
+        for name in late:
+            if name in self._loggers:
+                present[name] = self._loggers[name]
+            else:
+                del present[name]
+        loggers = {name: logger for name, logger in late.items() if not _is_placeholder(logger)}
+        ours = set(map(id, loggers.values()))
+        for kept in present.values():
+            if _is_placeholder(kept):
+                for child in [child for child in kept.loggerMap if id(child) in ours]:
+                    del kept.loggerMap[child]
+                continue
+            while id(kept.parent) in ours:
+                kept.parent = kept.parent.parent
+        return loggers
+
+
+class Marks:
+    """`loggers` {name: logger}; `in_front`, `behind`: entries of warnings.filters; `folder`: tempfile.tempdir."""
+
+    def __init__(self, loggers, in_front, behind, folder):
+        self._loggers = loggers
+        self._in_front, self._behind = in_front, behind
+        self._folder = folder
+        self._classes = _classes_of_loggers()
+
+    def why_not(self, top):
+        """Why what a library has left cannot be put back, or None. `top`: its name, None for all of them."""
+        if not self._loggers:
+            return None
+        if _classes_of_loggers() != self._classes:
+            return "the script has set another class of loggers"
+        present = _loggers()
+        for name in self._loggers_of(top):
+            if name in present and not _is_placeholder(present[name]):
+                return f"the script has asked for its logger {name}"
+        return None
+
+    def put_back(self, top):
+        """Returns the filters that have been put back: those of all with the first that is given out."""
+        for name in self._loggers_of(top):
+            _put_logger_back(_manager(), name, self._loggers.pop(name))
+        if top is None and self._folder is not None and _temporary_folder() is None and "tempfile" in sys.modules:
+            sys.modules["tempfile"].tempdir = self._folder
+        in_front, behind = self._in_front, self._behind
+        self._in_front, self._behind = [], []
+        if in_front or behind:
+            between = [entry for entry in warnings.filters if entry not in in_front]
+            warnings.filters[:] = [*in_front, *between, *(entry for entry in behind if entry not in between)]
+            _filters_have_changed()
+        return [*in_front, *behind]
+
+    def _loggers_of(self, top):
+        return [name for name in self._loggers if top is None or name.partition(".")[0] == top]
+
+
+def _put_logger_back(manager, name, logger):
+    """As Manager.getLogger does with one that it has made."""
+    placeholder = manager.loggerDict.get(name)
+    manager.loggerDict[name] = logger
+    if placeholder is not None:
+        manager._fixupChildren(placeholder, logger)
+    manager._fixupParents(logger)
+    logger._cache.clear()  # its parents may have another level by now
+
+
+def _manager():
+    logging = sys.modules.get("logging")
+    return logging.Logger.manager if logging is not None else None
+
+
+def _loggers():
+    manager = _manager()
+    return manager.loggerDict if manager is not None else {}
+
+
+def _classes_of_loggers():
+    manager = _manager()
+    return (manager.loggerClass, sys.modules["logging"]._loggerClass) if manager is not None else None
+
+
+def _is_placeholder(logger):
+    return isinstance(logger, sys.modules["logging"].PlaceHolder)
+
+
+def _temporary_folder():
+    return getattr(sys.modules.get("tempfile"), "tempdir", None)
+
+
+def _filters_have_changed():
+    """Has Python forget what it has decided by the filters that were: each Python does so here."""
+    with warnings.catch_warnings():
+        pass
