@@ -206,6 +206,12 @@ SCRIPTS = {
         sys.excepthook = lambda *a: print('hook', a[0], a[2].tb_lineno, a[1].__traceback__ is a[2])
         1/0
         """,
+    "callback that looks at the last traceback": """
+        import atexit, sys, traceback
+        show = lambda: print([frame.name for frame in traceback.extract_tb(sys.last_traceback)])
+        atexit.register(show)
+        def inner(): 1 / 0
+        inner()""",
     "broken excepthook": "import sys\ndef hook(*a): raise ValueError('hook')\nsys.excepthook = hook\n1/0",
     "traceback module": """
         import traceback, sys

@@ -319,6 +319,8 @@ def _hide_our_frames():
     def show_without_ours(kind, value, trace):
         trace = _without_ours(trace)
         value.__traceback__ = trace
+        if hasattr(sys, "last_traceback"):
+            sys.last_traceback = trace  # for a debugger behind it, and callbacks at the end
         sys.excepthook = show
         try:
             show(kind, value, trace)
