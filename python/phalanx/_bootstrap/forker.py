@@ -61,8 +61,8 @@ def serve(fd):
 
 
 def _preload(channel, message):
-    """Imports, says so, and returns what a fork of this process is good for, and the generators that it seeds anew. Where
-    it is good for nothing, it ends."""
+    """Imports, says so, and returns what a fork of this process is good for, and the generators that it seeds anew.
+    Where it is good for nothing, it ends."""
     start_ns = time.monotonic_ns()
     kind, script, cwd = message["kind"], message["script"], message["cwd"]
     found = scan.scan(kind, script, cwd)
@@ -316,8 +316,8 @@ def _renew_identity():
 
 
 def _fresh_randomness(generators):
-    """Python seeds its own generator after a fork. The others, which a fresh process seeds from the system; `generators`:
-    those of libraries."""
+    """Python seeds its own generator after a fork. The others, which a fresh process seeds from the system.
+    `generators`: those of libraries."""
     numpy_random = hidden.find("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -1,6 +1,6 @@
-"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers, the folder of
-temporary files. It is taken away when they are hidden, and put back when they are given out, as if they had left it then.
-"""
+"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers, the folder
+of temporary files. It is taken away when they are hidden, and put back when they are given out, as if they had left it
+then."""
 
 import itertools
 import sys

@@ -194,7 +194,8 @@ def script_path(script, cwd):
 
 
 def _prepare_main(request):
-    """Compiles the script as its text is now, and returns what runs it. What cannot run at all is left to Python to say."""
+    """Compiles the script as its text is now, and returns what runs it. What cannot run at all is left to Python to
+    say."""
     kind, script = request["kind"], request["script"]
     main = sys.modules["__main__"]
     forget_shadowed(places.own_folder(kind, script, request["cwd"]))
