@@ -82,7 +82,7 @@ TEST(Simulation, SeedsMeetAllThatIsSimulated) {
   }
   for (const FaultRow& row : FaultTable()) EXPECT_GT(kinds[static_cast<size_t>(row.kind)], 20) << row.name;
   for (size_t i = 1; i < kMoments; ++i) EXPECT_GT(moments[i], 1'000U) << "moment " << i;
-  for (const int jobs : checkpoints) EXPECT_GT(jobs, 200);
+  for (const int jobs : checkpoints) EXPECT_GT(jobs, 100);
   EXPECT_GT(good, 1'000);
   EXPECT_GT(failed, 100);
   EXPECT_GT(left, 5);
