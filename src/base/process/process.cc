@@ -369,6 +369,7 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
     int64_t skipped = 0;
     if (!TakeNumber(rest, value) && !TakeNumber(rest, skipped)) break;
     if (field == 23) stat.memory_bytes = value;
+    if (field == 50) stat.environment_begin = value;
     if (field == 51) stat.environment_end = value;
   }
   std::string_view last = text.substr(text.rfind(' ') + 1);
@@ -390,13 +391,13 @@ Holds EnvironmentHolds(pid_t pid, std::string_view entry) {
   const std::string path = fmt::format("/proc/{}/environ", pid);
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return Holds::kNo;  // it is gone, or not ours to look at
-  std::string environment = ReadPrefix(file, kEnvironmentBytesMax);
+  const std::string environment = ReadPrefix(file, kEnvironmentBytesMax);
   if (environment.empty()) {
     // The kernel gives a program its memory first, and then tells where in it the environment lies.
     const std::optional<ProcStat> stat = ReadProcStat(pid);
     if (!stat || stat->state == 'X' || stat->state == 'Z' || stat->memory_bytes == 0) return Holds::kNo;
-    if (stat->environment_end == 0) return Holds::kUnknown;
-    environment = ReadFilePrefix(path, kEnvironmentBytesMax);  // it is over by now
+    const bool is_empty = stat->environment_begin != 0 && stat->environment_begin == stat->environment_end;
+    return is_empty ? Holds::kNo : Holds::kUnknown;
   }
   const std::string_view text = environment;
   for (size_t at = text.find(entry); at != std::string_view::npos; at = text.find(entry, at + 1)) {

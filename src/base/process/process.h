@@ -119,9 +119,11 @@ struct ProcStat {
   pid_t pgrp = 0;
   pid_t session = 0;
   int threads = 0;
-  uint64_t memory_bytes = 0;     // virtual; 0: it has none any more, or is the kernel's own
-  uint64_t environment_end = 0;  // address; 0: it is in the midst of an exec, or may not be looked at
-  int wait_status = 0;           // as wait() has it: of its end, or of what stopped it; 0 where it is not ours to see
+  uint64_t memory_bytes = 0;  // virtual; 0: it has none any more, or is the kernel's own
+  // Addresses; 0: it is in the midst of an exec, or may not be looked at.
+  uint64_t environment_begin = 0;
+  uint64_t environment_end = 0;
+  int wait_status = 0;  // as wait() has it: of its end, or of what stopped it; 0 where it is not ours to see
   // Nothing of it runs or holds memory or devices any more; only its parent has not asked yet.
   bool Dead() const { return state == 'X' || (state == 'Z' && threads <= 1); }
 };

@@ -245,7 +245,8 @@ TEST_F(ProcessTest, ChildHasItsOwnSessionAndPlainSignals) {
   EXPECT_EQ(stat->pgrp, stat->session);
   EXPECT_NE(stat->session, getsid(0));
   EXPECT_GT(stat->memory_bytes, 4'096U);
-  EXPECT_GT(stat->environment_end, 4'096U);
+  EXPECT_GT(stat->environment_begin, 4'096U);
+  EXPECT_GT(stat->environment_end, stat->environment_begin);
 }
 
 TEST_F(ProcessTest, ChildSeesOnlyWhatItIsGiven) {
@@ -348,6 +349,17 @@ TEST_F(ProcessTest, NeverTakesAnExecForAnEndOfTheEnvironment) {
   }
   EXPECT_EQ(missed, 0);
   RecordProperty("unknown", unknown);
+  // One that has none at all is in no doubt.
+  SpawnSpec bare = Shell("exec sleep 1000");
+  bare.env.clear();
+  const auto without = Spawn(bare);
+  ASSERT_TRUE(without.ok());
+  Holds of_none = Holds::kUnknown;
+  for (int look = 0; look < 100'000 && of_none == Holds::kUnknown; ++look)
+    of_none = EnvironmentHolds(without->pid, entry);
+  EXPECT_EQ(of_none, Holds::kNo);
+  kill(without->pid, SIGKILL);
+  waitpid(without->pid, nullptr, 0);
   // Not even one that hides its environment from us is in doubt for longer than an exec takes.
   for (const pid_t pid : AllProcesses()) {
     if (pid == child->pid) continue;
