@@ -35,3 +35,16 @@ def test_training_ends_with_0(job):
     assert [node.wait() for node in nodes] == [0, 0], job.story()
     assert sorted(event["rank"] for event in job.found("done")) == [0, 1]
     assert time.monotonic() - max(event["t"] for event in job.found("done")) < 5
+
+
+@pytest.mark.parametrize("warmth", ["--warm", "--no-warm"])
+@pytest.mark.parametrize("module", ["nowhere", "nowhere.at_all", "broken"])
+def test_a_module_that_cannot_begin_has_one_life(job, module, warmth):
+    """Another life would say the same."""
+    (job.folder / "broken.py").write_text("def broken(:\n")
+    flags = ["--standalone", "--nproc-per-node=1", f"--state-dir={job.folder / 'state'}", warmth]
+    node = job.run(*flags, "-m", module, cwd=job.folder)
+    assert node.wait() == 1
+    assert "the script could not be started: rank 0 failed (exit code 1)" in node.stderr
+    said = {"nowhere": "No module named nowhere", "broken": "SyntaxError"}.get(module, "ModuleNotFoundError")
+    assert said in node.stderr

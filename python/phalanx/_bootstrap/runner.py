@@ -233,7 +233,25 @@ def _prepare_module(request):
     make_main_module("module", None)
     _set_arguments(["-m", *request["args"]])
     places.put_first_on_path(os.getcwd())
+    if not _can_begin(request["script"]):
+        _become_plain_python(request)
     return lambda: runpy._run_module_as_main(request["script"])
+
+
+def _can_begin(name):
+    """False where no line of the module's or its packages' own code can run, so that another life would not help: its
+    first part is nowhere, or it is one file that is no Python. Nothing is imported to find out."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name.partition(".")[0])
+        if spec is not None and "." not in name and spec.submodule_search_locations is None:
+            spec.loader.get_code(spec.name)
+        return spec is not None
+    except SyntaxError:
+        return False
+    except (AttributeError, ImportError, OSError, ValueError):
+        return True  # Python says it in its own words
 
 
 def make_main_of(spec):
@@ -355,7 +373,8 @@ def _is_ours(trace):
 
 def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
-    os.execve(sys.executable, [*_own_words(), request["script"], *request["args"]], request["env"])
+    how = ["-m"] if request["kind"] == "module" else []
+    os.execve(sys.executable, [*_own_words(), *how, request["script"], *request["args"]], request["env"])
 
 
 def _count_threads_anew(request, names):
