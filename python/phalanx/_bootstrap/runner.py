@@ -1,5 +1,6 @@
 """Turns this process into the one that `python -u script.py args...` would be."""
 
+import functools
 import gc
 import os
 import signal
@@ -212,7 +213,7 @@ def _prepare_main(request):
         if not path.endswith(".pyc"):
             code = compile(source, path, "exec", dont_inherit=True)
             places.put_first_on_path(os.path.dirname(os.path.realpath(path)))
-            return lambda: exec(code, main.__dict__)
+            return functools.partial(exec, code, main.__dict__)  # no frame of ours more
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         pass
     _become_plain_python(request)
@@ -235,7 +236,7 @@ def _prepare_module(request):
     places.put_first_on_path(os.getcwd())
     if not _can_begin(request["script"]):
         _become_plain_python(request)
-    return lambda: runpy._run_module_as_main(request["script"])
+    return functools.partial(runpy._run_module_as_main, request["script"])
 
 
 def _can_begin(name):
