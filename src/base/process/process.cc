@@ -369,6 +369,7 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
     int64_t skipped = 0;
     if (!TakeNumber(rest, value) && !TakeNumber(rest, skipped)) break;
     if (field == 23) stat.memory_bytes = value;
+    if (field == 26) stat.code_begin = value;
     if (field == 50) stat.environment_begin = value;
     if (field == 51) stat.environment_end = value;
   }
@@ -393,10 +394,11 @@ Holds EnvironmentHolds(pid_t pid, std::string_view entry) {
   if (!file.valid()) return Holds::kNo;  // it is gone, or not ours to look at
   const std::string environment = ReadPrefix(file, kEnvironmentBytesMax);
   if (environment.empty()) {
-    // The kernel gives a program its memory first, and then tells where in it the environment lies.
+    // The kernel gives a program its memory first, then says where in it the environment begins and, after a while,
+    // ends, and last where the code is (create_elf_tables and load_elf_binary of Linux).
     const std::optional<ProcStat> stat = ReadProcStat(pid);
     if (!stat || stat->state == 'X' || stat->state == 'Z' || stat->memory_bytes == 0) return Holds::kNo;
-    const bool is_empty = stat->environment_begin != 0 && stat->environment_begin == stat->environment_end;
+    const bool is_empty = stat->code_begin != 0 && stat->environment_begin == stat->environment_end;
     return is_empty ? Holds::kNo : Holds::kUnknown;
   }
   const std::string_view text = environment;

@@ -120,7 +120,8 @@ struct ProcStat {
   pid_t session = 0;
   int threads = 0;
   uint64_t memory_bytes = 0;  // virtual; 0: it has none any more, or is the kernel's own
-  // Addresses; 0: it is in the midst of an exec, or may not be looked at.
+  // Addresses; 0: it is in the midst of an exec, or may not be looked at (then the code's is 1).
+  uint64_t code_begin = 0;
   uint64_t environment_begin = 0;
   uint64_t environment_end = 0;
   int wait_status = 0;  // as wait() has it: of its end, or of what stopped it; 0 where it is not ours to see

@@ -245,6 +245,7 @@ TEST_F(ProcessTest, ChildHasItsOwnSessionAndPlainSignals) {
   EXPECT_EQ(stat->pgrp, stat->session);
   EXPECT_NE(stat->session, getsid(0));
   EXPECT_GT(stat->memory_bytes, 4'096U);
+  EXPECT_GT(stat->code_begin, 4'096U);
   EXPECT_GT(stat->environment_begin, 4'096U);
   EXPECT_GT(stat->environment_end, stat->environment_begin);
 }
