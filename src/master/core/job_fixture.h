@@ -38,46 +38,17 @@ struct ToldOrder {
   v1::CheckpointOrder order;
 };
 
-// A message of an agent with that body.
-inline v1::AgentMessage MessageWith(const v1::Beat& beat) {
+// A message of an agent with that body, of any kind that AgentMessage has.
+template <typename Body>
+v1::AgentMessage MessageWith(const Body& body) {
   v1::AgentMessage message;
-  *message.mutable_beat() = beat;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::WorkerExited& exit) {
-  v1::AgentMessage message;
-  *message.mutable_worker_exited() = exit;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::FirstStep& first) {
-  v1::AgentMessage message;
-  *message.mutable_first_step() = first;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::Leaving& leaving) {
-  v1::AgentMessage message;
-  *message.mutable_leaving() = leaving;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::SafePoint& point) {
-  v1::AgentMessage message;
-  *message.mutable_safe_point() = point;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::Ready& ready) {
-  v1::AgentMessage message;
-  *message.mutable_ready() = ready;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::CheckpointReport& report) {
-  v1::AgentMessage message;
-  *message.mutable_checkpoint() = report;
-  return message;
-}
-inline v1::AgentMessage MessageWith(const v1::StoreRefused& refused) {
-  v1::AgentMessage message;
-  *message.mutable_store_refused() = refused;
-  return message;
+  const google::protobuf::OneofDescriptor& kinds = *message.GetDescriptor()->FindOneofByName("body");
+  for (int i = 0; i < kinds.field_count(); ++i) {
+    if (kinds.field(i)->message_type() != body.GetDescriptor()) continue;
+    message.GetReflection()->MutableMessage(&message, kinds.field(i))->CopyFrom(body);
+    return message;
+  }
+  PHX_CHECK(false, "no agent says such a thing");
 }
 
 class JobFixture {
