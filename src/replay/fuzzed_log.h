@@ -25,4 +25,23 @@ inline std::string FuzzedLog(const uint8_t* data, size_t size) {
   return log;
 }
 
+// Runs the steps of a log of `core`, as far as it can be read. `play` makes its player.
+template <typename Play>
+void RunLog(std::string_view bytes, v1::ReplayStart::CoreCase core, Play play) {
+  auto reader = LogReader::Open(bytes);
+  if (!reader.ok() || reader->start().core_case() != core) return;
+  const auto player = play(reader->start());
+  while (player.ok()) {
+    const auto step = reader->Next();
+    if (!step.ok() || !*step || !(*player)->Step((*step)->event).ok()) return;
+  }
+}
+
+// The input as a log, and as the frames of one.
+template <typename Play>
+void FuzzLog(const uint8_t* data, size_t size, v1::ReplayStart::CoreCase core, Play play) {
+  RunLog({reinterpret_cast<const char*>(data), size}, core, play);
+  RunLog(FuzzedLog(data, size), core, play);
+}
+
 }  // namespace phalanx::replay
