@@ -50,48 +50,48 @@ int32_t RankBefore(const Turn& turn, const std::string& node_id) {
 
 void Welcome(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
+  const v1::Hello& hello = e.hello();
   Node node;
-  node.hello = e.hello();
+  node.hello = hello;
   node.hello.mutable_spec()->clear_elastic_config();  // the job's, which may be long
   node.hello.clear_live_round();
   node.hello.clear_last_round();
   node.peer_address = e.peer_address;
-  node.warming = e.hello().warming();
+  node.warming = hello.warming();
   node.attached_at = node.last_heard = turn.now;
   node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes())));
   node.store_port = e.message.next_store_port();
   node.arrival = ++job.arrivals;
   job.lease_check = std::min(job.lease_check, turn.now + node.lease_ms);
-  job.highest_epoch = std::max({job.highest_epoch, e.hello().seen_epoch(), e.hello().live_round().epoch()});
-  node.previous_rank = RankBefore(turn, e.hello().node_id());
-  job.session_of[e.hello().node_id()] = e.session;
-  if (const auto lost = job.lost_places.extract(e.hello().node_id())) {
+  job.highest_epoch = std::max({job.highest_epoch, hello.seen_epoch(), hello.live_round().epoch()});
+  node.previous_rank = RankBefore(turn, hello.node_id());
+  job.session_of[hello.node_id()] = e.session;
+  if (const auto lost = job.lost_places.extract(hello.node_id())) {
     node.previous_rank = lost.mapped().rank;
     node.came_back = true;
   }
-  if (e.hello().node_rank_wanted() >= 0) job.session_wanting[e.hello().node_rank_wanted()] = e.session;
-  Host& host = job.hosts[e.hello().hostname()];
+  if (hello.node_rank_wanted() >= 0) job.session_wanting[hello.node_rank_wanted()] = e.session;
+  Host& host = job.hosts[hello.hostname()];
   ++host.nodes;
-  host.addresses.insert(e.hello().address());
+  host.addresses.insert(hello.address());
   job.CountNode(node);
   turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
 
-  const std::string name = NodeName(job, e.hello());
-  turn.Note("node-joined", name,
-            fmt::format("node {} joined ({} rank{})", name, e.hello().local_world_size(),
-                        e.hello().local_world_size() == 1 ? "" : "s"),
-            -1,
-            {{"address", e.hello().address()},
-             {"hostname", e.hello().hostname()},
-             {"workers", int64_t{e.hello().local_world_size()}}});
+  const std::string name = NodeName(job, hello);
+  turn.Note(
+      "node-joined", name,
+      fmt::format("node {} joined ({} rank{})", name, hello.local_world_size(),
+                  hello.local_world_size() == 1 ? "" : "s"),
+      -1,
+      {{"address", hello.address()}, {"hostname", hello.hostname()}, {"workers", int64_t{hello.local_world_size()}}});
   if (job.phase == Phase::kFinished) return TellOfEnd(turn, e);
   if (job.spec_of_first_node) {  // a master with flags of its own counts for all, whatever its nodes were given
-    const std::string differs = SpecDifferenceText(*job.spec, e.hello().spec());
+    const std::string differs = SpecDifferenceText(*job.spec, hello.spec());
     if (!differs.empty()) turn.SendNotice(e.session, differs);
   }
-  if (e.hello().live_round().epoch() > 0 && GoesOn(turn, e.session, e.hello().live_round())) return;
-  if (e.hello().last_round().epoch() > 0) RecallHeld(turn, e.hello().last_round());
+  if (hello.live_round().epoch() > 0 && GoesOn(turn, e.session, hello.live_round())) return;
+  if (hello.last_round().epoch() > 0) RecallHeld(turn, hello.last_round());
   NoteArrival(turn, e.session);
 }
 
