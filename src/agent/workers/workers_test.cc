@@ -803,7 +803,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "not a spare of this agent"},
         // One that is killed with much memory shows its end before it is told: its socket closes at once.
         std::pair{"send(type='ready', pid=1, modules=1, ms=1)\n"
-                  "m, f = receive()\ns.close()\nos.close(f[0])\nimport time\ntime.sleep(1000)",
+                  "m, f = receive()\ns.close()\nos.close(f[0])\nimport signal\nsignal.pause()",
                   "does not live"}));
 
 TEST_F(WorkersTest, TaintingModuleIsDeniedToTheNextZygoteAndRemembered) {
