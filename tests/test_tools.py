@@ -291,7 +291,8 @@ def test_faulthandler_shows_the_scripts_frames(ranks, way):
     )
     status, out, err = ranks.run(way, script, env={"PYTHONFAULTHANDLER": "1"}, flags=["--max-restarts=0"])
     assert status == 1
-    assert re.search("line (9|10) in waits", out) and "line 13 in <module>" in out  # 9: it was not on a processor
+    # 9: it was not on a processor for those 10 ms. 11: what is written first woke it before its frames were looked at.
+    assert re.search("line (9|10|11) in waits", out) and "line 13 in <module>" in out
     for name, line in (("asks", 5), ("crashes", 16)):
         at = err.index(f"in {name}\n")
         assert f'faults.py", line {line} in <module>' in err[at:].splitlines()[1], err
