@@ -193,6 +193,24 @@ def test_ctrl_z_stops_the_program_with_us_and_fg_continues_it(tmp_path, monkeypa
     assert process.wait() == 0
 
 
+ASKED_EARLY = """
+import os, signal, subprocess
+from tools.suite.programs import CtrlZ
+with CtrlZ() as ctrl_z:
+    os.kill(os.getpid(), signal.SIGTSTP)
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    ctrl_z.stops(process.pid)
+    process.kill()
+"""
+
+
+def test_ctrl_z_before_the_program_has_started():
+    process = subprocess.Popen([sys.executable, "-c", ASKED_EARLY], cwd=ROOT)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 0
+
+
 OWN_TESTS = """
 import os, signal, pytest
 

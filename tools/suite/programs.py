@@ -36,33 +36,45 @@ def run(command, env=None):
     """The exit status of a program in the foreground. It has a session of its own, so that an interruption reaches all
     that it has started: ctest ends by it at once, and would leave its tests running. What a terminal sends to our
     group, we pass on."""
-    process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
-    try:
-        with stopped_with_us(process.pid):
+    with CtrlZ() as ctrl_z:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+        try:
+            ctrl_z.stops(process.pid)
             return process.wait()
-    except BaseException:  # a signal, as an exception
-        end(process)
-        raise
+        except BaseException:  # a signal, as an exception
+            end(process)
+            raise
 
 
-@contextlib.contextmanager
-def stopped_with_us(group):
-    """Ctrl-Z stops the group as well, and fg continues it."""
+class CtrlZ:
+    """Stops a group as well as us, and fg continues it. It hears from before the group is there."""
 
-    def stop(number, _):
+    def __init__(self):
+        self._group, self._is_asked = None, False
+
+    def __enter__(self):
+        self._before = signal.getsignal(signal.SIGTSTP)
+        if self._before is signal.SIG_DFL:  # else a shell without job control has it ignored
+            signal.signal(signal.SIGTSTP, self._stop)
+        return self
+
+    def __exit__(self, *_):
+        signal.signal(signal.SIGTSTP, self._before)
+
+    def stops(self, group):
+        self._group = group
+        if self._is_asked:
+            self._stop()
+
+    def _stop(self, *_):
+        if self._group is None:
+            self._is_asked = True
+            return
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it has just ended
-            os.killpg(group, signal.SIGSTOP)
-            os.waitid(os.P_PID, group, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            os.killpg(self._group, signal.SIGSTOP)
+            os.waitid(os.P_PID, self._group, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             os.kill(os.getpid(), signal.SIGSTOP)
-            os.killpg(group, signal.SIGCONT)
-
-    before = signal.getsignal(signal.SIGTSTP)
-    if before is signal.SIG_DFL:  # else a shell without job control has it ignored
-        signal.signal(signal.SIGTSTP, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTSTP, before)
+            os.killpg(self._group, signal.SIGCONT)
 
 
 def end(process):
