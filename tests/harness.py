@@ -427,6 +427,13 @@ class Job:
         parent = str(node.pid) if node else None
         return own + [pid for pid in pids if pid not in own and stat_fields(pid)[1:2] == [parent] and is_running(pid)]
 
+    def guards(self):
+        """Pids of the guards of its nodes, orphans included. They have no environment; their arguments are the node's."""
+        marker = f"{self.folder}/".encode()
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        of_guards = [pid for pid in pids if read_proc(pid, "comm").startswith(b"phalanx-guard")]
+        return [pid for pid in of_guards if marker in read_proc(pid, "cmdline") and is_running(pid)]
+
     def story(self):
         """What has happened, for the message of a failed assertion."""
         events = "\n".join(f"  {json.dumps(event)}" for event in self.events[-30:])
@@ -456,7 +463,7 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 node.signal(signal.SIGKILL)
         for _ in range(10):
-            pids = self.processes()
+            pids = self.processes() + self.guards()
             if not pids:
                 return
             for pid in pids:
@@ -466,7 +473,7 @@ class Job:
 
     def leftovers(self, timeout_s):
         """Names of processes of an ended job that are still there when the time is over."""
-        left = wait_ends(set(self.processes()) - set(self.expected_strays), timeout_s)
+        left = wait_ends({*self.processes(), *self.guards()} - set(self.expected_strays), timeout_s)
         return [name_of(pid) for pid in left]
 
     def close(self):

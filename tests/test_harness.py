@@ -1,13 +1,14 @@
 """What tests of jobs rely on: a node that has ended has been heard, and each of its processes is found."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 
 import harness
 import pytest
-from harness import WORKLOADS, Job, environment_of, wait_ends
+from harness import WORKLOADS, Job, environment_of, name_of, wait_ends
 
 MARK = b"PHALANX_TEST_MARK=1"
 # stat_fields of a process whose memory is there, but for its environment.
@@ -38,6 +39,22 @@ def test_what_was_reported_before_a_nodes_end_is_heard(tmp_path):
     finally:
         job.may_listen.set()
         job.close()
+
+
+def test_a_guard_that_hangs_is_left_over(tmp_path):
+    """It hides its environment, and its parent has gone."""
+    job = Job(tmp_path)
+    try:
+        node = job.standalone("light_steps.py")
+        job.wait_stepping(life=0, world=2)
+        (guard,) = job.guards()
+        os.kill(guard, signal.SIGSTOP)
+        job.stop()
+        assert node.wait() == 0, job.story()
+        assert [name.partition(" ")[0] for name in job.leftovers(0.1)] == [name_of(guard).partition(" ")[0]]
+    finally:
+        job.close()
+    assert job.guards() == []
 
 
 @pytest.mark.parametrize(
