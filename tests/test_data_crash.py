@@ -104,7 +104,9 @@ def test_a_disk_that_fails_at_any_call(place, faulty_disk, what, there_before):
     refused = set()
     for call, status, told in each_fault(place, faulty_disk, "any", what, there_before):
         place.check(there_before)
-        if status != 0:
+        if status == 0:
+            assert content(place.prefix) == place.new
+        else:
             refused.add(call)
             assert f"refused: {place.folder}/" in told and f": {call}: " in told
         if what != "DEAD":
@@ -137,6 +139,7 @@ def test_killed_at_random_times(place, choose):
         except subprocess.TimeoutExpired:
             process.kill()
             killed += process.wait() == -signal.SIGKILL
+        assert process.returncode in (0, -signal.SIGKILL), process.communicate()[1]
         place.check(there_before)
     assert killed > 5
     assert join(place.prefix, place.parts).wait() == 0

@@ -68,7 +68,7 @@ def test_strangers_are_closed(job):
         connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(100) == b""
-    node.wait()
+    check(job, [node])
     log = next(iter(job.folder.glob("state*/*/master.log"))).read_text()
     assert "it is neither an agent nor a client of the store" in log
 
