@@ -82,7 +82,7 @@ class Suite:
             if name.startswith("test_"):
                 before = time.monotonic()
                 test()
-                assert time.monotonic() - before < 10, f"{name} took {time.monotonic() - before:.1f} s"
+                assert time.monotonic() - before < 60, f"{name} took {time.monotonic() - before:.1f} s"
 
     # -- keys and values
 

@@ -74,7 +74,7 @@ def test_a_killed_agent(job, which, nnodes):
     learnt = job.wait(lambda _: learnt_of(job, which), "what the first step has taught")
     nodes[which].signal(signal.SIGKILL)
     assert nodes[which].wait() == -signal.SIGKILL
-    assert wait_ends(ranks, 5) == []
+    assert wait_ends(ranks, 20) == []
     logs = logs_of(job, which)
     nodes[which] = start(job, which, nnodes)
     life = wait_world_of_two(job, after=life)

@@ -28,7 +28,9 @@ def children(pid):
 
 
 def started(pid):
-    return int(stat_fields(pid)[19])
+    """When, in the kernel's ticks; 0 where it is gone."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else 0
 
 
 class Chaos:

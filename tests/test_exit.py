@@ -11,7 +11,7 @@ def test_all_ranks_end_with_0(job):
     nodes = [job.node(index, "endings.py", "1:0.5:0", nproc=2) for index in (0, 1)]
     assert [node.wait() for node in nodes] == [0, 0], job.story()
     last = max(event["t"] for event in job.found("end"))
-    assert time.monotonic() - last < 5
+    assert time.monotonic() - last < 20  # seconds; torchrun's exit barrier waits for 300
     assert len(job.found("end", life=0)) == 4
 
 
@@ -34,7 +34,7 @@ def test_training_ends_with_0(job):
     nodes = [job.node(index, "light_steps.py", "--steps=5") for index in (0, 1)]
     assert [node.wait() for node in nodes] == [0, 0], job.story()
     assert sorted(event["rank"] for event in job.found("done")) == [0, 1]
-    assert time.monotonic() - max(event["t"] for event in job.found("done")) < 5
+    assert time.monotonic() - max(event["t"] for event in job.found("done")) < 20
 
 
 @pytest.mark.parametrize("warmth", ["--warm", "--no-warm"])

@@ -38,7 +38,7 @@ def test_others_go_on(job):
     pids = list(job.lives()[life].values())
     nodes[1].signal(signal.SIGKILL)
     job.wait_stepping(life=life + 1, world=1)
-    assert wait_ends(pids, 5) == []
+    assert wait_ends(pids, 20) == []
     job.stop()
     assert nodes[0].wait() == 0, job.story()
 
@@ -50,7 +50,7 @@ def test_stop_of_a_stubborn_tree(job):
     ranks = [event["pid"] for event in job.found("main")]
     node.signal(signal.SIGTERM)
     assert node.wait(15) == 143, job.story()
-    assert wait_ends(ranks, 1) == []
+    assert wait_ends(ranks, 20) == []
     # What left its rank's session is left and named at a job's end.
     own = {pid for event in job.found("main") for pid in event["grandchildren"][1:]}
     job.expected_strays = [pid for pid in job.processes() if pid in own]

@@ -62,7 +62,7 @@ def test_the_node_of_rank_0_and_the_store(job, script, ways):
         kill(job, victim)
         world = len([node for node in nodes if node.process.poll() is None and node is not victim])
         life = job.wait_world(world, after=life)
-        assert wait_ends(of_victim, 5) == []
+        assert wait_ends(of_victim, 20) == []
         assert store_of(job, life) != f"127.0.0.{nodes.index(victim) + 1}"
     job.stop()
     last = job.node_of(0, life)
