@@ -258,6 +258,39 @@ case(
     edits={"cfg.txt": "three"},
     installed={"libfile.py": "TEXT = open('cfg.txt').read()\n"},
 )
+for way in (
+    "__loader__.get_data(os.path.abspath('cfg.txt'))",
+    "io.open_code(os.path.abspath('cfg.txt')).read()",
+    "io.FileIO('cfg.txt').read()",
+):
+    case(
+        f"library that reads a file which changes by {way}",
+        "between two lives",
+        """
+        import libfile
+        print(libfile.TEXT)
+        """,
+        files={"cfg.txt": "one"},
+        edits={"cfg.txt": "three"},
+        installed={"libfile.py": f"import io, os\nTEXT = {way}\n"},
+    )
+case(
+    "library that has a class of files",
+    "io.FileIO is a class while it is watched",
+    """
+    import libclass
+    print(libclass.Own.__mro__[1] is libclass.io.FileIO, libclass.IS_ONE, libclass.File is libclass.io.FileIO)
+    """,
+    installed={
+        "libclass.py": """
+        import io
+        from io import FileIO as File
+        class Own(io.FileIO): pass
+        with Own("/dev/null") as own:
+            IS_ONE = isinstance(own, io.FileIO) and issubclass(Own, io.FileIO)
+        """
+    },
+)
 case(
     "library that looks for a file which comes",
     "between two lives",

@@ -1,5 +1,6 @@
 """Notes which files and folders a library looks at while it is imported: a rank may find others there."""
 
+import _io  # which importlib has, and of which `io` has the names
 import builtins
 import io
 import os
@@ -75,6 +76,22 @@ class Watched:
         return getattr(self.original, name)
 
 
+class WatchedClass(Watched):
+    """The same of a class: others may be derived from it, and objects asked whether they are of it."""
+
+    def __mro_entries__(self, bases):
+        return (self.original,)
+
+    def __instancecheck__(self, instance):
+        return isinstance(instance, self.original)
+
+    def __subclasscheck__(self, subclass):
+        return issubclass(subclass, self.original)
+
+
+KINDS = (Watched, WatchedClass)
+
+
 class Reads:
     """`seen`: {(path, how): what look said}. `is_on`: whether looks count. `library_at_work(frame)` names the library
     whose import calls, "" where nobody's does that counts; `asked(frame, why)` is told of what no fork may inherit, and
@@ -93,6 +110,10 @@ class Reads:
         yield builtins, "open", opening
         yield io, "open", opening
         yield os, "open", Watched(os.open, self._opening_by_flags)
+        file, code = WatchedClass(io.FileIO, self._opening), Watched(io.open_code, self._opening_code)
+        for holder in (io, _io):
+            yield holder, "FileIO", file
+            yield holder, "open_code", code
         for name, how in (("stat", "file"), ("lstat", "link"), ("access", "kind"), ("readlink", "link")):
             yield os, name, Watched(getattr(os, name), self._looking(how))
         for name in ("listdir", "scandir"):
@@ -110,6 +131,10 @@ class Reads:
         if isinstance(mode, str) and (not _WRITES.intersection(mode) or mode.startswith("a+")):
             self._note(args[0] if args else named.get("file"), "file", named)
 
+    def _opening_code(self, args, named):
+        if not _imports(_caller(sys._getframe(1))):
+            self._note(args[0] if args else named.get("path"), "file", named)
+
     def _opening_by_flags(self, args, named):
         flags = args[1] if len(args) > 1 else named.get("flags", 0)
         if isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_CREAT):
@@ -125,9 +150,7 @@ class Reads:
             path = os.path.abspath(os.fsdecode("." if path is None else path))
         except (TypeError, ValueError, OSError):
             return  # the call itself will say so
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_globals.get("__name__") == __name__:
-            frame = frame.f_back
+        frame = _caller(sys._getframe(1))
         if path.startswith(_OF_THIS_PROCESS) or path.startswith(f"/proc/{posix.getpid()}/"):
             self._asked(frame, f"it looks at {path}, which is another process's in a rank")
         elif path in _DRAWS:
@@ -137,6 +160,19 @@ class Reads:
             if key not in self.seen:
                 self.seen[key] = look(*key)
                 self._new.append(key)
+
+
+def _caller(frame):
+    """Who has called a watched function, from a frame of this module on."""
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return frame
+
+
+def _imports(frame):
+    """Whether importlib reads a module there, whose text is looked at by others; its get_data is also for data."""
+    above = frame.f_back if frame is not None and frame.f_code.co_name == "get_data" else None
+    return above is not None and above.f_code.co_name == "get_code"
 
 
 def _narrowed(how, frame):

@@ -179,7 +179,7 @@ class Watch:
                         setattr(value, name, staticmethod(self._replaced[member.__func__]))
 
     def _is_ours(self, value):
-        return type(value) in (types.FunctionType, reads.Watched) and value in self._replaced
+        return type(value) in (types.FunctionType, *reads.KINDS) and value in self._replaced
 
     def _replace(self, holder, name, function):
         original = getattr(holder, name)
