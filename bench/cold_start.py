@@ -6,7 +6,8 @@
 "First launch" has an empty state directory; "second launch" has what the first one learnt. Files are in the page cache
 for all. torchrun and dlrover-run keep nothing between launches: one figure stands beside both. --script fine_tuning
 imports transformers and accelerate behind its arguments; they lie in an environment of their own, whose Python all
-launchers are told of by PYTHON_EXEC.
+launchers are told of by PYTHON_EXEC. --who forked adds a bound: torch imported once and a fork for each rank, by nothing
+that watches them (support/forked.py).
 """
 
 import argparse
@@ -17,7 +18,7 @@ import tempfile
 
 from support.arguments import count, names
 from support.job import Job, TimedOut
-from support.peers import BY_NAME, ROOT, transformers_environment
+from support.peers import BOUNDS, BY_NAME, ROOT, forked, transformers_environment
 from support.results import Results, finish
 
 LIMIT_S = 120.0
@@ -26,6 +27,8 @@ SCRIPTS = ("ddp_steps", "fine_tuning")
 
 def with_transformers(launcher):
     python = str(transformers_environment() / "bin" / "python")
+    if launcher.name == forked().name:
+        return dataclasses.replace(launcher, command=(python, *launcher.command[1:]))
     bootstrap = str(ROOT / "python" / "phalanx" / "_bootstrap")  # which phalanx-run looks for beside itself
     variables = (("PYTHON_EXEC", python), ("PHALANX_BOOTSTRAP_DIR", bootstrap))
     return dataclasses.replace(launcher, environment=(*launcher.environment, *variables))
@@ -48,12 +51,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--nproc", type=count, default=2)
-    parser.add_argument("--who", type=names(BY_NAME), default="phalanx,torchrun,dlrover")
+    parser.add_argument("--who", type=names(BY_NAME | BOUNDS), default="phalanx,torchrun,dlrover")
     parser.add_argument("--script", choices=SCRIPTS, default=SCRIPTS[0])
     parser.add_argument("--json")
     options = parser.parse_args()
     nproc, script = options.nproc, options.script
-    launchers = [BY_NAME[name]() for name in options.who]
+    launchers = [(BY_NAME | BOUNDS)[name]() for name in options.who]
     if script == "fine_tuning":
         launchers = [with_transformers(launcher) for launcher in launchers]
     results = Results("s", LIMIT_S)

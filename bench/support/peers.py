@@ -83,6 +83,11 @@ def dlrover():
     )
 
 
+def forked():
+    """What is left when nothing but starting the ranks is done; see forked.py."""
+    return Launcher("torch once, a fork each", (sys.executable, str(Path(__file__).with_name("forked.py"))), single=())
+
+
 def deepspeed_elasticity():
     """A folder with DeepSpeed's elasticity modules, and nothing else of it: they need numpy and packaging alone."""
     folder = cache() / "peers" / DEEPSPEED.replace("==", "-") / DEEPSPEED_SHA256[:20]
@@ -135,3 +140,4 @@ def site_packages(environment):
 
 
 BY_NAME = {"phalanx": phalanx, "torchrun": torchrun, "torchrun-own-store": torchrun_own_store, "dlrover": dlrover}
+BOUNDS = {"forked": forked}  # not launchers: what none of them can be faster than
