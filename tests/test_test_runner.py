@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import conftest
 import pytest
@@ -17,6 +18,7 @@ import share
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tools import sanitize  # noqa: E402
 from tools.suite import budgets, programs, report, skips  # noqa: E402
 
 SUITE = '<testsuites><testsuite name="s">{}</testsuite></testsuites>'
@@ -58,18 +60,74 @@ def test_a_suite_that_passed_everything_and_crashed_failed(tmp_path):
     assert (result.passed, result.failed) == (1, ["suite: ended with status 139"])
 
 
-def test_programs_count_by_their_single_tests(tmp_path):
-    write_report(tmp_path, PASSED.format("a"), PASSED.format("b"), name="good_test.xml")
-    write_report(tmp_path, PASSED.format("a"), FAILED.format("b"), name="bad_test.xml")
-    overview = report.Result(
-        passed=2,  # good_test, and plain_test that writes no report
-        failed=["bad_test.bad_test", "crashed_test.crashed_test"],
-        skipped=[("off_test.off_test", "Disabled")],
-    )
-    result = report.read_programs(overview, tmp_path)
-    assert result.passed == 2 + 1 + 1
+def ctest_report(folder, **programs):
+    """ctest's report of programs, by their status."""
+    case = '<testcase name="{0}" classname="{0}" status="{1}"/>'
+    return write_report(folder, *(case.format(name, status) for name, status in programs.items()), name="ctest.xml")
+
+
+@pytest.fixture
+def singles(tmp_path):
+    (tmp_path / "gtest").mkdir()
+    return tmp_path / "gtest"
+
+
+def test_programs_count_by_their_single_tests(tmp_path, singles):
+    write_report(singles, PASSED.format("a"), PASSED.format("b"), name="good_test.xml")
+    write_report(singles, PASSED.format("a"), FAILED.format("b"), name="bad_test.xml")
+    overview = ctest_report(tmp_path, good_test="run", bad_test="fail", crashed_test="fail", off_test="disabled")
+    result = report.read_programs("unit tests", overview, 8, singles)
+    assert result.passed == 2 + 1
     assert result.failed == ["m.b", "crashed_test.crashed_test: see its output above"]
-    assert result.skipped == overview.skipped
+    assert [name for name, _ in result.skipped] == ["off_test.off_test"]
+
+
+def test_a_program_that_ends_early_or_runs_no_test_failed(tmp_path, singles):
+    write_report(singles, PASSED.format("a"), name="good_test.xml")
+    write_report(singles, name="empty_test.xml")
+    overview = ctest_report(tmp_path, good_test="run", early_test="run", empty_test="run")
+    result = report.read_programs("unit tests", overview, 0, singles)
+    assert result.passed == 1
+    assert result.failed == [
+        "early_test.early_test: ended with 0 and reports no test",
+        "empty_test.empty_test: ended with 0 and reports no test",
+    ]
+
+
+def test_unit_tests_without_a_readable_report_failed_once(tmp_path, singles):
+    (tmp_path / "ctest.xml").write_text("<testsuite>")
+    result = report.read_programs("unit tests", tmp_path / "ctest.xml", 8, singles)
+    assert (result.passed, len(result.failed)) == (0, 1)
+
+
+def test_no_filter_or_shard_of_the_shell_reaches_unit_tests(tmp_path, monkeypatch):
+    monkeypatch.setenv("GTEST_FILTER", "Nothing.*")
+    monkeypatch.setenv("GTEST_TOTAL_SHARDS", "2")
+    environment = programs.gtest_environment(tmp_path)
+    found = {name: value for name, value in environment.items() if name.startswith("GTEST_")}
+    assert found == {"GTEST_OUTPUT": f"xml:{tmp_path}/", "GTEST_COLOR": "no"}
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_sanitizers_stop_at_what_they_find_whatever_the_shell_says(tmp_path, monkeypatch):
+    for name in sanitize.OPTIONS:
+        monkeypatch.setenv(name, "halt_on_error=0:exitcode=0")
+    monkeypatch.setenv("GTEST_FILTER", "Nothing.*")
+    environment = sanitize.environment(tmp_path)
+    assert {name: environment[name] for name in sanitize.OPTIONS} == sanitize.OPTIONS
+    assert "GTEST_FILTER" not in environment and environment["GTEST_OUTPUT"] == f"xml:{tmp_path}/"
+
+
+def test_sanitizers_report_skips_and_programs_that_ran_no_test(tmp_path, singles):
+    write_report(singles, PASSED.format("a"), SKIPPED.format("b"), name="good_test.xml")
+    overview = ctest_report(tmp_path, good_test="run", early_test="run")
+    cases = sanitize.cases_of(overview, singles, 0)
+    suite = ElementTree.Element("testsuite")
+    suite.extend(cases)
+    ElementTree.ElementTree(suite).write(tmp_path / "sanitize.xml")
+    result = report.read_report("sanitizers", tmp_path / "sanitize.xml", 1)
+    assert result.skipped == [("m.b", "needs a GPU")]
+    assert result.failed == ["early_test.early_test"]
 
 
 def test_times_are_summed_up_by_file(tmp_path):

@@ -1,11 +1,13 @@
 """Builds the unit tests with sanitizers (presets asan and tsan) and runs them: sanitize.py [asan] [tsan].
 
-REPORTS/sanitize.xml (default build/reports) has one case a program of tests and preset, in JUnit's format. A build that
-fails is a failed case, so that a report is never missing. Called by ./run test --long.
+REPORTS/sanitize.xml (default build/reports) has one case a program of tests and preset, in JUnit's format, and one for
+each single test that was skipped. A build that fails is a failed case, so that a report is never missing. Called by
+./run test --long.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +15,11 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.suite.programs import gtest_environment  # noqa: E402
+from tools.suite.report import read_singles, silent  # noqa: E402
+
 PRESETS = ("asan", "tsan")
 # Programs take some ten times as long as without.
 TEST_TIMEOUT_S = 1_800
@@ -27,40 +34,56 @@ def say(text):
     print(f"== {text}", flush=True)
 
 
-def environment():
-    """The compiler's cache serves all clones; ./run sets the same."""
+def environment(reports):
+    """Of programs that report into the folder `reports`. What a person's shell has for sanitizers is left out: a log
+    elsewhere or an exit status of 0 would hide what they find. The compiler's cache serves all clones; ./run sets the
+    same."""
     cache = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
     ours = {"CCACHE_DIR": str(cache / "ccache"), "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
-    return {**ours, **OPTIONS, **os.environ}
+    return {**ours, **gtest_environment(reports), **OPTIONS}
+
+
+def case_of(name, outcome, message):
+    case = xml.etree.ElementTree.Element("testcase", name=name)
+    xml.etree.ElementTree.SubElement(case, outcome, message=message)
+    return case
 
 
 def failure(step, status):
-    case = xml.etree.ElementTree.Element("testcase", name=step)
-    xml.etree.ElementTree.SubElement(case, "failure", message=f"ended with status {status}")
-    return case
+    return case_of(step, "failure", f"ended with status {status}")
+
+
+def cases_of(overview, reports, status):
+    """ctest's own, what single tests were skipped, and a failure for each program that reports no test."""
+    cases = list(xml.etree.ElementTree.parse(overview).iter("testcase")) if overview.is_file() else []
+    if status != 0 or not cases:
+        cases.append(failure("tests", status))
+    singles = read_singles(reports)
+    cases += [case_of(test, "skipped", why) for single in singles.values() for test, why in single.skipped]
+    return cases + [case_of(name, "failure", "ended with 0 and reports no test") for name in silent(overview, singles)]
 
 
 def run_preset(preset, tests):
     """The cases of one preset. Prints ninja's and ctest's own lines as progress."""
     folder, began = ROOT / "build" / preset, time.monotonic()
-    report = folder / "ctest.xml"
-    report.unlink(missing_ok=True)
+    overview, reports = folder / "ctest.xml", folder / "gtest"
+    overview.unlink(missing_ok=True)
+    shutil.rmtree(reports, ignore_errors=True)
     for step, command in (
         ("configure", ["cmake", "--preset", preset, "--log-level=WARNING"]),
         ("build", ["cmake", "--build", folder, "--parallel", str(os.cpu_count())]),
     ):
         say(f"{preset}: {step}")
-        status = subprocess.run(command, cwd=ROOT, env=environment()).returncode
+        status = subprocess.run(command, cwd=ROOT, env=environment(reports)).returncode
         if status != 0:
             return [failure(step, status)]
     say(f"{preset}: tests")
     command = ["ctest", "--test-dir", folder, "--parallel", str(os.cpu_count()), "--output-on-failure"]
-    command += ["--no-tests=error", "--timeout", str(TEST_TIMEOUT_S), "--output-junit", report]
+    command += ["--no-tests=error", "--timeout", str(TEST_TIMEOUT_S), "--output-junit", overview]
     command += ["--tests-regex", tests] if tests else []
-    status = subprocess.run(command, cwd=ROOT, env=environment()).returncode
+    status = subprocess.run(command, cwd=ROOT, env=environment(reports)).returncode
     say(f"{preset}: ended with status {status}, {time.monotonic() - began:.0f} s")
-    cases = list(xml.etree.ElementTree.parse(report).iter("testcase")) if report.is_file() else []
-    return cases if status == 0 and cases else [*cases, failure("tests", status)]
+    return cases_of(overview, reports, status)
 
 
 def main():

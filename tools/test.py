@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.suite import budgets, skips
-from tools.suite.programs import REPORTS, ROOT, Background, Interrupted, hear_signals, run, say
+from tools.suite.programs import REPORTS, ROOT, Background, Interrupted, gtest_environment, hear_signals, run, say
 from tools.suite.report import Result, read_journal, read_programs, read_report
 
 BUILD = ROOT / "build" / "release"
@@ -135,8 +135,8 @@ def run_unit_tests(long=False):
     command = ["ctest", "--test-dir", BUILD, "--parallel", str(os.cpu_count()), "--output-on-failure"]
     kills = {} if long else {"PHALANX_KILLS": str(WRITER_KILLS)}
     command += ["--no-tests=error", "--timeout", "300", "--output-junit", overview]
-    status = run(command, env={**os.environ, **kills, "GTEST_OUTPUT": f"xml:{reports}/", "GTEST_COLOR": "no"})
-    return read_programs(read_report("unit tests", overview, status), reports)
+    status = run(command, env={**gtest_environment(reports), **kills})
+    return read_programs("unit tests", overview, status, reports)
 
 
 def slice_of(arguments):

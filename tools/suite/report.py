@@ -29,6 +29,11 @@ class Result:
         return self
 
     @property
+    def count(self):
+        """Of all cases."""
+        return self.passed + len(self.failed) + len(self.skipped)
+
+    @property
     def counts(self):
         return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
 
@@ -54,14 +59,21 @@ def outcome_of(case):
     return "passed", None
 
 
-def read_junit(path):
-    """Counts the test cases of a report. A case with an error in its clean-up appears once, as failed."""
-    outcomes, result = {}, Result()
+def cases_of(path):
+    """{name: (outcome, reason)} of a report. A case with an error in its clean-up appears once, as failed."""
+    outcomes = {}
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
         name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
         outcome, reason = outcome_of(case)
         if outcome == "failed" or outcomes.get(name, ("",))[0] != "failed":
             outcomes[name] = (outcome, reason)
+    return outcomes
+
+
+def read_junit(path):
+    """Counts the test cases of a report."""
+    outcomes, result = cases_of(path), Result()
+    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
         file = file_of(case.get("classname"))
         result.times_s[file] = result.times_s.get(file, 0.0) + float(case.get("time") or 0)
     result.passed = sum(outcome == "passed" for outcome, _ in outcomes.values())
@@ -98,19 +110,34 @@ def read_journal(suite, path, status):
     return result
 
 
-def read_programs(overview, reports):
-    """ctest runs one program per module. Each writes its own report of single tests, which counts in its place.
+def read_programs(suite, path, status, reports):
+    """ctest runs one program per module, and `path` is its report. Each writes its own into the folder `reports`, of
+    single tests, which counts in its place.
 
-    A program that failed without a failure in its report (it crashed, or hung) counts as one.
+    A program that failed without a failure in its report (it crashed, or hung) counts as one. So does one that passed
+    and reports no test: it ended early, or ran none.
     """
+    overview = read_report(suite, path, status)
     result = Result(skipped=overview.skipped, times_s=overview.times_s)
-    explained, told = set(), 0
-    for path in sorted(reports.glob("*.xml")):
-        told += 1
-        single = read_report(path.stem, path, 0)
+    singles = read_singles(reports)
+    for single in singles.values():
         result.add(dataclasses.replace(single, times_s={}))
-        if single.failed:
-            explained.add(f"{path.stem}.{path.stem}")
+    explained = {f"{program}.{program}" for program, single in singles.items() if single.failed}
     result.failed += [f"{name}: see its output above" for name in overview.failed if name not in explained]
-    result.passed += max(0, overview.passed + len(explained) - told)
+    result.failed += [f"{name}: ended with 0 and reports no test" for name in silent(path, singles)]
     return result
+
+
+def read_singles(reports):
+    """{program: Result} of the reports that programs of unit tests have left in a folder."""
+    return {path.stem: read_report(path.stem, path, 0) for path in sorted(reports.glob("*.xml"))}
+
+
+def silent(path, singles):
+    """The programs that passed in ctest's report at `path` and have no test in `singles`."""
+    try:
+        outcomes = cases_of(path)
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return []  # read_report has told of it
+    told = {f"{program}.{program}" for program, single in singles.items() if single.count}
+    return [name for name, (outcome, _) in outcomes.items() if outcome == "passed" and name not in told]
