@@ -458,6 +458,101 @@ def test_clang_tidy_reads_apart_what_cannot_be_read_together(tmp_path, monkeypat
     assert [(finding.path, finding.line) for finding in tidy.clang_tidy(project, True)] == [("src/base/c.cc", 2)]
 
 
+def sources_of(project):
+    return tidy.sources_of(project, json.loads(project.text("build/release/compile_commands.json")))
+
+
+def test_no_source_at_all_is_a_finding(tmp_path, monkeypatch):
+    """A database of another place, or one that could not be written whole."""
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    (finding,) = tidy.clang_tidy(sources_project(tmp_path, {}))
+    assert "has no source of ours" in finding.advice
+
+
+def test_a_source_that_changes_while_it_is_read_is_not_remembered_as_clean(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    project = sources_project(tmp_path, {"a.cc": "int A() { return 1; }\n", "b.cc": "int B() { return 1; }\n"})
+    sources = sources_of(project)
+
+    def change(*_):
+        (tmp_path / "src/base/b.cc").write_text("int B() { return 2; }\n")
+        return []
+
+    monkeypatch.setattr(tidy, "tidy", change)
+    assert tidy.clang_tidy(project) == []
+    assert [source.verdict.exists() for source in sources] == [True, False]
+
+
+def test_reading_all_again_forgets_a_wrong_verdict(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    project = sources_project(tmp_path, {"a.cc": "int A() { return 1; }\n"})
+    (source,) = sources_of(project)
+    source.verdict.touch()
+    found = [Finding("src/base/a.cc", 1, "clang-tidy", "no")]
+    monkeypatch.setattr(tidy, "tidy", lambda *_: found)
+    assert tidy.clang_tidy(project) == []
+    assert tidy.clang_tidy(project, everything=True) == found
+    assert tidy.clang_tidy(project) == found
+
+
+def test_a_verdict_hangs_on_all_that_decides_it(tmp_path, monkeypatch):
+    """On the imports of a .proto, on packages with headers, on how clang-tidy is asked, and on the checks."""
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+
+    def verdict(imported="", checks="Checks: '*'\n"):
+        project = sources_project(tmp_path, {"a.cc": '#include "phalanx/v1/a.pb.h"\n'})
+        more = {
+            "proto/phalanx/v1/a.proto": 'import "phalanx/v1/b.proto";\n',
+            "proto/phalanx/v1/b.proto": imported,
+            ".clang-tidy": checks,
+        }
+        (source,) = sources_of(project_of(tmp_path, {path: project.text(path) for path in project.files} | more))
+        return source.verdict.name
+
+    assert verdict() == verdict()
+    names = [verdict(), verdict(imported="message B {}\n"), verdict(checks="Checks: '-*'\n")]
+    assert "libgrpc++-dev" in tidy.packages_of("build") and "clang-14" not in tidy.packages_of("build")
+    versions = []
+    run = external.run
+
+    def upgraded(project, command):
+        status, said = run(project, command)
+        if command[0] == "dpkg-query":
+            versions.append(said)
+            said = said.replace("libabsl-dev 2", "libabsl-dev 3")
+        return status, said
+
+    monkeypatch.setattr(external, "run", upgraded)
+    monkeypatch.setattr(tidy.shutil, "which", lambda _: "dpkg-query")
+    names.append(verdict())
+    assert "libabsl-dev 2" in versions[0] and "libstdc++-" in versions[0]
+    monkeypatch.setattr(external, "run", run)
+    (tmp_path / "tidy.py").write_text("another way to ask\n")
+    monkeypatch.setattr(tidy, "__file__", str(tmp_path / "tidy.py"))
+    names.append(verdict())
+    assert len(set(names)) == len(names)
+
+
+def test_two_runs_of_clang_tidy_in_one_clone_read_their_own_batches(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    texts = {name: f"int {name[0].upper()}() {{ return 1; }}\n" for name in ("a.cc", "b.cc", "c.cc")}
+    project = sources_project(tmp_path, texts)
+    read = []
+
+    def look(project, folder, path, options=()):
+        if not read:
+            read.append(None)
+            sources_of(project)[0].verdict.touch()
+            tidy.clang_tidy(project)  # of the two that are left, while we work
+        read.append(Path(path).read_text().count("#include"))
+        return []
+
+    monkeypatch.setattr(tidy, "tidy", look)
+    assert tidy.clang_tidy(project) == []
+    assert read[1:] == [2, 3]
+    assert sorted(path.name for path in (tmp_path / "build").iterdir()) == ["release"]
+
+
 def test_each_rule_is_explained():
     page = (ROOT / "docs" / "lint.md").read_text()
     names = {*lint_main.CHECKS, *(rule for _, rules in lint_main.CHECKS.values() for rule in rules)}

@@ -13,13 +13,18 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from tools.lint import config, cpp_text, external
-from tools.lint.project import Finding
+from tools.lint.project import Finding, Project
 
+PACKAGES = Path(__file__).resolve().parents[1] / "apt-packages.txt"
+# What the packages of that list stand on: headers of the language, of the C library, of gRPC's C part.
+HEADERS_BENEATH = ("libc6-dev", "libgrpc-dev", "libstdc++-*-dev")
 BATCH_FILES = 10
 PROGRESS_EVERY_S = 10
 MAIN_FILE_CHECK = "misc-unused-using-decls"
@@ -33,6 +38,7 @@ NAME = re.compile(
     r"|^(?:constexpr|const|static|inline)\b[^=({;]*?\b(\w+)\s*(?:\[[^\]]*\])?\s*[={;]",
     re.M,
 )
+PROTO_IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"]+)"', re.M)
 LEFT_OUT = re.compile(r"\s-(?:o|MF|MT|MD|c)(?:\s+\S+)?(?=\s|$)|\s-O\d\b")
 
 
@@ -43,7 +49,15 @@ class Source:
     path: str
     commands: tuple
     flags: str  # without what says nothing about the code
+    base: str  # what decides beside files of the project
     verdict: Path  # exists where it is known as clean
+
+    def is_as_it_was(self, project):
+        """Whether `project`, read just now, has the text that the verdict is about."""
+        try:
+            return digest(project, self.path, self.base) == self.verdict.name
+        except FileNotFoundError:
+            return False
 
 
 def clang_tidy(project, everything=False):
@@ -52,11 +66,20 @@ def clang_tidy(project, everything=False):
     if not database.is_file():
         return [Finding("CMakePresets.json", 1, "clang-tidy", "needs build/release: use ./run lint")]
     sources = sources_of(project, json.loads(database.read_text()))
+    if not sources:
+        return [Finding("CMakePresets.json", 1, "clang-tidy", "build/release has no source of ours: use ./run lint")]
     todo = [source for source in sources if everything or not source.verdict.exists()]
     if not todo:
         return []
     batches = list(batched(project, todo))
-    folder = write_batches(project, batches)
+    # Of this run alone: another one in this clone writes other batches. Below the root, whose .clang-tidy holds there.
+    with tempfile.TemporaryDirectory(prefix="tidy-", dir=project.root / "build") as folder:
+        write_batches(project, batches, Path(folder))
+        return check_batches(project, Path(folder), batches, len(todo))
+
+
+def check_batches(project, folder, batches, count):
+    """The findings of all `count` sources. Tells from time to time how far it is."""
     findings, done, told = set(), 0, time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {pool.submit(check_batch, project, folder, n, batch): batch for n, batch in enumerate(batches)}
@@ -66,7 +89,7 @@ def clang_tidy(project, everything=False):
                 done += len(running[future])
                 if time.monotonic() - told > PROGRESS_EVERY_S:
                     told = time.monotonic()
-                    print(f"lint: clang-tidy has read {done} of {len(todo)} sources", file=sys.stderr, flush=True)
+                    print(f"lint: clang-tidy has read {done} of {count} sources", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)  # else all that waits would be read first
             raise
@@ -74,8 +97,7 @@ def clang_tidy(project, everything=False):
 
 
 def sources_of(project, entries):
-    version = external.run(project, [config.CLANG_TIDY, "--version"])[1]
-    base = version + (project.root / ".clang-tidy").read_text()
+    base = surroundings(project)
     cache = Path(os.environ.get("PHALANX_CACHE") or project.root / "build") / "clang-tidy"
     cache.mkdir(parents=True, exist_ok=True)
     commands = {}
@@ -88,8 +110,27 @@ def sources_of(project, entries):
         # What ranks load is compiled twice. The second time says nothing new, but where the text asks for it.
         chosen = commands[path] if IN_RANKS in project.text(path) else [min(commands[path], key=for_ranks)]
         flags = "\n".join(plain_flags(project, entry) for entry in chosen)
-        sources.append(Source(path, tuple(map(json.dumps, chosen)), flags, cache / digest(project, path, base + flags)))
+        verdict = cache / digest(project, path, base + flags)
+        sources.append(Source(path, tuple(map(json.dumps, chosen)), flags, base + flags, verdict))
     return sources
+
+
+def surroundings(project):
+    """What decides over all sources beside their own text: clang-tidy, how we ask it and read its answer, and the
+    headers of others, by the versions of their packages. Where there are no packages those count by nothing."""
+    version = external.run(project, [config.CLANG_TIDY, "--version"])[1]
+    ours = "".join(Path(module).read_text() for module in (__file__, external.__file__, cpp_text.__file__))
+    packages = ""
+    if shutil.which("dpkg-query"):
+        names = [*packages_of("build"), *HEADERS_BENEATH]
+        packages = external.run(project, ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n", *names])[1]
+    return "\0".join((version, ours, packages))
+
+
+def packages_of(group):
+    """The names in a group of tools/apt-packages.txt."""
+    text = PACKAGES.read_text().partition(f"[{group}]")[2].partition("\n[")[0]
+    return re.findall(r"^([\w.+-]+)", text.partition("\n")[2], re.M)
 
 
 def for_ranks(entry):
@@ -143,10 +184,8 @@ def batched(project, sources):
     yield from (members for candidates in open_batches.values() for members, _ in candidates)
 
 
-def write_batches(project, batches):
-    """A folder with one file for each batch, and the database that says how to read these and all sources."""
-    folder = project.root / "build" / "tidy"
-    folder.mkdir(parents=True, exist_ok=True)
+def write_batches(project, batches, folder):
+    """One file for each batch, and the database that says how to read these and all sources."""
     entries = [json.loads(command) for batch in batches for source in batch for command in source.commands]
     for number, batch in enumerate(batches):
         lines = [f'#include "{project.root / source.path}"  // NOLINT(bugprone-suspicious-include)' for source in batch]
@@ -157,23 +196,28 @@ def write_batches(project, batches):
         command = like["command"].replace(like["file"], str(path)).replace(f" {plain}", f" {path}")
         entries.append({**like, "file": str(path), "command": command})
     (folder / "compile_commands.json").write_text(json.dumps(entries))
-    return folder
 
 
 def check_batch(project, folder, number, batch):
     """The findings, one source at a time where the batch as a whole is not clean."""
     together = len(batch) > 1 and not tidy(project, folder, folder / f"batch_{number}.cc", BATCH_OPTIONS)
-    findings = []
+    found = {source: check_source(project, folder, source, together) for source in batch}
+    now = Project(project.root, project.files)
     for source in batch:
-        found = []
-        if not together:
-            found = tidy(project, folder, source.path)
-        elif USING_DECLARATION.search(project.code(source.path)):
-            found = tidy(project, folder, source.path, [f"--checks=-*,{MAIN_FILE_CHECK}"])
-        if not found:
+        if found[source]:
+            source.verdict.unlink(missing_ok=True)
+        elif source.is_as_it_was(now):  # else nobody knows which text clang-tidy has read
             source.verdict.touch()
-        findings += found
-    return findings
+    return [finding for findings in found.values() for finding in findings]
+
+
+def check_source(project, folder, source, together):
+    """What is left to be found in a source; `together`: its batch was clean."""
+    if not together:
+        return tidy(project, folder, source.path)
+    if USING_DECLARATION.search(project.code(source.path)):
+        return tidy(project, folder, source.path, [f"--checks=-*,{MAIN_FILE_CHECK}"])
+    return []
 
 
 def tidy(project, folder, path, options=()):
@@ -182,8 +226,8 @@ def tidy(project, folder, path, options=()):
 
 
 def digest(project, path, base):
-    """A hash of the file and of every file of ours that it includes, however far."""
-    seen, queue = set(), [path]
+    """A hash of `base`, of the checks, of the file and of every file of ours that it includes, however far."""
+    seen, queue = {".clang-tidy"}, [path]
     while queue:
         current = queue.pop()
         if current in seen:
@@ -192,5 +236,8 @@ def digest(project, path, base):
         for _, header, _ in cpp_text.includes(project.text(current)):
             proto = re.sub(r"(?:\.grpc)?\.pb\.h$", ".proto", f"proto/{header}")
             queue += [candidate for candidate in (f"src/{header}", header, proto) if candidate in project.files]
+        if current.endswith(".proto"):
+            imported = [f"proto/{name}" for name in PROTO_IMPORT.findall(project.text(current))]
+            queue += [candidate for candidate in imported if candidate in project.files]
     text = base + "".join(f"{name}\0{project.text(name)}\0" for name in sorted(seen))
     return hashlib.sha256(text.encode()).hexdigest()
