@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import _pytest.outcomes
 import conftest
 import pytest
 import share
@@ -164,6 +165,42 @@ def test_each_allowed_skip_says_why(tmp_path):
     path.write_text(json.dumps([{"test": "*", "reason": "*", "why": ""}]))
     with pytest.raises(ValueError, match="test, reason and why"):
         skips.read(path)
+
+
+def test_a_skip_of_googletest_has_its_words_without_their_place(tmp_path):
+    """As googletest writes it. Words alone can be allowed: lines move."""
+    case = '<testcase classname="s" name="{}"><skipped message="{}&#x0A;x" type=""/></testcase>'
+    cases = [
+        case.format("a", "/src/base/a_test.cc:63&#x0A;needs a GPU"),
+        case.format("b", "needs a GPU: 3"),
+        case.format("c", "/src/base/a_test.cc:64").replace("&#x0A;x", ""),
+    ]
+    result = report.read_report("suite", write_report(tmp_path, *cases), 0)
+    assert result.skipped == [("s.a", "needs a GPU"), ("s.b", "needs a GPU: 3"), ("s.c", "no reason given")]
+
+
+def test_each_allowed_reason_is_given_somewhere():
+    """In our tests and tools, or by pytest.importorskip. A pattern's words stand in one line, in their order."""
+    own = [path for folder in ("tests", "src", "tools") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = [path.read_text() for path in own if path.suffix in (".py", ".cc") and path != Path(__file__)]
+    texts.append(Path(_pytest.outcomes.__file__).read_text())
+
+    def is_given(reason):
+        words = re.compile(".*".join(map(re.escape, reason.split("*"))))
+        return any(words.search(text) for text in texts)
+
+    assert [entry["reason"] for entry in skips.read() if not is_given(entry["reason"])] == []
+    assert not is_given("no such * reason")
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("WorkersTest.DISABLED_WithoutPidfds", True), ("WorkersTest.DISABLED_Flaky", False)]
+)
+def test_a_test_that_was_switched_off_is_no_child_of_another(tmp_path, name, allowed):
+    suite, test = name.split(".")
+    case = f'<testcase classname="{suite}" name="{test}" status="notrun" result="suppressed"/>'
+    result = skips.check(report.read_report("unit tests", write_report(tmp_path, case), 0), skips.read())
+    assert (len(result.skipped), len(result.failed)) == (allowed, not allowed)
 
 
 def test_budgets_warn_of_the_worst_first():

@@ -1,7 +1,10 @@
 """What suites report in JUnit's format, summed up. A suite that crashes or says nothing counts as failed."""
 
 import dataclasses
+import re
 import xml.etree.ElementTree
+
+PLACE = re.compile(r"^\S+:\d+$")
 
 
 @dataclasses.dataclass
@@ -39,7 +42,10 @@ class Result:
 
 
 def first_line(text):
-    return (text or "").strip().partition("\n")[0]
+    """Of what a test says. googletest puts a line before it that has its place alone."""
+    lines = (text or "").strip().splitlines()
+    words = lines[1:] if lines and PLACE.match(lines[0]) else lines
+    return words[0].strip() if words else ""
 
 
 def file_of(classname):
