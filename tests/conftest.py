@@ -14,7 +14,7 @@ import packages
 import pytest
 from checkpoint_agent import CheckpointAgent
 from harness import Job, command_path
-from small_disk import HangingDisk, SmallDisk
+from small_disk import HangingDisk, SmallDisk, why_no_hanging_disk
 
 # Files whose tests run in one process of pytest-xdist, and in which: they share what is slow to start.
 IN_ONE_PROCESS = {
@@ -189,10 +189,10 @@ def hanging_disk(tmp_path):
     """A disk that can hang. A test with a job asks for it before the job, whose processes end first then."""
     if os.geteuid() != 0:
         pytest.skip("mounting a disk that can hang needs root")
-    try:
-        disk = HangingDisk(tmp_path / "disk")
-    except OSError as error:
-        pytest.skip(f"no disk that can hang: {error}")
+    reason = why_no_hanging_disk()
+    if reason:
+        pytest.skip(f"no disk that can hang: {reason}")
+    disk = HangingDisk(tmp_path / "disk")
     yield disk
     disk.unmount()
 

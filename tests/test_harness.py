@@ -1,13 +1,17 @@
 """What tests of jobs rely on: a node that has ended has been heard, and each of its processes is found."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 
+import conftest
 import harness
+import netns
 import pytest
+import small_disk
 from harness import WORKLOADS, Job, environment_of, name_of, wait_ends
 
 MARK = b"PHALANX_TEST_MARK=1"
@@ -90,3 +94,52 @@ def test_the_environment_of_a_process_that_has_just_been_started(env, found):
         assert wait_ends([process.pid], 60) == []
         assert MARK not in environment_of(process.pid)
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("said", "skips"),
+    [
+        ("mount --make-shared /run/netns failed: Operation not permitted", True),
+        ("RTNETLINK answers: Operation not supported", True),
+        ("RTNETLINK answers: File exists", False),
+        ('Object "netns" is unknown', False),
+    ],
+)
+def test_only_what_the_kernel_refuses_lets_tests_of_networks_be_skipped(monkeypatch, said, skips):
+    def refuse(*command):
+        raise OSError(f"{' '.join(command)}: {said}")
+
+    monkeypatch.setattr(netns, "run", refuse)
+    monkeypatch.setattr(netns.os, "geteuid", lambda: 0)
+    if skips:
+        assert netns.why_not().endswith(said)
+    else:
+        with pytest.raises(OSError, match=said):
+            netns.why_not()
+
+
+@pytest.mark.parametrize(("number", "skips"), [(errno.EPERM, True), (errno.ENOENT, True), (errno.EIO, False)])
+def test_only_a_machine_without_loop_devices_lets_tests_of_a_hanging_disk_be_skipped(monkeypatch, number, skips):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(small_disk.fcntl, "ioctl", refuse)
+    monkeypatch.setattr(small_disk, "open", lambda *_: open(os.devnull, "rb"), raising=False)
+    if skips:
+        assert os.strerror(number) in small_disk.why_no_hanging_disk()
+    else:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            small_disk.why_no_hanging_disk()
+
+
+def test_a_hanging_disk_that_cannot_be_made_is_no_skip(request, monkeypatch):
+    """As where mkfs is missing, on a machine that has what the test needs of the kernel."""
+
+    def fail(_):
+        raise OSError("mkfs.ext4: not found")
+
+    monkeypatch.setattr(conftest, "why_no_hanging_disk", str)
+    monkeypatch.setattr(conftest, "HangingDisk", fail)
+    monkeypatch.setattr(conftest.os, "geteuid", lambda: 0)
+    with pytest.raises(OSError, match=r"mkfs\.ext4"):
+        request.getfixturevalue("hanging_disk")
