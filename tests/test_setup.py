@@ -145,3 +145,22 @@ def test_build_takes_targets(clone):
     assert build() == "0: \n"
     assert build("master_core_test", "phalanx-run") == "2: master_core_test phalanx-run\n"
     assert build("$(reboot)").startswith("run: '$(reboot)' is no target")
+
+
+def test_a_fuzzer_begins_with_the_seed_that_it_is_given(clone):
+    """The fuzzer of this test tells what it was started with."""
+    (clone / "tools" / "setup.sh").write_text('die() { echo "$*"; exit 2; }; say() { :; }; timed() { :; }\n')
+    (clone / "ninja").write_text('#!/bin/sh\necho "src/base/a_fuzzer: CXX_EXECUTABLE_LINKER__a_fuzzer"\n')
+    (clone / "build/fuzz/src/base").mkdir(parents=True)
+    (clone / "build/fuzz/src/base/a_fuzzer").write_text('#!/bin/sh\necho "$*"\n')
+    for program in ("ninja", "build/fuzz/src/base/a_fuzzer"):
+        (clone / program).chmod(0o755)
+
+    def fuzz(*arguments):
+        env = {**os.environ, "PATH": f"{clone}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "tools/fuzz.sh", *arguments], cwd=clone, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return (clone / "build/fuzz/a_fuzzer.log").read_text().split()
+
+    assert "-seed=41" in fuzz("1", "", "41") and "-seed=41" in fuzz("1", "a_fuzzer", str((1 << 32) + 41))
+    assert "-seed=0" in fuzz("1")

@@ -19,7 +19,8 @@ import share
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import sanitize  # noqa: E402
+from tools import callers, sanitize, torches  # noqa: E402
+from tools import test as test_runner  # noqa: E402
 from tools.suite import budgets, programs, report, skips  # noqa: E402
 
 SUITE = '<testsuites><testsuite name="s">{}</testsuite></testsuites>'
@@ -104,17 +105,45 @@ def test_unit_tests_without_a_readable_report_failed_once(tmp_path, singles):
 def test_no_filter_or_shard_of_the_shell_reaches_unit_tests(tmp_path, monkeypatch):
     monkeypatch.setenv("GTEST_FILTER", "Nothing.*")
     monkeypatch.setenv("GTEST_TOTAL_SHARDS", "2")
-    environment = programs.gtest_environment(tmp_path)
+    environment = programs.gtest_environment(tmp_path, 7)
     found = {name: value for name, value in environment.items() if name.startswith("GTEST_")}
-    assert found == {"GTEST_OUTPUT": f"xml:{tmp_path}/", "GTEST_COLOR": "no"}
+    assert found == {"GTEST_OUTPUT": f"xml:{tmp_path}/", "GTEST_COLOR": "no", "GTEST_RANDOM_SEED": "8"}
     assert environment["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 99_998, 99_999, (1 << 31) - 1])
+def test_the_seed_of_a_run_is_one_of_googletests(tmp_path, seed):
+    """Who takes 0 or a larger one chooses another each time."""
+    given = [programs.gtest_environment(tmp_path, seed)["GTEST_RANDOM_SEED"] for _ in range(2)]
+    assert given[0] == given[1] and 1 <= int(given[0]) <= 99_999
+
+
+def test_the_seed_of_a_run_reaches_all_that_chooses(tmp_path, monkeypatch):
+    started = []
+
+    def started_with(command, env=None):
+        started.append((" ".join(map(str, command)), (env or {}).get("GTEST_RANDOM_SEED")))
+        return 1
+
+    monkeypatch.setattr(test_runner, "REPORTS", tmp_path)
+    monkeypatch.setattr(test_runner, "run", started_with)
+    monkeypatch.setattr(test_runner, "run_all", lambda tests, long: None)
+    monkeypatch.setattr(test_runner.Run, "suite", lambda tests, name, work: work())
+    monkeypatch.setattr(torches, "suites", lambda arguments: [])
+    monkeypatch.setattr(callers, "run", lambda arguments: None)
+    test_runner.run_unit_tests(41)
+    test_runner.run_long(test_runner.Run(41, tmp_path))
+    said = {name: [row for row in started if name in row[0]] for name in ("ctest", "fuzz.sh", "sanitize", "sim")}
+    assert said["ctest"][0][1] == "42"
+    assert said["fuzz.sh"][0][0].endswith(" 41")
+    assert "--seed 41" in said["sanitize"][0][0] and "--from 41" in said["sim"][0][0]
 
 
 def test_sanitizers_stop_at_what_they_find_whatever_the_shell_says(tmp_path, monkeypatch):
     for name in sanitize.OPTIONS:
         monkeypatch.setenv(name, "halt_on_error=0:exitcode=0")
     monkeypatch.setenv("GTEST_FILTER", "Nothing.*")
-    environment = sanitize.environment(tmp_path)
+    environment = sanitize.environment(tmp_path, 7)
     assert {name: environment[name] for name in sanitize.OPTIONS} == sanitize.OPTIONS
     assert "GTEST_FILTER" not in environment and environment["GTEST_OUTPUT"] == f"xml:{tmp_path}/"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the fuzzers and runs each for SECONDS with its corpus: fuzz.sh [SECONDS [NAME]], called by ./run fuzz.
-# Seeds lie beside the fuzzer, in corpus/NAME/ or, for a module with one fuzzer, in corpus/. New finds go to
+# Builds the fuzzers and runs each for SECONDS with its corpus: fuzz.sh [SECONDS [NAME [SEED]]], called by ./run fuzz.
+# NAME may be empty, for all. With SEED and the same corpus a fuzzer tries the same inputs, for as long as it runs.
+# Seeds of a corpus lie beside the fuzzer, in corpus/NAME/ or, for a module with one fuzzer, in corpus/. New finds go to
 # build/fuzz/corpus/NAME; a crashing input stays in build/fuzz/crashes and fails the command. build/reports/fuzz.xml has
 # one case a fuzzer, in JUnit's format.
 set -euo pipefail
@@ -8,7 +9,9 @@ source tools/setup.sh
 
 duration_s="${1:-60}"
 only="${2:-}"
+seed="${3:-0}" # 0: libFuzzer chooses one
 [[ $duration_s =~ ^[0-9]+$ ]] || die "fuzz wants a number of seconds, not '$duration_s'"
+[[ $seed =~ ^[0-9]+$ ]] || die "fuzz wants a number as its seed, not '$seed'"
 export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
 ASAN_SYMBOLIZER_PATH="$(command -v llvm-symbolizer-14 || true)"
 export ASAN_SYMBOLIZER_PATH
@@ -36,7 +39,7 @@ for program in "${programs[@]}"; do
   done
   say "$name for $duration_s s, corpus: ${corpus[*]}"
   log="build/fuzz/$name.log"
-  if "build/fuzz/$program" -max_total_time="$duration_s" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+  if "build/fuzz/$program" -seed="$((seed % (1 << 32)))" -max_total_time="$duration_s" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/crashes/$name-" "${corpus[@]}" >"$log" 2>&1; then
     sed -n 's/^stat::number_of_executed_units: */   inputs tried: /p' "$log"
     cases+="<testcase classname=\"fuzz\" name=\"$name\" time=\"$duration_s\"/>"

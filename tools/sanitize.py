@@ -7,6 +7,7 @@ each single test that was skipped. A build that fails is a failed case, so that 
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -34,13 +35,13 @@ def say(text):
     print(f"== {text}", flush=True)
 
 
-def environment(reports):
-    """Of programs that report into the folder `reports`. What a person's shell has for sanitizers is left out: a log
+def environment(reports, seed):
+    """Of programs that report into the folder `reports` and choose by `seed`. What a person's shell has for sanitizers is left out: a log
     elsewhere or an exit status of 0 would hide what they find. The compiler's cache serves all clones; ./run sets the
     same."""
     cache = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
     ours = {"CCACHE_DIR": str(cache / "ccache"), "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
-    return {**ours, **gtest_environment(reports), **OPTIONS}
+    return {**ours, **gtest_environment(reports, seed), **OPTIONS}
 
 
 def case_of(name, outcome, message):
@@ -63,7 +64,7 @@ def cases_of(overview, reports, status):
     return cases + [case_of(name, "failure", "ended with 0 and reports no test") for name in silent(overview, singles)]
 
 
-def run_preset(preset, tests):
+def run_preset(preset, tests, seed):
     """The cases of one preset. Prints ninja's and ctest's own lines as progress."""
     folder, began = ROOT / "build" / preset, time.monotonic()
     overview, reports = folder / "ctest.xml", folder / "gtest"
@@ -74,14 +75,14 @@ def run_preset(preset, tests):
         ("build", ["cmake", "--build", folder, "--parallel", str(os.cpu_count())]),
     ):
         say(f"{preset}: {step}")
-        status = subprocess.run(command, cwd=ROOT, env=environment(reports)).returncode
+        status = subprocess.run(command, cwd=ROOT, env=environment(reports, seed)).returncode
         if status != 0:
             return [failure(step, status)]
     say(f"{preset}: tests")
     command = ["ctest", "--test-dir", folder, "--parallel", str(os.cpu_count()), "--output-on-failure"]
     command += ["--no-tests=error", "--timeout", str(TEST_TIMEOUT_S), "--output-junit", overview]
     command += ["--tests-regex", tests] if tests else []
-    status = subprocess.run(command, cwd=ROOT, env=environment(reports)).returncode
+    status = subprocess.run(command, cwd=ROOT, env=environment(reports, seed)).returncode
     say(f"{preset}: ended with status {status}, {time.monotonic() - began:.0f} s")
     return cases_of(overview, reports, status)
 
@@ -91,15 +92,18 @@ def main():
     parser.add_argument("preset", nargs="*", help=f"{' or '.join(PRESETS)}; not given: both")
     parser.add_argument("--reports", type=Path, default=ROOT / "build" / "reports", help="folder of the report")
     parser.add_argument("--tests", help="only programs of this pattern (ctest -R)")
+    parser.add_argument("--seed", type=int, help="of all that tests choose; not given: another one each time")
     arguments = parser.parse_args()
     unknown = [preset for preset in arguments.preset if preset not in PRESETS]
     if unknown:
         parser.error(f"no preset {', '.join(unknown)}; there are: {' '.join(PRESETS)}")
+    seed = random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None else arguments.seed
+    say(f"seed {seed}")
     reports = arguments.reports.resolve()
     reports.mkdir(parents=True, exist_ok=True)
     suite = xml.etree.ElementTree.Element("testsuite", name="sanitize")
     for preset in arguments.preset or PRESETS:
-        for case in run_preset(preset, arguments.tests):
+        for case in run_preset(preset, arguments.tests, seed):
             case.set("classname", preset)
             suite.append(case)
     xml.etree.ElementTree.ElementTree(suite).write(reports / "sanitize.xml")

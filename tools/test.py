@@ -128,14 +128,14 @@ def run_lint():
     return read_report("lint", REPORTS / "lint.xml", run(lint("lint", "--fast")))
 
 
-def run_unit_tests(long=False):
+def run_unit_tests(seed, long=False):
     reports = REPORTS / "gtest"
     reports.mkdir()
     overview = REPORTS / "ctest.xml"
     command = ["ctest", "--test-dir", BUILD, "--parallel", str(os.cpu_count()), "--output-on-failure"]
     kills = {} if long else {"PHALANX_KILLS": str(WRITER_KILLS)}
     command += ["--no-tests=error", "--timeout", "300", "--output-junit", overview]
-    status = run(command, env={**gtest_environment(reports), **kills})
+    status = run(command, env={**gtest_environment(reports, seed), **kills})
     return read_programs("unit tests", overview, status, reports)
 
 
@@ -148,7 +148,7 @@ def slice_of(arguments):
 def run_quick(tests):
     """Some three minutes: what a person runs before each commit."""
     tests.suite("lint", run_lint)
-    tests.suite("unit tests", run_unit_tests)
+    tests.suite("unit tests", lambda: run_unit_tests(tests.seed))
     selection = [*in_parallel(workers()), *slice_of([])]
     tests.suite("slice of end to end", lambda: tests.end_to_end("end-to-end", selection))
 
@@ -161,7 +161,7 @@ def run_all(tests, long):
     chaos_s = {"PHALANX_CHAOS_S": str(LONG_CHAOS_S), "PHALANX_CHAOS_TORCH": "1"} if long else {}
     tests.behind("chaos", tests.pytest("chaos", ["-s", CHAOS]), env=chaos_s)
     tests.suite("lint", run_lint)
-    tests.suite("unit tests", lambda: run_unit_tests(long))
+    tests.suite("unit tests", lambda: run_unit_tests(tests.seed, long))
     kills = ["--long", f"--kills={LONG_KILLS}"] if long else []
     selection = [*in_parallel(workers()), *kills, f"--ignore={CHAOS}", "-m", "not alone"]
     tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
@@ -176,9 +176,9 @@ def run_long(tests):
     from tools import callers, torches
 
     run_all(tests, long=True)
-    fuzz = [ROOT / "tools" / "fuzz.sh", str(LONG_FUZZ_S)]
+    fuzz = [ROOT / "tools" / "fuzz.sh", str(LONG_FUZZ_S), "", str(tests.seed)]
     tests.suite("fuzzers", lambda: read_report("fuzzers", REPORTS / "fuzz.xml", run(fuzz)))
-    sanitize = [sys.executable, ROOT / "tools" / "sanitize.py"]
+    sanitize = [sys.executable, ROOT / "tools" / "sanitize.py", "--seed", str(tests.seed)]
     tests.suite("sanitizers", lambda: read_report("sanitizers", REPORTS / "sanitize.xml", run(sanitize)))
     tests.suite("simulation", lambda: run_simulation(tests.seed))
     seed = [f"--seed={tests.seed}"]

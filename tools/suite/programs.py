@@ -21,11 +21,15 @@ def say(text):
     print(f"== {text}", flush=True)
 
 
-def gtest_environment(reports):
-    """Of programs of unit tests that report into the folder `reports`. What a person's shell has for googletest is left
-    out: a filter or a shard would leave out tests without a word."""
+GTEST_SEEDS = 99_999  # 1 and up; 0 lets googletest choose
+
+
+def gtest_environment(reports, seed):
+    """Of programs of unit tests that report into the folder `reports` and choose by `seed`. What a person's shell has
+    for googletest is left out: a filter or a shard would leave out tests without a word."""
+    own = {"GTEST_OUTPUT": f"xml:{reports}/", "GTEST_COLOR": "no", "GTEST_RANDOM_SEED": str(seed % GTEST_SEEDS + 1)}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GTEST_")}
-    return {**kept, "GTEST_OUTPUT": f"xml:{reports}/", "GTEST_COLOR": "no"}
+    return {**kept, **own}
 
 
 def hear_signals():
