@@ -3,6 +3,7 @@
 import ast
 import fnmatch
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from tools.lint import (  # noqa: E402
     tidy,
 )
 from tools.lint.project import Finding, Project  # noqa: E402
+from tools.suite import budgets, report  # noqa: E402
 
 
 def project_of(folder, files):
@@ -568,6 +570,20 @@ def test_command_line_exits_with_one_line_per_finding(tmp_path):
     assert answer.stdout.startswith("docs/a.md:1: trailing-blank: ")
     assert answer.stdout.count("\n") == 1
     assert (tmp_path / "report.xml").read_text().count("<failure") == 1
+    assert len(re.findall(r' time="\d+\.\d{3}"', (tmp_path / "report.xml").read_text())) == 2
+
+
+def test_the_times_of_checks_count_to_the_budgets_of_lint_and_of_clang_tidy(tmp_path):
+    limits = {
+        "default": 1000,
+        **{name: limit for name, limit in budgets.read().items() if name in ("lint", "clang-tidy")},
+    }
+    assert len(limits) == 3
+    names = {"sleep": 1 + limits["lint"], "marker": 0.5, "clang-tidy": 1 + limits["clang-tidy"]}
+    lint_main.write_junit(tmp_path / "report.xml", dict.fromkeys(names, ()), names)
+    times_s = report.read_report("lint", tmp_path / "report.xml", 0).times_s
+    assert times_s == {"lint": limits["lint"] + 1.5, "clang-tidy": limits["clang-tidy"] + 1}
+    assert len(budgets.over(times_s, limits)) == 2
 
 
 def test_a_tool_that_fails_without_a_word_is_a_finding(tmp_path):
