@@ -251,6 +251,41 @@ def test_what_a_killed_run_left_is_cleared_away(place):
     assert [path.name for path in place.entries()] == [key]
 
 
+def stale_entry(cache, name):
+    entry = cache / name
+    (entry / "lib").mkdir(parents=True)
+    os.utime(str(entry), (0, 0))
+    return entry
+
+
+def test_an_entry_that_no_clone_took_for_a_month_goes(tmp_path):
+    mine, old, left = (stale_entry(tmp_path, name) for name in ("mine", "old", ".tmp-gone-x1"))
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    venv_tool.drop_stale(tmp_path, "mine")
+    assert (mine.exists(), old.exists(), left.exists(), fresh.exists()) == (True, False, False, True)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp-")] == []
+
+
+@pytest.mark.parametrize("name", ["old", ".tmp-old-x1"])
+def test_an_entry_that_somebody_works_with_stays(tmp_path, name):
+    """A clone that takes it holds the lock of its key; half of it would be gone."""
+    entry = stale_entry(tmp_path, name)
+    with venv_tool.locked(tmp_path / "old.lock"):
+        venv_tool.drop_stale(tmp_path, "mine")
+        assert (entry / "lib").exists()
+    venv_tool.drop_stale(tmp_path, "mine")
+    assert not entry.exists()
+
+
+def test_an_entry_goes_in_one_step(tmp_path, monkeypatch):
+    """Where its removal is interrupted, no clone takes what is left for an environment."""
+    entry = stale_entry(tmp_path, "old")
+    monkeypatch.setattr(venv_tool.shutil, "rmtree", lambda *_, **__: None)
+    venv_tool.drop_stale(tmp_path, "mine")
+    assert not entry.exists()
+
+
 def test_clones_at_the_same_time_make_one_entry(place):
     running = [place.start(f"clone{number}") for number in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]

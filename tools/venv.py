@@ -166,12 +166,35 @@ def see_through(venv, over):
 
 
 def drop_stale(cache, key):
-    """Removes what a killed run left under this key, and entries that no clone took for a month."""
+    """Removes what a killed run left under this key, whose lock the caller has, and entries that no clone took for a
+    month."""
     for left in cache.glob(f".tmp-{key}-*"):
         shutil.rmtree(left, ignore_errors=True)
     for entry in cache.iterdir():
-        if entry.is_dir() and entry.name != key and time.time() - entry.stat().st_mtime > KEEP_UNUSED_S:
-            shutil.rmtree(entry, ignore_errors=True)
+        if entry.name != key and is_stale(entry):
+            drop_entry(entry)
+
+
+def is_stale(entry):
+    try:
+        return entry.is_dir() and time.time() - entry.stat().st_mtime > KEEP_UNUSED_S
+    except FileNotFoundError:
+        return False  # another run has removed it
+
+
+def drop_entry(entry):
+    """Removes a stale entry, unless somebody works with it. It vanishes by rename: nobody finds half of one."""
+    key = entry.name.split("-")[1] if entry.name.startswith(".tmp-") else entry.name
+    with (entry.parent / f"{key}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if not is_stale(entry):
+            return  # it was taken just now
+        left = entry.with_name(f".tmp-{key}-dropped-{os.getpid()}")
+        entry.rename(left)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
