@@ -91,3 +91,18 @@ def test_a_changed_jar_is_refused(tmp_path):
     (tmp_path / "a.jar").write_text("another")
     with pytest.raises(SystemExit, match=r"not those of hdfs-jars.sha256: a\.jar"):
         hadoop_servers.check(tmp_path, f"{hashlib.sha256(b'a').hexdigest()}  a.jar\n")
+
+
+def test_jars_that_were_checked_by_other_digests_are_fetched_anew(tmp_path, monkeypatch):
+    digests = tmp_path / "digests"
+    monkeypatch.setattr(hadoop_servers, "DIGESTS", digests)
+    monkeypatch.setattr(hadoop_servers, "cache", lambda: tmp_path)
+    monkeypatch.setattr(hadoop_servers, "hadoop_version", lambda: "3")
+    monkeypatch.setattr(hadoop_servers, "spark_jars", lambda: tmp_path)
+    fetched = []
+    monkeypatch.setattr(hadoop_servers, "fetch", lambda wanted, jars: (fetched.append(jars), jars.mkdir()))
+    for text in ("one", "one", "another"):
+        digests.write_text(text)
+        classpath = hadoop_servers.hdfs_classpath()
+        assert classpath.startswith(f"{fetched[-1]}/*:")
+    assert len(fetched) == 2 and fetched[0] != fetched[1]

@@ -44,11 +44,16 @@ def hadoop_version():
 def hdfs_classpath():
     """Of a Java that can be a namenode and a datanode. Fetched where it is not in the cache."""
     wanted = HDFS.format(hadoop=hadoop_version())
-    jars = cache() / "jars" / hashlib.sha256(wanted.encode()).hexdigest()[:20]
+    jars = cache() / "jars" / key_of(wanted, DIGESTS.read_bytes())
     with locked(cache() / "jars" / "lock"):
         if not jars.is_dir():
             fetch(wanted, jars)
     return f"{jars}/*:{spark_jars()}/*"
+
+
+def key_of(wanted, digests):
+    """Jars lie in the cache as they were checked: under other digests they are others."""
+    return hashlib.sha256(wanted.encode() + digests).hexdigest()[:20]
 
 
 def fetch(wanted, jars):
