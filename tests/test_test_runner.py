@@ -139,6 +139,18 @@ def test_the_seed_of_a_run_reaches_all_that_chooses(tmp_path, monkeypatch):
     assert "--seed 41" in said["sanitize"][0][0] and "--from 41" in said["sim"][0][0]
 
 
+@pytest.mark.parametrize(("there", "failed"), [([], 1), (["3.8"], 0)])
+def test_a_machine_where_no_row_of_torches_can_run_fails(monkeypatch, there, failed):
+    monkeypatch.setattr(torches, "interpreters", lambda *_: dict.fromkeys(there, "python"))
+    monkeypatch.setattr(torches, "run_row", lambda *_: report.Result(passed=1))
+    total = report.Result()
+    for _, work in torches.suites([]):
+        total.add(work())
+    assert len(total.failed) == failed
+    assert (total.passed > 0) == bool(there)
+    assert skips.check(total, skips.read()).failed == total.failed
+
+
 def test_sanitizers_stop_at_what_they_find_whatever_the_shell_says(tmp_path, monkeypatch):
     for name in sanitize.OPTIONS:
         monkeypatch.setenv(name, "halt_on_error=0:exitcode=0")

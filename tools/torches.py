@@ -126,7 +126,8 @@ def run_oldest(pytest_arguments):
 
 
 def suites(pytest_arguments):
-    """[(name, function that runs it)] of all rows; one skip of each whose Python is not there."""
+    """[(name, function that runs it)] of all rows; one skip of each whose Python is not there, and a failure where none
+    is there."""
     found = interpreters([], dict.fromkeys(row.python for row in ROWS), os.environ["PATH"])
 
     def run_there(row):
@@ -134,7 +135,10 @@ def suites(pytest_arguments):
             return Result(skipped=[(row.name, f"no python{row.python} on PATH")])
         return run_row(row, found[row.python], default_cache(), [*TESTS, *pytest_arguments])
 
-    return [(row.name, functools.partial(run_there, row)) for row in ROWS]
+    rows = [(row.name, functools.partial(run_there, row)) for row in ROWS]
+    if not any(row.python in found for row in ROWS):
+        rows.append(("all torches", lambda: Result(failed=["all torches: no Python of their rows is on PATH"])))
+    return rows
 
 
 def default_cache():
