@@ -55,10 +55,15 @@ class CheckpointAgent:
     def __enter__(self):
         return self
 
-    def __exit__(self, *unused):
+    def leave(self):
+        """As an agent that has ended: the rank finds its socket closed."""
         with contextlib.suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self.thread.join(TIMEOUT_S)
+        self.ours.close()  # nobody reads from it any more
+
+    def __exit__(self, *unused):
+        self.leave()
         self.page.map.close()
         shutil.rmtree(self.folder)
 

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import textwrap
 from pathlib import Path
@@ -162,8 +161,7 @@ def test_a_rank_of_an_older_life_writes_no_more(agent, make):
 def test_the_training_outlives_the_agent(agent, make):
     checkpointer = make()
     assert checkpointer.save(1, state_of(1)).wait_committed()
-    agent.ours.shutdown(socket.SHUT_RDWR)
-    agent.ours.close()
+    agent.leave()
     handle = checkpointer.save(2, state_of(2))
     assert handle.wait_staged() and "the agent could not be told" in handle.why
     assert not handle.wait_committed() and "agent" in handle.why

@@ -348,7 +348,7 @@ def test_ctrl_z_before_the_program_has_started():
 
 
 OWN_TESTS = """
-import os, signal, pytest
+import ctypes, os, signal, subprocess, threading, pytest
 
 def test_first(): pass
 
@@ -359,6 +359,10 @@ def test_second():
         with open(os.environ["BEGUN"], "w") as begun:
             begun.write("x")
         signal.pause()
+    if "{how}" == "thread":
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
 
 @pytest.mark.slow
 def test_third(): pass
@@ -411,6 +415,12 @@ def test_a_crash_names_its_test_and_keeps_what_others_came_to(own_run):
     assert status == 1
     assert "FAILED: end-to-end: ended with status -11 in tests/test_own.py::test_second" in said
     assert said[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+def test_what_a_thread_raises_fails_its_test(own_run):
+    status, said = closing(own_run("tests/test_own.py", how="thread"))
+    assert (status, said[-1]) == (1, "2 passed, 1 failed, 0 skipped")
+    assert "FAILED: tests.test_own.test_second" in said
 
 
 def test_an_interrupted_run_tells_how_far_it_came(own_run, tmp_path):
