@@ -1,5 +1,6 @@
 """Fixtures of the end-to-end tests. `--launcher=torchrun` runs the tests marked dropin against torchrun itself."""
 
+import faulthandler
 import importlib.util
 import json
 import os
@@ -25,6 +26,9 @@ IN_ONE_PROCESS = {
     "tests/test_wheel.py": "build/wheel",
 }
 WORKER_PROCESSES = pytest.StashKey()
+OWN_STDERR = pytest.StashKey()
+# Behind a test's own time limit, for its clean-up. Then its process ends, and others take the tests that are left.
+GRACE_S = 120
 ENDS_WITHIN_S = 60
 BUDGETS = Path(__file__).resolve().parent.parent / "tools" / "suite" / "budgets.json"
 # Its environment is that of ./run test --callers.
@@ -38,9 +42,11 @@ def pytest_addoption(parser):
     parser.addoption("--slice", type=int, default=0, help="so many quick tests of each file, evenly spread; 0: all")
     parser.addoption("--journal", help="a file that has each test's outcome at once, should this process crash")
     parser.addoption("--long", action="store_true", help="also tests marked long")
+    parser.addoption("--grace", type=float, default=GRACE_S, help="seconds behind a test's time limit to its crash")
 
 
 def pytest_configure(config):
+    config.stash[OWN_STDERR] = os.dup(2)  # of a test that is captured this is another one
     config.addinivalue_line("markers", "dropin: asks for nothing that torchrun does not do as well")
     config.addinivalue_line("markers", "alone: measures time or needs the machine for itself: runs behind the others")
     config.addinivalue_line("markers", "long: has seeds and minutes; runs with --long, and has a short one beside it")
@@ -87,6 +93,29 @@ def pytest_sessionfinish(session):
         if code not in (0, -signal.SIGKILL):  # by SIGKILL pytest-xdist ends one that takes long to end
             print(f"\na process of tests ended with {code}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+def arm(item):
+    """Lets this process crash, with the stacks of all threads, where the test and its time limit do not end. That limit
+    is a signal, for which a Python that waits in native code has no ear; this is a thread without Python."""
+    marker = item.get_closest_marker("timeout")
+    own_s = (marker.args[0] if marker.args else marker.kwargs.get("timeout")) if marker else None
+    limit_s = own_s or item.config.getoption("timeout", None) or item.config.getini("timeout")
+    if limit_s:
+        passed_s = float(limit_s) + item.config.getoption("--grace")
+        faulthandler.dump_traceback_later(passed_s, exit=True, file=item.config.stash[OWN_STDERR])
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    arm(item)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    arm(item)  # once more: a failure ends it, so that nobody crashes in the debugger
 
 
 class Journal:

@@ -359,6 +359,10 @@ def test_second():
         with open(os.environ["BEGUN"], "w") as begun:
             begun.write("x")
         signal.pause()
+    if "{how}" == "native":
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)  # no signal lets it return
     if "{how}" == "thread":
         thread = threading.Thread(target=lambda: 1 / 0)
         thread.start()
@@ -415,6 +419,31 @@ def test_a_crash_names_its_test_and_keeps_what_others_came_to(own_run):
     assert status == 1
     assert "FAILED: end-to-end: ended with status -11 in tests/test_own.py::test_second" in said
     assert said[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("beside", [[], ["-n", "1"]])
+def test_a_deadlock_in_native_code_ends_with_its_name(own_run, beside):
+    """Python hears no signal there, and so no time limit."""
+    status, said = closing(own_run("tests/test_own.py", "--timeout=3", "--grace=1", *beside, how="native"))
+    assert status == 1
+    (line,) = [line for line in said if line.startswith("FAILED: ")]
+    assert line.endswith("test_second")
+    assert said[-1] == ("2 passed, 1 failed, 0 skipped" if beside else "1 passed, 1 failed, 0 skipped")
+
+
+def test_a_pytest_that_does_not_end_is_ended_and_names_its_test(tmp_path, monkeypatch):
+    """Nothing in it watches its time."""
+    (tmp_path / "slow.journal").write_text("began a\npassed a\nbegan b\n")
+    monkeypatch.setattr(test_runner, "REPORTS", tmp_path)
+    monkeypatch.setattr(programs, "REPORTS", tmp_path)
+    tests = test_runner.Run(1, tmp_path, limit_s=0.1)
+    monkeypatch.setattr(tests, "pytest", lambda *_: [sys.executable, "-c", "import signal; signal.pause()"])
+    result = tests.end_to_end("slow", [])
+    assert (result.passed, len(result.failed)) == (1, 1)
+    assert re.fullmatch(r"slow: ended with status -2, ended by us after 0\.1 s in b", result.failed[0])
+    tests.behind("slow", tests.pytest())
+    tests.join()
+    assert tests.total.failed == result.failed
 
 
 def test_what_a_thread_raises_fails_its_test(own_run):

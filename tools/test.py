@@ -21,7 +21,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.suite import budgets, skips
-from tools.suite.programs import REPORTS, ROOT, Background, Interrupted, gtest_environment, hear_signals, run, say
+from tools.suite.programs import (
+    REPORTS,
+    ROOT,
+    Background,
+    Interrupted,
+    Overdue,
+    gtest_environment,
+    hear_signals,
+    run,
+    say,
+)
 from tools.suite.report import Result, read_journal, read_programs, read_report
 
 BUILD = ROOT / "build" / "release"
@@ -31,6 +41,9 @@ LONG_KILLS = 1_000
 LONG_FUZZ_S = 60
 LONG_CHAOS_S = 300
 LONG_SEEDS = 20_000
+# Of one pytest. Each test has a limit of its own; this one is for what hangs between them.
+LIMIT_S = 3 * 3600
+LONG_LIMIT_S = 24 * 3600
 SLICE = 2
 # pytest's exit statuses for wrong usage (an option, a file) and for no test.
 NOTHING_COLLECTED = 5
@@ -48,8 +61,8 @@ def workers():
 class Run:
     """One run: its suites one after the other and in the background, and what they came to."""
 
-    def __init__(self, seed, folder):
-        self.seed, self.folder = seed, folder
+    def __init__(self, seed, folder, limit_s=LIMIT_S):
+        self.seed, self.folder, self.limit_s = seed, folder, limit_s
         self.total, self.times, self.background = Result(), [], []
         self.nothing_ran = None  # pytest's reason, where it chose no test
 
@@ -73,7 +86,7 @@ class Run:
     def end_to_end(self, name, arguments):
         command = self.pytest(name, arguments)
         try:
-            status = run(command)
+            status = run(command, limit_s=self.limit_s)
         except Interrupted:
             self.total.add(read_journal(name, REPORTS / f"{name}.journal", None))
             raise
@@ -83,7 +96,10 @@ class Run:
         return self.read(name, name, status)
 
     def read(self, name, report, status):
-        """What a pytest reported, or, where a crash kept it from that, what its tests had come to."""
+        """What a pytest reported, or, where a crash kept it from that, what its tests had come to. The same where it was
+        overdue: the journal names what ran by then."""
+        if isinstance(status, Overdue) and (REPORTS / f"{report}.journal").exists():
+            return read_journal(name, REPORTS / f"{report}.journal", status)
         if (REPORTS / f"{report}.xml").exists() or not (REPORTS / f"{report}.journal").exists():
             return read_report(name, REPORTS / f"{report}.xml", status)
         return read_journal(name, REPORTS / f"{report}.journal", status)
@@ -97,7 +113,7 @@ class Run:
         while self.background:
             program, report = self.background[0]
             say(f"waiting for {program.name}")
-            status, lasted_s = program.wait()
+            status, lasted_s = program.wait(self.limit_s)
             result = self.read(program.name, report, status)
             self.record(f"{program.name}, in the background", result, lasted_s)
             self.background.pop(0)
@@ -270,7 +286,9 @@ def main():
     say(f"seed {seed}")
     hear_signals()
     with tempfile.TemporaryDirectory(prefix="phx-", ignore_cleanup_errors=True) as folder:
-        tests = Run(seed, folder)
+        # A person may ask for hours of chaos.
+        limit_s = (LONG_LIMIT_S if options.long else LIMIT_S) + int(os.environ.get("PHALANX_CHAOS_S") or 0)
+        tests = Run(seed, folder, limit_s)
         try:
             mode = chosen(tests, options, pytest_arguments)
         except Interrupted as interruption:

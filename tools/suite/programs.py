@@ -17,6 +17,13 @@ class Interrupted(SystemExit):
     """A signal asked this program to end. `code` is its exit status, as shells tell it."""
 
 
+class Overdue(str):
+    """Stands for the exit status of a program that ran longer than it may, and was ended."""
+
+    def __new__(cls, status, limit_s):
+        return super().__new__(cls, f"{status}, ended by us after {limit_s:g} s")
+
+
 def say(text):
     print(f"== {text}", flush=True)
 
@@ -43,15 +50,18 @@ def hear_signals():
         signal.signal(number, interrupt)
 
 
-def run(command, env=None):
-    """The exit status of a program in the foreground. It has a session of its own, so that an interruption reaches all
-    that it has started: ctest ends by it at once, and would leave its tests running. What a terminal sends to our
-    group, we pass on."""
+def run(command, env=None, limit_s=None):
+    """The exit status of a program in the foreground, Overdue where it runs longer than `limit_s`. It has a session of
+    its own, so that an interruption reaches all that it has started: ctest ends by it at once, and would leave its tests
+    running. What a terminal sends to our group, we pass on."""
     with CtrlZ() as ctrl_z:
         process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
         try:
             ctrl_z.stops(process.pid)
-            return process.wait()
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            end(process)
+            return Overdue(process.returncode, limit_s)
         except BaseException:  # a signal, as an exception
             end(process)
             raise
@@ -119,11 +129,15 @@ class Background:
         if nice:
             set_share(self.process.pid, nice)
 
-    def wait(self):
+    def wait(self, limit_s=None):
         """Its exit status, and the seconds since its start. Shows what it said where it failed. From now on others wait
-        for it, so it yields to them no more."""
+        for it, so it yields to them no more; Overdue where they wait for `limit_s`."""
         set_share(self.process.pid, 0)
-        status = self.process.wait()
+        try:
+            status = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            end(self.process)
+            status = Overdue(self.process.returncode, limit_s)
         lasted_s = time.monotonic() - self.began
         if status != 0:
             print(self.log.read_text(errors="replace"), flush=True)
