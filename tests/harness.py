@@ -28,6 +28,7 @@ PATIENCE_S = 60.0
 EXEC_PATIENCE_S = 5.0  # an exec that reads its program from a busy disk
 MARKER = "PHALANX_TEST_ID"
 NODE_MARKER = "PHALANX_TEST_NODE"
+RUN_MARKER = "PHALANX_TEST_RUN"  # of ./run test, which ends what a process of tests leaves as it dies
 # Variables of an outer job or of the person's shell that would change what a test sees.
 FOREIGN_PREFIXES = ("PHALANX_", "PET_", "TORCHELASTIC_", "DLROVER_", "MASTER_")
 FOREIGN_NAMES = {
@@ -253,6 +254,7 @@ class Job:
     def environment(self, extra=None):
         own = {
             MARKER: self.id,
+            **({RUN_MARKER: os.environ[RUN_MARKER]} if RUN_MARKER in os.environ else {}),
             "PHALANX_TEST_SOCKET": self.address_of_news.lstrip("\0"),
             "PHALANX_TEST_STOP": str(self.stop_file),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -15,13 +15,14 @@ import _pytest.outcomes
 import conftest
 import pytest
 import share
+from harness import environment_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools import callers, sanitize, torches  # noqa: E402
 from tools import test as test_runner  # noqa: E402
-from tools.suite import budgets, programs, report, skips  # noqa: E402
+from tools.suite import budgets, leftovers, programs, report, skips  # noqa: E402
 
 SUITE = '<testsuites><testsuite name="s">{}</testsuite></testsuites>'
 PASSED = '<testcase classname="m" name="{}"/>'
@@ -348,7 +349,7 @@ def test_ctrl_z_before_the_program_has_started():
 
 
 OWN_TESTS = """
-import ctypes, os, signal, subprocess, threading, pytest
+import ctypes, os, signal, threading, harness, pytest
 
 def test_first(): pass
 
@@ -359,6 +360,12 @@ def test_second():
         with open(os.environ["BEGUN"], "w") as begun:
             begun.write("x")
         signal.pause()
+    if "{how}" == "leave":
+        job = harness.Job("/tmp")
+        job.run(command=["sh", "-c", 'exec 5> "$0"; echo $$ >&5; exec sleep 1000', os.environ["ALIVE"]])
+        with open(os.environ["BEGUN"]) as begun:
+            begun.read()
+        os.kill(os.getpid(), signal.SIGKILL)
     if "{how}" == "native":
         libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
         libc.pthread_mutex_lock(mutex)
@@ -389,7 +396,7 @@ def own_run(tmp_path):
     def start(*arguments, how="pass"):
         (tmp_path / "tests" / "test_own.py").write_text(OWN_TESTS.format(how=how))
         command = [sys.executable, tmp_path / "tools" / "test.py", *arguments]
-        env = {**os.environ, "BEGUN": str(tmp_path / "begun")}
+        env = {**os.environ, "BEGUN": str(tmp_path / "begun"), "ALIVE": str(tmp_path / "alive")}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
     return start
@@ -444,6 +451,37 @@ def test_a_pytest_that_does_not_end_is_ended_and_names_its_test(tmp_path, monkey
     tests.behind("slow", tests.pytest())
     tests.join()
     assert tests.total.failed == result.failed
+
+
+def test_what_a_test_leaves_as_its_process_dies_is_ended_and_told(own_run, tmp_path):
+    """Its job has a session of its own. It holds a pipe, which ends with it."""
+    os.mkfifo(tmp_path / "alive")
+    os.mkfifo(tmp_path / "begun")
+    process = own_run("tests/test_own.py", how="leave")
+    with open(tmp_path / "alive", "rb", buffering=0) as alive:
+        pid = int(alive.readline())
+        (tmp_path / "begun").write_text("")
+        assert alive.read() == b""
+    said = process.communicate()[0]
+    assert process.returncode == 1
+    assert f"warning: left running by a test, and killed: {pid} sleep 1000\n" in said
+    assert said.endswith("\n1 passed, 1 failed, 0 skipped\n")
+
+
+def test_only_what_carries_the_mark_of_a_run_is_ended(monkeypatch):
+    marks = [leftovers.MARKER + "=one", leftovers.MARKER + "=another"]
+    environments = [dict([mark.split("=")]) for mark in marks]
+    running = [subprocess.Popen(["sleep", "1000"], env=environment) for environment in environments]
+    try:
+        for process, mark in zip(running, marks):
+            assert mark.encode() in environment_of(process.pid)  # behind its exec
+        monkeypatch.setattr(leftovers, "ENDS_WITHIN_S", 0.1)
+        told = leftovers.end("one")
+        assert [line.split(" ", 1)[0] for line in told] == [str(running[0].pid)]
+        assert (running[0].wait(), running[1].poll()) == (-signal.SIGKILL, None)
+    finally:
+        for process in running:
+            process.kill()
 
 
 def test_what_a_thread_raises_fails_its_test(own_run):

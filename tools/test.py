@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.suite import budgets, skips
+from tools.suite import budgets, leftovers, skips
 from tools.suite.programs import (
     REPORTS,
     ROOT,
@@ -65,6 +66,7 @@ class Run:
         self.seed, self.folder, self.limit_s = seed, folder, limit_s
         self.total, self.times, self.background = Result(), [], []
         self.nothing_ran = None  # pytest's reason, where it chose no test
+        self.id = uuid.uuid4().hex
 
     def record(self, name, result, lasted_s):
         self.total.add(result)
@@ -119,8 +121,12 @@ class Run:
             self.background.pop(0)
 
     def end(self):
+        """Of all that it has started. What tests have left is none of their failures: their process has died, or one
+        of them looks away; but the next run would meet it."""
         for program, _ in self.background:
             program.end()
+        for process in leftovers.end(self.id):
+            print(f"warning: left running by a test, and killed: {process}")
 
 
 def why_nothing_ran(command, status):
@@ -289,6 +295,7 @@ def main():
         # A person may ask for hours of chaos.
         limit_s = (LONG_LIMIT_S if options.long else LIMIT_S) + int(os.environ.get("PHALANX_CHAOS_S") or 0)
         tests = Run(seed, folder, limit_s)
+        os.environ[leftovers.MARKER] = tests.id  # of all that is started from now on
         try:
             mode = chosen(tests, options, pytest_arguments)
         except Interrupted as interruption:
