@@ -6,20 +6,10 @@ does, to every process of it.
 
 import contextlib
 import os
-import random
 import signal
-import socket
 
 from harness import workload
-
-
-def free_job_id():
-    """A job id whose port (20000 + (13 * job + step) % 10000) is free on 127.0.0.1."""
-    while True:
-        job_id = random.randrange(1, 1 << 31)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", 20_000 + job_id * 13 % 10_000))
-            return job_id
+from share import free_slurm_job
 
 
 def task(job, job_id, index, nodes, script, *arguments, flags=()):
@@ -50,7 +40,7 @@ def signal_step(job, number):
 
 def test_nodes_meet_by_slurms_variables(job):
     """No flag names a node, a rank, an endpoint or an id."""
-    job_id = free_job_id()
+    job_id = free_slurm_job()
     nodes = srun(job, job_id, 2, "light_steps.py", flags=["--nproc-per-node=1"])
     steps = job.wait_stepping(life=0, world=2)
     assert sorted(steps) == [0, 1]
@@ -64,7 +54,7 @@ def test_nodes_meet_by_slurms_variables(job):
 def test_a_node_that_leaves_and_comes_back(job):
     """With a range the others go on without it; started again with the same variables (srun --overlap) it finds its
     job."""
-    job_id = free_job_id()
+    job_id = free_slurm_job()
     nodes = srun(job, job_id, 2, "light_steps.py", flags=["--nnodes=1:2"])
     job.wait_stepping(life=0, world=2)
     nodes[1].signal(signal.SIGTERM)
@@ -78,7 +68,7 @@ def test_a_node_that_leaves_and_comes_back(job):
 
 def test_a_warning_signal_to_the_whole_step(job):
     """srun --signal=USR1@60: ranks hear of it, everything else stays, and a restart afterwards is still warm."""
-    (node,) = srun(job, free_job_id(), 1, "signals.py", "end", flags=["--nproc-per-node=2", "--max-restarts=1"])
+    (node,) = srun(job, free_slurm_job(), 1, "signals.py", "end", flags=["--nproc-per-node=2", "--max-restarts=1"])
     job.wait_events("main", 2)
     before = set(job.processes())
     signal_step(job, signal.SIGUSR1)
@@ -95,7 +85,7 @@ def test_a_warning_signal_to_the_whole_step(job):
 
 def test_the_end_of_the_time_limit(job):
     """SIGTERM to every process of the step: ranks save, and the job's record has its end."""
-    (node,) = srun(job, free_job_id(), 1, "signals.py", "save", flags=["--nproc-per-node=2"])
+    (node,) = srun(job, free_slurm_job(), 1, "signals.py", "save", flags=["--nproc-per-node=2"])
     job.wait_events("main", 2)
     signal_step(job, signal.SIGTERM)
     assert node.wait() == 143, job.story()

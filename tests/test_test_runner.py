@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -550,8 +551,13 @@ def test_a_slice_has_tests_of_each_file(tmp_path):
     assert "test_2" in collected(tmp_path, "--long")
 
 
-def test_processes_that_test_beside_each_other_share_no_ports(tmp_path, monkeypatch):
-    monkeypatch.setattr(share.tempfile, "gettempdir", lambda: str(tmp_path))
+@pytest.fixture
+def own_shares(monkeypatch):
+    """Nobody else's: the tests around this one hold some."""
+    monkeypatch.setattr(share, "NAME", f"phalanx-test-share-{uuid.uuid4().hex}")
+
+
+def test_processes_that_test_beside_each_other_share_no_ports(own_shares):
     shares = [share.Share() for _ in range(3)]
     ports = [{one.free_port("127.0.0.1") for _ in range(share.PORTS_EACH)} for one in shares]
     assert all(len(ports[i] & ports[j]) == 0 for i in range(3) for j in range(i))
@@ -559,8 +565,25 @@ def test_processes_that_test_beside_each_other_share_no_ports(tmp_path, monkeypa
     assert max(map(max, ports)) < lowest, "the kernel gives these to anybody"
 
 
-def test_a_port_in_use_is_not_given_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(share.tempfile, "gettempdir", lambda: str(tmp_path))
+def test_jobs_of_slurm_meet_at_ports_of_their_share_alone(own_shares):
+    """By Slurm's rule, which tests/test_slurm.py has from the guide."""
+    shares = [share.Share() for _ in range(3)]
+    jobs = [[one.free_slurm_job("127.0.0.1") for _ in range(share.PORTS_EACH)] for one in shares]
+    ports = [{20_000 + 13 * job % 10_000 for job in ids} for ids in jobs]
+    assert [(min(row), max(row)) for row in ports] == [(20_000, 20_099), (20_100, 20_199), (20_200, 20_299)]
+
+
+def test_a_share_is_of_the_machine_and_not_of_a_folder_or_a_user(own_shares, tmp_path):
+    """Another user with another TMPDIR has the same ports."""
+    own = share.Share()
+    code = Path(share.__file__).read_text() + f"\nNAME = {share.NAME!r}\nprint(Share().number)\n"
+    other = {"user": 65_534} if os.geteuid() == 0 else {}
+    env = {"TMPDIR": str(tmp_path)}  # and with the system's Python, which anybody may run
+    done = subprocess.run(["python3", "-c", code], env=env, cwd="/", capture_output=True, text=True, **other)
+    assert (own.number, done.stdout) == (0, "1\n"), done.stderr
+
+
+def test_a_port_in_use_is_not_given_out(own_shares):
     own = share.Share()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", own.free_port("127.0.0.1")))
