@@ -1,4 +1,6 @@
-// How long a silent agent is believed. This is the only place that says so. Pure.
+// How long a silent agent is believed. Pure.
+//
+// Whom that spares (a lone node, all of them behind a stall of the master) is decided in core/departures.cc.
 //
 // An agent sends a beat every BeatIntervalMs; any message of its counts. When LeaseMs have passed without one, its node
 // is lost: its stream is cancelled and its place in the round is free. Both ends measure on their own monotonic clocks.
