@@ -6,8 +6,8 @@
 "First launch" has an empty state directory; "second launch" has what the first one learnt. Files are in the page cache
 for all. torchrun and dlrover-run keep nothing between launches: one figure stands beside both. --script fine_tuning
 imports transformers and accelerate behind its arguments; they lie in an environment of their own, whose Python all
-launchers are told of by PYTHON_EXEC. --who forked adds a bound: torch imported once and a fork for each rank, by nothing
-that watches them (support/forked.py).
+launchers are told of by PYTHON_EXEC. --who forked adds a bound: torch imported once and a fork for each rank, which
+nothing watches (support/forked.py).
 """
 
 import argparse

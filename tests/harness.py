@@ -430,7 +430,7 @@ class Job:
         return own + [pid for pid in pids if pid not in own and stat_fields(pid)[1:2] == [parent] and is_running(pid)]
 
     def guards(self):
-        """Pids of the guards of its nodes, orphans included. They have no environment; their arguments are the node's."""
+        """Pids of the guards of its nodes, orphans included: they have no environment, but their node's arguments."""
         marker = f"{self.folder}/".encode()
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
         of_guards = [pid for pid in pids if read_proc(pid, "comm").startswith(b"phalanx-guard")]

@@ -28,7 +28,7 @@ def run(*command):
 
 
 def why_not():
-    """Why there can be no network here; empty where there can. Asks the kernel for what a network is made of, once each."""
+    """Why there can be no network here; empty where there can. Asks the kernel for each of its parts once."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"phx{uuid.uuid4().hex[:8]}"

@@ -1,7 +1,7 @@
 """A share of this machine for each pytest process, so that several may run tests beside each other, whoever runs them.
 
 Ports: a test that looks for a free port and gives it to a launcher leaves it free for a moment. The kernel hands out
-ports of `ip_local_port_range` to everybody, so ours lie below, and each process has a range of its own. It holds that by
+ports of `ip_local_port_range` to everybody, so ours lie below, and each process has a range of its own. It holds it by
 the name of a socket as long as it lives: such names are common to those who have their ports in common, all users of a
 network namespace. User ids: a limit of processes counts all that one user has on the machine.
 """

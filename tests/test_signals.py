@@ -81,8 +81,11 @@ def test_user_signals_do_not_end_workers_that_do_not_catch_them(job):
     job.wait_stepping(life=0, world=2)
     node.signal(signal.SIGUSR1)
     reached = max(event["n"] for event in job.found("step"))
-    later = lambda _: {event["rank"] for event in job.found("step") if event["n"] > reached + 20} == {0, 1}  # noqa: E731
-    job.wait(later, "steps behind the signal")
+
+    def step_on(_):
+        return {event["rank"] for event in job.found("step") if event["n"] > reached + 20} == {0, 1}
+
+    job.wait(step_on, "steps behind the signal")
     node.signal(signal.SIGTERM)
     assert node.wait() == 143, job.story()
     assert sorted(job.lives()) == [0]

@@ -39,8 +39,8 @@ for program in "${programs[@]}"; do
   done
   say "$name for $duration_s s, corpus: ${corpus[*]}"
   log="build/fuzz/$name.log"
-  if "build/fuzz/$program" -seed="$((seed % (1 << 32)))" -max_total_time="$duration_s" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/crashes/$name-" "${corpus[@]}" >"$log" 2>&1; then
+  if "build/fuzz/$program" -seed="$((seed % (1 << 32)))" -max_total_time="$duration_s" -rss_limit_mb=2048 \
+    -timeout=10 -print_final_stats=1 -artifact_prefix="build/fuzz/crashes/$name-" "${corpus[@]}" >"$log" 2>&1; then
     sed -n 's/^stat::number_of_executed_units: */   inputs tried: /p' "$log"
     cases+="<testcase classname=\"fuzz\" name=\"$name\" time=\"$duration_s\"/>"
   else

@@ -98,7 +98,7 @@ class Run:
         return self.read(name, name, status)
 
     def read(self, name, report, status):
-        """What a pytest reported, or, where a crash kept it from that, what its tests had come to. The same where it was
+        """What a pytest reported, or, where a crash kept it from that, what its tests had come to. So where it was
         overdue: the journal names what ran by then."""
         if isinstance(status, Overdue) and (REPORTS / f"{report}.journal").exists():
             return read_journal(name, REPORTS / f"{report}.journal", status)

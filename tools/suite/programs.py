@@ -52,8 +52,8 @@ def hear_signals():
 
 def run(command, env=None, limit_s=None):
     """The exit status of a program in the foreground, Overdue where it runs longer than `limit_s`. It has a session of
-    its own, so that an interruption reaches all that it has started: ctest ends by it at once, and would leave its tests
-    running. What a terminal sends to our group, we pass on."""
+    its own, so that an interruption reaches all that it has started: ctest ends by it at once, and would leave its
+    tests running. What a terminal sends to our group, we pass on."""
     with CtrlZ() as ctrl_z:
         process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
         try:
