@@ -1,6 +1,7 @@
 """./run and tools/setup.sh: what a command installs, and what it says where it cannot begin."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,27 @@ def test_who_is_not_root_and_has_no_sudo_reads_what_to_install(clone):
     (clone / "build").mkdir()
     done = setup("id() { echo 1000; }; PATH=/nothing; apt_install 'ninja-build g++'", clone)
     assert (done.returncode, done.stderr) == (2, "run: neither root nor sudo; please install: ninja-build g++\n")
+
+
+def test_what_apt_does_is_told_every_few_seconds(clone):
+    """The first thing that an empty machine waits for, before it has a Python. This apt waits until that was read."""
+    (clone / "build").mkdir()
+    os.mkfifo(clone / "go")
+    apt = clone / "apt-get"
+    apt.write_text('#!/bin/sh\n[ "$5" = install ] || exit 0\necho Unpacking ninja-build\nread -r line < go\nexit 3\n')
+    apt.chmod(0o755)
+    script = (
+        "set -euo pipefail; source tools/setup.sh; id() { echo 0; }; SAY_EVERY_S=0.05; apt_install 'ninja-build g++'"
+    )
+    env = {**os.environ, "PATH": f"{clone}:{os.environ['PATH']}"}
+    process = subprocess.Popen(["bash", "-c", script], cwd=clone, env=env, stderr=subprocess.PIPE, text=True)
+    assert process.stderr.readline() == "== installing ninja-build g++\n"
+    told = [process.stderr.readline() for _ in range(2)]
+    assert all(re.fullmatch(r"== 0:\d\d  packages: (Unpacking ninja-build)?\n", line) for line in told), told
+    (clone / "go").write_text("\n")
+    left = process.communicate()[1].splitlines()  # ends with the clock, which holds it as well
+    assert process.returncode == 2 and left[-1] == "run: apt-get failed: Unpacking ninja-build", left
+    assert (clone / "build/apt.log").read_text() == "Unpacking ninja-build\n"
 
 
 @pytest.mark.parametrize(("uid", "sudo", "can"), [(0, False, True), (1000, True, True), (1000, False, False)])

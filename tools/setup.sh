@@ -88,15 +88,41 @@ install_packages() {
   exec {lock}>&-
 }
 
+# with_clock LOG COMMAND...: says every few seconds where a command is that tells that in LOG alone. It works without
+# Python, which may be what is installed. The clock reads from a pipe that nobody writes to, and ends with us.
+SAY_EVERY_S=10
+with_clock() {
+  local log="$1" clock teller status=0
+  shift
+  exec {clock}> >(tell_time "$log" "$SECONDS")
+  teller=$!
+  "$@" {clock}>&- >"$log" 2>&1 || status=$?
+  exec {clock}>&-
+  wait "$teller" # so that its last line stands before ours
+  return "$status"
+}
+
+# tell_time LOG BEGAN: until its input ends. A read that waited for as long as it may returns more than 128.
+tell_time() {
+  local status at
+  while true; do
+    status=0
+    read -rt "$SAY_EVERY_S" || status=$?
+    ((status > 128)) || return 0
+    at=$((SECONDS - $2))
+    say "$(printf '%d:%02d' $((at / 60)) $((at % 60)))  packages: $(tail -n 1 "$1" 2>/dev/null | cut -c1-100)"
+  done
+}
+
 # apt_install "NAMES": with everything that apt says in build/apt.log.
 apt_install() {
   local names apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -y)
   read -ra names <<<"$1"
   can_be_root || die "neither root nor sudo; please install: ${names[*]}"
   say "installing ${names[*]}"
-  as_root "${apt[@]}" update >build/apt.log 2>&1 ||
+  with_clock build/apt.log as_root "${apt[@]}" update ||
     die "apt-get update failed: $(tail -n 5 build/apt.log)"
-  as_root "${apt[@]}" install --no-install-recommends "${names[@]}" >build/apt.log 2>&1 ||
+  with_clock build/apt.log as_root "${apt[@]}" install --no-install-recommends "${names[@]}" ||
     die "apt-get failed: $(tail -n 5 build/apt.log)"
 }
 
