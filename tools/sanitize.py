@@ -36,9 +36,9 @@ def say(text):
 
 
 def environment(reports, seed):
-    """Of programs that report into the folder `reports` and choose by `seed`. What a person's shell has for sanitizers is left
-    out: a log elsewhere or an exit status of 0 would hide what they find. The compiler's cache serves all clones; ./run
-    sets the same."""
+    """Of programs that report into the folder `reports` and choose by `seed`. What a shell has for sanitizers is left
+    out: a log elsewhere or an exit status of 0 would hide what they find. The compiler's cache serves all clones;
+    ./run sets the same."""
     cache = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
     ours = {"CCACHE_DIR": str(cache / "ccache"), "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
     return {**ours, **gtest_environment(reports, seed), **OPTIONS}

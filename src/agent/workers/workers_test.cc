@@ -405,8 +405,8 @@ TEST_F(WorkersTest, WorksWithoutPidfds) {
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) _exit(1);
     // No report: this program's is its parent's.
-    execl("/proc/self/exe", "workers", "--gtest_also_run_disabled_tests", "--gtest_output=",
-          "--gtest_filter=WorkersTest.DISABLED_WithoutPidfds", nullptr);
+    execl("/proc/self/exe", "workers", "--gtest_also_run_disabled_tests",
+          "--gtest_output=", "--gtest_filter=WorkersTest.DISABLED_WithoutPidfds", nullptr);
     _exit(1);
   }
   ProcessEnd seen;
