@@ -11,9 +11,6 @@ namespace {
 
 constexpr const char* kRecordLost = "record-lost";
 
-// 1 at least: the row stands in the place of one.
-int64_t LostCount(const RecordRow& row) { return std::max<int64_t>(1, NumberIn(Detail(row), "count")); }
-
 }  // namespace
 
 RecordRow LostRow(int64_t id, int64_t count, int64_t unix_ms) {
@@ -27,6 +24,8 @@ RecordRow LostRow(int64_t id, int64_t count, int64_t unix_ms) {
 }
 
 bool IsLostRow(const RecordRow& row) { return row.kind == kRecordLost; }
+
+int64_t LostCount(const RecordRow& row) { return std::max<int64_t>(1, NumberIn(Detail(row), "count")); }
 
 // All ids from the last such row on are either of a row behind it or of one that it counts.
 int64_t NextRowId(const std::vector<RecordRow>& rows) {
