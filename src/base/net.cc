@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 
 namespace phalanx {
 namespace {
@@ -194,7 +195,7 @@ bool IsLoopback(std::string_view address) { return address.starts_with("127.") |
 std::string Hostname() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
+  return ToUtf8(name.data());
 }
 
 }  // namespace phalanx

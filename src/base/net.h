@@ -37,6 +37,7 @@ StatusOr<std::string> LocalAddressTowards(const std::string& address, uint16_t p
 // 127.0.0.0/8 and ::1, as text.
 bool IsLoopback(std::string_view address);
 
+// UTF-8, whatever bytes the kernel was given.
 std::string Hostname();
 
 }  // namespace phalanx

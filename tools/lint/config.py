@@ -62,6 +62,7 @@ CORES = (
     "src/agent/workers/lives.*",
     "src/agent/workers/spares.*",
     "src/base/crc/polynomial.*",
+    "src/base/utf8.*",
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/disk/retention.*",
     "src/checkpoint/image/image*",

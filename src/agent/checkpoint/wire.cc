@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -113,7 +115,7 @@ StatusOr<RankPacket> Skipped(const Json& packet) {
   PHX_ASSIGN_OR_RETURN(skipped.dir, Directory(packet));
   PHX_ASSIGN_OR_RETURN(skipped.step, Number(packet, "step", 0, kStepMax));
   PHX_ASSIGN_OR_RETURN(skipped.why, Text(packet, "why", kCheckpointPacketMax));
-  if (skipped.why.size() > kWhyMax) skipped.why.resize(kWhyMax);
+  skipped.why.resize(CutUtf8(skipped.why, kWhyMax).size());
   return RankPacket{std::move(skipped)};
 }
 

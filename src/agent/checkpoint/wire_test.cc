@@ -1,5 +1,6 @@
 #include "agent/checkpoint/wire.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,6 +46,17 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   EXPECT_EQ(Parsed<SkippedPacket>(R"({"type":"skipped","dir":"/d","step":7,"why":"no slot"})").why, "no slot");
   EXPECT_TRUE(Parsed<WaitPacket>(R"({"type":"wait","id":3,"dir":"/d","step":7,"until":"stored"})").until_stored);
   EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d"})").id, 4);
+}
+
+// What it is put into for the master takes nothing but UTF-8.
+TEST(CheckpointWire, CutsAReasonBetweenCharacters) {
+  const auto packet = [](size_t letters) {
+    return fmt::format(R"({{"type":"skipped","dir":"/d","step":7,"why":"{}\u20ac"}})", std::string(letters, 'a'));
+  };
+  EXPECT_EQ(Parsed<SkippedPacket>(packet(509)).why, std::string(509, 'a') + "\xe2\x82\xac");
+  for (const size_t letters : {510, 511, 512, 600}) {
+    EXPECT_EQ(Parsed<SkippedPacket>(packet(letters)).why, std::string(std::min<size_t>(letters, 512), 'a')) << letters;
+  }
 }
 
 TEST(CheckpointWire, RefusesTheRestByName) {

@@ -7,6 +7,8 @@
 #include <csignal>
 #include <vector>
 
+#include "base/utf8.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -73,21 +75,6 @@ StatusOr<uint16_t> ParsePort(std::string_view text) {
   StatusOr<int64_t> port = ParseInteger(text, 0, 65535);
   if (!port.ok() || !AllDigits(text)) return Expected("a port between 0 and 65535 behind the last ':'");
   return static_cast<uint16_t>(*port);
-}
-
-// Length of the well-formed UTF-8 character at the start of `text`, 0 where there is none (RFC 3629).
-size_t Utf8Length(std::string_view text) {
-  auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
-  bool beyond = (lead == 0xed && byte(1) > 0x9f) || (lead == 0xf4 && byte(1) > 0x8f);
-  return overlong || beyond ? 0 : length;
 }
 
 uint64_t Fnv1a(std::string_view text) {

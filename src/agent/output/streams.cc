@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -45,26 +47,6 @@ std::pair<std::string, size_t> Substitute(std::string_view text,
   const bool closed = !braced || (end < text.size() && text[end] == '}');
   if (value == values.end() || !closed) return {"$", 1};
   return {value->second, braced ? end + 1 : end};
-}
-
-// The length of the UTF-8 character at the start of `text`; 0 where there is none.
-size_t CharacterLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF && follows(1)) return 2;
-  if (first >= 0xE0 && first <= 0xEF && follows(1) && follows(2)) {
-    const bool overlong = first == 0xE0 && byte(1) < 0xA0;
-    const bool surrogate = first == 0xED && byte(1) >= 0xA0;
-    return overlong || surrogate ? 0 : 3;
-  }
-  if (first >= 0xF0 && first <= 0xF4 && follows(1) && follows(2) && follows(3)) {
-    const bool overlong = first == 0xF0 && byte(1) < 0x90;
-    const bool too_large = first == 0xF4 && byte(1) >= 0x90;
-    return overlong || too_large ? 0 : 4;
-  }
-  return 0;
 }
 
 struct StreamEnds {
@@ -161,7 +143,7 @@ std::string LinesThatHold(std::string_view lines, size_t prefix_size, const std:
 std::string TailForPeople(std::string_view bytes, size_t limit) {
   std::string text;
   for (std::string_view rest = bytes.substr(bytes.size() - std::min(bytes.size(), limit)); !rest.empty();) {
-    const size_t length = CharacterLength(rest);
+    const size_t length = Utf8Length(rest);
     if (length == 0 || rest[0] == '\0') {
       text += '?';
     } else {
