@@ -292,7 +292,7 @@ void SimKeeper::Do(const agent::FindSteps& action) {
                parts_.judge.saves().OnLookedAtStorage(epoch_, action.but);
                return true;
              },
-             [this, found, dir = action.dir] { core_.OnFound(dir, *found); }});
+             [this, found, action] { core_.OnFound(action.epoch, action.dir, *found); }});
 }
 
 void SimKeeper::Do(const agent::CheckStep& action) {
@@ -318,7 +318,7 @@ void SimKeeper::Do(const agent::CheckStep& action) {
              },
              [this, checked, action] {
                checked_[action.dir] = checked->folder;
-               core_.OnChecked(action.dir, action.name, checked->error);
+               core_.OnChecked(action.epoch, action.dir, action.name, checked->error);
              }});
 }
 

@@ -262,9 +262,9 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       }
       return;
     case v1::CheckpointOrder::kFind:
-      return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}});
+      return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}, epoch_});
     case v1::CheckpointOrder::kCheck:
-      return Do(CheckStep{name, order.check().name()});
+      return Do(CheckStep{name, order.check().name(), epoch_});
     case v1::CheckpointOrder::kPrepareStore:
       dir.storing.insert(save);
       dir.folder_of = save;
@@ -331,13 +331,17 @@ void NodeCheckpoints::OnLeaving() {
 
 // --- storage ------------------------------------------------------------------------------------------------------
 
-void NodeCheckpoints::OnFound(const std::string& name, const v1::FoundOnDisk& found) {
+void NodeCheckpoints::OnFound(uint64_t epoch, const std::string& name, const v1::FoundOnDisk& found) {
+  if (epoch != epoch_) return;
   v1::CheckpointReport report = Report(name);
   *report.mutable_found() = found;
   Tell(std::move(report));
 }
 
-void NodeCheckpoints::OnChecked(const std::string& name, const std::string& folder, const std::string& error) {
+// What an older round has read are other ranks' shards.
+void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const std::string& folder,
+                                const std::string& error) {
+  if (epoch != epoch_) return;
   v1::CheckpointReport report = Report(name);
   report.mutable_checked()->set_name(folder);
   report.mutable_checked()->set_error(error);

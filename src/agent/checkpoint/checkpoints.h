@@ -72,10 +72,12 @@ struct AnswerRestore {
 struct FindSteps {
   std::string dir;
   std::set<std::string> but;  // folders that are damaged
+  uint64_t epoch = 0;         // of the round that asks
 };
 struct CheckStep {
   std::string dir;
   std::string name;
+  uint64_t epoch = 0;  // of the round that asks
 };
 struct MakeStepFolder {
   std::string dir;
@@ -128,9 +130,10 @@ class NodeCheckpoints {
   // The node is to go: the master has what is only in memory stored where that was asked for.
   void OnLeaving();
 
+  // What was found for a round to restore: `epoch` is that of the question, and an answer to an older one is none.
+  void OnFound(uint64_t epoch, const std::string& dir, const v1::FoundOnDisk& found);
+  void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error);
   // What storage has done. An error ends the store.
-  void OnFound(const std::string& dir, const v1::FoundOnDisk& found);
-  void OnChecked(const std::string& dir, const std::string& name, const std::string& error);
   void OnFolderMade(const std::string& dir, const SaveKey& save, const std::string& name, const std::string& error);
   void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::vector<v1::Shard>& shards,
                        const std::string& error);

@@ -207,6 +207,30 @@ TEST_F(NodeCheckpointsTest, AllRanksAreRestoredByOneDecision) {
   EXPECT_EQ(TakeAll<AnswerRestore>().size(), 1U);
 }
 
+// The master would take what was read for the ranks of one round as what those of the next one can read.
+TEST_F(NodeCheckpointsTest, AnAnswerBelongsToTheRoundThatHasAsked) {
+  v1::CheckpointOrder find = Order(0);
+  find.mutable_find();
+  node_.OnOrder(find);
+  EXPECT_EQ(TakeAll<FindSteps>().at(0).epoch, 1U);
+  v1::CheckpointOrder check = Order(20);
+  check.mutable_check()->set_name("20");
+  node_.OnOrder(check);
+  EXPECT_EQ(TakeAll<CheckStep>().at(0).epoch, 1U);
+  v1::FoundOnDisk found;
+  found.set_step(20);
+  BeginRound(2);
+  node_.OnFound(1, kDir, found);
+  node_.OnChecked(1, kDir, "20", "");
+  EXPECT_TRUE(TakeAll<TellMaster>().empty());
+  node_.OnOrder(find);
+  EXPECT_EQ(TakeAll<FindSteps>().at(0).epoch, 2U);
+  node_.OnFound(2, kDir, found);
+  EXPECT_EQ(Reports(Report::kFound).at(0).epoch(), 2U);
+  node_.OnChecked(2, kDir, "20", "gone");
+  EXPECT_EQ(Reports(Report::kChecked).at(0).checked().error(), "gone");
+}
+
 TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {
   node_.Take();
   BeginRound(2);

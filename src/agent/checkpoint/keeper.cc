@@ -396,7 +396,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 void CheckpointKeeper::Do(const FindSteps& action) {
   RunOn(
       storage_thread_, [action] { return FindNewestStep(action.dir, action.but); },
-      [this, dir = action.dir](const v1::FoundOnDisk& found) { core_.OnFound(dir, found); });
+      [this, action](const v1::FoundOnDisk& found) { core_.OnFound(action.epoch, action.dir, found); });
 }
 
 void CheckpointKeeper::Do(const CheckStep& action) {
@@ -407,7 +407,7 @@ void CheckpointKeeper::Do(const CheckStep& action) {
       [folder, first = rank_base_, ranks, world = world_size_] { return CheckShards(folder, first, ranks, world); },
       [this, action](const CheckedStep& checked) {
         checked_[action.dir] = {action.name, checked.files};
-        core_.OnChecked(action.dir, action.name, checked.error);
+        core_.OnChecked(action.epoch, action.dir, action.name, checked.error);
       });
 }
 
