@@ -292,7 +292,9 @@ void SimKeeper::Do(const agent::FindSteps& action) {
                parts_.judge.saves().OnLookedAtStorage(epoch_, action.but);
                return true;
              },
-             [this, found, action] { core_.OnFound(action.epoch, action.dir, *found); }});
+             [this, found, action] {
+               core_.OnFound(action.epoch, action.dir, {*found, ""});
+             }});
 }
 
 void SimKeeper::Do(const agent::CheckStep& action) {

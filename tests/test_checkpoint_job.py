@@ -293,6 +293,18 @@ def test_the_job_fails(job, directory, stores):
     assert sorted(losses(job, 0)) == list(range(1, 23))
 
 
+def test_nothing_begins_anew_where_a_directory_cannot_be_read(job, directory):
+    """Nobody knows what lies behind a name that the file system does not answer for: the job ends and says so."""
+    directory.mkdir()
+    (directory / "100").symlink_to("100")
+    node = start(job, directory, flags=["--max-restarts=0"], nproc=1)
+    assert node.wait() == 1, job.story()
+    why = f"{directory}/100: stat: Too many levels of symbolic links"
+    assert f"checkpoint: {directory} cannot be read: {why}" in node.stderr
+    assert f"whether there is a step to restore is not known: {why}" in node.stderr
+    assert job.found("restored") == []
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_sigterm_stores_the_newest_step(job, directory, count):
     """Within --stop-timeout. Of two nodes one is told to go, and the other cannot go on without it."""

@@ -45,6 +45,7 @@ void NodeCheckpoints::OnRound(const v1::StartRound& round) {
     dir.restores.clear();
     dir.restore.reset();
     dir.restore_asked = false;
+    dir.unreadable.clear();
   }
   Do(ScanMemory{epoch_});
 }
@@ -194,9 +195,20 @@ void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string&
 
 void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::string& name) {
   Dir& dir = dirs_[name];
-  if (dir.restore) return Do(AnswerRestore{local_rank, request, name, *dir.restore});
+  if (dir.restore) return AnswerAsked(name, dir, {local_rank, request});
   dir.restores.push_back({local_rank, request});
   if (!std::exchange(dir.restore_asked, true)) TellRestoreAsked(name);
+}
+
+// A job must not begin anew because its directory cannot be read. The master hears of no step then, and decides that
+// nothing is restored; the ranks of the node that has looked fail with the reason, and the round with them.
+void NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked) {
+  const bool begins_anew = dir.restore->restore().source() == v1::RestoreDecided::NOTHING;
+  std::string refused;
+  if (begins_anew && !dir.unreadable.empty()) {
+    refused = fmt::format("whether there is a step to restore is not known: {}", dir.unreadable);
+  }
+  Do(AnswerRestore{asked.local_rank, asked.request, name, *dir.restore, std::move(refused)});
 }
 
 void NodeCheckpoints::OnRankGone(int local_rank) {
@@ -257,9 +269,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Dropped(name, dir, save, order.reason());
     case v1::CheckpointOrder::kRestore:
       dir.restore = order;
-      for (const Asked& asked : std::exchange(dir.restores, {})) {
-        Do(AnswerRestore{asked.local_rank, asked.request, name, order});
-      }
+      for (const Asked& asked : std::exchange(dir.restores, {})) AnswerAsked(name, dir, asked);
       return;
     case v1::CheckpointOrder::kFind:
       return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}, epoch_});
@@ -331,10 +341,14 @@ void NodeCheckpoints::OnLeaving() {
 
 // --- storage ------------------------------------------------------------------------------------------------------
 
-void NodeCheckpoints::OnFound(uint64_t epoch, const std::string& name, const v1::FoundOnDisk& found) {
+void NodeCheckpoints::OnFound(uint64_t epoch, const std::string& name, const FoundSteps& steps) {
   if (epoch != epoch_) return;
+  dirs_[name].unreadable = steps.unreadable;
+  if (!steps.unreadable.empty()) {
+    Do(SayCheckpoint{fmt::format("checkpoint: {} cannot be read: {}", name, steps.unreadable)});
+  }
   v1::CheckpointReport report = Report(name);
-  *report.mutable_found() = found;
+  *report.mutable_found() = steps.found;
   Tell(std::move(report));
 }
 

@@ -40,6 +40,12 @@ struct HeldPage {
   bool committed = false;
 };
 
+// What a look at the steps of a directory on storage has come to.
+struct FoundSteps {
+  v1::FoundOnDisk found;
+  std::string unreadable;  // why nobody knows whether there is a step; empty: that is known
+};
+
 // --- actions ------------------------------------------------------------------------------------------------------
 
 struct TellMaster {
@@ -68,6 +74,7 @@ struct AnswerRestore {
   int64_t request = 0;
   std::string dir;
   v1::CheckpointOrder order;
+  std::string refused;  // why the rank is given an error and not what the order says; empty: it is given that
 };
 struct FindSteps {
   std::string dir;
@@ -131,7 +138,7 @@ class NodeCheckpoints {
   void OnLeaving();
 
   // What was found for a round to restore: `epoch` is that of the question, and an answer to an older one is none.
-  void OnFound(uint64_t epoch, const std::string& dir, const v1::FoundOnDisk& found);
+  void OnFound(uint64_t epoch, const std::string& dir, const FoundSteps& steps);
   void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error);
   // What storage has done. An error ends the store.
   void OnFolderMade(const std::string& dir, const SaveKey& save, const std::string& name, const std::string& error);
@@ -179,6 +186,7 @@ class NodeCheckpoints {
     std::vector<Asked> restores;
     std::optional<v1::CheckpointOrder> restore;  // of the live round
     bool restore_asked = false;
+    std::string unreadable;  // why this node, asked in the live round, cannot tell whether storage holds a step
   };
 
   void Do(CheckpointAction action) { actions_.push_back(std::move(action)); }
@@ -195,6 +203,7 @@ class NodeCheckpoints {
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void Lose(Dir& dir, const SaveKey& save, const std::string& why);
+  void AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
   void SettleWaits(Dir& dir);
   // True where the wait is over.
   bool SettleWait(const Dir& dir, const SaveKey& save, const Wait& wait);

@@ -217,8 +217,8 @@ TEST_F(NodeCheckpointsTest, AnAnswerBelongsToTheRoundThatHasAsked) {
   check.mutable_check()->set_name("20");
   node_.OnOrder(check);
   EXPECT_EQ(TakeAll<CheckStep>().at(0).epoch, 1U);
-  v1::FoundOnDisk found;
-  found.set_step(20);
+  FoundSteps found;
+  found.found.set_step(20);
   BeginRound(2);
   node_.OnFound(1, kDir, found);
   node_.OnChecked(1, kDir, "20", "");
@@ -229,6 +229,42 @@ TEST_F(NodeCheckpointsTest, AnAnswerBelongsToTheRoundThatHasAsked) {
   EXPECT_EQ(Reports(Report::kFound).at(0).epoch(), 2U);
   node_.OnChecked(2, kDir, "20", "gone");
   EXPECT_EQ(Reports(Report::kChecked).at(0).checked().error(), "gone");
+}
+
+// A job must not begin anew because nobody could read what it has saved.
+TEST_F(NodeCheckpointsTest, ADirectoryThatCannotBeReadIsNoEmptyOne) {
+  const std::string why = "/data/run: opendir: Input/output error";
+  FoundSteps none;
+  none.found.set_step(-1);
+  none.found.set_why(why);
+  none.unreadable = why;
+  v1::CheckpointOrder order = Order(-1);
+  order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
+  const auto restore = [&] {  // one rank asks before it is decided, and one behind that
+    node_.OnRestore(0, 7, kDir);
+    node_.OnOrder(order);
+    node_.OnRestore(1, 8, kDir);
+    return TakeAll<AnswerRestore>();
+  };
+  node_.OnFound(1, kDir, none);
+  const std::vector<CheckpointAction> actions = node_.Take();
+  ASSERT_EQ(actions.size(), 3U);  // the scan of the round first
+  EXPECT_EQ(std::get<SayCheckpoint>(actions[1]).text, "checkpoint: /data/run cannot be read: " + why);
+  EXPECT_EQ(std::get<TellMaster>(actions[2]).report.found().why(), why);
+  const std::vector<AnswerRestore> refused = restore();
+  ASSERT_EQ(refused.size(), 2U);
+  for (const AnswerRestore& answer : refused) EXPECT_THAT(answer.refused, HasSubstr(why));
+
+  BeginRound(2);  // it can be read again
+  none.unreadable.clear();
+  node_.OnFound(2, kDir, none);
+  for (const AnswerRestore& answer : restore()) EXPECT_EQ(answer.refused, "");
+
+  BeginRound(3);  // memory holds a step
+  none.unreadable = why;
+  node_.OnFound(3, kDir, none);
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  for (const AnswerRestore& answer : restore()) EXPECT_EQ(answer.refused, "");
 }
 
 TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {

@@ -362,6 +362,7 @@ void CheckpointKeeper::Do(const AnswerWait& action) {
 }
 
 void CheckpointKeeper::Do(const AnswerRestore& action) {
+  if (!action.refused.empty()) return AnswerError(action.local_rank, action.request, action.refused);
   const v1::RestoreDecided& decided = action.order.restore();
   const v1::SaveId& save = action.order.save();
   const uint32_t rank = rank_base_ + static_cast<uint32_t>(action.local_rank);
@@ -396,7 +397,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 void CheckpointKeeper::Do(const FindSteps& action) {
   RunOn(
       storage_thread_, [action] { return FindNewestStep(action.dir, action.but); },
-      [this, action](const v1::FoundOnDisk& found) { core_.OnFound(action.epoch, action.dir, found); });
+      [this, action](const FoundSteps& steps) { core_.OnFound(action.epoch, action.dir, steps); });
 }
 
 void CheckpointKeeper::Do(const CheckStep& action) {

@@ -129,6 +129,18 @@ v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<ckpt::FoundStep> 
   return found;
 }
 
+std::string WhyNotKnown(const std::string& dir, const std::vector<ckpt::FoundStep>& newest_first,
+                        const std::set<std::string>& but) {
+  std::string why;
+  for (const ckpt::FoundStep& step : newest_first) {
+    if (but.contains(step.name)) continue;
+    if (step.state == ckpt::StepState::kCommitted) return "";
+    if (step.state != ckpt::StepState::kUnreadable) continue;
+    why += fmt::format("{}{}/{}: {}", why.empty() ? "" : "; ", dir, step.name, step.why);
+  }
+  return why;
+}
+
 // --- what a node stores -------------------------------------------------------------------------------------------
 
 std::vector<ckpt::MemoryImage> ImagesToStore(std::vector<ckpt::MemoryImage> images, bool main) {

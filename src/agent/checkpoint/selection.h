@@ -78,6 +78,10 @@ std::vector<checkpoint::Shard> ShardsOfRanks(const checkpoint::Manifest& manifes
 v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<checkpoint::FoundStep> newest_first,
                            const std::set<std::string>& but);
 
+// Why nobody knows whether there is a step to restore: none counts, and some cannot be read. Empty: it is known.
+std::string WhyNotKnown(const std::string& dir, const std::vector<checkpoint::FoundStep>& newest_first,
+                        const std::set<std::string>& but);
+
 // --- what a node stores -------------------------------------------------------------------------------------------
 
 // `images` are those of a save on this node: the shared one goes to storage only from the node that is told so.

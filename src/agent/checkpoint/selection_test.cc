@@ -178,6 +178,19 @@ TEST(NewestStepTest, TheNewestThatCountsAndWhyOthersDoNot) {
   EXPECT_EQ(NewestStep(kDir, {}, {}).step(), -1);
 }
 
+// A job must not begin anew because nobody could read what it has saved.
+TEST(WhyNotKnownTest, NamesWhatCannotBeReadWhereNothingElseCounts) {
+  ckpt::FoundStep unreadable = Step(40, "manifest.json: read: Input/output error");
+  unreadable.state = ckpt::StepState::kUnreadable;
+  const std::string why = "/data/run/40: manifest.json: read: Input/output error";
+  EXPECT_EQ(WhyNotKnown(kDir, {unreadable, Step(30, "damaged")}, {}), why);
+  EXPECT_EQ(WhyNotKnown(kDir, {unreadable, Step(30)}, {"30"}), why);
+  EXPECT_EQ(WhyNotKnown(kDir, {unreadable, Step(30)}, {}), "") << "an older one is restored";
+  EXPECT_EQ(WhyNotKnown(kDir, {unreadable}, {"40"}), "") << "it was found damaged";
+  EXPECT_EQ(WhyNotKnown(kDir, {Step(30, "damaged")}, {}), "");
+  EXPECT_EQ(WhyNotKnown(kDir, {}, {}), "");
+}
+
 // --- what a node stores -------------------------------------------------------------------------------------------
 
 TEST(ImagesToStoreTest, TheSharedOneOnlyWhereItIsAskedFor) {

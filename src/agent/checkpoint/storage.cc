@@ -29,13 +29,15 @@ const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
 
 }  // namespace
 
-v1::FoundOnDisk FindNewestStep(const std::string& dir, const std::set<std::string>& but) {
-  StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
-  if (steps.ok()) return NewestStep(dir, *std::move(steps), but);
-  v1::FoundOnDisk found;
-  found.set_step(-1);
-  if (!absl::IsNotFound(steps.status())) found.set_why(Message(steps.status()));
-  return found;
+FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but) {
+  const StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
+  if (steps.ok()) return {NewestStep(dir, *steps, but), WhyNotKnown(dir, *steps, but)};
+  FoundSteps none;
+  none.found.set_step(-1);
+  if (absl::IsNotFound(steps.status())) return none;  // nothing was ever saved there
+  none.found.set_why(Message(steps.status()));
+  none.unreadable = Message(steps.status());
+  return none;
 }
 
 CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size) {

@@ -61,10 +61,22 @@ StatusOr<bool> HoldsOurs(const std::string& folder) {
   return names.empty() || std::ranges::any_of(names, [](const std::string& name) { return IsOurFile(name); });
 }
 
+// What lies there under the name of a step. Nothing where there is no folder.
+std::optional<FoundStep> LookAt(const std::string& folder) {
+  struct stat info {};
+  if (stat(folder.c_str(), &info) == 0) return S_ISDIR(info.st_mode) ? std::optional(LookAtStep(folder)) : std::nullopt;
+  if (errno == ENOENT) return std::nullopt;  // deleted meanwhile
+  FoundStep found;
+  Refuse(found, StepState::kUnreadable, Message(ErrnoStatus(errno, "stat")));
+  return found;
+}
+
 // Nothing where the folder is nobody's step.
 std::optional<FoundStep> Find(const std::string& dir, const std::string& name, const StepName& parsed) {
   const std::string folder = fmt::format("{}/{}", dir, name);
-  FoundStep found = LookAtStep(folder);
+  std::optional<FoundStep> there = LookAt(folder);
+  if (!there) return std::nullopt;
+  FoundStep& found = *there;
   if (found.manifest && found.manifest->step != parsed.step) {
     Refuse(found, StepState::kDamaged, fmt::format("{} is of step {}", kManifestName, found.manifest->step));
   }
@@ -77,7 +89,7 @@ std::optional<FoundStep> Find(const std::string& dir, const std::string& name, c
   found.name = name;
   found.step = parsed.step;
   found.number = parsed.number;
-  return found;
+  return there;
 }
 
 Status RemoveFile(const std::string& path) {
@@ -162,8 +174,7 @@ StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir) {
   std::vector<FoundStep> steps;
   for (const std::string& name : names) {
     const std::optional<StepName> parsed = ParseStepName(name);
-    struct stat info {};
-    if (!parsed || stat(fmt::format("{}/{}", dir, name).c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) continue;
+    if (!parsed) continue;
     if (std::optional<FoundStep> found = Find(dir, name, *parsed)) steps.push_back(*std::move(found));
   }
   std::ranges::sort(steps, [](const FoundStep& a, const FoundStep& b) {

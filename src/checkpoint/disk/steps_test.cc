@@ -138,6 +138,18 @@ TEST(FindSteps, SaysWhyAStepDoesNotCount) {
   EXPECT_EQ(NewestCommitted(*found)->name, "1");
 }
 
+// As one in a folder whose names may be listed and not looked at.
+TEST(FindSteps, WhatCannotBeLookedAtIsNotLeftOut) {
+  const TestFolder folder;
+  WriteStep(folder, "1", 1);
+  std::filesystem::create_symlink("2", folder / "2");
+  std::filesystem::create_symlink("nowhere", folder / "3");
+  const StatusOr<std::vector<FoundStep>> found = FindSteps(folder.path());
+  ASSERT_THAT(Names(folder), ElementsAre("2", "1"));
+  EXPECT_EQ(found->front().state, StepState::kUnreadable);
+  EXPECT_EQ(found->front().why, "stat: Too many levels of symbolic links");
+}
+
 TEST(DeleteStep, LeavesOneStepsShardsForTheNext) {
   const TestFolder folder;
   WriteStep(folder, "1", 1);

@@ -54,7 +54,9 @@ Status SyncFd(int fd, const std::string& path) {
 }  // namespace
 
 Status CallFailed(const std::string& path, const char* call, int error_number) {
-  return ErrnoStatus(error_number, fmt::format("{}: {}", path, call));
+  const Status failed = ErrnoStatus(error_number, fmt::format("{}: {}", path, call));
+  const bool is_gone = absl::IsNotFound(failed) && error_number != ENOENT;
+  return is_gone ? absl::UnavailableError(Message(failed)) : failed;
 }
 
 StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {

@@ -11,7 +11,7 @@
 
 namespace phalanx::checkpoint {
 
-// "<path>: <call>: <text of errno>"
+// "<path>: <call>: <text of errno>". NotFound for ENOENT alone: a device that is gone says nothing of what it holds.
 Status CallFailed(const std::string& path, const char* call, int error_number);
 
 // Names of what lies there, without "." and "..", sorted.
