@@ -43,6 +43,17 @@ class Stepper {
     if (s_.phase == Phase::kStoring) Leave("whoever asks twice does not wait for storage");
   }
 
+  // Nobody dials any more. The master gives up what this node was still to write, and of what it goes on with it would
+  // tell by the stream: neither can be waited for. What is only tidied up needs no master.
+  void On(const StreamBroken& event) {
+    if (s_.phase == Phase::kSettling) s_.begun.attached = false;
+    if (s_.phase != Phase::kStoring || event.storing.empty()) return;
+    Do(Warn{fmt::format("checkpoint: whether storage takes {} is not known: the stream to the master has broken",
+                        event.storing)},
+       "what may be lost is said");
+    Leave("the master, which would say what storage has taken, hears this node no more");
+  }
+
   void On(const StreamClosed& /*event*/) {
     if (s_.phase == Phase::kClosing) LeaveMaster();
   }

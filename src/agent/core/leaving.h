@@ -41,8 +41,11 @@ struct StorageSettled {  // follows SettleStorage
   bool storing = false;  // something is on its way to storage
   std::string what;      // for people; empty: it only tidies up
 };
-struct StorageIdle {};   // nothing is on its way any more
-struct AskedAgain {};    // by one of --signals-to-handle
+struct StorageIdle {};  // nothing is on its way any more
+struct AskedAgain {};   // by one of --signals-to-handle
+struct StreamBroken {   // to the master; nobody has closed it
+  std::string storing;  // what is on its way to storage now
+};
 struct StreamClosed {};  // follows CloseStream
 struct MasterEnded {     // follows AwaitMaster, also where it lives on
   bool killed = false;
@@ -52,8 +55,8 @@ struct Tick {
   std::string storing;  // what is on its way to storage now
 };
 
-using Event =
-    std::variant<Begun, StorageSettled, StorageIdle, AskedAgain, StreamClosed, MasterEnded, MasterAnswered, Tick>;
+using Event = std::variant<Begun, StorageSettled, StorageIdle, AskedAgain, StreamBroken, StreamClosed, MasterEnded,
+                           MasterAnswered, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 

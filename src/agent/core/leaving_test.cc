@@ -144,6 +144,35 @@ TEST_F(Leaving, WhoAsksTwiceDoesNotWaitForStorage) {
   EXPECT_TRUE(last_.empty());  // once
 }
 
+TEST_F(Leaving, WhoseStreamBreaksDoesNotWaitForTheMastersWord) {
+  On(StreamBroken{""});  // while it was a member: the core's
+  EXPECT_TRUE(last_.empty());
+  Begin(Member(), {true, "step 3"});
+  On(StreamBroken{"step 4"});
+  ASSERT_TRUE(Has<Warn>());
+  EXPECT_EQ(Find<Warn>()->text,
+            "checkpoint: whether storage takes step 4 is not known: the stream to the master has broken");
+  EXPECT_TRUE(Has<Depart>());
+  EXPECT_TRUE(Has<CloseStream>());
+  EXPECT_EQ(NextDeadline(state_), kNever);
+  On(StreamBroken{"step 4"});
+  EXPECT_TRUE(last_.empty());  // once
+
+  state_ = State();
+  On(Member());
+  On(StreamBroken{"step 3"});
+  On(StorageSettled{true, "step 3"});
+  EXPECT_TRUE(Has<Depart>());
+
+  state_ = State();
+  Begin(Member(), {true, ""});
+  On(StreamBroken{""});
+  EXPECT_TRUE(last_.empty()) << "it tidies up, which needs no master";
+  now_ += kTidyMs;
+  On(Tick{""});
+  EXPECT_TRUE(Has<Depart>());
+}
+
 TEST_F(Leaving, WhatIsNotThereIsNotWaitedFor) {
   struct Row {
     const char* what;

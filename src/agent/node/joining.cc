@@ -155,6 +155,7 @@ void NodeAgent::Do(const joining::Join& action) {
     const std::string text =
         hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})", address, Message(why)) : Message(why);
     Feed(LinkDown{text, hopeless});
+    Feed(leaving::StreamBroken{checkpoints_->StoringText()});
   };
   link_ = std::make_unique<wire::MasterLink>(loop_, address, std::move(events));
   // What is in memory is older than any round to come.

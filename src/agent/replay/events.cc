@@ -104,7 +104,7 @@ Status Wrong(const std::string& what) {
 template <typename OneEvent>
 StatusOr<AnyEvent> AnyOf(StatusOr<OneEvent> event) {
   if (!event.ok()) return event.status();
-  return AnyEvent(*std::move(event));
+  return StatusOr<AnyEvent>(absl::in_place, *std::move(event));
 }
 
 StatusOr<int> RankOf(uint32_t local_rank) {

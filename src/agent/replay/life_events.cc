@@ -57,6 +57,10 @@ void Fill(v1::LeavingEvent& wire, const leaving::StorageIdle& /*event*/) { wire.
 
 void Fill(v1::LeavingEvent& wire, const leaving::AskedAgain& /*event*/) { wire.mutable_asked_again(); }
 
+void Fill(v1::LeavingEvent& wire, const leaving::StreamBroken& event) {
+  wire.mutable_stream_broken()->set_storing(event.storing);
+}
+
 void Fill(v1::LeavingEvent& wire, const leaving::StreamClosed& /*event*/) { wire.mutable_stream_closed(); }
 
 void Fill(v1::LeavingEvent& wire, const leaving::MasterEnded& event) {
@@ -139,6 +143,8 @@ StatusOr<leaving::Event> LeavingEventOf(const v1::LeavingEvent& wire) {
       return leaving::StorageIdle{};
     case v1::LeavingEvent::kAskedAgain:
       return leaving::AskedAgain{};
+    case v1::LeavingEvent::kStreamBroken:
+      return leaving::StreamBroken{wire.stream_broken().storing()};
     case v1::LeavingEvent::kStreamClosed:
       return leaving::StreamClosed{};
     case v1::LeavingEvent::kMasterEnded:

@@ -90,6 +90,7 @@ std::vector<leaving::Event> LeavingEvents() {
       leaving::StorageSettled{true, "step 3"},
       leaving::StorageIdle{},
       leaving::AskedAgain{},
+      leaving::StreamBroken{"step 3"},
       leaving::StreamClosed{},
       leaving::MasterEnded{true},
       leaving::MasterAnswered{},
