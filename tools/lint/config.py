@@ -59,6 +59,7 @@ CORES = (
     "src/agent/node/progress.*",
     "src/agent/replay/*",
     "src/agent/report/*",
+    "src/agent/workers/ends.*",
     "src/agent/workers/lives.*",
     "src/agent/workers/spares.*",
     "src/base/crc/polynomial.*",

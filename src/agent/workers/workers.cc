@@ -18,6 +18,7 @@
 #include "agent/output/console.h"
 #include "agent/output/streams.h"
 #include "agent/workers/death_watch.h"
+#include "agent/workers/ends.h"
 #include "agent/workers/launch.h"
 #include "agent/workers/lives.h"
 #include "agent/workers/spare_pool.h"
@@ -39,9 +40,7 @@ struct Worker {
   bool warm = false;
   bool announced = false;  // on_worker_started has been told
   bool script_started = false;
-  bool reported = false;  // on_worker_exited has been told
-  bool exited = false;
-  bool killed_by_us = false;  // SIGKILL was sent
+  ends::State ending;
   std::string error_file;
   std::unique_ptr<WorkerStreams> streams;
   std::unique_ptr<Channel> channel;
@@ -49,6 +48,14 @@ struct Worker {
   std::unique_ptr<DeathWatch> death_watch;
   std::map<pid_t, Fd> group;  // members that outlive the worker, watched
 };
+
+// The end of a worker, as far as it is known.
+struct Ending {
+  int local_rank = 0;
+  ProcessEnd end;
+};
+
+ends::Cause CauseOf(const ProcessEnd& end) { return {end.exit_code, end.signal}; }
 
 std::string CurrentDirectory() {
   std::error_code error;
@@ -129,7 +136,10 @@ class Workers final : public Supervisor {
   void OnLogLost(const Worker& worker, const LogLost& lost);
   void OnDying(int local_rank, pid_t pid);
   void OnWorkerEnded(int local_rank, const ProcessEnd& end);
-  void Tell(Worker& worker, const ProcessEnd& end, OomAnswer memory);
+  void Decide(const Ending& ending, const ends::Event& event);
+  void Do(const Ending& ending, const ends::CountKills&);
+  void Do(const Ending& ending, const ends::TellEnd& action);
+  void Do(const Ending& ending, const ends::LookAfterGroup&);
   WorkerEnd Report(Worker& worker, const ProcessEnd& end, OomAnswer memory);
   OomAnswer AskForMemory(const Worker& worker, const ProcessEnd& ended);
 
@@ -184,7 +194,7 @@ Workers::~Workers() {
   *alive_ = false;
   reaper_.OnAnyEnd(nullptr);
   for (auto& [local_rank, worker] : workers_) {
-    if (!worker.exited) reaper_.Forget(worker.pid);
+    if (!worker.ending.over) reaper_.Forget(worker.pid);
     for (const auto& [pid, pidfd] : worker.group) loop_.Unwatch(pidfd.get());
   }
   workers_.clear();  // before the streams they belong to
@@ -415,30 +425,45 @@ void Workers::OnLogLost(const Worker& worker, const LogLost& lost) {
 
 // --- ends ---------------------------------------------------------------------------------------------------------
 
-// The kernel has begun to take a worker apart. Where a signal of others' is the cause, that is all there is to know of
-// its end, and its peers need not wait for the rest. Where memory ran out, the kernel's own figures are waited for.
 void Workers::OnDying(int local_rank, pid_t pid) {
-  Worker* const worker = Find(local_rank, pid);
-  if (worker == nullptr || worker->exited || worker->killed_by_us) return;
   const std::optional<ProcessEnd> end = EndUnderWay(pid);
-  if (!end || end->signal == 0 || KillsSince(oom_.before, ReadOomCounters()) > 0) return;
-  worker->reported = true;
-  Tell(*worker, *end, {});
+  ends::Dying dying;
+  if (end) dying.cause = CauseOf(*end);
+  ProcessEnd seen;
+  seen.pid = pid;
+  Decide({local_rank, end.value_or(seen)}, dying);
 }
 
 void Workers::OnWorkerEnded(int local_rank, const ProcessEnd& end) {
   Worker* const worker = Find(local_rank, end.pid);
-  PHX_CHECK(worker != nullptr && !worker->exited, "the end of a worker that is not there");
-  worker->exited = true;
+  PHX_CHECK(worker != nullptr && !worker->ending.over, "the end of a worker that is not there");
   worker->death_watch.reset();
-  if (!std::exchange(worker->reported, true)) Tell(*worker, end, AskForMemory(*worker, end));
-  LookAfterGroup(local_rank, end.pid);
+  Decide({local_rank, end}, ends::Reaped{CauseOf(end)});
 }
 
-void Workers::Tell(Worker& worker, const ProcessEnd& end, OomAnswer memory) {
+void Workers::Decide(const Ending& ending, const ends::Event& event) {
+  Worker* const worker = Find(ending.local_rank, ending.end.pid);
+  if (worker == nullptr) return;
+  for (const ends::Decision& decision : ends::Step(worker->ending, event)) {
+    std::visit([&](const auto& action) { Do(ending, action); }, decision.action);
+  }
+}
+
+void Workers::Do(const Ending& ending, const ends::CountKills& /*action*/) {
+  Decide(ending, ends::KillsCounted{KillsSince(oom_.before, ReadOomCounters())});
+}
+
+void Workers::Do(const Ending& ending, const ends::TellEnd& action) {
+  Worker& worker = *Find(ending.local_rank, ending.end.pid);
+  OomAnswer memory;
+  if (action.asks_memory) memory = AskForMemory(worker, ending.end);
   if (worker.channel) worker.channel->ReceiveNow();  // what it said before it ended
   Announce(worker);
-  events_.on_worker_exited(Report(worker, end, std::move(memory)));
+  events_.on_worker_exited(Report(worker, ending.end, std::move(memory)));
+}
+
+void Workers::Do(const Ending& ending, const ends::LookAfterGroup& /*action*/) {
+  LookAfterGroup(ending.local_rank, ending.end.pid);
 }
 
 WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end, OomAnswer memory) {
@@ -465,12 +490,12 @@ WorkerEnd Workers::Report(Worker& worker, const ProcessEnd& end, OomAnswer memor
 // Ends are told one after the other: others that have happened by now are looked at, so that none takes the blame, or
 // the excuse, that is another's.
 OomAnswer Workers::AskForMemory(const Worker& worker, const ProcessEnd& ended) {
-  if ((ended.exit_code == 0 && ended.signal == 0) || worker.killed_by_us || worker.epoch != oom_epoch_) return {};
+  if (worker.epoch != oom_epoch_) return {};
   OomQuestion question;
   question.killed = ended.signal == SIGKILL;
   question.peak_resident_bytes = ended.peak_resident_bytes;
   for (const auto& [local_rank, other] : workers_) {
-    if (other.reported || other.killed_by_us) continue;
+    if (!ends::IsOpen(other.ending)) continue;
     const std::optional<ProcessEnd> end = EndUnderWay(other.pid);
     if (end && end->signal == SIGKILL) ++question.others_killed;
   }
@@ -481,8 +506,8 @@ OomAnswer Workers::AskForMemory(const Worker& worker, const ProcessEnd& ended) {
 void Workers::OnAnyEnd() {
   std::vector<std::pair<int, pid_t>> gone;
   for (const auto& [local_rank, worker] : workers_) {
-    if (!worker.exited) continue;
-    const GroupLook look{worker.exited, !GroupIsEmpty(worker.pid), {}};
+    if (!worker.ending.over) continue;
+    const GroupLook look{worker.ending.over, !GroupIsEmpty(worker.pid), {}};
     if (GroupOf(look) == GroupNow::kGone) gone.emplace_back(local_rank, worker.pid);
   }
   for (const auto& [local_rank, pid] : gone) {
@@ -495,7 +520,7 @@ void Workers::OnAnyEnd() {
 void Workers::LookAfterGroup(int local_rank, pid_t pid) {
   Worker* const worker = Find(local_rank, pid);
   if (worker == nullptr || !worker->group.empty()) return;
-  GroupLook look{worker->exited, !GroupIsEmpty(pid), {}};
+  GroupLook look{worker->ending.over, !GroupIsEmpty(pid), {}};
   if (GroupOf(look) == GroupNow::kNotKnown) {
     const std::vector<int64_t> members = LiveMembers(LookAt(AllProcesses()), pid);
     look.live_members = members.size();
@@ -538,7 +563,7 @@ void Workers::GroupGone(int local_rank) {
 void Workers::SignalGroup(int local_rank, int signal) {
   const auto it = workers_.find(local_rank);
   if (it != workers_.end()) {
-    it->second.killed_by_us = it->second.killed_by_us || signal == SIGKILL;
+    if (signal == SIGKILL) ends::Step(it->second.ending, ends::KilledByUs{});  // nothing follows from that
     kill(-it->second.pid, signal);
     return;
   }
@@ -555,17 +580,17 @@ void Workers::SignalGroup(int local_rank, int signal) {
 
 void Workers::SignalWorker(int local_rank, int signal) {
   const auto it = workers_.find(local_rank);
-  if (it != workers_.end() && !it->second.exited) kill(it->second.pid, signal);
+  if (it != workers_.end() && !it->second.ending.over) kill(it->second.pid, signal);
 }
 
 bool Workers::Catches(int local_rank, int signal) const {
   const auto it = workers_.find(local_rank);
-  return it != workers_.end() && !it->second.exited && CatchesSignal(it->second.pid, signal);
+  return it != workers_.end() && !it->second.ending.over && CatchesSignal(it->second.pid, signal);
 }
 
 bool Workers::GroupWithstands(int local_rank, int signal) const {
   const auto it = workers_.find(local_rank);
-  if (it == workers_.end() || it->second.exited) return false;
+  if (it == workers_.end() || it->second.ending.over) return false;
   const pid_t group = it->second.pid;
   if (WithstandsSignal(group, signal)) return true;
   const std::vector<pid_t> below = Descendants(group);
