@@ -399,9 +399,9 @@ void SimAgent::Do(const agent::StartWorker& action) {
 }
 
 void SimAgent::Do(const agent::EndGroup& action) {
-  const bool wants_time = workers_.GroupWithstands(action.local_rank, action.signal);
+  const bool withstands = workers_.GroupWithstands(action.local_rank, action.signal);
   workers_.SignalGroup(action.local_rank, action.signal);
-  if (!wants_time) workers_.SignalGroup(action.local_rank, SIGKILL);
+  Feed(agent::GroupSignalled{action.local_rank, action.epoch, withstands});
 }
 
 void SimAgent::Do(const agent::KillGroup& action) { workers_.SignalGroup(action.local_rank, SIGKILL); }

@@ -162,6 +162,14 @@ class Stepper {
     if (s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point");
   }
 
+  // Who handles the signal has the grace to end in. What else is there ends by it, but perhaps not at once: a stopped
+  // process, say, does not see it before it goes on.
+  void On(const GroupSignalled& event) {
+    const WorkerState* worker = Live(event.local_rank, event.epoch);
+    if (event.withstands || worker == nullptr || !worker->doomed) return;
+    Do(KillGroup{event.local_rank}, "nothing in the group handles the signal that was to end it");
+  }
+
   void On(const GroupGone& event) {
     if (Live(event.local_rank, event.epoch) == nullptr) return;
     s_.workers.erase(event.local_rank);
@@ -404,7 +412,7 @@ class Stepper {
       if (worker.ended) {
         Do(KillGroup{rank}, "children of an ended worker go with their round");
       } else {
-        Do(EndGroup{rank, signal}, reason);  // one that still waits for its process never starts
+        Do(EndGroup{rank, s_.round->epoch(), signal}, reason);  // one that still waits for its process never starts
       }
     }
     if (!any) return;

@@ -91,6 +91,11 @@ struct WorkerStepped {  // its first step
 struct WorkerEnded {
   v1::WorkerExited exited;
 };
+struct GroupSignalled {  // follows EndGroup
+  int local_rank = 0;
+  uint64_t epoch = 0;
+  bool withstands = false;  // something in the group lives on: it catches or ignores the signal
+};
 struct GroupGone {
   int local_rank = 0;
   uint64_t epoch = 0;
@@ -123,8 +128,8 @@ struct MasterChildDied {  // the embedded master has ended, and was not asked to
 struct Tick {};
 
 using Event = std::variant<Prepared, Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed,
-                           WorkerStepped, WorkerEnded, GroupGone, StopSignal, SafePointAsked, WorkerSafe,
-                           StoreRefusedClient, PassSignal, MasterChildFailed, MasterChildDied, Tick>;
+                           WorkerStepped, WorkerEnded, GroupSignalled, GroupGone, StopSignal, SafePointAsked,
+                           WorkerSafe, StoreRefusedClient, PassSignal, MasterChildFailed, MasterChildDied, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -151,9 +156,10 @@ struct StartWorker {
   v1::StartRound round;
   int local_rank = 0;
 };
-// SIGTERM (or `signal`) to the group; SIGKILL at once behind it where the worker does not catch it.
+// SIGTERM (or `signal`) to the group of a worker of that round; GroupSignalled follows.
 struct EndGroup {
   int local_rank = 0;
+  uint64_t epoch = 0;
   int signal = 0;
 };
 struct KillGroup {

@@ -212,6 +212,25 @@ TEST_F(AgentCore, ANewLifeWaitsForTheWholeOldGroup) {
   EXPECT_EQ(All<SendBeat>().at(0).epoch, 2u) << "the master must know that no older rank lives here";
 }
 
+TEST_F(AgentCore, KillsAtOnceWhatDoesNotHandleTheSignalThatEndsIt) {
+  Attach();
+  RunRound(1);
+  On(GroupSignalled{0, 1, false});
+  EXPECT_TRUE(last_.empty()) << "nobody was told to end";
+  On(FromMaster{Round(2)});
+  ASSERT_EQ(All<EndGroup>().size(), 2u);
+  EXPECT_EQ(All<EndGroup>()[1].epoch, 1u);
+  EXPECT_FALSE(Has<KillGroup>());
+  On(GroupSignalled{0, 1, true});
+  EXPECT_TRUE(last_.empty()) << "it has the grace";
+  On(GroupSignalled{1, 1, false});
+  ASSERT_EQ(All<KillGroup>().size(), 1u);
+  EXPECT_EQ(All<KillGroup>()[0].local_rank, 1);
+  for (const int rank : {0, 1}) On(GroupGone{rank, 1});
+  On(GroupSignalled{1, 1, false});
+  EXPECT_TRUE(last_.empty()) << "that was the last life";
+}
+
 TEST_F(AgentCore, KillsWhatOutlivesTheRestartGrace) {
   Attach();
   RunRound(1);

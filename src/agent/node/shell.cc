@@ -380,9 +380,9 @@ void NodeAgent::Do(const StartWorker& action) {
 
 void NodeAgent::Do(const EndGroup& action) {
   // Asked before: a wrapper may end at once, and leave the one behind it that saves.
-  const bool wants_time = supervisor_->GroupWithstands(action.local_rank, action.signal);
+  const bool withstands = supervisor_->GroupWithstands(action.local_rank, action.signal);
   supervisor_->SignalGroup(action.local_rank, action.signal);
-  if (!wants_time) supervisor_->SignalGroup(action.local_rank, SIGKILL);
+  Feed(GroupSignalled{action.local_rank, action.epoch, withstands});
 }
 
 void NodeAgent::Do(const KillGroup& action) { supervisor_->SignalGroup(action.local_rank, SIGKILL); }

@@ -64,6 +64,10 @@ void Fill(v1::AgentEvent& wire, const WorkerStepped& event) {
 
 void Fill(v1::AgentEvent& wire, const WorkerEnded& event) { *wire.mutable_worker_ended() = event.exited; }
 
+void Fill(v1::AgentEvent& wire, const GroupSignalled& event) {
+  FillWorker(*wire.mutable_group_signalled(), event).set_withstands(event.withstands);
+}
+
 void Fill(v1::AgentEvent& wire, const GroupGone& event) { FillWorker(*wire.mutable_group_gone(), event); }
 
 void Fill(v1::AgentEvent& wire, const StopSignal& event) {
@@ -145,6 +149,11 @@ StatusOr<Event> From(const v1::WorkerExited& wire) {
   return WorkerEnded{wire};
 }
 
+StatusOr<Event> From(const v1::AgentEvent::GroupSignalled& wire) {
+  PHX_ASSIGN_OR_RETURN(const int rank, RankOf(wire.local_rank()));
+  return GroupSignalled{rank, wire.epoch(), wire.withstands()};
+}
+
 StatusOr<Event> From(const v1::AgentEvent::GroupGone& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, RankOf(wire.local_rank()));
   return GroupGone{rank, wire.epoch()};
@@ -196,6 +205,8 @@ StatusOr<Event> CoreEventOf(const v1::AgentEvent& wire) {
       return From(wire.worker_stepped());
     case v1::AgentEvent::kWorkerEnded:
       return From(wire.worker_ended());
+    case v1::AgentEvent::kGroupSignalled:
+      return From(wire.group_signalled());
     case v1::AgentEvent::kGroupGone:
       return From(wire.group_gone());
     case v1::AgentEvent::kStopSignal:

@@ -30,7 +30,7 @@ std::string Text(const StartWorker& action) {
   return fmt::format("start local rank {}: {}", action.local_rank, replay::OneLine(action.round));
 }
 std::string Text(const EndGroup& action) {
-  return fmt::format("end local rank {} by {}", action.local_rank, SignalName(action.signal));
+  return fmt::format("end local rank {} of epoch {} by {}", action.local_rank, action.epoch, SignalName(action.signal));
 }
 std::string Text(const KillGroup& action) { return fmt::format("kill local rank {}", action.local_rank); }
 std::string Text(const SignalWorker& action) {
