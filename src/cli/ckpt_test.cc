@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/test_folder.h"
 #include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/steps.h"
-#include "checkpoint/files/test_folder.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
@@ -24,12 +24,10 @@ namespace {
 
 using checkpoint::Control;
 using checkpoint::IsMemoryName;
-using checkpoint::TestFolder;
 using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 constexpr const char* kMemory = "phx-0-00000000000000aa-00000000000000bb";
 constexpr const char* kRun = "00000000000000cc";

@@ -3,19 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <string>
 #include <vector>
+
+#include "base/test_folder.h"
 
 namespace phalanx::replay {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 v1::ReplayStart Start() {
@@ -39,22 +37,12 @@ v1::ReplayFrame Decided() {
 
 class ReplayRecorder : public ::testing::Test {
  protected:
-  ReplayRecorder() {
-    std::string path = ::testing::TempDir() + "recorderXXXXXX";
-    parent_ = mkdtemp(path.data());
-    folder_ = parent_ + "/logs";
-  }
-  ~ReplayRecorder() override { fs::remove_all(parent_); }
-
   StatusOr<std::unique_ptr<Recorder>> Open(uint64_t max_bytes = kMaxLogBytes) {
     return Recorder::Open(
         folder_, "agent-1", Start(), [this](const std::string& text) { warnings_.push_back(text); }, max_bytes);
   }
 
-  std::string Log() const {
-    std::ifstream file(folder_ + "/agent-1.replay", std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string Log() const { return parent_.Read("logs/agent-1.replay"); }
 
   static mode_t ModeOf(const std::string& path) {
     struct stat info {};
@@ -62,8 +50,8 @@ class ReplayRecorder : public ::testing::Test {
     return info.st_mode & 0777;
   }
 
-  std::string parent_;
-  std::string folder_;
+  const TestFolder parent_;
+  std::string folder_ = parent_ / "logs";
   std::vector<std::string> warnings_;
 };
 

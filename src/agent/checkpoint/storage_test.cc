@@ -4,12 +4,10 @@
 
 #include <filesystem>
 
-#include "checkpoint/files/test_folder.h"
+#include "base/test_folder.h"
 
 namespace phalanx::agent {
 namespace {
-
-using checkpoint::TestFolder;
 
 TEST(FindNewestStep, WhatCannotBeReadIsNotEmpty) {
   const TestFolder folder;

@@ -10,8 +10,8 @@
 
 #include "base/crc/crc32.h"
 #include "base/fd.h"
+#include "base/test_folder.h"
 #include "checkpoint/files/files.h"
-#include "checkpoint/files/test_folder.h"
 
 namespace phalanx::checkpoint {
 namespace {

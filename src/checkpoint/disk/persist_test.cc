@@ -9,11 +9,11 @@
 
 #include "base/crc/crc32.h"
 #include "base/fd.h"
+#include "base/test_folder.h"
 #include "checkpoint/disk/close_step.h"
 #include "checkpoint/disk/recycled.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
-#include "checkpoint/files/test_folder.h"
 
 namespace phalanx::checkpoint {
 namespace {

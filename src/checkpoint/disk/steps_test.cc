@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "base/test_folder.h"
 #include "checkpoint/disk/tracker.h"
-#include "checkpoint/files/test_folder.h"
 
 namespace phalanx::checkpoint {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/crc/crc32.h"
 #include "base/fd.h"
-#include "checkpoint/files/test_folder.h"
+#include "base/test_folder.h"
 
 namespace phalanx::checkpoint {
 namespace {

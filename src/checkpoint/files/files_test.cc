@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "checkpoint/files/test_folder.h"
+#include "base/test_folder.h"
 
 namespace phalanx::checkpoint {
 namespace {

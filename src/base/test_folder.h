@@ -1,4 +1,4 @@
-// A folder for one test, on the disk that has temporary files or on another; and files in it.
+// For tests: a folder for one of them, on the disk that has temporary files or on another; and files in it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 #include <iterator>
 #include <string>
 
-namespace phalanx::checkpoint {
+namespace phalanx {
 
 class TestFolder {
  public:
-  explicit TestFolder(const std::string& parent = testing::TempDir()) : path_(parent + "/phalanx-checkpoint-XXXXXX") {
+  explicit TestFolder(const std::string& parent = testing::TempDir()) : path_(parent + "/phalanx-test-XXXXXX") {
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "no folder in " << parent;
   }
   TestFolder(const TestFolder&) = delete;
@@ -40,4 +40,4 @@ class TestFolder {
   std::string path_;
 };
 
-}  // namespace phalanx::checkpoint
+}  // namespace phalanx
