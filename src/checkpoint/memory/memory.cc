@@ -222,11 +222,12 @@ Status NodeMemory::TakeUp() {
   PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
   for (const std::string& name : names) {
     if (name == kOwnerFile) continue;
-    const Status taken = TakeUpFolder(path_ + "/" + name);
+    Status taken = TakeUpFolder(path_ + "/" + name);
     if (taken.ok()) continue;
     const auto half =
         std::ranges::find_if(folders_, [&](const auto& entry) { return entry.second->path == path_ + "/" + name; });
     if (half != folders_.end()) Unmap(half->first);
+    if (absl::IsResourceExhausted(taken)) return taken;  // of open files, say: it can be read another time
     std::error_code error;
     fs::remove_all(path_ + "/" + name, error);  // nobody could ever read it
   }

@@ -40,7 +40,8 @@ class NodeMemory {
   // Whether an agent of that job has left memory at that address.
   static bool IsLeft(const std::string& root, const std::string& job_id, const std::string& address);
   // The folder of that job at that address below `root`, taken up or made; its lock is held from now on. A folder that
-  // another agent holds, or that is another user's, is passed over for the next name.
+  // another agent holds, or that is another user's, is passed over for the next name. Directories in it that
+  // nobody can read are removed; where only open files or the like are short that is an error, and they stay.
   static StatusOr<std::unique_ptr<NodeMemory>> Open(const std::string& root, const std::string& job_id,
                                                     const std::string& address);
   NodeMemory(const NodeMemory&) = delete;

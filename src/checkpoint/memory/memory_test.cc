@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -155,6 +156,26 @@ TEST_F(MemoryTest, TheNextAgentTakesUpWhatIsThere) {
   EXPECT_EQ(images[0].dir, dir_);
   EXPECT_TRUE(images[0].committed);
   EXPECT_EQ(CheckMemoryImage(images[0]), "");
+}
+
+TEST_F(MemoryTest, WhatCannotBeOpenedForNowIsNotThrownAway) {
+  Prepare();
+  Save(10, 4);
+  memory_.reset();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  Fd free(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const auto first = static_cast<rlim_t>(free.get());
+  free.Reset();
+  for (const rlim_t files : {0, 1, 2}) {
+    const rlimit few{first + files, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const auto opened = NodeMemory::Open(root_, "job", "127.0.0.1");
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_THAT(Message(opened.status()), HasSubstr("Too many open files")) << files;
+  }
+  Open();
+  EXPECT_THAT(memory_->Images(), SizeIs(1));
 }
 
 TEST_F(MemoryTest, AnImageThatWasTouchedIsFound) {
