@@ -14,15 +14,14 @@
 namespace phalanx::simulation {
 namespace {
 
-// As in src/master/serve/server.cc and src/wire/session.h.
-constexpr int64_t kHandshakeMs = 10'000;
-constexpr int64_t kFirstAgentMs = 60'000;
+// As in src/wire/session.h.
 constexpr size_t kMaxQueued = 64;
 
 }  // namespace
 
 SimMaster::SimMaster(const Parts& parts, const MachineClock& clock, MasterSetup setup)
-    : parts_(parts), clock_(clock), setup_(std::move(setup)), empty_since_(clock_.Read(parts.queue.now())) {
+    : parts_(parts), clock_(clock), setup_(std::move(setup)) {
+  attendance_.empty_since = Now();
   state_.job_id = setup_.job_id;
   if (setup_.spec) state_.SetSpec(*setup_.spec);
   if (!setup_.resume) parts_.journal.Remove();
@@ -50,7 +49,8 @@ void SimMaster::OnAccepted(StreamId stream, AgentEnd* agent) {
   session.agent = agent;
   session.heard_at = Now();
   session_of_[stream] = id;
-  overdue_.push_back({Now() + kHandshakeMs, id});
+  ++attendance_.open_streams;
+  deadlines_.Begin(id, Now());
   Settle();
 }
 
@@ -66,13 +66,11 @@ void SimMaster::OnMessage(StreamId stream, const v1::AgentMessage& message) {
     Feed(master::EventOf(id, message));
   } else {
     session.greeted = true;
-    if (!message.has_hello()) {
-      Do({id,
-          std::make_shared<const v1::MasterMessage>(master::RefusedFor("the first message of a stream must be Hello"))},
-         "");
+    if (const std::string fault = master::FirstMessageFault(message); !fault.empty()) {
+      Do({id, std::make_shared<const v1::MasterMessage>(master::RefusedFor(fault))}, "");
     } else {
       Feed(master::AttachedOf(id, message, message.hello().address(), /*token_ok=*/true));
-      any_agent_ = any_agent_ || state_.nodes.contains(id);
+      if (state_.nodes.contains(id)) attendance_.any_agent = true;
     }
   }
   Settle();
@@ -110,27 +108,12 @@ SimMaster::Session* SimMaster::Find(uint64_t session) {
 
 // --- time ---------------------------------------------------------------------------------------------------------
 
-Instant SimMaster::NextWake() const {
-  Instant wake = master::NextDeadline(state_);
-  if (!overdue_.empty()) wake = std::min(wake, overdue_.front().first);
-  if (sessions_.empty() && setup_.linger_ms && state_.phase != master::Phase::kFinished) {
-    wake = std::min(wake, empty_since_ + (any_agent_ ? *setup_.linger_ms : kFirstAgentMs));
-  }
-  return wake;
-}
-
-bool SimMaster::IsOver() const {
-  if (!sessions_.empty()) return false;
-  if (state_.phase == master::Phase::kFinished) return state_.back_by == kNever;
-  if (!setup_.linger_ms) return false;
-  return Now() >= empty_since_ + (any_agent_ ? *setup_.linger_ms : kFirstAgentMs);
-}
-
 void SimMaster::Settle() {
   if (ended_) return;
-  if (IsOver()) return End(state_.outcome ? "the job is over" : "its last agent has gone");
-  while (!overdue_.empty() && Find(overdue_.front().second) == nullptr) overdue_.pop_front();
-  const Instant wake = NextWake();
+  const Instant ends_at = master::EndsAt(attendance_, state_, setup_.linger_ms);
+  if (Now() >= ends_at) return End(state_.outcome ? "the job is over" : "its last agent has gone");
+  const Instant deadline = deadlines_.Next([this](uint64_t session) { return Find(session) != nullptr; });
+  const Instant wake = std::min({master::NextDeadline(state_), deadline, ends_at});
   if (wake == kNever || (alarm_at_ != kNever && alarm_at_ <= wake)) return;
   alarm_at_ = wake;
   const uint64_t alarm = ++alarm_;
@@ -149,11 +132,9 @@ void SimMaster::Settle() {
 void SimMaster::Tick() {
   alarm_at_ = kNever;
   const Instant now = Now();
-  while (!overdue_.empty() && overdue_.front().first <= now) {
-    const uint64_t id = overdue_.front().second;
-    overdue_.pop_front();
+  for (const uint64_t id : deadlines_.TakeDue(now)) {
     const Session* const session = Find(id);
-    if (session != nullptr && (!session->greeted || session->ending)) Cancel(id);
+    if (session != nullptr && master::HasFailed(session->greeted, session->ending)) Cancel(id);
   }
   idle_ticks_ = now == ticked_at_ ? idle_ticks_ + 1 : 0;
   ticked_at_ = now;
@@ -209,7 +190,7 @@ void SimMaster::EndSession(uint64_t id) {
   Session* const session = Find(id);
   if (session == nullptr || session->ending) return;
   session->ending = true;
-  overdue_.push_back({Now() + kHandshakeMs, id});
+  deadlines_.Begin(id, Now());
 }
 
 // RST_STREAM: what has not left yet is not sent.
@@ -250,7 +231,7 @@ void SimMaster::Over(uint64_t id) {
   }
   session_of_.erase(stream);
   sessions_.erase(session);
-  if (sessions_.empty()) empty_since_ = Now();
+  if (--attendance_.open_streams == 0) attendance_.empty_since = Now();
 }
 
 void SimMaster::Do(const master::Send& action, const std::string&) {

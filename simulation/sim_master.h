@@ -4,15 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "master/core/core.h"
+#include "master/serve/shell_decisions.h"
 #include "phalanx/v1/agent.pb.h"
 #include "simulation/machine.h"
 #include "simulation/network.h"
@@ -96,8 +95,6 @@ class SimMaster {
   void CarryOut(const std::vector<master::Decision>& decisions);
   void Tick();
   void Settle();  // after anything has happened: is it over, and when is the next alarm
-  Instant NextWake() const;
-  bool IsOver() const;
   void End(const std::string& why);
 
   Session* Find(uint64_t session);
@@ -122,9 +119,8 @@ class SimMaster {
   std::map<uint64_t, Session> sessions_;
   std::map<StreamId, uint64_t> session_of_;
   uint64_t next_session_ = 1;
-  std::deque<std::pair<Instant, uint64_t>> overdue_;
-  bool any_agent_ = false;
-  Instant empty_since_;
+  master::StreamDeadlines deadlines_;
+  master::Attendance attendance_;
   Instant ticked_at_ = kNever;
   int idle_ticks_ = 0;  // in a row, between which no time has passed
   Instant alarm_at_ = kNever;

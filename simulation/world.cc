@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "master/journal/snapshot.h"
+#include "master/replay/start.h"
 
 namespace phalanx::simulation {
 namespace {
@@ -99,10 +100,7 @@ void World::StartMaster(bool resume) {
         judge_.Violated("journal", "a journal of the master's own that it does not read: " + Message(past.status()));
       if (past.ok()) setup.past = *std::move(past);
     }
-    if (setup.past && setup.spec) {
-      setup.past->SetSpec(*setup.spec);
-      setup.past->spec_of_first_node = false;
-    }
+    if (setup.past && setup.spec) master::TakeOwnSpec(*setup.past, *setup.spec);
   }
   const SimMaster::Parts parts{queue_, network_, story_, judge_, journal_, [this] { OnMasterEnd(); }};
   masters_.push_back(std::make_unique<SimMaster>(parts, clock, std::move(setup)));
