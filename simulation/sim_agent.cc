@@ -9,15 +9,15 @@
 #include "simulation/judge.h"
 #include "simulation/story.h"
 #include "simulation/telling.h"
+#include "wire/limits.h"
 #include "wire/protocol.h"
 
 namespace phalanx::simulation {
 namespace {
 
-// As in src/agent/node/shell.cc and src/wire/agent_link.cc.
-constexpr Micros kHandshakeTimeout = 5 * kSecond;
-constexpr Micros kPingAfter = 5 * kSecond;
-constexpr Micros kPingTimeout = 5 * kSecond;
+constexpr Micros kHandshakeTimeout = wire::kHandshakeTimeoutMs * kMs;
+constexpr Micros kPingAfter = wire::kPingAfterMs * kMs;
+constexpr Micros kPingTimeout = wire::kPingTimeoutMs * kMs;
 
 agent::CoreOptions OptionsOf(const Scenario& scenario, const Machine& machine) {
   agent::CoreOptions options;

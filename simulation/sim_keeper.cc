@@ -15,8 +15,6 @@ namespace ckpt = phalanx::checkpoint;
 
 namespace {
 
-// As in src/agent/checkpoint/keeper.cc.
-constexpr Micros kLook = 2 * kSecond;
 // A fresh file for a slot.
 constexpr Micros kMakeFile = 5 * kMs;
 // Every image is of one page; there is room for all of them.
@@ -82,7 +80,7 @@ void SimKeeper::Do(const agent::ScanMemory& action) {
 void SimKeeper::LookAtDirectories() {
   looking_at_directories_ = true;
   OnStorage({1, [](size_t) { return true; }, [this] { OnDirectoriesLookedAt(); }});
-  Later(kLook, [this] { OnDirectoriesLookedAt(); });
+  Later(agent::kLookMs * kMs, [this] { OnDirectoriesLookedAt(); });
 }
 
 void SimKeeper::OnDirectoriesLookedAt() {

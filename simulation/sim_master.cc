@@ -10,15 +10,9 @@
 #include "simulation/sim_journal.h"
 #include "simulation/story.h"
 #include "simulation/telling.h"
+#include "wire/limits.h"
 
 namespace phalanx::simulation {
-namespace {
-
-// As in src/wire/session.h.
-constexpr size_t kMaxQueued = 64;
-
-}  // namespace
-
 SimMaster::SimMaster(const Parts& parts, const MachineClock& clock, MasterSetup setup)
     : parts_(parts), clock_(clock), setup_(std::move(setup)) {
   attendance_.empty_since = Now();
@@ -179,7 +173,7 @@ void SimMaster::Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> 
   if (to == nullptr || to->ending || to->cancelled || to->read_over) {
     return parts_.judge.OnToldTooLate(session, *message);
   }
-  if (parts_.network.Held(to->stream, Way::kDown) >= kMaxQueued) return Cancel(session);
+  if (parts_.network.Held(to->stream, Way::kDown) >= wire::kMaxQueued) return Cancel(session);
   parts_.network.Send(to->stream, Way::kDown, [agent = to->agent, stream = to->stream, message = std::move(message)] {
     agent->OnMessage(stream, message);
   });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/core/joining.h"
 #include "master/journal/snapshot.h"
 #include "master/replay/start.h"
 
@@ -13,8 +14,6 @@ namespace {
 
 constexpr Micros kMasterStart = 20 * kMs;
 constexpr uint64_t kMostEvents = 20'000'000;
-// As src/agent/node/embedded_master.cc asks for.
-constexpr int64_t kLingerMs = 10'000;
 
 uint64_t Mix(uint64_t digest, uint64_t value) { return (digest ^ value) * 0x100000001B3ULL; }
 
@@ -87,7 +86,7 @@ void World::StartMaster(bool resume) {
   setup.job_id = "job";
   setup.resume = resume;
   if (scenario_.embedded) {
-    setup.linger_ms = scenario_.spec.max_nodes() == 1 ? 0 : kLingerMs;
+    setup.linger_ms = agent::joining::MasterLingerMs(scenario_.spec.max_nodes());
   } else {
     setup.spec = scenario_.spec;
   }

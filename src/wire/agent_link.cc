@@ -9,18 +9,10 @@
 
 #include "base/thread.h"
 #include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/limits.h"
 
 namespace phalanx::wire {
 namespace {
-
-// A stream to another machine that answers nothing within this is given up; the caller dials again.
-constexpr int kHandshakeTimeoutMs = 5'000;
-// The same by our own clock, for a name that has several addresses.
-constexpr int64_t kDialTimeoutMs = 4 * kHandshakeTimeoutMs;
-// A master that says nothing for the first is pinged, and given up where the answer takes longer than the second: the
-// kernel alone would believe a cut-off or frozen one for a quarter of an hour.
-constexpr int kPingAfterMs = 5'000;
-constexpr int kPingTimeoutMs = 5'000;
 
 grpc::ChannelArguments ChannelArgs() {
   grpc::ChannelArguments args;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "wire/limits.h"
+
 namespace phalanx::wire {
 
 void Session::Offer(v1::AgentLink::AsyncService& service, grpc::ServerCompletionQueue& queue) {

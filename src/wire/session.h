@@ -32,9 +32,6 @@ class SessionOwner {
 
 class Session {
  public:
-  // More messages than this in the queue: the agent does not read, and is cancelled.
-  static constexpr size_t kMaxQueued = 64;
-
   Session(uint64_t id, SessionOwner* owner) : id_(id), owner_(owner) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -38,7 +38,7 @@ MAY_INCLUDE = {
     "master/endpoint": {"base", "proto", "master/core"},
     "master/serve": {"base", "proto", "replay", "wire", "master"},
     "cli": {"base", "proto", "replay", "store", "checkpoint", "data", "elasticity", "agent", "master"},
-    "simulation": {"base", "proto", "agent", "checkpoint", "master", "wire/protocol.h"},
+    "simulation": {"base", "proto", "agent", "checkpoint", "master", "wire/limits.h", "wire/protocol.h"},
 }
 
 # Pure logic: same input, same decisions, on every machine and in replay. Tests are left out. The head of each header

@@ -29,6 +29,9 @@ struct CheckpointOptions {
 // An image of this node: the own one of a local rank, or that which all ranks share (kMainPage).
 constexpr int kMainPage = -1;
 
+// How long a new agent waits for the file systems of the directories whose memory it has found.
+constexpr int64_t kLookMs = 2'000;
+
 // One image as it was found in memory when a round began.
 struct HeldPage {
   std::string dir;

@@ -25,9 +25,6 @@ namespace {
 
 namespace ckpt = phalanx::checkpoint;
 
-// How long a new agent waits for the file systems of the directories whose memory it has found.
-constexpr int64_t kLookMs = 2'000;
-
 std::string PageName(int local_rank) { return std::to_string(local_rank); }
 
 SaveKinds::HasPage PagesOf(const ckpt::NodeMemory& memory) {

@@ -14,6 +14,10 @@ namespace phalanx::agent::joining {
 
 // Between two questions for an endpoint that nobody knows: in a cluster that still starts up, names come late.
 constexpr int64_t kResolveAgainMs = 1'000;
+// A master that this node starts lives on for this behind its last agent, so that nodes come back to it. One of a job
+// on one node ends with its node: nobody else could come.
+constexpr int64_t kMasterLingerMs = 10'000;
+constexpr int64_t MasterLingerMs(uint32_t max_nodes) { return max_nodes == 1 ? 0 : kMasterLingerMs; }
 
 struct Options {
   bool standalone = false;      // the job has no other node: its master is here

@@ -156,5 +156,10 @@ TEST_F(Joining, WhoGoesAsksNoMore) {
   }
 }
 
+TEST(Master, LivesOnBehindItsNodesWhereOthersMayCome) {
+  EXPECT_EQ(MasterLingerMs(1), 0);
+  EXPECT_EQ(MasterLingerMs(2), kMasterLingerMs);
+}
+
 }  // namespace
 }  // namespace phalanx::agent::joining

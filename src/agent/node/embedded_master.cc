@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/core/core.h"
+#include "agent/core/joining.h"
 #include "base/net.h"
 
 namespace phalanx::agent {
@@ -33,8 +34,6 @@ bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
 }
 
 std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlace& place, bool resume, int ready_fd) {
-  // A job on one node ends with its node: nobody else could come.
-  const bool alone = config.max_nodes == 1;
   std::vector<std::string> args = {"phalanx-master",
                                    "--embedded",
                                    "--spec-from-hello",
@@ -43,7 +42,7 @@ std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlac
                                    fmt::format("--job-id={}", config.rdzv_id),
                                    fmt::format("--state-dir={}", config.state_dir),
                                    fmt::format("--ready-fd={}", ready_fd),
-                                   fmt::format("--linger-ms={}", alone ? 0 : 10'000)};
+                                   fmt::format("--linger-ms={}", joining::MasterLingerMs(config.max_nodes))};
   if (resume) args.push_back("--resume");
   if (config.rdzv_id_invented) args.push_back("--unnamed");
   if (!config.replay_log.empty()) args.push_back(fmt::format("--replay-log={}", config.replay_log));

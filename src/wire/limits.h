@@ -1,0 +1,22 @@
+// What both ends of a stream between agent and master bear with: how long silence is believed, how much may wait. All
+// times are milliseconds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace phalanx::wire {
+
+// A stream to another machine that answers nothing within this is given up; the caller dials again.
+constexpr int kHandshakeTimeoutMs = 5'000;
+// The same by our own clock, for a name that has several addresses.
+constexpr int64_t kDialTimeoutMs = 4 * kHandshakeTimeoutMs;
+// A master that says nothing for the first is pinged, and given up where the answer takes longer than the second: the
+// kernel alone would believe a cut-off or frozen one for a quarter of an hour.
+constexpr int kPingAfterMs = 5'000;
+constexpr int kPingTimeoutMs = 5'000;
+
+// More messages than this in the master's queue for one stream: the agent does not read, and is cancelled.
+constexpr size_t kMaxQueued = 64;
+
+}  // namespace phalanx::wire
