@@ -22,7 +22,7 @@ class EventQueue {
   bool empty() const { return heap_.empty(); }
 
   void At(Micros when, Task task) {
-    heap_.push_back({std::max(when, now_), next_++, std::move(task)});
+    heap_.push_back({std::max(when, now_), next_++, Keep(std::move(task))});
     std::push_heap(heap_.begin(), heap_.end(), Later);
   }
   void After(Micros delay, Task task) { At(now_ + delay, std::move(task)); }
@@ -30,22 +30,39 @@ class EventQueue {
   // Not on an empty queue.
   void ServeNext() {
     std::pop_heap(heap_.begin(), heap_.end(), Later);
-    const Entry entry = std::move(heap_.back());
+    const Entry entry = heap_.back();
     heap_.pop_back();
     now_ = entry.when;
     ++served_;
-    entry.task();
+    const Task task = std::exchange(tasks_[entry.task], nullptr);
+    free_.push_back(entry.task);
+    task();
   }
 
  private:
+  // Small and plain: a heap moves its entries about.
   struct Entry {
     Micros when = 0;
     uint64_t order = 0;
-    Task task;
+    size_t task = 0;  // in tasks_
   };
+
+  size_t Keep(Task task) {
+    if (free_.empty()) {
+      tasks_.push_back(std::move(task));
+      return tasks_.size() - 1;
+    }
+    const size_t place = free_.back();
+    free_.pop_back();
+    tasks_[place] = std::move(task);
+    return place;
+  }
+
   static bool Later(const Entry& a, const Entry& b) { return a.when != b.when ? a.when > b.when : a.order > b.order; }
 
   std::vector<Entry> heap_;
+  std::vector<Task> tasks_;   // of the entries
+  std::vector<size_t> free_;  // places in tasks_
   Micros now_ = 0;
   uint64_t next_ = 0;
   uint64_t served_ = 0;

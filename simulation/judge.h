@@ -105,6 +105,8 @@ class Judge {
 
   // How often that has come.
   uint64_t Count(Moment moment) const { return moment == Moment::kRound ? rounds_begun_ : saves_.Count(moment); }
+  // All of them: where it stands still, no moment has come.
+  uint64_t CountAll() const { return rounds_begun_ + saves_.CountAll(); }
   const std::optional<int32_t>& job_exit_code() const { return job_exit_code_; }
   const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 

@@ -58,6 +58,7 @@ class SaveJudge {
 
   void OnFolderMade() { Pass(Moment::kFolder); }
   uint64_t Count(Moment moment) const { return passed_[static_cast<size_t>(moment)]; }
+  uint64_t CountAll() const { return all_passed_; }
 
  private:
   // What ranks of one timeline have sealed of a save.
@@ -75,7 +76,10 @@ class SaveJudge {
   };
   using Holdings = std::map<SaveKey, Holding>;
 
-  void Pass(Moment moment) { ++passed_[static_cast<size_t>(moment)]; }
+  void Pass(Moment moment) {
+    ++passed_[static_cast<size_t>(moment)];
+    ++all_passed_;
+  }
   v1::CheckpointKind kind() const { return parts_.scenario.script.saving->kind; }
   void CheckCommitted(const SimMaster& master, const SaveKey& save);
   void CheckSealed(const master::CheckpointState& state, const SaveKey& save);
@@ -103,6 +107,7 @@ class SaveJudge {
   std::map<std::tuple<const SharedPage*, int, uint64_t>, std::vector<std::weak_ptr<WorkerProcess>>> mapped_;
   Micros round_begun_at_ = 0;
   std::array<uint64_t, kMoments> passed_{};
+  uint64_t all_passed_ = 0;                // the sum
   SaveKey copied_;                         // the newest that a rank has begun to copy
   std::map<std::string, size_t> written_;  // shards, by folder
   std::set<std::string> deleted_;          // folders

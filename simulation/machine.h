@@ -44,9 +44,11 @@ class MachineClock {
 // A process, or all of a machine, that can be stopped: what would reach it meanwhile reaches it afterwards, in order.
 class Gate {
  public:
-  void Pass(Task task) {
-    if (stops_ > 0 || draining_) return waiting_.push_back(std::move(task));
-    task();
+  // What does not wait is not made a Task: almost everything in a world comes this way.
+  template <typename Callable>
+  void Pass(Callable&& task) {
+    if (stops_ == 0 && !draining_) return task();
+    waiting_.emplace_back(std::forward<Callable>(task));
   }
   void Stop() { ++stops_; }
   void Go() {

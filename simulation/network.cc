@@ -19,14 +19,14 @@ Network::Network(EventQueue& queue, uint64_t seed, size_t machines) : queue_(que
 }
 
 StreamId Network::Open(int machine) {
-  streams_[next_].machine = machine;
-  return next_++;
+  streams_.emplace_back().machine = machine;
+  return streams_.size();
 }
 
 void Network::Send(StreamId stream, Way way, Task deliver) {
   Pipe& pipe = PipeOf(stream, way);
   if (pipe.closed) return;
-  const int machine = streams_.at(stream).machine;
+  const int machine = StreamOf(stream).machine;
   if (!Carries(machine, way)) return pipe.held.push_back(std::move(deliver));
   Fly(stream, way, std::move(deliver), Delay(machine));
 }
@@ -46,7 +46,7 @@ void Network::Lose(StreamId stream, Way way) {
   pipe.held.clear();
 }
 
-size_t Network::Held(StreamId stream, Way way) const { return streams_.at(stream).pipes[Index(way)].held.size(); }
+size_t Network::Held(StreamId stream, Way way) const { return streams_[stream - 1].pipes[Index(way)].held.size(); }
 
 void Network::SetDelay(int machine, Micros delay, Micros jitter) {
   Path& path = paths_[static_cast<size_t>(machine)];
@@ -59,7 +59,8 @@ void Network::Stall(int machine, Way way) { ++paths_[static_cast<size_t>(machine
 void Network::Heal(int machine, Way way, Micros patience) {
   Path& path = paths_[static_cast<size_t>(machine)];
   if (--path.stalls[Index(way)] > 0) return;
-  for (auto& [id, stream] : streams_) {
+  for (StreamId id = 1; id <= streams_.size(); ++id) {
+    Stream& stream = StreamOf(id);
     if (stream.machine != machine) continue;
     const Micros again = patience > 0 ? static_cast<Micros>(path.random.Below(static_cast<uint64_t>(patience))) : 0;
     for (Task& task : std::exchange(stream.pipes[Index(way)].held, {})) {
@@ -90,6 +91,6 @@ void Network::Fly(StreamId id, Way way, Task deliver, Micros delay) {
   });
 }
 
-Network::Pipe& Network::PipeOf(StreamId stream, Way way) { return streams_.at(stream).pipes[Index(way)]; }
+Network::Pipe& Network::PipeOf(StreamId stream, Way way) { return StreamOf(stream).pipes[Index(way)]; }
 
 }  // namespace phalanx::simulation

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <vector>
 
 #include "simulation/event_queue.h"
@@ -63,12 +62,12 @@ class Network {
   };
 
   void Fly(StreamId id, Way way, Task deliver, Micros delay);
+  Stream& StreamOf(StreamId stream) { return streams_[stream - 1]; }
   Pipe& PipeOf(StreamId stream, Way way);
 
   EventQueue& queue_;
   std::vector<Path> paths_;
-  std::map<StreamId, Stream> streams_;
-  StreamId next_ = 1;
+  std::deque<Stream> streams_;  // by id, from 1
 };
 
 }  // namespace phalanx::simulation

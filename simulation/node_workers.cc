@@ -19,8 +19,8 @@ NodeWorkers::NodeWorkers(const Parts& parts, NodeWorkersEvents events) : parts_(
 
 // Something on this machine happens in a while; not if the machine has gone before.
 void NodeWorkers::Later(Micros delay, Task task) {
-  parts_.queue.After(delay, [this, task = std::move(task)] {
-    parts_.machine.gate.Pass([this, task] {
+  parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
+    parts_.machine.gate.Pass([this, task = std::move(task)] {
       if (!vanished_) task();
     });
   });

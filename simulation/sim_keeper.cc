@@ -37,8 +37,8 @@ SimKeeper::SimKeeper(const Parts& parts) : parts_(parts), core_(parts.local_worl
 
 // Something of this agent's happens in a while; nothing does when it is no more.
 void SimKeeper::Later(Micros delay, Task task) {
-  parts_.queue.After(delay, [this, task = std::move(task)] {
-    parts_.machine.gate.Pass([this, task] {
+  parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
+    parts_.machine.gate.Pass([this, task = std::move(task)] {
       if (!alive_) return;
       task();
       Run();

@@ -61,10 +61,7 @@ RunResult World::Run() {
   while (!queue_.empty() && !judge_.violation() && !given_up_ && !Over()) {
     queue_.ServeNext();
     digest = Mix(digest, static_cast<uint64_t>(queue_.now()));
-    for (size_t i = 1; i < kMoments; ++i) {
-      const auto moment = static_cast<Moment>(i);
-      while (moments_seen_[i] < judge_.Count(moment)) OnMoment(moment, ++moments_seen_[i]);
-    }
+    if (judge_.CountAll() != all_moments_seen_) SeeMoments();
     if (queue_.served() > kMostEvents) judge_.Violated("it-ends", "so many events that something runs in circles");
     if (ended_late_) CheckEnded();
   }

@@ -69,6 +69,7 @@ class World {
   bool WaitsForEver() const;
 
   void PlanFaults();
+  void SeeMoments();
   void OnMoment(Moment moment, uint64_t nth);
   void StrikeStorage(const Fault& fault);
   void Strike(const Fault& fault);
@@ -107,6 +108,7 @@ class World {
   Random random_;
   size_t arriving_ = 0;
   std::array<uint64_t, kMoments> moments_seen_{};
+  uint64_t all_moments_seen_ = 0;
   bool ended_late_ = false;
   bool given_up_ = false;
 };

@@ -14,6 +14,14 @@ void World::PlanFaults() {
   }
 }
 
+void World::SeeMoments() {
+  all_moments_seen_ = judge_.CountAll();
+  for (size_t i = 1; i < kMoments; ++i) {
+    const auto moment = static_cast<Moment>(i);
+    while (moments_seen_[i] < judge_.Count(moment)) OnMoment(moment, ++moments_seen_[i]);
+  }
+}
+
 void World::OnMoment(Moment moment, uint64_t nth) {
   if (queue_.now() > Scenario::kLatestTriggered) return;
   for (const Fault& fault : scenario_.faults) {
