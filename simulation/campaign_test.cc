@@ -67,12 +67,16 @@ TEST(Simulation, SeedsMeetAllThatIsSimulated) {
   std::vector<int> kinds(FaultTable().size());
   std::vector<uint64_t> moments(kMoments);
   std::vector<int> checkpoints(v1::CheckpointKind_ARRAYSIZE);
-  int good = 0, failed = 0, left = 0, large = 0, elastic = 0;
+  int good = 0, failed = 0, left = 0, large = 0, elastic = 0, late = 0, never = 0;
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
     const Scenario scenario = ScenarioOf(seed, {});
     for (const Fault& fault : scenario.faults) ++kinds[static_cast<size_t>(fault.kind)];
     large += scenario.machines.size() > 50 ? 1 : 0;
     elastic += scenario.spec.elastic_config().empty() ? 0 : 1;
+    for (const Arrival& machine : scenario.machines) {
+      never += machine.named_at == kNeverNamed ? 1 : 0;
+      late += machine.named_at > machine.at && machine.named_at != kNeverNamed ? 1 : 0;
+    }
     const RunResult run = RunScenario(scenario, false);
     good += run.exit_code == 0 ? 1 : 0;
     failed += run.exit_code == 1 ? 1 : 0;
@@ -88,6 +92,8 @@ TEST(Simulation, SeedsMeetAllThatIsSimulated) {
   EXPECT_GT(left, 5);
   EXPECT_GT(large, 5);
   EXPECT_GT(elastic, 300);
+  EXPECT_GT(late, 300);
+  EXPECT_GT(never, 20);
 }
 
 }  // namespace

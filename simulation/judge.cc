@@ -21,6 +21,13 @@ constexpr int64_t kClockErrorMs = 10;
 // One Tick may bring about what the next one, at once, is for.
 constexpr int kMostIdleTicks = 3;
 
+// Of an agent that has not joined: it begins, waits for a master that it starts, or asks again.
+bool LooksForMaster(const agent::joining::State& joining) {
+  const bool waits =
+      joining.phase == agent::joining::Phase::kBefore || joining.phase == agent::joining::Phase::kStarting;
+  return waits || agent::joining::NextDeadline(joining) != kNever;
+}
+
 // Something is said, and no name in it is empty.
 bool IsSentence(const std::string& reason) { return !reason.empty() && reason.find("  ") == std::string::npos; }
 
@@ -321,12 +328,9 @@ void Judge::ForgiveCharges() {
 
 // --- agents -------------------------------------------------------------------------------------------------------
 
-void Judge::OnAgentStep(const SimAgent& agent, const std::vector<agent::Decision>& decisions) {
-  for (const agent::Decision& decision : decisions) {
-    if (!IsSentence(decision.reason)) {
-      Violated("reason", fmt::format("a decision of {} says: '{}'", agent.node_id(), decision.reason));
-    }
-  }
+void Judge::OnAgentDecided(const SimAgent& agent, const std::string& reason) {
+  if (IsSentence(reason)) return;
+  Violated("reason", fmt::format("a decision of {} says: '{}'", agent.node_id(), reason));
 }
 
 void Judge::OnAgentSettled(const SimAgent& agent, int idle_ticks) {
@@ -335,7 +339,10 @@ void Judge::OnAgentSettled(const SimAgent& agent, int idle_ticks) {
     Violated("deadline", fmt::format("a deadline of {}'s that its Tick has not consumed", agent.node_id()));
   }
   const bool over = core.exited || core.finish || core.phase == agent::Phase::kLeaving || !core.master_gone.empty();
-  if (!over && !agent.up() && !agent.dialling() && core.next_dial == kNever) {
+  if (!over && !agent.joined() && !LooksForMaster(agent.joining())) {
+    Violated("finds-its-master", fmt::format("{} knows no master and does not look for one", agent.node_id()));
+  }
+  if (!over && agent.joined() && !agent.up() && !agent.dialling() && core.next_dial == kNever) {
     Violated("dials-again", fmt::format("{} has no master and does not look for one", agent.node_id()));
   }
 }

@@ -78,7 +78,7 @@ class Judge {
   void OnMasterTicks(int idle_ticks);
 
   // --- agents ---
-  void OnAgentStep(const SimAgent& agent, const std::vector<agent::Decision>& decisions);
+  void OnAgentDecided(const SimAgent& agent, const std::string& reason);
   // Its decisions are carried out. `idle_ticks`: Ticks in a row, up to this event, between which no time has passed.
   void OnAgentSettled(const SimAgent& agent, int idle_ticks);
   void OnAgentTold(const SimAgent& agent, const v1::MasterMessage& message);

@@ -103,6 +103,18 @@ std::vector<Arrival> DrawMachines(Random& random, const Scenario& scenario, cons
   return machines;
 }
 
+// Names come late in a cluster that starts up; to a node, now and then, never. Drawn apart, so that the job is what it
+// would be without.
+void DrawNames(Scenario& scenario) {
+  Random random(scenario.seed, 7);
+  if (!random.OneIn(6)) return;
+  for (size_t i = 0; i < scenario.machines.size(); ++i) {
+    Arrival& machine = scenario.machines[i];
+    if (random.OneIn(2)) machine.named_at = machine.at + random.Between(1, 8'000) * kMs;
+    if (i > 0 && random.OneIn(30)) machine.named_at = kNeverNamed;
+  }
+}
+
 // Ranks that hold all of their own state want the same world again.
 bool MayChangeItsWorld(const Scenario& scenario) {
   if (scenario.spec.min_nodes() < scenario.spec.max_nodes() || !scenario.spec.elastic_config().empty()) return true;
@@ -161,7 +173,9 @@ std::string Name(OnTerm on_term) {
 
 Micros Scenario::QuietAt() const {
   Micros quiet = 0;
-  for (const Arrival& machine : machines) quiet = std::max(quiet, machine.at);
+  for (const Arrival& machine : machines) {
+    quiet = std::max({quiet, machine.at, machine.named_at == kNeverNamed ? 0 : machine.named_at});
+  }
   for (const Fault& fault : faults) quiet = std::max(quiet, EndOf(fault, kLatestTriggered));
   return quiet;
 }
@@ -178,6 +192,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.stop_timeout_ms = random.OneOf({1'000, 5'000, 30'000});
   scenario.restart_grace_ms = random.OneOf({0, 500, 500, 2'000});
   scenario.machines = DrawMachines(random, scenario, limits);
+  DrawNames(scenario);
   scenario.script.saving = DrawSaving(scenario);
   if (scenario.script.saving) scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
   FaultLimits drawn;
@@ -213,6 +228,10 @@ std::vector<std::string> Describe(const Scenario& s) {
     const Arrival& m = s.machines[i];
     machines += fmt::format("{}node{} at {}.{:03} s with {}", i > 0 ? ", " : "", i, m.at / kSecond, m.at / kMs % 1'000,
                             m.local_world_size);
+    if (m.named_at == kNeverNamed) machines += " (never knows the endpoint)";
+    if (m.named_at > m.at && m.named_at != kNeverNamed) {
+      machines += fmt::format(" (knows the endpoint at {}.{:03} s)", m.named_at / kSecond, m.named_at / kMs % 1'000);
+    }
   }
   lines.push_back(fmt::format("{} machines: {}{}", s.machines.size(), machines, s.machines.size() > 12 ? ", ..." : ""));
   for (const Fault& fault : s.faults) lines.push_back("fault: " + Describe(fault));

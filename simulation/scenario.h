@@ -53,6 +53,7 @@ struct Script {
 
 struct Arrival {
   Micros at = 0;
+  Micros named_at = 0;  // the job's endpoint is known there from then on; kNeverNamed: never
   uint32_t local_world_size = 1;
   int32_t wanted_rank = -1;
   int64_t clock_offset_us = 0;
@@ -60,6 +61,8 @@ struct Arrival {
   Micros delay = 200;  // of its path to the master
   Micros jitter = 100;
 };
+
+constexpr Micros kNeverNamed = INT64_MAX;
 
 struct Scenario {
   uint64_t seed = 0;

@@ -19,16 +19,23 @@ constexpr Micros kHandshakeTimeout = wire::kHandshakeTimeoutMs * kMs;
 constexpr Micros kPingAfter = wire::kPingAfterMs * kMs;
 constexpr Micros kPingTimeout = wire::kPingTimeoutMs * kMs;
 
-agent::CoreOptions OptionsOf(const Scenario& scenario, const Machine& machine) {
+// A master that is a program of its own is named to all.
+agent::joining::Options JoiningOptionsOf(const Scenario& scenario) {
+  agent::joining::Options options;
+  options.has_own_master = !scenario.embedded;
+  options.endpoint_host = "master";
+  options.endpoint_port = kMasterPort;
+  options.join_timeout_ms = scenario.spec.join_timeout_ms();
+  return options;
+}
+
+agent::CoreOptions OptionsOf(const Scenario& scenario) {
   agent::CoreOptions options;
-  const auto workers = static_cast<int>(scenario.machines[static_cast<size_t>(machine.index)].local_world_size);
-  options.local_world_size = options.spares = workers;
   options.stop_timeout_ms = scenario.stop_timeout_ms;
   options.restart_grace_ms = scenario.restart_grace_ms;
   options.rescale_grace_ms = scenario.spec.rescale_grace_ms();
   options.max_nodes = scenario.spec.max_nodes();
   options.join_timeout_ms = scenario.spec.join_timeout_ms();
-  options.master_address = "master:29400";
   return options;
 }
 
@@ -41,12 +48,13 @@ SimAgent::SimAgent(const Parts& parts, int life)
       workers_({parts.queue, parts.story, parts.judge, parts.scenario, parts.training, parts.machine, parts.troubles,
                 keeper_},
                WorkersEvents()) {
-  core_.options = OptionsOf(parts.scenario, parts.machine);
+  core_.options = OptionsOf(parts.scenario);
+  joining_.options = JoiningOptionsOf(parts.scenario);
+  leaving_.options = {parts.scenario.stop_timeout_ms, parts.scenario.spec.max_nodes()};
 }
 
 SimKeeper::Parts SimAgent::KeeperParts() {
   static const Saving kNone;
-  const Arrival& arrival = parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)];
   const std::optional<Saving>& saving = parts_.scenario.script.saving;
   return {parts_.queue,
           parts_.story,
@@ -54,22 +62,13 @@ SimKeeper::Parts SimAgent::KeeperParts() {
           saving ? *saving : kNone,
           parts_.storage,
           parts_.machine,
-          static_cast<int>(arrival.local_world_size),
+          static_cast<int>(arrival().local_world_size),
           [this](v1::CheckpointReport report) {
             if (!core_.attached) return;  // it is told again on the next stream
             v1::AgentMessage message;
             *message.mutable_checkpoint() = std::move(report);
             SendToMaster(std::move(message));
           }};
-}
-
-void SimAgent::Start() {
-  alive_ = true;
-  parts_.machine.changed_at = parts_.queue.now();
-  core_.seen_epoch = std::max(core_.seen_epoch, keeper_.TakeUp());
-  parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run starts ({})", node_id_);
-  workers_.Start();
-  Feed(agent::Begin{core_.options.master_address, 0});
 }
 
 NodeWorkersEvents SimAgent::WorkersEvents() {
@@ -111,33 +110,57 @@ void SimAgent::OnExited(const Process& process, const RankEnd& end) {
   Feed(event);
 }
 
-// --- the core -----------------------------------------------------------------------------------------------------
+// --- the cores ----------------------------------------------------------------------------------------------------
 
-void SimAgent::Feed(agent::Event event) {
+void SimAgent::Feed(Event event) {
   if (!alive_) return;
   queued_.push_back(std::move(event));
   if (stepping_) return;
   stepping_ = true;
-  const bool idle = std::holds_alternative<agent::Tick>(queued_.front()) && ticked_at_ == Now();
-  idle_ticks_ = idle ? idle_ticks_ + 1 : 0;
-  ticked_at_ = Now();
+  CountIdleTicks(queued_.front());
   while (!queued_.empty() && alive_) {
-    const agent::Event next = std::move(queued_.front());
+    const Event next = std::move(queued_.front());
     queued_.pop_front();
-    const std::vector<agent::Decision> decisions = agent::Step(core_, next, Now());
-    TellAgentStep(parts_.story, parts_.queue.now(), parts_.machine.name, next, decisions);
-    parts_.judge.OnAgentStep(*this, decisions);
-    for (const agent::Decision& decision : decisions) {
-      std::visit([this](const auto& action) { Do(action); }, decision.action);
-    }
+    if (const auto* const of_core = std::get_if<agent::Event>(&next)) StepOn(core_, *of_core);
+    if (const auto* const of_joining = std::get_if<agent::joining::Event>(&next)) StepOn(joining_, *of_joining);
+    if (const auto* const of_leaving = std::get_if<agent::leaving::Event>(&next)) StepOn(leaving_, *of_leaving);
   }
   stepping_ = false;
   if (alive_) parts_.judge.OnAgentSettled(*this, idle_ticks_);
   ArmTimer();
 }
 
+template <typename State, typename OneEvent>
+void SimAgent::StepOn(State& state, const OneEvent& event) {
+  const auto decisions = Step(state, event, Now());
+  TellAgentStep(parts_.story, parts_.queue.now(), parts_.machine.name, event, decisions);
+  for (const auto& decision : decisions) {
+    parts_.judge.OnAgentDecided(*this, decision.reason);
+    std::visit([this](const auto& action) { Do(action); }, decision.action);
+  }
+}
+
+bool SimAgent::IsTick(const Event& event) {
+  const auto* const of_core = std::get_if<agent::Event>(&event);
+  if (of_core != nullptr) return std::holds_alternative<agent::Tick>(*of_core);
+  const auto* const of_joining = std::get_if<agent::joining::Event>(&event);
+  if (of_joining != nullptr) return std::holds_alternative<agent::joining::Tick>(*of_joining);
+  return std::holds_alternative<agent::leaving::Tick>(std::get<agent::leaving::Event>(event));
+}
+
+void SimAgent::CountIdleTicks(const Event& event) {
+  const Instant now = Now();
+  idle_ticks_ = IsTick(event) && ticked_at_ == now ? idle_ticks_ + 1 : 0;
+  ticked_at_ = now;
+}
+
+Instant SimAgent::NextDeadline() const {
+  return std::min(
+      {agent::NextDeadline(core_), agent::joining::NextDeadline(joining_), agent::leaving::NextDeadline(leaving_)});
+}
+
 void SimAgent::ArmTimer() {
-  const Instant next = agent::NextDeadline(core_);
+  const Instant next = NextDeadline();
   if (!alive_ || next == kNever || (timer_at_ != kNever && timer_at_ <= next)) return;
   timer_at_ = next;
   const uint64_t timer = ++timer_;
@@ -145,24 +168,40 @@ void SimAgent::ArmTimer() {
     parts_.machine.gate.Pass([this, timer] {
       if (!alive_ || timer != timer_) return;
       timer_at_ = kNever;
-      if (agent::NextDeadline(core_) <= Now()) return Feed(agent::Tick{});
-      ArmTimer();
+      OnTimer();
+    });
+  });
+}
+
+void SimAgent::OnTimer() {
+  const Instant due = NextDeadline();
+  if (due > Now()) return ArmTimer();
+  // Before any of them steps: a step may move another's deadline.
+  const bool core = agent::NextDeadline(core_) <= due;
+  const bool join = agent::joining::NextDeadline(joining_) <= due;
+  const bool leave = agent::leaving::NextDeadline(leaving_) <= due;
+  if (core) Feed(agent::Tick{});
+  if (join) Feed(agent::joining::Tick{});
+  if (leave) Feed(agent::leaving::Tick{keeper_.StoringText()});
+}
+
+// On this machine in a while, where the agent is still there.
+void SimAgent::Later(Micros delay, Task task) {
+  parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
+    parts_.machine.gate.Pass([this, task = std::move(task)] {
+      if (alive_) task();
     });
   });
 }
 
 void SimAgent::Signal(int signal) {
   if (!alive_) return;
-  if (leave_by_ != kNever) return Leave();
+  Feed(agent::leaving::AskedAgain{});
   bool hears = false;
   for (const auto& [local_rank, worker] : core_.workers) {
     hears = hears || (!worker.ended && workers_.HearsRescale(local_rank));
   }
   Feed(agent::StopSignal{signal, hears});
-}
-
-void SimAgent::MasterChildDied(const std::string& why) {
-  if (alive_) Feed(agent::MasterChildDied{why});
 }
 
 // --- the link -----------------------------------------------------------------------------------------------------
@@ -281,7 +320,7 @@ void SimAgent::OnDown(StreamId stream, const std::string& why) {
   parts_.machine.gate.Pass([this, stream, why] {
     if (!alive_ || stream_ != stream) return;
     stream_.reset();
-    if (closing_) return End();
+    if (closing_) return Feed(agent::leaving::StreamClosed{});
     Feed(agent::LinkDown{why, false});
   });
 }
@@ -307,7 +346,6 @@ void SimAgent::CloseStream() {
 // --- what is told -------------------------------------------------------------------------------------------------
 
 void SimAgent::Do(const agent::SendHello&) {
-  const Arrival& arrival = parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)];
   v1::AgentMessage message;
   v1::Hello& hello = *message.mutable_hello();
   hello.set_protocol_version(wire::kProtocolVersion);
@@ -317,8 +355,8 @@ void SimAgent::Do(const agent::SendHello&) {
   hello.set_hostname(parts_.machine.name);
   hello.set_address(parts_.machine.address);
   hello.add_interface_addresses(parts_.machine.address);
-  hello.set_node_rank_wanted(arrival.wanted_rank);
-  hello.set_local_world_size(arrival.local_world_size);
+  hello.set_node_rank_wanted(arrival().wanted_rank);
+  hello.set_local_world_size(arrival().local_world_size);
   hello.set_role("default");
   *hello.mutable_spec() = parts_.scenario.spec;
   hello.set_warming(core_.warming);
@@ -422,7 +460,7 @@ void SimAgent::Do(const agent::WantSpares& action) { workers_.WantSpares(action.
 
 void SimAgent::Do(const agent::KillStrays&) {}  // nothing here leaves its group
 
-void SimAgent::Do(const agent::RestartMaster&) { parts_.restart_master(); }
+void SimAgent::Do(const agent::RestartMaster&) { StartMaster(true); }
 
 void SimAgent::Do(const agent::Say&) {}  // the story tells of it
 

@@ -1,5 +1,6 @@
-// One life of phalanx-run on a machine: the production core (src/agent/core/core.h), and a shell that does with each
-// event and decision what src/agent/node/shell.cc and src/wire/agent_link.cc do.
+// One life of phalanx-run on a machine: the production cores (src/agent/core/core.h, joining.h and leaving.h), and a
+// shell that does with each event and decision what src/agent/node/ and src/wire/agent_link.cc do. Its steps into the
+// job are in sim_agent_join.cc, those out of it in sim_agent_end.cc, all between in sim_agent.cc.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "agent/core/core.h"
+#include "agent/core/joining.h"
+#include "agent/core/leaving.h"
 #include "simulation/machine.h"
 #include "simulation/network.h"
 #include "simulation/node_workers.h"
@@ -18,6 +22,8 @@
 #include "simulation/sim_master.h"
 
 namespace phalanx::simulation {
+
+constexpr uint16_t kMasterPort = 29'400;
 
 class SimAgent final : public AgentEnd {
  public:
@@ -31,8 +37,9 @@ class SimAgent final : public AgentEnd {
     Machine& machine;
     StartTroubles& troubles;
     SimStorage& storage;
-    std::function<SimMaster*()> master;    // that holds the endpoint now; null: nobody
-    std::function<void()> restart_master;  // this agent's embedded one, with --resume
+    std::function<SimMaster*()> master;  // that holds the endpoint now; null: nobody
+    // Starts one as this agent's child, `resume`: that takes up its job. OnMasterReady or OnMasterInUse follows.
+    std::function<void(SimAgent& agent, bool resume)> start_master;
   };
 
   SimAgent(const Parts& parts, int life);
@@ -41,8 +48,10 @@ class SimAgent final : public AgentEnd {
 
   void Start();
   void Signal(int signal);
-  // Its embedded master has ended, and was not asked to.
-  void MasterChildDied(const std::string& why);
+  // Of the master that it has started: src/agent/node/embedded_master.h.
+  void OnMasterReady();
+  void OnMasterInUse();  // another one serves at the endpoint; the child is gone
+  void OnMasterEnded(bool killed);
   // kill -9 of the agent alone: the guard kills its workers.
   void Kill(bool lose_words);
   // The machine is gone. `seen`: its connections break at once; else nobody hears of it.
@@ -55,10 +64,14 @@ class SimAgent final : public AgentEnd {
   int exit_code() const { return exit_code_.value_or(-1); }
   const std::string& node_id() const { return node_id_; }
   const agent::CoreState& core() const { return core_; }
+  const agent::joining::State& joining() const { return joining_; }
+  const agent::leaving::State& leaving() const { return leaving_; }
   NodeWorkers& workers() { return workers_; }
   const SimKeeper& keeper() const { return keeper_; }
   // It has exited, but for a step that is on its way to storage.
-  bool awaits_storage() const { return leave_by_ != kNever; }
+  bool awaits_storage() const { return leaving_.phase == agent::leaving::Phase::kStoring; }
+  // The master's place is known to it.
+  bool joined() const { return joined_; }
   bool up() const { return stream_.has_value(); }
   bool dialling() const { return dialling_; }
   Instant Now() const { return parts_.machine.clock.Read(parts_.queue.now()); }
@@ -68,11 +81,22 @@ class SimAgent final : public AgentEnd {
   int machine() const override { return parts_.machine.index; }
 
  private:
+  // An event of whichever core.
+  using Event = std::variant<agent::Event, agent::joining::Event, agent::leaving::Event>;
+
+  const Arrival& arrival() const { return parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)]; }
   NodeWorkersEvents WorkersEvents();
   SimKeeper::Parts KeeperParts();
-  void Feed(agent::Event event);
+  void Feed(Event event);
+  template <typename State, typename OneEvent>
+  void StepOn(State& state, const OneEvent& event);
+  static bool IsTick(const Event& event);
+  void CountIdleTicks(const Event& event);
   void Hear(const v1::MasterMessage& message);
+  Instant NextDeadline() const;
   void ArmTimer();
+  void OnTimer();
+  void Later(Micros delay, Task task);
   void SendToMaster(v1::AgentMessage message);
   v1::Progress ReadProgress() const;
   uint32_t ReservedPort();
@@ -83,11 +107,7 @@ class SimAgent final : public AgentEnd {
   // gRPC's keepalive: a master that says nothing is asked, and given up where it does not answer.
   void PingLater(StreamId stream, Micros after);
   void Ping(StreamId stream);
-  // As src/agent/node/leaving.cc.
-  void AwaitStorage();
-  void BeatWhileWaiting();
-  void Leave();
-  void End();
+  void StartMaster(bool resume);
 
   void Do(const agent::Dial&);
   void Do(const agent::SendHello&);
@@ -108,21 +128,45 @@ class SimAgent final : public AgentEnd {
   void Do(const agent::ReportFailure&);
   void Do(const agent::Exit&);
 
+  void Do(const agent::joining::Resolve&);
+  void Do(const agent::joining::StartMaster&);
+  void Do(const agent::joining::Join&);
+  void Do(const agent::joining::Say&) {}  // the story tells of it
+  void Do(const agent::joining::Fail&);
+  void Do(const agent::joining::TellMasterDied&);
+
+  void Do(const agent::leaving::SettleStorage&);
+  void Do(const agent::leaving::Say&) {}
+  void Do(const agent::leaving::Warn&) {}
+  void Do(const agent::leaving::Beat&);
+  void Do(const agent::leaving::Depart&);
+  void Do(const agent::leaving::CloseStream&);
+  void Do(const agent::leaving::AwaitMaster&);
+  void Do(const agent::leaving::StartMaster&);
+  void Do(const agent::leaving::EndProgram&);
+
   const Parts parts_;
   const std::string node_id_;
   agent::CoreState core_;
+  agent::joining::State joining_;
+  agent::leaving::State leaving_;
   SimKeeper keeper_;
   NodeWorkers workers_;
   bool alive_ = false;
+  bool joined_ = false;
   std::optional<int> exit_code_;
-  Instant leave_by_ = kNever;  // storage is waited for before the node goes
-  bool left_ = false;
-  std::deque<agent::Event> queued_;
+  std::deque<Event> queued_;
   bool stepping_ = false;
   Instant ticked_at_ = kNever;  // the last event came
   int idle_ticks_ = 0;
   Instant timer_at_ = kNever;
   uint64_t timer_ = 0;
+
+  // The master as its child.
+  bool has_master_ = false;  // one was started
+  bool master_runs_ = false;
+  bool master_was_killed_ = false;
+  bool awaits_master_ = false;  // its end
 
   // The link.
   std::optional<StreamId> stream_;

@@ -1,6 +1,5 @@
-// How a simulated agent ends, well or not: storage takes the last checkpoint, the stream ends; or it is killed, and its
-// machine with it. The rest of SimAgent is in sim_agent.cc.
-#include <algorithm>
+// How a simulated agent ends, well or not: it leaves its job; or it is killed, and its machine with it. The rest of
+// SimAgent is in sim_agent.cc.
 #include <utility>
 
 #include "simulation/judge.h"
@@ -8,61 +7,71 @@
 #include "simulation/story.h"
 
 namespace phalanx::simulation {
-namespace {
 
-// As in src/agent/node/leaving.cc.
-constexpr Micros kGoodbye = 2 * kSecond;
-constexpr int64_t kStorageAtEndMs = 600'000;
-
-}  // namespace
+// --- leaving ------------------------------------------------------------------------------------------------------
 
 void SimAgent::Do(const agent::Exit& action) {
   exit_code_ = action.code;
   parts_.judge.OnAgentExit(*this);
-  if (core_.stop_signal != 0) keeper_.OnLeaving();
-  if (keeper_.Storing() && core_.attached) return AwaitStorage();
-  Leave();
+  Feed(agent::joining::GivenUp{});
+  agent::leaving::Begun begun;
+  begun.exit_code = action.code;
+  begun.asked = core_.stop_signal != 0;
+  begun.attached = core_.attached;
+  begun.finished = core_.finish.has_value();
+  begun.has_workers = true;
+  begun.has_stream = joined_;
+  begun.has_master = has_master_;
+  begun.beat_interval_ms = core_.beat_interval_ms;
+  Feed(begun);
 }
 
-void SimAgent::AwaitStorage() {
-  leave_by_ = Now() + (core_.stop_signal != 0 ? parts_.scenario.stop_timeout_ms : kStorageAtEndMs);
-  keeper_.WhenStored([this] { parts_.queue.After(0, [this] { parts_.machine.gate.Pass([this] { Leave(); }); }); });
-  BeatWhileWaiting();
+void SimAgent::Do(const agent::leaving::SettleStorage& action) {
+  if (!joined_) return Feed(agent::leaving::StorageSettled{});
+  if (action.leaving) keeper_.OnLeaving();
+  if (action.tidy) keeper_.Tidy();
+  const bool storing = keeper_.Storing();
+  if (storing) keeper_.WhenStored([this] { Later(0, [this] { Feed(agent::leaving::StorageIdle{}); }); });
+  Feed(agent::leaving::StorageSettled{storing, keeper_.StoringText()});
 }
 
-void SimAgent::BeatWhileWaiting() {
-  if (!alive_ || leave_by_ == kNever) return;
-  if (Now() >= leave_by_) return Leave();
-  Do(agent::SendBeat{0});
-  const Instant next = std::min(leave_by_, Now() + core_.beat_interval_ms);
-  parts_.queue.At(parts_.machine.clock.WhenReads(next),
-                  [this] { parts_.machine.gate.Pass([this] { BeatWhileWaiting(); }); });
-}
+void SimAgent::Do(const agent::leaving::Beat&) { Do(agent::SendBeat{0}); }
 
-void SimAgent::Leave() {
-  if (!alive_ || std::exchange(left_, true)) return;
-  leave_by_ = kNever;
-  keeper_.End(exit_code() != 0);
+void SimAgent::Do(const agent::leaving::Depart& action) {
+  if (joined_) keeper_.End(action.exit_code != 0);
   workers_.WantSpares(0);
-  if (!stream_) return End();
+}
+
+void SimAgent::Do(const agent::leaving::CloseStream& action) {
+  if (!stream_) return Feed(agent::leaving::StreamClosed{});
   closing_ = true;
   CloseStream();
-  parts_.queue.After(kGoodbye, [this] {
-    parts_.machine.gate.Pass([this] {
-      if (alive_) End();
-    });
+  Later(action.longest_ms * kMs, [this] { Feed(agent::leaving::StreamClosed{}); });
+}
+
+void SimAgent::Do(const agent::leaving::AwaitMaster& action) {
+  if (!master_runs_) return Feed(agent::leaving::MasterEnded{master_was_killed_});
+  awaits_master_ = true;
+  Later(action.longest_ms * kMs, [this] {
+    if (std::exchange(awaits_master_, false)) Feed(agent::leaving::MasterEnded{master_was_killed_});
   });
 }
 
-void SimAgent::End() {
+void SimAgent::Do(const agent::leaving::StartMaster&) { StartMaster(true); }
+
+// The guard ends what is left of its workers.
+void SimAgent::Do(const agent::leaving::EndProgram&) {
   alive_ = false;
   keeper_.Die();
   parts_.machine.changed_at = parts_.queue.now();
+  if (stream_ && !closing_) CloseStream();
   stream_.reset();
   parts_.machine.store.reset();
   workers_.KillAll();
   parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run has ended: exit code {}", exit_code());
 }
+
+// --- killed -------------------------------------------------------------------------------------------------------
 
 void SimAgent::Kill(bool lose_words) {
   if (!alive_) return;

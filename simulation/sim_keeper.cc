@@ -110,6 +110,19 @@ void SimKeeper::ReplaceSlots() {
   }
 }
 
+void SimKeeper::Tidy() {
+  wants_tidy_ = true;
+  Run();
+}
+
+// Simulated storage has no files that are kept to be written over: looking for them takes its time all the same.
+void SimKeeper::TidyNow() {
+  for (size_t i = 0; i < core_.StoredDirs().size(); ++i) {
+    ++tidying_;
+    OnStorage({1, [](size_t) { return true; }, [this] { --tidying_; }});
+  }
+}
+
 void SimKeeper::End(bool keep) {
   if (keep && !core_.UnstoredText().empty()) return;
   parts_.machine.shared_memory.clear();
@@ -245,6 +258,7 @@ void SimKeeper::Run() {
     for (const agent::CheckpointAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
   }
   running_ = false;
+  if (!core_.Storing() && std::exchange(wants_tidy_, false)) TidyNow();
   if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
 }
 

@@ -52,7 +52,9 @@ class SimKeeper {
   void OnOrder(const v1::CheckpointOrder& order);
   void OnJobEnded();
   void OnLeaving() { core_.OnLeaving(); }
-  bool Storing() const { return core_.Storing(); }
+  void Tidy();
+  bool Storing() const { return core_.Storing() || wants_tidy_ || tidying_ > 0; }
+  std::string StoringText() const { return core_.StoringText(); }
   // Some rank waits for an answer that only the master can give.
   bool AwaitsMaster() const { return !requests_.empty(); }
   void WhenStored(Task callback) { when_stored_ = std::move(callback); }
@@ -106,6 +108,7 @@ class SimKeeper {
   void OnDirectoriesLookedAt();
   void Scan();
   void ReplaceSlots();
+  void TidyNow();
   agent::SaveKinds::HasPage PagesOf() const;
   void OnStorage(StorageJob job);
   void WorkOnStorage(size_t step);
@@ -127,6 +130,8 @@ class SimKeeper {
   bool taken_up_ = false;  // memory whose directories are to be looked at
   bool looking_at_directories_ = false;
   std::vector<std::pair<Process, Task>> opening_;
+  bool wants_tidy_ = false;
+  int tidying_ = 0;  // directories
   Task when_stored_;
   std::deque<StorageJob> storage_jobs_;  // the first is being done
 };

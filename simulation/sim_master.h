@@ -51,7 +51,7 @@ class SimMaster {
     Story& story;
     Judge& judge;
     SimJournal& journal;
-    std::function<void()> on_end;  // of its process
+    std::function<void(bool killed)> on_end;  // of its process
   };
 
   SimMaster(const Parts& parts, const MachineClock& clock, MasterSetup setup);
@@ -95,7 +95,7 @@ class SimMaster {
   void CarryOut(const std::vector<master::Decision>& decisions);
   void Tick();
   void Settle();  // after anything has happened: is it over, and when is the next alarm
-  void End(const std::string& why);
+  void End(const std::string& why, bool killed);
 
   Session* Find(uint64_t session);
   void Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> message);

@@ -227,6 +227,65 @@ std::string Decided(const agent::Action& action) {
       action);
 }
 
+std::string Heard(const agent::joining::Event& event) {
+  using namespace phalanx::agent::joining;
+  return std::visit(Overloaded{
+                        [](const NotResolved& e) { return fmt::format("does not know the endpoint: {}", e.why); },
+                        [](const MasterNotReady& e) { return fmt::format("its master is not ready: {}", e.sentence); },
+                        [](const auto&) { return std::string(); },
+                    },
+                    event);
+}
+
+std::string Decided(const agent::joining::Action& action) {
+  using namespace phalanx::agent::joining;
+  return std::visit(Overloaded{
+                        [](const StartMaster&) { return std::string("starts the job's master"); },
+                        [](const Join& a) { return fmt::format("joins at {}:{}", a.host, a.port); },
+                        [](const Say& a) { return fmt::format("says \"{}\"", a.text); },
+                        [](const Fail& a) { return fmt::format("cannot join: {}", a.why); },
+                        [](const auto&) { return std::string(); },
+                    },
+                    action);
+}
+
+std::string Heard(const agent::leaving::Event& event) {
+  using namespace phalanx::agent::leaving;
+  return std::visit(
+      Overloaded{
+          [](const StorageIdle&) { return std::string("storage has taken all"); },
+          [](const MasterEnded& e) {
+            return std::string(e.killed ? "its master has been killed" : "its master has ended, or lives on");
+          },
+          [](const auto&) { return std::string(); },
+      },
+      event);
+}
+
+std::string Decided(const agent::leaving::Action& action) {
+  using namespace phalanx::agent::leaving;
+  return std::visit(Overloaded{
+                        [](const Say& a) { return fmt::format("says \"{}\"", a.text); },
+                        [](const Warn& a) { return fmt::format("warns \"{}\"", a.text); },
+                        [](const CloseStream&) { return std::string("closes its stream"); },
+                        [](const AwaitMaster&) { return std::string("waits for its master's end"); },
+                        [](const StartMaster&) { return std::string("starts the master again"); },
+                        [](const auto&) { return std::string(); },
+                    },
+                    action);
+}
+
+template <typename Event, typename Decisions>
+void TellStep(Story& story, Micros at, const std::string& who, const Event& event, const Decisions& decisions) {
+  if (!story.told()) return;
+  const std::string heard = Heard(event);
+  if (!heard.empty()) story.Say(at, who, "{}", heard);
+  for (const auto& decision : decisions) {
+    const std::string text = Decided(decision.action);
+    if (!text.empty()) story.Say(at, who, "  {}: {}", text, decision.reason);
+  }
+}
+
 }  // namespace
 
 void TellMasterStep(Story& story, Micros at, const SimMaster& master, const master::Event& event,
@@ -251,13 +310,17 @@ void TellOrder(Story& story, Micros at, const std::string& who, const v1::Checkp
 
 void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::Event& event,
                    const std::vector<agent::Decision>& decisions) {
-  if (!story.told()) return;
-  const std::string heard = Heard(event);
-  if (!heard.empty()) story.Say(at, who, "{}", heard);
-  for (const agent::Decision& decision : decisions) {
-    const std::string text = Decided(decision.action);
-    if (!text.empty()) story.Say(at, who, "  {}: {}", text, decision.reason);
-  }
+  TellStep(story, at, who, event, decisions);
+}
+
+void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::joining::Event& event,
+                   const std::vector<agent::joining::Decision>& decisions) {
+  TellStep(story, at, who, event, decisions);
+}
+
+void TellAgentStep(Story& story, Micros at, const std::string& who, const agent::leaving::Event& event,
+                   const std::vector<agent::leaving::Decision>& decisions) {
+  TellStep(story, at, who, event, decisions);
 }
 
 }  // namespace phalanx::simulation

@@ -49,9 +49,10 @@ void World::MakeMachines() {
 RunResult World::Run() {
   for (const std::string& line : Describe(scenario_)) story_.Say(0, "scenario", "{}", line);
   arriving_ = scenario_.machines.size();
-  StartMaster(false);
+  if (!scenario_.embedded) StartMaster(false);
   for (size_t i = 0; i < scenario_.machines.size(); ++i) {
-    queue_.At(scenario_.machines[i].at + kMasterStart, [this, i] { Arrive(i); });
+    const Micros head_start = HoldsMaster(*machines_[i]) ? 0 : kMasterStart;
+    queue_.At(scenario_.machines[i].at + head_start, [this, i] { Arrive(i); });
   }
   PlanFaults();
   const Micros settled = scenario_.QuietAt() + kSettles;
@@ -96,7 +97,8 @@ void World::StartMaster(bool resume) {
     }
     if (setup.past && setup.spec) master::TakeOwnSpec(*setup.past, *setup.spec);
   }
-  const SimMaster::Parts parts{queue_, network_, story_, judge_, journal_, [this] { OnMasterEnd(); }};
+  const SimMaster::Parts parts{queue_, network_, story_,
+                               judge_, journal_, [this](bool killed) { OnMasterEnd(killed); }};
   masters_.push_back(std::make_unique<SimMaster>(parts, clock, std::move(setup)));
 }
 
@@ -109,12 +111,11 @@ void World::Arrive(size_t machine) {
   machines_[machine]->powered = true;
   if (JobOver() || AgentOf(machine) != nullptr) return;
   const auto holder = [this] { return master(); };
-  const auto restart = [this] { RestartEmbedded(); };
+  const auto start = [this](SimAgent& agent, bool resume) { StartEmbedded(agent, resume); };
   const SimAgent::Parts parts{
       queue_,   network_, story_, judge_, scenario_, training_, *machines_[machine], troubles_[machine],
-      storage_, holder,   restart};
+      storage_, holder,   start};
   agents_[machine].push_back(std::make_unique<SimAgent>(parts, static_cast<int>(agents_[machine].size()) + 1));
-  if (HoldsMaster(*machines_[machine]) && master_parent_ == nullptr) master_parent_ = agents_[machine].back().get();
   machines_[machine]->gate.Pass([agent = agents_[machine].back().get()] { agent->Start(); });
 }
 
@@ -126,11 +127,12 @@ void World::Return(size_t machine, Micros after) {
 
 // Nobody starts a node for a job that has ended; nor for one whose embedded master has.
 bool World::JobOver() const {
-  return judge_.job_exit_code().has_value() || (scenario_.embedded && !master()->listening() && !HasParent());
+  if (judge_.job_exit_code()) return true;
+  return scenario_.embedded && master_parent_ != nullptr && !MasterListens() && !HasParent();
 }
 
 bool World::Over() const {
-  if (arriving_ > 0 || (master()->listening() && !WaitsForEver())) return false;
+  if (arriving_ > 0 || (MasterListens() && !WaitsForEver())) return false;
   return std::all_of(agents_.begin(), agents_.end(),
                      [](const auto& lives) { return lives.empty() || !lives.back()->alive(); });
 }
@@ -138,7 +140,7 @@ bool World::Over() const {
 // A standalone one is started again by whoever runs it, an embedded one by its agent; where that is no more, nobody
 // would.
 void World::KillMaster(const Fault& fault) {
-  if (!master()->listening() || master()->gate().stopped()) return;
+  if (!MasterListens() || master()->gate().stopped()) return;
   if (scenario_.embedded && !HasParent()) return;
   // The end of a job is told only when the journal holds it.
   damage_ = judge_.job_exit_code() ? JournalDamage::kNone : static_cast<JournalDamage>(fault.amount);
@@ -156,13 +158,10 @@ void World::KillMaster(const Fault& fault) {
 }
 
 // The agent whose child an embedded one was sees it at once, whyever it ended.
-void World::OnMasterEnd() {
+void World::OnMasterEnd(bool killed) {
   if (!scenario_.embedded) return;
-  queue_.After(kMs, [this] {
-    machines_.front()->gate.Pass([this] {
-      if (master_parent_ != nullptr) master_parent_->MasterChildDied("it has ended");
-    });
-  });
+  queue_.After(
+      kMs, [this, killed] { machines_.front()->gate.Pass([this, killed] { master_parent_->OnMasterEnded(killed); }); });
 }
 
 bool World::HasParent() const {
@@ -171,15 +170,24 @@ bool World::HasParent() const {
   return core.phase != agent::Phase::kLeaving && !core.finish;
 }
 
-// By its agent.
-void World::RestartEmbedded() {
+void World::StartEmbedded(SimAgent& agent, bool resume) {
+  if (!scenario_.embedded) return judge_.Violated("one-master", "a node starts a master beside that of the job");
   ++arriving_;
-  queue_.After(master_pause_ > kSecond ? kMasterStart : master_pause_, [this] {
-    machines_.front()->gate.Pass([this] {
+  queue_.After(!resume || master_pause_ > kSecond ? kMasterStart : master_pause_, [this, &agent, resume] {
+    machines_.front()->gate.Pass([this, &agent, resume] {
       --arriving_;
-      StartMaster(true);
+      OnEmbeddedReady(agent, resume);
     });
   });
+}
+
+// Where the job's master has ended, a new life would begin another job: here it finds somebody at the endpoint who does
+// not answer.
+void World::OnEmbeddedReady(SimAgent& agent, bool resume) {
+  if (!resume && master_parent_ != nullptr) return agent.OnMasterInUse();
+  master_parent_ = &agent;
+  StartMaster(resume);
+  agent.OnMasterReady();
 }
 
 // A standalone master waits for a first node as long as it takes, and believes in the only node of its job as long as
@@ -206,7 +214,7 @@ void World::CheckEnded() {
   for (const auto& lives : agents_) {
     if (lives.empty() || !lives.back()->alive()) continue;
     const SimAgent& agent = *lives.back();
-    const bool nobody_would = judge_.job_exit_code() || !master()->listening();
+    const bool nobody_would = judge_.job_exit_code() || !MasterListens();
     const bool for_master = nobody_would && !agent.up() && agent.keeper().AwaitsMaster();
     const bool for_storage = agent.awaits_storage() && !judge_.IsToldEnd(agent.node_id());
     if (for_master) judge_.Known(fmt::format("ranks of {} wait for a master that has ended", agent.node_id()));
@@ -217,7 +225,7 @@ void World::CheckEnded() {
   given_up_ = waits && who.empty();
   if (given_up_) return;
   judge_.Violated("it-ends", fmt::format("the job's script has ended long ago, and there are:{}{}", who,
-                                         master()->listening() ? " and its master" : ""));
+                                         MasterListens() ? " and its master" : ""));
 }
 
 // "" where the job trains with all the nodes it may have, waits for more with a deadline, or has ended.

@@ -57,10 +57,13 @@ class World {
   void StartMaster(bool resume);
   // kill -9. Whoever started it starts another one.
   void KillMaster(const Fault& fault);
-  void RestartEmbedded();
-  void OnMasterEnd();
+  // As the child of this agent.
+  void StartEmbedded(SimAgent& agent, bool resume);
+  void OnEmbeddedReady(SimAgent& agent, bool resume);
+  void OnMasterEnd(bool killed);
   // The embedded master's, that would start it again.
   bool HasParent() const;
+  bool MasterListens() const { return master() != nullptr && master()->listening(); }
   SimMaster* master() const { return masters_.empty() ? nullptr : masters_.back().get(); }
   bool HoldsMaster(const Machine& machine) const { return scenario_.embedded && machine.index == 0; }
   SimAgent* AgentOf(size_t machine) const;
@@ -101,7 +104,7 @@ class World {
   MachineClock master_clock_;  // of a standalone one's machine
   SimJournal journal_;
   std::vector<std::unique_ptr<SimMaster>> masters_;             // the last one holds the endpoint
-  SimAgent* master_parent_ = nullptr;                           // whose child it is, where it is embedded
+  SimAgent* master_parent_ = nullptr;                           // whose child it is; null: none has been so far
   JournalDamage damage_ = JournalDamage::kNone;                 // what the next master finds
   Micros master_pause_ = 0;                                     // and how long it takes to start
   std::vector<std::vector<std::unique_ptr<SimAgent>>> agents_;  // lives by machine

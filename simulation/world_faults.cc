@@ -132,16 +132,16 @@ void World::LoseMachine(const Fault& fault, Machine& machine, bool seen) {
 
 void World::Freeze(const Fault& fault, Machine& machine, bool with_clock) {
   if (machine.gate.stopped()) return;
-  const bool and_master = HoldsMaster(machine);
+  SimMaster* const its_master = HoldsMaster(machine) ? master() : nullptr;  // null: none yet, or on another machine
   machine.gate.Stop();
-  if (and_master) master()->gate().Stop();
-  queue_.After(fault.lasts, [this, &machine, lasts = fault.lasts, with_clock, and_master] {
+  if (its_master != nullptr) its_master->gate().Stop();
+  queue_.After(fault.lasts, [this, &machine, lasts = fault.lasts, with_clock, its_master] {
     story_.Say(queue_.now(), machine.name, "goes on");
     if (with_clock) machine.clock.StandStill(lasts);
-    if (and_master) {
-      if (with_clock) master()->clock().StandStill(lasts);
-      judge_.OnMasterThawed(master()->clock().Read(queue_.now()));
-      master()->gate().Go();
+    if (its_master != nullptr) {
+      if (with_clock) its_master->clock().StandStill(lasts);
+      judge_.OnMasterThawed(its_master->clock().Read(queue_.now()));
+      its_master->gate().Go();
     }
     machine.gate.Go();
     training_.Kick();
@@ -150,6 +150,7 @@ void World::Freeze(const Fault& fault, Machine& machine, bool with_clock) {
 
 void World::FreezeMaster(Micros lasts) {
   SimMaster* const frozen = master();
+  if (frozen == nullptr) return;
   frozen->gate().Stop();
   queue_.After(lasts, [this, frozen] {
     story_.Say(queue_.now(), "master", "goes on");

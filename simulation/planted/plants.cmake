@@ -156,6 +156,21 @@ phx_plant(NAME zygote-not-replaced FILE agent/workers/spares.cc SEEDS 5000
   PUT [==[  if (next_ == 0 && PLANTED) return;
   if (next_ == 0) return Replace(end, served);]==])
 
+phx_plant(NAME name-asked-once FILE agent/core/joining.cc SEEDS 500
+  WHAT "a node does not ask again for an endpoint that is not known yet"
+  FIND [==[    s_.resolve_at = std::min(now_ + kResolveAgainMs, s_.resolve_until);]==]
+  PUT [==[    if (!PLANTED) s_.resolve_at = std::min(now_ + kResolveAgainMs, s_.resolve_until);]==])
+
+phx_plant(NAME second-master FILE agent/core/joining.cc SEEDS 500
+  WHAT "a node starts a master of its own where that of the job is named"
+  FIND [==[    if (event.hosting.here && !s_.options.has_own_master) {]==]
+  PUT [==[    if (event.hosting.here && (PLANTED || !s_.options.has_own_master)) {]==])
+
+phx_plant(NAME end-of-stream-missed FILE agent/core/leaving.cc SEEDS 500
+  WHAT "a node that leaves does not hear that its stream has ended"
+  FIND [==[    if (s_.phase == Phase::kClosing) LeaveMaster();]==]
+  PUT [==[    if (s_.phase == Phase::kClosing && !PLANTED) LeaveMaster();]==])
+
 # --- checkpoints: the master ---
 
 phx_plant(NAME commit-too-early FILE master/topics/checkpoints.cc SEEDS 500
