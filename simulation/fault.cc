@@ -25,6 +25,7 @@ constexpr std::array<const char*, kMoments> kMomentTexts = {
     "the first shard of folder {} was written",
     "folder {} counted",
     "restore {} was decided",
+    "the job's end was decided",
 };
 
 std::string Seconds(Micros t) { return fmt::format("{}.{:03} s", t / kSecond, t / kMs % 1'000); }
@@ -183,7 +184,8 @@ std::vector<Fault> DrawFaults(Random& random, const FaultLimits& limits) {
       fault.nth = static_cast<uint32_t>(1 + random.Below(4));
       fault.at = random.OneIn(2) ? random.Between(0, 3'000) : random.Between(0, 3'000) * kMs;
     } else if (limits.saves && random.OneIn(2)) {  // at a point of a save
-      fault.moment = static_cast<Moment>(random.Between(static_cast<int64_t>(Moment::kCopy), kMoments - 1));
+      fault.moment = static_cast<Moment>(
+          random.Between(static_cast<int64_t>(Moment::kCopy), static_cast<int64_t>(Moment::kRestore)));
       fault.nth = static_cast<uint32_t>(1 + random.Below(random.OneIn(2) ? 3 : 12));
       fault.at = random.OneIn(3) ? 0 : random.OneIn(2) ? random.Between(0, 3'000) : random.Between(0, 300) * kMs;
     } else {

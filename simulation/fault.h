@@ -44,7 +44,7 @@ enum class FaultKind {
   kStorageSlow,
 };
 
-// What a fault waits for: a time, the begin of a round, or a point in the life of a save.
+// What a fault waits for: a time, the begin of a round, a point in the life of a save, or the job's end.
 enum class Moment {
   kTime,
   kRound,
@@ -55,8 +55,9 @@ enum class Moment {
   kShard,      // the first shard is there
   kCounts,     // the manifest is
   kRestore,    // it is decided what is restored
+  kEnd,        // the master has decided what the job came to
 };
-constexpr size_t kMoments = 9;
+constexpr size_t kMoments = 10;
 
 struct Fault {
   FaultKind kind = FaultKind::kWorkerCrash;

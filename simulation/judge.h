@@ -104,9 +104,12 @@ class Judge {
   void AtTheEnd();
 
   // How often that has come.
-  uint64_t Count(Moment moment) const { return moment == Moment::kRound ? rounds_begun_ : saves_.Count(moment); }
+  uint64_t Count(Moment moment) const {
+    if (moment == Moment::kEnd) return job_exit_code_ ? 1 : 0;
+    return moment == Moment::kRound ? rounds_begun_ : saves_.Count(moment);
+  }
   // All of them: where it stands still, no moment has come.
-  uint64_t CountAll() const { return rounds_begun_ + saves_.CountAll(); }
+  uint64_t CountAll() const { return rounds_begun_ + saves_.CountAll() + Count(Moment::kEnd); }
   const std::optional<int32_t>& job_exit_code() const { return job_exit_code_; }
   const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 

@@ -115,6 +115,27 @@ void DrawNames(Scenario& scenario) {
   }
 }
 
+// The end of a job is a short moment: now and then its master dies in it, and a node has not heard of the end. Drawn
+// apart as well.
+void DrawFaultsAtTheEnd(Scenario& scenario) {
+  Random random(scenario.seed, 8);
+  if (!random.OneIn(12)) return;
+  Fault lost;
+  lost.kind = FaultKind::kStreamReset;
+  lost.moment = Moment::kEnd;
+  lost.nth = 1;
+  lost.at = random.Between(0, kMs);
+  lost.machine = static_cast<uint32_t>(random.Below(scenario.machines.size()));
+  lost.amount = 1;  // and Finish with it
+  Fault killed = lost;
+  killed.kind = FaultKind::kMasterKilled;
+  killed.at = random.Between(0, random.OneIn(2) ? kMs : 100 * kMs);
+  killed.lasts = random.Between(20, 500) * kMs;
+  killed.amount = 0;
+  scenario.faults.push_back(lost);
+  scenario.faults.push_back(killed);
+}
+
 // Ranks that hold all of their own state want the same world again.
 bool MayChangeItsWorld(const Scenario& scenario) {
   if (scenario.spec.min_nodes() < scenario.spec.max_nodes() || !scenario.spec.elastic_config().empty()) return true;
@@ -202,6 +223,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   drawn.until = std::min(length, 40 * kSecond);
   drawn.saves = scenario.script.saving.has_value();
   scenario.faults = DrawFaults(random, drawn);
+  DrawFaultsAtTheEnd(scenario);
   return scenario;
 }
 

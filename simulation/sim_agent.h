@@ -40,6 +40,7 @@ class SimAgent final : public AgentEnd {
     std::function<SimMaster*()> master;  // that holds the endpoint now; null: nobody
     // Starts one as this agent's child, `resume`: that takes up its job. OnMasterReady or OnMasterInUse follows.
     std::function<void(SimAgent& agent, bool resume)> start_master;
+    std::function<void(const SimAgent& agent)> on_end;  // of its own accord
   };
 
   SimAgent(const Parts& parts, int life);

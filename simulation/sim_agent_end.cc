@@ -69,6 +69,7 @@ void SimAgent::Do(const agent::leaving::EndProgram&) {
   parts_.machine.store.reset();
   workers_.KillAll();
   parts_.story.Say(parts_.queue.now(), parts_.machine.name, "phalanx-run has ended: exit code {}", exit_code());
+  parts_.on_end(*this);
 }
 
 // --- killed -------------------------------------------------------------------------------------------------------

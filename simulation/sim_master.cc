@@ -82,7 +82,9 @@ void SimMaster::OnPing(StreamId stream, const Task& pong) {
 }
 
 void SimMaster::Kill() {
-  if (!ended_) End("it was killed", true);
+  if (ended_) return;
+  killed_ = true;
+  End("it was killed");
 }
 
 int SimMaster::MachineOf(uint64_t session) const {
@@ -105,7 +107,7 @@ SimMaster::Session* SimMaster::Find(uint64_t session) {
 void SimMaster::Settle() {
   if (ended_) return;
   const Instant ends_at = master::EndsAt(attendance_, state_, setup_.linger_ms);
-  if (Now() >= ends_at) return End(state_.outcome ? "the job is over" : "its last agent has gone", false);
+  if (Now() >= ends_at) return End(state_.outcome ? "the job is over" : "its last agent has gone");
   const Instant deadline = deadlines_.Next([this](uint64_t session) { return Find(session) != nullptr; });
   const Instant wake = std::min({master::NextDeadline(state_), deadline, ends_at});
   if (wake == kNever || (alarm_at_ != kNever && alarm_at_ <= wake)) return;
@@ -137,7 +139,7 @@ void SimMaster::Tick() {
   Settle();
 }
 
-void SimMaster::End(const std::string& why, bool killed) {
+void SimMaster::End(const std::string& why) {
   ended_ = true;
   parts_.story.Say(parts_.queue.now(), "master", "ends: {}", why);
   for (auto& [id, session] : sessions_) {
@@ -148,7 +150,7 @@ void SimMaster::End(const std::string& why, bool killed) {
   }
   sessions_.clear();
   session_of_.clear();
-  parts_.on_end(killed);
+  parts_.on_end();
 }
 
 // --- carrying out -------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class SimMaster {
     Story& story;
     Judge& judge;
     SimJournal& journal;
-    std::function<void(bool killed)> on_end;  // of its process
+    std::function<void()> on_end;  // of its process
   };
 
   SimMaster(const Parts& parts, const MachineClock& clock, MasterSetup setup);
@@ -70,6 +70,7 @@ class SimMaster {
   void Kill();
 
   bool listening() const { return !ended_; }
+  bool killed() const { return killed_; }
   Gate& gate() { return gate_; }
   MachineClock& clock() { return clock_; }
   const master::JobState& state() const { return state_; }
@@ -95,7 +96,7 @@ class SimMaster {
   void CarryOut(const std::vector<master::Decision>& decisions);
   void Tick();
   void Settle();  // after anything has happened: is it over, and when is the next alarm
-  void End(const std::string& why, bool killed);
+  void End(const std::string& why);
 
   Session* Find(uint64_t session);
   void Send(uint64_t session, std::shared_ptr<const v1::MasterMessage> message);
@@ -115,6 +116,7 @@ class SimMaster {
   Gate gate_;
   master::JobState state_;
   bool ended_ = false;
+  bool killed_ = false;
 
   std::map<uint64_t, Session> sessions_;
   std::map<StreamId, uint64_t> session_of_;

@@ -97,8 +97,7 @@ void World::StartMaster(bool resume) {
     }
     if (setup.past && setup.spec) master::TakeOwnSpec(*setup.past, *setup.spec);
   }
-  const SimMaster::Parts parts{queue_, network_, story_,
-                               judge_, journal_, [this](bool killed) { OnMasterEnd(killed); }};
+  const SimMaster::Parts parts{queue_, network_, story_, judge_, journal_, [this] { OnMasterEnd(); }};
   masters_.push_back(std::make_unique<SimMaster>(parts, clock, std::move(setup)));
 }
 
@@ -112,9 +111,10 @@ void World::Arrive(size_t machine) {
   if (JobOver() || AgentOf(machine) != nullptr) return;
   const auto holder = [this] { return master(); };
   const auto start = [this](SimAgent& agent, bool resume) { StartEmbedded(agent, resume); };
+  const auto on_end = [this](const SimAgent& agent) { OnAgentEnd(agent); };
   const SimAgent::Parts parts{
       queue_,   network_, story_, judge_, scenario_, training_, *machines_[machine], troubles_[machine],
-      storage_, holder,   start};
+      storage_, holder,   start,  on_end};
   agents_[machine].push_back(std::make_unique<SimAgent>(parts, static_cast<int>(agents_[machine].size()) + 1));
   machines_[machine]->gate.Pass([agent = agents_[machine].back().get()] { agent->Start(); });
 }
@@ -141,7 +141,7 @@ bool World::Over() const {
 // would.
 void World::KillMaster(const Fault& fault) {
   if (!MasterListens() || master()->gate().stopped()) return;
-  if (scenario_.embedded && !HasParent()) return;
+  if (scenario_.embedded && !HasParent() && !HasParentAtTheEnd()) return;
   // The end of a job is told only when the journal holds it.
   damage_ = judge_.job_exit_code() ? JournalDamage::kNone : static_cast<JournalDamage>(fault.amount);
   judge_.OnMasterKilled(damage_);
@@ -158,10 +158,10 @@ void World::KillMaster(const Fault& fault) {
 }
 
 // The agent whose child an embedded one was sees it at once, whyever it ended.
-void World::OnMasterEnd(bool killed) {
+void World::OnMasterEnd() {
   if (!scenario_.embedded) return;
-  queue_.After(
-      kMs, [this, killed] { machines_.front()->gate.Pass([this, killed] { master_parent_->OnMasterEnded(killed); }); });
+  queue_.After(kMs,
+               [this] { machines_.front()->gate.Pass([this] { master_parent_->OnMasterEnded(master()->killed()); }); });
 }
 
 bool World::HasParent() const {
@@ -170,9 +170,27 @@ bool World::HasParent() const {
   return core.phase != agent::Phase::kLeaving && !core.finish;
 }
 
+bool World::HasParentAtTheEnd() const {
+  if (master_parent_ == nullptr || !master_parent_->alive() || scenario_.spec.max_nodes() == 1) return false;
+  return master_parent_->core().finish && master_parent_->leaving().phase < agent::leaving::Phase::kMasterStarts;
+}
+
+// Nodes that have not heard of the job's end hear of it from its master, or from the one that is started for that.
+void World::OnAgentEnd(const SimAgent& agent) {
+  const bool told = MasterListens() || master_starts_ || !judge_.job_exit_code() || !master()->killed();
+  if (&agent != master_parent_ || told) return;
+  for (const auto& lives : agents_) {
+    if (lives.empty() || !lives.back()->alive() || lives.back()->core().finish) continue;
+    if (lives.back()->core().phase == agent::Phase::kLeaving) continue;
+    judge_.Violated("all-told", fmt::format("the master was killed at the job's end, and nobody tells {}",
+                                            lives.back()->node_id()));
+  }
+}
+
 void World::StartEmbedded(SimAgent& agent, bool resume) {
   if (!scenario_.embedded) return judge_.Violated("one-master", "a node starts a master beside that of the job");
   ++arriving_;
+  master_starts_ = true;
   queue_.After(!resume || master_pause_ > kSecond ? kMasterStart : master_pause_, [this, &agent, resume] {
     machines_.front()->gate.Pass([this, &agent, resume] {
       --arriving_;
@@ -184,6 +202,7 @@ void World::StartEmbedded(SimAgent& agent, bool resume) {
 // Where the job's master has ended, a new life would begin another job: here it finds somebody at the endpoint who does
 // not answer.
 void World::OnEmbeddedReady(SimAgent& agent, bool resume) {
+  master_starts_ = false;
   if (!resume && master_parent_ != nullptr) return agent.OnMasterInUse();
   master_parent_ = &agent;
   StartMaster(resume);

@@ -60,9 +60,12 @@ class World {
   // As the child of this agent.
   void StartEmbedded(SimAgent& agent, bool resume);
   void OnEmbeddedReady(SimAgent& agent, bool resume);
-  void OnMasterEnd(bool killed);
-  // The embedded master's, that would start it again.
+  void OnMasterEnd();
+  // The embedded master's, that would start it again while the job goes on ...
   bool HasParent() const;
+  // ... or only to let the other nodes know of its end.
+  bool HasParentAtTheEnd() const;
+  void OnAgentEnd(const SimAgent& agent);
   bool MasterListens() const { return master() != nullptr && master()->listening(); }
   SimMaster* master() const { return masters_.empty() ? nullptr : masters_.back().get(); }
   bool HoldsMaster(const Machine& machine) const { return scenario_.embedded && machine.index == 0; }
@@ -105,6 +108,7 @@ class World {
   SimJournal journal_;
   std::vector<std::unique_ptr<SimMaster>> masters_;             // the last one holds the endpoint
   SimAgent* master_parent_ = nullptr;                           // whose child it is; null: none has been so far
+  bool master_starts_ = false;                                  // as a child
   JournalDamage damage_ = JournalDamage::kNone;                 // what the next master finds
   Micros master_pause_ = 0;                                     // and how long it takes to start
   std::vector<std::vector<std::unique_ptr<SimAgent>>> agents_;  // lives by machine

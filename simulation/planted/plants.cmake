@@ -171,6 +171,11 @@ phx_plant(NAME end-of-stream-missed FILE agent/core/leaving.cc SEEDS 500
   FIND [==[    if (s_.phase == Phase::kClosing) LeaveMaster();]==]
   PUT [==[    if (s_.phase == Phase::kClosing && !PLANTED) LeaveMaster();]==])
 
+phx_plant(NAME killed-master-stays-dead FILE agent/core/leaving.cc SEEDS 5000
+  WHAT "a master that is killed at the job's end is not started again for those who have not heard of the end"
+  FIND [==[    const bool told_all = !s_.begun.finished || s_.options.max_nodes == 1 || !event.killed;]==]
+  PUT [==[    const bool told_all = PLANTED || !s_.begun.finished || s_.options.max_nodes == 1 || !event.killed;]==])
+
 # --- checkpoints: the master ---
 
 phx_plant(NAME commit-too-early FILE master/topics/checkpoints.cc SEEDS 500
