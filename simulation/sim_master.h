@@ -78,6 +78,11 @@ class SimMaster {
   int MachineOf(uint64_t session) const;
   // When the shell last got a message of an open session, by its own clock.
   Instant HeardAt(uint64_t session) const;
+  // Calls `look(session, heard_at)` for each open session, in their order.
+  template <typename Look>
+  void EachHeard(const Look& look) const {
+    for (const auto& [id, session] : sessions_) look(id, session.heard_at);
+  }
 
  private:
   struct Session {
