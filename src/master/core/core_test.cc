@@ -216,6 +216,7 @@ TEST(Failure, NamesNodesOfOneHostByAddress) {
 struct BudgetCase {
   std::optional<uint32_t> max_restarts;
   uint32_t survived;
+  const char* verdict;
 };
 
 class MaxRestarts : public ::testing::TestWithParam<BudgetCase> {};
@@ -232,13 +233,16 @@ TEST_P(MaxRestarts, IsTheNumberOfFailuresSurvived) {
   job.Kill(a, 0);
   ASSERT_TRUE(job.told[a].outcome);
   EXPECT_EQ(job.told[a].outcome->exit_code(), 1);
+  EXPECT_EQ(job.told[a].outcome->reason(), fmt::format("rank 0 died (SIGKILL) on node a; {}", GetParam().verdict));
   EXPECT_EQ(job.told[a].outcome->first_cause().exited().signal(), 9);
   EXPECT_EQ(job.told[a].outcome->restart_count(), GetParam().survived);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, MaxRestarts,
-                         ::testing::Values(BudgetCase{0, 0}, BudgetCase{1, 1}, BudgetCase{5, 5},
-                                           BudgetCase{std::nullopt, 3}));
+                         ::testing::Values(BudgetCase{0, 0, "--max-restarts=0 allows no restart"},
+                                           BudgetCase{1, 1, "--max-restarts=1 is used up"},
+                                           BudgetCase{5, 5, "--max-restarts=5 is used up"},
+                                           BudgetCase{std::nullopt, 3, "all 3 restarts are used up"}));
 
 TEST(Failure, TwoLivesWithoutAStepAreACrashLoopUnlessMaxRestartsWasGiven) {
   Job job(1, 1);
