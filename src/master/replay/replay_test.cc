@@ -185,6 +185,17 @@ TEST(MasterReplay, AMasterThatTookAJobUpIsReplayedFromItsJournal) {
   EXPECT_EQ(Play(job), "a job is taken up where none was left");
 }
 
+TEST(MasterReplay, OwnFlagsCountWhereTheJournalKnowsNoSize) {
+  JobState nobody_came;
+  nobody_came.job_id = "job";
+  v1::ReplayStart start = Start(900'000);
+  start.mutable_master()->set_snapshot(SaveState(nobody_came, 5'000));
+  const StatusOr<JobState> state = StateOf(start);
+  ASSERT_TRUE(state.ok()) << state.status();
+  ASSERT_TRUE(state->spec);
+  EXPECT_EQ(state->spec->max_nodes(), 2U);
+}
+
 TEST(MasterReplay, WhatNoRecorderWritesIsRefused) {
   const Recorded whole = Life(Start(5'000));
   Recorded job = whole;

@@ -27,7 +27,7 @@ StatusOr<JobState> StateOf(const v1::ReplayStart& start) {
   state.job_id = start.job_id();
   if (master.has_snapshot()) {
     PHX_ASSIGN_OR_RETURN(state, RestoreState(master.snapshot(), start.job_id(), start.now_ms()));
-    if (own && state.spec) TakeOwnSpec(state, *own);
+    if (own) TakeOwnSpec(state, *own);
   } else if (own) {
     state.SetSpec(*own);
   }

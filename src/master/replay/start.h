@@ -11,7 +11,7 @@ namespace phalanx::master {
 // FailedPrecondition where the journal is another job's.
 StatusOr<JobState> StateOf(const v1::ReplayStart& start);
 
-// Where both a journal and own flags tell of the job's size, the flags count.
+// Own flags count for a job that a journal tells of, whether or not it had come to a size of its own.
 void TakeOwnSpec(JobState& restored, const v1::JobSpec& own);
 
 }  // namespace phalanx::master

@@ -210,8 +210,8 @@ Status MasterServer::Impl::RestoreJob() {
         {{"what", fmt::format("{}; the job is taken up from what its agents tell", Message(state.status()))}});
     return absl::OkStatus();
   }
-  if (options_.spec && state->spec) {
-    PHX_RETURN_IF_ERROR(MayTakeUp(*state->spec, *options_.spec));
+  if (options_.spec) {
+    if (state->spec) PHX_RETURN_IF_ERROR(MayTakeUp(*state->spec, *options_.spec));
     TakeOwnSpec(*state, *options_.spec);
   }
   if (!options_.replay_log.empty()) replay_start_.mutable_master()->set_snapshot(*payload);

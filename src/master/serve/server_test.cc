@@ -8,12 +8,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/net.h"
+#include "master/journal/journal.h"
+#include "master/journal/snapshot.h"
 #include "master/record/record.h"
 #include "master/serve/test_agent.h"
 #include "phalanx/v1/admin.grpc.pb.h"
@@ -416,6 +420,27 @@ TEST(Server, KeepsARecordThatOutlivesIt) {
   EXPECT_THAT(kinds, ::testing::ElementsAre("master-started", "node-joined", "round-started", "worker-exited",
                                             "job-finished", "node-gone", "master-stopped"));
   EXPECT_THAT(rows->at(3).detail_json, HasSubstr("no UTF-8"));
+  std::filesystem::remove_all(folder);
+}
+
+// A master with flags of its own takes a job up that no node had come to.
+TEST(Server, ItsFlagsCountWhereTheJournalKnowsNoSize) {
+  const std::string folder = fmt::format("{}phalanx-server-resume-test-{}", ::testing::TempDir(), getpid());
+  std::filesystem::create_directories(folder);
+  JobState nobody_came;
+  nobody_came.job_id = "job";
+  std::ofstream(folder + "/journal") << WrapJournal(SaveState(nobody_came, MonotonicMs()));
+  ServerOptions options = Server::DefaultOptions();
+  options.state_dir = folder;
+  options.resume = true;
+  options.spec = DefaultSpec();
+  {
+    Server server(options);
+    TestAgent two(server.address(), "two");
+    two.Hello(2);
+    EXPECT_EQ(two.Next().refused().sentence(),
+              "--nnodes=2 differs from the job's --nnodes=1: give the same on all nodes");
+  }
   std::filesystem::remove_all(folder);
 }
 
