@@ -8,8 +8,6 @@
 namespace phalanx::master {
 namespace {
 
-// Longer than any job; keeps sums of times far from overflow.
-constexpr int64_t kMaxSpanMs = int64_t{10} * 365 * 24 * 3'600'000;
 // Numbers that no job can come to are bounded, as all from outside.
 constexpr int64_t kMaxStep = int64_t{1} << 48;
 constexpr uint32_t kMaxRounds = uint32_t{1} << 30;

@@ -10,6 +10,10 @@
 
 namespace phalanx::master {
 
+// Longer than any job: what a message or a journal tells of a span of time is bounded by it, so that sums of times stay
+// far from overflow.
+constexpr int64_t kMaxSpanMs = int64_t{10} * 365 * 24 * 3'600'000;
+
 // Bounds all fields that the core reads: texts are cut, or dropped where a part of one says nothing; numbers that no
 // job comes to are brought within what one can. A body that no agent of ours sends is taken out: the message then says
 // no more than that its agent lives. `next_store_port` of a Hello is left to Refusal (door.h), which names it.

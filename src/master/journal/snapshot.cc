@@ -13,9 +13,6 @@
 namespace phalanx::master {
 namespace {
 
-// Longer than any job; keeps sums of times far from overflow.
-constexpr int64_t kMaxAgeMs = int64_t{10} * 365 * 24 * 3'600'000;
-
 Status Contradiction(const std::string& what) {
   return absl::DataLossError(fmt::format("the journal contradicts itself: {}", what));
 }
@@ -73,7 +70,7 @@ void Fill(v1::Snapshot::Round& wire, const Round& round, Instant now) {
 
 // --- and back -----------------------------------------------------------------------------------------------------
 
-Instant Before(Instant now, int64_t span_ms) { return now - std::clamp<int64_t>(span_ms, 0, kMaxAgeMs); }
+Instant Before(Instant now, int64_t span_ms) { return now - std::clamp<int64_t>(span_ms, 0, kMaxSpanMs); }
 
 void Restore(Budget& budget, const v1::Snapshot::Budget& wire, Instant now) {
   budget.used = std::min(wire.used(), AllowedRestarts(budget));
@@ -120,7 +117,7 @@ Status CheckRanks(const Round& round) {
 
 Status RestoreRescale(Round& round, const v1::Snapshot::Rescale& wire, Instant now) {
   if (wire.safe_step() < 0) return Contradiction(fmt::format("a safe point behind step {}", wire.safe_step()));
-  round.rescale_by = now + std::clamp<int64_t>(wire.due_in_ms(), 0, kMaxAgeMs);
+  round.rescale_by = now + std::clamp<int64_t>(wire.due_in_ms(), 0, kMaxSpanMs);
   round.rescale_why = wire.why();
   round.safe_step = wire.safe_step();
   round.leaving.assign(wire.leaving().begin(), wire.leaving().end());
