@@ -1,33 +1,40 @@
 #include "master/record/recent_rows.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "master/record/detail.h"
 
 namespace phalanx::master {
 
-std::string SortOf(const RecordRow& row) {
-  const bool departure = row.kind == "node-lost" || row.kind == "node-left";
-  if (row.kind != "worker-exited" && !departure) return row.kind;
-  const auto detail = nlohmann::ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
-  if (!detail.is_object()) return row.kind;
-  if (departure) return NumberIn(detail, "broke_round") != 0 ? row.kind + ", broke the round" : row.kind;
-  if (NumberIn(detail, "collateral") != 0) return row.kind + ", collateral";
-  return NumberIn(detail, "exit_code") == 0 && NumberIn(detail, "signal") == 0 ? row.kind + ", well" : row.kind;
+std::string SortOf(const std::string& kind, const std::function<int64_t(const char*)>& number) {
+  if (kind == "node-lost" || kind == "node-left") return number("broke_round") != 0 ? kind + ", broke the round" : kind;
+  if (kind != "worker-exited") return kind;
+  if (number("collateral") != 0) return kind + ", collateral";
+  return number("exit_code") == 0 && number("signal") == 0 ? kind + ", well" : kind;
 }
 
-RowWeight RecentRows::WeightOf(const RecordRow& row) {
+std::string SortOf(const RecordRow& row) {
+  std::optional<nlohmann::ordered_json> detail;  // parsed where it is asked for
+  const std::string sort = SortOf(row.kind, [&](const char* key) {
+    if (!detail) detail = nlohmann::ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
+    return detail->is_object() ? NumberIn(*detail, key) : 0;
+  });
+  return detail && !detail->is_object() ? row.kind : sort;
+}
+
+RowWeight RecentRows::WeightOf(const RecordRow& row, const std::string& sort) {
   const bool counted =
       counts_.contains(row.epoch) || counts_.size() < kRoundsCounted || row.epoch > counts_.begin()->first;
   if (!counted) return RowWeight::kFurther;
-  const size_t before = counts_[row.epoch][SortOf(row)]++;
+  const size_t before = counts_[row.epoch][sort]++;
   if (counts_.size() > kRoundsCounted) counts_.erase(counts_.begin());
   return before < kTellingOfSort ? RowWeight::kTelling : RowWeight::kFurther;
 }
 
-RowWeight RecentRows::Add(RecordRow row) {
-  const RowWeight weight = WeightOf(row);
+RowWeight RecentRows::Add(RecordRow row, const std::string& sort) {
+  const RowWeight weight = WeightOf(row, sort);
   std::deque<int64_t>& ids = ids_[weight];
   ids.push_back(row.id);
   rows_[row.id] = std::move(row);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,7 +21,10 @@ namespace phalanx::master {
 
 // What tells one row's sort from another's within a round: its kind; of workers' ends whether one ended well, by
 // itself, or as a peer was gone, since the first own death is what is asked for; and of nodes that left or were lost
-// whether the round ended by it, which it does not by a spare's.
+// whether the round ended by it, which it does not by a spare's. `number` tells what the row's detail has under a key,
+// 0 where it has nothing: who makes a row knows without parsing what he has just written.
+std::string SortOf(const std::string& kind, const std::function<int64_t(const char*)>& number);
+// Of a row that is read again.
 std::string SortOf(const RecordRow& row);
 
 class RecentRows {
@@ -32,15 +36,15 @@ class RecentRows {
   // Rounds whose rows are counted. What comes of an older one is further news.
   static constexpr size_t kRoundsCounted = 64;
 
-  // Ids increase. Returns what the row was taken for.
-  RowWeight Add(RecordRow row);
+  // `sort` is the row's. Ids increase. Returns what the row was taken for.
+  RowWeight Add(RecordRow row, const std::string& sort);
 
   // Those with an id above `after_id`, by id, at most `limit`. Valid until the next Add.
   std::vector<const RecordRow*> After(int64_t after_id, size_t limit) const;
   size_t size() const { return rows_.size(); }
 
  private:
-  RowWeight WeightOf(const RecordRow& row);
+  RowWeight WeightOf(const RecordRow& row, const std::string& sort);
 
   std::map<int64_t, RecordRow> rows_;  // by id
   std::map<RowWeight, std::deque<int64_t>> ids_;

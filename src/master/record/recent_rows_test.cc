@@ -20,7 +20,8 @@ constexpr const char* kMember = R"({"broke_round":1,"silent_ms":3000})";
 class RecentRowsTest : public ::testing::Test {
  protected:
   RowWeight Add(const std::string& kind, uint64_t epoch, const std::string& detail = "{}") {
-    return rows_.Add({++id_, 0, epoch, kind, "", -1, "", detail});
+    const RecordRow row = {++id_, 0, epoch, kind, "", -1, "", detail};
+    return rows_.Add(row, SortOf(row));
   }
   void AddMany(size_t count, const std::string& kind, uint64_t epoch, const std::string& detail = "{}") {
     for (size_t i = 0; i < count; ++i) Add(kind, epoch, detail);

@@ -3,12 +3,24 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/log.h"
 #include "master/core/convert.h"
 #include "master/record/lost_rows.h"
 
 namespace phalanx::master {
+namespace {
+
+// 0 where the detail has no such number.
+int64_t NumberIn(const Record& record, const char* key) {
+  for (const auto& [name, value] : record.detail) {
+    if (name == key) return std::holds_alternative<int64_t>(value) ? std::get<int64_t>(value) : 0;
+  }
+  return 0;
+}
+
+}  // namespace
 
 void DiskWarnings::Add(const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -57,7 +69,10 @@ void RecordKeeper::Continue(const std::string& path, RecordRun& run) {
   if (rows->empty()) return;
   next_row_ = NextRowId(*rows);
   earlier_unix_ms_ = rows->back().unix_ms;
-  for (RecordRow& row : *rows) recent_.Add(std::move(row));
+  for (RecordRow& row : *rows) {
+    const std::string sort = SortOf(row);
+    recent_.Add(std::move(row), sort);
+  }
 }
 
 void RecordKeeper::Add(const Record& action, const std::string& reason) {
@@ -70,7 +85,8 @@ void RecordKeeper::Add(const Record& action, const std::string& reason) {
   row.rank = action.rank;
   row.reason = reason;
   row.detail_json = DetailJson(action);
-  const RowWeight weight = recent_.Add(row);
+  const RowWeight weight =
+      recent_.Add(row, SortOf(action.kind, [&](const char* key) { return NumberIn(action, key); }));
   if (writer_) writer_->Append(std::move(row), weight);
 }
 

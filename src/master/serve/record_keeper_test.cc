@@ -58,5 +58,25 @@ TEST_F(RecordKeeperTest, GoesOnBehindTheRowsThatTheRecordLost) {
   EXPECT_THAT(IdsOfTheNextMaster(), ElementsAre(1, 2, 7)) << "2 to 6 were lost";
 }
 
+// A row's sort is known from what was decided, before it is text.
+TEST_F(RecordKeeperTest, RemembersTheOwnDeathAmongThoseOfVictims) {
+  RecordKeeper keeper(1'000);
+  const auto add = [&keeper](const std::string& node, bool collateral, int times) {
+    Record exited{"worker-exited", 1, node, 0, {{"exit_code", int64_t{1}}, {"signal", int64_t{0}}}};
+    if (collateral) exited.detail.push_back({"collateral", int64_t{1}});
+    for (int i = 0; i < times; ++i) keeper.Add(exited, "rank 0 failed");
+  };
+  constexpr int kFlood = 2 * static_cast<int>(RecentRows::kHeldOfWeight);
+  add("victim", true, kFlood);
+  add("cause", false, 1);
+  add("victim", true, kFlood);
+  std::vector<std::string> causes;
+  const v1::EventsReply reply = keeper.After(0, 100'000);
+  for (const v1::EventRecord& event : reply.events()) {
+    if (event.node() != "victim") causes.push_back(event.node());
+  }
+  EXPECT_THAT(causes, ElementsAre("cause"));
+}
+
 }  // namespace
 }  // namespace phalanx::master
