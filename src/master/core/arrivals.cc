@@ -20,6 +20,15 @@
 namespace phalanx::master {
 namespace {
 
+// The node waits as a spare and hears why, where that is news for it.
+void TellSpare(Turn& turn, uint64_t session, Node& node) {
+  const std::string& why = turn.job.left_over;
+  if (node.leaving || node.group_rank >= 0 || std::exchange(node.told_spare, why) == why || why.empty()) return;
+  const std::string name = NodeName(turn.job, node.hello);
+  turn.SendNotice(session, "this node waits as a spare: " + why);
+  turn.Note("node-spare", name, fmt::format("node {} waits as a spare: {}", name, why));
+}
+
 void NoteArrival(Turn& turn, uint64_t session) {
   JobState& job = turn.job;
   job.gather_at = kNever;  // the window begins anew
@@ -29,9 +38,10 @@ void NoteArrival(Turn& turn, uint64_t session) {
     return turn.SendNotice(session, fmt::format("all {} places of job '{}' are taken: this node waits as a spare",
                                                 job.spec->max_nodes(), job.job_id));
   }
-  TellSpares(turn);
-  if (!job.nodes.at(session).told_spare.empty()) return;
-  if (job.nodes.at(session).warming) {
+  Node& node = job.nodes.at(session);
+  job.left_over = LeftOverText(job);
+  if (!job.left_over.empty()) return TellSpare(turn, session, node);
+  if (node.warming) {
     return turn.SendNotice(session, "the job trains; this node is taken in when its Python has imported");
   }
   PlanGrowth(turn);
@@ -131,13 +141,8 @@ void On(Turn& turn, uint64_t session, const v1::Ready& /*ready*/) {
 void TellSpares(Turn& turn) {
   JobState& job = turn.job;
   if (!job.sizes) return;
-  const std::string why = LeftOverText(job);
-  for (auto& [session, node] : job.nodes) {
-    if (node.leaving || node.group_rank >= 0 || std::exchange(node.told_spare, why) == why || why.empty()) continue;
-    const std::string name = NodeName(job, node.hello);
-    turn.SendNotice(session, "this node waits as a spare: " + why);
-    turn.Note("node-spare", name, fmt::format("node {} waits as a spare: {}", name, why));
-  }
+  job.left_over = LeftOverText(job);
+  for (auto& [session, node] : job.nodes) TellSpare(turn, session, node);
 }
 
 void PlanGrowth(Turn& turn) {

@@ -11,7 +11,8 @@ void On(Turn& turn, const AgentAttached& e);
 // A node that had to warm up could now start at once.
 void On(Turn& turn, uint64_t session, const v1::Ready& ready);
 
-// Nodes that wait although the job has places left hear why, once.
+// A round begins: nodes that wait although the job has places left hear why, once. Looks at each node; one that comes
+// later hears it alone.
 void TellSpares(Turn& turn);
 // While a round is live: sets when it is made larger, which later arrivals put off up to a limit.
 void PlanGrowth(Turn& turn);

@@ -50,7 +50,7 @@ v1::StatusReply StatusOf(const JobState& state, Instant now) {
     wire.set_silent_ms(now - node.last_heard);
     wire.set_min_step(node.min_step);
     wire.set_max_step(node.max_step);
-    wire.set_waits_because(node.told_spare);
+    if (wire.state() == "spare") wire.set_waits_because(state.left_over);
   }
   for (const auto& [name, dir] : state.checkpoints.dirs) AddCheckpoints(name, dir, now, reply);
   return reply;

@@ -177,7 +177,7 @@ struct Node {
   // Where it had a place, in the last two rounds that it had one in.
   RoundPlace place;
   RoundPlace place_before;
-  std::string told_spare;  // why it waits as a spare, in a sentence that it has been told
+  std::string told_spare;  // what it has been told last of why it waits as a spare
   int64_t min_step = 0;
   int64_t max_step = 0;
 };
@@ -255,6 +255,8 @@ struct JobState {
   Instant back_by = kNever;      // members whose stream goes before that are away, not lost
   bool resumed = false;          // ... because this master took up what another one began
   size_t stale_rounds = 0;       // nodes that run another round than the live one
+  // Running: why nodes wait although it has places left, as it was when the last one came. Empty: none does.
+  std::string left_over;
 
   std::string reason;   // of the last decision about the job
   std::string verdict;  // blaming: why the job ends

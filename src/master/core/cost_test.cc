@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -310,17 +311,54 @@ TEST(Cost, ARoundIsToldBeforeTheJournalIsBuilt) {
   EXPECT_EQ(cost.job().journal_state.highest_epoch, 1U);
 }
 
+// Of the divisors of 110,880, the batch of most divisors, the largest that 10,000 x 8 ranks make is 55,440: of 6,930
+// nodes.
+constexpr const char* kBlock =
+    R"({"enabled":true,"max_train_batch_size":160000,"micro_batch_sizes":[1],"min_gpus":1,"max_gpus":100000,)"
+    R"("version":0.1})";
+
 TEST(Cost, WithAnElasticConfigMessagesLookAtFew) {
-  // Of the divisors of 110,880, the batch of most divisors, the largest that 10,000 x 8 ranks make is 55,440.
-  CostJob cost(
-      R"({"enabled":true,"max_train_batch_size":160000,"micro_batch_sizes":[1],"min_gpus":1,"max_gpus":100000,)"
-      R"("version":0.1})");
+  CostJob cost(kBlock);
   EXPECT_LE(cost.Gather(), kMessageMax);
   cost.BeginRound();
   JobFixture& job = cost.job();
   ASSERT_EQ(job.state.round->world_size, 55'440U);
   const uint64_t epoch = job.Epoch();
   EXPECT_LE(cost.Dearest(cost.sessions(), [&](uint64_t s) { return BeatOf(s, epoch, 1); }), kMessageMax);
+}
+
+// Some 3,000 nodes wait for a world size that they make. Why they do changes with each that goes and comes.
+TEST(Cost, SparesOfAnElasticJobComeAndGoAndLookAtFew) {
+  CostJob cost(kBlock);
+  cost.Gather();
+  cost.BeginRound();
+  JobFixture& job = cost.job();
+  const std::vector<uint64_t> members = Members(cost);
+  ASSERT_EQ(members.size(), 6'930U);
+  const std::set<uint64_t> train(members.begin(), members.end());
+  std::vector<uint64_t> spares;
+  for (const uint64_t session : cost.sessions()) {
+    if (!train.contains(session)) spares.push_back(session);
+  }
+  const uint64_t epoch = job.Epoch();
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_LE(cost.Cost([&] { job.Detach(spares[i]); }), kMessageMax);
+    EXPECT_LE(job.last.size(), kDecisionsMax);
+  }
+  for (int i = 0; i < 100; ++i) {
+    v1::Hello info = job.Info(fmt::format("newcomer{}", i), kRanks);
+    info.set_warming(true);
+    uint64_t session = 0;
+    EXPECT_LE(cost.Cost([&] { session = job.Attach(info); }), kMessageMax);
+    EXPECT_LE(job.last.size(), kDecisionsMax) << "it alone hears why it waits";
+    EXPECT_EQ(job.told[session].notices.size(), 1U);
+    EXPECT_LE(cost.Cost([&] { job.Say(session, v1::Ready()); }), kMessageMax);
+    EXPECT_LE(job.last.size(), kDecisionsMax);
+    EXPECT_LE(cost.Cost([&] { job.Leave(session); }), kMessageMax);
+    EXPECT_LE(job.last.size(), kDecisionsMax);
+  }
+  EXPECT_LE(cost.Dearest(members, [&](uint64_t s) { return FirstStepOf(s, epoch); }), kMessageMax);
+  EXPECT_EQ(job.Epoch(), epoch);
 }
 
 }  // namespace

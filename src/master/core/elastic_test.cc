@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "master/core/convert.h"
 #include "master/core/core.h"
 #include "master/core/job_fixture.h"
 #include "master/rules/lease.h"
@@ -38,6 +39,15 @@ struct ThreeNodes {
   std::vector<uint64_t> sessions;
 };
 
+// What `phalanx status` says of the node: its state, and why it waits.
+std::string StatusOfNode(const JobFixture& job, const std::string& name) {
+  const v1::StatusReply status = StatusOf(job.state, job.now);
+  for (const v1::NodeStatus& node : status.nodes()) {
+    if (node.hostname() == name) return fmt::format("{}: {}", node.state(), node.waits_because());
+  }
+  return "not there";
+}
+
 TEST(Elastic, TheLargestValidWorldTrains) {
   ThreeNodes three;
   EXPECT_EQ(three.job.Ranks(), (std::vector<uint64_t>{three.sessions[0], three.sessions[1]}));
@@ -55,6 +65,35 @@ TEST(Elastic, ASpareHearsWhy) {
   job.Kill(three.sessions[0], 0);  // the next life, with the same nodes, is no news for it
   EXPECT_EQ(job.Epoch(), 2U);
   EXPECT_EQ(job.Records("node-spare").size(), 1U);
+}
+
+TEST(Elastic, ASpareThatComesIsToldAlone) {
+  JobFixture job = ElasticJob(1, 8);
+  std::vector<uint64_t> sessions;
+  for (const char* name : {"a", "b", "c", "d", "e"}) sessions.push_back(job.Attach(name, 1));
+  job.Pass(300);
+  const size_t told = job.told[sessions[4]].notices.size();
+  const uint64_t f = job.Attach("f", 1);
+  const std::string why = "6 x 1 ranks is no valid world size of the elastic config; 4 x 1 is";
+  EXPECT_THAT(job.told[f].notices, ElementsAre("this node waits as a spare: " + why));
+  EXPECT_EQ(job.told[sessions[4]].notices.size(), told) << "it has heard why it waits, and waits on";
+  for (const char* name : {"e", "f"}) EXPECT_EQ(StatusOfNode(job, name), "spare: " + why);
+
+  job.Kill(sessions[0], 0);
+  EXPECT_EQ(job.told[sessions[4]].notices.size(), told + 1) << "with the next round";
+}
+
+TEST(Elastic, TheStatusSaysWhySparesWaitAsLongAsTheyDo) {
+  JobFixture job = ElasticJob(1, 8);
+  for (const char* name : {"a", "b", "c"}) job.Attach(name, 1);
+  job.Pass(300);
+  const std::string waits = "spare: 3 x 1 ranks is no valid world size of the elastic config; 2 x 1 is";
+  EXPECT_EQ(StatusOfNode(job, "a"), "member: ");
+  EXPECT_EQ(StatusOfNode(job, "c"), waits);
+  const uint64_t d = job.Attach("d", 1);
+  EXPECT_EQ(StatusOfNode(job, "c"), "waiting: ") << "both are about to be taken in";
+  job.Detach(d);
+  EXPECT_EQ(StatusOfNode(job, "c"), waits);
 }
 
 TEST(Elastic, AFourthNodeMakesFour) {

@@ -196,7 +196,10 @@ void SettleRound(Turn& turn) {
   const bool larger = IsLarger(job, next) && round.ranks_done == 0;
   if (larger && !all_there && turn.now < std::min(job.grow_at, job.grow_limit)) return;
   job.grow_at = job.grow_limit = kNever;
-  if (!larger) return;
+  if (!larger) {
+    job.left_over = LeftOverText(job);  // who was to make it larger has gone, others still wait
+    return;
+  }
   const std::string why = NewcomersText(turn, NextMembers(job)) + " joined";
   if (job.spec->rescale_grace_ms() == 0) return ReformRound(turn, why, true);
   AnnounceRescale(turn, why);

@@ -82,7 +82,7 @@ std::string NodeStateText(const JobState& state, const Node& node) {
     return state.round->slots[static_cast<size_t>(node.group_rank)].AllDone() ? "done" : "member";
   }
   const bool is_full = state.round && state.round->slots.size() >= state.spec->max_nodes();
-  if (state.phase == Phase::kRunning && (is_full || !node.told_spare.empty())) return "spare";
+  if (state.phase == Phase::kRunning && (is_full || !state.left_over.empty())) return "spare";
   return "waiting";
 }
 
