@@ -77,7 +77,7 @@ TEST(ReadBlock, TakesItOutOfAConfig) {
   EXPECT_THAT(ReadBlock(R"({"elasticity": {"enabled": false}})").error().message, HasSubstr("Elasticity is disabled"));
   EXPECT_THAT(ReadBlock(R"({"elasticity": 4})").error().message, HasSubstr("should be a JSON object"));
   EXPECT_EQ(ReadBlock(R"({"elasticity": {"enabled": true, "a": ")" + std::string(70'000, 'b') + "\"}}").error().message,
-            "the elasticity block has 70023 bytes: at most 65536 are taken");
+            "the elasticity block has 70023 bytes: at most 4096 are taken");
   EXPECT_THAT(ReadBlock("[1").error().type, HasSubstr("JSONDecodeError"));
   EXPECT_EQ(*ReadBlock(R"({"elasticity": {"b": "\u00e9", "enabled": 1, "a": [1e22, 0.1, 5]}})"),
             R"({"b":"\u00e9","enabled":1,"a":[1e+22,0.1,5]})");

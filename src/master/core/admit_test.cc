@@ -130,6 +130,17 @@ TEST(Admit, ASpecWithoutValuesIsTheDefaultOne) {
   EXPECT_EQ(spec.last_call_ms(), 0);
 }
 
+TEST(Admit, OfAnElasticConfigThatIsTooLongSoMuchIsKeptThatTheDoorSeesIt) {
+  for (const char* character : {"x", "\xf0\x9f\x94\xa5"}) {
+    v1::JobSpec spec = DefaultSpec();
+    while (spec.elastic_config().size() < 500'000) *spec.mutable_elastic_config() += character;
+    AdmitSpec(spec);
+    EXPECT_LT(spec.elastic_config().size(), 4'200U);
+    EXPECT_EQ(SpecFault(spec), "--elastic-config: at most 4096 bytes are allowed");
+    EXPECT_TRUE(spec.ParseFromString(spec.SerializeAsString())) << "half a character is none";
+  }
+}
+
 TEST(Admit, ProgressOfAnOlderAgentIsUnknownAndThatOfAnyAgentIsBounded) {
   v1::AgentMessage message;
   message.mutable_beat()->set_max_step(50);

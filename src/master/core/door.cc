@@ -93,8 +93,7 @@ Sentence NodesFault(const v1::JobSpec& spec) {
 Sentence ElasticFault(const v1::JobSpec& spec) {
   if (spec.elastic_config().empty()) return std::nullopt;
   if (spec.elastic_config().size() > elasticity::kBlockBytesMax) {
-    return fmt::format("--elastic-config: {} bytes: at most {} are allowed", spec.elastic_config().size(),
-                       elasticity::kBlockBytesMax);
+    return fmt::format("--elastic-config: at most {} bytes are allowed", elasticity::kBlockBytesMax);
   }
   const auto sizes = SizesOf(spec);
   if (!sizes.ok()) {

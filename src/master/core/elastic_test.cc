@@ -254,7 +254,7 @@ TEST(ElasticDoor, TheFirstNodesConfigIsChecked) {
   EXPECT_EQ(refused(kTwoOrFour, 5), "--nnodes=5:4: expected 0 < MIN <= MAX <= 1000000");
   EXPECT_EQ(refused(R"({"enabled":true,"max_train_batch_size":2,"micro_batch_sizes":[1],"version":0.1})", 4),
             "--elastic-config: no valid world size is as large as the fewest nodes of --nnodes=4");
-  EXPECT_EQ(refused(std::string(70'000, ' ')), "--elastic-config: 70000 bytes: at most 65536 are allowed");
+  EXPECT_EQ(refused(std::string(70'000, ' ')), "--elastic-config: at most 4096 bytes are allowed");
 }
 
 // --- every order --------------------------------------------------------------------------------------------------
