@@ -96,25 +96,27 @@ StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job) 
 
 }  // namespace
 
+// Of a large job most rows are of other kinds, and are not parsed.
 v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows) {
   v1::StatusReply status;
   status.set_job_id(run.job_id);
   status.set_started_unix_ms(run.started_unix_ms);
   status.set_phase("unfinished");
-  for (const master::RecordRow& row : rows) {
+  for (const Row& row : rows) {
+    if (!IsTurn(row)) continue;
+    status.set_reason(row.reason);
     const auto detail = nlohmann::ordered_json::parse(row.detail_json, nullptr, /*allow_exceptions=*/false);
-    if (row.kind == "round-started" && detail.is_object()) {
+    if (!detail.is_object()) continue;
+    if (row.kind == "round-started") {
       status.set_epoch(row.epoch);
       status.set_world_size(static_cast<uint32_t>(NumberIn(detail, "world_size")));
       status.set_restart_count(static_cast<uint32_t>(NumberIn(detail, "restart_count")));
       status.set_restarts_left(static_cast<uint32_t>(NumberIn(detail, "restarts_left")));
     }
-    if (row.kind == "job-finished" && detail.is_object()) {
+    if (row.kind == "job-finished") {
       status.set_phase("finished");
       status.set_exit_code(static_cast<int32_t>(NumberIn(detail, "exit_code")));
     }
-    const bool decided = row.kind == "round-started" || row.kind == "round-held" || row.kind == "job-finished";
-    if (decided) status.set_reason(row.reason);
   }
   return status;
 }
