@@ -234,6 +234,7 @@ void SimAgent::LinkFailed(uint64_t dial, const std::string& why) {
   if (!alive_ || dial != dial_ || !dialling_) return;
   dialling_ = false;
   Feed(agent::LinkDown{why, false});
+  Feed(agent::leaving::StreamBroken{keeper_.StoringText()});
 }
 
 void SimAgent::Connected(uint64_t dial, SimMaster* master) {
@@ -322,6 +323,7 @@ void SimAgent::OnDown(StreamId stream, const std::string& why) {
     stream_.reset();
     if (closing_) return Feed(agent::leaving::StreamClosed{});
     Feed(agent::LinkDown{why, false});
+    Feed(agent::leaving::StreamBroken{keeper_.StoringText()});
   });
 }
 

@@ -254,6 +254,7 @@ std::string Heard(const agent::leaving::Event& event) {
   return std::visit(
       Overloaded{
           [](const StorageIdle&) { return std::string("storage has taken all"); },
+          [](const StreamBroken&) { return std::string("its stream has broken"); },
           [](const MasterEnded& e) {
             return std::string(e.killed ? "its master has been killed" : "its master has ended, or lives on");
           },
