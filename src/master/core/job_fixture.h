@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "master/core/admit.h"
 #include "master/core/core.h"
-#include "wire/protocol.h"
+#include "master/core/test_hello.h"
 
 namespace phalanx::master {
 
@@ -69,25 +69,15 @@ class JobFixture {
   }
 
   v1::Hello Info(const std::string& name, uint32_t workers = 2) const {
-    v1::Hello info;
-    info.set_protocol_version(wire::kProtocolVersion);
-    info.set_job_id("job");
+    v1::Hello info = TestHello(name, workers, spec);
     info.set_node_id("id-" + name);
-    info.set_hostname(name);
-    info.set_address("10.0.0.1");
-    info.set_node_rank_wanted(-1);
-    info.set_local_world_size(workers);
-    info.set_role("default");
-    *info.mutable_spec() = spec;
     return info;
   }
 
   uint64_t Attach(const v1::Hello& hello) {
     const uint64_t session = ++sessions_;
-    v1::AgentMessage message;
-    message.set_next_store_port(static_cast<uint32_t>(20'000 + session));
-    *message.mutable_hello() = hello;
     node_ids[session] = hello.node_id();
+    v1::AgentMessage message = FirstMessage(hello, static_cast<uint32_t>(20'000 + session));
     Send(AttachedOf(session, std::move(message), /*peer_address=*/"", /*token_ok=*/true));
     return session;
   }

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "master/core/admit.h"
 #include "master/core/convert.h"
+#include "master/core/test_hello.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
-#include "wire/protocol.h"
 
 namespace phalanx::master {
 namespace {
@@ -18,21 +19,10 @@ namespace {
 constexpr Instant kNow = 1'000'000'000;
 
 void Attach(JobState& state, uint64_t session, Instant now) {
-  v1::AgentMessage message;
-  message.set_next_store_port(20'000);
-  v1::Hello& hello = *message.mutable_hello();
-  hello.set_protocol_version(wire::kProtocolVersion);
-  hello.set_job_id("job");
-  hello.set_node_id("fuzzed");
-  hello.set_hostname("fuzzed");
-  hello.set_address("10.0.0.1");
-  hello.set_local_world_size(1);
-  hello.set_node_rank_wanted(-1);
-  hello.set_role("default");
-  *hello.mutable_spec() = *state.spec;
+  v1::Hello hello = TestHello("fuzzed", 1, *state.spec);
   if (state.round) hello.mutable_live_round()->set_epoch(state.round->epoch);
   hello.mutable_live_round()->set_group_world_size(1);
-  Step(state, AttachedOf(session, std::move(message), "", /*token_ok=*/true), now);
+  Step(state, AttachedOf(session, FirstMessage(std::move(hello)), "", /*token_ok=*/true), now);
 }
 
 void Live(JobState state) {

@@ -10,12 +10,12 @@
 
 #include "master/core/admit.h"
 #include "master/core/core.h"
+#include "master/core/test_hello.h"
 #include "master/journal/snapshot.h"
 #include "master/replay/frames.h"
 #include "master/replay/player.h"
 #include "master/replay/start.h"
 #include "replay/text.h"
-#include "wire/protocol.h"
 
 namespace phalanx::master {
 namespace {
@@ -37,21 +37,9 @@ v1::ReplayStart Start(Instant now) {
 }
 
 v1::AgentMessage Hello(const std::string& node) {
-  v1::AgentMessage message;
-  message.set_next_store_port(20'000);
-  v1::Hello& hello = *message.mutable_hello();
-  hello.set_protocol_version(wire::kProtocolVersion);
-  hello.set_job_id("job");
+  v1::Hello hello = TestHello(node, 2, TestSpec(1, 2));
   hello.set_token(kToken);
-  hello.set_node_id(node);
-  hello.set_hostname(node);
-  hello.set_address("10.0.0.1");
-  hello.set_node_rank_wanted(-1);
-  hello.set_local_world_size(2);
-  hello.set_role("default");
-  hello.mutable_spec()->set_min_nodes(1);
-  hello.mutable_spec()->set_max_nodes(2);
-  return message;
+  return FirstMessage(std::move(hello));
 }
 
 // A master that records, as the shell does, in virtual time.

@@ -7,13 +7,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "master/core/admit.h"
 #include "master/core/convert.h"
 #include "master/core/core.h"
 #include "master/core/messages.h"
-#include "wire/protocol.h"
+#include "master/core/test_hello.h"
 
 namespace phalanx::master {
 namespace {
@@ -75,21 +76,12 @@ class Fuzzed {
     PHX_CHECK(state_.nodes.size() <= kStreams, "more nodes than streams");
   }
 
-  v1::AgentMessage WellMeantHello(uint64_t session) const {
-    v1::AgentMessage message;
-    message.set_next_store_port(20'000);
-    v1::Hello& hello = *message.mutable_hello();
-    hello.set_protocol_version(wire::kProtocolVersion);
-    hello.set_job_id("job");
-    hello.set_node_id("node" + std::to_string(session));
+  static v1::AgentMessage WellMeantHello(uint64_t session) {
+    v1::Hello hello = TestHello("node" + std::to_string(session), 2, TestSpec(1, 3));
     hello.set_hostname("host");
     hello.set_address("10.0.0." + std::to_string(session));
-    hello.set_node_rank_wanted(-1);
-    hello.set_local_world_size(2);
-    hello.mutable_spec()->set_min_nodes(1);
-    hello.mutable_spec()->set_max_nodes(3);
     hello.mutable_spec()->set_join_timeout_ms(60'000);
-    return message;
+    return FirstMessage(std::move(hello));
   }
 
   JobState state_ = [] {

@@ -6,9 +6,10 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "master/core/test_hello.h"
 #include "phalanx/v1/agent.grpc.pb.h"
-#include "wire/protocol.h"
 
 namespace phalanx::master {
 
@@ -29,23 +30,11 @@ class TestAgent {
   }
 
   v1::AgentMessage HelloMessage(uint32_t nodes = 1) const {
-    v1::AgentMessage message;
-    message.set_next_store_port(20'000);
-    v1::Hello& hello = *message.mutable_hello();
-    hello.set_protocol_version(wire::kProtocolVersion);
-    hello.set_job_id("job");
+    v1::Hello hello = TestHello(name_, 1, TestSpec(nodes, nodes));
     hello.set_token("secret");
-    hello.set_node_id(name_);
-    hello.set_hostname(name_);
-    hello.set_address("10.0.0.1");
-    hello.set_node_rank_wanted(-1);
-    hello.set_local_world_size(1);
-    hello.set_role("default");
-    hello.mutable_spec()->set_min_nodes(nodes);
-    hello.mutable_spec()->set_max_nodes(nodes);
     hello.mutable_spec()->set_max_restarts(1);
     hello.mutable_spec()->set_last_call_ms(300);
-    return message;
+    return FirstMessage(std::move(hello));
   }
 
   bool Send(v1::AgentMessage message) {
