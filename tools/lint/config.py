@@ -90,6 +90,7 @@ CORES = (
     "src/master/core/*",
     "src/master/endpoint/first_bytes.*",
     "src/master/endpoint/live_clients.*",
+    "src/master/endpoint/room.*",
     "src/master/journal/snapshot.*",
     "src/master/record/detail.*",
     "src/master/record/lost_rows.*",

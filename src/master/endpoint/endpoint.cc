@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process/process.h"
 
 namespace phalanx::master {
 namespace {
@@ -57,6 +58,9 @@ void Endpoint::OnStore(uint64_t epoch, const std::string& ip, uint32_t port) {
 void Endpoint::Follow(const JobState& state) {
   const bool lives = state.phase == Phase::kRunning && state.round.has_value();
   const uint64_t epoch = lives ? state.round->epoch : 0;
+  const EndpointWorld world = {state.spec ? state.spec->max_nodes() + kMaxSpares : 0,
+                               lives ? state.round->world_size : 0};
+  if (world != world_) MakeRoom(world);
   if (epoch == clients_.epoch()) return;
   all_let_in_ = false;
   if (!lives) {
@@ -74,6 +78,11 @@ void Endpoint::Follow(const JobState& state) {
   for (const Slot& slot : state.round->slots) {
     if (slot.session != 0) Join(state, slot.session);
   }
+}
+
+void Endpoint::MakeRoom(const EndpointWorld& world) {
+  world_ = world;
+  door_->SetRoom(RoomFor(OpenFilesLimit(), world));
 }
 
 void Endpoint::Join(const JobState& state, uint64_t session) {

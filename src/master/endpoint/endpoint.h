@@ -14,6 +14,7 @@
 #include "master/core/core.h"
 #include "master/endpoint/front_door.h"
 #include "master/endpoint/live_clients.h"
+#include "master/endpoint/room.h"
 #include "phalanx/v1/agent.pb.h"
 
 namespace phalanx::master {
@@ -48,7 +49,8 @@ class Endpoint {
     uint16_t port = 0;
   };
 
-  Endpoint(std::unique_ptr<FrontDoor> door, bool verbose) : verbose_(verbose), door_(std::move(door)) {}
+  Endpoint(std::unique_ptr<FrontDoor> door, bool verbose) : verbose_(verbose), door_(std::move(door)) { MakeRoom({}); }
+  void MakeRoom(const EndpointWorld& world);
   void Join(const JobState& state, uint64_t session);
   void Refused(const std::string& sentence);
 
@@ -57,6 +59,7 @@ class Endpoint {
   LiveClients clients_;
   Store store_;
   bool all_let_in_ = false;
+  EndpointWorld world_;
   int refusals_ = 0;                 // the door's thread only
   std::unique_ptr<FrontDoor> door_;  // last: its thread ends before what it uses goes
 };

@@ -129,6 +129,10 @@ void FrontDoor::LetInLocal() {
   Post([this] { local_let_in_ = true; });
 }
 
+void FrontDoor::SetRoom(EndpointRoom room) {
+  Post([this, room = std::move(room)] { room_ = room; });
+}
+
 void FrontDoor::CloseRelays() {
   relays_.clear();
   let_in_.clear();
@@ -186,8 +190,8 @@ bool FrontDoor::AcceptOne(int listener) {
   visitor.peer = peer;
   visitor.why_not = WhyNot(visitor);
   visitor.turn = turn_;
-  if (visitors_.size() + relays_.size() > kMaxVisitors) {
-    TurnAway(id, "too many connections");
+  if (static_cast<uint64_t>(visitor.fd.get()) >= room_.files) {
+    TurnAway(id, room_.why_full);
     return true;
   }
   visitor.timer = loop_.At(loop_.Now() + kFirstBytesMs, [this, id] {

@@ -19,6 +19,7 @@
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "master/endpoint/relay.h"
+#include "master/endpoint/room.h"
 
 namespace phalanx::master {
 
@@ -26,8 +27,6 @@ class FrontDoor {
  public:
   // Who has not said who it is after this is closed.
   static constexpr int64_t kFirstBytesMs = 10'000;
-  // Clients of the store and those that have not said who they are.
-  static constexpr size_t kMaxVisitors = 65'536;
 
   struct Events {
     // A connection for gRPC, non-blocking, of which nothing has been read. On the door's thread.
@@ -59,6 +58,9 @@ class FrontDoor {
   void LetIn(std::vector<std::string> ips, bool allowed);
   // ... and from this machine by whatever address.
   void LetInLocal();
+  // So many files of this process may be open when one more caller comes; at first as many as may be. Those that are in
+  // stay.
+  void SetRoom(EndpointRoom room);
 
  private:
   struct Visitor {  // who has not said who it is
@@ -100,6 +102,7 @@ class FrontDoor {
   SocketAddress store_;
   std::set<IpBytes> let_in_;
   bool local_let_in_ = false;
+  EndpointRoom room_{UINT64_MAX, ""};
 
   std::thread thread_;
 };

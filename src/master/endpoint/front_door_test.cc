@@ -2,6 +2,7 @@
 // store there.
 #include "master/endpoint/front_door.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,9 +10,11 @@
 #include <sys/socket.h>
 
 #include <future>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/socket_address.h"
 
@@ -218,6 +221,26 @@ TEST_F(FrontDoorTest, StrangersAreTurnedAway) {
   client.Send("GET / HTTP/1.1\r\n\r\n");
   EXPECT_EQ(client.Next(), "");
   EXPECT_THAT(refusals(), HasSubstr("it is neither an agent nor a client of the store"));
+}
+
+// Whatever they are: descriptors are counted.
+TEST_F(FrontDoorTest, WhoComesBehindSoManyIsTurnedAway) {
+  const Echo store;
+  door_->ServeStore("127.0.0.1", store.port());
+  door_->LetIn({"127.0.0.1"}, true);
+  const auto early = Enter();
+  ASSERT_NE(early, nullptr);
+  constexpr int kMore = 20;
+  const Fd lowest(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  door_->SetRoom({static_cast<uint64_t>(lowest.get() + kMore), "so many files are open"});
+  ASSERT_NE(Enter(), nullptr) << "what the door was told before is carried out by then";
+  std::vector<std::unique_ptr<Client>> held;  // they say nothing; each has two files here, its own end and the door's
+  for (int i = 0; i < kMore; ++i) held.push_back(std::make_unique<Client>(door_->port()));
+  EXPECT_EQ(held.back()->Next(), "");
+  EXPECT_THAT(refusals(), HasSubstr("so many files are open"));
+  EXPECT_TRUE(early->Answered()) << "who is in stays";
+  held.clear();
+  EXPECT_NE(Enter(), nullptr) << "there is room again";
 }
 
 TEST_F(FrontDoorTest, AStoreThatIsNotThereEndsItsClient) {

@@ -250,6 +250,8 @@ Status MasterServer::Impl::Build() {
   // An agent that hears nothing pings; gRPC would take that for an attack and close the connection.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options_.idle_ms);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options_.idle_ms);
   // Not the minimal stack: it would leave out the filter that enforces this bound.
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.RegisterService(&agent_service_);

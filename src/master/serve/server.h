@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "master/core/core.h"
+#include "master/serve/shell_decisions.h"
 
 namespace phalanx::master {
 
@@ -28,6 +29,8 @@ struct ServerOptions {
   bool resume = false;              // go on with the job that the journal there tells of, where it does
   // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
   std::optional<int64_t> linger_ms;
+  // A connection that carries no call for so long is closed; an agent's always carries one.
+  int idle_ms = kHandshakeMs;
   bool verbose = false;    // one line on stderr for each decision
   std::string replay_log;  // folder for a log of all steps (docs/formats/replay-log.md); empty: none is kept
 };

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -182,15 +183,20 @@ TEST(Server, ASilentAgentIsCancelledAfterItsLease) {
   EXPECT_EQ(a.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
+Fd ConnectTo(uint16_t port) {
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  return fd;
+}
+
 // An agent hears nothing for hours while its job trains, and pings all the time.
 TEST(Server, PingsAreNoAttack) {
   Server server;
-  const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(server.port());
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  const Fd fd = ConnectTo(server.port());
   // HTTP/2 as on the wire: a frame has its length, type (4: settings, 6: ping, 7: the peer wants to end) and flags.
   const auto frame = [](char type, size_t length) {
     return std::string{0, 0, static_cast<char>(length), type, 0, 0, 0, 0, 0} + std::string(length, 'x');
@@ -217,6 +223,31 @@ TEST(Server, PingsAreNoAttack) {
     const size_t length = byte(0) << 16 | byte(1) << 8 | byte(2);
     ASSERT_EQ(receive(length).size(), length);
   }
+}
+
+// Whoever holds such connections holds files and memory of the master.
+TEST(Server, AConnectionWithoutACallIsClosed) {
+  ServerOptions options = Server::DefaultOptions();
+  options.idle_ms = 300;
+  Server server(options);
+  TestAgent agent(server.address(), "a");
+  agent.Hello(2);
+  EXPECT_TRUE(agent.NextDecision().has_welcome());
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::string settings{0, 0, 0, 4, 0, 0, 0, 0, 0};
+  for (const std::string& said : {preface, preface + settings}) {
+    const Fd fd = ConnectTo(server.port());
+    ASSERT_EQ(send(fd.get(), said.data(), said.size(), MSG_NOSIGNAL), static_cast<ssize_t>(said.size()));
+    const timeval patience{15, 0};
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    char bytes[256];
+    ssize_t n = 1;
+    while (n > 0) n = recv(fd.get(), bytes, sizeof bytes, 0);
+    EXPECT_TRUE(n == 0 || errno == ECONNRESET) << "it is still open";
+  }
+  TestAgent second(server.address(), "b");
+  second.Hello(2);
+  EXPECT_TRUE(agent.NextDecision().has_start_round()) << "a stream on which nothing is said is none of them";
 }
 
 TEST(Server, ARepeatedMessageChangesNothing) {

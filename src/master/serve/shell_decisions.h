@@ -19,7 +19,7 @@
 namespace phalanx::master {
 
 // A stream that has not said Hello within this, or does not end within this, is cancelled.
-constexpr int64_t kHandshakeMs = 10'000;
+constexpr int kHandshakeMs = 10'000;
 // A master that lingers, and whose first agent never came, ends after this.
 constexpr int64_t kFirstAgentMs = 60'000;
 
