@@ -70,6 +70,28 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return IN_ONE_PROCESS.get(nodeid.partition("::")[0], nodeid)
 
+        def schedule(self):
+            """Gives a process that takes the place of another two tests, as all had at first: it begins the first only
+            when it knows the next."""
+            replaced = self.collection is not None
+            super().schedule()
+            for node in self.nodes if replaced else ():
+                self._reschedule(node)
+
+        def remove_node(self, node):
+            """Deals out what a process that ended had still to do, but for the test that crashed it, which is returned.
+            pytest-xdist would deal out that one, too, and what is done, behind which a process waits for ever."""
+            left = self.assigned_work.pop(node)
+            crashed = next((test for unit in left.values() for test, done in unit.items() if not done), None)
+            if crashed is None:
+                return None
+            for unit in left.values():
+                unit.update({crashed: True} if crashed in unit else {})
+            self.workqueue.update({scope: unit for scope, unit in left.items() if not all(unit.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
+
     return Scheduler(config, log)
 
 

@@ -278,7 +278,7 @@ def test_what_works_behind_yields_until_it_is_waited_for(tmp_path, monkeypatch):
     program = programs.Background("polite", [sys.executable, "-c", code, *pipes], nice=7)
     told = [pipes[0].read_text()]
     wait = program.process.wait
-    monkeypatch.setattr(program.process, "wait", lambda: [told.append(pipes[1].read_text()), wait()][1])
+    monkeypatch.setattr(program.process, "wait", lambda _: [told.append(pipes[1].read_text()), wait()][1])
     assert program.wait()[0] == 0
     assert [re.search(r"nice (\d+)", text)[1] for text in told] == ["7", "0"]
 
@@ -354,6 +354,7 @@ import ctypes, os, signal, threading, harness, pytest
 
 def test_first(): pass
 
+@pytest.mark.timeout(1 if "{how}" == "native" else 100)
 def test_second():
     if "{how}" == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -432,7 +433,7 @@ def test_a_crash_names_its_test_and_keeps_what_others_came_to(own_run):
 @pytest.mark.parametrize("beside", [[], ["-n", "1"]])
 def test_a_deadlock_in_native_code_ends_with_its_name(own_run, beside):
     """Python hears no signal there, and so no time limit."""
-    status, said = closing(own_run("tests/test_own.py", "--timeout=3", "--grace=1", *beside, how="native"))
+    status, said = closing(own_run("tests/test_own.py", "--grace=0.5", *beside, how="native"))
     assert status == 1
     (line,) = [line for line in said if line.startswith("FAILED: ")]
     assert line.endswith("test_second")
@@ -489,6 +490,14 @@ def test_what_a_thread_raises_fails_its_test(own_run):
     status, said = closing(own_run("tests/test_own.py", how="thread"))
     assert (status, said[-1]) == (1, "2 passed, 1 failed, 0 skipped")
     assert "FAILED: tests.test_own.test_second" in said
+
+
+def test_a_test_that_crashes_its_process_is_not_run_again(own_run):
+    """With others beside it; those that its process had still to run are."""
+    status, said = closing(own_run("-n", "1", "--long", "tests/test_own.py", how="crash"))
+    (line,) = [line for line in said if line.startswith("FAILED: ")]
+    assert line.endswith("test_second")
+    assert (status, said[-1]) == (1, "3 passed, 1 failed, 0 skipped")
 
 
 def test_an_interrupted_run_tells_how_far_it_came(own_run, tmp_path):
