@@ -136,7 +136,7 @@ void SimAgent::StepOn(State& state, const OneEvent& event) {
   TellAgentStep(parts_.story, parts_.queue.now(), parts_.machine.name, event, decisions);
   for (const auto& decision : decisions) {
     parts_.judge.OnAgentDecided(*this, decision.reason);
-    std::visit([this](const auto& action) { Do(action); }, decision.action);
+    std::visit([this](const auto& action) { this->Do(action); }, decision.action);
   }
 }
 
