@@ -35,6 +35,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   Try(text);
   const std::string_view body = text.substr(0, text.rfind("crc32 "));
-  Try(fmt::format("{}crc32 {:08x}\n", body, Crc32(0, body.data(), body.size())));
+  Try(fmt::format("{}crc32 {:08x}\n", body, phalanx::Crc32(0, body.data(), body.size())));
   return 0;
 }

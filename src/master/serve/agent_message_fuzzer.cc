@@ -1,4 +1,4 @@
-// What agents say, as bytes: any message in any order must leave a state that can be stepped, told and shown.
+// What agents say, as bytes: any message in any order must leave a state that can be stepped, told, shown and restored.
 //
 // Input: steps of one byte, what it is about (low bits: one of four streams; high bits: how), and where it is a message
 // a second byte, its length, and the message.
@@ -15,6 +15,7 @@
 #include "master/core/core.h"
 #include "master/core/messages.h"
 #include "master/core/test_hello.h"
+#include "master/journal/snapshot.h"
 
 namespace phalanx::master {
 namespace {
@@ -44,6 +45,8 @@ class Fuzzed {
       }
     }
     StatusOf(state_, now_);
+    const auto restored = RestoreState(SaveState(state_, now_), "job", now_);
+    PHX_CHECK(restored.ok(), "a journal that a new master refuses");
   }
 
  private:
