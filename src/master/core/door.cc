@@ -8,6 +8,7 @@
 #include <set>
 
 #include "master/core/members.h"
+#include "master/rules/mixed_world.h"
 #include "wire/protocol.h"
 
 namespace phalanx::master {

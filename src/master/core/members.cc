@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <utility>
 
 #include "master/core/door.h"
 #include "master/core/texts.h"
+#include "master/rules/mixed_world.h"
 
 namespace phalanx::master {
 namespace {
@@ -16,41 +16,32 @@ namespace {
 // Of the jobs that there are none is larger, and a config that grants all sizes is looked through at once.
 constexpr int64_t kRanksMax = 1 << 17;
 
-// Nodes with the same number of ranks.
-struct Kind {
-  uint64_t ranks = 0;
-  size_t nodes = 0;
-  size_t members = 0;  // of the last round
-};
-using Kinds = std::array<Kind, kNodeKindsMax>;
-using Counts = std::array<size_t, kNodeKindsMax>;
-
 // Of more than the door lets in (a master that was started anew takes its members back, whoever came before them) those
 // with the most members count, the smaller first.
-Kinds Largest(std::vector<Kind> all) {
-  std::stable_sort(all.begin(), all.end(), [](const Kind& a, const Kind& b) { return a.members > b.members; });
-  Kinds kinds;
+NodeKinds Largest(std::vector<NodeKind> all) {
+  std::stable_sort(all.begin(), all.end(), [](const NodeKind& a, const NodeKind& b) { return a.members > b.members; });
+  NodeKinds kinds;
   for (size_t i = 0; i < std::min(all.size(), kinds.size()); ++i) kinds[i] = all[i];
   return kinds;
 }
 
-Kinds KindsOf(const std::vector<Candidate>& candidates) {
-  std::map<uint32_t, Kind> by_ranks;
+NodeKinds KindsOf(const std::vector<Candidate>& candidates) {
+  std::map<uint32_t, NodeKind> by_ranks;
   for (const Candidate& c : candidates) {
-    Kind& kind = by_ranks[c.local_world_size];
+    NodeKind& kind = by_ranks[c.local_world_size];
     kind.ranks = c.local_world_size;
     ++kind.nodes;
     if (c.previous_rank >= 0) ++kind.members;
   }
-  std::vector<Kind> all;
+  std::vector<NodeKind> all;
   all.reserve(by_ranks.size());
   for (const auto& [ranks, kind] : by_ranks) all.push_back(kind);
   return Largest(std::move(all));
 }
 
 // The same of all candidates, without a walk over them.
-Kinds KindsOf(const Census& census, bool only_ready) {
-  std::vector<Kind> all;
+NodeKinds KindsOf(const Census& census, bool only_ready) {
+  std::vector<NodeKind> all;
   for (const auto& [ranks, kind] : census.kinds()) {
     const Census::Count& count = only_ready ? kind.ready : kind.candidates;
     if (count.all > 0) all.push_back({ranks, count.all, count.members});
@@ -58,27 +49,8 @@ Kinds KindsOf(const Census& census, bool only_ready) {
   return Largest(std::move(all));
 }
 
-// How many nodes of each kind make exactly `world_size` ranks: those that keep the most members, and then the fewest.
-std::optional<Counts> CountsFor(const Kinds& kinds, uint64_t world_size, const v1::JobSpec& spec) {
-  std::optional<Counts> best;
-  const auto kept = [&kinds](const Counts& counts) {
-    return std::min(counts[0], kinds[0].members) + std::min(counts[1], kinds[1].members);
-  };
-  for (size_t of_second = 0; of_second <= kinds[1].nodes && of_second * kinds[1].ranks <= world_size; ++of_second) {
-    const uint64_t rest = world_size - of_second * kinds[1].ranks;
-    const Counts counts = {rest / kinds[0].ranks, of_second};
-    const size_t nodes = counts[0] + counts[1];
-    const bool exact = rest % kinds[0].ranks == 0 && counts[0] <= kinds[0].nodes;
-    if (!exact || nodes < spec.min_nodes() || nodes > spec.max_nodes() || nodes % spec.node_unit() != 0) continue;
-    const bool better =
-        !best || kept(counts) > kept(*best) || (kept(counts) == kept(*best) && nodes < (*best)[0] + (*best)[1]);
-    if (better) best = counts;
-  }
-  return best;
-}
-
 // The first of each kind, so many.
-std::vector<Candidate> Take(const std::vector<Candidate>& candidates, const Kinds& kinds, Counts left) {
+std::vector<Candidate> Take(const std::vector<Candidate>& candidates, const NodeKinds& kinds, NodeCounts left) {
   std::vector<Candidate> taken;
   for (const Candidate& c : candidates) {
     for (size_t i = 0; i < kinds.size(); ++i) {
@@ -92,19 +64,20 @@ std::vector<Candidate> Take(const std::vector<Candidate>& candidates, const Kind
 }
 
 // How many of each kind make the largest world that is granted; none where none is.
-Counts LargestWorld(const Kinds& kinds, const v1::JobSpec& spec, const std::vector<uint32_t>& world_sizes) {
+NodeCounts LargestWorld(const NodeKinds& kinds, const v1::JobSpec& spec, const std::vector<uint32_t>& world_sizes) {
   if (kinds[0].nodes == 0) return {};
+  const NodeLimits limits = {spec.min_nodes(), spec.max_nodes(), spec.node_unit()};
   const uint64_t ranks = kinds[0].nodes * kinds[0].ranks + kinds[1].nodes * kinds[1].ranks;
   auto size = std::upper_bound(world_sizes.begin(), world_sizes.end(), ranks);
   while (size != world_sizes.begin()) {
-    if (const auto counts = CountsFor(kinds, *--size, spec)) return *counts;
+    if (const auto counts = CountsFor(kinds, *--size, limits)) return *counts;
   }
   return {};
 }
 
 std::vector<Candidate> ChooseWorld(const std::vector<Candidate>& candidates, const v1::JobSpec& spec,
                                    const std::vector<uint32_t>& world_sizes) {
-  const Kinds kinds = KindsOf(candidates);
+  const NodeKinds kinds = KindsOf(candidates);
   return Take(candidates, kinds, LargestWorld(kinds, spec, world_sizes));
 }
 
@@ -114,8 +87,8 @@ World WorldOf(const JobState& s, bool only_ready) {
     const size_t nodes = UsableNodes(*s.spec, only_ready ? s.census.ready() : s.census.candidates());
     return {nodes, 0};
   }
-  const Kinds kinds = KindsOf(s.census, only_ready);
-  const Counts counts = LargestWorld(kinds, *s.spec, s.sizes->world_sizes);
+  const NodeKinds kinds = KindsOf(s.census, only_ready);
+  const NodeCounts counts = LargestWorld(kinds, *s.spec, s.sizes->world_sizes);
   return {counts[0] + counts[1], counts[0] * kinds[0].ranks + counts[1] * kinds[1].ranks};
 }
 
@@ -134,7 +107,7 @@ std::vector<Candidate> CandidatesOf(const JobState& s, bool only_ready) {
 
 // The ranks of each node that is there; 0: they differ.
 uint64_t CommonRanks(const JobState& s) {
-  const Kinds kinds = KindsOf(s.census, false);
+  const NodeKinds kinds = KindsOf(s.census, false);
   return kinds[1].nodes == 0 ? kinds[0].ranks : 0;
 }
 

@@ -14,9 +14,6 @@
 
 namespace phalanx::master {
 
-// Nodes with so many different numbers of ranks train together under an elastic config; the door refuses one more.
-constexpr size_t kNodeKindsMax = 2;
-
 // The world sizes that the job's elastic config grants, of a job that has one.
 elasticity::Result<elasticity::JobSizes> SizesOf(const v1::JobSpec& spec);
 
