@@ -16,7 +16,8 @@ constexpr int64_t kDialTimeoutMs = 4 * kHandshakeTimeoutMs;
 constexpr int kPingAfterMs = 5'000;
 constexpr int kPingTimeoutMs = 5'000;
 
-// More messages than this in the master's queue for one stream: the agent does not read, and is cancelled.
-constexpr size_t kMaxQueued = 64;
+// More messages than this in the master's queue for one stream: the agent does not read, and is cancelled. One step of
+// the master may queue several for each checkpoint directory, and nothing is written while it does.
+constexpr size_t kMaxQueued = 4'096;
 
 }  // namespace phalanx::wire

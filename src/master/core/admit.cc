@@ -22,6 +22,8 @@ void Cut(std::string& text, size_t max) {
   text.resize(max);
 }
 
+int64_t BoundedStep(int64_t step) { return std::clamp<int64_t>(step, 0, kMaxStep); }
+
 int64_t Span(int64_t ms) { return std::clamp<int64_t>(ms, 0, kMaxSpanMs); }
 
 void AdmitRound(v1::StartRound& round) {
@@ -88,11 +90,14 @@ bool IsName(const std::string& name) {
 }
 
 bool IsSane(const v1::CheckpointsHeld& held) {
-  return held.saves_size() <= kMaxHeldSaves &&
-         std::all_of(held.saves().begin(), held.saves().end(), [](const v1::HeldSave& save) {
-           return IsPath(save.dir()) && IsSane(save.save()) &&
-                  save.ranks_size() <= static_cast<int>(kMaxLocalWorldSize);
-         });
+  const bool saves = std::all_of(held.saves().begin(), held.saves().end(), [](const v1::HeldSave& save) {
+    return IsPath(save.dir()) && IsSane(save.save()) && v1::CheckpointKind_IsValid(save.kind()) &&
+           save.ranks_size() <= static_cast<int>(kMaxLocalWorldSize);
+  });
+  const bool awaited = std::all_of(held.awaited().begin(), held.awaited().end(), [](const v1::AwaitedStore& store) {
+    return IsPath(store.dir()) && IsSane(store.save());
+  });
+  return held.saves_size() <= kMaxHeldSaves && held.awaited_size() <= kMaxHeldSaves && saves && awaited;
 }
 
 bool IsSane(const v1::ShardsWritten& written) {
@@ -105,6 +110,8 @@ bool IsSane(const v1::CheckpointReport& report) {
   if (report.has_held()) return IsSane(report.held());
   if (!IsPath(report.dir())) return false;
   switch (report.body_case()) {
+    case v1::CheckpointReport::kOpened:
+      return v1::CheckpointKind_IsValid(report.opened().kind());
     case v1::CheckpointReport::kSealed:
       return IsSane(report.sealed().save());
     case v1::CheckpointReport::kSkipped:
@@ -127,7 +134,8 @@ bool IsSane(const v1::CheckpointReport& report) {
   }
 }
 
-void CutTexts(v1::CheckpointReport& report) {
+void AdmitReport(v1::CheckpointReport& report) {
+  report.DiscardUnknownFields();  // what is kept has no parts that nobody bounds
   for (std::string* text :
        {report.has_skipped() ? report.mutable_skipped()->mutable_why() : nullptr,
         report.has_found() ? report.mutable_found()->mutable_why() : nullptr,
@@ -137,6 +145,17 @@ void CutTexts(v1::CheckpointReport& report) {
         report.has_manifest_written() ? report.mutable_manifest_written()->mutable_error() : nullptr}) {
     if (text != nullptr) Cut(*text, kMaxReasonBytes);
   }
+}
+
+void AdmitBeat(v1::Beat& beat) {
+  beat.set_min_step(BoundedStep(beat.min_step()));
+  beat.set_max_step(BoundedStep(beat.max_step()));
+  if (beat.has_progress()) AdmitProgress(*beat.mutable_progress());
+}
+
+void AdmitFirstStep(v1::FirstStep& first) {
+  first.set_step(BoundedStep(first.step()));
+  if (first.has_progress()) AdmitProgress(*first.mutable_progress());
 }
 
 void AdmitLeaving(v1::Leaving& leaving) {
@@ -152,20 +171,18 @@ void Admit(v1::AgentMessage& message) {
     case v1::AgentMessage::kHello:
       return AdmitHello(*message.mutable_hello());
     case v1::AgentMessage::kBeat:
-      if (message.beat().has_progress()) AdmitProgress(*message.mutable_beat()->mutable_progress());
-      return;
+      return AdmitBeat(*message.mutable_beat());
     case v1::AgentMessage::kWorkerExited:
       return AdmitExit(*message.mutable_worker_exited());
     case v1::AgentMessage::kFirstStep:
-      if (message.first_step().has_progress()) AdmitProgress(*message.mutable_first_step()->mutable_progress());
-      return;
+      return AdmitFirstStep(*message.mutable_first_step());
     case v1::AgentMessage::kLeaving:
       return AdmitLeaving(*message.mutable_leaving());
     case v1::AgentMessage::kSafePoint:
       return message.mutable_safe_point()->set_asked(std::min(message.safe_point().asked(), kMaxLocalWorldSize));
     case v1::AgentMessage::kCheckpoint:
       if (!IsSane(message.checkpoint())) return message.clear_body();
-      return CutTexts(*message.mutable_checkpoint());
+      return AdmitReport(*message.mutable_checkpoint());
     case v1::AgentMessage::kStoreRefused:
       return Cut(*message.mutable_store_refused()->mutable_sentence(), kMaxReasonBytes);
     case v1::AgentMessage::kReady:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <variant>
@@ -107,13 +108,18 @@ TEST(Admit, KeepsNothingThatNobodyBounds) {
   v1::AgentMessage exited;
   exited.mutable_worker_exited()->set_pid(7);
   const size_t of_end = Admitted(exited).ByteSizeLong();
+  v1::AgentMessage report;
+  report.mutable_checkpoint()->mutable_held()->add_saves()->set_dir("/checkpoints");
+  const size_t of_report = Admitted(report).ByteSizeLong();
   v1::Hello& known = *hello.mutable_hello();
   for (google::protobuf::Message* part : std::initializer_list<google::protobuf::Message*>{
-           &known, known.mutable_spec(), exited.mutable_worker_exited()}) {
+           &known, known.mutable_spec(), exited.mutable_worker_exited(),
+           report.mutable_checkpoint()->mutable_held()->mutable_saves(0)}) {
     part->GetReflection()->MutableUnknownFields(part)->AddLengthDelimited(900, std::string(100'000, 'x'));
   }
   EXPECT_EQ(Admitted(hello).ByteSizeLong(), of_hello);
   EXPECT_EQ(Admitted(exited).ByteSizeLong(), of_end);
+  EXPECT_EQ(Admitted(report).ByteSizeLong(), of_report);
 }
 
 TEST(Admit, ASpecWithoutValuesIsTheDefaultOne) {
@@ -170,6 +176,47 @@ TEST(Admit, ProgressOfAnOlderAgentIsUnknownAndThatOfAnyAgentIsBounded) {
   sane.set_from_step(0);
   EXPECT_EQ(Admitted(message).beat().progress().step(), 50);
   EXPECT_TRUE(Admitted(message).beat().progress().has_from_step());
+}
+
+TEST(Admit, TheStepsOfABeatAreBounded) {
+  for (const int64_t wild : {INT64_MAX, INT64_MIN}) {
+    v1::AgentMessage message;
+    message.mutable_beat()->set_min_step(wild);
+    message.mutable_beat()->set_max_step(wild);
+    const v1::Beat beat = Admitted(message).beat();
+    message.mutable_first_step()->set_step(wild);
+    for (const int64_t step : {beat.min_step(), beat.max_step(), Admitted(message).first_step().step()}) {
+      EXPECT_GE(step, 0);
+      EXPECT_LE(step, int64_t{1} << 48);
+    }
+  }
+}
+
+TEST(Admit, WhatMemoryHoldsIsHeardWhereAllOfItIsSane) {
+  v1::AgentMessage sane;
+  v1::CheckpointsHeld& held = *sane.mutable_checkpoint()->mutable_held();
+  held.add_saves()->set_dir("/checkpoints");
+  held.mutable_saves(0)->mutable_save()->set_step(10);
+  held.add_awaited()->set_dir("/checkpoints");
+  held.mutable_awaited(0)->mutable_save()->set_step(10);
+  EXPECT_TRUE(Admitted(sane).has_checkpoint());
+  const std::function<void(v1::CheckpointsHeld&)> spoilers[] = {
+      [](auto& h) { h.mutable_awaited(0)->set_dir(""); },
+      [](auto& h) { h.mutable_awaited(0)->mutable_save()->set_step(-1); },
+      [](auto& h) { h.mutable_saves(0)->set_kind(static_cast<v1::CheckpointKind>(9)); },
+      [](auto& h) {
+        for (int i = 0; i < 1'024; ++i) *h.add_awaited() = h.awaited(0);
+      },
+  };
+  for (const auto& spoil : spoilers) {
+    v1::AgentMessage message = sane;
+    spoil(*message.mutable_checkpoint()->mutable_held());
+    EXPECT_EQ(Admitted(message).body_case(), v1::AgentMessage::BODY_NOT_SET);
+  }
+  v1::AgentMessage opened;
+  opened.mutable_checkpoint()->set_dir("/checkpoints");
+  opened.mutable_checkpoint()->mutable_opened()->set_kind(static_cast<v1::CheckpointKind>(9));
+  EXPECT_EQ(Admitted(opened).body_case(), v1::AgentMessage::BODY_NOT_SET);
 }
 
 TEST(Admit, WhatNoAgentWouldTellOfCheckpointsIsNotHeard) {

@@ -132,7 +132,7 @@ void TakeUpJob(Turn& turn) {
     members = job.round->slots.size();
     for (Slot& slot : job.round->slots) {
       job.round->Vacate(slot);
-      slot.away = finished || (!slot.AllDone() && !slot.leaving);
+      slot.away = !slot.left && (finished || (!slot.AllDone() && !slot.leaving));
       if (slot.away) ++job.round->away;
     }
     // Nodes that were about to go end when their master does, and do not come back.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "master/core/job_fixture.h"
+#include "master/topics/checkpoints_saved.h"
 
 namespace phalanx::master {
 namespace {
@@ -234,6 +235,7 @@ TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {
   FoundOnDisk(30, "30");
   CheckedOnDisk(a_, "30");
   CheckedOnDisk(b_, "30", "rank_2.pt is damaged");
+  EXPECT_THAT(job_.journal_state.checkpoints.dirs.at(kDir).damaged, ElementsAre("30")) << "else it is read once more";
   const Order find = Orders(Order::kFind).begin()->second;
   ASSERT_EQ(find.find().but_size(), 1);
   EXPECT_EQ(find.find().but(0), "30");
@@ -331,6 +333,41 @@ TEST_F(CheckpointsTest, WithoutMemoryStorageThatDoesNotAnswerIsWaitedFor) {
   EXPECT_EQ(Orders(Order::kRestore).at(a_).save().step(), 20);
 }
 
+TEST_F(CheckpointsTest, ANodeWhoseStorageHangsWhileItReadsIsNamed) {
+  Hold(a_, {});
+  Hold(b_, {});
+  AskRestore(a_);
+  FoundOnDisk(20, "20");
+  CheckedOnDisk(a_, "20");
+  job_.Pass(kCheckOnDiskMs + 1);
+  const std::vector<std::string> lags = job_.Records("checkpoint-lag");
+  ASSERT_EQ(lags.size(), static_cast<size_t>(kCheckOnDiskMs / kStoreLagNoticeMs));
+  EXPECT_EQ(lags[0], "step 20 of /data/run is read on storage for 60 s, and the node of group rank 1 has not answered");
+  EXPECT_TRUE(Orders(Order::kRestore).empty()) << "the job would begin anew";
+  CheckedOnDisk(b_, "20");
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).save().step(), 20);
+  job_.Pass(kCheckOnDiskMs);
+  EXPECT_EQ(job_.Records("checkpoint-lag").size(), lags.size());
+}
+
+TEST_F(CheckpointsTest, StorageThatIsNotReadDoesNotKeepMemoryFromBeingRestored) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  AskRestore(a_);
+  FoundOnDisk(30, "30");
+  CheckedOnDisk(a_, "30");
+  job_.orders.clear();
+  job_.Pass(kCheckOnDiskMs - 1);
+  EXPECT_TRUE(Orders(Order::kRestore).empty()) << "large parts take long";
+  job_.Pass(1);
+  const Order order = Orders(Order::kRestore)[a_];
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_THAT(order.reason(), testing::HasSubstr("the node of group rank 1 has not answered"));
+  CheckedOnDisk(b_, "30");  // late
+  EXPECT_TRUE(job_.orders.empty());
+}
+
 TEST_F(CheckpointsTest, NothingIsRestoredWhereNothingIs) {
   AskRestore(a_);  // before the nodes have told what they hold
   Hold(a_, {});
@@ -381,6 +418,113 @@ TEST(RestoringTest, ANodeThatComesBackIsAskedAgainWhatStorageHolds) {
   tell(3, whole);
   tell(4, whole);
   EXPECT_THAT(sent(), ElementsAre(Pair(3, Order::kRestore), Pair(4, Order::kRestore)));
+}
+
+TEST(RestoringTest, ANewMasterDoesNotSayTwiceWhatWasPassedOver) {
+  CheckpointState state;
+  BeginCheckpoints(state, 2, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  const auto hold = [&](uint64_t session, bool holds) {
+    v1::CheckpointReport report;
+    report.set_epoch(2);
+    report.mutable_held();
+    if (holds) {
+      v1::HeldSave& save = *report.mutable_held()->add_saves();
+      save.set_dir(kDir);
+      save.mutable_save()->set_epoch(1);
+      save.set_world_size(2);
+      save.add_ranks(0);
+    }
+    OnCheckpointReport(state, session, report, 0);
+  };
+  hold(1, true);
+  hold(2, false);
+  const std::string passed_over = state.dirs.at(kDir).passed_over;
+  EXPECT_FALSE(passed_over.empty());
+  state = *RestoreCheckpoints(SaveCheckpoints(state), 2, 2);
+  OnCheckpointSessionBack(state, 0, {3, 0, 1});
+  OnCheckpointSessionBack(state, 1, {4, 1, 1});
+  hold(3, true);
+  hold(4, false);
+  EXPECT_TRUE(state.settled);
+  EXPECT_EQ(state.dirs.at(kDir).passed_over, passed_over);
+}
+
+// No rank waits any more for what storage holds.
+TEST(RestoringTest, NothingIsDueFromStorageWhenTheRoundIsOver) {
+  JobFixture job(2, 2, 10);
+  const std::vector<uint64_t> nodes = {job.Attach("a"), job.Attach("b")};
+  v1::CheckpointReport report;
+  report.set_epoch(job.Epoch());
+  report.mutable_held();
+  for (const uint64_t session : nodes) job.Say(session, report);
+  report.set_dir(kDir);
+  report.mutable_restore_asked();
+  job.Say(nodes[0], report);
+  EXPECT_NE(NextCheckpointDeadline(job.state.checkpoints), kNever);
+  job.Detach(nodes[1]);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_EQ(NextCheckpointDeadline(job.state.checkpoints), kNever);
+}
+
+class ManyDirectoriesTest : public CheckpointsTest {
+ protected:
+  static std::string Dir(size_t i) { return "/data/" + std::to_string(i); }
+
+  void OpenIn(const std::string& dir) {
+    v1::CheckpointReport report = Report();
+    report.set_dir(dir);
+    report.mutable_opened();
+    Tell(a_, report);
+  }
+  void SealIn(const std::string& dir) {
+    v1::CheckpointReport report = Report();
+    report.set_dir(dir);
+    Set(report.mutable_sealed()->mutable_save(), Epoch(), 10);
+    Tell(a_, report);
+  }
+  void AskIn(const std::string& dir) {
+    v1::CheckpointReport report = Report();
+    report.set_dir(dir);
+    report.mutable_restore_asked();
+    Tell(a_, report);
+  }
+};
+
+TEST_F(ManyDirectoriesTest, WhatIsAskedOfOneTooManyIsAnswered) {
+  for (size_t i = 0; i < kMaxCheckpointDirs; ++i) OpenIn(Dir(i));
+  const std::string late = Dir(kMaxCheckpointDirs);
+  AskIn(late);
+  const Order restore = Orders(Order::kRestore)[a_];
+  EXPECT_EQ(restore.dir(), late);
+  EXPECT_EQ(restore.reason(), "/data/256 is one directory too many: a job saves to at most 256");
+  EXPECT_FALSE(restore.has_save()) << "the job would begin anew";
+  SealIn(late);
+  const Order dropped = Orders(Order::kDropped)[a_];
+  EXPECT_EQ(dropped.save().step(), 10);
+  EXPECT_EQ(dropped.reason(), restore.reason());
+  Hold(a_, {}, {});
+  v1::CheckpointReport awaits;
+  awaits.set_epoch(Epoch());
+  v1::AwaitedStore& awaited = *awaits.mutable_held()->add_awaited();
+  awaited.set_dir(late);
+  Set(awaited.mutable_save(), 1, 10);
+  Tell(a_, awaits);
+  EXPECT_EQ(Orders(Order::kStoreEnded)[a_].reason(), restore.reason());
+  EXPECT_EQ(job_.Records("checkpoint-skipped").size(), 1U) << "once a round";
+  AskIn(Dir(0));
+  EXPECT_TRUE(Orders(Order::kRestore).empty()) << "the others go on";
+}
+
+TEST_F(ManyDirectoriesTest, TheNextRoundHasRoomForOthers) {
+  for (size_t i = 0; i < kMaxCheckpointDirs; ++i) OpenIn(Dir(i));
+  SealIn(Dir(0));
+  Seal(a_, 20);  // one too many
+  FailRound();
+  Seal(a_, 20);
+  Seal(b_, 20);
+  EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
+  FailRound();
+  EXPECT_EQ(job_.state.checkpoints.dirs.size(), 1U) << "what is committed is not forgotten";
 }
 
 // --- storing ---
@@ -571,6 +715,27 @@ TEST_F(StoringTest, AwaitedStoresEndWhenMemoryHasNothingAnyMore) {
   EXPECT_FALSE(ended.at(a_).store_ended().stored());
   EXPECT_EQ(ended.at(a_).save().step(), 10);
   EXPECT_EQ(job_.Records("checkpoint-failed").size(), 1U);
+}
+
+// Else a node that awaits many could be sent more in one step than its stream bears with.
+TEST_F(StoringTest, OneAnswerADirectoryEndsAllThatIsAwaitedThere) {
+  SealAll(10, true);
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  FailRound();
+  v1::CheckpointReport report;
+  report.set_epoch(Epoch());
+  for (int64_t step = 1; step <= 10; ++step) {
+    v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
+    awaited.set_dir(kDir);
+    Set(awaited.mutable_save(), 1, step);
+  }
+  Tell(b_, report);
+  ASSERT_EQ(job_.orders.size(), 1U);
+  EXPECT_TRUE(job_.orders[0].order.store_ended().stored());
+  EXPECT_EQ(job_.orders[0].order.save().step(), 10);
 }
 
 // The order that said so was lost with the node's stream.

@@ -87,8 +87,9 @@ Census::Entry EntryOf(const Node& node) {
 void Settle(Turn& turn) {
   const JobState& job = turn.job;
   SettleAway(turn);
+  if (job.phase == Phase::kFinished) return SettleEnd(turn);  // whoever is away then
   if (job.round && job.round->away > 0) return;
-  if (job.phase == Phase::kFinished) SettleEnd(turn);
+  SettleLastLeft(turn);
   if (job.phase == Phase::kBlaming) SettleBlame(turn);
   if (job.phase == Phase::kRunning) SettleRound(turn);
   if (job.phase == Phase::kGathering) SettleGathering(turn);
@@ -160,8 +161,9 @@ std::vector<Decision> Resume(JobState& state, Instant now) {
 }
 
 Instant NextDeadline(const JobState& s) {
-  // While members are away Settle decides nothing else.
-  if (s.round && s.round->away > 0) return std::min({s.lease_check, s.back_by, s.remember_at});
+  // While members of a live round are away Settle decides nothing else.
+  if (s.phase != Phase::kFinished && s.round && s.round->away > 0)
+    return std::min({s.lease_check, s.back_by, s.remember_at});
   const bool live = s.round && s.phase == Phase::kRunning;
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,

@@ -102,13 +102,14 @@ using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
-// To the agent on that stream. The same message may go to many. Behind Refused and Finish the stream ends; no
-// AgentDetached follows.
+// To the agent on that stream. The same message may go to many. Behind Refused and Finish the stream ends, and its
+// AgentDetached follows as for any other: of a node that was refused it changes nothing.
 struct Send {
   uint64_t session = 0;
   std::shared_ptr<const v1::MasterMessage> message;
 };
-// Cancels the stream at once: the node is believed dead. No AgentDetached follows.
+// Cancels the stream at once: the node is believed dead, and no longer among the job's. The AgentDetached that follows
+// changes nothing.
 struct Drop {
   uint64_t session = 0;
 };
@@ -153,6 +154,12 @@ struct Outcome {
 };
 
 enum class Phase { kGathering, kRunning, kBlaming, kFinished };
+
+// How the job is to end where no node that is away comes back.
+struct LastLeft {
+  int32_t exit_code = 0;
+  std::string reason;
+};
 
 // A group rank in the round of that epoch, which may be over.
 struct RoundPlace {
@@ -255,6 +262,8 @@ struct JobState {
   Instant back_by = kNever;      // members whose stream goes before that are away, not lost
   bool resumed = false;          // ... because this master took up what another one began
   size_t stale_rounds = 0;       // nodes that run another round than the live one
+  // The last node that is here has left while others may come back.
+  std::optional<LastLeft> last_left;
   // Running: why nodes wait although it has places left, as it was when the last one came. Empty: none does.
   std::string left_over;
 

@@ -467,6 +467,65 @@ TEST(End, AFinishedNodeThatLeftIsNotAwaited) {
   EXPECT_EQ(job.state.back_by, kNever);
 }
 
+// All ranks of two nodes have ended well, and their last save is on its way to storage. The manifest is a's to write.
+class EndThatStores : public ::testing::Test {
+ protected:
+  EndThatStores() {
+    a_ = job_.Attach("a", 1);
+    b_ = job_.Attach("b", 1);
+    job_.SealForStorage(10);
+    for (const uint64_t session : {a_, b_}) job_.Exit(session, Job::Ended(0, 0));
+  }
+
+  Job job_{2, 2};
+  uint64_t a_ = 0;
+  uint64_t b_ = 0;
+};
+
+TEST_F(EndThatStores, ANodeWhoseStreamBreaksMeanwhileIsAwaited) {
+  ASSERT_EQ(job_.state.phase, Phase::kFinished);
+  EXPECT_FALSE(job_.told[a_].outcome) << "its save is not stored yet";
+  job_.Detach(b_);  // which ends the store
+  EXPECT_TRUE(job_.told[a_].outcome);
+  EXPECT_NE(job_.state.back_by, kNever);
+  const uint64_t again = job_.Attach("b", 1);
+  ASSERT_TRUE(job_.told[again].outcome);
+  EXPECT_EQ(job_.told[again].outcome->exit_code(), 0);
+  EXPECT_EQ(job_.state.back_by, kNever) << "all have been told";
+}
+
+TEST_F(EndThatStores, ANodeThatIsBackBeforeItIsStoredIsToldWithTheOthers) {
+  job_.PrepareStore(a_, 1, 10);
+  job_.WriteShards(b_, 1, 10);
+  job_.Detach(b_);
+  EXPECT_FALSE(job_.told[a_].outcome) << "the store goes on without it";
+  const uint64_t again = job_.Attach("b", 1);
+  job_.Detach(again);
+  const uint64_t third = job_.Attach("b", 1);
+  EXPECT_FALSE(job_.told[third].outcome);
+  job_.WriteShards(a_, 1, 10);
+  job_.WriteManifest(a_, 1, 10);
+  for (const uint64_t session : {a_, third}) EXPECT_TRUE(job_.told[session].outcome);
+  EXPECT_EQ(job_.state.back_by, kNever) << "nobody is waited for";
+}
+
+TEST_F(EndThatStores, ANodeThatLeavesMeanwhileIsNotAwaited) {
+  job_.Leave(b_);
+  job_.Detach(b_);
+  EXPECT_TRUE(job_.told[a_].outcome);
+  EXPECT_EQ(job_.state.back_by, kNever);
+}
+
+TEST_F(EndThatStores, ItIsTimeForTheEndThoughANodeIsAway) {
+  job_.PrepareStore(a_, 1, 10);
+  job_.WriteShards(b_, 1, 10);
+  job_.Detach(b_);
+  job_.Pass(kStoreAtEndMs);
+  EXPECT_TRUE(job_.told[a_].outcome);
+  job_.Pass(4'000);
+  EXPECT_EQ(job_.state.back_by, kNever) << "it has not come back";
+}
+
 TEST(End, AllNodesLeft) {
   Job job(1, 2);
   const uint64_t a = job.Attach("a");

@@ -55,6 +55,17 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
   return !done;
 }
 
+// While storage is waited for: its node dials again and must hear of the end, unless it went on purpose.
+void VacateUntold(Turn& turn, const Node& node, uint64_t session) {
+  JobState& job = turn.job;
+  Slot* slot = job.round && job.tell_end_by != kNever ? job.round->SlotOfNode(node.hello.node_id()) : nullptr;
+  if (slot == nullptr || slot->session != session) return;
+  job.round->Vacate(*slot);
+  slot->left = node.leaving;
+  slot->away = !slot->left;
+  if (slot->away) ++job.round->away;
+}
+
 // The node, which is no longer among the job's.
 void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cause, bool may_return,
                 std::optional<int64_t> silent_ms) {
@@ -66,6 +77,7 @@ void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cau
   const std::string name = NodeName(job, node.hello);
   if (node.leaving || job.phase == Phase::kFinished) {
     FreeWantedPlace(turn, node.hello, session);
+    if (job.phase == Phase::kFinished) VacateUntold(turn, node, session);
     if (node.group_rank >= 0 && job.phase != Phase::kFinished) {  // it went before the others were ready for it
       if (GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name))) turn.lost = true;
     }
@@ -82,6 +94,12 @@ void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cau
   if (node.previous_rank >= 0) job.lost_places[node.hello.node_id()] = {node.previous_rank, job.highest_epoch};
   const std::string what = fmt::format("node {} was lost ({})", name, cause);
   if (GiveUpPlace(turn, node, session, "node-lost", what, silent_ms)) turn.lost = true;
+}
+
+// No node is left that could go on.
+void EndBehindLast(Turn& turn, const LastLeft& end) {
+  if (turn.job.phase == Phase::kBlaming) return Conclude(turn);
+  FinishJob(turn, end.exit_code, end.reason);
 }
 
 }  // namespace
@@ -111,17 +129,33 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   }
   if (GiveUpPlace(turn, node, session, "node-left", what)) turn.lost = true;
   if (job.census.candidates() > 0 || job.phase == Phase::kFinished) return;
-  if (job.phase == Phase::kBlaming) return Conclude(turn);
-  FinishJob(turn, signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why));
+  LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
+  if (job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0))) {
+    job.last_left = std::move(end);  // who is away trains on, and is heard first
+    return;
+  }
+  EndBehindLast(turn, end);
+}
+
+void SettleLastLeft(Turn& turn) {
+  JobState& job = turn.job;
+  if (!job.last_left || job.back_by != kNever) return;
+  const LastLeft end = *std::exchange(job.last_left, std::nullopt);
+  if (job.census.candidates() == 0) EndBehindLast(turn, end);
 }
 
 void ForgiveStandstill(Turn& turn) {
   JobState& job = turn.job;
-  if (job.lease_check == kNever || turn.now - job.lease_check < kMasterStallMs) return;
-  const int64_t late_ms = turn.now - job.lease_check;
+  const Instant due = std::min(job.lease_check, job.back_by);
+  if (due == kNever || turn.now - due < kMasterStallMs) return;
+  const int64_t late_ms = turn.now - due;
+  const size_t members = job.round ? job.round->slots.size() : 0;
+  const Instant lease_end = turn.now + LeaseMs(static_cast<int64_t>(std::max(job.nodes.size(), members)));
   for (auto& [session, node] : job.nodes) node.last_heard = turn.now;
-  job.lease_check = turn.now + LeaseMs(static_cast<int64_t>(job.nodes.size()));
-  if (job.back_by == kNever) job.back_by = job.lease_check;  // agents may have given up streams that nobody served
+  if (!job.nodes.empty()) job.lease_check = lease_end;
+  // Agents may have given up streams that nobody served, and who was away stood before a closed door. Behind a job's
+  // end that waits for storage, their time begins when that is there.
+  if (job.tell_end_by == kNever) job.back_by = job.back_by == kNever ? lease_end : std::max(job.back_by, lease_end);
   turn.Note("master-stalled", "",
             fmt::format("this master itself stood still for {} ms: all leases begin anew", late_ms));
 }

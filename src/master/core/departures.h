@@ -18,9 +18,14 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving);
 void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may_return,
                 std::optional<int64_t> silent_ms = std::nullopt);
 
+// The last node has left while others were away: when nobody is waited for any more, the job ends, or goes on with
+// those that came back.
+void SettleLastLeft(Turn& turn);
+
 // Gives up the nodes that have said nothing for the length of their lease.
 void ExpireLeases(Turn& turn);
-// Before any event: a master that looks at its leases much too late was itself stopped, and forgives their silence.
+// Before any event: a master that looks at its leases much too late, or at who is away, was itself stopped. It forgives
+// their silence, and waits anew.
 void ForgiveStandstill(Turn& turn);
 
 }  // namespace phalanx::master

@@ -18,16 +18,20 @@ constexpr size_t kOthersTextBytes = 1'024;
 
 void HoldAll(Turn& turn, const std::string& reason) {
   for (const auto& [session, node] : turn.job.nodes) {
-    if (!node.leaving && node.group_rank >= 0) turn.SendHold(session, turn.job.round->epoch, reason);
+    if (node.group_rank >= 0) turn.SendHold(session, turn.job.round->epoch, reason);
   }
 }
 
-// Nodes whose ranks had all ended well when their stream broke: they dial, and must hear of the end.
+// Its place is given up, and its agent ends by itself. One that leaves and waits for a safe point still runs its ranks.
+bool HasGone(const Node& node) { return node.leaving && node.group_rank < 0; }
+
+// Nodes whose ranks had all ended well when their stream broke, beside those that are away already: they dial, and must
+// hear of the end.
 void AwaitUntold(Turn& turn) {
   JobState& job = turn.job;
   if (!job.round) return;
   for (Slot& slot : job.round->slots) {
-    if (slot.session != 0 || slot.left || !slot.AllDone()) continue;
+    if (slot.session != 0 || slot.left || slot.away || !slot.AllDone()) continue;
     slot.away = true;
     ++job.round->away;
   }
@@ -38,11 +42,12 @@ void AwaitUntold(Turn& turn) {
 
 void TellOfEnd(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
-  if (job.tell_end_by != kNever) return;
-  turn.Send(e.session, FinishOf(*job.outcome), job.outcome->reason);
-  if (!job.round || job.round->away == 0) return;
-  Slot* slot = job.round->SlotOfNode(e.hello().node_id());
-  if (slot != nullptr && slot->away) IsHere(turn, *slot, e.session);
+  const bool waits = job.tell_end_by != kNever;
+  Slot* slot = job.round && (waits || job.round->away > 0) ? job.round->SlotOfNode(e.hello().node_id()) : nullptr;
+  if (slot != nullptr && (slot->away || (waits && slot->session == 0))) IsHere(turn, *slot, e.session);
+  if (!waits) return turn.Send(e.session, FinishOf(*job.outcome), job.outcome->reason);
+  const uint64_t runs = e.hello().live_round().epoch();
+  if (runs > 0 && job.outcome->exit_code != 0) turn.SendHold(e.session, runs, job.outcome->reason);
 }
 
 void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {
@@ -70,7 +75,7 @@ void SettleEnd(Turn& turn) {
   turn.RememberFirst(Remember::When::kSynced);
   const auto finish = std::make_shared<const v1::MasterMessage>(FinishOf(*job.outcome));
   for (const auto& [session, node] : job.nodes) {
-    if (!node.leaving) turn.Send(session, finish, job.outcome->reason);
+    if (!HasGone(node)) turn.Send(session, finish, job.outcome->reason);
   }
   AwaitUntold(turn);
 }

@@ -187,6 +187,34 @@ class JobFixture {
     return stepping_ms_ + (stepping ? now - sent_at_ : 0);
   }
 
+  // What the nodes of the live round tell of `step`, in order: it is sealed, and goes to storage; its folder is made; a
+  // node has written its part; the manifest is written.
+  void SealForStorage(int64_t step) {
+    for (const uint64_t session : Ranks()) {
+      TellOfSave(session, [step, epoch = Epoch()](v1::CheckpointReport& report) {
+        Fill(report.mutable_sealed()->mutable_save(), epoch, step);
+        report.mutable_sealed()->set_store(true);
+      });
+    }
+  }
+  void PrepareStore(uint64_t session, uint64_t epoch, int64_t step) {
+    TellOfSave(session, [&](v1::CheckpointReport& report) {
+      Fill(report.mutable_store_prepared()->mutable_save(), epoch, step);
+      report.mutable_store_prepared()->set_name("some");
+    });
+  }
+  void WriteShards(uint64_t session, uint64_t epoch, int64_t step) {
+    TellOfSave(session, [&](v1::CheckpointReport& report) {
+      Fill(report.mutable_shards_written()->mutable_save(), epoch, step);
+      report.mutable_shards_written()->add_shards()->set_file("rank_0.pt");
+    });
+  }
+  void WriteManifest(uint64_t session, uint64_t epoch, int64_t step) {
+    TellOfSave(session, [&](v1::CheckpointReport& report) {
+      Fill(report.mutable_manifest_written()->mutable_save(), epoch, step);
+    });
+  }
+
   uint64_t Epoch() const { return state.round ? state.round->epoch : 0; }
   // Sessions by group rank.
   std::vector<uint64_t> Ranks() const {
@@ -217,6 +245,19 @@ class JobFixture {
   std::vector<ToldOrder> orders;       // about checkpoints
 
  private:
+  static void Fill(v1::SaveId* save, uint64_t epoch, int64_t step) {
+    save->set_epoch(epoch);
+    save->set_step(step);
+  }
+  template <typename Tell>
+  void TellOfSave(uint64_t session, Tell tell) {
+    v1::CheckpointReport report;
+    report.set_epoch(Epoch());
+    report.set_dir("/data/run");
+    tell(report);
+    Say(session, report);
+  }
+
   void Note(const master::Send& a, const std::string& reason) {
     ToldAgent& agent = told[a.session];
     const v1::MasterMessage& message = *a.message;

@@ -19,14 +19,17 @@ int64_t SafePointAheadMs(const Turn& turn) {
   return std::min(kSafePointAheadMs, turn.job.spec->rescale_grace_ms() / 4);
 }
 
+// Of steps and of milliseconds: the product of two such numbers is one.
+constexpr int64_t kMostInAPace = int64_t{1} << 31;
+
 // A step that no rank will have come to before all have heard of it. The pace is that of one step more than was seen:
 // the next one may be almost done.
 int64_t SafeStep(const Turn& turn) {
   const Round& round = *turn.job.round;
   if (round.last_seen_at == kNever) return 1;
-  const int64_t steps = 1 + std::max<int64_t>(0, round.last_seen_step - round.first_seen_step);
+  const int64_t steps = std::clamp<int64_t>(1 + round.last_seen_step - round.first_seen_step, 1, kMostInAPace);
   const int64_t took_ms = std::max<int64_t>(1, round.last_seen_at - round.first_seen_at);
-  const int64_t ahead_ms = turn.now - round.last_seen_at + SafePointAheadMs(turn);
+  const int64_t ahead_ms = std::min(kMostInAPace, turn.now - round.last_seen_at + SafePointAheadMs(turn));
   return round.last_seen_step + 1 + (steps * ahead_ms + took_ms - 1) / took_ms;
 }
 

@@ -149,6 +149,28 @@ TEST_F(Rescale, ANodeThatGoesWhileItIsWaitedForIsNotWaitedForAnyMore) {
   EXPECT_EQ(job_.Ranks(), std::vector<uint64_t>{a_});
 }
 
+// It is a member as long as it waits.
+TEST_F(Rescale, ANodeThatWaitsToLeaveHearsOfTheEnd) {
+  Grow();
+  AllAnswer(0, true);
+  Leave(b_);
+  job_.Kill(a_, 0);
+  ASSERT_EQ(job_.state.phase, Phase::kFinished) << "--max-restarts=0";
+  ASSERT_TRUE(job_.told[b_].outcome);
+  EXPECT_EQ(job_.told[b_].outcome->exit_code(), 1);
+}
+
+TEST_F(Rescale, ANodeThatWaitsToLeaveIsHeldWhileTheLastSaveIsStored) {
+  Grow();
+  AllAnswer(0, true);
+  job_.SealForStorage(10);
+  Leave(b_);
+  job_.Kill(a_, 0);
+  ASSERT_EQ(job_.state.phase, Phase::kFinished);
+  EXPECT_FALSE(job_.told[b_].outcome);
+  EXPECT_THAT(job_.told[b_].holds, ::testing::ElementsAre(2U));
+}
+
 TEST_F(Rescale, TheLastNodeLeavesAtOnce) {
   Leave(a_);
   EXPECT_TRUE(job_.announced.empty());
@@ -225,6 +247,18 @@ TEST_F(Rescale, TheSafePointLiesAheadOfAllRanks) {
   EXPECT_EQ(SafeStep(), 170 + 1 + 26);  // 70 steps in 1.4 s, and one that may be almost done: 0.5 s ahead
   AllAnswer(2, false);
   EXPECT_EQ(job_.announced.size(), 2U) << "it is chosen once";
+}
+
+TEST_F(Rescale, StepsThatNoJobComesToGiveANumberYet) {
+  Step(a_, 100, true);
+  job_.Pass(1'000);
+  Step(a_, INT64_MAX, true);
+  job_.Pass(60'000);
+  Grow();
+  AllAnswer(2, false);
+  AllAnswer(2, false);
+  ASSERT_FALSE(job_.announced.empty());
+  EXPECT_GT(SafeStep(), int64_t{1} << 48);
 }
 
 TEST_F(Rescale, TheSafePointIsChosenWhenAllNodesHaveAnswered) {

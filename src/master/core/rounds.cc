@@ -233,6 +233,7 @@ void EndRound(Turn& turn) {
   JobState& job = turn.job;
   if (!job.round) return;
   turn.Apply(EndCheckpoints(job.checkpoints, !job.round->failed.empty() || !job.round->broken.empty(), turn.now));
+  StopRestoring(job.checkpoints);
   for (const Slot& slot : job.round->slots) {
     if (slot.session != 0) job.nodes.at(slot.session).group_rank = -1;
   }

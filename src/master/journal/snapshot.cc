@@ -36,6 +36,7 @@ void Fill(v1::Snapshot::Slot& wire, const Slot& slot) {
   wire.mutable_failed()->Add(slot.failed.begin(), slot.failed.end());
   wire.set_stepped(slot.stepped);
   wire.set_leaving(slot.leaving);
+  wire.set_left(slot.left);
 }
 
 void Fill(v1::Snapshot::Rescale& wire, const Round& round, Instant now) {
@@ -89,8 +90,14 @@ StatusOr<Slot> RestoreSlot(const v1::Snapshot::Slot& wire) {
   if (slot.local_world_size > kMaxLocalWorldSize) {
     return Contradiction(fmt::format("{} workers on one node", slot.local_world_size));
   }
-  slot.done.insert(wire.done().begin(), wire.done().end());
-  slot.failed.insert(wire.failed().begin(), wire.failed().end());
+  for (const uint32_t rank : wire.done()) slot.done.insert(rank);
+  for (const uint32_t rank : wire.failed()) {
+    if (!slot.done.contains(rank)) slot.failed.insert(rank);
+  }
+  const size_t told = static_cast<size_t>(wire.done_size()) + static_cast<size_t>(wire.failed_size());
+  if (slot.done.size() + slot.failed.size() != told) {
+    return Contradiction(fmt::format("a local rank of node {} has ended twice", slot.node));
+  }
   for (const std::set<uint32_t>* ended : {&slot.done, &slot.failed}) {
     if (!ended->empty() && *ended->rbegin() >= slot.local_world_size) {
       return Contradiction(fmt::format("local rank {} of {} has ended", *ended->rbegin(), slot.local_world_size));
@@ -98,6 +105,7 @@ StatusOr<Slot> RestoreSlot(const v1::Snapshot::Slot& wire) {
   }
   slot.stepped = wire.stepped();
   slot.leaving = wire.leaving();
+  slot.left = wire.left();
   return slot;
 }
 

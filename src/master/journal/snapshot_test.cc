@@ -230,6 +230,141 @@ TEST(Resume, ANodeLostInAStandstillCostsNothing) {
   EXPECT_EQ(job.told[a].reason, "node c was lost (its stream broke while the master stood still): 3 -> 2 nodes");
 }
 
+class TwoNodes : public ::testing::Test {
+ protected:
+  TwoNodes() {
+    a_ = job_.Attach("a");
+    b_ = job_.Attach("b");
+    job_.Pass(1'000);
+    job_.AllStep();
+  }
+
+  JobFixture job_{1, 2, 0};
+  uint64_t a_ = 0;
+  uint64_t b_ = 0;
+};
+
+using ResumeStandstill = TwoNodes;
+
+TEST_F(ResumeStandstill, BehindARestartWhoIsAwayIsWaitedForAnew) {
+  Restarted next(job_);
+  const uint64_t a = next.ComeBack(a_);
+  next.now += 60'000;
+  next.Say(a, v1::Beat());
+  next.ComeBack(b_);
+  EXPECT_EQ(next.Rounds(), 0U);
+  EXPECT_EQ(next.Records("job-resumed").size(), 1U);
+}
+
+TEST_F(ResumeStandstill, BeforeAnybodyIsBackAllAreWaitedForAnew) {
+  Restarted next(job_);
+  next.now += 60'000;
+  next.AllComeBack();
+  EXPECT_EQ(next.Rounds(), 0U);
+  EXPECT_EQ(next.Epoch(), 1U);
+  EXPECT_EQ(next.state.round->away, 0U);
+}
+
+TEST_F(ResumeStandstill, ASecondOneMakesTheWaitLonger) {
+  const v1::Hello info = ComingBack(job_.state, b_);
+  job_.now += 60'000;
+  job_.Detach(b_);
+  job_.now += 60'000;
+  job_.Say(a_, v1::Beat());
+  job_.Attach(info);
+  EXPECT_EQ(job_.Epoch(), 1U);
+  EXPECT_EQ(job_.Records("node-back").size(), 1U);
+}
+
+TEST_F(ResumeStandstill, WhoDoesNotComeBackIsGivenUpALeaseLater) {
+  Restarted next(job_);
+  const uint64_t a = next.ComeBack(a_);
+  next.now += 60'000;
+  next.Say(a, v1::Beat());
+  next.Pass(2'900);
+  EXPECT_EQ(next.Epoch(), 1U);
+  next.Pass(200);
+  EXPECT_EQ(next.Ranks(), std::vector<uint64_t>{a});
+}
+
+using ResumeLeft = TwoNodes;
+
+TEST_F(ResumeLeft, ANodeThatIsAwayTrainsOnWhenTheOthersLeave) {
+  Restarted next(job_);
+  next.Leave(next.ComeBack(a_));
+  EXPECT_EQ(next.state.phase, Phase::kRunning);
+  const uint64_t b = next.ComeBack(b_);
+  EXPECT_FALSE(next.told[b].outcome);
+  EXPECT_EQ(next.Ranks(), std::vector<uint64_t>{b});
+  EXPECT_EQ(next.told[b].reason, "node a left (SIGTERM): 2 -> 1 nodes");
+  next.Pass(60'000);
+  EXPECT_EQ(next.state.phase, Phase::kRunning);
+}
+
+TEST_F(ResumeLeft, TheJobEndsWhenNobodyComesBackToIt) {
+  Restarted next(job_);
+  next.Leave(next.ComeBack(a_));
+  next.Pass(4'000);
+  ASSERT_EQ(next.state.phase, Phase::kFinished);
+  EXPECT_EQ(next.state.reason, "job stopped: all nodes left (SIGTERM)");
+  EXPECT_EQ(next.state.outcome->exit_code, 128 + 15);
+}
+
+TEST_F(ResumeLeft, AHeldJobWaitsForThoseThatDial) {
+  JobFixture job(2, 2);
+  job.Detach(job.Attach("a"));
+  const uint64_t b = job.Attach("b");
+  Restarted next(job);
+  next.Leave(next.Attach("c"));
+  EXPECT_EQ(next.state.phase, Phase::kGathering);
+  next.ComeBack(b);
+  next.Pass(4'000);
+  EXPECT_EQ(next.state.phase, Phase::kGathering);
+}
+
+// The job fails while a node is away that has written its part of the last save.
+TEST_F(ResumeLeft, ANodeThatIsAwayWhenTheJobEndsIsHeldAndThenTold) {
+  job_.SealForStorage(10);
+  job_.PrepareStore(a_, 1, 10);
+  job_.WriteShards(b_, 1, 10);
+  const v1::Hello info = ComingBack(job_.state, b_);
+  job_.now += 60'000;
+  job_.Detach(b_);
+  ASSERT_EQ(job_.state.round->away, 1U);
+  v1::WorkerExited exit = JobFixture::Ended(0, 1);
+  exit.set_script_started(false);
+  job_.Exit(a_, exit);
+  ASSERT_EQ(job_.state.phase, Phase::kFinished);
+  EXPECT_LE(NextDeadline(job_.state), job_.now + kStoreAtEndMs);
+  const uint64_t again = job_.Attach(info);
+  EXPECT_THAT(job_.told[again].holds, ::testing::ElementsAre(1U));
+  EXPECT_FALSE(job_.told[again].outcome) << "its save is not stored yet";
+  job_.WriteShards(a_, 1, 10);
+  job_.WriteManifest(a_, 1, 10);
+  ASSERT_TRUE(job_.told[again].outcome);
+  EXPECT_EQ(job_.told[again].outcome->exit_code(), 1);
+}
+
+TEST(Resume, ANodeThatLeftIsNotAwaitedAtTheEnd) {
+  JobFixture job(2, 2);
+  const uint64_t a = job.Attach("a", 1);
+  const uint64_t b = job.Attach("b", 1);
+  job.Exit(a, JobFixture::Ended(0, 0));
+  job.Leave(a);
+  job.Detach(a);
+  Restarted running(job);
+  const uint64_t again = running.ComeBack(b);
+  running.Exit(again, JobFixture::Ended(0, 0));
+  EXPECT_EQ(running.state.phase, Phase::kFinished);
+  EXPECT_EQ(running.state.back_by, kNever);
+
+  job.Exit(b, JobFixture::Ended(0, 0));
+  Restarted over(job);
+  EXPECT_EQ(over.state.round->away, 1U) << "b may not have heard of it";
+  over.ComeBack(b);
+  EXPECT_EQ(over.state.back_by, kNever);
+}
+
 TEST(Resume, NothingIsDueBeforeThoseThatAreAwayAreBack) {
   JobFixture job(2, 2, 0);
   const uint64_t a = job.Attach("a");
@@ -345,6 +480,14 @@ TEST(Snapshot, ContradictionsAreRefused) {
   EXPECT_FALSE(broken([](auto& w) { w.mutable_spec()->set_elastic_config("{}"); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->set_rank_base(1); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->add_done(2); }).ok());
+  EXPECT_FALSE(broken([](auto& w) {
+                 w.mutable_round()->mutable_slots(1)->add_done(1);
+                 w.mutable_round()->mutable_slots(1)->add_done(1);
+               }).ok());
+  EXPECT_FALSE(broken([](auto& w) {
+                 w.mutable_round()->mutable_slots(1)->add_done(1);
+                 w.mutable_round()->mutable_slots(1)->add_failed(1);
+               }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->mutable_slots(1)->set_local_world_size(5'000); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->set_world_size(5); }).ok());
   EXPECT_FALSE(broken([](auto& w) { w.mutable_round()->set_epoch(9); }).ok());

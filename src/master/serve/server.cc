@@ -27,6 +27,7 @@
 #include "master/serve/shell_decisions.h"
 #include "master/serve/state_lock.h"
 #include "replay/recorder.h"
+#include "wire/limits.h"
 #include "wire/operation.h"
 #include "wire/session.h"
 
@@ -45,6 +46,10 @@ constexpr int kMaxStreamsPerConnection = 16;
 constexpr int kMinPingIntervalMs = 1'000;
 // What is further away is waited for again.
 constexpr int64_t kMaxWaitMs = int64_t{24} * 3'600'000;
+
+// When the last node tells what it holds, each may hear in that step of every directory: which save is committed, goes
+// to storage or has ended there, is looked for or restored; beside all those that are dropped.
+static_assert(wire::kMaxQueued >= 8 * kMaxCheckpointDirs);
 
 gpr_timespec AtMs(Instant when) {
   const int64_t wait_ms = std::clamp<int64_t>(when - MonotonicMs(), 0, kMaxWaitMs);

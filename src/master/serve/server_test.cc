@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -169,6 +170,34 @@ TEST(Server, ABrokenStreamIsALostNodeAtOnce) {
   TestAgent c(server.address(), "c");
   c.Hello(2);
   EXPECT_EQ(a.NextDecision().start_round().reason(), "node c joined: all 2 nodes are there");
+}
+
+// One order a directory comes of one report, before any of them is written.
+TEST(Server, AsManyDirectoriesAsThereMayBeBreakNoStream) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  a.Hello();
+  const uint64_t epoch = [&a] {
+    v1::MasterMessage message = a.NextDecision();
+    while (message.has_welcome()) message = a.NextDecision();
+    return message.start_round().epoch();
+  }();
+  v1::AgentMessage report;
+  report.mutable_checkpoint()->set_epoch(epoch);
+  for (size_t i = 0; i < kMaxCheckpointDirs; ++i) {
+    v1::HeldSave& save = *report.mutable_checkpoint()->mutable_held()->add_saves();
+    save.set_dir("/data/" + std::to_string(i));
+    save.mutable_save()->set_step(10);
+    save.set_world_size(1);
+    save.add_ranks(0);
+  }
+  a.Send(report);
+  std::set<std::string> committed;
+  while (committed.size() < kMaxCheckpointDirs) {
+    const v1::MasterMessage message = a.NextDecision();
+    ASSERT_TRUE(message.checkpoint().has_committed()) << "after " << committed.size() << " directories";
+    committed.insert(message.checkpoint().dir());
+  }
 }
 
 TEST(Server, ASilentAgentIsCancelledAfterItsLease) {

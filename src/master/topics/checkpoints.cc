@@ -9,7 +9,12 @@ namespace phalanx::master {
 namespace {
 
 constexpr char kNotInMemory[] = "some of its images are no longer in memory";
+constexpr size_t kMaxNodesNamed = 8;
 constexpr char kStoredAlready[] = "it is stored already";
+
+std::string TooManyDirs(const std::string& name) {
+  return fmt::format("{} is one directory too many: a job saves to at most {}", name, kMaxCheckpointDirs);
+}
 
 using Found = std::map<std::string, std::map<SaveKey, std::map<uint64_t, const v1::HeldSave*>>>;
 
@@ -30,6 +35,12 @@ class Stepper {
     }
     s_.held.clear();
     s_.settled = false;
+    s_.limit_told = false;
+    // A directory of which nothing is left makes room for another. Who still uses it opens it again.
+    std::erase_if(s_.dirs, [](const auto& entry) {
+      const CheckpointDir& dir = entry.second;
+      return !dir.committed && !dir.stored && !dir.wanted && !dir.store;
+    });
     for (auto& [name, dir] : s_.dirs) {
       dir.sealed.clear();
       dir.store_asked.clear();
@@ -39,6 +50,7 @@ class Stepper {
       dir.decision.reset();
       dir.passed_over.clear();
       dir.find_by = kNever;
+      dir.check_notice_at = kNever;
       dir.found.reset();
       dir.checking.clear();
       dir.checked.clear();
@@ -58,8 +70,11 @@ class Stepper {
   }
 
   void Report(uint64_t session, const v1::CheckpointReport& report) {
-    if (!report.has_held() && !s_.dirs.contains(report.dir()) && s_.dirs.size() >= kMaxCheckpointDirs) return;
     const bool live = report.epoch() == s_.epoch && s_.rank_of.contains(session);
+    if (!report.has_held() && IsOneTooMany(report.dir())) {
+      if (live) Refuse(session, report);
+      return;
+    }
     switch (report.body_case()) {
       case v1::CheckpointReport::kHeld:
         if (live) OnHeld(session, report.held());
@@ -126,6 +141,7 @@ class Stepper {
   void Tick() {
     for (auto& [name, dir] : s_.dirs) {
       if (now_ >= dir.find_by) OnSilentStorage(name, dir);
+      if (now_ >= dir.check_notice_at) OnSlowCheck(name, dir);
       if (!dir.store || now_ < dir.store->notice_at) continue;
       dir.store->notice_at = now_ + kStoreLagNoticeMs;
       Note("checkpoint-lag", name,
@@ -177,6 +193,29 @@ class Stepper {
 
   void Note(const std::string& kind, const std::string& name, const std::string& text, int64_t step) {
     out_.notes.push_back({kind, text, {{"dir", name}, {"step", step}}});
+  }
+
+  // --- more directories than are known at a time ---
+
+  bool IsOneTooMany(const std::string& name) const {
+    return !s_.dirs.contains(name) && s_.dirs.size() >= kMaxCheckpointDirs;
+  }
+
+  // Who waits for an answer gets one. A rank must not begin anew where nobody has looked for its steps.
+  void Refuse(uint64_t session, const v1::CheckpointReport& report) {
+    const std::string& name = report.dir();
+    if (!std::exchange(s_.limit_told, true)) Note("checkpoint-skipped", name, TooManyDirs(name), -1);
+    if (report.has_restore_asked()) {
+      v1::CheckpointOrder order = OrderOf(name, {}, TooManyDirs(name));
+      order.clear_save();
+      order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
+      return SendTo(session, order);
+    }
+    if (!report.has_sealed() && !report.has_skipped()) return;
+    const v1::SaveId& save = report.has_sealed() ? report.sealed().save() : report.skipped().save();
+    v1::CheckpointOrder order = OrderOf(name, KeyOf(save), TooManyDirs(name));
+    order.mutable_dropped();
+    SendTo(session, order);
   }
 
   // --- saving ---
@@ -246,7 +285,7 @@ class Stepper {
 
   void OnHeld(uint64_t session, const v1::CheckpointsHeld& held) {
     s_.held[session] = held;
-    for (const v1::AwaitedStore& awaited : held.awaited()) OnAwaited(session, awaited);
+    OnAwaited(session, held);
     if (s_.settled) {  // said again on a new stream; nothing has changed but that the node is here again
       for (auto& [name, dir] : s_.dirs) StoreWanted(name, dir);
       return;
@@ -256,7 +295,7 @@ class Stepper {
     Found found;
     for (const auto& [from, list] : s_.held) {
       for (const v1::HeldSave& save : list.saves()) {
-        if (!s_.dirs.contains(save.dir()) && s_.dirs.size() >= kMaxCheckpointDirs) continue;
+        if (IsOneTooMany(save.dir())) continue;
         s_.dirs[save.dir()].kind = save.kind();
         found[save.dir()][KeyOf(save.save())][from] = &save;
       }
@@ -284,13 +323,18 @@ class Stepper {
         order.mutable_committed();
         return SendToAll(order);
       }
-      dir.passed_over +=
-          fmt::format("{}step {} in memory: {}", dir.passed_over.empty() ? "" : "; ", save.step, missing);
+      PassOver(dir, fmt::format("step {} in memory: {}", save.step, missing));
       if (was_committed) continue;
       v1::CheckpointOrder order = OrderOf(name, save, missing);
       order.mutable_dropped();
       for (const auto& [session, held] : by_session) SendTo(session, order);
     }
+  }
+
+  // Once: the master before may have said so already.
+  static void PassOver(CheckpointDir& dir, const std::string& why) {
+    if (dir.passed_over.find(why) != std::string::npos) return;
+    dir.passed_over += (dir.passed_over.empty() ? "" : "; ") + why;
   }
 
   static bool IsCommitted(const std::map<uint64_t, const v1::HeldSave*>& by_session) {
@@ -363,6 +407,7 @@ class Stepper {
     if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked)) {
       return Check(name, dir);
     }
+    dir.check_notice_at = kNever;
     dir.decision = std::move(choice);
     out_.remember_first = true;  // some ranks may have restored it when a new master is asked by the others
     for (const uint64_t session : dir.asking) SendTo(session, *dir.decision);
@@ -385,9 +430,41 @@ class Stepper {
   void Check(const std::string& name, CheckpointDir& dir) {
     v1::CheckpointOrder order = OrderOf(name, {0, dir.found->step()}, "it may be restored");
     order.mutable_check()->set_name(dir.found->name());
+    if (dir.check_notice_at == kNever) {
+      dir.check_at = now_;
+      dir.check_notice_at = now_ + kStoreLagNoticeMs;
+    }
     for (const CheckpointMember& member : s_.members) {
       if (member.session != 0 && dir.checking.insert(member.session).second) SendTo(member.session, order);
     }
+  }
+
+  // A node's storage may hang while another one's answers.
+  void OnSlowCheck(const std::string& name, CheckpointDir& dir) {
+    dir.check_notice_at = kNever;
+    if (dir.asking.empty() || !dir.found) return;  // the next who asks has it checked on
+    const std::string text = fmt::format("step {} of {} is read on storage for {} s, and {} not answered",
+                                         dir.found->step(), name, (now_ - dir.check_at) / 1'000, Unheard(dir.checked));
+    if (OffersMemory(dir) && now_ - dir.check_at >= kCheckOnDiskMs) {
+      dir.found->set_step(-1);
+      dir.found->set_why(text);
+      return Decide(name, dir);
+    }
+    dir.check_notice_at = now_ + kStoreLagNoticeMs;
+    Note("checkpoint-lag", name, text, dir.found->step());
+  }
+
+  // The members that are not in that set of sessions, by group rank; the first ones of many.
+  std::string Unheard(const std::set<uint64_t>& sessions) const {
+    std::vector<size_t> ranks;
+    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
+      if (!sessions.contains(s_.members[group_rank].session)) ranks.push_back(group_rank);
+    }
+    if (ranks.size() == 1) return fmt::format("the node of group rank {} has", ranks.front());
+    const size_t named = std::min(ranks.size(), kMaxNodesNamed);
+    const std::string more = ranks.size() > named ? fmt::format(" and {} more", ranks.size() - named) : "";
+    return fmt::format("the nodes of group ranks {}{} have",
+                       fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(named), ", "), more);
   }
 
   void OnChecked(uint64_t session, const std::string& name, const v1::CheckedOnDisk& checked) {
@@ -396,11 +473,13 @@ class Stepper {
     if (checked.error().empty()) {
       dir.checked.insert(session);
     } else {
+      out_.remember = true;  // a new master need not have it read once more
       dir.damaged.insert(checked.name());
-      dir.passed_over += (dir.passed_over.empty() ? "" : "; ") + checked.error();
+      PassOver(dir, checked.error());
       dir.checking.clear();
       dir.checked.clear();
       dir.found.reset();
+      dir.check_notice_at = kNever;
     }
     Decide(name, dir);
   }
@@ -442,17 +521,27 @@ class Stepper {
     MaybeStore(name, dir);
   }
 
-  // A node awaits the end of a store that this master may never have heard of.
-  void OnAwaited(uint64_t session, const v1::AwaitedStore& awaited) {
-    const std::string& name = awaited.dir();
-    if (!s_.dirs.contains(name) && s_.dirs.size() >= kMaxCheckpointDirs) return;
-    CheckpointDir& dir = s_.dirs[name];
-    const SaveKey save = KeyOf(awaited.save());
-    if (dir.store && save <= dir.store->save) return;  // it will be told
-    if (dir.stored && save <= *dir.stored) {
-      return SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
+  // A node awaits the end of stores that this master may never have heard of. It hears one end a directory: that of the
+  // newest stored save counts for all before it.
+  void OnAwaited(uint64_t session, const v1::CheckpointsHeld& held) {
+    std::map<std::string, SaveKey> too_many;
+    std::set<std::string> told;
+    for (const v1::AwaitedStore& awaited : held.awaited()) {
+      const std::string& name = awaited.dir();
+      const SaveKey save = KeyOf(awaited.save());
+      if (IsOneTooMany(name)) {
+        too_many[name] = std::max(too_many[name], save);
+        continue;
+      }
+      CheckpointDir& dir = s_.dirs[name];
+      if (dir.store && save <= dir.store->save) continue;  // it will be told
+      if (!dir.stored || save > *dir.stored) {
+        dir.wanted = true;
+      } else if (told.insert(name).second) {
+        SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
+      }
     }
-    dir.wanted = true;
+    for (const auto& [name, save] : too_many) SendTo(session, EndedOrder(name, save, false, TooManyDirs(name)));
   }
 
   // The newest save goes to storage where that is wanted. When memory has none any more, those who await one hear so.
@@ -582,6 +671,10 @@ CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant
   return stepper.Take();
 }
 
+void StopRestoring(CheckpointState& state) {
+  for (auto& [name, dir] : state.dirs) dir.find_by = dir.check_notice_at = kNever;
+}
+
 CheckpointOrders OnCheckpointReport(CheckpointState& state, uint64_t session, const v1::CheckpointReport& report,
                                     Instant now) {
   Stepper stepper(state, now);
@@ -616,7 +709,7 @@ CheckpointOrders OnCheckpointTick(CheckpointState& state, Instant now) {
 Instant NextCheckpointDeadline(const CheckpointState& state) {
   Instant next = kNever;
   for (const auto& [name, dir] : state.dirs) {
-    next = std::min(next, dir.find_by);
+    next = std::min({next, dir.find_by, dir.check_notice_at});
     if (dir.store) next = std::min(next, dir.store->notice_at);
   }
   return next;

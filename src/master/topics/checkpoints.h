@@ -25,7 +25,8 @@
 
 namespace phalanx::master {
 
-// More directories than any job saves to.
+// Directories of a job that this master knows at a time; docs/checkpoint.md tells it. What is asked of a further one is
+// refused with a sentence.
 constexpr size_t kMaxCheckpointDirs = 256;
 // Saves of a round that are known to be dropped, the newest; a node that seals an older one after all waits for the
 // next commit to be rid of it.
@@ -33,7 +34,11 @@ constexpr size_t kMaxDropped = 1'024;
 // How long storage may take to tell what it holds while memory has something to offer. Without that it is waited for:
 // a job that began anew beside its checkpoints would lose them all. Each such span is worth a line.
 constexpr int64_t kFindOnDiskMs = 10'000;
-// A save that is on its way to storage for so long is worth a line, and again after each such span.
+// How long all nodes together may take to read what storage offers while memory has something to offer: that is in
+// proportion to a node's part, and a later step is worth minutes.
+constexpr int64_t kCheckOnDiskMs = 300'000;
+// A save that is on its way to storage, or a step that is read there, for so long is worth a line,
+// and again after each such span.
 constexpr int64_t kStoreLagNoticeMs = 60'000;
 
 struct CheckpointMember {
@@ -79,7 +84,9 @@ struct CheckpointDir {
   Instant asked_at = 0;      // storage, what it holds
   Instant find_by = kNever;  // it is to answer
   std::optional<v1::FoundOnDisk> found;
-  std::set<uint64_t> checking;    // sessions that read what storage offers
+  std::set<uint64_t> checking;  // sessions that read what storage offers
+  Instant check_at = 0;         // since when
+  Instant check_notice_at = kNever;
   std::set<uint64_t> checked;     // those of them where it is whole
   std::set<std::string> damaged;  // folders on storage
 };
@@ -91,6 +98,7 @@ struct CheckpointState {
   std::map<uint64_t, size_t> rank_of;              // of the members that are here: the group rank, by session
   CountedMap<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session of members that are here
   bool settled = false;                            // ... all of them, and what follows from them is decided
+  bool limit_told = false;                         // of directories, in the live round
   std::map<std::string, CheckpointDir> dirs;
 
   // Members, and what they hold, looked at so far.
@@ -120,6 +128,8 @@ CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32
                                   std::vector<CheckpointMember> members, Instant now);
 // The live round is over. `breakpoint`: otherwise than planned.
 CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant now);
+// No rank of the round that is over restores any more: nothing is due from storage.
+void StopRestoring(CheckpointState& state);
 // What an agent tells. Sessions that are no members of the live round are heard only about stores.
 CheckpointOrders OnCheckpointReport(CheckpointState& state, uint64_t session, const v1::CheckpointReport& report,
                                     Instant now);
