@@ -275,7 +275,8 @@ def test_a_failure_stores_the_newest_step(job, directory):
 @pytest.mark.parametrize("stores", [True, False], ids=["stored", "kept in memory"])
 def test_the_job_fails(job, directory, stores):
     """With save_at_breakpoint the newest step is on disk before the job ends. Without it, memory that is newer than
-    disk stays; people are told where it is, and a new run of the job goes on from there."""
+    disk stays; people are told where it is, and a new run of the job goes on from there, also behind one that has ended
+    while it waited for another node."""
     arguments = [directory, "--steps=22", *(["--at-breakpoint"] if stores else [])]
     node = start(job, *arguments, "--fault=0:0:forward-20:exception", flags=["--max-restarts=0"], nproc=1)
     assert node.wait() == 1, job.story()
@@ -286,6 +287,12 @@ def test_the_job_fails(job, directory, stores):
     said = node.wait_line("is only in memory")
     assert f"step 18 of {directory} is only in memory, {memory_of(job)} (" in said
     assert "a new phalanx-run of this job takes it up" in said
+    waits = start(job, *arguments, nnodes="2", nproc=1)
+    waits.wait_line("waiting for 1 more node")
+    waits.signal(signal.SIGINT)
+    assert waits.wait() == 130, job.story()
+    assert waits.wait_line("is only in memory") == said
+    assert memory_of_all(job) == [memory_of(job)]
     again = start(job, *arguments, nproc=1)
     assert again.wait() == 0, job.story()
     assert (job.found("restored")[-1]["source"], job.found("restored")[-1]["n"]) == ("memory", 18)
@@ -316,11 +323,13 @@ def test_sigterm_stores_the_newest_step(job, directory, count):
     assert max(stored_steps(directory)) >= promised, job.story()
     newest = max(event["n"] for event in job.found("committed"))
     assert max(stored_steps(directory)) >= newest
-    assert memory_of_all(job) == ([] if count == 1 else [memory_of(job)]), job.story()
     if count == 2:
+        assert memory_of(job) in memory_of_all(job), "its agent lives"
         nodes[0].signal(signal.SIGTERM)
         assert nodes[0].wait() == 143, job.story()
-        assert memory_of_all(job) == []
+    # One of two nodes may have sealed a step that the other has not: its memory stays then, and it says so.
+    kept = [memory_of(job, index) for index, node in enumerate(nodes) if "is only in memory" in node.stderr]
+    assert memory_of_all(job) == sorted(kept) and (count == 2 or not kept), job.story()
 
 
 # --- storage --------------------------------------------------------------------------------------------------------
@@ -366,7 +375,8 @@ def directory_on_small_disk(small_disk):
 
 
 def test_storage_that_is_read_only(small_disk, job, directory_on_small_disk):
-    """From the beginning: saves to memory, and restores from there, are as ever."""
+    """From the beginning: saves to memory, and restores from there, are as ever. The job ends well, and what it was to
+    have on disk stays in memory."""
     small_disk.make_read_only(True)
     arguments = [
         directory_on_small_disk,
@@ -380,7 +390,8 @@ def test_storage_that_is_read_only(small_disk, job, directory_on_small_disk):
     assert [event["n"] for event in job.found("unstored")] == [10, 20]
     assert all("o such file or directory" in event["why"] for event in job.found("unstored")), job.found("unstored")
     assert (restored(job, 1)["source"], restored(job, 1)["n"]) == ("memory", 15)
-    assert memory_of_all(job) == []
+    assert f"step 21 of {directory_on_small_disk} is only in memory, {memory_of(job)} (" in node.stderr
+    assert memory_of_all(job) == [memory_of(job)]
 
 
 @pytest.mark.slow

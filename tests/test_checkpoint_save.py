@@ -475,6 +475,50 @@ def test_the_ten_lines_of_the_documentation_run_and_resume(agent, main_page, tmp
     assert sealed == [(page, step) for step in (10, 20, 30, 40) for page in ("own", "main")]
 
 
+# What the README's reader has already, and a list of what is asked of the Checkpointer.
+READERS_OWN = """
+import functools
+import torch
+import torch.distributed as dist
+from phalanx.checkpoint import ddp
+
+def listed(name, call):
+    @functools.wraps(call)
+    def listing(*args, **options):
+        with open("calls", "a") as calls:
+            print(name, file=calls)
+        return call(*args, **options)
+    return listing
+
+for name in ("load", "prepare", "save"):
+    setattr(ddp.Checkpointer, name, listed(name, getattr(ddp.Checkpointer, name)))
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+
+def train_one_step():
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_example_of_the_readme_makes_memory_ready_before_its_first_save(agent, main_page, tmp_path):
+    page = (Path(__file__).parent.parent / "README.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    script = tmp_path / "script.py"
+    script.write_text(READERS_OWN + example.replace("/data/run7", str(tmp_path / "run")).replace("1000", "3"))
+    agent.main = main_page
+    group = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    env = {**group, "MASTER_PORT": str(free_port()), "PHALANX_EPOCH": "1"}
+    with Agent(python=sys.executable) as zygote, open(os.devnull) as null:
+        worker = zygote.cold()
+        fds = [null.fileno(), worker.out.fileno(), worker.err.fileno(), agent.rank_fd]
+        worker.run(script, cwd=tmp_path, stdio=fds, env=env)
+        assert worker.wait() == 0, worker.stderr()
+    assert (tmp_path / "calls").read_text().split() == ["load", "prepare", "save", "save", "save"]
+
+
 # --- what others hear of it
 
 

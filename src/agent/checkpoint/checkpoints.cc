@@ -121,6 +121,8 @@ void NodeCheckpoints::OnAttached() {
     const bool owes = !dir.storing.empty() && dir.storing.begin()->epoch < epoch_;
     for (const auto& [save, state] : dir.saves) {
       if (state.complete) TellSealed(name, save, dir.storing.contains(save) || (owes && save == newest));
+      const bool is_open = !dir.committed || save > *dir.committed;
+      if (state.skipped && is_open) TellSkipped(name, save, *state.skipped);  // those who wait for it await an answer
     }
     if (dir.restore_asked && !dir.restore) TellRestoreAsked(name);
   }
@@ -157,8 +159,8 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   if (save.complete && !store) return;
   if (!Complete(dir, save)) return;
   save.complete = true;
-  if (save.store && job_ended_) return Lose(dir, key, kJobEnded);
   if (save.store) dir.storing.insert(key);
+  if (save.store && job_ended_) return Lose(dir, key, {false, kJobEnded});
   TellSealed(name, key, save.store);
 }
 
@@ -172,11 +174,16 @@ void NodeCheckpoints::TellSealed(const std::string& name, const SaveKey& save, b
 void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, int64_t step, const std::string& why) {
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
-  Save& save = found->second.saves[{epoch_, step}];
-  if (!save.skipped.empty()) return;
-  save.skipped = fmt::format("local rank {} of this node: {}", local_rank, why);
+  const SaveKey key{epoch_, step};
+  Save& save = found->second.saves[key];
+  if (save.skipped) return;
+  save.skipped = why;
+  TellSkipped(name, key, why);
+}
+
+void NodeCheckpoints::TellSkipped(const std::string& name, const SaveKey& save, const std::string& why) {
   v1::CheckpointReport report = Report(name);
-  Set(report.mutable_skipped()->mutable_save(), {epoch_, step});
+  Set(report.mutable_skipped()->mutable_save(), save);
   report.mutable_skipped()->set_why(why);
   Tell(std::move(report));
 }
@@ -201,11 +208,14 @@ void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::stri
 }
 
 // A job must not begin anew because its directory cannot be read. The master hears of no step then, and decides that
-// nothing is restored; the ranks of the node that has looked fail with the reason, and the round with them.
+// nothing is restored; the ranks of the node that has looked fail with the reason, and the round with them. Nor because
+// the master does not look into it at all.
 void NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked) {
   const bool begins_anew = dir.restore->restore().source() == v1::RestoreDecided::NOTHING;
   std::string refused;
-  if (begins_anew && !dir.unreadable.empty()) {
+  if (begins_anew && !dir.restore->has_save()) {
+    refused = dir.restore->reason();
+  } else if (begins_anew && !dir.unreadable.empty()) {
     refused = fmt::format("whether there is a step to restore is not known: {}", dir.unreadable);
   }
   Do(AnswerRestore{asked.local_rank, asked.request, name, *dir.restore, std::move(refused)});
@@ -228,15 +238,17 @@ bool NodeCheckpoints::SettleWait(const Dir& dir, const SaveKey& save, const Wait
   };
   const auto lost = dir.lost.find(save);
   if (!wait.until_stored) {
-    if (dir.committed && save <= *dir.committed) return answer("committed", "");
-    return lost != dir.lost.end() && answer("dropped", lost->second);
+    // A newer committed save tells nothing of one that was dropped.
+    const bool is_dropped = lost != dir.lost.end() && lost->second.dropped;
+    if (!is_dropped && dir.committed && save <= *dir.committed) return answer("committed", "");
+    return lost != dir.lost.end() && answer("dropped", lost->second.why);
   }
   if (dir.stored && save == *dir.stored) return answer("stored", "");
   if (dir.stored && save < *dir.stored) {
     return answer("stored",
                   fmt::format("storage was behind: the newer step {} was written in its place", dir.stored->step));
   }
-  if (lost != dir.lost.end()) return answer("failed", lost->second);
+  if (lost != dir.lost.end()) return answer("failed", lost->second.why);
   const auto known = dir.saves.find(save);
   if (known != dir.saves.end() && known->second.complete && !known->second.store) {
     return answer("failed", "it was saved to memory only");
@@ -251,8 +263,9 @@ void NodeCheckpoints::SettleWaits(Dir& dir) {
   std::erase_if(dir.waits, [](const auto& entry) { return entry.second.empty(); });
 }
 
-void NodeCheckpoints::Lose(Dir& dir, const SaveKey& save, const std::string& why) {
-  dir.lost[save] = why;
+void NodeCheckpoints::Lose(Dir& dir, const SaveKey& save, const Loss& loss) {
+  if (!loss.dropped) dir.not_stored = std::max(dir.not_stored, std::optional(save));
+  dir.lost[save] = loss;
   if (dir.lost.size() > kLostKept) dir.lost.erase(dir.lost.begin());
   dir.storing.erase(save);
   SettleWaits(dir);
@@ -269,6 +282,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Dropped(name, dir, save, order.reason());
     case v1::CheckpointOrder::kRestore:
       dir.restore = order;
+      if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, save.step};
       for (const Asked& asked : std::exchange(dir.restores, {})) AnswerAsked(name, dir, asked);
       return;
     case v1::CheckpointOrder::kFind:
@@ -296,6 +310,10 @@ void NodeCheckpoints::Committed(const std::string& name, Dir& dir, const SaveKey
   if (dir.committed && save <= *dir.committed) return;
   dir.committed = save;
   Do(MarkCommitted{name, save});
+  // What a rank here has skipped is not there, whether or not the master has heard of it before this one.
+  for (const auto& [older, state] : dir.saves) {
+    if (older < save && state.skipped) Lose(dir, older, {true, *state.skipped});
+  }
   SettleWaits(dir);
   // Older ones are of no more interest, but for those that storage still owes an answer about.
   std::erase_if(dir.saves, [&](const auto& entry) { return entry.first < save && !dir.storing.contains(entry.first); });
@@ -304,7 +322,7 @@ void NodeCheckpoints::Committed(const std::string& name, Dir& dir, const SaveKey
 void NodeCheckpoints::Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why) {
   Do(MarkDropped{name, save});
   dir.saves.erase(save);
-  Lose(dir, save, why);
+  Lose(dir, save, {true, why});
 }
 
 void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
@@ -317,9 +335,10 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
   if (group_rank_ == 0) {
     Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is not stored: {}", save.step, name, order.reason())});
   }
+  dir.not_stored = std::max(dir.not_stored, std::optional(save));  // also where others have asked for it
   // What was asked for before it, and was to go with it, is not there either.
   const std::set<SaveKey> before(dir.storing.begin(), dir.storing.upper_bound(save));
-  for (const SaveKey& older : before) Lose(dir, older, order.reason());
+  for (const SaveKey& older : before) Lose(dir, older, {false, order.reason()});
 }
 
 void NodeCheckpoints::OnJobEnded() {
@@ -328,7 +347,7 @@ void NodeCheckpoints::OnJobEnded() {
     if (dir.storing.empty()) continue;
     Do(SayCheckpoint{
         fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, kJobEnded)});
-    while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), kJobEnded);
+    while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), {false, kJobEnded});
   }
 }
 
@@ -414,11 +433,33 @@ std::vector<std::string> NodeCheckpoints::StoredDirs() const {
   return names;
 }
 
-std::string NodeCheckpoints::UnstoredText() const {
+bool NodeCheckpoints::IsOnlyInMemory(const HeldPage& page) const {
+  const auto found = dirs_.find(page.dir);
+  if (found == dirs_.end()) return true;  // no round has asked for it yet
+  const Dir& dir = found->second;
+  if (dir.stored && page.save <= *dir.stored) return false;
+  if (dir.from_disk && page.save.epoch < dir.from_disk->epoch && page.save.step <= dir.from_disk->step) return false;
+  // What is left of an earlier round was committed, or nobody has said yet that it will not be: the master drops it
+  // then. No round may have begun, and the next phalanx-run of the job may go on from it.
+  if (page.committed || page.save.epoch != epoch_) return true;
+  const auto save = dir.saves.find(page.save);
+  return save != dir.saves.end() && save->second.complete;
+}
+
+bool NodeCheckpoints::Owes(const Dir& dir) {
+  return !dir.storing.empty() || (dir.not_stored && (!dir.stored || *dir.stored < *dir.not_stored));
+}
+
+std::string NodeCheckpoints::UnstoredText(const std::vector<HeldPage>& in_memory, bool failed) const {
+  std::map<std::string, SaveKey> newest;
+  for (const HeldPage& page : in_memory) {
+    const auto dir = dirs_.find(page.dir);
+    const bool matters = failed || (dir != dirs_.end() && Owes(dir->second));
+    if (matters && IsOnlyInMemory(page)) newest[page.dir] = std::max(newest[page.dir], page.save);
+  }
   std::string text;
-  for (const auto& [name, dir] : dirs_) {
-    if (!dir.committed || (dir.stored && *dir.stored >= *dir.committed)) continue;
-    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", dir.committed->step, name);
+  for (const auto& [name, save] : newest) {
+    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", save.step, name);
   }
   return text;
 }

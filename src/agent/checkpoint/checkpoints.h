@@ -32,7 +32,7 @@ constexpr int kMainPage = -1;
 // How long a new agent waits for the file systems of the directories whose memory it has found.
 constexpr int64_t kLookMs = 2'000;
 
-// One image as it was found in memory when a round began.
+// One image as it was found in memory.
 struct HeldPage {
   std::string dir;
   v1::CheckpointKind kind = v1::FULL;
@@ -157,8 +157,10 @@ class NodeCheckpoints {
   std::string StoringText() const;
   // Directories that steps were stored in since this agent began, and that this node is to tidy up.
   std::vector<std::string> StoredDirs() const;
-  // Committed steps that storage does not hold; empty: there are none.
-  std::string UnstoredText() const;
+  // Of each directory the newest save among `in_memory`, the images that memory holds now, that must not be lost with
+  // this memory: storage is not known to hold it, or a newer one, and the job has failed, or storage has not taken what
+  // it was to. Empty: there is none.
+  std::string UnstoredText(const std::vector<HeldPage>& in_memory, bool failed) const;
 
  private:
   struct Wait {
@@ -173,8 +175,12 @@ class NodeCheckpoints {
   struct Save {
     std::set<int> pages;  // sealed
     bool store = false;
-    bool complete = false;  // all pages are; the master has been told
-    std::string skipped;    // why it will not be; the master has been told
+    bool complete = false;               // all pages are; the master has been told
+    std::optional<std::string> skipped;  // why it will not be; the master has been told
+  };
+  struct Loss {
+    bool dropped = false;  // some rank has no image of it; else all have, and it is not stored
+    std::string why;
   };
   struct Dir {
     std::optional<CheckpointOptions> options;
@@ -182,9 +188,11 @@ class NodeCheckpoints {
     std::map<SaveKey, Save> saves;
     std::optional<SaveKey> committed;
     std::optional<SaveKey> stored;
-    std::map<SaveKey, std::string> lost;  // dropped or not stored, with the reason; newest few
-    std::set<SaveKey> storing;            // asked for, and not over
-    std::optional<SaveKey> folder_of;     // this node was asked last to make a folder for it
+    std::optional<SaveKey> from_disk;   // the step that was restored from storage last, in the round of that epoch
+    std::map<SaveKey, Loss> lost;       // newest few
+    std::set<SaveKey> storing;          // asked for, and not over
+    std::optional<SaveKey> not_stored;  // the newest of which a store has failed
+    std::optional<SaveKey> folder_of;   // this node was asked last to make a folder for it
     std::map<SaveKey, std::vector<Wait>> waits;
     std::vector<Asked> restores;
     std::optional<v1::CheckpointOrder> restore;  // of the live round
@@ -201,12 +209,16 @@ class NodeCheckpoints {
   void TellOpened(const std::string& name, const CheckpointOptions& options);
   void TellRestoreAsked(const std::string& name);
   void TellSealed(const std::string& name, const SaveKey& save, bool store);
+  void TellSkipped(const std::string& name, const SaveKey& save, const std::string& why);
   bool Complete(const Dir& dir, const Save& save) const;
   void Committed(const std::string& name, Dir& dir, const SaveKey& save);
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
-  void Lose(Dir& dir, const SaveKey& save, const std::string& why);
+  void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
   void AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
+  bool IsOnlyInMemory(const HeldPage& page) const;
+  // A save was asked to be stored, and storage has neither that nor a newer one.
+  static bool Owes(const Dir& dir);
   void SettleWaits(Dir& dir);
   // True where the wait is over.
   bool SettleWait(const Dir& dir, const SaveKey& save, const Wait& wait);

@@ -55,6 +55,18 @@ class NodeCheckpointsTest : public ::testing::Test {
     node_.OnOrder(order);
   }
 
+  // Its memory holds images of these saves.
+  static std::vector<HeldPage> Memory(const std::vector<SaveKey>& saves, bool committed) {
+    std::vector<HeldPage> pages;
+    for (const SaveKey& save : saves) {
+      HeldPage& page = pages.emplace_back();
+      page.dir = kDir;
+      page.save = save;
+      page.committed = committed;
+    }
+    return pages;
+  }
+
   template <typename T>
   std::vector<T> TakeAll() {
     std::vector<T> all;
@@ -141,6 +153,30 @@ TEST_F(NodeCheckpointsTest, ASkippedSaveIsToldOnceAndAnsweredWithTheReason) {
   const auto actions = node_.Take();
   EXPECT_EQ(std::get<MarkDropped>(actions.at(0)).save.step, 10);
   EXPECT_EQ(std::get<AnswerWait>(actions.at(1)).why, "because");
+}
+
+// Whoever waits for a commit is promised that every rank of the world has an image of that step.
+TEST_F(NodeCheckpointsTest, ANewerCommitMakesNoDroppedSaveACommittedOne) {
+  Open();
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_dropped();
+  node_.OnOrder(order);
+  node_.OnSkipped(0, kDir, 15, "no slot is free");  // the stream is down
+  node_.OnWait(0, 6, kDir, 15, false);
+  SealAll(20, true);
+  Commit(20);
+  EndStore(20, false);
+  const auto skipped = TakeAll<AnswerWait>();
+  ASSERT_EQ(skipped.size(), 1U);
+  EXPECT_EQ(skipped[0].state, "dropped");
+  EXPECT_EQ(skipped[0].why, "no slot is free");
+  const auto state_of = [this](int64_t step) {
+    node_.OnWait(0, 7, kDir, step, false);
+    return TakeAll<AnswerWait>().at(0).state;
+  };
+  EXPECT_EQ(state_of(10), "dropped");
+  EXPECT_EQ(state_of(15), "dropped");
+  EXPECT_EQ(state_of(20), "committed") << "it is not stored, and every rank has it";
 }
 
 TEST_F(NodeCheckpointsTest, WhoWaitsForStorageOfAMemorySaveIsToldSo) {
@@ -267,6 +303,19 @@ TEST_F(NodeCheckpointsTest, ADirectoryThatCannotBeReadIsNoEmptyOne) {
   for (const AnswerRestore& answer : restore()) EXPECT_EQ(answer.refused, "");
 }
 
+// The master knows so many directories already that it does not look into this one.
+TEST_F(NodeCheckpointsTest, ADirectoryThatTheMasterDoesNotLookIntoIsNoEmptyOne) {
+  v1::CheckpointOrder order = Order(-1);
+  order.set_reason("one directory too many");
+  order.clear_save();
+  order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
+  node_.OnRestore(0, 7, kDir);
+  node_.OnOrder(order);
+  const std::vector<AnswerRestore> answers = TakeAll<AnswerRestore>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].refused, "one directory too many");
+}
+
 TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {
   node_.Take();
   BeginRound(2);
@@ -317,12 +366,39 @@ TEST_F(NodeCheckpointsTest, ANewMasterIsToldAgain) {
   node_.OnScanned(1, {});
   Open();
   SealAll(10, true);
+  node_.OnSkipped(0, kDir, 12, "no slot is free");
   node_.OnRestore(0, 7, kDir);
   node_.Take();
   node_.OnAttached();
   std::vector<Report::BodyCase> told;
   for (const TellMaster& each : TakeAll<TellMaster>()) told.push_back(each.report.body_case());
-  EXPECT_THAT(told, ::testing::ElementsAre(Report::kHeld, Report::kOpened, Report::kSealed, Report::kRestoreAsked));
+  EXPECT_THAT(told, ::testing::ElementsAre(Report::kHeld, Report::kOpened, Report::kSealed, Report::kSkipped,
+                                           Report::kRestoreAsked));
+}
+
+// What was skipped while the stream was down was told to nobody: the master would wait for it for ever.
+TEST_F(NodeCheckpointsTest, ASkippedSaveIsToldAgainUntilTheMasterHasAnswered) {
+  Open();
+  const auto told = [this] {
+    std::vector<std::pair<int64_t, std::string>> saves;
+    node_.OnAttached();
+    for (const auto& each : Reports(Report::kSkipped)) {
+      saves.emplace_back(each.skipped().save().step(), each.skipped().why());
+    }
+    return saves;
+  };
+  node_.OnSkipped(0, kDir, 10, "no slot is free");
+  node_.OnSkipped(1, kDir, 12, "");
+  node_.Take();
+  EXPECT_THAT(told(), ::testing::ElementsAre(::testing::Pair(10, "no slot is free"), ::testing::Pair(12, "")));
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_dropped();
+  node_.OnOrder(order);
+  EXPECT_THAT(told(), ::testing::ElementsAre(::testing::Pair(12, "")));
+  Commit(15);
+  node_.OnSkipped(0, kDir, 14, "no slot is free");
+  node_.Take();
+  EXPECT_THAT(told(), ::testing::IsEmpty()) << "a newer save is committed";
 }
 
 TEST_F(NodeCheckpointsTest, ANewRoundForgetsWhatWasNotCommitted) {
@@ -400,12 +476,103 @@ TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsForWhatIsOnlyInMemory) {
   SealAll(10);
   Commit(10);
   EXPECT_FALSE(node_.Storing());
-  EXPECT_THAT(node_.UnstoredText(), HasSubstr("step 10"));
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), true), "step 10 of /data/run");
   node_.OnLeaving();
   EXPECT_TRUE(node_.Storing());
   EndStore(10, true);
   EXPECT_FALSE(node_.Storing());
-  EXPECT_EQ(node_.UnstoredText(), "");
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), true), "");
+}
+
+// The master may have died behind the last image: nobody commits it, and the next master would.
+TEST_F(NodeCheckpointsTest, WhatAllLocalRanksHaveSealedIsOnlyInMemoryBeforeItIsCommitted) {
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  EndStore(10, true);
+  SealAll(20);
+  node_.OnSealed(0, kDir, false, 30, false);
+  const std::vector<HeldPage> memory = Memory({{1, 10}, {1, 20}, {1, 30}}, false);
+  EXPECT_EQ(node_.UnstoredText(memory, true), "step 20 of /data/run") << "of step 30 it has one image of two";
+}
+
+// An agent may end before its first round, or the round may not be able to go on from what was taken up.
+TEST_F(NodeCheckpointsTest, WhatAnEarlierRoundHasLeftIsOnlyInMemoryUntilStorageHoldsMore) {
+  const std::vector<HeldPage> left = Memory({{1, 18}, {2, 12}}, false);
+  const NodeCheckpoints fresh(2);
+  EXPECT_EQ(fresh.UnstoredText(left, true), "step 12 of /data/run") << "the newest is that of the later round";
+  EXPECT_EQ(fresh.UnstoredText({}, true), "");
+
+  BeginRound(3);
+  node_.OnScanned(3, left);
+  Open();
+  EXPECT_EQ(node_.UnstoredText(left, true), "step 12 of /data/run");
+  SealAll(13, true);
+  v1::CheckpointOrder stored = Order(13, 3);
+  stored.mutable_store_ended()->set_stored(true);
+  node_.OnOrder(stored);
+  EXPECT_EQ(node_.UnstoredText(left, true), "");
+}
+
+// The script has asked for a step on disk, and ends with 0 without it.
+TEST_F(NodeCheckpointsTest, AJobThatEndsWellKeepsWhatStorageHasNotTaken) {
+  const std::vector<HeldPage> memory = Memory({{1, 10}, {1, 12}}, true);
+  const auto unstored = [&] { return node_.UnstoredText(memory, false); };
+  Open();
+  SealAll(9);
+  Commit(9);
+  EXPECT_EQ(unstored(), "") << "nothing was to be stored";
+  SealAll(10, true);
+  Commit(10);
+  SealAll(12);
+  Commit(12);
+  EXPECT_EQ(unstored(), "step 12 of /data/run") << "storage has not answered";
+  EndStore(10, false);
+  EXPECT_EQ(unstored(), "step 12 of /data/run") << "storage has failed";
+  EndStore(12, true);
+  EXPECT_EQ(unstored(), "") << "a newer one was stored";
+}
+
+TEST_F(NodeCheckpointsTest, WhatTheJobsEndLeavesUnstoredIsKept) {
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  node_.OnJobEnded();
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), false), "step 10 of /data/run");
+  EndStore(10, true);
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), false), "");
+  SealAll(11, true);  // behind the end
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 11}}, false), false), "step 11 of /data/run");
+}
+
+// Of one world: a node that has come since holds images of later saves.
+TEST_F(NodeCheckpointsTest, AStoreThatFailedIsOwedByAllNodes) {
+  Open();
+  EndStore(10, false);
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 12}}, true), false), "step 12 of /data/run");
+}
+
+TEST_F(NodeCheckpointsTest, ADroppedStoreIsNotOwed) {
+  Open();
+  SealAll(10, true);
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_dropped();
+  node_.OnOrder(order);
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 9}}, true), false), "") << "of step 10 there is no image";
+}
+
+TEST_F(NodeCheckpointsTest, WhatStorageWasReadForIsNotOnlyInMemory) {
+  const std::vector<HeldPage> left = Memory({{1, 18}}, true);
+  v1::CheckpointOrder order = Order(18, 0);
+  order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
+  for (const auto& [step, text] : {std::pair(17, "step 18 of /data/run"), std::pair(18, "")}) {
+    BeginRound(2);
+    order.mutable_save()->set_step(step);
+    node_.OnOrder(order);
+    BeginRound(3);
+    EXPECT_EQ(node_.UnstoredText(left, true), text) << step;
+  }
+  EXPECT_EQ(node_.UnstoredText(Memory({{2, 15}}, true), true), "step 15 of /data/run") << "saved since";
 }
 
 // Its ranks may seal until they have ended; nobody would ever tell what became of that.

@@ -470,9 +470,9 @@ void CheckpointKeeper::TidyNow() {
   }
 }
 
-void CheckpointKeeper::End(bool keep) {
+void CheckpointKeeper::End(bool failed) {
   if (!memory_) return;
-  const std::string unsaved = keep ? core_.UnstoredText() : "";
+  const std::string unsaved = core_.UnstoredText(HeldPages(memory_->Images(), PagesOf(*memory_)), failed);
   if (unsaved.empty()) return memory_->Remove();
   links_.say(
       fmt::format("checkpoint: {} is only in memory, {} ({} MiB): a new phalanx-run of this job takes it up, "

@@ -65,9 +65,10 @@ class CheckpointKeeper {
   // Called when nothing is on its way to storage any more.
   void WhenStored(std::function<void()> callback) { when_stored_ = std::move(callback); }
 
-  // The job is over. Memory goes, unless it holds a later step than storage (`keep`): then people are told how to get
+  // The job is over. Memory goes, unless it holds a later step than storage, also one of an earlier agent that no round
+  // has looked at, and the job has `failed`, or storage has not taken what it was to: then people are told how to get
   // it.
-  void End(bool keep);
+  void End(bool failed);
 
  private:
   void Serve(int local_rank);

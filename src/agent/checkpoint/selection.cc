@@ -47,6 +47,12 @@ std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const Save
   return pages;
 }
 
+std::vector<HeldPage> HeldPages(const std::vector<ckpt::MemoryImage>& images, const SaveKinds::HasPage& has_page) {
+  std::vector<ReadImage> read;
+  for (const ckpt::MemoryImage& image : images) read.push_back({image, ""});
+  return HeldPages(read, has_page);
+}
+
 std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, const std::string& job_id) {
   std::vector<const ckpt::MemoryFolder*> left;
   uint64_t bytes = 0;

@@ -30,6 +30,8 @@ struct ReadImage {
 // What is told of memory when a round begins: images that are whole. Those that are not still show of which kind their
 // save is.
 std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const SaveKinds::HasPage& has_page);
+// Of images that nobody has read: they count as what was sealed.
+std::vector<HeldPage> HeldPages(const std::vector<checkpoint::MemoryImage>& images, const SaveKinds::HasPage& has_page);
 
 // A line about memory that agents of this user have left and that is of another job: nobody else would ever tell of it.
 // Empty where there is none.
