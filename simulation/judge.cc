@@ -85,7 +85,7 @@ void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, co
   CheckRound(state, before, decisions);
   if (due) CheckMembers(state);
   CheckBudget(state, before);
-  saves_.OnMasterStep(master, decisions);
+  saves_.OnMasterStep(master, before.epoch, decisions);
   CheckFinish(master, before, decisions, due);
 }
 
@@ -115,7 +115,7 @@ void Judge::CheckRound(const master::JobState& state, const MasterBefore& before
   for (const ToldPart& part : parts) told_epoch_[state.nodes.at(part.session).hello.node_id()] = epoch;
   world_of_[epoch] = parts.front().round->world_size();
   begun_at_[epoch] = queue_.now();
-  saves_.OnRoundBegun();
+  saves_.OnRoundBegun(epoch, parts.front().round->world_size(), nodes);
 }
 
 void Judge::CheckGranted(const master::JobState& state, const MasterBefore& before, uint32_t world_size) {

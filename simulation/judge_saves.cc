@@ -28,14 +28,14 @@ bool IsShared(const std::string& page) { return page == ckpt::kMainPageName || p
 
 // --- the master ---------------------------------------------------------------------------------------------------
 
-void SaveJudge::OnMasterStep(const SimMaster& master, const std::vector<master::Decision>& decisions) {
+void SaveJudge::OnMasterStep(const SimMaster& master, uint64_t before, const std::vector<master::Decision>& decisions) {
   const v1::MasterMessage* last = nullptr;  // the same for all nodes
   for (const master::Decision& decision : decisions) {
     const auto* const send = std::get_if<master::Send>(&decision.action);
     if (send == nullptr || !send->message->has_checkpoint() || send->message.get() == last) continue;
     last = send->message.get();
     const v1::CheckpointOrder& order = last->checkpoint();
-    if (order.has_committed()) CheckCommitted(master, KeyOf(order.save()));
+    if (order.has_committed()) CheckCommitted(master, before, KeyOf(order.save()));
     if (order.has_restore()) CheckRestore(master, order);
     const bool stored = order.has_store_ended() && order.store_ended().stored() && !order.store_ended().name().empty();
     if (stored && !counts_.contains(order.store_ended().name())) {
@@ -50,10 +50,13 @@ void SaveJudge::OnNewMaster(const master::JobState& state) {
   known_ = dir == state.checkpoints.dirs.end() ? std::nullopt : dir->second.committed;
 }
 
-void SaveJudge::CheckCommitted(const SimMaster& master, const SaveKey& save) {
+void SaveJudge::CheckCommitted(const SimMaster& master, uint64_t before, const SaveKey& save) {
   const master::CheckpointState& state = master.state().checkpoints;
   if (save.epoch == state.epoch) {
-    if (!committed_.contains(save)) CheckSealed(state, save);
+    if (!committed_.contains(save)) CheckSealed({state.world_size, state.members.size()}, save);
+  } else if (save.epoch == before) {
+    // The last seal was heard in the step that began the next round: `state` has the members of that one.
+    if (!committed_.contains(save)) CheckSealed(size_of_[before], save);
   } else if (MembersStand(master)) {
     std::vector<Holdings> memories;
     for (const master::CheckpointMember& member : state.members) {
@@ -68,12 +71,12 @@ void SaveJudge::CheckCommitted(const SimMaster& master, const SaveKey& save) {
 }
 
 // Each rank's part of the same step, of the same world, by ranks of one round.
-void SaveJudge::CheckSealed(const master::CheckpointState& state, const SaveKey& save) {
+void SaveJudge::CheckSealed(const RoundSize& round, const SaveKey& save) {
   const auto found = sealed_.find(save);
   if (found != sealed_.end()) {
     for (const auto& [timeline, sealed] : found->second) {
-      const bool shared = kind() == v1::FULL || sealed.main.size() == state.members.size();
-      if (sealed.ranks.size() == state.world_size && sealed.world_size == state.world_size && shared) return;
+      const bool shared = kind() == v1::FULL || sealed.main.size() == round.nodes;
+      if (sealed.ranks.size() == round.world_size && sealed.world_size == round.world_size && shared) return;
     }
   }
   parts_.judge.Violated("commit-complete",

@@ -37,9 +37,13 @@ class SaveJudge {
   explicit SaveJudge(const Parts& parts) : parts_(parts) {}
 
   // --- the master ---
-  void OnMasterStep(const SimMaster& master, const std::vector<master::Decision>& decisions);
+  // `before`: the epoch of the round that was live until this step; 0: none was.
+  void OnMasterStep(const SimMaster& master, uint64_t before, const std::vector<master::Decision>& decisions);
   void OnNewMaster(const master::JobState& state);
-  void OnRoundBegun() { round_begun_at_ = parts_.queue.now(); }
+  void OnRoundBegun(uint64_t epoch, uint32_t world_size, size_t nodes) {
+    round_begun_at_ = parts_.queue.now();
+    size_of_[epoch] = {world_size, nodes};
+  }
 
   // --- ranks ---
   void OnCopyBegins(const WorkerProcess& process, const SharedPage& page, int slot, const SaveKey& save);
@@ -61,6 +65,10 @@ class SaveJudge {
   uint64_t CountAll() const { return all_passed_; }
 
  private:
+  struct RoundSize {
+    uint32_t world_size = 0;
+    size_t nodes = 0;
+  };
   // What ranks of one timeline have sealed of a save.
   struct Sealed {
     uint32_t world_size = 0;
@@ -81,8 +89,8 @@ class SaveJudge {
     ++all_passed_;
   }
   v1::CheckpointKind kind() const { return parts_.scenario.script.saving->kind; }
-  void CheckCommitted(const SimMaster& master, const SaveKey& save);
-  void CheckSealed(const master::CheckpointState& state, const SaveKey& save);
+  void CheckCommitted(const SimMaster& master, uint64_t before, const SaveKey& save);
+  void CheckSealed(const RoundSize& round, const SaveKey& save);
   void CheckRestore(const SimMaster& master, const v1::CheckpointOrder& order);
   // The newest save that can be restored from the memory of all members; nothing where one of them has changed since
   // the round began: the master may not know.
@@ -106,6 +114,7 @@ class SaveJudge {
   // Who has mapped what: slots by page and number of their file.
   std::map<std::tuple<const SharedPage*, int, uint64_t>, std::vector<std::weak_ptr<WorkerProcess>>> mapped_;
   Micros round_begun_at_ = 0;
+  std::map<uint64_t, RoundSize> size_of_;  // by epoch
   std::array<uint64_t, kMoments> passed_{};
   uint64_t all_passed_ = 0;                // the sum
   SaveKey copied_;                         // the newest that a rank has begun to copy

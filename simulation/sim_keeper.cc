@@ -91,10 +91,9 @@ void SimKeeper::OnDirectoriesLookedAt() {
 }
 
 void SimKeeper::Scan() {
-  std::vector<agent::ReadImage> looked;
-  for (const ckpt::MemoryImage& image : pages_.Images()) looked.push_back({image, ""});
-  Later(parts_.machine.random.Between(1, parts_.saving.scan),
-        [this, looked, epoch = scan_epoch_] { core_.OnScanned(epoch, agent::HeldPages(looked, PagesOf())); });
+  Later(parts_.machine.random.Between(1, parts_.saving.scan), [this, images = pages_.Images(), epoch = scan_epoch_] {
+    core_.OnScanned(epoch, agent::HeldPages(images, PagesOf()));
+  });
 }
 
 void SimKeeper::Do(const agent::MarkCommitted& action) {
@@ -123,8 +122,8 @@ void SimKeeper::TidyNow() {
   }
 }
 
-void SimKeeper::End(bool keep) {
-  if (keep && !core_.UnstoredText().empty()) return;
+void SimKeeper::End(bool failed) {
+  if (!core_.UnstoredText(agent::HeldPages(pages_.Images(), PagesOf()), failed).empty()) return;
   parts_.machine.shared_memory.clear();
 }
 

@@ -58,7 +58,7 @@ class SimKeeper {
   // Some rank waits for an answer that only the master can give.
   bool AwaitsMaster() const { return !requests_.empty(); }
   void WhenStored(Task callback) { when_stored_ = std::move(callback); }
-  void End(bool keep);
+  void End(bool failed);
   // The agent's process is no more, and its threads with it.
   void Die() { alive_ = false; }
 

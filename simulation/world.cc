@@ -171,7 +171,7 @@ bool World::HasParent() const {
 }
 
 bool World::HasParentAtTheEnd() const {
-  if (master_parent_ == nullptr || !master_parent_->alive() || scenario_.spec.max_nodes() == 1) return false;
+  if (master_parent_ == nullptr || !master_parent_->alive()) return false;
   return master_parent_->core().finish && master_parent_->leaving().phase < agent::leaving::Phase::kMasterStarts;
 }
 

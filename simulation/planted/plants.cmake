@@ -81,10 +81,10 @@ phx_plant(NAME lost-node-stays FILE master/core/departures.cc SEEDS 500
 
 phx_plant(NAME finish-to-all-but-one FILE master/core/ending.cc SEEDS 500
   WHAT "the last of several nodes is not told that the job is over"
-  FIND [==[    if (!node.leaving) turn.Send(session, finish, job.outcome->reason);]==]
+  FIND [==[    if (!HasGone(node)) turn.Send(session, finish, job.outcome->reason);]==]
   PUT [==[    const bool forgotten = PLANTED && job.round && node.group_rank > 0 &&
                            static_cast<size_t>(node.group_rank) + 1 == job.round->slots.size();
-    if (!node.leaving && !forgotten) turn.Send(session, finish, job.outcome->reason);]==])
+    if (!HasGone(node) && !forgotten) turn.Send(session, finish, job.outcome->reason);]==])
 
 phx_plant(NAME success-too-early FILE master/core/failures.cc SEEDS 500
   WHAT "the job is a success while one rank still runs"
@@ -173,8 +173,8 @@ phx_plant(NAME end-of-stream-missed FILE agent/core/leaving.cc SEEDS 500
 
 phx_plant(NAME killed-master-stays-dead FILE agent/core/leaving.cc SEEDS 5000
   WHAT "a master that is killed at the job's end is not started again for those who have not heard of the end"
-  FIND [==[    const bool told_all = !s_.begun.finished || s_.options.max_nodes == 1 || !event.killed;]==]
-  PUT [==[    const bool told_all = PLANTED || !s_.begun.finished || s_.options.max_nodes == 1 || !event.killed;]==])
+  FIND [==[    const bool told_all = !s_.begun.finished || !event.killed;]==]
+  PUT [==[    const bool told_all = PLANTED || !s_.begun.finished || !event.killed;]==])
 
 # --- checkpoints: the master ---
 
