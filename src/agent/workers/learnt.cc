@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -32,13 +35,38 @@ std::vector<std::string> Names(const Json& json, const char* key) {
   return names;
 }
 
-// Open, ours, a plain file and locked; or nothing. Never waits for a lock: the event loop has other work.
-Fd OpenLocked(const std::string& path, int flags, int lock) {
+// Open, ours and a plain file; or nothing.
+Fd OpenOwn(const std::string& path, int flags) {
   Fd file(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   struct stat info {};
   if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) return Fd();
-  if (flock(file.get(), lock | LOCK_NB) != 0) return Fd();
   return file;
+}
+
+// A file of its own: who waits for the lock of one that is renamed over has that of a file that is gone.
+Fd LockBeside(const std::string& path) {
+  Fd file = OpenOwn(path + ".lock", O_RDONLY | O_CREAT);
+  // Never waits: the event loop has other work.
+  if (file.valid() && flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Fd();
+  return file;
+}
+
+// Whether a file of ours may be moved there: not over a link, nor over what somebody else has put there.
+bool MayReplace(const std::string& path) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return errno == ENOENT;
+  return S_ISREG(info.st_mode) && info.st_uid == geteuid();
+}
+
+// Not synced, since the event loop would wait for the disk. A text that a power failure has cut is no JSON.
+void ReplaceFile(const std::string& path, const std::string& text) {
+  const std::string draft = path + ".new";
+  unlink(draft.c_str());  // of a writer that died
+  const Fd file = OpenOwn(draft, O_WRONLY | O_CREAT | O_EXCL);
+  if (!file.valid()) return;
+  const ssize_t n = write(file.get(), text.data(), text.size());  // less where the disk is full
+  const bool whole = n == static_cast<ssize_t>(text.size());
+  if (!whole || std::rename(draft.c_str(), path.c_str()) != 0) unlink(draft.c_str());
 }
 
 }  // namespace
@@ -66,7 +94,7 @@ std::string LearntPath(const LaunchConfig& config, const std::string& cwd) {
 }
 
 Learnt ReadLearnt(const std::string& path) {
-  const Fd file = OpenLocked(path, O_RDONLY, LOCK_SH);
+  const Fd file = OpenOwn(path, O_RDONLY);
   if (!file.valid()) return {};
   std::string text(kFileBytesMax, '\0');
   const ssize_t n = pread(file.get(), text.data(), text.size(), 0);
@@ -75,11 +103,15 @@ Learnt ReadLearnt(const std::string& path) {
 }
 
 void WriteLearnt(const std::string& path, const Learnt& learnt) {
-  const std::string text = LearntText(learnt);
-  const Fd file = OpenLocked(path, O_WRONLY | O_CREAT, LOCK_EX);
-  if (!file.valid() || text.size() > kFileBytesMax || ftruncate(file.get(), 0) != 0) return;
-  // A text cut short by a full disk is no JSON, and so nothing has been learnt.
-  [[maybe_unused]] const ssize_t n = pwrite(file.get(), text.data(), text.size(), 0);
+  const Fd lock = LockBeside(path);
+  if (!lock.valid() || !MayReplace(path)) return;
+  Learnt united = learnt;
+  united.deny = ReadLearnt(path).deny;
+  for (const std::string& module : learnt.deny) {
+    if (std::ranges::find(united.deny, module) == united.deny.end()) united.deny.push_back(module);
+  }
+  const std::string text = LearntText(united);
+  if (text.size() <= kFileBytesMax) ReplaceFile(path, text);
 }
 
 }  // namespace phalanx::agent

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,8 +35,8 @@ class LearntTest : public testing::Test {
 
 TEST_F(LearntTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(ReadLearnt(path_).modules.empty());
-  WriteLearnt(path_, {{"numpy", "torch.optim"}, {"bad \"one\""}});
-  EXPECT_EQ(ReadLearnt(path_).modules, (Names{"numpy", "torch.optim"}));
+  WriteLearnt(path_, {{"torch.optim", "numpy"}, {"bad \"one\""}});
+  EXPECT_EQ(ReadLearnt(path_).modules, (Names{"torch.optim", "numpy"})) << "in the order of imports";
   EXPECT_EQ(ReadLearnt(path_).deny, (Names{"bad \"one\""}));
   WriteLearnt(path_, {{"a"}, {}});  // a shorter text leaves nothing of the longer one
   EXPECT_EQ(ReadLearnt(path_).modules, (Names{"a"}));
@@ -54,13 +56,45 @@ TEST_F(LearntTest, DistrustsTheFile) {
   EXPECT_TRUE(ReadLearnt(path_).modules.empty());
   WriteLearnt(path_, {{"a"}, {}});
   EXPECT_EQ(ReadLearnt((dir_ / "real").string()).modules, (Names{"x"}));
+  EXPECT_TRUE(fs::is_symlink(path_)) << "what is not ours is left alone";
+}
+
+// Two agents of one script, which have started with the same file.
+TEST_F(LearntTest, OneAgentsDenialsOutliveTheOthersWrite) {
+  WriteLearnt(path_, {{"m"}, {"a", "b"}});
+  WriteLearnt(path_, {{"n"}, {"b", "c"}});
+  EXPECT_EQ(ReadLearnt(path_).deny, (Names{"a", "b", "c"}));
+  EXPECT_EQ(ReadLearnt(path_).modules, (Names{"n"}));
+}
+
+TEST_F(LearntTest, AWriteThatFailsLeavesWhatWasThere) {
+  WriteLearnt(path_, {{"a"}, {"b"}});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit full = before;
+  full.rlim_cur = 10;  // as a disk with no more room
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  WriteLearnt(path_, {{"c"}, {"d"}});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(ReadLearnt(path_).modules, (Names{"a"}));
+  EXPECT_EQ(ReadLearnt(path_).deny, (Names{"b"}));
+  EXPECT_FALSE(fs::exists(path_ + ".new"));
+}
+
+TEST_F(LearntTest, ADeadWritersDraftIsReplaced) {
+  std::ofstream(path_ + ".new") << R"({"version":1,"modules":["cut)";
+  WriteLearnt(path_, {{"a"}, {}});
+  EXPECT_EQ(ReadLearnt(path_).modules, (Names{"a"}));
+  EXPECT_FALSE(fs::exists(path_ + ".new"));
 }
 
 TEST_F(LearntTest, NeverWaitsForALock) {
   WriteLearnt(path_, {{"a"}, {}});
-  const Fd other(open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  const Fd other(open((path_ + ".lock").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
-  EXPECT_TRUE(ReadLearnt(path_).modules.empty());
+  EXPECT_EQ(ReadLearnt(path_).modules, (Names{"a"})) << "the file is whole at any time";
   WriteLearnt(path_, {{"b"}, {}});
   ASSERT_EQ(flock(other.get(), LOCK_UN), 0);
   EXPECT_EQ(ReadLearnt(path_).modules, (Names{"a"}));
