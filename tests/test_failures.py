@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from share import free_port
 
 HOWS = ["kill", "exception", "exit3", "segv"]
 
@@ -56,6 +57,18 @@ def test_one_death(job):
     job.stop()
     assert node.wait() == 0, job.story()
     check_lives(job, 2, world=2)
+
+
+def test_ports_of_the_stores_go_round_in_their_range(job):
+    """What is left of the round before finds nobody at its store's port."""
+    first = free_port()
+    last = first + 9
+    flags = ["--max-restarts=3", f"--port-range={first}-{last}"]
+    node = job.standalone("tell.py", "--exit", "1", "--exit-rank", "1", flags=flags)
+    assert node.wait() == 1, job.story()
+    ports = [int(event["env"]["MASTER_PORT"]) for event in job.found("told", rank=1)]
+    assert len(ports) == 4 and all(first <= port <= last for port in ports), ports
+    assert len({*ports[:3]}) == len({*ports[1:]}) == 3, ports
 
 
 def test_two_ranks_at_once(job):

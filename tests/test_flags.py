@@ -182,3 +182,22 @@ def test_reads_command_lines_as_torchrun_does():
         assert {key: got[key] for key in want} == want, case
         compared += 1
     assert compared > 1000
+
+
+def test_the_page_names_every_variable_that_is_read():
+    """Those that the flags' sources ask the environment for, by a text or by a constant that has it."""
+    sources = [path for path in (ROOT / "src/agent/flags").glob("*.*") if not path.stem.endswith("_test")]
+    text = "\n".join(path.read_text() for path in sources)
+    constants = dict(re.findall(r'constexpr const char\* (k\w+) = "([A-Z][A-Z0-9_]+)";', text))
+    asked = re.findall(r'\.(?:Get|NonEmptyOr)\("?(\w+)"?[,)]', text)
+    profilers = re.findall(r'\{"(\w+)"', text.partition("kFollowFromTheStart = {{")[2].partition("}};")[0])
+    read = {name for name in (*(constants.get(name, name) for name in asked), *profilers) if name.isupper()}
+    assert {"PYTHON_EXEC", "PHALANX_BOOTSTRAP_DIR", "PYTHONVERBOSE", "DEEPSPEED_ELASTICITY_CONFIG"} <= read
+    rows = (ROOT / "docs/flags.md").read_text().partition("## Variables that phalanx-run reads")[2]
+    named = set(re.findall(r"`(?:\w+=)?([A-Z][A-Z0-9_]+\*?)`", rows))
+    unnamed = {
+        name
+        for name in read
+        if name not in named and not any(pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in named)
+    }
+    assert not unnamed

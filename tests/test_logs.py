@@ -49,11 +49,21 @@ def test_redirects(job):
 @dropin
 def test_tee(job):
     """--tee=3 writes files and console, there with the rank's prefix before each line, the unfinished one included."""
+    node = start(job, "--tee=3")
+    for rank in (0, 1):
+        assert f"[default{rank}]:{out(rank)}\n" in node.stdout
+        assert f"[default{rank}]:unfinished line of rank {rank}" in node.stdout
+        assert f"[default{rank}]:{err(rank)}\n" in node.stderr
+        assert logs(job, "stdout")[rank] == f"{out(rank)}\nunfinished line of rank {rank}"
+
+
+def test_tee_keeps_lines_whole(job):
+    """torchrun begins one rank's line in the midst of another's, where that is long or unfinished."""
     node = start(job, "--tee=3", arguments=["--long"])
     lines = node.stdout.splitlines()
     for rank in (0, 1):
         assert f"[default{rank}]:{out(rank)}" in lines
-        assert f"[default{rank}]:unfinished line of rank {rank}" in node.stdout
+        assert f"[default{rank}]:unfinished line of rank {rank}" in lines
         assert f"[default{rank}]:{err(rank)}" in node.stderr.splitlines()
         assert logs(job, "stdout")[rank].startswith(f"{out(rank)}\nxxx")
 

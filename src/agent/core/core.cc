@@ -46,7 +46,8 @@ class Stepper {
     s_.link_why = event.why;
     if (s_.leave_at != kNever) EndLeaving("the master, which would say when, is gone");
     if (s_.finish || s_.phase == Phase::kLeaving) return FinishIfGone();
-    if (event.hopeless) {
+    // While a master that was there is away, something else may have its port. Ranks train on, and it may come back.
+    if (event.hopeless && !s_.was_attached) {
       return Fail(fmt::format("{}; give --rdzv-endpoint a port that is free or a Phalanx master's", event.why));
     }
     if (!s_.master_gone.empty()) return;
@@ -219,8 +220,8 @@ class Stepper {
 
   void On(const MasterChildDied& event) {
     if (s_.finish || s_.phase == Phase::kLeaving) return;
-    if (now_ - s_.master_restarted_at >= kMasterGrownUpMs) s_.master_starts_in_vain = 0;
-    s_.master_restarted_at = now_;
+    const Instant welcomed_at = std::exchange(s_.master_welcomed_at, kNever);
+    if (welcomed_at != kNever && now_ - welcomed_at >= kMasterGrownUpMs) s_.master_starts_in_vain = 0;
     if (s_.master_starts_in_vain++ < kMasterStartsInVain) {
       Do(Say{fmt::format("the job's master has ended ({}); it is started again, and ranks train on", event.why)},
          "nobody else knows of the job");
@@ -249,7 +250,6 @@ class Stepper {
     }
     if (now_ >= s_.master_start_at) {
       s_.master_start_at = kNever;
-      s_.master_restarted_at = now_;
       Do(RestartMaster{}, "what kept it from living may be mended");
     }
     if (now_ >= s_.next_dial) {
@@ -289,6 +289,7 @@ class Stepper {
 
   void OnWelcome(const v1::Welcome& welcome) {
     s_.attached = true;
+    s_.master_welcomed_at = std::min(s_.master_welcomed_at, now_);
     s_.next_notice = kNever;
     if (std::exchange(s_.was_attached, true)) {
       Do(Say{fmt::format("the master answers again, after {} ms", now_ - s_.lost_since)}, "silence was worth a line");
@@ -409,11 +410,9 @@ class Stepper {
       any = true;
       if (worker.doomed) continue;
       worker.doomed = true;
-      if (worker.ended) {
-        Do(KillGroup{rank}, "children of an ended worker go with their round");
-      } else {
-        Do(EndGroup{rank, s_.round->epoch(), signal}, reason);  // one that still waits for its process never starts
-      }
+      // One that still waits for its process never starts. What an ended worker has left may be the one that saves.
+      Do(EndGroup{rank, s_.round->epoch(), signal},
+         worker.ended ? "children of an ended worker go with their round" : reason);
     }
     if (!any) return;
     if (s_.phase == Phase::kRunning || s_.phase == Phase::kWaiting) s_.phase = Phase::kEnding;

@@ -34,9 +34,10 @@ constexpr int64_t kReconnectMaxMs = 1'000;
 constexpr int64_t kReconnectsPerLease = 15;
 constexpr int64_t kReconnectLeastMaxMs = 200;
 // The embedded master is started again at once when it dies; one that dies young so often is given up, or, where the
-// job has other nodes, tried each so often.
+// job has other nodes, tried each so often. Young is who has not lived so long since it welcomed this node: a program
+// that is broken may well serve for some seconds, and then come to what ends it.
 constexpr int kMasterStartsInVain = 5;
-constexpr int64_t kMasterGrownUpMs = 1'000;  // agents have come back to it by then
+constexpr int64_t kMasterGrownUpMs = 10'000;
 constexpr int64_t kMasterTriedAgainMs = 10'000;
 
 struct CoreOptions {
@@ -64,7 +65,7 @@ struct Begin {  // the master's place is known
 struct LinkUp {};  // the stream is open; Hello is due
 struct LinkDown {
   std::string why;
-  bool hopeless = false;  // dialling again cannot help (what answers is not a Phalanx master)
+  bool hopeless = false;  // what answers is not a Phalanx master: a node that has met none there need not dial again
 };
 struct FromMaster {
   v1::MasterMessage message;
@@ -156,7 +157,8 @@ struct StartWorker {
   v1::StartRound round;
   int local_rank = 0;
 };
-// SIGTERM (or `signal`) to the group of a worker of that round; GroupSignalled follows.
+// SIGTERM (or `signal`) to the group of a worker of that round, also when only its children are left; GroupSignalled
+// follows.
 struct EndGroup {
   int local_rank = 0;
   uint64_t epoch = 0;
@@ -226,9 +228,9 @@ struct CoreState {
   int64_t reconnect_max_ms = kReconnectMaxMs;
   Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
-  std::string link_why;     // what the last dial came to
-  std::string master_gone;  // why nobody will answer any more; empty: somebody may
-  Instant master_restarted_at = 0;
+  std::string link_why;                 // what the last dial came to
+  std::string master_gone;              // why nobody will answer any more; empty: somebody may
+  Instant master_welcomed_at = kNever;  // when the embedded one that lives welcomed this node first
   int master_starts_in_vain = 0;
   Instant master_start_at = kNever;
 

@@ -199,9 +199,11 @@ TEST_F(AgentCore, ANewLifeWaitsForTheWholeOldGroup) {
   On(Ended(1, 1, 0, SIGKILL));
   EXPECT_TRUE(Sent(v1::AgentMessage::kWorkerExited));
   On(FromMaster{Round(2)});
-  EXPECT_EQ(All<EndGroup>().size(), 1u);   // local rank 0 lives
-  EXPECT_EQ(All<KillGroup>().size(), 1u);  // local rank 1's children may
+  EXPECT_EQ(All<EndGroup>().size(), 2u);  // local rank 0 lives, local rank 1's children may, and may save
+  EXPECT_FALSE(Has<KillGroup>());
   EXPECT_FALSE(Has<StartWorker>());
+  On(GroupSignalled{1, 1, false});
+  EXPECT_EQ(All<KillGroup>().size(), 1u) << "none of them handles the signal";
   On(GroupGone{1, 1});
   EXPECT_FALSE(Has<StartWorker>());
   On(Ended(0, 1, 0, SIGTERM));
@@ -458,7 +460,42 @@ TEST_F(AgentCore, AMasterThatLivedIsStartedAgainForEver) {
     now_ += kMasterGrownUpMs;
     On(MasterChildDied{"SIGKILL"});
     EXPECT_TRUE(Has<RestartMaster>());
+    On(LinkDown{"reset", false});
+    On(LinkUp{});
+    On(FromMaster{Welcome()});
   }
+}
+
+// It lives for a while each time, and is welcomed by nobody, or ends soon behind its welcome.
+TEST_F(AgentCore, AMasterThatDiesSoonAfterEachStartIsGivenUpInTheEnd) {
+  for (const int64_t dies_after_ms : {int64_t{1'200}, kMasterGrownUpMs - 1}) {
+    for (const bool welcomes : {false, true}) {
+      state_ = CoreState();
+      On(Prepared{2, 2});
+      Attach();
+      RunRound(1);
+      for (int death = 0; death <= kMasterStartsInVain; ++death) {
+        now_ += dies_after_ms;
+        On(MasterChildDied{"SIGSEGV"});
+        EXPECT_EQ(Has<RestartMaster>(), death < kMasterStartsInVain) << dies_after_ms << " " << welcomes;
+        if (welcomes) On(FromMaster{Welcome()});
+      }
+      EXPECT_FALSE(state_.master_gone.empty());
+    }
+  }
+}
+
+// A stream that breaks and comes again is no new master.
+TEST_F(AgentCore, AMastersAgeCountsFromItsFirstWelcome) {
+  Attach();
+  RunRound(1);
+  for (int death = 0; death < kMasterStartsInVain; ++death) On(MasterChildDied{"SIGKILL"});
+  On(FromMaster{Welcome()});
+  now_ += kMasterGrownUpMs;
+  On(LinkDown{"reset", false});
+  On(FromMaster{Welcome()});
+  On(MasterChildDied{"SIGKILL"});
+  EXPECT_TRUE(Has<RestartMaster>());
 }
 
 TEST_F(AgentCore, TheMasterOfSeveralNodesIsTriedNowAndThen) {
@@ -722,7 +759,7 @@ TEST_F(AgentCore, GivesUpThoughAnEndedWorkerHasLeftAChild) {
   On(Tick{});
   ASSERT_TRUE(state_.finish);
   EXPECT_EQ(state_.finish->exit_code(), 1);
-  EXPECT_EQ(All<KillGroup>().size(), 2u);
+  EXPECT_EQ(All<EndGroup>().size(), 2u);
 }
 
 TEST_F(AgentCore, GivesUpThoughItsRanksWaitAtASafePoint) {
@@ -752,6 +789,36 @@ TEST_F(AgentCore, AnEndingNodeThatHasLostItsMasterHasNoDeadlineInThePast) {
 TEST_F(AgentCore, AForeignMasterIsHopeless) {
   On(Begin{kMasterAddress, 0});
   On(LinkDown{"unknown method", true});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
+// The node's master is away, and another program has taken its port: the ranks need neither.
+TEST_F(AgentCore, AForeignMasterInThePlaceOfOneThatIsAwayEndsNothing) {
+  Attach();
+  RunRound(1);
+  On(LinkDown{"reset", false});
+  const Instant lost_at = now_;
+  now_ = state_.next_dial;
+  On(Tick{});
+  EXPECT_TRUE(Has<Dial>());
+  On(LinkDown{"what answers there is not a Phalanx master", true});
+  EXPECT_TRUE(last_.empty());
+  EXPECT_FALSE(state_.finish);
+  EXPECT_EQ(state_.next_dial, now_ + 2 * kReconnectFirstMs);
+  now_ = lost_at + kWaitingNoticeMs;
+  On(Tick{});
+  ASSERT_TRUE(Has<Say>());
+  EXPECT_THAT(All<Say>()[0].text, ::testing::HasSubstr("is not a Phalanx master); dialling on"));
+}
+
+// A node that waits has nothing to lose, and gives up as it does where nobody answers.
+TEST_F(AgentCore, AWaitingNodeGivesAForeignMasterUpAfterTheJoinTimeout) {
+  Attach();
+  On(LinkDown{"what answers there is not a Phalanx master", true});
+  EXPECT_FALSE(state_.finish);
+  now_ += state_.options.join_timeout_ms;
+  On(Tick{});
   ASSERT_TRUE(Has<Exit>());
   EXPECT_EQ(All<Exit>()[0].code, 1);
 }

@@ -24,7 +24,8 @@ class Stepper {
   // What is on its way to storage needs this node, its memory and its word.
   void On(const StorageSettled& event) {
     if (s_.phase != Phase::kSettling) return;
-    if (!event.storing || !s_.begun.attached) return Leave("nothing is on its way to storage that the master hears of");
+    if (!event.storing) return Leave("nothing is on its way to storage");
+    if (!s_.begun.attached) return LeaveUnheard(event.what);
     s_.phase = Phase::kStoring;
     const int64_t longest_ms = event.what.empty() ? kTidyMs : kStorageAtEndMs;
     s_.leave_by = now_ + (s_.begun.asked ? s_.options.stop_timeout_ms : longest_ms);
@@ -47,21 +48,18 @@ class Stepper {
   // tell by the stream: neither can be waited for. What is only tidied up needs no master.
   void On(const StreamBroken& event) {
     if (s_.phase == Phase::kSettling) s_.begun.attached = false;
-    if (s_.phase != Phase::kStoring || event.storing.empty()) return;
-    Do(Warn{fmt::format("checkpoint: whether storage takes {} is not known: the stream to the master has broken",
-                        event.storing)},
-       "what may be lost is said");
-    Leave("the master, which would say what storage has taken, hears this node no more");
+    if (s_.phase == Phase::kStoring && !event.storing.empty()) LeaveUnheard(event.storing);
   }
 
   void On(const StreamClosed& /*event*/) {
     if (s_.phase == Phase::kClosing) LeaveMaster();
   }
 
-  // A master that was killed at the job's end may not have told all nodes. The next one does, and ends after that.
+  // A master that was killed at the job's end may not have told all nodes: a job of one may have spares. The next one
+  // does, and ends after that.
   void On(const MasterEnded& event) {
     if (s_.phase != Phase::kMasterEnds) return;
-    const bool told_all = !s_.begun.finished || s_.options.max_nodes == 1 || !event.killed;
+    const bool told_all = !s_.begun.finished || !event.killed;
     if (told_all) return End("its master has told all nodes");
     s_.phase = Phase::kMasterStarts;
     s_.leave_by = now_ + kGoodbyeMs;
@@ -89,6 +87,16 @@ class Stepper {
     }
     s_.next_beat = now_ + s_.begun.beat_interval_ms;
     Do(Beat{}, "the lease is renewed: the master must hear what storage has taken");
+  }
+
+  // `storing` is empty where storage only tidies.
+  void LeaveUnheard(const std::string& storing) {
+    if (!storing.empty()) {
+      Do(Warn{fmt::format("checkpoint: whether storage takes {} is not known: the stream to the master has broken",
+                          storing)},
+         "what may be lost is said");
+    }
+    Leave("the master, which would say what storage has taken, hears this node no more");
   }
 
   void Leave(const std::string& reason) {

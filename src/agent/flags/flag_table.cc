@@ -575,7 +575,7 @@ constexpr FlagRow kTable[] = {
      "for the next (modules to import ahead, generated code) (default ${XDG_STATE_HOME:-~/.local/state}/phalanx)",
      HandleStateDir, nullptr},
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
-     "ports to take for the workers' stores (default: any free port)", HandlePortRange, nullptr},
+     "ports to take for the workers' stores, two at least (default: any free port)", HandlePortRange, nullptr},
     {"--elastic-config", kOne, "FILE", kNoPet, kOurs, kNew, G::kJob,
      "a DeepSpeed config with an elasticity block: the job trains with the largest world size that it grants, and "
      "nodes "

@@ -254,8 +254,9 @@ StatusOr<std::pair<uint16_t, uint16_t>> ParsePortRange(std::string_view text) {
   StatusOr<int64_t> first = ParseInteger(text.substr(0, dash), 1, 65535);
   StatusOr<int64_t> last = dash == std::string_view::npos ? StatusOr<int64_t>(Expected("two"))
                                                           : ParseInteger(text.substr(dash + 1), 1, 65535);
-  if (!first.ok() || !last.ok() || *first > *last) {
-    return Expected("FIRST-LAST with 1 <= FIRST <= LAST <= 65535, such as 20000-20999");
+  // A node holds the next round's port while the store of this round is open.
+  if (!first.ok() || !last.ok() || *first >= *last) {
+    return Expected("FIRST-LAST with 1 <= FIRST < LAST <= 65535, two ports at least, such as 20000-20999");
   }
   return std::pair{static_cast<uint16_t>(*first), static_cast<uint16_t>(*last)};
 }

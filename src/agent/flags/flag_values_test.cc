@@ -111,7 +111,7 @@ TEST(FlagValues, Signals) {
 
 TEST(FlagValues, PortRanges) {
   EXPECT_EQ(ParsePortRange("20000-20999").value(), (std::pair<uint16_t, uint16_t>(20000, 20999)));
-  for (const char* wrong : {"", "20000", "0-1", "2-1", "1-65536", "1:2", "a-b", "-1-2"}) {
+  for (const char* wrong : {"", "20000", "0-1", "2-1", "1-65536", "1:2", "a-b", "-1-2", "20000-20000"}) {
     EXPECT_FALSE(ParsePortRange(wrong).ok()) << wrong;
   }
 }

@@ -45,6 +45,7 @@ void NodeAgent::Prepare() {
   if (!places.ok()) return Feed(MasterChildFailed{Message(places)});
   const int workers = static_cast<int>(config_.nproc_per_node);
   Feed(Prepared{workers, config_.spares >= 0 ? config_.spares : workers});
+  MakeRoomForFiles(fmt::format("a node of {} rank{}", workers, workers == 1 ? "" : "s"), 0);
   StartSupervisor();  // its Python starts importing while the job gathers
   const Status logs = CheckLogDir();
   if (!logs.ok()) return Feed(MasterChildFailed{Message(logs)});

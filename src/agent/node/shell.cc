@@ -19,9 +19,11 @@
 namespace phalanx::agent {
 namespace {
 
-// Open files: pipes, sockets and logs of the agent and its workers; and a rank's connections to the store: one of the
-// default group, others of further groups and of the user's own.
+// Open files: of the agent itself; of each of its workers, with pipes, logs and sockets, and the spare that waits for
+// its place; and a rank's connections to the store: one of the default group, others of further groups and of the
+// user's own.
 constexpr uint64_t kOwnFiles = 512;
+constexpr uint64_t kFilesPerWorker = 16;
 constexpr uint64_t kStoreFilesPerRank = 8;
 // Our own error file is read by whoever reads that of torchrun.
 constexpr mode_t kAsTorchMakesIt = 0666;
@@ -299,22 +301,25 @@ void NodeAgent::Do(const OpenStore& action) {
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
   store_ = *std::move(opened);
-  MakeRoomForClients(action.world_size);
+  MakeRoomForFiles(fmt::format("the store of {} ranks", action.world_size), action.world_size * kStoreFilesPerRank);
   ReserveNextStore();
 }
 
-// The usual limit of 1,024 open files would shut a large world's later ranks out. Workers keep the limit they had.
-void NodeAgent::MakeRoomForClients(uint32_t world_size) {
-  const uint64_t wanted = kOwnFiles + uint64_t{world_size} * kStoreFilesPerRank;
+// The usual limit of 1,024 open files would shut out later workers of many, and later ranks of a large world from its
+// store. Workers keep the limit they had.
+void NodeAgent::MakeRoomForFiles(const std::string& who, uint64_t more) {
+  const uint64_t wanted = kOwnFiles + config_.nproc_per_node * kFilesPerWorker + more;
   const uint64_t limit = RaiseOpenFilesLimit(wanted);
   if (limit >= wanted || std::exchange(told_of_file_limit_, true)) return;
-  Do(Say{fmt::format("the store of {} ranks may want {} open files, and this machine's hard limit is {} (ulimit -Hn)",
-                     world_size, wanted, limit)});
+  Do(Say{
+      fmt::format("{} may want {} open files, and this machine's hard limit is {} (ulimit -Hn)", who, wanted, limit)});
 }
 
 Status NodeAgent::ReserveStore() {
-  store::PortRange range{config_.port_range_first, config_.port_range_last, 0};
-  PHX_ASSIGN_OR_RETURN(reserved_, store::ListenSocket::Reserve({address_}, range));
+  // A process of an older round shall find nobody where its store was, so ports go round.
+  const store::PortRange range{config_.port_range_first, config_.port_range_last, 0};
+  PHX_ASSIGN_OR_RETURN(reserved_, store::ListenSocket::Reserve({address_}, range.Behind(last_store_port_)));
+  last_store_port_ = reserved_->port();
   return absl::OkStatus();
 }
 

@@ -123,7 +123,8 @@ class NodeAgent {
   std::vector<RankProgress> ReadRanks();
   Status ReserveStore();
   void ReserveNextStore();
-  void MakeRoomForClients(uint32_t world_size);
+  // Raises the limit of open files for what this node has anyway and `more`; says once that `who` may find too few.
+  void MakeRoomForFiles(const std::string& who, uint64_t more);
   bool told_of_file_limit_ = false;
 
   // Leaving (leaving.cc), which Do(Exit) begins.
@@ -158,6 +159,7 @@ class NodeAgent {
   std::unique_ptr<wire::MasterLink> link_;
   std::unique_ptr<Supervisor> supervisor_;
   std::optional<store::ListenSocket> reserved_;
+  uint16_t last_store_port_ = 0;  // of the last reservation; 0: there was none
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<Board> board_;
   std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known

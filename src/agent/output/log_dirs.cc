@@ -4,23 +4,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "agent/flags/flag_values.h"
+
 namespace phalanx::agent {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A job id may hold anything; a directory's name may not.
-std::string AsFileName(std::string text) {
-  std::replace(text.begin(), text.end(), '/', '_');
-  constexpr size_t kMax = 200;
-  return text.substr(0, kMax);
-}
 
 StatusOr<std::string> MakeUnique(const std::string& prefix) {
   std::string path = prefix + "XXXXXX";
@@ -38,7 +32,7 @@ Status MakeDirs(const std::string& path) {
 }  // namespace
 
 LogDirs::LogDirs(const LaunchConfig& config, std::string tmp_dir)
-    : log_dir_(config.log_dir), run_id_(AsFileName(config.rdzv_id)), tmp_dir_(std::move(tmp_dir)) {}
+    : log_dir_(config.log_dir), run_id_(JobDirectoryName(config.rdzv_id)), tmp_dir_(std::move(tmp_dir)) {}
 
 LogDirs::~LogDirs() {
   if (self_made_.empty()) return;

@@ -1,5 +1,6 @@
 // Where torchrun puts the files of a worker: <log dir>/<run id>_<random>/attempt_<N>/<local rank>/, with stdout.log,
-// stderr.log and error.json in it. Without --log-dir in a fresh directory torchelastic_<random> under TMPDIR.
+// stderr.log and error.json in it; the run id as JobDirectoryName has it, which leaves a usual one as it is. Without
+// --log-dir in a fresh directory torchelastic_<random> under TMPDIR.
 #pragma once
 
 #include <cstdint>

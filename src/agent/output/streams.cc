@@ -261,7 +261,7 @@ std::string Streams::ErrorFilePath(uint32_t restart_count, int local_rank) {
   if (log_dirs_.none()) return "";
   const StatusOr<std::string> dir = log_dirs_.Of(restart_count, local_rank);
   if (dir.ok()) return *dir + "/error.json";
-  WarnOnce(fmt::format("workers get no error file: {}", Message(dir.status())));
+  WarnOnce(Warning::kNoFile, fmt::format("workers get no error file: {}", Message(dir.status())));
   return "";
 }
 
@@ -287,7 +287,7 @@ void Streams::OpenStdout(WorkerStreams& worker, int rank, int local_rank, uint32
       }
       return;
     }
-    WarnOnce(fmt::format("output goes to the console instead of a file: {}", Message(file.status())));
+    WarnOnce(Warning::kNoFile, fmt::format("output goes to the console instead of a file: {}", Message(file.status())));
   }
   worker.stdout_fd_ = Shown(local_rank) ? options_.stdout_fd : null_.get();
 }
@@ -306,7 +306,7 @@ void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32
       }
       return;
     }
-    WarnOnce(fmt::format("output goes to the console instead of a file: {}", Message(file.status())));
+    WarnOnce(Warning::kNoFile, fmt::format("output goes to the console instead of a file: {}", Message(file.status())));
   }
   std::optional<StreamEnds> ends;
   if (stderr_is_terminal_ && Shown(local_rank)) ends = OpenTerminal(options_.stderr_fd);
@@ -326,8 +326,8 @@ bool Streams::Shown(int local_rank) const {
   return log_dirs_.none() || config_.local_ranks_filter.empty() || config_.local_ranks_filter.count(local_rank) > 0;
 }
 
-void Streams::WarnOnce(const std::string& text) {
-  if (!std::exchange(warned_, true) && options_.on_warning) options_.on_warning(text);
+void Streams::WarnOnce(Warning kind, const std::string& text) {
+  if (warned_.insert(kind).second && options_.on_warning) options_.on_warning(text);
 }
 
 // --- stderr on its way through us ---------------------------------------------------------------------------------
@@ -401,7 +401,8 @@ uint64_t Streams::StartTail(const std::string& path, int stream, int rank, int l
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int watch = inotify_.valid() ? inotify_add_watch(inotify_.get(), path.c_str(), IN_MODIFY) : -1;
   if (!file.valid() || watch < 0) {
-    WarnOnce(fmt::format("--tee: {} is not shown: {}", path, Message(ErrnoStatus(errno, "inotify"))));
+    WarnOnce(Warning::kNotShown,
+             fmt::format("--tee: {} is not shown: {}", path, Message(ErrnoStatus(errno, "inotify"))));
     return 0;
   }
   const uint64_t id = next_id_++;
@@ -423,7 +424,7 @@ std::shared_ptr<Console> Streams::FilteredFile(const std::string& log_path, int 
   if (std::shared_ptr<Console> open_one = filtered_files_[path].lock()) return open_one;
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file.valid()) {
-    WarnOnce(fmt::format("no filtered copy of lines: {}", Message(ErrnoStatus(errno, path))));
+    WarnOnce(Warning::kNoCopy, fmt::format("no filtered copy of lines: {}", Message(ErrnoStatus(errno, path))));
     return nullptr;
   }
   auto console = std::make_shared<Console>(loop_, std::move(file), [path, tell = options_.on_warning](int error) {

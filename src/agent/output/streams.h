@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -124,7 +125,7 @@ class Streams {
     int stderr_fd = 2;
     std::string tmp_dir = "/tmp";
     std::string hostname;
-    std::function<void(const std::string&)> on_warning;  // each text once
+    std::function<void(const std::string&)> on_warning;  // each kind once (see Warning)
   };
 
   Streams(EventLoop& loop, const LaunchConfig& config, Options options);
@@ -173,6 +174,13 @@ class Streams {
     const std::vector<std::string>* filters = nullptr;
   };
 
+  // What one line says for all ranks and attempts.
+  enum class Warning {
+    kNoFile,    // a folder or a file cannot be made: no error file, and output goes to the console
+    kNotShown,  // --tee cannot follow a file
+    kNoCopy,    // --duplicate-*-filters cannot open theirs
+  };
+
   struct LogFile {
     Fd write_end;
     std::string path;
@@ -195,7 +203,7 @@ class Streams {
   void OnRoom();
   void DrainTails();
   bool Shown(int local_rank) const;
-  void WarnOnce(const std::string& text);
+  void WarnOnce(Warning kind, const std::string& text);
 
   EventLoop& loop_;
   const LaunchConfig config_;
@@ -213,7 +221,7 @@ class Streams {
   std::map<int, uint64_t> tail_by_watch_;
   std::map<std::string, std::weak_ptr<Console>> filtered_files_;  // by path
   EventLoop::TimerId resume_{};
-  bool warned_ = false;
+  std::set<Warning> warned_;
 };
 
 }  // namespace phalanx::agent

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "agent/flags/flag_values.h"
 #include "base/process/process.h"
 
 namespace phalanx::agent {
@@ -142,7 +143,7 @@ class StreamsTest : public testing::Test {
 
   fs::path AttemptDir(uint32_t attempt, int local_rank) {
     for (const auto& run : fs::directory_iterator(dir_ / "logs")) {
-      EXPECT_EQ(run.path().filename().string().rfind("job_7_", 0), 0u) << run.path();
+      EXPECT_EQ(run.path().filename().string().rfind("job_7-", 0), 0u) << run.path();
       return run.path() / fmt::format("attempt_{}", attempt) / fmt::format("{}", local_rank);
     }
     return {};
@@ -307,6 +308,35 @@ TEST_F(StreamsTest, LogDirectoryThatCannotBeIsOneWarning) {
   EXPECT_EQ(RunWorker("echo out; echo err >&2", 1), "err\n");
   EXPECT_EQ(warnings_.size(), 1u);
   EXPECT_EQ(Out(), "out\nout\n");
+}
+
+// What was wrong once must not hide what goes wrong later in another way.
+TEST_F(StreamsTest, EachKindOfWarningIsSaidOnce) {
+  config_.tee.for_all = 1;
+  config_.stdout_filters = {"apple"};
+  const fs::path run_dir = *TheStreams().RunDir();
+  fs::create_directories(run_dir / "attempt_0" / "filtered_stdout.log");  // a folder in the file's place
+  std::ofstream(run_dir / "attempt_1") << "";                             // a file in the folder's place
+  for (int time = 0; time < 2; ++time) {
+    RunWorker("echo apple", 0, 0);
+    RunWorker("echo pear", 0, 1);
+  }
+  ASSERT_EQ(warnings_.size(), 2u);
+  EXPECT_EQ(warnings_[0].rfind("no filtered copy of lines: ", 0), 0u) << warnings_[0];
+  EXPECT_EQ(warnings_[1].rfind("output goes to the console instead of a file: ", 0), 0u) << warnings_[1];
+}
+
+// The folder has a name that any shell and any file system takes, and begins with the id that people look for.
+TEST_F(StreamsTest, TheFolderOfARunIsNamedAsThatOfItsJob) {
+  const auto name_for = [this](const std::string& id) {
+    config_.rdzv_id = id;
+    streams_.reset();
+    std::string name = fs::path(*TheStreams().RunDir()).filename();
+    return name.substr(0, name.size() - std::string("_XXXXXX").size());
+  };
+  EXPECT_EQ(name_for("job7"), "job7");
+  for (const std::string id : {"a b/\xc3\xbc", "..", "job/7"}) EXPECT_EQ(name_for(id), JobDirectoryName(id));
+  EXPECT_EQ(name_for(std::string(199, 'x') + "\xc3\xbc"), JobDirectoryName(std::string(199, 'x') + "\xc3\xbc"));
 }
 
 TEST_F(StreamsTest, BlockedConsoleStallsNeitherLoopNorEnd) {

@@ -110,6 +110,7 @@ TEST(Messages, AreThoseOfTheFormat) {
   config.script_args = {"--lr", "0.1"};
   const auto preload = nlohmann::json::parse(PreloadMessage(config, "/w", {{"a"}, {"b"}}), nullptr, false);
   EXPECT_EQ(preload["type"], "preload");
+  EXPECT_EQ(preload["script"], "train0.py");
   EXPECT_EQ(preload["args"], nlohmann::json({"--lr", "0.1"}));
   EXPECT_EQ(preload["learnt"], nlohmann::json({"a"}));
   EXPECT_EQ(preload["deny"], nlohmann::json({"b"}));

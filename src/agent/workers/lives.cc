@@ -7,12 +7,18 @@ namespace phalanx::agent {
 
 // --- beginnings ---------------------------------------------------------------------------------------------------
 
+std::string WhyNoBootstrap(const LaunchConfig& config) {
+  if (config.interpreter_given) {
+    return "PYTHON_EXEC names another interpreter, which has Phalanx's Python files only where PHALANX_BOOTSTRAP_DIR "
+           "names them";
+  }
+  return "Phalanx's Python files are not beside this program; PHALANX_BOOTSTRAP_DIR names them";
+}
+
 WarmStart WarmStartOf(const LaunchConfig& config, bool has_bootstrap) {
   if (!config.warm || config.kind == ScriptKind::kProgram) return {};
   if (has_bootstrap) return {true, ""};
-  if (config.interpreter_given) return {};  // another Python, which has no files of ours
-  return {false,
-          "warm start is off: Phalanx's Python files are not beside this program; PHALANX_BOOTSTRAP_DIR names them"};
+  return {false, "warm start is off: " + WhyNoBootstrap(config)};
 }
 
 Beginning BeginningOf(bool last_life_runs, bool spare_waits, bool spare_may_come) {

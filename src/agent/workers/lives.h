@@ -22,6 +22,9 @@ struct WarmStart {
   std::string warning;  // for the user; empty: nobody has to know
 };
 
+// Why Phalanx's Python files were not found for a launch that asks for a warm start.
+std::string WhyNoBootstrap(const LaunchConfig& config);
+
 // Whether spares can be had for this launch. `has_bootstrap`: Phalanx's Python files were found.
 WarmStart WarmStartOf(const LaunchConfig& config, bool has_bootstrap);
 

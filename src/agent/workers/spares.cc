@@ -40,7 +40,7 @@ void Spares::StartServing() {
 }
 
 void Spares::OnZygoteNotStarted(int zygote, const std::string& why) {
-  if (zygote == next_) next_ = 0;  // the one that works goes on as it is
+  if (zygote == next_) return LoseNext();
   if (zygote != serving_) return;
   serving_ = 0;
   GoCold(why);
@@ -52,9 +52,7 @@ void Spares::OnZygoteReady(int zygote, Instant now) {
     Do(DropZygote{serving_});
     serving_ = std::exchange(next_, 0);
     ++generation_;
-    if (std::exchange(unfit_, false)) {
-      while (!spares_.empty()) Drop(spares_.front().pid);
-    }
+    DropUnfit();
   }
   if (zygote == serving_) ready_ = true;
   Pump(now);
@@ -62,14 +60,15 @@ void Spares::OnZygoteReady(int zygote, Instant now) {
 
 void Spares::OnZygoteEnded(int zygote, const ZygoteEnd& end) {
   if (zygote == next_) {
+    if (end.kind != ZygoteEnd::Kind::kTainted || !Deny(end.module)) return LoseNext();
     next_ = 0;
-    if (end.kind == ZygoteEnd::Kind::kTainted && Deny(end.module)) Renew();
-    return;
+    return Renew();
   }
   if (zygote != serving_) return;
   serving_ = 0;
   const bool served = std::exchange(ready_, false);
   EndFork();
+  DropUnfit();         // the zygote that follows knows better
   fork_failures_ = 0;  // they may have been its end
   if (cold_) return;
   if (next_ == 0) return Replace(end, served);
@@ -95,6 +94,7 @@ void Spares::Replace(const ZygoteEnd& end, bool served) {
 }
 
 void Spares::GoCold(const std::string& why) {
+  DropUnfit();
   if (std::exchange(cold_, true)) return;
   DropNext();
   if (serving_ != 0) Do(EndZygote{serving_, why});
@@ -105,11 +105,36 @@ void Spares::DropNext() {
   if (next_ != 0) Do(DropZygote{std::exchange(next_, 0)});
 }
 
+// The one that works goes on as it is, unless its spares must not.
+void Spares::LoseNext() {
+  next_ = 0;
+  if (unfit_) ReplaceUnfit();
+}
+
+// No better zygote can be had beside the one that works: that one makes room. What it served says nothing of the next.
+void Spares::ReplaceUnfit() {
+  EndFork();
+  fork_failures_ = 0;
+  DropUnfit();
+  Do(DropZygote{std::exchange(serving_, 0)});
+  if (zygotes_ >= kZygotesMax) return GoCold("it took too many processes to find what must not be imported ahead");
+  StartServing();
+}
+
+void Spares::DropUnfit() {
+  if (!std::exchange(unfit_, false) || spares_.empty()) return;
+  while (!spares_.empty()) Drop(spares_.front().pid);
+  Do(TellWaiting{0});
+}
+
 // --- what lives teach ---------------------------------------------------------------------------------------------
 
+bool Spares::Denied(const std::string& module) const {
+  return std::find(learnt_.deny.begin(), learnt_.deny.end(), module) != learnt_.deny.end();
+}
+
 bool Spares::Deny(const std::string& module) {
-  const bool known = std::find(learnt_.deny.begin(), learnt_.deny.end(), module) != learnt_.deny.end();
-  if (known || learnt_.deny.size() >= kDenyMax || zygotes_ >= kZygotesMax) return false;
+  if (Denied(module) || learnt_.deny.size() >= kDenyMax || zygotes_ >= kZygotesMax) return false;
   learnt_.deny.push_back(module);
   Do(KeepLearnt{learnt_});
   return true;
@@ -128,10 +153,13 @@ void Spares::Learn(const std::vector<std::string>& modules, Instant now) {
 }
 
 void Spares::Unlearn(const std::string& module, Instant now) {
-  if (!Deny(module)) return;
-  DropNext();  // it does not know yet
+  if (Denied(module)) return;  // another rank has told of it
   unfit_ = true;
+  if (!Deny(module)) return GoCold(fmt::format("{} is not to be imported ahead, and no more can be noted", module));
+  if (!alive()) return DropUnfit();
+  DropNext();  // it does not know yet
   RenewSoon(now);
+  if (renew_at_ == kNever && !renewal_asks_) ReplaceUnfit();
 }
 
 void Spares::RenewSoon(Instant now) {
@@ -140,7 +168,6 @@ void Spares::RenewSoon(Instant now) {
   renew_at_ = now + kRenewAfterMs;
 }
 
-// The zygote that works goes on as it is where no better one can be had.
 void Spares::Renew() {
   renew_at_ = kNever;
   DropNext();  // it imports, and does not know what has come since
@@ -149,8 +176,18 @@ void Spares::Renew() {
   Do(LookAtMemory{});
 }
 
+// The zygote that works goes on as it is where no better one can be had, unless its spares must not.
+void Spares::BeginNext(int64_t available_bytes) {
+  if (!alive()) return;
+  if (available_bytes >= kMemoryForRenewalBytes) {
+    next_ = NewZygote();
+  } else if (unfit_) {
+    ReplaceUnfit();
+  }
+}
+
 void Spares::OnMemory(int64_t available_bytes, Instant now) {
-  if (std::exchange(renewal_asks_, false) && alive() && available_bytes >= kMemoryForRenewalBytes) next_ = NewZygote();
+  if (std::exchange(renewal_asks_, false)) BeginNext(available_bytes);
   if (!std::exchange(fork_asks_, false) || !WantsFork()) return;
   if (waiting() < needed_ || available_bytes >= kMemoryForSparesBytes) return Fork(now);
   if (waiting() >= needed_ + kept_) return;  // those of the zygote before will do

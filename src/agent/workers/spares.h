@@ -5,7 +5,8 @@
 //
 // There is one zygote that forks, and perhaps a next one, which still imports and takes its place when it is ready. The
 // spares of the one before are stale then: they still serve where there is no fresh one, and each fresh one replaces
-// one of them.
+// one of them. Not so where a life has told of what it must not find imported: the waiting ones end with their zygote,
+// which makes room at once where no next one can begin beside it or the next one fails.
 #pragma once
 
 #include <cstddef>
@@ -110,7 +111,8 @@ class Spares {
   // A rank has told what it had imported at its first step. Where the zygote did not know of it, a better one takes its
   // place in a moment: the next life shall be wholly warm.
   void Learn(const std::vector<std::string>& modules, Instant now);
-  // A rank had to start afresh since `module` was imported ahead of its turn: from the next zygote on it is not.
+  // A rank had to start afresh since `module` was imported ahead of its turn: from the next zygote on it is not. What
+  // waits by then serves until that one is ready, and ends at once where none can begin beside the one that works.
   void Unlearn(const std::string& module, Instant now);
 
   void OnZygoteNotStarted(int zygote, const std::string& why);
@@ -133,11 +135,16 @@ class Spares {
   int NewZygote();
   // Another zygote in the place of one that has ended. `served`: it had done its imports.
   void Replace(const ZygoteEnd& end, bool served);
+  bool Denied(const std::string& module) const;
   // Whether the module is new on the deny list.
   bool Deny(const std::string& module);
   void RenewSoon(Instant now);
   void Renew();
+  void BeginNext(int64_t available_bytes);
   void DropNext();
+  void LoseNext();
+  void ReplaceUnfit();
+  void DropUnfit();
   void GoCold(const std::string& why);
 
   bool WantsFork() const;
@@ -161,8 +168,9 @@ class Spares {
   int next_ = 0;  // imports, to take the place of the serving one; 0: none
   Instant renew_at_ = kNever;
   int renewals_ = 0;
-  int generation_ = 0;       // of the serving zygote
-  bool unfit_ = false;       // the spares of this generation have what was unlearnt since: none outlives its zygote
+  int generation_ = 0;  // of the serving zygote
+  // What waits has what was unlearnt since, and ends with its zygote; a better one is on its way.
+  bool unfit_ = false;
   int useless_zygotes_ = 0;  // in a row that ended without a spare
   bool cold_ = false;
 

@@ -537,8 +537,84 @@ TEST_F(SparesTest, UnfitSparesDoNotOutliveTheirZygote) {
   EXPECT_EQ(Unlearn("a.late"), Texts{"keep [a] deny [a.late]"});
   EXPECT_EQ(spares_.waiting(), 2) << "they serve until there is a better zygote";
   EXPECT_EQ(After(kRenewAfterMs), Texts{"zygote 2: [a] deny [a.late]"});
-  EXPECT_EQ(Ready(2), (Texts{"drop zygote 1", "drop spare 101", "drop spare 102", "fork 3 of zygote 2"}));
+  EXPECT_EQ(Ready(2), (Texts{"drop zygote 1", "drop spare 101", "drop spare 102", "0 wait", "fork 3 of zygote 2"}));
   EXPECT_EQ(Unlearn("a.late"), Texts{}) << "it is known";
+}
+
+TEST_F(SparesTest, UnfitSparesEndAtOnceWhereMemoryIsShort) {
+  Begin(2);
+  memory_ = 0;
+  Unlearn("late");
+  EXPECT_EQ(After(kRenewAfterMs),
+            (Texts{"drop spare 101", "drop spare 102", "0 wait", "drop zygote 1", "zygote 2: [] deny [late]"}));
+  EXPECT_TRUE(spares_.alive()) << "who needs one waits for the zygote";
+  EXPECT_EQ(Want(1, 0), Texts{});
+  EXPECT_EQ(Ready(2), Texts{"fork 3 of zygote 2"});
+}
+
+TEST_F(SparesTest, UnfitSparesEndAtOnceWhereAllRenewalsAreUsed) {
+  Begin(2);
+  for (int life = 1; life <= kRenewalsMax; ++life) Renew(life, fmt::format("m{}", life));
+  Forget();
+  EXPECT_EQ(Unlearn("late"), (Texts{"keep [m1,m2,m3] deny [late]", "drop fork", "drop spare 101", "drop spare 102",
+                                    "0 wait", "drop zygote 4", "zygote 5: [m1,m2,m3] deny [late]"}));
+  EXPECT_EQ(Unlearn("late"), Texts{}) << "another rank's word of it";
+  EXPECT_EQ(Ready(5), Texts{"fork 6 of zygote 5"});
+}
+
+// The last renewal that there is has begun, and does not know of it.
+TEST_F(SparesTest, UnfitSparesEndAtOnceWhereTheLastRenewalIsDropped) {
+  Begin(1);
+  for (int life = 1; life < kRenewalsMax; ++life) Renew(life, fmt::format("m{}", life));
+  Learn({"m3"});
+  EXPECT_EQ(After(kRenewAfterMs).back(), "zygote 4: [m1,m2,m3] deny []");
+  EXPECT_EQ(Unlearn("late"), (Texts{"keep [m1,m2,m3] deny [late]", "drop zygote 4", "drop fork", "drop spare 101",
+                                    "0 wait", "drop zygote 3", "zygote 5: [m1,m2,m3] deny [late]"}));
+}
+
+TEST_F(SparesTest, UnfitSparesEndAtOnceWhereTheNextZygoteFails) {
+  for (const ZygoteEnd& end : {Died(), Failed(), Tainted("late")}) {
+    spares_ = {};
+    Begin(1);
+    Unlearn("late");
+    EXPECT_EQ(After(kRenewAfterMs), Texts{"zygote 2: [] deny [late]"});
+    EXPECT_EQ(Ended(2, end), (Texts{"drop spare 101", "0 wait", "drop zygote 1", "zygote 3: [] deny [late]"}));
+  }
+  spares_ = {};
+  Begin(1);
+  Unlearn("late");
+  After(kRenewAfterMs);
+  spares_.OnZygoteNotStarted(2, "no such file");
+  EXPECT_EQ(Decided(), (Texts{"drop spare 101", "0 wait", "drop zygote 1", "zygote 3: [] deny [late]"}));
+}
+
+TEST_F(SparesTest, UnfitSparesEndWithTheirZygote) {
+  Begin(1);
+  Unlearn("late");
+  EXPECT_EQ(Ended(1, Died()), (Texts{"drop spare 101", "0 wait", "zygote 2: [] deny [late]"}));
+  spares_ = {};
+  Begin(1);
+  Unlearn("late");
+  After(kRenewAfterMs);
+  EXPECT_EQ(Ended(1, Died()), (Texts{"drop spare 101", "0 wait"})) << "the next one is on its way";
+  EXPECT_EQ(Ready(2), Texts{"fork 2 of zygote 2"});
+  EXPECT_EQ(Comes(), (Texts{"1 wait", "take it"}));
+}
+
+TEST_F(SparesTest, UnfitSparesDoNotServeWhereStartsAreCold) {
+  Begin(1);
+  Want(1, 1);
+  for (int i = 0; i < kForkFailuresMax; ++i) ForkFails();
+  EXPECT_EQ(Unlearn("late"), (Texts{"keep [] deny [late]", "drop spare 101", "0 wait"}));
+}
+
+TEST_F(SparesTest, WhatCannotBeNotedMeansCold) {
+  Learnt learnt;
+  for (size_t i = 0; i < kDenyMax; ++i) learnt.deny.push_back(fmt::format("m{}", i));
+  Begin(1, learnt);
+  EXPECT_EQ(Unlearn("m0"), Texts{});
+  const std::string why = "late is not to be imported ahead, and no more can be noted";
+  EXPECT_EQ(Unlearn("late"), (Texts{"drop spare 101", "0 wait", "end zygote 1: " + why, "cold: " + why}));
 }
 
 TEST_F(SparesTest, ANextZygoteThatDoesNotKnowWhatIsUnfitIsDropped) {

@@ -94,8 +94,9 @@ class Supervisor {
   // Whether the worker's own process catches `signal` (SigCgt of /proc/<pid>/status); false where it is gone.
   virtual bool Catches(int local_rank, int signal) const = 0;
 
-  // Whether the worker or a process below it, in its group, lives on after `signal`: it wants time, or takes it.
-  virtual bool GroupWithstands(int local_rank, int signal) const = 0;
+  // Whether a process of that local rank's group, also when only the worker's children are left, lives on after
+  // `signal`: it wants time, or takes it.
+  virtual bool GroupWithstands(int local_rank, int signal) = 0;
   // SIGSTOP and SIGCONT to all groups, as a shell does to a job.
   virtual void SignalAllGroups(int signal) = 0;
 

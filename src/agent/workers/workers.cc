@@ -10,6 +10,7 @@
 #include <charconv>
 #include <deque>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -91,6 +92,15 @@ bool ShowsZygote(pid_t pid) {
   return ReadFilePrefix(fmt::format("/proc/{}/cmdline", pid), 4096).find("/zygote.py") != std::string::npos;
 }
 
+// Those of `processes` that live in the group. Asking for a group costs far less than reading a file of /proc, so only
+// members are looked at closely.
+std::vector<int64_t> LiveMembersOf(pid_t group, const std::vector<pid_t>& processes) {
+  std::vector<pid_t> members;
+  std::copy_if(processes.begin(), processes.end(), std::back_inserter(members),
+               [group](pid_t pid) { return getpgid(pid) == group; });
+  return LiveMembers(LookAt(members), group);
+}
+
 bool GroupIsEmpty(pid_t group) { return kill(-group, 0) != 0 && errno == ESRCH; }
 
 class Workers final : public Supervisor {
@@ -104,7 +114,7 @@ class Workers final : public Supervisor {
   void SignalGroup(int local_rank, int signal) override;
   void SignalWorker(int local_rank, int signal) override;
   bool Catches(int local_rank, int signal) const override;
-  bool GroupWithstands(int local_rank, int signal) const override;
+  bool GroupWithstands(int local_rank, int signal) override;
   void SignalAllGroups(int signal) override;
   std::vector<std::string> Strays() const override;
   void KillStrays() override;
@@ -148,6 +158,7 @@ class Workers final : public Supervisor {
   void WatchMember(Worker& worker, pid_t member);
   void GroupGone(int local_rank);
   std::vector<int64_t> StrayPids() const;
+  const std::vector<pid_t>& ProcessesOfThisTurn();
 
   EventLoop& loop_;
   Reaper& reaper_;
@@ -167,7 +178,8 @@ class Workers final : public Supervisor {
   OomRound oom_;
   uint64_t log_lost_epoch_ = 0;  // the last round in which that was told
   std::set<std::string> warned_;
-  std::unique_ptr<SparePool> pool_;  // null: every start is cold
+  std::optional<std::vector<pid_t>> processes_;  // of this machine, in this turn of the loop; nothing: not looked at
+  std::unique_ptr<SparePool> pool_;              // null: every start is cold
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
@@ -522,7 +534,7 @@ void Workers::LookAfterGroup(int local_rank, pid_t pid) {
   if (worker == nullptr || !worker->group.empty()) return;
   GroupLook look{worker->ending.over, !GroupIsEmpty(pid), {}};
   if (GroupOf(look) == GroupNow::kNotKnown) {
-    const std::vector<int64_t> members = LiveMembers(LookAt(AllProcesses()), pid);
+    const std::vector<int64_t> members = LiveMembersOf(pid, AllProcesses());
     look.live_members = members.size();
     for (const int64_t member : members) WatchMember(*worker, static_cast<pid_t>(member));
   }
@@ -588,14 +600,24 @@ bool Workers::Catches(int local_rank, int signal) const {
   return it != workers_.end() && !it->second.ending.over && CatchesSignal(it->second.pid, signal);
 }
 
-bool Workers::GroupWithstands(int local_rank, int signal) const {
+bool Workers::GroupWithstands(int local_rank, int signal) {
   const auto it = workers_.find(local_rank);
-  if (it == workers_.end() || it->second.ending.over) return false;
+  if (it == workers_.end()) return false;
   const pid_t group = it->second.pid;
-  if (WithstandsSignal(group, signal)) return true;
-  const std::vector<pid_t> below = Descendants(group);
-  return std::any_of(below.begin(), below.end(),
-                     [&](pid_t pid) { return getpgid(pid) == group && WithstandsSignal(pid, signal); });
+  if (!it->second.ending.over && WithstandsSignal(group, signal)) return true;
+  // Not by their parents: an orphan of the group is a child of ours.
+  const std::vector<int64_t> members = LiveMembersOf(group, ProcessesOfThisTurn());
+  return std::any_of(members.begin(), members.end(),
+                     [signal](int64_t pid) { return WithstandsSignal(static_cast<pid_t>(pid), signal); });
+}
+
+// All groups of a round are asked about in one turn: one look serves them.
+const std::vector<pid_t>& Workers::ProcessesOfThisTurn() {
+  if (!processes_) {
+    processes_ = AllProcesses();
+    Soon([this] { processes_.reset(); });
+  }
+  return *processes_;
 }
 
 void Workers::SignalAllGroups(int signal) {

@@ -301,6 +301,51 @@ TEST_F(WorkersTest, SignalsGroupOrWorkerAlone) {
   EXPECT_TRUE(UntilGone(0));
 }
 
+// The one that wants time to save, as a child of nobody in the group: its parent has ended.
+constexpr char kOrphanThatSaves[] = "(sh -c \"trap 'exit 9' TERM; echo \\$\\$; while :; do sleep 0.05; done\" &); ";
+
+TEST_F(WorkersTest, AnOrphanOfTheGroupWithstands) {
+  StartShell(
+      0, fmt::format("while ! [ -e {}/go ]; do sleep 0.01; done; {} exec sleep 1000", dir_.string(), kOrphanThatSaves));
+  EXPECT_TRUE(Until([&] { return started_[0] == 1; }));
+  EXPECT_FALSE(supervisor_->GroupWithstands(0, SIGTERM));
+  Turn();
+  std::ofstream(dir_ / "go") << "go";
+  const pid_t orphan = PrintedPid(0);
+  EXPECT_TRUE(Until([&] { return ReadProcStat(orphan)->ppid == getpid(); }));
+  EXPECT_FALSE(supervisor_->Catches(0, SIGTERM));
+  EXPECT_TRUE(supervisor_->GroupWithstands(0, SIGTERM));
+  EXPECT_FALSE(supervisor_->GroupWithstands(0, SIGUSR2));
+  EXPECT_FALSE(supervisor_->GroupWithstands(7, SIGTERM));
+  supervisor_->SignalGroup(0, SIGTERM);
+  EXPECT_TRUE(UntilGone(0));
+}
+
+TEST_F(WorkersTest, WhatAnEndedWorkerHasLeftWithstands) {
+  StartShell(0, fmt::format("{} exit 1", kOrphanThatSaves));
+  StartShell(1, "sleep 1000 & exit 1");
+  PrintedPid(0);
+  EXPECT_TRUE(Until([&] { return ends_.count(0) == 1 && ends_.count(1) == 1; }));
+  EXPECT_TRUE(supervisor_->GroupWithstands(0, SIGTERM));
+  EXPECT_FALSE(supervisor_->GroupWithstands(1, SIGTERM));
+  for (const int rank : {0, 1}) {
+    supervisor_->SignalGroup(rank, SIGTERM);
+    EXPECT_TRUE(UntilGone(rank));
+  }
+}
+
+TEST_F(WorkersTest, AZombieWithstandsNothing) {
+  // It had a handler, and its parent never asks how it ended.
+  StartShell(0,
+             "sh -c 'trap : TERM; while ! grep -q sleep /proc/$PPID/comm; do :; done; exit 0' & echo $!; "
+             "exec sleep 1000");
+  const pid_t zombie = PrintedPid(0);
+  EXPECT_TRUE(Until([&] { return ReadProcStat(zombie)->Dead(); }));
+  EXPECT_FALSE(supervisor_->GroupWithstands(0, SIGTERM));
+  supervisor_->SignalGroup(0, SIGTERM);
+  EXPECT_TRUE(UntilGone(0));
+}
+
 TEST_F(WorkersTest, GrandchildrenKeepTheGroupUntilTheyAreGone) {
   StartShell(0, "sleep 1000 & echo $!; exit 1");
   EXPECT_TRUE(Until([&] { return ends_.count(0) == 1; }));

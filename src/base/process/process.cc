@@ -425,21 +425,6 @@ bool WithstandsSignal(pid_t pid, int signal) {
   return ParseCatches(status, signal) || IsInMask(status, "\nSigIgn:\t", signal);
 }
 
-std::vector<pid_t> Descendants(pid_t pid) {
-  constexpr size_t kMax = 4'096;
-  std::vector<pid_t> found = {pid};
-  for (size_t at = 0; at < found.size() && found.size() < kMax; ++at) {
-    std::error_code error;
-    const std::filesystem::path tasks = fmt::format("/proc/{}/task", found[at]);
-    for (std::filesystem::directory_iterator it(tasks, error), end; !error && it != end; it.increment(error)) {
-      const std::vector<pid_t> children = ListedChildren(it->path() / "children");
-      found.insert(found.end(), children.begin(), children.end());
-    }
-  }
-  found.erase(found.begin());
-  return found;
-}
-
 std::vector<pid_t> OwnChildren() {
   // Orphans come to the main thread, and only it starts children. A kernel may lack the list.
   const pid_t self = getpid();

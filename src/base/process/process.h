@@ -138,9 +138,6 @@ bool ParseCatches(std::string_view status_text, int signal);
 // Whether the process lives on after `signal`: it has a handler, or ignores it (SigIgn). False where it is gone.
 bool WithstandsSignal(pid_t pid, int signal);
 
-// Children of the process, theirs, and so on, at most 4,096. Those whose parent has ended are not found.
-std::vector<pid_t> Descendants(pid_t pid);
-
 // Whether the environment the process was started with (or shows) holds `entry`, "NAME=value"; kNo where it is gone or
 // we may not look. kUnknown: it is in the midst of an exec, which takes the old environment away before the new one is
 // shown. Whoever must not miss a process looks again.
