@@ -1,8 +1,10 @@
 """What was imported ahead of its turn and lies hidden, asked of small stand-ins of torch, NumPy and their like."""
 
+import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import pytest
 from zygote_agent import BASE_ENV, Agent
@@ -120,6 +122,49 @@ def test_a_number_of_threads_that_is_set_behind_torch(place):
     assert place.warm("before", learnt=["torch"]) == (0, "2\n", "", [])
 
 
+COUNTING_TORCH = """
+    import os
+    class default_generator:
+        seed = staticmethod(lambda: None)
+    threads = [int(os.environ.get("OMP_NUM_THREADS") or 7)]
+    get_num_threads = lambda: threads[0]
+    def set_num_threads(count): threads[0] = count
+    """
+SETTER = "import os\nif not os.environ.get('OMP_NUM_THREADS'):\n    os.environ['OMP_NUM_THREADS'] = '1'"
+
+
+@pytest.mark.parametrize("order", ["torch, setter", "setter, torch"])
+def test_a_number_of_threads_that_a_library_sets(place, order):
+    """It is for what is imported behind it."""
+    place.library(torch__in____init__=COUNTING_TORCH, setter=SETTER)
+    place.own(train=f"import {order}, os\nprint(torch.get_num_threads(), os.environ['OMP_NUM_THREADS'])")
+    expected = place.plain("train")
+    assert expected[1] == ("7 1\n" if order.startswith("torch") else "1 1\n")
+    assert place.warm("train") == expected
+
+
+def test_a_number_of_threads_that_is_removed_before_torch(place):
+    """Nobody knows how many torch would have counted without it."""
+    place.library(torch__in____init__=COUNTING_TORCH)
+    place.agent.env["OMP_NUM_THREADS"] = place.env["OMP_NUM_THREADS"] = "1"
+    place.own(train="import os\ndel os.environ['OMP_NUM_THREADS']\nimport torch\nprint(torch.get_num_threads())")
+    *told, whys = place.warm("train", learnt=["torch"])
+    assert tuple(told) == place.plain("train")[:3] == (0, "7\n", "")
+    assert "it has read OMP_NUM_THREADS, which the script has removed since" in whys[0]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+def test_processors_that_are_chosen_before_torch(place):
+    """Torch counts those that the process may use."""
+    counts = COUNTING_TORCH.replace('int(os.environ.get("OMP_NUM_THREADS") or 7)', "len(os.sched_getaffinity(0))")
+    place.library(torch__in____init__=counts)
+    pin = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    place.own(train=f"{pin}import torch\nprint(torch.get_num_threads())")
+    *told, whys = place.warm("train", learnt=["torch"])
+    assert tuple(told) == place.plain("train")[:3] == (0, "1\n", "")
+    assert "the script has changed which processors it may use" in whys[0]
+
+
 # Variables that C++ reads.
 
 
@@ -132,9 +177,61 @@ def test_a_variable_of_torchs_libraries(place, variable):
     assert place.warm("behind", learnt=["networkx"])[3] == []
 
 
+@pytest.mark.parametrize("variable", ["KMP_X", "LD_X", "MKL_X", "TORCH_X"])
+def test_a_variable_that_a_library_has_set_before(place, variable):
+    """It is no change by the script: what is hidden was imported with it."""
+    place.library(sets=f"import os\nos.environ[{variable!r}] = '1'", networkx="import os\nX = dict(os.environ)")
+    place.own(
+        train=f"import sets\nprint('begins')\nimport networkx, os\n"
+        f"print(networkx.X[{variable!r}], os.environ[{variable!r}])"
+    )
+    assert place.warm("train", learnt=["networkx"]) == place.plain("train") == (0, "begins\n1 1\n", "", [])
+
+
 def test_a_variable_that_is_read_with_a_device(place):
     place.own(train="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch")
     assert place.warm("train", learnt=["torch"])[3] == []
+
+
+def in_a_child(change, *statements):
+    """A script that makes a change, and has a forked child do the rest."""
+    lines = [f"import os, sys, torch\n{change}\nchild = os.fork()\nif child == 0:\n    try:"]
+    lines += [f"        {statement}" for statement in statements]
+    lines += ["    except ImportError as error:\n        print(error, flush=True)\n    os._exit(0)"]
+    return "\n".join([*lines, "print(os.waitpid(child, 0)[1])"])
+
+
+SET_ONE_OF_TORCH = "os.environ['TORCH_X'] = '1'"
+
+
+def test_a_forked_child_behind_a_changed_variable(place):
+    """It cannot begin anew, and imports by itself what plain Python would."""
+    place.library(networkx__in____init__="from .part import PID", networkx__in__part="import os\nPID = os.getpid()")
+    place.own(train=in_a_child(SET_ONE_OF_TORCH, "import networkx", "print(networkx.PID == os.getpid(), flush=True)"))
+    assert place.warm("train", learnt=["networkx"]) == place.plain("train") == (0, "True\n0\n", "", [])
+
+
+def test_a_forked_child_that_imports_a_part_of_torch(place):
+    """Its libraries are loaded: nobody can import it once more, and that is said where no handler hides it."""
+    place.library(torch__in__part="")
+    place.own(train=in_a_child(SET_ONE_OF_TORCH, "import torch.part"))
+    why = "phalanx: torch was imported ahead of its turn, but it may have read TORCH_X, which the script has changed "
+    why += "since; start the job with --no-warm\n"
+    assert place.warm("train", learnt=["torch.part"]) == (0, f"{why}0\n", why, [])
+
+
+def test_a_forked_child_has_no_two_of_a_library(place):
+    """Torch has taken the one that is hidden, which is not the script's."""
+    place.library(torch__in__part="import networkx", networkx="X = 'usual'")
+    place.own(
+        vendored__in__networkx="X = 'vendored'",
+        train=in_a_child(
+            "sys.path.insert(0, 'vendored')", "import networkx", "print(networkx.X, flush=True)", "import torch.part"
+        ),
+    )
+    status, out, err, whys = place.warm("train", learnt=["networkx", "torch.part"])
+    assert (status, whys) == (0, []) and out.startswith("vendored\nphalanx: torch was imported ahead of its turn, but ")
+    assert "networkx is another one on the script's sys.path" in err and err in out
 
 
 # Random numbers.
@@ -190,6 +287,29 @@ def test_a_name_that_an_edited_script_takes_behind_its_imports(place):
     assert place.warm("train")[3] == []
     place.own(train="import textwrap, os\ntaken = textwrap.dedent\nprint(os.name)")
     assert place.again("train") == (0, "posix\n", "", [])
+
+
+def test_a_folder_of_the_path_that_a_life_makes(place):
+    """Python keeps that nothing was there when the zygote looked."""
+    place.env["PYTHONPATH"] += ":" + str(place.folder / "made")
+    place.agent.env.update(place.env)
+    text = "import os, sympy\nos.makedirs('made', exist_ok=True)\nopen('made/fresh.py', 'w').write('X = 1')\n"
+    place.own(train=text + "if os.environ['LIFE'] == '1':\n    import fresh\n    print(fresh.X)")
+    assert place.warm("train", LIFE="0") == (0, "", "", [])
+    assert place.again("train", LIFE="1") == (0, "1\n", "", [])
+
+
+def test_an_archive_of_the_path_that_is_another_in_the_next_life(place):
+    """Python keeps where its files begin."""
+    place.env["PYTHONPATH"] += ":" + str(place.folder / "code.zip")
+    place.agent.env.update(place.env)
+    place.own(train="import sympy, os\nos.getloadavg()\nimport inner\nprint(inner.X)")
+    for life, (start, said) in enumerate(((place.warm, "1"), (place.again, "two"))):
+        with zipfile.ZipFile(place.folder / "code.zip", "w") as archive:
+            if life == 1:
+                archive.writestr("before.py", "#" * 1000)
+            archive.writestr("inner.py", f"X = {said!r}")
+        assert start("train") == (0, f"{said}\n", "", [])
 
 
 # What imports leave in modules of the standard library.

@@ -450,6 +450,32 @@ def test_threads_of_numpy(run, env):
     assert run(text, env=env)[0] == plain.stdout
 
 
+MULTIPLIES = "n.ones((300, 300)) @ n.ones((300, 300)); print(len(os.listdir('/proc/self/task')))"
+BEFORE_NUMPY = {
+    "a library sets it before": "import os, setter, numpy as n\n",
+    "a library sets it behind": "import os, numpy as n, setter\n",
+    "the script sets it before": "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport numpy as n\n",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE_NUMPY)
+def test_threads_of_numpy_where_the_number_changes(tmp_path, before):
+    """It counts where it stands when NumPy is imported."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "setter.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'")
+    (tmp_path / "train.py").write_text(BEFORE_NUMPY[before] + MULTIPLIES)
+    env = {"PYTHONPATH": str(packages)}
+    plain = subprocess.run(
+        [sys.executable, tmp_path / "train.py"], env={**BASE_ENV, **env}, capture_output=True, text=True
+    )
+    with Agent(env=env) as agent:
+        assert agent.start_zygote(tmp_path / "train.py", learnt=["numpy"])["type"] == "ready"
+        worker = agent.fork().run(tmp_path / "train.py", env=env)
+        assert worker.messages() == [{"type": "started"}]
+        assert worker.result() == (0, plain.stdout, "")
+
+
 def test_zygote_has_touched_no_device(agent, run):
     text = """
         import torch

@@ -17,6 +17,7 @@ import pytest
 import zygote_agent
 from phalanx._bootstrap import preload
 from pidfd import pidfd_open
+from sameness.prefix import Prefix
 from share import free_user
 from zygote_agent import BASE_ENV, Agent
 
@@ -915,6 +916,47 @@ def test_own_module_that_came_to_hide_a_preloaded_one(library, folder):
     folder(common="origin = 'own'")
     why, result = assert_starts_afresh(spare, script, env=run_env(library))
     assert "common" in why and result == (0, "own\n", "")
+
+
+def test_library_in_front_that_came_to_hide_a_preloaded_one(library, folder, tmp_path):
+    """Two folders of installed packages on PYTHONPATH: in the second a new name hides nothing."""
+    overlay = tmp_path / "overlay" / "site-packages"
+    overlay.mkdir(parents=True)
+    usual = library.agent.env["PYTHONPATH"]
+    library.agent.env["PYTHONPATH"] = f"{overlay}:{usual}"
+    library(common="origin = 'library'")
+    (overlay / "first.py").write_text("origin = 'overlay'")
+    script = folder(script="import common, first; print(common.origin, first.origin)") / "script.py"
+    library.agent.start_zygote(script)
+    spares = [library.agent.fork() for _ in range(2)]
+    library(first="origin = 'behind'")
+    spares[0].run(script, env=run_env(library))
+    assert spares[0].result() == (0, "library overlay\n", "") and spares[0].messages() == [{"type": "started"}]
+    (overlay / "common.py").write_text("origin = 'overlay'")
+    why, result = assert_starts_afresh(spares[1], script, env=run_env(library))
+    assert why == f"{overlay} has its own common" and result == (0, "overlay overlay\n", "")
+
+
+@pytest.mark.parametrize("how", ["a new file", "an edited file", "a new user-site"])
+def test_entries_of_the_path_that_came(folder, tmp_path, how):
+    """By a .pth file, as pip install -e writes it, or with the user's own site-packages."""
+    prefix = Prefix(tmp_path / "prefix")
+    prefix.folder.joinpath("pyvenv.cfg").write_text("include-system-site-packages = true\n")  # it has a user-site
+    env = {**BASE_ENV, "PYTHONUSERBASE": str(tmp_path / "user")}
+    user_site = tmp_path / "user" / os.path.relpath(prefix.packages, prefix.folder)
+    if how == "an edited file":
+        (prefix.packages / "mine.pth").write_text("/nowhere\n")
+    where = folder(script="import json, os\nos.getloadavg()\nimport mine\nprint(mine.X)", checkout__in__mine="X = 1")
+    with Agent(str(prefix.python), base=env) as agent:
+        assert agent.start_zygote(where / "script.py")["type"] == "ready"
+        spare = agent.fork()
+        if how == "a new user-site":
+            user_site.mkdir(parents=True)
+            (user_site / "mine.py").write_text("X = 1")
+        else:
+            (prefix.packages / "mine.pth").write_text(f"{where / 'checkout'}\n")
+        why, result = assert_starts_afresh(spare, where / "script.py", env=env)
+    assert why.endswith("says something else of sys.path than when the zygote started") and result == (0, "1\n", "")
 
 
 # A life after another.

@@ -132,6 +132,14 @@ def test_the_end_may_be_in_a_module_of_the_users_own(asking):
     assert why_not(told)["zebra"] == "is imported behind own.py:2, prepare()"
 
 
+def test_a_script_of_each_rank_is_told_of_by_that_of_the_first(asking):
+    write_files(asking.folder, {"train_0.py": "import zebra\n"})
+    told = asking.json("import aardvark\n", "train_${local_rank}.py")
+    assert (told["script"], [row["module"] for row in told["imported"]]) == ("train_0.py", ["zebra"])
+    done = asking.run("other_${local_rank}.py")
+    assert done.returncode == 1 and "the script cannot be read: other_0.py" in done.stderr
+
+
 def test_what_tainted_a_zygote_costs_the_next_one(asking):
     told = asking.json("import sees_rank\nimport makes_socket\nimport uses_rank\nimport zebra\n")
     # Each ends its prefix: nothing behind it is imported, so nothing there taints.

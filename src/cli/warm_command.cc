@@ -17,6 +17,7 @@
 #include "agent/workers/guard.h"
 #include "agent/workers/launch.h"
 #include "agent/workers/learnt.h"
+#include "agent/workers/lives.h"
 #include "agent/workers/wire.h"
 #include "base/fd.h"
 #include "base/process/process.h"
@@ -39,12 +40,7 @@ int Fail(const std::string& why) {
 std::string WhyCold(const agent::LaunchConfig& config, const std::string& bootstrap) {
   if (config.kind == agent::ScriptKind::kProgram) return "a program (--no-python) is not forked from a Python";
   if (!config.warm) return config.why_cold.empty() ? "--no-warm asks for a cold start" : config.why_cold;
-  if (!bootstrap.empty()) return "";
-  if (config.interpreter_given) {
-    return "PYTHON_EXEC names another interpreter, which has Phalanx's Python files only where PHALANX_BOOTSTRAP_DIR "
-           "names them";
-  }
-  return "Phalanx's Python files are not beside this program; PHALANX_BOOTSTRAP_DIR names them";
+  return bootstrap.empty() ? agent::WhyNoBootstrap(config) : "";
 }
 
 int TellCold(const agent::LaunchConfig& config, const std::string& bootstrap, const std::string& why, bool json) {
@@ -123,9 +119,10 @@ int AnswerWarm(WarmFlags flags, std::vector<std::string> words, const Environmen
     return print->exit_code;
   }
   const auto config = std::get<agent::LaunchConfig>(std::move(parsed));
-  const Fd script(config.kind == agent::ScriptKind::kScript ? open(config.script.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+  const std::string name = agent::ScriptName(config, 0);
+  const Fd script(config.kind == agent::ScriptKind::kScript ? open(name.c_str(), O_RDONLY | O_CLOEXEC) : -1);
   if (config.kind == agent::ScriptKind::kScript && !script.valid()) {
-    return Fail(fmt::format("the script cannot be read: {}: {}", config.script, std::strerror(errno)));
+    return Fail(fmt::format("the script cannot be read: {}: {}", name, std::strerror(errno)));
   }
   const std::string bootstrap = agent::FindBootstrap(config, ExecutableDirectory());
   const std::string cold = WhyCold(config, bootstrap);

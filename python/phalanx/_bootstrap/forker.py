@@ -107,7 +107,7 @@ def _preload(channel, message):
     elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
     channel.send({"type": "ready", "pid": os.getpid(), "modules": len(sys.modules), "ms": elapsed_ms})
     late_check = _late_check(kind, script, cwd, found)
-    counted = threads.Counted()
+    counted = threads.Counted(environment, loader.numbers)
     read = list(arguments) if arguments.was_read else None
     variables = {**at_start.variables, **loader.variables_read}
     files.update(at_start.files)

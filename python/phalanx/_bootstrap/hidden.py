@@ -32,6 +32,8 @@ _BRING_LIBRARIES = frozenset(("torch", "numpy", "triton"))
 _READ_WITH_A_DEVICE = frozenset(("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
 _WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
+_LOADED_ONCE = _WITH_ALL | {"numpy", "triton"}
+
 Left = collections.namedtuple("Left", "environment said")
 Left.__doc__ = """What imports have left that is not in modules: variables {name: value; None: unset}, and what they
 wrote, [(stream's name, text)]."""
@@ -97,12 +99,12 @@ def replace_path_entry(old, new):
         entries[:] = [new if entry == old else entry for entry in entries]
 
 
-def await_imports(on_given_out, go_cold):
-    """From now on the script's imports are served. `on_given_out(names)` is called behind each, `go_cold(why)`, which
-    does not return, where what is hidden is not what this import would find."""
+def await_imports(threads, go_cold):
+    """From now on the script's imports are served. `threads`: a threads.Late, which counts behind each; `go_cold(why)`,
+    which does not return, is called where what is hidden is not what this import would find."""
     global _finder
     if _modules:
-        _finder = _Finder(on_given_out, go_cold)
+        _finder = _Finder(threads, go_cold)
         sys.meta_path.insert(0, _finder)
 
 
@@ -122,8 +124,8 @@ def _can_be_hidden(name):
 
 
 class _Finder:
-    def __init__(self, on_given_out, go_cold):
-        self._on_given_out = on_given_out
+    def __init__(self, threads, go_cold):
+        self._threads = threads
         self._go_cold = go_cold
         self._finders = list(sys.meta_path)
         self._path_hooks = list(sys.path_hooks)
@@ -131,6 +133,7 @@ class _Finder:
         self._environment = dict(os.environ)
         self._filters = list(warnings.filters)
         self._pid = os.getpid()
+        self._why_mixed = None  # why some of what was hidden is another's by now, which other hidden modules have taken
 
     def find_spec(self, name, path=None, target=None):
         module = _modules.get(name)
@@ -138,13 +141,28 @@ class _Finder:
             return None
         top = name.partition(".")[0]
         names = [n for n in _modules if top in _WITH_ALL or n == top or n.startswith(top + ".")]
-        why = self._why_not(names) or _marks.why_not(_owner(name))
+        why = self._why_mixed or self._why_not(names) or self._threads.why_not(names) or _marks.why_not(_owner(name))
         if why is not None:
             why = f"{top} was imported ahead of its turn, but {why}"
             if os.getpid() != self._pid:
-                raise ImportError(f"phalanx: {why}; start the job with --no-warm")
+                self._leave_to_python(names, why)
+                return None
             self._go_cold(why)
         return _spec_of(name, module, lambda: self._give_out(name, names))
+
+    def _leave_to_python(self, names, why):
+        """In a forked child, which cannot begin anew: it finds the modules as if nobody had imported them. Those with
+        libraries that a process loads once are refused, aloud: the script may catch what is raised."""
+        if any(name.partition(".")[0] in _LOADED_ONCE for name in names):
+            why = f"phalanx: {why}; start the job with --no-warm"
+            try:
+                os.write(2, f"{why}\n".encode())
+            except OSError:
+                pass
+            raise ImportError(why)
+        for name in names:
+            del _modules[name]
+        self._why_mixed = why
 
     def _give_out(self, name, names):
         """Its module is in sys.modules already."""
@@ -161,7 +179,7 @@ class _Finder:
         self._take_over()
         self._filters += _marks.put_back(_owner(name))
         load_watch.call_for_loaded()
-        self._on_given_out(names)
+        self._threads.count(names)
 
     def _take_over(self):
         global _left

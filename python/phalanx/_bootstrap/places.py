@@ -82,6 +82,21 @@ def version_of(path):
     return info.st_size, info.st_mtime_ns
 
 
+def entry_of(module):
+    """The index of the entry of sys.path that a top-level module was imported from. -1: none can stand in front of it,
+    since Python has it in itself; len(sys.path): none is known."""
+    spec = getattr(module, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    if origin in ("built-in", "frozen"):
+        return -1
+    if not isinstance(origin, str):
+        return len(sys.path)  # a namespace package, which any module of its name hides
+    folder = os.path.dirname(origin)
+    if spec.submodule_search_locations is not None:
+        folder = os.path.dirname(folder)
+    return sys.path.index(folder) if folder in sys.path else len(sys.path)
+
+
 def own_folder(kind, script, cwd):
     """What a cold start puts first on sys.path: the script's folder, or for -m the working directory."""
     if kind == "module":
@@ -108,6 +123,17 @@ def put_first_on_path(folder):
     elif _first_on_path is None:
         sys.path.insert(0, folder)
     _first_on_path = folder
+
+
+def forget_old_finders():
+    """In a fork: has Python look again at the entries of sys.path where no folder was, and at archives. Finders of
+    folders see for themselves what has changed."""
+    cache = sys.path_importer_cache
+    for entry in [entry for entry, finder in cache.items() if not isinstance(finder, importlib.machinery.FileFinder)]:
+        del cache[entry]
+    archives = sys.modules.get("zipimport")
+    if archives is not None:
+        archives._zip_directory_cache.clear()
 
 
 def own_folders(folder):

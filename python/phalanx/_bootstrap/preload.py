@@ -7,7 +7,7 @@ import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import hidden, load_watch, marks, places, reads, state, watch
+from phalanx._bootstrap import hidden, load_watch, marks, places, reads, state, threads, watch
 from phalanx._bootstrap.taken import Taken
 from phalanx._bootstrap.watch import Tainted, is_indifferent
 
@@ -110,6 +110,7 @@ class Preloader:
             }
         )
         self._absent = set()
+        self.numbers = {}  # for threads.Counted
         self._written = b""
         self._argument_references = self._count_arguments()
         self._environment = dict(os.environ)
@@ -267,6 +268,8 @@ class Preloader:
             raise _Denied(name)
         if "." not in name:
             self._absent.add(name)
+        if name in ("torch", "numpy"):
+            self.numbers[name] = threads.numbers()
         return None
 
     @contextlib.contextmanager

@@ -16,16 +16,18 @@ _WRITES = frozenset("wax")
 _ASK_FOR_KIND = frozenset("exists lexists isfile isdir islink ismount is_file is_dir is_symlink is_mount".split())
 # Who lists folders for installed packages alone.
 _LIST_PACKAGES = ("importlib.metadata", "importlib_metadata", "pkg_resources")
-_OF_PACKAGES = (".dist-info", ".egg-info", ".egg", ".egg-link")
+# Of what a folder has, the names that end like this.
+_OF_FOLDERS = {"names": "", "packages": (".dist-info", ".egg-info", ".egg", ".egg-link"), "paths": ".pth"}
 
 
 def look(path, how):
     """What a look at a path comes to, None where nothing is there. `how` is "file" for its size and time of change,
-    "kind" for what it is, "link" for where it points, "names" for what a folder has, "packages" for those installed."""
+    "kind" for what it is, "link" for where it points, "names" for what a folder has, "packages" for those installed,
+    "paths" for its files that say what stands on sys.path."""
     try:
         if how == "link":
             return posix.readlink(path)
-        if how in ("names", "packages"):
+        if how in _OF_FOLDERS:
             return _names(path, how)
         info = posix.stat(path)
     except (OSError, ValueError):
@@ -37,7 +39,7 @@ def look(path, how):
 
 def is_as_it_was(path, how, found):
     """Whether look(path, how) would say `found` now. Folders that nothing came to or went from are not read again."""
-    if how in ("names", "packages") and found is not None:
+    if how in _OF_FOLDERS and found is not None:
         try:
             if posix.stat(path).st_mtime_ns == found[0]:
                 return True
@@ -51,7 +53,7 @@ def is_as_it_was(path, how, found):
 def _names(path, how):
     changed_ns = posix.stat(path).st_mtime_ns
     names = posix.listdir(path)
-    return changed_ns, frozenset(name for name in names if how == "names" or name.endswith(_OF_PACKAGES))
+    return changed_ns, frozenset(name for name in names if name.endswith(_OF_FOLDERS[how]))
 
 
 class Watched:

@@ -46,13 +46,16 @@ class Seen:
         self.all_names = all_names
         self.arguments = arguments
         self.files = files
-        self._absent, self._loaded = absent, loaded
+        self._absent = absent
+        self._loaded_from = {name: places.entry_of(hidden.find(name)) for name in loaded}
         # Of sys.path: when names came or went, and which there are of those that matter.
         self._folders = {folder: (_changed_ns(folder), self._provided(folder)) for folder in sys.path}
 
     def why_not(self, request):
         for (path, how), found in self.files.items():
             if not reads.is_as_it_was(path, how, found):
+                if how == "paths" or path.endswith(".pth"):
+                    return f"{path} says something else of sys.path than when the zygote started"
                 if how == "file":
                     return f"{path} has changed since it was imported"
                 return f"{path} has changed since a preloaded module looked at it"
@@ -62,8 +65,11 @@ class Seen:
 
     def _provided(self, folder):
         """Of the modules in a folder those that would be imported instead of what was, or of nothing."""
-        is_library = places.is_library_file(os.path.join(folder, ""))
-        among = self._absent if is_library else self._loaded | self._absent
+        if places.is_library_file(os.path.join(folder, "")) and folder in sys.path:
+            at = sys.path.index(folder)
+            among = self._absent.union(name for name, entry in self._loaded_from.items() if entry > at)
+        else:
+            among = self._absent.union(self._loaded_from)
         return places.names_in(folder, among, or_folders=self._absent)
 
     def clash(self, folder):
@@ -135,6 +141,8 @@ def run(channel, request, fds, warmth=None):
         os.write(2, f"phalanx: cannot work in {request['cwd']}: {error.strerror}\n".encode())
         os._exit(1)
     os.umask(request["umask"])
+    if warmth is not None:
+        places.forget_old_finders()
     reason = warmth.why_not(request) if warmth is not None else None
     if reason is not None:
         _become_cold(channel, {**request, "cold": reason})
@@ -145,7 +153,7 @@ def run(channel, request, fds, warmth=None):
     stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
     elasticity.install()
     start = _prepare_main(request)
-    _dress(request, warmth is not None)
+    _dress(request, warmth)
     _attach_board(request.get("board"))
     rescale.use(channel)
     hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
@@ -153,12 +161,11 @@ def run(channel, request, fds, warmth=None):
     # "cold": why this worker, though forked, started afresh.
     channel.send_or_give_up({"type": "started", **({key: request[key] for key in ("cold", "deny") if key in request})})
     learn.watch_environment()
-    hidden.await_imports(
-        lambda names: _count_threads_anew(request, names), lambda why: _too_early(channel, request, why)
-    )
     if warmth is not None:
+        # First: what a library has set before hidden modules were imported is no change by the script.
         hidden.take_over(warmth.left)
-        _count_threads_anew(request, ("torch", "numpy"))
+    late = threads.Late(bool(request.get("bound")))
+    hidden.await_imports(late, lambda why: _too_early(channel, request, why))
     board.script_starts()
     try:
         start()
@@ -294,7 +301,7 @@ def _set_environment(wanted):
         time.tzset()
 
 
-def _dress(request, warm):
+def _dress(request, warmth):
     """What others see of this process, and what it would have got at its start."""
     what = ["-m", request["script"]] if request["kind"] == "module" else [request["script"]]
     args = [*linux.interpreter_options(), *what, *request["args"]]
@@ -302,8 +309,8 @@ def _dress(request, warm):
         sys.orig_argv = args
     linux.set_command_line(args, request["env"])
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if warm:
-        threads.apply(request["env"], bool(request.get("bound")))
+    if warmth is not None:
+        warmth.counted.apply(request)
         scratch.renew()
 
 
@@ -376,17 +383,6 @@ def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
     how = ["-m"] if request["kind"] == "module" else []
     os.execve(sys.executable, [*_own_words(), *how, request["script"], *request["args"]], request["env"])
-
-
-def _count_threads_anew(request, names):
-    """Behind an import of modules that was served: another number may have been set before it. Only torch and NumPy
-    themselves count; what the script has told torch since stays."""
-    if all(os.environ.get(name) == request["env"].get(name) for name in hidden.COUNTED_ANEW):
-        return
-    if "torch" in names:
-        threads.apply_to_torch(os.environ, bool(request.get("bound")))
-    if "numpy" in names:
-        threads.apply_to_openblas(os.environ)
 
 
 def _too_early(channel, request, why):

@@ -9,7 +9,7 @@ import os
 import site
 import sys
 
-from phalanx._bootstrap import linux
+from phalanx._bootstrap import linux, reads
 
 _MODULES = ("sitecustomize", "usercustomize")
 # Lines that packages everywhere bring, by how they begin: of setuptools and virtualenv.
@@ -29,8 +29,9 @@ class Looked:
 
 def look():
     """A Looked of what they do."""
+    files = [] if sys.flags.no_site else _path_files()
     if not _there():
-        return Looked()
+        return Looked(files=files)
     probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site_probe.py")
     answer, ours = os.pipe()
     words = [sys.executable or "", *linux.interpreter_options()[1:], "-S", probe, str(ours)]
@@ -46,7 +47,8 @@ def look():
         text = file.read()
     os.waitpid(probing, 0)
     try:
-        return Looked(**json.loads(text.decode("utf-8", "surrogateescape")))
+        found = json.loads(text.decode("utf-8", "surrogateescape"))
+        return Looked(found["why"], found["read"], found["walked"], [*found["files"], *files])
     except ValueError as error:
         return Looked(f"what they do cannot be found out: {error}")
 
@@ -62,12 +64,23 @@ def _folders():
     return [*found, site.getusersitepackages()] if site.ENABLE_USER_SITE else found
 
 
-def _has_code(folder):
+def _path_files():
+    """[path, how, reads.look] of those by which `site` puts entries on sys.path, and of the folders that may have some:
+    one that was not there is no entry itself."""
+    folders = _folders()
+    looks = [(folder, "paths") for folder in folders] + [(path, "file") for each in folders for path in _paths(each)]
+    return [(path, how, reads.look(path, how)) for path, how in looks]
+
+
+def _paths(folder):
     try:
-        names = [name for name in os.listdir(folder) if name.endswith(".pth")]
+        return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth")]
     except OSError:
-        return False
-    return any(_runs(os.path.join(folder, name)) for name in names)
+        return []
+
+
+def _has_code(folder):
+    return any(map(_runs, _paths(folder)))
 
 
 def _runs(path):

@@ -4,6 +4,7 @@ Torch and OpenBLAS count when they are imported, which was before this rank's en
 """
 
 import os
+import sys
 
 from phalanx._bootstrap import hidden, linux
 
@@ -11,12 +12,20 @@ from phalanx._bootstrap import hidden, linux
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-class Counted:
-    """What has been counted here, with which CPUs."""
+_openblas_threads = 1  # with one it is imported
 
-    def __init__(self):
+
+class Counted:
+    """What has been counted here, with which CPUs. `environment`: the zygote's before any import; `numbers`: {"torch"
+    or "numpy": numbers() as its import began}."""
+
+    def __init__(self, environment, numbers):
         self._cpus = os.sched_getaffinity(0)
         self._torch = _torch_threads()
+        self._changes = {
+            module: {name: value for name, value in found.items() if environment.get(name) != value}
+            for module, found in numbers.items()
+        }
 
     def why_not(self, request):
         """A reason why a fork of this process cannot count anew, or None."""
@@ -25,17 +34,57 @@ class Counted:
         for name in _PLACES:
             if request["env"].get(name):
                 return f"{name} is applied when a process starts, and this rank has CPUs of its own"
-        if _counts_cores(request["env"]) and self._torch != _cores(self._cpus):
+        if _counts_cores(self._environment_of("torch", request)) and self._torch != _cores(self._cpus):
             return "torch counts its threads otherwise than by the cores, and this rank has CPUs of its own"
         return None
 
+    def apply(self, request):
+        """To what is imported and not hidden, as it would have been in this rank."""
+        if "torch" in sys.modules:
+            _apply_to_torch(self._environment_of("torch", request), bool(request.get("bound")))
+        if "numpy" in sys.modules:
+            _apply_to_openblas(self._environment_of("numpy", request))
 
-def apply(environment, bound):
-    apply_to_torch(environment, bound)
-    apply_to_openblas(environment)
+    def _environment_of(self, module, request):
+        """With what libraries had set before that one was imported, and without what they set later."""
+        changed = {**request["env"], **self._changes.get(module, {})}
+        return {name: value for name, value in changed.items() if value is not None}
 
 
-def apply_to_torch(environment, bound):
+class Late:
+    """Counts for hidden modules when the script imports them. Made before its first line."""
+
+    def __init__(self, bound):
+        self._bound = bound
+        self._cpus = os.sched_getaffinity(0)
+        self._has_number = _first_number(os.environ, "OMP_NUM_THREADS") is not None
+
+    def why_not(self, names):
+        """Why what these have counted cannot be counted anew, or None."""
+        if os.sched_getaffinity(0) != self._cpus:
+            return "the script has changed which processors it may use"
+        if "torch" in names and self._has_number and _first_number(os.environ, "OMP_NUM_THREADS") is None:
+            return "it has read OMP_NUM_THREADS, which the script has removed since"
+        return None
+
+    def count(self, names):
+        """Only torch and NumPy themselves count: what the script has told torch since stays."""
+        if "torch" in names:
+            _apply_to_torch(os.environ, self._bound)
+        if "numpy" in names:
+            _apply_to_openblas(os.environ)
+
+
+def numbers():
+    """The variables now, past whoever watches os.environ: {name: value or None}."""
+    return {name: _text(os.environ._data.get(os.fsencode(name))) for name in hidden.COUNTED_ANEW}
+
+
+def _text(value):
+    return None if value is None else os.fsdecode(value)
+
+
+def _apply_to_torch(environment, bound):
     torch = hidden.find("torch")
     count = _first_number(environment, "OMP_NUM_THREADS")
     if count is None and bound and _counts_cores(environment):
@@ -44,10 +93,12 @@ def apply_to_torch(environment, bound):
         torch.set_num_threads(count)
 
 
-def apply_to_openblas(environment):
+def _apply_to_openblas(environment):
+    global _openblas_threads
     count = _first_number(environment, "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
     count = count or len(os.sched_getaffinity(0))
-    if hidden.find("numpy") is not None and count > 1:  # one thread is what it was imported with
+    if count != _openblas_threads:
+        _openblas_threads = count
         linux.set_openblas_threads(count)
 
 
