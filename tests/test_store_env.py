@@ -39,12 +39,27 @@ def test_two_nodes(job):
     check(job, nodes[0], "True")
 
 
+def limited():
+    return ["bash", "-c", 'ulimit -Sn 90 && exec "$@"', "limited", command_path("phalanx-run")]
+
+
+def test_more_ranks_than_open_files(job):
+    """Also a node that holds no store has the files that its own workers need."""
+    nodes = []
+    for index, nproc in enumerate([1, 24]):
+        flags = ["--nnodes=2", f"--nproc-per-node={nproc}", f"--node-rank={index}", "--tee=3", "--no-python"]
+        flags += ["--master-addr=127.0.0.1", f"--master-port={job.port}"]
+        flags += [f"--log-dir={job.folder / 'logs'}", f"--state-dir={job.folder / f'state{index}'}"]
+        nodes.append(job.run(*flags, "sh", "-c", "sleep 1; ulimit -Sn", command=limited()))
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    assert nodes[1].stdout.count(":90\n") == 24
+
+
 def test_more_clients_than_open_files(job):
     """The agent lets its store have the files a world needs; its workers keep the limit that phalanx-run had."""
-    limited = ["bash", "-c", 'ulimit -Sn 90 && exec "$@"', "limited", command_path("phalanx-run")]
     flags = ["--standalone", "--nproc-per-node=2", f"--state-dir={job.folder / 'state'}"]
     for warmth in ("--warm", "--no-warm"):
-        node = job.run(*flags, warmth, workload("many_clients.py"), command=limited)
+        node = job.run(*flags, warmth, workload("many_clients.py"), command=limited())
         assert node.wait() == 0, job.story()
     connected = job.found("connected")
     assert [event["soft"] for event in connected] == [90] * 4

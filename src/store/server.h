@@ -32,6 +32,10 @@ struct PortRange {
   uint16_t start = 0;
 
   static PortRange Single(uint16_t port) { return {port, port, 0}; }
+  // The same ports, with the search beginning behind `port`: it is the last one to be tried.
+  PortRange Behind(uint16_t port) const {
+    return {first, last, port == last ? first : static_cast<uint16_t>(port + 1)};
+  }
 };
 
 // Bound and listening sockets on one port of several addresses. Nothing is accepted; dropping it refuses who waits.

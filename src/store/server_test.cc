@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -103,6 +104,29 @@ TEST(ReserveTest, RangeSkipsTakenPorts) {
   EXPECT_NE(next.port(), port);
   EXPECT_GE(next.port(), first);
   EXPECT_LE(next.port(), last);
+}
+
+TEST(ReserveTest, TheSearchBehindAPortTriesThatOneLast) {
+  for (const auto& [port, start] : {std::pair{5, 6}, {6, 7}, {7, 5}}) {
+    const PortRange range = PortRange{5, 7, 0}.Behind(static_cast<uint16_t>(port));
+    EXPECT_EQ(std::tuple(range.first, range.last, range.start), std::tuple(5, 7, start));
+  }
+  const PortRange any = PortRange{}.Behind(4711);
+  EXPECT_EQ(std::tuple(any.first, any.last), std::tuple(0, 0)) << "any free port";
+}
+
+// As a node takes them: the next round's port is reserved when the store of the last round has let go of its own.
+TEST(ReserveTest, PortsOfSuccessiveRoundsGoRound) {
+  const auto last = static_cast<uint16_t>(std::min(MustReserve().port() + 20, 65535));
+  const PortRange range{static_cast<uint16_t>(last - 20), last, 0};
+  ListenSocket open = MustReserve({"127.0.0.1"}, range);
+  ListenSocket next = MustReserve({"127.0.0.1"}, range.Behind(open.port()));
+  for (int round = 0; round < 4; ++round) {
+    const uint16_t closed = open.port();
+    open = std::move(next);
+    next = MustReserve({"127.0.0.1"}, range.Behind(open.port()));
+    EXPECT_NE(next.port(), closed) << "a process of the round before may still knock there";
+  }
 }
 
 TEST(ReserveTest, AFreePortIsFreeEverywhereAndATakenLoopbackIsNoError) {
