@@ -181,3 +181,4 @@ def test_foreign_interpreter(job):
     node = job.standalone("tell.py", nproc=1, env={"PYTHON_EXEC": str(wrapper)})
     assert node.wait() == 0, job.story()
     assert told(job, 1)[0]["env"]["VIA_WRAPPER"] == "1"
+    assert node.stderr.count("phalanx-run: warm start is off: PYTHON_EXEC names another interpreter") == 1

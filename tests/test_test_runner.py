@@ -123,7 +123,7 @@ def test_the_seed_of_a_run_is_one_of_googletests(tmp_path, seed):
 def test_the_seed_of_a_run_reaches_all_that_chooses(tmp_path, monkeypatch):
     started = []
 
-    def started_with(command, env=None):
+    def started_with(command, env=None, limit_s=None):
         started.append((" ".join(map(str, command)), (env or {}).get("GTEST_RANDOM_SEED")))
         return 1
 
@@ -135,9 +135,12 @@ def test_the_seed_of_a_run_reaches_all_that_chooses(tmp_path, monkeypatch):
     monkeypatch.setattr(callers, "run", lambda arguments: None)
     test_runner.run_unit_tests(41)
     test_runner.run_long(test_runner.Run(41, tmp_path))
-    said = {name: [row for row in started if name in row[0]] for name in ("ctest", "fuzz.sh", "sanitize", "sim")}
+    said = {
+        name: [row for row in started if name in row[0]] for name in ("ctest", "fuzz.sh", "sanitize", "sim", "torchrun")
+    }
     assert said["ctest"][0][1] == "42"
     assert said["fuzz.sh"][0][0].endswith(" 41")
+    assert "--seed=41" in said["torchrun"][0][0] and "--launcher=torchrun" in said["torchrun"][0][0]
     assert "--seed 41" in said["sanitize"][0][0] and "--from 41" in said["sim"][0][0]
 
 

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import torches  # noqa: E402
+from tools import callers, torches  # noqa: E402
+from tools.suite.report import Result  # noqa: E402
 
 OURS = "{}.{}".format(*sys.version_info[:2])
 
@@ -40,3 +41,36 @@ def test_left_out_rows_are_named_and_nothing_run_is_no_success():
     assert len(rows) == sum(row.python == "3.8" for row in torches.ROWS)
     assert all("left out: no python3.8 on PATH" in row for row in rows)
     assert done.stdout.endswith("\n0 passed, 0 failed, 0 skipped\n")
+
+
+def test_every_test_of_the_bootstrap_meets_other_pythons():
+    there = {f"tests/{path.name}" for path in (ROOT / "tests").glob("test_bootstrap_*.py")}
+    assert there and there <= set(torches.TESTS)
+    assert all((ROOT / name.partition("::")[0]).is_file() for name in torches.TESTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ([], ["tests/a.py", "tests/b.py::test_c"]),
+        (["-k", "warm"], ["tests/a.py", "tests/b.py::test_c", "-k", "warm"]),
+        (["--ignore=tests/a.py"], ["tests/a.py", "tests/b.py::test_c", "--ignore=tests/a.py"]),
+        (["-x", "tests/d.py"], ["-x", "tests/d.py"]),
+        (["tests/d.py::test_e[f]"], ["tests/d.py::test_e[f]"]),
+    ],
+)
+def test_arguments_choose_among_these_tests_unless_they_name_others(arguments, given):
+    """`-k warm` alone would have pytest collect all of tests/, under a Python that they are not written for."""
+    assert torches.with_tests(arguments, ("tests/a.py", "tests/b.py::test_c")) == given
+
+
+@pytest.mark.parametrize("tool", [torches, callers], ids=lambda tool: tool.__name__)
+def test_both_tools_keep_their_tests_beside_other_arguments(tool, monkeypatch, tmp_path):
+    ran = []
+    monkeypatch.setattr(tool, "prepare", lambda *_: tmp_path)
+    monkeypatch.setattr(torches, "run_pytest", lambda name, venv, report, arguments: ran.append(arguments) or Result())
+    if tool is torches:
+        torches.run_row(torches.ROWS[0], "python", tmp_path, ["-k", "warm"])
+    else:
+        callers.run(["-k", "warm"], tmp_path)
+    assert ran == [[*tool.TESTS, "-k", "warm"]]

@@ -1,5 +1,7 @@
 """The wheel, as a user gets it: built, its promises read from its files, then installed for another Python and run."""
 
+import base64
+import hashlib
 import re
 import subprocess
 import sys
@@ -26,7 +28,7 @@ def wheel():
 @pytest.mark.slow
 def test_name_and_contents(wheel):
     assert wheel.name.startswith("phalanx-")
-    assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
+    assert wheel.name.endswith("-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
     names = zipfile.ZipFile(wheel).namelist()
     commands = {name.split("/")[-1] for name in names if ".data/scripts/" in name}
     assert commands == {"phalanx", "phalanx-master", "phalanx-run"}
@@ -59,6 +61,26 @@ def test_a_shared_library_raises_the_tag(tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         file.write(library, "phalanx/libprobe.so")
     assert wheel_tool.platform_tag(archive, tmp_path / "content") == "manylinux_2_36_x86_64"
+
+
+def test_an_old_pip_knows_the_tag_by_its_old_name(tmp_path):
+    """pip before 20.3, as in Ubuntu 20.04, refuses a wheel that is manylinux_2_17 alone."""
+    tags = {
+        "manylinux_2_17_x86_64": ["manylinux2014_x86_64", "manylinux_2_17_x86_64"],
+        "manylinux_2_36_x86_64": ["manylinux_2_36_x86_64"],
+    }
+    for tag, wanted in tags.items():
+        archive = tmp_path / "phalanx-0-py3-none-linux_x86_64.whl"
+        told = b"Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n"
+        digest = base64.urlsafe_b64encode(hashlib.sha256(told).digest()).rstrip(b"=").decode()
+        record = f"phalanx-0.dist-info/WHEEL,sha256={digest},{len(told)}\nphalanx-0.dist-info/RECORD,,\n"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("phalanx-0.dist-info/WHEEL", told)
+            file.writestr("phalanx-0.dist-info/RECORD", record)
+        wheel = wheel_tool.retag(archive, tag)
+        assert wheel.name == f"phalanx-0-py3-none-{'.'.join(wanted)}.whl"
+        told = zipfile.ZipFile(wheel).read("phalanx-0.dist-info/WHEEL").decode()
+        assert sorted(re.findall(r"^Tag: py3-none-(.*)$", told, re.M)) == wanted
 
 
 @pytest.mark.slow

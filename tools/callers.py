@@ -42,12 +42,14 @@ def run(arguments=(), cache=None):
     except (OSError, subprocess.CalledProcessError) as error:
         return Result(failed=[f"callers: no environment: {error}"])
     say(f"environment: {time.monotonic() - began:.0f} s")
-    return torches.run_pytest("callers", venv, FOLDER / "report.xml", list(arguments) or TESTS)
+    return torches.run_pytest("callers", venv, FOLDER / "report.xml", torches.with_tests(arguments, TESTS))
 
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="./run test --callers", description=__doc__.splitlines()[0], epilog="Other arguments go to pytest."
+        prog="./run test --callers",
+        description=__doc__.splitlines()[0],
+        epilog="Other arguments go to pytest; a test file among them stands for all of these tests.",
     )
     parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()

@@ -198,6 +198,8 @@ def run_long(tests):
     from tools import callers, torches
 
     run_all(tests, long=True)
+    dropin = [*in_parallel(workers()), "--launcher=torchrun"]
+    tests.suite("dropin tests against torchrun", lambda: tests.end_to_end("torchrun", dropin))
     fuzz = [ROOT / "tools" / "fuzz.sh", str(LONG_FUZZ_S), "", str(tests.seed)]
     tests.suite("fuzzers", lambda: read_report("fuzzers", REPORTS / "fuzz.xml", run(fuzz)))
     sanitize = [sys.executable, ROOT / "tools" / "sanitize.py", "--seed", str(tests.seed)]

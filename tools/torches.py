@@ -28,8 +28,8 @@ COMMANDS = ROOT / "build" / "release" / "bin"
 # The last of pytest that runs under all of them.
 PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0", "pytest-xdist==3.6.1")
 TESTS = (
-    *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_generated.py"),
-    "tests/test_bootstrap_libraries.py",
+    *("tests/test_store_compat.py", "tests/test_bootstrap_commands.py", "tests/test_bootstrap_full_disk.py"),
+    *("tests/test_bootstrap_generated.py", "tests/test_bootstrap_late.py", "tests/test_bootstrap_libraries.py"),
     *("tests/test_bootstrap_process.py", "tests/test_bootstrap_scan.py", "tests/test_bootstrap_torch.py"),
     *("tests/test_bootstrap_memory.py", "tests/test_checkpoint_plan.py", "tests/test_checkpoint_save.py"),
     *("tests/test_checkpoint_overlap.py", "tests/test_checkpoint_cuda.py"),
@@ -141,6 +141,13 @@ def suites(pytest_arguments):
     return rows
 
 
+def with_tests(arguments, tests):
+    """What pytest is given: `tests`, unless `arguments` name test files of their own. The other tests are not written
+    for these Pythons, and must not be collected."""
+    named = any(not word.startswith("-") and word.partition("::")[0].endswith(".py") for word in arguments)
+    return list(arguments) if named else [*tests, *arguments]
+
+
 def default_cache():
     return Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx") / "venv"
 
@@ -151,7 +158,7 @@ def run_row(row, python, cache, arguments):
         venv = prepare(row, python, cache)
     except (OSError, subprocess.CalledProcessError) as error:
         return Result(failed=[f"{row.name}: no environment: {error}"])
-    return run_pytest(row.name, venv, FOLDER / f"{row.name}.xml", arguments or TESTS).named(row.name)
+    return run_pytest(row.name, venv, FOLDER / f"{row.name}.xml", with_tests(arguments, TESTS)).named(row.name)
 
 
 def run_pytest(name, venv, report, arguments):
@@ -179,7 +186,9 @@ def tell(lines, total):
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="./run test --all-torch", description=__doc__.splitlines()[0], epilog="Other arguments go to pytest."
+        prog="./run test --all-torch",
+        description=__doc__.splitlines()[0],
+        epilog="Other arguments go to pytest; a test file among them stands for all of these tests.",
     )
     parser.add_argument(
         "--python", action="append", type=Path, default=[], metavar="PATH", help="an interpreter that is not on PATH"

@@ -82,12 +82,19 @@ def platform_tag(wheel, folder):
     return f"manylinux_{glibc[0]}_{glibc[1]}_{os.uname().machine}"
 
 
+def retag(wheel, tag):
+    """Renames the wheel to its platform tag, in its name and in its WHEEL; returns its new path. pip before 20.3 knows
+    the tag of glibc 2.17 by its old name alone."""
+    tags = tag.replace("manylinux_2_17_", "manylinux2014_") + f".{tag}" if "_2_17_" in tag else tag
+    command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tags, wheel]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    return wheel.parent / answer.stdout.split()[-1]
+
+
 def finish(wheel, tag):
     """Puts the wheel into dist/, alone, under its tag."""
     if tag:
-        command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True)
-        wheel = wheel.parent / answer.stdout.split()[-1]
+        wheel = retag(wheel, tag)
     DIST.mkdir(exist_ok=True)
     for old in DIST.glob("*.whl"):
         old.unlink()

@@ -38,6 +38,7 @@ MAY_INCLUDE = {
     "master/endpoint": {"base", "proto", "master/core"},
     "master/serve": {"base", "proto", "replay", "wire", "master"},
     "cli": {"base", "proto", "replay", "store", "checkpoint", "data", "elasticity", "agent", "master"},
+    "fuzz": {"base"},
     "simulation": {"base", "proto", "agent", "checkpoint", "master", "wire/limits.h", "wire/protocol.h"},
 }
 
@@ -169,6 +170,8 @@ OLD_PYTHON = (
     "tests/packages.py",
     "tests/pidfd.py",
     "tests/preparation.py",
+    "tests/sameness/libraries.py",
+    "tests/sameness/prefix.py",
     "tests/share.py",
     "tests/small_disk.py",
     "tests/store_client_suite.py",
