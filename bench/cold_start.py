@@ -18,7 +18,7 @@ import tempfile
 
 from support.arguments import count, names
 from support.job import Job, TimedOut
-from support.peers import BOUNDS, BY_NAME, ROOT, forked, transformers_environment
+from support.peers import BOUNDS, BY_NAME, ROOT, transformers_environment
 from support.results import Results, finish
 
 LIMIT_S = 120.0
@@ -27,7 +27,7 @@ SCRIPTS = ("ddp_steps", "fine_tuning")
 
 def with_transformers(launcher):
     python = str(transformers_environment() / "bin" / "python")
-    if launcher.name == forked().name:
+    if launcher.has_python:
         return dataclasses.replace(launcher, command=(python, *launcher.command[1:]))
     bootstrap = str(ROOT / "python" / "phalanx" / "_bootstrap")  # which phalanx-run looks for beside itself
     variables = (("PYTHON_EXEC", python), ("PHALANX_BOOTSTRAP_DIR", bootstrap))

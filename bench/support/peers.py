@@ -26,7 +26,7 @@ DEEPSPEED_SHA256 = "29e007a2bdafb1431b7a021126dace0126ce53c57eb79db1ba85a1484c0b
 class Launcher:
     """`single` and `several` are the flags of a job on one node and of one node among several. `service` is a command
     that runs beside the job; it and the environment may name {port}, a free one, {nodes}, {nnodes}, {host}, {name} and
-    {folder}."""
+    {folder}. Ranks have the Python that PYTHON_EXEC names, or, where `has_python`, the first word of the command."""
 
     name: str
     command: tuple
@@ -35,6 +35,7 @@ class Launcher:
     environment: tuple = ()
     service: tuple = ()
     note: str = ""
+    has_python: bool = False
 
 
 def phalanx():
@@ -85,7 +86,8 @@ def dlrover():
 
 def forked():
     """What is left when nothing but starting the ranks is done; see forked.py."""
-    return Launcher("torch once, a fork each", (sys.executable, str(Path(__file__).with_name("forked.py"))), single=())
+    command = (sys.executable, str(Path(__file__).with_name("forked.py")))
+    return Launcher("torch once, a fork each", command, single=(), has_python=True)
 
 
 def deepspeed_elasticity():
