@@ -13,7 +13,8 @@ class StateLock {
  public:
   StateLock() = default;
 
-  // Locks `<state_dir>/lock` and writes there who holds it. FailedPrecondition, with a sentence that names the holder
+  // Locks `<state_dir>/lock` and writes there who holds it. `address` is bound already: of a holder that names the same
+  // one the end is awaited, for 5 s. FailedPrecondition, with a sentence that names the holder
   // and what to do: another master has it. Any other error: nothing can be locked there (a file system without locks, a
   // full disk).
   static StatusOr<StateLock> Take(const std::string& state_dir, const std::string& job_id, const std::string& address);

@@ -29,6 +29,24 @@ class StateLockTest : public ::testing::Test {
   StatusOr<StateLock> Take(const std::string& address = "127.0.0.1:1") const {
     return StateLock::Take(folder_, "job7", address);
   }
+  // A process that has the lock, as of 127.0.0.1:1, while `run` runs in it.
+  template <typename Run>
+  pid_t Holder(Run run) const {
+    int taken[2];
+    EXPECT_EQ(pipe(taken), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const StatusOr<StateLock> lock = Take();
+      if (!lock.ok() || write(taken[1], "y", 1) != 1) _exit(1);
+      run();
+      _exit(0);
+    }
+    close(taken[1]);
+    char byte = 0;
+    EXPECT_EQ(read(taken[0], &byte, 1), 1);
+    close(taken[0]);
+    return child;
+  }
 
   std::string folder_;
 };
@@ -50,23 +68,27 @@ TEST_F(StateLockTest, NamesWhoHasIt) {
 }
 
 TEST_F(StateLockTest, GoesWithAKilledProcess) {
-  int taken[2];
-  ASSERT_EQ(pipe(taken), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const StatusOr<StateLock> lock = Take();
-    const char byte = lock.ok() ? 'y' : 'n';
-    if (write(taken[1], &byte, 1) != 1) _exit(1);
+  const pid_t child = Holder([] {
     while (true) pause();
-  }
-  char byte = 0;
-  ASSERT_EQ(read(taken[0], &byte, 1), 1);
-  EXPECT_EQ(byte, 'y');
-  EXPECT_THAT(std::string(Take().status().message()), HasSubstr(fmt::format("process {} at", child)));
+  });
+  EXPECT_THAT(std::string(Take("127.0.0.1:2").status().message()), HasSubstr(fmt::format("process {} at", child)));
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(Take().ok());
-  for (const int fd : taken) close(fd);
+}
+
+// Whoever binds the holder's address knows that it has closed it.
+TEST_F(StateLockTest, AHolderAtTheSameAddressIsAboutToEnd) {
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = Holder([&go] {
+    close(go[1]);
+    char byte = 0;
+    if (read(go[0], &byte, 1) == 0) usleep(100'000);
+  });
+  for (const int fd : go) close(fd);
+  EXPECT_TRUE(Take().ok());
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(StateLockTest, WhatCannotBeLockedIsAnotherError) {
