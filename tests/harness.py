@@ -306,11 +306,11 @@ class Job:
         command = [*(self.network.on(index) if self.network else []), *self.command()]
         return self.run(*flags, workload(script), *script_arguments, env=env, name=f"node{index}", command=command)
 
-    def start_master(self, nnodes, *flags, host=None):
+    def start_master(self, nnodes, *flags, host=None, port=0):
         """A master that belongs to no node (`host`: of the network). Its decisions are lines of its stderr."""
         if host is not None:
             self.endpoint_host = self.network.address(host)
-        where = [f"--host={self.endpoint_host}", "--port=0", f"--state-dir={self.folder / 'master'}"]
+        where = [f"--host={self.endpoint_host}", f"--port={port}", f"--state-dir={self.folder / 'master'}"]
         what = [f"--job-id={self.id}", f"--nnodes={nnodes}", "--ready-fd=1"]
         command = [*(self.network.on(host) if self.network else []), command_path("phalanx-master")]
         self.master = self.run(*where, *what, *flags, command=command, name="master")
