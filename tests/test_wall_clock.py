@@ -101,8 +101,8 @@ def test_the_wall_clock_jumps(dynamic, job):
 
 @pytest.mark.slow
 def test_the_wall_clock_is_set_back_while_the_master_is_away(dynamic, job):
-    """An agent without a master goes on to look for it: what listens at its address later is found. A program that is no
-    master ends nothing, and is dialled again; the next master is joined, and the node's life goes on."""
+    """An agent without a master goes on to look for it: what listens at its address later is found. A program that is
+    no master ends nothing, and is dialled again; the next master is joined, and the node's life goes on."""
     clock = dynamic(job)
     first = job.start_master("1:2")
     node = job.node(0, "light_steps.py", nnodes="1:2", flags=["--explain"])

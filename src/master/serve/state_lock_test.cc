@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,14 +80,19 @@ TEST_F(StateLockTest, GoesWithAKilledProcess) {
 
 // Whoever binds the holder's address knows that it has closed it.
 TEST_F(StateLockTest, AHolderAtTheSameAddressIsAboutToEnd) {
-  int go[2];
-  ASSERT_EQ(pipe(go), 0);
-  const pid_t child = Holder([&go] {
-    close(go[1]);
-    char byte = 0;
-    if (read(go[0], &byte, 1) == 0) usleep(100'000);
+  int watched[2];
+  ASSERT_EQ(pipe(watched), 0);
+  const pid_t child = Holder([&] {  // ends when somebody opens the lock
+    const int opened = inotify_init1(IN_CLOEXEC);
+    const bool watches = inotify_add_watch(opened, (folder_ + "/lock").c_str(), IN_OPEN) >= 0;
+    if (!watches || write(watched[1], "y", 1) != 1) _exit(1);
+    inotify_event event;
+    if (read(opened, &event, sizeof event) <= 0) _exit(1);
   });
-  for (const int fd : go) close(fd);
+  close(watched[1]);
+  char byte = 0;
+  ASSERT_EQ(read(watched[0], &byte, 1), 1);
+  close(watched[0]);
   EXPECT_TRUE(Take().ok());
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
