@@ -7,7 +7,7 @@ import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import hidden, load_watch, marks, places, reads, state, threads, watch
+from phalanx._bootstrap import changes, hidden, load_watch, marks, places, reads, state, threads, watch
 from phalanx._bootstrap.taken import Taken
 from phalanx._bootstrap.watch import Tainted, is_indifferent
 
@@ -110,6 +110,7 @@ class Preloader:
             }
         )
         self._absent = set()
+        self._window = changes.Window()
         self.numbers = {}  # for threads.Counted
         self._written = b""
         self._argument_references = self._count_arguments()
@@ -161,12 +162,20 @@ class Preloader:
         return frozenset(name for name in self._absent - set(sys.modules) if _find(name) is None)
 
     def files(self):
-        """{(path, how): reads.look} of all that has been imported here, or was looked at meanwhile."""
+        """{(path, how): reads.look} of all that has been imported here, or was looked at meanwhile; changes.CHANGED of
+        those that may have been imported as they were before."""
         found = dict(self._watch.reads.seen)
         for module in list(sys.modules.values()):
-            path = getattr(getattr(module, "__spec__", None), "origin", None)
+            spec = getattr(module, "__spec__", None)
+            path = getattr(spec, "origin", None)
             if isinstance(path, str) and os.path.isabs(path):
                 found[path, "file"] = reads.look(path, "file")
+                self._window.note_module(spec, path)
+        for name in self._absent - set(sys.modules):
+            path = getattr(_find(name), "origin", None)
+            if path is not None:
+                self._window.note(path)  # it may have come behind who has looked for it in vain
+        found.update(((path, "file"), changes.CHANGED) for path in self._window.changed())
         return found
 
     def files_read(self):

@@ -11,6 +11,7 @@ from importlib.machinery import SourceFileLoader
 
 from phalanx._bootstrap import (
     board,
+    changes,
     elasticity,
     hidden,
     hooks,
@@ -56,6 +57,8 @@ class Seen:
             if not reads.is_as_it_was(path, how, found):
                 if how == "paths" or path.endswith(".pth"):
                     return f"{path} says something else of sys.path than when the zygote started"
+                if found == changes.CHANGED:
+                    return f"{path} has changed while it was imported"
                 if how == "file":
                     return f"{path} has changed since it was imported"
                 return f"{path} has changed since a preloaded module looked at it"
