@@ -124,3 +124,37 @@ def test_what_python_compiles_meanwhile_is_no_change(place):
     place.start("import package, alone; print('done')")
     assert place.life() == ("done\n", None)
     assert (place.packages / "package" / "__pycache__").is_dir()
+
+
+OPTIONAL = """
+    import sys
+    try:
+        import {name}
+    except ImportError:
+        import instead
+    import seen
+    print(seen.what)
+    """
+
+
+@pytest.mark.parametrize(("name", "behind"), [("fast", "instead"), ("package.fast", "package")])
+def test_an_optional_library_of_the_script_that_comes_between_two_lives(place, name, behind):
+    """What is imported behind it would have been imported without it."""
+    what = "what = [name for name in ('fast', 'package.fast', 'instead') if name in sys.modules]"
+    place.library(instead="", seen=f"import sys\n{what}", package__in____init__="")
+    place.start(OPTIONAL.format(name=name))
+    assert place.life() == ("['instead']\n", None)
+    place.library(**{name.replace(".", "__in__"): ""})
+    why = f"{name} has come, and the script does something else now before it imports {behind}"
+    assert place.life() == (f"['{name}']\n", why)
+
+
+def test_an_optional_library_that_changes_nothing_before_it_leaves_spares_warm(place):
+    place.library(seen="")
+    place.start(
+        "import seen\nimport os\nos.getloadavg()\ntry: import fast\nexcept ImportError: fast = None\nprint(fast)"
+    )
+    assert place.life() == ("None\n", None)
+    place.library(fast="")
+    out, why = place.life()
+    assert out.startswith("<module 'fast'") and why is None

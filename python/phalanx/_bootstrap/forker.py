@@ -240,18 +240,21 @@ def _late_check(kind, script, cwd, found):
 
     def check(request):
         wanted = request["kind"], request["script"], request["cwd"]
-        if wanted == (kind, script, cwd) and found.is_of_the_same_texts():
+        is_edited = wanted != (kind, script, cwd) or not found.is_of_the_same_texts()
+        come = None if is_edited else found.come()
+        if not is_edited and come is None:
             return None
+        who = "the script was edited, and" if is_edited else f"{come} has come, and the script"
         now = scan.scan(*wanted)
         if now.opted_out:
             return "the script asks for a cold start"
         for count, name in enumerate(found.prefix):
             if now.prefix[count : count + 1] != [name]:
-                return f"the script was edited, and does something else now before it imports {name}"
+                return f"{who} does something else now before it imports {name}"
         for name, count in now.taken.items():
             # Nobody has looked whether what was imported behind it changes that.
             if count < len(found.prefix) and found.taken.get(name) != count:
-                return f"the script was edited, and takes {name} now before it imports {found.prefix[count]}"
+                return f"{who} takes {name} now before it imports {found.prefix[count]}"
         return None
 
     return check

@@ -45,6 +45,7 @@ class Scan:
     `taken`: {name of a library's module and of what the text takes of it, dotted: the number of steps of the prefix
     before that}, for taken.Taken.
     `texts`: the files that say so, as they were: {path: places.version_of(path)}.
+    `absent`: names of modules that a `try` looks for, and that nobody has; `folders`: where they are looked for.
     `modules`: {file: name} of the user's own modules.
     `unread`: why the file that runs cannot be read or parsed, None where it can."""
 
@@ -63,6 +64,8 @@ class Scan:
         self.main = None  # the file that runs
         self.module = None  # its full name, where it runs as a module
         self.texts = {}
+        self.absent = set()
+        self.folders = []
         self.modules = {}
 
     @property
@@ -77,6 +80,10 @@ class Scan:
     def is_of_the_same_texts(self):
         """Whether those files are what they were."""
         return all(places.version_of(path) == version for path, version in self.texts.items())
+
+    def come(self):
+        """The first of `absent` that is there by now, or None."""
+        return next((name for name in sorted(self.absent) if _look_for(name, self.folders)[0] is not None), None)
 
 
 def scan(kind, script, cwd):
@@ -120,7 +127,7 @@ _PREFIX, _USUAL, _LATER = range(3)
 class _Scanner:
     def __init__(self, folder):
         self.result = Scan()
-        self._folder = folder
+        self.result.folders = [*sys.path] if places.script_folder_is_left_out() else [folder, *sys.path]
         self._phase = _PREFIX
         self._seen_files = set()
         self._seen_names = set()
@@ -386,7 +393,11 @@ class _Scanner:
         return base is not None and self._exists(base)
 
     def _exists(self, name):
-        return _is_builtin(name.split(".", 1)[0]) or self._find(name) is not None
+        """For a `try`, which does something else where it is not."""
+        if _is_builtin(name.split(".", 1)[0]) or self._find(name) is not None:
+            return True
+        self.result.absent.add(name)
+        return False
 
     def _import(self, statement, text):
         if isinstance(statement, ast.ImportFrom):
@@ -489,20 +500,25 @@ class _Scanner:
     def _find(self, name):
         """Where `name` would be imported from in the script's process, found without importing its parents. Where the
         user's own folders might have it one day, that is noted."""
-        top, *rest = name.split(".")
-        folders = sys.path if places.script_folder_is_left_out() else [self._folder, *sys.path]
-        spec = _find_in(top, [*folders, places.OUR_PARENT] if top == "phalanx" else folders)
-        searched = folders
-        for part in rest:
-            if spec is None:
-                break
-            top, searched = part, list(spec.submodule_search_locations or [])
-            spec = _find_in(part, searched)
+        spec, part, searched = _look_for(name, self.result.folders)
         for folder in searched if spec is None else ():
             if not places.is_library_file(os.path.realpath(folder) + os.sep):
-                for file in (f"{top}.py", os.path.join(top, "__init__.py")):
+                for file in (f"{part}.py", os.path.join(part, "__init__.py")):
                     self.result.texts.setdefault(os.path.join(folder, file), None)
         return spec
+
+
+def _look_for(name, folders):
+    """A dotted name's spec, or None, the part that was looked for last, and where."""
+    part, *rest = name.split(".")
+    searched = folders
+    spec = _find_in(part, [*folders, places.OUR_PARENT] if part == "phalanx" else folders)
+    for inner in rest:
+        if spec is None:
+            break
+        part, searched = inner, list(spec.submodule_search_locations or [])
+        spec = _find_in(part, searched)
+    return spec, part, searched
 
 
 def _find_in(name, folders):
