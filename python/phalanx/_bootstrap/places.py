@@ -24,19 +24,23 @@ def note_our_modules():
     our_modules = frozenset(names - modules_at_start - {"phalanx", "__main__"})
 
 
+_PACKAGES = ("site-packages", "dist-packages")
+
+
 def _library_folders():
     paths = sysconfig.get_paths()
     folders = [paths.get(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     for ask in (getattr(site, "getsitepackages", list), getattr(site, "getusersitepackages", str)):
         found = ask()
         folders.extend([found] if isinstance(found, str) else found)
-    folders.extend(p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages", "lib-dynload"))
+    folders.extend(p for p in sys.path if os.path.basename(p) in (*_PACKAGES, "lib-dynload"))
     folders.append(os.path.join(OUR_PARENT, "phalanx"))
     both = {os.path.abspath(f) for f in folders if f} | {os.path.realpath(f) for f in folders if f}
     return ("<frozen ", *sorted(folder + os.sep for folder in both))
 
 
 _folders = _library_folders()
+_folders_of_packages = tuple(folder for folder in _folders if os.path.basename(folder[:-1]) in _PACKAGES)
 _SUFFIXES = frozenset(importlib.machinery.all_suffixes())
 _STANDARD_NAMES = getattr(sys, "stdlib_module_names", frozenset())  # since Python 3.10
 _standard_folders = tuple(sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib"))
@@ -44,6 +48,63 @@ _standard_folders = tuple(sysconfig.get_paths()[key] + os.sep for key in ("stdli
 
 def is_library_file(path):
     return path.startswith(_folders)
+
+
+class Libraries:
+    """Tells where links lead from a folder of packages: to a library, where that is another such folder or an installer
+    has written it there (a cache of uv, a --target folder), else to the user's own code. To be made anew for each look
+    at the world: it remembers."""
+
+    def __init__(self):
+        self._real_folders = {folder[:-1]: os.path.realpath(folder[:-1]) for folder in _folders_of_packages}
+        self._installed = {}
+
+    def have(self, path):
+        """Whether a module's file, or a folder of a namespace package, is a library's."""
+        if not is_library_file(path):
+            return is_library_file(os.path.realpath(path))
+        packages = next((folder for folder in _folders_of_packages if path.startswith(folder)), None)
+        if packages is None:
+            return True  # the interpreter's
+        real = self._real(path)
+        if is_library_file(real) or not set(_PACKAGES).isdisjoint(real.split(os.sep)[:-1]):
+            return True
+        place = real.rsplit(os.sep, 1 + path.count(os.sep, len(packages)))[:2]
+        if tuple(place) not in self._installed:
+            self._installed[tuple(place)] = _is_installed(*place)
+        return self._installed[tuple(place)]
+
+    def _real(self, path):
+        """Of files only those that a package begins with may be links: asking for each would take its time."""
+        folder, name = os.path.split(path)
+        is_first = name.startswith("__init__.") or folder + os.sep in _folders_of_packages
+        if is_first and os.path.islink(path):
+            return os.path.realpath(path)
+        return os.path.join(self._real_folder(folder), name)
+
+    def _real_folder(self, folder):
+        if folder not in self._real_folders:
+            parent, name = os.path.split(folder)
+            real = os.path.join(self._real_folder(parent), name)
+            self._real_folders[folder] = os.path.realpath(folder) if os.path.islink(folder) else real
+        return self._real_folders[folder]
+
+
+def _is_installed(folder, name):
+    """Whether an installer's list of what it has put into a folder has that file, or folder, of it."""
+    try:
+        lists = [os.path.join(folder, one, "RECORD") for one in os.listdir(folder) if one.endswith(".dist-info")]
+    except OSError:
+        return False
+    return any(_lists(path, (f"{name},", f"{name}/")) for path in lists)
+
+
+def _lists(path, beginnings):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return any(line.startswith(beginnings) for line in file)
+    except OSError:
+        return False
 
 
 def is_library_module(module):
@@ -70,7 +131,7 @@ def is_standard(name, module):
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if not isinstance(origin, str) or _STANDARD_NAMES:
         return False
-    return origin.startswith(_standard_folders) and not {"site-packages", "dist-packages"} & set(origin.split(os.sep))
+    return origin.startswith(_standard_folders) and not set(_PACKAGES) & set(origin.split(os.sep))
 
 
 def version_of(path):

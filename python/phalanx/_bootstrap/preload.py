@@ -111,6 +111,7 @@ class Preloader:
         )
         self._absent = set()
         self._window = changes.Window()
+        self._libraries = places.Libraries()
         self.numbers = {}  # for threads.Counted
         self._written = b""
         self._argument_references = self._count_arguments()
@@ -407,7 +408,7 @@ class Preloader:
                 self._watch.put_back(module)
             if is_indifferent(name) or name in _RENEWED or places.is_standard(name, module):
                 continue
-            if not self._nobody and _is_users_own(module):
+            if not self._nobody and self._is_users_own(module):
                 raise Tainted(name, f"it imports {name}, which is the user's own")
             if not self._nobody and not places.is_library_module(module):
                 continue
@@ -415,6 +416,13 @@ class Preloader:
                 why = _why_not_shared(value)
                 if why is not None:
                     raise Tainted(name, f"it holds {why} ({key})")
+
+    def _is_users_own(self, module):
+        """Whether its file is on PYTHONPATH, beside the script, of an editable install, or linked to libraries'."""
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if not isinstance(origin, str) or not os.path.isabs(origin) or module.__name__.startswith("_remote_module"):
+            return False  # torch makes that one in a temporary folder
+        return not self._libraries.have(origin)
 
 
 def _longest_module(name):
@@ -477,14 +485,6 @@ def _renewed_values():
     for module, name in (("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator")):
         if module in sys.modules:
             yield getattr(sys.modules[module], name, None)
-
-
-def _is_users_own(module):
-    """Whether its file is on PYTHONPATH, beside the script, or of an editable install."""
-    origin = getattr(getattr(module, "__spec__", None), "origin", None)
-    if not isinstance(origin, str) or not os.path.isabs(origin) or module.__name__.startswith("_remote_module"):
-        return False  # torch makes that one in a temporary folder
-    return not places.is_library_file(origin) and not places.is_library_file(os.path.realpath(origin))
 
 
 def _find(name):

@@ -128,6 +128,7 @@ class _Scanner:
     def __init__(self, folder):
         self.result = Scan()
         self.result.folders = [*sys.path] if places.script_folder_is_left_out() else [folder, *sys.path]
+        self._libraries = places.Libraries()
         self._phase = _PREFIX
         self._seen_files = set()
         self._seen_names = set()
@@ -460,7 +461,7 @@ class _Scanner:
         if _is_builtin(top):
             return False
         spec = self._find(top)
-        own = spec is None or not _is_library(spec)
+        own = spec is None or not self._is_library(spec)
         if name in self._seen_names:
             return own
         self._seen_names.add(name)
@@ -497,6 +498,11 @@ class _Scanner:
             self.scan_source(source, spec.origin, full + (".__init__" if is_package else ""), names=names)
             self._depth -= 1
 
+    def _is_library(self, spec):
+        """Whether the interpreter or an installed package has it. All places of a namespace package count."""
+        found = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+        return bool(found) and all(map(self._libraries.have, found))
+
     def _find(self, name):
         """Where `name` would be imported from in the script's process, found without importing its parents. Where the
         user's own folders might have it one day, that is noted."""
@@ -531,12 +537,6 @@ def _find_in(name, folders):
 
 def _is_builtin(top):
     return top in sys.builtin_module_names
-
-
-def _is_library(spec):
-    """Whether the interpreter or an installed package has it. All places of a namespace package count."""
-    found = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
-    return bool(found) and all(places.is_library_file(os.path.realpath(place)) for place in found)
 
 
 def _base_of(statement, package):
