@@ -272,6 +272,19 @@ def test_a_script_that_replaces_functions_of_json(place):
 # A life after another.
 
 
+def test_what_is_imported_ahead_is_never_looked_through_for_garbage(place):
+    """That would be a tenth of a first start."""
+    text = """
+        import gc
+        looked_at = [0]
+        gc.callbacks.append(lambda phase, _: looked_at.append(len(gc.get_objects())))
+        kept = [[] for _ in range(200_000)]
+        """
+    place.library(torch__in____init__=textwrap.dedent(text) + textwrap.dedent(TORCH["torch__in____init__"]))
+    place.own(script="import os\nos.getloadavg()\nimport torch\nprint(max(torch.looked_at) < len(torch.kept))")
+    assert place.warm("script", learnt=["torch", "networkx", "sympy"]) == (0, "True\n", "", [])
+
+
 def test_a_name_that_an_edited_script_takes_before_an_import(place):
     """What is imported then may change what stands there, and nobody has looked whether it does."""
     place.library(patches="import textwrap\ntextwrap.dedent = None")

@@ -305,11 +305,13 @@ class Preloader:
         try:
             with self._importing(name):
                 error = self._import(name)
+            if check and error is None:
+                self.check(name)
+            if collects and error is None:
+                gc.freeze()  # else enabling it has all of that looked through at once, and in later imports again
         finally:
             if collects:
                 gc.enable()
-        if check and error is None:
-            self.check(name)
         return error
 
     def _import(self, name):

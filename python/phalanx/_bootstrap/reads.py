@@ -91,9 +91,6 @@ class WatchedClass(Watched):
         return issubclass(subclass, self.original)
 
 
-KINDS = (Watched, WatchedClass)
-
-
 class Reads:
     """`seen`: {(path, how): what look said}. `is_on`: whether looks count. `library_at_work(frame)` names the library
     whose import calls, "" where nobody's does that counts; `asked(frame, why)` is told of what no fork may inherit, and

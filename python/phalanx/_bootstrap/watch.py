@@ -179,7 +179,10 @@ class Watch:
                         setattr(value, name, staticmethod(self._replaced[member.__func__]))
 
     def _is_ours(self, value):
-        return type(value) in (types.FunctionType, *reads.KINDS) and value in self._replaced
+        kind = type(value)  # compared by `is`: this is asked of all names of all modules
+        return (kind is types.FunctionType or kind is reads.Watched or kind is reads.WatchedClass) and (
+            value in self._replaced
+        )
 
     def _replace(self, holder, name, function):
         original = getattr(holder, name)
