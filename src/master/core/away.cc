@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "master/core/arrivals.h"
-#include "master/core/failures.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
 #include "master/core/texts.h"
@@ -113,13 +112,8 @@ void GiveUpAway(Turn& turn) {
                                                           : "its stream broke while the master stood still");
     turn.Note("node-lost", slot.node, what, -1, {{"broke_round", int64_t{1}}});
     round.broken.push_back(what);
-    turn.lost = true;
   }
   round.away = 0;
-  if (turn.lost && !round.failed.empty() && round.budget_before && AllCollateral(round.failures)) {
-    GiveBackCharge(turn, round);
-    round.failed.clear();
-  }
 }
 
 }  // namespace

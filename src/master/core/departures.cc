@@ -29,8 +29,8 @@ void FreeWantedPlace(Turn& turn, const v1::Hello& hello, uint64_t session) {
   if (wanting != turn.job.session_wanting.end() && wanting->second == session) turn.job.session_wanting.erase(wanting);
 }
 
-// Takes the node out of the live round; true where that breaks the round.
-bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& kind, const std::string& what,
+// Takes the node out of the live round, which that may break.
+void GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& kind, const std::string& what,
                  std::optional<int64_t> silent_ms = std::nullopt) {
   JobState& job = turn.job;
   const int32_t group_rank = std::exchange(node.group_rank, -1);
@@ -38,8 +38,7 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
   std::vector<std::pair<std::string, Record::Value>> detail;
   if (silent_ms) detail.push_back({"silent_ms", *silent_ms});
   if (group_rank < 0 || job.phase == Phase::kFinished) {
-    turn.Note(kind, NodeName(job, node.hello), what, -1, std::move(detail));
-    return false;
+    return turn.Note(kind, NodeName(job, node.hello), what, -1, std::move(detail));
   }
   Slot& slot = job.round->slots[static_cast<size_t>(group_rank)];
   job.round->Vacate(slot);
@@ -52,7 +51,6 @@ bool GiveUpPlace(Turn& turn, Node& node, uint64_t session, const std::string& ki
   } else {
     job.round->broken.push_back(what);
   }
-  return !done;
 }
 
 // While storage is waited for: its node dials again and must hear of the end, unless it went on purpose.
@@ -79,7 +77,7 @@ void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cau
     FreeWantedPlace(turn, node.hello, session);
     if (job.phase == Phase::kFinished) VacateUntold(turn, node, session);
     if (node.group_rank >= 0 && job.phase != Phase::kFinished) {  // it went before the others were ready for it
-      if (GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name))) turn.lost = true;
+      GiveUpPlace(turn, node, session, "node-left", fmt::format("node {} left", name));
     }
     return turn.Note("node-gone", name, fmt::format("the agent of node {} has ended its stream", name));
   }
@@ -93,7 +91,7 @@ void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cau
   }
   if (node.previous_rank >= 0) job.lost_places[node.hello.node_id()] = {node.previous_rank, job.highest_epoch};
   const std::string what = fmt::format("node {} was lost ({})", name, cause);
-  if (GiveUpPlace(turn, node, session, "node-lost", what, silent_ms)) turn.lost = true;
+  GiveUpPlace(turn, node, session, "node-lost", what, silent_ms);
 }
 
 // No node is left that could go on.
@@ -127,7 +125,7 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
     turn.remember = true;
     return AnnounceRescale(turn, what);
   }
-  if (GiveUpPlace(turn, node, session, "node-left", what)) turn.lost = true;
+  GiveUpPlace(turn, node, session, "node-left", what);
   if (job.census.candidates() > 0 || job.phase == Phase::kFinished) return;
   LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
   if (job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0))) {

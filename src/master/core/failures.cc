@@ -90,6 +90,12 @@ void OnExit(Turn& turn, Round& round, Slot& slot, const v1::WorkerExited& exit) 
   OnFailure(turn, round, MakeFailure(round, slot, exit));
 }
 
+void GiveBackCharge(Turn& turn, Round& round) {
+  turn.job.budget = *std::exchange(round.budget_before, std::nullopt);
+  turn.RememberSoon();
+  turn.Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+}
+
 }  // namespace
 
 void On(Turn& turn, uint64_t session, const v1::WorkerExited& exit) {
@@ -119,17 +125,19 @@ void ReturnCharge(Turn& turn, const Node& node, uint64_t session) {
   GiveBackCharge(turn, last);
 }
 
-void GiveBackCharge(Turn& turn, Round& round) {
-  turn.job.budget = *std::exchange(round.budget_before, std::nullopt);
-  turn.RememberSoon();
-  turn.Note("restart-returned", "", "the failure before was this node's loss: it costs no restart");
+void ForgiveCollateral(Turn& turn) {
+  Round& round = *turn.job.round;
+  if (round.failed.empty() || round.broken.empty() || !round.budget_before || !AllCollateral(round.failures)) return;
+  GiveBackCharge(turn, round);
+  round.failed.clear();
 }
 
 void SettleBlame(Turn& turn) {
   JobState& job = turn.job;
   Round& round = *job.round;
   const bool collateral = AllCollateral(round.failures);
-  if (turn.lost && collateral) {
+  // Whenever it went: others may have been away then, which puts this off.
+  if (!round.broken.empty() && collateral) {
     job.blame_deadline = kNever;
     job.phase = Phase::kRunning;
     return GiveBackCharge(turn, round);

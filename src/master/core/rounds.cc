@@ -11,6 +11,7 @@
 #include "master/core/arrivals.h"
 #include "master/core/away.h"
 #include "master/core/ending.h"
+#include "master/core/failures.h"
 #include "master/core/members.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
@@ -183,6 +184,7 @@ void BeginGathered(Turn& turn) {
 
 void SettleRound(Turn& turn) {
   JobState& job = turn.job;
+  ForgiveCollateral(turn);
   const Round& round = *job.round;
   if (!round.failed.empty()) return ReformRound(turn, std::string(round.failed), false);
   if (!round.broken.empty()) return ReformRound(turn, ListText(round.broken, "others"), true);

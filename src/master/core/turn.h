@@ -57,7 +57,6 @@ class Turn {
 
   JobState& job;
   const Instant now;
-  bool lost = false;      // this event has taken a member out of the live round
   bool remember = false;  // what it has changed belongs into the journal
   Remember::When remember_when = Remember::When::kBehind;
 

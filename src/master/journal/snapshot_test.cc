@@ -230,6 +230,39 @@ TEST(Resume, ANodeLostInAStandstillCostsNothing) {
   EXPECT_EQ(job.told[a].reason, "node c was lost (its stream broke while the master stood still): 3 -> 2 nodes");
 }
 
+// Of three nodes one leaves, which its peers suffer from, while another one is away.
+class LeftMeanwhile : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  // b leaves, and c comes back.
+  void LeaveAndComeBack() {
+    const v1::Hello info = ComingBack(job_.state, c_);
+    job_.now += 60'000;
+    job_.Detach(c_);
+    job_.Exit(a_, JobFixture::Collateral(0));
+    job_.Leave(b_);
+    job_.Pass(kBlameMs + 500);
+    EXPECT_EQ(job_.Epoch(), 1U) << "c may come back";
+    c_ = job_.Attach(info);
+  }
+
+  JobFixture job_{1, 3, GetParam()};
+  uint64_t a_ = job_.Attach("a");
+  uint64_t b_ = job_.Attach("b");
+  uint64_t c_ = job_.Attach("c");
+};
+
+// With and without a restart left: the node was the cause, not the rank that suffered from it.
+INSTANTIATE_TEST_SUITE_P(Restarts, LeftMeanwhile, testing::Values(0, 3));
+
+TEST_P(LeftMeanwhile, IsTheFirstCauseAndCostsNothing) {
+  LeaveAndComeBack();
+  EXPECT_EQ(job_.state.phase, Phase::kRunning);
+  EXPECT_EQ(job_.Epoch(), 2U);
+  EXPECT_EQ(job_.Ranks(), (std::vector<uint64_t>{a_, c_}));
+  EXPECT_EQ(job_.state.budget.used, 0U);
+  EXPECT_EQ(job_.told[a_].reason, "node b left (SIGTERM): 3 -> 2 nodes");
+}
+
 class TwoNodes : public ::testing::Test {
  protected:
   TwoNodes() {
