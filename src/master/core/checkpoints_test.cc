@@ -449,21 +449,36 @@ TEST(RestoringTest, ANewMasterDoesNotSayTwiceWhatWasPassedOver) {
   EXPECT_EQ(state.dirs.at(kDir).passed_over, passed_over);
 }
 
+// A rank of two nodes wants to restore, and storage does not answer.
+class StorageIsAsked : public ::testing::Test {
+ protected:
+  StorageIsAsked() {
+    v1::CheckpointReport report;
+    report.set_epoch(job_.Epoch());
+    report.mutable_held();
+    for (const uint64_t session : {a_, b_}) job_.Say(session, report);
+    report.set_dir(kDir);
+    report.mutable_restore_asked();
+    job_.Say(a_, report);
+    EXPECT_NE(NextCheckpointDeadline(job_.state.checkpoints), kNever);
+  }
+
+  JobFixture job_{2, 2, 0};
+  uint64_t a_ = job_.Attach("a");
+  uint64_t b_ = job_.Attach("b");
+};
+
 // No rank waits any more for what storage holds.
-TEST(RestoringTest, NothingIsDueFromStorageWhenTheRoundIsOver) {
-  JobFixture job(2, 2, 10);
-  const std::vector<uint64_t> nodes = {job.Attach("a"), job.Attach("b")};
-  v1::CheckpointReport report;
-  report.set_epoch(job.Epoch());
-  report.mutable_held();
-  for (const uint64_t session : nodes) job.Say(session, report);
-  report.set_dir(kDir);
-  report.mutable_restore_asked();
-  job.Say(nodes[0], report);
-  EXPECT_NE(NextCheckpointDeadline(job.state.checkpoints), kNever);
-  job.Detach(nodes[1]);
-  EXPECT_EQ(job.state.phase, Phase::kGathering);
-  EXPECT_EQ(NextCheckpointDeadline(job.state.checkpoints), kNever);
+TEST_F(StorageIsAsked, NothingIsDueFromItWhenTheRoundIsOver) {
+  job_.Detach(b_);
+  EXPECT_EQ(job_.state.phase, Phase::kGathering);
+  EXPECT_EQ(NextCheckpointDeadline(job_.state.checkpoints), kNever);
+}
+
+TEST_F(StorageIsAsked, NothingIsDueFromItWhenTheJobIsOver) {
+  job_.Kill(b_, 0);
+  EXPECT_EQ(job_.state.phase, Phase::kFinished);
+  EXPECT_EQ(NextCheckpointDeadline(job_.state.checkpoints), kNever);
 }
 
 class ManyDirectoriesTest : public CheckpointsTest {

@@ -60,6 +60,7 @@ void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {
   WaitForNobody(turn);
   turn.remember = true;
   if (exit_code != 0) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));
+  StopRestoring(job.checkpoints);
   job.tell_end_by = turn.now + kStoreAtEndMs;
   if (exit_code != 0 && IsStoring(job.checkpoints)) HoldAll(turn, reason);  // what still runs is of no more use
   SettleEnd(turn);
