@@ -248,6 +248,42 @@ TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {
   EXPECT_NE(order.reason().find("rank_2.pt is damaged"), std::string::npos) << order.reason();
 }
 
+class DamagedStorageTest : public CheckpointsTest {
+ protected:
+  // All steps are damaged, however many there are.
+  void FindOnlyDamaged() {
+    AskRestore(b_);
+    for (int64_t step = 100'000; !Orders(Order::kFind).empty() && step > 99'000; --step) {
+      FoundOnDisk(step, std::to_string(step));
+      CheckedOnDisk(a_, std::to_string(step), std::to_string(step) + "/rank_2.pt is damaged");
+    }
+  }
+  const CheckpointDir& Dir() const { return job_.state.checkpoints.dirs.at(kDir); }
+};
+
+TEST_F(DamagedStorageTest, IsReadSoFarOnlyAndNobodyBeginsAnew) {
+  FailRound();
+  Hold(a_, {});
+  Hold(b_, {});
+  FindOnlyDamaged();
+  EXPECT_EQ(Dir().damaged.size(), kMaxDamaged);
+  EXPECT_TRUE(Dir().damaged.contains("100000"));
+  EXPECT_LE(Dir().passed_over.size(), kMaxPassedOverBytes + 16);
+  EXPECT_THAT(Dir().passed_over, testing::StartsWith("100000/rank_2.pt")) << "people want the newest one's reason";
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::NOTHING);
+  EXPECT_FALSE(order.has_save()) << "the ranks fail with the reason";
+  EXPECT_THAT(order.reason(), testing::HasSubstr("more than 256 steps on storage are damaged"));
+}
+
+TEST_F(DamagedStorageTest, MemoryIsRestoredThen) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  FindOnlyDamaged();
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).restore().source(), v1::RestoreDecided::MEMORY);
+}
+
 TEST_F(CheckpointsTest, ANodeWithoutMemorySendsAllToStorageWithTheReason) {
   FailRound();
   Hold(a_, {{1, 10, {0, 1}}});

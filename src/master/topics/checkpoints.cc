@@ -10,6 +10,7 @@ namespace {
 
 constexpr char kNotInMemory[] = "some of its images are no longer in memory";
 constexpr size_t kMaxNodesNamed = 8;
+constexpr char kAndMore[] = "; and more";
 constexpr char kStoredAlready[] = "it is stored already";
 
 std::string TooManyDirs(const std::string& name) {
@@ -55,6 +56,7 @@ class Stepper {
       dir.checking.clear();
       dir.checked.clear();
       dir.damaged.clear();
+      dir.too_damaged = false;
     }
   }
 
@@ -333,7 +335,11 @@ class Stepper {
 
   // Once: the master before may have said so already.
   static void PassOver(CheckpointDir& dir, const std::string& why) {
-    if (dir.passed_over.find(why) != std::string::npos) return;
+    if (dir.passed_over.find(why) != std::string::npos || dir.passed_over.ends_with(kAndMore)) return;
+    if (dir.passed_over.size() + why.size() > kMaxPassedOverBytes) {
+      dir.passed_over += kAndMore;
+      return;
+    }
     dir.passed_over += (dir.passed_over.empty() ? "" : "; ") + why;
   }
 
@@ -412,7 +418,8 @@ class Stepper {
     out_.remember_first = true;  // some ranks may have restored it when a new master is asked by the others
     for (const uint64_t session : dir.asking) SendTo(session, *dir.decision);
     dir.asking.clear();
-    Note("checkpoint-restore", name, dir.decision->reason(), dir.decision->save().step());
+    Note("checkpoint-restore", name, dir.decision->reason(),
+         dir.decision->has_save() ? dir.decision->save().step() : -1);
   }
 
   void Find(const std::string& name, CheckpointDir& dir) {
@@ -472,6 +479,11 @@ class Stepper {
     if (dir.decision || !dir.found || dir.found->name() != checked.name() || !dir.checking.contains(session)) return;
     if (checked.error().empty()) {
       dir.checked.insert(session);
+    } else if (dir.damaged.size() >= kMaxDamaged) {
+      dir.too_damaged = true;
+      dir.found->set_step(-1);
+      dir.found->set_why(fmt::format("more than {} steps on storage are damaged", kMaxDamaged));
+      dir.check_notice_at = kNever;
     } else {
       out_.remember = true;  // a new master need not have it read once more
       dir.damaged.insert(checked.name());
@@ -507,8 +519,10 @@ class Stepper {
       order.mutable_restore()->set_world_size(dir.committed_world_size);
       return order;
     }
-    v1::CheckpointOrder order =
-        OrderOf(name, {0, -1}, fmt::format("there is nothing to restore in {}{}", name, passed_over));
+    const std::string what =
+        dir.too_damaged ? "whether there is a step to restore is not known of" : "there is nothing to restore in";
+    v1::CheckpointOrder order = OrderOf(name, {0, -1}, fmt::format("{} {}{}", what, name, passed_over));
+    if (dir.too_damaged) order.clear_save();  // the ranks fail: none begins anew
     order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
     return order;
   }

@@ -28,9 +28,15 @@ namespace phalanx::master {
 // Directories of a job that this master knows at a time; docs/checkpoint.md tells it. What is asked of a further one is
 // refused with a sentence.
 constexpr size_t kMaxCheckpointDirs = 256;
-// Saves of a round that are known to be dropped, the newest; a node that seals an older one after all waits for the
-// next commit to be rid of it.
+// Saves of a round that are known to be dropped, the newest: a node whose stream broke asks after the last ones. One
+// that seals an older one after all waits for the next commit to be rid of it.
 constexpr size_t kMaxDropped = 1'024;
+// Steps of a directory on storage that a round passes over as damaged, from the newest down. All nodes read each of
+// them, and their names travel in the journal and to the node that looks. None is forgotten for another: it would be
+// found and read again, for ever. Behind so many storage counts as one that cannot be read.
+constexpr size_t kMaxDamaged = 256;
+// Why newer saves do not count, as people read it: the newest ones' reasons. It travels in the journal, too.
+constexpr size_t kMaxPassedOverBytes = 4'096;
 // How long storage may take to tell what it holds while memory has something to offer. Without that it is waited for:
 // a job that began anew beside its checkpoints would lose them all. Each such span is worth a line.
 constexpr int64_t kFindOnDiskMs = 10'000;
@@ -80,7 +86,7 @@ struct CheckpointDir {
   // Restoring, in the live round.
   std::set<uint64_t> asking;  // sessions
   std::optional<v1::CheckpointOrder> decision;
-  std::string passed_over;   // why newer saves in memory do not count
+  std::string passed_over;   // why newer saves do not count
   Instant asked_at = 0;      // storage, what it holds
   Instant find_by = kNever;  // it is to answer
   std::optional<v1::FoundOnDisk> found;
@@ -89,6 +95,7 @@ struct CheckpointDir {
   Instant check_notice_at = kNever;
   std::set<uint64_t> checked;     // those of them where it is whole
   std::set<std::string> damaged;  // folders on storage
+  bool too_damaged = false;       // there are more of them, and what storage holds beside them is not known
 };
 
 struct CheckpointState {
