@@ -171,6 +171,29 @@ TEST_F(CheckpointsTest, ASaveThatARankSkippedIsDroppedEverywhere) {
   EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
 }
 
+// The order was lost with the stream of who skipped it; others have heard it.
+TEST_F(CheckpointsTest, WhoSaysAgainThatItSkippedASaveIsToldAgainThatItIsDropped) {
+  Skip(b_, 10);
+  Skip(b_, 10);
+  const auto dropped = Orders(Order::kDropped);
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped.at(b_).save().step(), 10);
+  EXPECT_EQ(job_.Records("checkpoint-skipped").size(), 1U) << "it is nothing new";
+}
+
+TEST_F(CheckpointsTest, ADroppedSaveStaysDroppedBehindANewerCommit) {
+  Seal(a_, 10);
+  Skip(b_, 10);
+  Seal(a_, 20);
+  Seal(b_, 20);
+  Seal(a_, 10, /*store=*/true);  // its stream broke before it heard of either
+  EXPECT_TRUE(Orders(Order::kCommitted).empty()) << "step 10 is nowhere";
+  EXPECT_EQ(Orders(Order::kDropped).at(a_).save().step(), 10);
+  Skip(b_, 10);
+  EXPECT_EQ(Orders(Order::kDropped).size(), 1U);
+  EXPECT_EQ(job_.journal_state.checkpoints.dirs.at(kDir).dropped.size(), 1U) << "a new master must say the same";
+}
+
 TEST_F(CheckpointsTest, ACommittedSaveIsToldAgainToWhoSealsItAgain) {
   Seal(a_, 10);
   Seal(b_, 10);

@@ -88,7 +88,7 @@ class Stepper {
         if (live) OnSealed(session, report.dir(), report.sealed());
         return;
       case v1::CheckpointReport::kSkipped:
-        if (live) OnSkipped(report.dir(), report.skipped());
+        if (live) OnSkipped(session, report.dir(), report.skipped());
         return;
       case v1::CheckpointReport::kRestoreAsked:
         if (live) OnRestoreAsked(session, report.dir());
@@ -232,6 +232,7 @@ class Stepper {
     CheckpointDir& dir = s_.dirs[name];
     const SaveKey save = KeyOf(sealed.save());
     if (save.epoch != s_.epoch) return;
+    if (dir.dropped.contains(save)) return TellDropped(session, name, save);
     if (dir.committed && save <= *dir.committed) {  // said again: the order was lost with its stream
       v1::CheckpointOrder order = OrderOf(name, *dir.committed, "it is committed");
       order.mutable_committed();
@@ -242,15 +243,17 @@ class Stepper {
       }
       return SendTo(session, order);
     }
-    if (dir.dropped.contains(save)) {
-      v1::CheckpointOrder order = OrderOf(name, save, "another rank has not saved this step");
-      order.mutable_dropped();
-      return SendTo(session, order);
-    }
     std::set<uint64_t>& sessions = dir.sealed[save];
     sessions.insert(session);
     if (sealed.store()) dir.store_asked.insert(save);
     if (AllIn(sessions)) Commit(name, dir, save);
+  }
+
+  // Said again: the order was lost with its stream.
+  void TellDropped(uint64_t session, const std::string& name, const SaveKey& save) {
+    v1::CheckpointOrder order = OrderOf(name, save, "some rank has not saved this step");
+    order.mutable_dropped();
+    SendTo(session, order);
   }
 
   void Commit(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
@@ -260,7 +263,6 @@ class Stepper {
     const bool store = dir.store_asked.contains(save);
     dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
     dir.store_asked.erase(dir.store_asked.begin(), dir.store_asked.upper_bound(save));
-    dir.dropped.erase(dir.dropped.begin(), dir.dropped.upper_bound(save));
     v1::CheckpointOrder order = OrderOf(name, save, "all ranks have sealed it");
     order.mutable_committed();
     SendToAll(order);
@@ -268,10 +270,13 @@ class Stepper {
     if (store) WantStored(name, dir, save);
   }
 
-  void OnSkipped(const std::string& name, const v1::CheckpointSkipped& skipped) {
+  void OnSkipped(uint64_t session, const std::string& name, const v1::CheckpointSkipped& skipped) {
     CheckpointDir& dir = s_.dirs[name];
     const SaveKey save = KeyOf(skipped.save());
-    if (save.epoch != s_.epoch || (dir.committed && save <= *dir.committed) || !dir.dropped.insert(save).second) return;
+    if (save.epoch != s_.epoch) return;
+    if (dir.dropped.contains(save)) return TellDropped(session, name, save);
+    if (dir.committed && save <= *dir.committed) return;
+    dir.dropped.insert(save);
     if (dir.dropped.size() > kMaxDropped) dir.dropped.erase(dir.dropped.begin());
     out_.remember = true;
     dir.sealed.erase(save);

@@ -73,7 +73,7 @@ struct CheckpointDir {
   // In memory.
   std::map<SaveKey, std::set<uint64_t>> sealed;  // of the live round, by session of members here, not committed yet
   std::set<SaveKey> store_asked;                 // of those
-  std::set<SaveKey> dropped;                     // of the live round, newer than what is committed
+  std::set<SaveKey> dropped;  // of the live round, also behind a newer commit: who asks late must hear of it
   std::optional<SaveKey> committed;
   uint32_t committed_world_size = 0;
   bool covered = false;  // the members of the live round hold all of it
