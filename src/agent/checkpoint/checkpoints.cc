@@ -446,20 +446,35 @@ bool NodeCheckpoints::IsOnlyInMemory(const HeldPage& page) const {
   return save != dir.saves.end() && save->second.complete;
 }
 
+bool NodeCheckpoints::IsWhole(const HeldPage& page) const {
+  return page.committed || page.world_size == static_cast<uint32_t>(local_world_size_);
+}
+
 bool NodeCheckpoints::Owes(const Dir& dir) {
   return !dir.storing.empty() || (dir.not_stored && (!dir.stored || *dir.stored < *dir.not_stored));
 }
 
 std::string NodeCheckpoints::UnstoredText(const std::vector<HeldPage>& in_memory, bool failed) const {
-  std::map<std::string, SaveKey> newest;
+  struct Newest {
+    std::optional<SaveKey> whole;
+    std::optional<SaveKey> sealed;  // here, and perhaps not on other nodes
+  };
+  std::map<std::string, Newest> newest;
   for (const HeldPage& page : in_memory) {
     const auto dir = dirs_.find(page.dir);
     const bool matters = failed || (dir != dirs_.end() && Owes(dir->second));
-    if (matters && IsOnlyInMemory(page)) newest[page.dir] = std::max(newest[page.dir], page.save);
+    if (!matters || !IsOnlyInMemory(page)) continue;
+    std::optional<SaveKey>& of_kind = IsWhole(page) ? newest[page.dir].whole : newest[page.dir].sealed;
+    of_kind = std::max(of_kind, std::optional(page.save));
   }
   std::string text;
   for (const auto& [name, save] : newest) {
-    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", save.step, name);
+    const std::string step =
+        fmt::format("step {} of {}", save.whole.value_or(save.sealed.value_or(SaveKey{})).step, name);
+    text += (text.empty() ? "" : ", ") + step;
+    if (save.sealed <= save.whole) continue;
+    text += save.whole ? fmt::format(", or step {} if all nodes have sealed it,", save.sealed->step)
+                       : " (if all nodes have sealed it)";
   }
   return text;
 }

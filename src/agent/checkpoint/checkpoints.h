@@ -159,7 +159,8 @@ class NodeCheckpoints {
   std::vector<std::string> StoredDirs() const;
   // Of each directory the newest save among `in_memory`, the images that memory holds now, that must not be lost with
   // this memory: storage is not known to hold it, or a newer one, and the job has failed, or storage has not taken what
-  // it was to. Empty: there is none.
+  // it was to. Empty: there is none. Of a save that nobody has committed only the node itself is known to hold its
+  // part: the text says so, and names the newest that is sure to be whole beside it.
   std::string UnstoredText(const std::vector<HeldPage>& in_memory, bool failed) const;
 
  private:
@@ -217,6 +218,8 @@ class NodeCheckpoints {
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
   void AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
   bool IsOnlyInMemory(const HeldPage& page) const;
+  // A new phalanx-run can go on from it, whatever other nodes hold.
+  bool IsWhole(const HeldPage& page) const;
   // A save was asked to be stored, and storage has neither that nor a newer one.
   static bool Owes(const Dir& dir);
   void SettleWaits(Dir& dir);

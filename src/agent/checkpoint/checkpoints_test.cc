@@ -56,13 +56,15 @@ class NodeCheckpointsTest : public ::testing::Test {
   }
 
   // Its memory holds images of these saves.
-  static std::vector<HeldPage> Memory(const std::vector<SaveKey>& saves, bool committed) {
+  // Of a job of this node's two ranks, or of more.
+  static std::vector<HeldPage> Memory(const std::vector<SaveKey>& saves, bool committed, uint32_t world_size = 2) {
     std::vector<HeldPage> pages;
     for (const SaveKey& save : saves) {
       HeldPage& page = pages.emplace_back();
       page.dir = kDir;
       page.save = save;
       page.committed = committed;
+      page.world_size = world_size;
     }
     return pages;
   }
@@ -494,6 +496,20 @@ TEST_F(NodeCheckpointsTest, WhatAllLocalRanksHaveSealedIsOnlyInMemoryBeforeItIsC
   node_.OnSealed(0, kDir, false, 30, false);
   const std::vector<HeldPage> memory = Memory({{1, 10}, {1, 20}, {1, 30}}, false);
   EXPECT_EQ(node_.UnstoredText(memory, true), "step 20 of /data/run") << "of step 30 it has one image of two";
+}
+
+// Another node may have failed before it had sealed its part: a new phalanx-run goes on from the step before then.
+TEST_F(NodeCheckpointsTest, WhatOtherNodesMayNotHaveSealedIsNotPromised) {
+  Open();
+  SealAll(10);
+  Commit(10);
+  SealAll(20);
+  const std::vector<HeldPage> sealed = Memory({{1, 20}}, false, 4);
+  EXPECT_EQ(node_.UnstoredText(sealed, true), "step 20 of /data/run (if all nodes have sealed it)");
+  std::vector<HeldPage> both = Memory({{1, 10}}, true, 4);
+  both.push_back(sealed[0]);
+  EXPECT_EQ(node_.UnstoredText(both, true), "step 10 of /data/run, or step 20 if all nodes have sealed it,");
+  EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true, 4), true), "step 10 of /data/run");
 }
 
 // An agent may end before its first round, or the round may not be able to go on from what was taken up.
