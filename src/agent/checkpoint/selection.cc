@@ -49,6 +49,7 @@ std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const Save
 
 std::vector<HeldPage> HeldPages(const std::vector<ckpt::MemoryImage>& images, const SaveKinds::HasPage& has_page) {
   std::vector<ReadImage> read;
+  read.reserve(images.size());
   for (const ckpt::MemoryImage& image : images) read.push_back({image, ""});
   return HeldPages(read, has_page);
 }
