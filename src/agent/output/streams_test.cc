@@ -257,10 +257,12 @@ TEST_F(StreamsTest, CopyOfLinesThatIsLostIsOneWarning) {
   fs::create_symlink("/dev/full", attempt_dir / "filtered_stdout.log");
   RunWorker("echo apple; echo pear; echo apple");
   RunWorker("echo apple", 1);
-  while (warnings_.empty()) {
+  const Instant end = loop_.Now() + 10'000;
+  while (warnings_.empty() && loop_.Now() < end) {
     loop_.At(loop_.Now() + 1, [&] { loop_.Stop(); });
     loop_.Run();
   }
+  ASSERT_FALSE(warnings_.empty());
   EXPECT_EQ(warnings_[0], LossNotice((attempt_dir / "filtered_stdout.log").string(), ENOSPC));
   EXPECT_EQ(Out(), "[default0]:apple\n[default0]:pear\n[default0]:apple\n[default1]:apple\n");
 }
