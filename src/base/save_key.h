@@ -23,4 +23,11 @@ SaveKey KeyOf(const Wire& wire) {
   }
 }
 
+// And back, into a v1::SaveId.
+template <typename Wire>
+void SetKey(Wire& wire, const SaveKey& save) {
+  wire.set_epoch(save.epoch);
+  wire.set_step(save.step);
+}
+
 }  // namespace phalanx

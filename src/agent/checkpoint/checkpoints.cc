@@ -12,11 +12,6 @@ namespace {
 constexpr size_t kLostKept = 64;
 constexpr char kJobEnded[] = "the job has ended";
 
-void Set(v1::SaveId* wire, const SaveKey& save) {
-  wire->set_epoch(save.epoch);
-  wire->set_step(save.step);
-}
-
 }  // namespace
 
 std::vector<CheckpointAction> NodeCheckpoints::Take() { return std::exchange(actions_, {}); }
@@ -56,7 +51,7 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
   for (const HeldPage& page : pages) {
     v1::HeldSave& held = saves[{page.dir, page.save}];
     held.set_dir(page.dir);
-    Set(held.mutable_save(), page.save);
+    SetKey(*held.mutable_save(), page.save);
     held.set_kind(page.kind);
     held.set_world_size(page.world_size);
     if (page.page == kMainPage) {
@@ -84,7 +79,7 @@ void NodeCheckpoints::TellHeld() {
     for (const SaveKey& save : dir.storing) {
       v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
       awaited.set_dir(name);
-      Set(awaited.mutable_save(), save);
+      SetKey(*awaited.mutable_save(), save);
     }
   }
   Tell(std::move(report));
@@ -166,7 +161,7 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
 
 void NodeCheckpoints::TellSealed(const std::string& name, const SaveKey& save, bool store) {
   v1::CheckpointReport report = Report(name);
-  Set(report.mutable_sealed()->mutable_save(), save);
+  SetKey(*report.mutable_sealed()->mutable_save(), save);
   report.mutable_sealed()->set_store(store);
   Tell(std::move(report));
 }
@@ -183,7 +178,7 @@ void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, int64_t
 
 void NodeCheckpoints::TellSkipped(const std::string& name, const SaveKey& save, const std::string& why) {
   v1::CheckpointReport report = Report(name);
-  Set(report.mutable_skipped()->mutable_save(), save);
+  SetKey(*report.mutable_skipped()->mutable_save(), save);
   report.mutable_skipped()->set_why(why);
   Tell(std::move(report));
 }
@@ -384,7 +379,7 @@ void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const s
 void NodeCheckpoints::OnFolderMade(const std::string& name, const SaveKey& save, const std::string& folder,
                                    const std::string& error) {
   v1::CheckpointReport report = Report(name);
-  Set(report.mutable_store_prepared()->mutable_save(), save);
+  SetKey(*report.mutable_store_prepared()->mutable_save(), save);
   report.mutable_store_prepared()->set_name(folder);
   report.mutable_store_prepared()->set_error(error);
   Tell(std::move(report));
@@ -393,7 +388,7 @@ void NodeCheckpoints::OnFolderMade(const std::string& name, const SaveKey& save,
 void NodeCheckpoints::OnImagesWritten(const std::string& name, const SaveKey& save,
                                       const std::vector<v1::Shard>& shards, const std::string& error) {
   v1::CheckpointReport report = Report(name);
-  Set(report.mutable_shards_written()->mutable_save(), save);
+  SetKey(*report.mutable_shards_written()->mutable_save(), save);
   for (const v1::Shard& shard : shards) *report.mutable_shards_written()->add_shards() = shard;
   report.mutable_shards_written()->set_error(error);
   Tell(std::move(report));
@@ -401,7 +396,7 @@ void NodeCheckpoints::OnImagesWritten(const std::string& name, const SaveKey& sa
 
 void NodeCheckpoints::OnStepClosed(const std::string& name, const SaveKey& save, const std::string& error) {
   v1::CheckpointReport report = Report(name);
-  Set(report.mutable_manifest_written()->mutable_save(), save);
+  SetKey(*report.mutable_manifest_written()->mutable_save(), save);
   report.mutable_manifest_written()->set_error(error);
   Tell(std::move(report));
 }

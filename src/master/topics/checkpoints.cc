@@ -167,8 +167,7 @@ class Stepper {
   static v1::CheckpointOrder OrderOf(const std::string& name, const SaveKey& save, const std::string& reason) {
     v1::CheckpointOrder order;
     order.set_dir(name);
-    order.mutable_save()->set_epoch(save.epoch);
-    order.mutable_save()->set_step(save.step);
+    SetKey(*order.mutable_save(), save);
     order.set_reason(reason);
     return order;
   }

@@ -13,21 +13,16 @@ namespace {
 constexpr size_t kMaxPathBytes = 4'096;
 constexpr int kMaxNames = static_cast<int>(kMaxDropped);
 
-void Fill(v1::SaveId& wire, const SaveKey& save) {
-  wire.set_epoch(save.epoch);
-  wire.set_step(save.step);
-}
-
 v1::Snapshot::CheckpointDir Saved(const std::string& name, const CheckpointDir& dir) {
   v1::Snapshot::CheckpointDir wire;
   wire.set_dir(name);
   wire.set_kind(dir.kind);
   wire.set_at_breakpoint(dir.at_breakpoint);
-  if (dir.committed) Fill(*wire.mutable_committed(), *dir.committed);
+  if (dir.committed) SetKey(*wire.mutable_committed(), *dir.committed);
   wire.set_committed_world_size(dir.committed_world_size);
-  if (dir.stored) Fill(*wire.mutable_stored(), *dir.stored);
+  if (dir.stored) SetKey(*wire.mutable_stored(), *dir.stored);
   wire.set_wanted(dir.wanted || dir.store.has_value());  // a store ends with the master that leads it
-  for (const SaveKey& save : dir.dropped) Fill(*wire.add_dropped(), save);
+  for (const SaveKey& save : dir.dropped) SetKey(*wire.add_dropped(), save);
   if (dir.decision) *wire.mutable_decision() = *dir.decision;
   for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
   wire.set_passed_over(dir.passed_over);
