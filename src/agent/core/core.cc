@@ -35,6 +35,7 @@ class Stepper {
 
   void On(const LinkUp&) {
     s_.reconnect_ms = kReconnectFirstMs;
+    s_.turned_away.clear();
     s_.told_warming = s_.warming;
     Do(SendHello{}, "the stream to the master is open");
   }
@@ -43,7 +44,7 @@ class Stepper {
     if (s_.attached) CountSilence();
     s_.attached = false;
     s_.next_beat = kNever;
-    s_.link_why = event.why;
+    s_.link_why = s_.turned_away.empty() ? event.why : s_.turned_away;
     if (s_.leave_at != kNever) EndLeaving("the master, which would say when, is gone");
     if (s_.finish || s_.phase == Phase::kLeaving) return FinishIfGone();
     // While a master that was there is away, something else may have its port. Ranks train on, and it may come back.
@@ -61,7 +62,7 @@ class Stepper {
       case v1::MasterMessage::kWelcome:
         return OnWelcome(m.welcome());
       case v1::MasterMessage::kRefused:
-        return Fail(fmt::format("the master refused this node: {}", m.refused().sentence()));
+        return OnRefused(m.refused());
       case v1::MasterMessage::kStartRound:
         return OnStartRound(m.start_round());
       case v1::MasterMessage::kHoldRound:
@@ -302,6 +303,15 @@ class Stepper {
     if (s_.phase == Phase::kConnecting) s_.phase = Phase::kWaiting;
     if (s_.told_warming && !s_.warming) TellReady();  // it has become so between Hello and this answer
     if (!s_.next && LiveRound(s_) != nullptr) TellAgain();
+  }
+
+  // Another job's master may have the port of one that is away, as any program may. It is dialled no more often for
+  // answering at once.
+  void OnRefused(const v1::Refused& refused) {
+    const std::string why = fmt::format("the master refused this node: {}", refused.sentence());
+    if (!refused.other_job() || !s_.was_attached) return Fail(why);
+    s_.turned_away = why;
+    s_.reconnect_ms = s_.reconnect_max_ms;
   }
 
   // A master that was started anew, or has missed the end of the last stream, must know.

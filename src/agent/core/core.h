@@ -229,6 +229,7 @@ struct CoreState {
   Instant lost_since = 0;  // when the node was last without a master, or began
   Instant next_notice = kNever;
   std::string link_why;                 // what the last dial came to
+  std::string turned_away;              // by another job's master, on the stream that is open
   std::string master_gone;              // why nobody will answer any more; empty: somebody may
   Instant master_welcomed_at = kNever;  // when the embedded one that lives welcomed this node first
   int master_starts_in_vain = 0;

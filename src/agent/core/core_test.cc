@@ -812,6 +812,57 @@ TEST_F(AgentCore, AForeignMasterInThePlaceOfOneThatIsAwayEndsNothing) {
   EXPECT_THAT(All<Say>()[0].text, ::testing::HasSubstr("is not a Phalanx master); dialling on"));
 }
 
+v1::MasterMessage RefusedBy(bool other_job) {
+  v1::MasterMessage m;
+  m.mutable_refused()->set_sentence("this master serves job 'other'");
+  m.mutable_refused()->set_other_job(other_job);
+  return m;
+}
+
+TEST_F(AgentCore, AnotherJobsMasterInThePlaceOfOneThatIsAwayEndsNothing) {
+  Attach();
+  RunRound(1);
+  On(LinkDown{"reset", false});
+  const Instant lost_at = now_;
+  for (int i = 0; i < 3; ++i) {
+    now_ = state_.next_dial;
+    On(Tick{});
+    ASSERT_TRUE(Has<Dial>());
+    On(LinkUp{});
+    On(FromMaster{RefusedBy(true)});
+    EXPECT_TRUE(last_.empty());
+    On(LinkDown{"its end", false});
+    EXPECT_FALSE(state_.finish);
+    EXPECT_EQ(state_.next_dial, now_ + state_.reconnect_max_ms) << "it answers, and is not to be flooded";
+  }
+  now_ = lost_at + kWaitingNoticeMs;
+  On(Tick{});
+  ASSERT_TRUE(Has<Say>());
+  EXPECT_THAT(All<Say>()[0].text, ::testing::HasSubstr("this master serves job 'other'); dialling on"));
+  ASSERT_TRUE(Has<Dial>());
+  On(LinkUp{});
+  On(FromMaster{Welcome()});
+  EXPECT_TRUE(state_.attached) << "its own is back";
+  EXPECT_EQ(state_.phase, Phase::kRunning);
+}
+
+TEST_F(AgentCore, ANodeThatItsOwnMasterRefusesEnds) {
+  Attach();
+  RunRound(1);
+  On(LinkDown{"reset", false});
+  On(LinkUp{});
+  On(FromMaster{RefusedBy(false)});
+  EXPECT_TRUE(state_.finish);
+}
+
+TEST_F(AgentCore, ANodeThatNobodyHasWelcomedEndsWhereItIsRefused) {
+  On(Begin{kMasterAddress, 0});
+  On(LinkUp{});
+  On(FromMaster{RefusedBy(true)});
+  ASSERT_TRUE(Has<Exit>());
+  EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
 // A node that waits has nothing to lose, and gives up as it does where nobody answers.
 TEST_F(AgentCore, AWaitingNodeGivesAForeignMasterUpAfterTheJoinTimeout) {
   Attach();

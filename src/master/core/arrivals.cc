@@ -109,9 +109,10 @@ void Welcome(Turn& turn, const AgentAttached& e) {
 
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
-  if (const std::optional<std::string> sentence = Refusal(job, e)) {
-    turn.Note("node-refused", e.hello().hostname().size() <= kMaxNameBytes ? e.hello().hostname() : "", *sentence);
-    return turn.Send(e.session, RefusedFor(*sentence), *sentence);
+  if (const std::optional<v1::Refused> refused = Refusal(job, e)) {
+    const std::string& why = refused->sentence();
+    turn.Note("node-refused", e.hello().hostname().size() <= kMaxNameBytes ? e.hello().hostname() : "", why);
+    return turn.Send(e.session, MessageOf(*refused), why);
   }
   if (!job.spec) {
     job.SetSpec(e.hello().spec());

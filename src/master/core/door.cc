@@ -173,14 +173,7 @@ Sentence CheckPlace(const JobState& state, const v1::Hello& hello) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::optional<std::string> SpecFault(const v1::JobSpec& spec) {
-  if (Sentence no = NodesFault(spec)) return no;
-  return ElasticFault(spec);
-}
-
-std::optional<std::string> Refusal(const JobState& state, const AgentAttached& attached) {
+Sentence CheckHello(const JobState& state, const AgentAttached& attached) {
   const v1::Hello& hello = attached.hello();
   if (Sentence no = CheckIdentity(state, hello, attached.token_ok)) return no;
   if (Sentence no = CheckSizes(hello)) return no;
@@ -188,6 +181,22 @@ std::optional<std::string> Refusal(const JobState& state, const AgentAttached& a
   if (Sentence no = CheckSpec(state, hello)) return no;
   if (Sentence no = CheckKind(state, hello)) return no;
   return CheckPlace(state, hello);
+}
+
+}  // namespace
+
+std::optional<std::string> SpecFault(const v1::JobSpec& spec) {
+  if (Sentence no = NodesFault(spec)) return no;
+  return ElasticFault(spec);
+}
+
+std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& attached) {
+  const Sentence sentence = CheckHello(state, attached);
+  if (!sentence) return std::nullopt;
+  v1::Refused refused;
+  refused.set_sentence(*sentence);
+  refused.set_other_job(attached.hello().job_id() != state.job_id || !attached.token_ok);
+  return refused;
 }
 
 bool SameToken(std::string_view given, std::string_view expected) {

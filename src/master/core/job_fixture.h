@@ -23,6 +23,7 @@ struct ToldAgent {
   std::vector<std::string> notices;
   std::optional<v1::Finish> outcome;
   std::string refused;
+  bool other_job = false;  // ... by another job's master
   bool welcome = false;
   bool dropped = false;
 };
@@ -267,6 +268,7 @@ class JobFixture {
         return;
       case v1::MasterMessage::kRefused:
         agent.refused = message.refused().sentence();
+        agent.other_job = message.refused().other_job();
         return;
       case v1::MasterMessage::kStartRound:
         agent.rounds.push_back(message.start_round());

@@ -22,6 +22,12 @@ v1::MasterMessage RefusedFor(const std::string& sentence) {
   return message;
 }
 
+v1::MasterMessage MessageOf(const v1::Refused& refused) {
+  v1::MasterMessage message;
+  *message.mutable_refused() = refused;
+  return message;
+}
+
 v1::MasterMessage HoldOf(uint64_t epoch, const std::string& reason) {
   v1::MasterMessage message;
   message.mutable_hold_round()->set_epoch(epoch);

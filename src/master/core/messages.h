@@ -12,6 +12,7 @@ namespace phalanx::master {
 v1::MasterMessage WelcomeTo(const JobState& job, const Node& node);
 // The stream ends behind it.
 v1::MasterMessage RefusedFor(const std::string& sentence);
+v1::MasterMessage MessageOf(const v1::Refused& refused);
 v1::MasterMessage HoldOf(uint64_t epoch, const std::string& reason);
 v1::MasterMessage NoticeOf(const std::string& text);
 v1::MasterMessage AnnouncementOf(const Round& round);
