@@ -45,8 +45,12 @@ void NodeWorkers::Run() {
 }
 
 void NodeWorkers::WantSpares(int count) {
-  wanted_ = count;
-  spares_.Want(static_cast<int>(pending_.size()), wanted_, Now());
+  spares_.Keep(count, Now());
+  Run();
+}
+
+void NodeWorkers::NeedSpares() {
+  spares_.Need(static_cast<int>(pending_.size()), Now());
   Run();
 }
 
@@ -88,7 +92,7 @@ void NodeWorkers::Do(const agent::TellSpare&) {
     pending_.pop_front();
     Launch(process, true);
   }
-  WantSpares(wanted_);
+  NeedSpares();
 }
 
 void NodeWorkers::Do(const agent::TellWithheld&) { TellOfCold(); }
@@ -143,7 +147,7 @@ void NodeWorkers::StartWorker(const v1::StartRound& round, int local_rank) {
       return Launch(process, true);
     case agent::Beginning::kAwaitsSpare:
       pending_.push_back(process);
-      return WantSpares(wanted_);
+      return NeedSpares();
     case agent::Beginning::kCold:
     case agent::Beginning::kRefused:  // the judge sees to it that no agent asks for that
       return Launch(process, false);

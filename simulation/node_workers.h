@@ -82,6 +82,7 @@ class NodeWorkers final : public RankOwner {
   void Later(Micros delay, Task task);
   Instant Now() const { return parts_.queue.now() / kMs; }
   void Run();
+  void NeedSpares();
   void Do(const agent::StartZygote& action);
   void Do(const agent::EndZygote& action);
   void Do(const agent::DropZygote& action);
@@ -111,7 +112,6 @@ class NodeWorkers final : public RankOwner {
   agent::Spares spares_;
   bool running_ = false;
   std::set<int> zygotes_;  // that live, by the core's number
-  int wanted_ = 0;
   bool told_of_ = true;    // false: the agent is no more
   bool vanished_ = false;  // so is the machine
 };

@@ -28,8 +28,7 @@ class Stepper {
     s_.options.master_address = event.master_address;
     s_.seen_epoch = std::max(s_.seen_epoch, event.seen_epoch);
     CountSilence();
-    if (s_.warming)
-      Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");
+    WarmUp();
     Do(Dial{}, "the node joins its job");
   }
 
@@ -382,6 +381,11 @@ class Stepper {
     SendToMaster(std::move(message), reason);
   }
 
+  void WarmUp() {
+    if (!s_.warming) return;
+    Do(WantSpares{s_.options.local_world_size}, "a node that joins a job that trains must not stop it for long");
+  }
+
   void OnHold(const v1::HoldRound& hold) {
     if (s_.leave_at != kNever) return EndLeaving(hold.reason());
     if (s_.finish || s_.phase == Phase::kLeaving) return;
@@ -396,6 +400,7 @@ class Stepper {
     Do(CloseStore{}, hold.reason());
     EndAll(SIGTERM, s_.options.restart_grace_ms, hold.reason());
     if (s_.workers.empty() && s_.phase == Phase::kRunning) s_.phase = Phase::kEnding;  // they had ended by themselves
+    WarmUp();  // ranks that have ended before they began had the first claim on its spares
     AfterGone();
   }
 

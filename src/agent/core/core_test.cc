@@ -317,6 +317,18 @@ TEST_F(AgentCore, ANodeThatIsHeldHasNoRound) {
   EXPECT_FALSE(state_.round);
 }
 
+TEST_F(AgentCore, ANodeThatIsHeldBeforeItIsWarmGoesOnToBeSo) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Hold(1)});
+  ASSERT_EQ(All<WantSpares>().size(), 1u);
+  EXPECT_EQ(All<WantSpares>()[0].count, 2);
+  On(Warm{});
+  RunRound(2);
+  On(FromMaster{Hold(2)});
+  EXPECT_FALSE(Has<WantSpares>());
+}
+
 TEST_F(AgentCore, SparesComeAfterTheFirstStepOrTenSeconds) {
   Attach();
   RunRound(1);

@@ -26,8 +26,13 @@ void SparePool::Start() {
   Run();
 }
 
-void SparePool::Want(int needed, int kept) {
-  core_.Want(needed, kept, parts_.loop.Now());
+void SparePool::Need(int needed) {
+  core_.Need(needed, parts_.loop.Now());
+  Run();
+}
+
+void SparePool::Keep(int kept) {
+  core_.Keep(kept, parts_.loop.Now());
   Run();
 }
 

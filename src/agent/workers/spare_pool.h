@@ -61,8 +61,10 @@ class SparePool {
   bool alive() const { return core_.alive(); }
   int waiting() const { return core_.waiting(); }
 
-  // `needed` workers wait for a spare at this moment; beyond them `kept` spares shall wait.
-  void Want(int needed, int kept);
+  // `needed` workers wait for a spare at this moment; beyond them `kept` spares shall wait, once Keep has been called
+  // behind the last that came to need one.
+  void Need(int needed);
+  void Keep(int kept);
 
   // A spare that waits, if there is one. It belongs to the caller.
   std::optional<Spare> Take();

@@ -196,16 +196,26 @@ void Spares::OnMemory(int64_t available_bytes, Instant now) {
 
 // --- spares -------------------------------------------------------------------------------------------------------
 
-void Spares::Want(int needed, int kept, Instant now) {
+void Spares::Need(int needed, Instant now) {
+  if (needed > needed_) kept_ = 0;
   needed_ = needed;
+  EndTooMany();
+  Pump(now);
+}
+
+void Spares::Keep(int kept, Instant now) {
   kept_ = kept;
+  EndTooMany();
+  Pump(now);
+}
+
+void Spares::EndTooMany() {
   bool changed = false;
   while (waiting() > needed_ + kept_) {
     Drop(Stale(spares_.front()) ? spares_.front().pid : spares_.back().pid);
     changed = true;
   }
   if (changed) Do(TellWaiting{waiting()});
-  Pump(now);
 }
 
 void Spares::Withhold(const std::string& why) {

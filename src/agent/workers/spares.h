@@ -95,9 +95,13 @@ class Spares {
 
   // `learnt` comes from earlier launches.
   void Start(Learnt learnt);
-  // `needed` workers wait for a spare at this moment; beyond them `kept` spares shall wait. One is forked at a time:
-  // each fork takes memory and a little of the cores that train.
-  void Want(int needed, int kept, Instant now);
+  // One spare is forked at a time: each fork takes memory and a little of the cores that train.
+  //
+  // `needed` workers wait for a spare at this moment. Where one more does, none is forked beyond them until Keep is
+  // called: forking does not compete with what begins.
+  void Need(int needed, Instant now);
+  // Beyond those `kept` spares shall wait.
+  void Keep(int kept, Instant now);
 
   // Whether a spare may be had by waiting: a zygote works or imports.
   bool alive() const { return serving_ != 0 && !cold_; }
@@ -148,6 +152,7 @@ class Spares {
   void GoCold(const std::string& why);
 
   bool WantsFork() const;
+  void EndTooMany();
   void Pump(Instant now);
   void Fork(Instant now);
   void EndFork();

@@ -61,7 +61,8 @@ class SparesTest : public testing::Test {
   void Forget() { Decided(); }
 
   Texts Want(int needed, int kept) {
-    spares_.Want(needed, kept, now_);
+    spares_.Need(needed, now_);
+    spares_.Keep(kept, now_);
     return Decided();
   }
   Texts Ready(int zygote) {
@@ -156,6 +157,37 @@ TEST_F(SparesTest, ThoseWhoNeedOneCountBesideThoseThatAreKept) {
   Comes();
   EXPECT_EQ(TakeOne(), 102);
   EXPECT_EQ(Want(0, 1), Texts{});
+  EXPECT_EQ(Comes(), (Texts{"1 wait", "take it"}));
+}
+
+TEST_F(SparesTest, WhereAWorkerWaitsNoneIsForkedAheadOfNeedUntilTheyAreToBeKept) {
+  spares_.Start({});
+  Want(0, 2);
+  spares_.Need(1, now_);
+  spares_.Need(2, now_);
+  Forget();
+  EXPECT_EQ(Ready(1), Texts{"fork 1 of zygote 1"});
+  Comes();
+  TakeOne();
+  spares_.Need(1, now_);
+  EXPECT_EQ(Decided(), Texts{}) << "the second is on its way";
+  Comes();
+  TakeOne();
+  spares_.Need(0, now_);
+  EXPECT_EQ(Decided(), Texts{});
+  spares_.Keep(2, now_);
+  EXPECT_EQ(Decided(), Texts{"fork 3 of zygote 1"});
+}
+
+TEST_F(SparesTest, WhatIsToBeKeptWhileAWorkerWaitsIsForkedBehindItsSpare) {
+  spares_.Start({});
+  spares_.Need(1, now_);
+  spares_.Keep(1, now_);
+  Forget();
+  EXPECT_EQ(Ready(1), Texts{"fork 1 of zygote 1"});
+  Comes();
+  TakeOne();
+  spares_.Need(0, now_);
   EXPECT_EQ(Comes(), (Texts{"1 wait", "take it"}));
 }
 

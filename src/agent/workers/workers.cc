@@ -173,8 +173,7 @@ class Workers final : public Supervisor {
   std::unique_ptr<Streams> streams_;
   std::map<int, Worker> workers_;
   std::deque<WorkerSpec> pending_;  // for the next spares
-  int spares_wanted_ = 0;
-  uint64_t oom_epoch_ = 0;  // the round that `oom_` is about
+  uint64_t oom_epoch_ = 0;          // the round that `oom_` is about
   OomRound oom_;
   uint64_t log_lost_epoch_ = 0;  // the last round in which that was told
   std::set<std::string> warned_;
@@ -253,8 +252,7 @@ void Workers::MakePool() {
 }
 
 void Workers::WantSpares(int count) {
-  spares_wanted_ = count;
-  if (pool_) pool_->Want(static_cast<int>(pending_.size()), spares_wanted_);
+  if (pool_) pool_->Keep(count);
 }
 
 void Workers::ServePending() {
@@ -265,7 +263,7 @@ void Workers::ServePending() {
     pending_.pop_front();
     StartFrom(*std::move(spare), spec);
   }
-  pool_->Want(static_cast<int>(pending_.size()), spares_wanted_);
+  pool_->Need(static_cast<int>(pending_.size()));
 }
 
 void Workers::GoCold(const std::string& why) {
@@ -288,7 +286,7 @@ void Workers::StartWorker(WorkerSpec spec) {
       return Soon([this, waiting = pool_->waiting()] { events_.on_spares_changed(waiting); });
     case Beginning::kAwaitsSpare:
       pending_.push_back(std::move(spec));
-      return pool_->Want(static_cast<int>(pending_.size()), spares_wanted_);
+      return pool_->Need(static_cast<int>(pending_.size()));
     case Beginning::kCold:
       return StartCold(spec);
   }
@@ -585,6 +583,7 @@ void Workers::SignalGroup(int local_rank, int signal) {
   if (waits == pending_.end() || (signal != SIGKILL && signal != SIGTERM)) return;
   const uint64_t epoch = waits->epoch;
   pending_.erase(waits);
+  pool_->Need(static_cast<int>(pending_.size()));
   Soon([this, local_rank, epoch] {
     events_.on_start_failed(local_rank, epoch, absl::CancelledError("told to end before it began"));
   });
