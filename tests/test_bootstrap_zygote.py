@@ -1,5 +1,6 @@
 """The zygote and its spares: whose children they are, what is imported ahead and what never, how each of them ends."""
 
+import ast
 import email.message
 import json
 import os
@@ -196,6 +197,29 @@ def test_fork_that_fails_is_reported(folder):
         with one, other:
             agent.zygote.send({"type": "fork", "id": 17}, [other.fileno()])
             assert agent.zygote.receive() == {"type": "fork_failed", "id": 17, "reason": os.strerror(11)}
+
+
+def test_who_looks_at_sitecustomize_is_alone(tmp_path, folder):
+    """It has nothing by which the agent would take it for the zygote, and is deaf to what is meant for ranks."""
+    seen = tmp_path / "seen"
+    # By functions that nobody watches: the first that is watched ends it.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import posix, signal, sys\n"
+        "def link(fd):\n"
+        "    try:\n"
+        "        return posix.readlink(f'/proc/self/fd/{fd}')\n"
+        "    except OSError:\n"
+        "        return ''\n"
+        "if sys.argv[0].endswith('site_probe.py'):\n"
+        "    deaf = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
+        f"    seen = posix.open({str(seen)!r}, posix.O_WRONLY | posix.O_CREAT)\n"
+        "    posix.write(seen, repr(([link(fd) for fd in range(3, 64)], deaf)).encode())\n"
+    )
+    with Agent(env={"PYTHONPATH": str(tmp_path)}) as agent:
+        agent.start_zygote(folder(script="") / "script.py", close_fds=True)
+        links, deaf = ast.literal_eval(seen.read_text())
+    assert [link for link in links if link.startswith("socket:")] == []
+    assert deaf
 
 
 def test_without_privilege(folder):

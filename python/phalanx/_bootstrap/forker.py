@@ -19,7 +19,6 @@ from phalanx._bootstrap import (
     runner,
     scan,
     scratch,
-    site_files,
     threads,
     watch,
     wire,
@@ -29,14 +28,11 @@ from phalanx._bootstrap.taken import Taken
 _ = random
 
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
-# Signals that schedulers, terminals and people send to whole groups of processes.
-_FOR_RANKS = frozenset(
-    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
-)
 
 
-def serve(fd):
-    """Serves the agent behind `fd`. Returns in forked processes only: what runner.run wants."""
+def serve(fd, asked_of_site):
+    """Serves the agent behind `fd`. Returns in forked processes only: what runner.run wants. `asked_of_site`: a
+    site_files.Asked."""
     agent_pid = os.getppid()
     channel = wire.Channel(fd)
     deafened = _deafen()
@@ -46,7 +42,7 @@ def serve(fd):
         message, _ = channel.receive()
         if message["type"] != "preload":
             os._exit(0)
-        warmth, generators = _preload(channel, message)
+        warmth, generators = _preload(channel, message, asked_of_site)
         while True:
             message, fds = channel.receive()
             if message["type"] != "fork" or len(fds) != 1:
@@ -60,7 +56,7 @@ def serve(fd):
         os._exit(0)
 
 
-def _preload(channel, message):
+def _preload(channel, message, asked_of_site):
     """Imports, says so, and returns what a fork of this process is good for, and the generators that it seeds anew.
     Where it is good for nothing, it ends."""
     start_ns = time.monotonic_ns()
@@ -69,11 +65,11 @@ def _preload(channel, message):
     facts = _facts(message)
     if facts is not None:
         channel.send(facts.of_scan(found))
+    at_start = asked_of_site.look()
     if os.environ.get("PHALANX_WARM") == "0":
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
-    at_start = site_files.look()
     if at_start.why is not None:
         _give_up(channel, f"each Python that starts here runs sitecustomize or lines of .pth files, and {at_start.why}")
     # Taken out: it may be the zygote's alone, and a library that looks at the whole environment must not see it then.
@@ -224,8 +220,8 @@ def _settle():
 def _deafen():
     """Neither the zygote nor a spare ends by a signal that is meant for ranks: they wait, and whoever looks for their
     handlers finds those of a fresh process. Returns the signals."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_RANKS)
-    return _FOR_RANKS
+    signal.pthread_sigmask(signal.SIG_BLOCK, linux.FOR_RANKS)
+    return linux.FOR_RANKS
 
 
 def _wake(deafened):

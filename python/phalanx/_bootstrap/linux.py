@@ -11,6 +11,11 @@ try:
 except ImportError:  # a Python built without libffi
     ctypes = None
 
+# Signals that schedulers, terminals and people send to whole groups of processes.
+FOR_RANKS = frozenset(
+    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+)
+
 _FUTEX_WAITERS = 0x80000000
 _MADV_DONTFORK = 10
 

@@ -27,30 +27,42 @@ class Looked:
         self.files = {(path, how): tuple(found) if isinstance(found, list) else found for path, how, found in files}
 
 
-def look():
-    """A Looked of what they do."""
-    files = [] if sys.flags.no_site else _path_files()
-    if not _there():
-        return Looked(files=files)
-    probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site_probe.py")
-    answer, ours = os.pipe()
-    words = [sys.executable or "", *linux.interpreter_options()[1:], "-S", probe, str(ours)]
-    os.set_inheritable(ours, True)
-    with open(answer, "rb") as file:
+class Asked:
+    """Another interpreter that does what they do: a tenth of a second's work beside this one's own imports."""
+
+    def __init__(self):
+        """Where it hangs, each start of Python does: no limit of time is needed that this one has not had."""
+        self._pid, self._answer, self._error = None, None, None
+        if not _there():
+            return
+        probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site_probe.py")
+        answer, ours = os.pipe()
+        words = [sys.executable or "", *linux.interpreter_options()[1:], "-S", probe, str(ours)]
+        os.set_inheritable(ours, True)
         try:
-            # Where it hangs, each start of Python does: no limit of time is needed that this one has not had.
-            probing = os.posix_spawn(words[0], words, linux.environment_at_start())
+            # Deaf to what is meant for ranks, as the zygote is.
+            self._pid = os.posix_spawn(words[0], words, linux.environment_at_start(), setsigmask=linux.FOR_RANKS)
+            self._answer = answer
         except OSError as error:
-            os.close(ours)
-            return Looked(f"what they do cannot be found out: {error}")
+            os.close(answer)
+            self._error = error
         os.close(ours)
-        text = file.read()
-    os.waitpid(probing, 0)
-    try:
-        found = json.loads(text.decode("utf-8", "surrogateescape"))
-        return Looked(found["why"], found["read"], found["walked"], [*found["files"], *files])
-    except ValueError as error:
-        return Looked(f"what they do cannot be found out: {error}")
+
+    def look(self):
+        """A Looked of what they do; waits for it. Once."""
+        files = [] if sys.flags.no_site else _path_files()
+        if self._error is not None:
+            return Looked(f"what they do cannot be found out: {self._error}")
+        if self._pid is None:
+            return Looked(files=files)
+        with open(self._answer, "rb") as file:
+            text = file.read()
+        os.waitpid(self._pid, 0)
+        try:
+            found = json.loads(text.decode("utf-8", "surrogateescape"))
+            return Looked(found["why"], found["read"], found["walked"], [*found["files"], *files])
+        except ValueError as error:
+            return Looked(f"what they do cannot be found out: {error}")
 
 
 def _there():

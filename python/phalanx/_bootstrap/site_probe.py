@@ -53,6 +53,9 @@ if __name__ == "__main__":
     _ = random
     os.set_inheritable(int(sys.argv[1]), False)
     answer = json.dumps(_probe()).encode("utf-8", "surrogateescape")
-    with open(int(sys.argv[1]), "wb") as file:
-        file.write(answer)
+    try:
+        with open(int(sys.argv[1]), "wb") as file:
+            file.write(answer)
+    except BrokenPipeError:
+        pass  # the zygote has gone, or has been told that there is nothing to do
     os._exit(0)  # what it has started is nobody's here

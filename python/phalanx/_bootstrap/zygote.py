@@ -21,8 +21,15 @@ def _enter():
 
 if __name__ == "__main__":
     _enter()
+    import os
+
+    from phalanx._bootstrap import site_files
+
+    agent = int(sys.argv[1])
+    os.set_inheritable(agent, False)  # else what is started here would keep the agent from hearing this end
+    asked_of_site = site_files.Asked()  # first: it works beside the imports that follow
     from phalanx._bootstrap import forker, places, runner
 
     places.note_our_modules()
     # Only a forked process that has been given a script comes back from serve.
-    runner.run(*forker.serve(int(sys.argv[1])))
+    runner.run(*forker.serve(agent, asked_of_site))
