@@ -92,6 +92,30 @@ def test_a_library_that_is_upgraded_while_it_is_imported(place, how):
     assert why == f"{place.packages / 'mixed' / 'first.py'} has changed while it was imported"
 
 
+EXCHANGE = {
+    "renamed": "posix.rename(here, here + '-old'); posix.rename(here + '-new', here)",
+    "a pointer": "posix.unlink(here); posix.symlink(here + '-new', here)",
+}
+
+
+@pytest.mark.parametrize("how", EXCHANGE)
+def test_a_folder_that_is_exchanged_while_it_is_imported(place, how):
+    """All files of the new one are as old as it."""
+    texts = {"__init__": MIXED.format(first=FIRST, work=EXCHANGE[how]), "second": "number = 1"}
+    place.library(**{f"mixed__in__{name}": text for name, text in {**texts, "first": "number = 1"}.items()})
+    for name, text in {**texts, "first": "number = 22", "second": "number = 22"}.items():
+        place.library(**{f"mixed-new__in__{name}": text})
+    if how == "a pointer":
+        os.rename(place.packages / "mixed", place.packages / "mixed-1")
+        os.symlink(place.packages / "mixed-1", place.packages / "mixed")
+    for file in sorted((place.packages / "mixed-new").iterdir()):
+        os.utime(file, (1_600_000_000, 1_600_000_000))
+    place.start("import mixed; print(mixed.numbers)")
+    out, why = place.life()
+    assert out == "(22, 22)\n"
+    assert why == f"{place.packages / 'mixed'} has changed while it was imported"
+
+
 def test_a_module_that_an_upgrade_removes_while_it_is_imported(place):
     work = "posix.unlink(here + '/first.py')"
     place.library(mixed__in____init__=MIXED.format(first=FIRST_OR_NONE, work=work))

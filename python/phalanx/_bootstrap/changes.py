@@ -20,6 +20,7 @@ class Window:
     def __init__(self):
         self._begin_ns = _stamp_ns()
         self._changed_ns = {}
+        self._folders = {}
 
     def note(self, path):
         """To be called behind what is remembered of the file: a change between the two is seen, too."""
@@ -31,11 +32,25 @@ class Window:
         if isinstance(spec.loader, _OF_FILES) and places.is_library_file(path):
             self.note(path)
 
+    def note_folder(self, folder):
+        """Of a package, when a module in it is looked for."""
+        if isinstance(folder, str) and folder not in self._folders and places.is_library_file(folder):
+            self._folders[folder] = _identity(folder)
+
     def changed(self):
-        """Of the files noted those that have changed or gone."""
+        """Of the files noted those that have changed or gone, and the folders that others have taken the place of."""
         # One that is ahead of the clock says nothing, in this start or any other.
         end_ns = _stamp_ns()
-        return [path for path, ns in self._changed_ns.items() if ns is None or self._begin_ns <= ns <= end_ns]
+        files = [path for path, ns in self._changed_ns.items() if ns is None or self._begin_ns <= ns <= end_ns]
+        return files + [folder for folder, identity in self._folders.items() if _identity(folder) != identity]
+
+
+def _identity(folder):
+    try:
+        info = posix.stat(folder)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _stamp_ns():

@@ -256,6 +256,8 @@ class Preloader:
             raise _Denied(name)
         if "." not in name:
             self._absent.add(name)
+        for folder in path or ():
+            self._window.note_folder(folder)
         if name in ("torch", "numpy"):
             self.numbers[name] = threads.numbers()
         return None
