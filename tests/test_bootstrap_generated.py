@@ -10,7 +10,7 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
-from phalanx._bootstrap import generated
+from phalanx._bootstrap.watching import generated
 
 HEAD_BYTES = 40
 

@@ -8,7 +8,8 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
 
-from phalanx._bootstrap import places, scan
+from phalanx._bootstrap import places
+from phalanx._bootstrap.scanning import scan, texts
 
 
 def scanned(tmp_path, text, kind="script", script="script.py"):
@@ -413,7 +414,7 @@ def test_bounds(tmp_path):
     found = scanned(tmp_path, "import cmd, own0\nimport json\n")
     assert (found.prefix, found.later) == (["cmd"], ["json"]) and len(found.texts) <= scan.FILES_MAX + 1
     assert scanned(tmp_path, "x = " + "(" * 5000 + ")" * 5000).prefix == []
-    assert scanned(tmp_path, "#" * (scan.SOURCE_BYTES_MAX + 1)).prefix == []
+    assert scanned(tmp_path, "#" * (texts.SOURCE_BYTES_MAX + 1)).prefix == []
 
 
 def test_own_names(tmp_path):

@@ -12,7 +12,7 @@ from zygote_agent import BASE_ENV, Agent
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
 
-from phalanx._bootstrap import watch
+from phalanx._bootstrap.watching import watch
 
 torch = pytest.importorskip("torch")
 

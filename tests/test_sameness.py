@@ -130,7 +130,7 @@ def quoted_lines():
 @pytest.fixture(scope="module")
 def sources():
     """All that phalanx-run and its Python say, with literals that go over several lines in one."""
-    files = [*(ROOT / "src" / "agent").rglob("*.cc"), *(ROOT / "python" / "phalanx" / "_bootstrap").glob("*.py")]
+    files = [*(ROOT / "src" / "agent").rglob("*.cc"), *(ROOT / "python" / "phalanx" / "_bootstrap").rglob("*.py")]
     return "\n".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text()) for file in files)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import WORKLOADS
-from phalanx._bootstrap import load_watch
+from phalanx._bootstrap.watching import load_watch
 from phalanx._launch import flags, surroundings
 from phalanx.shim import hooks
 

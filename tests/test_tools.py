@@ -19,7 +19,7 @@ from zygote_agent import Agent
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
-from phalanx._bootstrap import state
+from phalanx._bootstrap.watching import state
 
 BIN = Path(sys.executable).parent
 WORK = """\

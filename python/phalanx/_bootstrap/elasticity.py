@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 
-from phalanx._bootstrap import load_watch
+from phalanx._bootstrap.watching import load_watch
 
 _PACKAGE = "deepspeed.elasticity"
 # Where DeepSpeed reads its configuration. One with elasticity has this function in it.

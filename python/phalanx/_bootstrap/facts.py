@@ -2,7 +2,8 @@
 
 import sys
 
-from phalanx._bootstrap import hidden, scan
+from phalanx._bootstrap import hidden
+from phalanx._bootstrap.scanning import scan
 
 
 def of_scan(found):

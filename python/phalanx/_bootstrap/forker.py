@@ -8,22 +8,10 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import (
-    elasticity,
-    generated,
-    hidden,
-    libraries,
-    linux,
-    places,
-    preload,
-    runner,
-    scan,
-    scratch,
-    threads,
-    watch,
-    wire,
-)
-from phalanx._bootstrap.taken import Taken
+from phalanx._bootstrap import elasticity, hidden, libraries, linux, places, preload, runner, scratch, threads, wire
+from phalanx._bootstrap.scanning import scan
+from phalanx._bootstrap.watching import generated, watch
+from phalanx._bootstrap.watching.taken import Taken
 
 _ = random
 

@@ -12,7 +12,8 @@ import os
 import sys
 import warnings
 
-from phalanx._bootstrap import load_watch, places
+from phalanx._bootstrap import places
+from phalanx._bootstrap.watching import load_watch
 
 # The C and C++ below NumPy and torch reads these by getenv when it is loaded, where nobody sees it. The number of
 # threads is set anew (threads.py).

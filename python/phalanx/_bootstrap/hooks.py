@@ -3,7 +3,8 @@ same for checkpoints."""
 
 import weakref
 
-from phalanx._bootstrap import agent_store, board, load_watch, saves
+from phalanx._bootstrap import agent_store, board, saves
+from phalanx._bootstrap.watching import load_watch
 
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
 

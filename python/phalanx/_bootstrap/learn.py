@@ -3,7 +3,8 @@
 import os
 import sys
 
-from phalanx._bootstrap import hidden, places, watch
+from phalanx._bootstrap import hidden, places
+from phalanx._bootstrap.watching import watch
 
 MODULES_MAX = 4000
 _TEXT_BYTES_MAX = 120 << 10  # a message that fits an empty socket buffer: nobody may have to wait for its reader

@@ -7,10 +7,11 @@ import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import changes, hidden, load_watch, marks, places, reads, state, threads, watch
-from phalanx._bootstrap.shared import why_not_shared
-from phalanx._bootstrap.taken import Taken
-from phalanx._bootstrap.watch import Tainted, is_indifferent
+from phalanx._bootstrap import hidden, places, threads
+from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
+from phalanx._bootstrap.watching.shared import why_not_shared
+from phalanx._bootstrap.watching.taken import Taken
+from phalanx._bootstrap.watching.watch import Tainted, is_indifferent
 
 # What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise.
 TORCH_LAZY = (

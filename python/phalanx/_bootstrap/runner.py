@@ -11,7 +11,6 @@ from importlib.machinery import SourceFileLoader
 
 from phalanx._bootstrap import (
     board,
-    changes,
     elasticity,
     hidden,
     hooks,
@@ -20,14 +19,13 @@ from phalanx._bootstrap import (
     memory,
     places,
     preload,
-    reads,
     rescale,
     scratch,
     stdio,
     threads,
-    watch,
     wire,
 )
+from phalanx._bootstrap.watching import changes, reads, watch
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 

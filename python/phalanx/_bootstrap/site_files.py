@@ -9,7 +9,8 @@ import os
 import site
 import sys
 
-from phalanx._bootstrap import linux, reads
+from phalanx._bootstrap import linux
+from phalanx._bootstrap.watching import reads
 
 _MODULES = ("sitecustomize", "usercustomize")
 # Lines that packages everywhere bring, by how they begin: of setuptools and virtualenv.

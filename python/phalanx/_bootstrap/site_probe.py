@@ -24,7 +24,8 @@ def _probe():
     """What it answers."""
     import site
 
-    from phalanx._bootstrap import preload, watch
+    from phalanx._bootstrap import preload
+    from phalanx._bootstrap.watching import watch
 
     preload.without_rank_variables()
     sys.argv = preload.WatchedArguments(sys.argv)

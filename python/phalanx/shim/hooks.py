@@ -3,7 +3,7 @@
 import os
 import sys
 
-from phalanx._bootstrap import load_watch
+from phalanx._bootstrap.watching import load_watch
 
 _RUN = "torch.distributed.run"
 _LAUNCH = "torch.distributed.launch"

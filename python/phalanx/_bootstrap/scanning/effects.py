@@ -5,30 +5,11 @@ The answer errs on the safe side: what is not known to be harmless is not.
 
 import ast
 import builtins
-import contextlib
-import copy
 import sys
 
-from phalanx._bootstrap import places, watch
+from phalanx._bootstrap.scanning.naming import LOGGER, VALUES, is_foreign, is_known
+from phalanx._bootstrap.watching import watch
 
-# Calls that make a value of their arguments and do nothing else, by the full name of what is called. One that ends in a
-# dot stands for all that begins with it. Reading the environment is among them: a value decides no import, unless by an
-# `if`, which is looked at by itself.
-VALUES = (
-    *("collections.namedtuple", "dataclasses.field", "enum.auto", "functools.partial", "functools.lru_cache"),
-    *("functools.wraps", "logging.getLogger", "math.", "operator.attrgetter", "operator.itemgetter"),
-    *("os.environ.get", "os.fspath", "os.getcwd", "os.getenv", "os.getpid", "os.path.", "re.compile"),
-    *("types.MappingProxyType", "types.SimpleNamespace"),
-    *(f"pathlib.{kind}" for kind in "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath".split()),
-    *("pathlib.Path.cwd", "pathlib.Path.home"),
-    *(
-        f"{module}.{kind}"
-        for module in ("typing", "typing_extensions")
-        for kind in "ForwardRef NamedTuple NewType ParamSpec TypeVar TypeVarTuple TypedDict cast".split()
-    ),
-    *"bool bytes dict float frozenset getattr hasattr int len list object range repr set sorted str tuple type".split(),
-)
-LOGGER = "logging.getLogger"
 # What values these make: methods of "text" make text, those of a "container" change that one at most. What other
 # methods do is not known: Path(..).unlink(), getLogger(..).setLevel(..).
 _VALUES_OF = {
@@ -37,35 +18,12 @@ _VALUES_OF = {
     "re.compile": "pattern",
     LOGGER: LOGGER,
 }
-_KINDS = frozenset(("container", "path", "pattern", "text"))
 _PATTERN_METHODS = frozenset("findall finditer fullmatch match search split".split())
 _PATH_METHODS = frozenset(
     "absolute as_posix as_uri exists expanduser is_absolute is_dir is_file is_relative_to joinpath match relative_to "
     "resolve samefile with_name with_stem with_suffix".split()
 )
 _PATH_ASKS = frozenset("exists is_dir is_file samefile".split())
-# Of VALUES, but an import may make what they ask for.
-_ASK_FOR_FILES = frozenset(
-    f"os.path.{name}"
-    for name in "exists lexists isfile isdir islink ismount getsize getmtime getctime getatime samefile".split()
-)
-# What scripts do before they import what is slow: it changes nothing that torch or NumPy look at.
-USUAL = (
-    *VALUES,
-    *(
-        "argparse.",
-        "copy.",
-        "datetime.",
-        "json.dumps",
-        "json.loads",
-        "random.Random",
-        "re.",
-        "textwrap.",
-        "time.monotonic",
-    ),
-    *("time.perf_counter", "time.strftime", "time.time", "platform.", "socket.gethostname", "uuid.", "print"),
-    *"abs all any enumerate isinstance issubclass max min round sum vars zip".split(),
-)
 # What makes a function of a function, or a class of a class: builtins, and what of which libraries.
 _DECORATORS = frozenset("classmethod property staticmethod".split())
 _DECORATING = {
@@ -80,7 +38,6 @@ _DECORATING = {
 
 _MAKE_BASES = ("collections.namedtuple", "typing.NamedTuple", "typing.NewType")
 _METACLASSES = ("type", "abc.ABCMeta", "enum.EnumMeta", "enum.EnumType")
-_LAZY_STANDARD = ("concurrent.futures",)  # of the standard library, but a look at its names is an import
 # Of the standard library, but each import may change them.
 _CHANGED_BY_IMPORTS = (
     "logging.getLogger.",
@@ -112,170 +69,6 @@ _PLAIN = (
     *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
     *((ast.Index, ast.ExtSlice) if sys.version_info < (3, 9) else ()),
 )
-
-
-# What Names keep of a name that another module takes from there.
-_KEPT = ("imported", "made", "literals", "classes", "foreign", "modules")
-
-
-class Names:
-    """What the names of one module's text stand for, as far as its imports say: {"np": "numpy", "get": "os.getenv"}.
-
-    A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
-    made, by what made them; `literals`: of values that stand in the text; `properties`: of properties. `calls`: of
-    VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries that expressions have looked at, and
-    may be lazy: the look is an import then. `foreign`: of values that libraries have,
-    whose operators and attributes may be code. `computes`: whether it counts what operators do. `is_module`: whether
-    a dotted name is one of a module. `classes`: of classes that are derived from without running anything.
-    `modules`: Names of the user's own modules by their name here, `parts` of this package's modules. `is_open`: whether
-    it may have further names. `doubtful`: names that may be bound otherwise. `doubts`: how many statements around may
-    not run."""
-
-    def __init__(self, calls=VALUES):
-        self.imported = {}
-        self.made = {}
-        self.literals = set()
-        self.properties = set()
-        self.foreign = set()
-        self.is_module = lambda full_name: False
-        self.computes = True
-        self.classes = set()
-        self.modules = {}
-        self.parts = {}
-        self.is_open = False
-        self.doubtful = set()
-        self.bound = set()
-        self.calls = calls
-        self.looks = []
-        self.doubts = 0
-
-    @contextlib.contextmanager
-    def doubting(self):
-        """Of statements that run, or do not: a name that they bind stands for nothing that is known."""
-        self.doubts += 1
-        try:
-            yield
-        finally:
-            self.doubts -= 1
-
-    def may_call(self, full_name):
-        if self.calls is VALUES and full_name in _ASK_FOR_FILES:
-            return False
-        return any(full_name == known or (known[-1] == "." and full_name.startswith(known)) for known in self.calls)
-
-    def bind_import(self, statement):
-        """Of a library."""
-        for alias in statement.names:
-            name = alias.asname or (
-                alias.name if isinstance(statement, ast.ImportFrom) else alias.name.split(".", 1)[0]
-            )
-            self.unbind(name)
-            if name == "*":
-                self.is_open = True
-            elif self.doubts:
-                continue
-            elif isinstance(statement, ast.Import):
-                self.imported[name] = alias.name if alias.asname else name
-            elif not statement.level and statement.module:
-                self.imported[name] = f"{statement.module}.{alias.name}"
-
-    def bind_module(self, name, module):
-        """To the Names of a module of the user's own; None: of which nothing is known."""
-        self.unbind(name)
-        if module is not None and not self.doubts:
-            self.modules[name] = module
-
-    def take(self, module, name, name_here):
-        """As `from module import name as name_here` does, from the Names of a module of the user's own."""
-        if name == "*":
-            for each in [*module.bound, *module.parts]:
-                self.take(module, each, each)
-            self.is_open |= module.is_open
-            return
-        if name in module.parts and name not in module.bound:
-            return self.bind_module(name_here, module.parts[name])
-        kept = [(getattr(self, which), getattr(module, which)) for which in _KEPT]
-        self.unbind(name_here)
-        for ours, theirs in kept if not self.doubts else ():
-            if name in theirs:
-                if isinstance(ours, dict):
-                    ours[name_here] = theirs[name]
-                else:
-                    ours.add(name_here)
-
-    def has_for_sure(self, name):
-        return name in self.bound and name not in self.doubtful
-
-    def unbind(self, name):
-        for which in _KEPT:
-            names = getattr(self, which)
-            if isinstance(names, dict):
-                names.pop(name, None)
-            else:
-                names.discard(name)
-        self.properties.discard(name)
-        self.bound.add(name)
-        (self.doubtful.add if self.doubts else self.doubtful.discard)(name)
-
-    def bind_value(self, name, node, made_by, is_literal=False):
-        full, is_foreign = self.full_name(node), _has_foreign(node, self)
-        self.unbind(name)
-        if is_foreign:
-            self.foreign.add(name)
-        if self.doubts:
-            return
-        if made_by is not None:
-            self.made[name] = made_by
-        elif full is not None and "." in full and is_known(full):
-            self.imported[name] = full  # another name for it
-        if is_literal:
-            self.literals.add(name)
-
-    def is_of_its_own(self, name):
-        """Whether it is bound to a value that no other module has."""
-        return name in self.literals or self.made.get(name) in _KINDS
-
-    def copy(self):
-        """As it is where a class begins: what its body binds is the class's."""
-        other = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, (dict, set)):
-                setattr(other, name, value.copy())
-        return other
-
-    def full_name(self, node):
-        """The dotted name of what an expression calls, as its module names it; None where that is not known."""
-        names, parts = self.found(node)
-        if not parts:
-            return None
-        root = names.imported.get(parts[0]) or names.made.get(parts[0])
-        if root in _KINDS:
-            return None
-        if root is None and len(parts) == 1 and names is self and parts[0] not in self.bound:
-            root = parts[0]  # a builtin
-        return None if root is None else ".".join([root, *parts[1:]])
-
-    def found(self, node):
-        """Names that have what an expression names, and its dotted name there, in parts: none where it is a module of
-        the user's own, or no name."""
-        parts = []
-        while isinstance(node, ast.Attribute):
-            parts.insert(0, node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return self, []
-        names, parts = self, [node.id, *parts]
-        while parts and (parts[0] in names.modules or (names is not self and parts[0] in names.parts)):
-            names = names.modules.get(parts[0]) or names.parts[parts[0]]
-            parts = parts[1:]
-        return names, parts
-
-
-def is_known(full_name):
-    """Whether looking at a name of that library, or deriving a class from one, is known to do nothing else."""
-    if full_name.startswith(_LAZY_STANDARD):
-        return False
-    return places.is_standard_name(full_name) or watch.is_indifferent(full_name)
 
 
 def harmless(node, names):
@@ -323,7 +116,6 @@ _OPERATED = {
 }
 # Calls that keep what they are given, and do nothing with it.
 _KEEPING = ("dataclasses.field", "functools.partial", "functools.wraps", "getattr", "types.SimpleNamespace", "typing")
-_TEXTS_OF_MODULES = ("__doc__", "__file__", "__name__", "__version__")
 
 
 def _operands(node):
@@ -335,21 +127,6 @@ def _operands(node):
         value = getattr(node, field)
         found += value if isinstance(value, list) else [value]
     return found
-
-
-def is_foreign(node, names):
-    """Whether it names a value that a library has, no module."""
-    if not isinstance(node, (ast.Name, ast.Attribute)) or getattr(node, "attr", "") in _TEXTS_OF_MODULES:
-        return False
-    owner, parts = names.found(node)
-    if parts and parts[0] in owner.foreign:
-        return True
-    full = names.full_name(node)
-    return full is not None and "." in full and not is_known(full) and not names.is_module(full)
-
-
-def _has_foreign(node, names):
-    return node is not None and any(is_foreign(part, names) for part in ast.walk(node))
 
 
 def harmless_annotation(node, names):
@@ -433,7 +210,7 @@ def _harmless_getattr(node, names):
 
 
 def value_of(node, names):
-    """What is known of the value of an expression: one of _KINDS, the dotted name of what made it, or None."""
+    """What is known of the value of an expression: one of KINDS, the dotted name of what made it, or None."""
     if isinstance(node, (ast.Constant, ast.JoinedStr)):
         return "text"
     if isinstance(node, ast.Name):

@@ -11,7 +11,7 @@ _BEHIND = {"logging.getLogger": "logging._loggerClass"}
 
 
 def taken_by(statement, names, computes_annotations=True):
-    """Names, as scan.Scan.taken has them, of what a statement evaluates where it stands; `names`: effects.Names of its
+    """Names, as scan.Scan.taken has them, of what a statement evaluates where it stands; `names`: naming.Names of its
     text. What its functions take when they are called is not among them, nor what stands in its blocks."""
     found, left = [], [statement]
     while left:

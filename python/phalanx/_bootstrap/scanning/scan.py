@@ -7,19 +7,15 @@ order, is where the script itself would be. What comes behind is known by name o
 
 import ast
 import collections
-import importlib.machinery
-import io
 import itertools
 import os
 import sys
-import tokenize
-import warnings
 
-from phalanx._bootstrap import effects, places, takes
+from phalanx._bootstrap import places
+from phalanx._bootstrap.scanning import effects, naming, takes, texts
 
 FILES_MAX = 300
 DEPTH_MAX = 50
-SOURCE_BYTES_MAX = 4 << 20
 OPT_OUT = "# phalanx: cold"
 OPT_OUT_LINES = 10
 LINE_SHOWN = 80
@@ -29,17 +25,10 @@ End = collections.namedtuple("End", "path line text why")
 End.__doc__ = """Where a text does something that later imports may depend on: `text` is that line, `why` for people."""
 
 
-def _parsed(source):
-    """Without the warnings that a text deserves: Python says them when it compiles it, once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(source)
-
-
 class Scan:
     """`prefix`: library modules, in order; "package:name" stands for a look at a name of a package, which it may answer
     with an import. `usual`: those imported behind it with nothing but usual things between
-    (effects.USUAL). `later`: those behind. `end`: the End of the prefix, None where all of it is prefix; `usual_end`
+    (naming.USUAL). `later`: those behind. `end`: the End of the prefix, None where all of it is prefix; `usual_end`
     that of what is usual. `own`: the user's own modules, in their order. `where`: {name: (path, line)} of all of these.
     `attributes`: names of `prefix` that may be values of their packages (from package import name).
     `taken`: {name of a library's module and of what the text takes of it, dotted: the number of steps of the prefix
@@ -83,7 +72,7 @@ class Scan:
 
     def come(self):
         """The first of `absent` that is there by now, or None."""
-        return next((name for name in sorted(self.absent) if _look_for(name, self.folders)[0] is not None), None)
+        return next((name for name in sorted(self.absent) if texts.look_for(name, self.folders)[0] is not None), None)
 
 
 def scan(kind, script, cwd):
@@ -96,7 +85,7 @@ def scan(kind, script, cwd):
     scanner.result.main, scanner.result.module = path, package
     source = scanner.read(path) if path else None
     if source is None:
-        scanner.result.unread = _why_unread(path)
+        scanner.result.unread = texts.why_unread(path)
         return scanner.result
     head = source.splitlines()[:OPT_OUT_LINES]
     scanner.result.opted_out = any(line.strip() == OPT_OUT.encode() for line in head)
@@ -112,7 +101,7 @@ class _Text:
         self.path = path
         self.package = package
         self.is_main = is_main
-        self.names = effects.Names()
+        self.names = naming.Names()
         self.functions = {}
         self.computes_annotations = sys.version_info < (3, 14)
 
@@ -132,15 +121,15 @@ class _Scanner:
         self._phase = _PREFIX
         self._seen_files = set()
         self._seen_names = set()
-        self._bytes_left = SOURCE_BYTES_MAX
+        self._bytes_left = texts.SOURCE_BYTES_MAX
         self._depth = 0
-        self._names = {}  # effects.Names of the user's own modules
+        self._names = {}  # naming.Names of the user's own modules
         self._tops = {}  # of files: the names that they have for sure
         self._calling = set()  # functions whose bodies are being followed
 
     def read(self, path):
         self.result.texts[path] = places.version_of(path)  # before it is read: a change meanwhile is another version
-        return _read(path)
+        return texts.read(path)
 
     def follow_parents(self, name):
         """The file that `-m name` runs, or None, and the module's full name, behind its parents' texts, which Python
@@ -163,10 +152,10 @@ class _Scanner:
         if self._bytes_left < 0:
             return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
         try:
-            self._walk(_parsed(source).body, text)
+            self._walk(texts.parsed(source).body, text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if is_main:
-                self.result.unread = _why_no_python(path, error)
+                self.result.unread = texts.why_no_python(path, error)
             self._end(_LATER, text, None, "cannot be read, so nobody knows what it does", "it cannot be read")
 
     def _end(self, phase, text, node, why=effects.DOES_SOMETHING, what=None):
@@ -183,7 +172,7 @@ class _Scanner:
 
     def _walk(self, statements, text):
         for statement in statements:
-            text.names.calls = effects.VALUES if self._phase == _PREFIX else effects.USUAL
+            text.names.calls = naming.VALUES if self._phase == _PREFIX else naming.USUAL
             text.names.looks = []
             taken = takes.taken_by(statement, text.names, text.computes_annotations) if self._phase == _PREFIX else ()
             self._statement(statement, text)
@@ -254,7 +243,7 @@ class _Scanner:
         """Whether evaluating it leaves the phase as it is; a call of a function of the same text is followed."""
         if effects.harmless(value, text.names):
             return True
-        text.names.calls = effects.USUAL
+        text.names.calls = naming.USUAL
         if effects.harmless(value, text.names):
             self._end(_USUAL, text, statement)
             return True
@@ -278,7 +267,7 @@ class _Scanner:
         self._walk(body, text)
         for node in function.body:
             if isinstance(node, ast.Return):
-                text.names.calls = effects.USUAL
+                text.names.calls = naming.USUAL
                 if not effects.harmless(node.value, text.names):
                     self._end(_LATER, text, node)
         self._calling.discard(function.name)
@@ -290,7 +279,7 @@ class _Scanner:
         harmless = self._evaluate(node, node.value, text)
         maker = effects.value_of(node.value, text.names) if harmless else None
         literal = harmless and effects.is_literal(node.value)
-        if effects.is_foreign(node.value, text.names) and (
+        if naming.is_foreign(node.value, text.names) and (
             isinstance(node, ast.AugAssign) or any(hasattr(one, "elts") for one in getattr(node, "targets", ()))
         ):
             self._end(_LATER, text, node)
@@ -301,17 +290,17 @@ class _Scanner:
                     continue
                 if is_name and not isinstance(node, ast.AugAssign):
                     text.names.bind_value(part.id, node.value, maker, literal and part is target)
-                elif text.names.made.get(getattr(getattr(part, "value", None), "id", None)) in (None, effects.LOGGER):
+                elif text.names.made.get(getattr(getattr(part, "value", None), "id", None)) in (None, naming.LOGGER):
                     self._end(_LATER, text, node, effects.CHANGES_OTHERS)
 
     def _if(self, node, text):
         truth = effects.known_truth(node.test)
-        if _is_main_guard(node.test):
+        if texts.is_main_guard(node.test):
             truth = text.is_main
         if truth is not None:
             return self._walk(node.body if truth else node.orelse, text)
-        is_plain = effects.harmless(node.test, text.names) and not effects.is_foreign(node.test, text.names)
-        if not is_plain or _imports_in(node):
+        is_plain = effects.harmless(node.test, text.names) and not naming.is_foreign(node.test, text.names)
+        if not is_plain or texts.imports_in(node):
             self._end(_LATER, text, node, effects.UNKNOWN_IF)
         self._take_looks(text, node)
         with text.names.doubting():
@@ -323,7 +312,7 @@ class _Scanner:
         instead = [statement for handler in node.handlers for statement in handler.body]
         may_raise = False
         for at, statement in enumerate(node.body):
-            if not all(self._is_there(found, text) for found in _imports_in(statement)):
+            if not all(self._is_there(found, text) for found in texts.imports_in(statement)):
                 self._miss(statement, node, text)
                 break
             end = None
@@ -345,7 +334,7 @@ class _Scanner:
     def _may_raise(self, statement, text):
         """Whether it may raise what a handler catches; what is imported is there."""
         if isinstance(statement, ast.ImportFrom):
-            base = _base_of(statement, text.package)
+            base = texts.base_of(statement, text.package)
             return not all(alias.name == "*" or self._has(base, alias.name) for alias in statement.names)
         return not isinstance(statement, ast.Import) and effects.may_raise(statement)
 
@@ -357,8 +346,8 @@ class _Scanner:
             return True
         origin = str(self._find(module).origin)
         if origin not in self._tops:
-            source = _read(origin) if origin.endswith(".py") else None
-            self._tops[origin] = _names_at_top(source) if source is not None else frozenset()
+            source = texts.read(origin) if origin.endswith(".py") else None
+            self._tops[origin] = texts.names_at_top(source) if source is not None else frozenset()
         return name in self._tops[origin]
 
     def _miss(self, statement, node, text):
@@ -366,7 +355,7 @@ class _Scanner:
         then."""
         names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
         if isinstance(statement, ast.ImportFrom):
-            names = [_base_of(statement, text.package) or ""]
+            names = [texts.base_of(statement, text.package) or ""]
         for name in names:
             while name and not self._exists(name):
                 name = name.rpartition(".")[0]
@@ -390,12 +379,12 @@ class _Scanner:
     def _is_there(self, statement, text):
         if isinstance(statement, ast.Import):
             return all(self._exists(alias.name) for alias in statement.names)
-        base = _base_of(statement, text.package)
+        base = texts.base_of(statement, text.package)
         return base is not None and self._exists(base)
 
     def _exists(self, name):
         """For a `try`, which does something else where it is not."""
-        if _is_builtin(name.split(".", 1)[0]) or self._find(name) is not None:
+        if texts.is_builtin(name.split(".", 1)[0]) or self._find(name) is not None:
             return True
         self.result.absent.add(name)
         return False
@@ -412,7 +401,7 @@ class _Scanner:
                 self._take([alias.name if alias.asname else alias.name.split(".", 1)[0]])
 
     def _import_from(self, statement, text):
-        base = _base_of(statement, text.package)
+        base = texts.base_of(statement, text.package)
         if statement.module == "__future__":
             text.computes_annotations &= all(alias.name != "annotations" for alias in statement.names)
         if not base:
@@ -434,7 +423,7 @@ class _Scanner:
             if name not in self._seen_names:
                 self.result.attributes.add(name)
             self._wanted(name, text, statement)
-        elif not effects.is_known(base):
+        elif not naming.is_known(base):
             self._look([f"{base}:{alias.name}"], text, statement)
         self._take([name])
 
@@ -445,7 +434,7 @@ class _Scanner:
 
     def _take_own(self, base, alias, text, statement):
         """A name of the user's own module: what it has by that name, else a module in it."""
-        module = self._names.get(base) or effects.Names()
+        module = self._names.get(base) or naming.Names()
         name = f"{base}.{alias.name}"
         is_module = alias.name != "*" and self._find(name) is not None
         if alias.name != "*" and not module.has_for_sure(alias.name) and name not in self._seen_names:
@@ -458,7 +447,7 @@ class _Scanner:
     def _wanted(self, name, text, statement):
         """Whether it is a module of the user's own, whose text is followed, not a library's."""
         top = name.split(".", 1)[0]
-        if _is_builtin(top):
+        if texts.is_builtin(top):
             return False
         spec = self._find(top)
         own = spec is None or not self._is_library(spec)
@@ -481,7 +470,7 @@ class _Scanner:
         for full in itertools.accumulate(name.split("."), "{}.{}".format):
             spec = self._find(full)
             is_package = spec is not None and spec.submodule_search_locations is not None
-            names = self._names.setdefault(full, effects.Names())
+            names = self._names.setdefault(full, naming.Names())
             if parent is not None:
                 parent.parts[full.rpartition(".")[2]] = names
             parent = names
@@ -506,114 +495,9 @@ class _Scanner:
     def _find(self, name):
         """Where `name` would be imported from in the script's process, found without importing its parents. Where the
         user's own folders might have it one day, that is noted."""
-        spec, part, searched = _look_for(name, self.result.folders)
+        spec, part, searched = texts.look_for(name, self.result.folders)
         for folder in searched if spec is None else ():
             if not places.is_library_file(os.path.realpath(folder) + os.sep):
                 for file in (f"{part}.py", os.path.join(part, "__init__.py")):
                     self.result.texts.setdefault(os.path.join(folder, file), None)
         return spec
-
-
-def _look_for(name, folders):
-    """A dotted name's spec, or None, the part that was looked for last, and where."""
-    part, *rest = name.split(".")
-    searched = folders
-    spec = _find_in(part, [*folders, places.OUR_PARENT] if part == "phalanx" else folders)
-    for inner in rest:
-        if spec is None:
-            break
-        part, searched = inner, list(spec.submodule_search_locations or [])
-        spec = _find_in(part, searched)
-    return spec, part, searched
-
-
-def _find_in(name, folders):
-    """Looks for one part of a dotted name. The finder only uses a name's last part, and would import the others."""
-    try:
-        return importlib.machinery.PathFinder.find_spec(name, folders)
-    except (ImportError, ValueError, KeyError, OSError):
-        return None
-
-
-def _is_builtin(top):
-    return top in sys.builtin_module_names
-
-
-def _base_of(statement, package):
-    """The full name of what an ImportFrom imports from, or None."""
-    base = statement.module or ""
-    if not statement.level:
-        return base
-    parts = (package or "").split(".")
-    if not package or len(parts) <= statement.level:
-        return None
-    return ".".join(parts[: len(parts) - statement.level] + ([base] if base else []))
-
-
-def _imports_in(node):
-    """Import statements in a statement, but in functions."""
-    found, queue = [], [node]
-    while queue:
-        node = queue.pop(0)
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found.append(node)
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            queue += ast.iter_child_nodes(node)
-    return found
-
-
-def _names_at_top(source):
-    """Names that a module binds whatever happens."""
-    found = set()
-    try:
-        body = _parsed(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found.update(alias.asname or alias.name.split(".", 1)[0] for alias in node.names)
-        elif isinstance(node, ast.Assign):
-            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.Delete):
-            found.difference_update(getattr(target, "id", None) for target in node.targets)
-    return frozenset(found)
-
-
-def _is_main_guard(test):
-    return (
-        isinstance(test, ast.Compare)
-        and getattr(test.left, "id", "") == "__name__"
-        and len(test.ops) == 1
-        and isinstance(test.ops[0], ast.Eq)
-        and getattr(test.comparators[0], "value", None) == "__main__"
-    )
-
-
-def _read(path):
-    try:
-        with open(path, "rb") as file:
-            source = file.read(SOURCE_BYTES_MAX + 1)
-        tokenize.detect_encoding(io.BytesIO(source).readline)
-    except (OSError, SyntaxError):
-        return None
-    return source if len(source) <= SOURCE_BYTES_MAX else None
-
-
-def _why_unread(path):
-    """For people, of a file that _read gives up."""
-    if not path:
-        return "there is no such module"
-    try:
-        with open(path, "rb") as file:
-            size = len(file.read(SOURCE_BYTES_MAX + 1))
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-    return f"{path} is too long" if size > SOURCE_BYTES_MAX else f"{path} is no text that Python reads"
-
-
-def _why_no_python(path, error):
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f"{path}:{error.lineno}: {error.msg}"
-    return f"{path}: {error or type(error).__name__}"

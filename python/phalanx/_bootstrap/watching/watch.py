@@ -11,7 +11,8 @@ import sys
 import types
 from _weakref import ref
 
-from phalanx._bootstrap import hidden, linux, places, reads, tracked
+from phalanx._bootstrap import hidden, linux, places
+from phalanx._bootstrap.watching import reads, tracked
 
 # What torch and its like do at their imports is known: it holds no process and draws nothing. What they read counts.
 INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from phalanx._bootstrap import linux
-from phalanx._bootstrap.watch import is_indifferent
+from phalanx._bootstrap.watching.watch import is_indifferent
 
 _DEVICE_PREFIXES = (
     *("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband", "/dev/accel", "/dev/davinci"),
