@@ -206,7 +206,7 @@ def run_long(tests):
     tests.suite("sanitizers", lambda: read_report("sanitizers", REPORTS / "sanitize.xml", run(sanitize)))
     tests.suite("simulation", lambda: run_simulation(tests.seed))
     seed = [f"--seed={tests.seed}"]
-    for name, work in torches.suites(seed):
+    for name, work in torches.suites([*in_parallel(workers()), *seed]):
         tests.suite(name, work)
     tests.suite("callers", lambda: callers.run([*callers.TESTS, *seed]))
 
