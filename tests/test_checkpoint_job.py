@@ -6,7 +6,6 @@ Loopback addresses stand for nodes: each has its own memory below /dev/shm, name
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 from pathlib import Path
@@ -112,10 +111,8 @@ def check_restores(job, world):
 # --- restores -------------------------------------------------------------------------------------------------------
 
 
-def plan_kills(seed, lives, steps, world):
+def plan_kills(choose, lives, steps, world):
     """One death a life, at rising steps, behind every third of which is a save: --fault arguments."""
-    print(f"--seed={seed}")
-    choose = random.Random(seed)
     saves = choose.sample(range(3, steps, 3), -(-lives // 3))
     others = choose.sample([step for step in range(2, steps) if step not in saves], lives - len(saves))
     phases = {step: ("forward", "update")[index % 2] for index, step in enumerate(others)}
@@ -128,13 +125,13 @@ def plan_kills(seed, lives, steps, world):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_losses_of_a_run_with_kills(make_job, directory, pytestconfig):
+def test_the_losses_of_a_run_with_kills(make_job, directory, pytestconfig, choose):
     """They are those of one without, to the last bit, on both ranks. Each place of a death is met, with any seed."""
     kills = min(pytestconfig.getoption("--kills") or 6, 30)
     steps = 5 * kills
     whole, killed = make_job(), make_job()
     reference = start(whole, directory / "whole", f"--steps={steps}", "--memory-every=0")
-    faults = plan_kills(pytestconfig.getoption("--seed"), kills, steps, 2)
+    faults = plan_kills(choose, kills, steps, 2)
     node = start(killed, directory / "killed", f"--steps={steps}", *faults)
     assert reference.wait() == 0, whole.story()
     assert node.wait(180) == 0, killed.story()
@@ -752,13 +749,12 @@ def test_the_master_dies(hanging_disk, job, point):
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("kind", ["full", "ddp"])
-def test_kills_anywhere_in_saving(job, directory, pytestconfig, kind):
+def test_kills_anywhere_in_saving(job, directory, pytestconfig, choose, kind):
     """SIGKILL by a timer of the kernel, somewhere in or behind a save, of one of two ranks: each life restores the
     newest step that any rank was promised, or a later one, the same on both, whole.
     (src/checkpoint/rank/kill_test.cc has a thousand writers without torch, against the memory's own protocol.)"""
     kills = pytestconfig.getoption("--kills") or 10
-    seed = pytestconfig.getoption("--seed")
-    print(f"{kills} kills, --seed={seed}")
+    seed = choose.randrange(1 << 31)
     arguments = ["--width=512", "--disk-every=4", "--keep-last=2", f"--seed={seed}", f"--deaths={kills}"]
     if kind == "ddp":
         arguments.append("--ddp")
@@ -824,12 +820,9 @@ class Victims:
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
-def test_kills_of_anyone(job, directory, pytestconfig):
+def test_kills_of_anyone(job, directory, pytestconfig, choose):
     """Ranks, agents, the master, while saves are under way, to memory and to disk: what was promised is restored."""
     kills = pytestconfig.getoption("--kills") // 5 or 8
-    seed = pytestconfig.getoption("--seed")
-    print(f"{kills} kills, --seed={seed}")
-    choose = random.Random(seed)
     victims = Victims(job, directory, "--width=512", "--memory-every=1", "--disk-every=4", "--keep-last=2")
     ways = [victims.kill_rank, victims.kill_agent, victims.kill_master, victims.kill_rank_and_master]
     event, after = "restored", 0

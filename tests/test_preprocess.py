@@ -309,14 +309,11 @@ def kill_within(process, parts, moment_s, more_parts):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_kills_at_any_time_change_nothing(given, expected, request):
+def test_kills_at_any_time_change_nothing(given, expected, pytestconfig, choose):
     """Each run is killed and goes on from where the last one was, until one is done: three times of five at a moment
     that is spread over the whole of its life, twice among its parts, however long it took to start. (The join is killed
     at each of its calls by test_data_crash.py.)"""
-    kills = request.config.getoption("--kills") // 2 or 25
-    seed = request.config.getoption("--seed")
-    print(f"--seed={seed}")
-    rng = random.Random(seed)
+    kills = pytestconfig.getoption("--kills") // 2 or 25
     arguments = [*given, "--engine=threads", "--split-bytes=4000", "--workers=2"]
     began = time.monotonic()
     done(*arguments)
@@ -333,9 +330,9 @@ def test_kills_at_any_time_change_nothing(given, expected, request):
             turn = lives % TURNS
             lives += 1
             began = time.monotonic()
-            moment_s = 1.2 * took_s * (turn + rng.random()) / AT_A_TIME if turn < AT_A_TIME else 60
+            moment_s = 1.2 * took_s * (turn + choose.random()) / AT_A_TIME if turn < AT_A_TIME else 60
             with started(*arguments, "--resume") as process:
-                finished = kill_within(process, parts, moment_s, turn >= AT_A_TIME and rng.randint(1, 8))
+                finished = kill_within(process, parts, moment_s, turn >= AT_A_TIME and choose.randint(1, 8))
                 said = process.stderr.read()
             if finished:
                 assert process.returncode == 0, said
