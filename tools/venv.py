@@ -264,6 +264,15 @@ def prepare(venv, requirements, cache, key, over=None, tell=False):
     store_entry(venv, entry)
 
 
+def stamp_of(venv, key):
+    return f"{key} {venv}\n"
+
+
+def is_ready(venv, key):
+    stamp = venv / STAMP
+    return stamp.is_file() and stamp.read_text() == stamp_of(venv, key) and (venv / "bin" / "python").exists()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--venv", type=Path, required=True)
@@ -275,13 +284,14 @@ def main():
     venv, cache = arguments.venv.absolute(), arguments.cache.absolute()
     over = arguments.over.absolute() if arguments.over else None
     key = environment_key(arguments.requirements, over)
-    stamp = venv / STAMP
-    if stamp.is_file() and stamp.read_text() == f"{key} {venv}\n" and (venv / "bin" / "python").exists():
+    if is_ready(venv, key):
         return
     with locked(cache / f"{key}.lock"):
+        if is_ready(venv, key):  # who had the lock has made it, and its programs run by now
+            return
         drop_stale(cache, key)
         prepare(venv, arguments.requirements, cache, key, over, arguments.tell)
-    stamp.write_text(f"{key} {venv}\n")
+        (venv / STAMP).write_text(stamp_of(venv, key))
 
 
 if __name__ == "__main__":
