@@ -91,11 +91,17 @@ def test_missing_script(job, warm):
 
 def test_missing_module_and_program(make_job):
     """The same for -m and --no-python."""
-    for flag, word in (("-m", "no_such_module"), ("--no-python", "/no/such/program")):
+    said = {
+        ("-m", "no_such_module"): r"No module named '?no_such_module",
+        ("--no-python", "/no/such/program"): r"/no/such/program: No such file or directory",
+    }
+    for words, sentence in said.items():
         job = make_job()
-        node = job.run("--standalone", "--max-restarts=5", f"--state-dir={job.folder}", flag, word)
+        flags = ["--standalone", "--max-restarts=5", "--redirects=1", f"--log-dir={job.folder / 'logs'}"]
+        node = job.run(*flags, f"--state-dir={job.folder}", *words)
         assert node.wait() == 1, job.story()
-        assert word in node.stderr
+        assert re.search(sentence, node.stderr), job.story()
+        assert attempts(job.folder / "logs") == [0], "no restart"
 
 
 def test_death_by_signal_is_named(job):
