@@ -54,7 +54,9 @@ def main():
     options = parser.parse_args()
     if options.run:
         TIMES.unlink(missing_ok=True)  # a run that does not come so far must not record the one before
-        subprocess.run([ROOT / "run", "test", *([] if options.run == "default" else [f"--{options.run}"])])
+        done = subprocess.run([ROOT / "run", "test", *([] if options.run == "default" else [f"--{options.run}"])])
+        if done.returncode != 0:
+            print(f"suite: ./run test ended with status {done.returncode}", file=sys.stderr)
     if not TIMES.is_file():
         sys.exit("suite: no run to record: ./run test leaves its times in build/reports/times.json")
     times = json.loads(TIMES.read_text())
@@ -66,9 +68,11 @@ def main():
     history.append(row_of(times, day, commit.strip(), options.note))
     content = {"benchmark": "suite", "command": "bench/suite.py", "day": day, "machine": machine()}
     content.update(table=table(history), notes=[], rows=history)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(content, indent=1) + "\n")
     print(content["table"])
+    return 1 if times["failed"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,7 +10,7 @@ source tools/setup.sh
 duration_s="${1:-60}"
 only="${2:-}"
 seed="${3:-0}" # 0: libFuzzer chooses one
-[[ $duration_s =~ ^[0-9]+$ ]] || die "fuzz wants a number of seconds, not '$duration_s'"
+[[ $duration_s =~ ^[1-9][0-9]*$ ]] || die "fuzz wants a number of seconds, not '$duration_s'"
 [[ $seed =~ ^[0-9]+$ ]] || die "fuzz wants a number as its seed, not '$seed'"
 export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
 ASAN_SYMBOLIZER_PATH="$(command -v llvm-symbolizer-14 || true)"

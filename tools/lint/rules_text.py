@@ -49,7 +49,7 @@ def no_downloads(project):
 
 
 def no_trailing_blanks(project):
-    advice = "remove blanks at the end of the line (./run format does)"
+    advice = "remove blanks at the end of the line (of C++ and Python ./run format does)"
     yield from each_line(project, TEXTS, re.compile(r"[ \t\r]+$"), "trailing-blank", advice)
 
 

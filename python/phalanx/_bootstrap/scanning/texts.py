@@ -1,4 +1,4 @@
-"""The texts of modules: where they are found without importing their parents, how they are read, what stands in them."""
+"""The texts of modules: where they are found without importing their parents, how they are read, what is in them."""
 
 import ast
 import importlib.machinery
