@@ -1,5 +1,6 @@
 """./run and tools/setup.sh: what a command installs, and what it says where it cannot begin."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_long_tests_have_what_fuzzers_need(tmp_path, arguments, fuzz):
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "run", tmp_path)
-    (tmp_path / "tools" / "setup.sh").write_text('install_packages() { echo "$*"; exit 0; }\n')
+    (tmp_path / "tools" / "setup.sh").write_text('test_works() { false; }; install_packages() { echo "$*"; exit 0; }\n')
     said = subprocess.run(["bash", tmp_path / "run", "test", *arguments], stdout=subprocess.PIPE, text=True, check=True)
     groups = said.stdout.split()
     assert groups[:3] == ["environment", "build", "test"]
@@ -144,6 +145,22 @@ def test_who_waits_for_the_lock_reads_who_has_it(clone):
     (clone / "go").write_text("go\n")
     assert said == f"== ./run build (process {first.pid}) works in this clone; waiting for it\n"
     assert (first.wait(), second.wait()) == (0, 0)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--quick"], ["tests/test_x.py"], ["--all-torch"], ["--callers"]])
+def test_a_second_run_of_the_tests_is_refused_before_it_builds(clone, arguments):
+    """It would exchange the programs below the first. A build says so; the lock is that of tools/suite."""
+    (clone / "build").mkdir()
+    env = {**os.environ, "PHALANX_CACHE": str(clone / "cache")}
+    with open(clone / "build" / ".test.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = ["bash", clone / "run", "test", *arguments]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("run: another ./run test works in this clone; ") and done.stderr.count("\n") == 1
+        built = setup("steps_build() { :; }; prepare_build", clone, env)
+        assert (built.returncode, built.stderr.startswith("== ./run test works in this clone: ")) == (0, True)
+    assert setup("steps_build() { :; }; prepare_build", clone, env).stderr == ""
 
 
 @pytest.mark.parametrize(

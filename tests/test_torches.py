@@ -1,6 +1,8 @@
 """tools/torches.py: which rows run, and that none is passed over in silence."""
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,9 +35,41 @@ def test_rows_are_pinned(row):
     assert all(line.count("==") == 1 for line in row.requirements.splitlines())
 
 
-def test_left_out_rows_are_named_and_nothing_run_is_no_success():
-    command = [sys.executable, ROOT / "tools/torches.py", "--only", "python3.8-"]
-    done = subprocess.run(command, env={"PATH": "/nowhere", "HOME": "/"}, capture_output=True, text=True)
+@pytest.fixture
+def run(tmp_path):
+    """Runs tools/torches.py of a copy: in this clone the tests run already."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run(*words):
+        command = [sys.executable, tmp_path / "tools/torches.py", *words]
+        return subprocess.run(command, env={"PATH": "/nowhere", "HOME": "/"}, capture_output=True, text=True)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--only", "nonsense"], "--only nonsense: no row has that; there are python3.8-torch2.2.2, "),
+        (["--python", "/nowhere"], "--python /nowhere is no Python that can make virtual environments"),
+    ],
+)
+def test_what_is_no_row_and_no_python_is_refused(run, words, says):
+    done = run(*words)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_one_run_at_a_time(run, tmp_path):
+    (tmp_path / "build").mkdir()
+    with open(tmp_path / "build" / ".test.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = run("--only", "python3.8-")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("test: another ./run test works in this clone")
+
+
+def test_left_out_rows_are_named_and_nothing_run_is_no_success(run):
+    done = run("--only", "python3.8-")
     assert done.returncode == 1
     rows = [line for line in done.stdout.splitlines() if line.startswith("3.8 ")]
     assert len(rows) == sum(row.python == "3.8" for row in torches.ROWS)

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import torches  # noqa: E402
 from tools.suite import skips  # noqa: E402
-from tools.suite.programs import hear_signals, say  # noqa: E402
+from tools.suite.programs import hear_signals, only_run, say  # noqa: E402
 from tools.suite.report import Result  # noqa: E402
 
 FOLDER = ROOT / "build" / "callers"
@@ -49,12 +49,13 @@ def main():
     parser = argparse.ArgumentParser(
         prog="./run test --callers",
         description=__doc__.splitlines()[0],
-        epilog="Other arguments go to pytest; a test file among them stands for all of these tests.",
+        epilog="Other arguments go to pytest; a test file among them is run instead of these tests.",
     )
     parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
     hear_signals()
-    result = skips.check(run(arguments, options.cache), skips.read())
+    with only_run():
+        result = skips.check(run(arguments, options.cache), skips.read())
     for name, reason in result.skipped:
         print(f"skipped: {name}: {reason}")
     for name in result.failed:

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.suite.programs import gtest_environment  # noqa: E402
+from tools.suite.programs import cache_folder, gtest_environment  # noqa: E402
 from tools.suite.report import read_singles, silent  # noqa: E402
 
 PRESETS = ("asan", "tsan")
@@ -39,8 +39,7 @@ def environment(reports, seed):
     """Of programs that report into the folder `reports` and choose by `seed`. What a shell has for sanitizers is left
     out: a log elsewhere or an exit status of 0 would hide what they find. The compiler's cache serves all clones;
     ./run sets the same."""
-    cache = Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx")
-    ours = {"CCACHE_DIR": str(cache / "ccache"), "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
+    ours = {"CCACHE_DIR": str(cache_folder() / "ccache"), "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
     return {**ours, **gtest_environment(reports, seed), **OPTIONS}
 
 

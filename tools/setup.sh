@@ -49,6 +49,12 @@ locked() {
   exec 9>&-
 }
 
+# test_works: whether ./run test runs in this clone. What is built then takes the place of what it tests.
+test_works() {
+  check_places
+  ! flock -n build/.test.lock true
+}
+
 # as_root COMMAND...: where can_be_root.
 as_root() {
   if [[ $(id -u) == 0 ]]; then "$@"; else sudo "$@"; fi
@@ -229,4 +235,7 @@ steps_lint() {
 
 prepare_tools() { locked steps_tools "$@"; }
 prepare_lint() { locked steps_lint; }
-prepare_build() { locked steps_build "$@"; }
+prepare_build() {
+  if test_works; then say "./run test works in this clone: what is built now takes the place of what it tests"; fi
+  locked steps_build "$@"
+}

@@ -6,7 +6,6 @@ tools/suite/allowed_skips.json does not allow is a failure; a file beyond its bu
 """
 
 import argparse
-import fcntl
 import json
 import os
 import random
@@ -30,6 +29,7 @@ from tools.suite.programs import (
     Overdue,
     gtest_environment,
     hear_signals,
+    only_run,
     run,
     say,
 )
@@ -45,6 +45,9 @@ LONG_SEEDS = 20_000
 # Of one pytest. Each test has a limit of its own; this one is for what hangs between them.
 LIMIT_S = 3 * 3600
 LONG_LIMIT_S = 24 * 3600
+# Of one program of unit tests; with --long some have a thousand kills.
+UNIT_TESTS_LIMIT_S = 300
+UNIT_TESTS_LONG_LIMIT_S = 3600
 SLICE = 2
 # pytest's exit statuses for wrong usage (an option, a file) and for no test.
 NOTHING_COLLECTED = 5
@@ -156,7 +159,8 @@ def run_unit_tests(seed, long=False):
     overview = REPORTS / "ctest.xml"
     command = ["ctest", "--test-dir", BUILD, "--parallel", str(os.cpu_count()), "--output-on-failure"]
     kills = {} if long else {"PHALANX_KILLS": str(WRITER_KILLS)}
-    command += ["--no-tests=error", "--timeout", "300", "--output-junit", overview]
+    limit_s = UNIT_TESTS_LONG_LIMIT_S if long else UNIT_TESTS_LIMIT_S
+    command += ["--no-tests=error", "--timeout", str(limit_s), "--output-junit", overview]
     status = run(command, env={**gtest_environment(reports, seed), **kills})
     return read_programs("unit tests", overview, status, reports)
 
@@ -199,7 +203,7 @@ def run_long(tests):
 
     run_all(tests, long=True)
     dropin = [*in_parallel(workers()), "--launcher=torchrun"]
-    tests.suite("dropin tests against torchrun", lambda: tests.end_to_end("torchrun", dropin))
+    tests.suite("dropin tests against torchrun", lambda: tests.end_to_end("torchrun", dropin).named("torchrun"))
     fuzz = [ROOT / "tools" / "fuzz.sh", str(LONG_FUZZ_S), "", str(tests.seed)]
     tests.suite("fuzzers", lambda: read_report("fuzzers", REPORTS / "fuzz.xml", run(fuzz)))
     sanitize = [sys.executable, ROOT / "tools" / "sanitize.py", "--seed", str(tests.seed)]
@@ -239,14 +243,15 @@ def tell(tests, mode, began):
     print(f"{time.monotonic() - began:8.0f} s  in all ({mode}); the slowest files, as the sum of their tests:")
     for file, time_s in sorted(total.times_s.items(), key=lambda row: -row[1])[:SLOWEST]:
         print(f"{time_s:8.1f} s  {file}")
-    for file, time_s, budget_s in budgets.over(total.times_s, budgets.read()):
+    # Other modes run other tests of a file, or with other work beside them.
+    for file, time_s, budget_s in budgets.over(total.times_s, budgets.read()) if mode == "default" else ():
         print(f"warning: {file} took {time_s:.0f} s of a budget of {budget_s:g} s (tools/suite/budgets.json)")
     for name, reason in total.skipped:
         print(f"skipped: {name}: {reason}")
     for name in total.failed:
         print(f"FAILED: {name}")
     if total.failed and not tests.nothing_ran:
-        print(f"the choices of this run again: --seed {tests.seed}")
+        print(f"the choices of this run again: {'--long ' if mode == 'long' else ''}--seed {tests.seed}")
     print(f"{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped", flush=True)
     return 1 if total.failed or not total.passed else 0
 
@@ -281,12 +286,15 @@ def main():
     mode.add_argument("--long", action="store_true", help="everything with seeds and minutes, too")
     parser.add_argument("--seed", type=int, help="of all that tests choose; another one each time where not given")
     options, pytest_arguments = parser.parse_known_args()
-    REPORTS.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(REPORTS.parent / ".test.lock", "w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit("test: another ./run test works in this clone, and its reports are in build/reports")
+    asked_s = os.environ.get("PHALANX_CHAOS_S", "0")
+    if not re.fullmatch(r"[0-9]+", asked_s):
+        parser.error(f"PHALANX_CHAOS_S is {asked_s!r}: a whole number of seconds is wanted")
+    with only_run():
+        return run_suites(options, pytest_arguments, int(asked_s))
+
+
+def run_suites(options, pytest_arguments, chaos_s):
+    """The exit status of what was asked for. `chaos_s`: a person may ask for hours of it."""
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
     began = time.monotonic()
@@ -294,9 +302,7 @@ def main():
     say(f"seed {seed}")
     hear_signals()
     with tempfile.TemporaryDirectory(prefix="phx-", ignore_cleanup_errors=True) as folder:
-        # A person may ask for hours of chaos.
-        limit_s = (LONG_LIMIT_S if options.long else LIMIT_S) + int(os.environ.get("PHALANX_CHAOS_S") or 0)
-        tests = Run(seed, folder, limit_s)
+        tests = Run(seed, folder, (LONG_LIMIT_S if options.long else LIMIT_S) + chaos_s)
         os.environ[leftovers.MARKER] = tests.id  # of all that is started from now on
         try:
             mode = chosen(tests, options, pytest_arguments)

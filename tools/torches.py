@@ -20,11 +20,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.suite import skips  # noqa: E402
-from tools.suite.programs import hear_signals, run, say  # noqa: E402
+from tools.suite.programs import cache_folder, hear_signals, only_run, run, say  # noqa: E402
 from tools.suite.report import Result, read_report  # noqa: E402
 
 FOLDER = ROOT / "build" / "torches"
 COMMANDS = ROOT / "build" / "release" / "bin"
+# Of one row: each test has a limit of its own, this one is for what hangs between them.
+LIMIT_S = 3 * 3600
 # The last of pytest that runs under all of them.
 PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0", "pytest-xdist==3.6.1")
 TESTS = (
@@ -150,7 +152,7 @@ def with_tests(arguments, tests):
 
 
 def default_cache():
-    return Path(os.environ.get("PHALANX_CACHE") or Path.home() / ".cache" / "phalanx") / "venv"
+    return cache_folder() / "venv"
 
 
 def run_row(row, python, cache, arguments):
@@ -167,9 +169,9 @@ def run_pytest(name, venv, report, arguments):
     report.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     environment["PHALANX_RUN"] = str(venv / "bin" / "phalanx-run")
-    with tempfile.TemporaryDirectory(prefix="phalanx-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="phalanx-test-", ignore_cleanup_errors=True) as folder:
         command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
-        status = run([*command, *arguments], env=environment)
+        status = run([*command, *arguments], env=environment, limit_s=LIMIT_S)
     return read_report(name, report, status)
 
 
@@ -189,7 +191,7 @@ def main():
     parser = argparse.ArgumentParser(
         prog="./run test --all-torch",
         description=__doc__.splitlines()[0],
-        epilog="Other arguments go to pytest; a test file among them stands for all of these tests.",
+        epilog="Other arguments go to pytest; a test file among them is run instead of these tests.",
     )
     parser.add_argument(
         "--python", action="append", type=Path, default=[], metavar="PATH", help="an interpreter that is not on PATH"
@@ -199,8 +201,21 @@ def main():
     )
     parser.add_argument("--cache", type=Path, default=default_cache(), help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
-    hear_signals()
+    for python in options.python:
+        if version_of(python) is None:
+            parser.error(f"--python {python} is no Python that can make virtual environments")
     rows = [row for row in ROWS if not options.only or any(text in row.name for text in options.only)]
+    if not rows:
+        parser.error(
+            f"--only {' '.join(options.only)}: no row has that; there are {', '.join(row.name for row in ROWS)}"
+        )
+    hear_signals()
+    with only_run():
+        return run_rows(rows, options, arguments)
+
+
+def run_rows(rows, options, arguments):
+    """The exit status of all rows; those whose Python is not there are left out, and told."""
     found = interpreters(options.python, dict.fromkeys(row.python for row in rows), os.environ["PATH"])
     total, lines = Result(), []
     for row in rows:

@@ -1,10 +1,12 @@
 """Programs of a test run: one in the foreground, or several behind it whose output is kept in a file."""
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +28,24 @@ class Overdue(str):
 
 def say(text):
     print(f"== {text}", flush=True)
+
+
+def cache_folder():
+    """What all clones share, where tools/setup.sh has it, too."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("PHALANX_CACHE") or Path(caches) / "phalanx")
+
+
+@contextlib.contextmanager
+def only_run():
+    """Of the tests in this clone: a second one ends with a sentence. ./run asks the same lock before it prepares."""
+    REPORTS.parent.mkdir(parents=True, exist_ok=True)
+    with open(REPORTS.parent / ".test.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("test: another ./run test works in this clone, and its reports are in build/reports")
+        yield
 
 
 GTEST_SEEDS = 99_999  # 1 and up; 0 lets googletest choose
