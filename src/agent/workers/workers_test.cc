@@ -569,6 +569,13 @@ class LearningTest : public WorkersTest {
     base_env_["PYTHONPATH"] += ":" + library.string();
   }
 
+  // A whole life. Behind it the agent asks for spares anew: where none waited, its own was the last to be forked.
+  void Live(int spares) {
+    StartScript(0);
+    EXPECT_TRUE(UntilGone(0));
+    supervisor_->WantSpares(spares);
+  }
+
   Learnt LearntNow() const { return ReadLearnt(LearntPath(config_, fs::current_path().string())); }
 
   // Whether all of `wanted` spares are of a zygote that was not there when `before` were this process's children.
@@ -602,8 +609,7 @@ TEST_F(LearningTest, WhatALifeHasTaughtIsThereForTheNext) {
   supervisor_->WantSpares(2);
   EXPECT_TRUE(Until([&] { return spares_ == 2; }));
   const std::vector<pid_t> before = OwnChildren();
-  StartScript(0);
-  EXPECT_TRUE(UntilGone(0));
+  Live(2);
   EXPECT_EQ(Output(0), "False False\n") << ends_[0].exited.last_words();
   EXPECT_TRUE(UntilNoneIsOf(before, 2));
   StartScript(0);
@@ -627,14 +633,12 @@ TEST_F(LearningTest, WhatWasUnfitIsUnlearnt) {
   supervisor_->WantSpares(1);
   EXPECT_TRUE(Until([&] { return spares_ == 1; }));
   std::vector<pid_t> before = OwnChildren();
-  StartScript(0);
-  EXPECT_TRUE(UntilGone(0));
+  Live(1);
   EXPECT_TRUE(Output(0).starts_with("None ")) << ends_[0].exited.last_words();
   EXPECT_TRUE(UntilNoneIsOf(before, 1));
   std::ofstream(marker) << "";
   before = OwnChildren();
-  StartScript(0);
-  EXPECT_TRUE(UntilGone(0));
+  Live(1);
   EXPECT_TRUE(Output(0).starts_with("own ")) << ends_[0].exited.last_words();
   EXPECT_FALSE(ends_[0].warm);
   ASSERT_TRUE(Until([&] { return warnings_.size() == 1; }));  // told behind the end
