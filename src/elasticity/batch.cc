@@ -21,7 +21,6 @@ constexpr int64_t kFactors[] = {1,      2,      4,      6,      12,     24,     
 struct Candidate {
   int64_t size;
   bool is_numpy;  // of two with the same size numpy's was the last
-
   auto operator<=>(const Candidate&) const = default;
 };
 

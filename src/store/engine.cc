@@ -1,3 +1,4 @@
+// More than 500 lines: each command of the protocol, on one table of keys and of those who wait for them.
 #include "store/engine.h"
 
 #include <algorithm>
