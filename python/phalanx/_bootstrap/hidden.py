@@ -121,7 +121,7 @@ def give_out_rest():
 
 def _can_be_hidden(name):
     module = sys.modules[name]
-    return isinstance(getattr(module, "__name__", None), str) and not places.is_standard(name, module)
+    return isinstance(getattr(module, "__name__", None), str) and not places.is_standard_name(name)
 
 
 class _Finder:

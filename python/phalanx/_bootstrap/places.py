@@ -42,8 +42,25 @@ def _library_folders():
 _folders = _library_folders()
 _folders_of_packages = tuple(folder for folder in _folders if os.path.basename(folder[:-1]) in _PACKAGES)
 _SUFFIXES = frozenset(importlib.machinery.all_suffixes())
-_STANDARD_NAMES = getattr(sys, "stdlib_module_names", frozenset())  # since Python 3.10
-_standard_folders = tuple(sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib"))
+
+
+def _standard_names():
+    """Names of the standard library's modules. Before Python 3.10 nobody tells them: its folders are looked through."""
+    if hasattr(sys, "stdlib_module_names"):
+        return sys.stdlib_module_names
+    names = set()
+    for folder in {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib")}:
+        for place in (folder, os.path.join(folder, "lib-dynload")):
+            files = os.listdir(place) if os.path.isdir(place) else ()
+            names.update(file.partition(".")[0] for file in files if _is_module(os.path.join(place, file)))
+    return frozenset(names)
+
+
+def _is_module(path):
+    return path.endswith(tuple(_SUFFIXES)) or os.path.isfile(os.path.join(path, "__init__.py"))
+
+
+_STANDARD_NAMES = _standard_names()
 
 
 def is_library_file(path):
@@ -115,23 +132,9 @@ def is_library_module(module):
 
 
 def is_standard_name(name):
-    """Whether that is the name of a module of the standard library, as far as its name says so, or our own."""
+    """Whether that is the name of a module of the standard library, or our own."""
     top = name.partition(".")[0]
-    if top == "phalanx" or top in _STANDARD_NAMES or top in sys.builtin_module_names:
-        return True
-    module = None if _STANDARD_NAMES else sys.modules.get(top)
-    return module is not None and is_standard(top, module)
-
-
-def is_standard(name, module):
-    """Whether a module is of the standard library, or our own."""
-    top = name.partition(".")[0]
-    if top == "phalanx" or top in _STANDARD_NAMES or top in sys.builtin_module_names:
-        return True
-    origin = getattr(getattr(module, "__spec__", None), "origin", None)
-    if not isinstance(origin, str) or _STANDARD_NAMES:
-        return False
-    return origin.startswith(_standard_folders) and not set(_PACKAGES) & set(origin.split(os.sep))
+    return top == "phalanx" or top in _STANDARD_NAMES or top in sys.builtin_module_names
 
 
 def version_of(path):

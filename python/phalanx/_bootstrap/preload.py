@@ -389,7 +389,7 @@ class Preloader:
                 continue  # multiprocessing calls it __mp_main__, too; with -m it has the spec of the user's own module
             if isinstance(getattr(module, "__dict__", None), dict):
                 self._watch.put_back(module)
-            if is_indifferent(name) or name in _RENEWED or places.is_standard(name, module):
+            if is_indifferent(name) or name in _RENEWED or places.is_standard_name(name):
                 continue
             if not self._nobody and self._is_users_own(module):
                 raise Tainted(name, f"it imports {name}, which is the user's own")
