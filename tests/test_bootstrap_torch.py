@@ -262,7 +262,7 @@ def test_time_of_saves(agent, run, board, kind):
         print(took(fail))
         buffer = io.BytesIO()
         assert torch.save(tensors, buffer) is None
-        assert torch.equal(torch.load(io.BytesIO(buffer.getvalue()))[0], tensors[0])
+        assert torch.equal(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)[0], tensors[0])
         """
     how = agent.fork if kind == "warm" else agent.cold
     out, _ = run(textwrap.dedent(SAVES) + textwrap.dedent(text), how=how, board=board)
@@ -278,6 +278,8 @@ def test_time_of_distributed_saves(run, tmp_path, board):
         assert "torch.distributed.checkpoint.state_dict_saver" not in sys.modules
         import torch, torch.distributed as dist
         import torch.distributed.checkpoint as dcp
+        import warnings
+        warnings.simplefilter("ignore")  # torch 2.4 warns of its own storages
         from torch.distributed.checkpoint.state_dict_saver import save
         assert dcp.save is save is pickle.loads(pickle.dumps(dcp.save))
         watches = [f for f in sys.meta_path if "LoadWatch" in repr(f)]
@@ -437,9 +439,29 @@ def test_environment_given_after_torch_was_imported(run):
         print(torch.get_num_threads(), os.environ.get('OPENBLAS_NUM_THREADS'), torch.cuda._parse_visible_devices())
         a = torch.randn(400, 400); print(torch.allclose(a @ a, (a.double() @ a.double()).float(), atol=1e-2))
         """
-    expected = "3 None [1, 3]\nTrue\n"
+    expected = f"{plain_threads(OMP_NUM_THREADS='3')} None [1, 3]\nTrue\n"
     assert run(text, env={"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "1,3"})[0] == expected
     assert run(text, env={"OMP_NUM_THREADS": "1,4", "CUDA_VISIBLE_DEVICES": ""})[0] == "1 None []\nTrue\n"
+
+
+THREADS = "import torch; print(torch.get_num_threads())"
+
+
+def plain_threads(**env):
+    """How many threads torch uses in a plain process. MKL gives no more than there are cores, unless it is told to."""
+    command = [sys.executable, "-c", THREADS]
+    return int(subprocess.run(command, env={**BASE_ENV, **env}, capture_output=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("mkl", [{"MKL_DYNAMIC": "FALSE"}, {"MKL_NUM_THREADS": "1"}])
+def test_threads_that_mkl_is_asked_for(tmp_path, mkl):
+    (tmp_path / "train.py").write_text(THREADS)
+    env = {"OMP_NUM_THREADS": "64", **mkl}
+    with Agent(env=mkl) as agent:
+        assert agent.start_zygote(tmp_path / "train.py")["type"] == "ready"
+        worker = agent.fork().run(tmp_path / "train.py", env=env)
+        assert worker.messages() == [{"type": "started"}], "from the spare"
+        assert worker.result() == (0, f"{plain_threads(**env)}\n", "")
 
 
 @pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "1"}])

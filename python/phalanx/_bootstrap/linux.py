@@ -20,7 +20,6 @@ _FUTEX_WAITERS = 0x80000000
 _MADV_DONTFORK = 10
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _PR_SET_MM = 35
 _PR_SET_MM_MAP = 14
 
@@ -108,11 +107,6 @@ def environment_at_start():
 def thread_name():
     with open("/proc/self/comm", "rb") as file:
         return file.read().rstrip(b"\n")
-
-
-def set_thread_name(name):
-    if _libc is not None:
-        _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
 
 
 def set_command_line(args, environment):

@@ -86,11 +86,24 @@ def _text(value):
 
 def _apply_to_torch(environment, bound):
     torch = hidden.find("torch")
-    count = _first_number(environment, "OMP_NUM_THREADS")
+    if torch is None:
+        return
+    count = _number_for_torch(environment, torch.backends.mkl.is_available())
     if count is None and bound and _counts_cores(environment):
         count = _cores(os.sched_getaffinity(0))
-    if torch is not None and count is not None and torch.get_num_threads() != count:
+    if count is not None and torch.get_num_threads() != count:
         torch.set_num_threads(count)
+
+
+def _number_for_torch(environment, asks_mkl):
+    """What the environment says, or None. MKL has a variable of its own, and takes no more than there are cores, unless
+    it is told to."""
+    if not asks_mkl:
+        return _first_number(environment, "OMP_NUM_THREADS")
+    count = _first_number(environment, "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+    if count is None or environment.get("MKL_DYNAMIC") == "FALSE":
+        return count
+    return min(count, _cores(os.sched_getaffinity(0)))
 
 
 def _apply_to_openblas(environment):

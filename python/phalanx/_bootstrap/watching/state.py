@@ -30,6 +30,8 @@ class State:
         """To be called when one of `awaited` is loaded: whoever wanted it may change what it has."""
         what, ask = _OF_MODULES[module.__name__]
         self._settings.setdefault(what, ask(module))
+        if module.__name__ == "torch":  # 2.4 does, whoever imports it
+            self._settings[_RENAMED] = linux.thread_name()
 
     def disregard_thread(self, native_id):
         self._threads.add(str(native_id))
@@ -96,6 +98,7 @@ _OF_MODULES = {
     ),
 }
 awaited = tuple(_OF_MODULES)
+_RENAMED = "it renames the process"
 
 
 def _settings():
@@ -106,7 +109,7 @@ def _settings():
         "it seeds random numbers, or draws some": random.getstate(),
         "it changes or replaces a standard stream": [_stream(name) for name in _STREAMS],
         "it sets a timer": [signal.getitimer(which)[0] > 0 for which in (0, 1, 2)],
-        "it renames the process": linux.thread_name(),
+        _RENAMED: linux.thread_name(),
         "it replaces __main__": id(sys.modules.get("__main__")),
     }
     for name, (what, ask) in _OF_MODULES.items():
