@@ -110,22 +110,23 @@ void SimKeeper::ReplaceSlots() {
 }
 
 void SimKeeper::Tidy() {
-  wants_tidy_ = true;
+  core_.OnTidy();
   Run();
 }
 
 // Simulated storage has no files that are kept to be written over: looking for them takes its time all the same.
-void SimKeeper::TidyNow() {
-  for (size_t i = 0; i < core_.StoredDirs().size(); ++i) {
-    ++tidying_;
-    OnStorage({1, [](size_t) { return true; }, [this] { --tidying_; }});
-  }
+void SimKeeper::Do(const agent::TidyUp& action) {
+  OnStorage({1, [](size_t) { return true; }, [this, dir = action.dir] { core_.OnTidied(dir, ""); }});
 }
 
 void SimKeeper::End(bool failed) {
-  if (!core_.UnstoredText(agent::HeldPages(pages_.Images(), PagesOf()), failed).empty()) return;
-  parts_.machine.shared_memory.clear();
+  core_.OnEnd(agent::HeldPages(pages_.Images(), PagesOf()), failed);
+  Run();
 }
+
+void SimKeeper::Do(const agent::RemoveMemory& /*action*/) { parts_.machine.shared_memory.clear(); }
+
+void SimKeeper::Do(const agent::LeaveMemory& /*action*/) {}
 
 // --- ranks --------------------------------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ void SimKeeper::OnRound(const v1::StartRound& round) {
   rank_base_ = round.rank_base();
   world_size_ = round.world_size();
   pages_.SetLiveEpoch(epoch_);
-  core_.OnRound(round);
+  core_.OnRound(epoch_, round.group_rank());
   Run();
 }
 
@@ -257,7 +258,6 @@ void SimKeeper::Run() {
     for (const agent::CheckpointAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
   }
   running_ = false;
-  if (!core_.Storing() && std::exchange(wants_tidy_, false)) TidyNow();
   if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
 }
 

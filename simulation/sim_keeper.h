@@ -53,7 +53,7 @@ class SimKeeper {
   void OnJobEnded();
   void OnLeaving() { core_.OnLeaving(); }
   void Tidy();
-  bool Storing() const { return core_.Storing() || wants_tidy_ || tidying_ > 0; }
+  bool Storing() const { return core_.Storing(); }
   std::string StoringText() const { return core_.StoringText(); }
   // Some rank waits for an answer that only the master can give.
   bool AwaitsMaster() const { return !requests_.empty(); }
@@ -100,6 +100,9 @@ class SimKeeper {
   void Do(const agent::MakeStepFolder& action);
   void Do(const agent::WriteImages& action);
   void Do(const agent::CloseStep& action);
+  void Do(const agent::TidyUp& action);
+  void Do(const agent::RemoveMemory& action);
+  void Do(const agent::LeaveMemory& action);
   void Do(const agent::SayCheckpoint& action);
 
   void OpenPage(const std::string& name);
@@ -108,7 +111,6 @@ class SimKeeper {
   void OnDirectoriesLookedAt();
   void Scan();
   void ReplaceSlots();
-  void TidyNow();
   agent::SaveKinds::HasPage PagesOf() const;
   void OnStorage(StorageJob job);
   void WorkOnStorage(size_t step);
@@ -130,8 +132,6 @@ class SimKeeper {
   bool taken_up_ = false;  // memory whose directories are to be looked at
   bool looking_at_directories_ = false;
   std::vector<std::pair<Process, Task>> opening_;
-  bool wants_tidy_ = false;
-  int tidying_ = 0;  // directories
   Task when_stored_;
   std::deque<StorageJob> storage_jobs_;  // the first is being done
 };

@@ -45,8 +45,9 @@ MAY_INCLUDE = {
 # Pure logic: same input, same decisions, on every machine and in replay. Tests are left out. The head of each header
 # here calls it pure, and each one that calls itself so is here, with its .cc.
 CORES = (
-    "src/agent/checkpoint/checkpoints.*",
+    "src/agent/checkpoint/checkpoints*",
     "src/agent/checkpoint/kinds.*",
+    "src/agent/checkpoint/saving.*",
     "src/agent/checkpoint/selection.*",
     "src/agent/checkpoint/wire.*",
     "src/agent/core/*",

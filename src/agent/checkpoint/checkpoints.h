@@ -104,12 +104,20 @@ struct CloseStep {  // the manifest, then trackers, then what need not be kept g
   v1::CheckpointOrder order;
   CheckpointOptions options;
 };
+struct TidyUp {  // files that are kept on storage to be written over go; OnTidied follows
+  std::string dir;
+};
+struct RemoveMemory {};  // nothing in it is of use to anyone any more
+struct LeaveMemory {
+  std::string unstored;  // which saves are nowhere else; for people
+};
 struct SayCheckpoint {
   std::string text;
 };
 
-using CheckpointAction = std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore,
-                                      FindSteps, CheckStep, MakeStepFolder, WriteImages, CloseStep, SayCheckpoint>;
+using CheckpointAction =
+    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore, FindSteps, CheckStep,
+                 MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
 
@@ -121,7 +129,7 @@ class NodeCheckpoints {
   std::vector<CheckpointAction> Take();
 
   // A round begins; the old one's ranks are gone.
-  void OnRound(const v1::StartRound& round);
+  void OnRound(uint64_t epoch, uint32_t group_rank);
   void OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages);
   // A new stream to the master, which may be another one.
   void OnAttached();
@@ -139,6 +147,11 @@ class NodeCheckpoints {
   void OnJobEnded();
   // The node is to go: the master has what is only in memory stored where that was asked for.
   void OnLeaving();
+  // The job has ended well: when nothing is on its way to storage any more, the directories that steps were stored in
+  // since this agent began, and that this node is to tidy up, are.
+  void OnTidy();
+  // The agent ends. `in_memory` are the images that memory holds now, `failed` says that the job has not ended well.
+  void OnEnd(const std::vector<HeldPage>& in_memory, bool failed);
 
   // What was found for a round to restore: `epoch` is that of the question, and an answer to an older one is none.
   void OnFound(uint64_t epoch, const std::string& dir, const FoundSteps& steps);
@@ -148,15 +161,14 @@ class NodeCheckpoints {
   void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::vector<v1::Shard>& shards,
                        const std::string& error);
   void OnStepClosed(const std::string& dir, const SaveKey& save, const std::string& error);
+  void OnTidied(const std::string& dir, const std::string& error);
 
   // Of the directory as its ranks have opened it.
   v1::CheckpointKind KindOf(const std::string& dir) const;
-  // A step is on its way to storage, or is to be.
+  // A step is on its way to storage, or is to be; or storage is being tidied up.
   bool Storing() const;
-  // For lines about what is waited for.
+  // For lines about what is waited for; empty where it is only tidied up.
   std::string StoringText() const;
-  // Directories that steps were stored in since this agent began, and that this node is to tidy up.
-  std::vector<std::string> StoredDirs() const;
   // Of each directory the newest save among `in_memory`, the images that memory holds now, that must not be lost with
   // this memory: storage is not known to hold it, or a newer one, and the job has failed, or storage has not taken what
   // it was to. Empty: there is none. Of a save that nobody has committed only the node itself is known to hold its
@@ -222,6 +234,8 @@ class NodeCheckpoints {
   bool IsWhole(const HeldPage& page) const;
   // A save was asked to be stored, and storage has neither that nor a newer one.
   static bool Owes(const Dir& dir);
+  bool StoresSteps() const;
+  void TidyWhereIdle();
   void SettleWaits(Dir& dir);
   // True where the wait is over.
   bool SettleWait(const Dir& dir, const SaveKey& save, const Wait& wait);
@@ -231,6 +245,8 @@ class NodeCheckpoints {
   uint32_t group_rank_ = 0;
   std::optional<v1::CheckpointsHeld> held_;  // when the live round began
   bool job_ended_ = false;
+  bool wants_tidy_ = false;
+  std::set<std::string> tidying_;  // directories
   std::map<std::string, Dir> dirs_;
   std::vector<CheckpointAction> actions_;
 };

@@ -15,11 +15,8 @@ class NodeCheckpointsTest : public ::testing::Test {
   NodeCheckpointsTest() { BeginRound(1); }
 
   void BeginRound(uint64_t epoch, uint32_t group_rank = 0) {
-    v1::StartRound round;
-    round.set_epoch(epoch);
-    round.set_group_rank(group_rank);
     epoch_ = epoch;
-    node_.OnRound(round);
+    node_.OnRound(epoch, group_rank);
   }
 
   void Open(v1::CheckpointKind kind = v1::FULL, bool at_breakpoint = false) {
@@ -616,6 +613,51 @@ TEST_F(NodeCheckpointsTest, TheSharedImageIsWrittenByTheNodeThatMadeTheFolder) {
   write.mutable_save()->set_step(11);
   node_.OnOrder(write);
   EXPECT_FALSE(TakeAll<WriteImages>().at(0).main) << "another node was asked for this one's folder";
+}
+
+TEST_F(NodeCheckpointsTest, StorageIsTidiedUpWhenNothingIsOnItsWayThere) {
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  node_.Take();
+  node_.OnTidy();
+  EXPECT_TRUE(TakeAll<TidyUp>().empty());
+  EXPECT_TRUE(node_.Storing());
+  EndStore(10, true);
+  const std::vector<TidyUp> tidied = TakeAll<TidyUp>();
+  ASSERT_EQ(tidied.size(), 1U);
+  EXPECT_EQ(tidied[0].dir, kDir);
+  EXPECT_TRUE(node_.Storing());
+  EXPECT_EQ(node_.StoringText(), "") << "only files that cost room";
+  node_.OnTidied(kDir, "EACCES");
+  EXPECT_EQ(TakeAll<SayCheckpoint>().at(0).text, "checkpoint: EACCES");
+  EXPECT_FALSE(node_.Storing());
+  EXPECT_TRUE(TakeAll<TidyUp>().empty()) << "once is enough";
+}
+
+TEST_F(NodeCheckpointsTest, OneNodeTidiesUpForAll) {
+  BeginRound(1, 1);
+  Open();
+  SealAll(10, true);
+  Commit(10);
+  EndStore(10, true);
+  node_.Take();
+  node_.OnTidy();
+  EXPECT_TRUE(TakeAll<TidyUp>().empty());
+  EXPECT_FALSE(node_.Storing());
+}
+
+TEST_F(NodeCheckpointsTest, MemoryStaysWhereASaveIsNowhereElse) {
+  Open();
+  SealAll(10);
+  Commit(10);
+  node_.Take();
+  node_.OnEnd(Memory({{1, 10}}, true), true);
+  const std::vector<LeaveMemory> left = TakeAll<LeaveMemory>();
+  ASSERT_EQ(left.size(), 1U);
+  EXPECT_EQ(left[0].unstored, "step 10 of /data/run");
+  node_.OnEnd(Memory({{1, 10}}, true), false);
+  EXPECT_EQ(TakeAll<RemoveMemory>().size(), 1U);
 }
 
 }  // namespace

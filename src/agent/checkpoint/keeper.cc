@@ -4,7 +4,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -105,7 +107,7 @@ void CheckpointKeeper::CloseRank(int local_rank) {
   ranks_.erase(rank);
   for (auto& [asking, packet] : preparing_) asking = asking == local_rank ? -1 : asking;
   for (auto& [asking, packet] : opening_) asking = asking == local_rank ? -1 : asking;
-  core_.OnRankGone(local_rank);
+  Feed(saving::RankGone{local_rank});
 }
 
 void CheckpointKeeper::OnRankEnded(int local_rank) {
@@ -170,7 +172,7 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
   }
   CheckpointOptions given = packet.options;
   given.at_breakpoint = given.at_breakpoint || options_.at_breakpoint;
-  const std::string refused = core_.OnOpen(local_rank, packet.dir, given);
+  const std::string refused = Feed(saving::Opened{local_rank, packet.dir, std::move(given)});
   if (!refused.empty()) return AnswerError(local_rank, packet.id, refused);
   JsonObject answer;
   answer.Add("id", packet.id).Add("control", own);
@@ -214,20 +216,20 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
 }
 
 void CheckpointKeeper::On(int local_rank, const SealedPacket& packet) {
-  core_.OnSealed(local_rank, packet.dir, packet.main, packet.step, packet.store);
+  Feed(saving::Sealed{local_rank, packet.dir, packet.main, packet.step, packet.store});
 }
 
 void CheckpointKeeper::On(int local_rank, const SkippedPacket& packet) {
-  core_.OnSkipped(local_rank, packet.dir, packet.step, packet.why);
+  Feed(saving::Skipped{local_rank, packet.dir, packet.step, packet.why});
   ReplaceSlots();  // what it had no slot for may have room by now
 }
 
 void CheckpointKeeper::On(int local_rank, const WaitPacket& packet) {
-  core_.OnWait(local_rank, packet.id, packet.dir, packet.step, packet.until_stored);
+  Feed(saving::WaitAsked{local_rank, packet.id, packet.dir, packet.step, packet.until_stored});
 }
 
 void CheckpointKeeper::On(int local_rank, const RestorePacket& packet) {
-  core_.OnRestore(local_rank, packet.id, packet.dir);
+  Feed(saving::RestoreAsked{local_rank, packet.id, packet.dir});
 }
 
 // --- the master ---------------------------------------------------------------------------------------------------
@@ -237,35 +239,37 @@ void CheckpointKeeper::OnRound(const v1::StartRound& round) {
   rank_base_ = round.rank_base();
   world_size_ = round.world_size();
   if (memory_) memory_->SetLiveEpoch(epoch_);
-  core_.OnRound(round);
-  Run();
+  FeedAndRun(saving::RoundBegun{epoch_, round.group_rank()});
 }
 
-void CheckpointKeeper::OnAttached() {
-  core_.OnAttached();
-  Run();
-}
+void CheckpointKeeper::OnAttached() { FeedAndRun(saving::Attached{}); }
 
-void CheckpointKeeper::OnOrder(const v1::CheckpointOrder& order) {
-  core_.OnOrder(order);
-  Run();
-}
+void CheckpointKeeper::OnOrder(const v1::CheckpointOrder& order) { FeedAndRun(saving::Ordered{order}); }
 
-void CheckpointKeeper::OnJobEnded() {
-  core_.OnJobEnded();
-  Run();
-}
+void CheckpointKeeper::OnJobEnded() { FeedAndRun(saving::JobEnded{}); }
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
+std::string CheckpointKeeper::Feed(const saving::Event& event) {
+  saving::Decided decided = links_.step(core_, event);
+  std::ranges::move(decided.actions, std::back_inserter(decided_));
+  return std::move(decided.refused);
+}
+
 void CheckpointKeeper::Run() {
   if (std::exchange(running_, true)) return;
-  for (std::vector<CheckpointAction> actions = core_.Take(); !actions.empty(); actions = core_.Take()) {
-    for (const CheckpointAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
+  while (!decided_.empty()) {
+    const CheckpointAction action = std::move(decided_.front());
+    decided_.pop_front();
+    std::visit([this](const auto& each) { Do(each); }, action);
   }
   running_ = false;
-  if (!core_.Storing() && std::exchange(wants_tidy_, false)) TidyNow();
   if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
+}
+
+void CheckpointKeeper::FeedAndRun(const saving::Event& event) {
+  Feed(event);
+  Run();
 }
 
 void CheckpointKeeper::Do(const TellMaster& action) { links_.tell(action.report); }
@@ -274,7 +278,10 @@ void CheckpointKeeper::Do(const SayCheckpoint& action) { links_.say(action.text)
 
 void CheckpointKeeper::Do(const ScanMemory& action) {
   scan_epoch_ = action.epoch;
-  if (!memory_) return core_.OnScanned(action.epoch, {});
+  if (!memory_) {
+    Feed(saving::Scanned{action.epoch, {}});
+    return;
+  }
   if (looking_at_directories_) return;  // it goes on from there
   if (!memory_->TakenUp().empty()) return LookAtDirectories();
   Scan();
@@ -313,13 +320,13 @@ void CheckpointKeeper::Scan() {
     return looked;
   };
   RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<ReadImage>& looked) {
-    const std::vector<HeldPage> pages = HeldPages(looked, PagesOf(*memory_));
+    std::vector<HeldPage> pages = HeldPages(looked, PagesOf(*memory_));
     for (const auto& [image, wrong] : looked) {
       if (wrong.empty()) continue;
       links_.say(fmt::format("checkpoint memory is passed over: {}", wrong));
       memory_->GiveUp(image);
     }
-    core_.OnScanned(epoch, pages);
+    Feed(saving::Scanned{epoch, std::move(pages)});
   });
 }
 
@@ -394,7 +401,9 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 void CheckpointKeeper::Do(const FindSteps& action) {
   RunOn(
       storage_thread_, [action] { return FindNewestStep(action.dir, action.but); },
-      [this, action](const FoundSteps& steps) { core_.OnFound(action.epoch, action.dir, steps); });
+      [this, action](const FoundSteps& steps) {
+        Feed(saving::Found{action.epoch, action.dir, steps});
+      });
 }
 
 void CheckpointKeeper::Do(const CheckStep& action) {
@@ -405,7 +414,7 @@ void CheckpointKeeper::Do(const CheckStep& action) {
       [folder, first = rank_base_, ranks, world = world_size_] { return CheckShards(folder, first, ranks, world); },
       [this, action](const CheckedStep& checked) {
         checked_[action.dir] = {action.name, checked.files};
-        core_.OnChecked(action.epoch, action.dir, action.name, checked.error);
+        Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error});
       });
 }
 
@@ -413,7 +422,7 @@ void CheckpointKeeper::Do(const MakeStepFolder& action) {
   RunOn(
       storage_thread_, [action] { return ckpt::ClaimStep(action.dir, action.save.step, action.save.epoch); },
       [this, action](const StatusOr<std::string>& name) {
-        core_.OnFolderMade(action.dir, action.save, name.ok() ? *name : "", name.ok() ? "" : Message(name.status()));
+        Feed(saving::FolderMade{action.dir, action.save, name.ok() ? *name : "", Message(name.status())});
       });
 }
 
@@ -429,14 +438,15 @@ void CheckpointKeeper::Do(const WriteImages& action) {
   const std::string refused = StoreRefusal(images, options_.local_world_size);
   if (!refused.empty()) {
     for (const ckpt::MemoryImage& image : images) memory_->Release(image);
-    return core_.OnImagesWritten(action.dir, action.save, {}, refused);
+    Feed(saving::ImagesWritten{action.dir, action.save, {}, refused});
+    return;
   }
   RunOn(
       storage_thread_, [images, kind, name = action.name] { return WriteShards(images, kind, name); },
       [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
         ReplaceSlots();
-        core_.OnImagesWritten(action.dir, action.save, written.shards, written.error);
+        Feed(saving::ImagesWritten{action.dir, action.save, written.shards, written.error});
       });
 }
 
@@ -447,37 +457,35 @@ void CheckpointKeeper::Do(const CloseStep& action) {
         if (closed.ok()) {
           for (const std::string& warning : *closed) links_.say(fmt::format("checkpoint: {}", warning));
         }
-        core_.OnStepClosed(action.dir, KeyOf(action.order.save()), Message(closed.status()));
+        Feed(saving::StepClosed{action.dir, KeyOf(action.order.save()), Message(closed.status())});
       });
 }
 
 // --- the end ------------------------------------------------------------------------------------------------------
 
-void CheckpointKeeper::Tidy() {
-  wants_tidy_ = true;
-  Run();
-}
+void CheckpointKeeper::OnLeaving() { FeedAndRun(saving::Leaving{}); }
 
-void CheckpointKeeper::TidyNow() {
-  for (const std::string& dir : core_.StoredDirs()) {
-    ++tidying_;
-    RunOn(
-        storage_thread_, [dir] { return ckpt::RemoveRecycled(dir); },
-        [this](const Status& removed) {
-          --tidying_;
-          if (!removed.ok()) links_.say(fmt::format("checkpoint: {}", Message(removed)));
-        });
-  }
+void CheckpointKeeper::Tidy() { FeedAndRun(saving::TidyAsked{}); }
+
+void CheckpointKeeper::Do(const TidyUp& action) {
+  RunOn(
+      storage_thread_, [dir = action.dir] { return ckpt::RemoveRecycled(dir); },
+      [this, dir = action.dir](const Status& removed) {
+        Feed(saving::Tidied{dir, Message(removed)});
+      });
 }
 
 void CheckpointKeeper::End(bool failed) {
-  if (!memory_) return;
-  const std::string unsaved = core_.UnstoredText(HeldPages(memory_->Images(), PagesOf(*memory_)), failed);
-  if (unsaved.empty()) return memory_->Remove();
+  if (memory_) FeedAndRun(saving::Ended{HeldPages(memory_->Images(), PagesOf(*memory_)), failed});
+}
+
+void CheckpointKeeper::Do(const RemoveMemory& /*action*/) { memory_->Remove(); }
+
+void CheckpointKeeper::Do(const LeaveMemory& action) {
   links_.say(
       fmt::format("checkpoint: {} is only in memory, {} ({} MiB): a new phalanx-run of this job takes it up, "
                   "`phalanx ckpt rescue` writes it to a directory, and removing that folder frees the memory",
-                  unsaved, memory_->path(), memory_->Bytes() >> 20));
+                  action.unstored, memory_->path(), memory_->Bytes() >> 20));
 }
 
 }  // namespace phalanx::agent

@@ -1,6 +1,6 @@
 // Keeps a node's checkpoints: the sockets of its ranks, its memory, its work for storage. The hands of
-// agent/checkpoint/checkpoints.h, which decides. On the agent's loop; memory is filled and checked, and storage
-// written, on a thread each, so that neither holds up the agent or the other.
+// agent/checkpoint/checkpoints.h, which decides, step by step (saving.h). On the agent's loop; memory is filled and
+// checked, and storage written, on a thread each, so that neither holds up the agent or the other.
 #pragma once
 
 #include <deque>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/saving.h"
 #include "agent/checkpoint/selection.h"
 #include "agent/checkpoint/wire.h"
 #include "base/event_loop.h"
@@ -28,6 +29,8 @@ class CheckpointKeeper {
   struct Links {
     std::function<void(v1::CheckpointReport)> tell;  // the master
     std::function<void(const std::string&)> say;     // people
+    // Each step of the core goes through it, in order, before any of its actions is carried out.
+    std::function<saving::Decided(NodeCheckpoints&, const saving::Event&)> step = saving::Step;
   };
   struct Options {
     int local_world_size = 1;
@@ -56,10 +59,10 @@ class CheckpointKeeper {
   void OnJobEnded();
 
   // This node is to go: what is to be stored at a breakpoint is on its way.
-  void OnLeaving() { core_.OnLeaving(); }
+  void OnLeaving();
   // The job has ended well: files that are kept on storage to be written over go, when nothing is on its way there.
   void Tidy();
-  bool Storing() const { return core_.Storing() || wants_tidy_ || tidying_ > 0; }
+  bool Storing() const { return core_.Storing(); }
   // What storage is to take; empty where it only tidies.
   std::string StoringText() const { return core_.StoringText(); }
   // Called when nothing is on its way to storage any more.
@@ -83,7 +86,10 @@ class CheckpointKeeper {
   void AnswerError(int local_rank, int64_t id, const std::string& sentence);
   void CloseRank(int local_rank);
 
+  // Steps the core; what that decides waits for Run. Returns why the event is refused; empty: it is not.
+  std::string Feed(const saving::Event& event);
   void Run();
+  void FeedAndRun(const saving::Event& event);
   void Do(const TellMaster& action);
   void Do(const ScanMemory& action);
   void Do(const MarkCommitted& action);
@@ -95,6 +101,9 @@ class CheckpointKeeper {
   void Do(const MakeStepFolder& action);
   void Do(const WriteImages& action);
   void Do(const CloseStep& action);
+  void Do(const TidyUp& action);
+  void Do(const RemoveMemory& action);
+  void Do(const LeaveMemory& action);
   void Do(const SayCheckpoint& action);
 
   Status OpenMemory();
@@ -103,7 +112,6 @@ class CheckpointKeeper {
   void OnDirectoriesLookedAt(const std::set<std::string>& gone);
   void Scan();
   void PrepareNext();
-  void TidyNow();
   void OnPrepared(const Status& made, const checkpoint::SlotPlan& plan);
   Status OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main);
   void ReplaceSlots();
@@ -117,6 +125,7 @@ class CheckpointKeeper {
   const Options options_;
   const Links links_;
   NodeCheckpoints core_;
+  std::deque<CheckpointAction> decided_;  // and not carried out yet
   std::unique_ptr<checkpoint::NodeMemory> memory_;
   std::map<int, Fd> ranks_;                       // their sockets, by local rank
   std::map<std::string, CheckedFolder> checked_;  // last, by directory
@@ -128,8 +137,6 @@ class CheckpointKeeper {
   // By local rank, -1 where that has gone since.
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
   std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at
-  bool wants_tidy_ = false;
-  int tidying_ = 0;  // directories
   bool running_ = false;
   std::function<void()> when_stored_;
   TaskThread memory_thread_{"phx-memory"};
