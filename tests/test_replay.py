@@ -108,6 +108,45 @@ def check_changes(job, path):
     assert f"{changed}: damaged at byte " in done.stderr
 
 
+def test_saves_and_a_restore_are_decided_the_same_again(job):
+    """A rank is killed behind a step that storage has; all go on from memory, and a later step comes to storage."""
+    directory = job.folder / "checkpoints"
+    arguments = [directory, "--steps=12", "--disk-every=6", "--wait=stored", "--fault=0:1:forward-8:kill"]
+    flags = [f"--replay-log={job.folder / 'replay'}"]
+    nodes = [job.node(index, "saving.py", *arguments, flags=flags) for index in (0, 1)]
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    assert {(event["n"], event["source"]) for event in job.found("restored", life=1)} == {(6, "memory")}, job.story()
+
+    decided = []
+    for path in logs(job, "agent"):
+        _, steps, end = replay(job, path)
+        assert (end["same"], end["different"], end["end"]) == (True, 0, "closed"), path
+        assert all("saving" in step["event"] for step in steps if "mark step" in str(step["decisions"]))
+        decided.append("\n".join(actions(steps)))
+        for some in (
+            f'tell the master epoch: 1 dir: "{directory}" sealed {{ save {{ epoch: 1 step: 6 }} store: true }}',
+            f"mark step 6 of epoch 1 of {directory} as committed",
+            "look at memory for epoch 2",
+            "held { saves {",
+            f'of local rank 0 in {directory}: dir: "{directory}" save {{ epoch: 1 step: 6 }}',
+            f"write images of step 12 of epoch 2 to 12 in {directory}",
+            "answer wait",
+            "remove the memory",
+        ):
+            assert some in decided[-1], path
+    for some in (f"find the newest step in {directory} for epoch 1", f"close a step in {directory}: ", "tidy up "):
+        assert [some in each for each in decided].count(True) == 1, "the first node does so, for all"
+    (master,) = logs(job, "master")
+    assert replay(job, master)[2]["same"]
+
+    changed = job.folder / "changed.replay"
+    changed.write_bytes(with_decision(logs(job, "agent")[0].read_bytes(), b"as committed", b"as forgotten"))
+    done = job.phalanx("replay", changed, check=False)
+    assert done.returncode == 1
+    assert f"recorded: -> mark step 3 of epoch 1 of {directory} as forgotten\n" in done.stdout
+    assert f"replayed: -> mark step 3 of epoch 1 of {directory} as committed\n" in done.stdout
+
+
 def test_each_life_of_a_master_has_its_log(job):
     """The first one is killed, and its log has no end; the next one's begins with the journal."""
     node = job.node(0, "light_steps.py", nnodes="1:2", flags=["--replay-log=replay"])

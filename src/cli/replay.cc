@@ -135,6 +135,7 @@ class TextTeller {
 
  private:
   static std::string Text(const std::string& action, const std::string& reason) {
+    if (reason.empty()) return fmt::format("-> {}", action);
     return fmt::format("-> {}, because: {}", action, reason);
   }
 

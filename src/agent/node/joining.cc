@@ -195,6 +195,7 @@ void NodeAgent::KeepCheckpoints() {
     SendMessage(std::move(message));
   };
   links.say = [this](const std::string& text) { Do(Say{text}); };
+  links.step = [this](NodeCheckpoints& core, const saving::Event& event) { return StepCheckpoints(core, event); };
   checkpoints_ = std::make_unique<CheckpointKeeper>(
       loop_,
       CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node), config_.rdzv_id, address_,

@@ -116,13 +116,13 @@ Status NodeAgent::OpenReplayLog() {
   return absl::OkStatus();
 }
 
-void NodeAgent::Feed(AnyEvent event) {
+void NodeAgent::Feed(FedEvent event) {
   // An action may bring an event at once; it waits until the decisions before it are carried out.
   queued_.push_back(std::move(event));
   if (stepping_) return;
   stepping_ = true;
   while (!queued_.empty()) {
-    const AnyEvent next = std::move(queued_.front());
+    const FedEvent next = std::move(queued_.front());
     queued_.pop_front();
     if (const auto* of_core = std::get_if<Event>(&next)) StepOn(core_, *of_core);
     if (const auto* of_joining = std::get_if<joining::Event>(&next)) StepOn(joining_, *of_joining);
@@ -137,11 +137,19 @@ void NodeAgent::StepOn(State& state, const OneEvent& event) {
   const Instant now = MonotonicMs();
   if (recorder_) recorder_->Add(EventFrame(now, event));
   const auto decisions = Step(state, event, now);
+  // Before they are carried out: an action may bring an event of checkpoints, which is stepped on at once.
+  if (recorder_) recorder_->Add(DecisionsFrame(decisions));
   for (const auto& decision : decisions) {
     if (config_.explain) Do(Say{fmt::format("explain: {}", decision.reason)});
     std::visit([this](const auto& action) { this->Do(action); }, decision.action);
   }
-  if (recorder_) recorder_->Add(DecisionsFrame(decisions));
+}
+
+saving::Decided NodeAgent::StepCheckpoints(NodeCheckpoints& checkpoints, const saving::Event& event) {
+  if (recorder_) recorder_->Add(EventFrame(MonotonicMs(), event));
+  saving::Decided decided = saving::Step(checkpoints, event);
+  if (recorder_) recorder_->Add(DecisionsFrame(decided));
+  return decided;
 }
 
 void NodeAgent::ArmTimer() {

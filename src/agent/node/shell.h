@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "agent/checkpoint/keeper.h"
+#include "agent/checkpoint/saving.h"
 #include "agent/core/core.h"
 #include "agent/core/joining.h"
 #include "agent/core/leaving.h"
@@ -22,7 +24,6 @@
 #include "agent/node/embedded_master.h"
 #include "agent/node/event_writer.h"
 #include "agent/node/progress.h"
-#include "agent/replay/events.h"
 #include "agent/report/job_report.h"
 #include "agent/report/say.h"
 #include "agent/workers/board.h"
@@ -66,8 +67,11 @@ class NodeAgent {
   // A log of all steps, where one is wanted.
   Status OpenReplayLog();
 
-  // Events into the cores, decisions out, in order.
-  void Feed(AnyEvent event);
+  // Events into the cores, decisions out, in order. Those of checkpoints come from their keeper, which carries them
+  // out.
+  using FedEvent = std::variant<Event, joining::Event, leaving::Event>;
+  void Feed(FedEvent event);
+  saving::Decided StepCheckpoints(NodeCheckpoints& checkpoints, const saving::Event& event);
   template <typename State, typename OneEvent>
   void StepOn(State& state, const OneEvent& event);
   void ArmTimer();
@@ -143,7 +147,7 @@ class NodeAgent {
   leaving::State leaving_;
   std::unique_ptr<replay::Recorder> recorder_;  // null: nobody wants a replay log
   EventLoop::TimerId timer_{};
-  std::deque<AnyEvent> queued_;  // events that came while decisions were being carried out
+  std::deque<FedEvent> queued_;  // events that came while decisions were being carried out
   bool stepping_ = false;
   int exit_code_ = 1;
 

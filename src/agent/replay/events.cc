@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "agent/replay/life_events.h"
+#include "agent/replay/saving_events.h"
 
 namespace phalanx::agent {
 namespace {
@@ -227,6 +228,7 @@ StatusOr<Event> CoreEventOf(const v1::AgentEvent& wire) {
       return Tick{};
     case v1::AgentEvent::kJoining:
     case v1::AgentEvent::kLeaving:
+    case v1::AgentEvent::kSaving:
     case v1::AgentEvent::BODY_NOT_SET:
       break;
   }
@@ -242,12 +244,14 @@ v1::AgentEvent MessageOf(const AnyEvent& event) {
   }
   if (const auto* of_joining = std::get_if<joining::Event>(&event)) *wire.mutable_joining() = MessageOf(*of_joining);
   if (const auto* of_leaving = std::get_if<leaving::Event>(&event)) *wire.mutable_leaving() = MessageOf(*of_leaving);
+  if (const auto* of_saving = std::get_if<saving::Event>(&event)) *wire.mutable_saving() = MessageOf(*of_saving);
   return wire;
 }
 
 StatusOr<AnyEvent> EventOf(const v1::AgentEvent& wire) {
   if (wire.has_joining()) return AnyOf(JoiningEventOf(wire.joining()));
   if (wire.has_leaving()) return AnyOf(LeavingEventOf(wire.leaving()));
+  if (wire.has_saving()) return AnyOf(SavingEventOf(wire.saving()));
   return AnyOf(CoreEventOf(wire));
 }
 

@@ -3,6 +3,7 @@
 
 #include <variant>
 
+#include "agent/checkpoint/saving.h"
 #include "agent/core/core.h"
 #include "agent/core/joining.h"
 #include "agent/core/leaving.h"
@@ -12,7 +13,7 @@
 namespace phalanx::agent {
 
 // An event of whichever core.
-using AnyEvent = std::variant<Event, joining::Event, leaving::Event>;
+using AnyEvent = std::variant<Event, joining::Event, leaving::Event, saving::Event>;
 
 v1::AgentEvent MessageOf(const AnyEvent& event);
 

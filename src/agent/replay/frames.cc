@@ -76,6 +76,51 @@ std::string Text(const leaving::AwaitMaster& action) {
 std::string Text(const leaving::StartMaster& /*action*/) { return "start the master again"; }
 std::string Text(const leaving::EndProgram& /*action*/) { return "end the program"; }
 
+std::string Text(const SaveKey& save) { return fmt::format("step {} of epoch {}", save.step, save.epoch); }
+
+std::string Text(const TellMaster& action) { return fmt::format("tell the master {}", replay::OneLine(action.report)); }
+std::string Text(const ScanMemory& action) { return fmt::format("look at memory for epoch {}", action.epoch); }
+std::string Text(const MarkCommitted& action) {
+  return fmt::format("mark {} of {} as committed", Text(action.save), action.dir);
+}
+std::string Text(const MarkDropped& action) {
+  return fmt::format("mark {} of {} as dropped", Text(action.save), action.dir);
+}
+std::string Text(const AnswerWait& action) {
+  return fmt::format("answer wait {} of local rank {}: {}{}{}", action.request, action.local_rank, action.state,
+                     action.why.empty() ? "" : ", ", action.why);
+}
+std::string Text(const AnswerRestore& action) {
+  const std::string who =
+      fmt::format("restore {} of local rank {} in {}", action.request, action.local_rank, action.dir);
+  if (!action.refused.empty()) return fmt::format("refuse {}: {}", who, action.refused);
+  return fmt::format("answer {}: {}", who, replay::OneLine(action.order));
+}
+std::string Text(const FindSteps& action) {
+  return fmt::format("find the newest step in {} for epoch {}, but for [{}]", action.dir, action.epoch,
+                     fmt::join(action.but, " "));
+}
+std::string Text(const CheckStep& action) {
+  return fmt::format("check {} in {} for epoch {}", action.name, action.dir, action.epoch);
+}
+std::string Text(const MakeStepFolder& action) {
+  return fmt::format("make a folder in {} for {}", action.dir, Text(action.save));
+}
+std::string Text(const WriteImages& action) {
+  return fmt::format("write images of {} to {} in {}{}", Text(action.save), action.name, action.dir,
+                     action.main ? ", the shared one too" : "");
+}
+std::string Text(const CloseStep& action) {
+  const CheckpointOptions& options = action.options;
+  return fmt::format("close a step in {}: {}; keep the last {}, and each {}th; trackers [{}]", action.dir,
+                     replay::OneLine(action.order), options.keep_last, options.keep_every,
+                     fmt::join(options.trackers, " "));
+}
+std::string Text(const TidyUp& action) { return fmt::format("tidy up {}", action.dir); }
+std::string Text(const RemoveMemory& /*action*/) { return "remove the memory"; }
+std::string Text(const LeaveMemory& action) { return fmt::format("leave the memory, for {}", action.unstored); }
+std::string Text(const SayCheckpoint& action) { return fmt::format("say: {}", action.text); }
+
 template <typename OneDecision>
 v1::ReplayDecisions TextsOf(const std::vector<OneDecision>& decisions) {
   v1::ReplayDecisions wire;
@@ -136,5 +181,14 @@ v1::ReplayFrame EventFrame(Instant now, const AnyEvent& event) {
 v1::ReplayDecisions DecisionsOf(const std::vector<Decision>& decisions) { return TextsOf(decisions); }
 v1::ReplayDecisions DecisionsOf(const std::vector<joining::Decision>& decisions) { return TextsOf(decisions); }
 v1::ReplayDecisions DecisionsOf(const std::vector<leaving::Decision>& decisions) { return TextsOf(decisions); }
+
+v1::ReplayDecisions DecisionsOf(const saving::Decided& decided) {
+  v1::ReplayDecisions wire;
+  if (!decided.refused.empty()) *wire.add_decisions() = replay::DecisionOf("refuse: " + decided.refused, "");
+  for (const CheckpointAction& action : decided.actions) {
+    *wire.add_decisions() = replay::DecisionOf(std::visit([](const auto& a) { return Text(a); }, action), "");
+  }
+  return wire;
+}
 
 }  // namespace phalanx::agent

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/checkpoint/saving.h"
 #include "agent/core/core.h"
 #include "agent/core/joining.h"
 #include "agent/core/leaving.h"
@@ -30,9 +31,11 @@ v1::ReplayFrame EventFrame(Instant now, const AnyEvent& event);
 v1::ReplayDecisions DecisionsOf(const std::vector<Decision>& decisions);
 v1::ReplayDecisions DecisionsOf(const std::vector<joining::Decision>& decisions);
 v1::ReplayDecisions DecisionsOf(const std::vector<leaving::Decision>& decisions);
+// A refusal first. None of them has a reason but what it says itself.
+v1::ReplayDecisions DecisionsOf(const saving::Decided& decided);
 
-template <typename OneDecision>
-v1::ReplayFrame DecisionsFrame(const std::vector<OneDecision>& decisions) {
+template <typename Decisions>
+v1::ReplayFrame DecisionsFrame(const Decisions& decisions) {
   v1::ReplayFrame frame;
   *frame.mutable_decisions() = DecisionsOf(decisions);
   return frame;

@@ -1,8 +1,11 @@
 #include "agent/replay/player.h"
 
+#include <optional>
 #include <utility>
 #include <variant>
 
+#include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/saving.h"
 #include "agent/core/core.h"
 #include "agent/replay/events.h"
 #include "agent/replay/frames.h"
@@ -27,6 +30,10 @@ class AgentPlayer final : public replay::Player {
     if (const auto* of_leaving = std::get_if<leaving::Event>(&any)) {
       return DecisionsOf(leaving::Step(leaving_, *of_leaving, now));
     }
+    if (const auto* of_saving = std::get_if<saving::Event>(&any)) {
+      if (!checkpoints_) checkpoints_.emplace(core_.options.local_world_size);
+      return DecisionsOf(saving::Step(*checkpoints_, *of_saving));
+    }
     return DecisionsOf(agent::Step(core_, std::get<Event>(any), now));
   }
 
@@ -34,6 +41,7 @@ class AgentPlayer final : public replay::Player {
   CoreState core_;
   joining::State joining_;
   leaving::State leaving_;
+  std::optional<NodeCheckpoints> checkpoints_;  // from their first event
 };
 
 }  // namespace
