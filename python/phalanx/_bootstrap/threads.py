@@ -88,7 +88,7 @@ def _apply_to_torch(environment, bound):
     torch = hidden.find("torch")
     if torch is None:
         return
-    count = _number_for_torch(environment, torch.backends.mkl.is_available())
+    count = _number_for_torch(environment, _asks_mkl(torch))
     if count is None and bound and _counts_cores(environment):
         count = _cores(os.sched_getaffinity(0))
     if count is not None and torch.get_num_threads() != count:
@@ -123,9 +123,15 @@ def _torch_threads():
 def _counts_cores(environment):
     """Whether torch asks MKL, which counts the cores that the process may use. Without MKL it counts the machine's."""
     torch = hidden.find("torch")
-    if torch is None or not torch.backends.mkl.is_available():
+    if torch is None or not _asks_mkl(torch):
         return False
     return _first_number(environment, "OMP_NUM_THREADS") is None and not environment.get("MKL_NUM_THREADS")
+
+
+def _asks_mkl(torch):
+    """Not where its own threads are OpenMP's alone."""
+    backends = getattr(torch, "backends", None)
+    return hasattr(backends, "mkl") and backends.mkl.is_available()
 
 
 def _cores(cpus):
