@@ -305,7 +305,8 @@ def test_time_of_distributed_saves(run, tmp_path, board):
     out, _ = run(
         textwrap.dedent(SAVES) + textwrap.dedent(text), tmp_path / "group", tmp_path / "checkpoint", board=board
     )
-    assert set(out.split()) == {"all"} and len(out.split()) in (1, 2)
+    told = [line for line in out.splitlines() if not line.startswith("[Gloo]")]  # torch 2.9 tells of its connections
+    assert set(told) == {"all"} and len(told) in (1, 2)
 
 
 @pytest.mark.parametrize("kind", ["warm", "cold"])
