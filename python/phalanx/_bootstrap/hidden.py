@@ -35,6 +35,14 @@ _WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
 _LOADED_ONCE = _WITH_ALL | {"numpy", "triton"}
 
+
+def may_be_read_unseen(name):
+    """Whether what is hidden may have read that variable where nobody sees it."""
+    if name in COUNTED_ANEW or name in _READ_WITH_A_DEVICE:
+        return False
+    return name.startswith(_READ_UNSEEN + _READ_BY_LIBRARIES)
+
+
 Left = collections.namedtuple("Left", "environment said")
 Left.__doc__ = """What imports have left that is not in modules: variables {name: value; None: unset}, and what they
 wrote, [(stream's name, text)]."""

@@ -9,23 +9,24 @@ from phalanx._bootstrap.watching import watch
 MODULES_MAX = 4000
 _TEXT_BYTES_MAX = 120 << 10  # a message that fits an empty socket buffer: nobody may have to wait for its reader
 
-_before_change = None  # names of modules that were there when the script first changed os.environ
+_before_change = None  # names of modules that were there when the script first changed what they may read unseen
 _undo = None
 
 
 def watch_environment():
-    """Notices the first change of os.environ by the user's own code: what is imported later may depend on it."""
+    """Notices when the user's own code first changes a variable of which nobody sees who reads it: what is imported
+    behind that may depend on it. Those that are seen are compared when the next life imports it (hidden.py)."""
     global _undo
     kind = type(os.environ)
     original_set, original_delete = kind.__setitem__, kind.__delitem__
 
     def set_item(environment, name, value):
         original_set(environment, name, value)
-        _changed()
+        _changed(name)
 
     def delete_item(environment, name):
         original_delete(environment, name)
-        _changed()
+        _changed(name)
 
     def undo():
         if kind.__setitem__ is set_item:
@@ -81,15 +82,16 @@ def _stop_watching():
         _undo = None
 
 
-def _changed():
+def _changed(name):
     global _before_change
+    if _before_change is not None or not hidden.may_be_read_unseen(str(name)):
+        return
     frame = sys._getframe(2)
     while frame is not None and _is_plumbing(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None or places.is_library_file(frame.f_code.co_filename):
         return  # a library, of its own accord: it does so in every life
-    if _before_change is None:
-        _before_change = frozenset(sys.modules)
+    _before_change = frozenset(sys.modules)
 
 
 def _is_plumbing(filename):
