@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path):
 
 def test_too_much_is_begun_anew(tmp_path, monkeypatch, compilations):
     learn(tmp_path)
-    monkeypatch.setattr(generated, "TEXTS_MAX", 1)
+    monkeypatch.setattr(generated, "TEXTS_MAX", 0)  # Python 3.13 makes one text of all methods
     compilations.clear()
     learn(tmp_path)
     assert compilations

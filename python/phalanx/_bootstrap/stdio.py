@@ -23,6 +23,9 @@ class _LogFile(io.FileIO):
     _error = 0
     _in_line = False  # the file does not end with a newline, as far as we wrote it
 
+    def __repr__(self):
+        return super().__repr__().replace("<FileIO ", "<_io.FileIO ", 1)  # Python 3.13 leaves out a subclass's module
+
     def write(self, data):
         lost, self._lost = self._lost, 0
         if lost:
