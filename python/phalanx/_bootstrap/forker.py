@@ -58,6 +58,8 @@ def _preload(channel, message, asked_of_site):
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
+    if kind == "script" and places.is_read_once(os.path.join(cwd, script)):
+        _give_up(channel, f"{script} is a pipe or a device, whose text can be read once")
     if at_start.why is not None:
         _give_up(channel, f"each Python that starts here runs sitecustomize or lines of .pth files, and {at_start.why}")
     # Taken out: it may be the zygote's alone, and a library that looks at the whole environment must not see it then.

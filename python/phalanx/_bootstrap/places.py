@@ -3,6 +3,7 @@
 import importlib.machinery
 import os
 import site
+import stat
 import sys
 import sysconfig
 
@@ -144,6 +145,15 @@ def version_of(path):
     except OSError:
         return None
     return info.st_size, info.st_mtime_ns
+
+
+def is_read_once(path):
+    """Whether it is a pipe, a terminal or the like, whose text only the first who reads it is given."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def entry_of(module):

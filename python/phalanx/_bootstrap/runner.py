@@ -32,6 +32,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "LC_", "LANG")
 _NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
+# The kernel takes 128 KiB in one word of a command. As in src/agent/workers/launch.cc.
+_PADDING_BYTES_MAX = 100 << 10
 _MAIN_OF_CHILDREN = "__mp_main__"  # the other name that multiprocessing has for __main__
 
 
@@ -215,6 +217,8 @@ def _prepare_main(request):
         main = make_main_module(kind, path)
     main.__class__ = types.ModuleType  # it was watched while others were imported
     _set_arguments([script, *request["args"]])
+    if places.is_read_once(path):
+        _become_plain_python(request)
     try:
         with open(path, "rb") as file:
             source = file.read()
@@ -405,7 +409,8 @@ def _become_cold(channel, request):
     os.lseek(fd, 0, os.SEEK_SET)
     os.set_inheritable(fd, True)
     os.set_inheritable(channel.fileno(), True)
-    padding = " " * sum(len(part) + 1 for part in [request["script"], *request["args"]])
+    words_bytes = sum(len(os.fsencode(part)) + 1 for part in [request["script"], *request["args"]])
+    padding = " " * min(words_bytes, _PADDING_BYTES_MAX)
     args = [*_own_words(), _HERE + "worker.py", str(channel.fileno()), padding, str(fd)]
     os.execve(sys.executable, args, request["env"])
 

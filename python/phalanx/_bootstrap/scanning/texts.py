@@ -97,6 +97,8 @@ def is_main_guard(test):
 
 
 def read(path):
+    if places.is_read_once(path):
+        return None
     try:
         with open(path, "rb") as file:
             source = file.read(SOURCE_BYTES_MAX + 1)
@@ -110,6 +112,8 @@ def why_unread(path):
     """For people, of a file that `read` gives up."""
     if not path:
         return "there is no such module"
+    if places.is_read_once(path):
+        return f"{path} is a pipe or a device, whose text can be read once"
     try:
         with open(path, "rb") as file:
             size = len(file.read(SOURCE_BYTES_MAX + 1))

@@ -1,0 +1,89 @@
+"""What a rank is given at its start, warm and cold, where words, names and scripts are unusual; and what a life that
+starts anew is given once more."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from zygote_agent import Agent
+
+
+@pytest.fixture
+def agent():
+    with Agent() as agent:
+        yield agent
+
+
+def start_cold_at(variable):
+    """What makes a spare start afresh."""
+    return {variable: "1"}
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def under_python(script, *args, **popen):
+    """(status, stdout, stderr)"""
+    done = subprocess.run([sys.executable, "-u", script, *args], capture_output=True, text=True, **popen)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_spare_with_many_arguments_starts_afresh(agent, tmp_path):
+    """As many as a glob of shards gives: more than the kernel takes in one word."""
+    script = write(tmp_path / "script.py", "import sys; print(len(sys.argv), sys.argv[-1])")
+    words = [f"data/a-shard-with-a-name-as-datasets-have-them-{number:05}.parquet" for number in range(3000)]
+    agent.start_zygote(script)
+    worker = agent.fork().run(script, *words, env=start_cold_at("PYTHONHASHSEED"))
+    assert "PYTHONHASHSEED" in worker.messages()[0]["cold"]
+    assert worker.result() == (0, f"3001 {words[-1]}\n", "")
+
+
+def on_a_pipe(text, run):
+    """What `run(descriptor)` comes to, with a text to be read there."""
+    source, target = os.pipe()
+    os.write(target, text.encode())
+    os.close(target)
+    try:
+        return run(source)
+    finally:
+        os.close(source)
+
+
+TEXTS_ON_A_PIPE = {
+    "runs": "import sys\nprint('hello', sys.argv, __file__)\n",
+    "fails": "1 / 0\n",
+    "is no Python": "x = = 1\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS_ON_A_PIPE)
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_a_script_on_a_pipe_is_read_by_python_alone(agent, tmp_path, kind, text):
+    text = TEXTS_ON_A_PIPE[text]
+    expected = on_a_pipe(text, lambda fd: under_python("/dev/stdin", "word", cwd=tmp_path, stdin=fd))
+    # As a launch has it where the script was a file when the zygote began.
+    agent.start_zygote(write(tmp_path / "script.py", ""))
+    worker = agent.fork() if kind == "warm" else agent.cold()
+    streams = worker.out.fileno(), worker.err.fileno()
+    on_a_pipe(text, lambda fd: worker.run("/dev/stdin", "word", cwd=tmp_path, stdio=[fd, *streams]))
+    assert worker.result() == expected
+
+
+@pytest.mark.parametrize("what", ["/dev/stdin", "a named pipe"])
+def test_no_zygote_reads_what_can_be_read_once(agent, tmp_path, what):
+    if what == "a named pipe":
+        os.mkfifo(tmp_path / what)
+    answer = agent.start_zygote(what, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert answer == {"type": "failed", "reason": f"{what} is a pipe or a device, whose text can be read once"}
+
+
+def test_a_script_on_a_named_pipe(agent, tmp_path):
+    os.mkfifo(tmp_path / "script.py")
+    worker = agent.cold().run("script.py", cwd=tmp_path)
+    (tmp_path / "script.py").write_text("print('hello')\n")
+    assert worker.result() == (0, "hello\n", "")
