@@ -87,3 +87,33 @@ def test_a_script_on_a_named_pipe(agent, tmp_path):
     worker = agent.cold().run("script.py", cwd=tmp_path)
     (tmp_path / "script.py").write_text("print('hello')\n")
     assert worker.result() == (0, "hello\n", "")
+
+
+# Of the standard library, what the bootstrap imports for itself and Python itself does not.
+STANDARD = "contextlib copy ctypes functools json operator random selectors signal socket struct token traceback types"
+
+
+@pytest.fixture
+def shadows(tmp_path):
+    """A folder for PYTHONPATH that has a module by each of these names that no Python imports at its start."""
+    names = f"print(*set({STANDARD!r}.split()) - set(__import__('sys').modules))"
+    names = subprocess.run([sys.executable, "-c", names], capture_output=True, text=True, check=True).stdout.split()
+    assert {"json", "selectors", "signal"} <= set(names)
+    for name in names:
+        write(tmp_path / "shadows" / f"{name}.py", f"print('here is', {name!r})")
+    return tmp_path / "shadows"
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+@pytest.mark.parametrize("imports", ["", "signal, json, selectors"])
+def test_a_folder_on_pythonpath_with_names_of_the_standard_library(shadows, tmp_path, kind, imports):
+    """Nothing of it runs but what the script imports, and that is what the script is given."""
+    text = f"import {imports}\nprint(signal.__file__)" if imports else "print('ran')"
+    script = write(tmp_path / "script.py", text)
+    with Agent(env={"PYTHONPATH": str(shadows)}) as agent:
+        expected = under_python(script, env=agent.env)
+        assert expected[1].count("here is") == len(imports.split())
+        assert agent.start_zygote(script)["type"] == "ready"
+        worker = agent.fork() if kind == "warm" else agent.cold()
+        assert worker.run(script, base=agent.env).result() == expected
+        assert worker.messages()[-1] == {"type": "started"}

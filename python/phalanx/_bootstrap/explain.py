@@ -10,18 +10,22 @@ _modules_at_start = frozenset(sys.modules)
 
 
 def _enter():
-    import importlib.util
+    # As importlib.util has them, which imports what a folder on PYTHONPATH may have by the same name.
     import os
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "door.py")
-    spec = importlib.util.spec_from_file_location("phalanx._bootstrap.door", path)
-    door = importlib.util.module_from_spec(spec)
+    spec = spec_from_file_location("phalanx._bootstrap.door", path)
+    door = module_from_spec(spec)
     spec.loader.exec_module(door)
     door.open_door(_modules_at_start)
+    return door
 
 
 if __name__ == "__main__":
-    _enter()
+    door = _enter()
     from phalanx._bootstrap import explainer
 
+    door.close_door()
     sys.exit(explainer.main())

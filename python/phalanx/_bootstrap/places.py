@@ -19,10 +19,17 @@ our_modules = frozenset()
 
 
 def note_our_modules():
-    """To be called when all of the bootstrap is imported, and nothing else yet."""
+    """To be called by the door."""
     global our_modules
     names = {name.partition(".")[0] for name in sys.modules}
     our_modules = frozenset(names - modules_at_start - {"phalanx", "__main__"})
+
+
+def forget(names):
+    """Has the next import of these look for them anew, with all below them."""
+    for name in names:
+        for loaded in [n for n in sys.modules if n == name or n.startswith(name + ".")]:
+            del sys.modules[loaded]
 
 
 _PACKAGES = ("site-packages", "dist-packages")

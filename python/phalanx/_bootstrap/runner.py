@@ -281,9 +281,7 @@ def make_main_of(spec):
 
 def forget_shadowed(folder):
     """Modules of the standard library that only we have imported so far, and that mean another file to this script."""
-    for name in places.own_names(folder, places.our_modules):
-        for loaded in [n for n in sys.modules if n == name or n.startswith(name + ".")]:
-            del sys.modules[loaded]
+    places.forget(places.own_names(folder, places.our_modules))
 
 
 def _with_changes_of_site(wanted):

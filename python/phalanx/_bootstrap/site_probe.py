@@ -10,23 +10,27 @@ _modules_at_start = frozenset(sys.modules)
 
 
 def _enter():
-    import importlib.util
+    # As importlib.util has them, which imports what a folder on PYTHONPATH may have by the same name.
     import os
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "door.py")
-    spec = importlib.util.spec_from_file_location("phalanx._bootstrap.door", path)
-    door = importlib.util.module_from_spec(spec)
+    spec = spec_from_file_location("phalanx._bootstrap.door", path)
+    door = module_from_spec(spec)
     spec.loader.exec_module(door)
     door.open_door(_modules_at_start)
+    return door
 
 
-def _probe():
+def _probe(door):
     """What it answers."""
     import site
 
     from phalanx._bootstrap import preload
     from phalanx._bootstrap.watching import watch
 
+    door.close_door()
     preload.without_rank_variables()
     sys.argv = preload.WatchedArguments(sys.argv)
     loader, environment = preload.Preloader((), frozenset(), nobody="site"), dict(os.environ)
@@ -46,14 +50,14 @@ def _probe():
 
 
 if __name__ == "__main__":
-    _enter()
+    door = _enter()
     import json
     import os
     import random  # as the watch has it there before it begins
 
     _ = random
     os.set_inheritable(int(sys.argv[1]), False)
-    answer = json.dumps(_probe()).encode("utf-8", "surrogateescape")
+    answer = json.dumps(_probe(door)).encode("utf-8", "surrogateescape")
     try:
         with open(int(sys.argv[1]), "wb") as file:
             file.write(answer)

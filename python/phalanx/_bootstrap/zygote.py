@@ -9,18 +9,21 @@ _modules_at_start = frozenset(sys.modules)
 
 
 def _enter():
-    import importlib.util
+    # As importlib.util has them, which imports what a folder on PYTHONPATH may have by the same name.
     import os
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "door.py")
-    spec = importlib.util.spec_from_file_location("phalanx._bootstrap.door", path)
-    door = importlib.util.module_from_spec(spec)
+    spec = spec_from_file_location("phalanx._bootstrap.door", path)
+    door = module_from_spec(spec)
     spec.loader.exec_module(door)
     door.open_door(_modules_at_start)
+    return door
 
 
 if __name__ == "__main__":
-    _enter()
+    door = _enter()
     import os
 
     from phalanx._bootstrap import site_files
@@ -28,8 +31,8 @@ if __name__ == "__main__":
     agent = int(sys.argv[1])
     os.set_inheritable(agent, False)  # else what is started here would keep the agent from hearing this end
     asked_of_site = site_files.Asked()  # first: it works beside the imports that follow
-    from phalanx._bootstrap import forker, places, runner
+    from phalanx._bootstrap import forker, runner
 
-    places.note_our_modules()
+    door.close_door()
     # Only a forked process that has been given a script comes back from serve.
     runner.run(*forker.serve(agent, asked_of_site))

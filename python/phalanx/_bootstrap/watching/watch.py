@@ -7,6 +7,7 @@ it exchanged in its names; who holds one elsewhere, as a default of an argument,
 
 import _posixsubprocess  # before subprocess, which keeps its function by name
 import os
+import random
 import sys
 import types
 from _weakref import ref
@@ -139,7 +140,6 @@ class Watch:
         for holder in dict.fromkeys(holder for holder, _, _ in _ALIASES):
             if holder in sys.modules:
                 self.module_is_there(sys.modules[holder])
-        random = sys.modules["random"]
         self._replace(random.Random, "seed", self._seeding(random.Random.seed))
         for holder, name, watched in self.reads.watched() if self.watches_files else ():
             self._replace(holder, name, watched)
