@@ -117,3 +117,43 @@ def test_a_folder_on_pythonpath_with_names_of_the_standard_library(shadows, tmp_
         worker = agent.fork() if kind == "warm" else agent.cold()
         assert worker.run(script, base=agent.env).result() == expected
         assert worker.messages()[-1] == {"type": "started"}
+
+
+LOCALES = {
+    "ASCII": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "UTF-8": {"LC_ALL": "C.UTF-8"},
+}
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("kind", ["warm", "cold", "afresh"])
+def test_names_in_any_locale(tmp_path, kind, locale):
+    """Bytes of variables, words and folders are what they are under Python; also where the new life has another."""
+    folder = tmp_path / "jos\u00e9 \udce9"
+    text = "import os, sys; print(os.environb[b'WHO'], *map(os.fsencode, [*sys.argv, os.getcwd()]))"
+    script = write(folder / "script \u00e9.py", text)
+    env = {"PATH": os.environ["PATH"], "WHO": "jos\u00e9 \udcff", **LOCALES[locale]}
+    with Agent(base=env) as agent:
+        agent.start_zygote(script.name, cwd=folder)
+        worker = agent.cold() if kind == "cold" else agent.fork()
+        if kind == "afresh":
+            env = {**env, **LOCALES["UTF-8" if locale == "ASCII" else "ASCII"]}
+        expected = under_python(script.name, "\u00e9 \udce9", cwd=folder, env=env)
+        assert (expected[0], expected[2]) == (0, "")
+        worker.run(script.name, "\u00e9 \udce9", cwd=folder, base=env)
+        assert ("cold" in worker.messages()[-1]) == (kind == "afresh")
+        assert worker.result() == expected
+
+
+def test_what_is_said_of_a_folder_that_is_no_text(tmp_path):
+    """The agent would close the socket at half a character."""
+    folder = tmp_path / "packages \udce9" / "site-packages"
+    write(folder / "library.py", "")
+    script = write(tmp_path / "script.py", "import library; print('ran')")
+    with Agent(env={"PYTHONPATH": str(folder)}) as agent:
+        agent.start_zygote(script)
+        worker = agent.fork()
+        write(folder / "library.py", "changed = True")
+        why = worker.run(script, base=agent.env).messages()[0]["cold"]
+        assert why == f"{tmp_path}/packages \\xe9/site-packages/library.py has changed since it was imported"
+        assert worker.result() == (0, "ran\n", "")

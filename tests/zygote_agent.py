@@ -37,7 +37,8 @@ class Peer:
         self.socket.settimeout(TIMEOUT_S)
 
     def send(self, message, fds=()):
-        text = json.dumps(message).encode()
+        # Bytes of names as they are, as the real one writes them.
+        text = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogateescape")
         frame = struct.pack("<I", len(text)) + text
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         sent = self.socket.sendmsg([frame], ancillary)

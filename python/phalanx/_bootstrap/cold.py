@@ -1,6 +1,5 @@
 """A cold worker's way to its request."""
 
-import json
 import os
 
 from phalanx._bootstrap import linux, runner, wire
@@ -19,7 +18,7 @@ def serve(fd, request_fd):
     channel = wire.Channel(fd)
     if request_fd is not None:
         with open(request_fd, "rb") as file:
-            return channel, json.loads(file.read().decode("utf-8", "surrogateescape")), []
+            return channel, wire.message_of(file.read()), []
     try:
         channel.send({"type": "spare", "pid": os.getpid()})
     except OSError:

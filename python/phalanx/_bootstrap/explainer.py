@@ -37,7 +37,7 @@ class Outcome:
 
 def main():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for who waits no longer
-    request = json.loads(sys.stdin.buffer.read().decode("utf-8", "surrogateescape"))
+    request = wire.message_of(sys.stdin.buffer.read())
     request["preload"] = json.loads(request["preload_text"])
     outcome = explain(request)
     if outcome.scanned is not None and outcome.scanned["unread"] is not None:
@@ -126,7 +126,7 @@ def _start(request, said):
 
 def _listen(channel, preload, outcome):
     """The message that says how its imports went. Raises wire.Closed or OSError where there is none."""
-    channel.send(preload)
+    channel.ask(preload)
     deadline = time.monotonic() + READY_WITHIN_S
     while True:
         left_s = max(0.0, deadline - time.monotonic())

@@ -141,7 +141,7 @@ def run(channel, request, fds, warmth=None):
     try:
         os.chdir(request["cwd"])
     except OSError as error:
-        os.write(2, f"phalanx: cannot work in {request['cwd']}: {error.strerror}\n".encode())
+        os.write(2, os.fsencode(f"phalanx: cannot work in {request['cwd']}: {error.strerror}\n"))
         os._exit(1)
     os.umask(request["umask"])
     if warmth is not None:

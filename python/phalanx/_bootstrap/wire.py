@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import struct
+import sys
 
 MESSAGE_BYTES_MAX = 8 << 20
 FDS_MAX = 8
@@ -12,6 +13,9 @@ _LENGTH = struct.Struct("<I")
 # Kept as they are now: a script may put another function where json has its own.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
+# Names of files and values of variables are bytes, which the agent writes down as UTF-8. Python has them by another
+# encoding where the locale says so.
+_IS_UTF_8 = sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
 _FD_BYTES = array.array("i").itemsize
 
 
@@ -50,7 +54,7 @@ class Channel:
             (length,) = _LENGTH.unpack(head)
             if length > MESSAGE_BYTES_MAX:
                 raise Closed(f"a message of {length} bytes")
-            message = _decode(self._receive_exactly(length).decode("utf-8", "surrogateescape"))
+            message = message_of(self._receive_exactly(length))
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
                 raise Closed("a message without a type")
         except (Closed, ValueError) as error:
@@ -62,13 +66,18 @@ class Channel:
     def send(self, message):
         """Sends one message, waiting for room. Raises OSError where the other end is gone."""
         with self._borrowed() as sock:
-            sock.sendall(_frame(message))
+            sock.sendall(_frame(_shown(message)))
+
+    def ask(self, message):
+        """`send` for who stands in the agent's place: names of files arrive as they are."""
+        with self._borrowed() as sock:
+            sock.sendall(_frame(text_of(message)))
 
     def send_or_give_up(self, message):
         """Sends one message without ever waiting: a worker depends on nobody. What does not fit closes it."""
         if not self.is_open():
             return
-        frame = _frame(message)
+        frame = _frame(_shown(message))
         try:
             with self._borrowed() as sock:
                 sent = sock.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -132,11 +141,48 @@ def close_all(fds):
         os.close(fd)
 
 
+def message_of(text):
+    """What the bytes of a message say, its texts as this interpreter has them. Raises ValueError."""
+    message = _decode(text.decode("utf-8", "surrogateescape"))
+    return message if _IS_UTF_8 else _mapped(message, _from_utf_8)
+
+
 def text_of(message):
-    """The bytes of a message."""
-    return _encode(message).encode("utf-8", "surrogateescape")
+    """The bytes of a message that message_of reads, perhaps in another locale."""
+    return _encode(message if _IS_UTF_8 else _mapped(message, _to_utf_8)).encode("ascii")
 
 
-def _frame(message):
-    text = text_of(message)
+def _frame(text):
     return _LENGTH.pack(len(text)) + text
+
+
+def _shown(message):
+    """The bytes of a message for the agent, which reads characters alone: a byte that is none as \\xNN."""
+    text = _encode(message)
+    if "\\ud" in text:  # half a character, or one beyond 16 bits
+        text = _encode(_mapped(message, _without_halves))
+    return text.encode("ascii")
+
+
+def _without_halves(text):
+    return "".join(f"\\x{ord(one) & 0xFF:02x}" if "\ud800" <= one <= "\udfff" else one for one in text)
+
+
+def _mapped(value, change):
+    """The same value with each of its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(name): _mapped(inner, change) for name, inner in value.items()}
+    return [_mapped(inner, change) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _from_utf_8(text):
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
+def _to_utf_8(text):
+    try:
+        return os.fsencode(text).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text  # words of ours, which no file has
