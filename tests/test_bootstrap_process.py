@@ -412,19 +412,7 @@ def test_environment_is_exactly_the_one_given(worker, tmp_path):
         "print(json.dumps([dict(os.environ), sorted(os.fsdecode(child).rstrip('\\0').split('\\0'))]))\n"
     )
     env = {"ONLY": "this", "RANK": "0", "TEXT": "caf\u00e9"}
-    worker.peer.send(
-        {
-            "type": "run",
-            "kind": "script",
-            "script": str(script),
-            "args": [],
-            "cwd": "/",
-            "env": env,
-            "umask": 0,
-            "board": None,
-        },
-        [0, worker.out.fileno(), worker.err.fileno()],
-    )
+    worker.run(script, cwd="/", base=env)
     status, out, err = worker.result()
     assert (status, err) == (0, "")
     environ, child = json.loads(out)

@@ -157,3 +157,48 @@ def test_what_is_said_of_a_folder_that_is_no_text(tmp_path):
         why = worker.run(script, base=agent.env).messages()[0]["cold"]
         assert why == f"{tmp_path}/packages \\xe9/site-packages/library.py has changed since it was imported"
         assert worker.result() == (0, "ran\n", "")
+
+
+WRAPPER = """#!/bin/sh
+export SITE_ROOT=/opt/site PATH="/opt/site/bin:$PATH" LD_BIND_NOW=1 {more}
+unset NEEDLESS
+exec {python} "$@"
+"""
+
+
+@pytest.fixture
+def wrapper(tmp_path):
+    """A function that writes a wrapper of the interpreter."""
+
+    def write_wrapper(more=""):
+        path = write(tmp_path / "python", WRAPPER.format(python=sys.executable, more=more))
+        path.chmod(0o755)
+        return str(path)
+
+    return write_wrapper
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold", "afresh"])
+def test_what_a_wrapper_of_the_interpreter_exports(wrapper, tmp_path, kind):
+    """Whole environments are compared, and those that the kernel shows."""
+    text = "import os\nfor e in os.environb, sorted(open('/proc/self/environ', 'rb').read().split(b'\\0')):\n"
+    script = write(tmp_path / "script.py", text + "    print(sorted(e.items()) if e is os.environb else e)\n")
+    env = {"PATH": os.environ["PATH"], "NEEDLESS": "1", "LC_ALL": "C.UTF-8", "RANK": "1"}
+    given = {name: value for name, value in env.items() if name != "RANK"}
+    with Agent(wrapper(), base=given) as agent:
+        assert agent.start_zygote(script, given=given)["type"] == "ready"
+        worker = agent.cold() if kind == "cold" else agent.fork()
+        if kind == "afresh":
+            env["PYTHONHASHSEED"] = "1"
+        expected = subprocess.run([wrapper(), "-u", script], env=env, capture_output=True, text=True, check=True)
+        assert expected.stdout.count("SITE_ROOT") == 2 and "NEEDLESS" not in expected.stdout
+        worker.run(script, base=env)
+        assert ("cold" in worker.messages()[-1]) == (kind == "afresh")
+        assert worker.result() == (0, expected.stdout, "")
+
+
+def test_a_wrapper_that_makes_a_ranks_variable(wrapper, tmp_path):
+    script = write(tmp_path / "script.py", "")
+    with Agent(wrapper("CUDA_VISIBLE_DEVICES=${LOCAL_RANK:-0}")) as agent:
+        why = "what starts Python sets CUDA_VISIBLE_DEVICES, which is another one in each rank"
+        assert agent.start_zygote(script, given=agent.env) == {"type": "failed", "reason": why}

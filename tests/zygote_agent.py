@@ -76,6 +76,7 @@ class Worker:
         self.peer = peer
         self.pid = pid
         self.status = None
+        self.begin_with = None  # of a cold worker: has it begin with another environment
         self.out = tempfile.TemporaryFile()
         self.err = tempfile.TemporaryFile()
 
@@ -83,6 +84,8 @@ class Worker:
         self, script, *args, kind="script", cwd=None, env=None, umask=0o022, board=None, stdio=None, base=None, **more
     ):
         env = {**(BASE_ENV if base is None else base), **(env or {})}
+        if self.begin_with is not None:
+            self.begin_with(env)
         self.send_run(script, *args, kind=kind, cwd=cwd, env=env, umask=umask, board=board, stdio=stdio, **more)
         return self
 
@@ -131,7 +134,7 @@ class Worker:
                 return found
             found.append(message)
 
-    def end(self):
+    def kill(self):
         if self.status is None:
             try:
                 os.kill(self.pid, signal.SIGKILL)
@@ -139,6 +142,9 @@ class Worker:
                 pass
             self.wait()
         self.peer.close()
+
+    def end(self):
+        self.kill()
         self.out.close()
         self.err.close()
 
@@ -166,7 +172,7 @@ class Agent:
             peer.close()
             process.wait(TIMEOUT_S)
 
-    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), args=(), **popen):
+    def start_zygote(self, script, kind="script", cwd=None, learnt=(), deny=(), args=(), given=None, **popen):
         """Returns the zygote's first answer, or None where it ended without one."""
         peer = Peer()
         process = self._start("zygote.py", peer, **popen)
@@ -179,6 +185,7 @@ class Agent:
                 "script": str(script),
                 "args": list(args),
                 "cwd": str(cwd or os.getcwd()),
+                **({} if given is None else {"env": given}),
                 "learnt": list(learnt),
                 "deny": list(deny),
             }
@@ -198,12 +205,22 @@ class Agent:
         return worker
 
     def cold(self, **popen):
-        """A cold worker that waits."""
+        """A cold worker that waits. As the real agent's it has the environment of its script from its start on: where
+        that turns out to be another one, another process takes its place."""
         peer = Peer()
         process = self._start("worker.py", peer, **popen)
         worker = Worker(peer, process.pid)
         worker.process = process  # kept: its destructor would take the exit status
         self.workers.append(worker)
+
+        def begin_with(env):
+            if env != popen.get("env", self.env):
+                worker.kill()
+                worker.peer, worker.status = Peer(), None
+                worker.process = self._start("worker.py", worker.peer, **{**popen, "env": env})
+                worker.pid = worker.process.pid
+
+        worker.begin_with = begin_with
         return worker
 
     def _start(self, door, peer, **popen):

@@ -69,7 +69,7 @@ std::string Request(const agent::LaunchConfig& config, const agent::HostFacts& h
   agent::JsonObject request;
   request.Add("interpreter", config.python).Add("bootstrap", bootstrap);
   request.Add("command", zygote.args).Add("env", zygote.env);
-  request.Add("preload_text", agent::PreloadMessage(config, host.cwd, learnt));
+  request.Add("preload_text", agent::PreloadMessage(config, zygote.env, host.cwd, learnt));
   if (flags.json) request.AddTrue("json");
   return request.Text();
 }

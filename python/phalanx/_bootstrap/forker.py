@@ -60,6 +60,9 @@ def _preload(channel, message, asked_of_site):
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
     if kind == "script" and places.is_read_once(os.path.join(cwd, script)):
         _give_up(channel, f"{script} is a pipe or a device, whose text can be read once")
+    of_wrapper = linux.changes_at_start(message.get("env", linux.environment_at_start()))
+    for name in filter(watch.differs_between_ranks, of_wrapper):
+        _give_up(channel, f"what starts Python sets {name}, which is another one in each rank")
     if at_start.why is not None:
         _give_up(channel, f"each Python that starts here runs sitecustomize or lines of .pth files, and {at_start.why}")
     # Taken out: it may be the zygote's alone, and a library that looks at the whole environment must not see it then.
@@ -98,7 +101,7 @@ def _preload(channel, message, asked_of_site):
     variables = {**at_start.variables, **loader.variables_read}
     files.update(at_start.files)
     seen = runner.Seen(variables, loader.all_names_read or at_start.walked, read, files, absent - own, loaded - own)
-    return runner.Warmth(environment, coerced, seen, late_check, counted, left), loader.generators()
+    return runner.Warmth(environment, of_wrapper, coerced, seen, late_check, counted, left), loader.generators()
 
 
 def _facts(message):

@@ -104,6 +104,13 @@ def environment_at_start():
     return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
 
 
+def changes_at_start(given):
+    """What a wrapper of the interpreter has exported and removed, of the environment that it was given: {name: value,
+    None: it is not there}. Only before set_command_line."""
+    start = environment_at_start()
+    return {name: start.get(name) for name in {*start, *given} if start.get(name) != given.get(name)}
+
+
 def thread_name():
     with open("/proc/self/comm", "rb") as file:
         return file.read().rstrip(b"\n")

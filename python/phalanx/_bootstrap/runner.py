@@ -108,6 +108,11 @@ class Warmth:
         self.counted = counted  # threads.Counted
         self.left = left  # hidden.Left, by the imports that come first
 
+    def as_started(self, given):
+        """The environment that an interpreter of the same command has, of what the agent gives it."""
+        changed = {**given, **self._of_wrapper}
+        return {name: value for name, value in changed.items() if value is not None}
+
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
         wanted = {**self.coerced, **request["env"]}
@@ -146,13 +151,15 @@ def run(channel, request, fds, warmth=None):
     os.umask(request["umask"])
     if warmth is not None:
         places.forget_old_finders()
+        request = {**request, "env": warmth.as_started(request["env"])}
+    else:
+        # The agent has started it with what `env` says: what else is there a wrapper of the interpreter has exported.
+        request = {**request, "env": linux.environment_at_start()}
     reason = warmth.why_not(request) if warmth is not None else None
     if reason is not None:
         _become_cold(channel, {**request, "cold": reason})
     if warmth is not None:
         _set_environment({**warmth.coerced, **request["env"]})
-    else:
-        _set_environment(_with_changes_of_site(request["env"]))
     stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
     elasticity.install()
     start = _prepare_main(request)
@@ -282,14 +289,6 @@ def make_main_of(spec):
 def forget_shadowed(folder):
     """Modules of the standard library that only we have imported so far, and that mean another file to this script."""
     places.forget(places.own_names(folder, places.our_modules))
-
-
-def _with_changes_of_site(wanted):
-    """In a process that was not forked sitecustomize and the like have run, as in any: what they have changed stays so,
-    and what the interpreter itself has set."""
-    before, now = linux.environment_at_start(), dict(os.environ)
-    kept = {name: value for name, value in wanted.items() if name in now or name not in before}
-    return {**kept, **{name: value for name, value in now.items() if before.get(name) != value}}
 
 
 def _set_environment(wanted):

@@ -116,10 +116,11 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int l
   return message.Text();
 }
 
-std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const Learnt& learnt) {
+std::string PreloadMessage(const LaunchConfig& config, const std::map<std::string, std::string>& env,
+                           const std::string& cwd, const Learnt& learnt) {
   JsonObject message;
   message.Add("type", "preload").Add("kind", KindName(config)).Add("script", ScriptName(config, 0));
-  message.Add("args", config.script_args).Add("cwd", cwd);
+  message.Add("args", config.script_args).Add("cwd", cwd).Add("env", env);
   message.Add("learnt", learnt.modules).Add("deny", learnt.deny);
   return message.Add("cache", config.state_root).Text();
 }

@@ -38,7 +38,8 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
 std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int log_streams, const std::string& cwd,
                        unsigned umask);
 // Of several scripts (`train_${local_rank}.py`) that of local rank 0; a spare that is given another one looks at it
-// anew.
-std::string PreloadMessage(const LaunchConfig& config, const std::string& cwd, const Learnt& learnt);
+// anew. `env`: what the zygote's command is given.
+std::string PreloadMessage(const LaunchConfig& config, const std::map<std::string, std::string>& env,
+                           const std::string& cwd, const Learnt& learnt);
 
 }  // namespace phalanx::agent

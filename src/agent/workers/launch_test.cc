@@ -108,10 +108,12 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(with_board["exact_steps"], 1);
   LaunchConfig config = Config(ScriptKind::kScript);
   config.script_args = {"--lr", "0.1"};
-  const auto preload = nlohmann::json::parse(PreloadMessage(config, "/w", {{"a"}, {"b"}}), nullptr, false);
+  const auto preload =
+      nlohmann::json::parse(PreloadMessage(config, {{"A", "b"}}, "/w", {{"a"}, {"b"}}), nullptr, false);
   EXPECT_EQ(preload["type"], "preload");
   EXPECT_EQ(preload["script"], "train0.py");
   EXPECT_EQ(preload["args"], nlohmann::json({"--lr", "0.1"}));
+  EXPECT_EQ(preload["env"], nlohmann::json({{"A", "b"}}));
   EXPECT_EQ(preload["learnt"], nlohmann::json({"a"}));
   EXPECT_EQ(preload["deny"], nlohmann::json({"b"}));
   EXPECT_EQ(preload["cache"], "/state");

@@ -100,9 +100,10 @@ void SparePool::Do(const StartZygote& action) {
   };
   events.on_fork_failed = [this](uint64_t fork, const std::string& why) { OnForkFailed(fork, why); };
   events.on_ended = [this, number = action.zygote](const ZygoteEnd& end) { OnZygoteEnded(number, end); };
-  StatusOr<std::unique_ptr<Zygote>> started = Zygote::Start(
-      parts_.loop, parts_.reaper, parts_.guard, ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap),
-      PreloadMessage(parts_.config, parts_.cwd, action.learnt), std::move(events));
+  const SpawnSpec command = ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap);
+  const std::string preload = PreloadMessage(parts_.config, command.env, parts_.cwd, action.learnt);
+  StatusOr<std::unique_ptr<Zygote>> started =
+      Zygote::Start(parts_.loop, parts_.reaper, parts_.guard, command, preload, std::move(events));
   if (!started.ok()) return core_.OnZygoteNotStarted(action.zygote, Message(started.status()));
   zygotes_[action.zygote] = *std::move(started);
 }
