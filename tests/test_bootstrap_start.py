@@ -2,6 +2,7 @@
 starts anew is given once more."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -202,3 +203,69 @@ def test_a_wrapper_that_makes_a_ranks_variable(wrapper, tmp_path):
     with Agent(wrapper("CUDA_VISIBLE_DEVICES=${LOCAL_RANK:-0}")) as agent:
         why = "what starts Python sets CUDA_VISIBLE_DEVICES, which is another one in each rank"
         assert agent.start_zygote(script, given=agent.env) == {"type": "failed", "reason": why}
+
+
+@pytest.fixture
+def begins_anew(tmp_path):
+    """A function that runs a script whose life begins anew at its `import networkx`, and gives (result, messages)."""
+    packages = tmp_path / "site-packages"
+    write(packages / "networkx.py", "import os; seen = os.environ.get('SETTING')")
+    with Agent(env={"PYTHONPATH": str(packages)}) as agent:
+
+        def run(before, after, **popen):
+            text = textwrap.dedent(before) + "os.environ['SETTING'] = 'own'\nimport networkx\n" + textwrap.dedent(after)
+            script = write(tmp_path / "script.py", "import os, signal, sys, threading\n" + text)
+            assert agent.start_zygote(script, learnt=["networkx"], **popen)["type"] == "ready"
+            worker = agent.fork().run(script, base=agent.env)
+            messages = worker.messages()
+            return worker.result(), messages
+
+        yield run
+
+
+INHERITED = """
+    import resource
+    def inherited():
+        ignored = {number for number in range(1, 32) if signal.getsignal(number) is signal.SIG_IGN}
+        limits = [resource.getrlimit(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]
+        return sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0), ignored, limits
+    print(inherited(), signal.getitimer(signal.ITIMER_REAL))
+    """
+CHANGED = """
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, print)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (99, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    signal.setitimer(signal.ITIMER_REAL, 500)
+    """
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_life_that_begins_anew_inherits_what_the_first_had(begins_anew, thread):
+    def ignore_hangups():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    more = "os.environ['SETTING'] = 'own'\nt = threading.Thread(target=__import__, args=['networkx'])\nt.start(); t.join()\n"
+    result, messages = begins_anew(
+        textwrap.dedent(INHERITED) + textwrap.dedent(CHANGED) + (more if thread else ""), "", preexec_fn=ignore_hangups
+    )
+    assert "SETTING" in messages[1]["cold"]
+    status, out, err = result
+    assert (status, err) == (0, "")
+    first, second = out.splitlines()
+    assert first == second and "{1, " in first  # of signals: SIGHUP
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "sys.stdout = None",
+        "sys.stdout = open(os.devnull, 'w'); sys.stdout.close()",
+        "sys.stdout = type('Tee', (), {'write': lambda self, text: None})()",
+        "os.closerange(3, 100)",
+        "os.closerange(3, 100); files = [open(os.devnull) for _ in range(20)]",
+    ],
+)
+def test_a_life_begins_anew_whatever_it_has_done_to_its_descriptors(begins_anew, before):
+    result, _ = begins_anew(before + "\n", "sys.stdout = sys.__stdout__\nos.write(1, networkx.seen.encode())")
+    assert result == (0, "own", "")

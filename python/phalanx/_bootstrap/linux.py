@@ -111,6 +111,13 @@ def changes_at_start(given):
     return {name: start.get(name) for name in {*start, *given} if start.get(name) != given.get(name)}
 
 
+def set_disposition(number, what):
+    """Ignores a signal (1) or has it do what it does (0), in any thread."""
+    if _libc is not None:
+        _libc.signal.restype = ctypes.c_void_p
+        _libc.signal(ctypes.c_int(number), ctypes.c_void_p(what))
+
+
 def thread_name():
     with open("/proc/self/comm", "rb") as file:
         return file.read().rstrip(b"\n")

@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import signal
+import socket
 import sys
 import time
 import types
@@ -14,6 +15,7 @@ from phalanx._bootstrap import (
     elasticity,
     hidden,
     hooks,
+    inherited,
     learn,
     linux,
     memory,
@@ -100,8 +102,9 @@ def _changed_ns(folder):
 class Warmth:
     """What a forked process has inherited and must match: the environment its imports saw."""
 
-    def __init__(self, environment, coerced, seen, late_check, counted, left):
+    def __init__(self, environment, of_wrapper, coerced, seen, late_check, counted, left):
         self.environment = environment
+        self._of_wrapper = of_wrapper  # linux.changes_at_start
         self.coerced = coerced  # the part of it that the interpreter made itself
         self.seen = seen
         self.late_check = late_check
@@ -175,7 +178,8 @@ def run(channel, request, fds, warmth=None):
         # First: what a library has set before hidden modules were imported is no change by the script.
         hidden.take_over(warmth.left)
     late = threads.Late(bool(request.get("bound")))
-    hidden.await_imports(late, lambda why: _too_early(channel, request, why))
+    before = inherited.Inherited() if hidden.names() else None
+    hidden.await_imports(late, lambda why: _too_early(channel, request, why, before))
     board.script_starts()
     try:
         start()
@@ -387,12 +391,21 @@ def _become_plain_python(request):
     os.execve(sys.executable, [*_own_words(), *how, request["script"], *request["args"]], request["env"])
 
 
-def _too_early(channel, request, why):
+def _too_early(channel, request, why, before):
     """What was imported ahead of its turn is not what the script would import: this life begins anew, and no later one
     of this script imports ahead."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        _flush(stream)
+    before.put_back()
     _become_cold(channel, {**request, "cold": why, "deny": preload.LATE})
+
+
+def _flush(stream):
+    """What the script has put there may be None, closed, or no stream at all."""
+    try:
+        stream.flush()
+    except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
+        pass
 
 
 def _become_cold(channel, request):
@@ -405,11 +418,19 @@ def _become_cold(channel, request):
     os.write(fd, wire.text_of(request))
     os.lseek(fd, 0, os.SEEK_SET)
     os.set_inheritable(fd, True)
-    os.set_inheritable(channel.fileno(), True)
+    socket_fd = channel.fileno() if channel.is_open() else _socket_to_nobody()
+    os.set_inheritable(socket_fd, True)
     words_bytes = sum(len(os.fsencode(part)) + 1 for part in [request["script"], *request["args"]])
     padding = " " * min(words_bytes, _PADDING_BYTES_MAX)
-    args = [*_own_words(), _HERE + "worker.py", str(channel.fileno()), padding, str(fd)]
+    args = [*_own_words(), _HERE + "worker.py", str(socket_fd), padding, str(fd)]
     os.execve(sys.executable, args, request["env"])
+
+
+def _socket_to_nobody():
+    """In the place of ours, which the script has closed: its number may be a file of the script's."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours.detach()
 
 
 def _own_words():
