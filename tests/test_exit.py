@@ -1,8 +1,10 @@
 """Workers that end by themselves: 0 on all ranks ends the job with 0, at once; one failure is a failure."""
 
+import subprocess
 import time
 
 import pytest
+from harness import command_path
 
 
 @pytest.mark.dropin
@@ -48,3 +50,14 @@ def test_a_module_that_cannot_begin_has_one_life(job, module, warmth):
     assert "the script could not be started: rank 0 failed (exit code 1)" in node.stderr
     said = {"nowhere": "No module named nowhere", "broken": "SyntaxError"}.get(module, "ModuleNotFoundError")
     assert said in node.stderr
+
+
+@pytest.mark.parametrize("warmth", ["--warm", "--no-warm"])
+def test_a_closed_stdin_is_nobodys_descriptor(tmp_path, warmth):
+    """Its number is given to what is opened next: in phalanx-run itself, and each rank would inherit that."""
+    script = tmp_path / "looks.py"
+    script.write_text("import os\nprint(os.readlink('/proc/self/fd/0'))\n")
+    flags = ["--standalone", warmth, f"--state-dir={tmp_path / 'state'}"]
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", command_path("phalanx-run"), *flags, script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "/dev/null\n"), done.stderr

@@ -72,8 +72,10 @@ int Launch(agent::LaunchConfig config, Environment env) {
   return node.Run();
 }
 
+// Before libraries set themselves up: where stdin is closed, gRPC would be given its number, and ranks inherit that.
+[[gnu::constructor(101)]] void HoldStandardFds() { EnsureStandardFds(); }
+
 int Main(int argc, char** argv) {
-  EnsureStandardFds();
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Environment env = Environment::FromProcess();
   const std::vector<std::string> args(argv + 1, argv + argc);
