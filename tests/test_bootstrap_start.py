@@ -245,7 +245,8 @@ def test_a_life_that_begins_anew_inherits_what_the_first_had(begins_anew, thread
     def ignore_hangups():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    more = "os.environ['SETTING'] = 'own'\nt = threading.Thread(target=__import__, args=['networkx'])\nt.start(); t.join()\n"
+    more = "os.environ['SETTING'] = 'own'\n"
+    more += "t = threading.Thread(target=__import__, args=['networkx'])\nt.start(); t.join()\n"
     result, messages = begins_anew(
         textwrap.dedent(INHERITED) + textwrap.dedent(CHANGED) + (more if thread else ""), "", preexec_fn=ignore_hangups
     )

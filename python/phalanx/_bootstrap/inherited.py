@@ -1,4 +1,4 @@
-"""What an exec passes on and a script may have changed: a life that begins anew in the middle has it as the first had."""
+"""What an exec passes on and a script may have changed: a life that begins anew has it as the first had."""
 
 import _signal  # whose numbers need no enumeration
 import os
