@@ -318,3 +318,26 @@ case(
     standin.tell()
     """,
 )
+case(
+    "module of a standard name beside the script, for a library",
+    "a library that imports copy gets the one beside the script",
+    """
+    import uses_copy
+    import standin
+    print(uses_copy.WHOSE)
+    standin.tell("file:copy")
+    """,
+    files={"copy.py": "WHOSE = 'beside the script'\n"},
+    installed={"uses_copy.py": "import copy\nWHOSE = getattr(copy, 'WHOSE', 'of the standard library')\n"},
+)
+case(
+    "module of a standard name beside the script, for nobody",
+    "libraries that do not look for it are imported ahead",
+    """
+    import zebra
+    import standin
+    standin.tell("loaded:copy")
+    """,
+    files={"copy.py": "WHOSE = 'beside the script'\n"},
+    preloads=("zebra",),
+)

@@ -73,6 +73,7 @@ def _preload(channel, message, asked_of_site):
     _imitate_script(kind, script, cwd, arguments)
     _imitate_module(found)
     elasticity.install()  # what is imported here may ask for it
+    runner.forget_shadowed(places.own_folder(kind, script, cwd))  # a library that wants one must be seen to look for it
     own = places.own_names(places.own_folder(kind, script, cwd))
     denied = {*message.get("deny", ()), *([script] if kind == "module" else [])}
     folders = places.own_folders(places.own_folder(kind, script, cwd)) - own
