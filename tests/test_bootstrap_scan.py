@@ -194,6 +194,56 @@ CASES = {
         ["logging", "", "wave"],
     ),
     "a text for each match": ("import re\nre.sub('a', 'b', 'a')\nimport torch", ["re", "torch", ""]),
+    "relative in a script that says its package": (
+        "__package__ = 'own'\nimport cmd\nfrom .part import x\nimport wave",
+        ["cmd", "", "wave"],
+    ),
+    "a try for what is relative": (
+        "try:\n    from .part import x\nexcept ImportError:\n    import cmd\nimport wave",
+        ["cmd wave", "", ""],
+    ),
+    "a try for what is relative, of which another error comes": (
+        "try:\n    from .part import x\nexcept ModuleNotFoundError:\n    import cmd\nimport wave",
+        ["", "", "cmd wave"],
+    ),
+    "a try for what is relative, in a script that says its package": (
+        "__package__ = 'own'\ntry:\n    from .part import x\nexcept ImportError:\n    import cmd\nimport wave",
+        ["", "", "cmd wave"],
+    ),
+    "a name by which others are imported": ("__path__ = ['/x']\nimport wave", ["", "", "wave"]),
+    "type checking that is switched on": ("TYPE_CHECKING = 1\nif TYPE_CHECKING:\n    import cmd", ["", "", "cmd"]),
+    "type checking that is switched off": (
+        "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import cmd\nimport wave",
+        ["wave", "", ""],
+    ),
+    "a function that is another by now": (
+        "from pytest import fail\ndef f(): pass\nf = fail\nf()\nimport torch",
+        ["pytest pytest:fail", "", "torch"],
+    ),
+    "a function of another's": (
+        "def f():\n    def g(): pass\ndef g(): configure()\nf()\ng()\nimport torch",
+        ["", "", "torch"],
+    ),
+    "a builtin that a function has declared": (
+        "def f():\n    global print\n    print = configure\nf()\nprint()\nimport torch",
+        ["", "", "torch"],
+    ),
+    "a value that a function was given": (
+        "import os\ndef f(print): print()\nf(os.abort)\nimport torch",
+        ["os", "", "torch"],
+    ),
+    "names of a function's own": (
+        "import argparse, os\ndef f(argv=None):\n    print = os.getcwd\n    p = argparse.ArgumentParser()\n"
+        "    return p.parse_args(argv)\nargs = f()\nprint(args.x)\nimport torch",
+        ["argparse os", "torch", ""],
+    ),
+    "a function that gives a library's value": (
+        "import pytest\ndef f(): return pytest.mark\nx = f()\ny = x.slow\nimport torch",
+        ["pytest", "", "torch"],
+    ),
+    "a name of a comprehension": ("x = [print(1) for print in [configure]]\nimport torch", ["", "", "torch"]),
+    "a name of a lambda": ("x = sorted([1], key=lambda len: len(1))\nimport torch", ["", "", "torch"]),
+    "a key that is called": ("import os\nd = dict()\nd[os.environ.pop('A')] = 1\nimport wave", ["os", "", "wave"]),
     "an end": ("raise SystemExit(3)\nimport json", ["", "", "json"]),
 }
 
@@ -281,6 +331,89 @@ OF_LIBRARIES = {
 def test_what_runs_code_of_a_librarys_value(tmp_path, text):
     found = scanned(tmp_path, f"import pytest\nfrom pytest import mark\n{text}\nimport wave\n")
     assert found.prefix[0] == "pytest" and ("wave" in found.prefix) == OF_LIBRARIES[text], found.ends
+
+
+# What is done with classes of the script's own, and whether that runs no code of theirs.
+OF_CLASSES = {
+    "x = P.A.dtype": False,
+    "x = P.A": True,
+    "x = P.A.value, P.A.name": True,
+    "y = P.A\nx = y.dtype": False,
+    "y = [P.A]\nx = y[0].dtype": False,
+    "x = [P.A][0].dtype": False,
+    "x = list(P)[0].dtype": False,
+    "Q = P\nx = Q.A.dtype": False,
+    "x = [p.dtype for p in P]": False,
+    "x = [p.dtype for p in (P.A, P.B)]": False,
+    "x = getattr(P.A, 'dtype')": False,
+    "x = getattr(P.A, 'dtype', None)": False,
+    "y = P.A\nx = getattr(y, 'dtype', None)": False,
+    "a, b = P\nx = a.dtype": False,
+    "d = dict()\nd['a'] = P.A\nx = d['a'].dtype": False,
+    "def f(p=P.A) -> P: return p.dtype": True,
+    "class C:\n    p: P = P.A": True,
+    "class C:\n    p = P.A\nx = C.p.dtype": False,
+    "class C:\n    class D(enum.Enum):\n        A = 1\n        __str__ = print\ny = f'{C.D.A}'": False,
+    "x = f'{S.A}'": False,
+    "x = str(S.A)": False,
+    "x = f'{S.A.value}'": True,
+    "x: typing.Optional[S] = None": True,
+    "class C:\n    s: S = S.A": True,
+    "x = f'{M.A}', M.A.name, M['A'], M.A == M.B, [m.value for m in M], list(M)": True,
+    "class E(Made, enum.Enum):\n    A = 1": False,
+    "class E(Data, enum.Enum):\n    A = 1": False,
+    "class E(Said, enum.Enum):\n    A = 1": True,
+    "class E(Said, enum.Enum):\n    A = 1\nx = f'{E.A}'": False,
+    "class E(str, enum.Enum):\n    A = 'a'\n    def run(self): pass\nx = E.A.run": True,
+    "class E(enum.Enum):\n    A = 1\n    def __setattr__(self, n, v): pass": False,
+    "class E(enum.Enum):\n    A = 1\n    def __repr__(self): pass\nclass C:\n    e: E = E.A": False,
+    "x = G['a']": False,
+    "x: G['a'] = 1": False,
+    "x = isinstance(1, H)": False,
+    "class C(G): pass": False,
+    "class C:\n    @property\n    def x(self): pass\n    SIZE = 1\nx = C.SIZE + 1, C.x": True,
+    "class C:\n    @classmethod\n    @property\n    def x(cls): pass\ny = C.x": False,
+    "class C:\n    x = pytest.mark": False,
+    "class C:\n    x: int = dataclasses.field(default=pytest.mark)": False,
+    "class C:\n    from pytest import mark": False,
+    "class C:\n    x: pytest.Item = None\n    def f(self): return pytest.mark": True,
+    "x = getattr(pytest, 'mark').slow": False,
+    "x = [m.slow for m in [pytest.mark]]": False,
+    "x = [pytest.mark][0].slow": False,
+    "x = [pytest.mark] + [1]": True,
+}
+CLASSES = """
+import abc, dataclasses, enum, typing, pytest
+class P(enum.Enum):
+    A, B = 1, 2
+    @property
+    def dtype(self): configure()
+class S(enum.Enum):
+    A, B = 1, 2
+    def __str__(self): configure()
+class M(enum.Enum):
+    A, B = 1, 2
+    def run(self): configure()
+class Made:
+    def __init__(self, *a): configure()
+@dataclasses.dataclass
+class Data:
+    x: int = dataclasses.field(default_factory=print)
+class Said:
+    def __str__(self): configure()
+class G:
+    def __class_getitem__(cls, x): configure()
+class H(abc.ABC):
+    @classmethod
+    def __subclasshook__(cls, x): configure()
+"""
+
+
+@pytest.mark.parametrize("text", OF_CLASSES)
+def test_what_runs_code_of_a_class_of_the_scripts_own(tmp_path, text):
+    found = scanned(tmp_path, f"{CLASSES}{text}\nimport wave\n")
+    assert found.prefix[:1] == ["abc"] and ("wave" in found.prefix) == OF_CLASSES[text], found.ends
+    assert found.end is None or found.end.line > CLASSES.count("\n"), found.ends
 
 
 # Each decides, or may decide, what an import behind it finds: the first ten of them were once imported over.
@@ -464,6 +597,60 @@ OWN_TEXTS = {
         "pytest pytest:Item",
     ),
     "a builtin that is rebound": ("from own.part import *\nx = int('1')\nimport cmd", "", "def int(x): pass", ""),
+    "all that a list names": ("from own import *\nimport cmd", "__all__ = ['part']", "import wave", "wave cmd"),
+    "all that a sum of lists names": (
+        "from own import *\nimport cmd",
+        "__all__ = ['x'] + ['part']\nx = 1\n__all__ += ['x']",
+        "import wave",
+        "wave cmd",
+    ),
+    "all that a growing list names": (
+        "from own import *\nimport cmd",
+        "__all__ = ['x']\nx = 1\n__all__ += ['part']",
+        "import wave",
+        "wave cmd",
+    ),
+    "all that a list names, which is a value": (
+        "from own import *\nimport cmd",
+        "__all__ = ['part']\npart = 1",
+        "import wave",
+        "cmd",
+    ),
+    "all, without a list": ("from own import *\nimport cmd", "x = 1", "import wave", "cmd"),
+    "all that is not known": ("from own import *\nimport cmd", "__all__ = [n for n in 'x']", "import wave", ""),
+    "all of one that answers": ("from own import *\nimport cmd", "def __getattr__(name): pass", "", ""),
+    "all but what is private": ("from own import *\n_run()\nimport cmd", "from os import getcwd as _run", "", "os"),
+    "a part that is a value by now": (
+        "import own.part\nx = own.part.slow\nimport cmd",
+        "from .part import x\nfrom pytest import mark as part",
+        "x = 1",
+        "pytest pytest:mark",
+    ),
+    "a module's name in a module that is being imported": (
+        "import own.part\nimport cmd",
+        "",
+        "try:\n    from own.part import later\nexcept ImportError:\n    import wave\nlater = 1",
+        "",
+    ),
+    "a part that its package imports first": (
+        "import own.part\nimport cmd",
+        "from .part import x\nimport lzma",
+        "import wave\nx = 1",
+        "wave lzma cmd",
+    ),
+    "a place that a package changes": ("import own.part\nimport cmd", "__path__ = ['/x']", "import wave", ""),
+    "a name that a module may answer": (
+        "import own\nx = getattr(own, 'X', None)\nimport cmd",
+        "def __getattr__(name): pass",
+        "",
+        "",
+    ),
+    "an enumeration of a module": (
+        "from own import P\nx = P.A.dtype\nimport cmd",
+        "import enum\nclass P(enum.Enum):\n    A = 1\n    @property\n    def dtype(self): pass",
+        "",
+        "enum",
+    ),
     "a list of another's": ("from own.part import path\npath += ['a']\nimport cmd", "", "from sys import path", ""),
 }
 

@@ -62,7 +62,7 @@ def make_script(choose):
 def _block(choose, index):
     if choose.random() < 0.45:
         return _import(choose)
-    maker = choose.choice([_environment, _process, _path, _modules, _taken, _harmless])
+    maker = choose.choice([_environment, _process, _path, _modules, _taken, _own_code, _harmless])
     block = maker(choose, index)
     return _wrapped(choose, block, index) if choose.random() < 0.5 else block
 
@@ -209,6 +209,58 @@ _TELL_TAKEN = (
 
 def _taken(choose, index):
     return Block(choose.choice(_TAKEN).format(index=index))
+
+
+_MEMBERS = """
+import enum, os
+class Kind{index}(enum.Enum):
+    A, B = 1, 2
+    @property
+    def mode(self):
+        return os.environ.setdefault({name!r}, {value!r})
+    def __str__(self):
+        return os.environ.setdefault({name!r}, {value!r})
+    def run(self):
+        return os.environ.setdefault({name!r}, {value!r})
+"""
+# Code of the script's own that runs without a call, or by an import that names no module; and the same where it does
+# not run. `package` has a module, `setting`, that sets a variable.
+_OWN_CODE = [
+    *(
+        _MEMBERS + line
+        for line in (
+            "made{index} = Kind{index}.A.mode",
+            "made{index} = f'{{Kind{index}.A}}'",
+            "made{index} = [one.mode for one in Kind{index}]",
+            "kept{index} = [Kind{index}.B]\nmade{index} = kept{index}[0].mode",
+            "one{index}, two{index} = Kind{index}\nmade{index} = two{index}.mode",
+            "made{index} = Kind{index}.A, Kind{index}.B.value, Kind{index}['A'].name, list(Kind{index})",
+            "class Holds{index}:\n    kind: Kind{index} = Kind{index}.A\nmade{index} = Holds{index}.kind.mode",
+            "def give{index}(kind=Kind{index}.A):\n    return kind.mode\nmade{index} = give{index}()",
+            "made{index} = getattr(Kind{index}.A, 'mode', None)",
+        )
+    ),
+    "import enum, os\nclass Mixin{index}:\n    def __init__(self, *a):\n        os.environ[{name!r}] = {value!r}\n"
+    "class Kind{index}(Mixin{index}, enum.Enum):\n    A = 1",
+    "import os\nclass Registry{index}:\n    def __class_getitem__(cls, key):\n"
+    "        return os.environ.setdefault({name!r}, {value!r})\nmade{index} = Registry{index}['a']",
+    "from package{index} import *\nmade{index} = setting",
+    "from package{index}.listed import *\nmade{index} = VALUE",
+    "import package{index}.setting\nmade{index} = package{index}.setting.VALUE",
+    "__package__ = 'package{index}'\nfrom .setting import VALUE\n__package__ = None",
+    "try:\n    from .setting import VALUE\nexcept ImportError:\n    from package{index}.setting import VALUE",
+]
+
+
+def _own_code(choose, index):
+    name, value = choose.choice(["LIB_MODE", "LIB_EXTRA"]), str(choose.randint(1, 9))
+    folder = f"package{index}"
+    files = {
+        f"{folder}/__init__.py": choose.choice(["__all__ = ['setting']\n", "__all__ = []\n__all__ += ['setting']\n"]),
+        f"{folder}/setting.py": f"import os, sees_env_too\nos.environ[{name!r}] = VALUE = {value!r}\n",
+        f"{folder}/listed.py": "from .setting import *\n",
+    }
+    return Block(choose.choice(_OWN_CODE).format(index=index, name=name, value=value), files)
 
 
 def _harmless(choose, index):

@@ -7,7 +7,8 @@ import ast
 import builtins
 import sys
 
-from phalanx._bootstrap.scanning.naming import LOGGER, VALUES, is_foreign, is_known
+from phalanx._bootstrap.scanning import own
+from phalanx._bootstrap.scanning.naming import LOGGER, VALUES, carries, is_foreign, is_known
 from phalanx._bootstrap.watching import watch
 
 # What values these make: methods of "text" make text, those of a "container" change that one at most. What other
@@ -37,6 +38,7 @@ _DECORATING = {
 }
 
 _MAKE_BASES = ("collections.namedtuple", "typing.NamedTuple", "typing.NewType")
+_TYPE_CHECKING = ("typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING")
 _METACLASSES = ("type", "abc.ABCMeta", "enum.EnumMeta", "enum.EnumType")
 # Of the standard library, but each import may change them.
 _CHANGED_BY_IMPORTS = (
@@ -60,6 +62,9 @@ NOT_FOUND = "is not found beforehand, so what it does is not known"
 _DECORATOR = "is decorated by what is not known to make nothing but a function or a class"
 _BASE = "derives a class from a library's class, which may be told of it, and do anything then"
 _OWN_BASE = "derives a class from one that may be told of it, and do anything then"
+_MAKES_MEMBERS = "makes members of an enumeration by code of the user's own"
+HELD_BY_CLASS = "holds a value of a library, or of the user's own, that may be told of the class that holds it"
+UNKNOWN_ALL = "takes what a list gives that is not known beforehand, and each may be an import"
 OWN_LAZY = "takes a name that a module of the user's own may answer with an import"
 _DEFINITION = "is a definition that calls something as it is made"
 
@@ -75,7 +80,7 @@ def harmless(node, names):
     """Whether evaluating an expression (None: none) can change nothing that a later import sees."""
     if node is None:
         return True
-    if names.computes and any(is_foreign(part, names) for part in _operands(node)):
+    if names.computes and any(carries(part, names) for part in _operands(node)):
         return False
     if isinstance(node, ast.Name) and _is_changed_by_imports(names.full_name(node), names):
         return False
@@ -90,15 +95,21 @@ def harmless(node, names):
     if isinstance(node, (ast.IfExp, ast.BoolOp)):
         return _without_looks(list(ast.iter_child_nodes(node)), names)
     if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        for loop in node.generators:
-            values += [loop.iter, *loop.ifs]
-            if any(is_foreign(part, names) for part in (loop.iter, *loop.ifs)):
-                return False
-            if not all(isinstance(part, ast.Name) for part in getattr(loop.target, "elts", [loop.target])):
-                return False  # one that is set in each turn
-        return _without_looks(values, names)
+        return _harmless_comprehension(node, names)
     return isinstance(node, _PLAIN) and all(harmless(child, names) for child in ast.iter_child_nodes(node))
+
+
+def _harmless_comprehension(node, names):
+    values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    turns = []
+    for loop in node.generators:
+        values += [loop.iter, *loop.ifs]
+        if any(carries(part, names, True) for part in (loop.iter, *loop.ifs)):
+            return False
+        turns += getattr(loop.target, "elts", [loop.target])
+    if not all(isinstance(part, ast.Name) for part in turns):
+        return False  # one that is set in each turn
+    return _without_looks(values, names.hiding(part.id for part in turns))
 
 
 # Expressions that run code of the values in them, and which of their parts these are.
@@ -126,6 +137,8 @@ def _operands(node):
     for field in _OPERATED.get(type(node), ()):
         value = getattr(node, field)
         found += value if isinstance(value, list) else [value]
+    if isinstance(node, (ast.BinOp, ast.Starred)):  # lists are put together, and what is in them left alone
+        found = [value for value in found if not isinstance(value, (ast.List, ast.Tuple))]
     return found
 
 
@@ -144,7 +157,7 @@ def _is_changed_by_imports(full, names):
 
 
 def _harmless_look(node, names):
-    if is_foreign(node.value, names):
+    if carries(node.value, names) and not _is_plain_of_member(node, names):
         return False
     full = names.full_name(node)
     if isinstance(node.value, ast.Call):
@@ -166,6 +179,15 @@ def _harmless_look(node, names):
     return True
 
 
+def _is_plain_of_member(node, names):
+    """Whether it is an attribute of a member of the user's own enumeration that no code of the class answers."""
+    owner, parts = names.found(node)
+    if len(parts) != 3 or parts[0] in owner.foreign or parts[0] not in owner.classes:
+        return False
+    known = owner.classes[parts[0]]
+    return known.is_enum and not known.makes_odd(parts[1:])
+
+
 def _without_looks(nodes, names):
     """Of expressions that may be evaluated or not, or several times."""
     before = len(names.looks)
@@ -176,8 +198,7 @@ def _without_looks(nodes, names):
 
 def _harmless_call(node, names):
     parts = [*node.args, *(keyword.value for keyword in node.keywords)]
-    # What is handed over may be called there.
-    if not all(harmless(part, names) and harmless(getattr(part, "body", None), names) for part in parts):
+    if not all(harmless(part, names) and _harmless_when_called(part, names) for part in parts):
         return False
     if any(keyword.arg == "key" and not isinstance(keyword.value, ast.Lambda) for keyword in node.keywords):
         return False  # a function that is called there
@@ -186,7 +207,7 @@ def _harmless_call(node, names):
         return False  # it may be a function
     if (full or "").startswith("copy.") and any(names.full_name(part) == "os.environ" for part in parts):
         return False  # another os.environ, which sets variables that the first does not know of
-    if any(is_foreign(part, names) for part in parts) and not (full or "").startswith(_KEEPING):
+    if any(carries(part, names, True) for part in parts) and not (full or "").startswith(_KEEPING):
         return False
     if full in ("getattr", "hasattr"):
         return _harmless_getattr(node, names)
@@ -197,6 +218,13 @@ def _harmless_call(node, names):
     return isinstance(node.func, ast.Attribute) and value_of(node, names) is not None and harmless(node.func, names)
 
 
+def _harmless_when_called(node, names):
+    """What is handed over may be called there."""
+    if not isinstance(node, ast.Lambda):
+        return True
+    return harmless(node.body, names.hiding(arguments_of(node)))
+
+
 def _harmless_getattr(node, names):
     """getattr(value, "name") is value.name; a name that may be missing, nobody can look for ahead of time."""
     if len(node.args) == 2 and isinstance(getattr(node.args[1], "value", None), str) and node.func.id == "getattr":
@@ -204,6 +232,11 @@ def _harmless_getattr(node, names):
     value = node.args[0] if node.args else None
     full = names.full_name(value)
     name = getattr(node.args[1], "value", None) if len(node.args) > 1 else None
+    if carries(value, names) or isinstance(value, ast.Starred):
+        return False
+    owner, parts = names.found(value)
+    if owner is not names and not parts and owner.is_open and name not in owner.bound:
+        return False  # a module of the user's own, which may answer with an import
     if names.calls is VALUES and (not isinstance(name, str) or _is_changed_by_imports(f"{full}.{name}", names)):
         return False
     return is_known(full) if full else getattr(value, "id", None) in names.bound
@@ -242,6 +275,12 @@ def _value_of_call(node, names):
     return {"text": "text", "container": "anything"}.get(value)
 
 
+def harmless_target(node, names):
+    """Whether finding the place that a value is put to runs nothing: `place.name`, `place[key]`."""
+    parts = [getattr(node, field, None) for field in ("value", "slice")]
+    return all(harmless(part, names) and not carries(part, names, True) for part in parts)
+
+
 def is_literal(node):
     """Whether a value is one that this text alone has."""
     return isinstance(node, (ast.Constant, ast.JoinedStr, ast.Tuple, ast.List, ast.Dict, ast.Set))
@@ -259,18 +298,34 @@ def harm_of_definition(statement, names):
             why = _harm_of_base(base, names)
             if why is not None:
                 return statement, why
-        if _runs_for_members(statement, names):
-            return statement, _OWN_BASE
+        if class_made_by(statement, names).runs_for_members():
+            return statement, _MAKES_MEMBERS
     else:
-        arguments = statement.args
-        every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
-        every += [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
-        parts = [*arguments.defaults, *arguments.kw_defaults]
-        if not all(
-            harmless_annotation(part, names) for part in [*(one.annotation for one in every), statement.returns]
-        ):
+        parts = defaults_of(statement)
+        annotations = [argument.annotation for argument in _arguments_in(statement.args)]
+        if not all(harmless_annotation(part, names) for part in [*annotations, statement.returns]):
             return statement, _DEFINITION
     return None if all(harmless(part, names) for part in parts) else (statement, _DEFINITION)
+
+
+def _arguments_in(arguments):
+    every = [*getattr(arguments, "posonlyargs", ()), *arguments.args, *arguments.kwonlyargs]
+    return every + [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+
+
+def arguments_of(function):
+    """The names that a `def` or a lambda is given."""
+    return [argument.arg for argument in _arguments_in(function.args)]
+
+
+def defaults_of(function):
+    return [*function.args.defaults, *function.args.kw_defaults]
+
+
+def is_called_itself(function):
+    """Whether a call of that name runs this body: else it has a decorator that chooses among several."""
+    decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+    return all(getattr(node, "id", getattr(node, "attr", "")) != "singledispatch" for node in decorators)
 
 
 def _harm_of_base(node, names):
@@ -282,35 +337,29 @@ def _harm_of_base(node, names):
         return _harm_of_base(node.value, names) if harmless_annotation(node.slice, names) else _DEFINITION
     owner, parts = names.found(node)
     if len(parts) == 1 and parts[0] in owner.classes:
-        return None
+        return None if owner.classes[parts[0]].is_base else _OWN_BASE
     full = names.full_name(node)
     if full is None:
         return _OWN_BASE
     return None if is_known(full) or full in vars(builtins) else (_BASE if "." in full else _OWN_BASE)
 
 
-def _runs_for_members(statement, names):
-    """Whether an enumeration makes its members by methods of its own."""
-    bases = [names.full_name(base) or "" for base in statement.bases]
-    makers = ("__init__", "__new__", "_generate_next_value_", "_missing_")
-    return any(base.startswith("enum.") for base in bases) and not _bound_in(statement).isdisjoint(makers)
+def class_made_by(statement, names):
+    """own.Class of a class statement, in the names around it."""
+    full_names = [names.full_name(base) or "" for base in statement.bases]
+    bases = [known for known in map(names.class_of, statement.bases) if known is not None]
+    is_enum = any(full.startswith("enum.") for full in full_names)
+    return own.described(statement, bases, _is_base(statement, names), is_enum)
 
 
-def is_base(statement, names):
-    """Whether a class of the text, which has been made, can be derived from without running anything of its own."""
+def _is_base(statement, names):
+    """Whether a class of the text can be derived from without running anything of its own."""
     if statement.keywords and any(names.full_name(word.value) != "abc.ABCMeta" for word in statement.keywords):
         return False
     if any(names.full_name(base) in _METACLASSES for base in statement.bases):
         return False
     told = ("__init_subclass__", "__class_getitem__", "__mro_entries__", "__prepare__", "__set_name__")
-    return harm_of_definition(statement, names) is None and _bound_in(statement).isdisjoint(told)
-
-
-def _bound_in(statement):
-    """Names that are bound anywhere in a class, or may be."""
-    nodes = list(ast.walk(statement))
-    found = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    return found | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return own.bound_in(statement).isdisjoint(told)
 
 
 def only_bind(statements, names):
@@ -359,19 +408,13 @@ def may_raise(statement):
     )
 
 
-def catches_import_error(kind):
-    """Whether `except kind` catches a ModuleNotFoundError; None where that is not known."""
+def catches(kind, error):
+    """Whether `except kind` catches an error of that class; None where that is not known."""
     if kind is None:
         return True
-    answers = [_catches(part) for part in getattr(kind, "elts", [kind])]
+    known = [getattr(builtins, getattr(part, "id", ""), None) for part in getattr(kind, "elts", [kind])]
+    answers = [issubclass(error, one) if isinstance(one, type) else None for one in known]
     return True if True in answers else (None if None in answers else False)
-
-
-def _catches(kind):
-    error = getattr(builtins, getattr(kind, "id", ""), None)
-    if not isinstance(error, type):
-        return None
-    return issubclass(ModuleNotFoundError, error)
 
 
 def _harmless_decorator(node, names):
@@ -401,13 +444,14 @@ def makes_property(statement):
     return not made.isdisjoint(("property", "setter", "getter", "deleter", "abstractproperty", "cached_property"))
 
 
-def known_truth(test):
+def known_truth(test, names):
     """What the test of an `if` comes to in every rank: True, False, or None where it is not known."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = known_truth(test.operand)
+        inner = known_truth(test.operand, names)
         return None if inner is None else not inner
     if getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING":
-        return False
+        full = names.full_name(test) or ""
+        return False if full in ("TYPE_CHECKING", *_TYPE_CHECKING) else None
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
@@ -415,10 +459,8 @@ def known_truth(test):
     left, right = ast.dump(test.left), test.comparators[0]
     if left == ast.dump(ast.Name("__name__", ast.Load())):
         return None
-    known = {"version_info": tuple(sys.version_info), "platform": sys.platform}
-    if not (isinstance(test.left, ast.Attribute) and getattr(test.left.value, "id", "") == "sys"):
-        return None
-    value = known.get(test.left.attr)
+    known = {"sys.version_info": tuple(sys.version_info), "sys.platform": sys.platform}
+    value = known.get(names.full_name(test.left))
     try:
         return _COMPARISONS[type(test.ops[0])](value, ast.literal_eval(right)) if value is not None else None
     except (KeyError, ValueError, TypeError, SyntaxError):

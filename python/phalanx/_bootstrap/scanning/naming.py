@@ -1,10 +1,12 @@
 """What the names of a module's text stand for, as far as its imports and assignments say."""
 
 import ast
+import builtins
 import contextlib
 import copy
 
 from phalanx._bootstrap import places
+from phalanx._bootstrap.scanning import own
 from phalanx._bootstrap.watching import watch
 
 # Calls that make a value of their arguments and do nothing else, by the full name of what is called. One that ends in a
@@ -54,7 +56,8 @@ _TEXTS_OF_MODULES = ("__doc__", "__file__", "__name__", "__version__")
 
 
 # What Names keep of a name that another module takes from there.
-_KEPT = ("imported", "made", "literals", "classes", "foreign", "modules")
+_KEPT = ("imported", "made", "literals", "classes", "foreign", "calm", "modules")
+UNKNOWN = object()  # what `__all__` has
 
 
 class Names:
@@ -63,12 +66,14 @@ class Names:
     A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
     made, by what made them; `literals`: of values that stand in the text; `properties`: of properties. `calls`: of
     VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries that expressions have looked at, and
-    may be lazy: the look is an import then. `foreign`: of values that libraries have,
+    may be lazy: the look is an import then. `foreign`: of values that libraries have, or odd classes of the user's own,
     whose operators and attributes may be code. `computes`: whether it counts what operators do. `is_module`: whether
-    a dotted name is one of a module. `classes`: of classes that are derived from without running anything.
-    `modules`: Names of the user's own modules by their name here, `parts` of this package's modules. `is_open`: whether
-    it may have further names. `doubtful`: names that may be bound otherwise. `doubts`: how many statements around may
-    not run."""
+    a dotted name is one of a module. `classes`: own.Class of classes. `functions`: those whose bodies are known, each
+    with the Names that are global to it. `exported`: the names that `__all__` has, None without one, UNKNOWN.
+    `modules`: Names of the user's own modules by their name here, `parts` of this package's. `is_open`: whether it may
+    have further names. `doubtful`: names that may be bound otherwise. `doubts`: how many statements around may
+    not run. `calm`: of `foreign`, but a class may have them as attributes. `here`: names that this block binds,
+    `outer`: those that it declares to be of others."""
 
     def __init__(self, calls=VALUES):
         self.imported = {}
@@ -78,7 +83,12 @@ class Names:
         self.foreign = set()
         self.is_module = lambda full_name: False
         self.computes = True
-        self.classes = set()
+        self.classes = {}
+        self.functions = {}
+        self.calm = set()
+        self.here = set()
+        self.exported = None
+        self.outer = set()
         self.modules = {}
         self.parts = {}
         self.is_open = False
@@ -127,10 +137,7 @@ class Names:
     def take(self, module, name, name_here):
         """As `from module import name as name_here` does, from the Names of a module of the user's own."""
         if name == "*":
-            for each in [*module.bound, *module.parts]:
-                self.take(module, each, each)
-            self.is_open |= module.is_open
-            return
+            return self._take_all(module)
         if name in module.parts and name not in module.bound:
             return self.bind_module(name_here, module.parts[name])
         kept = [(getattr(self, which), getattr(module, which)) for which in _KEPT]
@@ -141,6 +148,18 @@ class Names:
                     ours[name_here] = theirs[name]
                 else:
                     ours.add(name_here)
+
+    def _take_all(self, module):
+        """What `__all__` names, else all that does not begin with an underscore."""
+        all_names = sorted({*module.bound, *module.parts})
+        if module.exported is UNKNOWN:
+            for each in all_names:
+                self.unbind(each)
+        else:
+            public = [each for each in all_names if not each.startswith("_")]
+            for each in public if module.exported is None else module.exported:
+                self.take(module, each, each)
+        self.is_open |= module.is_open or module.exported is UNKNOWN
 
     def has_for_sure(self, name):
         return name in self.bound and name not in self.doubtful
@@ -153,16 +172,30 @@ class Names:
             else:
                 names.discard(name)
         self.properties.discard(name)
+        self.functions.pop(name, None)
+        self.is_open |= name == "__getattr__"
+        if name == "__all__":
+            self.exported = UNKNOWN
         self.bound.add(name)
+        self.here.add(name)
         (self.doubtful.add if self.doubts else self.doubtful.discard)(name)
 
     def bind_value(self, name, node, made_by, is_literal=False):
-        full, is_foreign = self.full_name(node), _has_foreign(node, self)
+        full, is_foreign = self.full_name(node), carries(node, self)
+        known, known_as, is_calm = self.class_of(node), own.strings_in(node), may_be_held(node, self)
         self.unbind(name)
-        if is_foreign:
+        if is_foreign or (known is not None and known.is_odd()):
             self.foreign.add(name)
         if self.doubts:
             return
+        if is_calm:
+            self.calm.add(name)
+        if known is not None:
+            self.classes[name] = known  # another name for it
+        if name == "__all__" and known_as is not None:
+            self.exported = known_as
+        if name == "TYPE_CHECKING" and getattr(node, "value", None) is False:
+            self.imported[name] = "typing.TYPE_CHECKING"
         if made_by is not None:
             self.made[name] = made_by
         elif full is not None and "." in full and is_known(full):
@@ -170,17 +203,45 @@ class Names:
         if is_literal:
             self.literals.add(name)
 
+    def add_value(self, name, node):
+        """`name += node`, where it is_of_its_own."""
+        if carries(node, self):
+            self.foreign.add(name)
+        if name == "__all__" and self.exported is not None:
+            more = own.strings_in(node)
+            is_known = self.exported is not UNKNOWN and more is not None and not self.doubts
+            self.exported = [*self.exported, *more] if is_known else UNKNOWN
+
     def is_of_its_own(self, name):
         """Whether it is bound to a value that no other module has."""
+        if name == "__all__" and isinstance(self.exported, list):
+            return True
         return name in self.literals or self.made.get(name) in KINDS
 
     def copy(self):
-        """As it is where a class begins: what its body binds is the class's."""
+        """As it is where a class or a call begins: what its body binds is its own."""
         other = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (dict, set)):
                 setattr(other, name, value.copy())
+        other.outer, other.here = set(), set()
         return other
+
+    def hiding(self, hidden):
+        """Names as they are where these are others for a while: what a lambda is given, what a comprehension goes
+        through. What is noted there is noted here."""
+        known = [name for name in hidden if name in self.bound or name in self.parts or hasattr(builtins, name)]
+        if not known:
+            return self
+        other = self.copy()
+        for name in known:
+            other.unbind(name)
+        return other
+
+    def class_of(self, node):
+        """own.Class of the class that an expression names, or None."""
+        names, parts = self.found(node)
+        return names.classes.get(parts[0]) if len(parts) == 1 else None
 
     def full_name(self, node):
         """The dotted name of what an expression calls, as its module names it; None where that is not known."""
@@ -204,10 +265,17 @@ class Names:
         if not isinstance(node, ast.Name):
             return self, []
         names, parts = self, [node.id, *parts]
-        while parts and (parts[0] in names.modules or (names is not self and parts[0] in names.parts)):
+        while parts and (parts[0] in names.modules or (parts[0] in names.parts and parts[0] not in names.bound)):
             names = names.modules.get(parts[0]) or names.parts[parts[0]]
             parts = parts[1:]
         return names, parts
+
+    def part_is_there(self, name, module):
+        """What Python does behind the import of a package's module: it is the package's attribute from then on."""
+        if name in self.bound:
+            self.unbind(name)
+            self.bound.discard(name)
+        self.parts[name] = module
 
 
 def is_known(full_name):
@@ -218,15 +286,50 @@ def is_known(full_name):
 
 
 def is_foreign(node, names):
-    """Whether it names a value that a library has, no module."""
+    """Whether it names a value that a library has, no module, or one of an odd class."""
     if not isinstance(node, (ast.Name, ast.Attribute)) or getattr(node, "attr", "") in _TEXTS_OF_MODULES:
         return False
     owner, parts = names.found(node)
     if parts and parts[0] in owner.foreign:
         return True
+    if parts and parts[0] in owner.classes:
+        return owner.classes[parts[0]].makes_odd(parts[1:])
     full = names.full_name(node)
     return full is not None and "." in full and not is_known(full) and not names.is_module(full)
 
 
-def _has_foreign(node, names):
-    return node is not None and any(is_foreign(part, names) for part in ast.walk(node))
+def carries(node, names, is_part=False):
+    """Whether the value of an expression may be one for which is_foreign holds, or have one in it."""
+    if node is None or isinstance(node, (ast.Constant, ast.Lambda, ast.JoinedStr, ast.Compare)):
+        return False
+    if _is_dotted(node):
+        known = names.class_of(node) if is_part else None
+        return is_foreign(node, names) or (known is not None and known.is_odd())
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr" and len(node.args) > 1:
+        name = getattr(node.args[1], "value", None)
+        if isinstance(name, str) and carries(ast.Attribute(node.args[0], name, ast.Load()), names):
+            return True
+    parts = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call) and names.full_name(node.func) is not None:
+        parts.remove(node.func)  # what is called by that name is known: its value has what it is given
+    return any(carries(child, names, True) for child in parts)
+
+
+def _is_dotted(node):
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def may_be_held(node, names):
+    """Whether the value of an expression can be an attribute of a class without running code: that asks it for
+    `__set_name__`, a dataclass shows it, and so on."""
+    if not carries(node, names, True):
+        return True
+    if not _is_dotted(node):
+        return all(may_be_held(child, names) for child in ast.iter_child_nodes(node))
+    owner, parts = names.found(node)
+    if not parts or parts[0] in owner.foreign:
+        return len(parts) == 1 and parts[0] in owner.calm
+    known = owner.classes.get(parts[0])
+    return known is not None and known.may_be_held()

@@ -3,10 +3,13 @@
 The text is followed in the order in which Python would run it. The *prefix* are the library modules that it imports
 before the first statement that could change what a later import does: so a process that imports just these, in this
 order, is where the script itself would be. What comes behind is known by name only.
+
+One file: each kind of statement moves the same state, the phase, the names and what is found.
 """
 
 import ast
 import collections
+import contextlib
 import itertools
 import os
 import sys
@@ -101,8 +104,8 @@ class _Text:
         self.path = path
         self.package = package
         self.is_main = is_main
-        self.names = naming.Names()
-        self.functions = {}
+        self.names = self.top = naming.Names()  # where it has come to, and those of the module
+        self.scope = self.top  # those that a function is made among: of a class these are not its own
         self.computes_annotations = sys.version_info < (3, 14)
 
     def line(self, number):
@@ -111,6 +114,9 @@ class _Text:
 
 
 _PREFIX, _USUAL, _LATER = range(3)
+# Names of a module by which imports go; and those by which its relative ones do.
+_OF_IMPORTS = ("__builtins__", "__name__", "__path__", "__spec__")
+_OF_RELATIVE = (*_OF_IMPORTS, "__package__")
 
 
 class _Scanner:
@@ -126,6 +132,7 @@ class _Scanner:
         self._names = {}  # naming.Names of the user's own modules
         self._tops = {}  # of files: the names that they have for sure
         self._calling = set()  # functions whose bodies are being followed
+        self._followed = set()  # the user's own modules whose texts are
 
     def read(self, path):
         self.result.texts[path] = places.version_of(path)  # before it is read: a change meanwhile is another version
@@ -147,7 +154,7 @@ class _Scanner:
     def scan_source(self, source, path, package, is_main=False, names=None):
         self._bytes_left -= len(source)
         text = _Text(source, path, package, is_main)
-        text.names = names or text.names
+        text.names = text.top = text.scope = names or text.names
         text.names.is_module = self._exists
         if self._bytes_left < 0:
             return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
@@ -178,6 +185,21 @@ class _Scanner:
             self._statement(statement, text)
             self._take_looks(text, statement)
             self._take(taken)
+            if text.names is text.top and not text.top.bound.isdisjoint(_OF_IMPORTS):
+                self._end(_LATER, text, statement, effects.CHANGES_OTHERS)
+
+    @contextlib.contextmanager
+    def _inside(self, names, text):
+        """A block with names of its own. Those that it declares to be of others are not known behind it."""
+        outer, text.names = text.names, names
+        try:
+            yield
+        finally:
+            text.names = outer
+        outer.outer |= names.outer
+        for name in names.outer:
+            outer.unbind(name)
+            text.top.unbind(name)
 
     def _take_looks(self, text, statement):
         """Those of what has been read of a statement: before the statements in it."""
@@ -202,20 +224,14 @@ class _Scanner:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._define(node, text)
             text.names.unbind(node.name)
-            text.names.is_open |= node.name == "__getattr__"
-            text.functions[node.name] = None if text.names.doubts else node
+            if not text.names.doubts and effects.is_called_itself(node):
+                text.names.functions[node.name] = node, text.scope
             if effects.makes_property(node):
                 text.names.properties.add(node.name)
         elif isinstance(node, ast.ClassDef):
             self._define(node, text)
             self._take_looks(text, node)
-            outer, functions = text.names, text.functions
-            text.names, text.functions = outer.copy(), dict(functions)
-            self._walk(node.body, text)
-            text.names, text.functions = outer, functions
-            text.names.unbind(node.name)
-            if effects.is_base(node, text.names) and not text.names.doubts:
-                text.names.classes.add(node.name)
+            self._class(node, text)
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             self._assign(node, text)
         elif isinstance(node, ast.Expr):
@@ -224,8 +240,22 @@ class _Scanner:
             self._if(node, text)
         elif isinstance(node, ast.Try):
             self._try(node, text)
-        elif not isinstance(node, (ast.Pass, ast.Global, ast.Nonlocal)):
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            text.names.outer |= {*node.names} if text.names is not text.top else set()
+        elif not isinstance(node, ast.Pass):
             self._other(node, text)
+
+    def _class(self, node, text):
+        made, names = effects.class_made_by(node, text.names), text.names.copy()
+        with self._inside(names, text):
+            self._walk(node.body, text)
+        bound = [ast.Name(name, ast.Load()) for name in sorted(names.here)]
+        if not all(naming.may_be_held(name, names) for name in bound):
+            self._end(_LATER, text, node, effects.HELD_BY_CLASS)
+        holds = any(naming.carries(name, names, True) for name in bound)
+        text.names.unbind(node.name)
+        if not text.names.doubts:
+            text.names.classes[node.name] = made._replace(holds=made.holds or holds)
 
     def _define(self, node, text):
         harm = effects.harm_of_definition(node, text.names)
@@ -240,46 +270,56 @@ class _Scanner:
                 self._walk(child.body if part in ("handlers", "cases") else [child], text)
 
     def _evaluate(self, statement, value, text):
-        """Whether evaluating it leaves the phase as it is; a call of a function of the same text is followed."""
+        """Whether evaluating it leaves the phase as it is, and whether the value may run code of its own; a call of a
+        function of the same text is followed."""
         if effects.harmless(value, text.names):
-            return True
+            return True, naming.carries(value, text.names)
         text.names.calls = naming.USUAL
         if effects.harmless(value, text.names):
             self._end(_USUAL, text, statement)
-            return True
-        function = text.functions.get(getattr(getattr(value, "func", None), "id", None))
+            return True, naming.carries(value, text.names)
+        function, scope = text.names.functions.get(getattr(getattr(value, "func", None), "id", None), (None, None))
         parts = [*value.args, *(keyword.value for keyword in value.keywords)] if isinstance(value, ast.Call) else []
         if (
             function is None
-            or function.name in self._calling
+            or function in self._calling
             or not all(effects.harmless(part, text.names) for part in parts)
         ):
             self._end(_LATER, text, statement)
-            return False
+            return False, False
         self._end(_USUAL, text, statement)
-        self._call(function, text)
-        return False
+        is_given = any(naming.carries(part, text.names, True) for part in [*parts, *effects.defaults_of(function)])
+        return False, self._call(function, scope, is_given, text)
 
-    def _call(self, function, text):
-        """Its body in its order: a return in the middle would only make an import that is looked for needless."""
-        self._calling.add(function.name)
+    def _call(self, function, scope, is_given, text):
+        """Its body in its order: a return in the middle would only make an import that is looked for needless. Returns
+        whether what it gives may run code of its own. `is_given`: whether its arguments may."""
+        self._calling.add(function)
         body = [node for node in function.body if not isinstance(node, ast.Return)]
-        self._walk(body, text)
-        for node in function.body:
-            if isinstance(node, ast.Return):
-                text.names.calls = naming.USUAL
-                if not effects.harmless(node.value, text.names):
+        names, gives = scope.copy(), False
+        for name in effects.arguments_of(function):
+            names.unbind(name)
+            names.foreign |= {name} if is_given else set()
+        outer, text.scope = text.scope, names
+        with self._inside(names, text):
+            self._walk(body, text)
+            for node in (node for node in function.body if isinstance(node, ast.Return)):
+                names.calls = naming.USUAL
+                gives |= naming.carries(node.value, names)
+                if not effects.harmless(node.value, names):
                     self._end(_LATER, text, node)
-        self._calling.discard(function.name)
+        text.scope = outer
+        self._calling.discard(function)
+        return gives
 
     def _assign(self, node, text):
         computed = node.annotation if isinstance(node, ast.AnnAssign) and text.computes_annotations else None
         if not effects.harmless_annotation(computed, text.names):
             self._evaluate(node, computed, text)
-        harmless = self._evaluate(node, node.value, text)
+        harmless, is_foreign = self._evaluate(node, node.value, text)
         maker = effects.value_of(node.value, text.names) if harmless else None
         literal = harmless and effects.is_literal(node.value)
-        if naming.is_foreign(node.value, text.names) and (
+        if is_foreign and (
             isinstance(node, ast.AugAssign) or any(hasattr(one, "elts") for one in getattr(node, "targets", ()))
         ):
             self._end(_LATER, text, node)
@@ -287,19 +327,24 @@ class _Scanner:
             for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
                 is_name = isinstance(part, ast.Name)
                 if is_name and isinstance(node, ast.AugAssign) and text.names.is_of_its_own(part.id):
-                    continue
-                if is_name and not isinstance(node, ast.AugAssign):
+                    text.names.add_value(part.id, node.value)
+                elif is_name and not isinstance(node, ast.AugAssign):
                     text.names.bind_value(part.id, node.value, maker, literal and part is target)
-                elif text.names.made.get(getattr(getattr(part, "value", None), "id", None)) in (None, naming.LOGGER):
+                    text.names.foreign |= {part.id} if is_foreign else set()
+                elif (
+                    is_foreign
+                    or not effects.harmless_target(part, text.names)
+                    or text.names.made.get(getattr(getattr(part, "value", None), "id", None)) in (None, naming.LOGGER)
+                ):
                     self._end(_LATER, text, node, effects.CHANGES_OTHERS)
 
     def _if(self, node, text):
-        truth = effects.known_truth(node.test)
+        truth = effects.known_truth(node.test, text.names)
         if texts.is_main_guard(node.test):
             truth = text.is_main
         if truth is not None:
             return self._walk(node.body if truth else node.orelse, text)
-        is_plain = effects.harmless(node.test, text.names) and not naming.is_foreign(node.test, text.names)
+        is_plain = effects.harmless(node.test, text.names) and not naming.carries(node.test, text.names)
         if not is_plain or texts.imports_in(node):
             self._end(_LATER, text, node, effects.UNKNOWN_IF)
         self._take_looks(text, node)
@@ -334,8 +379,10 @@ class _Scanner:
     def _may_raise(self, statement, text):
         """Whether it may raise what a handler catches; what is imported is there."""
         if isinstance(statement, ast.ImportFrom):
-            base = texts.base_of(statement, text.package)
-            return not all(alias.name == "*" or self._has(base, alias.name) for alias in statement.names)
+            base = self._base(statement, text)
+            return base is None or not all(
+                alias.name == "*" or self._has(base, alias.name) for alias in statement.names
+            )
         return not isinstance(statement, ast.Import) and effects.may_raise(statement)
 
     def _has(self, module, name):
@@ -344,6 +391,8 @@ class _Scanner:
             return hasattr(sys.modules.get(module), name)
         if self._find(f"{module}.{name}") is not None:
             return True
+        if module in self._followed:  # one that imports this one
+            return self._names[module].has_for_sure(name)
         origin = str(self._find(module).origin)
         if origin not in self._tops:
             source = texts.read(origin) if origin.endswith(".py") else None
@@ -354,8 +403,12 @@ class _Scanner:
         """An import, in a `try`, of what is not there: what it imports before it finds that out, and what is done
         then."""
         names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+        error = ModuleNotFoundError
         if isinstance(statement, ast.ImportFrom):
-            names = [texts.base_of(statement, text.package) or ""]
+            base = self._base(statement, text)
+            names, error = ([base], error) if base is not None else ([""], ImportError)
+            if base is None and not self._has_no_parent(text):
+                self._end(_LATER, text, statement, effects.NOT_FOUND)
         for name in names:
             while name and not self._exists(name):
                 name = name.rpartition(".")[0]
@@ -367,7 +420,7 @@ class _Scanner:
             self._end(_LATER, text, statement, effects.OTHER_STATEMENT)
             self._walk([statement], text)
         for handler in node.handlers:
-            caught = effects.catches_import_error(handler.type)
+            caught = effects.catches(handler.type, error)
             if caught is None:
                 break
             if caught:
@@ -379,8 +432,17 @@ class _Scanner:
     def _is_there(self, statement, text):
         if isinstance(statement, ast.Import):
             return all(self._exists(alias.name) for alias in statement.names)
-        base = texts.base_of(statement, text.package)
+        base = self._base(statement, text)
         return base is not None and self._exists(base)
+
+    def _base(self, statement, text):
+        """The full name of what an ImportFrom imports from; None: it is not known, or there is no package."""
+        is_moved = not text.top.bound.isdisjoint(_OF_RELATIVE) or not text.names.bound.isdisjoint(_OF_RELATIVE)
+        return None if statement.level and is_moved else texts.base_of(statement, text.package)
+
+    def _has_no_parent(self, text):
+        """Whether Python is sure to refuse a relative import: in a script that does not say what it is part of."""
+        return text.is_main and text.package is None and text.top.bound.isdisjoint(_OF_RELATIVE)
 
     def _exists(self, name):
         """For a `try`, which does something else where it is not."""
@@ -401,10 +463,11 @@ class _Scanner:
                 self._take([alias.name if alias.asname else alias.name.split(".", 1)[0]])
 
     def _import_from(self, statement, text):
-        base = texts.base_of(statement, text.package)
+        base = self._base(statement, text)
         if statement.module == "__future__":
             text.computes_annotations &= all(alias.name != "annotations" for alias in statement.names)
         if not base:
+            self._end(_LATER, text, statement, effects.NOT_FOUND)
             for alias in statement.names:
                 text.names.unbind(alias.asname or alias.name)
         elif self._wanted(base, text, statement):
@@ -435,14 +498,24 @@ class _Scanner:
     def _take_own(self, base, alias, text, statement):
         """A name of the user's own module: what it has by that name, else a module in it."""
         module = self._names.get(base) or naming.Names()
-        name = f"{base}.{alias.name}"
-        is_module = alias.name != "*" and self._find(name) is not None
-        if alias.name != "*" and not module.has_for_sure(alias.name) and name not in self._seen_names:
-            if module.is_open or (is_module and alias.name in module.bound):
-                self._end(_LATER, text, statement, effects.OWN_LAZY)
-            if is_module:
-                self._wanted(name, text, statement)
+        if alias.name != "*":
+            self._find_in_own(base, module, alias.name, text, statement)
+        elif module.exported is naming.UNKNOWN or (module.exported is None and module.is_open):
+            self._end(_LATER, text, statement, effects.UNKNOWN_ALL)
+        for name in module.exported if alias.name == "*" and isinstance(module.exported, list) else ():
+            self._find_in_own(base, module, name, text, statement)
         text.names.take(module, alias.name, alias.asname or alias.name)
+
+    def _find_in_own(self, base, module, attribute, text, statement):
+        """Looks for a name in the user's own module as an import does: a module in it is imported where it has none."""
+        name = f"{base}.{attribute}"
+        if module.has_for_sure(attribute) or name in self._seen_names:
+            return
+        is_module = self._find(name) is not None
+        if module.is_open or (is_module and attribute in module.bound):
+            self._end(_LATER, text, statement, effects.OWN_LAZY)
+        if is_module:
+            self._wanted(name, text, statement)
 
     def _wanted(self, name, text, statement):
         """Whether it is a module of the user's own, whose text is followed, not a library's."""
@@ -453,13 +526,14 @@ class _Scanner:
         own = spec is None or not self._is_library(spec)
         if name in self._seen_names:
             return own
-        self._seen_names.add(name)
+        if spec is None or not own:
+            self._seen_names.add(name)
         self._note([name], text, statement)
         if spec is None:
             self._end(_LATER, text, statement, effects.NOT_FOUND, f"import of {name}, which is not found beforehand")
         elif own:
-            self.result.own.append(name)
-            self._follow(name)
+            self.result.own += [name] if name not in self.result.own else []
+            self._follow(name)  # its parents first, and these may import it
         else:
             (self.result.prefix, self.result.usual, self.result.later)[self._phase].append(name)
         return own
@@ -471,9 +545,10 @@ class _Scanner:
             spec = self._find(full)
             is_package = spec is not None and spec.submodule_search_locations is not None
             names = self._names.setdefault(full, naming.Names())
-            if parent is not None:
-                parent.parts[full.rpartition(".")[2]] = names
-            parent = names
+            package, part, parent = parent, full.rpartition(".")[2], names
+            if package is not None:
+                package.parts.setdefault(part, names)
+            self._seen_names.add(full)
             if spec is None or spec.origin in self._seen_files or (is_package and not spec.origin):
                 continue
             text = _Text(b"", spec.origin, None, False)
@@ -484,8 +559,12 @@ class _Scanner:
             self.result.modules[spec.origin] = full
             # Relative imports count from the package: of a package that is itself, of a module its parent.
             self._depth += 1
+            self._followed.add(full)
             self.scan_source(source, spec.origin, full + (".__init__" if is_package else ""), names=names)
+            self._followed.discard(full)
             self._depth -= 1
+            if package is not None:
+                package.part_is_there(part, names)
 
     def _is_library(self, spec):
         """Whether the interpreter or an installed package has it. All places of a namespace package count."""
