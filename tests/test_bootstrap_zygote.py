@@ -473,6 +473,15 @@ TAINTS = {
     "whole environment": ("import os; kept = dict(os.environ)", "looks through all of the environment"),
     "list of the environment": ("import os; kept = list(os.environ)", "it keeps what it finds in the environment"),
     "items of the environment": ("import os\nfor k, v in os.environ.items(): k + v", "looks through all of the"),
+    "text of all variables": (
+        "import os; kept = '\\n'.join(map('='.join, os.environ.items()))",
+        "it keeps what it finds in the environment",
+    ),
+    "bytes of all variables": (
+        "import os; kept = str.encode('\\n'.join(map('='.join, os.environ.items())))",
+        "it keeps what it finds in the environment",
+    ),
+    "text of all names": ("import os; kept = ' '.join(os.environ)", "it keeps what it finds in the environment"),
     "rank by its beginning": ("import os\nfor k in os.environ: k.startswith('LOCAL_')", "looks through all of the"),
     "rank set": ("import os; os.environ['RANK'] = '3'", "it sets RANK"),
     "environment by C": ("import ctypes; ctypes.CDLL(None).getenv(b'RANK')", "it calls getenv of the C library"),
@@ -488,6 +497,15 @@ TAINTS = {
     "random number": ("import random; kept = random.random()", "it seeds random numbers, or draws some"),
     "seed": ("import random; random.seed(3)", "it seeds random numbers, or draws some"),
     "caught": ("import os\ntry: os.getpid()\nexcept BaseException: pass", "its process id"),
+    "program of the shell": ("import os; os.system('true')", "it starts a process"),
+    "program by a name": (
+        "import os\nos.waitpid(os.posix_spawnp('true', ['true'], os.environ), 0)",
+        "it starts a process",
+    ),
+    "fork at a terminal": (
+        "import os\npid, fd = os.forkpty()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)",
+        "it starts a process",
+    ),
     "program": ("import subprocess; subprocess.check_output(['true'])", "it starts a process"),
     "fork": ("import os\nif os.fork() == 0: os._exit(0)\nos.wait()", "it starts a process"),
     "names of the script": ("import sys; kept = vars(sys.modules['__main__'])", "it looks at __dict__ of __main__"),
@@ -520,6 +538,10 @@ TAINTS = {
         "it asks for the size of a terminal",
     ),
     "id of a thread": ("import threading; kept = threading.get_native_id()", "it asks for the id of its thread"),
+    "id of its own thread": (
+        "import threading; kept = threading.current_thread().native_id",
+        "it asks for the id of its thread",
+    ),
     "id by the time": ("import uuid; kept = uuid.uuid1()", "it draws random numbers"),
     "device of random numbers": ("kept = open('/dev/urandom', 'rb').read(4)", "it draws random numbers"),
     "generator of its own": ("import random; kept = random.Random().random()", "it draws random numbers"),

@@ -351,7 +351,7 @@ class Preloader:
         taint, self._watch.taint = self._watch.taint, None
         if taint is not None:  # somebody has caught it
             raise Tainted(name, taint.why) if taint.module == "?" else taint
-        self._watch.forget_names()
+        self._watch.forget_names([module for new, module in list(sys.modules.items()) if new not in self._seen])
         self._check_values()
         self._watch.reads.settle()
         self._check_arguments(name)

@@ -3,6 +3,8 @@ that none is one of those it looks for, by their beginning say. Whatever else it
 
 import sys
 
+# Stands for a value. No library looks for it, and none has it by chance: C may join it into a text, past all methods.
+_VALUE = "\0phalanx: a value that each rank has of its own\0"
 _ANSWERS_NO = ("startswith", "endswith", "__contains__", "__eq__")
 _SAME_KIND = ("lower", "upper", "casefold", "strip")
 _LEFT_ALONE = frozenset(
@@ -29,8 +31,18 @@ class Tracked:
 
     def value(self):
         """What stands for the value of such a variable."""
-        self._handed_out.append(self._kind("\0"))
+        self._handed_out.append(self._kind(_VALUE))
         return self._handed_out[-1]
+
+    def are_in_hands(self):
+        """Whether some have been handed out since the last forget()."""
+        return bool(self._handed_out)
+
+    def is_in(self, text, names):
+        """Whether a text, or bytes, has a value in it, or all these names."""
+        if isinstance(text, bytes):
+            return _VALUE.encode() in text or all(name.encode() in text for name in names)
+        return _VALUE in text or all(name in text for name in names)
 
     def forget(self):
         """Whether somebody has kept one. None is handed out any more."""

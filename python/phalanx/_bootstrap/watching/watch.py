@@ -49,7 +49,10 @@ _PROCESS = {
     "sched_getaffinity": "it asks which processors it may use",
     "process_cpu_count": "it asks which processors it may use",
     "fork": "it starts a process",
+    "forkpty": "it starts a process",
     "posix_spawn": "it starts a process",
+    "posix_spawnp": "it starts a process",
+    "system": "it starts a process",
     "register_at_fork": "it wants to be told of forks, and each rank is one",
 }
 _THREAD_ID = "it asks for the id of its thread"
@@ -164,8 +167,11 @@ class Watch:
         for holder, name, why in _ALIASES:
             if holder == module.__name__ and hasattr(module, name):
                 self._replace(module, name, self._asking(getattr(module, name), why))
+        thread = getattr(module, "Thread", None) if module.__name__ == "threading" else None
+        if hasattr(thread, "native_id"):
+            self._replace(thread, "native_id", property(self._asking(thread.native_id.fget, _THREAD_ID)))
 
-    awaited = ("uuid",)
+    awaited = ("threading", "uuid")
 
     def put_back(self, module):
         """Exchanges our functions in a module's names, and in those of its classes, for those that they stand for."""
@@ -257,10 +263,16 @@ class Watch:
         if self._is_watching:
             self._taint(self._walker, "it looks through all of the environment, which differs between ranks")
 
-    def forget_names(self):
-        """Raises Tainted where a library has kept the name of a variable that is another one in each rank."""
-        if self._tracked.forget():
+    def forget_names(self, new_modules):
+        """Raises Tainted where a library has kept the name of a variable that is another one in each rank, or where one
+        of `new_modules` holds a text with such names, or their values, in it."""
+        texts = self._tracked.are_in_hands() and any(map(self._has_names, new_modules))
+        if self._tracked.forget() or texts:
             self._taint(self._walker, "it keeps what it finds in the environment, which differs between ranks")
+
+    def _has_names(self, module):
+        found = vars(module).values() if isinstance(getattr(module, "__dict__", None), dict) else ()
+        return any(isinstance(value, (str, bytes)) and self._tracked.is_in(value, _RANK_NAMES) for value in found)
 
     def _note(self, name, value):
         name, value = _text(name), _text(value)
