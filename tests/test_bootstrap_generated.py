@@ -117,6 +117,17 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path):
     assert learn(tmp_path / "missing")(1).x == 1
 
 
+def test_drafts_of_the_killed_are_removed(tmp_path):
+    """In a container the next process may have the id of the one that was killed, too."""
+    old, fresh = (path_in(tmp_path).with_name(f"{path_in(tmp_path).name}.{end}") for end in (os.getpid(), "f" * 16))
+    for draft in (old, fresh):
+        draft.write_bytes(b"half")
+    hours_ago = old.stat().st_mtime - 3 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    learn(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted([path_in(tmp_path).name, fresh.name])
+
+
 def test_too_much_is_begun_anew(tmp_path, monkeypatch, compilations):
     learn(tmp_path)
     monkeypatch.setattr(generated, "TEXTS_MAX", 0)  # Python 3.13 makes one text of all methods

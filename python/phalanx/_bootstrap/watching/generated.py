@@ -23,6 +23,7 @@ _MAGIC = b"PHXG" + importlib.util.MAGIC_NUMBER
 _DIGEST_BYTES = 32
 TEXTS_MAX = 20_000
 FILE_BYTES_MAX = 32 << 20
+DRAFT_AGE_MAX_NS = 3600 * 10**9
 
 
 class GeneratedCode:
@@ -82,7 +83,8 @@ def _read(path):
 def _write(path, codes):
     """A disk that is full, or a folder that is not there, costs the next start its haste and nothing else."""
     body = marshal.dumps(codes)
-    draft = f"{path}.{os.getpid()}"
+    # Not by the process id: in containers many have the same.
+    draft = f"{path}.{os.urandom(8).hex()}"
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -90,7 +92,20 @@ def _write(path, codes):
     try:
         with open(fd, "wb") as file:
             file.write(_MAGIC + sha256(body).digest() + body)
+            now_ns = os.fstat(fd).st_mtime_ns  # by the clock of who keeps the folder
         os.rename(draft, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(draft)
+        return
+    _remove_drafts(path, now_ns)
+
+
+def _remove_drafts(path, now_ns):
+    """Those of processes that were killed while they wrote, which takes some milliseconds."""
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        for other in os.listdir(folder):
+            draft = os.path.join(folder, other)
+            if other.startswith(name + ".") and now_ns - os.lstat(draft).st_mtime_ns > DRAFT_AGE_MAX_NS:
+                os.unlink(draft)
