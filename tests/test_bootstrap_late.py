@@ -248,6 +248,49 @@ def test_generators_of_libraries_that_do_not_care(place):
     assert first[0] != second[0] and first[1] == second[1]
 
 
+# What a hidden library needs.
+
+
+TELL_OF_MPMATH = """
+import sys, typing, inspect, os
+os.getloadavg()
+import sympy
+print('mpmath' in sys.modules, 'networkx' in sys.modules, 'numpy' in sys.modules)
+print(sorted(typing.get_type_hints(sympy.Kind)), inspect.getfile(sympy.Kind) == sys.modules['mpmath'].__file__)
+"""
+MPMATH = "import numpy\nclass Other: pass\nclass Kind:\n    other: 'Other'\nKIND = Kind()"
+
+
+@pytest.mark.parametrize("learnt", [["sympy"], ["mpmath", "sympy"], ["networkx", "sympy"], ["torch"]])
+@pytest.mark.parametrize(
+    "taken",
+    ["import mpmath\nKind = mpmath.Kind", "from mpmath import Kind", "from mpmath import KIND\nKind = type(KIND)"],
+)
+def test_a_hidden_library_comes_with_what_it_needs(place, learnt, taken):
+    """Whoever imported that first: what one finds in the library may be asked for its module."""
+    place.library(mpmath=MPMATH, sympy=taken, networkx="import mpmath")
+    place.library(torch__in____init__=textwrap.dedent(TORCH["torch__in____init__"]) + "\nimport networkx, sympy")
+    place.own(train=TELL_OF_MPMATH)
+    expected = place.plain("train")
+    assert expected[1].startswith("True False True\n['other'] True"), expected
+    assert place.warm("train", learnt=learnt) == expected
+
+
+def test_what_a_needed_library_needs_is_looked_at(place):
+    """What it has read, the loggers that it has made, what the script has put in its place."""
+    place.library(mpmath="import os\nX = os.environ.get('MPMATH_X')", sympy="from mpmath import X\nimport networkx")
+    place.library(networkx="import logging\nlogging.getLogger('networkx')")
+    place.own(
+        variable="import os\nos.environ['MPMATH_X'] = '1'\nimport sympy\nprint(sympy.X)",
+        logger="import logging\nlogging.getLogger('networkx').info(1)\nimport sympy",
+        module="import sys\nsys.modules['networkx'] = sys\nimport sympy\nprint(sympy.networkx is sys)",
+    )
+    for script, why in (("variable", "MPMATH_X"), ("logger", "its logger networkx"), ("module", "into sys.modules")):
+        *told, whys = place.warm(script, learnt=["sympy"])
+        assert tuple(told) == place.plain(script)[:3]
+        assert len(whys) == 1 and why in whys[0]
+
+
 # Libraries that we use ourselves.
 
 

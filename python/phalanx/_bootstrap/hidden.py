@@ -2,7 +2,7 @@
 
 The script's own order decides: it may have put a folder on sys.path, an import hook or a variable in between. Hidden
 modules are not in sys.modules. A finder gives them out when they are asked for: of a library that torch brought along
-all its modules, and with a module of torch all that there is.
+all its modules and those of the libraries that it needs, and with a module of torch all that there is.
 """
 
 import builtins
@@ -10,6 +10,7 @@ import collections
 import importlib.machinery
 import os
 import sys
+import types
 import warnings
 
 from phalanx._bootstrap import places
@@ -34,6 +35,7 @@ _READ_WITH_A_DEVICE = frozenset(("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "C
 _WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
 _LOADED_ONCE = _WITH_ALL | {"numpy", "triton"}
+_bases = type.__dict__["__mro__"].__get__  # past what a metaclass may say
 
 
 def may_be_read_unseen(name):
@@ -50,6 +52,7 @@ wrote, [(stream's name, text)]."""
 _modules = {}  # name: module, in the order of their imports
 _detached = []  # (name, package that is not hidden, attribute, module)
 _variables = {}  # those that they have read, with what they saw
+_needs = {}  # top-level name: those of other hidden libraries that are there wherever it is
 _origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
 _path_entries = []  # what their imports have put on sys.path
 given_out = set()  # names
@@ -79,8 +82,9 @@ def take_over(left):
         getattr(sys, stream).write(text)
 
 
-def hide(seen, path_before, variables, left, marks):
-    """Hides all modules but those of names in `seen` and the standard library's. `left`, `marks`: by their imports."""
+def hide(seen, path_before, variables, left, marks, importers):
+    """Hides all modules but those of names in `seen` and the standard library's. `left`, `marks`: by their imports;
+    `importers`: {name: that of the module which imported it first}."""
     global _left, _marks
     _left, _marks = left, marks
     for name in [name for name in sys.modules if name not in seen and _can_be_hidden(name)]:
@@ -92,11 +96,59 @@ def hide(seen, path_before, variables, left, marks):
             _detached.append((name, sys.modules[parent], child, module))
     _path_entries.extend(entry for entry in sys.path if entry not in path_before)
     sys.path[:] = [entry for entry in sys.path if entry in path_before]
-    for top in {name.partition(".")[0] for name in _modules}:
+    for top in {_top(name) for name in _modules}:
         origin = getattr(getattr(find(top), "__spec__", None), "origin", None)
         if origin is not None and _origin(top) == origin:
             _origins[top] = origin
     _variables.update((name, seen) for name, seen in variables.items() if name not in COUNTED_ANEW)
+    _needs.update(_closed(_needs_of_libraries(importers)))
+
+
+def _needs_of_libraries(importers):
+    """{library: others that it has imported first, or has a module, a function, a class or an object of in a name}: all
+    that is found by way of it may be asked for its module, as inspect.getfile and typing.get_type_hints do."""
+    needs, values = {}, {}
+    for name, importer in importers.items():
+        if name in _modules and importer in _modules:
+            needs.setdefault(_top(importer), set()).add(_top(name))
+    for name, module in _modules.items():
+        if _top(name) not in _WITH_ALL and isinstance(module, types.ModuleType):
+            values.setdefault(_top(name), {}).update((id(value), value) for value in list(vars(module).values()))
+    for top, found in values.items():
+        needs.setdefault(top, set()).update(map(_top, _modules_of(found.values()) & _modules.keys()))
+    return needs
+
+
+def _modules_of(values):
+    """Names of the modules that values are, or are of. No code of theirs runs."""
+    names, classes = set(), {}
+    for value in values:
+        kind = type(value)
+        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
+            names.add(value.__module__)
+        elif kind is types.ModuleType:
+            names.add(value.__name__)
+        else:
+            known = value if issubclass(kind, type) else kind
+            classes[id(known)] = known
+    names.update(vars(base).get("__module__") for known in classes.values() for base in _bases(known))
+    return {name for name in names if isinstance(name, str)}
+
+
+def _closed(needs):
+    """With what is needed by what is needed, and without itself."""
+    closed = {}
+    for top in needs:
+        found, new = set(), {top}
+        while new:
+            found |= new
+            new = set().union(*(needs.get(one, ()) for one in new)) - found
+        closed[top] = found - {top}
+    return closed
+
+
+def _top(name):
+    return name.partition(".")[0]
 
 
 def _origin(top):
@@ -148,21 +200,24 @@ class _Finder:
         module = _modules.get(name)
         if module is None:
             return None
-        top = name.partition(".")[0]
-        names = [n for n in _modules if top in _WITH_ALL or n == top or n.startswith(top + ".")]
-        why = self._why_mixed or self._why_not(names) or self._threads.why_not(names) or _marks.why_not(_owner(name))
+        top = _top(name)
+        tops = {top} | _needs.get(top, set())
+        with_all = not _WITH_ALL.isdisjoint(tops)
+        names = [n for n in _modules if with_all or _top(n) in tops]
+        owners = [None] if with_all else sorted(tops)
+        why = self._why_mixed or self._why_not(names) or self._threads.why_not(names) or _marks.why_not(owners)
         if why is not None:
             why = f"{top} was imported ahead of its turn, but {why}"
             if os.getpid() != self._pid:
-                self._leave_to_python(names, why)
+                self._leave_to_python([n for n in names if top in _WITH_ALL or _top(n) == top], why)
                 return None
             self._go_cold(why)
-        return _spec_of(name, module, lambda: self._give_out(name, names))
+        return _spec_of(name, module, lambda: self._give_out(name, names, owners))
 
     def _leave_to_python(self, names, why):
         """In a forked child, which cannot begin anew: it finds the modules as if nobody had imported them. Those with
         libraries that a process loads once are refused, aloud: the script may catch what is raised."""
-        if any(name.partition(".")[0] in _LOADED_ONCE for name in names):
+        if any(_top(name) in _LOADED_ONCE for name in names):
             why = f"phalanx: {why}; start the job with --no-warm"
             try:
                 os.write(2, f"{why}\n".encode())
@@ -173,20 +228,21 @@ class _Finder:
             del _modules[name]
         self._why_mixed = why
 
-    def _give_out(self, name, names):
-        """Its module is in sys.modules already."""
+    def _give_out(self, name, names, owners):
+        """Its module is in sys.modules already. `owners`: whose marks are put back, None for those of all."""
         if name not in _modules:
             return  # somebody keeps the spec, and loads by it once more
         del _modules[name]
         given_out.add(name)
         _give_out(names)
-        if name.partition(".")[0] in _WITH_ALL:
+        if owners == [None]:
             sys.path.extend(_path_entries)
             del _path_entries[:]
         if not _modules and self in sys.meta_path:
             sys.meta_path.remove(self)
         self._take_over()
-        self._filters += _marks.put_back(_owner(name))
+        for owner in owners:
+            self._filters += _marks.put_back(owner)
         load_watch.call_for_loaded()
         self._threads.count(names)
 
@@ -220,7 +276,7 @@ class _Finder:
         for variable in {*os.environ, *self._environment} - COUNTED_ANEW - _READ_WITH_A_DEVICE:
             if variable.startswith(unseen) and os.environ.get(variable) != self._environment.get(variable):
                 return f"it may have read {variable}, which the script has changed since"
-        for top in sorted({name.partition(".")[0] for name in names}):
+        for top in sorted({_top(name) for name in names}):
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
         return None
@@ -232,12 +288,6 @@ class _Finder:
             return bool(new)
         # Libraries have categories of their own shown, which torch and its like do not know.
         return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
-
-
-def _owner(name):
-    """Whose marks are put back with that module: its library's; None for those of all, with torch."""
-    top = name.partition(".")[0]
-    return None if top in _WITH_ALL else top
 
 
 def _spec_of(name, module, load):

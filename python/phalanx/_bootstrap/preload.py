@@ -89,6 +89,7 @@ class Preloader:
             }
         )
         self._absent = set()
+        self._importers = {}  # {name: that of the module whose text has imported it first}
         self._window = changes.Window()
         self._libraries = places.Libraries()
         self.numbers = {}  # for threads.Counted
@@ -126,7 +127,7 @@ class Preloader:
             seen, path, _ = self._before_late
             variables = {name: value for name, value in self._watch.read.items() if name in self._watch.late}
             left = self._left(self._watch.said[self._late_said :])
-            hidden.hide(seen, path, variables, left, self._unmarked.take_away())
+            hidden.hide(seen, path, variables, left, self._unmarked.take_away(), self._importers)
 
     def _left(self, said):
         before, now = self._environment, dict(os.environ)
@@ -257,6 +258,7 @@ class Preloader:
             raise _Denied(name)
         if "." not in name:
             self._absent.add(name)
+        self._importers[name] = _importer(sys._getframe(1))
         for folder in path or ():
             self._window.note_folder(folder)
         if name in ("torch", "numpy"):
@@ -416,6 +418,13 @@ def _longest_module(name):
         if module is not None:
             return module, parts[count:]
     return None, parts
+
+
+def _importer(frame):
+    """The module that is being imported there, or None."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals.get("__name__")
 
 
 def _is_not_found(name, error):

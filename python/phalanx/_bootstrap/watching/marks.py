@@ -64,14 +64,14 @@ class Marks:
         self._folder = folder
         self._classes = _classes_of_loggers()
 
-    def why_not(self, top):
-        """Why what a library has left cannot be put back, or None. `top`: its name, None for all of them."""
+    def why_not(self, tops):
+        """Why what libraries have left cannot be put back, or None. `tops`: their names, None for all of them."""
         if not self._loggers:
             return None
         if _classes_of_loggers() != self._classes:
             return "the script has set another class of loggers"
         present = _loggers()
-        for name in self._loggers_of(top):
+        for name in [name for top in tops for name in self._loggers_of(top)]:
             if name in present and not _is_placeholder(present[name]):
                 return f"the script has asked for its logger {name}"
         return None
