@@ -248,6 +248,80 @@ def test_generators_of_libraries_that_do_not_care(place):
     assert first[0] != second[0] and first[1] == second[1]
 
 
+# What no Python shows to be read.
+
+
+GO_BY = {
+    "a variable past os.environ": ("os.putenv('MKL_CBWR', '1')", "it may have read MKL_CBWR"),
+    "a variable set by C": ("ctypes.CDLL(None).setenv(b'MKL_CBWR', b'1', 1)", "it may have read MKL_CBWR"),
+    "a number of threads by C": ("os.putenv('OMP_NUM_THREADS', '3')", "it may have read OMP_NUM_THREADS"),
+    "a variable removed by C": ("os.unsetenv('TORCH_LATE')", "it may have read TORCH_LATE"),
+    "flags of the loader": ("sys.setdlopenflags(os.RTLD_GLOBAL | os.RTLD_NOW)", "other flags of the dynamic loader"),
+    "a function": ("os.cpu_count = lambda: 3", "the script has replaced os.cpu_count"),
+    "a class": ("import threading\nthreading.Event = object", "the script has replaced threading.Event"),
+}
+
+
+@pytest.mark.parametrize("what", GO_BY)
+def test_what_torch_goes_by_and_the_script_has_changed(place, what):
+    change, why = GO_BY[what]
+    place.env["TORCH_LATE"] = place.agent.env["TORCH_LATE"] = "1"
+    tell = "import ctypes, os, sys\ngetenv = ctypes.PyDLL(None).getenv\ngetenv.restype = ctypes.c_char_p\n"
+    tell += "SEEN = getenv(b'MKL_CBWR'), getenv(b'TORCH_LATE'), sys.getdlopenflags(), os.cpu_count() == 3\n"
+    place.library(torch__in____init__=tell + textwrap.dedent(TORCH["torch__in____init__"]))
+    place.own(train=f"import ctypes, os, sys\n{change}\nimport torch\nprint(torch.SEEN)")
+    *told, whys = place.warm("train", learnt=["torch"])
+    assert tuple(told) == place.plain("train")[:3]
+    assert len(whys) == 1 and why in whys[0], whys
+
+
+def test_what_torch_does_not_go_by(place):
+    """A variable of the script's own, a function that debuggers replace, what is put back."""
+    change = "os.putenv('MINE', '1')\nos.fork = lambda: None\nbuiltins.print = functools.partial(print, flush=True)\n"
+    change += "flags = sys.getdlopenflags()\nsys.setdlopenflags(257)\nsys.setdlopenflags(flags)\n"
+    place.own(train=f"import builtins, functools, os, sys\n{change}\nimport torch\nprint(torch.threads)")
+    assert place.warm("train", learnt=["torch"]) == place.plain("train") == (0, "[1]\n", "", [])
+
+
+@pytest.fixture
+def library_of_c(tmp_path_factory):
+    """A function that makes a library, and returns its path. `name`: what others find it by."""
+
+    def make(name, symbol):
+        path = tmp_path_factory.mktemp("c") / name
+        words = ["cc", "-shared", "-fPIC", "-x", "c", "-", f"-Wl,-soname,{name}", "-o", path]
+        subprocess.run(words, input=f"int {symbol}(void) {{ return 1; }}", text=True, check=True)
+        return str(path)
+
+    return make
+
+
+def test_libraries_that_the_script_has_loaded_before_torch(place, library_of_c):
+    """Torch's own find one of their name, or symbols that are for all, and nothing else of it."""
+    of_torch, same_name, other = (
+        library_of_c(name, f"standin_{count}")
+        for count, name in enumerate(("libstandin.so.1", "libstandin.so.1", "libother.so"))
+    )
+    place.library(
+        torch__in____init__=f"import ctypes\nKEPT = ctypes.CDLL({of_torch!r})\n"
+        + textwrap.dedent(TORCH["torch__in____init__"])
+    )
+    load = "import ctypes, os\nos.getloadavg()\nkept = ctypes.CDLL({!r}, {})\nimport torch"
+    place.own(
+        name=load.format(same_name, "os.RTLD_LOCAL"),
+        everybody=load.format(other, "os.RTLD_GLOBAL"),
+        nobody=load.format(other, "os.RTLD_LOCAL"),
+        extension="import os\nos.getloadavg()\nimport _ssl, sqlite3, torch",
+        late=f"import torch, ctypes\nctypes.CDLL({other!r}, ctypes.RTLD_GLOBAL)\nimport networkx",
+    )
+    for script, path in (("name", same_name), ("everybody", other)):
+        status, out, err, (why,) = place.warm(script, learnt=["torch"])
+        assert (status, out, err) == (0, "", "")
+        assert f"the script has loaded {path}, whose symbols libraries behind it take" in why
+    for script in ("nobody", "extension", "late"):
+        assert place.warm(script, learnt=["torch", "networkx"]) == (0, "", "", [])
+
+
 # What a hidden library needs.
 
 

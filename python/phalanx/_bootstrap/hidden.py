@@ -59,6 +59,7 @@ given_out = set()  # names
 _finder = None
 _left = None
 _marks = None  # marks.Marks
+_surroundings = None  # surroundings.Surroundings
 
 
 def find(name):
@@ -85,8 +86,10 @@ def take_over(left):
 def hide(seen, path_before, variables, left, marks, importers):
     """Hides all modules but those of names in `seen` and the standard library's. `left`, `marks`: by their imports;
     `importers`: {name: that of the module which imported it first}."""
-    global _left, _marks
-    _left, _marks = left, marks
+    global _left, _marks, _surroundings
+    from phalanx._bootstrap import surroundings  # not in a cold worker, which hides nothing
+
+    _left, _marks, _surroundings = left, marks, surroundings.Surroundings()
     for name in [name for name in sys.modules if name not in seen and _can_be_hidden(name)]:
         _modules[name] = sys.modules.pop(name)
     for name, module in _modules.items():
@@ -269,13 +272,25 @@ class _Finder:
             return "the script has changed sys.path_hooks"
         if self._would_warn_otherwise():
             return "the script has set filters of warnings"
+        why = _surroundings.why_not()
+        if why is None and not _BRING_LIBRARIES.isdisjoint(names):
+            why = _surroundings.why_no_libraries()
+        return why or self._why_not_by_variables(names) or self._why_not_by_path(names)
+
+    def _why_not_by_variables(self, names):
         for variable, seen in _variables.items():
             if os.environ.get(variable) != seen:
                 return f"it has read {variable}, which the script has changed since"
+        now = {
+            name for name in {*os.environ, *self._environment} if os.environ.get(name) != self._environment.get(name)
+        }
         unseen = _READ_UNSEEN if _BRING_LIBRARIES.isdisjoint(names) else _READ_UNSEEN + _READ_BY_LIBRARIES
-        for variable in {*os.environ, *self._environment} - COUNTED_ANEW - _READ_WITH_A_DEVICE:
-            if variable.startswith(unseen) and os.environ.get(variable) != self._environment.get(variable):
+        for variable in sorted((now - COUNTED_ANEW).union(_surroundings.changed_variables()) - _READ_WITH_A_DEVICE):
+            if variable.startswith(unseen):
                 return f"it may have read {variable}, which the script has changed since"
+        return None
+
+    def _why_not_by_path(self, names):
         for top in sorted({_top(name) for name in names}):
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
