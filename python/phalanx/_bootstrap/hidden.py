@@ -134,7 +134,7 @@ def _modules_of(values):
         else:
             known = value if issubclass(kind, type) else kind
             classes[id(known)] = known
-    names.update(vars(base).get("__module__") for known in classes.values() for base in _bases(known))
+    names.update(vars(base).get("__module__") for known in classes.values() for base in _bases(known) or ())
     return {name for name in names if isinstance(name, str)}
 
 
