@@ -357,7 +357,7 @@ void SimKeeper::Do(const agent::WriteImages& action) {
   const std::string refused = agent::StoreRefusal(images, parts_.local_world_size);
   if (!refused.empty()) {
     for (const ckpt::MemoryImage& image : images) pages_.Release(image);
-    return core_.OnImagesWritten(action.dir, action.save, {}, refused);
+    return core_.OnImagesWritten(action.dir, action.save, action.name, {}, refused);
   }
   struct Written {
     std::vector<v1::Shard> shards;
@@ -375,7 +375,7 @@ void SimKeeper::Do(const agent::WriteImages& action) {
              [this, written, images, action] {
                for (const ckpt::MemoryImage& image : images) pages_.Release(image);
                ReplaceSlots();
-               core_.OnImagesWritten(action.dir, action.save, written->shards, written->error);
+               core_.OnImagesWritten(action.dir, action.save, action.name, written->shards, written->error);
              }});
 }
 

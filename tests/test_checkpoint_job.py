@@ -412,6 +412,25 @@ def test_storage_hangs(hanging_disk, job):
     check_restores(job, 1)
 
 
+@pytest.mark.slow
+def test_an_agent_dies_while_a_step_is_being_stored(hanging_disk, job):
+    """The next round stores it, or a newer one in its place: the job ends well without another save to disk, and no
+    node keeps memory of what storage was to take."""
+    directory = hanging_disk.path / "checkpoints"
+    arguments = [directory, "--memory-every=1", "--disk-every=40", "--step-ms=20"]
+    nodes = [start(job, *arguments, nnodes="2", nproc=1)]
+    nodes[0].wait_line("waiting for 1 more node")  # so that it makes the folder, which hangs: it could not be killed
+    nodes.append(start(job, *arguments, index=1, nnodes="2", nproc=1))
+    wait_committed(job, 12)
+    with hanging_disk.hanging():
+        wait_committed(job, 40)
+        kill_agent(job, nodes[1])
+    nodes[1] = start(job, *arguments, index=1, nnodes="2", nproc=1)
+    restored(job, 1)
+    end(job, *nodes)
+    assert max(stored_steps(directory)) >= 40, job.story()
+
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 MIB = 1 << 20
@@ -837,7 +856,7 @@ def test_kills_of_anyone(job, directory, pytestconfig, choose):
     victims.wait_ranks(event, after)
     job.stop()
     assert [node.wait() for node in [*victims.nodes, victims.master]] == [0, 0, 0], job.story()
-    assert memory_of_all(job) == []
+    assert memory_of_all(job) == [], job.story()
     check_restores(job, 2)
     for rank in (0, 1):
         losses(job, rank)

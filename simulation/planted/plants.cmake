@@ -219,8 +219,8 @@ phx_plant(NAME asked-once FILE agent/checkpoint/checkpoints.cc SEEDS 5000
 
 phx_plant(NAME nobody-writes-the-state FILE agent/checkpoint/checkpoints.cc SEEDS 12000
   WHAT "the shared image is written by whoever has group rank 0 at the moment"
-  FIND [==[dir.folder_of == save});]==]
-  PUT [==[PLANTED ? group_rank_ == 0 : dir.folder_of == save});]==])
+  FIND [==[dir.folders.contains(folder)});]==]
+  PUT [==[PLANTED ? group_rank_ == 0 : dir.folders.contains(folder)});]==])
 
 phx_plant(NAME mapped-written-over FILE checkpoint/memory/pages.cc SEEDS 3000
   WHAT "a save takes the slot of an older one that ranks have mapped"

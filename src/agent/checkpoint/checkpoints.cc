@@ -289,12 +289,14 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Do(CheckStep{name, order.check().name(), epoch_});
     case v1::CheckpointOrder::kPrepareStore:
       dir.storing.insert(save);
-      dir.folder_of = save;
+      if (std::exchange(dir.folder_of, save) != save) dir.folders.clear();
       return Do(MakeStepFolder{name, save});
-    case v1::CheckpointOrder::kStoreShards:
+    case v1::CheckpointOrder::kStoreShards: {
       dir.storing.insert(save);
+      const std::string& folder = order.store_shards().name();
       // The group rank may be another's by now.
-      return Do(WriteImages{name, save, order.store_shards().name(), dir.folder_of == save});
+      return Do(WriteImages{name, save, folder, dir.folders.contains(folder)});
+    }
     case v1::CheckpointOrder::kWriteManifest:
       return Do(CloseStep{name, order, dir.options.value_or(CheckpointOptions{})});
     case v1::CheckpointOrder::kStoreEnded:
@@ -374,6 +376,7 @@ void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const s
 
 void NodeCheckpoints::OnFolderMade(const std::string& name, const SaveKey& save, const std::string& folder,
                                    const std::string& error) {
+  if (Dir& dir = dirs_[name]; error.empty() && dir.folder_of == save) dir.folders.insert(folder);
   v1::CheckpointReport report = Report(name);
   SetKey(*report.mutable_store_prepared()->mutable_save(), save);
   report.mutable_store_prepared()->set_name(folder);
@@ -381,10 +384,11 @@ void NodeCheckpoints::OnFolderMade(const std::string& name, const SaveKey& save,
   Tell(std::move(report));
 }
 
-void NodeCheckpoints::OnImagesWritten(const std::string& name, const SaveKey& save,
+void NodeCheckpoints::OnImagesWritten(const std::string& name, const SaveKey& save, const std::string& folder,
                                       const std::vector<v1::Shard>& shards, const std::string& error) {
   v1::CheckpointReport report = Report(name);
   SetKey(*report.mutable_shards_written()->mutable_save(), save);
+  report.mutable_shards_written()->set_name(folder);
   for (const v1::Shard& shard : shards) *report.mutable_shards_written()->add_shards() = shard;
   report.mutable_shards_written()->set_error(error);
   Tell(std::move(report));

@@ -158,8 +158,8 @@ class NodeCheckpoints {
   void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error);
   // What storage has done. An error ends the store.
   void OnFolderMade(const std::string& dir, const SaveKey& save, const std::string& name, const std::string& error);
-  void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::vector<v1::Shard>& shards,
-                       const std::string& error);
+  void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::string& name,
+                       const std::vector<v1::Shard>& shards, const std::string& error);
   void OnStepClosed(const std::string& dir, const SaveKey& save, const std::string& error);
   void OnTidied(const std::string& dir, const std::string& error);
 
@@ -206,6 +206,7 @@ class NodeCheckpoints {
     std::set<SaveKey> storing;          // asked for, and not over
     std::optional<SaveKey> not_stored;  // the newest of which a store has failed
     std::optional<SaveKey> folder_of;   // this node was asked last to make a folder for it
+    std::set<std::string> folders;      // that it has made then: a store that was cut off begins again with another
     std::map<SaveKey, std::vector<Wait>> waits;
     std::vector<Asked> restores;
     std::optional<v1::CheckpointOrder> restore;  // of the live round

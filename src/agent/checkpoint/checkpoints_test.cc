@@ -604,13 +604,14 @@ TEST_F(NodeCheckpointsTest, TheSharedImageIsWrittenByTheNodeThatMadeTheFolder) {
   v1::CheckpointOrder write = Order(10);
   write.mutable_store_shards()->set_name("10");
   node_.OnOrder(prepare);
+  node_.OnFolderMade(kDir, {1, 10}, "10", "");
   BeginRound(2, 1);
   node_.Take();
   node_.OnOrder(write);
   EXPECT_TRUE(TakeAll<WriteImages>().at(0).main);
   BeginRound(3, 0);
   node_.Take();
-  write.mutable_save()->set_step(11);
+  write.mutable_store_shards()->set_name("10.1");
   node_.OnOrder(write);
   EXPECT_FALSE(TakeAll<WriteImages>().at(0).main) << "another node was asked for this one's folder";
 }
@@ -658,6 +659,28 @@ TEST_F(NodeCheckpointsTest, MemoryStaysWhereASaveIsNowhereElse) {
   EXPECT_EQ(left[0].unstored, "step 10 of /data/run");
   node_.OnEnd(Memory({{1, 10}}, true), false);
   EXPECT_EQ(TakeAll<RemoveMemory>().size(), 1U);
+}
+
+// The second order is for a store that was cut off before its folder was told of, and has begun again: the master takes
+// the first name that it hears.
+TEST_F(NodeCheckpointsTest, TheSharedImageGoesIntoAnyFolderThatTheNodeMadeForIt) {
+  Open(v1::DDP);
+  v1::CheckpointOrder prepare = Order(10);
+  prepare.mutable_prepare_store();
+  node_.OnOrder(prepare);
+  node_.OnOrder(prepare);
+  node_.OnFolderMade(kDir, {1, 10}, "10", "");
+  node_.OnFolderMade(kDir, {1, 10}, "10.1", "");
+  node_.Take();
+  for (const char* const name : {"10", "10.1"}) {
+    v1::CheckpointOrder write = Order(10);
+    write.mutable_store_shards()->set_name(name);
+    node_.OnOrder(write);
+    const auto asked = TakeAll<WriteImages>();
+    EXPECT_TRUE(asked.at(0).main);
+    node_.OnImagesWritten(kDir, {1, 10}, name, {}, "");
+    EXPECT_EQ(TakeAll<TellMaster>().at(0).report.shards_written().name(), name);
+  }
 }
 
 }  // namespace

@@ -438,7 +438,7 @@ void CheckpointKeeper::Do(const WriteImages& action) {
   const std::string refused = StoreRefusal(images, options_.local_world_size);
   if (!refused.empty()) {
     for (const ckpt::MemoryImage& image : images) memory_->Release(image);
-    Feed(saving::ImagesWritten{action.dir, action.save, {}, refused});
+    Feed(saving::ImagesWritten{action.dir, action.save, action.name, {}, refused});
     return;
   }
   RunOn(
@@ -446,7 +446,7 @@ void CheckpointKeeper::Do(const WriteImages& action) {
       [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
         ReplaceSlots();
-        Feed(saving::ImagesWritten{action.dir, action.save, written.shards, written.error});
+        Feed(saving::ImagesWritten{action.dir, action.save, action.name, written.shards, written.error});
       });
 }
 

@@ -27,7 +27,7 @@ void On(Node& node, const Found& event) { node.OnFound(event.epoch, event.dir, e
 void On(Node& node, const Checked& event) { node.OnChecked(event.epoch, event.dir, event.name, event.error); }
 void On(Node& node, const FolderMade& event) { node.OnFolderMade(event.dir, event.save, event.name, event.error); }
 void On(Node& node, const ImagesWritten& event) {
-  node.OnImagesWritten(event.dir, event.save, event.shards, event.error);
+  node.OnImagesWritten(event.dir, event.save, event.name, event.shards, event.error);
 }
 void On(Node& node, const StepClosed& event) { node.OnStepClosed(event.dir, event.save, event.error); }
 void On(Node& node, const Tidied& event) { node.OnTidied(event.dir, event.error); }

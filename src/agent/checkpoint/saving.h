@@ -87,6 +87,7 @@ struct FolderMade {  // OnFolderMade
 struct ImagesWritten {  // OnImagesWritten
   std::string dir;
   SaveKey save;
+  std::string name;  // of the step's folder
   std::vector<v1::Shard> shards;
   std::string error;
 };

@@ -131,6 +131,7 @@ void Fill(Wire& wire, const saving::FolderMade& event) {
 
 void Fill(Wire& wire, const saving::ImagesWritten& event) {
   auto& written = FillStored(*wire.mutable_images_written(), event);
+  written.set_name(event.name);
   for (const v1::Shard& shard : event.shards) *written.add_shards() = shard;
 }
 
@@ -239,7 +240,7 @@ StatusOr<saving::Event> From(const Wire::Ended& wire) {
 
 saving::Event From(const Wire::ImagesWritten& wire) {
   return saving::ImagesWritten{
-      wire.dir(), KeyOf(wire.save()), {wire.shards().begin(), wire.shards().end()}, wire.error()};
+      wire.dir(), KeyOf(wire.save()), wire.name(), {wire.shards().begin(), wire.shards().end()}, wire.error()};
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ std::vector<saving::Event> Events() {
       saving::Found{2, kDir, {found, "EIO"}},
       saving::Checked{2, kDir, "step-10", "a CRC"},
       saving::FolderMade{kDir, {1, 10}, "step-10", "ENOSPC"},
-      saving::ImagesWritten{kDir, {1, 10}, {Shard(0), Shard(1)}, "ENOSPC"},
+      saving::ImagesWritten{kDir, {1, 10}, "10.1", {Shard(0), Shard(1)}, "ENOSPC"},
       saving::StepClosed{kDir, {1, 10}, "ENOSPC"},
       saving::Tidied{kDir, "EACCES"},
   };
@@ -199,7 +199,7 @@ void Save(Recorded& node) {
   node.On(saving::FolderMade{kDir, {1, 10}, "step-10", ""});
   order.mutable_store_shards()->set_name("step-10");
   node.OnOrder(order);
-  node.On(saving::ImagesWritten{kDir, {1, 10}, {Shard(0), Shard(1)}, ""});
+  node.On(saving::ImagesWritten{kDir, {1, 10}, "10", {Shard(0), Shard(1)}, ""});
   order.mutable_write_manifest()->set_name("step-10");
   node.OnOrder(order);
   node.On(saving::StepClosed{kDir, {1, 10}, ""});

@@ -101,7 +101,8 @@ bool IsSane(const v1::CheckpointsHeld& held) {
 }
 
 bool IsSane(const v1::ShardsWritten& written) {
-  return IsSane(written.save()) && written.shards_size() <= static_cast<int>(kMaxLocalWorldSize) + 1 &&
+  const bool is_named = written.name().empty() || IsName(written.name());
+  return IsSane(written.save()) && is_named && written.shards_size() <= static_cast<int>(kMaxLocalWorldSize) + 1 &&
          std::all_of(written.shards().begin(), written.shards().end(),
                      [](const v1::Shard& shard) { return IsName(shard.file()) || shard.file() == ".metadata"; });
 }

@@ -17,7 +17,7 @@ constexpr char kDir[] = "/data/run";
 // A job of two nodes with two ranks each, whose agents tell of checkpoints.
 class CheckpointsTest : public ::testing::Test {
  protected:
-  CheckpointsTest() : job_(1, 2, 10) {
+  explicit CheckpointsTest(uint32_t min_nodes = 1) : job_(min_nodes, 2, 10) {
     a_ = job_.Attach("a");
     b_ = job_.Attach("b");
   }
@@ -605,6 +605,8 @@ TEST_F(ManyDirectoriesTest, TheNextRoundHasRoomForOthers) {
 
 class StoringTest : public CheckpointsTest {
  protected:
+  using CheckpointsTest::CheckpointsTest;
+
   void Prepared(int64_t step, const std::string& error = "") { PreparedBy(a_, step, error); }
   void PreparedBy(uint64_t session, int64_t step, const std::string& error) {
     v1::CheckpointReport report = Report();
@@ -613,9 +615,10 @@ class StoringTest : public CheckpointsTest {
     report.mutable_store_prepared()->set_error(error);
     Tell(session, report);
   }
-  void Written(uint64_t session, int64_t step, const std::string& error = "") {
+  void Written(uint64_t session, int64_t step, const std::string& error = "", const std::string& name = "") {
     v1::CheckpointReport report = Report();
     Set(report.mutable_shards_written()->mutable_save(), 1, step);
+    report.mutable_shards_written()->set_name(name.empty() ? std::to_string(step) : name);
     report.mutable_shards_written()->set_error(error);
     report.mutable_shards_written()->add_shards()->set_file("rank_0.pt");
     Tell(session, report);
@@ -733,6 +736,64 @@ TEST_F(StoringTest, ANodeThatIsLostBeforeItsPartIsWrittenEndsTheStore) {
   job_.orders.clear();
   job_.Detach(b_);
   EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
+}
+
+// A job that needs both nodes, which loses one while storage takes its save; the next agent takes up the memory.
+class LostWriterTest : public StoringTest {
+ protected:
+  LostWriterTest() : StoringTest(2) {
+    SealAll(10, true);
+    Prepared(10);
+  }
+
+  void BothHold() {
+    const std::vector<uint64_t> ranks = job_.Ranks();
+    Hold(ranks.at(0), {{1, 10, {0, 1}}});
+    Hold(ranks.at(1), {{1, 10, {2, 3}}});
+  }
+};
+
+TEST_F(LostWriterTest, TheStoreBeginsAgainWhenTheManifestsWriterIsBack) {
+  job_.Detach(a_);
+  job_.Attach("a");
+  EXPECT_TRUE(job_.journal_state.checkpoints.dirs.at(kDir).wanted) << "a new master must know";
+  BothHold();
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(job_.Ranks().at(0)).save().step(), 10);
+}
+
+TEST_F(LostWriterTest, TheStoreBeginsAgainWhenAnotherNodeIsBack) {
+  Written(a_, 10);
+  job_.Detach(b_);
+  job_.Attach("b");
+  BothHold();
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
+}
+
+TEST_F(LostWriterTest, NothingIsOwedWhereTheMemoryIsLostToo) {
+  job_.Detach(b_);
+  job_.Attach("b");
+  Hold(job_.Ranks().at(0), {{1, 10, {0, 1}}});
+  Hold(job_.Ranks().at(1), {});
+  EXPECT_TRUE(job_.orders.empty()) << "all have been told that it is not stored";
+  EXPECT_FALSE(job_.state.checkpoints.dirs.at(kDir).wanted);
+}
+
+// The node that was here all the time may still write into the first folder.
+TEST_F(LostWriterTest, WhatIsWrittenForTheFirstStoreDoesNotCountForTheNext) {
+  job_.Detach(b_);
+  const uint64_t back = job_.Attach("b");
+  BothHold();
+  v1::CheckpointReport prepared = Report();
+  Set(prepared.mutable_store_prepared()->mutable_save(), 1, 10);
+  prepared.mutable_store_prepared()->set_name("10.2");
+  Tell(a_, prepared);
+  Written(a_, 10);
+  Written(back, 10, "", "10.2");
+  EXPECT_TRUE(Orders(Order::kWriteManifest).empty()) << "10.2 has no part of a";
+  Written(a_, 10, "", "10.2");
+  EXPECT_EQ(Orders(Order::kWriteManifest).at(a_).write_manifest().name(), "10.2");
+  Closed(10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(back).store_ended().stored());
 }
 
 TEST_F(StoringTest, AStoreGoesOnWhenTheRoundEnds) {

@@ -126,18 +126,18 @@ class Stepper {
     }
   }
 
-  // Nobody hears what is said to it any more.
+  // Nobody hears what is said to it any more. Its memory may hold the save still when it, or the next agent at its
+  // place, is here: the save, or a newer one in its place, is stored then.
   void LoseWriter(const std::string& name, CheckpointDir& dir, uint64_t session) {
     Store& store = *dir.store;
     const bool leads = store.members.front().session == session;
     for (CheckpointMember& member : store.members) {
       if (member.session == session) member.session = 0;
     }
-    if (leads) {
-      EndStore(name, dir, "the node that writes its manifest was lost");
-    } else if (store.unwritten.contains(session)) {
-      EndStore(name, dir, "a node was lost before its part was written");
-    }
+    if (!leads && !store.unwritten.contains(session)) return;
+    dir.wanted = true;
+    EndStore(name, dir,
+             leads ? "the node that writes its manifest was lost" : "a node was lost before its part was written");
   }
 
   void Tick() {
@@ -626,6 +626,8 @@ class Stepper {
     CheckpointDir* dir = Storing(name, written.save());
     if (dir == nullptr || dir->store->name.empty() || dir->store->closing) return;
     Store& store = *dir->store;
+    // Of an earlier store of this save, which ended with a node that was lost: this one's folder has no part of it.
+    if (!written.name().empty() && written.name() != store.name) return;
     if (!store.unwritten.contains(session)) return;
     if (!written.error().empty()) return EndStore(name, *dir, written.error());
     store.unwritten.erase(session);

@@ -6,7 +6,7 @@
 // * When a round begins every member tells what its memory holds. The newest save that all of them hold completely is
 //   what memory offers; saves that can never be complete are dropped.
 // * One save of a directory is on its way to storage at a time; what was asked for meanwhile is the newest committed
-//   one when that is over.
+//   one when that is over. A store that ends with a node that was lost begins again when all members hold a save.
 #pragma once
 
 #include <cstdint>
