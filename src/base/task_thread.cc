@@ -16,7 +16,9 @@ struct TaskThread::Shared {
   bool over = false;
 };
 
-TaskThread::~TaskThread() {
+TaskThread::~TaskThread() { Finish(); }
+
+void TaskThread::Finish() {
   Close();
   if (thread_.joinable()) thread_.join();
 }

@@ -24,6 +24,9 @@ class TaskThread {
   // the task is run at once, by the caller; the next one tries again.
   void Post(std::function<void()> task);
 
+  // As the destructor does, before it. What is posted later is not run.
+  void Finish();
+
   // As the destructor does, but nobody waits: storage may be dead. The captures of the task under way must be its own.
   void Abandon();
 

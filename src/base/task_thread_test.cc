@@ -50,6 +50,25 @@ TEST(TaskThread, ItsEndWaitsForTheTaskUnderWay) {
   EXPECT_TRUE(ended);
 }
 
+TEST(TaskThread, NothingRunsBehindItsFinish) {
+  TaskThread thread("test");
+  std::promise<void> begun, may_end;
+  int ran = 0;
+  thread.Post([&] {
+    begun.set_value();
+    may_end.get_future().wait();
+    ++ran;
+  });
+  thread.Post([&] { ++ran; });
+  begun.get_future().wait();
+  std::thread opens([&] { may_end.set_value(); });
+  thread.Finish();
+  thread.Post([&] { ++ran; });
+  thread.Finish();
+  opens.join();
+  EXPECT_EQ(ran, 1);
+}
+
 TEST(TaskThread, AnAbandonedTaskIsWaitedForByNobody) {
   auto release = std::make_shared<std::promise<void>>();
   auto over = std::make_shared<std::promise<void>>();

@@ -479,7 +479,10 @@ void CheckpointKeeper::End(bool failed) {
   if (memory_) FeedAndRun(saving::Ended{HeldPages(memory_->Images(), PagesOf(*memory_)), failed});
 }
 
-void CheckpointKeeper::Do(const RemoveMemory& /*action*/) { memory_->Remove(); }
+void CheckpointKeeper::Do(const RemoveMemory& /*action*/) {
+  memory_thread_.Finish();  // a file that it made while its folder is removed would keep that
+  memory_->Remove();
+}
 
 void CheckpointKeeper::Do(const LeaveMemory& action) {
   links_.say(

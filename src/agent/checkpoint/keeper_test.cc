@@ -5,10 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <system_error>
 
+#include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
 #include "checkpoint/rank/memory_names.h"
 
@@ -17,6 +22,7 @@ namespace {
 
 namespace ckpt = phalanx::checkpoint;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kDir[] = "/data/run";
 constexpr uint64_t kBytes = 4096;
@@ -72,6 +78,14 @@ class KeeperTest : public ::testing::Test {
                                 [this](const std::string& text) { said_ += text + "\n"; }});
   }
 
+  // The folder of its agent; empty: there is none.
+  std::string MemoryPath() const {
+    const auto all = ckpt::ReadMemories(ckpt::kMemoryRoot);
+    if (!all.ok()) return "";
+    const auto own = std::ranges::find(*all, job_, &ckpt::MemoryFolder::job_id);
+    return own == all->end() ? "" : own->path;
+  }
+
   static constexpr char kAddress[] = "127.0.0.1";
   const std::string job_ = fmt::format("keeper-test-{}", getpid());
   EventLoop loop_;
@@ -107,6 +121,31 @@ TEST_F(KeeperTest, MemoryWithoutAnImageGoes) {
   keeper->TakeUp();
   keeper->End(true);
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// A rank's last commit may have a slot's file made anew while the job ends. One that is made in a folder while that is
+// removed would keep it.
+TEST_F(KeeperTest, NoFileIsBeingMadeWhenTheMemoryIsRemoved) {
+  constexpr uint64_t kBytesThatTakeTheirTime = uint64_t{16} << 20;
+  const std::unique_ptr<CheckpointKeeper> keeper = NewAgent();
+  const StatusOr<Fd> rank = keeper->NewRank(0);
+  ASSERT_TRUE(rank.ok()) << rank.status();
+  const auto say = [&](const std::string& packet) {
+    ASSERT_EQ(send(rank->get(), packet.data(), packet.size(), 0), static_cast<ssize_t>(packet.size()));
+    keeper->OnRankEnded(0);  // hears it now
+  };
+  say(fmt::format(R"({{"type": "open", "id": 1, "dir": "{}", "kind": "full"}})", kDir));
+  path_ = MemoryPath();
+  ASSERT_NE(path_, "");
+  say(fmt::format(R"({{"type": "prepare", "id": 2, "dir": "{}", "bytes": {}, "slots": 3}})", kDir,
+                  kBytesThatTakeTheirTime));
+  for (int i = 0; i < 200; ++i) std::ofstream(path_ + "/" + std::to_string(i)).put(' ');  // it begins meanwhile
+  keeper->End(false);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  std::error_code gone;  // what the walk itself has open is so when it is looked at
+  for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+    EXPECT_THAT(std::filesystem::read_symlink(open.path(), gone).string(), Not(HasSubstr(ckpt::SlotPrefix("0"))));
+  }
 }
 
 }  // namespace
