@@ -392,7 +392,7 @@ def test_options_of_a_wrapped_interpreter(ranks, wrapper, way):
     assert plain["options"] == {"dev": True}
     env["PYTHON_EXEC"] = wrapper
     if way == "warm":
-        env["PHALANX_BOOTSTRAP_DIR"] = Path(state.__file__).parent
+        env["PHALANX_BOOTSTRAP_DIR"] = Path(state.__file__).parent.parent
     assert facts(ranks.run("warm", script, env=env)) == (plain, way == "warm")
 
 

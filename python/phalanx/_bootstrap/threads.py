@@ -96,14 +96,14 @@ def _apply_to_torch(environment, bound):
 
 
 def _number_for_torch(environment, asks_mkl):
-    """What the environment says, or None. MKL has a variable of its own, and takes no more than there are cores, unless
-    it is told to."""
+    """What the environment says, or None. MKL has a variable of its own, and takes no more than the machine has cores,
+    unless it is told to; those that this process may use count only where nobody names a number."""
     if not asks_mkl:
         return _first_number(environment, "OMP_NUM_THREADS")
     count = _first_number(environment, "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     if count is None or environment.get("MKL_DYNAMIC") == "FALSE":
         return count
-    return min(count, _cores(os.sched_getaffinity(0)))
+    return min(count, _cores(range(os.sysconf("SC_NPROCESSORS_ONLN"))))
 
 
 def _apply_to_openblas(environment):
