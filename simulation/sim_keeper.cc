@@ -136,7 +136,10 @@ bool SimKeeper::Hears(const Process& process) const {
 }
 
 void SimKeeper::NewRank(const Process& process) {
-  if (const auto before = ranks_.find(process->local_rank); before != ranks_.end()) OnRankEnded(before->second);
+  if (const auto before = ranks_.find(process->local_rank); before != ranks_.end()) {
+    const Process ended = before->second;  // a copy: OnRankEnded takes it out
+    OnRankEnded(ended);
+  }
   ranks_[process->local_rank] = process;
 }
 
