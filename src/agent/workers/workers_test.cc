@@ -240,6 +240,7 @@ bool KernelDumpsCores(const std::string& folder) {
   if (child == 0) {
     const rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
     if (setrlimit(RLIMIT_CORE, &all) != 0 || chdir(folder.c_str()) != 0) _exit(1);
+    signal(SIGSEGV, SIG_DFL);  // a sanitizer has one of its own
     raise(SIGSEGV);
     _exit(1);
   }

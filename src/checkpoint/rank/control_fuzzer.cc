@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace phalanx::checkpoint;
   alignas(64) static uint8_t bytes[kControlBytes];
   std::memset(bytes, 0, sizeof bytes);
-  std::memcpy(bytes, data, std::min<size_t>(size, sizeof bytes));
+  if (size != 0) std::memcpy(bytes, data, std::min<size_t>(size, sizeof bytes));  // data may be null then
   ControlPage page;
   if (!ParseControl(bytes, sizeof bytes, &page).empty()) return 0;
   Require(page.slots.size() <= kSlotsMax);
