@@ -255,6 +255,11 @@ def test_imports(tmp_path, name):
     assert [found.prefix, found.usual, found.later] == [names.split() for names in expected]
 
 
+@pytest.mark.parametrize("clock", "monotonic monotonic_ns perf_counter perf_counter_ns thread_time time_ns".split())
+def test_a_look_at_a_clock_is_usual(tmp_path, clock):
+    assert scanned(tmp_path, f"import time\nBEGAN = time.{clock}()\nimport csv\n").usual == ["csv"]
+
+
 # What is taken behind two imports, and before a third.
 TAKEN = {
     "x = wave.Error": ["wave.Error"],

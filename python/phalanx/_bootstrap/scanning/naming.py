@@ -38,9 +38,10 @@ USUAL = (
         "random.Random",
         "re.",
         "textwrap.",
-        "time.monotonic",
+        *("time.strftime", "time.thread_time", "time.thread_time_ns"),
     ),
-    *("time.perf_counter", "time.strftime", "time.time", "platform.", "socket.gethostname", "uuid.", "print"),
+    *(f"time.{clock}{ns}" for clock in ("monotonic", "perf_counter", "process_time", "time") for ns in ("", "_ns")),
+    *("platform.", "socket.gethostname", "uuid.", "print"),
     *"abs all any enumerate isinstance issubclass max min round sum vars zip".split(),
 )
 LOGGER = "logging.getLogger"
