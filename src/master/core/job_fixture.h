@@ -44,12 +44,11 @@ template <typename Body>
 v1::AgentMessage MessageWith(const Body& body) {
   v1::AgentMessage message;
   const google::protobuf::OneofDescriptor& kinds = *message.GetDescriptor()->FindOneofByName("body");
-  for (int i = 0; i < kinds.field_count(); ++i) {
-    if (kinds.field(i)->message_type() != body.GetDescriptor()) continue;
-    message.GetReflection()->MutableMessage(&message, kinds.field(i))->CopyFrom(body);
-    return message;
-  }
-  PHX_CHECK(false, "no agent says such a thing");
+  int i = 0;
+  while (i < kinds.field_count() && kinds.field(i)->message_type() != body.GetDescriptor()) ++i;
+  PHX_CHECK(i < kinds.field_count(), "no agent says such a thing");
+  message.GetReflection()->MutableMessage(&message, kinds.field(i))->CopyFrom(body);
+  return message;
 }
 
 class JobFixture {
