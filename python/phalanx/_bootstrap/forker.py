@@ -35,6 +35,8 @@ def serve(fd, asked_of_site):
             message, fds = channel.receive()
             if message["type"] != "fork" or len(fds) != 1:
                 os._exit(0)
+            if message.get("ahead") is True:
+                warmth.seen.watch_files()
             worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators)
             if worker is not None:
                 request, fds = runner.wait_for_request(worker)
@@ -295,6 +297,7 @@ def _be_spare(go_read, worker_fd, agent_pid, generators):
     _fresh_randomness(generators)
     worker = wire.Channel(worker_fd)
     worker.send({"type": "spare", "pid": os.getpid()})
+    hidden.make_own()
     return worker
 
 

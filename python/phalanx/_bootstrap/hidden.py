@@ -163,6 +163,15 @@ def replace_path_entry(old, new):
         entries[:] = [new if entry == old else entry for entry in entries]
 
 
+def make_own():
+    """Has this fork copy the pages that the script's imports will write, while it waits: 3 ms of a recovery."""
+    list(_modules.items())
+
+
+def any_there():
+    return bool(_modules)
+
+
 def await_imports(threads, go_cold):
     """From now on the script's imports are served. `threads`: a threads.Late, which counts behind each; `go_cold(why)`,
     which does not return, is called where what is hidden is not what this import would find."""

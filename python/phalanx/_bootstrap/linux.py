@@ -20,6 +20,7 @@ _FUTEX_WAITERS = 0x80000000
 _MADV_DONTFORK = 10
 
 _PR_SET_PDEATHSIG = 1
+_STATFS_BYTES = 256  # more than any has; it begins with the magic number
 _PR_SET_MM = 35
 _PR_SET_MM_MAP = 14
 
@@ -188,6 +189,24 @@ def _point_kernel_at(numbers, args_start, args_text, env_text):
     size = ctypes.c_ulong(ctypes.sizeof(memory_map))
     if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(memory_map), size, ctypes.c_ulong(0)) == 0:
         _kept_mappings.append(text)
+
+
+def inotify(flags):
+    """A descriptor that tells of changes, or -1: there is none to be had."""
+    return _libc.inotify_init1(flags) if hasattr(_libc, "inotify_init1") else -1
+
+
+def inotify_add_watch(fd, path, mask):
+    """Whether `fd` tells of changes of that path now."""
+    return _libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(mask)) >= 0
+
+
+def file_system(path):
+    """The magic number of the one that a path is on (statfs); None where nobody says."""
+    answer = ctypes.create_string_buffer(_STATFS_BYTES) if ctypes else None
+    if not hasattr(_libc, "statfs") or _libc.statfs(os.fsencode(path), answer) != 0:
+        return None
+    return ctypes.c_ulong.from_buffer(answer).value
 
 
 def set_openblas_threads(count):

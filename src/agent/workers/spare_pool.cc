@@ -121,7 +121,7 @@ void SparePool::Do(const ForkSpare& action) {
   events.on_message = [this, fork = action.fork](const PeerMessage& message) { OnSpareSpeaks(fork, message); };
   events.on_closed = [this, fork = action.fork](const Status& why) { OnForkFailed(fork, Message(why)); };
   forking_ = std::make_unique<Channel>(parts_.loop, std::move(ends->first), std::move(events));
-  zygote.Fork(action.fork, std::move(ends->second));
+  zygote.Fork(action.fork, action.ahead, std::move(ends->second));
 }
 
 void SparePool::Do(const DropFork&) { forking_.reset(); }

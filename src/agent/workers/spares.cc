@@ -235,7 +235,7 @@ void Spares::Pump(Instant now) {
 void Spares::Fork(Instant now) {
   forking_ = true;
   fork_until_ = now + kForkWithinMs;
-  Do(ForkSpare{serving_, ++forks_});
+  Do(ForkSpare{serving_, ++forks_, waiting() >= needed_});
 }
 
 void Spares::EndFork() {

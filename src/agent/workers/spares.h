@@ -60,6 +60,7 @@ struct DropZygote {  // ends it; nothing more is told of it
 struct ForkSpare {  // OnSpareWaits or OnForkFailed follows, or nothing where the zygote is stuck
   int zygote = 0;
   uint64_t fork = 0;
+  bool ahead = false;  // no worker waits for it
 };
 struct DropFork {};  // a spare that is on its way finds nobody, and ends
 struct DropSpare {   // it ends; nothing more is told of it

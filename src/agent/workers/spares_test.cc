@@ -47,7 +47,10 @@ class SparesTest : public testing::Test {
     Texts texts;
     for (std::vector<SpareAction> actions = spares_.Take(); !actions.empty(); actions = spares_.Take()) {
       for (const SpareAction& action : actions) {
-        if (const auto* fork = std::get_if<ForkSpare>(&action)) fork_ = fork->fork;
+        if (const auto* fork = std::get_if<ForkSpare>(&action)) {
+          fork_ = fork->fork;
+          ahead_.push_back(fork->ahead);
+        }
         if (!std::holds_alternative<LookAtMemory>(action)) {
           texts.push_back(std::visit(InWords{}, action));
           continue;
@@ -125,6 +128,7 @@ class SparesTest : public testing::Test {
   int64_t memory_ = int64_t{64} << 30;
   int looks_ = 0;  // at memory
   uint64_t fork_ = 0;
+  std::vector<bool> ahead_;  // of each fork
 };
 
 // --- how many -----------------------------------------------------------------------------------------------------
@@ -158,6 +162,16 @@ TEST_F(SparesTest, ThoseWhoNeedOneCountBesideThoseThatAreKept) {
   EXPECT_EQ(TakeOne(), 102);
   EXPECT_EQ(Want(0, 1), Texts{});
   EXPECT_EQ(Comes(), (Texts{"1 wait", "take it"}));
+}
+
+TEST_F(SparesTest, AForkIsAheadWhereNoWorkerWaitsForIt) {
+  Begin(0);
+  Want(1, 2);
+  Comes();
+  TakeOne();
+  Want(0, 2);
+  Comes();
+  EXPECT_EQ(ahead_, (std::vector<bool>{false, true, true}));
 }
 
 TEST_F(SparesTest, WhereAWorkerWaitsNoneIsForkedAheadOfNeedUntilTheyAreToBeKept) {

@@ -68,11 +68,13 @@ Zygote::~Zygote() {
   if (guard_ != nullptr) guard_->Remove(pid_);
 }
 
-void Zygote::Fork(uint64_t id, Fd spare_end) {
+void Zygote::Fork(uint64_t id, bool ahead, Fd spare_end) {
   PHX_CHECK(ready_, "a fork is asked of a zygote that is not ready");
   std::vector<Fd> fds;
   fds.push_back(std::move(spare_end));
-  channel_->Send(JsonObject().Add("type", "fork").Add("id", static_cast<int64_t>(id)).Text(), std::move(fds));
+  JsonObject fork;
+  fork.Add("type", "fork").Add("id", static_cast<int64_t>(id)).Add("ahead", ahead);
+  channel_->Send(fork.Text(), std::move(fds));
 }
 
 void Zygote::GiveUp(const std::string& reason) {

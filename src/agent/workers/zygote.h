@@ -39,8 +39,9 @@ class Zygote {
   bool ready() const { return ready_; }
   pid_t pid() const { return pid_; }
 
-  // Asks for one spare; it will speak on the other end of `spare_end`. Only when ready().
-  void Fork(uint64_t id, Fd spare_end);
+  // Asks for one spare; it will speak on the other end of `spare_end`. `ahead`: no worker waits for it. Only when
+  // ready().
+  void Fork(uint64_t id, bool ahead, Fd spare_end);
 
   // It does not answer: end it. on_ended follows, with this reason.
   void GiveUp(const std::string& reason);
