@@ -27,7 +27,7 @@ TEST_TIMEOUT_S = 1_800
 OPTIONS = {
     "ASAN_OPTIONS": "halt_on_error=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tools/tsan-suppressions.txt",
 }
 
 

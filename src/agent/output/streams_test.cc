@@ -345,8 +345,7 @@ TEST_F(StreamsTest, BlockedConsoleStallsNeitherLoopNorEnd) {
   int fds[2];
   ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
   const Fd never_read(fds[0]);
-  const Fd full(fds[1]);
-  console_err_ = full.get();
+  console_err_ = fds[1];  // stays open, as a process's stderr: the console's thread is left writing to it
   config_.tee.by_local_rank = {{1, 2}};
   std::unique_ptr<WorkerStreams> chatty;
   std::unique_ptr<WorkerStreams> teed;
