@@ -519,7 +519,7 @@ def test_the_folder_of_temporary_files_is_chosen_by_the_script(place, tmp_path):
     tell = (
         "import torch, os, tempfile, json\n{0}\nprint(tempfile.tempdir)\nimport torch.late\nprint(tempfile.tempdir)\n"
     )
-    set_it = f"os.environ['TMPDIR'] = {str(tmp_path)!r}\ntempfile.gettempdir()\ndel os.environ['TMPDIR']"
+    set_it = f"tempfile.tempdir = {str(tmp_path)!r}"
     place.own(sets=tell.format(set_it), leaves=tell.format("os.getloadavg()"))
     for script in ("sets", "leaves"):
         assert place.warm(script, learnt=["torch.late"]) == place.plain(script)

@@ -304,8 +304,8 @@ def blocks(kind):
 
 
 def simplified(text):
-    """Without numbers, which are other ones with each torch, and the width of columns."""
-    return re.sub(r"\d+", "N", re.sub(r" +", " ", text))
+    """Without numbers, which are other ones with each torch, the width of columns, and where long lines are broken."""
+    return re.sub(r"\d+", "N", re.sub(r"\s+", " ", text))
 
 
 def test_the_documentation_shows_what_is_said(tmp_path):

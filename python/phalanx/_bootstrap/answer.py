@@ -8,6 +8,7 @@ from phalanx._bootstrap import preload
 _OWN = "is the user's own: it is read, never imported ahead"
 _DENIED = "an earlier launch found that it must not be imported ahead; --anew says why"
 _LATE_DENIED = "a life of this script began anew, since what it imported was not what had been imported ahead"
+_PARTS_DENIED = "; what it imports late is not: a life of this script has changed a variable that it had read"
 _COMES_WITH = "comes with these"
 _GROUP_MIN = 4  # variables with one beginning that are told as one
 _SHOWN_MAX = 15
@@ -108,12 +109,14 @@ def _hidden(done, asked, place):
 def _why_hidden(top, done, asked, place):
     leader = done["leader"]
     if top == "torch" and leader is not None:
+        parts = _PARTS_DENIED if preload.LATE_PARTS in asked["deny"] else ""
         name = leader.replace(":", ".")
         if place.of(leader) is not None:
             leads = "" if preload.top_of(leader) == "torch" else ", which leads to it"
             early = "; these are what it imports late" if "torch" in done["modules"] else ""
-            return f"{place.of(leader)} imports {name}{leads}{early}"
-        return f"{name} was imported until the first step" if leader in asked["learnt"] else f"{name} leads to it"
+            return f"{place.of(leader)} imports {name}{leads}{early}{parts}"
+        how = "was imported until the first step" if leader in asked["learnt"] else "leads to it"
+        return f"{name} {how}{parts}"
     if top in done["modules"]:
         return _COMES_WITH
     if place.of(top) is not None:
@@ -127,6 +130,8 @@ def _why_none_hidden(scanned, done, asked, place):
         return None
     if preload.LATE in asked["deny"]:
         return _LATE_DENIED
+    if preload.LATE_PARTS in asked["deny"] and "torch" in done["modules"]:
+        return f"torch is there{_PARTS_DENIED}"
     if "torch" in asked["deny"]:
         return "torch must not be imported ahead: an earlier launch found that"
     if "torch" in done["missed"]:
@@ -142,7 +147,7 @@ def _not_imported(outcome, asked, place):
     scanned, done = outcome.scanned, outcome.explained
     why = dict(outcome.tainted)
     for name in asked["deny"]:
-        if name != preload.LATE:
+        if name not in (preload.LATE, preload.LATE_PARTS):
             why.setdefault(name, _DENIED)
     if scanned is not None and outcome.cold is None:
         for name in done["asked"]:

@@ -170,17 +170,18 @@ def _import_all(loader, asked, found, message):
 
 def _import_late(loader, wanted, learnt):
     """What the script imports behind the first thing that it does, of libraries that do not care what that is."""
-    late = [name for name in learnt if watch.is_indifferent(name)]
+    late = [name for name in learnt if watch.is_indifferent(name) and not loader.denies(preload.LATE_PARTS)]
     numpy = ["numpy"] if any(preload.top_of(name) == "numpy" for name in wanted) else []
     loader.begins_late()
     loader.leader = preload.leader_to_torch([*wanted, *late, *sys.modules])
     if loader.leader is not None:
         if "torch" not in sys.modules and not loader.denies("torch"):
             _map_torch(loader)
-            loader.load(["torch"])
-        if "torch" in sys.modules:
-            loader.load(preload.TORCH_LAZY)
-    loader.load([*numpy, *late])
+            loader.load_late(["torch"], stays=True)
+        if "torch" in sys.modules and not loader.denies(preload.LATE_PARTS):
+            loader.load_late(preload.TORCH_LAZY)
+    loader.load_late([*numpy, *late])
+    loader.ends_late()
 
 
 def _split(names):
@@ -194,7 +195,9 @@ def _map_torch(loader):
     thread = libraries.start_mapping()
     if thread is not None:
         loader.disregard_thread(thread.native_id)
-        loader.load(libraries.MEANWHILE, check=False)  # what the libraries do while they are mapped is torch's doing
+        loader.load_aside(
+            libraries.MEANWHILE
+        )  # unchecked: what the libraries do while they are mapped is torch's doing
         thread.join()
         loader.check("torch")
 

@@ -2,7 +2,8 @@
 
 The script's own order decides: it may have put a folder on sys.path, an import hook or a variable in between. Hidden
 modules are not in sys.modules. A finder gives them out when they are asked for: of a library that torch brought along
-all its modules and those of the libraries that it needs, and with a module of torch all that there is.
+all its modules and those of the libraries that it needs, and with a module of torch all that came until the step that
+brought it: with `import torch` nothing of what torch imports late.
 """
 
 import builtins
@@ -50,8 +51,9 @@ Left.__doc__ = """What imports have left that is not in modules: variables {name
 wrote, [(stream's name, text)]."""
 
 _modules = {}  # name: module, in the order of their imports
-_detached = []  # (name, package that is not hidden, attribute, module)
-_variables = {}  # those that they have read, with what they saw
+_steps = []  # steps.Step
+_step_of = {}  # name: the index of its step
+_detached = []  # of all steps
 _needs = {}  # top-level name: those of other hidden libraries that are there wherever it is
 _origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
 _path_entries = []  # what their imports have put on sys.path
@@ -83,28 +85,51 @@ def take_over(left):
         getattr(sys, stream).write(text)
 
 
-def hide(seen, path_before, variables, left, marks, importers):
-    """Hides all modules but those of names in `seen` and the standard library's. `left`, `marks`: by their imports;
-    `importers`: {name: that of the module which imported it first}."""
+def hide(steps, path_before, left, marks, importers):
+    """Hides the modules of all `steps` (steps.Step). `left`, `marks`: by their imports; `importers`: {name: that of the
+    module which imported it first}."""
     global _left, _marks, _surroundings
     from phalanx._bootstrap import surroundings  # not in a cold worker, which hides nothing
 
     _left, _marks, _surroundings = left, marks, surroundings.Surroundings()
-    for name in [name for name in sys.modules if name not in seen and _can_be_hidden(name)]:
-        _modules[name] = sys.modules.pop(name)
-    for name, module in _modules.items():
-        parent, _, child = name.rpartition(".")
-        if parent in sys.modules and module.__spec__ is not None and vars(sys.modules[parent]).get(child) is module:
-            delattr(sys.modules[parent], child)
-            _detached.append((name, sys.modules[parent], child, module))
+    _steps.extend(steps)
+    for index, step in enumerate(steps):
+        _modules.update(step.modules)
+        _step_of.update(dict.fromkeys(step.modules, index))
+        for name in COUNTED_ANEW.intersection(step.variables):
+            del step.variables[name]
+        for name in step.modules:
+            sys.modules.pop(name, None)
+    for step in steps:
+        _detached.extend(detach(step.modules, {**sys.modules, **_modules}))
     _path_entries.extend(entry for entry in sys.path if entry not in path_before)
     sys.path[:] = [entry for entry in sys.path if entry in path_before]
     for top in {_top(name) for name in _modules}:
         origin = getattr(getattr(find(top), "__spec__", None), "origin", None)
         if origin is not None and _origin(top) == origin:
             _origins[top] = origin
-    _variables.update((name, seen) for name, seen in variables.items() if name not in COUNTED_ANEW)
     _needs.update(_closed(_needs_of_libraries(importers)))
+
+
+def detach(modules, others):
+    """Takes them out of the packages that have them by name, but for their own. `others` {name: module} are all there
+    are. Returns what attach puts back."""
+    taken = []
+    for name, module in modules.items():
+        name_of_parent, _, child = name.rpartition(".")
+        parent = others.get(name_of_parent)
+        if name_of_parent in modules or parent is None or module.__spec__ is None:
+            continue
+        if vars(parent).get(child) is module:
+            delattr(parent, child)
+            taken.append((name, parent, child, module))
+    return taken
+
+
+def attach(taken):
+    for _, parent, child, module in taken:
+        if child not in vars(parent):
+            setattr(parent, child, module)
 
 
 def _needs_of_libraries(importers):
@@ -172,13 +197,20 @@ def any_there():
     return bool(_modules)
 
 
-def await_imports(threads, go_cold):
-    """From now on the script's imports are served. `threads`: a threads.Late, which counts behind each; `go_cold(why)`,
-    which does not return, is called where what is hidden is not what this import would find."""
+def await_imports(threads, go_cold, keep):
+    """From now on the script's imports are served. `threads`: a threads.Late, which counts behind each. Where what is
+    hidden is not what this import would find, one of two is called, with why: `go_cold`, which does not return, or
+    `keep`, where that is too late."""
     global _finder
     if _modules:
-        _finder = _Finder(threads, go_cold)
+        _finder = _Finder(threads, go_cold, keep)
         sys.meta_path.insert(0, _finder)
+
+
+def variable_changes(name):
+    """To be called where the script has set or removed a variable."""
+    if _finder is not None:
+        _finder.variable_changes(name)
 
 
 def give_out_rest():
@@ -191,15 +223,15 @@ def give_out_rest():
     _give_out(list(_modules))
 
 
-def _can_be_hidden(name):
+def can_be_hidden(name):
     module = sys.modules[name]
     return isinstance(getattr(module, "__name__", None), str) and not places.is_standard_name(name)
 
 
 class _Finder:
-    def __init__(self, threads, go_cold):
+    def __init__(self, threads, go_cold, keep):
         self._threads = threads
-        self._go_cold = go_cold
+        self._go_cold, self._keep = go_cold, keep
         self._finders = list(sys.meta_path)
         self._path_hooks = list(sys.path_hooks)
         self._import = builtins.__import__
@@ -207,24 +239,48 @@ class _Finder:
         self._filters = list(warnings.filters)
         self._pid = os.getpid()
         self._why_mixed = None  # why some of what was hidden is another's by now, which other hidden modules have taken
+        self._is_torch_out = "torch" in sys.modules
+        self._is_begun = False  # something of torch has been given out
 
     def find_spec(self, name, path=None, target=None):
         module = _modules.get(name)
         if module is None:
             return None
-        top = _top(name)
-        tops = {top} | _needs.get(top, set())
+        tops = {_top(name)} | _needs.get(_top(name), set())
         with_all = not _WITH_ALL.isdisjoint(tops)
-        names = [n for n in _modules if with_all or _top(n) in tops]
+        if with_all:
+            steps = {_step_of[name]} | _steps[_step_of[name]].needs
+            names = [n for n in _modules if _step_of[n] in steps]
+        else:
+            names = [n for n in _modules if _top(n) in tops]
         owners = [None] if with_all else sorted(tops)
-        why = self._why_mixed or self._why_not(names) or self._threads.why_not(names) or _marks.why_not(owners)
-        if why is not None:
-            why = f"{top} was imported ahead of its turn, but {why}"
-            if os.getpid() != self._pid:
-                self._leave_to_python([n for n in names if top in _WITH_ALL or _top(n) == top], why)
-                return None
-            self._go_cold(why)
-        return _spec_of(name, module, lambda: self._give_out(name, names, owners))
+        why = self._why_mixed or (self._why_not_later(names) if self._is_begun else self._why_not(names, owners))
+        if why is not None and not self._goes_on(
+            name, names, f"{_top(name)} was imported ahead of its turn, but {why}"
+        ):
+            return None
+        return spec_of(name, module, lambda: self._give_out(name, names, owners))
+
+    def _goes_on(self, name, names, why):
+        """Whether what is hidden is given out although it differs."""
+        top = _top(name)
+        if os.getpid() != self._pid:
+            self._leave_to_python([n for n in names if top in _WITH_ALL or _top(n) == top], why)
+            return False
+        if not self._is_torch_out or not _is_in_a_group():
+            self._go_cold(why, self._is_torch_out)
+        self._keep(why)
+        return True
+
+    def variable_changes(self, name):
+        """Torch is out, and what it imports late has read that one: sooner or later each training comes to that, often
+        when it can begin anew no more."""
+        if not self._is_torch_out or os.getpid() != self._pid or _is_in_a_group():
+            return
+        for index in sorted({_step_of[left] for left in _modules}):
+            variables = _steps[index].variables
+            if name in variables and os.environ.get(name) != variables[name]:
+                self._go_cold(f"what torch imports late has read {name}, which the script has changed", True)
 
     def _leave_to_python(self, names, why):
         """In a forked child, which cannot begin anew: it finds the modules as if nobody had imported them. Those with
@@ -248,6 +304,7 @@ class _Finder:
         given_out.add(name)
         _give_out(names)
         if owners == [None]:
+            self._is_torch_out = self._is_begun = True
             sys.path.extend(_path_entries)
             del _path_entries[:]
         if not _modules and self in sys.meta_path:
@@ -262,12 +319,16 @@ class _Finder:
         global _left
         left, _left = _left, None
         if left is not None:
-            take_over(left)
             # What is given out later, torch behind NumPy, has seen these before they were set.
-            self._environment.update({name: os.environ.get(name) for name in left.environment})
-            _variables.update({name: os.environ.get(name) for name in left.environment if name in _variables})
+            self._environment.update(left.environment)
+            for variables in [step.variables for step in _steps]:
+                variables.update({name: value for name, value in left.environment.items() if name in variables})
+            take_over(left)
 
-    def _why_not(self, names):
+    def _why_not(self, names, owners):
+        return self._why_not_by_script(names) or self._threads.why_not(names) or _marks.why_not(owners)
+
+    def _why_not_by_script(self, names):
         own = [name for name in names if name in sys.modules]
         if own:
             return f"the script has put {own[0]} into sys.modules"
@@ -286,10 +347,23 @@ class _Finder:
             why = _surroundings.why_no_libraries()
         return why or self._why_not_by_variables(names) or self._why_not_by_path(names)
 
+    def _why_not_later(self, names):
+        """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
+        scripts do behind `import torch` is no reason to begin anew."""
+        return self._why_not_by_reads(names) or self._why_not_by_path(names)
+
+    @staticmethod
+    def _why_not_by_reads(names):
+        for index in sorted({_step_of[name] for name in names}):
+            for variable, seen in _steps[index].variables.items():
+                if os.environ.get(variable) != seen:
+                    return f"it has read {variable}, which the script has changed since"
+        return None
+
     def _why_not_by_variables(self, names):
-        for variable, seen in _variables.items():
-            if os.environ.get(variable) != seen:
-                return f"it has read {variable}, which the script has changed since"
+        why = self._why_not_by_reads(names)
+        if why is not None:
+            return why
         now = {
             name for name in {*os.environ, *self._environment} if os.environ.get(name) != self._environment.get(name)
         }
@@ -314,8 +388,14 @@ class _Finder:
         return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
 
 
-def _spec_of(name, module, load):
-    """As the module's own, but for what loads it."""
+def _is_in_a_group():
+    """Whether this process has peers that would meet another one, if it began anew."""
+    is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    return is_initialized is not None and is_initialized()
+
+
+def spec_of(name, module, load):
+    """Of a module that is there, and whose import calls `load()`. As the module's own, but for what loads it."""
     own = module.__spec__
     spec = importlib.machinery.ModuleSpec(name, _Loader(module, load), is_package=hasattr(module, "__path__"))
     if own is not None:
@@ -348,6 +428,4 @@ def _give_out(names):
     found = {name: _modules.pop(name) for name in names if name in _modules}
     sys.modules.update(found)
     given_out.update(found)
-    for name, parent, child, module in _detached:
-        if name in found and child not in vars(parent):
-            setattr(parent, child, module)
+    attach([taken for taken in _detached if taken[0] in found])

@@ -84,6 +84,7 @@ def _stop_watching():
 
 def _changed(name):
     global _before_change
+    hidden.variable_changes(name)
     if _before_change is not None or not hidden.may_be_read_unseen(str(name)):
         return
     frame = sys._getframe(2)

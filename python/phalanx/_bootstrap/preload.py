@@ -7,21 +7,22 @@ import importlib.machinery
 import os
 import sys
 
-from phalanx._bootstrap import hidden, places, threads
+from phalanx._bootstrap import hidden, places, steps, threads
 from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
 from phalanx._bootstrap.watching.shared import why_not_shared
 from phalanx._bootstrap.watching.taken import Taken
 from phalanx._bootstrap.watching.watch import Tainted, is_indifferent
 
-# What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise.
+# What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise. What is
+# part of another stands before it: hidden, each is a step of its own.
 TORCH_LAZY = (
     "torch.distributed",
+    "torch.distributed.tensor",
     "torch.distributed.nn",
     "torch.nn.parallel",
     "torch.optim",
     "torch.utils.data",
     "torch._dynamo",
-    "torch.distributed.tensor",
     "torch.distributed.algorithms.join",
     "torch.distributed.elastic.multiprocessing.errors",
 )
@@ -31,7 +32,9 @@ _LEAD_TO_TORCH = frozenset(
     "accelerate deepspeed diffusers fairscale lightning megatron peft pytorch_lightning timm torchaudio torchvision "
     "transformers trl".split()
 )
-LATE = "phalanx.late"  # on the deny list: nothing is imported ahead of its turn for this script
+# On the deny list: for this script nothing is imported ahead of its turn; or of torch only what `import torch` brings.
+LATE = "phalanx.late"
+LATE_PARTS = "phalanx.late.parts"
 
 
 def leader_to_torch(names):
@@ -96,6 +99,7 @@ class Preloader:
         self._written = b""
         self._argument_references = self._count_arguments()
         self._environment = dict(os.environ)
+        self._steps = steps.Steps()
         self._before_late = None
         self._late_said, self._unmarked = 0, None
         self.stopped, self.missed, self.leader = None, None, None
@@ -113,21 +117,39 @@ class Preloader:
     def begins_late(self):
         """What is loaded from now on the script imports later, or not at all."""
         self._watch.is_late = True
-        self._before_late = frozenset(sys.modules), list(sys.path), self._left(self._watch.said)
+        self._before_late = list(sys.path), self._left(self._watch.said)
+        self._steps.begin()
         self._unmarked = marks.Before()
         self._late_said, self._environment = len(self._watch.said), dict(os.environ)
 
     def left(self):
         """Left(..) of what the script imports first."""
-        return self._before_late[2] if self._before_late is not None else self._left(self._watch.said)
+        return self._before_late[1] if self._before_late is not None else self._left(self._watch.said)
+
+    def load_aside(self, names):
+        """Imports, unchecked, what others will want, as a step of theirs. Raises Tainted or Shadowed."""
+        self._steps.begin()
+        self.load(names, check=False)
+        self._steps.end({})
+
+    def load_late(self, names, stays=False):
+        """As load does. What each of them brings is a step of its own; `stays`: all behind it have it, too. Raises
+        Tainted or Shadowed."""
+        for name in names:
+            if not self._steps.has_brought(name):
+                self.load([name])
+                self._steps.end(dict(self._watch.late), stays)
+                self._watch.late.clear()
+
+    def ends_late(self):
+        self._steps.bring_all_back()
 
     def hide_late(self):
         """From now on those modules are in hidden.py's hands."""
         if self._before_late is not None:
-            seen, path, _ = self._before_late
-            variables = {name: value for name, value in self._watch.read.items() if name in self._watch.late}
             left = self._left(self._watch.said[self._late_said :])
-            hidden.hide(seen, path, variables, left, self._unmarked.take_away(), self._importers)
+            path, marked = self._before_late[0], self._unmarked.take_away()
+            hidden.hide(self._steps.all, path, left, marked, self._importers)
 
     def _left(self, said):
         before, now = self._environment, dict(os.environ)
@@ -263,7 +285,7 @@ class Preloader:
             self._window.note_folder(folder)
         if name in ("torch", "numpy"):
             self.numbers[name] = threads.numbers()
-        return None
+        return self._steps.spec(name)
 
     @contextlib.contextmanager
     def _importing(self, name):

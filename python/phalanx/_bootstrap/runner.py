@@ -193,7 +193,11 @@ def run(channel, request, fds, warmth=None):
         hidden.take_over(warmth.left)
     late = threads.Late(bool(request.get("bound")))
     before = inherited.Inherited() if hidden.any_there() else None
-    hidden.await_imports(late, lambda why: _too_early(channel, request, why, before))
+    hidden.await_imports(
+        late,
+        lambda why, parts: _too_early(channel, request, why, before, preload.LATE_PARTS if parts else preload.LATE),
+        lambda why: _too_late(channel, why),
+    )
     board.script_starts()
     try:
         start()
@@ -405,13 +409,19 @@ def _become_plain_python(request):
     os.execve(sys.executable, [*_own_words(), *how, request["script"], *request["args"]], request["env"])
 
 
-def _too_early(channel, request, why, before):
+def _too_early(channel, request, why, before, denied):
     """What was imported ahead of its turn is not what the script would import: this life begins anew, and no later one
-    of this script imports ahead."""
+    of this script imports that ahead."""
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)
     before.put_back()
-    _become_cold(channel, {**request, "cold": why, "deny": preload.LATE})
+    _become_cold(channel, {**request, "cold": why, "deny": denied})
+
+
+def _too_late(channel, why):
+    """The same where others wait for this process in a collective: this life goes on with what there is."""
+    os.write(2, os.fsencode(f"phalanx: {why}: too late for this life, whose process group is there\n"))
+    channel.send_or_give_up({"type": "started", "deny": preload.LATE_PARTS})
 
 
 def _flush(stream):

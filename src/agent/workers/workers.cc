@@ -404,10 +404,10 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
     Announce(*worker);
     worker->script_started = true;
     WatchForDeath(*worker);
+    if (pool_ && !started->deny.empty()) pool_->Unlearn(started->deny);
     if (started->cold.empty()) return;
     worker->warm = false;
     Warn(fmt::format("a spare had to start afresh: {}", started->cold));
-    if (pool_ && !started->deny.empty()) pool_->Unlearn(started->deny);
   } else if (const auto* first = std::get_if<FirstStep>(&message)) {
     if (pool_) pool_->Learn(first->modules);
     events_.on_first_step(local_rank, epoch, first->step, worker->warm);

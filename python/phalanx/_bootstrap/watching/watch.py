@@ -118,7 +118,7 @@ class Watch:
 
     def __init__(self, nobody=""):
         self.read = {}
-        self.late = set()
+        self.late = {}
         self.is_late = False
         self.walked = False
         self.said = []
@@ -285,7 +285,7 @@ class Watch:
             return
         self.read.setdefault(name, value)
         if self.is_late:
-            self.late.add(name)
+            self.late[name] = self.read[name]
 
     def _asking(self, original, why):
         def asking(*args, **named):

@@ -1,0 +1,201 @@
+"""What torch imports late comes when the script comes to it, and not with `import torch`."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from harness import clean_environment, command_path
+from test_bootstrap_late import place as place  # the fixture
+from zygote_agent import BASE_ENV, Agent
+
+LATE = {
+    "torch__in__first": "import os\nSAW = os.environ.get('FIRST')",
+    "torch__in__second": "import os\nfrom torch import first\nSAW = os.environ.get('SECOND')",
+    "torch__in__distributed": "there = []\ndef is_initialized(): return bool(there)",
+}
+LEARNT = ["torch.distributed", "torch.first", "torch.second"]
+TELL = """
+    import os, sys
+    def tell():
+        import torch
+        there = [name for name in ("first", "second") if f"torch.{name}" in sys.modules]
+        print(there, [name for name in ("first", "second") if hasattr(torch, name)])
+    def saw():
+        from torch import first, second
+        print(first.SAW, second.SAW)
+    """
+
+
+@pytest.fixture
+def steps(place):
+    place.library(**LATE)
+    place.own(tell=TELL)
+    return place
+
+
+@pytest.mark.parametrize("torch", ["in the prefix", "behind it"])
+@pytest.mark.parametrize("then", ["", "import torch.first", "import torch.second", "import torch.second, torch.first"])
+def test_each_part_comes_with_its_step(steps, torch, then):
+    begin = "import os\nos.getloadavg()\n" if torch == "behind it" else ""
+    text = f"{begin}import torch\nimport tell\ntell.tell()\n{then}\ntell.tell()\ntell.saw()\n"
+    steps.own(train=text)
+    assert steps.warm("train", learnt=LEARNT) == steps.plain("train")
+
+
+SETS = {
+    "sets it": "os.environ['SECOND'] = '2'",
+    "updates": "os.environ.update(SECOND='2')",
+    "sets a default": "os.environ.setdefault('SECOND', '2')",
+}
+
+
+@pytest.mark.parametrize("torch", ["in the prefix", "behind it"])
+@pytest.mark.parametrize("how", SETS)
+def test_a_variable_that_a_part_has_read(steps, torch, how):
+    """The life begins anew where the variable is set: at the import itself others may wait for it in a collective."""
+    begin = "import os\nos.getloadavg()\n" if torch == "behind it" else ""
+    steps.own(train=f"{begin}import torch\nimport tell, os\nprint('life')\n{SETS[how]}\nprint('set')\ntell.saw()\n")
+    status, out, err, whys = steps.warm("train", learnt=LEARNT)
+    expected = steps.plain("train")
+    assert (status, err) == (expected[0], expected[2]) and out == "life\n" + expected[1]
+    assert whys == ["what torch imports late has read SECOND, which the script has changed"]
+    warm = steps.warm("train", learnt=LEARNT, deny=["phalanx.late.parts"])
+    assert warm == expected, "of the next zygote no life begins anew"
+
+
+def test_what_is_left_to_be_imported_anew_is_said_to_the_agent(steps):
+    steps.own(train="import torch, os\nos.environ['SECOND'] = '2'\nimport torch.second\n")
+    steps.agent.start_zygote(steps.folder / "train.py", cwd=steps.folder, learnt=LEARNT)
+    worker = steps.agent.fork().run(steps.folder / "train.py", cwd=steps.folder, env=steps.env)
+    denied = [message["deny"] for message in worker.messages() if "deny" in message]
+    assert worker.wait() == 0 and denied == ["phalanx.late.parts"]
+
+
+def test_a_variable_that_stays_what_it_was(steps):
+    steps.own(
+        train="import torch, os\nos.environ.pop('SECOND', 0)\nos.environ['THIRD'] = '3'\nimport tell\ntell.saw()\n"
+    )
+    assert steps.warm("train", learnt=LEARNT) == steps.plain("train")
+
+
+def test_a_variable_that_only_what_has_come_has_read(steps):
+    """It keeps what it saw, as under plain Python."""
+    steps.own(
+        train="import os\nos.getloadavg()\nimport torch.first\nos.environ['FIRST'] = '1'\nimport tell\ntell.saw()"
+    )
+    assert steps.warm("train", learnt=LEARNT) == steps.plain("train")
+
+
+@pytest.mark.parametrize("how", ["os.environ['SECOND'] = '2'", "os.putenv('SECOND', '2')"])
+def test_who_has_a_process_group_goes_on(steps, how):
+    """Others would meet another process in the middle of a collective."""
+    begin = "import torch.distributed, os\ntorch.distributed.there.append(1)\nprint('life')\n"
+    steps.own(train=f"{begin}{how}\nimport tell\ntell.saw()")
+    steps.agent.start_zygote(steps.folder / "train.py", cwd=steps.folder, learnt=LEARNT)
+    worker = steps.agent.fork().run(steps.folder / "train.py", cwd=steps.folder, env=steps.env)
+    messages = worker.messages()
+    status, out, err = worker.result()
+    assert (status, out) == (0, "life\nNone None\n")
+    if "putenv" in how:  # os.environ does not show it, to the script or to what it imports
+        assert err == "" and [message for message in messages if "deny" in message] == []
+        return
+    assert err == (
+        "phalanx: torch was imported ahead of its turn, but it has read SECOND, which the script has changed since: "
+        "too late for this life, whose process group is there\n"
+    )
+    assert [message.get("deny") for message in messages] == [None, "phalanx.late.parts"]
+    assert [message for message in messages if "cold" in message] == []
+
+
+def test_what_scripts_do_behind_torch_is_no_reason_to_begin_anew(steps):
+    """Filters, hooks and functions of others: they do not change what torch's late parts are."""
+    text = """
+        import os
+        os.getloadavg()
+        import torch
+        import sys, warnings, logging, time
+        class Hook:
+            def find_spec(self, name, path=None, target=None): return None
+        sys.meta_path.insert(0, Hook())
+        warnings.simplefilter("always")
+        time.sleep = print
+        import tell
+        tell.saw()
+        """
+    steps.own(train=text)
+    assert steps.warm("train", learnt=LEARNT) == steps.plain("train")
+
+
+REAL = """
+    {begin}
+    import torch
+    import sys
+    TOPS = ("torch", "functorch", "torchgen", "sympy", "mpmath", "triton", "networkx")
+    def tell():
+        print(sorted(name for name in sys.modules if name.partition(".")[0] in TOPS))
+        for name in ("torch", "torch.distributed", "torch.nn", "torch.fx", "torch.utils", "torch._functorch"):
+            module = sys.modules[name]
+            children = [key for key, value in vars(module).items() if type(value) is type(sys)]
+            print(name, sorted(key for key in children if f"{{name}}.{{key}}" in sys.modules))
+    tell()
+    {then}
+    tell()
+    """
+THEN = {
+    "an optimizer": "torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)",
+    "its tensors of many": "import torch.distributed.tensor",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("begin", ["", "import os; os.getloadavg()"], ids=["prefix", "behind"])
+@pytest.mark.parametrize("then", THEN)
+def test_torch_itself(tmp_path, begin, then):
+    """Its modules, and those that packages of it have by name, are those of plain Python, then and later."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(REAL).format(begin=begin, then=THEN[then]))
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=BASE_ENV, capture_output=True, text=True)
+    with Agent(cwd=tmp_path) as agent:
+        agent.start_zygote(script, cwd=tmp_path, learnt=["torch"])
+        worker = agent.fork().run(script, cwd=tmp_path)
+        whys = [message["cold"] for message in worker.messages() if "cold" in message]
+        status, out, err = worker.result()
+    assert (status, err, whys) == (done.returncode, done.stderr, [])
+    assert out.split("\n") == done.stdout.split("\n")
+
+
+def test_a_variable_of_the_compiler_that_is_set_behind_torch(tmp_path):
+    """torch._inductor.config reads it when the first optimizer comes."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, os\nos.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)\n"
+        "import torch._inductor.config\nprint(torch._inductor.config.max_autotune)\n"
+    )
+    with Agent(cwd=tmp_path) as agent:
+        agent.start_zygote(script, cwd=tmp_path, learnt=["torch"])
+        worker = agent.fork().run(script, cwd=tmp_path)
+        assert worker.result()[:2] == (0, "True\n")
+
+
+def test_a_variable_that_is_set_in_a_group_is_seen_by_the_next_launch(tmp_path):
+    """By phalanx-run, which keeps what the life has told of."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "os.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)\n"
+        "import torch._inductor.config\nprint('autotune', torch._inductor.config.max_autotune)\n"
+        "dist.destroy_process_group()\n"
+    )
+    said = []
+    for _ in range(2):
+        command = [command_path("phalanx-run"), "--standalone", "--nproc-per-node=1", script]
+        environment = {**clean_environment(), "XDG_STATE_HOME": str(tmp_path / "state")}
+        said.append(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100))
+    first, second = said
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "autotune False" in first.stdout and "autotune True" in second.stdout
+    assert first.stderr.count("too late for this life, whose process group is there") == 1, first.stderr
+    assert "too late" not in second.stderr and "afresh" not in second.stderr, second.stderr
