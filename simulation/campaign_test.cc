@@ -20,6 +20,14 @@ TEST(Simulation, SeedsBreakNoRule) {
   }
 }
 
+// 90074: a node that was told twice to stop had removed its memory, and the master, which had not heard, restored from it.
+TEST(Simulation, SeedsThatHaveFoundSomethingBreakNoRule) {
+  for (const uint64_t seed : {90074}) {
+    const RunResult run = RunScenario(ScenarioOf(seed, {}), false);
+    EXPECT_FALSE(run.violation) << "seed " << seed << ": " << run.violation->rule << ": " << run.violation->text;
+  }
+}
+
 // As large a world as a lease of 7.5 s stands for, with all that goes wrong in small ones.
 TEST(Simulation, WorldsOf5000MachinesBreakNoRule) {
   CampaignOptions options;

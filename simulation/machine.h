@@ -96,7 +96,7 @@ struct Machine {
   uint32_t next_port = 20'000;
   int64_t next_pid = 1'000;
   int groups_alive = 0;   // process groups of workers
-  Micros changed_at = 0;  // its agent began or ended, or it was lost
+  Micros changed_at = 0;  // its agent began or ended, its memory was removed, or it was lost
 
   bool Works() const { return powered && !gate.stopped(); }
 };

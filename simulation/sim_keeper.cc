@@ -124,7 +124,11 @@ void SimKeeper::End(bool failed) {
   Run();
 }
 
-void SimKeeper::Do(const agent::RemoveMemory& /*action*/) { parts_.machine.shared_memory.clear(); }
+// The master hears of it with the agent's last words: what it decides until then is no mistake.
+void SimKeeper::Do(const agent::RemoveMemory& /*action*/) {
+  parts_.machine.shared_memory.clear();
+  parts_.machine.changed_at = parts_.queue.now();
+}
 
 void SimKeeper::Do(const agent::LeaveMemory& /*action*/) {}
 
