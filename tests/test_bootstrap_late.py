@@ -489,6 +489,32 @@ def test_loggers_that_the_script_has_touched(place, change, why):
     assert tuple(told) == place.plain("train")[:3] and why in whys[0]
 
 
+@pytest.mark.parametrize("between", ["logging.root.setLevel(10)", "logging.getLogger('own')"])
+def test_loggers_of_torch_stand_where_they_would(place, between):
+    """All at once, where the script has made none; else each by itself."""
+    place.library(
+        early="import logging\nfor name in ('lib.part', 'lib.deep.er', 'alone'): logging.getLogger(name)",
+        torch__in__part="import logging\n"
+        "for name in ('lib', 'lib.deep', 'torch.part.x', 'torch.part', 'alone.child'): logging.getLogger(name).isEnabledFor(10)",
+    )
+    place.own(
+        train=f"""
+        import logging, early
+        def tell():
+            for name, logger in sorted(logging.root.manager.loggerDict.items()):
+                if isinstance(logger, logging.PlaceHolder):
+                    print(name, sorted(child.name for child in logger.loggerMap))
+                elif not name.startswith("concurrent"):
+                    print(name, logger.parent.name, logger.isEnabledFor(10))
+        {between}
+        tell()
+        import torch.part
+        tell()
+        """
+    )
+    assert place.warm("train", learnt=["torch.part"]) == place.plain("train")
+
+
 def test_loggers_of_torch_that_the_script_has_touched(place):
     """With torch comes all that there is, whatever was imported first."""
     place.library(torch__in__part="import logging\nlogging.getLogger('torch.part').setLevel(30)")

@@ -3,6 +3,7 @@
 Torch and OpenBLAS count when they are imported, which was before this rank's environment and CPUs were known.
 """
 
+import functools
 import os
 import sys
 
@@ -21,6 +22,7 @@ class Counted:
 
     def __init__(self, environment, numbers):
         self._cpus = os.sched_getaffinity(0)
+        _cores(range(os.cpu_count() or 0))  # asked once for all forks
         self._torch = _torch_threads()
         self._changes = {
             module: {name: value for name, value in found.items() if environment.get(name) != value}
@@ -135,15 +137,18 @@ def _asks_mkl(torch):
 
 
 def _cores(cpus):
-    """How many physical cores these CPUs are of. One that tells of no siblings is a core."""
-    cores = set()
-    for cpu in cpus:
-        try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
-                cores.add(file.read().strip())
-        except OSError:
-            cores.add(cpu)
-    return len(cores)
+    """How many physical cores these CPUs are of."""
+    return len(set(map(_core_of, cpus)))
+
+
+@functools.lru_cache(maxsize=None)
+def _core_of(cpu):
+    """What the CPUs of its core have in common. One that tells of no siblings is a core."""
+    try:
+        with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+            return file.read().strip()
+    except OSError:
+        return cpu
 
 
 def _first_number(environment, *names):

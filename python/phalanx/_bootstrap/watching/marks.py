@@ -20,7 +20,7 @@ class Before:
     def take_away(self):
         """Leaves all as it was; returns Marks of what has come."""
         manager = _manager()
-        loggers = self._take_loggers_away(manager.loggerDict) if manager is not None else {}
+        loggers, tree = self._take_loggers_away(manager.loggerDict) if manager is not None else ({}, None)
         new = [entry for entry in warnings.filters if entry not in self._filters]
         in_front = list(itertools.takewhile(lambda entry: entry not in self._filters, warnings.filters))
         folder = _temporary_folder()
@@ -29,10 +29,12 @@ class Before:
             _filters_have_changed()
         if folder != self._folder:
             sys.modules["tempfile"].tempdir = self._folder
-        return Marks(loggers, in_front, [entry for entry in new if entry not in in_front], folder)
+        return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front], folder)
 
     def _take_loggers_away(self, present):
-        """{name: logger} in the order of their making, without those of the standard library, whose modules stay."""
+        """{name: logger} in the order of their making, without those of the standard library, whose modules stay; and
+        their _Tree."""
+        with_them = dict(present)
         late = {
             name: logger
             for name, logger in present.items()
@@ -45,21 +47,48 @@ class Before:
                 del present[name]
         loggers = {name: logger for name, logger in late.items() if not _is_placeholder(logger)}
         ours = set(map(id, loggers.values()))
+        children, parents = [], []
         for kept in present.values():
             if _is_placeholder(kept):
-                for child in [child for child in kept.loggerMap if id(child) in ours]:
-                    del kept.loggerMap[child]
+                children += [(kept, child) for child in kept.loggerMap if id(child) in ours]
                 continue
+            parent = kept.parent
             while id(kept.parent) in ours:
                 kept.parent = kept.parent.parent
-        return loggers
+            if kept.parent is not parent:
+                parents.append((kept, parent, kept.parent))
+        for placeholder, child in children:
+            del placeholder.loggerMap[child]
+        return loggers, _Tree(with_them, dict(present), children, parents)
+
+
+class _Tree:
+    """How the loggers stood, `before` and `after` some were taken away: {name: logger}; `children` of placeholders and
+    `parents` (logger, before, after) that have changed by that."""
+
+    def __init__(self, before, after, children, parents):
+        self._before, self._after = before, after
+        self._children, self._parents = children, parents
+
+    def put_back(self, present):
+        """All at once, where nobody has made another since: each by itself takes a recovery's millisecond."""
+        if present != self._after or any(kept.parent is not after for kept, _, after in self._parents):
+            return False
+        present.clear()
+        present.update(self._before)
+        for placeholder, child in self._children:
+            placeholder.loggerMap[child] = None
+        for kept, before, _ in self._parents:
+            kept.parent = before
+        return True
 
 
 class Marks:
-    """`loggers` {name: logger}; `in_front`, `behind`: entries of warnings.filters; `folder`: tempfile.tempdir."""
+    """`loggers` {name: logger}, which were taken from `tree`; `in_front`, `behind`: entries of warnings.filters;
+    `folder`: tempfile.tempdir."""
 
-    def __init__(self, loggers, in_front, behind, folder):
-        self._loggers = loggers
+    def __init__(self, loggers, tree, in_front, behind, folder):
+        self._loggers, self._tree = loggers, tree
         self._in_front, self._behind = in_front, behind
         self._folder = folder
         self._classes = _classes_of_loggers()
@@ -78,8 +107,7 @@ class Marks:
 
     def put_back(self, top):
         """Returns the filters that have been put back: those of all with the first that is given out."""
-        for name in self._loggers_of(top):
-            _put_logger_back(_manager(), name, self._loggers.pop(name))
+        self._put_loggers_back(top)
         if top is None and self._folder is not None and _temporary_folder() is None and "tempfile" in sys.modules:
             sys.modules["tempfile"].tempdir = self._folder
         in_front, behind = self._in_front, self._behind
@@ -89,6 +117,15 @@ class Marks:
             warnings.filters[:] = [*in_front, *between, *(entry for entry in behind if entry not in between)]
             _filters_have_changed()
         return [*in_front, *behind]
+
+    def _put_loggers_back(self, top):
+        tree, self._tree = self._tree, None
+        if top is None and tree is not None and tree.put_back(_loggers()):
+            for logger in self._loggers.values():
+                logger._cache.clear()  # its parents may have another level by now
+            self._loggers.clear()
+        for name in self._loggers_of(top):
+            _put_logger_back(_manager(), name, self._loggers.pop(name))
 
     def _loggers_of(self, top):
         return [name for name in self._loggers if top is None or name.partition(".")[0] == top]
