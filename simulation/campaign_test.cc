@@ -20,7 +20,8 @@ TEST(Simulation, SeedsBreakNoRule) {
   }
 }
 
-// 90074: a node that was told twice to stop had removed its memory, and the master, which had not heard, restored from it.
+// 90074: a node that was told twice to stop had removed its memory, and the master, which had not heard, restored from
+// it.
 TEST(Simulation, SeedsThatHaveFoundSomethingBreakNoRule) {
   for (const uint64_t seed : {90074}) {
     const RunResult run = RunScenario(ScenarioOf(seed, {}), false);

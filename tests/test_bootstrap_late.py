@@ -495,7 +495,8 @@ def test_loggers_of_torch_stand_where_they_would(place, between):
     place.library(
         early="import logging\nfor name in ('lib.part', 'lib.deep.er', 'alone'): logging.getLogger(name)",
         torch__in__part="import logging\n"
-        "for name in ('lib', 'lib.deep', 'torch.part.x', 'torch.part', 'alone.child'): logging.getLogger(name).isEnabledFor(10)",
+        "for name in ('lib', 'lib.deep', 'torch.part.x', 'torch.part', 'alone.child'):\n"
+        "    logging.getLogger(name).isEnabledFor(10)",
     )
     place.own(
         train=f"""
