@@ -228,6 +228,26 @@ SCRIPTS = {
         print('main', sys.is_finalizing())
         """,
     "atexit after failure": "import atexit; atexit.register(print, 'at exit'); 1/0",
+    "atexit and the script's file": """
+        import atexit
+        atexit.register(lambda: print([name for name in ('__file__', '__cached__', '__loader__') if name in globals()]))
+        """,
+    "the script's file behind a failure": """
+        import atexit
+        atexit.register(lambda: print([name for name in ('__file__', '__cached__') if name in globals()]))
+        1 / 0
+        """,
+    "the script's file behind sys.exit": """
+        import atexit, sys
+        atexit.register(lambda: print([name for name in ('__file__', '__cached__') if name in globals()]))
+        sys.exit(3)
+        """,
+    "the script's file behind a hook that fails": """
+        import atexit, sys
+        atexit.register(lambda: print([name for name in ('__file__', '__cached__') if name in globals()]))
+        sys.excepthook = None
+        1 / 0
+        """,
     "atexit exits": "import atexit, os; atexit.register(os._exit, 7)",
     "threads": """
         import threading, time

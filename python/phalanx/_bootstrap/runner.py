@@ -199,10 +199,12 @@ def run(channel, request, fds, warmth=None):
         lambda why: _too_late(channel, why),
     )
     board.script_starts()
+    names = sys.modules["__main__"].__dict__ if request["kind"] == "script" else {}
     try:
         start()
+        _forget_file(names)
     except BaseException:
-        _hide_our_frames()
+        _hide_our_frames(names)
         raise
     finally:
         board.script_ends()
@@ -363,8 +365,15 @@ def _be_nobody(channel):
     channel.close()
 
 
-def _hide_our_frames():
-    """The traceback of the script's exception starts in the script. The interpreter will show it, after this."""
+def _forget_file(names):
+    """As the interpreter does behind a script: what runs from now on does not find its name."""
+    for name in ("__file__", "__cached__"):
+        names.pop(name, None)
+
+
+def _hide_our_frames(names):
+    """The traceback of the script's exception starts in the script. The interpreter will show it, after this. `names`:
+    the script's."""
     show = sys.excepthook
 
     def show_without_ours(kind, value, trace):
@@ -383,6 +392,7 @@ def _hide_our_frames():
             sys.__excepthook__(type(error), error, error.__traceback__)
             sys.stderr.write("\nOriginal exception was:\n")
             sys.__excepthook__(kind, value, trace)
+        _forget_file(names)
 
     sys.excepthook = show_without_ours
 
