@@ -58,7 +58,7 @@ def main():
         forks, memory, spares = [], [], []
         for _ in range(ROUNDS):
             start = time.monotonic_ns()
-            spares.append(agent.fork())
+            spares.append(agent.fork(ahead=True))
             forks.append({"fork -> spare ready": (time.monotonic_ns() - start) / 1e6})
         for spare in spares:
             memory.append({name: kb / 1024 for name, kb in memory_kb(spare.pid).items()})

@@ -8,6 +8,7 @@ brought it: with `import torch` nothing of what torch imports late.
 
 import builtins
 import collections
+import functools
 import importlib.machinery
 import os
 import sys
@@ -175,6 +176,7 @@ def _closed(needs):
     return closed
 
 
+@functools.lru_cache(maxsize=None)  # asked in the zygote, and so in no rank
 def _top(name):
     return name.partition(".")[0]
 
