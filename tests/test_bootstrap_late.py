@@ -211,13 +211,12 @@ def test_a_forked_child_behind_a_changed_variable(place):
     assert place.warm("train", learnt=["networkx"]) == place.plain("train") == (0, "True\n0\n", "", [])
 
 
-def test_a_forked_child_that_imports_a_part_of_torch(place):
+def test_a_forked_child_that_imports_torch(place):
     """Its libraries are loaded: nobody can import it once more, and that is said where no handler hides it."""
-    place.library(torch__in__part="")
-    place.own(train=in_a_child(SET_ONE_OF_TORCH, "import torch.part"))
+    place.own(train=in_a_child(SET_ONE_OF_TORCH, "import torch").replace(", torch\n", "\nos.getloadavg()\n"))
     why = "phalanx: torch was imported ahead of its turn, but it may have read TORCH_X, which the script has changed "
     why += "since; start the job with --no-warm\n"
-    assert place.warm("train", learnt=["torch.part"]) == (0, f"{why}0\n", why, [])
+    assert place.warm("train", learnt=["torch"]) == (0, f"{why}0\n", why, [])
 
 
 def test_a_forked_child_has_no_two_of_a_library(place):

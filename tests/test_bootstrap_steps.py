@@ -102,7 +102,7 @@ def test_who_has_a_process_group_goes_on(steps, how):
         return
     assert err == (
         "phalanx: torch was imported ahead of its turn, but it has read SECOND, which the script has changed since: "
-        "too late for this life, whose process group is there\n"
+        "too late for this process, which cannot begin anew\n"
     )
     assert [message.get("deny") for message in messages] == [None, "phalanx.late.parts"]
     assert [message for message in messages if "cold" in message] == []
@@ -125,6 +125,112 @@ def test_what_scripts_do_behind_torch_is_no_reason_to_begin_anew(steps):
         """
     steps.own(train=text)
     assert steps.warm("train", learnt=LEARNT) == steps.plain("train")
+
+
+# A script behind which torch's late parts come, and modules of its libraries.
+SAME = {
+    "a logger whose level is set before its module comes": (
+        "import torch, logging\nlogging.getLogger('torch.makes').setLevel(40)\nfrom torch import makes\n"
+        "print(makes.LOG is logging.getLogger('torch.makes'), makes.LOG.level)",
+        {"torch__in__makes": "import logging\nLOG = logging.getLogger('torch.makes')"},
+    ),
+    "a logger that is set in a group": (
+        "import torch.distributed, logging\ntorch.distributed.there.append(1)\n"
+        "logging.getLogger('sympy').setLevel(40)\nimport torch.uses\nprint('on')",
+        {"torch__in__uses": "import sympy", "sympy": "import logging\nlogging.getLogger('sympy')"},
+    ),
+    "what a part sets and the script has set in a group": (
+        "import torch.distributed, os\ntorch.distributed.there.append(1)\nos.environ['CACHE'] = 'mine'\n"
+        "import torch.sets\nprint(os.environ['CACHE'])",
+        {"torch__in__sets": "import os\nos.environ.setdefault('CACHE', 'torch')"},
+    ),
+    "what a part sets to come": (
+        "import torch, os\nos.environ.setdefault('OTHER', 'mine')\nimport torch.sets\nprint(os.environ['OTHER'])",
+        {"torch__in__sets": "import os\nos.environ['OTHER'] = os.environ.get('NOBODY', 'torch')"},
+    ),
+    "what a part says": (
+        "import torch\nprint('begins')\nimport torch.says\nprint('ends')",
+        {"torch__in__says": "print('comes')"},
+    ),
+    "a stub of the script's in a group": (
+        "import torch.distributed, sys\ntorch.distributed.there.append(1)\nsys.modules['sympy'] = None\n"
+        "import torch.uses\nprint(sys.modules['sympy'])",
+        {"torch__in__uses": "try: import sympy\nexcept ImportError: pass"},
+    ),
+    "a need of a package that was laid aside before its module": (
+        "import torch.c\nprint(torch.c.b.X)\nprint(torch.a.b is torch.c.b)",
+        {"torch__in__a__in____init__": "", "torch__in__a__in__b": "X = 1", "torch__in__c": "from torch.a import b"},
+    ),
+    "a need that another step has imported again": (
+        "import networkx, sys\nprint('mpmath' in sys.modules)\nimport torch.needs",
+        {"networkx": "from mpmath import VERSION", "mpmath": "VERSION = '1'", "torch__in__needs": "import mpmath"},
+    ),
+    "stderr that the script has closed in a group": (
+        "import torch.distributed, os\ntorch.distributed.there.append(1)\nos.close(2)\nos.environ['SECOND'] = '2'\n"
+        "import torch.second\nprint('on')",
+        {},
+    ),
+    "a child that sets a variable of its own": (
+        "import torch, os, sys\nchild = os.fork()\nif child == 0:\n    os.environ['FIRST'] = '1'\n    os.close(2)\n"
+        "    import torch.first\n    os._exit(7)\nprint(os.waitpid(child, 0)[1])",
+        {},
+    ),
+    "a variable of a library that comes with a part": (
+        "import torch, os\nos.environ['SYMPY_X'] = 'own'\nimport sympy\nprint(sympy.SAW)",
+        {"sympy": "import os\nSAW = os.environ.get('SYMPY_X')", "torch__in__uses": "import sympy"},
+    ),
+}
+STEPS = (
+    "torch.distributed torch.first torch.second torch.makes torch.uses torch.sets torch.says torch.a torch.a.b torch.c"
+)
+STEPS += " networkx torch.needs"
+
+
+@pytest.mark.parametrize("torch", ["in the prefix", "behind it"])
+@pytest.mark.parametrize("case", SAME)
+def test_what_the_script_sees(steps, torch, case):
+    text, modules = SAME[case]
+    steps.library(**modules)
+    steps.own(train=("import os\nos.getloadavg()\n" if torch == "behind it" else "") + text)
+    status, out = steps.plain("train")[:2]
+    warm = steps.warm("train", learnt=STEPS.split())
+    # A life that began anew has said twice what it said until then.
+    assert warm[0] == status and warm[1][-len(out) :] == out
+    assert "Traceback" not in warm[2] and (warm[3] == [] or case.startswith("a variable of a library")), warm
+
+
+def test_parts_that_are_left_out_begin_no_life_anew(steps):
+    """Nor what the zygote would have imported beside them."""
+    steps.library(torch__in__uses="import sympy")
+    steps.own(train="import torch, warnings\nprint('life')\nwarnings.simplefilter('always')\nimport torch.uses\n")
+    assert steps.warm("train", learnt=STEPS.split(), deny=["phalanx.late.parts"]) == steps.plain("train")
+
+
+def test_torch_is_there_where_its_parts_are_left_out(steps):
+    """Also where only a life before has told of it; and what is no part of it."""
+    steps.library(networkx="import os\nPID = os.getpid()", torch__in__first="import os\nPID = os.getpid()")
+    steps.own(
+        train="import os\nos.chdir('.')\nimport torch, networkx\nfrom torch import first\n"
+        "print(networkx.PID == os.getpid(), first.PID == os.getpid())\n"
+    )
+    told = steps.warm("train", learnt=["torch", *STEPS.split()], deny=["phalanx.late.parts"])
+    assert told == (0, "False True\n", "", [])
+
+
+def test_who_has_trained_does_not_begin_anew(steps):
+    """Its peers are elsewhere, or what it has done took hours."""
+    begin = "import torch, phalanx, os\nprint('life')\nphalanx.step(1)\n"
+    steps.own(train=f"{begin}os.environ['SECOND'] = '2'\nimport torch.second\n")
+    status, out, err, whys = steps.warm("train", learnt=LEARNT)
+    assert (status, out, whys) == (0, "life\n", []) and err.count("which cannot begin anew") == 1
+
+
+def test_a_name_that_is_none_of_a_file(steps):
+    steps.library(asks="import os\nos.path.exists('/a\\0b/c')")
+    steps.own(train="import asks\nprint('on')\n")
+    steps.agent.start_zygote(steps.folder / "train.py", cwd=steps.folder)
+    worker = steps.agent.fork(ahead=True).run(steps.folder / "train.py", cwd=steps.folder, env=steps.env)
+    assert worker.result() == (0, "on\n", "")
 
 
 REAL = """
@@ -197,5 +303,5 @@ def test_a_variable_that_is_set_in_a_group_is_seen_by_the_next_launch(tmp_path):
     first, second = said
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "autotune False" in first.stdout and "autotune True" in second.stdout
-    assert first.stderr.count("too late for this life, whose process group is there") == 1, first.stderr
+    assert first.stderr.count("too late for this process, which cannot begin anew") == 1, first.stderr
     assert "too late" not in second.stderr and "afresh" not in second.stderr, second.stderr

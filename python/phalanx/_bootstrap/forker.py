@@ -170,7 +170,9 @@ def _import_all(loader, asked, found, message):
 
 def _import_late(loader, wanted, learnt):
     """What the script imports behind the first thing that it does, of libraries that do not care what that is."""
-    late = [name for name in learnt if watch.is_indifferent(name) and not loader.denies(preload.LATE_PARTS)]
+    late = [name for name in learnt if watch.is_indifferent(name)]
+    if loader.denies(preload.LATE_PARTS):
+        late = [name for name in late if name == "torch" or preload.top_of(name) not in preload.OF_PARTS]
     numpy = ["numpy"] if any(preload.top_of(name) == "numpy" for name in wanted) else []
     loader.begins_late()
     loader.leader = preload.leader_to_torch([*wanted, *late, *sys.modules])
@@ -195,9 +197,8 @@ def _map_torch(loader):
     thread = libraries.start_mapping()
     if thread is not None:
         loader.disregard_thread(thread.native_id)
-        loader.load_aside(
-            libraries.MEANWHILE
-        )  # unchecked: what the libraries do while they are mapped is torch's doing
+        if not (loader.denies(preload.LATE) or loader.denies(preload.LATE_PARTS)):
+            loader.load_aside(libraries.MEANWHILE)
         thread.join()
         loader.check("torch")
 

@@ -34,9 +34,9 @@ _READ_BY_LIBRARIES = (
 _BRING_LIBRARIES = frozenset(("torch", "numpy", "triton"))
 # CUDA reads these when a device is first used, which no zygote does.
 _READ_WITH_A_DEVICE = frozenset(("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
-_WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
+WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
-_LOADED_ONCE = _WITH_ALL | {"numpy", "triton"}
+_LOADED_ONCE = WITH_ALL | {"numpy", "triton"}
 _bases = type.__dict__["__mro__"].__get__  # past what a metaclass may say
 
 
@@ -60,7 +60,6 @@ _origins = {}  # top-level name: its file, of those that are found on sys.path: 
 _path_entries = []  # what their imports have put on sys.path
 given_out = set()  # names
 _finder = None
-_left = None
 _marks = None  # marks.Marks
 _surroundings = None  # surroundings.Surroundings
 
@@ -86,13 +85,13 @@ def take_over(left):
         getattr(sys, stream).write(text)
 
 
-def hide(steps, path_before, left, marks, importers):
-    """Hides the modules of all `steps` (steps.Step). `left`, `marks`: by their imports; `importers`: {name: that of the
-    module which imported it first}."""
-    global _left, _marks, _surroundings
+def hide(steps, path_before, marks, importers):
+    """Hides the modules of all `steps` (steps.Step). `marks`: by their imports; `importers`: {name: that of the module
+    which imported it first}."""
+    global _marks, _surroundings
     from phalanx._bootstrap import surroundings  # not in a cold worker, which hides nothing
 
-    _left, _marks, _surroundings = left, marks, surroundings.Surroundings()
+    _marks, _surroundings = marks, surroundings.Surroundings()
     _steps.extend(steps)
     for index, step in enumerate(steps):
         _modules.update(step.modules)
@@ -141,7 +140,7 @@ def _needs_of_libraries(importers):
         if name in _modules and importer in _modules:
             needs.setdefault(_top(importer), set()).add(_top(name))
     for name, module in _modules.items():
-        if _top(name) not in _WITH_ALL and isinstance(module, types.ModuleType):
+        if _top(name) not in WITH_ALL and isinstance(module, types.ModuleType):
             values.setdefault(_top(name), {}).update((id(value), value) for value in list(vars(module).values()))
     for top, found in values.items():
         needs.setdefault(top, set()).update(map(_top, _modules_of(found.values()) & _modules.keys()))
@@ -201,8 +200,8 @@ def any_there():
 
 def await_imports(threads, go_cold, keep):
     """From now on the script's imports are served. `threads`: a threads.Late, which counts behind each. Where what is
-    hidden is not what this import would find, one of two is called, with why: `go_cold`, which does not return, or
-    `keep`, where that is too late."""
+    hidden is not what this import would find, one of two is called, with why and whether it is only what torch imports
+    late: `go_cold`, which does not return, or `keep`, where that is too late."""
     global _finder
     if _modules:
         _finder = _Finder(threads, go_cold, keep)
@@ -213,6 +212,12 @@ def variable_changes(name):
     """To be called where the script has set or removed a variable."""
     if _finder is not None:
         _finder.variable_changes(name)
+
+
+def training_has_begun():
+    """No life begins anew any more: what it has done would be done twice, and its peers are elsewhere."""
+    if _finder is not None:
+        _finder.is_settled = True
 
 
 def give_out_rest():
@@ -242,42 +247,52 @@ class _Finder:
         self._pid = os.getpid()
         self._why_mixed = None  # why some of what was hidden is another's by now, which other hidden modules have taken
         self._is_torch_out = "torch" in sys.modules
-        self._is_begun = False  # something of torch has been given out
+        self._kept = set()  # kinds of what was given out although it differs
+        self._taken = set()  # indices of steps
+        self.is_settled = False  # the life may begin anew no more
 
     def find_spec(self, name, path=None, target=None):
         module = _modules.get(name)
         if module is None:
             return None
         tops = {_top(name)} | _needs.get(_top(name), set())
-        with_all = not _WITH_ALL.isdisjoint(tops)
+        with_all = not WITH_ALL.isdisjoint(tops)
         if with_all:
             steps = {_step_of[name]} | _steps[_step_of[name]].needs
             names = [n for n in _modules if _step_of[n] in steps]
         else:
             names = [n for n in _modules if _top(n) in tops]
         owners = [None] if with_all else sorted(tops)
-        why = self._why_mixed or (self._why_not_later(names) if self._is_begun else self._why_not(names, owners))
-        if why is not None and not self._goes_on(
-            name, names, f"{_top(name)} was imported ahead of its turn, but {why}"
-        ):
+        is_part = self._is_torch_out and _top(name) in WITH_ALL  # of what torch imports late
+        why = self._why_mixed or (self._why_not_later(names) if is_part else self._why_not(names, owners))
+        if why is not None and not self._goes_on(name, names, is_part, why):
             return None
         return spec_of(name, module, lambda: self._give_out(name, names, owners))
 
-    def _goes_on(self, name, names, why):
+    def _goes_on(self, name, names, is_part, why):
         """Whether what is hidden is given out although it differs."""
         top = _top(name)
-        if os.getpid() != self._pid:
-            self._leave_to_python([n for n in names if top in _WITH_ALL or _top(n) == top], why)
+        why = f"{top} was imported ahead of its turn, but {why}"
+        is_child = os.getpid() != self._pid
+        if is_child and (self._why_mixed or not is_part):
+            self._leave_to_python([n for n in names if top in WITH_ALL or _top(n) == top], why)
             return False
-        if not self._is_torch_out or not _is_in_a_group():
-            self._go_cold(why, self._is_torch_out)
-        self._keep(why)
+        if not is_child and not self._may_not_begin_anew():
+            self._go_cold(why, is_part)
+        if is_part not in self._kept:
+            self._kept.add(is_part)
+            self._keep(why, is_part)
         return True
+
+    def _may_not_begin_anew(self):
+        """Whether its peers would meet another process in the middle of a collective, or it has trained."""
+        is_in_a_group = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+        return self.is_settled or (is_in_a_group is not None and is_in_a_group())
 
     def variable_changes(self, name):
         """Torch is out, and what it imports late has read that one: sooner or later each training comes to that, often
         when it can begin anew no more."""
-        if not self._is_torch_out or os.getpid() != self._pid or _is_in_a_group():
+        if not self._is_torch_out or os.getpid() != self._pid or self._may_not_begin_anew():
             return
         for index in sorted({_step_of[left] for left in _modules}):
             variables = _steps[index].variables
@@ -306,34 +321,38 @@ class _Finder:
         given_out.add(name)
         _give_out(names)
         if owners == [None]:
-            self._is_torch_out = self._is_begun = True
+            self._is_torch_out = True
             sys.path.extend(_path_entries)
             del _path_entries[:]
         if not _modules and self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._take_over()
+        self._take_over({_step_of[one] for one in [name, *names]})
         for owner in owners:
             self._filters += _marks.put_back(owner)
         load_watch.call_for_loaded()
         self._threads.count(names)
 
-    def _take_over(self):
-        global _left
-        left, _left = _left, None
-        if left is not None:
+    def _take_over(self, indices):
+        """What the imports of these steps have left, but for variables that they have looked at and the script has
+        changed since: they would have found those."""
+        for index in sorted(indices - self._taken):
+            self._taken.add(index)
+            left, own = _steps[index].left, set(_steps[index].variables)
+            own = {name for name in own if os.environ.get(name) != self._environment.get(name)}
+            environment = {name: value for name, value in left.environment.items() if name not in own}
             # What is given out later, torch behind NumPy, has seen these before they were set.
-            self._environment.update(left.environment)
+            self._environment.update(environment)
             for variables in [step.variables for step in _steps]:
-                variables.update({name: value for name, value in left.environment.items() if name in variables})
-            take_over(left)
+                variables.update({name: value for name, value in environment.items() if name in variables})
+            take_over(Left(environment, left.said))
 
     def _why_not(self, names, owners):
         return self._why_not_by_script(names) or self._threads.why_not(names) or _marks.why_not(owners)
 
     def _why_not_by_script(self, names):
-        own = [name for name in names if name in sys.modules]
-        if own:
-            return f"the script has put {own[0]} into sys.modules"
+        own = _own_among(names)
+        if own is not None:
+            return own
         if builtins.__import__ is not self._import:
             return "the script has replaced builtins.__import__"
         known = [*self._finders, self]
@@ -342,7 +361,7 @@ class _Finder:
                 return f"the script has put an import hook on sys.meta_path ({type(finder).__name__})"
         if sys.path_hooks != self._path_hooks:
             return "the script has changed sys.path_hooks"
-        if self._would_warn_otherwise():
+        if self._would_warn_otherwise(names):
             return "the script has set filters of warnings"
         why = _surroundings.why_not()
         if why is None and not _BRING_LIBRARIES.isdisjoint(names):
@@ -352,7 +371,7 @@ class _Finder:
     def _why_not_later(self, names):
         """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
         scripts do behind `import torch` is no reason to begin anew."""
-        return self._why_not_by_reads(names) or self._why_not_by_path(names)
+        return _own_among(names) or self._why_not_by_reads(names) or self._why_not_by_path(names)
 
     @staticmethod
     def _why_not_by_reads(names):
@@ -381,19 +400,19 @@ class _Finder:
                 return f"{top} is another one on the script's sys.path"
         return None
 
-    def _would_warn_otherwise(self):
+    def _would_warn_otherwise(self, names):
         """Whether warnings of these imports would be shown, or not, by what the script has set since."""
         new = [entry for entry in warnings.filters if entry not in self._filters]
-        if _left is not None and _left.said:
+        if any(_steps[index].left.said for index in {_step_of[name] for name in names} - self._taken):
             return bool(new)
         # Libraries have categories of their own shown, which torch and its like do not know.
         return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
 
 
-def _is_in_a_group():
-    """Whether this process has peers that would meet another one, if it began anew."""
-    is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
-    return is_initialized is not None and is_initialized()
+def _own_among(names):
+    """Why not, where the script has put one of these there itself."""
+    own = next((name for name in names if name in sys.modules), None)
+    return None if own is None else f"the script has put {own} into sys.modules"
 
 
 def spec_of(name, module, load):
@@ -428,6 +447,6 @@ class _Loader:
 def _give_out(names):
     """Touches each module once: every page of a fork's that is written is copied."""
     found = {name: _modules.pop(name) for name in names if name in _modules}
-    sys.modules.update(found)
+    sys.modules.update({name: module for name, module in found.items() if name not in sys.modules})
     given_out.update(found)
     attach([taken for taken in _detached if taken[0] in found])

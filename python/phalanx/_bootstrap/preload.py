@@ -27,6 +27,8 @@ TORCH_LAZY = (
     "torch.distributed.elastic.multiprocessing.errors",
 )
 
+OF_PARTS = frozenset("functorch mpmath sympy torch torchgen triton".split())  # tops of what these bring
+
 # Libraries that lead to torch.
 _LEAD_TO_TORCH = frozenset(
     "accelerate deepspeed diffusers fairscale lightning megatron peft pytorch_lightning timm torchaudio torchvision "
@@ -119,7 +121,7 @@ class Preloader:
         self._watch.is_late = True
         self._before_late = list(sys.path), self._left(self._watch.said)
         self._steps.begin()
-        self._unmarked = marks.Before()
+        self._unmarked = marks.Before(hidden.WITH_ALL if "torch" in sys.modules else ())
         self._late_said, self._environment = len(self._watch.said), dict(os.environ)
 
     def left(self):
@@ -127,19 +129,27 @@ class Preloader:
         return self._before_late[1] if self._before_late is not None else self._left(self._watch.said)
 
     def load_aside(self, names):
-        """Imports, unchecked, what others will want, as a step of theirs. Raises Tainted or Shadowed."""
+        """Imports what others will want, as a step of theirs; unchecked: what torch's libraries do while they are
+        mapped is torch's doing. Raises Tainted or Shadowed."""
         self._steps.begin()
+        was_late, self._watch.is_late = self._watch.is_late, True
         self.load(names, check=False)
-        self._steps.end({})
+        self._watch.is_late = was_late
+        self._steps.end(self._read_late(), hidden.Left({}, []))
 
     def load_late(self, names, stays=False):
         """As load does. What each of them brings is a step of its own; `stays`: all behind it have it, too. Raises
         Tainted or Shadowed."""
         for name in names:
-            if not self._steps.has_brought(name):
-                self.load([name])
-                self._steps.end(dict(self._watch.late), stays)
-                self._watch.late.clear()
+            if self._steps.has_brought(name):
+                continue
+            self.load([name])
+            if self._steps.end(self._read_late(), self._left(self._watch.said[self._late_said :]), stays):
+                self._late_said, self._environment = len(self._watch.said), dict(os.environ)
+
+    def _read_late(self):
+        read, self._watch.late = self._watch.late, {}
+        return read
 
     def ends_late(self):
         self._steps.bring_all_back()
@@ -147,9 +157,8 @@ class Preloader:
     def hide_late(self):
         """From now on those modules are in hidden.py's hands."""
         if self._before_late is not None:
-            left = self._left(self._watch.said[self._late_said :])
             path, marked = self._before_late[0], self._unmarked.take_away()
-            hidden.hide(self._steps.all, path, left, marked, self._importers)
+            hidden.hide(self._steps.all, path, marked, self._importers)
 
     def _left(self, said):
         before, now = self._environment, dict(os.environ)
@@ -280,7 +289,7 @@ class Preloader:
             raise _Denied(name)
         if "." not in name:
             self._absent.add(name)
-        self._importers[name] = _importer(sys._getframe(1))
+        self._importers.setdefault(name, _importer(sys._getframe(1)))
         for folder in path or ():
             self._window.note_folder(folder)
         if name in ("torch", "numpy"):

@@ -196,7 +196,7 @@ def run(channel, request, fds, warmth=None):
     hidden.await_imports(
         late,
         lambda why, parts: _too_early(channel, request, why, before, preload.LATE_PARTS if parts else preload.LATE),
-        lambda why: _too_late(channel, why),
+        lambda why, parts: _too_late(channel, why, preload.LATE_PARTS if parts else preload.LATE),
     )
     board.script_starts()
     names = sys.modules["__main__"].__dict__ if request["kind"] == "script" else {}
@@ -350,6 +350,7 @@ def _attach_board(place):
 
 
 def _report_first_step(channel, step):
+    hidden.training_has_begun()
     channel.send_or_give_up({"type": "first_step", "step": step, "modules": learn.modules()})
 
 
@@ -428,10 +429,14 @@ def _too_early(channel, request, why, before, denied):
     _become_cold(channel, {**request, "cold": why, "deny": denied})
 
 
-def _too_late(channel, why):
-    """The same where others wait for this process in a collective: this life goes on with what there is."""
-    os.write(2, os.fsencode(f"phalanx: {why}: too late for this life, whose process group is there\n"))
-    channel.send_or_give_up({"type": "started", "deny": preload.LATE_PARTS})
+def _too_late(channel, why, denied):
+    """The same where others wait for this process in a collective, or it has trained: this life goes on with what there
+    is."""
+    try:
+        os.write(2, os.fsencode(f"phalanx: {why}: too late for this process, which cannot begin anew\n"))
+    except OSError:
+        pass  # the script has closed it
+    channel.send_or_give_up({"type": "started", "deny": denied})
 
 
 def _flush(stream):

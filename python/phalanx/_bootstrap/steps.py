@@ -7,9 +7,9 @@ import sys
 
 from phalanx._bootstrap import hidden
 
-Step = collections.namedtuple("Step", "modules needs variables")
+Step = collections.namedtuple("Step", "modules needs variables left")
 Step.__doc__ = """`modules` {name: module}; `needs`: indices of all steps that are there wherever it is; `variables`
-that it has read {name: what it saw, None: unset}."""
+that it has read {name: what it saw, None: unset}; `left`: hidden.Left."""
 
 
 class Steps:
@@ -29,25 +29,26 @@ class Steps:
         for index in self._wanted:
             for name in self.all[index].modules:
                 del self._step_of[name]
-            self.all[index] = Step({}, frozenset(), {})
+            self.all[index] = Step({}, frozenset(), {}, hidden.Left({}, []))
         self._wanted = set()
 
-    def end(self, variables, stays=False):
-        """An import is over. `stays`: what it has brought is not laid aside."""
+    def end(self, variables, left, stays=False):
+        """An import is over, which has read `variables` and `left` this (hidden.Left). `stays`: what it has brought is
+        not laid aside. False where it has brought nothing."""
         new = [name for name in sys.modules if name not in self._seen]
         if new:
             self._seen.update(new)
             modules = {name: sys.modules[name] for name in new if hidden.can_be_hidden(name)}
             index = len(self.all)
-            self.all.append(Step(modules, self._wanted | self._stay, variables))
+            self.all.append(Step(modules, self._wanted | self._stay, variables, left))
             self._step_of.update(dict.fromkeys(modules, index))
             if stays:
                 self._stay.add(index)
             else:
                 self._wanted.add(index)
-        for index in self._wanted:
-            self._lay_aside(index)
+        self._lay_aside(self._wanted)
         self._wanted = set()
+        return bool(new)
 
     def has_brought(self, name):
         """Whether that module is there, aside or not."""
@@ -65,11 +66,11 @@ class Steps:
             self._bring_back(index)
         self._wanted = set()
 
-    def _lay_aside(self, index):
-        modules = self.all[index].modules
-        for name in modules:
+    def _lay_aside(self, indices):
+        # Before any is gone: a package of one may have a module of another by name.
+        self._aside.update({index: hidden.detach(self.all[index].modules, sys.modules) for index in indices})
+        for name in [name for index in indices for name in self.all[index].modules]:
             sys.modules.pop(name, None)
-        self._aside[index] = hidden.detach(modules, sys.modules)
 
     def _bring_back(self, index):
         for each in sorted({index} | self.all[index].needs):

@@ -10,9 +10,11 @@ from phalanx._bootstrap import places
 
 
 class Before:
-    """What is there before those imports."""
+    """What is there before those imports. Loggers of the libraries `there`, which the script has already, stay when
+    they come: it may set their levels at any time."""
 
-    def __init__(self):
+    def __init__(self, there=()):
+        self._there = frozenset(there)
         self._filters = list(warnings.filters)
         self._loggers = dict(_loggers())
         self._folder = _temporary_folder()
@@ -31,6 +33,9 @@ class Before:
             sys.modules["tempfile"].tempdir = self._folder
         return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front], folder)
 
+    def _stays(self, name):
+        return name.partition(".")[0] in self._there or places.is_standard_name(name)
+
     def _take_loggers_away(self, present):
         """{name: logger} in the order of their making, without those of the standard library, whose modules stay; and
         their _Tree."""
@@ -38,7 +43,7 @@ class Before:
         late = {
             name: logger
             for name, logger in present.items()
-            if self._loggers.get(name) is not logger and not places.is_standard_name(name)
+            if self._loggers.get(name) is not logger and not self._stays(name)
         }
         for name in late:
             if name in self._loggers:
@@ -74,7 +79,6 @@ class _Tree:
         """All at once, where nobody has made another since: each by itself takes a recovery's millisecond."""
         if present != self._after or any(kept.parent is not after for kept, _, after in self._parents):
             return False
-        present.clear()
         present.update(self._before)
         for placeholder, child in self._children:
             placeholder.loggerMap[child] = None
@@ -134,6 +138,8 @@ class Marks:
 def _put_logger_back(manager, name, logger):
     """As Manager.getLogger does with one that it has made."""
     placeholder = manager.loggerDict.get(name)
+    if placeholder is not None and not _is_placeholder(placeholder):
+        return  # the script's own, which it may have set
     manager.loggerDict[name] = logger
     if placeholder is not None:
         manager._fixupChildren(placeholder, logger)

@@ -97,7 +97,7 @@ def _may_watch(count):
 def _is_plain(path):
     try:
         return stat.S_ISREG(posix.lstat(path).st_mode)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -105,6 +105,6 @@ def _identity(folder):
     """None where it is gone."""
     try:
         info = posix.stat(folder)
-    except OSError:
+    except (OSError, ValueError):  # no name of a file at all
         return None
     return info.st_dev, info.st_ino
