@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import subprocess
 
 import pytest
+from harness import clean_environment, command_path
 from phalanx._bootstrap.watching import reads, standing
 from test_bootstrap_changes import place as place  # the fixture
 from zygote_agent import Agent
@@ -155,6 +157,34 @@ def test_a_touch_that_changes_nothing_leaves_spares_warm(place):
     first.run(place.script, cwd=place.folder, base=place.agent.env)
     assert lives == [(first.messages()[0].get("cold"), first.result())] * 2, "a rank keeps no descriptor of it"
     assert lives[0][0] is None
+
+
+WATCHED = """
+import os, phalanx, select, time
+def watched():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue
+        if parent == os.getppid() and "anon_inode:inotify" in links:
+            return True
+phalanx.step(1)
+until = time.monotonic() + 60
+while not watched() and time.monotonic() < until:
+    select.select([], [], [], 0.05)
+print("a spare is watched:", watched())
+"""
+
+
+def test_phalanx_run_has_spares_of_later_lives_watched(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(WATCHED)
+    command = [command_path("phalanx-run"), "--standalone", "--nproc-per-node=1", script]
+    done = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "True"), done
 
 
 def test_torch_is_watched_whole(tmp_path):

@@ -196,7 +196,7 @@ class Agent:
     def fork(self, ahead=False):
         """One waiting spare. `ahead`: for a later life, as all but those of the first round."""
         peer = Peer()
-        self.zygote.send({"type": "fork", "id": len(self.workers), "ahead": ahead}, [peer.other.fileno()])
+        self.zygote.send({"type": "fork", "id": len(self.workers), "ahead": int(ahead)}, [peer.other.fileno()])
         peer.other.close()
         message = peer.receive()
         assert message is not None and message["type"] == "spare", message

@@ -35,7 +35,7 @@ def serve(fd, asked_of_site):
             message, fds = channel.receive()
             if message["type"] != "fork" or len(fds) != 1:
                 os._exit(0)
-            if message.get("ahead") is True:
+            if message.get("ahead"):
                 warmth.seen.watch_files()
             worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators)
             if worker is not None:
