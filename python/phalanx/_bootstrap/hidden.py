@@ -192,6 +192,8 @@ def replace_path_entry(old, new):
 def make_own():
     """Has this fork copy the pages that the script's imports will write, while it waits: 3 ms of a recovery."""
     list(_modules.items())
+    if _marks is not None:
+        _marks.make_own()
 
 
 def any_there():
@@ -259,7 +261,7 @@ class _Finder:
         with_all = not WITH_ALL.isdisjoint(tops)
         if with_all:
             steps = {_step_of[name]} | _steps[_step_of[name]].needs
-            names = [n for n in _modules if _step_of[n] in steps]
+            names = [n for index in sorted(steps) for n in _steps[index].modules if n in _modules]
         else:
             names = [n for n in _modules if _top(n) in tops]
         owners = [None] if with_all else sorted(tops)

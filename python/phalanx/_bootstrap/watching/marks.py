@@ -64,6 +64,8 @@ class Before:
                 parents.append((kept, parent, kept.parent))
         for placeholder, child in children:
             del placeholder.loggerMap[child]
+        for logger in loggers.values():
+            logger._cache.clear()  # their parents may have another level in a rank
         return loggers, _Tree(with_them, dict(present), children, parents)
 
 
@@ -97,6 +99,10 @@ class Marks:
         self._folder = folder
         self._classes = _classes_of_loggers()
 
+    def make_own(self):
+        """See hidden.make_own."""
+        list(self._loggers.items())
+
     def why_not(self, tops):
         """Why what libraries have left cannot be put back, or None. `tops`: their names, None for all of them."""
         if not self._loggers:
@@ -125,8 +131,6 @@ class Marks:
     def _put_loggers_back(self, top):
         tree, self._tree = self._tree, None
         if top is None and tree is not None and tree.put_back(_loggers()):
-            for logger in self._loggers.values():
-                logger._cache.clear()  # its parents may have another level by now
             self._loggers.clear()
         for name in self._loggers_of(top):
             _put_logger_back(_manager(), name, self._loggers.pop(name))
@@ -144,7 +148,6 @@ def _put_logger_back(manager, name, logger):
     if placeholder is not None:
         manager._fixupChildren(placeholder, logger)
     manager._fixupParents(logger)
-    logger._cache.clear()  # its parents may have another level by now
 
 
 def _manager():
