@@ -72,6 +72,13 @@ def test_what_is_left_to_be_imported_anew_is_said_to_the_agent(steps):
     assert worker.wait() == 0 and denied == ["phalanx.late.parts"]
 
 
+def test_a_variable_that_another_library_has_read(steps):
+    """Nobody knows whether the script will come to it."""
+    steps.library(networkx="import os\nSAW = os.environ.get('THIRD')")
+    steps.own(train="import torch, os\nprint('life')\nos.environ['THIRD'] = '3'\nimport torch.first\n")
+    assert steps.warm("train", learnt=[*LEARNT, "networkx"]) == steps.plain("train")
+
+
 def test_a_variable_that_stays_what_it_was(steps):
     steps.own(
         train="import torch, os\nos.environ.pop('SECOND', 0)\nos.environ['THIRD'] = '3'\nimport tell\ntell.saw()\n"

@@ -296,7 +296,7 @@ class _Finder:
         when it can begin anew no more."""
         if not self._is_torch_out or os.getpid() != self._pid or self._may_not_begin_anew():
             return
-        for index in sorted({_step_of[left] for left in _modules}):
+        for index in sorted({_step_of[left] for left in _modules if _top(left) in WITH_ALL}):
             variables = _steps[index].variables
             if name in variables and os.environ.get(name) != variables[name]:
                 self._go_cold(f"what torch imports late has read {name}, which the script has changed", True)
