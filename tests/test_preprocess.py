@@ -314,7 +314,7 @@ def test_kills_at_any_time_change_nothing(given, expected, pytestconfig, choose)
     that is spread over the whole of its life, twice among its parts, however long it took to start. (The join is killed
     at each of its calls by test_data_crash.py.)"""
     kills = pytestconfig.getoption("--kills") // 2 or 25
-    arguments = [*given, "--engine=threads", "--split-bytes=4000", "--workers=2"]
+    arguments = [*given, "--engine=threads", "--split-bytes=997", "--workers=2"]
     began = time.monotonic()
     done(*arguments)
     took_s = time.monotonic() - began
