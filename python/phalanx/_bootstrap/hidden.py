@@ -54,7 +54,7 @@ wrote, [(stream's name, text)]."""
 _modules = {}  # name: module, in the order of their imports
 _steps = []  # steps.Step
 _step_of = {}  # name: the index of its step
-_detached = []  # of all steps
+_detached = []  # (name, package that has it by name, attribute, module), of all steps
 _needs = {}  # top-level name: those of other hidden libraries that are there wherever it is
 _origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
 _path_entries = []  # what their imports have put on sys.path
@@ -100,8 +100,9 @@ def hide(steps, path_before, marks, importers):
             del step.variables[name]
         for name in step.modules:
             sys.modules.pop(name, None)
+    every = {**sys.modules, **_modules}
     for step in steps:
-        _detached.extend(detach(step.modules, {**sys.modules, **_modules}))
+        _detached.extend(detach(step.modules, every))
     _path_entries.extend(entry for entry in sys.path if entry not in path_before)
     sys.path[:] = [entry for entry in sys.path if entry in path_before]
     for top in {_top(name) for name in _modules}:

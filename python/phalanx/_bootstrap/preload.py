@@ -27,7 +27,7 @@ TORCH_LAZY = (
     "torch.distributed.elastic.multiprocessing.errors",
 )
 
-OF_PARTS = frozenset("functorch mpmath sympy torch torchgen triton".split())  # tops of what these bring
+OF_PARTS = hidden.WITH_ALL | {"mpmath", "sympy", "triton"}  # tops of what these bring
 
 # Libraries that lead to torch.
 _LEAD_TO_TORCH = frozenset(

@@ -35,20 +35,21 @@ class Window:
     def note_folder(self, folder):
         """Of a package, when a module in it is looked for."""
         if isinstance(folder, str) and folder not in self._folders and places.is_library_file(folder):
-            self._folders[folder] = _identity(folder)
+            self._folders[folder] = identity(folder)
 
     def changed(self):
         """Of the files noted those that have changed or gone, and the folders that others have taken the place of."""
         # One that is ahead of the clock says nothing, in this start or any other.
         end_ns = _stamp_ns()
         files = [path for path, ns in self._changed_ns.items() if ns is None or self._begin_ns <= ns <= end_ns]
-        return files + [folder for folder, identity in self._folders.items() if _identity(folder) != identity]
+        return files + [folder for folder, known in self._folders.items() if identity(folder) != known]
 
 
-def _identity(folder):
+def identity(folder):
+    """(device, inode); None where it is gone, or no name of a folder at all."""
     try:
         info = posix.stat(folder)
-    except OSError:
+    except (OSError, ValueError):
         return None
     return info.st_dev, info.st_ino
 

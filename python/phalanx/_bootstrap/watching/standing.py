@@ -9,7 +9,7 @@ import select
 import stat
 
 from phalanx._bootstrap import linux
-from phalanx._bootstrap.watching import reads
+from phalanx._bootstrap.watching import changes, reads
 
 # <sys/inotify.h>
 _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
@@ -66,14 +66,14 @@ class Standing:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         # A folder that was moved, or mounted over, tells nothing of its files.
-        return bool(poll.poll(0)) or any(_identity(folder) != known for folder, known in self._folders.items())
+        return bool(poll.poll(0)) or any(changes.identity(folder) != known for folder, known in self._folders.items())
 
     def _watch_all(self):
         folders, devices, watched = {}, {}, set()
         for path, how in self._files:
             folder = os.path.dirname(path)
             if folder not in folders:
-                folders[folder] = _identity(folder)
+                folders[folder] = changes.identity(folder)
             device = folders[folder] and folders[folder][0]
             if device not in devices:
                 devices[device] = linux.file_system(folder) in _LOCAL.values()
@@ -99,12 +99,3 @@ def _is_plain(path):
         return stat.S_ISREG(posix.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
-
-
-def _identity(folder):
-    """None where it is gone."""
-    try:
-        info = posix.stat(folder)
-    except (OSError, ValueError):  # no name of a file at all
-        return None
-    return info.st_dev, info.st_ino
