@@ -311,8 +311,8 @@ def kill_within(process, parts, moment_s, more_parts):
 @pytest.mark.timeout(3000)
 def test_kills_at_any_time_change_nothing(given, expected, pytestconfig, choose):
     """Each run is killed and goes on from where the last one was, until one is done: three times of five at a moment
-    that is spread over the whole of its life, twice among its parts, however long it took to start. (The join is killed
-    at each of its calls by test_data_crash.py.)"""
+    that is spread over the whole of its life, twice among its parts, however long it took to start; the first of all at
+    once, before it has a part. (The join is killed at each of its calls by test_data_crash.py.)"""
     kills = pytestconfig.getoption("--kills") // 2 or 25
     arguments = [*given, "--engine=threads", "--split-bytes=997", "--workers=2"]
     began = time.monotonic()
@@ -328,9 +328,14 @@ def test_kills_at_any_time_change_nothing(given, expected, pytestconfig, choose)
         finished = False
         while not finished:
             turn = lives % TURNS
-            lives += 1
             began = time.monotonic()
-            moment_s = 1.2 * took_s * (turn + choose.random()) / AT_A_TIME if turn < AT_A_TIME else 60
+            if not lives:
+                moment_s = 0
+            elif turn < AT_A_TIME:
+                moment_s = 1.2 * took_s * (turn + choose.random()) / AT_A_TIME
+            else:
+                moment_s = 60
+            lives += 1
             with started(*arguments, "--resume") as process:
                 finished = kill_within(process, parts, moment_s, turn >= AT_A_TIME and choose.randint(1, 8))
                 said = process.stderr.read()
