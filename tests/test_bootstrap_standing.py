@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from harness import clean_environment, command_path
@@ -10,6 +12,7 @@ from phalanx._bootstrap.watching import reads, standing
 from test_bootstrap_changes import place as place  # the fixture
 from zygote_agent import Agent
 
+PYTHON = Path(__file__).parent.parent / "python"
 OLD_NS = 1_600_000_000_000_000_000
 
 
@@ -84,6 +87,46 @@ def test_each_change_is_told(folder, watched, change):
     CHANGES[change](folder)
     assert len(watched.may_differ()) == 2
     assert len(watched.may_differ()) == 2, "who asks takes it away from others"
+
+
+@pytest.mark.parametrize("what", ["link", "packages"])
+def test_a_link_above_that_leads_elsewhere_is_told(folder, tmp_path, what):
+    """Or the folder above the one that it leads to is another now. In those that were looked at nothing has changed."""
+    packages = tmp_path / "above" / "packages"
+    packages.parent.mkdir()
+    folder.parent.rename(packages)
+    shutil.copytree(packages.parent, tmp_path / "other")
+    (tmp_path / "link").symlink_to(packages)
+    made = standing.Standing(seen_in(tmp_path / "link" / folder.name))
+    assert made.may_differ() == {}
+    if what == "link":
+        (tmp_path / "link").unlink()
+        (tmp_path / "link").symlink_to(tmp_path / "other" / "packages")
+    else:
+        _move_away(packages.parent)
+    assert len(made.may_differ()) == 2
+    made.close()
+
+
+MOUNTED_OVER = """
+import subprocess, sys
+from phalanx._bootstrap.watching import reads, standing
+files = {(path, "file"): reads.look(path, "file") for path in sys.argv[2:]}
+made = standing.Standing(files)
+assert made.may_differ() == {}
+subprocess.run(["mount", "-t", "tmpfs", "none", sys.argv[2].rpartition("/")[0] + "/none"], check=True)
+assert made.may_differ() == {}, "of what is mounted elsewhere"
+subprocess.run(["mount", "--bind", sys.argv[1], sys.argv[2].rpartition("/")[0]], check=True)
+assert made.may_differ() == files
+"""
+
+
+def test_a_folder_that_is_mounted_over_is_told(folder, tmp_path):
+    files = [path for path, _ in seen_in(folder)]
+    (folder / "none").mkdir()
+    other = shutil.copytree(folder, tmp_path / "other")
+    run = ["unshare", "--mount", sys.executable, "-c", MOUNTED_OVER, str(other), *files]
+    subprocess.run(run, env={**clean_environment(), "PYTHONPATH": str(PYTHON)}, check=True)
 
 
 def test_what_changes_no_file_is_not(folder, watched):

@@ -39,6 +39,8 @@ def serve(fd, asked_of_site):
                 warmth.seen.watch_files()
             worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators)
             if worker is not None:
+                if message.get("ahead"):
+                    warmth.make_own()
                 request, fds = runner.wait_for_request(worker)
                 _wake(deafened)
                 return worker, request, fds, warmth
@@ -301,7 +303,6 @@ def _be_spare(go_read, worker_fd, agent_pid, generators):
     _fresh_randomness(generators)
     worker = wire.Channel(worker_fd)
     worker.send({"type": "spare", "pid": os.getpid()})
-    hidden.make_own()
     return worker
 
 

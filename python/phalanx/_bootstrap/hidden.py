@@ -10,12 +10,13 @@ import builtins
 import collections
 import functools
 import importlib.machinery
+import itertools
 import os
 import sys
 import types
 import warnings
 
-from phalanx._bootstrap import places
+from phalanx._bootstrap import places, search_path
 from phalanx._bootstrap.watching import load_watch
 
 # The C and C++ below NumPy and torch reads these by getenv when it is loaded, where nobody sees it. The number of
@@ -54,7 +55,7 @@ wrote, [(stream's name, text)]."""
 _modules = {}  # name: module, in the order of their imports
 _steps = []  # steps.Step
 _step_of = {}  # name: the index of its step
-_detached = []  # (name, package that has it by name, attribute, module), of all steps
+_detached = {}  # {name: (name, package that has it by name, attribute, module)}, of all steps
 _needs = {}  # top-level name: those of other hidden libraries that are there wherever it is
 _origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
 _path_entries = []  # what their imports have put on sys.path
@@ -102,7 +103,7 @@ def hide(steps, path_before, marks, importers):
             sys.modules.pop(name, None)
     every = {**sys.modules, **_modules}
     for step in steps:
-        _detached.extend(detach(step.modules, every))
+        _detached.update((taken[0], taken) for taken in detach(step.modules, every))
     _path_entries.extend(entry for entry in sys.path if entry not in path_before)
     sys.path[:] = [entry for entry in sys.path if entry in path_before]
     for top in {_top(name) for name in _modules}:
@@ -191,7 +192,7 @@ def replace_path_entry(old, new):
 
 
 def make_own():
-    """Has this fork copy the pages that the script's imports will write, while it waits: 3 ms of a recovery."""
+    """Has this fork copy the pages that the script's imports will write: 3 ms of a recovery."""
     list(_modules.items())
     if _marks is not None:
         _marks.make_own()
@@ -244,6 +245,7 @@ class _Finder:
         self._go_cold, self._keep = go_cold, keep
         self._finders = list(sys.meta_path)
         self._path_hooks = list(sys.path_hooks)
+        self._path = search_path.look()  # this process has just looked for other modules in it (runner.Seen.clash)
         self._import = builtins.__import__
         self._environment = dict(os.environ)
         self._filters = list(warnings.filters)
@@ -261,16 +263,18 @@ class _Finder:
         tops = {_top(name)} | _needs.get(_top(name), set())
         with_all = not WITH_ALL.isdisjoint(tops)
         if with_all:
-            steps = {_step_of[name]} | _steps[_step_of[name]].needs
-            names = [n for index in sorted(steps) for n in _steps[index].modules if n in _modules]
+            wanted = {_step_of[name]} | _steps[_step_of[name]].needs
+            steps = [index for index in sorted(wanted) if not _modules.keys().isdisjoint(_steps[index].modules)]
+            names = list(filter(_modules.__contains__, itertools.chain(*(_steps[index].modules for index in steps))))
         else:
             names = [n for n in _modules if _top(n) in tops]
+            steps = sorted({_step_of[n] for n in names})
         owners = [None] if with_all else sorted(tops)
         is_part = self._is_torch_out and _top(name) in WITH_ALL  # of what torch imports late
-        why = self._why_mixed or (self._why_not_later(names) if is_part else self._why_not(names, owners))
+        why = self._why_mixed or (self._why_not_later(names, steps) if is_part else self._why_not(names, steps, owners))
         if why is not None and not self._goes_on(name, names, is_part, why):
             return None
-        return spec_of(name, module, lambda: self._give_out(name, names, owners))
+        return spec_of(name, module, lambda: self._give_out(name, names, steps, owners))
 
     def _goes_on(self, name, names, is_part, why):
         """Whether what is hidden is given out although it differs."""
@@ -316,7 +320,7 @@ class _Finder:
             del _modules[name]
         self._why_mixed = why
 
-    def _give_out(self, name, names, owners):
+    def _give_out(self, name, names, steps, owners):
         """Its module is in sys.modules already. `owners`: whose marks are put back, None for those of all."""
         if name not in _modules:
             return  # somebody keeps the spec, and loads by it once more
@@ -329,30 +333,33 @@ class _Finder:
             del _path_entries[:]
         if not _modules and self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._take_over({_step_of[one] for one in [name, *names]})
+        self._take_over(steps)
         for owner in owners:
             self._filters += _marks.put_back(owner)
         load_watch.call_for_loaded()
         self._threads.count(names)
 
-    def _take_over(self, indices):
+    def _take_over(self, steps):
         """What the imports of these steps have left, but for variables that they have looked at and the script has
         changed since: they would have found those."""
-        for index in sorted(indices - self._taken):
+        for index in [index for index in steps if index not in self._taken]:
             self._taken.add(index)
-            left, own = _steps[index].left, set(_steps[index].variables)
-            own = {name for name in own if os.environ.get(name) != self._environment.get(name)}
-            environment = {name: value for name, value in left.environment.items() if name not in own}
+            left, seen = _steps[index].left, _steps[index].variables
+            environment = {
+                name: value
+                for name, value in left.environment.items()
+                if name not in seen or os.environ.get(name) == self._environment.get(name)
+            }
             # What is given out later, torch behind NumPy, has seen these before they were set.
             self._environment.update(environment)
-            for variables in [step.variables for step in _steps]:
+            for variables in [step.variables for step in _steps] if environment else ():
                 variables.update({name: value for name, value in environment.items() if name in variables})
             take_over(Left(environment, left.said))
 
-    def _why_not(self, names, owners):
-        return self._why_not_by_script(names) or self._threads.why_not(names) or _marks.why_not(owners)
+    def _why_not(self, names, steps, owners):
+        return self._why_not_by_script(names, steps) or self._threads.why_not(names) or _marks.why_not(owners)
 
-    def _why_not_by_script(self, names):
+    def _why_not_by_script(self, names, steps):
         own = _own_among(names)
         if own is not None:
             return own
@@ -364,49 +371,51 @@ class _Finder:
                 return f"the script has put an import hook on sys.meta_path ({type(finder).__name__})"
         if sys.path_hooks != self._path_hooks:
             return "the script has changed sys.path_hooks"
-        if self._would_warn_otherwise(names):
+        if self._would_warn_otherwise(steps):
             return "the script has set filters of warnings"
         why = _surroundings.why_not()
         if why is None and not _BRING_LIBRARIES.isdisjoint(names):
             why = _surroundings.why_no_libraries()
-        return why or self._why_not_by_variables(names) or self._why_not_by_path(names)
+        return why or self._why_not_by_variables(names, steps) or self._why_not_by_path(names)
 
-    def _why_not_later(self, names):
+    def _why_not_later(self, names, steps):
         """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
         scripts do behind `import torch` is no reason to begin anew."""
-        return _own_among(names) or self._why_not_by_reads(names) or self._why_not_by_path(names)
+        return _own_among(names) or self._why_not_by_reads(steps) or self._why_not_by_path(names)
 
     @staticmethod
-    def _why_not_by_reads(names):
-        for index in sorted({_step_of[name] for name in names}):
+    def _why_not_by_reads(steps):
+        environment = dict(os.environ)  # which takes what three questions of it take
+        for index in steps:
             for variable, seen in _steps[index].variables.items():
-                if os.environ.get(variable) != seen:
+                if environment.get(variable) != seen:
                     return f"it has read {variable}, which the script has changed since"
         return None
 
-    def _why_not_by_variables(self, names):
-        why = self._why_not_by_reads(names)
+    def _why_not_by_variables(self, names, steps):
+        why = self._why_not_by_reads(steps)
         if why is not None:
             return why
-        now = {
-            name for name in {*os.environ, *self._environment} if os.environ.get(name) != self._environment.get(name)
-        }
+        now, before = dict(os.environ), self._environment
+        changed = {name for name in {*now, *before} if now.get(name) != before.get(name)} - COUNTED_ANEW
         unseen = _READ_UNSEEN if _BRING_LIBRARIES.isdisjoint(names) else _READ_UNSEEN + _READ_BY_LIBRARIES
-        for variable in sorted((now - COUNTED_ANEW).union(_surroundings.changed_variables()) - _READ_WITH_A_DEVICE):
+        for variable in sorted(changed.union(_surroundings.changed_variables()) - _READ_WITH_A_DEVICE):
             if variable.startswith(unseen):
                 return f"it may have read {variable}, which the script has changed since"
         return None
 
     def _why_not_by_path(self, names):
+        if self._path is not None and search_path.look() == self._path:
+            return None
         for top in sorted({_top(name) for name in names}):
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
         return None
 
-    def _would_warn_otherwise(self, names):
-        """Whether warnings of these imports would be shown, or not, by what the script has set since."""
+    def _would_warn_otherwise(self, steps):
+        """Whether warnings of the imports of these steps would be shown, or not, by what the script has set since."""
         new = [entry for entry in warnings.filters if entry not in self._filters]
-        if any(_steps[index].left.said for index in {_step_of[name] for name in names} - self._taken):
+        if any(_steps[index].left.said for index in steps if index not in self._taken):
             return bool(new)
         # Libraries have categories of their own shown, which torch and its like do not know.
         return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
@@ -414,6 +423,8 @@ class _Finder:
 
 def _own_among(names):
     """Why not, where the script has put one of these there itself."""
+    if sys.modules.keys().isdisjoint(names):
+        return None
     own = next((name for name in names if name in sys.modules), None)
     return None if own is None else f"the script has put {own} into sys.modules"
 
@@ -452,4 +463,4 @@ def _give_out(names):
     found = {name: _modules.pop(name) for name in names if name in _modules}
     sys.modules.update({name: module for name, module in found.items() if name not in sys.modules})
     given_out.update(found)
-    attach([taken for taken in _detached if taken[0] in found])
+    attach([_detached[name] for name in _detached.keys() & found.keys()])

@@ -52,6 +52,7 @@ class Seen:
         self.files = files
         self._absent = absent
         self._loaded_from = {name: places.entry_of(hidden.find(name)) for name in loaded}
+        self._matter = self._absent.union(self._loaded_from)
         # Of sys.path: when names came or went, and which there are of those that matter.
         self._folders = {folder: (_changed_ns(folder), self._provided(folder)) for folder in sys.path}
         self._standing = None
@@ -87,7 +88,7 @@ class Seen:
             at = sys.path.index(folder)
             among = self._absent.union(name for name, entry in self._loaded_from.items() if entry > at)
         else:
-            among = self._absent.union(self._loaded_from)
+            among = self._matter
         return places.names_in(folder, among, or_folders=self._absent)
 
     def clash(self, folder):
@@ -128,6 +129,13 @@ class Warmth:
         """The environment that an interpreter of the same command has, of what the agent gives it."""
         changed = {**given, **self._of_wrapper}
         return {name: value for name, value in changed.items() if value is not None}
+
+    @staticmethod
+    def make_own():
+        """Has a fork that waits do what a life begins with, and would come to the same then: what it writes is copied
+        by the kernel before somebody waits for it."""
+        places.forget_old_finders()
+        hidden.make_own()
 
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
