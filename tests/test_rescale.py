@@ -81,3 +81,28 @@ def test_a_new_master_hears_of_it(job):
     job.wait_events("begin", 2, life=1, world=2)
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
+@pytest.mark.parametrize("how", ["callback", "optimizer", "exit"])
+@pytest.mark.parametrize("nnodes", ["1", "1:2"])
+def test_the_last_node_saves_before_it_goes(job, how, nnodes):
+    env = {"PHALANX_TEST_FOLDER": job.folder}
+    script = "rescaling.py" if how == "optimizer" else "light_rescaling.py"
+    node = job.node(0, script, how, nnodes=nnodes, flags=["--max-restarts=0"], env=env)
+    job.wait_events("step", n=11, world=1)
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
+    assert len(job.found("saved", life=0)) == 1, job.story()
+    assert sorted(job.lives()) == [0]
+
+
+def test_nodes_that_leave_together_save(job):
+    """As a scheduler ends a job: all nodes get the signal, none a moment to itself."""
+    nodes = [begin(job, "callback"), start(job, 1, "callback")]
+    (saved,) = job.wait_events("saved", life=0)
+    job.wait_events("step", 2, life=1, n=saved["n"] + 40 - saved["n"] % 10 + 1)
+    for node in nodes:
+        node.signal(signal.SIGTERM)
+    assert [node.wait() for node in nodes] == [143, 143], job.story()
+    saved = job.found("saved", life=1)
+    assert len(saved) == 2 and saved[0]["n"] == saved[1]["n"], job.story()

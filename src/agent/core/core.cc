@@ -135,7 +135,7 @@ class Stepper {
     }
     s_.ended.push_back(exited);
     const bool was_asked = s_.awaited.erase(static_cast<int>(exited.local_rank())) > 0;
-    s_.ended.back().set_for_rescale(was_asked && !failed);
+    s_.ended.back().set_for_rescale(was_asked && !failed && s_.step_told);
     TellEnd(s_.ended.back(), fmt::format("local rank {} ended by itself: {}", exited.local_rank(),
                                          DescribeEnd(exited.exit_code(), exited.signal())));
     if (was_asked && s_.awaited.empty()) TellSafePoint("every rank that was asked is at a safe point, or has ended");
@@ -150,10 +150,10 @@ class Stepper {
       if (worker == nullptr || worker->ended || worker->doomed || s_.safe.contains(rank)) continue;
       s_.awaited.insert(rank);
     }
-    if (!s_.safe_point) {
-      s_.safe_point.emplace().set_epoch(event.epoch);
-      s_.safe_point->set_asked(static_cast<uint32_t>(s_.awaited.size()));
-    }
+    if (!s_.safe_point) s_.safe_point.emplace().set_epoch(event.epoch);
+    // Of a change that came to nothing some may have been asked before; by now others may hear, too.
+    const auto asked = static_cast<uint32_t>(s_.awaited.size() + s_.safe.size());
+    s_.safe_point->set_asked(std::max(s_.safe_point->asked(), asked));
     TellSafePoint(s_.awaited.empty() ? "no local rank hears of rescales" : "local ranks have been asked");
   }
 
@@ -183,8 +183,8 @@ class Stepper {
     s_.stop_signal = event.signal;
     if (again) return KillAll("asked to stop a second time");
     // Its ranks go on until all ranks of the job have come to a safe point: others need them for that.
-    const bool waits = event.wants_safe_point && s_.attached && s_.phase == Phase::kRunning &&
-                       s_.options.max_nodes > 1 && s_.options.rescale_grace_ms > 0;
+    const bool waits =
+        event.wants_safe_point && s_.attached && s_.phase == Phase::kRunning && s_.options.rescale_grace_ms > 0;
     s_.phase = Phase::kLeaving;
     s_.next.reset();
     Do(Say{fmt::format("{}: this node leaves the job", strsignal(event.signal))}, "asked to stop");
@@ -339,13 +339,17 @@ class Stepper {
   }
 
   void OnStartRound(const v1::StartRound& round) {
-    if (round.epoch() <= s_.seen_epoch || s_.finish || s_.phase == Phase::kLeaving) return;
+    if (round.epoch() <= s_.seen_epoch || s_.finish) return;
+    // The round that its ranks were to be safe in is over; the master had not heard yet that this node leaves.
+    if (s_.leave_at != kNever) return EndLeaving(round.reason());
+    if (s_.phase == Phase::kLeaving) return;
     s_.seen_epoch = round.epoch();
     if (s_.round && !s_.recovering) {
       s_.recovering = true;
       s_.trouble_since = now_;
     }
     s_.next = round;
+    s_.next_announced.reset();
     s_.store_refusals = 0;
     // Before the old workers are ended: other nodes' workers may knock at once.
     OpenOrCloseStore(round);
@@ -369,7 +373,10 @@ class Stepper {
   }
 
   void OnAnnounce(const v1::AnnounceRescale& announce) {
-    if (!s_.round || s_.round->epoch() != announce.epoch() || s_.next || s_.finish) return;
+    if (s_.finish) return;
+    if (s_.next && s_.next->epoch() == announce.epoch()) s_.next_announced = announce;  // its workers do not live yet
+    if (!s_.round || s_.round->epoch() != announce.epoch() || s_.next) return;
+    if (announce.at_step() > 0) s_.step_told = true;
     if (announce.at_step() <= 0) Do(SendBeat{Epoch()}, "the master chooses a step that no rank has come to");
     Do(AskForSafePoint{announce.epoch(), announce.at_step()}, announce.reason());
   }
@@ -486,12 +493,14 @@ class Stepper {
     s_.safe_point.reset();
     s_.awaited.clear();
     s_.safe.clear();
+    s_.step_told = false;
     s_.spares_at = now_ + kSparesWithoutStepMs;
     if (s_.attached) Do(SendBeat{Epoch()}, "the master must know that no older rank lives here");
     for (int rank = 0; rank < s_.options.local_world_size; ++rank) {
       s_.workers[rank] = WorkerState{};
       Do(StartWorker{*s_.round, rank}, s_.round->reason());
     }
+    if (const auto announced = std::exchange(s_.next_announced, std::nullopt)) OnAnnounce(*announced);
   }
 
   void ReportUnstarted(const WorkerStartFailed& event) {
@@ -564,9 +573,16 @@ class Stepper {
     return std::all_of(s_.workers.begin(), s_.workers.end(), [](const auto& worker) { return worker.second.ended; });
   }
 
+  // Some rank of the round has ended because it was asked to save.
+  bool HasMadeRoom() const {
+    return std::any_of(s_.ended.begin(), s_.ended.end(), [](const auto& exited) { return exited.for_rescale(); });
+  }
+
   void FinishIfGone() {
     const bool leaving = s_.phase == Phase::kLeaving;
     if (s_.exited || (!leaving && !s_.finish)) return;
+    // Ranks of others may save still, and are cut off where this node's stream ends before them.
+    if (leaving && s_.leave_at != kNever && HasMadeRoom()) return;
     if (leaving && s_.workers.empty()) return ExitWith(128 + s_.stop_signal, "stopped by a signal");
     if (!s_.finish || leaving) return;
     if (s_.workers.empty() || (s_.finish->exit_code() == 0 && AllEnded())) {

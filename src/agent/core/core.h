@@ -252,10 +252,12 @@ struct CoreState {
   // What was reported of `round`: said again on a new stream, as its master may be another.
   std::vector<v1::WorkerExited> ended;
   std::optional<v1::FirstStep> first_step;
-  std::optional<v1::SafePoint> safe_point;  // a rescale was announced, and this is what became of it
-  std::set<int> awaited;                    // local ranks that were asked and are not at their safe point
-  std::set<int> safe;                       // those that are
-  Instant leave_at = kNever;                // leaving: the ranks are ended then, whatever they do
+  std::optional<v1::SafePoint> safe_point;            // a rescale was announced, and this is what became of it
+  std::set<int> awaited;                              // local ranks that were asked and are not at their safe point
+  std::set<int> safe;                                 // those that are
+  bool step_told = false;                             // they have been told the step behind which it is
+  std::optional<v1::AnnounceRescale> next_announced;  // of `next`, which it waits for
+  Instant leave_at = kNever;                          // leaving: the ranks are ended then, whatever they do
 
   // The story of the recovery that goes on, for one line when it is over.
   Instant trouble_since = 0;

@@ -655,6 +655,67 @@ TEST_F(AgentCore, ARankAtItsSafePointIsNotAwaitedAgain) {
   EXPECT_TRUE(All<Send>().at(0).message.safe_point().reached());
 }
 
+TEST_F(AgentCore, ARankThatEndsBeforeItIsToldToSaveHasDoneItsWork) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1, 0)});
+  On(SafePointAsked{1, {0, 1}});
+  On(Ended(0, 1, 0));
+  EXPECT_FALSE(All<Send>().at(0).message.worker_exited().for_rescale());
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {1}});
+  On(Ended(1, 1, 0));
+  EXPECT_TRUE(All<Send>().at(0).message.worker_exited().for_rescale());
+}
+
+TEST_F(AgentCore, RanksThatHearOnlyLaterCountAsAsked) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {}});
+  EXPECT_EQ(All<Send>().at(0).message.safe_point().asked(), 0U);
+  On(FromMaster{Announce(1)});  // of the next change: the first came to nothing
+  On(SafePointAsked{1, {0, 1}});
+  EXPECT_EQ(All<Send>().at(0).message.safe_point().asked(), 2U);
+}
+
+TEST_F(AgentCore, AnAnnouncementForARoundThatWaitsIsKeptForIt) {
+  Attach();
+  RunRound(1);
+  On(FromMaster{Round(2)});
+  On(FromMaster{Announce(2, 0)});
+  EXPECT_FALSE(Has<AskForSafePoint>()) << "its ranks do not live yet";
+  On(GroupGone{0, 1});
+  On(GroupGone{1, 1});
+  EXPECT_EQ(All<AskForSafePoint>().at(0).epoch, 2U);
+}
+
+TEST_F(AgentCore, ALeavingNodeWhoseRanksHaveMadeRoomWaitsForTheOthers) {
+  state_.options.max_nodes = 2;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM, true});
+  On(FromMaster{Announce(1)});
+  On(SafePointAsked{1, {0, 1}});
+  for (const int rank : {0, 1}) {
+    On(Ended(rank, 1, 0));
+    On(GroupGone{rank, 1});
+    EXPECT_FALSE(Has<Exit>()) << "its stream's end would cut off those that still save";
+  }
+  On(FromMaster{Hold(1)});
+  EXPECT_TRUE(Has<Exit>());
+}
+
+TEST_F(AgentCore, ALeavingNodeEndsWithTheRoundThatItsRanksAreOf) {
+  state_.options.max_nodes = 2;
+  Attach();
+  RunRound(1);
+  On(StopSignal{SIGTERM, true});
+  On(FromMaster{Round(2)});  // it was on its way
+  EXPECT_TRUE(Has<EndGroup>());
+  EXPECT_EQ(state_.leave_at, kNever);
+}
+
 TEST_F(AgentCore, TellsAtOnceWhereNoRankHearsOfRescales) {
   Attach();
   RunRound(1);

@@ -20,6 +20,9 @@
 namespace phalanx::master {
 namespace {
 
+constexpr int kRefusalsNoted = 8;
+constexpr int64_t kRefusalsWithinMs = 60'000;
+
 // The node waits as a spare and hears why, where that is news for it.
 void TellSpare(Turn& turn, uint64_t session, Node& node) {
   const std::string& why = turn.job.left_over;
@@ -105,13 +108,26 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   NoteArrival(turn, e.session);
 }
 
+// The first few of a minute.
+void NoteRefusal(Turn& turn, const v1::Hello& hello, const std::string& why) {
+  JobState& job = turn.job;
+  if (job.refusals_since == kNever || turn.now - job.refusals_since >= kRefusalsWithinMs) {
+    job.refusals_since = turn.now;
+    job.refusals = 0;
+  }
+  if (++job.refusals > kRefusalsNoted) return;
+  const std::string node = hello.hostname().size() <= kMaxNameBytes ? hello.hostname() : "";
+  const bool last = job.refusals == kRefusalsNoted;
+  turn.Note("node-refused", node, last ? why + "; further ones within this minute are not told" : why);
+}
+
 }  // namespace
 
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
   if (const std::optional<v1::Refused> refused = Refusal(job, e)) {
     const std::string& why = refused->sentence();
-    turn.Note("node-refused", e.hello().hostname().size() <= kMaxNameBytes ? e.hello().hostname() : "", why);
+    NoteRefusal(turn, e.hello(), why);
     return turn.Send(e.session, MessageOf(*refused), why);
   }
   if (!job.spec) {

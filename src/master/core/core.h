@@ -262,8 +262,11 @@ struct JobState {
   Instant back_by = kNever;      // members whose stream goes before that are away, not lost
   bool resumed = false;          // ... because this master took up what another one began
   size_t stale_rounds = 0;       // nodes that run another round than the live one
-  // The last node that is here has left while others may come back.
+  // The last node that is here has left while others may come back, or while its ranks save.
   std::optional<LastLeft> last_left;
+  // Refusals in the record since then; each may come again every second, from every node of another job.
+  Instant refusals_since = kNever;
+  int refusals = 0;
   // Running: why nodes wait although it has places left, as it was when the last one came. Empty: none does.
   std::string left_over;
 

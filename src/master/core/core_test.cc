@@ -155,6 +155,18 @@ TEST(Start, WhoIsOfAnotherJobIsToldSo) {
   EXPECT_FALSE(job.told[c].other_job);
 }
 
+TEST(Start, OfManyRefusalsTheRecordHasTheFirstOfAMinute) {
+  Job job(2, 2);
+  v1::Hello other = job.Info("a");
+  other.set_job_id("other");
+  for (int i = 0; i < 100; ++i) job.Attach(other);
+  ASSERT_EQ(job.Records("node-refused").size(), 8U);
+  EXPECT_THAT(job.Records("node-refused")[7], HasSubstr("further ones within this minute are not told"));
+  job.Pass(60'000);
+  job.Attach(other);
+  EXPECT_EQ(job.Records("node-refused").size(), 9U);
+}
+
 TEST(Start, StaticPlacesAreHonouredAndTakenOnce) {
   Job job(2, 2);
   v1::Hello first = job.Info("first");

@@ -117,18 +117,22 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   const std::string what = fmt::format("node {} left ({})", NodeName(job, node.hello), why);
   const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
   if (live) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));  // while its memory is here
-  if (leaving.waits() && live && job.census.candidates() > 0 && job.spec->rescale_grace_ms() > 0) {
+  const bool is_last = job.census.candidates() == 0;
+  LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
+  const bool may_return = job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0));
+  if (leaving.waits() && live && job.spec->rescale_grace_ms() > 0 && !(is_last && may_return)) {
     turn.Note("node-leaving", NodeName(job, node.hello),
               fmt::format("node {} is about to leave ({})", NodeName(job, node.hello), why));
     job.round->leaving.push_back(what);
     job.round->slots[static_cast<size_t>(node.group_rank)].leaving = true;
+    if (is_last) job.last_left = std::move(end);
     turn.remember = true;
     return AnnounceRescale(turn, what);
   }
+  if (leaving.waits()) turn.SendHold(session, job.round ? job.round->epoch : job.highest_epoch, what);
   GiveUpPlace(turn, node, session, "node-left", what);
-  if (job.census.candidates() > 0 || job.phase == Phase::kFinished) return;
-  LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
-  if (job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0))) {
+  if (!is_last || job.phase == Phase::kFinished) return;
+  if (may_return) {
     job.last_left = std::move(end);  // who is away trains on, and is heard first
     return;
   }
@@ -138,6 +142,7 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
 void SettleLastLeft(Turn& turn) {
   JobState& job = turn.job;
   if (!job.last_left || job.back_by != kNever) return;
+  if (job.round && job.round->rescale_by != kNever) return;  // its ranks save first
   const LastLeft end = *std::exchange(job.last_left, std::nullopt);
   if (job.census.candidates() == 0) EndBehindLast(turn, end);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "master/core/departures.h"
 #include "master/core/members.h"
 #include "master/core/messages.h"
 #include "master/core/rounds.h"
@@ -64,6 +65,20 @@ void ChooseSafeStep(Turn& turn) {
             {{"at_step", round.safe_step}});
 }
 
+// Some ranks have come to the end of their work before any was told to save: so will the others.
+bool IsDone(const Round& round) {
+  const bool told_to_save = round.safe_step > 0 || round.any_saved || round.AnyYielded();
+  return round.ranks_done > 0 && round.leaving.empty() && !told_to_save;
+}
+
+// The round goes on as if nothing had been announced.
+void Withdraw(Turn& turn) {
+  Round& round = *turn.job.round;
+  round.rescale_by = round.ask_again = kNever;
+  turn.remember = true;
+  for (Slot& slot : round.slots) round.SetSafe(slot, false);
+}
+
 }  // namespace
 
 void On(Turn& turn, uint64_t session, const v1::SafePoint& point) {
@@ -74,7 +89,9 @@ void On(Turn& turn, uint64_t session, const v1::SafePoint& point) {
   job.round->SetSafe(slot, point.reached());
   job.round->SetAnswered(slot, true);
   if (point.asked() > 0) job.round->any_asked = true;
-  if (job.round->rescale_by == kNever) AnnounceRescale(turn, "a change that an earlier master had announced");
+  if (point.asked() > 0 && point.reached() && !slot.AllDone()) job.round->any_saved = true;
+  if (job.round->rescale_by == kNever && !IsDone(*job.round))
+    AnnounceRescale(turn, "a change that an earlier master had announced");
   if (point.asked() > 0 && point.reached()) {
     turn.Note("safe-point", slot.node, fmt::format("node {} is at a safe point", slot.node), -1,
               {{"ranks", int64_t{point.asked()}}});
@@ -107,20 +124,23 @@ void SayRescaleAgain(Turn& turn, Slot& slot) {
 
 void SettleRescale(Turn& turn) {
   Round& round = *turn.job.round;
+  if (IsDone(round)) return Withdraw(turn);
   if (turn.now < round.rescale_by && round.unsafe > 0) {
     if (round.safe_step == 0) ChooseSafeStep(turn);
     return;
   }
   if (round.unsafe > 0) turn.Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
+  if (!round.leaving.empty() && turn.job.last_left && turn.job.census.candidates() == 0) {
+    round.rescale_by = round.ask_again = kNever;
+    return SettleLastLeft(turn);
+  }
   if (!round.leaving.empty()) return ReformRound(turn, ListText(round.leaving, "others"), true);
   if (IsLarger(turn.job, NextWorld(turn.job))) {
     return ReformRound(turn, NewcomersText(turn, NextMembers(turn.job)) + " joined", true);
   }
   if (round.any_asked)
     return ReformRound(turn, "the nodes that were to join have gone, and ranks had stopped for them", false);
-  round.rescale_by = round.ask_again = kNever;
-  turn.remember = true;
-  for (Slot& slot : round.slots) round.SetSafe(slot, false);
+  Withdraw(turn);
 }
 
 bool Yields(const Turn& turn, const v1::WorkerExited& exit) {

@@ -171,9 +171,63 @@ TEST_F(Rescale, ANodeThatWaitsToLeaveIsHeldWhileTheLastSaveIsStored) {
   EXPECT_THAT(job_.told[b_].holds, ::testing::ElementsAre(2U));
 }
 
-TEST_F(Rescale, TheLastNodeLeavesAtOnce) {
+TEST_F(Rescale, TheLastNodeLeavesWhenItsRanksAreSafe) {
   Leave(a_);
-  EXPECT_TRUE(job_.announced.empty());
+  AllAnswer(2, false);
+  job_.Pass(1'000);
+  EXPECT_EQ(job_.state.phase, Phase::kRunning);
+  AllAnswer(2, true);
+  EXPECT_EQ(job_.state.phase, Phase::kFinished);
+  ASSERT_TRUE(job_.told[a_].outcome);
+  EXPECT_EQ(job_.told[a_].outcome->exit_code(), 143);
+}
+
+TEST_F(Rescale, TheLastNodeLeavesAtOnceWhereNobodyHearsOfIt) {
+  Leave(a_);
+  AllAnswer(0, true);
+  EXPECT_EQ(job_.state.phase, Phase::kFinished);
+}
+
+TEST_F(Rescale, TheLastNodeIsNotWaitedForForEver) {
+  Leave(a_);
+  AllAnswer(2, false);
+  job_.Pass(5'000);
+  EXPECT_EQ(job_.state.phase, Phase::kFinished);
+}
+
+TEST_F(Rescale, AllNodesLeaveTogetherWhenAllAreSafe) {
+  Grow();
+  AllAnswer(0, true);
+  ASSERT_EQ(job_.Epoch(), 2U);
+  job_.AllStep();
+  job_.announced.clear();
+  Leave(a_);
+  Leave(b_);
+  AllAnswer(2, false);
+  job_.Pass(1'000);
+  EXPECT_EQ(job_.state.phase, Phase::kRunning);
+  AllAnswer(2, true);
+  EXPECT_EQ(job_.state.phase, Phase::kFinished);
+  EXPECT_TRUE(job_.told[a_].outcome && job_.told[b_].outcome);
+}
+
+TEST_F(Rescale, AnotherNodeTakesOverFromTheLastThatLeaves) {
+  Leave(a_);
+  AllAnswer(2, false);
+  b_ = job_.Attach("b");
+  AllAnswer(2, true);
+  EXPECT_EQ(job_.state.phase, Phase::kRunning);
+  EXPECT_EQ(job_.Epoch(), 2U);
+}
+
+TEST_F(Rescale, AWorkThatIsDoneIsNotBegunAgain) {
+  Grow();
+  const std::vector<ToldRescale> announced = job_.announced;
+  job_.Exit(a_, JobFixture::Ended(0, 0));  // before anybody has been told where to save
+  for (const ToldRescale& announce : announced) job_.SafePoint(announce, 2, false);
+  EXPECT_EQ(job_.state.round->rescale_by, kNever);
+  job_.Exit(a_, JobFixture::Ended(1, 0));
+  EXPECT_EQ(job_.Epoch(), 1U);
   EXPECT_EQ(job_.state.phase, Phase::kFinished);
 }
 

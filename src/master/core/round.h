@@ -61,6 +61,7 @@ struct Round {
   Instant ask_again = kNever;        // the round is too young for its pace to be known
   std::vector<std::string> leaving;  // members that go, once the others are ready for it
   bool any_asked = false;            // of the ranks; those cannot go on
+  bool any_saved = false;            // some wait at a safe point, and not for want of work
   // Where its ranks were at their first step, and where when last heard of: how fast they step.
   bool seen_told = false;  // both as the script counts them; else they are optimizer steps of this life
   int64_t first_seen_step = 0;
