@@ -236,6 +236,42 @@ TEST_F(MemoryTest, TheNewestCommittedImageIsNeverWrittenOver) {
   EXPECT_NE(Save(40), third);
 }
 
+TEST_F(MemoryTest, AStepSavedTwiceIsOneImage) {
+  Prepare();
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  const int first = Save(20);
+  const int second = Save(20);
+  ASSERT_NE(second, -1);
+  EXPECT_EQ(Save(30), -1) << "either of 20 may be committed yet";
+  ASSERT_THAT(memory_->Images(dir_, {1, 20}), SizeIs(1));
+  memory_->Commit(dir_, {1, 20});
+  ASSERT_THAT(memory_->Images(dir_, {1, 20}), SizeIs(1));
+  EXPECT_EQ(memory_->Images(dir_, {1, 20})[0].slot, first);
+  EXPECT_NE(Save(30), first);
+  EXPECT_EQ(Save(40), second) << "the committed one of 20 counts, so the other is free";
+}
+
+TEST_F(MemoryTest, AStepSavedTwiceKeepsNoSlot) {
+  Prepare(2);
+  const int first = Save(10);
+  memory_->Commit(dir_, {1, 10});
+  const int second = Save(10);
+  ASSERT_NE(second, -1);
+  EXPECT_EQ(memory_->Images(dir_, {1, 10}).at(0).slot, first);
+  EXPECT_EQ(Save(20), second) << "the committed one counts, so the other is free";
+}
+
+TEST_F(MemoryTest, AStepSavedTwiceIsDroppedWhole) {
+  Prepare(2);
+  Save(10);
+  Save(10);
+  memory_->Drop(dir_, {1, 10});
+  EXPECT_NE(Save(20), -1);
+  EXPECT_NE(Save(30), -1);
+  EXPECT_THAT(memory_->Images(dir_, {1, 10}), SizeIs(0));
+}
+
 TEST_F(MemoryTest, ADroppedImageIsFreeAgain) {
   Prepare(2);
   Save(10);

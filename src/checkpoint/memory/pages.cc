@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "checkpoint/rank/memory_names.h"
@@ -168,12 +169,22 @@ std::vector<MemoryImage> NodePages::Images() const {
   return images;
 }
 
-std::vector<MemoryImage> NodePages::Images(const std::string& dir, const SaveKey& save) const {
+std::vector<MemoryImage> NodePages::AllImages(const std::string& dir, const SaveKey& save) const {
   std::vector<MemoryImage> images;
   const auto pages = dirs_.find(dir);
   if (pages == dirs_.end()) return images;
   for (const auto& [name, page] : pages->second) AddImages(dir, page, images);
   std::erase_if(images, [&](const MemoryImage& image) { return KeyOf(image.image) != save; });
+  return images;
+}
+
+std::vector<MemoryImage> NodePages::Images(const std::string& dir, const SaveKey& save) const {
+  std::vector<MemoryImage> images = AllImages(dir, save);
+  std::sort(images.begin(), images.end(), [](const MemoryImage& a, const MemoryImage& b) {
+    return std::tuple(a.page, !a.committed, a.generation) < std::tuple(b.page, !b.committed, b.generation);
+  });
+  const auto same_page = [](const MemoryImage& a, const MemoryImage& b) { return a.page == b.page; };
+  images.erase(std::unique(images.begin(), images.end(), same_page), images.end());
   return images;
 }
 
@@ -203,7 +214,7 @@ void NodePages::Replace(Page& page, int slot) {
 }
 
 void NodePages::Drop(const std::string& dir, const SaveKey& save) {
-  for (const MemoryImage& image : Images(dir, save)) {
+  for (const MemoryImage& image : AllImages(dir, save)) {
     if (!image.committed) Find(dir, image.page)->control().SetDropped(image.slot, image.generation);
   }
 }

@@ -77,7 +77,8 @@ class NodePages {
 
   // All sealed images that were not dropped or given up, and whose file is not about to be replaced.
   std::vector<MemoryImage> Images() const;
-  // Of one save: the own images of local ranks and the shared one.
+  // Of one save: the own images of local ranks and the shared one. A page that has two, since the step was saved twice,
+  // gives the same one on all ranks: that which is committed, else the first.
   std::vector<MemoryImage> Images(const std::string& dir, const SaveKey& save) const;
 
   // The calls of NodeMemory (memory.h) of the same names; `free_bytes`: what slots may still take.
@@ -111,6 +112,7 @@ class NodePages {
 
   static void Replace(Page& page, int slot);
   void MakeNewest(Page& page, const MemoryImage& image) const;
+  std::vector<MemoryImage> AllImages(const std::string& dir, const SaveKey& save) const;
   static void AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images);
   static SlotFile NewFile(Page& page, int slot, uint64_t bytes);
   uint64_t DueBytes() const;

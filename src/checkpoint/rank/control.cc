@@ -118,7 +118,8 @@ Rank RankOf(const ControlPage& page, int newest, int i, std::string* why) {
     return Rank::kNever;
   }
   if (slot.generation <= slot.dropped) return Rank::kDropped;
-  if (newest >= 0 && Older(slot.image, page.slots[static_cast<size_t>(newest)].image)) return Rank::kOlder;
+  // Also one of the same step, which was saved twice: the other is the one that counts.
+  if (newest >= 0 && !Older(page.slots[static_cast<size_t>(newest)].image, slot.image)) return Rank::kOlder;
   *why = step + ", which is not committed yet";
   return Rank::kNever;
 }
