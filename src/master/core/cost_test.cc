@@ -226,6 +226,39 @@ TEST(Cost, ReportsOfASaveLookAtFew) {
   EXPECT_EQ(job.orders.size(), members.size() + 1) << "all are told that it is committed";
 }
 
+TEST(Cost, ReportsOfARestoreLookAtFew) {
+  CostJob cost;
+  StartWithNewcomer(cost);
+  JobFixture& job = cost.job();
+  const auto told = [&job](uint64_t session, const auto& fill) {
+    v1::CheckpointReport report;
+    report.set_epoch(job.Epoch());
+    report.set_dir("/checkpoints");
+    fill(report);
+    return EventOf(session, MessageWith(report));
+  };
+  std::vector<uint64_t> members = Members(cost);
+  for (const uint64_t member : members) {
+    job.Send(told(member, [](v1::CheckpointReport& report) { report.mutable_held(); }));
+  }
+  const auto asked = [](v1::CheckpointReport& report) { report.mutable_restore_asked(); };
+  const uint64_t first = members.front();
+  job.Send(told(first, asked));
+  const auto found = [](v1::CheckpointReport& report) {
+    report.mutable_found()->set_step(10);
+    report.mutable_found()->set_name("step-10");
+    report.mutable_found()->set_world_size(1);
+  };
+  EXPECT_LE(cost.Cost([&] { job.Send(told(first, found)); }), kRoundMax) << "all are told to read it";
+  const uint64_t last = members.back();
+  members.pop_back();
+  const auto checked = [](v1::CheckpointReport& report) { report.mutable_checked()->set_name("step-10"); };
+  EXPECT_LE(cost.Dearest(members, [&](uint64_t s) { return told(s, checked); }), kMessageMax);
+  EXPECT_LE(cost.Dearest(members, [&](uint64_t s) { return told(s, asked); }), kMessageMax);
+  EXPECT_LE(cost.Cost([&] { job.Send(told(last, checked)); }), kRoundMax);
+  EXPECT_EQ(job.Records("checkpoint-restore").size(), 1U);
+}
+
 TEST(Cost, ExitsLookAtFew) {
   CostJob cost;
   StartWithNewcomer(cost);

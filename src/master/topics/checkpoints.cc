@@ -293,7 +293,10 @@ class Stepper {
     s_.held[session] = held;
     OnAwaited(session, held);
     if (s_.settled) {  // said again on a new stream; nothing has changed but that the node is here again
-      for (auto& [name, dir] : s_.dirs) StoreWanted(name, dir);
+      for (auto& [name, dir] : s_.dirs) {
+        StoreWanted(name, dir);
+        Decide(name, dir);  // what it was asked about storage went with its stream
+      }
       return;
     }
     if (!AllIn(s_.held)) return;
@@ -445,6 +448,7 @@ class Stepper {
       dir.check_at = now_;
       dir.check_notice_at = now_ + kStoreLagNoticeMs;
     }
+    if (dir.checking.size() == s_.rank_of.size()) return;  // all that are here: a lost one is in neither
     for (const CheckpointMember& member : s_.members) {
       if (member.session != 0 && dir.checking.insert(member.session).second) SendTo(member.session, order);
     }
