@@ -156,7 +156,11 @@ class MasterServer::Impl final : public SessionOwner {
 MasterServer::Impl::Impl(ServerOptions options) : options_(std::move(options)) {
   attendance_.empty_since = MonotonicMs();
   state_.job_id = options_.job_id;
-  if (options_.spec) state_.SetSpec(*options_.spec);
+  if (options_.spec) {
+    v1::JobSpec spec = *options_.spec;
+    AdmitSpec(spec);
+    state_.SetSpec(spec);
+  }
   replay_start_.set_now_ms(MonotonicMs());
 }
 
