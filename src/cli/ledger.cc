@@ -80,15 +80,19 @@ class Bookkeeper {
     Life& life = lives_[row.epoch];
     const int64_t saving_ms = std::max<int64_t>(0, NumberIn(detail, "saving_ms"));
     life.saving_ms = std::max(life.saving_ms, saving_ms);
+    // A master that was started anew hears of each once more, and says so: the first counts.
     if (row.kind == "round-stepping") {
+      if (life.stepping_at) return;
       life.stepping_at = times_[i];
       life.saving_at_stepping_ms = saving_ms;
     } else if (row.kind == "steps-told") {
+      if (life.told) return;
       life.told = true;
       life.from_step = std::max<int64_t>(0, NumberIn(detail, "from_step"));
       life.redo_until = NumberIn(detail, "highest_step");
       if (detail.contains("last_step")) life.last_step = std::max<int64_t>(0, NumberIn(detail, "last_step"));
     } else if (row.kind == "caught-up") {
+      if (life.caught_up_at) return;
       life.caught_up_at = times_[i] - std::max<int64_t>(0, NumberIn(detail, "ms_ago"));
       life.saving_at_caught_up_ms = saving_ms;
     }

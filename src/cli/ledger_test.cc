@@ -109,6 +109,18 @@ TEST(Ledger, TellsItToPeopleAndPrograms) {
   EXPECT_THAT(json, AllOf(HasSubstr("\"noticed_ms\": null"), HasSubstr("\"steps_lost\": 10")));
 }
 
+TEST(Ledger, WhatANewMasterHearsOnceMoreChangesNothing) {
+  Rows rows = Killed();
+  const Row told = *std::find_if(rows.view.rows.begin(), rows.view.rows.end(),
+                                 [](const Row& row) { return row.kind == "steps-told" && row.epoch == 2; });
+  const Row caught_up = rows.view.rows.back();
+  ASSERT_EQ(caught_up.kind, "caught-up");
+  rows.Stepping(15'000, 2);
+  rows.Add(15'000, 2, told.kind, told.reason, R"({"from_step":90,"last_step":200,"highest_step":200})");
+  rows.Add(15'100, 2, caught_up.kind, caught_up.reason, R"({"ms_ago":0,"saving_ms":0})");
+  EXPECT_EQ(Times(rows.Finish(20'000, 2, 0).Make()), Times(Killed().Finish(20'000, 2, 0).Make()));
+}
+
 TEST(Ledger, ALiveJobCountsUpToNow) {
   Rows rows = Killed();
   rows.view.live = true;
