@@ -454,7 +454,10 @@ class _Loader:
         return self._module
 
     def exec_module(self, module):
-        module.__spec__ = self._spec
+        try:
+            module.__spec__ = self._spec
+        except AttributeError:
+            pass  # torch's modules of settings refuse other names, from importlib as well: it is what it was
         self._load()
 
 
