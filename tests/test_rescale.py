@@ -7,14 +7,14 @@ import pytest
 from harness import descends_from, read_proc
 
 
-def start(job, index, how, *flags):
+def start(job, index, how, *flags, nnodes="1:2"):
     env = {"PHALANX_TEST_FOLDER": job.folder}
     script = "rescaling.py" if how == "optimizer" else "light_rescaling.py"
-    return job.node(index, script, how, nnodes="1:2", flags=["--max-restarts=0", *flags], env=env)
+    return job.node(index, script, how, nnodes=nnodes, flags=["--max-restarts=0", *flags], env=env)
 
 
-def begin(job, how, *flags):
-    node = start(job, 0, how, *flags)
+def begin(job, how, *flags, nnodes="1:2"):
+    node = start(job, 0, how, *flags, nnodes=nnodes)
     job.wait_events("step", n=11, world=1)
     return node
 
@@ -86,10 +86,7 @@ def test_a_new_master_hears_of_it(job):
 @pytest.mark.parametrize("how", ["callback", "optimizer", "exit"])
 @pytest.mark.parametrize("nnodes", ["1", "1:2"])
 def test_the_last_node_saves_before_it_goes(job, how, nnodes):
-    env = {"PHALANX_TEST_FOLDER": job.folder}
-    script = "rescaling.py" if how == "optimizer" else "light_rescaling.py"
-    node = job.node(0, script, how, nnodes=nnodes, flags=["--max-restarts=0"], env=env)
-    job.wait_events("step", n=11, world=1)
+    node = begin(job, how, nnodes=nnodes)
     node.signal(signal.SIGTERM)
     assert node.wait() == 143, job.story()
     assert len(job.found("saved", life=0)) == 1, job.story()

@@ -425,8 +425,8 @@ def _own_among(names):
     """Why not, where the script has put one of these there itself."""
     if sys.modules.keys().isdisjoint(names):
         return None
-    own = next((name for name in names if name in sys.modules), None)
-    return None if own is None else f"the script has put {own} into sys.modules"
+    own = next(name for name in names if name in sys.modules)
+    return f"the script has put {own} into sys.modules"
 
 
 def spec_of(name, module, load):

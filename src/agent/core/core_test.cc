@@ -691,7 +691,6 @@ TEST_F(AgentCore, AnAnnouncementForARoundThatWaitsIsKeptForIt) {
 }
 
 TEST_F(AgentCore, ALeavingNodeWhoseRanksHaveMadeRoomWaitsForTheOthers) {
-  state_.options.max_nodes = 2;
   Attach();
   RunRound(1);
   On(StopSignal{SIGTERM, true});
@@ -707,7 +706,6 @@ TEST_F(AgentCore, ALeavingNodeWhoseRanksHaveMadeRoomWaitsForTheOthers) {
 }
 
 TEST_F(AgentCore, ALeavingNodeEndsWithTheRoundThatItsRanksAreOf) {
-  state_.options.max_nodes = 2;
   Attach();
   RunRound(1);
   On(StopSignal{SIGTERM, true});
