@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 from harness import clean_environment, command_path
+from test_bootstrap_late import TORCH
 from test_bootstrap_late import place as place  # the fixture
 from zygote_agent import BASE_ENV, Agent
 
@@ -182,13 +183,28 @@ SAME = {
         "    import torch.first\n    os._exit(7)\nprint(os.waitpid(child, 0)[1])",
         {},
     ),
+    "a function that a part replaces": (
+        "import torch\nprint(torch.draw(), torch.draw is torch.plain)\nimport torch.wraps\n"
+        "print(torch.draw(), torch.draw is torch.plain)",
+        {
+            "torch__in__wraps": "import torch\nplain = torch.draw\ndef draw(): return plain() + 1\ntorch.draw = draw",
+            "torch__in____init__": TORCH["torch__in____init__"]
+            + "\n        def draw(): return 1\n        plain = draw\n",
+        },
+    ),
+    "the folder for temporary files, which a part asks for": (
+        "import torch, tempfile\nprint(tempfile.tempdir)\nimport torch.first\nprint(tempfile.tempdir)\n"
+        "import torch.second\nprint(tempfile.tempdir)",
+        {"torch__in__second": "import tempfile\ntempfile.gettempdir()"},
+    ),
     "a variable of a library that comes with a part": (
         "import torch, os\nos.environ['SYMPY_X'] = 'own'\nimport sympy\nprint(sympy.SAW)",
         {"sympy": "import os\nSAW = os.environ.get('SYMPY_X')", "torch__in__uses": "import sympy"},
     ),
 }
 STEPS = (
-    "torch.distributed torch.first torch.second torch.makes torch.uses torch.sets torch.says torch.a torch.a.b torch.c"
+    "torch.distributed torch.first torch.second torch.makes torch.uses torch.sets torch.says torch.wraps torch.a "
+    "torch.a.b torch.c"
 )
 STEPS += " networkx torch.needs"
 
@@ -204,6 +220,19 @@ def test_what_the_script_sees(steps, torch, case):
     # A life that began anew has said twice what it said until then.
     assert warm[0] == status and warm[1][-len(out) :] == out
     assert "Traceback" not in warm[2] and (warm[3] == [] or case.startswith("a variable of a library")), warm
+
+
+def test_a_function_that_a_part_replaces_and_the_script_has_replaced(steps):
+    """The part would have wrapped the script's: it is imported anew."""
+    steps.library(
+        torch__in__wraps="import torch\nplain = torch.get_num_threads\ntorch.get_num_threads = lambda: plain() + 1"
+    )
+    steps.own(
+        train="import torch\ntorch.get_num_threads = lambda: 7\nimport torch.wraps\nprint(torch.get_num_threads())\n"
+    )
+    *told, whys = steps.warm("train", learnt=STEPS.split())
+    assert tuple(told) == steps.plain("train")[:3] == (0, "8\n", "")
+    assert len(whys) == 1 and "the script has replaced torch.get_num_threads" in whys[0]
 
 
 def test_parts_that_are_left_out_begin_no_life_anew(steps):
@@ -290,6 +319,37 @@ def test_a_variable_of_the_compiler_that_is_set_behind_torch(tmp_path):
         agent.start_zygote(script, cwd=tmp_path, learnt=["torch"])
         worker = agent.fork().run(script, cwd=tmp_path)
         assert worker.result()[:2] == (0, "True\n")
+
+
+def test_seeds_that_are_set_behind_torch(tmp_path):
+    """torch._dynamo replaces torch.manual_seed when it comes; the script calls the one that it would."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, os, sys\nprint(torch.manual_seed is torch.random.manual_seed)\ntorch.manual_seed(1)\n"
+        "print('torch._dynamo' in sys.modules)\nos.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = str(1)\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)\n"
+        "import torch._inductor.config\nprint(torch._inductor.config.max_autotune, 'torch._dynamo' in sys.modules)\n"
+        "print(torch.manual_seed is torch.random.manual_seed, torch.rand(1))\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=BASE_ENV, capture_output=True, text=True)
+    with Agent(cwd=tmp_path) as agent:
+        agent.start_zygote(script, cwd=tmp_path, learnt=["torch"])
+        worker = agent.fork().run(script, cwd=tmp_path)
+        status, out, err = worker.result()
+    assert (status, out[-len(done.stdout) :], err) == (0, done.stdout, done.stderr)
+
+
+def test_processors_that_the_compiler_may_use(tmp_path):
+    """It counts them when its part comes: behind `import torch` the script may have chosen some."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, os\nos.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "import torch._inductor.config\nprint(torch._inductor.config.compile_threads)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=BASE_ENV, capture_output=True, text=True)
+    with Agent(cwd=tmp_path) as agent:
+        agent.start_zygote(script, cwd=tmp_path, learnt=["torch"])
+        assert agent.fork().run(script, cwd=tmp_path).result() == (0, done.stdout, done.stderr)
 
 
 def test_a_variable_that_is_set_in_a_group_is_seen_by_the_next_launch(tmp_path):

@@ -17,7 +17,7 @@ import types
 import warnings
 
 from phalanx._bootstrap import places, search_path
-from phalanx._bootstrap.watching import load_watch
+from phalanx._bootstrap.watching import load_watch, replaced
 
 # The C and C++ below NumPy and torch reads these by getenv when it is loaded, where nobody sees it. The number of
 # threads is set anew (threads.py).
@@ -101,6 +101,8 @@ def hide(steps, path_before, marks, importers):
             del step.variables[name]
         for name in step.modules:
             sys.modules.pop(name, None)
+    for step in reversed(steps):
+        replaced.undo(step.replaced)
     every = {**sys.modules, **_modules}
     for step in steps:
         _detached.update((taken[0], taken) for taken in detach(step.modules, every))
@@ -355,6 +357,7 @@ class _Finder:
             for variables in [step.variables for step in _steps] if environment else ():
                 variables.update({name: value for name, value in environment.items() if name in variables})
             take_over(Left(environment, left.said))
+            replaced.redo(_steps[index].replaced)
 
     def _why_not(self, names, steps, owners):
         return self._why_not_by_script(names, steps) or self._threads.why_not(names) or _marks.why_not(owners)
@@ -376,12 +379,18 @@ class _Finder:
         why = _surroundings.why_not()
         if why is None and not _BRING_LIBRARIES.isdisjoint(names):
             why = _surroundings.why_no_libraries()
-        return why or self._why_not_by_variables(names, steps) or self._why_not_by_path(names)
+        why = why or self._why_not_by_variables(names, steps) or self._why_not_by_path(names)
+        return why or replaced.why_not(self._replaced_by(steps))
 
     def _why_not_later(self, names, steps):
         """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
         scripts do behind `import torch` is no reason to begin anew."""
-        return _own_among(names) or self._why_not_by_reads(steps) or self._why_not_by_path(names)
+        return (
+            _own_among(names)
+            or self._why_not_by_reads(steps)
+            or self._why_not_by_path(names)
+            or replaced.why_not(self._replaced_by(steps))
+        )
 
     @staticmethod
     def _why_not_by_reads(steps):
@@ -411,6 +420,9 @@ class _Finder:
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
         return None
+
+    def _replaced_by(self, steps):
+        return [change for index in steps if index not in self._taken for change in _steps[index].replaced]
 
     def _would_warn_otherwise(self, steps):
         """Whether warnings of the imports of these steps would be shown, or not, by what the script has set since."""

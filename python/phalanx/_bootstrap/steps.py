@@ -6,10 +6,11 @@ import functools
 import sys
 
 from phalanx._bootstrap import hidden
+from phalanx._bootstrap.watching import replaced
 
-Step = collections.namedtuple("Step", "modules needs variables left")
+Step = collections.namedtuple("Step", "modules needs variables left replaced")
 Step.__doc__ = """`modules` {name: module}; `needs`: indices of all steps that are there wherever it is; `variables`
-that it has read {name: what it saw, None: unset}; `left`: hidden.Left."""
+that it has read {name: what it saw, None: unset}; `left`: hidden.Left; `replaced`: [replaced.Replaced, ...]."""
 
 
 class Steps:
@@ -22,6 +23,7 @@ class Steps:
         self._step_of = {}
         self._wanted = set()  # by the import that goes on
         self._stay = set()  # indices of steps that each one behind them has
+        self._picture = None
 
     def begin(self):
         """What is there now is no step: it is the prefix, with what that has come to."""
@@ -29,8 +31,9 @@ class Steps:
         for index in self._wanted:
             for name in self.all[index].modules:
                 del self._step_of[name]
-            self.all[index] = Step({}, frozenset(), {}, hidden.Left({}, []))
+            self.all[index] = Step({}, frozenset(), {}, hidden.Left({}, []), [])
         self._wanted = set()
+        self._picture = replaced.Picture()
 
     def end(self, variables, left, stays=False):
         """An import is over, which has read `variables` and `left` this (hidden.Left). `stays`: what it has brought is
@@ -40,7 +43,8 @@ class Steps:
             self._seen.update(new)
             modules = {name: sys.modules[name] for name in new if hidden.can_be_hidden(name)}
             index = len(self.all)
-            self.all.append(Step(modules, self._wanted | self._stay, variables, left))
+            self.all.append(Step(modules, self._wanted | self._stay, variables, left, self._picture.changes()))
+            self._picture.add(new)
             self._step_of.update(dict.fromkeys(modules, index))
             if stays:
                 self._stay.add(index)
@@ -69,6 +73,8 @@ class Steps:
     def _lay_aside(self, indices):
         # Before any is gone: a package of one may have a module of another by name.
         self._aside.update({index: hidden.detach(self.all[index].modules, sys.modules) for index in indices})
+        for index in sorted(indices, reverse=True):
+            replaced.undo(self.all[index].replaced)
         for name in [name for index in indices for name in self.all[index].modules]:
             sys.modules.pop(name, None)
 
@@ -78,3 +84,4 @@ class Steps:
                 self._wanted.add(each)
                 sys.modules.update(self.all[each].modules)
                 hidden.attach(self._aside.pop(each))
+                replaced.redo(self.all[each].replaced)

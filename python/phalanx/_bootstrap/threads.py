@@ -9,6 +9,7 @@ import sys
 
 from phalanx._bootstrap import hidden, linux
 
+_CONFIG_OF_COMPILERS = "torch._inductor.config"
 # With these, OpenMP binds its threads to places that it chooses among the CPUs it finds when it is loaded.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
@@ -46,6 +47,8 @@ class Counted:
             _apply_to_torch(self._environment_of("torch", request), bool(request.get("bound")))
         if "numpy" in sys.modules:
             _apply_to_openblas(self._environment_of("numpy", request))
+        if _CONFIG_OF_COMPILERS in sys.modules:
+            _apply_to_compilers()
 
     def _environment_of(self, module, request):
         """With what libraries had set before that one was imported, and without what they set later."""
@@ -75,6 +78,8 @@ class Late:
             _apply_to_torch(os.environ, self._bound)
         if "numpy" in names:
             _apply_to_openblas(os.environ)
+        if _CONFIG_OF_COMPILERS in names:
+            _apply_to_compilers()
 
 
 def numbers():
@@ -115,6 +120,15 @@ def _apply_to_openblas(environment):
     if count != _openblas_threads:
         _openblas_threads = count
         linux.set_openblas_threads(count)
+
+
+def _apply_to_compilers():
+    """torch.compile starts as many as the process may use processors, which it counts when it is imported."""
+    config = hidden.find(_CONFIG_OF_COMPILERS)
+    decide = getattr(config, "decide_compile_threads", None)
+    count = decide() if decide is not None else None
+    if count is not None and config.compile_threads not in (None, count):
+        config.compile_threads = count
 
 
 def _torch_threads():

@@ -1,6 +1,5 @@
-"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers, the folder
-of temporary files. It is taken away when they are hidden, and put back when they are given out, as if they had left it
-then."""
+"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers. It is taken
+away when they are hidden, and put back when they are given out, as if they had left it then."""
 
 import itertools
 import sys
@@ -17,7 +16,6 @@ class Before:
         self._there = frozenset(there)
         self._filters = list(warnings.filters)
         self._loggers = dict(_loggers())
-        self._folder = _temporary_folder()
 
     def take_away(self):
         """Leaves all as it was; returns Marks of what has come."""
@@ -25,13 +23,10 @@ class Before:
         loggers, tree = self._take_loggers_away(manager.loggerDict) if manager is not None else ({}, None)
         new = [entry for entry in warnings.filters if entry not in self._filters]
         in_front = list(itertools.takewhile(lambda entry: entry not in self._filters, warnings.filters))
-        folder = _temporary_folder()
         if new:
             warnings.filters[:] = self._filters
             _filters_have_changed()
-        if folder != self._folder:
-            sys.modules["tempfile"].tempdir = self._folder
-        return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front], folder)
+        return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front])
 
     def _stays(self, name):
         return name.partition(".")[0] in self._there or places.is_standard_name(name)
@@ -90,13 +85,11 @@ class _Tree:
 
 
 class Marks:
-    """`loggers` {name: logger}, which were taken from `tree`; `in_front`, `behind`: entries of warnings.filters;
-    `folder`: tempfile.tempdir."""
+    """`loggers` {name: logger}, which were taken from `tree`; `in_front`, `behind`: entries of warnings.filters."""
 
-    def __init__(self, loggers, tree, in_front, behind, folder):
+    def __init__(self, loggers, tree, in_front, behind):
         self._loggers, self._tree = loggers, tree
         self._in_front, self._behind = in_front, behind
-        self._folder = folder
         self._classes = _classes_of_loggers()
 
     def make_own(self):
@@ -118,8 +111,6 @@ class Marks:
     def put_back(self, top):
         """Returns the filters that have been put back: those of all with the first that is given out."""
         self._put_loggers_back(top)
-        if top is None and self._folder is not None and _temporary_folder() is None and "tempfile" in sys.modules:
-            sys.modules["tempfile"].tempdir = self._folder
         in_front, behind = self._in_front, self._behind
         self._in_front, self._behind = [], []
         if in_front or behind:
@@ -167,10 +158,6 @@ def _classes_of_loggers():
 
 def _is_placeholder(logger):
     return isinstance(logger, sys.modules["logging"].PlaceHolder)
-
-
-def _temporary_folder():
-    return getattr(sys.modules.get("tempfile"), "tempdir", None)
 
 
 def _filters_have_changed():

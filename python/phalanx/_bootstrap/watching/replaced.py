@@ -1,0 +1,84 @@
+"""Functions that imports replace in modules which were there before, as torch._dynamo does with torch.manual_seed: they
+are put back when what has replaced them is hidden, and replaced again when it is given out. So with the folder for
+temporary files, which tempfile keeps from the first question on."""
+
+import collections
+import sys
+import types
+
+from phalanx._bootstrap import places
+
+Replaced = collections.namedtuple("Replaced", "name module attribute before after")
+Replaced.__doc__ = """`name`: that of `module`. `before` is None where the value was none."""
+
+_names_of = types.ModuleType.__dict__["__dict__"].__get__  # past what a module may say
+_FOLDER = ("tempfile", "tempdir")
+
+
+class Picture:
+    """Of the modules that are there; those of the standard library but for tempfile are left out."""
+
+    def __init__(self):
+        self._values = {}
+        self._folder = _folder()
+        self.add(sys.modules)
+
+    def add(self, names):
+        """Modules that have come."""
+        for name in names:
+            module = sys.modules[name]
+            if (
+                isinstance(module, types.ModuleType)
+                and _names_of(module).get("__name__") != "__main__"
+                and not places.is_standard_name(name)
+            ):
+                self._values[name] = module, dict(_names_of(module))
+
+    def changes(self):
+        """[Replaced, ...] since it was made or asked; only those of modules that are in sys.modules now."""
+        found = []
+        for name, (module, values) in self._values.items():
+            if sys.modules.get(name) is not module:
+                continue
+            now = _names_of(module)
+            changed = [key for key, value in values.items() if now.get(key) is not value]
+            found += [
+                Replaced(name, module, key, values[key], now[key])
+                for key in changed
+                if _is_code(values[key]) and key in now
+            ]
+            values.update((key, now[key]) for key in changed if key in now)
+        if _folder() is not self._folder:
+            found.append(Replaced(_FOLDER[0], sys.modules[_FOLDER[0]], _FOLDER[1], self._folder, _folder()))
+            self._folder = _folder()
+        return found
+
+
+def undo(changes):
+    for change in reversed(changes):
+        if _names_of(change.module).get(change.attribute) is change.after:
+            setattr(change.module, change.attribute, change.before)
+
+
+def redo(changes):
+    """Leaves alone what is another by now."""
+    for change in changes:
+        if _names_of(change.module).get(change.attribute) is change.before:
+            setattr(change.module, change.attribute, change.after)
+
+
+def why_not(changes):
+    """Why these cannot be done again, or None."""
+    for change in changes:
+        if change.before is not None and _names_of(change.module).get(change.attribute) is not change.before:
+            return f"the script has replaced {change.name}.{change.attribute}"
+    return None
+
+
+def _is_code(value):
+    """Not what a module notes for itself, which may say what it has done where nobody can undo it."""
+    return isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type))
+
+
+def _folder():
+    return getattr(sys.modules.get(_FOLDER[0]), _FOLDER[1], None)
