@@ -60,6 +60,10 @@ class Stepper {
 
   void On(const Tick& /*event*/) {
     if (now_ >= s_.resolve_at) Ask("names come late in a cluster that starts up");
+    if (now_ >= s_.start_by) {
+      GiveUp(fmt::format("the job's master could not be started: it has not said within {} s where it listens",
+                         kMasterStartMs / 1'000));
+    }
   }
 
  private:
@@ -74,6 +78,7 @@ class Stepper {
   void StartHere(const Hosting& hosting, const std::string& reason) {
     s_.phase = Phase::kStarting;
     s_.dial_host = hosting.dial_host;
+    s_.start_by = now_ + kMasterStartMs;
     Do(StartMaster{hosting.bind_address, s_.options.endpoint_port}, reason);
   }
 
@@ -90,7 +95,7 @@ class Stepper {
 
   void End() {
     s_.phase = Phase::kOver;
-    s_.resolve_at = kNever;
+    s_.resolve_at = s_.start_by = kNever;
   }
 
   State& s_;
@@ -106,6 +111,6 @@ std::vector<Decision> Step(State& state, const Event& event, Instant now) {
   return stepper.Take();
 }
 
-Instant NextDeadline(const State& state) { return state.resolve_at; }
+Instant NextDeadline(const State& state) { return std::min(state.resolve_at, state.start_by); }
 
 }  // namespace phalanx::agent::joining

@@ -14,6 +14,8 @@ namespace phalanx::agent::joining {
 
 // Between two questions for an endpoint that nobody knows: in a cluster that still starts up, names come late.
 constexpr int64_t kResolveAgainMs = 1'000;
+// A master that this node starts says within that where it listens.
+constexpr int64_t kMasterStartMs = 60'000;
 // A master that this node starts lives on for this behind its last agent, so that nodes come back to it. One of a job
 // on one node ends with its node: nobody else could come.
 constexpr int64_t kMasterLingerMs = 10'000;
@@ -97,6 +99,7 @@ struct State {
   Instant resolve_until = 0;
   Instant resolve_at = kNever;
   std::string dial_host;  // of the master that is being started
+  Instant start_by = kNever;
 };
 
 std::vector<Decision> Step(State& state, const Event& event, Instant now);

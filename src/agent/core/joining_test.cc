@@ -62,6 +62,22 @@ TEST_F(Joining, WhoStartsTheMasterFollowsFromTheEndpoint) {
   }
 }
 
+TEST_F(Joining, AMasterThatDoesNotStartIsGivenUp) {
+  state_.options = {true, false, "", 0, 5'000};
+  On(Begun{kSince});
+  EXPECT_EQ(NextDeadline(state_), kSince + kMasterStartMs);
+  now_ += kMasterStartMs - 1;
+  On(Tick{});
+  EXPECT_TRUE(last_.empty());
+  now_ += 1;
+  On(Tick{});
+  ASSERT_NE(Only<Fail>(), nullptr);
+  EXPECT_EQ(Only<Fail>()->why, "the job's master could not be started: it has not said within 60 s where it listens");
+  EXPECT_EQ(NextDeadline(state_), kNever);
+  On(MasterReady{4'711});
+  EXPECT_TRUE(last_.empty());
+}
+
 TEST_F(Joining, AJobOfOneNodeAsksForNoName) {
   state_.options = {true, false, "", 0, 5'000};
   On(Begun{kSince});

@@ -109,7 +109,7 @@ StatusOr<std::vector<std::string>> ParseDeviceAddresses(const std::string& outpu
 StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reaper& reaper,
                                                           std::vector<std::string> command,
                                                           const std::map<std::string, std::string>& env,
-                                                          const Done& done) {
+                                                          const Done& done, int64_t limit_ms) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   std::unique_ptr<DeviceProbe> probe(new DeviceProbe(loop, reaper));
@@ -128,9 +128,12 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
   PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
   self->pid_ = child.pid;
   loop.Watch(self->output_.get(), EPOLLIN, [self](uint32_t) { self->Read(); });
+  self->limit_ = loop.At(MonotonicMs() + limit_ms, [self, limit_ms] { self->GiveUp(limit_ms); });
   reaper.Await(std::move(child), [self, done](const ProcessEnd&) {
+    self->loop_.Cancel(self->limit_);
     self->pid_ = 0;
     if (self->output_.valid()) self->Read();
+    if (!self->given_up_.empty()) self->text_ += self->given_up_;
     const std::string output = std::move(self->text_);
     done(output);  // may destroy the probe
   });
@@ -140,7 +143,13 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
 DeviceProbe::~DeviceProbe() {
   if (output_.valid()) loop_.Unwatch(output_.get());
   if (pid_ == 0) return;
+  loop_.Cancel(limit_);
   reaper_.Forget(pid_);
+  kill(-pid_, SIGKILL);
+}
+
+void DeviceProbe::GiveUp(int64_t limit_ms) {
+  given_up_ = fmt::format("\nit has not answered within {} s, and was ended", limit_ms / 1'000);
   kill(-pid_, SIGKILL);
 }
 

@@ -49,16 +49,19 @@ class DeviceProbeTest : public testing::Test {
 
   // What the command prints where torch is a file of ours: the real one takes seconds to import and sees no device
   // here.
-  std::string Ask(const std::vector<std::string>& command, const std::string& torch) {
+  std::string Ask(const std::vector<std::string>& command, const std::string& torch,
+                  int64_t limit_ms = kDeviceProbeMs) {
     std::ofstream(dir_ / "torch.py") << torch;
     EventLoop loop;
     Reaper reaper(loop);
     std::string seen;
-    auto probe = DeviceProbe::Start(loop, reaper, command, {{"PATH", "/usr/bin:/bin"}, {"PYTHONPATH", dir_.string()}},
-                                    [&](const std::string& output) {
-                                      seen = output;
-                                      loop.Stop();
-                                    });
+    auto probe = DeviceProbe::Start(
+        loop, reaper, command, {{"PATH", "/usr/bin:/bin"}, {"PYTHONPATH", dir_.string()}},
+        [&](const std::string& output) {
+          seen = output;
+          loop.Stop();
+        },
+        limit_ms);
     EXPECT_TRUE(probe.ok()) << probe.status();
     if (probe.ok()) loop.Run();
     return seen;
@@ -72,6 +75,13 @@ TEST_F(DeviceProbeTest, CountsByAPythonOfItsOwn) {
                                  "print('noise')\nclass cuda:\n    is_available = lambda: True\n"
                                  "    device_count = lambda: 3\n");
   EXPECT_EQ(ParseDeviceCount(NprocKind::kGpu, output, 1).value_or(0), 3u) << output;
+}
+
+TEST_F(DeviceProbeTest, EndsAPythonThatDoesNotAnswer) {
+  const std::string output = Ask(DeviceCountCommand(NprocKind::kGpu, "python3"),
+                                 "import signal\nprint('hangs', flush=True)\nsignal.pause()\n", 1'000);
+  const std::string words = Message(ParseDeviceCount(NprocKind::kGpu, output, 1).status());
+  EXPECT_TRUE(words.ends_with("it has not answered within 1 s, and was ended")) << words;
 }
 
 constexpr const char* kTorchWithDevices =
