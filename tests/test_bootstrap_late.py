@@ -171,7 +171,7 @@ def test_processors_that_are_chosen_before_torch(place):
 @pytest.mark.parametrize("variable", ["ONEDNN_VERBOSE", "CUBLAS_WORKSPACE_CONFIG", "KINETO_USE_DAEMON"])
 def test_a_variable_of_torchs_libraries(place, variable):
     """It counts for an import of torch itself, and not for one of its late parts."""
-    change = f"import os\nos.environ[{variable!r}] = '1'\n"
+    change = f"import os\nos.environ[{variable!r}] = str(1)\n"
     place.own(before=f"{change}import torch", behind=f"import torch\n{change}import networkx")
     assert variable in place.warm("before", learnt=["torch"])[3][0]
     assert place.warm("behind", learnt=["networkx"])[3] == []
@@ -188,6 +188,44 @@ def test_a_variable_that_a_library_has_set_before(place, variable):
     assert place.warm("train", learnt=["networkx"]) == place.plain("train") == (0, "begins\n1 1\n", "", [])
 
 
+SEES = "import os\nSAW = os.environ.get('TORCH_X'), os.environ.get('OTHER')\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["['TORCH_X'] = '1'", ".setdefault('TORCH_X', '1')", ".update(TORCH_X='1', OTHER='2')"]
+)
+@pytest.mark.parametrize("given", [{}, {"TORCH_X": "given"}], ids=["none", "given"])
+def test_a_variable_that_the_text_sets_before_torch(place, text, given):
+    """Torch is imported with it, and so the life finds it imported; nothing else of the process knows of that."""
+    place.library(networkx=SEES)
+    place.own(
+        train=f"import os\nprint(os.environ.get('TORCH_X'))\nos.environ{text}\nimport torch, networkx\n"
+        "print(networkx.SAW, os.environ['TORCH_X'])"
+    )
+    with Agent(env={**place.env, **given}) as place.agent:
+        assert place.warm("train", learnt=["networkx"], **given) == place.plain("train", **given)
+
+
+def test_a_variable_that_the_text_removes_before_torch(place):
+    place.library(networkx=SEES + "print('loaded in', os.getpid())")
+    place.own(train="import os\nos.environ.pop('TORCH_X', None)\nimport torch, networkx\nprint(networkx.SAW)")
+    with Agent(env={**place.env, "TORCH_X": "1"}) as place.agent:
+        status, out, err, whys = place.warm("train", learnt=["networkx"], TORCH_X="1")
+    assert (status, out.split("\n")[1:], err, whys) == (0, ["(None, None)", ""], "", [])
+
+
+@pytest.mark.parametrize("text", ["['TORCH_X'] = str(2)", ".update(TORCH_X=str(2))", ".pop('TORCH_X')"])
+def test_a_variable_that_is_not_what_the_text_sets(place, text):
+    """A later line has changed it before the import."""
+    place.library(networkx=SEES)
+    place.own(
+        train=f"import os\nos.environ['TORCH_X'] = '1'\nos.environ{text}\nimport torch, networkx\nprint(networkx.SAW)"
+    )
+    *told, whys = place.warm("train", learnt=["torch", "networkx"])
+    assert tuple(told) == place.plain("train")[:3]
+    assert len(whys) == 1 and "TORCH_X, which the script's text sets to something else than it is now" in whys[0]
+
+
 def test_a_variable_that_is_read_with_a_device(place):
     place.own(train="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch")
     assert place.warm("train", learnt=["torch"])[3] == []
@@ -201,7 +239,7 @@ def in_a_child(change, *statements):
     return "\n".join([*lines, "print(os.waitpid(child, 0)[1])"])
 
 
-SET_ONE_OF_TORCH = "os.environ['TORCH_X'] = '1'"
+SET_ONE_OF_TORCH = "os.environ['TORCH_X'] = str(1)"
 
 
 def test_a_forked_child_behind_a_changed_variable(place):
@@ -354,7 +392,7 @@ def test_what_a_needed_library_needs_is_looked_at(place):
     place.library(mpmath="import os\nX = os.environ.get('MPMATH_X')", sympy="from mpmath import X\nimport networkx")
     place.library(networkx="import logging\nlogging.getLogger('networkx')")
     place.own(
-        variable="import os\nos.environ['MPMATH_X'] = '1'\nimport sympy\nprint(sympy.X)",
+        variable="import os\nos.environ['MPMATH_X'] = str(1)\nimport sympy\nprint(sympy.X)",
         logger="import logging\nlogging.getLogger('networkx').info(1)\nimport sympy",
         module="import sys\nsys.modules['networkx'] = sys\nimport sympy\nprint(sympy.networkx is sys)",
     )

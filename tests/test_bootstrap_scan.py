@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
 
 from phalanx._bootstrap import places
-from phalanx._bootstrap.scanning import scan, texts
+from phalanx._bootstrap.scanning import scan, texts, variables
 
 
 def scanned(tmp_path, text, kind="script", script="script.py"):
@@ -425,7 +425,7 @@ def test_what_runs_code_of_a_class_of_the_scripts_own(tmp_path, text):
 INFLUENCES = {
     "a folder on sys.path": "import sys\nsys.path.insert(0, 'vendored')",
     "a dotenv": "from dotenv import load_dotenv\nload_dotenv()",
-    "the environment, in a function": "import os\ndef configure():\n    os.environ['A'] = '1'\nconfigure()",
+    "the environment, in a function": "import os\ndef configure():\n    os.environ['A'] = str(1)\nconfigure()",
     "logging": "import logging\nlogging.basicConfig(level=10)",
     "warnings": "import warnings\nwarnings.filterwarnings('ignore')",
     "an import hook": "import sys\nsys.meta_path.insert(0, None)",
@@ -438,13 +438,19 @@ INFLUENCES = {
     "a seed": "import random\nrandom.seed(1)",
     "sys.modules": "import sys\nsys.modules['wave'] = None",
     "an attribute that is set": "import sys\nsetattr(sys, 'path', [])",
-    "a name of the environment": "from os import environ\nenviron['A'] = '1'",
+    "a variable, to what is not in the text": "import os\nos.environ['A'] = str(1)",
     "a change in place": "import os\nos.environ |= {}",
     "bytes": "import os\nos.environb[b'A'] = b'1'",
     "the C library's": "import os\nos.putenv('A', '1')",
     "one that goes": "import os\ndel os.environ['A']",
-    "in an if": "import os\nif 1:\n    os.environ['A'] = '1'",
-    "a default": "import os\nos.environ.setdefault('A', '1')",
+    "in an if": "import os\nif 1:\n    os.environ['A'] = str(1)",
+    "a variable, perhaps": "import os\nif os.environ.get('B'):\n    os.environ['A'] = '1'",
+    "a variable, and something else": "import os\nos.environ['A'] = os.path.x = '1'",
+    "a variable that no process can have": "import os\nos.environ['A'] = 1",
+    "a variable that must be there": "import os\nos.environ.pop('A')",
+    "variables that are not in the text": "import os\nos.environ.update(load())",
+    "a variable among those that are not in the text": "import os\nos.environ.update({'A': '1', **more})",
+    "a default that is not in the text": "import os\nos.environ.setdefault('A', str(1))",
     "an imported list, in place": "from sys import path\npath += ['a']",
     "an imported mapping, in place": "from os import environ\nenviron |= {'A': '1'}",
     "a name of a class's, in place": "from sys import path\nclass A:\n    path = 1\npath += ['a']",
@@ -517,8 +523,36 @@ OWN = ("own/__init__.py", "own/part.py", "own/deep.py")
 def test_own_module_that_changes_the_environment(tmp_path):
     (tmp_path / "setup_env.py").write_text("import os\nos.environ['A'] = '1'\n")
     found = scanned(tmp_path, "import json, setup_env, wave\n")
-    assert (found.prefix, found.later) == (["json", "os"], ["wave"])
+    assert (found.prefix, found.usual, found.settings) == (["json", "os"], ["wave"], [("set", "A", "1")])
     assert found.ends == f"{tmp_path}/setup_env.py:2: os.environ['A'] = '1'"
+
+
+# What sets variables, and what they are then where A was there before.
+SETTINGS = {
+    "os.environ['A'] = '1'": {"A": "1"},
+    "os.environ['A'] = os.environ['B'] = '1'": {"A": "1", "B": "1"},
+    "environ['B'] = '1'": {"B": "1"},
+    "os.environ.setdefault('A', '1')": {},
+    "os.environ.setdefault('B', '1')": {"B": "1"},
+    "os.environ.update(B='1', C='2')": {"B": "1", "C": "2"},
+    "os.environ.update({'B': '1'}, C='2')": {"B": "1", "C": "2"},
+    "os.environ.pop('A', None)": {"A": None},
+    "os.environ.pop('B', None)": {},
+    "os.environ.pop('A', None)\nos.environ.setdefault('A', '1')": {"A": "1"},
+    "os.environ['A'] = '1'\nos.environ['A'] = '0'": {},
+    "def f():\n    os.environ['B'] = '1'\nf()": {"B": "1"},
+    "if __name__ == '__main__':\n    os.environ['B'] = '1'": {"B": "1"},
+}
+
+
+@pytest.mark.parametrize("text", SETTINGS)
+def test_variables_that_are_set_before_what_is_usual(tmp_path, text):
+    found = scanned(
+        tmp_path, f"import os\nfrom os import environ\n{text}\nimport torch\nenviron['LATE'] = '1'\nimport cmd"
+    )
+    assert (found.prefix, found.usual, found.later) == (["os"], ["torch"], ["cmd"])
+    environment = {"A": "0"}
+    assert variables.settle(found.settings, environment) == SETTINGS[text] and environment == {"A": "0"}
 
 
 def test_names_that_may_be_values_of_their_package(tmp_path):

@@ -45,9 +45,9 @@ def test_each_part_comes_with_its_step(steps, torch, then):
 
 
 SETS = {
-    "sets it": "os.environ['SECOND'] = '2'",
-    "updates": "os.environ.update(SECOND='2')",
-    "sets a default": "os.environ.setdefault('SECOND', '2')",
+    "sets it": "os.environ['SECOND'] = str(2)",
+    "updates": "os.environ.update(SECOND=str(2))",
+    "sets a default": "os.environ.setdefault('SECOND', str(2))",
 }
 
 
@@ -66,7 +66,7 @@ def test_a_variable_that_a_part_has_read(steps, torch, how):
 
 
 def test_what_is_left_to_be_imported_anew_is_said_to_the_agent(steps):
-    steps.own(train="import torch, os\nos.environ['SECOND'] = '2'\nimport torch.second\n")
+    steps.own(train="import torch, os\nos.environ['SECOND'] = str(2)\nimport torch.second\n")
     steps.agent.start_zygote(steps.folder / "train.py", cwd=steps.folder, learnt=LEARNT)
     worker = steps.agent.fork().run(steps.folder / "train.py", cwd=steps.folder, env=steps.env)
     denied = [message["deny"] for message in worker.messages() if "deny" in message]
@@ -311,7 +311,7 @@ def test_a_variable_of_the_compiler_that_is_set_behind_torch(tmp_path):
     """torch._inductor.config reads it when the first optimizer comes."""
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch, os\nos.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'\n"
+        "import torch, os\nos.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = str(1)\n"
         "torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)\n"
         "import torch._inductor.config\nprint(torch._inductor.config.max_autotune)\n"
     )
@@ -357,7 +357,7 @@ def test_a_variable_that_is_set_in_a_group_is_seen_by_the_next_launch(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import torch, os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "os.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'\n"
+        "os.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = str(1)\n"
         "torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)\n"
         "import torch._inductor.config\nprint('autotune', torch._inductor.config.max_autotune)\n"
         "dist.destroy_process_group()\n"

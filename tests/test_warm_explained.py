@@ -190,10 +190,19 @@ def test_torch_behind_usual_things_lies_hidden(asking):
     assert "torch" not in why_not(told)
 
 
+def test_torch_behind_variables_that_the_text_sets(asking):
+    told = asking.json("import os\nos.environ['PYTORCH_X'] = '1'\nos.environ.pop('NOBODY', None)\nimport torch\n")
+    assert told["prefix_end"]["where"] == "train.py:2"
+    why = "train.py:4 imports torch; it is imported with PYTORCH_X=1, as the script sets it"
+    assert told["hidden"][0]["why"] == why
+
+
 def test_torch_behind_an_effect_does_not(asking):
     told = asking.json("prepare()\nimport torch\n")
     assert told["hidden"] == []
-    assert told["hidden_why_not"] == "train.py:2 imports torch behind train.py:1; a first step teaches it"
+    assert told["hidden_why_not"].startswith(
+        "train.py:2 imports torch behind train.py:1; a first step teaches it, unless"
+    )
     assert why_not(told)["torch"] == "is imported behind train.py:1, prepare()"
     told = asking.json("import json\n")
     assert told["hidden_why_not"].startswith("the script leads to no library")

@@ -9,6 +9,10 @@ _OWN = "is the user's own: it is read, never imported ahead"
 _DENIED = "an earlier launch found that it must not be imported ahead; --anew says why"
 _LATE_DENIED = "a life of this script began anew, since what it imported was not what had been imported ahead"
 _PARTS_DENIED = "; what it imports late is not: a life of this script has changed a variable that it had read"
+_TEACHES = (
+    "; a first step teaches it, unless the script has set a variable by then that C++ may read (PYTORCH_*, TORCH_*, "
+    "MKL_*, LD_* and the like) to what does not stand in its text"
+)
 _COMES_WITH = "comes with these"
 _GROUP_MIN = 4  # variables with one beginning that are told as one
 _SHOWN_MAX = 15
@@ -40,6 +44,7 @@ def tell(request, outcome):
             stopped=_stopped(outcome, place),
             hidden=_hidden(done, asked, place),
             hidden_why_not=_why_none_hidden(outcome.scanned, done, asked, place),
+            leads_to_torch=_leads_to_torch(outcome.scanned, done),
             modules=done["modules"],
             hidden_modules=done["hidden"],
             afresh={
@@ -110,6 +115,7 @@ def _why_hidden(top, done, asked, place):
     leader = done["leader"]
     if top == "torch" and leader is not None:
         parts = _PARTS_DENIED if preload.LATE_PARTS in asked["deny"] else ""
+        parts += _with_variables(done["imported_with"])
         name = leader.replace(":", ".")
         if place.of(leader) is not None:
             leads = "" if preload.top_of(leader) == "torch" else ", which leads to it"
@@ -122,6 +128,12 @@ def _why_hidden(top, done, asked, place):
     if place.of(top) is not None:
         return f"{place.of(top)} imports it"
     return "was imported until the first step" if top in map(preload.top_of, asked["learnt"]) else _COMES_WITH
+
+
+def _with_variables(values):
+    """Of those that the script's text sets before it."""
+    shown = [f"{name}={value}" if value is not None else f"{name} unset" for name, value in values.items()]
+    return f"; it is imported with {', '.join(shown)}, as the script sets it" if shown else ""
 
 
 def _why_none_hidden(scanned, done, asked, place):
@@ -138,8 +150,15 @@ def _why_none_hidden(scanned, done, asked, place):
         return f"torch: {done['missed']['torch']}"
     behind = preload.leader_to_torch(scanned["later"])
     if behind is not None:
-        return f"{place.of(behind)} imports {behind} behind {place.end('usual_end')['where']}; a first step teaches it"
+        return f"{place.of(behind)} imports {behind} behind {place.end('usual_end')['where']}{_TEACHES}"
     return "the script leads to no library that is: torch, NumPy and what these load"
+
+
+def _leads_to_torch(scanned, done):
+    """Whether the text imports it, or what does, and nobody has imported it ahead."""
+    if "torch" in done["modules"] or "torch" in done["hidden"]:
+        return False
+    return preload.leader_to_torch([*scanned["prefix"], *scanned["usual"], *scanned["later"]]) is not None
 
 
 def _not_imported(outcome, asked, place):
@@ -203,7 +222,8 @@ def _first_line(told):
     if not told["warm"]:
         return f"{told['script']} starts cold: {told['why']}"
     ahead = f"{_count(len(told['modules']), 'module')} are there at its first line"
-    return f"{told['script']} starts warm: {ahead}, {len(told['hidden_modules'])} more lie hidden"
+    without = ", but without torch" if told["hidden_why_not"] is not None and told["leads_to_torch"] else ""
+    return f"{told['script']} starts warm{without}: {ahead}, {len(told['hidden_modules'])} more lie hidden"
 
 
 def _head(told):

@@ -35,6 +35,7 @@ def of_imports(loader, found, asked, arguments):
         "stopped": loader.stopped,
         "missed": loader.missed,
         "leader": loader.leader,
+        "imported_with": loader.imported_with,
         "values": sorted(name for name in found.attributes if name not in sys.modules),
         "modules": [name for name in modules if not _is_ours(name)],
         "hidden": hidden.names(),

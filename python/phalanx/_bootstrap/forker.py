@@ -161,7 +161,7 @@ def _import_all(loader, asked, found, message):
                     _map_torch(loader)
                 loader.load_in_order([*torch, *rest], found.attributes, taken)
             if not loader.denies(preload.LATE):
-                _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()))
+                _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()), found.settings)
     finally:
         before = os.environ.get(_OPENBLAS)
         if before is None:
@@ -170,13 +170,13 @@ def _import_all(loader, asked, found, message):
             os.putenv(_OPENBLAS, before)
 
 
-def _import_late(loader, wanted, learnt):
+def _import_late(loader, wanted, learnt, settings):
     """What the script imports behind the first thing that it does, of libraries that do not care what that is."""
     late = [name for name in learnt if watch.is_indifferent(name)]
     if loader.denies(preload.LATE_PARTS):
         late = [name for name in late if name == "torch" or preload.top_of(name) not in preload.OF_PARTS]
     numpy = ["numpy"] if any(preload.top_of(name) == "numpy" for name in wanted) else []
-    loader.begins_late()
+    loader.begins_late(settings)
     loader.leader = preload.leader_to_torch([*wanted, *late, *sys.modules])
     if loader.leader is not None:
         if "torch" not in sys.modules and not loader.denies("torch"):

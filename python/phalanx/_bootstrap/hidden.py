@@ -60,6 +60,7 @@ _needs = {}  # top-level name: those of other hidden libraries that are there wh
 _origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
 _path_entries = []  # what their imports have put on sys.path
 given_out = set()  # names
+_imported_with = {}  # {name: value, None: unset} of variables, as the script sets them before it imports these
 _finder = None
 _marks = None  # marks.Marks
 _surroundings = None  # surroundings.Surroundings
@@ -77,22 +78,29 @@ def names():
 
 def take_over(left):
     """Does in this process what imports did in another."""
-    for name, value in left.environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        elif os.environ.get(name) != value:
-            os.environ[name] = value
+    set_variables(left.environment)
     for stream, text in left.said:
         getattr(sys, stream).write(text)
 
 
-def hide(steps, path_before, marks, importers):
+def set_variables(values):
+    """`values`: {name: value, None: unset}"""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        elif os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def hide(steps, path_before, marks, importers, imported_with=None):
     """Hides the modules of all `steps` (steps.Step). `marks`: by their imports; `importers`: {name: that of the module
-    which imported it first}."""
+    which imported it first}; `imported_with`: {name: value, None: unset} of the variables that they were imported with,
+    since the script sets them so."""
     global _marks, _surroundings
     from phalanx._bootstrap import surroundings  # not in a cold worker, which hides nothing
 
     _marks, _surroundings = marks, surroundings.Surroundings()
+    _imported_with.update(imported_with or {})
     _steps.extend(steps)
     for index, step in enumerate(steps):
         _modules.update(step.modules)
@@ -220,6 +228,11 @@ def variable_changes(name):
         _finder.variable_changes(name)
 
 
+def is_imported_with(name):
+    """Whether a variable is what it was when these modules were imported, since the script sets it so."""
+    return name in _imported_with and os.environ.get(name) == _imported_with[name]
+
+
 def training_has_begun():
     """No life begins anew any more: what it has done would be done twice, and its peers are elsewhere."""
     if _finder is not None:
@@ -249,7 +262,7 @@ class _Finder:
         self._path_hooks = list(sys.path_hooks)
         self._path = search_path.look()  # this process has just looked for other modules in it (runner.Seen.clash)
         self._import = builtins.__import__
-        self._environment = dict(os.environ)
+        self._environment = {**os.environ, **_imported_with}
         self._filters = list(warnings.filters)
         self._pid = os.getpid()
         self._why_mixed = None  # why some of what was hidden is another's by now, which other hidden modules have taken
@@ -398,7 +411,7 @@ class _Finder:
         for index in steps:
             for variable, seen in _steps[index].variables.items():
                 if environment.get(variable) != seen:
-                    return f"it has read {variable}, which the script has changed since"
+                    return f"it has read {variable}, {_how_changed(variable)}"
         return None
 
     def _why_not_by_variables(self, names, steps):
@@ -410,7 +423,7 @@ class _Finder:
         unseen = _READ_UNSEEN if _BRING_LIBRARIES.isdisjoint(names) else _READ_UNSEEN + _READ_BY_LIBRARIES
         for variable in sorted(changed.union(_surroundings.changed_variables()) - _READ_WITH_A_DEVICE):
             if variable.startswith(unseen):
-                return f"it may have read {variable}, which the script has changed since"
+                return f"it may have read {variable}, {_how_changed(variable)}"
         return None
 
     def _why_not_by_path(self, names):
@@ -431,6 +444,12 @@ class _Finder:
             return bool(new)
         # Libraries have categories of their own shown, which torch and its like do not know.
         return any(entry[0] != "ignore" and entry[2].__module__ == "builtins" for entry in new)
+
+
+def _how_changed(variable):
+    if variable in _imported_with:
+        return "which the script's text sets to something else than it is now"
+    return "which the script has changed since"
 
 
 def _own_among(names):

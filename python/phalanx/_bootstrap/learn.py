@@ -85,7 +85,7 @@ def _stop_watching():
 def _changed(name):
     global _before_change
     hidden.variable_changes(name)
-    if _before_change is not None or not hidden.may_be_read_unseen(str(name)):
+    if _before_change is not None or not hidden.may_be_read_unseen(str(name)) or hidden.is_imported_with(name):
         return
     frame = sys._getframe(2)
     while frame is not None and _is_plumbing(frame.f_code.co_filename):

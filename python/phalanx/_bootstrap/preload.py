@@ -8,6 +8,7 @@ import os
 import sys
 
 from phalanx._bootstrap import hidden, places, steps, threads
+from phalanx._bootstrap.scanning import variables
 from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
 from phalanx._bootstrap.watching.shared import why_not_shared
 from phalanx._bootstrap.watching.taken import Taken
@@ -77,7 +78,8 @@ class Preloader:
     files are run, whoever wrote them.
 
     For facts.py: `stopped`, what load_in_order said; `missed`, {name: why} of what load could not import, None where
-    nobody asks; `leader`, what torch is imported behind the prefix for."""
+    nobody asks; `leader`, what torch is imported behind the prefix for; `imported_with`, {name: value, None: unset} of
+    the variables that it is imported with, since the script sets them before."""
 
     def __init__(self, denied, own, own_folders=frozenset(), where=None, nobody=""):
         self._where = where or {}
@@ -105,6 +107,7 @@ class Preloader:
         self._before_late = None
         self._late_said, self._unmarked = 0, None
         self.stopped, self.missed, self.leader = None, None, None
+        self.imported_with, self._without = {}, {}
 
     @property
     def variables_read(self):
@@ -116,12 +119,16 @@ class Preloader:
         """Whether a module has looked through the names of all variables."""
         return self._watch.walked
 
-    def begins_late(self):
-        """What is loaded from now on the script imports later, or not at all."""
+    def begins_late(self, settings=()):
+        """What is loaded from now on the script imports later, or not at all, behind these settings of variables."""
         self._watch.is_late = True
         self._before_late = list(sys.path), self._left(self._watch.said)
         self._steps.begin()
         self._unmarked = marks.Before(hidden.WITH_ALL if "torch" in sys.modules else ())
+        usual = [setting for setting in settings if not _is_set_in_each_rank(setting[1])]
+        self.imported_with = variables.settle(usual, os.environ)
+        self._without = {name: os.environ.get(name) for name in self.imported_with}
+        hidden.set_variables(self.imported_with)
         self._late_said, self._environment = len(self._watch.said), dict(os.environ)
 
     def left(self):
@@ -153,12 +160,13 @@ class Preloader:
 
     def ends_late(self):
         self._steps.bring_all_back()
+        hidden.set_variables(self._without)
 
     def hide_late(self):
         """From now on those modules are in hidden.py's hands."""
         if self._before_late is not None:
             path, marked = self._before_late[0], self._unmarked.take_away()
-            hidden.hide(self._steps.all, path, marked, self._importers)
+            hidden.hide(self._steps.all, path, marked, self._importers, self.imported_with)
 
     def _left(self, said):
         before, now = self._environment, dict(os.environ)
@@ -456,6 +464,11 @@ def _importer(frame):
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return None if frame is None else frame.f_globals.get("__name__")
+
+
+def _is_set_in_each_rank(variable):
+    """Whether a rank has its own of it, or sets it anew (threads.py)."""
+    return watch.differs_between_ranks(variable) or variable in hidden.COUNTED_ANEW
 
 
 def _is_not_found(name, error):

@@ -52,6 +52,7 @@ _CHANGED_BY_IMPORTS = (
 
 # What a place does at which the prefix ends, for people, behind that place.
 DOES_SOMETHING = "does something: what follows may depend on it"
+SETS_VARIABLES = "sets variables: what follows may read them"
 OTHER_STATEMENT = "is a statement whose parts may run, or not, or more than once"
 CHANGES_OTHERS = "changes something that others have, too: what follows may depend on it"
 UNKNOWN_IF = "decides by what is not known beforehand"

@@ -15,7 +15,7 @@ import os
 import sys
 
 from phalanx._bootstrap import places
-from phalanx._bootstrap.scanning import effects, naming, takes, texts
+from phalanx._bootstrap.scanning import effects, naming, takes, texts, variables
 
 FILES_MAX = 300
 DEPTH_MAX = 50
@@ -39,6 +39,7 @@ class Scan:
     `texts`: the files that say so, as they were: {path: places.version_of(path)}.
     `absent`: names of modules that a `try` looks for, and that nobody has; `folders`: where they are looked for.
     `modules`: {file: name} of the user's own modules.
+    `settings`: of variables, which the text sets before `usual` (variables.py).
     `unread`: why the file that runs cannot be read or parsed, None where it can."""
 
     def __init__(self):
@@ -59,6 +60,7 @@ class Scan:
         self.absent = set()
         self.folders = []
         self.modules = {}
+        self.settings = []
 
     @property
     def ends(self):
@@ -219,7 +221,11 @@ class _Scanner:
             self.result.where.setdefault(name, (text.path, statement.lineno))
 
     def _statement(self, node, text):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
+        settings = variables.set_by(node, text.names)
+        if settings is not None and self._can_be_settled(text):
+            self._end(_USUAL, text, node, effects.SETS_VARIABLES)
+            self.result.settings += settings
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node, text)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._define(node, text)
@@ -244,6 +250,10 @@ class _Scanner:
             text.names.outer |= {*node.names} if text.names is not text.top else set()
         elif not isinstance(node, ast.Pass):
             self._other(node, text)
+
+    def _can_be_settled(self, text):
+        """Whether variables that are set here are set for sure, and before all that is imported behind the prefix."""
+        return self._phase != _LATER and not text.names.doubts and all(map(places.is_standard_name, self.result.usual))
 
     def _class(self, node, text):
         made, names = effects.class_made_by(node, text.names), text.names.copy()
