@@ -20,11 +20,12 @@ constexpr uint64_t kCachedPiece = 32 << 10;  // still in the first cache when it
 constexpr uint64_t kPeriod = 0xFFFFFFFF;     // x^(2^32 - 1) is x^0
 constexpr uint64_t kLine = 64;
 
+// The CRC is of the copy: somebody may write the source meanwhile.
 uint32_t CopyInPieces(uint32_t crc, uint8_t* to, const uint8_t* from, uint64_t bytes) {
   while (bytes > 0) {
     const uint64_t piece = std::min(bytes, kCachedPiece);
-    crc = libdeflate_crc32(crc, from, piece);
     std::memcpy(to, from, piece);
+    crc = libdeflate_crc32(crc, to, piece);
     to += piece;
     from += piece;
     bytes -= piece;

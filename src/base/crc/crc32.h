@@ -9,8 +9,8 @@ namespace phalanx {
 // Of `data`, going on from `crc`, the value of what stood before it (0: nothing did).
 uint32_t Crc32(uint32_t crc, const void* data, uint64_t bytes);
 
-// Copies, and is Crc32 of what was copied. Large parts may go past the cache; what this thread stores later is seen
-// by others after the copy.
+// Copies, and is Crc32 of the copy, also where another thread writes the source meanwhile. Large parts may go past the
+// cache; what this thread stores later is seen by others after the copy.
 uint32_t CopyCrc32(uint32_t crc, void* to, const void* from, uint64_t bytes);
 
 // Joins values of neighbours: those of a part and of what follows it give that of both. Cheap while the length of what

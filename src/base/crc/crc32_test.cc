@@ -4,7 +4,9 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/crc/fold.h"
@@ -57,6 +59,25 @@ TEST(Crc32, CopiesWhatItCounts) {
       }
     }
   }
+}
+
+// What is written meanwhile may be in the copy or not; the CRC is that of the copy.
+TEST(Crc32, CountsTheCopyOfWhatChangesMeanwhile) {
+  std::vector<uint64_t> words((2 << 20) / sizeof(uint64_t));
+  std::vector<uint8_t> copy(words.size() * sizeof(uint64_t));
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (uint64_t turn = 1; !stop; ++turn) {
+      for (uint64_t& word : words) std::atomic_ref(word).store(turn, std::memory_order_relaxed);
+    }
+  });
+  for (int round = 0; round < 200; ++round) {
+    const size_t bytes = copy.size() - static_cast<size_t>(round);
+    const uint32_t crc = CopyCrc32(0, copy.data(), words.data(), bytes);
+    EXPECT_EQ(crc, Crc32(0, copy.data(), bytes)) << round;
+  }
+  stop = true;
+  writer.join();
 }
 
 TEST(Crc32, FoldsInEachWayOfStoring) {

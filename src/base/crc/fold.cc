@@ -28,6 +28,8 @@ PHX_WIDE inline __m512i Carry(__m512i lanes, __m512i factors, __m512i onto) {
 }
 
 template <FoldStores kStores>
+// What is stored is what is folded, also where somebody writes the source meanwhile: `to` may be `from` for all that
+// the compiler knows, so that it reads once.
 PHX_WIDE inline __m512i Take(uint8_t* to, const uint8_t* from, uint64_t at) {
   const __m512i data = _mm512_loadu_si512(from + at);
   if constexpr (kStores == FoldStores::kCached) _mm512_storeu_si512(to + at, data);
