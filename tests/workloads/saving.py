@@ -178,7 +178,6 @@ def make_checkpointer():
         memory_budget=options.memory_budget,
         slots=options.slots,
         save_at_breakpoint=options.at_breakpoint,
-        verify="always",
         layout=options.layout,
     )
 

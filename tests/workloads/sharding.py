@@ -146,7 +146,7 @@ def settle(ckpt, saved):
 
 
 def run():
-    ckpt = Checkpointer(options.dir, verify="always")
+    ckpt = Checkpointer(options.dir)
     step = ckpt.load(state)
     reader = ckpt.get_storage_reader()
     names = sorted(reader.read_metadata().state_dict_metadata) if reader is not None else []

@@ -39,7 +39,7 @@ class Checkpointer:
         save_at_breakpoint=False,
         memory_budget=None,
         slots=3,
-        verify="sampled",
+        verify="always",
         overlap=True,
         trackers=TRACKERS,
         weights_only=True,
@@ -47,13 +47,14 @@ class Checkpointer:
     ):
         """`keep_last`, `keep_every`: which steps stay on disk; neither: all. `save_at_breakpoint`: the newest step in
         memory goes to disk when a worker fails or the job is drained. `memory_budget`: bytes of memory that this
-        directory may take on this node. `verify`: "sampled", "always" or "never" compare what was copied later with
-        its source. `overlap=False` copies all of it before save() returns. `weights_only`: as in torch.load. `layout`:
-        "torch" for files of torch.save, "safetensors"; either loads both.
+        directory may take on this node. `verify`: "always" reads all of the state's memory once more behind the copy,
+        and commits only what is the same; "never" trusts that nobody writes meanwhile. `overlap=False` copies all of it
+        before save() returns. `weights_only`: as in torch.load. `layout`: "torch" for files of torch.save,
+        "safetensors"; either loads both.
         """
         _check("slots", slots, slots in (2, 3), "2 or 3")
         _check("layout", layout, layout in self.layouts, " or ".join(repr(known) for known in self.layouts))
-        _check("verify", verify, verify in ("sampled", "always", "never"), "'sampled', 'always' or 'never'")
+        _check("verify", verify, verify in ("always", "never"), "'always' or 'never'")
         for name, value in (("keep_last", keep_last), ("keep_every", keep_every), ("memory_budget", memory_budget)):
             _check(name, value, value is None or (type(value) is int and value > 0), "None or a number above 0")
         self.directory = os.path.abspath(os.fspath(directory))
@@ -186,10 +187,11 @@ class Checkpointer:
         if self._is_able_to_save():
             self._writer.finish(handle)
 
-    def ask_wait(self, handle, until):
-        """For a handle: True once its step is committed or stored, False where it cannot be any more."""
+    def ask_wait(self, handle, until, timeout_s=None):
+        """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises
+        TimeoutError."""
         try:
-            answer = self._door.ask("wait", dir=self.directory, step=handle.step, until=until)
+            answer = self._door.ask("wait", timeout_s, dir=self.directory, step=handle.step, until=until)
         except (door.Refusal, door.Gone) as error:
             handle.explain(str(error))
             return False

@@ -1,9 +1,12 @@
 """The checkpoint socket, this rank's end: docs/formats/checkpoint-socket.md. One JSON object a packet."""
 
+import itertools
 import json
 import os
+import select
 import socket
 import threading
+import time
 
 PACKET_BYTES_MAX = 64 << 10
 
@@ -17,29 +20,38 @@ class Gone(Exception):
 
 
 class Door:
-    """Speaks with the agent. Any thread may ask; one question is under way at a time."""
+    """Speaks with the agent. Any number of threads may ask at once, and signal handlers within them: whoever reads an
+    answer to another's question puts it down for that one, and wakes it."""
 
     def __init__(self, fd):
         # Of our own, so that the socket stays open whatever becomes of the descriptor that the rank was given.
         self._socket = socket.socket(fileno=os.dup(fd))
         self._socket.setblocking(True)
-        self._lock = threading.Lock()
-        self._last_id = 0
+        self._ids = itertools.count(1)
+        self._waiting = {}  # {id: _Question}, of those that nobody has answered
+        # Held for a moment, never while somebody waits; a signal handler may come in between.
+        self._lock = threading.RLock()
 
     def fileno(self):
         """For the native side, which says by itself when an image is sealed."""
         return self._socket.fileno()
 
-    def ask(self, request, **fields):
-        """The agent's answer to one request. Waits for it; Refusal and Gone say what else may come."""
-        with self._lock:
-            self._last_id += 1
-            number = self._last_id
-            try:
-                self._socket.send(packet(type=request, id=number, **fields), socket.MSG_NOSIGNAL)
-                answer = self._receive(number)
-            except OSError as error:
-                raise Gone(f"the agent's socket: {error.strerror}") from None
+    def ask(self, request, timeout_s=None, **fields):
+        """The agent's answer to one request. Waits for it; Refusal and Gone say what else may come. Raises TimeoutError
+        where none has come within `timeout_s`: it will be passed over."""
+        question = _Question(next(self._ids))
+        self._waiting[question.id] = question
+        try:
+            self._socket.send(packet(type=request, id=question.id, **fields), socket.MSG_NOSIGNAL)
+            answer = self._await(question, timeout_s)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Gone(f"the agent's socket: {error.strerror}") from None
+        finally:
+            with self._lock:
+                del self._waiting[question.id]
+                question.close()
         if "error" in answer:
             raise Refusal(str(answer["error"]))
         return answer
@@ -55,20 +67,54 @@ class Door:
     def close(self):
         self._socket.close()
 
-    def _receive(self, number):
-        """Answers to a question that an interrupt has cut short are passed over."""
-        while True:
-            data = self._socket.recv(PACKET_BYTES_MAX)
-            if not data:
-                raise Gone("the agent has closed the checkpoint socket")
-            try:
-                answer = json.loads(data.decode("utf-8", "surrogateescape"))
-            except ValueError:
-                raise Gone("the agent's answer is no JSON") from None
-            if not isinstance(answer, dict):
-                raise Gone("the agent's answer is no JSON object")
-            if answer.get("id") == number:
-                return answer
+    def _await(self, question, timeout_s):
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(question.woken, select.POLLIN)
+        while question.answer is None:
+            left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
+            if not poll.poll(left_ms) and question.answer is None:
+                raise TimeoutError(f"no answer within {timeout_s} s")
+            if question.answer is None:
+                self._receive()
+        return question.answer
+
+    def _receive(self):
+        """Takes one packet, where there is one: another thread may have been faster."""
+        try:
+            data = self._socket.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        if not data:
+            raise Gone("the agent has closed the checkpoint socket")
+        try:
+            answer = json.loads(data.decode("utf-8", "surrogateescape"))
+        except ValueError:
+            raise Gone("the agent's answer is no JSON") from None
+        if not isinstance(answer, dict):
+            raise Gone("the agent's answer is no JSON object")
+        with self._lock:
+            question = self._waiting.get(answer.get("id"))
+            if question is not None:  # else one that was cut short by an exception, or waits no longer
+                question.settle(answer)
+
+
+class _Question:
+    """One that is under way. `woken`: a descriptor that can be read once there is an answer."""
+
+    def __init__(self, number):
+        self.id = number
+        self.answer = None
+        self.woken, self._wake = os.pipe()
+
+    def settle(self, answer):
+        self.answer = answer
+        os.write(self._wake, b"!")
+
+    def close(self):
+        os.close(self.woken)
+        os.close(self._wake)
 
 
 def packet(**fields):

@@ -34,17 +34,19 @@ class SaveHandle:
             self._checkpointer.finish(self)
         return self.is_sealed
 
-    def wait_committed(self):
+    def wait_committed(self, timeout=None):
         """Waits until every rank of the world has its image: from then on this step survives the death of any process.
-        False where that cannot be any more; `why` says why."""
-        return self.wait_staged() and self._checkpointer.ask_wait(self, "committed")
+        False where that cannot be any more; `why` says why. Raises TimeoutError behind `timeout` seconds for the other
+        ranks: it may be committed later."""
+        return self.wait_staged() and self._checkpointer.ask_wait(self, "committed", timeout)
 
-    def wait_stored(self):
-        """Waits until the step is on disk, on all nodes. False where that cannot be any more; `why` says why."""
+    def wait_stored(self, timeout=None):
+        """Waits until the step is on disk, on all nodes. False where that cannot be any more; `why` says why. Raises
+        TimeoutError behind `timeout` seconds for storage: it may be stored later."""
         if self.storage is not Storage.DISK:
             self.explain("it was saved with Storage.MEMORY")
             return False
-        return self.wait_staged() and self._checkpointer.ask_wait(self, "stored")
+        return self.wait_staged() and self._checkpointer.ask_wait(self, "stored", timeout)
 
     def explain(self, why):
         if why and why not in (self.why or ""):

@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint3
 
 from phalanx._library import load
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
@@ -80,6 +80,7 @@ _FUNCTIONS = {
     "phx_ckpt_begin_framed": (c_int, (c_void_p, POINTER(Save), POINTER(Frame), c_char_p, c_size_t)),
     "phx_ckpt_slot_data": (c_void_p, (c_void_p, c_int)),
     "phx_ckpt_filled": (None, (c_void_p,)),
+    "phx_ckpt_give_up": (None, (c_void_p, c_uint64)),
     "phx_ckpt_wait_copied": (c_int, (c_void_p, POINTER(Outcome))),
     "phx_ckpt_poll": (c_int, (c_void_p, POINTER(Outcome))),
     "phx_ckpt_notify_error": (c_int, (c_void_p,)),
@@ -137,6 +138,10 @@ class Slots:
 
     def filled(self):
         self._library.phx_ckpt_filled(self._handle)
+
+    def give_up(self, record):
+        """That record was written while it was copied: the image is not to be sealed."""
+        self._library.phx_ckpt_give_up(self._handle, record)
 
     def wait_copied(self):
         return self._outcome(self._library.phx_ckpt_wait_copied)

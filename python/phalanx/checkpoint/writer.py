@@ -13,7 +13,6 @@ from phalanx.checkpoint import cuda, door, flight, native, overlap, refuse
 from phalanx.checkpoint.handle import Storage
 
 SMALL_BYTES = 64 << 10  # what is no larger is copied at once: threads would win nothing
-SAMPLE = 50  # verify="sampled" looks at one copy in so many
 _REASON_CHARS = 4096  # of a packet
 _FSDP = "FSDP frees and moves parameters during the forward and backward pass"
 _OBSTACLES = (door.Refusal, door.Gone, native.Failure)
@@ -34,7 +33,7 @@ class Writer:
         self._door, self._directory, self._page = checkpoint_door, directory, page
         self._here = here
         self._slots_wanted, self._budget = slots_wanted, budget
-        self._verify = verify
+        self._proves = verify == "always"
         self.lock = threading.RLock()
         self._slots = native.Slots(control_path, here.epoch)
         self._guard = overlap.Guard(self._before_step)
@@ -43,7 +42,6 @@ class Writer:
         self._plan = None
         self._slot_bytes = 0
         self._flight = None
-        self._overlapped = 0
         self._copier = None
         self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
         info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
@@ -165,6 +163,8 @@ class Writer:
     def _begin(self, handle, expanded, image, began_ns):
         later, alarms, why = self._choose(expanded, image)
         on_device = _on_devices(image)
+        if self._proves and not on_device:
+            alarms = None  # the second look at the memory itself says more
         not_pinned = self._pin() if on_device else None
         when = bytearray([native.NOW]) * len(image.storages)
         for index in later:
@@ -174,7 +174,7 @@ class Writer:
         overlapping = bool(later or on_device)
         save = self._request(handle, image, when)
         save.threads = copy_threads(self._here) if overlapping else 0
-        save.verify = int(bool(later) and self._verifies())
+        save.verify = int(self._proves)
         slot = self._slots.begin(save, image.native_frame(self._plan.file_bytes, save.info))
         handle.explain(why)
         handle.explain(not_pinned)
@@ -182,7 +182,6 @@ class Writer:
         self._guard.mark(expanded.optimizers)
         if not overlapping:
             return self.finish()
-        self._overlapped += 1
         self._guard.armed = True
         if on_device:
             # A file that the agent replaced since is mapped anew, and nobody has pinned that.
@@ -193,9 +192,6 @@ class Writer:
             self._flight.copies = self._copier.copy(address, self._plan.file_bytes, records, pinned)
         self._flight.hooks = self._hooks_for_loading(expanded)
         return None
-
-    def _verifies(self):
-        return self._verify == "always" or (self._verify == "sampled" and self._overlapped % SAMPLE == SAMPLE - 1)
 
     def _request(self, handle, image, when):
         here = self._here
@@ -249,7 +245,9 @@ class Writer:
         outcome = current.protect(self._slots)
         current.handle.held_ns += time.monotonic_ns() - began_ns
         if outcome.state == native.COPYING:
-            self._look_for_alarms(current)  # what they watch changes from now on
+            changed = self._look_for_alarms(current)  # what they watch changes from now on
+            if changed is not None:
+                self._slots.give_up(changed)
         else:
             self._end(current, outcome)
 
@@ -260,6 +258,8 @@ class Writer:
         self._guard.armed = False
         current.release()
         handle = current.handle
+        if handle.is_over:
+            return  # an alarm has given it up
         handle.is_over = True
         handle.is_sealed = outcome.state == native.SEALED
         if handle.is_sealed:
@@ -277,12 +277,15 @@ class Writer:
             handle.explain("the agent could not be told of it")
 
     def _look_for_alarms(self, current):
+        """The number of a record that was perhaps torn, or None."""
         alarms, current.alarms = current.alarms, None
         changed = alarms.what_changed() if alarms is not None else None
-        if changed is not None:
-            why = f"{current.path_of(changed[0])}: {changed[1]}"
-            self.give_up(current.handle, why)
-            self._distrust(why)
+        if changed is None:
+            return None
+        why = f"{current.path_of(changed[0])}: {changed[1]}"
+        self.give_up(current.handle, why)
+        self._distrust(why)
+        return changed[0]
 
     def _distrust(self, why):
         """From now on everything is copied before save() returns."""

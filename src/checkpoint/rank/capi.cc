@@ -55,7 +55,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 3; }
+uint32_t phx_ckpt_abi_version() { return 4; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();
@@ -107,6 +107,10 @@ void* phx_ckpt_slot_data(phx_ckpt* ckpt, int slot) {
 
 void phx_ckpt_filled(phx_ckpt* ckpt) {
   if (!ckpt->saver.forgotten()) ckpt->saver.Filled();
+}
+
+void phx_ckpt_give_up(phx_ckpt* ckpt, uint64_t record) {
+  if (!ckpt->saver.forgotten()) ckpt->saver.GiveUpRecord(record);
 }
 
 int phx_ckpt_wait_copied(phx_ckpt* ckpt, phx_ckpt_outcome* outcome) {

@@ -1,8 +1,9 @@
 /* Saving a rank's state into its slots, for what is loaded into a rank: a plain C interface, used through ctypes.
  *
  * Returns: 0 or more is fine, below 0 a code; texts go into the caller's buffer, cut to its size. Nothing throws. One
- * thread at a time may use a handle, except for phx_ckpt_filled and phx_ckpt_poll, which any thread may call. After a
- * fork the child's copy of a handle is dead: it has no threads, writes nothing, and answers with PHX_CKPT_BROKEN. */
+ * thread at a time may use a handle, except for phx_ckpt_filled, phx_ckpt_give_up and phx_ckpt_poll, which any thread
+ * may call. After a fork the child's copy of a handle is dead: it has no threads, writes nothing, and answers with
+ * PHX_CKPT_BROKEN. */
 #pragma once
 
 #include <stddef.h>
@@ -44,8 +45,7 @@ typedef struct {
   uint64_t info_bytes;
   uint64_t file_bytes; /* of the plan; the slots must have that size */
   int threads;         /* copiers; 0: all but filled records is copied before phx_ckpt_begin returns */
-  int verify; /* read the sources of later records once more in phx_ckpt_wait_copied, and seal only if they are the same
-               */
+  int verify;    /* read all sources once more behind the last that is copied, and seal only if they are the same */
   int notify_fd; /* gets `notify` by one send as soon as the image is sealed; -1: nothing is sent */
   const void* notify;
   uint64_t notify_bytes;
@@ -87,11 +87,11 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 3 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 4 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
-/* Waits for a copy under way. An image that waits for more than that (filled records, a comparison) is given up. */
+/* Waits for a copy under way. An image that waits for more than that (filled records) is given up. */
 PHX_CKPT_API void phx_ckpt_close(phx_ckpt* ckpt);
 
 /* Maps the slots as they are now, if that has not been done: what phx_ckpt_begin would do, ahead of the first save. The
@@ -111,6 +111,9 @@ PHX_CKPT_API int phx_ckpt_begin_framed(phx_ckpt* ckpt, const phx_ckpt_save* save
 PHX_CKPT_API void* phx_ckpt_slot_data(phx_ckpt* ckpt, int slot);
 /* The bytes of all filled records are in the slot. */
 PHX_CKPT_API void phx_ckpt_filled(phx_ckpt* ckpt);
+/* The caller has found that this record's source was written while it was copied: PHX_CKPT_CHANGED comes of it, unless
+ * the image is sealed. */
+PHX_CKPT_API void phx_ckpt_give_up(phx_ckpt* ckpt, uint64_t record);
 
 /* Blocks until no source is read any more, and until the image is sealed or given up; only where filled records are
  * still missing it returns with PHX_CKPT_COPYING. */

@@ -18,6 +18,11 @@ namespace {
 constexpr uint64_t kChunkBytes = 256 << 10;  // fits the second cache beside what training keeps there
 constexpr int kThreadsMax = 64;
 constexpr int kTakeTries = 3;
+// What is copied before Begin returns is copied again where another thread has written it meanwhile, so often.
+constexpr int kCollectsMax = 3;
+// Of each chunk that is copied later so much is looked at when the save begins: what writes a whole tensor before its
+// copy has come to it is found by that.
+constexpr uint64_t kSampleBytes = 64;
 
 int64_t NowNs(clockid_t clock) {
   timespec now{};
@@ -31,6 +36,12 @@ std::string Text(const void* data, uint64_t bytes) {
 
 uint8_t WhenOf(const phx_ckpt_save& save, uint64_t i) {
   return save.when == nullptr ? static_cast<uint8_t>(PHX_CKPT_LATER) : save.when[i];
+}
+
+// From its middle: a write may begin or end with the chunk.
+uint32_t SampleOf(const uint8_t* data, uint64_t bytes) {
+  const uint64_t sampled = std::min(bytes, kSampleBytes);
+  return Crc32(0, data + (bytes - sampled) / 2, sampled);
 }
 
 // What a caller got wrong; empty: nothing.
@@ -59,8 +70,8 @@ Saver::Saver(uint64_t epoch) : epoch_(epoch), forks_(ForksSoFar()), outcome_{PHX
 Saver::~Saver() {
   {
     MutexLock lock(mutex_);
-    while (phase_ == Phase::kSealing || (phase_ == Phase::kCopying && done_ < limit_)) changed_.Wait(mutex_);
-    if (phase_ == Phase::kCopying || phase_ == Phase::kUncompared) files_.control().Abandon(slot_, generation_);
+    while (IsAtWork()) changed_.Wait(mutex_);
+    if (phase_ == Phase::kAwaitingFill) files_.control().Abandon(slot_, generation_);
     stopping_ = true;
     changed_.WakeAll();
   }
@@ -94,22 +105,20 @@ int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::st
   image_.records = static_cast<uint32_t>(save.n);
   crc32_.assign(save.n, 0);
   if (framed_) PutFrame(data_, layout_, *frame);
-  CopyNow(save, threads == 0);
   chunks_.clear();
   if (threads > 0) QueueChunks(save, PHX_CKPT_LATER);
   copied_chunks_ = chunks_.size();
   QueueChunks(save, PHX_CKPT_FILLED);
-  compare_ = save.verify != 0 && copied_chunks_ > 0;
+  compare_ = save.verify != 0;
+  const std::optional<uint64_t> changed = CopyNow(save, threads == 0);
 
   MutexLock lock(mutex_);
   outcome_ = {PHX_CKPT_COPYING, 0, 0, 0};
   for (const uint64_t bytes : layout_.bytes) outcome_.bytes += bytes;
   notify_error_ = 0;
-  phase_ = Phase::kCopying;
-  next_ = done_ = 0;
-  limit_ = copied_chunks_;
-  if (chunks_.empty()) SealOrWait();
-  changed_.WakeAll();
+  filled_ = false;
+  differing_ = changed;
+  Enter(Phase::kCopying, 0, copied_chunks_);
   return slot_;
 }
 
@@ -191,12 +200,30 @@ int Saver::StartThreads(int wanted) {
   return std::min(wanted, static_cast<int>(threads_.size()));
 }
 
-void Saver::CopyNow(const phx_ckpt_save& save, bool all) {
+// Until a look at all of them finds none that has changed. Returns one that changes again and again: another thread
+// writes it.
+std::optional<uint64_t> Saver::CopyNow(const phx_ckpt_save& save, bool all) {
+  uint64_t changed = 0;
+  CopyRecords(save, all, false, &changed);
+  for (int collects = 1; compare_; ++collects) {
+    if (!CopyRecords(save, all, true, &changed)) return std::nullopt;
+    if (collects == kCollectsMax) return changed;
+  }
+  return std::nullopt;
+}
+
+// Whether one was copied (`changed`: the last).
+bool Saver::CopyRecords(const phx_ckpt_save& save, bool all, bool only_changed, uint64_t* changed) {
+  bool copied = false;
   for (uint64_t i = 0; i < save.n; ++i) {
     const uint8_t when = WhenOf(save, i);
     if (save.bytes[i] == 0 || when == PHX_CKPT_FILLED || (when == PHX_CKPT_LATER && !all)) continue;
+    if (only_changed && Crc32(0, save.source[i], save.bytes[i]) == crc32_[i]) continue;
     crc32_[i] = CopyCrc32(0, data_ + layout_.data_at[i], save.source[i], save.bytes[i]);
+    copied = true;
+    *changed = i;
   }
+  return copied;
 }
 
 void Saver::QueueChunks(const phx_ckpt_save& save, uint8_t when) {
@@ -204,8 +231,12 @@ void Saver::QueueChunks(const phx_ckpt_save& save, uint8_t when) {
     if (WhenOf(save, i) != when) continue;
     const auto* source = when == PHX_CKPT_FILLED ? nullptr : static_cast<const uint8_t*>(save.source[i]);
     for (uint64_t at = 0; at < save.bytes[i]; at += kChunkBytes) {
-      chunks_.push_back(
-          {source == nullptr ? nullptr : source + at, i, at, std::min(kChunkBytes, save.bytes[i] - at), 0});
+      const uint64_t bytes = std::min(kChunkBytes, save.bytes[i] - at);
+      if (source == nullptr) {
+        chunks_.push_back({nullptr, i, at, bytes, 0, 0});
+      } else {
+        chunks_.push_back({source + at, i, at, bytes, 0, SampleOf(source + at, bytes)});
+      }
     }
   }
 }
@@ -214,17 +245,20 @@ ImageTail Saver::Tail() const { return {pickle_, info_, serialization_id_}; }
 
 void Saver::Filled() {
   MutexLock lock(mutex_);
-  if (phase_ != Phase::kCopying || limit_ == chunks_.size()) return;
-  limit_ = chunks_.size();
-  if (workers_max_ == 0) CopyAll();
-  changed_.WakeAll();
+  filled_ = true;
+  if (phase_ == Phase::kAwaitingFill) Enter(Phase::kFilling, copied_chunks_, chunks_.size());
+  while (phase_ == Phase::kFilling && workers_max_ == 0) DoBatch();
+}
+
+void Saver::GiveUpRecord(uint64_t record) {
+  MutexLock lock(mutex_);
+  differing_ = record;
+  if (phase_ == Phase::kAwaitingFill) GiveUp(record);
 }
 
 phx_ckpt_outcome Saver::Wait() {
   MutexLock lock(mutex_);
-  const auto unfilled = [this] { return done_ == copied_chunks_ && limit_ < chunks_.size(); };
-  while (phase_ == Phase::kSealing || (phase_ == Phase::kCopying && !unfilled())) changed_.Wait(mutex_);
-  if (phase_ == Phase::kUncompared) Seal();
+  while (IsAtWork()) changed_.Wait(mutex_);
   return outcome_;
 }
 
@@ -247,50 +281,88 @@ void Saver::Serve() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     if (HasWork()) {
-      CopyBatch();
+      DoBatch();
     } else {
       changed_.Wait(mutex_);
     }
   }
 }
 
-bool Saver::HasWork() const { return phase_ == Phase::kCopying && next_ < limit_ && workers_ < workers_max_; }
+bool Saver::IsAtWork() const {
+  return phase_ == Phase::kCopying || phase_ == Phase::kComparing || phase_ == Phase::kFilling ||
+         phase_ == Phase::kSealing;
+}
 
-// With the lock held, which it gives up while it copies.
-void Saver::CopyBatch() {
+bool Saver::HasWork() const {
+  return IsAtWork() && phase_ != Phase::kSealing && next_ < limit_ && workers_ < workers_max_;
+}
+
+// With the lock held, which it gives up while it reads.
+void Saver::DoBatch() {
+  const Phase phase = phase_;
   const size_t first = next_;
   for (uint64_t bytes = 0; next_ < limit_ && bytes < kChunkBytes; ++next_) bytes += chunks_[next_].bytes;
   const size_t end = next_;
   ++workers_;
   mutex_.unlock();
-  for (size_t i = first; i < end; ++i) CopyChunk(chunks_[i]);
+  std::optional<uint64_t> differing;
+  for (size_t i = first; i < end; ++i) {
+    if (!DoChunk(chunks_[i], phase)) differing = chunks_[i].record;
+  }
   mutex_.lock();
   --workers_;
-  done_ += end - first;
-  if (done_ == chunks_.size()) {
-    SealOrWait();
-  } else if (done_ == limit_) {
-    changed_.WakeAll();
-  }
+  left_ -= end - first;
+  if (differing) differing_ = differing;
+  if (left_ == 0) OnPhaseDone();
 }
 
-void Saver::CopyChunk(Chunk& chunk) {
+// False where the source is not what it was when the save began, as far as that was looked at, or when it was copied.
+bool Saver::DoChunk(Chunk& chunk, Phase phase) const {
   uint8_t* to = data_ + layout_.data_at[chunk.record] + chunk.at;
-  chunk.crc32 = chunk.source == nullptr ? Crc32(0, to, chunk.bytes) : CopyCrc32(0, to, chunk.source, chunk.bytes);
+  if (phase == Phase::kComparing) return Crc32(0, chunk.source, chunk.bytes) == chunk.crc32;
+  if (phase == Phase::kFilling) {
+    chunk.crc32 = Crc32(0, to, chunk.bytes);
+    return true;
+  }
+  chunk.crc32 = CopyCrc32(0, to, chunk.source, chunk.bytes);
+  return !compare_ || SampleOf(to, chunk.bytes) == chunk.sample;
 }
 
-// With the lock held, for a save without threads.
-void Saver::CopyAll() {
-  while (phase_ == Phase::kCopying && next_ < limit_) CopyBatch();
-}
-
-void Saver::SealOrWait() {
-  if (!compare_) return Seal();
-  phase_ = Phase::kUncompared;
+// With the lock held, like all below.
+void Saver::Enter(Phase phase, size_t first, size_t end) {
+  phase_ = phase;
+  next_ = first;
+  limit_ = end;
+  left_ = end - first;
+  if (left_ == 0) return OnPhaseDone();
   changed_.WakeAll();
 }
 
-// With the lock held, which it gives up meanwhile: the phase keeps others away.
+void Saver::OnPhaseDone() {
+  if (differing_) return GiveUp(*differing_);
+  if (phase_ == Phase::kFilling) return Seal();
+  if (phase_ == Phase::kCopying && compare_) return Enter(Phase::kComparing, 0, copied_chunks_);
+  OnCopied();
+}
+
+// No source is read any more.
+void Saver::OnCopied() {
+  if (copied_chunks_ == chunks_.size()) return Seal();
+  if (filled_) return Enter(Phase::kFilling, copied_chunks_, chunks_.size());
+  phase_ = Phase::kAwaitingFill;
+  changed_.WakeAll();
+}
+
+void Saver::GiveUp(uint64_t differing_record) {
+  files_.control().Abandon(slot_, generation_);
+  outcome_.state = PHX_CKPT_CHANGED;
+  outcome_.differing_record = differing_record;
+  outcome_.copy_ns = NowNs(CLOCK_MONOTONIC) - began_ns_;
+  phase_ = Phase::kOver;
+  changed_.WakeAll();
+}
+
+// It gives the lock up meanwhile: the phase keeps others away.
 void Saver::Seal() {
   phase_ = Phase::kSealing;
   const phx_ckpt_outcome before = outcome_;
@@ -311,26 +383,11 @@ phx_ckpt_outcome Saver::TrySeal() {
   for (const Chunk& chunk : chunks_) {
     crc32_[chunk.record] = joiner.Join(crc32_[chunk.record], chunk.crc32, chunk.bytes);
   }
-  if (compare_ && !SourcesAreTheSame(&outcome.differing_record)) {
-    files_.control().Abandon(slot_, generation_);
-    outcome.state = PHX_CKPT_CHANGED;
-    return outcome;
-  }
   image_.crc32 = framed_ ? FinishFrame(data_, layout_, patches_, digits_, crc32_.data())
                          : FinishImage(data_, layout_, Tail(), crc32_.data());
   image_.sealed_unix_ms = NowNs(CLOCK_REALTIME) / 1000000;
   if (!files_.control().Seal(slot_, generation_, image_)) outcome.state = PHX_CKPT_LATE;
   return outcome;
-}
-
-bool Saver::SourcesAreTheSame(uint64_t* differing) const {
-  for (size_t i = 0; i < copied_chunks_; ++i) {
-    const Chunk& chunk = chunks_[i];
-    *differing = chunk.record;
-    if (Crc32(0, chunk.source, chunk.bytes) != chunk.crc32) return false;
-  }
-  *differing = 0;
-  return true;
 }
 
 void Saver::Notify() {

@@ -1,10 +1,15 @@
 // Saves of one rank, one at a time: begun on the caller's thread, copied by threads of its own, sealed by whoever
-// copies last.
+// reads last.
+//
+// Whole by proof: behind the last byte that is copied all sources are read once more, and only an image whose CRCs are
+// the same is sealed. Each byte was the same when it was copied and after all were, so one moment between had all of
+// them (a double collect; Afek et al., "Atomic snapshots of shared memory", 1993).
 #pragma once
 
 #include <pthread.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +34,7 @@ class Saver {
   int Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::string* why);
   uint8_t* SlotData(int slot) const { return files_.data(slot); }
   void Filled();
+  void GiveUpRecord(uint64_t record);
   phx_ckpt_outcome Wait();
   phx_ckpt_outcome Poll();
   int notify_error();
@@ -37,7 +43,7 @@ class Saver {
   bool forgotten() const { return forks_ != ForksSoFar(); }
 
  private:
-  enum class Phase { kNone, kCopying, kUncompared, kSealing, kOver };
+  enum class Phase { kNone, kCopying, kComparing, kAwaitingFill, kFilling, kSealing, kOver };
 
   // A piece of a record for one thread. `source` null: it is in the slot already, and only read.
   struct Chunk {
@@ -46,18 +52,22 @@ class Saver {
     uint64_t at;  // in the record
     uint64_t bytes;
     uint32_t crc32;
+    uint32_t sample;  // of the source when the save began
   };
 
   static void* ThreadBody(void* saver);
   void Serve();
+  // Whether somebody reads, or writes the slot: without the caller it comes to an end.
+  bool IsAtWork() const;
   bool HasWork() const;
-  void CopyBatch();
-  void CopyChunk(Chunk& chunk);
-  void CopyAll();
-  void SealOrWait();
+  void DoBatch();
+  bool DoChunk(Chunk& chunk, Phase phase) const;
+  void Enter(Phase phase, size_t first, size_t end);
+  void OnPhaseDone();
+  void OnCopied();
   void Seal();
+  void GiveUp(uint64_t differing_record);
   phx_ckpt_outcome TrySeal();
-  bool SourcesAreTheSame(uint64_t* differing) const;
   void Notify();
 
   int Refuse(const phx_ckpt_save& save, std::string* why);
@@ -65,7 +75,8 @@ class Saver {
   std::string PlanZip(const phx_ckpt_save& save);
   int TakeSlot(std::string* why);
   int StartThreads(int wanted);
-  void CopyNow(const phx_ckpt_save& save, bool all);
+  std::optional<uint64_t> CopyNow(const phx_ckpt_save& save, bool all);
+  bool CopyRecords(const phx_ckpt_save& save, bool all, bool only_changed, uint64_t* changed);
   void QueueChunks(const phx_ckpt_save& save, uint8_t when);
   ImageTail Tail() const;
 
@@ -98,9 +109,11 @@ class Saver {
   bool stopping_ = false;
   Phase phase_ = Phase::kNone;
   int workers_ = 0;   // in a chunk now
-  size_t next_ = 0;   // chunk to take
-  size_t limit_ = 0;  // chunks that may be taken
-  size_t done_ = 0;
+  size_t next_ = 0;   // chunk to take, in this phase
+  size_t limit_ = 0;  // the end of those of this phase
+  size_t left_ = 0;   // of this phase
+  bool filled_ = false;
+  std::optional<uint64_t> differing_;  // a record whose source has changed
   phx_ckpt_outcome outcome_;
   int notify_error_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -174,25 +175,83 @@ TEST_F(SaverTest, TakesRecordsThatTheCallerFills) {
   }
 }
 
-TEST_F(SaverTest, SealsNothingWhoseSourceHasChanged) {
-  when_[0] = PHX_CKPT_FILLED;  // so that the copy of the others is over at a known moment
-  phx_ckpt_save save = Save(1, 2);
-  save.verify = 1;
-  const int slot = Begin(save);
-  ASSERT_GE(slot, 0) << error();
-  EXPECT_EQ(Wait().state, PHX_CKPT_COPYING);
-  state_[6][2 << 20] ^= 1;
-  phx_ckpt_filled(ckpt_);
-  const phx_ckpt_outcome outcome = Wait();
-  EXPECT_EQ(outcome.state, PHX_CKPT_CHANGED);
-  EXPECT_EQ(outcome.differing_record, 6U);
-  EXPECT_EQ(memory_.ReadSlot(slot).state, SlotState::kEmpty);
-  when_[0] = PHX_CKPT_LATER;
-  save = Save(2, 2);
-  save.verify = 1;
-  const int next = Begin(save);
-  EXPECT_EQ(Wait().state, PHX_CKPT_SEALED);
-  ExpectSaved(next, 2);
+// Counts in eight bytes of a record, as fast as it can, until it goes.
+class Counting {
+ public:
+  explicit Counting(char* at)
+      : thread_([this, word = std::atomic_ref(*reinterpret_cast<uint64_t*>(at))] {
+          while (!stop_) ++word;
+        }) {}
+  ~Counting() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+TEST_F(SaverTest, SealsNothingWhoseSourceChangesMeanwhile) {
+  for (const int threads : {0, 1, 3}) {
+    phx_ckpt_outcome outcome{};
+    {
+      const Counting counting(state_[6].data() + (2 << 20));
+      // Whether the other thread counts between the two looks is the machine's choice, once.
+      for (int64_t step = 1; step < 10'000 && outcome.state != PHX_CKPT_CHANGED; ++step) {
+        phx_ckpt_save save = Save(step, threads);
+        save.verify = 1;
+        const int slot = Begin(save);
+        ASSERT_GE(slot, 0) << error();
+        outcome = Wait();
+        if (outcome.state == PHX_CKPT_SEALED) {
+          memory_.control().SetDropped(slot, memory_.ReadSlot(slot).generation);
+        } else {
+          EXPECT_EQ(memory_.ReadSlot(slot).state, SlotState::kEmpty);
+        }
+      }
+    }
+    EXPECT_EQ(outcome.state, PHX_CKPT_CHANGED) << threads << " threads";
+    EXPECT_EQ(outcome.differing_record, 6U);
+    phx_ckpt_save save = Save(10'000, threads);
+    save.verify = 1;
+    const int slot = Begin(save);
+    EXPECT_EQ(Wait().state, PHX_CKPT_SEALED);
+    ExpectSaved(slot, 10'000);
+    memory_.control().SetDropped(slot, memory_.ReadSlot(slot).generation);
+  }
+}
+
+TEST_F(SaverTest, SealsNothingThatWasWrittenBeforeItsCopyCameToIt) {
+  std::string& last = state_[6];
+  for (int64_t step = 1; step <= 50; ++step) {
+    last.assign(last.size(), 'a');
+    phx_ckpt_save save = Save(step, 1);
+    save.verify = 1;
+    const int slot = Begin(save);
+    ASSERT_GE(slot, 0) << error();
+    std::memset(last.data(), 'b', last.size());
+    if (Wait().state != PHX_CKPT_SEALED) continue;
+    last.assign(last.size(), 'a');  // it was copied, and looked at again, before
+    ExpectSaved(slot, step);
+    memory_.control().SetDropped(slot, memory_.ReadSlot(slot).generation);
+  }
+}
+
+TEST_F(SaverTest, SealsNothingThatTheCallerGivesUp) {
+  when_[0] = PHX_CKPT_FILLED;
+  for (const bool filled_first : {false, true}) {
+    const int slot = Begin(Save(1, 0));
+    ASSERT_GE(slot, 0) << error();
+    EXPECT_EQ(Wait().state, PHX_CKPT_COPYING);
+    if (!filled_first) phx_ckpt_give_up(ckpt_, 3);
+    phx_ckpt_filled(ckpt_);
+    if (filled_first) phx_ckpt_give_up(ckpt_, 3);  // too late
+    const phx_ckpt_outcome outcome = Wait();
+    EXPECT_EQ(outcome.state, filled_first ? PHX_CKPT_SEALED : PHX_CKPT_CHANGED);
+    EXPECT_EQ(memory_.ReadSlot(slot).sealed(), filled_first);
+    EXPECT_EQ(outcome.differing_record, filled_first ? 0U : 3U);
+  }
 }
 
 TEST_F(SaverTest, IsBusyUntilTheLastSaveIsOver) {

@@ -1,0 +1,115 @@
+"""A rank's questions to its agent: several at once, from threads and from signal handlers, and each with an end."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from phalanx.checkpoint import door
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def ends():
+    """(Door, the agent's socket)."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(TIMEOUT_S)
+    rank = door.Door(theirs.fileno())
+    theirs.close()
+    yield rank, ours
+    rank.close()
+    ours.close()
+
+
+def asked(agent, count=1):
+    """{n of the question: its id}"""
+    packets = [json.loads(agent.recv(1 << 16)) for _ in range(count)]
+    return {packet["n"]: packet["id"] for packet in packets}
+
+
+def answer(agent, number, **fields):
+    agent.send(json.dumps({"id": number, **fields}).encode())
+
+
+def test_answers_may_come_in_any_order(ends):
+    rank, agent = ends
+    found = {}
+    threads = [threading.Thread(target=lambda n=n: found.update({n: rank.ask("wait", n=n)["was"]})) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    ids = asked(agent, len(threads))
+    for n in reversed(range(8)):
+        answer(agent, ids[n], was=n)
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert found == {n: n for n in range(8)}
+
+
+def test_a_signal_handler_asks_while_its_thread_waits(ends):
+    """Whose answer comes first decides nothing, nor who reads it."""
+    rank, agent = ends
+
+    def serve(first):
+        ids = asked(agent)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        ids.update(asked(agent))
+        for n in first:
+            answer(agent, ids[n], was=n)
+
+    for first in (["outer", "inner"], ["inner", "outer"]):
+        heard = []
+        before = signal.signal(signal.SIGUSR1, lambda *_, told=heard: told.append(rank.ask("wait", n="inner")["was"]))
+        server = threading.Thread(target=serve, args=(first,))
+        server.start()
+        try:
+            assert rank.ask("wait", TIMEOUT_S, n="outer")["was"] == "outer"
+            assert heard == ["inner"]
+        finally:
+            server.join(TIMEOUT_S)
+            signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_question_has_its_time(ends):
+    rank, agent = ends
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+        rank.ask("wait", 0.05, n="late")
+    assert time.monotonic() - began >= 0.05
+    late = asked(agent)["late"]
+    answer(agent, late, was="late")  # passed over
+    server = threading.Thread(target=lambda: answer(agent, asked(agent)["next"], was="next"))
+    server.start()
+    assert rank.ask("wait", TIMEOUT_S, n="next")["was"] == "next"
+    server.join(TIMEOUT_S)
+
+
+def test_all_who_wait_hear_that_the_agent_has_gone(ends):
+    rank, agent = ends
+    heard = []
+
+    def wait(n):
+        with pytest.raises(door.Gone, match="has closed the checkpoint socket"):
+            rank.ask("wait", n=n)
+        heard.append(n)
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    asked(agent, 3)
+    agent.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert sorted(heard) == [0, 1, 2]
+
+
+def test_questions_leave_no_descriptors(ends):
+    rank, _ = ends
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            rank.ask("wait", 0.001, n=1)
+    assert len(os.listdir("/proc/self/fd")) == before
