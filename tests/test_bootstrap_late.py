@@ -226,6 +226,30 @@ def test_a_variable_that_is_not_what_the_text_sets(place, text):
     assert len(whys) == 1 and "TORCH_X, which the script's text sets to something else than it is now" in whys[0]
 
 
+def test_a_variable_behind_what_must_not_be_imported_ahead(place):
+    """The prefix ends before it, and torch stands between the two."""
+    place.library(denied="import os\nos.getpid()", networkx=SEES)
+    place.own(train="import denied, torch, networkx, os\nos.environ['TORCH_X'] = '1'\nprint(networkx.SAW)")
+    assert place.warm("train", learnt=["torch", "networkx"], deny=["denied"]) == place.plain("train")
+
+
+def test_a_variable_that_a_library_has_set_and_the_script_sets_otherwise(place):
+    place.library(sets="import os\nos.environ.setdefault('OTHER', '1')", networkx=SEES)
+    changes = "for value in '0': os.environ['OTHER'] = value"
+    place.own(train=f"import sets, os, torch\n{changes}\nimport networkx\nprint(networkx.SAW)")
+    *told, whys = place.warm("train", learnt=["networkx"])
+    assert tuple(told) == place.plain("train")[:3] and len(whys) == 1, whys
+
+
+@pytest.mark.parametrize("number", ["+2", "²", "2,3", " 2"])
+def test_a_number_of_threads_as_c_reads_it(place, number):
+    place.own(
+        train="import os\nos.environ['OMP_NUM_THREADS'] = str(os.environ['N'])\nimport torch\nprint(torch.threads)"
+    )
+    status, out, err, whys = place.warm("train", learnt=["torch"], N=number)
+    assert (status, out, err, whys) == (0, "[1]\n" if number == "²" else "[2]\n", "", [])
+
+
 def test_a_variable_that_is_read_with_a_device(place):
     place.own(train="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch")
     assert place.warm("train", learnt=["torch"])[3] == []

@@ -135,6 +135,18 @@ def test_what_scripts_do_behind_torch_is_no_reason_to_begin_anew(steps):
     assert steps.warm("train", learnt=LEARNT) == steps.plain("train")
 
 
+# A part that replaces a function of torch's, and others.
+WRAPS = {
+    "torch__in__wraps": """
+        import torch, numpy.part
+        plain = torch.draw
+        def draw(): return plain() + 1
+        torch.draw = draw
+        """,
+    "torch__in____init__": TORCH["torch__in____init__"] + "\n        def draw(): return 1\n        plain = draw\n",
+    "torch__in__last": "",
+    "numpy__in__part": "",
+}
 # A script behind which torch's late parts come, and modules of its libraries.
 SAME = {
     "a logger whose level is set before its module comes": (
@@ -186,11 +198,21 @@ SAME = {
     "a function that a part replaces": (
         "import torch\nprint(torch.draw(), torch.draw is torch.plain)\nimport torch.wraps\n"
         "print(torch.draw(), torch.draw is torch.plain)",
-        {
-            "torch__in__wraps": "import torch\nplain = torch.draw\ndef draw(): return plain() + 1\ntorch.draw = draw",
-            "torch__in____init__": TORCH["torch__in____init__"]
-            + "\n        def draw(): return 1\n        plain = draw\n",
-        },
+        WRAPS,
+    ),
+    "a part that has nothing to do with one that replaces": (
+        "import torch.wraps\nprint(torch.draw is torch.plain)\nimport torch.last\nprint(torch.draw is torch.plain)",
+        WRAPS,
+    ),
+    "a part of NumPy's that came with one that replaces": (
+        "import torch, numpy\nprint(torch.draw is torch.plain)\nimport numpy.part\nprint(torch.draw is torch.plain)\n"
+        "import torch.wraps\nprint(torch.draw is torch.plain)",
+        WRAPS,
+    ),
+    "a part of NumPy's that a child imports": (
+        "import torch, numpy, os, warnings\nwarnings.simplefilter('always')\nchild = os.fork()\nif child == 0:\n"
+        "    import numpy.part\n    print('on', flush=True)\n    os._exit(0)\nprint(os.waitpid(child, 0)[1])",
+        WRAPS,
     ),
     "the folder for temporary files, which a part asks for": (
         "import torch, tempfile\nprint(tempfile.tempdir)\nimport torch.first\nprint(tempfile.tempdir)\n"
@@ -203,8 +225,8 @@ SAME = {
     ),
 }
 STEPS = (
-    "torch.distributed torch.first torch.second torch.makes torch.uses torch.sets torch.says torch.wraps torch.a "
-    "torch.a.b torch.c"
+    "torch.distributed torch.first torch.second torch.makes torch.uses torch.sets torch.says torch.wraps torch.last "
+    "torch.a torch.a.b torch.c"
 )
 STEPS += " networkx torch.needs"
 

@@ -570,6 +570,19 @@ def test_data_loader_workers(run):
     ]
 
 
+def test_data_loader_workers_of_a_script_that_filters_warnings(run):
+    """Torch's worker seeds NumPy, a part of which nobody has imported: it comes as it would behind `import numpy`."""
+    text = """
+        import torch, warnings
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 2
+            def __getitem__(self, index): return index
+        warnings.simplefilter('default')
+        print([batch.item() for batch in torch.utils.data.DataLoader(Data(), num_workers=1)])
+        """
+    assert run(text)[0] == "[0, 1]\n"
+
+
 def test_killed_data_loader_worker_is_an_error_of_the_rank(agent, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

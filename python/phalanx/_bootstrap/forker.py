@@ -159,9 +159,11 @@ def _import_all(loader, asked, found, message):
             if stopped is None and torch:
                 if not loader.denies("torch"):
                     _map_torch(loader)
-                loader.load_in_order([*torch, *rest], found.attributes, taken)
+                stopped = loader.load_in_order([*torch, *rest], found.attributes, taken)
             if not loader.denies(preload.LATE):
-                _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()), found.settings)
+                # What is left of the prefix stands before them.
+                settings = found.settings if stopped is None else []
+                _import_late(loader, [*found.prefix, *found.usual], message.get("learnt", ()), settings)
     finally:
         before = os.environ.get(_OPENBLAS)
         if before is None:
@@ -196,7 +198,8 @@ def _split(names):
 
 def _map_torch(loader):
     loader.load(libraries.FIRST)
-    thread = libraries.start_mapping()
+    # OpenMP binds the thread that loads it, which is to be the rank's.
+    thread = libraries.start_mapping() if not any(map(os.environ.get, threads.PLACES)) else None
     if thread is not None:
         loader.disregard_thread(thread.native_id)
         if not (loader.denies(preload.LATE) or loader.denies(preload.LATE_PARTS)):

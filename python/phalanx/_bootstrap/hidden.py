@@ -32,6 +32,7 @@ _READ_BY_LIBRARIES = (
     *("CASK_", "CUBLAS", "CUDA_", "DNNL_", "GFORTRAN_", "GLIBCXX_", "I_MPI_", "KINETO_", "MKLDNN_", "MPI_", "NUMPY_"),
     *("NVRTC_", "OMPI_", "ONEDNN_", "OPENSSL_", "TRITON_"),
 )
+_READ_BY_COMPILERS = ("LLVM_", "PTXAS_", "TRITON_")
 _BRING_LIBRARIES = frozenset(("torch", "numpy", "triton"))
 # CUDA reads these when a device is first used, which no zygote does.
 _READ_WITH_A_DEVICE = frozenset(("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
@@ -268,7 +269,8 @@ class _Finder:
         self._why_mixed = None  # why some of what was hidden is another's by now, which other hidden modules have taken
         self._is_torch_out = "torch" in sys.modules
         self._kept = set()  # kinds of what was given out although it differs
-        self._taken = set()  # indices of steps
+        self._taken = set()  # indices of steps whose `left` is taken over
+        self._replaced = set()  # and of those whose `replaced` is done
         self.is_settled = False  # the life may begin anew no more
 
     def find_spec(self, name, path=None, target=None):
@@ -285,7 +287,8 @@ class _Finder:
             names = [n for n in _modules if _top(n) in tops]
             steps = sorted({_step_of[n] for n in names})
         owners = [None] if with_all else sorted(tops)
-        is_part = self._is_torch_out and _top(name) in WITH_ALL  # of what torch imports late
+        # Of what torch imports late, or NumPy, which is there already.
+        is_part = (self._is_torch_out and _top(name) in WITH_ALL) or (_top(name) in sys.modules and _top(name) != name)
         why = self._why_mixed or (self._why_not_later(names, steps) if is_part else self._why_not(names, steps, owners))
         if why is not None and not self._goes_on(name, names, is_part, why):
             return None
@@ -349,6 +352,8 @@ class _Finder:
         if not _modules and self in sys.meta_path:
             sys.meta_path.remove(self)
         self._take_over(steps)
+        if owners == [None]:
+            self._replace_by(steps)
         for owner in owners:
             self._filters += _marks.put_back(owner)
         load_watch.call_for_loaded()
@@ -370,6 +375,10 @@ class _Finder:
             for variables in [step.variables for step in _steps] if environment else ():
                 variables.update({name: value for name, value in environment.items() if name in variables})
             take_over(Left(environment, left.said))
+
+    def _replace_by(self, steps):
+        for index in [index for index in steps if index not in self._replaced]:
+            self._replaced.add(index)
             replaced.redo(_steps[index].replaced)
 
     def _why_not(self, names, steps, owners):
@@ -393,17 +402,26 @@ class _Finder:
         if why is None and not _BRING_LIBRARIES.isdisjoint(names):
             why = _surroundings.why_no_libraries()
         why = why or self._why_not_by_variables(names, steps) or self._why_not_by_path(names)
-        return why or replaced.why_not(self._replaced_by(steps))
+        return why or (
+            replaced.why_not(self._replaced_by(steps)) if not WITH_ALL.isdisjoint(map(_top, names)) else None
+        )
 
     def _why_not_later(self, names, steps):
         """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
         scripts do behind `import torch` is no reason to begin anew."""
-        return (
-            _own_among(names)
-            or self._why_not_by_reads(steps)
-            or self._why_not_by_path(names)
-            or replaced.why_not(self._replaced_by(steps))
+        why = _own_among(names) or self._why_not_by_reads(steps) or self._why_not_by_path(names)
+        if why is None and "triton" in names:
+            why = self._why_not_by_compilers()
+        return why or (
+            replaced.why_not(self._replaced_by(steps)) if not WITH_ALL.isdisjoint(map(_top, names)) else None
         )
+
+    def _why_not_by_compilers(self):
+        """Triton's C++ reads these, and its knobs by it, when it is imported."""
+        for variable in sorted({*os.environ, *self._environment}):
+            if variable.startswith(_READ_BY_COMPILERS) and os.environ.get(variable) != self._environment.get(variable):
+                return f"it may have read {variable}, {_how_changed(variable)}"
+        return None
 
     @staticmethod
     def _why_not_by_reads(steps):
@@ -435,7 +453,7 @@ class _Finder:
         return None
 
     def _replaced_by(self, steps):
-        return [change for index in steps if index not in self._taken for change in _steps[index].replaced]
+        return [change for index in steps if index not in self._replaced for change in _steps[index].replaced]
 
     def _would_warn_otherwise(self, steps):
         """Whether warnings of the imports of these steps would be shown, or not, by what the script has set since."""
@@ -447,7 +465,7 @@ class _Finder:
 
 
 def _how_changed(variable):
-    if variable in _imported_with:
+    if os.environ.get(variable) != _imported_with.get(variable, os.environ.get(variable)):
         return "which the script's text sets to something else than it is now"
     return "which the script has changed since"
 

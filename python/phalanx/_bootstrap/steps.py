@@ -75,6 +75,7 @@ class Steps:
         self._aside.update({index: hidden.detach(self.all[index].modules, sys.modules) for index in indices})
         for index in sorted(indices, reverse=True):
             replaced.undo(self.all[index].replaced)
+            self._picture.note(self.all[index].replaced, is_done=False)
         for name in [name for index in indices for name in self.all[index].modules]:
             sys.modules.pop(name, None)
 
@@ -85,3 +86,4 @@ class Steps:
                 sys.modules.update(self.all[each].modules)
                 hidden.attach(self._aside.pop(each))
                 replaced.redo(self.all[each].replaced)
+                self._picture.note(self.all[each].replaced, is_done=True)

@@ -5,16 +5,19 @@ Torch and OpenBLAS count when they are imported, which was before this rank's en
 
 import functools
 import os
+import re
 import sys
 
 from phalanx._bootstrap import hidden, linux
 
+_NUMBER = re.compile(r"\+?[0-9]+\Z")  # as strtoul has them
 _CONFIG_OF_COMPILERS = "torch._inductor.config"
 # With these, OpenMP binds its threads to places that it chooses among the CPUs it finds when it is loaded.
-_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+PLACES = ("OMP_PROC_BIND", "OMPPLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 _openblas_threads = 1  # with one it is imported
+_cpus_of_imports = None  # how many the zygote may use
 
 
 class Counted:
@@ -22,7 +25,9 @@ class Counted:
     or "numpy": numbers() as its import began}."""
 
     def __init__(self, environment, numbers):
+        global _cpus_of_imports
         self._cpus = os.sched_getaffinity(0)
+        _cpus_of_imports = len(self._cpus)
         _cores(range(os.cpu_count() or 0))  # asked once for all forks
         self._torch = _torch_threads()
         self._changes = {
@@ -34,7 +39,7 @@ class Counted:
         """A reason why a fork of this process cannot count anew, or None."""
         if not request.get("bound"):
             return None
-        for name in _PLACES:
+        for name in PLACES:
             if request["env"].get(name):
                 return f"{name} is applied when a process starts, and this rank has CPUs of its own"
         if _counts_cores(self._environment_of("torch", request)) and self._torch != _cores(self._cpus):
@@ -126,9 +131,12 @@ def _apply_to_compilers():
     """torch.compile starts as many as the process may use processors, which it counts when it is imported."""
     config = hidden.find(_CONFIG_OF_COMPILERS)
     decide = getattr(config, "decide_compile_threads", None)
-    count = decide() if decide is not None else None
-    if count is not None and config.compile_threads not in (None, count):
-        config.compile_threads = count
+    if decide is None or len(os.sched_getaffinity(0)) == _cpus_of_imports:
+        return
+    count = decide()
+    entry = getattr(config, "_config", {}).get("compile_threads")
+    if getattr(entry, "default", None) is not None:
+        entry.default = count  # no override: those are of a thread, and count for what is compiled
 
 
 def _torch_threads():
@@ -168,6 +176,6 @@ def _core_of(cpu):
 def _first_number(environment, *names):
     for name in names:
         first = environment.get(name, "").split(",")[0].strip()
-        if first.isdigit() and int(first) > 0:
+        if _NUMBER.match(first) and int(first) > 0:
             return int(first)
     return None

@@ -305,14 +305,18 @@ class _Scanner:
         """Its body in its order: a return in the middle would only make an import that is looked for needless. Returns
         whether what it gives may run code of its own. `is_given`: whether its arguments may."""
         self._calling.add(function)
-        body = [node for node in function.body if not isinstance(node, ast.Return)]
+        end = next((at for at, node in enumerate(function.body) if isinstance(node, ast.Return)), len(function.body))
+        behind = [node for node in function.body[end:] if not isinstance(node, ast.Return)]
         names, gives = scope.copy(), False
+        names.doubts = text.names.doubts
         for name in effects.arguments_of(function):
             names.unbind(name)
             names.foreign |= {name} if is_given else set()
         outer, text.scope = text.scope, names
         with self._inside(names, text):
-            self._walk(body, text)
+            self._walk(function.body[:end], text)
+            with names.doubting():
+                self._walk(behind, text)
             for node in (node for node in function.body if isinstance(node, ast.Return)):
                 names.calls = naming.USUAL
                 gives |= naming.carries(node.value, names)

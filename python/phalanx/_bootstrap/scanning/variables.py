@@ -4,6 +4,8 @@ would. A *setting* is ("set", name, value), ("default", name, value), which leav
 
 import ast
 
+_OF_OPENMP = ("GOMP_", "KMP_", "OMP_")
+
 
 def set_by(statement, names):
     """The settings, in their order, where they are all that a statement does; else None."""
@@ -44,17 +46,26 @@ def _of_call(call, names):
         return [None]
     if full == "os.environ.setdefault":
         return [_setting("default", *args)]
-    if full == "os.environ.pop" and isinstance(args[1], ast.Constant) and _text(args[0]) is not None:
-        return [("unset", _text(args[0]))]
+    if full == "os.environ.pop" and isinstance(args[1], ast.Constant) and _name(args[0]) is not None:
+        return [("unset", _name(args[0]))]
     return [None]
 
 
 def _setting(what, name, value):
-    name, value = _text(name), _text(value)
-    return None if not name or value is None else (what, name, value)
+    name, value = _name(name), _text(value)
+    return None if name is None or value is None else (what, name, value)
+
+
+def _name(node):
+    """None for those that Python refuses, and those by which a process chooses the processors of its threads when OpenMP
+    is loaded: the zygote's are no rank's."""
+    name = _text(node)
+    if not name or "=" in name or (name.startswith(_OF_OPENMP) and name != "OMP_NUM_THREADS"):
+        return None
+    return name
 
 
 def _text(node):
     """What stands there, where a variable can have it for a name or a value."""
     text = node.value if isinstance(node, ast.Constant) else None
-    return text if isinstance(text, str) and "\0" not in text and text.isprintable() else None
+    return text if isinstance(text, str) and text.isascii() and text.isprintable() else None

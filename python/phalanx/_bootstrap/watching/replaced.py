@@ -53,6 +53,15 @@ class Picture:
             self._folder = _folder()
         return found
 
+    def note(self, changes, is_done):
+        """These have been done, or undone, by others than an import."""
+        for change in changes:
+            value = change.after if is_done else change.before
+            if (change.name, change.attribute) == _FOLDER:
+                self._folder = value
+            else:
+                self._values[change.name][1][change.attribute] = value
+
 
 def undo(changes):
     for change in reversed(changes):
@@ -70,7 +79,12 @@ def redo(changes):
 def why_not(changes):
     """Why these cannot be done again, or None."""
     for change in changes:
-        if change.before is not None and _names_of(change.module).get(change.attribute) is not change.before:
+        now = _names_of(change.module).get(change.attribute)
+        if (change.name, change.attribute) == _FOLDER:
+            # The script may have made it, or removed it, since: who asked for it has kept what was the answer then.
+            if now is None and change.module.gettempdir() != change.after:
+                return "the folder for temporary files is another one now"
+        elif now is not change.before:
             return f"the script has replaced {change.name}.{change.attribute}"
     return None
 

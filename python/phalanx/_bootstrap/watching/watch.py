@@ -128,6 +128,7 @@ class Watch:
         self._undo = []
         self._replaced = {}
         self._changed = set()  # variables that imports have set or removed: what they read of those is their own
+        self._changed_late = set()  # of these, since `is_late` was set
         self._generators = {}  # id: weak reference, of those that were seeded from the system
         self._walker = None  # the library that looks through the environment
         self._tracked = tracked.Tracked(self._used)
@@ -226,14 +227,14 @@ class Watch:
         def set_item(environment, name, value):
             put(environment, name, value)
             if self._is_watching:
-                self._changed.add(_text(name))
+                self._note_change(name)
             if self._is_watching and isinstance(name, str) and differs_between_ranks(name):
                 self._taint(_library_at_work(sys._getframe(1)), f"it sets {name}")
 
         def delete_item(environment, name):
             remove(environment, name)
             if self._is_watching:
-                self._changed.add(_text(name))
+                self._note_change(name)
 
         def represent(environment):
             if self._is_watching:
@@ -274,18 +275,28 @@ class Watch:
         found = vars(module).values() if isinstance(getattr(module, "__dict__", None), dict) else ()
         return any(isinstance(value, (str, bytes)) and self._tracked.is_in(value, _RANK_NAMES) for value in found)
 
+    def _note_change(self, name):
+        self._changed.add(_text(name))
+        if self.is_late:
+            self._changed_late.add(_text(name))
+
     def _note(self, name, value):
         name, value = _text(name), _text(value)
-        if not isinstance(name, str) or not self._is_watching or name in self._changed:
+        if not isinstance(name, str) or not self._is_watching:
+            return
+        # The script may set it otherwise between what has set it first and what reads it late.
+        is_late = self.is_late and name not in self._changed_late
+        if name in self._changed and not is_late:
             return
         library = _library_at_work(sys._getframe(2))
         if differs_between_ranks(name):
             self._taint(library, f"it reads {name} while it is imported")
         if name in hidden.COUNTED_ANEW and is_indifferent(library):
             return
-        self.read.setdefault(name, value)
-        if self.is_late:
-            self.late[name] = self.read[name]
+        if name not in self._changed:
+            self.read.setdefault(name, value)
+        if is_late:
+            self.late.setdefault(name, value)
 
     def _asking(self, original, why):
         def asking(*args, **named):
