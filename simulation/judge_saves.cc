@@ -162,7 +162,7 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
   const std::optional<SaveKey> memory = NewestInMemory(master);
   const bool silent = order.reason().find("storage has not answered") != std::string::npos;
   const bool looked = looked_ && looked_->epoch == epoch && !silent;
-  const bool later = looked && looked_->step >= 0 && (!memory || looked_->step > memory->step);
+  const bool later = looked && looked_->step >= 0 && (!memory || looked_->save > *memory);
   const auto wrong = [&](const std::string& why) {
     parts_.judge.Violated("restore-newest", fmt::format("epoch {}: {}: {}", epoch, order.reason(), why));
   };
@@ -172,11 +172,10 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
       if (later) return wrong(fmt::format("storage holds step {}", looked_->step));
       return;
     case v1::RestoreDecided::DISK:
-      if (memory && memory->step >= save.step) return wrong(Text(*memory) + " is in memory");
       if (looked && looked_->name != decided.name()) return wrong("storage holds " + looked_->name);
       if (const StoredStep* const step = parts_.storage.Look(decided.name()); memory && step && step->manifest) {
-        const SaveKey stored{step->manifest->epoch, save.step};
-        if (stored < *memory) parts_.judge.Known(Text(stored) + " on storage goes before " + Text(*memory));
+        const SaveKey stored{step->manifest->epoch, save.step, step->manifest->branch};
+        if (stored <= *memory) return wrong(Text(*memory) + " is in memory");
       }
       return;
     default:
@@ -186,10 +185,11 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
 }
 
 void SaveJudge::OnLookedAtStorage(uint64_t epoch, const std::set<std::string>& but) {
-  looked_ = Looked{epoch, -1, ""};
+  looked_ = Looked{epoch, -1, {}, ""};
   for (const ckpt::FoundStep& step : parts_.storage.Find()) {
     if (step.state != ckpt::StepState::kCommitted || but.contains(step.name)) continue;
     looked_->step = step.step;
+    looked_->save = {step.epoch, step.step, step.manifest->branch};
     looked_->name = step.name;
     return;
   }

@@ -107,6 +107,7 @@ class SaveJudge {
   struct Looked {
     uint64_t epoch = 0;
     int64_t step = -1;
+    SaveKey save;
     std::string name;
   };
   std::optional<Looked> looked_;

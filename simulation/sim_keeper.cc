@@ -184,13 +184,13 @@ void SimKeeper::Prepare(const Process& process, bool main) {
 
 void SimKeeper::Sealed(const Process& process, bool main, int64_t step, bool store) {
   if (!Hears(process)) return;
-  core_.OnSealed(process->local_rank, kCheckpointDir, main, step, store);
+  core_.OnSealed(process->local_rank, kCheckpointDir, main, {0, step}, store);
   Run();
 }
 
 void SimKeeper::Skipped(const Process& process, int64_t step, const std::string& why) {
   if (!Hears(process)) return;
-  core_.OnSkipped(process->local_rank, kCheckpointDir, step, why);
+  core_.OnSkipped(process->local_rank, kCheckpointDir, {0, step}, why);
   ReplaceSlots();
   Run();
 }
@@ -200,7 +200,7 @@ void SimKeeper::Wait(const Process& process, int64_t step, bool until_stored,
   if (!Hears(process)) return;
   const int64_t request = next_request_++;
   requests_[request] = {process, std::move(over), {}};
-  core_.OnWait(process->local_rank, request, kCheckpointDir, step, until_stored);
+  core_.OnWait(process->local_rank, request, kCheckpointDir, {0, step}, until_stored);
   Run();
 }
 
@@ -208,7 +208,7 @@ void SimKeeper::Restore(const Process& process, std::function<void(const Restore
   if (!Hears(process)) return;
   const int64_t request = next_request_++;
   requests_[request] = {process, {}, std::move(decided)};
-  core_.OnRestore(process->local_rank, request, kCheckpointDir);
+  core_.OnRestore(process->local_rank, request, kCheckpointDir, 0);
   Run();
 }
 
@@ -306,7 +306,7 @@ void SimKeeper::Do(const agent::FindSteps& action) {
   auto found = std::make_shared<v1::FoundOnDisk>();
   OnStorage({1,
              [this, found, action](size_t) {
-               *found = agent::NewestStep(action.dir, parts_.storage.Find(), action.but);
+               *found = agent::NewestStep(action.dir, parts_.storage.Find(), action.but, kJobId);
                parts_.judge.saves().OnLookedAtStorage(epoch_, action.but);
                return true;
              },
@@ -388,13 +388,17 @@ void SimKeeper::Do(const agent::WriteImages& action) {
 
 // The manifest, then what need not be kept goes.
 void SimKeeper::Do(const agent::CloseStep& action) {
-  const ckpt::StepToClose step = agent::ToClose(action, "job", parts_.queue.now() / kMs);
+  const ckpt::StepToClose step = agent::ToClose(action, kJobId, parts_.queue.now() / kMs);
   auto manifest = std::make_shared<Status>();
   OnStorage(
       {2,
        [this, manifest, step](size_t i) {
          if (i == 0) {
-           *manifest = parts_.storage.WriteManifest(step.name, step.manifest);
+           ckpt::Manifest placed = step.manifest;
+           const ckpt::NextPlace place = ckpt::NextPlaceOf(placed.step, parts_.storage.Find());
+           placed.sequence = place.sequence;
+           placed.timeline = place.timeline;
+           *manifest = parts_.storage.WriteManifest(step.name, placed);
            if (manifest->ok()) parts_.judge.saves().OnStepCounts(step.name);
            return manifest->ok();
          }

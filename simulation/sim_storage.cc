@@ -76,10 +76,12 @@ std::vector<ckpt::FoundStep> SimStorage::Find() const {
     each.state = !step.manifest     ? ckpt::StepState::kUncommitted
                  : each.why.empty() ? ckpt::StepState::kCommitted
                                     : ckpt::StepState::kDamaged;
+    each.sequence = step.manifest ? step.manifest->sequence : 0;
     if (each.state != ckpt::StepState::kCommitted) continue;
     each.epoch = step.manifest->epoch;
     each.manifest = step.manifest;
   }
+  ckpt::OrderNewestFirst(found);
   return found;
 }
 

@@ -20,6 +20,7 @@ namespace phalanx::simulation {
 
 // The one directory of a simulated job.
 constexpr const char* kCheckpointDir = "/data/run";
+constexpr const char* kJobId = "job";
 
 // What a folder of the directory holds.
 struct StoredStep {

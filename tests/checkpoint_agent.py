@@ -13,7 +13,7 @@ import tempfile
 import threading
 import zlib
 
-from control_page import COMMITTED, FILE_NUMBER, SEALED, ControlPage
+from control_page import BRANCH, COMMITTED, FILE_NUMBER, SEALED, ControlPage
 
 TIMEOUT_S = 30
 
@@ -89,8 +89,8 @@ class CheckpointAgent:
         for index in range(self.count):
             rank, agent = self.page.slot(index)
             if rank[0] & 0xFF == SEALED and agent[1] == rank[0] >> 8:
-                found.append((rank[2], rank[1], index))
-        return sorted(found)
+                found.append((rank[2], rank[BRANCH], rank[1], index))
+        return [(epoch, step, index) for epoch, _, step, index in sorted(found)]
 
     def commit(self, step):
         slot = self.sealed()[step]

@@ -17,6 +17,7 @@ class Save(ctypes.Structure):
         ("step", ctypes.c_int64),
         ("rank", ctypes.c_uint32),
         ("world_size", ctypes.c_uint32),
+        ("branch", ctypes.c_uint32),
         ("n", ctypes.c_uint64),
         ("bytes", ctypes.c_void_p),
         ("source", ctypes.c_void_p),

@@ -7,7 +7,9 @@ import zlib
 
 PAGE_BYTES = 4096
 SLOT_AT, SLOT_BYTES = 256, 256
-RANK_PART = struct.Struct("<QqQQQIIIIqQI")  # word, step, epoch, bytes, hash, rank, world, crc, records, ms, gen, crc
+# word, step, epoch, bytes, hash, rank, world, crc, records, ms, generation, branch, unused, crc
+RANK_PART = struct.Struct("<QqQQQIIIIqQIII")
+GENERATION, BRANCH = 10, 11
 AGENT_PART = struct.Struct("<QQQQ")  # file number, committed, held, dropped
 FILE_NUMBER, COMMITTED, HELD, DROPPED = range(4)
 SEALED = 2
@@ -18,7 +20,7 @@ class ControlPage:
 
     def __init__(self, path, epoch):
         with open(path, "wb") as file:
-            file.write(struct.pack("<8sIIQQQ", b"PHXSLOTS", 1, 0, 0, epoch, 1).ljust(PAGE_BYTES, b"\0"))
+            file.write(struct.pack("<8sIIQQQ", b"PHXSLOTS", 2, 0, 0, epoch, 1).ljust(PAGE_BYTES, b"\0"))
         with open(path, "r+b") as file:
             self.map = mmap.mmap(file.fileno(), PAGE_BYTES)
 
@@ -31,7 +33,7 @@ class ControlPage:
         """Whether the rank's fields have their CRC and are of the word's generation."""
         at = SLOT_AT + SLOT_BYTES * index
         fields = RANK_PART.unpack_from(self.map, at)
-        return zlib.crc32(self.map[at + 8 : at + 72]) == fields[-1] and fields[-2] == fields[0] >> 8
+        return zlib.crc32(self.map[at + 8 : at + 80]) == fields[-1] and fields[GENERATION] == fields[0] >> 8
 
     def set(self, index, field, value):
         """A field of the agent's part, by its number."""

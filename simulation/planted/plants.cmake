@@ -191,8 +191,8 @@ phx_plant(NAME torn-save-restored FILE master/topics/checkpoints.cc SEEDS 500
 
 phx_plant(NAME storage-before-memory FILE master/topics/checkpoints.cc SEEDS 500
   WHAT "a step on storage is restored where memory has a later one"
-  FIND [==[(!memory || dir.found->step() > dir.committed->step);]==]
-  PUT [==[(PLANTED || !memory || dir.found->step() > dir.committed->step);]==])
+  FIND [==[(!memory || IsNewerOnDisk(dir));]==]
+  PUT [==[(PLANTED || !memory || IsNewerOnDisk(dir));]==])
 
 phx_plant(NAME manifest-too-early FILE master/topics/checkpoints.cc SEEDS 500
   WHAT "the manifest is written while one node still writes its shards"
@@ -214,8 +214,8 @@ phx_plant(NAME wait-forgotten FILE agent/checkpoint/checkpoints.cc SEEDS 500
 
 phx_plant(NAME asked-once FILE agent/checkpoint/checkpoints.cc SEEDS 5000
   WHAT "a new master is not asked again what to restore"
-  FIND [==[    if (dir.restore_asked && !dir.restore) TellRestoreAsked(name);]==]
-  PUT [==[    if (!PLANTED && dir.restore_asked && !dir.restore) TellRestoreAsked(name);]==])
+  FIND [==[!dir.decided.contains(*dir.restore_asked)) TellRestoreAsked]==]
+  PUT [==[!dir.decided.contains(*dir.restore_asked) && !PLANTED) TellRestoreAsked]==])
 
 phx_plant(NAME nobody-writes-the-state FILE agent/checkpoint/checkpoints.cc SEEDS 12000
   WHAT "the shared image is written by whoever has group rank 0 at the moment"

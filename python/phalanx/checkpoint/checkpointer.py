@@ -10,7 +10,21 @@ import torch
 
 import phalanx
 from phalanx._bootstrap import board
-from phalanx.checkpoint import disk, door, loadable, mapped, named, native, place, plan, selftest, states, writer
+from phalanx.checkpoint import (
+    disk,
+    door,
+    loadable,
+    mapped,
+    named,
+    native,
+    peers,
+    place,
+    plan,
+    selftest,
+    states,
+    way,
+    writer,
+)
 from phalanx.checkpoint.handle import SaveHandle, Storage
 
 TRACKERS = ("latest", "dlrover_latest.txt")
@@ -63,6 +77,8 @@ class Checkpointer:
         self.why = None  # of the last load(): what was decided, and which sources were passed over
         self._here = place.here()
         self._pid = os.getpid()
+        self._way = way.of(self.directory)
+        self._peers = None  # for who asks no agent
         self._saving = self._closed = False
         self._memory_budget = memory_budget or 0
         self._layout = layout
@@ -147,7 +163,8 @@ class Checkpointer:
         """
         began_ns = time.monotonic_ns()
         self._must_be_able_to_save()
-        handle = SaveHandle(self, int(step), Storage(storage))
+        step = int(step)
+        handle = SaveHandle(self, step, Storage(storage), self._way.saves(step))
         with self._writer.lock, phalanx.saving():
             if self._saving:  # a signal handler's save within another
                 self._writer.give_up(handle, "another save was under way in this thread")
@@ -191,7 +208,8 @@ class Checkpointer:
         """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises
         TimeoutError."""
         try:
-            answer = self._door.ask("wait", timeout_s, dir=self.directory, step=handle.step, until=until)
+            save = {"step": handle.step, "branch": handle.branch}
+            answer = self._door.ask("wait", timeout_s, dir=self.directory, until=until, **save)
         except (door.Refusal, door.Gone) as error:
             handle.explain(str(error))
             return False
@@ -219,8 +237,10 @@ class Checkpointer:
     # --- restoring
 
     def load(self, default=None):
-        """(state, step) of the newest step that every rank has, the same step on all ranks: from memory where that has
-        outlived the last life, else from disk. (default, 0) where there is none. All tensors are on the CPU.
+        """(state, step) of the newest step that every rank has at this moment, the same step on all ranks, which call it
+        together: from memory where that has outlived the last life, or this one has saved it, else from disk.
+        (default, 0) where there is none. All tensors are on the CPU. What is saved behind it is newer than all before,
+        also where its steps are lower.
 
         Random numbers that were saved are set: call it when the model is built, and before data is drawn. `source` says
         where the state came from, `why` in a sentence what was decided, and which sources were passed over.
@@ -236,12 +256,31 @@ class Checkpointer:
         return found
 
     def _find_on_disk(self):
-        return disk.find(self.directory, self._here.rank)
+        return disk.find(self.directory, self._here.rank, self._agree)
+
+    def _agree(self, step, why):
+        """Whether all ranks take that step from disk, where no agent decides it: by a collective. Without a process group
+        they come to the same by themselves, unless one of them finds its own part damaged."""
+        if self._here.world_size == 1:
+            return step < 0 or why is None
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            if self._peers is None:
+                self._peers = peers.Peers(self._here)
+            try:
+                return self._peers.all_take(step, why is None)
+            except peers.NotTogether as error:
+                raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
+        if why is not None:
+            raise RuntimeError(
+                f"phalanx.checkpoint: {why}. The ranks can only go on from an older step together: call "
+                "torch.distributed.init_process_group() before load()"
+            )
+        return True
 
     def _ask_for_files(self):
         self._writer.finish()
         try:
-            return disk.from_answer(self._door.ask("restore", dir=self.directory))
+            return disk.from_answer(self._door.ask("restore", dir=self.directory, branch=self._way.goes_back()))
         except (door.Refusal, door.Gone) as error:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
 

@@ -75,7 +75,7 @@ class Checkpointer(checkpointer.Checkpointer):
             self._writer.give_up(handle, str(error))  # else the others would wait for it
             raise
         if self._shared is not None:
-            first = SaveHandle(self, handle.step, handle.storage)
+            first = SaveHandle(self, handle.step, handle.storage, handle.branch)
             self._shared.write(first, states.Expanded(), sharded.metadata_image(self._plan.metadata), began_ns)
             if not first.is_sealed:
                 handle.is_over = True
@@ -195,7 +195,7 @@ class Checkpointer(checkpointer.Checkpointer):
                 state[key].load_state_dict(value)
 
     def _find_on_disk(self):
-        return disk.find(self.directory, self._here.rank, disk.found_sharded)
+        return disk.find(self.directory, self._here.rank, self._agree, disk.found_sharded)
 
 
 class _LoadPlanner(stock.DefaultLoadPlanner):

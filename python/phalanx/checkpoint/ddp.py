@@ -35,7 +35,7 @@ class Checkpointer(checkpointer.Checkpointer):
     def _write(self, saving, state, began_ns):
         """The small image first: the node's save is complete with the large one."""
         if self._own is not None:
-            own = handle.SaveHandle(self, saving.step, saving.storage)
+            own = handle.SaveHandle(self, saving.step, saving.storage, saving.branch)
             expanded, image = self._described_own(state)
             self._own.write(own, expanded, image, began_ns)
             if not own.is_sealed:

@@ -41,30 +41,60 @@ def from_answer(answer):
     )
 
 
-def find(directory, rank, find_in=None):
+def find(directory, rank, agree, find_in=None):
     """The newest step on disk whose manifest and files are whole, for this rank. Sources that were passed over are in
     `why`. Checksums of the files it names are read: that takes as long as the disk does. `find_in`: what looks at a
-    manifest, for layouts of other strategies."""
+    manifest, for layouts of other strategies. `agree(step, why)`: whether all ranks take that step, of which this one
+    found its part whole (None) or not (why); -1: there is none."""
     passed_over = []
-    for name, _, _ in reversed(steps_in(directory)):
+    for name, manifest, why_not in newest_first(directory):
         folder = os.path.join(directory, name)
+        if why_not is not None:
+            passed_over.append(f"{folder}: {why_not}")
+            continue
         try:
-            manifest = read_manifest(folder)
-            return (find_in or _found)(folder, manifest, rank, passed_over)
+            found, why = (find_in or _found)(folder, manifest, rank, passed_over), None
         except (OSError, ValueError) as error:
-            passed_over.append(f"{folder}: {error}")
+            found, why = None, f"{folder}: {error}"
+        if agree(manifest["step"], why):
+            return found
+        passed_over.append(why or f"{folder}: another rank's part of it is not whole")
+    agree(-1, None)
     return Found(-1, None, why="; ".join(passed_over) or None)
 
 
-def steps_in(directory):
-    """[(name, step, epoch)] of the folders of steps, oldest first. `<step>.<epoch>` counts more than `<step>`."""
+def newest_first(directory):
+    """[(name, manifest, why it does not count)] of the folders of steps, by the order in which they were stored; what has
+    no manifest stands by its number. All files of one that counts have their lengths, those of other ranks, too."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
     matches = [(name, _STEP.match(name)) for name in names]
-    found = [(name, int(match.group(1)), int(match.group(2) or 0)) for name, match in matches if match]
-    return sorted(found, key=lambda entry: entry[1:])
+    by_number = sorted((int(match.group(1)), int(match.group(2) or 0), name) for name, match in matches if match)
+    ordered, highest = [], 0
+    for step, number, name in by_number:
+        manifest, why = _whole(os.path.join(directory, name), step)
+        sequence = manifest.get("sequence", 0) if manifest is not None else 0
+        place = sequence or highest
+        highest = max(highest, place)
+        ordered.append(((place, step, number), (name, manifest, why)))
+    return [found for _, found in sorted(ordered, key=lambda entry: entry[0], reverse=True)]
+
+
+def _whole(folder, step):
+    """(the manifest of a step, why it does not count)."""
+    try:
+        manifest = read_manifest(folder)
+        if manifest["step"] != step:
+            return manifest, f"its manifest is of step {manifest['step']}"
+        for shard in manifest["shards"]:
+            length = os.stat(os.path.join(folder, os.path.basename(shard["file"]))).st_size
+            if length != shard["bytes"]:
+                return manifest, f"{shard['file']} is {length} bytes long instead of {shard['bytes']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None, str(error)
+    return manifest, None
 
 
 def read_manifest(folder):
@@ -110,8 +140,6 @@ def found_sharded(folder, manifest, rank, passed_over):
     for shard in manifest["shards"]:
         if shard["rank"] < 0:
             _checked(folder, shard)
-        elif os.path.getsize(os.path.join(folder, os.path.basename(shard["file"]))) != shard["bytes"]:
-            raise ValueError(f"{shard['file']} is not {shard['bytes']} bytes long")
     world_size, why = manifest["world_size"], "; ".join(passed_over) or None
     return Found(manifest["step"], "disk", world_size=world_size, why=why, directory=folder)
 

@@ -18,8 +18,9 @@ class SaveHandle:
     save() was called the image was complete (None before).
     """
 
-    def __init__(self, checkpointer, step, storage):
+    def __init__(self, checkpointer, step, storage, branch=0):
         self.step = step
+        self.branch = branch  # how often the ranks had gone back in this life
         self.storage = storage
         self.why = None
         self.held_ns = 0

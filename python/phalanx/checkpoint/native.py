@@ -31,6 +31,7 @@ class Save(ctypes.Structure):
         ("step", c_int64),
         ("rank", c_uint32),
         ("world_size", c_uint32),
+        ("branch", c_uint32),
         ("n", c_uint64),
         ("bytes", c_void_p),
         ("source", c_void_p),

@@ -41,6 +41,15 @@ class Peers:
             raise NotTogether(f"the ranks save different steps, from {lowest} to {highest}")
         return worst
 
+    def all_take(self, step, is_whole):
+        """Whether all ranks have found their part of that step whole. NotTogether where they look at different steps."""
+        votes = torch.tensor([step, -step, int(not is_whole)], dtype=torch.int64)
+        dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group())
+        highest, lowest, damaged = votes[0].item(), -votes[1].item(), votes[2].item()
+        if highest != lowest:
+            raise NotTogether(f"the ranks see different steps, {lowest} and {highest}: is the directory not the same?")
+        return not damaged
+
     def vote_failed(self, step):
         """This rank cannot save; the others are not to wait for it."""
         try:

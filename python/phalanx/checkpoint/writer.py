@@ -82,8 +82,8 @@ class Writer:
         """This save will not be committed by this rank."""
         handle.is_over, handle.is_sealed = True, False
         handle.explain(why)
-        step = handle.step
-        self._door.tell(door.packet(type="skipped", dir=self._directory, step=step, why=why[:_REASON_CHARS]))
+        save = {"step": handle.step, "branch": handle.branch}
+        self._door.tell(door.packet(type="skipped", dir=self._directory, why=why[:_REASON_CHARS], **save))
 
     def finish(self, handle=None):
         """Waits for the end of the copy under way, if there is one (`handle`: only if it is that one's)."""
@@ -197,7 +197,8 @@ class Writer:
         here = self._here
         info = self._info(handle)
         notify = self._sealed(handle)
-        save = native.Save(step=handle.step, rank=here.rank, world_size=here.world_size, n=len(image.sizes))
+        save = native.Save(step=handle.step, branch=handle.branch, rank=here.rank)
+        save.world_size, save.n = here.world_size, len(image.sizes)
         save.bytes, save.source = native.address(image.sizes), native.address(image.pointers)
         save.when = native.address(when)
         save.pickle, save.pickle_bytes = image.pickle, len(image.pickle)
@@ -211,7 +212,7 @@ class Writer:
 
     def _sealed(self, handle):
         to_disk = b"true" if handle.storage is Storage.DISK else b"false"
-        return self._sealed_begins + b',"step":%d,"disk":%s}' % (handle.step, to_disk)
+        return self._sealed_begins + b',"step":%d,"branch":%d,"disk":%s}' % (handle.step, handle.branch, to_disk)
 
     def _pin(self):
         """Has CUDA pin the slots as they are now. Why it does not, or None."""

@@ -10,6 +10,8 @@ namespace {
 
 // Reasons of saves that came to nothing are kept for those who ask late.
 constexpr size_t kLostKept = 64;
+// A rank may be behind the others by a load().
+constexpr size_t kDecidedKept = 4;
 constexpr char kJobEnded[] = "the job has ended";
 
 }  // namespace
@@ -41,8 +43,8 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     dir.saves.clear();
     dir.waits.clear();
     dir.restores.clear();
-    dir.restore.reset();
-    dir.restore_asked = false;
+    dir.decided.clear();
+    dir.restore_asked.reset();
     dir.unreadable.clear();
   }
   Do(ScanMemory{epoch_});
@@ -63,6 +65,7 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
       held.add_ranks(page.rank);
     }
     if (page.committed) held.set_committed(true);
+    held.set_sealed_unix_ms(std::max(held.sealed_unix_ms(), page.sealed_unix_ms));
   }
   held_.emplace();
   for (const auto& [key, held] : saves) *held_->add_saves() = held;
@@ -103,9 +106,9 @@ void NodeCheckpoints::TellOpened(const std::string& name, const CheckpointOption
   Tell(std::move(report));
 }
 
-void NodeCheckpoints::TellRestoreAsked(const std::string& name) {
+void NodeCheckpoints::TellRestoreAsked(const std::string& name, uint32_t branch) {
   v1::CheckpointReport report = Report(name);
-  report.mutable_restore_asked();
+  report.mutable_restore_asked()->set_branch(branch);
   Tell(std::move(report));
 }
 
@@ -122,7 +125,7 @@ void NodeCheckpoints::OnAttached() {
       const bool is_open = !dir.committed || save > *dir.committed;
       if (state.skipped && is_open) TellSkipped(name, save, *state.skipped);  // those who wait for it await an answer
     }
-    if (dir.restore_asked && !dir.restore) TellRestoreAsked(name);
+    if (dir.restore_asked && !dir.decided.contains(*dir.restore_asked)) TellRestoreAsked(name, *dir.restore_asked);
   }
 }
 
@@ -145,11 +148,11 @@ bool NodeCheckpoints::Complete(const Dir& dir, const Save& save) const {
   return save.pages.size() == pages;
 }
 
-void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool main, int64_t step, bool store) {
+void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool main, SaveKey key, bool store) {
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
   Dir& dir = found->second;
-  const SaveKey key{epoch_, step};
+  key.epoch = epoch_;
   if (dir.committed && key <= *dir.committed && !store) return;
   Save& save = dir.saves[key];
   save.pages.insert(main ? kMainPage : local_rank);
@@ -169,10 +172,10 @@ void NodeCheckpoints::TellSealed(const std::string& name, const SaveKey& save, b
   Tell(std::move(report));
 }
 
-void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, int64_t step, const std::string& why) {
+void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, SaveKey key, const std::string& why) {
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
-  const SaveKey key{epoch_, step};
+  key.epoch = epoch_;
   Save& save = found->second.saves[key];
   if (save.skipped) return;
   save.skipped = why;
@@ -186,7 +189,7 @@ void NodeCheckpoints::TellSkipped(const std::string& name, const SaveKey& save, 
   Tell(std::move(report));
 }
 
-void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string& name, int64_t step,
+void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string& name, SaveKey save,
                              bool until_stored) {
   const Wait wait{local_rank, request, until_stored};
   const auto found = dirs_.find(name);
@@ -194,29 +197,37 @@ void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string&
     return Do(AnswerWait{local_rank, request, "failed", fmt::format("{} has not been opened", name)});
   }
   Dir& dir = found->second;
-  const SaveKey save{epoch_, step};
+  save.epoch = epoch_;
   if (!SettleWait(dir, save, wait)) dir.waits[save].push_back(wait);
 }
 
-void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::string& name) {
+void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::string& name, uint32_t branch) {
   Dir& dir = dirs_[name];
-  if (dir.restore) return AnswerAsked(name, dir, {local_rank, request});
-  dir.restores.push_back({local_rank, request});
-  if (!std::exchange(dir.restore_asked, true)) TellRestoreAsked(name);
+  const Asked asked{local_rank, request, branch};
+  if (AnswerAsked(name, dir, asked)) return;
+  dir.restores.push_back(asked);
+  if (dir.restore_asked && *dir.restore_asked >= branch) return;
+  dir.restore_asked = branch;
+  TellRestoreAsked(name, branch);
 }
 
 // A job must not begin anew because its directory cannot be read. The master hears of no step then, and decides that
 // nothing is restored; the ranks of the node that has looked fail with the reason, and the round with them. Nor because
-// the master does not look into it at all.
-void NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked) {
-  const bool begins_anew = dir.restore->restore().source() == v1::RestoreDecided::NOTHING;
+// the master does not look into it at all. False where it has not decided.
+bool NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked) {
+  // Who asks behind all the others is given the oldest that is known: all have gone on from a newer one.
+  const auto known = dir.decided.lower_bound(asked.branch);
+  if (known == dir.decided.end()) return false;
+  const v1::CheckpointOrder& order = known->second;
+  const bool begins_anew = order.restore().source() == v1::RestoreDecided::NOTHING;
   std::string refused;
-  if (begins_anew && !dir.restore->has_save()) {
-    refused = dir.restore->reason();
+  if (begins_anew && !order.has_save()) {
+    refused = order.reason();
   } else if (begins_anew && !dir.unreadable.empty()) {
     refused = fmt::format("whether there is a step to restore is not known: {}", dir.unreadable);
   }
-  Do(AnswerRestore{asked.local_rank, asked.request, name, *dir.restore, std::move(refused)});
+  Do(AnswerRestore{asked.local_rank, asked.request, name, order, std::move(refused)});
+  return true;
 }
 
 void NodeCheckpoints::OnRankGone(int local_rank) {
@@ -279,9 +290,10 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
     case v1::CheckpointOrder::kDropped:
       return Dropped(name, dir, save, order.reason());
     case v1::CheckpointOrder::kRestore:
-      dir.restore = order;
+      dir.decided[order.restore().branch()] = order;
+      if (dir.decided.size() > kDecidedKept) dir.decided.erase(dir.decided.begin());
       if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, save.step};
-      for (const Asked& asked : std::exchange(dir.restores, {})) AnswerAsked(name, dir, asked);
+      std::erase_if(dir.restores, [&](const Asked& asked) { return AnswerAsked(name, dir, asked); });
       return;
     case v1::CheckpointOrder::kFind:
       return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}, epoch_});

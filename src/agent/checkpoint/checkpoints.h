@@ -41,6 +41,7 @@ struct HeldPage {
   uint32_t rank = 0;
   uint32_t world_size = 0;
   bool committed = false;
+  int64_t sealed_unix_ms = 0;
 };
 
 // What a look at the steps of a directory on storage has come to.
@@ -137,10 +138,12 @@ class NodeCheckpoints {
 
   // What ranks say. An error is a sentence for the rank.
   std::string OnOpen(int local_rank, const std::string& dir, const CheckpointOptions& options);
-  void OnSealed(int local_rank, const std::string& dir, bool main, int64_t step, bool store);
-  void OnSkipped(int local_rank, const std::string& dir, int64_t step, const std::string& why);
-  void OnWait(int local_rank, int64_t request, const std::string& dir, int64_t step, bool until_stored);
-  void OnRestore(int local_rank, int64_t request, const std::string& dir);
+  // `save` is one of the live round, whatever its epoch says.
+  void OnSealed(int local_rank, const std::string& dir, bool main, SaveKey save, bool store);
+  void OnSkipped(int local_rank, const std::string& dir, SaveKey save, const std::string& why);
+  void OnWait(int local_rank, int64_t request, const std::string& dir, SaveKey save, bool until_stored);
+  // `branch`: that which begins with it.
+  void OnRestore(int local_rank, int64_t request, const std::string& dir, uint32_t branch);
   void OnRankGone(int local_rank);
 
   // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
@@ -184,6 +187,7 @@ class NodeCheckpoints {
   struct Asked {
     int local_rank = 0;
     int64_t request = 0;
+    uint32_t branch = 0;
   };
   struct Save {
     std::set<int> pages;  // sealed
@@ -209,8 +213,8 @@ class NodeCheckpoints {
     std::set<std::string> folders;      // that it has made then: a store that was cut off begins again with another
     std::map<SaveKey, std::vector<Wait>> waits;
     std::vector<Asked> restores;
-    std::optional<v1::CheckpointOrder> restore;  // of the live round
-    bool restore_asked = false;
+    std::map<uint32_t, v1::CheckpointOrder> decided;  // what is restored, of the live round, by branch; the newest few
+    std::optional<uint32_t> restore_asked;            // the newest branch
     std::string unreadable;  // why this node, asked in the live round, cannot tell whether storage holds a step
   };
 
@@ -221,7 +225,7 @@ class NodeCheckpoints {
   // The newest save of the live round that this node's ranks have sealed.
   static std::optional<SaveKey> NewestComplete(const Dir& dir);
   void TellOpened(const std::string& name, const CheckpointOptions& options);
-  void TellRestoreAsked(const std::string& name);
+  void TellRestoreAsked(const std::string& name, uint32_t branch);
   void TellSealed(const std::string& name, const SaveKey& save, bool store);
   void TellSkipped(const std::string& name, const SaveKey& save, const std::string& why);
   bool Complete(const Dir& dir, const Save& save) const;
@@ -229,7 +233,7 @@ class NodeCheckpoints {
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
-  void AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
+  bool AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
   bool IsOnlyInMemory(const HeldPage& page) const;
   // A new phalanx-run can go on from it, whatever other nodes hold.
   bool IsWhole(const HeldPage& page) const;

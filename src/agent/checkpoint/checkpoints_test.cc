@@ -28,7 +28,7 @@ class NodeCheckpointsTest : public ::testing::Test {
   }
 
   void SealAll(int64_t step, bool store = false) {
-    for (const int local_rank : {0, 1}) node_.OnSealed(local_rank, kDir, false, step, store);
+    for (const int local_rank : {0, 1}) node_.OnSealed(local_rank, kDir, false, {0, step}, store);
   }
 
   v1::CheckpointOrder Order(int64_t step, uint64_t epoch = 1) const {
@@ -92,9 +92,9 @@ using Report = v1::CheckpointReport;
 
 TEST_F(NodeCheckpointsTest, TheMasterHearsOfASaveWhenAllImagesAreSealed) {
   Open();
-  node_.OnSealed(0, kDir, false, 10, false);
+  node_.OnSealed(0, kDir, false, {0, 10}, false);
   EXPECT_TRUE(Reports(Report::kSealed).empty());
-  node_.OnSealed(1, kDir, false, 10, false);
+  node_.OnSealed(1, kDir, false, {0, 10}, false);
   const auto sealed = Reports(Report::kSealed);
   ASSERT_EQ(sealed.size(), 1U);
   EXPECT_EQ(sealed[0].sealed().save().step(), 10);
@@ -105,7 +105,7 @@ TEST_F(NodeCheckpointsTest, WithDdpTheSharedImageCountsToo) {
   Open(v1::DDP);
   SealAll(10);
   EXPECT_TRUE(Reports(Report::kSealed).empty());
-  node_.OnSealed(0, kDir, true, 10, false);
+  node_.OnSealed(0, kDir, true, {0, 10}, false);
   EXPECT_EQ(Reports(Report::kSealed).size(), 1U);
 }
 
@@ -115,7 +115,7 @@ TEST_F(NodeCheckpointsTest, OfAShardedSaveTheSharedImageCountsToo) {
   EXPECT_EQ(node_.KindOf("/other"), v1::FULL);
   SealAll(10);
   EXPECT_TRUE(Reports(Report::kSealed).empty());
-  node_.OnSealed(0, kDir, true, 10, false);
+  node_.OnSealed(0, kDir, true, {0, 10}, false);
   EXPECT_EQ(Reports(Report::kSealed).size(), 1U);
 }
 
@@ -128,7 +128,7 @@ TEST_F(NodeCheckpointsTest, RanksThatDoNotAgreeAreRefused) {
 
 TEST_F(NodeCheckpointsTest, ACommittedSaveIsMarkedAndAnswered) {
   Open();
-  node_.OnWait(0, 7, kDir, 10, false);
+  node_.OnWait(0, 7, kDir, {0, 10}, false);
   SealAll(10);
   EXPECT_TRUE(TakeAll<AnswerWait>().empty());
   Commit(10);
@@ -136,16 +136,16 @@ TEST_F(NodeCheckpointsTest, ACommittedSaveIsMarkedAndAnswered) {
   ASSERT_EQ(actions.size(), 2U);
   EXPECT_EQ(std::get<MarkCommitted>(actions[0]).save.step, 10);
   EXPECT_EQ(std::get<AnswerWait>(actions[1]).state, "committed");
-  node_.OnWait(1, 8, kDir, 10, false);  // late
+  node_.OnWait(1, 8, kDir, {0, 10}, false);  // late
   EXPECT_EQ(TakeAll<AnswerWait>().at(0).state, "committed");
 }
 
 TEST_F(NodeCheckpointsTest, ASkippedSaveIsToldOnceAndAnsweredWithTheReason) {
   Open();
-  node_.OnSkipped(0, kDir, 10, "no slot is free");
-  node_.OnSkipped(1, kDir, 10, "no slot is free");
+  node_.OnSkipped(0, kDir, {0, 10}, "no slot is free");
+  node_.OnSkipped(1, kDir, {0, 10}, "no slot is free");
   EXPECT_EQ(Reports(Report::kSkipped).size(), 1U);
-  node_.OnWait(0, 7, kDir, 10, false);
+  node_.OnWait(0, 7, kDir, {0, 10}, false);
   v1::CheckpointOrder order = Order(10);
   order.mutable_dropped();
   node_.OnOrder(order);
@@ -160,8 +160,8 @@ TEST_F(NodeCheckpointsTest, ANewerCommitMakesNoDroppedSaveACommittedOne) {
   v1::CheckpointOrder order = Order(10);
   order.mutable_dropped();
   node_.OnOrder(order);
-  node_.OnSkipped(0, kDir, 15, "no slot is free");  // the stream is down
-  node_.OnWait(0, 6, kDir, 15, false);
+  node_.OnSkipped(0, kDir, {0, 15}, "no slot is free");  // the stream is down
+  node_.OnWait(0, 6, kDir, {0, 15}, false);
   SealAll(20, true);
   Commit(20);
   EndStore(20, false);
@@ -170,7 +170,7 @@ TEST_F(NodeCheckpointsTest, ANewerCommitMakesNoDroppedSaveACommittedOne) {
   EXPECT_EQ(skipped[0].state, "dropped");
   EXPECT_EQ(skipped[0].why, "no slot is free");
   const auto state_of = [this](int64_t step) {
-    node_.OnWait(0, 7, kDir, step, false);
+    node_.OnWait(0, 7, kDir, {0, step}, false);
     return TakeAll<AnswerWait>().at(0).state;
   };
   EXPECT_EQ(state_of(10), "dropped");
@@ -180,7 +180,7 @@ TEST_F(NodeCheckpointsTest, ANewerCommitMakesNoDroppedSaveACommittedOne) {
 
 TEST_F(NodeCheckpointsTest, WhoWaitsForStorageOfAMemorySaveIsToldSo) {
   Open();
-  node_.OnWait(0, 7, kDir, 10, true);
+  node_.OnWait(0, 7, kDir, {0, 10}, true);
   SealAll(10);
   Commit(10);
   EXPECT_THAT(TakeAll<AnswerWait>().at(0).why, HasSubstr("memory only"));
@@ -189,7 +189,7 @@ TEST_F(NodeCheckpointsTest, WhoWaitsForStorageOfAMemorySaveIsToldSo) {
 TEST_F(NodeCheckpointsTest, AStoreIsAnsweredWhenItHasEnded) {
   Open();
   SealAll(10, true);
-  node_.OnWait(0, 7, kDir, 10, true);
+  node_.OnWait(0, 7, kDir, {0, 10}, true);
   Commit(10);
   EXPECT_TRUE(node_.Storing());
   EXPECT_TRUE(TakeAll<AnswerWait>().empty());
@@ -204,7 +204,7 @@ TEST_F(NodeCheckpointsTest, AnOlderStoreEndsWithTheNewerOneThatTookItsPlace) {
   Commit(10);
   SealAll(20, true);
   Commit(20);
-  node_.OnWait(0, 7, kDir, 10, true);
+  node_.OnWait(0, 7, kDir, {0, 10}, true);
   EndStore(20, true);
   const auto answers = TakeAll<AnswerWait>();
   EXPECT_EQ(answers.at(0).state, "stored");
@@ -215,7 +215,7 @@ TEST_F(NodeCheckpointsTest, AStoreThatFailedIsAnsweredWithTheReason) {
   Open();
   SealAll(10, true);
   Commit(10);
-  node_.OnWait(0, 7, kDir, 10, true);
+  node_.OnWait(0, 7, kDir, {0, 10}, true);
   EndStore(10, false);
   EXPECT_EQ(TakeAll<AnswerWait>().at(0).state, "failed");
   EXPECT_FALSE(node_.Storing());
@@ -223,22 +223,52 @@ TEST_F(NodeCheckpointsTest, AStoreThatFailedIsAnsweredWithTheReason) {
 
 TEST_F(NodeCheckpointsTest, AnEndedRankIsAnsweredNoMore) {
   Open();
-  node_.OnWait(0, 7, kDir, 10, false);
-  node_.OnRestore(0, 8, kDir);
+  node_.OnWait(0, 7, kDir, {0, 10}, false);
+  node_.OnRestore(0, 8, kDir, 0);
   node_.OnRankGone(0);
   Commit(10);
   EXPECT_TRUE(TakeAll<AnswerWait>().empty());
 }
 
+TEST_F(NodeCheckpointsTest, EachTimeThatRanksGoBackIsDecidedAnew) {
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnOrder(order);
+  node_.OnRestore(0, 8, kDir, 1);
+  node_.OnRestore(1, 9, kDir, 0);  // behind by one
+  std::vector<AnswerRestore> answers = TakeAll<AnswerRestore>();
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(answers[1].local_rank, 1);
+  order = Order(20);
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  order.mutable_restore()->set_branch(1);
+  node_.OnOrder(order);
+  node_.OnRestore(1, 10, kDir, 1);
+  answers = TakeAll<AnswerRestore>();
+  ASSERT_EQ(answers.size(), 2U);
+  for (const AnswerRestore& answer : answers) EXPECT_EQ(answer.order.save().step(), 20);
+}
+
+TEST_F(NodeCheckpointsTest, ASaveBehindGoingBackIsAnother) {
+  Open();
+  for (const uint32_t branch : {0U, 1U}) {
+    for (const int rank : {0, 1}) node_.OnSealed(rank, kDir, false, {0, 10, branch}, false);
+    const std::vector<v1::CheckpointReport> sealed = Reports(Report::kSealed);
+    ASSERT_EQ(sealed.size(), 1U);
+    EXPECT_EQ(sealed[0].sealed().save().branch(), branch);
+  }
+}
+
 TEST_F(NodeCheckpointsTest, AllRanksAreRestoredByOneDecision) {
-  node_.OnRestore(0, 7, kDir);
-  node_.OnRestore(1, 8, kDir);
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnRestore(1, 8, kDir, 0);
   EXPECT_EQ(Reports(Report::kRestoreAsked).size(), 1U);
   v1::CheckpointOrder order = Order(20);
   order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
   node_.OnOrder(order);
   EXPECT_EQ(TakeAll<AnswerRestore>().size(), 2U);
-  node_.OnRestore(1, 9, kDir);  // again: as it was decided
+  node_.OnRestore(1, 9, kDir, 0);  // again: as it was decided
   EXPECT_EQ(TakeAll<AnswerRestore>().size(), 1U);
 }
 
@@ -276,9 +306,9 @@ TEST_F(NodeCheckpointsTest, ADirectoryThatCannotBeReadIsNoEmptyOne) {
   v1::CheckpointOrder order = Order(-1);
   order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
   const auto restore = [&] {  // one rank asks before it is decided, and one behind that
-    node_.OnRestore(0, 7, kDir);
+    node_.OnRestore(0, 7, kDir, 0);
     node_.OnOrder(order);
-    node_.OnRestore(1, 8, kDir);
+    node_.OnRestore(1, 8, kDir, 0);
     return TakeAll<AnswerRestore>();
   };
   node_.OnFound(1, kDir, none);
@@ -308,7 +338,7 @@ TEST_F(NodeCheckpointsTest, ADirectoryThatTheMasterDoesNotLookIntoIsNoEmptyOne) 
   order.set_reason("one directory too many");
   order.clear_save();
   order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
-  node_.OnRestore(0, 7, kDir);
+  node_.OnRestore(0, 7, kDir, 0);
   node_.OnOrder(order);
   const std::vector<AnswerRestore> answers = TakeAll<AnswerRestore>();
   ASSERT_EQ(answers.size(), 1U);
@@ -365,8 +395,8 @@ TEST_F(NodeCheckpointsTest, ANewMasterIsToldAgain) {
   node_.OnScanned(1, {});
   Open();
   SealAll(10, true);
-  node_.OnSkipped(0, kDir, 12, "no slot is free");
-  node_.OnRestore(0, 7, kDir);
+  node_.OnSkipped(0, kDir, {0, 12}, "no slot is free");
+  node_.OnRestore(0, 7, kDir, 0);
   node_.Take();
   node_.OnAttached();
   std::vector<Report::BodyCase> told;
@@ -386,8 +416,8 @@ TEST_F(NodeCheckpointsTest, ASkippedSaveIsToldAgainUntilTheMasterHasAnswered) {
     }
     return saves;
   };
-  node_.OnSkipped(0, kDir, 10, "no slot is free");
-  node_.OnSkipped(1, kDir, 12, "");
+  node_.OnSkipped(0, kDir, {0, 10}, "no slot is free");
+  node_.OnSkipped(1, kDir, {0, 12}, "");
   node_.Take();
   EXPECT_THAT(told(), ::testing::ElementsAre(::testing::Pair(10, "no slot is free"), ::testing::Pair(12, "")));
   v1::CheckpointOrder order = Order(10);
@@ -395,7 +425,7 @@ TEST_F(NodeCheckpointsTest, ASkippedSaveIsToldAgainUntilTheMasterHasAnswered) {
   node_.OnOrder(order);
   EXPECT_THAT(told(), ::testing::ElementsAre(::testing::Pair(12, "")));
   Commit(15);
-  node_.OnSkipped(0, kDir, 14, "no slot is free");
+  node_.OnSkipped(0, kDir, {0, 14}, "no slot is free");
   node_.Take();
   EXPECT_THAT(told(), ::testing::IsEmpty()) << "a newer save is committed";
 }
@@ -460,7 +490,7 @@ TEST_F(NodeCheckpointsTest, NoStoreIsAwaitedFromAJobThatHasEnded) {
   Open();
   SealAll(10, true);
   Commit(10);
-  node_.OnWait(0, 7, kDir, 10, true);
+  node_.OnWait(0, 7, kDir, {0, 10}, true);
   node_.Take();
   node_.OnJobEnded();
   EXPECT_FALSE(node_.Storing());
@@ -490,7 +520,7 @@ TEST_F(NodeCheckpointsTest, WhatAllLocalRanksHaveSealedIsOnlyInMemoryBeforeItIsC
   Commit(10);
   EndStore(10, true);
   SealAll(20);
-  node_.OnSealed(0, kDir, false, 30, false);
+  node_.OnSealed(0, kDir, false, {0, 30}, false);
   const std::vector<HeldPage> memory = Memory({{1, 10}, {1, 20}, {1, 30}}, false);
   EXPECT_EQ(node_.UnstoredText(memory, true), "step 20 of /data/run") << "of step 30 it has one image of two";
 }

@@ -50,6 +50,7 @@ CheckpointKeeper::~CheckpointKeeper() {
   *alive_ = false;
   for (const auto& [local_rank, socket] : ranks_) loop_.Unwatch(socket.get());
   storage_thread_.Abandon();
+  lookup_thread_.Abandon();
 }
 
 template <typename Work, typename Done>
@@ -167,7 +168,7 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
   if (!opened.ok()) return AnswerError(local_rank, packet.id, Message(opened));
   if (memory_->WantsMark(packet.dir)) {
     RunOn(
-        storage_thread_, [dir = packet.dir] { return ckpt::MarkOf(dir); },
+        lookup_thread_, [dir = packet.dir] { return ckpt::MarkOf(dir); },
         [this](const ckpt::DirectoryMark& mark) { memory_->SetMark(mark); });
   }
   CheckpointOptions given = packet.options;
@@ -216,20 +217,20 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
 }
 
 void CheckpointKeeper::On(int local_rank, const SealedPacket& packet) {
-  Feed(saving::Sealed{local_rank, packet.dir, packet.main, packet.step, packet.store});
+  Feed(saving::Sealed{local_rank, packet.dir, packet.main, packet.save.step, packet.store, packet.save.branch});
 }
 
 void CheckpointKeeper::On(int local_rank, const SkippedPacket& packet) {
-  Feed(saving::Skipped{local_rank, packet.dir, packet.step, packet.why});
+  Feed(saving::Skipped{local_rank, packet.dir, packet.save.step, packet.why, packet.save.branch});
   ReplaceSlots();  // what it had no slot for may have room by now
 }
 
 void CheckpointKeeper::On(int local_rank, const WaitPacket& packet) {
-  Feed(saving::WaitAsked{local_rank, packet.id, packet.dir, packet.step, packet.until_stored});
+  Feed(saving::WaitAsked{local_rank, packet.id, packet.dir, packet.save.step, packet.until_stored, packet.save.branch});
 }
 
 void CheckpointKeeper::On(int local_rank, const RestorePacket& packet) {
-  Feed(saving::RestoreAsked{local_rank, packet.id, packet.dir});
+  Feed(saving::RestoreAsked{local_rank, packet.id, packet.dir, packet.branch});
 }
 
 // --- the master ---------------------------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ void CheckpointKeeper::Do(const ScanMemory& action) {
 void CheckpointKeeper::LookAtDirectories() {
   looking_at_directories_ = true;
   RunOn(
-      storage_thread_, [taken_up = memory_->TakenUp()] { return ckpt::GoneOf(taken_up); },
+      lookup_thread_, [taken_up = memory_->TakenUp()] { return ckpt::GoneOf(taken_up); },
       [this](const std::set<std::string>& gone) { OnDirectoriesLookedAt(gone); });
   loop_.At(MonotonicMs() + kLookMs, [this, alive = alive_] {
     if (*alive) OnDirectoriesLookedAt({});
@@ -400,7 +401,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 
 void CheckpointKeeper::Do(const FindSteps& action) {
   RunOn(
-      storage_thread_, [action] { return FindNewestStep(action.dir, action.but); },
+      lookup_thread_, [action, job = options_.job_id] { return FindNewestStep(action.dir, action.but, job); },
       [this, action](const FoundSteps& steps) {
         Feed(saving::Found{action.epoch, action.dir, steps});
       });
@@ -410,7 +411,7 @@ void CheckpointKeeper::Do(const CheckStep& action) {
   const std::string folder = action.dir + "/" + action.name;
   const auto ranks = static_cast<uint32_t>(options_.local_world_size);
   RunOn(
-      storage_thread_,
+      lookup_thread_,
       [folder, first = rank_base_, ranks, world = world_size_] { return CheckShards(folder, first, ranks, world); },
       [this, action](const CheckedStep& checked) {
         checked_[action.dir] = {action.name, checked.files};

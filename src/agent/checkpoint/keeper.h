@@ -1,6 +1,7 @@
 // Keeps a node's checkpoints: the sockets of its ranks, its memory, its work for storage. The hands of
 // agent/checkpoint/checkpoints.h, which decides, step by step (saving.h). On the agent's loop; memory is filled and
-// checked, and storage written, on a thread each, so that neither holds up the agent or the other.
+// checked, storage written, and storage read for who restores, on a thread each, so that none of these holds up the
+// agent or another.
 #pragma once
 
 #include <deque>
@@ -141,6 +142,7 @@ class CheckpointKeeper {
   std::function<void()> when_stored_;
   TaskThread memory_thread_{"phx-memory"};
   TaskThread storage_thread_{"phx-storage"};
+  TaskThread lookup_thread_{"phx-lookup"};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

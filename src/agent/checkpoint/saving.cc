@@ -11,13 +11,17 @@ void On(Node& node, const Attached& /*event*/) { node.OnAttached(); }
 void On(Node& node, const Ordered& event) { node.OnOrder(event.order); }
 void On(Node& /*node*/, const Opened& /*event*/) {}  // its answer is a part of what is decided: Step
 void On(Node& node, const Sealed& event) {
-  node.OnSealed(event.local_rank, event.dir, event.main, event.step, event.store);
+  node.OnSealed(event.local_rank, event.dir, event.main, {0, event.step, event.branch}, event.store);
 }
-void On(Node& node, const Skipped& event) { node.OnSkipped(event.local_rank, event.dir, event.step, event.why); }
+void On(Node& node, const Skipped& event) {
+  node.OnSkipped(event.local_rank, event.dir, {0, event.step, event.branch}, event.why);
+}
 void On(Node& node, const WaitAsked& event) {
-  node.OnWait(event.local_rank, event.request, event.dir, event.step, event.until_stored);
+  node.OnWait(event.local_rank, event.request, event.dir, {0, event.step, event.branch}, event.until_stored);
 }
-void On(Node& node, const RestoreAsked& event) { node.OnRestore(event.local_rank, event.request, event.dir); }
+void On(Node& node, const RestoreAsked& event) {
+  node.OnRestore(event.local_rank, event.request, event.dir, event.branch);
+}
 void On(Node& node, const RankGone& event) { node.OnRankGone(event.local_rank); }
 void On(Node& node, const JobEnded& /*event*/) { node.OnJobEnded(); }
 void On(Node& node, const Leaving& /*event*/) { node.OnLeaving(); }

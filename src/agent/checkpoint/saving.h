@@ -38,12 +38,14 @@ struct Sealed {  // OnSealed
   bool main = false;
   int64_t step = 0;
   bool store = false;
+  uint32_t branch = 0;
 };
 struct Skipped {  // OnSkipped
   int local_rank = 0;
   std::string dir;
   int64_t step = 0;
   std::string why;
+  uint32_t branch = 0;
 };
 struct WaitAsked {  // OnWait
   int local_rank = 0;
@@ -51,11 +53,13 @@ struct WaitAsked {  // OnWait
   std::string dir;
   int64_t step = 0;
   bool until_stored = false;
+  uint32_t branch = 0;
 };
 struct RestoreAsked {  // OnRestore
   int local_rank = 0;
   int64_t request = 0;
   std::string dir;
+  uint32_t branch = 0;
 };
 struct RankGone {  // OnRankGone
   int local_rank = 0;

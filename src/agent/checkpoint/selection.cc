@@ -43,6 +43,7 @@ std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const Save
     page.rank = image.image.rank;
     page.world_size = image.image.world_size;
     page.committed = image.committed;
+    page.sealed_unix_ms = image.image.sealed_unix_ms;
   }
   return pages;
 }
@@ -119,7 +120,7 @@ std::vector<ckpt::Shard> ShardsOfRanks(const ckpt::Manifest& manifest, uint32_t 
 }
 
 v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<ckpt::FoundStep> newest_first,
-                           const std::set<std::string>& but) {
+                           const std::set<std::string>& but, const std::string& job_id) {
   std::erase_if(newest_first, [&](const ckpt::FoundStep& step) { return but.contains(step.name); });
   const ckpt::FoundStep* newest = ckpt::NewestCommitted(newest_first);
   std::string why;
@@ -132,7 +133,12 @@ v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<ckpt::FoundStep> 
   found.set_step(newest == nullptr ? -1 : newest->step);
   if (newest == nullptr) return found;
   found.set_name(newest->name);
-  found.set_world_size(newest->manifest->world_size);
+  const ckpt::Manifest& manifest = *newest->manifest;
+  found.set_world_size(manifest.world_size);
+  found.set_epoch(manifest.epoch);
+  found.set_branch(manifest.branch);
+  found.set_same_job(manifest.job_id == job_id);
+  found.set_written_unix_ms(manifest.written_unix_ms);
   return found;
 }
 
@@ -178,6 +184,7 @@ ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id, in
   ckpt::Manifest& manifest = step.manifest;
   manifest.step = action.order.save().step();
   manifest.epoch = action.order.save().epoch();
+  manifest.branch = action.order.save().branch();
   manifest.world_size = wire.world_size();
   manifest.kind = KindName(wire.kind());
   manifest.layout = LayoutOf(wire);

@@ -76,9 +76,9 @@ std::vector<checkpoint::Shard> ShardsOfRanks(const checkpoint::Manifest& manifes
                                              uint32_t world_size);
 
 // The newest committed step, those named in `but` apart, and why newer ones do not count. `newest_first` is what
-// FindSteps has found in `dir`.
+// FindSteps has found in `dir`; `job_id` that of this job.
 v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<checkpoint::FoundStep> newest_first,
-                           const std::set<std::string>& but);
+                           const std::set<std::string>& but, const std::string& job_id);
 
 // Why nobody knows whether there is a step to restore: none counts, and some cannot be read. Empty: it is known.
 std::string WhyNotKnown(const std::string& dir, const std::vector<checkpoint::FoundStep>& newest_first,

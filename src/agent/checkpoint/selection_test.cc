@@ -159,23 +159,30 @@ ckpt::FoundStep Step(int64_t step, const std::string& why = "") {
   if (!why.empty()) return found;
   found.manifest.emplace();
   found.manifest->world_size = 4;
+  found.manifest->epoch = 5;
+  found.manifest->branch = 2;
+  found.manifest->job_id = "job";
   return found;
 }
 
 TEST(NewestStepTest, TheNewestThatCountsAndWhyOthersDoNot) {
   const std::vector<ckpt::FoundStep> steps = {Step(40, "no manifest"), Step(30), Step(20, "damaged"), Step(10)};
-  v1::FoundOnDisk found = NewestStep(kDir, steps, {});
+  v1::FoundOnDisk found = NewestStep(kDir, steps, {}, "job");
   EXPECT_EQ(found.step(), 30);
   EXPECT_EQ(found.name(), "30");
   EXPECT_EQ(found.world_size(), 4u);
+  EXPECT_EQ(found.epoch(), 5U);
+  EXPECT_EQ(found.branch(), 2U);
+  EXPECT_TRUE(found.same_job());
+  EXPECT_FALSE(NewestStep(kDir, steps, {}, "another").same_job());
   EXPECT_EQ(found.why(), "/data/run/40: no manifest");
-  found = NewestStep(kDir, steps, {"30"});
+  found = NewestStep(kDir, steps, {"30"}, "job");
   EXPECT_EQ(found.step(), 10);
   EXPECT_EQ(found.why(), "/data/run/40: no manifest; /data/run/20: damaged");
-  found = NewestStep(kDir, steps, {"10", "30", "40"});
+  found = NewestStep(kDir, steps, {"10", "30", "40"}, "job");
   EXPECT_EQ(found.step(), -1);
   EXPECT_EQ(found.why(), "/data/run/20: damaged");
-  EXPECT_EQ(NewestStep(kDir, {}, {}).step(), -1);
+  EXPECT_EQ(NewestStep(kDir, {}, {}, "job").step(), -1);
 }
 
 // A job must not begin anew because nobody could read what it has saved.

@@ -29,9 +29,9 @@ const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
 
 }  // namespace
 
-FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but) {
+FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but, const std::string& job_id) {
   const StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
-  if (steps.ok()) return {NewestStep(dir, *steps, but), WhyNotKnown(dir, *steps, but)};
+  if (steps.ok()) return {NewestStep(dir, *steps, but, job_id), WhyNotKnown(dir, *steps, but)};
   FoundSteps none;
   none.found.set_step(-1);
   if (absl::IsNotFound(steps.status())) return none;  // nothing was ever saved there

@@ -15,7 +15,7 @@
 namespace phalanx::agent {
 
 // The newest committed step of a directory, those named in `but` apart, and why newer ones do not count.
-FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but);
+FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but, const std::string& job_id);
 
 struct CheckedStep {
   std::map<int64_t, std::string> files;  // by rank

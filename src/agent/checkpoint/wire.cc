@@ -14,6 +14,7 @@ using Json = nlohmann::json;
 constexpr size_t kPathMax = 4'096;
 constexpr size_t kWhyMax = 512;
 constexpr int64_t kStepMax = int64_t{1} << 48;
+constexpr int64_t kBranchMax = UINT32_MAX;
 constexpr uint64_t kBytesMax = uint64_t{1} << 48;
 constexpr int kSlotsMax = 3;
 constexpr size_t kTrackersMax = 8;
@@ -65,6 +66,18 @@ StatusOr<bool> IsMain(const Json& packet) {
   return page == "main";
 }
 
+StatusOr<uint32_t> Branch(const Json& packet) {
+  PHX_ASSIGN_OR_RETURN(const int64_t branch, NumberOr(packet, "branch", 0, 0, kBranchMax));
+  return static_cast<uint32_t>(branch);
+}
+
+StatusOr<SaveOfRank> Save(const Json& packet) {
+  SaveOfRank save;
+  PHX_ASSIGN_OR_RETURN(save.step, Number(packet, "step", 0, kStepMax));
+  PHX_ASSIGN_OR_RETURN(save.branch, Branch(packet));
+  return save;
+}
+
 StatusOr<RankPacket> Open(const Json& packet) {
   OpenPacket open;
   PHX_ASSIGN_OR_RETURN(open.id, Number(packet, "id", 0, INT64_MAX));
@@ -105,7 +118,7 @@ StatusOr<RankPacket> Sealed(const Json& packet) {
   SealedPacket sealed;
   PHX_ASSIGN_OR_RETURN(sealed.dir, Directory(packet));
   PHX_ASSIGN_OR_RETURN(sealed.main, IsMain(packet));
-  PHX_ASSIGN_OR_RETURN(sealed.step, Number(packet, "step", 0, kStepMax));
+  PHX_ASSIGN_OR_RETURN(sealed.save, Save(packet));
   sealed.store = Flag(packet, "disk");
   return RankPacket{std::move(sealed)};
 }
@@ -113,7 +126,7 @@ StatusOr<RankPacket> Sealed(const Json& packet) {
 StatusOr<RankPacket> Skipped(const Json& packet) {
   SkippedPacket skipped;
   PHX_ASSIGN_OR_RETURN(skipped.dir, Directory(packet));
-  PHX_ASSIGN_OR_RETURN(skipped.step, Number(packet, "step", 0, kStepMax));
+  PHX_ASSIGN_OR_RETURN(skipped.save, Save(packet));
   PHX_ASSIGN_OR_RETURN(skipped.why, Text(packet, "why", kCheckpointPacketMax));
   skipped.why.resize(CutUtf8(skipped.why, kWhyMax).size());
   return RankPacket{std::move(skipped)};
@@ -123,7 +136,7 @@ StatusOr<RankPacket> Wait(const Json& packet) {
   WaitPacket wait;
   PHX_ASSIGN_OR_RETURN(wait.id, Number(packet, "id", 0, INT64_MAX));
   PHX_ASSIGN_OR_RETURN(wait.dir, Directory(packet));
-  PHX_ASSIGN_OR_RETURN(wait.step, Number(packet, "step", 0, kStepMax));
+  PHX_ASSIGN_OR_RETURN(wait.save, Save(packet));
   PHX_ASSIGN_OR_RETURN(const std::string until, Text(packet, "until", kPathMax));
   if (until != "committed" && until != "stored") return Wrong("until", "\"committed\" or \"stored\"");
   wait.until_stored = until == "stored";
@@ -134,6 +147,7 @@ StatusOr<RankPacket> Restore(const Json& packet) {
   RestorePacket restore;
   PHX_ASSIGN_OR_RETURN(restore.id, Number(packet, "id", 0, INT64_MAX));
   PHX_ASSIGN_OR_RETURN(restore.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(restore.branch, Branch(packet));
   return RankPacket{std::move(restore)};
 }
 

@@ -27,26 +27,32 @@ struct PreparePacket {
   int slots = 0;
   uint64_t memory_budget = 0;  // for all slots of this page; 0: none
 };
+// A rank's name for one of its saves: the round is known.
+struct SaveOfRank {
+  int64_t step = 0;
+  uint32_t branch = 0;
+};
 struct SealedPacket {
   std::string dir;
   bool main = false;
-  int64_t step = 0;
+  SaveOfRank save;
   bool store = false;
 };
 struct SkippedPacket {
   std::string dir;
-  int64_t step = 0;
+  SaveOfRank save;
   std::string why;
 };
 struct WaitPacket {
   int64_t id = 0;
   std::string dir;
-  int64_t step = 0;
+  SaveOfRank save;
   bool until_stored = false;
 };
 struct RestorePacket {
   int64_t id = 0;
   std::string dir;
+  uint32_t branch = 0;
 };
 using RankPacket = std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket>;
 

@@ -43,11 +43,12 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   const auto sealed =
       Parsed<SealedPacket>(R"({"type":"sealed","dir":"/d","page":"own","step":7,"slot":1,"disk":true})");
   EXPECT_TRUE(sealed.store);
-  EXPECT_EQ(sealed.step, 7);
+  EXPECT_EQ(sealed.save.step, 7);
+  EXPECT_EQ(sealed.save.branch, 0U);
 
   EXPECT_EQ(Parsed<SkippedPacket>(R"({"type":"skipped","dir":"/d","step":7,"why":"no slot"})").why, "no slot");
   EXPECT_TRUE(Parsed<WaitPacket>(R"({"type":"wait","id":3,"dir":"/d","step":7,"until":"stored"})").until_stored);
-  EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d"})").id, 4);
+  EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d","branch":2})").branch, 2U);
 }
 
 // What it is put into for the master takes nothing but UTF-8.
@@ -75,6 +76,7 @@ TEST(CheckpointWire, RefusesTheRestByName) {
       {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":1,"slots":4})", "slots"},
       {R"({"type":"prepare","id":1,"dir":"/d","page":"other","bytes":1,"slots":3})", "page"},
       {R"({"type":"sealed","dir":"/d","page":"own","step":-1})", "step"},
+      {R"({"type":"sealed","dir":"/d","page":"own","step":1,"branch":4294967296})", "branch"},
       {R"({"type":"wait","id":1,"dir":"/d","step":1,"until":"tomorrow"})", "until"},
       {R"({"type":"open","id":1,"dir":"/d","kind":"other"})", "kind"},
       {R"({"type":"open","id":1,"dir":"/d","kind":"full","trackers":[1]})", "trackers"},

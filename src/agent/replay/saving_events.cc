@@ -68,12 +68,14 @@ void Fill(Wire& wire, const saving::Sealed& event) {
   sealed.set_main(event.main);
   sealed.set_step(event.step);
   sealed.set_store(event.store);
+  sealed.set_branch(event.branch);
 }
 
 void Fill(Wire& wire, const saving::Skipped& event) {
   auto& skipped = FillAsking(*wire.mutable_skipped(), event);
   skipped.set_step(event.step);
   skipped.set_why(event.why);
+  skipped.set_branch(event.branch);
 }
 
 void Fill(Wire& wire, const saving::WaitAsked& event) {
@@ -81,10 +83,13 @@ void Fill(Wire& wire, const saving::WaitAsked& event) {
   asked.set_request(event.request);
   asked.set_step(event.step);
   asked.set_until_stored(event.until_stored);
+  asked.set_branch(event.branch);
 }
 
 void Fill(Wire& wire, const saving::RestoreAsked& event) {
-  FillAsking(*wire.mutable_restore_asked(), event).set_request(event.request);
+  auto& asked = FillAsking(*wire.mutable_restore_asked(), event);
+  asked.set_request(event.request);
+  asked.set_branch(event.branch);
 }
 
 void Fill(Wire& wire, const saving::RankGone& event) {
@@ -208,24 +213,24 @@ StatusOr<saving::Event> From(const Wire::Opened& wire) {
 StatusOr<saving::Event> From(const Wire::Sealed& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
   PHX_RETURN_IF_ERROR(CheckStepOf(wire.step()));
-  return saving::Sealed{rank, wire.dir(), wire.main(), wire.step(), wire.store()};
+  return saving::Sealed{rank, wire.dir(), wire.main(), wire.step(), wire.store(), wire.branch()};
 }
 
 StatusOr<saving::Event> From(const Wire::Skipped& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
   PHX_RETURN_IF_ERROR(CheckStepOf(wire.step()));
-  return saving::Skipped{rank, wire.dir(), wire.step(), wire.why()};
+  return saving::Skipped{rank, wire.dir(), wire.step(), wire.why(), wire.branch()};
 }
 
 StatusOr<saving::Event> From(const Wire::WaitAsked& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
   PHX_RETURN_IF_ERROR(CheckStepOf(wire.step()));
-  return saving::WaitAsked{rank, wire.request(), wire.dir(), wire.step(), wire.until_stored()};
+  return saving::WaitAsked{rank, wire.request(), wire.dir(), wire.step(), wire.until_stored(), wire.branch()};
 }
 
 StatusOr<saving::Event> From(const Wire::RestoreAsked& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
-  return saving::RestoreAsked{rank, wire.request(), wire.dir()};
+  return saving::RestoreAsked{rank, wire.request(), wire.dir(), wire.branch()};
 }
 
 StatusOr<saving::Event> From(const Wire::RankGone& wire) {

@@ -7,8 +7,13 @@
 namespace phalanx::checkpoint {
 
 StatusOr<std::vector<std::string>> CloseStep(const StepToClose& step) {
-  PHX_RETURN_IF_ERROR(WriteManifest(step.dir, step.name, step.manifest));
-  const Status tracked = WriteTrackers(step.dir, step.name, step.manifest.step, step.trackers);
+  PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> before, FindSteps(step.dir));
+  Manifest manifest = step.manifest;
+  const NextPlace place = NextPlaceOf(manifest.step, before);
+  manifest.sequence = place.sequence;
+  manifest.timeline = place.timeline;
+  PHX_RETURN_IF_ERROR(WriteManifest(step.dir, step.name, manifest));
+  const Status tracked = WriteTrackers(step.dir, step.name, manifest.step, step.trackers);
   if (!tracked.ok()) return std::vector<std::string>{Message(tracked)};
   const StatusOr<std::vector<FoundStep>> steps = FindSteps(step.dir);
   if (!steps.ok()) return std::vector<std::string>{Message(steps.status())};

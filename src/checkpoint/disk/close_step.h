@@ -18,9 +18,9 @@ struct StepToClose {
   Retention retention;
 };
 
-// Writes the manifest, then the trackers, then deletes what need not be kept; all shards are there. The error is that
-// of the manifest: the step does not count. The texts tell what went wrong behind it. Where a tracker could not be
-// written nothing is deleted: it may name a step that would go.
+// Writes the manifest, as the one behind all that is stored there, then the trackers, then deletes what need not be
+// kept; all shards are there. The error is that of the manifest: the step does not count. The texts tell what went
+// wrong behind it. Where a tracker could not be written nothing is deleted: it may name a step that would go.
 StatusOr<std::vector<std::string>> CloseStep(const StepToClose& step);
 
 }  // namespace phalanx::checkpoint

@@ -65,6 +65,12 @@ Status Read(const ordered_json& object, const char* field, Number& out) {
   return absl::InvalidArgumentError(fmt::format("'{}' is {}, out of its range", field, it->dump()));
 }
 
+// 0 where it is missing.
+template <typename Number>
+Status ReadOr(const ordered_json& object, const char* field, Number& out) {
+  return object.contains(field) ? Read(object, field, out) : absl::OkStatus();
+}
+
 Status Read(const ordered_json& object, const char* field, std::string& out) {
   const auto it = object.find(field);
   if (it == object.end() || !it->is_string()) return Missing(field, "a text");
@@ -144,7 +150,10 @@ std::string ManifestText(const Manifest& manifest) {
   const ordered_json object = {{"format", kFormat},
                                {"version", kVersion},
                                {"step", manifest.step},
+                               {"sequence", manifest.sequence},
+                               {"timeline", manifest.timeline},
                                {"epoch", manifest.epoch},
+                               {"branch", manifest.branch},
                                {"world_size", manifest.world_size},
                                {"kind", manifest.kind},
                                {"layout", manifest.layout},
@@ -169,6 +178,9 @@ StatusOr<Manifest> ParseManifest(std::string_view text) {
   if (version != kVersion) return absl::InvalidArgumentError(fmt::format("'version' is {}", version));
   Manifest manifest;
   PHX_RETURN_IF_ERROR(Read(object, "step", manifest.step));
+  PHX_RETURN_IF_ERROR(ReadOr(object, "sequence", manifest.sequence));
+  PHX_RETURN_IF_ERROR(ReadOr(object, "timeline", manifest.timeline));
+  PHX_RETURN_IF_ERROR(ReadOr(object, "branch", manifest.branch));
   PHX_RETURN_IF_ERROR(Read(object, "epoch", manifest.epoch));
   PHX_RETURN_IF_ERROR(Read(object, "world_size", manifest.world_size));
   PHX_RETURN_IF_ERROR(Read(object, "kind", manifest.kind));

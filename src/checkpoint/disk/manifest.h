@@ -42,6 +42,12 @@ struct Shard {
 
 struct Manifest {
   int64_t step = 0;
+  // The how manieth stored in its directory, whatever its number: the newest has the highest. 0: of a Phalanx that knew
+  // no order.
+  uint64_t sequence = 0;
+  // Begins anew, one higher, with a step that is not above the one stored before: who has gone back, or another run.
+  uint64_t timeline = 0;
+  uint32_t branch = 0;  // of its round (SaveKey)
   uint64_t epoch = 0;
   uint32_t world_size = 0;
   std::string kind;

@@ -165,8 +165,24 @@ FoundStep LookAtStep(const std::string& folder) {
   }
   found.step = manifest->step;
   found.epoch = manifest->epoch;
+  found.sequence = manifest->sequence;
   found.manifest = *std::move(manifest);
   return LookAtShards(folder, found);
+}
+
+void OrderNewestFirst(std::vector<FoundStep>& steps) {
+  const auto by_number = [](const FoundStep& a, const FoundStep& b) {
+    return std::tie(a.step, a.number) < std::tie(b.step, b.number);
+  };
+  std::ranges::sort(steps, by_number);
+  uint64_t highest = 0;
+  for (FoundStep& found : steps) {
+    if (found.sequence == 0) found.sequence = highest;
+    highest = std::max(highest, found.sequence);
+  }
+  std::ranges::sort(steps, [](const FoundStep& a, const FoundStep& b) {
+    return std::tie(a.sequence, a.step, a.number) > std::tie(b.sequence, b.step, b.number);
+  });
 }
 
 StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir) {
@@ -177,10 +193,17 @@ StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir) {
     if (!parsed) continue;
     if (std::optional<FoundStep> found = Find(dir, name, *parsed)) steps.push_back(*std::move(found));
   }
-  std::ranges::sort(steps, [](const FoundStep& a, const FoundStep& b) {
-    return std::tie(a.step, a.number) > std::tie(b.step, b.number);
-  });
+  OrderNewestFirst(steps);
   return steps;
+}
+
+NextPlace NextPlaceOf(int64_t step, const std::vector<FoundStep>& newest_first) {
+  NextPlace next;
+  for (const FoundStep& found : newest_first) next.sequence = std::max(next.sequence, found.sequence + 1);
+  const FoundStep* newest = NewestCommitted(newest_first);
+  if (newest == nullptr) return next;
+  next.timeline = newest->manifest->timeline + (step > newest->step ? 0 : 1);
+  return next;
 }
 
 const FoundStep* NewestCommitted(const std::vector<FoundStep>& newest_first) {

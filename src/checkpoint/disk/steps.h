@@ -38,18 +38,30 @@ struct FoundStep {
   std::string name;
   int64_t step = 0;
   uint64_t number = 0;
-  uint64_t epoch = 0;  // of the manifest; 0 without one
+  uint64_t epoch = 0;     // of the manifest; 0 without one
+  uint64_t sequence = 0;  // of the manifest; without one that of the newest step with a lower number
   StepState state = StepState::kUncommitted;
   std::optional<Manifest> manifest;  // of those that count, and of no others
   std::string why;                   // it does not count; empty where it does
 };
 
-// Newest first, by step and number. Shards are there in their sizes; their CRCs are not looked at. Folders that hold
-// none of our files are left out. An empty list where the directory is empty, NotFound where there is none.
+// By their sequence, those of one by step and number. What has no manifest takes its place by its number. Pure.
+void OrderNewestFirst(std::vector<FoundStep>& steps);
+
+// Newest first (OrderNewestFirst). Shards are there in their sizes; their CRCs are not
+// looked at. Folders that hold none of our files are left out. An empty list where the directory is empty, NotFound
+// where there is none.
 StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir);
 
 // One step by its folder, wherever that lies and whatever it is called.
 FoundStep LookAtStep(const std::string& folder);
+
+// The order and the timeline of a step that is stored behind these. Pure.
+struct NextPlace {
+  uint64_t sequence = 1;
+  uint64_t timeline = 0;
+};
+NextPlace NextPlaceOf(int64_t step, const std::vector<FoundStep>& newest_first);
 
 // The newest that counts; null where none does.
 const FoundStep* NewestCommitted(const std::vector<FoundStep>& newest_first);

@@ -88,6 +88,37 @@ TEST(FindSteps, ListsNewestFirst) {
   EXPECT_EQ((*steps)[1].epoch, 4u);
 }
 
+FoundStep Placed(int64_t step, uint64_t sequence, uint64_t timeline = 0) {
+  FoundStep found;
+  found.name = std::to_string(step);
+  found.step = step;
+  found.sequence = sequence;
+  if (sequence == 0) return found;
+  found.state = StepState::kCommitted;
+  found.manifest.emplace();
+  found.manifest->timeline = timeline;
+  return found;
+}
+
+TEST(StepOrder, IsThatOfTheirStoring) {
+  std::vector<FoundStep> steps = {Placed(100, 1), Placed(200, 2), Placed(10, 3, 1), Placed(20, 4, 1)};
+  // Without a manifest: by their numbers.
+  for (const int64_t step : {5, 15, 150}) steps.push_back(Placed(step, 0));
+  OrderNewestFirst(steps);
+  std::vector<int64_t> order;
+  for (const FoundStep& found : steps) order.push_back(found.step);
+  EXPECT_THAT(order, testing::ElementsAre(150, 20, 15, 10, 200, 100, 5));
+}
+
+TEST(StepOrder, ALowerStepBeginsATimeline) {
+  EXPECT_EQ(NextPlaceOf(10, {}).sequence, 1U);
+  const std::vector<FoundStep> steps = {Placed(20, 4, 1), Placed(200, 2)};
+  EXPECT_EQ(NextPlaceOf(30, steps).sequence, 5U);
+  EXPECT_EQ(NextPlaceOf(30, steps).timeline, 1U);
+  EXPECT_EQ(NextPlaceOf(20, steps).timeline, 2U);
+  EXPECT_EQ(NextPlaceOf(10, steps).timeline, 2U);
+}
+
 TEST(FindSteps, LeavesOutWhatIsNobodysStep) {
   const TestFolder folder;
   WriteStep(folder, "007", 7);

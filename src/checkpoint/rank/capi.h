@@ -35,6 +35,7 @@ enum {
 typedef struct {
   int64_t step;
   uint32_t rank, world_size;
+  uint32_t branch; /* how often the ranks have gone back in this round */
   uint64_t n;
   const uint64_t* bytes;
   const void* const* source; /* not looked at for records of PHX_CKPT_FILLED or without bytes */

@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are stored as they are in memory");
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'S', 'L', 'O', 'T', 'S'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kVersionAt = 8;
 constexpr uint64_t kCountAt = 12;
 constexpr uint64_t kSlotBytesAt = 16;
@@ -27,7 +27,7 @@ constexpr uint64_t kSlotStride = 256;
 // Of a slot. The rank's:
 constexpr uint64_t kWordAt = 0;
 constexpr uint64_t kFieldsAt = 8;
-constexpr uint64_t kFieldsBytes = 64;
+constexpr uint64_t kFieldsBytes = 72;
 constexpr uint64_t kFieldsCrcAt = kFieldsAt + kFieldsBytes;
 // The agent's:
 constexpr uint64_t kFileNumberAt = 128;
@@ -47,6 +47,8 @@ struct Fields {
   uint32_t records;
   int64_t sealed_unix_ms;
   uint64_t generation;
+  uint32_t branch;
+  uint32_t unused;
 };
 static_assert(sizeof(Fields) == kFieldsBytes);
 
@@ -71,8 +73,8 @@ std::string ParseFields(const uint8_t* at, Slot* slot) {
   if (fields.bytes == 0 || fields.bytes % kControlBytes != 0) return "its image has no whole number of pages";
   if (fields.step < 0) return "its step is below 0";
   if (fields.world_size == 0 || fields.rank >= fields.world_size) return "its rank is not within its world";
-  slot->image = {fields.step,       fields.epoch, fields.bytes,   fields.layout_hash,   fields.rank,
-                 fields.world_size, fields.crc32, fields.records, fields.sealed_unix_ms};
+  slot->image = {fields.step,       fields.epoch, fields.bytes,   fields.layout_hash,    fields.rank,
+                 fields.world_size, fields.crc32, fields.records, fields.sealed_unix_ms, fields.branch};
   return {};
 }
 
@@ -132,7 +134,10 @@ std::string ParseControl(const void* page, uint64_t bytes, ControlPage* parsed) 
   if (bytes < kControlBytes) return "a control page of " + std::to_string(bytes) + " bytes";
   if (std::memcmp(at, kMagic, sizeof kMagic) != 0) return "not a control page";
   const auto version = Read<uint32_t>(at + kVersionAt);
-  if (version != kVersion) return "a control page of version " + std::to_string(version) + ", and 1 is understood here";
+  if (version != kVersion) {
+    return "a control page of version " + std::to_string(version) + ", and " + std::to_string(kVersion) +
+           " is understood here";
+  }
   const auto count = Read<uint32_t>(at + kCountAt);
   if (count > kSlotsMax) return "a control page of " + std::to_string(count) + " slots, and there may be 3";
   parsed->slot_bytes = Read<uint64_t>(at + kSlotBytesAt);
@@ -214,8 +219,9 @@ bool Control::Begin(int slot, const Slot& seen, uint64_t* generation, std::strin
 
 bool Control::Seal(int slot, uint64_t generation, const SlotImage& image) {
   uint8_t* at = page_ + SlotAt(slot);
-  const Fields fields = {image.step,       image.epoch, image.bytes,   image.layout_hash,    image.rank,
-                         image.world_size, image.crc32, image.records, image.sealed_unix_ms, generation};
+  const Fields fields = {image.step,           image.epoch,      image.bytes,  image.layout_hash,
+                         image.rank,           image.world_size, image.crc32,  image.records,
+                         image.sealed_unix_ms, generation,       image.branch, 0};
   uint64_t expected = Word(generation, SlotState::kWriting);
   if (live_epoch() != image.epoch || Atomic(at + kWordAt).load() != expected) return false;
   const uint32_t crc32 = Crc32(0, &fields, sizeof fields);

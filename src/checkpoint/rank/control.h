@@ -25,6 +25,7 @@ struct SlotImage {
   uint32_t crc32 = 0;  // of the whole image
   uint32_t records = 0;
   int64_t sealed_unix_ms = 0;
+  uint32_t branch = 0;
 };
 
 // A slot as it was when the page was copied.
@@ -53,7 +54,7 @@ struct ControlPage {
 // What the page says, from a copy of it. The reason where it is none, else empty. Pure.
 std::string ParseControl(const void* page, uint64_t bytes, ControlPage* parsed);
 
-// The committed image that a restart would take: the newest by (epoch, step). -1: there is none. Pure.
+// The committed image that a restart would take: the newest by SaveKey. -1: there is none. Pure.
 int NewestCommitted(const ControlPage& page);
 
 // The slots that a save may begin, best first, and, for each other, a sentence with the reason. Pure.

@@ -89,9 +89,9 @@ TEST(Control, RefusesPagesOfOthers) {
   Page page(2);
   ControlPage parsed;
   EXPECT_THAT(ParseControl(page.bytes.data(), 100, &parsed), HasSubstr("100 bytes"));
-  page.bytes[8] = 2;
-  EXPECT_THAT(Parse(page), HasSubstr("version 2"));
   page.bytes[8] = 1;
+  EXPECT_THAT(Parse(page), HasSubstr("version 1"));
+  page.bytes[8] = 2;
   page.bytes[12] = 4;
   EXPECT_THAT(Parse(page), HasSubstr("4 slots"));
   page.bytes[12] = 2;

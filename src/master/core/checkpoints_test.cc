@@ -48,9 +48,10 @@ class CheckpointsTest : public ::testing::Test {
     Tell(a_, report);
   }
 
-  void Seal(uint64_t session, int64_t step, bool store = false) {
+  void Seal(uint64_t session, int64_t step, bool store = false, uint32_t branch = 0) {
     v1::CheckpointReport report = Report();
     Set(report.mutable_sealed()->mutable_save(), Epoch(), step);
+    report.mutable_sealed()->mutable_save()->set_branch(branch);
     report.mutable_sealed()->set_store(store);
     Tell(session, report);
   }
@@ -95,16 +96,19 @@ class CheckpointsTest : public ::testing::Test {
     Tell(session, report);
   }
 
-  void AskRestore(uint64_t session) {
+  void AskRestore(uint64_t session, uint32_t branch = 0) {
     v1::CheckpointReport report = Report();
-    report.mutable_restore_asked();
+    report.mutable_restore_asked()->set_branch(branch);
     Tell(session, report);
   }
 
-  void FoundOnDisk(int64_t step, const std::string& name = "") {
+  // Stored by this job, in its first round.
+  void FoundOnDisk(int64_t step, const std::string& name = "", bool same_job = true) {
     v1::CheckpointReport report = Report();
     report.mutable_found()->set_step(step);
     report.mutable_found()->set_name(name);
+    report.mutable_found()->set_epoch(1);
+    report.mutable_found()->set_same_job(same_job);
     Tell(job_.Ranks().front(), report);
   }
 
@@ -248,6 +252,45 @@ TEST_F(CheckpointsTest, ALaterStepOnStorageIsRestored) {
   const Order order = Orders(Order::kRestore).at(b_);
   EXPECT_EQ(order.restore().source(), v1::RestoreDecided::DISK);
   EXPECT_EQ(order.restore().name(), "30");
+}
+
+TEST_F(CheckpointsTest, AHigherStepOfAnotherRunOnStorageIsNoLaterOne) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  AskRestore(b_);
+  FoundOnDisk(300, "300", false);
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).restore().source(), v1::RestoreDecided::MEMORY);
+}
+
+TEST_F(CheckpointsTest, WhoGoesBackRestoresTheNewestOfThatMoment) {
+  Hold(a_, {});
+  Hold(b_, {});
+  for (const uint64_t session : {a_, b_}) AskRestore(session);
+  FoundOnDisk(-1);
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).restore().source(), v1::RestoreDecided::NOTHING);
+  for (const uint64_t session : {a_, b_}) Seal(session, 20);
+  AskRestore(a_, 1);
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U) << "storage may have more by now";
+  FoundOnDisk(-1);
+  const Order back = Orders(Order::kRestore).at(a_);
+  EXPECT_EQ(back.save().step(), 20);
+  EXPECT_EQ(back.restore().branch(), 1U);
+  AskRestore(b_, 1);
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).save().step(), 20) << "the same for all";
+  AskRestore(b_, 0);
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).restore().source(), v1::RestoreDecided::NOTHING) << "as it was decided";
+}
+
+TEST_F(CheckpointsTest, ASaveBehindGoingBackIsNewerWhateverItsStep) {
+  for (const uint64_t session : {a_, b_}) Seal(session, 20);
+  Seal(a_, 15, false, 1);
+  EXPECT_TRUE(Orders(Order::kCommitted).empty()) << "some rank has not sealed it";
+  Seal(b_, 15, false, 1);
+  EXPECT_EQ(Orders(Order::kCommitted).at(a_).save().step(), 15);
+  EXPECT_EQ(Orders(Order::kCommitted).at(a_).save().branch(), 1U);
+  Seal(a_, 20, false, 1);  // the step of before, and another save
+  EXPECT_TRUE(Orders(Order::kCommitted).empty());
 }
 
 TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {

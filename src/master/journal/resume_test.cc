@@ -218,7 +218,7 @@ TEST_F(ResumeCheckpoints, RanksThatAskLaterRestoreWhatTheOthersHave) {
   Tell(job_, sessions_[0], [](v1::CheckpointReport& report) { report.mutable_found()->set_step(-1); });
   ASSERT_EQ(job_.orders.back().order.body_case(), Order::kRestore);
   EXPECT_EQ(Remembered(job_), Remember::When::kBefore);
-  EXPECT_TRUE(job_.journal_state.checkpoints.dirs.at(kDir).decision) << "before the first rank acts on it";
+  EXPECT_TRUE(job_.journal_state.checkpoints.dirs.at(kDir).decided.contains(0)) << "before the first rank acts on it";
 
   Restarted next(job_);
   next.ComeBack(sessions_[0]);

@@ -48,7 +48,8 @@ class Stepper {
       dir.dropped.clear();
       dir.covered = false;
       dir.asking.clear();
-      dir.decision.reset();
+      dir.decided.clear();
+      dir.asking_branch = 0;
       dir.passed_over.clear();
       dir.find_by = kNever;
       dir.check_notice_at = kNever;
@@ -91,7 +92,7 @@ class Stepper {
         if (live) OnSkipped(session, report.dir(), report.skipped());
         return;
       case v1::CheckpointReport::kRestoreAsked:
-        if (live) OnRestoreAsked(session, report.dir());
+        if (live) OnRestoreAsked(session, report.dir(), report.restore_asked().branch());
         return;
       case v1::CheckpointReport::kFound:
         if (live) OnFound(report.dir(), report.found());
@@ -259,6 +260,7 @@ class Stepper {
     dir.committed = save;
     dir.committed_world_size = s_.world_size;
     dir.covered = true;
+    dir.sealed_unix_ms = 0;
     const bool store = dir.store_asked.contains(save);
     dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
     dir.store_asked.erase(dir.store_asked.begin(), dir.store_asked.upper_bound(save));
@@ -328,6 +330,10 @@ class Stepper {
         dir.committed = save;
         dir.committed_world_size = by_session.begin()->second->world_size();
         dir.covered = true;
+        dir.sealed_unix_ms = 0;
+        for (const auto& [session, held] : by_session) {
+          dir.sealed_unix_ms = std::max(dir.sealed_unix_ms, held->sealed_unix_ms());
+        }
         v1::CheckpointOrder order = OrderOf(name, save, "every rank's memory holds it");
         order.mutable_committed();
         return SendToAll(order);
@@ -383,11 +389,25 @@ class Stepper {
 
   // --- restoring ---
 
-  void OnRestoreAsked(uint64_t session, const std::string& name) {
+  // Each branch has one decision, the same for all ranks, however late they ask: that of a later one is what is newest
+  // then.
+  void OnRestoreAsked(uint64_t session, const std::string& name, uint32_t branch) {
     CheckpointDir& dir = s_.dirs[name];
-    if (dir.decision) return SendTo(session, *dir.decision);
+    const auto known = dir.decided.lower_bound(branch);
+    if (known != dir.decided.end()) return SendTo(session, known->second);
+    if (dir.asking.empty() && !dir.decided.empty()) AskAnew(dir);
     dir.asking.insert(session);
+    dir.asking_branch = std::max(dir.asking_branch, branch);
     Decide(name, dir);
+  }
+
+  // What storage held when the round began it may hold no more.
+  static void AskAnew(CheckpointDir& dir) {
+    dir.found.reset();
+    dir.find_by = dir.check_notice_at = kNever;
+    dir.checking.clear();
+    dir.checked.clear();
+    dir.passed_over.clear();
   }
 
   void OnFound(const std::string& name, const v1::FoundOnDisk& found) {
@@ -414,19 +434,20 @@ class Stepper {
   static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.covered; }
 
   void Decide(const std::string& name, CheckpointDir& dir) {
-    if (!s_.settled || dir.asking.empty() || dir.decision) return;
+    if (!s_.settled || dir.asking.empty()) return;
     if (!dir.found) return Find(name, dir);
     v1::CheckpointOrder choice = Choose(name, dir);
     if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked)) {
       return Check(name, dir);
     }
     dir.check_notice_at = kNever;
-    dir.decision = std::move(choice);
+    choice.mutable_restore()->set_branch(dir.asking_branch);
+    const v1::CheckpointOrder& decision = dir.decided[dir.asking_branch] = std::move(choice);
     out_.remember_first = true;  // some ranks may have restored it when a new master is asked by the others
-    for (const uint64_t session : dir.asking) SendTo(session, *dir.decision);
+    for (const uint64_t session : dir.asking) SendTo(session, decision);
     dir.asking.clear();
-    Note("checkpoint-restore", name, dir.decision->reason(),
-         dir.decision->has_save() ? dir.decision->save().step() : -1);
+    Note("checkpoint-restore", name, decision.reason(), decision.has_save() ? decision.save().step() : -1);
+    if (dir.decided.size() > kMaxDecided) dir.decided.erase(dir.decided.begin());
   }
 
   void Find(const std::string& name, CheckpointDir& dir) {
@@ -484,7 +505,8 @@ class Stepper {
 
   void OnChecked(uint64_t session, const std::string& name, const v1::CheckedOnDisk& checked) {
     CheckpointDir& dir = s_.dirs[name];
-    if (dir.decision || !dir.found || dir.found->name() != checked.name() || !dir.checking.contains(session)) return;
+    if (dir.asking.empty() || !dir.found || dir.found->name() != checked.name() || !dir.checking.contains(session))
+      return;
     if (checked.error().empty()) {
       dir.checked.insert(session);
     } else if (dir.damaged.size() >= kMaxDamaged) {
@@ -504,10 +526,18 @@ class Stepper {
     Decide(name, dir);
   }
 
-  // Memory before storage, unless that holds a later step.
+  // Whether what storage holds was saved behind what memory offers. A step of another job, or of a run before that had
+  // the same name, says nothing by its number: what it was when memory was sealed, it had been written by then.
+  static bool IsNewerOnDisk(const CheckpointDir& dir) {
+    const v1::FoundOnDisk& found = *dir.found;
+    const SaveKey on_disk = {found.epoch(), found.step(), found.branch()};
+    return found.same_job() && on_disk > *dir.committed && found.written_unix_ms() >= dir.sealed_unix_ms;
+  }
+
+  // Memory before storage, unless that holds a later save.
   v1::CheckpointOrder Choose(const std::string& name, const CheckpointDir& dir) const {
     const bool memory = OffersMemory(dir);
-    const bool disk = dir.found->step() >= 0 && (!memory || dir.found->step() > dir.committed->step);
+    const bool disk = dir.found->step() >= 0 && (!memory || IsNewerOnDisk(dir));
     std::string passed_over = dir.passed_over;
     if (!dir.found->why().empty()) passed_over += (passed_over.empty() ? "" : "; ") + dir.found->why();
     if (!passed_over.empty()) passed_over = fmt::format(" (passed over: {})", passed_over);

@@ -37,6 +37,8 @@ constexpr size_t kMaxDropped = 1'024;
 constexpr size_t kMaxDamaged = 256;
 // Why newer saves do not count, as people read it: the newest ones' reasons. It travels in the journal, too.
 constexpr size_t kMaxPassedOverBytes = 4'096;
+// Decisions of one round: a rank may be behind the others by a load().
+constexpr size_t kMaxDecided = 4;
 // How long storage may take to tell what it holds while memory has something to offer. Without that it is waited for:
 // a job that began anew beside its checkpoints would lose them all. Each such span is worth a line.
 constexpr int64_t kFindOnDiskMs = 10'000;
@@ -84,11 +86,13 @@ struct CheckpointDir {
   std::optional<Store> store;
 
   // Restoring, in the live round.
-  std::set<uint64_t> asking;  // sessions
-  std::optional<v1::CheckpointOrder> decision;
-  std::string passed_over;   // why newer saves do not count
-  Instant asked_at = 0;      // storage, what it holds
-  Instant find_by = kNever;  // it is to answer
+  std::set<uint64_t> asking;                        // sessions
+  uint32_t asking_branch = 0;                       // of the newest question
+  std::map<uint32_t, v1::CheckpointOrder> decided;  // by branch; the newest few
+  int64_t sealed_unix_ms = 0;                       // of `committed`; 0: not known
+  std::string passed_over;                          // why newer saves do not count
+  Instant asked_at = 0;                             // storage, what it holds
+  Instant find_by = kNever;                         // it is to answer
   std::optional<v1::FoundOnDisk> found;
   std::set<uint64_t> checking;  // sessions that read what storage offers
   Instant check_at = 0;         // since when

@@ -23,7 +23,7 @@ v1::Snapshot::CheckpointDir Saved(const std::string& name, const CheckpointDir& 
   if (dir.stored) SetKey(*wire.mutable_stored(), *dir.stored);
   wire.set_wanted(dir.wanted || dir.store.has_value());  // a store ends with the master that leads it
   for (const SaveKey& save : dir.dropped) SetKey(*wire.add_dropped(), save);
-  if (dir.decision) *wire.mutable_decision() = *dir.decision;
+  for (const auto& [branch, decision] : dir.decided) *wire.add_decided() = decision;
   for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
   wire.set_passed_over(dir.passed_over);
   return wire;
@@ -36,11 +36,13 @@ Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
   if (!v1::CheckpointKind_IsValid(wire.kind())) {
     return absl::DataLossError(fmt::format("checkpoints of kind {}", static_cast<int>(wire.kind())));
   }
-  if (wire.dropped_size() > kMaxNames || wire.damaged_size() > kMaxNames) {
+  if (wire.dropped_size() > kMaxNames || wire.damaged_size() > kMaxNames ||
+      wire.decided_size() > static_cast<int>(kMaxDecided)) {
     return absl::DataLossError(
         fmt::format("{} saves dropped, {} folders damaged", wire.dropped_size(), wire.damaged_size()));
   }
-  if (wire.has_decision() && (!wire.decision().has_restore() || wire.decision().dir() != wire.dir())) {
+  for (const v1::CheckpointOrder& decision : wire.decided()) {
+    if (decision.has_restore() && decision.dir() == wire.dir()) continue;
     return absl::DataLossError("what is restored is of another directory");
   }
   return absl::OkStatus();
@@ -60,7 +62,7 @@ CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, std::optional<ui
   }
   if (!live) return dir;
   for (const v1::SaveId& save : wire.dropped()) dir.dropped.insert(KeyOf(save));
-  if (wire.has_decision()) dir.decision = wire.decision();
+  for (const v1::CheckpointOrder& decision : wire.decided()) dir.decided[decision.restore().branch()] = decision;
   dir.damaged.insert(wire.damaged().begin(), wire.damaged().end());
   dir.passed_over = wire.passed_over();
   return dir;
