@@ -1,9 +1,12 @@
 """phalanx.checkpoint.dcp in real jobs: sharded state into memory and to disk, back after a kill, and by stock DCP."""
 
+import ctypes
+import io
 import os
 import pickle
 import shutil
 import signal
+import zlib
 from pathlib import Path
 
 import pytest
@@ -231,6 +234,58 @@ def test_a_value_that_outgrows_its_place_asks_for_a_new_plan():
         file.image(longest)
     other = sharded.Local({"weight": torch.ones(5), "note": "n"}, plan.Describer())
     assert other.structure() != locals_[0].structure()
+
+
+def file_of(image):
+    """The bytes of an image: its frame with the memory in between, and the CRC of each piece of it."""
+    frame, data, crcs = io.BytesIO(image.frame), bytearray(), []
+    for at, size, pointer in zip(image.record_at, image.sizes, image.pointers):
+        memory = ctypes.string_at(pointer, size)
+        data += frame.read(at - len(data)) + memory
+        crcs.append(zlib.crc32(memory))
+    data += frame.read()
+    for place, record in zip(image.patches[::2], image.patches[1::2]):
+        data[place : place + 4] = crcs[record].to_bytes(4, "little")
+    return bytes(data)
+
+
+NOTE = "n" * 4000  # a value that may grow by a quarter: a tensor more in it fits
+NESTED = {
+    "one moves": [lambda a, b, c: {"x": (a, NOTE), "y": (b, c)}, lambda a, b, c: {"x": (a, b, NOTE), "y": (c,)}],
+    "an empty one": [
+        lambda a, b, c: {"x": (a[:0].clone(), NOTE), "y": (NOTE,)},
+        lambda a, b, c: {"x": (NOTE,), "y": (a[:0].clone(), NOTE)},
+    ],
+    "there and back": [
+        lambda a, b, c: {"x": (a, b, NOTE), "y": (NOTE,)},
+        lambda a, b, c: {"x": (NOTE,), "y": (a, b, NOTE)},
+        lambda a, b, c: {"x": (a, b, NOTE), "y": (NOTE,)},
+    ],
+    "names in a value": [lambda a, b, c: {"x": ({"a": a}, NOTE)}, lambda a, b, c: {"x": ({"b": (a,)}, NOTE)}],
+    "lists and tuples": [lambda a, b, c: {"x": [a, b], "y": (c,)}, lambda a, b, c: {"x": (a, b), "y": [c]}],
+    "paths": [lambda a, b, c: {"x.a": a, "y": b}, lambda a, b, c: {"x": {"a": a}, "y": b}],
+    "order": [lambda a, b, c: {"x": a, "y": b}, lambda a, b, c: {"y": b, "x": a}],
+}
+
+
+@pytest.mark.parametrize("what", sorted(NESTED))
+def test_states_that_hold_the_same_tensors_otherwise_are_told_apart(what):
+    """What lies in a tuple is one value, whose tensors are named in its own pickle alone."""
+    import torch
+    from phalanx.checkpoint import plan, sharded
+
+    forms = sharded.Forms()
+    planned = assignment = file = None
+    for make in NESTED[what]:
+        local = sharded.Local(make(torch.arange(5.0), torch.arange(7.0), torch.ones(9)), plan.Describer())
+        if planned is None or planned.structure() != local.structure():
+            (assignment,) = sharded.arranged(local.planner, [sharded.Part(local, forms, 0)])
+            planned, file = local, sharded.File(assignment, forms)
+        written = file_of(file.image(local))
+        assert written == file_of(sharded.File(assignment, forms).image(local))
+        for index, at, length in assignment.items:
+            item = torch.load(io.BytesIO(written[at : at + length]), weights_only=True)
+            assert str(item) == str(local.state[index.fqn])
 
 
 def test_what_another_node_holds_is_named_when_it_is_asked_for(tmp_path):

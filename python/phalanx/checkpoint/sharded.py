@@ -181,25 +181,35 @@ class Outgrown(Exception):
     """A value does not fit where the plan has put it: plan again."""
 
 
+class _Otherwise(Exception):
+    """What lies in the file is made up otherwise than its frame says."""
+
+
 class File:
     """The image of a rank's file. Its frame is made once: from save to save there are other pointers and values."""
 
     def __init__(self, assignment, forms):
         self._items, self._forms = assignment.items, forms
         self._image = None
-        self._values = {}  # fqn -> (zipped, where its frame lies)
+        self._values = {}  # fqn -> (what its frame is made up of, where that lies)
 
     def image(self, local):
         """Of what `local` holds now. It is to be used up before the next is asked for: they share their frame."""
-        image = self._image.without_memory() if self._image is not None else framed.Image()
+        if self._image is not None:
+            try:
+                return self._made(local, self._image.without_memory())
+            except _Otherwise:
+                self._image = None
+        return self._made(local, framed.Image())
+
+    def _made(self, local, image):
         for index, at, length in self._items:
             if index.offset is None:
                 self._add_value(image, local.value(index.fqn), index.fqn, at, length)
             else:
                 self._add_tensor(image, local.tensor(index), index.fqn, at, length)
         if self._image is not None and image.sizes != self._image.sizes:
-            self._image = None  # a value holds other tensors: its frame has another length
-            return self.image(local)
+            raise _Otherwise
         self._image = image
         return image
 
@@ -213,16 +223,20 @@ class File:
         return image.add(at, item, part)
 
     def _add_value(self, image, value, fqn, at, length):
+        """Each value is compared by itself: two may hold the tensors of both otherwise, and their sizes are the same in
+        a row."""
         item = zipped.zipped(value.pickle, value.sizes, length)
         if item.length > length:
             raise Outgrown(fqn)
+        made_of = len(item.frame), item.records, item.patches
         if self._image is None:
-            self._values[fqn] = len(item.frame), image.add(at, item, value.storages)
+            self._values[fqn] = made_of, image.add(at, item, value.storages)
             return
+        expected, begin = self._values[fqn]
+        if made_of != expected:
+            raise _Otherwise
         image.add_memory(value.storages)
-        frame_bytes, begin = self._values[fqn]
-        if len(item.frame) == frame_bytes:
-            image.frame[begin : begin + frame_bytes] = item.frame
+        image.frame[begin : begin + len(item.frame)] = item.frame
 
 
 def metadata_image(described):
