@@ -287,6 +287,69 @@ def test_only_what_the_optimizer_writes_is_copied_later(make):
     assert not any("2.weight" in path or "average" in path for path in later_records(checkpointer))
 
 
+def flat_state(frozen):
+    """Pieces of one buffer, a small one behind large ones; of all but those in `frozen` an optimizer."""
+    size = WIDTH * WIDTH
+    flat = torch.zeros(3 * size + 8)
+    pieces = {"first": flat[:size], "second": flat[size : 2 * size], "third": flat[2 * size : -8], "tail": flat[-8:]}
+    trained = [torch.nn.Parameter(piece) for name, piece in pieces.items() if name not in frozen]
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
+    return pieces, torch.optim.SGD(trained, lr=1.0)
+
+
+@overlaps
+@pytest.mark.parametrize("frozen", [(), ("third",), ("first", "second"), ("tail",)], ids=str)
+@pytest.mark.parametrize("layout", ["torch", "safetensors"])
+def test_what_shares_its_memory_with_something_else_is_copied_at_once(make, layout, frozen):
+    state, optimizer = flat_state(frozen)
+    checkpointer = make(layout=layout)
+    for number in (1, 2, 3):  # the second and the third go by what was found at the first
+        optimizer.step()
+        before = clone(state)
+        handle = checkpointer.save(number, {**state, "optimizer": optimizer})
+        later = checkpointer._writer._plan.later
+        assert len(later) == (0 if frozen else 1 if layout == "torch" else 3)
+        for name in frozen:
+            state[name].add_(1.0)
+        optimizer.step()
+        assert handle.wait_committed(), handle.why
+        assert differing(before, {name: checkpointer.load()[0][name] for name in before}) == []
+
+
+@overlaps
+@pytest.mark.parametrize("layout", ["torch", "safetensors"])
+def test_a_parameter_that_shrinks_leaves_memory_that_nobody_guards(make, layout):
+    weight = torch.nn.Parameter(torch.zeros(2, WIDTH, WIDTH))
+    optimizer, checkpointer = torch.optim.SGD([weight], lr=1.0), make(layout=layout)
+    whole = weight.detach()
+    for number, count in ((1, 2), (2, 1)):
+        weight.grad = None
+        weight.data = whole[:count]
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        checkpointer.save(number, {"whole": whole, "optimizer": optimizer})
+        assert checkpointer._writer._plan.later == ([0] if count == 2 else [])
+
+
+@overlaps
+@pytest.mark.parametrize("layout", ["torch", "safetensors"])
+def test_what_an_optimizer_that_is_not_trusted_writes_as_well_is_copied_at_once(make, layout):
+    weights = [torch.nn.Parameter(torch.zeros(WIDTH, WIDTH)) for _ in range(2)]
+    first, second = torch.optim.SGD(weights, lr=1.0), torch.optim.SGD(weights[1:], lr=1.0)
+    checkpointer = make(layout=layout)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    state = {"weight0": weights[0], "weight1": weights[1], "first": first, "second": second}
+    for number, steps, expected in ((1, [first], [0]), (2, [first, second], [0, 1]), (3, [first], [0])):
+        for optimizer in steps:
+            optimizer.step()
+        checkpointer.save(number, state)
+        pointers = checkpointer._writer._flight.image.pointers
+        later = {pointers[index] for index in checkpointer._writer._plan.later}
+        assert later == {weights[index].data_ptr() for index in expected}
+
+
 def replace_parameter(training, weight):
     """The optimizer trains another one now; the state still has the old one, whom nobody guards."""
     new = torch.nn.Parameter(weight.detach().clone())

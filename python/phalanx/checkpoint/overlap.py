@@ -5,6 +5,7 @@ writes: torch calls a global hook then. An optimizer is trusted once that hook w
 fires for each of its steps.
 """
 
+import bisect
 import os
 import sys
 import weakref
@@ -12,7 +13,7 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from phalanx.checkpoint.refuse import storage_identity
+from phalanx.checkpoint.refuse import local_part, storage_identity
 
 _guards = weakref.WeakSet()
 _hook = None  # torch's handle of the global hook, once it is there
@@ -41,16 +42,19 @@ class Guard:
             wait()
 
     def trusted(self, optimizers):
-        """(trusted optimizers, why others are not or None). `optimizers`: those of the state; without any, all that
-        were seen to step."""
+        """(trusted optimizers, others that may step unseen, why others are not trusted or None). `optimizers`: those
+        of the state; without any, all that were seen to step."""
         if self.off is not None:
-            return [], self.off
+            return [], [], self.off
         known = list(optimizers) or list(self._seen.keys())
         if not known:
-            return [], "no optimizer is in the state and none was seen to step since the last save"
+            return [], [], "no optimizer is in the state and none was seen to step since the last save"
         reasons = {optimizer: self._why_not(optimizer) for optimizer in known}
         why = sorted({reason for reason in reasons.values() if reason})
-        return [optimizer for optimizer in known if not reasons[optimizer]], "; ".join(why) or None
+        trusted = [optimizer for optimizer in known if not reasons[optimizer]]
+        # One that is known by its steps alone, and has made none, was perhaps replaced by another for the same weights.
+        others = [each for each in known if reasons[each] and (optimizers or self._seen[each].fired)]
+        return trusted, others, "; ".join(why) or None
 
     def mark(self, optimizers):
         """A save begins: steps are counted from here."""
@@ -142,10 +146,56 @@ def guarded_tensors(optimizers):
                 yield from (value for value in entry.values() if isinstance(value, torch.Tensor))
 
 
+class Written:
+    """The memory that optimizers write, storage by storage."""
+
+    def __init__(self, tensors):
+        self._ranges = {}  # storage -> ([begin], [(end, tensor)]), ascending
+        found = {}
+        for tensor in tensors:
+            identity, begin, end = _memory_of(tensor)
+            if begin < end:
+                found.setdefault(identity, {})[begin, end] = tensor
+        for identity, ranges in found.items():
+            ordered = sorted(ranges)
+            ends = [(end, ranges[begin, end]) for begin, end in ordered]
+            self._ranges[identity] = [begin for begin, _ in ordered], ends
+
+    def tensors_over(self, identity, begin, end):
+        """Tensors that take all of that memory between them; none where a part of it is none's."""
+        begins, ends = self._ranges.get(identity, ((), ()))
+        found = []
+        for at in range(max(0, bisect.bisect_right(begins, begin) - 1), len(begins)):
+            if begins[at] > begin:
+                return []
+            reach, tensor = ends[at]
+            if reach > begin:
+                found.append(tensor)
+                begin = reach
+            if begin >= end:
+                return found
+        return []
+
+
+def _memory_of(tensor):
+    """(storage, begin, end) of what a tensor takes; nothing where there are gaps in it."""
+    local = local_part(tensor)
+    identity = storage_identity(local)
+    if identity is None:
+        return None, 0, 0
+    begin, count = local.data_ptr(), local.numel()
+    if not local.is_contiguous() and 1 + sum((n - 1) * by for n, by in zip(local.shape, local.stride())) != count:
+        return identity, begin, begin
+    return identity, begin, begin + count * local.element_size()
+
+
+def storages_of(tensors):
+    return {storage_identity(tensor) for tensor in tensors} - {None}
+
+
 def buffer_storages(modules):
     """Storages that the forward pass may write: those of buffers, also where a parameter lies in the same."""
-    found = {storage_identity(buffer) for module in modules for buffer in module.buffers()}
-    return found - {None}
+    return storages_of(buffer for module in modules for buffer in module.buffers())
 
 
 def fsdp1_in(modules):
@@ -170,7 +220,7 @@ class Alarms:
     by a step that waited, was perhaps torn. It proves nothing where it is silent: fused optimizers write unseen."""
 
     def __init__(self, records, tensors, image):
-        """`tensors[n]` lies in the record of number `records[n]`."""
+        """`tensors[n]` lies in the record of number `records[n]`, perhaps with others."""
         self.records, self._tensors, self._image = records, tensors, image
         self._versions = [_version(tensor) for tensor in tensors]
 

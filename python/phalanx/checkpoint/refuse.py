@@ -85,12 +85,17 @@ def path_of_storage(state, identity):
     return path_of(state, lies_there)
 
 
+def local_part(tensor):
+    """What a DTensor has here; any other tensor itself."""
+    if type(tensor) in _NOT_DISTRIBUTED:  # an attribute that is missing takes longer to find
+        return tensor
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def storage_identity(tensor):
     """Which storage the tensor lies in; None where it has none. A DTensor's is that of its local part."""
-    if type(tensor) not in _NOT_DISTRIBUTED:  # an attribute that is missing takes longer to find
-        tensor = getattr(tensor, "_local_tensor", tensor)
     try:
-        return tensor.untyped_storage()._cdata
+        return local_part(tensor).untyped_storage()._cdata
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -131,32 +131,35 @@ class Writer:
         """(records that are copied while training goes on, what watches them, why the others are not)."""
         if self._plan.is_small:
             return [], None, None
-        optimizers, why = self._guard.trusted(expanded.optimizers)
+        optimizers, others, why = self._guard.trusted(expanded.optimizers)
         if optimizers and self._plan.fsdp1:
             optimizers, why = [], _FSDP
         if not optimizers:
             return [], None, f"copied before save() returned: {why}"
-        later, tensors = self._guarded(image, list(overlap.guarded_tensors(optimizers)))
-        return later, overlap.Alarms(later, tensors, image), why and f"copied in part before save() returned: {why}"
+        records, tensors = self._guarded(image, list(overlap.guarded_tensors(optimizers)), others)
+        alarms = overlap.Alarms(records, tensors, image)
+        return self._plan.later, alarms, why and f"copied in part before save() returned: {why}"
 
-    def _guarded(self, image, written):
-        """(records in which tensors of `written` lie, one of these in each)."""
-        tensors = self._plan.guarded_again(image, written)
-        if tensors is not None:
-            return self._plan.later, tensors
+    def _guarded(self, image, written, others):
+        """(numbers of records, tensors of `written`), pair by pair: the tensors take all of their storage between them,
+        and `others` write nothing of it. Brings `later` of the plan up to it."""
+        shared = self._plan.buffers | overlap.storages_of(overlap.guarded_tensors(others))
+        found = self._plan.guarded_again(image, written, shared)
+        if found is not None:
+            return found
+        in_storage = {}
+        for index, identity in enumerate(image.identities()):
+            if image.sizes[index] > 0 and identity not in shared:
+                in_storage.setdefault(identity, []).append(index)
         # Only what is large is looked up: with a counter for each parameter a quarter of all is small.
-        large = {
-            identity: index
-            for index, identity in enumerate(image.identities())
-            if image.sizes[index] > SMALL_BYTES and identity not in self._plan.buffers
+        in_storage = {
+            identity: records
+            for identity, records in in_storage.items()
+            if max(image.sizes[index] for index in records) > SMALL_BYTES
         }
-        guarded = {}
-        for tensor in written:
-            index = large.get(refuse.storage_identity(tensor))
-            if index is not None:
-                guarded[index] = tensor
-        self._plan.remember_guarded(written, guarded)
-        return self._plan.later, [guarded[index] for index in self._plan.later]
+        memory = overlap.Written(tensor for tensor in written if refuse.storage_identity(tensor) in in_storage)
+        pairs = [pair for found in in_storage.items() for pair in _guards_of(image, memory, *found)]
+        return self._plan.remember_guarded(image, written, shared, pairs)
 
     # --- the copy
 
@@ -313,32 +316,68 @@ class Writer:
         return [hook for hook in hooks if hook is not None]
 
 
+def _guards_of(image, memory, identity, records):
+    """(record, tensor) for the large records in a storage. Nothing where a part of one, or of a small one, was not
+    written by optimizers: whoever writes that moves the version counters of all."""
+    found = []
+    for index in records:
+        begin, size = image.pointers[index], image.sizes[index]
+        tensors = memory.tensors_over(identity, begin, begin + size)
+        if not tensors:
+            return []
+        if size > SMALL_BYTES:
+            found.extend((index, tensor) for tensor in tensors)
+    return found
+
+
 class _Plan:
     """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
 
-    __slots__ = ("_tensors", "_written", "buffers", "file_bytes", "fsdp1", "is_small", "key", "later", "offsets")
+    __slots__ = (
+        "_guards",
+        "_records",
+        "_written",
+        "buffers",
+        "file_bytes",
+        "fsdp1",
+        "is_small",
+        "key",
+        "later",
+        "offsets",
+    )
 
     def __init__(self, key, file_bytes, offsets, buffers, fsdp1, is_small):
         self.key, self.file_bytes, self.offsets = key, file_bytes, offsets
         self.buffers, self.fsdp1 = buffers, fsdp1
         self.is_small = is_small  # nothing is worth copying later
-        self.later = []  # records that optimizers have written, ascending
-        self._written = None  # ids of all that they have written
-        self._tensors = []  # references to one in each of `later`
+        self.later = []  # records that optimizers alone have written, ascending
+        self._written = None  # ids of all that they have written, and the storages that others write
+        self._records, self._guards = [], []  # each in `later`, once for each tensor in it; which, and where that was
 
-    def remember_guarded(self, written, guarded):
-        self.later, self._written = sorted(guarded), list(map(id, written))
-        self._tensors = [weakref.ref(guarded[index]) for index in self.later]
+    def remember_guarded(self, image, written, shared, pairs):
+        self._written = list(map(id, written)), shared
+        self._records = [index for index, _ in pairs]
+        self.later = sorted(set(self._records))
+        tensors = [tensor for _, tensor in pairs]
+        self._guards = [(image.pointers[index], weakref.ref(each), *_place(each)) for index, each in pairs]
+        return self._records, tensors
 
-    def guarded_again(self, image, written):
-        """A tensor in each record of `later`, None where other tensors are written, or they lie somewhere else."""
-        if self._written != list(map(id, written)):
+    def guarded_again(self, image, written, shared):
+        """What was remembered; None where other tensors are written, or they or the records lie somewhere else."""
+        if self._written != (list(map(id, written)), shared):
             return None
-        tensors, pointers = [reference() for reference in self._tensors], image.pointers
-        for index, tensor in zip(self.later, tensors):
-            if tensor is None or tensor.data_ptr() != pointers[index]:
+        tensors, pointers = [], image.pointers
+        for index, (pointer, reference, *place) in zip(self._records, self._guards):
+            tensor = reference()
+            if tensor is None or pointers[index] != pointer or _place(tensor) != place:
                 return None
-        return tensors
+            tensors.append(tensor)
+        return self._records, tensors
+
+
+def _place(tensor):
+    local = refuse.local_part(tensor)
+    return [local.data_ptr(), local.numel()]
 
 
 def _on_devices(image):
