@@ -1,7 +1,9 @@
 """Copies under the training: what an optimizer guards is as it was at save(), for each of torch's optimizers, and what
 is not guarded, or whose hook does not fire, is copied at once, with the reason."""
 
+import copy
 import functools
+import pickle
 import warnings
 
 import pytest
@@ -424,6 +426,97 @@ def test_loading_waits_for_the_copy(make, what):
     assert handle.is_over and handle.wait_committed(), handle.why
     assert differing(before, saved(checkpointer)) == []
     assert not training.model._load_state_dict_pre_hooks
+
+
+class Wrapper(torch.nn.Module):
+    """Its state is that of the module in it, as with some wrappers."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def state_dict(self, *arguments, **named):
+        return self.module.state_dict(*arguments, **named)
+
+
+# What is saved -> what is loaded into meanwhile.
+LOADED = {
+    "a submodule": (lambda model: model, lambda model, saved: model[0]),
+    "a submodule of a wrapped one": (Wrapper, lambda model, saved: model[0]),
+    "what is wrapped": (torch.nn.Sequential, lambda model, saved: model),
+    "what a wrapper of its own kind holds": (Wrapper, lambda model, saved: model),
+    "a wrapper": (lambda model: model, lambda model, saved: torch.nn.ModuleDict({"other": Wrapper(model)})),
+    "a wrapper of a submodule": (lambda model: model, lambda model, saved: torch.nn.Sequential(model[0])),
+}
+
+
+@overlaps
+@pytest.mark.parametrize("what", sorted(LOADED))
+def test_loading_what_lies_in_the_state_or_around_it_waits_for_the_copy(make, what):
+    training, checkpointer = Training(), make(verify="always")
+    wrap, choose = LOADED[what]
+    saved_module = wrap(training.model)
+    loaded_module = choose(training.model, saved_module)
+    training.step()
+    training.step()
+    before = clone(saved_module.state_dict())
+    handle = checkpointer.save(1, {"model": saved_module, "optimizer": training.optimizer})
+    assert not handle.is_over
+    torch.nn.Module.load_state_dict(
+        loaded_module,
+        {key: value * 0 for key, value in torch.nn.Module.state_dict(loaded_module).items()},
+        strict=False,
+    )
+    assert handle.is_over and handle.wait_committed(), handle.why
+    assert differing(before, checkpointer.load()[0]["model"]) == []
+    hooks = [module._load_state_dict_pre_hooks for module in [*saved_module.modules(), *loaded_module.modules()]]
+    assert not any(hooks)
+
+
+@overlaps
+def test_a_module_that_is_copied_or_pickled_meanwhile_waits_for_nothing(make):
+    training, checkpointer = Training(), make(verify="always")
+    training.step()
+    handle = checkpointer.save(1, training.state())
+    assert not handle.is_over
+    for other in (copy.deepcopy(training.model), pickle.loads(pickle.dumps(training.model))):
+        other.load_state_dict(training.model.state_dict())
+    assert not handle.is_over
+    training.model.load_state_dict(training.model.state_dict())
+    assert handle.is_over
+
+
+@overlaps
+def test_a_hook_for_loading_that_came_later_is_called_as_well(make):
+    training, checkpointer = Training(), make(verify="always")
+    training.step()
+    handle = checkpointer.save(1, training.state())
+    assert not handle.is_over
+    called = []
+    training.model[0]._register_load_state_dict_pre_hook(lambda *arguments: called.append(handle.is_over))
+    for _ in range(2):
+        training.model[0].load_state_dict(training.model[0].state_dict())
+    assert called == [True, True]
+
+
+@overlaps
+def test_loading_into_the_module_of_ddp_waits_for_the_copy(make, tmp_path):
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no distributed")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        training, checkpointer = Training(), make(verify="always")
+        wrapped = torch.nn.parallel.DistributedDataParallel(training.model)
+        training.step()
+        before = clone(wrapped.state_dict())
+        handle = checkpointer.save(1, {"model": wrapped, "optimizer": training.optimizer})
+        assert not handle.is_over
+        wrapped.module.load_state_dict({key: value * 0 for key, value in training.model.state_dict().items()})
+        assert handle.is_over and handle.wait_committed(), handle.why
+        assert differing(before, checkpointer.load()[0]["model"]) == []
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @overlaps

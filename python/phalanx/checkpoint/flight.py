@@ -13,7 +13,7 @@ class Flight:
         self.began_ns = began_ns  # after save() was called
         self.state = state  # for the names of tensors
         self.copies = None  # cuda.Copies
-        self.hooks = []  # of load_state_dict
+        self.hooks = None  # overlap.Loading
         self._filled = False
 
     def protect(self, slots):
@@ -36,8 +36,8 @@ class Flight:
         return slots.wait_copied()
 
     def release(self):
-        for hook in self.hooks:
-            hook.remove()
+        if self.hooks is not None:
+            self.hooks.remove()
 
     def path_of(self, record):
         """What the user calls a record: the path of the first tensor in it."""

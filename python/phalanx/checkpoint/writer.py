@@ -307,13 +307,12 @@ class Writer:
         """load_state_dict() of what is being copied waits for the copy."""
         reference = weakref.WeakMethod(self.finish)
 
-        def wait(*unused):
+        def wait():
             finish = reference()
             if finish is not None:
                 finish()
 
-        hooks = [overlap.before_loading(thing, wait) for thing in [*expanded.modules, *expanded.optimizers]]
-        return [hook for hook in hooks if hook is not None]
+        return overlap.Loading(expanded.modules, expanded.optimizers, wait)
 
 
 def _guards_of(image, memory, identity, records):
