@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from checkpoint_agent import CheckpointAgent
 from harness import ckpt
 from test_checkpoint_job import memory_of_all
 
@@ -184,6 +185,140 @@ def test_the_ten_lines_of_the_documentation_run_and_resume(job, tmp_path):
         node = job.standalone(script, nproc=WORLD)
         assert node.wait() == 0, job.story()
     assert node.stdout.count("went 100 105 disk") == WORLD, node.stdout
+
+
+# --- before the first step, in this process
+
+
+@pytest.fixture
+def make_alone(agent, make, tmp_path):
+    """Makes a dcp.Checkpointer of the only rank, and tells the agent which files a restore is to find."""
+    import torch
+    from phalanx.checkpoint import dcp
+
+    with CheckpointAgent() as agent.main:
+
+        def in_memory(step):
+            files = {"main": agent.main.slot_path(agent.main.sealed()[step])}
+            files["ranks"] = {"0": agent.slot_path(agent.sealed()[step])}
+            agent.restores = {"step": step, "source": "memory", "files": files, "world_size": 1, "why": ""}
+
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        yield lambda: make(dcp.Checkpointer), in_memory
+        torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many steps this process's board counts, of whichever optimizer is the first to step from now on."""
+    from phalanx._bootstrap import board, hooks
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    handle = register_optimizer_step_post_hook(hooks._after_step)
+
+    def steps():
+        monkeypatch.setattr(hooks, "_first_optimizer", None)
+        return board.words[board.OPTIMIZER_STEPS]
+
+    yield steps
+    handle.remove()
+
+
+class Sharded:
+    def __init__(self, kind, optimizer, **settings):
+        import torch
+        from torch.distributed import fsdp
+
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+        if kind == "fsdp2":
+            model = fsdp.fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+        elif kind == "fsdp1":
+            model = fsdp.FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+        self.model = model
+        self.optimizer = getattr(torch.optim, optimizer)(model.parameters(), **settings)
+        self.state = {"model": model, "nested": {"optimizer": [self.optimizer]}, "step": 0}
+
+    def train(self):
+        import torch
+
+        self.optimizer.zero_grad()
+        self.model(torch.ones(2, 8)).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def all(self):
+        """All that the optimizer has, and the bits of what it writes."""
+        parameters = [getattr(each, "_local_tensor", each).detach() for each in self.model.parameters()]
+        grads = [each.grad for each in self.model.parameters()]
+        return str(self.optimizer.state_dict()), [each.numpy().tobytes() for each in parameters], grads
+
+
+ALONE = [("plain", "AdamW", {}), ("plain", "SGD", {"lr": 0.1}), ("plain", "LBFGS", {}), ("plain", "ASGD", {})]
+ALONE += [("fsdp2", "AdamW", {}), ("fsdp1", "AdamW", {})]
+
+
+@pytest.mark.parametrize(("kind", "optimizer", "settings"), ALONE)
+def test_nothing_has_happened_to_an_optimizer_before_its_first_step(make_alone, steps, kind, optimizer, settings):
+    make, in_memory = make_alone
+    checkpointer, saved = make(), Sharded(kind, optimizer, **settings)
+    called = []
+    saved.optimizer.register_step_pre_hook(lambda *arguments: called.append(1))
+    before, steps_before = saved.all(), steps()
+    assert checkpointer.load(saved.state) == 0
+    assert saved.all() == before
+    assert checkpointer.prepare(saved.state) is None
+    assert saved.all() == before
+    handle = checkpointer.save(1, saved.state)
+    assert handle.wait_committed(), handle.why
+    assert saved.all() == before
+    in_memory(1)
+    for has_trained in (False, True):
+        other = Sharded(kind, optimizer, **settings)
+        if has_trained and optimizer != "LBFGS":  # whose step needs a closure
+            other.train()
+        steps_before = steps() if has_trained else steps_before
+        assert checkpointer.load(other.state) == 1
+        assert other.all() == before
+    assert (steps(), called) == (steps_before, [])
+
+
+@pytest.mark.parametrize(("kind", "optimizer", "settings"), [case for case in ALONE if case[1] != "LBFGS"])
+def test_what_is_loaded_before_the_first_step_counts_none(make_alone, steps, kind, optimizer, settings):
+    make, in_memory = make_alone
+    checkpointer, saved = make(), Sharded(kind, optimizer, **settings)
+    saved.train()
+    saved.train()
+    handle = checkpointer.save(2, saved.state)
+    assert handle.wait_committed(), handle.why
+    in_memory(2)
+    other, steps_before, called = Sharded(kind, optimizer, **settings), steps(), []
+    other.optimizer.register_step_post_hook(lambda *arguments: called.append(1))
+    assert checkpointer.load(other.state) == 2
+    assert (steps(), called) == (steps_before, [])
+    assert other.optimizer not in checkpointer._writer._guard._seen
+    assert other.all() == saved.all()
+    other.train()
+    saved.train()
+    assert other.all() == saved.all()
+    assert called == [1], "its hooks are there again"
+
+
+def test_a_load_that_fails_leaves_no_state_behind(make_alone):
+    import torch
+
+    make, in_memory = make_alone
+    checkpointer, saved = make(), Sharded("plain", "AdamW")
+    saved.train()
+    assert checkpointer.save(2, saved.state).wait_committed()
+    in_memory(2)
+    other = Sharded("plain", "AdamW")
+    before = other.all()
+    other.state["more"] = torch.ones(3)
+    with pytest.raises(torch.distributed.checkpoint.CheckpointException, match="more"):
+        checkpointer.load(other.state)
+    assert other.all() == before
 
 
 # --- plans, without a job

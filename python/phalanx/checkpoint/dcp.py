@@ -7,6 +7,8 @@ is on disk is read by stock dcp.load(), into any world; memory by the world that
     ckpt.save(step, state)
 """
 
+import collections
+import contextlib
 import io
 import itertools
 import pathlib
@@ -17,7 +19,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import state_dict as torch_state
 from torch.distributed.checkpoint._traverse import set_element
 
-from phalanx.checkpoint import checkpointer, disk, peers, position, rng, sharded, states
+from phalanx.checkpoint import checkpointer, disk, overlap, peers, position, rng, sharded, states
 from phalanx.checkpoint.handle import SaveHandle
 
 _OWN = "phalanx.rank_"  # keys of what is a rank's own
@@ -165,24 +167,31 @@ class Checkpointer(checkpointer.Checkpointer):
         reader = self.get_storage_reader(found)
         if reader is None:
             return 0
-        known = reader.read_metadata().state_dict_metadata
-        expanded = _expand(state)
-        own = known.get(f"{_OWN}{self._here.rank}") if states.own_part(state) else None
-        loaded = dict(expanded.state)
-        if own is not None:
-            loaded[f"{_OWN}{self._here.rank}"] = torch.empty(own.size, dtype=torch.uint8)
-        stock.load(
-            loaded,
-            storage_reader=reader,
-            planner=_LoadPlanner(self.weights_only),
-            process_group=self._peers.group(),
-        )
-        packed = loaded.pop(f"{_OWN}{self._here.rank}", None)
-        for key, value in loaded.items():
-            state[key] = _put(state[key], value, expanded.modules)
+        packed = self._load_from(reader, state)
         if packed is not None:
             self._restore_own(state, packed)
         return found.step
+
+    def _load_from(self, reader, state):
+        """What is this rank's own comes back as it was packed; None where there is none."""
+        known = reader.read_metadata().state_dict_metadata
+        stepped = _stepped_in(state, known)
+        own = known.get(f"{_OWN}{self._here.rank}") if states.own_part(state) else None
+        with _taken_back_on_failure(each for each in stepped if not each.state):
+            expanded = _expand(state, stepped)
+            loaded = dict(expanded.state)
+            if own is not None:
+                loaded[f"{_OWN}{self._here.rank}"] = torch.empty(own.size, dtype=torch.uint8)
+            stock.load(
+                loaded,
+                storage_reader=reader,
+                planner=_LoadPlanner(self.weights_only),
+                process_group=self._peers.group(),
+            )
+            packed = loaded.pop(f"{_OWN}{self._here.rank}", None)
+            for key, value in loaded.items():
+                state[key] = _put(state[key], value, expanded.modules)
+        return packed
 
     def _restore_own(self, state, packed):
         data = packed.numpy().tobytes()
@@ -240,8 +249,9 @@ def _memory_reader(found, directory):
 # --- what torch makes of modules and optimizers
 
 
-def _expand(state):
-    """The state without what is a rank's own."""
+def _expand(state, stepped=None):
+    """The state without what is a rank's own. `stepped`: optimizers that are to have a state of their own in it, which
+    is made for those that have none; not given: those that have one."""
     own = states.own_part(state)
     rest = {key: value for key, value in state.items() if key not in own}
     modules = list(_modules_in(rest))
@@ -252,12 +262,62 @@ def _expand(state):
         if isinstance(value, torch.optim.Optimizer):
             module = _module_of(value, modules)
             if module is not None:
-                return torch_state.get_optimizer_state_dict(module, value)
+                has_state = bool(value.state) if stepped is None else value in stepped
+                with overlap.without_hooks(value) if has_state else _without_state(value):
+                    return torch_state.get_optimizer_state_dict(module, value)
         return value.state_dict()
 
     expanded = states.expand(rest, state_of)
     expanded.state = dict(expanded.state)
     return expanded
+
+
+class _NoState(collections.defaultdict):
+    """The state of an optimizer that has none. torch makes one by a step of the optimizer where it is not true."""
+
+    def __bool__(self):
+        return True
+
+
+@contextlib.contextmanager
+def _without_state(optimizer):
+    """For torch the optimizer has made no step. What it loads meanwhile stays."""
+    kept, optimizer.state = optimizer.state, _NoState(dict)
+    try:
+        yield
+    finally:
+        if isinstance(optimizer.state, _NoState):
+            optimizer.state = kept
+
+
+@contextlib.contextmanager
+def _taken_back_on_failure(optimizers):
+    """Optimizers without a state have none behind it, either, unless all goes well."""
+    without = list(optimizers)
+    try:
+        yield
+        without = []
+    finally:
+        for optimizer in without:
+            optimizer.state.clear()
+
+
+def _stepped_in(state, known):
+    """The optimizers of the state that had a state of their own when they were saved. `known`: all names there."""
+    return {
+        optimizer
+        for optimizer, path in _optimizers_in(state, "")
+        if any(name.startswith(f"{path}.state.") for name in known)
+    }
+
+
+def _optimizers_in(value, path):
+    """(optimizer, the name of its place in the state)."""
+    if isinstance(value, torch.optim.Optimizer):
+        yield value, path
+    elif isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _optimizers_in(inner, f"{path}.{key}" if path else str(key))
 
 
 def _modules_in(value):
@@ -284,7 +344,8 @@ def _put(present, loaded, modules):
     if isinstance(present, torch.nn.Module):
         torch_state.set_model_state_dict(present, loaded)
     elif isinstance(present, torch.optim.Optimizer) and _module_of(present, modules) is not None:
-        torch_state.set_optimizer_state_dict(_module_of(present, modules), present, loaded)
+        with contextlib.nullcontext() if loaded["state"] else _without_state(present):
+            torch_state.set_optimizer_state_dict(_module_of(present, modules), present, loaded)
     elif not isinstance(present, (torch.Tensor, type)) and callable(getattr(present, "load_state_dict", None)):
         present.load_state_dict(loaded)
     elif isinstance(present, dict):

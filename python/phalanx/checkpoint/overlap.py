@@ -6,12 +6,13 @@ fires for each of its steps.
 """
 
 import bisect
+import contextlib
 import os
 import sys
 import weakref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim import optimizer as torch_optimizer
 
 from phalanx.checkpoint.refuse import local_part, storage_identity
 
@@ -276,13 +277,32 @@ def _install():
     """Registers the one global hook of this process."""
     global _hook
     if _hook is None:
-        _hook = register_optimizer_step_pre_hook(_before_step)
+        _hook = torch_optimizer.register_optimizer_step_pre_hook(_before_step)
         os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _before_step(optimizer, args, kwargs):
     for guard in list(_guards):
         guard.before_step(optimizer)
+
+
+@contextlib.contextmanager
+def without_hooks(optimizer):
+    """For steps that are none of the training's: nobody hears of them, neither Phalanx nor the script."""
+    tables = [
+        torch_optimizer._global_optimizer_pre_hooks,
+        torch_optimizer._global_optimizer_post_hooks,
+        getattr(optimizer, "_optimizer_step_pre_hooks", {}),  # a wrapper may have none
+        getattr(optimizer, "_optimizer_step_post_hooks", {}),
+    ]
+    kept = [list(table.items()) for table in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, hooks in zip(tables, kept):
+            table.update(hooks)
 
 
 # torch.compile must not trace into the hook: it waits, and for what is none of the graph's business.
