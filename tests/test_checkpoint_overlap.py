@@ -164,34 +164,36 @@ def without_hook():
 @overlaps
 @pytest.mark.parametrize("settings", [{}, {"fused": True}])
 def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeypatch, settings):
-    training, checkpointer = Training(**settings), make(verify="always")
-    training.step()
-    is_found, first = False, 0
-    while not is_found:  # the copy may be over, and looked at again, before the step writes
-        first += 1
-        checkpointer.save(first, training.state())  # steps are counted from here
-        training.step()
-        before = training.snapshot()
-        with monkeypatch.context() as unseen, warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            unseen.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)
-            first += 1
-            handle = checkpointer.save(first, training.state())
-            assert handle.why is None
-            training.step()
-            is_found = not handle.wait_staged()
-        assert is_found or (handle.wait_committed() and differing(before, saved(checkpointer)) == [])
-    assert [str(warning.message) for warning in said if "copies everything before it returns" in str(warning.message)]
-    assert "changed while it was copied" in handle.why and handle.why.startswith("state['")
-    assert agent.wait_packet("skipped")["step"] == first and first not in agent.sealed()
-    for step in (first + 1, first + 2):
-        before = training.snapshot()
+    """A weight of 64 MiB: the step has begun to write it long before it is copied, and looked at again."""
+    weight = torch.nn.Parameter(torch.zeros(16 << 20))
+    optimizer, checkpointer = torch.optim.SGD([weight], lr=1.0, **settings), make(verify="always")
+
+    def step():
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+
+    def save(number):
+        return checkpointer.save(number, {"weight": weight, "optimizer": optimizer})
+
+    step()
+    weight.grad = torch.ones_like(weight)
+    monkeypatch.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)  # this very step is missed
+    handle = save(1)
+    assert handle.why is None
+    optimizer.step()
+    with pytest.warns(RuntimeWarning, match="copies everything before it returns"):
+        assert not handle.wait_staged()
+    assert "changed while it was copied" in handle.why and handle.why.startswith("state['weight']")
+    assert agent.wait_packet("skipped")["step"] == 1 and agent.sealed() == {}
+    monkeypatch.undo()
+    for number in (2, 3):
+        before = weight.detach().clone()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it has been said
-            handle = checkpointer.save(step, training.state())
+            handle = save(number)
         assert handle.is_over and "an earlier save has found that state['" in handle.why
-        training.step()
-        assert differing(before, saved(checkpointer)) == []
+        step()
+        assert torch.equal(before, checkpointer.load()[0]["weight"])
 
 
 @overlaps

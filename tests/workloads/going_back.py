@@ -1,5 +1,5 @@
-"""Does in each life what it is told: "load", "save:STEP" and "disk:STEP" of a state that has the step in it, "spoil" that
-state, "die"."""
+"""Does in each life what it is told: "load", "save:STEP" and "disk:STEP" of a state that has the step in it, "spoil"
+that state, "die"."""
 
 import argparse
 import os

@@ -237,8 +237,8 @@ class Checkpointer:
     # --- restoring
 
     def load(self, default=None):
-        """(state, step) of the newest step that every rank has at this moment, the same step on all ranks, which call it
-        together: from memory where that has outlived the last life, or this one has saved it, else from disk.
+        """(state, step) of the newest step that every rank has at this moment, the same step on all ranks, which call
+        it together: from memory where that has outlived the last life, or this one has saved it, else from disk.
         (default, 0) where there is none. All tensors are on the CPU. What is saved behind it is newer than all before,
         also where its steps are lower.
 
@@ -259,8 +259,8 @@ class Checkpointer:
         return disk.find(self.directory, self._here.rank, self._agree)
 
     def _agree(self, step, why):
-        """Whether all ranks take that step from disk, where no agent decides it: by a collective. Without a process group
-        they come to the same by themselves, unless one of them finds its own part damaged."""
+        """Whether all ranks take that step from disk, where no agent decides it: by a collective. Without a process
+        group they come to the same by themselves, unless one of them finds its own part damaged."""
         if self._here.world_size == 1:
             return step < 0 or why is None
         if torch.distributed.is_available() and torch.distributed.is_initialized():

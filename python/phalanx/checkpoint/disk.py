@@ -64,8 +64,8 @@ def find(directory, rank, agree, find_in=None):
 
 
 def newest_first(directory):
-    """[(name, manifest, why it does not count)] of the folders of steps, by the order in which they were stored; what has
-    no manifest stands by its number. All files of one that counts have their lengths, those of other ranks, too."""
+    """[(name, manifest, why it does not count)] of the folders of steps, by the order in which they were stored; what
+    has no manifest stands by its number. All files of one that counts have their lengths, those of other ranks, too."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:

@@ -42,7 +42,7 @@ class Peers:
         return worst
 
     def all_take(self, step, is_whole):
-        """Whether all ranks have found their part of that step whole. NotTogether where they look at different steps."""
+        """Whether all ranks have found their part of that step whole. NotTogether where they look at others."""
         votes = torch.tensor([step, -step, int(not is_whole)], dtype=torch.int64)
         dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group())
         highest, lowest, damaged = votes[0].item(), -votes[1].item(), votes[2].item()

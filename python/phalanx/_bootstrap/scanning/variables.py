@@ -57,8 +57,8 @@ def _setting(what, name, value):
 
 
 def _name(node):
-    """None for those that Python refuses, and those by which a process chooses the processors of its threads when OpenMP
-    is loaded: the zygote's are no rank's."""
+    """None for those that Python refuses, and those by which a process chooses the processors of its threads when
+    OpenMP is loaded: the zygote's are no rank's."""
     name = _text(node)
     if not name or "=" in name or (name.startswith(_OF_OPENMP) and name != "OMP_NUM_THREADS"):
         return None
