@@ -124,7 +124,7 @@ class Rank:
         n = len(sources)
         pointers = (ctypes.c_void_p * n)(*sources)
         times = (ctypes.c_uint8 * n)(*when) if when else None
-        save = Save(step, 0, 1, n, ctypes.addressof(layout.sizes), ctypes.addressof(pointers))
+        save = Save(step, 0, 1, 0, n, ctypes.addressof(layout.sizes), ctypes.addressof(pointers))
         save.when = ctypes.addressof(times) if times else None
         save.pickle, save.pickle_bytes, save.info, save.info_bytes = pickle, len(pickle), info, len(info)
         save.file_bytes, save.threads, save.notify_fd = layout.file_bytes, threads, -1

@@ -393,8 +393,8 @@ def test_storage_that_is_read_only(small_disk, job, directory_on_small_disk):
 
 @pytest.mark.slow
 def test_storage_hangs(hanging_disk, job):
-    """Training goes on, a new life takes memory without storage's word, and a node that is told to go says what storage
-    has not taken. What hangs in the kernel cannot be killed: the process ends when the disk goes on."""
+    """Training goes on, a new life takes memory and asks storage behind no write, and a node that is told to go says
+    what storage has not taken. What hangs in the kernel cannot be killed: the process ends when the disk goes on."""
     directory = hanging_disk.path / "checkpoints"
     arguments = [directory, "--disk-every=10", "--step-ms=20", "--at-breakpoint"]
     node = start(job, *arguments, nproc=1, flags=["--stop-timeout=2"])
@@ -404,7 +404,7 @@ def test_storage_hangs(hanging_disk, job):
         os.kill(job.pid(0, 0), signal.SIGKILL)
         found = restored(job, 1)
         assert (found["source"], found["n"] >= promised) == ("memory", True), job.story()
-        assert "storage has not answered for 10 s" in found["why"]
+        assert "storage has not answered" not in found["why"]
         wait_committed(job, found["n"] + 1, life=1)
         node.signal(signal.SIGTERM)
         node.wait_line("checkpoint: storage has not taken step ")

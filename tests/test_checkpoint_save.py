@@ -360,13 +360,24 @@ def test_a_step_whose_file_is_damaged_is_passed_over(on_disk, damage):
 
 
 def test_a_step_that_was_saved_again_counts_more(on_disk):
-    shutil.copytree(on_disk / "1", on_disk / "2.9")
-    shards = json.loads((on_disk / "1" / "manifest.json").read_bytes().partition(b"\n")[0])["shards"]
-    write_manifest(on_disk / "2.9", 1, 9, shards)  # what is in it is that of step 1, to tell them apart
-    assert load(on_disk)[0] == 1
-    write_manifest(on_disk / "2.9", 1, 9, [{**shards[0], "file": "../2/rank_0.pt"}])
+    shutil.copytree(on_disk / "2", on_disk / "2.9")
+    shards = json.loads((on_disk / "2" / "manifest.json").read_bytes().partition(b"\n")[0])["shards"]
+    write_manifest(on_disk / "2.9", 2, 9, [{**shards[0], "crc32": 1}])  # to tell them apart
+    step, _, why = load(on_disk)
+    assert step == 2 and f"{on_disk}/2.9: the checksum of rank_0.pt is" in why
+    write_manifest(on_disk / "2.9", 2, 9, [{**shards[0], "file": "../2/rank_0.pt"}])
     step, _, why = load(on_disk)
     assert step == 2 and "names a file '../2/rank_0.pt'" in why
+
+
+def test_a_step_that_was_stored_later_counts_more(on_disk):
+    """Whatever its number; what has no manifest is no step, and says so where it may be newer."""
+    for name, sequence in (("1", 3), ("2", 2)):
+        shards = json.loads((on_disk / name / "manifest.json").read_bytes().partition(b"\n")[0])["shards"]
+        write_manifest(on_disk / name, int(name), 9, shards, sequence=sequence)
+    (on_disk / "5").mkdir()
+    step, _, why = load(on_disk)
+    assert step == 1 and why.startswith(f"{on_disk}/5: ")
 
 
 # --- processes
