@@ -81,7 +81,7 @@ def why_not(told):
 
 # A script's text, and where and why its imports ahead end.
 ENDS = {
-    "an effect": ("import json\nimport os\nos.environ['A'] = '1'\n", 3, "changes something that others have"),
+    "an effect": ("import json\nimport os\nos.environ['A'] = '1'\n", 3, "sets variables"),
     "a call": ("import json\nconfigure()\n", 2, "does something: what follows may depend on it"),
     "a base": ("import deriving\nclass Mine(deriving.Base): pass\n", 2, "derives a class from a library's class"),
     "an own base": (

@@ -30,6 +30,7 @@ void Fill(Wire::Page& wire, const HeldPage& page) {
   wire.set_rank(page.rank);
   wire.set_world_size(page.world_size);
   wire.set_committed(page.committed);
+  wire.set_sealed_unix_ms(page.sealed_unix_ms);
 }
 
 void Fill(Wire& wire, const saving::RoundBegun& event) {
@@ -186,7 +187,7 @@ StatusOr<std::vector<HeldPage>> PagesOf(const google::protobuf::RepeatedPtrField
   for (const Wire::Page& page : wire) {
     PHX_RETURN_IF_ERROR(CheckKind(page.kind()));
     pages.push_back({page.dir(), page.kind(), page.main() ? kMainPage : 0, KeyOf(page.save()), page.rank(),
-                     page.world_size(), page.committed()});
+                     page.world_size(), page.committed(), page.sealed_unix_ms()});
   }
   return pages;
 }
