@@ -13,7 +13,7 @@ from phalanx._bootstrap import hidden, linux
 _NUMBER = re.compile(r"\+?[0-9]+\Z")  # as strtoul has them
 _CONFIG_OF_COMPILERS = "torch._inductor.config"
 # With these, OpenMP binds its threads to places that it chooses among the CPUs it finds when it is loaded.
-PLACES = ("OMP_PROC_BIND", "OMPPLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 _openblas_threads = 1  # with one it is imported
