@@ -402,9 +402,7 @@ class _Finder:
         if why is None and not _BRING_LIBRARIES.isdisjoint(names):
             why = _surroundings.why_no_libraries()
         why = why or self._why_not_by_variables(names, steps) or self._why_not_by_path(names)
-        return why or (
-            replaced.why_not(self._replaced_by(steps)) if not WITH_ALL.isdisjoint(map(_top, names)) else None
-        )
+        return why or self._why_not_by_replaced(names, steps)
 
     def _why_not_later(self, names, steps):
         """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
@@ -412,9 +410,7 @@ class _Finder:
         why = _own_among(names) or self._why_not_by_reads(steps) or self._why_not_by_path(names)
         if why is None and "triton" in names:
             why = self._why_not_by_compilers()
-        return why or (
-            replaced.why_not(self._replaced_by(steps)) if not WITH_ALL.isdisjoint(map(_top, names)) else None
-        )
+        return why or self._why_not_by_replaced(names, steps)
 
     def _why_not_by_compilers(self):
         """Triton's C++ reads these, and its knobs by it, when it is imported."""
@@ -452,8 +448,12 @@ class _Finder:
                 return f"{top} is another one on the script's sys.path"
         return None
 
-    def _replaced_by(self, steps):
-        return [change for index in steps if index not in self._replaced for change in _steps[index].replaced]
+    def _why_not_by_replaced(self, names, steps):
+        """Of torch's parts: what others leave elsewhere comes with them (_give_out)."""
+        if WITH_ALL.isdisjoint(map(_top, names)):
+            return None
+        coming = [index for index in steps if index not in self._replaced]
+        return replaced.why_not([change for index in coming for change in _steps[index].replaced])
 
     def _would_warn_otherwise(self, steps):
         """Whether warnings of the imports of these steps would be shown, or not, by what the script has set since."""
