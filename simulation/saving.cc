@@ -121,8 +121,11 @@ Micros RankSaves::Save(const Process& process, SimKeeper& keeper, int64_t step, 
 }
 
 Micros RankSaves::BeginCopy(Copy copy) {
-  if (Parse(*copy.page).slots.empty()) copy.keeper->Prepare(copy.process, copy.main);
-  const ckpt::ControlPage now = Parse(*copy.page);
+  ckpt::ControlPage now = Parse(*copy.page);
+  if (now.slots.empty()) {
+    copy.keeper->Prepare(copy.process, copy.main);
+    now = Parse(*copy.page);
+  }
   ckpt::SlotChoice choice = ckpt::ChooseSlots(now);
   bool begun = false;
   for (const int slot : choice.slots) {

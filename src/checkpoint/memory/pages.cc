@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "checkpoint/rank/memory_names.h"
@@ -149,60 +148,80 @@ std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
 
 // --- images -------------------------------------------------------------------------------------------------------
 
-void NodePages::AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images) {
-  const ControlPage now = page.Parse();
-  for (size_t i = 0; i < now.slots.size(); ++i) {
-    const Slot& slot = now.slots[i];
-    const int index = static_cast<int>(i);
-    if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) continue;
-    if (page.replacing.contains(index)) continue;
-    images.push_back({dir, page.name, page.SlotPath(index, slot.file_number), index, slot.generation, slot.image,
-                      slot.is_committed()});
+bool NodePages::HasImage(const Page& page, const Slot& slot, int index) {
+  if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) return false;
+  return !page.replacing.contains(index);
+}
+
+// A page that has two images of a save, since the step was saved twice: that which is committed, else the first.
+int NodePages::SlotOf(const Page& page, const ControlPage& now, const SaveKey& save) {
+  int found = -1;
+  const auto order = [&now](int index) {
+    const Slot& slot = now.slots[static_cast<size_t>(index)];
+    return std::pair(!slot.is_committed(), slot.generation);
+  };
+  for (int index = 0; index < static_cast<int>(now.slots.size()); ++index) {
+    const Slot& slot = now.slots[static_cast<size_t>(index)];
+    if (!HasImage(page, slot, index) || KeyOf(slot.image) != save) continue;
+    if (found < 0 || order(index) < order(found)) found = index;
   }
+  return found;
+}
+
+MemoryImage NodePages::ImageIn(const std::string& dir, const Page& page, const Slot& slot, int index) {
+  return {dir,        page.name,          page.SlotPath(index, slot.file_number), index, slot.generation,
+          slot.image, slot.is_committed()};
 }
 
 std::vector<MemoryImage> NodePages::Images() const {
   std::vector<MemoryImage> images;
   for (const auto& [dir, pages] : dirs_) {
-    for (const auto& [name, page] : pages) AddImages(dir, page, images);
+    for (const auto& [name, page] : pages) {
+      const ControlPage now = page.Parse();
+      for (int index = 0; index < static_cast<int>(now.slots.size()); ++index) {
+        const Slot& slot = now.slots[static_cast<size_t>(index)];
+        if (HasImage(page, slot, index)) images.push_back(ImageIn(dir, page, slot, index));
+      }
+    }
   }
   return images;
 }
 
-std::vector<MemoryImage> NodePages::AllImages(const std::string& dir, const SaveKey& save) const {
+std::vector<MemoryImage> NodePages::Images(const std::string& dir, const SaveKey& save) const {
   std::vector<MemoryImage> images;
   const auto pages = dirs_.find(dir);
   if (pages == dirs_.end()) return images;
-  for (const auto& [name, page] : pages->second) AddImages(dir, page, images);
-  std::erase_if(images, [&](const MemoryImage& image) { return KeyOf(image.image) != save; });
-  return images;
-}
-
-std::vector<MemoryImage> NodePages::Images(const std::string& dir, const SaveKey& save) const {
-  std::vector<MemoryImage> images = AllImages(dir, save);
-  std::sort(images.begin(), images.end(), [](const MemoryImage& a, const MemoryImage& b) {
-    return std::tuple(a.page, !a.committed, a.generation) < std::tuple(b.page, !b.committed, b.generation);
-  });
-  const auto same_page = [](const MemoryImage& a, const MemoryImage& b) { return a.page == b.page; };
-  images.erase(std::unique(images.begin(), images.end(), same_page), images.end());
+  for (const auto& [name, page] : pages->second) {
+    const ControlPage now = page.Parse();
+    const int index = SlotOf(page, now, save);
+    if (index >= 0) images.push_back(ImageIn(dir, page, now.slots[static_cast<size_t>(index)], index));
+  }
   return images;
 }
 
 void NodePages::Commit(const std::string& dir, const SaveKey& save) {
-  for (const MemoryImage& image : Images(dir, save)) {
-    Page* const page = Find(dir, image.page);
-    page->control().SetCommitted(image.slot, image.generation);
-    for (const int slot : std::exchange(page->replaced_next, {})) {
-      const bool is_read = page->readers.contains(slot);
-      if (slot != image.slot && is_read) page->overdue[slot] = live_epoch_;
-      if (slot == image.slot || is_read) {
-        page->replaced_next.insert(slot);
-        continue;
-      }
-      const ControlPage now = page->Parse();
-      if (!page->control().Hold(slot, now.slots[static_cast<size_t>(slot)].generation)) continue;  // empty by now
-      Replace(*page, slot);
+  const auto pages = dirs_.find(dir);
+  if (pages == dirs_.end()) return;
+  for (auto& [name, page] : pages->second) {
+    const ControlPage now = page.Parse();
+    const int committed = SlotOf(page, now, save);
+    if (committed < 0) continue;
+    page.control().SetCommitted(committed, now.slots[static_cast<size_t>(committed)].generation);
+    ReplaceOlder(page, committed);
+  }
+}
+
+void NodePages::ReplaceOlder(Page& page, int committed) const {
+  for (const int slot : std::exchange(page.replaced_next, {})) {
+    const bool is_read = page.readers.contains(slot);
+    if (slot != committed && is_read) page.overdue[slot] = live_epoch_;
+    if (slot == committed || is_read) {
+      page.replaced_next.insert(slot);
+      continue;
     }
+    const ControlPage now = page.Parse();
+    if (!page.control().Hold(slot, now.slots[static_cast<size_t>(slot)].generation)) continue;  // empty by now
+    Replace(page, slot);
   }
 }
 
@@ -214,8 +233,15 @@ void NodePages::Replace(Page& page, int slot) {
 }
 
 void NodePages::Drop(const std::string& dir, const SaveKey& save) {
-  for (const MemoryImage& image : AllImages(dir, save)) {
-    if (!image.committed) Find(dir, image.page)->control().SetDropped(image.slot, image.generation);
+  const auto pages = dirs_.find(dir);
+  if (pages == dirs_.end()) return;
+  for (const auto& [name, page] : pages->second) {
+    const ControlPage now = page.Parse();
+    for (int index = 0; index < static_cast<int>(now.slots.size()); ++index) {
+      const Slot& slot = now.slots[static_cast<size_t>(index)];
+      if (!HasImage(page, slot, index) || KeyOf(slot.image) != save || slot.is_committed()) continue;
+      page.control().SetDropped(index, slot.generation);
+    }
   }
 }
 

@@ -112,8 +112,13 @@ class NodePages {
 
   static void Replace(Page& page, int slot);
   void MakeNewest(Page& page, const MemoryImage& image) const;
-  std::vector<MemoryImage> AllImages(const std::string& dir, const SaveKey& save) const;
-  static void AddImages(const std::string& dir, const Page& page, std::vector<MemoryImage>& images);
+  // Whether this slot of the page holds an image that counts.
+  static bool HasImage(const Page& page, const Slot& slot, int index);
+  // That with the page's image of a save; -1: there is none.
+  static int SlotOf(const Page& page, const ControlPage& now, const SaveKey& save);
+  static MemoryImage ImageIn(const std::string& dir, const Page& page, const Slot& slot, int index);
+  // A newer save was committed in that slot.
+  void ReplaceOlder(Page& page, int committed) const;
   static SlotFile NewFile(Page& page, int slot, uint64_t bytes);
   uint64_t DueBytes() const;
   Page* Find(const std::string& dir, const std::string& name);

@@ -35,6 +35,10 @@ constexpr uint64_t kCommittedAt = 136;
 constexpr uint64_t kHeldAt = 144;
 constexpr uint64_t kDroppedAt = 152;
 
+// Behind them the page says nothing.
+constexpr uint64_t kSlotsEnd = kSlotsAt + kSlotStride * kSlotsMax;
+static_assert(kSlotsEnd <= kControlBytes);
+
 // What the rank writes of an image, as it lies in the page.
 struct Fields {
   int64_t step;
@@ -143,6 +147,7 @@ std::string ParseControl(const void* page, uint64_t bytes, ControlPage* parsed) 
   parsed->slot_bytes = Read<uint64_t>(at + kSlotBytesAt);
   parsed->live_epoch = Read<uint64_t>(at + kLiveEpochAt);
   parsed->changes = Read<uint64_t>(at + kChangesAt);
+  parsed->slots.reserve(count);
   for (uint32_t i = 0; i < count; ++i) parsed->slots.push_back(ParseSlot(at + SlotAt(static_cast<int>(i))));
   return {};
 }
@@ -196,7 +201,7 @@ void Control::Copy(uint8_t* to) const {
     words[static_cast<size_t>(i)] = Atomic(page_ + SlotAt(i) + kWordAt).load(std::memory_order_seq_cst);
   }
   const uint64_t changes = Atomic(page_ + kChangesAt).load(std::memory_order_acquire);
-  std::memcpy(to, page_, kControlBytes);
+  std::memcpy(to, page_, kSlotsEnd);
   std::memcpy(to + kChangesAt, &changes, sizeof changes);
   for (int i = 0; i < static_cast<int>(kSlotsMax); ++i) {
     std::memcpy(to + SlotAt(i) + kWordAt, &words[static_cast<size_t>(i)], sizeof words[0]);

@@ -72,7 +72,7 @@ class Control {
 
   // A new page without slots.
   void Format(uint64_t live_epoch);
-  // A copy, each slot's word before what it speaks of.
+  // A copy of all that ParseControl reads, each slot's word before what it speaks of.
   void Copy(uint8_t* to) const;
 
   // The slot's word goes from what `seen` says to "writing", one generation on. False, with the reason, where another
