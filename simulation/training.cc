@@ -46,6 +46,8 @@ void Training::Join(const Process& process, RankOwner* owner) {
   }
   parts_.judge.OnRankUp(*process);
   group.members.push_back({process, owner, false});
+  const int index = process->machine->index;
+  if (group.machines.empty() || group.machines.back() != index) group.machines.push_back(index);
   const Member member = group.members.back();
   parts_.queue.After(kJoinPatience, [this, member] {
     const Group& waited = groups_.at(KeyOf(*member.process));
@@ -89,15 +91,6 @@ void Training::TryJoin(Group& group) {
 bool Training::Together(const Group& group) const {
   return std::all_of(group.members.begin(), group.members.end(),
                      [&](const Member& m) { return m.process->machine == group.members.front().process->machine; });
-}
-
-std::vector<int> Training::MachinesOf(const Group& group) {
-  std::vector<int> machines;
-  for (const Member& member : group.members) {
-    const int index = member.process->machine->index;
-    if (machines.empty() || machines.back() != index) machines.push_back(index);
-  }
-  return machines;
 }
 
 bool Training::Able(const Group& group, const Member& member) const {
@@ -172,7 +165,7 @@ void Training::Step(Group& group) {
   highest_step_ = std::max(highest_step_, group.step);
   const bool first = ++group.members.front().process->steps == 1;
   for (size_t i = 1; i < group.members.size(); ++i) ++group.members[i].process->steps;
-  parts_.judge.OnTrainingStep(group.epoch, group.step, MachinesOf(group));
+  parts_.judge.OnTrainingStep(group.epoch, group.step, group.machines);
   if (first) {
     parts_.story.Say(parts_.queue.now(), "training", "epoch {}: first step, {}", group.epoch, group.step);
     for (const Member& member : group.members) {
@@ -193,7 +186,7 @@ Micros Training::Save(Group& group) {
   const int64_t every = parts_.script.checkpoint_every;
   const bool due = group.step % every == 0;
   if (saves_ == nullptr && due) {
-    parts_.judge.OnCheckpoint(checkpoint_, group.step, MachinesOf(group));
+    parts_.judge.OnCheckpoint(checkpoint_, group.step, group.machines);
     checkpoint_ = std::max(checkpoint_, group.step);
   }
   const bool safe = std::any_of(group.members.begin(), group.members.end(), [&](const Member& member) {
@@ -234,7 +227,7 @@ void Training::Finish(Group& group) {
   const bool waits = saves_ != nullptr && parts_.script.saving->waits_at_end;
   for (const Member& member : group.members) {
     const Micros delay = random_.Between(0, random_.OneIn(8) ? 2 * kSecond : 20 * kMs);
-    const Task end = [this, member, delay] { EndLater(member, delay, {}, /*own=*/false); };
+    const auto end = [this, member, delay] { EndLater(member, delay, {}, /*own=*/false); };
     if (waits) {
       saves_->AwaitStored(member.process, member.owner->Keeper(), end);
     } else {

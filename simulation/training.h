@@ -120,6 +120,7 @@ class Training {
     uint64_t epoch = 0;
     uint32_t world_size = 0;
     std::vector<Member> members;
+    std::vector<int> machines;  // of the members, in their order
     uint32_t joined = 0;
     bool formed = false;
     bool broken = false;
@@ -149,7 +150,6 @@ class Training {
   void Break(Group& group, const Process& by, bool seen);
   void EndLater(const Member& member, Micros delay, RankEnd end, bool own);
   bool Together(const Group& group) const;
-  static std::vector<int> MachinesOf(const Group& group);
 
   const Parts parts_;
   Random random_;
