@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <vector>
+
+#include "simulation/task.h"
 
 namespace phalanx::simulation {
 
 using Micros = int64_t;  // of virtual time, from the begin of the world
-using Task = std::function<void()>;
 
 constexpr Micros kMs = 1'000;
 constexpr Micros kSecond = 1'000'000;
@@ -21,20 +21,20 @@ class EventQueue {
   uint64_t served() const { return served_; }
   bool empty() const { return heap_.empty(); }
 
-  void At(Micros when, Task task) {
+  void At(Micros when, Task&& task) {
     heap_.push_back({std::max(when, now_), next_++, Keep(std::move(task))});
-    std::push_heap(heap_.begin(), heap_.end(), Later);
+    std::push_heap(heap_.begin(), heap_.end(), Later());
   }
-  void After(Micros delay, Task task) { At(now_ + delay, std::move(task)); }
+  void After(Micros delay, Task&& task) { At(now_ + delay, std::move(task)); }
 
   // Not on an empty queue.
   void ServeNext() {
-    std::pop_heap(heap_.begin(), heap_.end(), Later);
+    std::pop_heap(heap_.begin(), heap_.end(), Later());
     const Entry entry = heap_.back();
     heap_.pop_back();
     now_ = entry.when;
     ++served_;
-    const Task task = std::exchange(tasks_[entry.task], nullptr);
+    Task task = std::move(tasks_[entry.task]);
     free_.push_back(entry.task);
     task();
   }
@@ -46,8 +46,14 @@ class EventQueue {
     uint64_t order = 0;
     size_t task = 0;  // in tasks_
   };
+  // A type and no function, so that the heap has it inline.
+  struct Later {
+    bool operator()(const Entry& a, const Entry& b) const {
+      return a.when != b.when ? a.when > b.when : a.order > b.order;
+    }
+  };
 
-  size_t Keep(Task task) {
+  size_t Keep(Task&& task) {
     if (free_.empty()) {
       tasks_.push_back(std::move(task));
       return tasks_.size() - 1;
@@ -57,8 +63,6 @@ class EventQueue {
     tasks_[place] = std::move(task);
     return place;
   }
-
-  static bool Later(const Entry& a, const Entry& b) { return a.when != b.when ? a.when > b.when : a.order > b.order; }
 
   std::vector<Entry> heap_;
   std::vector<Task> tasks_;   // of the entries

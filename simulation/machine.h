@@ -56,7 +56,7 @@ class Gate {
     if (stops_ > 0 || draining_) return;
     draining_ = true;
     while (!waiting_.empty() && stops_ == 0) {
-      const Task task = std::move(waiting_.front());
+      Task task = std::move(waiting_.front());
       waiting_.pop_front();
       task();
     }

@@ -23,7 +23,7 @@ StreamId Network::Open(int machine) {
   return streams_.size();
 }
 
-void Network::Send(StreamId stream, Way way, Task deliver) {
+void Network::Send(StreamId stream, Way way, Task&& deliver) {
   Pipe& pipe = PipeOf(stream, way);
   if (pipe.closed) return;
   const int machine = StreamOf(stream).machine;
@@ -33,7 +33,7 @@ void Network::Send(StreamId stream, Way way, Task deliver) {
 
 void Network::Close(StreamId stream, Way way) { PipeOf(stream, way).closed = true; }
 
-void Network::Break(StreamId stream, Way way, Task learn) {
+void Network::Break(StreamId stream, Way way, Task&& learn) {
   PipeOf(stream, way).closed = false;
   Send(stream, way, std::move(learn));
   Close(stream, way);
@@ -42,7 +42,7 @@ void Network::Break(StreamId stream, Way way, Task learn) {
 void Network::Lose(StreamId stream, Way way) {
   Pipe& pipe = PipeOf(stream, way);
   // Their arrivals are on the queue and find nothing.
-  std::fill(pipe.flying.begin(), pipe.flying.end(), nullptr);
+  for (Task& task : pipe.flying) task = nullptr;
   pipe.held.clear();
 }
 
@@ -79,13 +79,13 @@ Micros Network::Delay(int machine) {
   return path.delay + again + static_cast<Micros>(path.random.Below(static_cast<uint64_t>(path.jitter) + 1));
 }
 
-void Network::Fly(StreamId id, Way way, Task deliver, Micros delay) {
+void Network::Fly(StreamId id, Way way, Task&& deliver, Micros delay) {
   Pipe& pipe = PipeOf(id, way);
   pipe.flying.push_back(std::move(deliver));
   pipe.last_arrival = std::max(pipe.last_arrival, queue_.now() + delay);
   queue_.At(pipe.last_arrival, [this, id, way] {
     Pipe& arrived = PipeOf(id, way);
-    const Task task = std::move(arrived.flying.front());
+    Task task = std::move(arrived.flying.front());
     arrived.flying.pop_front();
     if (task) task();
   });

@@ -24,11 +24,11 @@ class Network {
   // --- streams ---
   StreamId Open(int machine);
   // Delivers behind all that was sent before on this way. Nothing happens once this way is closed.
-  void Send(StreamId stream, Way way, Task deliver);
+  void Send(StreamId stream, Way way, Task&& deliver);
   // What was sent is still delivered, nothing more is taken.
   void Close(StreamId stream, Way way);
   // The connection breaks: the end of this way learns of it behind all that still arrives, also on a closed one.
-  void Break(StreamId stream, Way way, Task learn);
+  void Break(StreamId stream, Way way, Task&& learn);
   // What is under way is lost.
   void Lose(StreamId stream, Way way);
   // Messages that wait for the path to carry again.
@@ -61,7 +61,7 @@ class Network {
     std::array<Pipe, 2> pipes;
   };
 
-  void Fly(StreamId id, Way way, Task deliver, Micros delay);
+  void Fly(StreamId id, Way way, Task&& deliver, Micros delay);
   Stream& StreamOf(StreamId stream) { return streams_[stream - 1]; }
   Pipe& PipeOf(StreamId stream, Way way);
 

@@ -17,15 +17,6 @@ namespace phalanx::simulation {
 
 NodeWorkers::NodeWorkers(const Parts& parts, NodeWorkersEvents events) : parts_(parts), events_(std::move(events)) {}
 
-// Something on this machine happens in a while; not if the machine has gone before.
-void NodeWorkers::Later(Micros delay, Task task) {
-  parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
-    parts_.machine.gate.Pass([this, task = std::move(task)] {
-      if (!vanished_) task();
-    });
-  });
-}
-
 // --- zygote and spares --------------------------------------------------------------------------------------------
 // As src/agent/workers/spare_pool.cc and workers.cc have it. No zygote here gets stuck, and no rank teaches it
 // anything: the core has nothing to wait for.

@@ -79,7 +79,15 @@ class NodeWorkers final : public RankOwner {
   const std::map<int, Process>& workers() const { return workers_; }
 
  private:
-  void Later(Micros delay, Task task);
+  // Something on this machine happens in a while; not if the machine has gone before.
+  template <typename Callable>
+  void Later(Micros delay, Callable task) {
+    parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
+      parts_.machine.gate.Pass([this, task = std::move(task)]() mutable {
+        if (!vanished_) task();
+      });
+    });
+  }
   Instant Now() const { return parts_.queue.now() / kMs; }
   void Run();
   void NeedSpares();

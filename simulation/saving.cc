@@ -141,8 +141,10 @@ Micros RankSaves::BeginCopy(Copy copy) {
   }
   parts_.judge.saves().OnCopyBegins(*copy.process, *copy.page, copy.slot, KeyOf(copy.image));
   const Micros takes = random_.Between(parts_.saving.copy / 8, parts_.saving.copy);
-  parts_.queue.After(
-      takes, [this, copy = std::move(copy)] { copy.process->machine->gate.Pass([this, copy] { Seal(copy); }); });
+  parts_.queue.After(takes, [this, copy = std::move(copy)]() mutable {
+    Gate& gate = copy.process->machine->gate;
+    gate.Pass([this, copy = std::move(copy)] { Seal(copy); });
+  });
   return takes;
 }
 
@@ -155,7 +157,7 @@ void RankSaves::Seal(const Copy& copy) const {
   copy.keeper->Sealed(copy.process, copy.main, copy.image.step, copy.store);
 }
 
-void RankSaves::AwaitStored(const Process& process, SimKeeper& keeper, Task done) {
+void RankSaves::AwaitStored(const Process& process, SimKeeper& keeper, std::function<void()> done) {
   if (process->store_step < 0) return done();
   keeper.Wait(process, process->store_step, true, [done = std::move(done)](const std::string&) { done(); });
 }

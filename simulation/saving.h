@@ -40,7 +40,7 @@ class RankSaves {
   Micros Save(const Process& process, SimKeeper& keeper, int64_t step, bool store);
   // SaveHandle.wait(), for the last save that was to go to storage. `done` is called when it is over, at once where
   // there is none.
-  void AwaitStored(const Process& process, SimKeeper& keeper, Task done);
+  void AwaitStored(const Process& process, SimKeeper& keeper, std::function<void()> done);
 
  private:
   struct Copy {

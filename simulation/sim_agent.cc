@@ -185,15 +185,6 @@ void SimAgent::OnTimer() {
   if (leave) Feed(agent::leaving::Tick{keeper_.StoringText()});
 }
 
-// On this machine in a while, where the agent is still there.
-void SimAgent::Later(Micros delay, Task task) {
-  parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
-    parts_.machine.gate.Pass([this, task = std::move(task)] {
-      if (alive_) task();
-    });
-  });
-}
-
 void SimAgent::Signal(int signal) {
   if (!alive_) return;
   Feed(agent::leaving::AskedAgain{});
@@ -269,7 +260,7 @@ void SimAgent::PingLater(StreamId stream, Micros after) {
 void SimAgent::Ping(StreamId stream) {
   const Micros silent = parts_.queue.now() - heard_at_;
   if (silent < kPingAfter) return PingLater(stream, kPingAfter - silent);
-  const Task pong = [this, stream] {
+  const auto pong = [this, stream] {
     parts_.machine.gate.Pass([this, stream] {
       if (stream_ == stream) heard_at_ = parts_.queue.now();
     });
@@ -291,11 +282,10 @@ void SimAgent::SendToMaster(v1::AgentMessage message) {
   message.set_next_store_port(ReservedPort());
   if (!stream_ || closing_) return;
   message.set_sequence(next_sequence_++);
-  parts_.network.Send(
-      *stream_, Way::kUp,
-      [master = master_, stream = *stream_, m = std::make_shared<const v1::AgentMessage>(std::move(message))] {
-        master->gate().Pass([master, stream, m] { master->OnMessage(stream, *m); });
-      });
+  auto told = std::make_unique<v1::AgentMessage>(std::move(message));
+  parts_.network.Send(*stream_, Way::kUp, [master = master_, stream = *stream_, told = std::move(told)]() mutable {
+    master->gate().Pass([master, stream, told = std::move(told)] { master->OnMessage(stream, std::move(*told)); });
+  });
 }
 
 void SimAgent::OnMessage(StreamId stream, const std::shared_ptr<const v1::MasterMessage>& message) {

@@ -97,7 +97,15 @@ class SimAgent final : public AgentEnd {
   Instant NextDeadline() const;
   void ArmTimer();
   void OnTimer();
-  void Later(Micros delay, Task task);
+  // On this machine in a while, where the agent is still there.
+  template <typename Callable>
+  void Later(Micros delay, Callable task) {
+    parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
+      parts_.machine.gate.Pass([this, task = std::move(task)]() mutable {
+        if (alive_) task();
+      });
+    });
+  }
   void SendToMaster(v1::AgentMessage message);
   v1::Progress ReadProgress() const;
   uint32_t ReservedPort();

@@ -35,17 +35,6 @@ v1::Shard ShardOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
 
 SimKeeper::SimKeeper(const Parts& parts) : parts_(parts), core_(parts.local_world_size) {}
 
-// Something of this agent's happens in a while; nothing does when it is no more.
-void SimKeeper::Later(Micros delay, Task task) {
-  parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
-    parts_.machine.gate.Pass([this, task = std::move(task)] {
-      if (!alive_) return;
-      task();
-      Run();
-    });
-  });
-}
-
 // --- memory -------------------------------------------------------------------------------------------------------
 
 uint64_t SimKeeper::TakeUp() {
@@ -87,7 +76,7 @@ void SimKeeper::OnDirectoriesLookedAt() {
   if (!std::exchange(looking_at_directories_, false)) return;
   taken_up_ = false;
   Scan();
-  for (const auto& [process, answered] : std::exchange(opening_, {})) Open(process, answered);
+  for (auto& [process, answered] : std::exchange(opening_, {})) Open(process, std::move(answered));
 }
 
 void SimKeeper::Scan() {
@@ -169,7 +158,7 @@ void SimKeeper::Open(const Process& process, Task answered) {
   core_.OnOpen(process->local_rank, kCheckpointDir,
                {saving.kind, saving.at_breakpoint, saving.keep_last, saving.keep_every, {}});
   Run();
-  Later(0, [this, process, answered = std::move(answered)] {
+  Later(0, [this, process, answered = std::move(answered)]() mutable {
     if (Hears(process)) answered();
   });
 }

@@ -87,7 +87,17 @@ class SimKeeper {
   };
 
   bool Hears(const Process& process) const;
-  void Later(Micros delay, Task task);
+  // Something of this agent's happens in a while; nothing does when it is no more.
+  template <typename Callable>
+  void Later(Micros delay, Callable task) {
+    parts_.queue.After(delay, [this, task = std::move(task)]() mutable {
+      parts_.machine.gate.Pass([this, task = std::move(task)]() mutable {
+        if (!alive_) return;
+        task();
+        Run();
+      });
+    });
+  }
   void Run();
   void Do(const agent::TellMaster& action);
   void Do(const agent::ScanMemory& action);

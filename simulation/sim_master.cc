@@ -48,7 +48,7 @@ void SimMaster::OnAccepted(StreamId stream, AgentEnd* agent) {
   Settle();
 }
 
-void SimMaster::OnMessage(StreamId stream, const v1::AgentMessage& message) {
+void SimMaster::OnMessage(StreamId stream, v1::AgentMessage message) {
   const auto known = session_of_.find(stream);
   if (ended_ || known == session_of_.end()) return;
   const uint64_t id = known->second;
@@ -57,13 +57,14 @@ void SimMaster::OnMessage(StreamId stream, const v1::AgentMessage& message) {
   session.last_sequence = message.sequence();
   session.heard_at = Now();
   if (session.greeted) {
-    Feed(master::EventOf(id, message));
+    Feed(master::EventOf(id, std::move(message)));
   } else {
     session.greeted = true;
     if (const std::string fault = master::FirstMessageFault(message); !fault.empty()) {
       Do({id, std::make_shared<const v1::MasterMessage>(master::RefusedFor(fault))}, "");
     } else {
-      Feed(master::AttachedOf(id, message, message.hello().address(), /*token_ok=*/true));
+      const std::string address = message.hello().address();
+      Feed(master::AttachedOf(id, std::move(message), address, /*token_ok=*/true));
       if (state_.nodes.contains(id)) attendance_.any_agent = true;
     }
   }
@@ -77,8 +78,8 @@ void SimMaster::OnReadEnd(StreamId stream) {
   Settle();
 }
 
-void SimMaster::OnPing(StreamId stream, const Task& pong) {
-  if (!ended_) parts_.network.Send(stream, Way::kDown, pong);
+void SimMaster::OnPing(StreamId stream, Task pong) {
+  if (!ended_) parts_.network.Send(stream, Way::kDown, std::move(pong));
 }
 
 void SimMaster::Kill() {

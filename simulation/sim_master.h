@@ -60,11 +60,11 @@ class SimMaster {
 
   // --- from streams; each only while it listens ---
   void OnAccepted(StreamId stream, AgentEnd* agent);
-  void OnMessage(StreamId stream, const v1::AgentMessage& message);
+  void OnMessage(StreamId stream, v1::AgentMessage message);
   void OnReadEnd(StreamId stream);  // half-closed or broken
 
   // HTTP/2's, answered by the process.
-  void OnPing(StreamId stream, const Task& pong);
+  void OnPing(StreamId stream, Task pong);
 
   // kill -9. What it has written still arrives.
   void Kill();
