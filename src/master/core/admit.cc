@@ -26,6 +26,25 @@ int64_t BoundedStep(int64_t step) { return std::clamp<int64_t>(step, 0, kMaxStep
 
 int64_t Span(int64_t ms) { return std::clamp<int64_t>(ms, 0, kMaxSpanMs); }
 
+// What is kept has no parts that nobody bounds. Protobuf's own DiscardUnknownFields makes a place for them in each
+// message that has none, which is almost every one and then goes wherever the message is copied.
+void DropUnknownFields(google::protobuf::Message& message) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  if (!reflection.GetUnknownFields(message).empty()) reflection.MutableUnknownFields(&message)->Clear();
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = type.field(i);
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!field->is_repeated()) {
+      if (reflection.HasField(message, field)) DropUnknownFields(*reflection.MutableMessage(&message, field));
+      continue;
+    }
+    for (int part = 0; part < reflection.FieldSize(message, field); ++part) {
+      DropUnknownFields(*reflection.MutableRepeatedMessage(&message, field, part));
+    }
+  }
+}
+
 void AdmitRound(v1::StartRound& round) {
   round.set_epoch(std::min(round.epoch(), kMaxEpoch));
   round.set_restart_count(std::min(round.restart_count(), kMaxRounds));
@@ -46,7 +65,7 @@ void AdmitProgress(v1::Progress& told) {
 }
 
 void AdmitExit(v1::WorkerExited& exit) {
-  exit.DiscardUnknownFields();  // what is kept has no parts that nobody bounds
+  DropUnknownFields(exit);
   if (exit.has_progress()) AdmitProgress(*exit.mutable_progress());
   exit.set_for_rescale(exit.for_rescale() && exit.exit_code() == 0 && exit.signal() == 0);
   // A longer text is not what an agent sends, and a part of an error file is none.
@@ -61,7 +80,7 @@ void AdmitExit(v1::WorkerExited& exit) {
 }
 
 void AdmitHello(v1::Hello& hello) {
-  hello.DiscardUnknownFields();  // what is kept has no parts that nobody bounds
+  DropUnknownFields(hello);
   hello.clear_token();
   Cut(*hello.mutable_software_version(), kMaxNameBytes);
   // One more than allowed, so that the door sees it.
@@ -136,7 +155,7 @@ bool IsSane(const v1::CheckpointReport& report) {
 }
 
 void AdmitReport(v1::CheckpointReport& report) {
-  report.DiscardUnknownFields();  // what is kept has no parts that nobody bounds
+  DropUnknownFields(report);
   for (std::string* text :
        {report.has_skipped() ? report.mutable_skipped()->mutable_why() : nullptr,
         report.has_found() ? report.mutable_found()->mutable_why() : nullptr,
