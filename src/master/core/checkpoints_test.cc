@@ -542,7 +542,9 @@ TEST(RestoringTest, ANewMasterDoesNotSayTwiceWhatWasPassedOver) {
   hold(2, false);
   const std::string passed_over = state.dirs.at(kDir).passed_over;
   EXPECT_FALSE(passed_over.empty());
-  state = *RestoreCheckpoints(SaveCheckpoints(state), 2, 2);
+  v1::Snapshot::Checkpoints saved;
+  SaveCheckpoints(state, saved);
+  state = *RestoreCheckpoints(saved, 2, 2);
   OnCheckpointSessionBack(state, 0, {3, 0, 1});
   OnCheckpointSessionBack(state, 1, {4, 1, 1});
   hold(3, true);

@@ -1,6 +1,7 @@
 #include "master/journal/snapshot.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/arena.h>
 
 #include <algorithm>
 #include <utility>
@@ -198,7 +199,8 @@ Status RestorePhase(JobState& state, const v1::Snapshot& wire) {
 }  // namespace
 
 std::string SaveState(const JobState& state, Instant now) {
-  v1::Snapshot wire;
+  google::protobuf::Arena arena;  // all parts come and go at once
+  auto& wire = *google::protobuf::Arena::CreateMessage<v1::Snapshot>(&arena);
   wire.set_job_id(state.job_id);
   if (state.spec) *wire.mutable_spec() = *state.spec;
   wire.set_spec_of_first_node(state.spec_of_first_node);
@@ -233,7 +235,7 @@ std::string SaveState(const JobState& state, Instant now) {
     place.set_rank(lost.rank);
     place.set_epoch(lost.epoch);
   }
-  *wire.mutable_checkpoints() = SaveCheckpoints(state.checkpoints);
+  SaveCheckpoints(state.checkpoints, *wire.mutable_checkpoints());
   return wire.SerializeAsString();
 }
 

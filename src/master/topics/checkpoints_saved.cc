@@ -13,8 +13,7 @@ namespace {
 constexpr size_t kMaxPathBytes = 4'096;
 constexpr int kMaxNames = static_cast<int>(kMaxDropped);
 
-v1::Snapshot::CheckpointDir Saved(const std::string& name, const CheckpointDir& dir) {
-  v1::Snapshot::CheckpointDir wire;
+void Save(const std::string& name, const CheckpointDir& dir, v1::Snapshot::CheckpointDir& wire) {
   wire.set_dir(name);
   wire.set_kind(dir.kind);
   wire.set_at_breakpoint(dir.at_breakpoint);
@@ -26,7 +25,6 @@ v1::Snapshot::CheckpointDir Saved(const std::string& name, const CheckpointDir& 
   for (const auto& [branch, decision] : dir.decided) *wire.add_decided() = decision;
   for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
   wire.set_passed_over(dir.passed_over);
-  return wire;
 }
 
 Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
@@ -70,12 +68,10 @@ CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, std::optional<ui
 
 }  // namespace
 
-v1::Snapshot::Checkpoints SaveCheckpoints(const CheckpointState& state) {
-  v1::Snapshot::Checkpoints wire;
+void SaveCheckpoints(const CheckpointState& state, v1::Snapshot::Checkpoints& wire) {
   wire.set_epoch(state.epoch);
   wire.set_world_size(state.world_size);
-  for (const auto& [name, dir] : state.dirs) *wire.add_dirs() = Saved(name, dir);
-  return wire;
+  for (const auto& [name, dir] : state.dirs) Save(name, dir, *wire.add_dirs());
 }
 
 StatusOr<CheckpointState> RestoreCheckpoints(const v1::Snapshot::Checkpoints& saved, uint64_t epoch, size_t members) {

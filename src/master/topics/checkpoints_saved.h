@@ -14,7 +14,8 @@
 
 namespace phalanx::master {
 
-v1::Snapshot::Checkpoints SaveCheckpoints(const CheckpointState& state);
+// Into `wire`, which is new.
+void SaveCheckpoints(const CheckpointState& state, v1::Snapshot::Checkpoints& wire);
 
 // As decided in the live round of that epoch (0: none is live) with so many members, none of which is here yet.
 // `saved` is distrusted: DataLoss where it is no state of a job.
