@@ -28,7 +28,8 @@ def shown(job):
 
 @pytest.mark.parametrize("warmth", ["--warm", "--no-warm"])
 def test_breakpoint_in_one_rank(shown, warmth):
-    """--debug-rank=1: its debugger has the terminal, the other rank reads nothing, and the job ends well."""
+    """--debug-rank=1: its debugger has the terminal, the other rank passes the same breakpoint over and reads nothing,
+    and the job ends well."""
     terminal = shown("--debug-rank=1", warmth, workload("terminal.py"), "debug", "1")
     terminal.wait_text(r"\(Pdb\) ")
     terminal.type("answer * 7\n")
@@ -37,6 +38,8 @@ def test_breakpoint_in_one_rank(shown, warmth):
     terminal.type("continue\n")
     assert terminal.wait_end() == 0, terminal.text
     assert "rank 1 goes on with 5" in terminal.text
+    assert "rank 0 goes on with 6" in terminal.text
+    assert "starts afresh" not in terminal.text and "start afresh" not in terminal.text
     assert "stdin of rank 0: ''" in terminal.text
 
 

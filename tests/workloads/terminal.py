@@ -1,6 +1,6 @@
 """What a person sees of a rank at a terminal. Modes: debug, bar, size, idle.
 
-debug: every rank stops in a breakpoint once. bar: a progress bar and colours, on stderr. size: reports the width of its
+debug: every rank comes to a breakpoint, and reads its stdin. bar: a progress bar and colours, on stderr. size: reports the width of its
 stderr's terminal at the start and at each SIGWINCH. Imports no torch, since none of it needs any.
 """
 
@@ -15,6 +15,8 @@ from report import report
 def debug():
     answer = 6
     breakpoint()
+    if os.environ["RANK"] != sys.argv[2]:
+        print(f"stdin of rank {os.environ['RANK']}: {sys.stdin.read()!r}", flush=True)
     print(f"rank {os.environ['RANK']} goes on with {answer}", flush=True)
 
 
@@ -40,11 +42,4 @@ def idle():
     hear_signals()
 
 
-if sys.argv[1] == "debug":
-    # The other ranks have nobody to talk to: as in torchrun, their debugger would end them.
-    if os.environ["RANK"] == sys.argv[2]:
-        debug()
-    else:
-        print(f"stdin of rank {os.environ['RANK']}: {sys.stdin.read()!r}", flush=True)
-else:
-    {"bar": bar, "size": size, "idle": idle}[sys.argv[1]]()
+{"debug": debug, "bar": bar, "size": size, "idle": idle}[sys.argv[1]]()

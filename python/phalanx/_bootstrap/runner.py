@@ -34,7 +34,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "LC_", "LANG")
-_NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
+_NOT_THAT_ONE = frozenset(("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED", "PYTHON_EXEC"))
 # The kernel takes 128 KiB in one word of a command. As in src/agent/workers/launch.cc.
 _PADDING_BYTES_MAX = 100 << 10
 _MAIN_OF_CHILDREN = "__mp_main__"  # the other name that multiprocessing has for __main__
@@ -485,10 +485,12 @@ def _own_words():
     return [sys.executable, *linux.interpreter_options()[1:]]
 
 
-def wait_for_request(channel):
-    """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it."""
+def wait_for_request(channel, wait=lambda channel: None):
+    """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it. `wait` is
+    called before each message."""
     try:
         while True:
+            wait(channel)
             message, fds = channel.receive()
             if message["type"] == "run" and len(fds) in (3, 4):
                 return message, fds

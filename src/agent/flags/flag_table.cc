@@ -558,8 +558,8 @@ constexpr FlagRow kTable[] = {
      "seconds of steps that renew the restart budget where --max-restarts is not given (default 3600)",
      HandleRestartWindow, nullptr},
     {"--debug-rank", kOne, "N", kNoPet, kOurs, kNew, G::kOutput,
-     "the terminal is rank N's, for breakpoint() and pdb; other ranks read nothing. --max-restarts is 0 then, where it "
-     "is not given",
+     "the terminal is rank N's, for breakpoint() and pdb; other ranks read nothing, and pass breakpoint() over. "
+     "--max-restarts is 0 then, where it is not given",
      HandleDebugRank, nullptr},
     {"--log-format", kOne, "text|json", kNoPet, kOurs, kNew, G::kOutput,
      "what phalanx-run itself says: lines for people (default), or one JSON object a line", HandleLogFormat, nullptr},

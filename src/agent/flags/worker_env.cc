@@ -86,6 +86,10 @@ std::map<std::string, std::string> WorkerEnvironment(const LaunchConfig& config,
     env[DeviceVariable(base)] = device;
   }
   env["RANK"] = number(place.rank_base + local);
+  // Its debugger would read the end of a file, and end the job that somebody debugs.
+  if (config.debug_rank >= 0 && place.rank_base + local != static_cast<uint32_t>(config.debug_rank)) {
+    env.insert_or_assign("PYTHONBREAKPOINT", std::string(1, '0'));
+  }
   env["GROUP_RANK"] = number(place.group_rank);
   env["ROLE_RANK"] = number(place.role_rank_base + local);
   env["ROLE_NAME"] = config.role;

@@ -105,6 +105,18 @@ TEST(WorkerEnvironment, NamesTheEndpointWhereThereIsOne) {
   EXPECT_EQ(WorkerEnvironment(config, Environment(), Place(), 0, {})["PHALANX_ENDPOINT"], "[fd00::7]:29500");
 }
 
+TEST(WorkerEnvironment, LetsOnlyTheDebuggedRankStopAtABreakpoint) {
+  LaunchConfig config = Config();
+  const auto stops = [&config](int local_rank) {
+    return WorkerEnvironment(config, Environment(), Place(), local_rank, {}).count("PYTHONBREAKPOINT") == 0;
+  };
+  EXPECT_TRUE(stops(0) && stops(1));
+  config.debug_rank = static_cast<int>(Place().rank_base) + 1;
+  EXPECT_FALSE(stops(0));
+  EXPECT_TRUE(stops(1));
+  EXPECT_EQ(WorkerEnvironment(config, Environment(), Place(), 0, {})["PYTHONBREAKPOINT"], "0");
+}
+
 TEST(WorkerEnvironment, LeavesThreadsAloneForASingleWorker) {
   LaunchConfig config = Config();
   config.nproc_per_node = 1;  // what --nproc-per-node=auto turned out to be
