@@ -607,3 +607,22 @@ def test_spare_shares_its_memory(agent):
         values = {line.split(":")[0]: int(line.split()[1]) for line in file if line.endswith("kB\n")}
     assert values["Private_Dirty"] + values["Private_Clean"] < 16 << 10  # 11 MB, once it has copied what it will write
     assert values["Rss"] > 100 << 10
+
+
+@pytest.mark.parametrize("name", sorted(watch.INDIFFERENT))
+def test_each_hidden_library_brings_all_that_it_imports(run, name):
+    """One may have imported another that was there before, and hold but a plain value of it. Torch's family (functorch,
+    torchgen) brings more: what torch came to them for."""
+    text = f"""
+        import sys
+        try:
+            import {name}
+        except ModuleNotFoundError:
+            pass
+        tops = sorted({{module.partition(".")[0] for module in sys.modules}} & {set(watch.INDIFFERENT)})
+        print(*tops)
+        """
+    plain = [sys.executable, "-c", textwrap.dedent(text)]
+    expected = subprocess.run(plain, env=BASE_ENV, capture_output=True, text=True, check=True).stdout.split()
+    found = run(text)[0].split()
+    assert set(expected) <= set(found) if name in ("functorch", "torchgen") else expected == found

@@ -64,6 +64,62 @@ case(
     installed={"libtext.py": "import textwrap\ntextwrap.dedent = lambda text: 'patched'\n"},
 )
 case(
+    "container of the standard library looked into between imports",
+    "what the later import registers is not in it yet",
+    """
+    import mimetypes
+    KNOWN = len(mimetypes.knownfiles)
+    import libkind
+    print(KNOWN, len(mimetypes.knownfiles))
+    """,
+    installed={"libkind.py": "import mimetypes\nmimetypes.knownfiles.append('more')\n"},
+)
+case(
+    "container of a library handed to a function between imports",
+    "plugins that register themselves",
+    """
+    from libnames import NAMES
+    BEFORE = sorted(NAMES)
+    import libplugin
+    print(BEFORE, NAMES)
+    """,
+    installed={
+        "libnames.py": "NAMES = ['plain']\n",
+        "libplugin.py": "import libnames\nlibnames.NAMES.append('more')\n",
+    },
+)
+case(
+    "name of a lazy package that keeps nothing, taken before it is replaced",
+    "a package's __getattr__ that asks a part each time",
+    """
+    from liblazy import run
+    import libother
+    print(run())
+    """,
+    installed={
+        "liblazy/__init__.py": (
+            "import importlib\ndef __getattr__(name):\n"
+            "    return getattr(importlib.import_module('liblazy.part'), name) if name == 'run' else None\n"
+        ),
+        "liblazy/part.py": "def run():\n    return 'plain'\n",
+        "libother.py": "from liblazy import part\npart.run = lambda: 'other'\n",
+    },
+)
+case(
+    "name of a lazy package that makes another each time",
+    "a class made by a package's __getattr__",
+    """
+    from libmaker import Made
+    import libkeep
+    import libmaker
+    print(Made is libmaker.Made, libkeep.HERE)
+    """,
+    installed={
+        "libmaker.py": "def __getattr__(name):\n    return type(name, (), {})\n",
+        "libkeep.py": "HERE = True\n",
+    },
+)
+case(
     "sys.modules looked at between imports",
     "what will be imported is not there yet",
     """

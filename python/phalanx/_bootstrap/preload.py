@@ -231,6 +231,8 @@ class Preloader:
     def _take(self, steps, attributes, taken):
         for step in steps:
             taken.step_begins()
+            if taken.unclear is not None:
+                return step, f"{taken.unclear} is another object each time"
             name, _, looked_at = step.partition(":")
             if name in attributes and self._is_attribute(name):
                 continue
@@ -245,6 +247,8 @@ class Preloader:
             if changed is not None:
                 raise Tainted(name, f"it changes {changed}, which the script has taken before")
             if error is None:
+                if looked_at:
+                    taken.asked_for(step, lambda name=name, looked_at=looked_at: self._ask_again(name, looked_at))
                 continue
             why = _why_missed(name, error)
             if not isinstance(error, _Denied) and not _is_not_found(name, error):
@@ -256,23 +260,35 @@ class Preloader:
     def _look_at(self, name, attributes):
         """As `from name import attribute` and `name.attribute.attribute` do, which a lazy package may answer with
         imports. `name` may be one that a module has, as that of a class. None, or the error."""
-        module, inner = _longest_module(name)
-        if module is None:
+        if _longest_module(name)[0] is None:
             return ModuleNotFoundError(name, name=name)
         before = set(sys.modules)
-        with self._importing(name):
-            try:
-                value = module
-                for attribute in [*inner, *attributes.split(".")]:
-                    value = self._as_the_script(f"{name}:{attributes}", _LOOK, value=value, attribute=attribute)
-                    if not isinstance(value, type(sys)):
-                        break
-            except (Tainted, Shadowed, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # whatever a library's __getattr__ raises, the script is to meet it
-                return self._as_it_failed(name, error, before)
+        try:
+            self._ask(name, attributes)
+        except (Tainted, Shadowed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # whatever a library's __getattr__ raises, the script is to meet it
+            return self._as_it_failed(name, error, before)
         self.check(name)
         return None
+
+    def _ask(self, name, attributes):
+        value, inner = _longest_module(name)
+        with self._importing(name):
+            for attribute in [*inner, *attributes.split(".")]:
+                value = self._as_the_script(f"{name}:{attributes}", _LOOK, value=value, attribute=attribute)
+                if not isinstance(value, type(sys)):
+                    break
+        return value
+
+    def _ask_again(self, name, attributes):
+        """What `_ask` gives now; where it fails, an object that nobody has."""
+        try:
+            return self._ask(name, attributes)
+        except (Tainted, Shadowed, KeyboardInterrupt):
+            raise
+        except BaseException:  # as above
+            return object()
 
     def _is_attribute(self, name):
         parent, _, child = name.rpartition(".")

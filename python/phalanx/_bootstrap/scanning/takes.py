@@ -8,11 +8,12 @@ _READ_ANY = ("os.getenv", "os.path.expanduser", "os.path.expandvars", "pathlib.P
 _ENVIRONMENT = "os.environ"
 # What a call of it depends on.
 _BEHIND = {"logging.getLogger": "logging._loggerClass"}
+CONTENTS = "[]"  # behind a name: of a container, what is in it, too
 
 
 def taken_by(statement, names, computes_annotations=True):
-    """Names, as scan.Scan.taken has them, of what a statement evaluates where it stands; `names`: naming.Names of its
-    text. What its functions take when they are called is not among them, nor what stands in its blocks."""
+    """Names, as scan.Scan.taken has them, of what a statement evaluates where it stands, and so may look into; `names`:
+    naming.Names of its text. What its functions take when they are called is not among them, nor what stands in its blocks."""
     found, left = [], [statement]
     while left:
         node = left.pop()
@@ -25,7 +26,8 @@ def taken_by(statement, names, computes_annotations=True):
         if full is not None and ((full + ".").startswith(_ENVIRONMENT + ".") or full in _READ_ANY):
             found.append(f"{_ENVIRONMENT}:")
         elif full is not None:
-            found.append(_BEHIND.get(full, full if "." in full or not hasattr(builtins, full) else f"builtins.{full}"))
+            taken = _BEHIND.get(full, full if "." in full or not hasattr(builtins, full) else f"builtins.{full}")
+            found.append(taken + CONTENTS)
         looked_at = _attribute(node, names)
         left += [looked_at] if looked_at is not None else _evaluated(node, computes_annotations)
     return found

@@ -1,8 +1,11 @@
 """What a script takes of modules and of the environment between two of its imports: a later import that puts another
 value there would change what the script is given, since all of the prefix is imported before its first line."""
 
+import collections
 import os
 import sys
+
+from phalanx._bootstrap.scanning.takes import CONTENTS
 
 _ENVIRONMENT = "os.environ"
 _UNSEEN = object()  # nothing, or what its module would have to be asked for, which may import
@@ -10,22 +13,38 @@ _UNSEEN = object()  # nothing, or what its module would have to be asked for, wh
 
 class Taken:
     """`names`: scan.Scan.taken, {dotted name: how many steps of the prefix come before the script first takes it};
-    "os.environ:NAME" is a variable, "os.environ:" all of them."""
+    "os.environ:NAME" is a variable, "os.environ:" all of them, "name[]" what is in a container, too."""
 
     def __init__(self, names):
         self._names_at = {}
         for name, at in names.items():
             self._names_at.setdefault(at, []).append(name)
         self._values = {}
+        self._contents = {}  # {name: what was in it, in one list}
+        self._asked = {}  # {name: (what its package gave, a function that asks anew)}
+        self.unclear = None  # a name for which its package gives another object each time
         self._steps = 0
 
     def step_begins(self):
         """Before each step of the prefix."""
         for name in self._names_at.pop(self._steps, ()):
-            value = _value_of(name)
+            place, looks_into, _ = name.partition(CONTENTS)
+            value = _value_of(place)
             if value is not _UNSEEN:
-                self._values[name] = value
+                self._values[place] = value
+            contents = _contents_of(value) if looks_into else None
+            if contents is not None:
+                self._contents[place] = contents
         self._steps += 1
+
+    def asked_for(self, name, ask):
+        """The script takes `name`, "package:attribute", by asking its package: `ask()`. Some keep nothing of it."""
+        if _value_of(name.replace(":", ".")) is not _UNSEEN:
+            return
+        value = ask()
+        if ask() is not value:
+            self.unclear = name.replace(":", ".")
+        self._asked[name] = value, ask
 
     def changed(self):
         """The first name that has been taken and has another value now; or None."""
@@ -33,7 +52,24 @@ class Taken:
             now = _value_of(name)
             if now is not value and not (name.startswith(_ENVIRONMENT) and now == value):
                 return name.replace(":", " ").strip()
-        return None
+            before = self._contents.get(name)
+            if before is not None and not _are_the_same(before, _contents_of(value)):
+                return f"what is in {name}"
+        return next((name.replace(":", ".") for name, (value, ask) in self._asked.items() if ask() is not value), None)
+
+
+def _are_the_same(before, now):
+    return len(before) == len(now) and all(one is other for one, other in zip(before, now))
+
+
+def _contents_of(value):
+    """What a container of Python's own kinds holds, without a call of code that a kind derived from it has; else None."""
+    if isinstance(value, dict):
+        return [part for pair in dict.items(value) for part in pair]
+    for kind in (list, set, collections.deque):
+        if isinstance(value, kind):
+            return list(kind.__iter__(value))
+    return None
 
 
 def _value_of(name):
