@@ -167,6 +167,15 @@ exec {python} "$@"
 """
 
 
+def test_options_of_an_interpreter_that_keeps_no_original_words():
+    """Before Python 3.10: they are read from the kernel, so that what a wrapper gave is given on."""
+    own = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python")
+    text = f"import sys; del sys.orig_argv; sys.path.insert(0, {own!r})\n"
+    text += "from phalanx._bootstrap import linux; print(linux.interpreter_options())"
+    words = [sys.executable, "-I", "-W", "error", "-u"]
+    assert subprocess.run([*words, "-c", text], capture_output=True, text=True).stdout == f"{words}\n"
+
+
 @pytest.fixture
 def wrapper(tmp_path):
     """A function that writes a wrapper of the interpreter."""

@@ -5,6 +5,7 @@ import email.message
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -13,6 +14,8 @@ import struct
 import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
 import zygote_agent
@@ -1083,6 +1086,25 @@ def test_seeded_numbers_are_those_of_any_process(agent, folder):
     assert agent.fork().run(script).result() == (0, f"{random.Random(5).random()}\n", "")
 
 
+def pending_signals(pid):
+    """Of the process, as the kernel's bits."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"^ShdPnd:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+
+
+def test_a_signal_behind_the_request_is_the_ranks(agent, folder):
+    """The spare has not yet looked at its request: what stops a job between a rank's start and its first line."""
+    script = folder(script="print('ran')") / "script.py"
+    agent.start_zygote(script)
+    spare = agent.fork()
+    os.kill(spare.pid, signal.SIGSTOP)
+    os.waitpid(spare.pid, os.WUNTRACED)
+    spare.run(script)
+    os.kill(spare.pid, signal.SIGTERM)
+    os.kill(spare.pid, signal.SIGCONT)
+    assert spare.result() == (-signal.SIGTERM, "", "")
+
+
 def test_signals_for_ranks_end_neither_zygote_nor_spare(agent, folder):
     """A scheduler sends them to everything of a node. The script finds them as any fresh Python does, and one that was
     ignored from the start, as in the background of a shell, ignored."""
@@ -1103,5 +1125,7 @@ def test_signals_for_ranks_end_neither_zygote_nor_spare(agent, folder):
     for pid in (agent.zygote_process.pid, spare.pid):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(pid, number)
+    while pending_signals(spare.pid) != 0:
+        time.sleep(0.01)  # nobody tells when a process has read a signal
     for waiting in (spare, agent.fork()):
         assert waiting.run(script).result() == (0, "interrupt default default default default ignored\n", "")

@@ -4,12 +4,13 @@ import gc
 import importlib.util
 import os
 import random  # before the first fork, so that each child is seeded anew by Python itself
+import select
 import signal
 import sys
 import time
 
 from phalanx._bootstrap import elasticity, hidden, libraries, linux, places, preload, runner, scratch, threads, wire
-from phalanx._bootstrap.scanning import scan
+from phalanx._bootstrap.scanning import scan, takes
 from phalanx._bootstrap.watching import generated, watch
 from phalanx._bootstrap.watching.taken import Taken
 
@@ -23,7 +24,7 @@ def serve(fd, asked_of_site):
     site_files.Asked."""
     agent_pid = os.getppid()
     channel = wire.Channel(fd)
-    deafened = _deafen()
+    _deafen()
     try:
         if not linux.die_with_parent(agent_pid):
             os._exit(0)
@@ -41,8 +42,8 @@ def serve(fd, asked_of_site):
             if worker is not None:
                 if message.get("ahead"):
                     warmth.make_own()
-                request, fds = runner.wait_for_request(worker)
-                _wake(deafened)
+                request, fds = runner.wait_for_request(worker, _drop_signals_until_asked)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
                 return worker, request, fds, warmth
     except (wire.Closed, OSError):
         os._exit(0)
@@ -224,16 +225,24 @@ def _settle():
 
 def _deafen():
     """Neither the zygote nor a spare ends by a signal that is meant for ranks: they wait, and whoever looks for their
-    handlers finds those of a fresh process. Returns the signals."""
+    handlers finds those of a fresh process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, linux.FOR_RANKS)
-    return linux.FOR_RANKS
 
 
-def _wake(deafened):
-    """What came in the meantime was not meant for the script."""
-    for number in signal.sigpending() & deafened:
-        signal.sigtimedwait((number,), 0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def _drop_signals_until_asked(worker):
+    """Waits for a message. What comes to a spare until then is not meant for a script. What comes once its request is
+    there is the rank's, and waits until signals are let in."""
+    poll, signals = select.poll(), linux.signals_as_reads(linux.FOR_RANKS)
+    poll.register(worker.fileno(), select.POLLIN)
+    if signals < 0:
+        poll.poll()
+        for number in signal.sigpending() & linux.FOR_RANKS:
+            signal.sigtimedwait((number,), 0)
+        return
+    poll.register(signals, select.POLLIN)
+    while all(fd == signals for fd, _ in poll.poll()):
+        os.read(signals, linux.SIGNAL_BYTES)
+    os.close(signals)
 
 
 def _late_check(kind, script, cwd, found):
@@ -255,7 +264,8 @@ def _late_check(kind, script, cwd, found):
         for name, count in now.taken.items():
             # Nobody has looked whether what was imported behind it changes that.
             if count < len(found.prefix) and found.taken.get(name) != count:
-                return f"{who} takes {name} now before it imports {found.prefix[count]}"
+                taken = name.partition(takes.CONTENTS)[0]
+                return f"{who} takes {taken} now before it imports {found.prefix[count]}"
         return None
 
     return check

@@ -20,6 +20,8 @@ _FUTEX_WAITERS = 0x80000000
 _MADV_DONTFORK = 10
 
 _PR_SET_PDEATHSIG = 1
+_SIGNAL_SET_BYTES = 128  # sigset_t, of glibc and musl
+SIGNAL_BYTES = 16 * 128  # 16 of struct signalfd_siginfo
 _STATFS_BYTES = 256  # more than any has; it begins with the magic number
 _PR_SET_MM = 35
 _PR_SET_MM_MAP = 14
@@ -112,6 +114,18 @@ def changes_at_start(given):
     return {name: start.get(name) for name in {*start, *given} if start.get(name) != given.get(name)}
 
 
+def signals_as_reads(numbers):
+    """A descriptor that gives, in reads of up to SIGNAL_BYTES, those of these blocked signals that have come to this
+    process (signalfd); -1: there is none to be had."""
+    if not hasattr(_libc, "signalfd"):
+        return -1
+    of_libc = ctypes.create_string_buffer(_SIGNAL_SET_BYTES)
+    _libc.sigemptyset(of_libc)
+    for number in numbers:
+        _libc.sigaddset(of_libc, ctypes.c_int(number))
+    return _libc.signalfd(-1, of_libc, os.O_CLOEXEC)
+
+
 def set_disposition(number, what):
     """Ignores a signal (1) or has it do what it does (0), in any thread."""
     if _libc is not None:
@@ -122,6 +136,15 @@ def set_disposition(number, what):
 def thread_name():
     with open("/proc/self/comm", "rb") as file:
         return file.read().rstrip(b"\n")
+
+
+def _command_line():
+    """The words of this process as the kernel shows them."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")]
+    except OSError:
+        return []
 
 
 def set_command_line(args, environment):
@@ -228,5 +251,5 @@ def set_openblas_threads(count):
 
 def interpreter_options():
     """The name this interpreter was started by, and its own options (those of a wrapper, say), with -u the last."""
-    words = list(getattr(sys, "orig_argv", []))  # since Python 3.10
+    words = list(getattr(sys, "orig_argv", None) or _command_line())  # the former since Python 3.10
     return words[: words.index("-u") + 1] if "-u" in words else [sys.executable, "-u"]
