@@ -1,7 +1,7 @@
 """What a person sees of a rank at a terminal. Modes: debug, bar, size, idle.
 
-debug: every rank comes to a breakpoint, and reads its stdin. bar: a progress bar and colours, on stderr. size: reports the width of its
-stderr's terminal at the start and at each SIGWINCH. Imports no torch, since none of it needs any.
+debug: every rank comes to a breakpoint, and reads its stdin. bar: a progress bar and colours, on stderr. size: reports
+the width of its stderr's terminal at the start and at each SIGWINCH. Imports no torch, since none of it needs any.
 """
 
 import os

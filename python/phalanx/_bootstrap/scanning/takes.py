@@ -13,7 +13,8 @@ CONTENTS = "[]"  # behind a name: of a container, what is in it, too
 
 def taken_by(statement, names, computes_annotations=True):
     """Names, as scan.Scan.taken has them, of what a statement evaluates where it stands, and so may look into; `names`:
-    naming.Names of its text. What its functions take when they are called is not among them, nor what stands in its blocks."""
+    naming.Names of its text. What its functions take when they are called is not among them, nor what stands in its
+    blocks."""
     found, left = [], [statement]
     while left:
         node = left.pop()
