@@ -253,6 +253,12 @@ Status NodeMemory::TakeUpFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
+StatusOr<std::string> NodeMemory::FetchedFolder() const {
+  std::string folder = path_ + "/" + kFetchedFolder;
+  PHX_RETURN_IF_ERROR(MakeOwnFolder(folder));
+  return folder;
+}
+
 std::vector<DirectoryMark> NodeMemory::TakenUp() const {
   std::vector<DirectoryMark> taken_up;
   for (const auto& [dir, folder] : folders_) {

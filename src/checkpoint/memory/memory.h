@@ -100,6 +100,10 @@ class NodeMemory {
   // when the last one who has them mapped lets go. Replacements tells them again. False where they had none before.
   bool Postpone(const SlotPlan& plan);
 
+  // The folder for images that were read from other nodes, made where it is missing. What is in it is nobody's when
+  // memory is taken up.
+  StatusOr<std::string> FetchedFolder() const;
+
   uint64_t Bytes() const;
   // Removes everything; the object is of no more use.
   void Remove();

@@ -12,6 +12,7 @@ constexpr const char* kMemoryRoot = "/dev/shm";
 constexpr std::string_view kMemoryPrefix = "phx-";  // of a node's folder
 constexpr const char* kOwnerFile = "node.json";     // in it: whose it is; locked while that agent lives
 constexpr const char* kInfoFile = "info.json";      // in the folder of a checkpoint directory
+constexpr const char* kFetchedFolder = "fetched";   // in a node's folder: images of other nodes
 constexpr std::string_view kControlPrefix = "control-";
 
 // Pages that the ranks of a node share: the whole state, or what names the parts of a sharded one. A rank's own page

@@ -1,0 +1,217 @@
+#include "checkpoint/remote/image_fetch.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "base/crc/crc32.h"
+#include "base/fd.h"
+#include "base/socket_address.h"
+#include "checkpoint/files/crew.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/files/shared_parts.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+constexpr uint64_t kPartBytes = uint64_t{32} << 20;
+constexpr uint64_t kBlockBytes = uint64_t{1} << 20;  // what a core's cache keeps between the reading and the writing
+constexpr size_t kReadersMax = 4;                    // more are no faster, and all nodes may join at once
+
+// A connection to one source. Each call ends within kImageStallMs of the last byte, or when the work is given up.
+class Reader {
+ public:
+  Reader(const ImageSource& source, int stop_fd) : source_(source), stop_fd_(stop_fd) {}
+
+  StatusOr<ImageAnswer> Ask(const ImageName& image, uint64_t offset, uint64_t bytes) {
+    if (!socket_.valid()) PHX_RETURN_IF_ERROR(Connect());
+    PHX_RETURN_IF_ERROR(Send(FormatRequest({source_.key, image, offset, bytes})));
+    char head[kAnswerBytes];
+    PHX_RETURN_IF_ERROR(Receive(head, sizeof head));
+    StatusOr<ImageAnswer> answer = ParseAnswer(std::string_view(head, sizeof head));
+    if (!answer.ok()) return Failed(Message(answer.status()));
+    return answer;
+  }
+
+  Status Receive(char* to, uint64_t bytes) {
+    while (bytes > 0) {
+      const ssize_t n = recv(socket_.get(), to, bytes, 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) {
+        PHX_RETURN_IF_ERROR(Await(POLLIN));
+        continue;
+      }
+      if (n == 0) return Failed("the connection was closed");
+      if (n < 0) return Failed(Message(ErrnoStatus(errno, "recv")));
+      to += n;
+      bytes -= static_cast<uint64_t>(n);
+    }
+    return absl::OkStatus();
+  }
+
+  Status Failed(const std::string& why) {
+    socket_.Reset();
+    return absl::UnavailableError(fmt::format("{} port {}: {}", source_.address, source_.port, why));
+  }
+
+ private:
+  Status Connect() {
+    PHX_ASSIGN_OR_RETURN(SocketAddress address, ParseIp(source_.address));
+    address.set_port(source_.port);
+    socket_.Reset(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+    if (!socket_.valid()) return ErrnoStatus(errno, "making a socket");
+    const int on = 1;
+    setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(socket_.get(), address.get(), address.length) == 0) return absl::OkStatus();
+    if (errno != EINPROGRESS) return Failed(Message(ErrnoStatus(errno, "connect")));
+    PHX_RETURN_IF_ERROR(Await(POLLOUT));
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    return error == 0 ? absl::OkStatus() : Failed(Message(ErrnoStatus(error, "connect")));
+  }
+
+  Status Send(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t n = send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) {
+        PHX_RETURN_IF_ERROR(Await(POLLOUT));
+        continue;
+      }
+      if (n < 0) return Failed(Message(ErrnoStatus(errno, "send")));
+      text.remove_prefix(static_cast<size_t>(n));
+    }
+    return absl::OkStatus();
+  }
+
+  Status Await(short events) {
+    pollfd watched[] = {{socket_.get(), events, 0}, {stop_fd_, POLLIN, 0}};
+    int ready = 0;
+    do {
+      ready = poll(watched, 2, static_cast<int>(kImageStallMs));
+    } while (ready < 0 && errno == EINTR);
+    if (watched[1].revents != 0) {
+      socket_.Reset();
+      return absl::CancelledError("the round is over");
+    }
+    if (ready < 0) return Failed(Message(ErrnoStatus(errno, "poll")));
+    if (ready == 0) return Failed(fmt::format("no byte for {} s", kImageStallMs / 1000));
+    return absl::OkStatus();
+  }
+
+  const ImageSource& source_;
+  const int stop_fd_;
+  Fd socket_;
+};
+
+// What all readers of one image work on.
+struct Fetch {
+  const ImageName& image;
+  const std::vector<ImageSource>& sources;
+  const std::string& path;
+  int stop_fd = -1;
+  int file = -1;
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;
+};
+
+Status WriteAt(const Fetch& fetch, const char* data, uint64_t bytes, uint64_t at) {
+  while (bytes > 0) {
+    const ssize_t n = pwrite(fetch.file, data, bytes, static_cast<off_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return CallFailed(fetch.path, "write", errno);
+    data += n;
+    at += static_cast<uint64_t>(n);
+    bytes -= static_cast<uint64_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+// The CRC of the part.
+StatusOr<uint32_t> ReadPart(const Fetch& fetch, Reader& reader, uint64_t at, uint64_t bytes, std::vector<char>& block) {
+  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, reader.Ask(fetch.image, at, bytes));
+  if (!answer.found || answer.image_bytes != fetch.bytes || answer.crc32 != fetch.crc32 || answer.bytes != bytes) {
+    return reader.Failed("it does not hold the image any more");
+  }
+  uint32_t crc = 0;
+  for (const uint64_t end = at + bytes; at < end;) {
+    const uint64_t n = std::min<uint64_t>(block.size(), end - at);
+    PHX_RETURN_IF_ERROR(reader.Receive(block.data(), n));
+    crc = Crc32(crc, block.data(), n);
+    PHX_RETURN_IF_ERROR(WriteAt(fetch, block.data(), n, at));
+    at += n;
+  }
+  return crc;
+}
+
+// One reader's life: parts that nobody else has taken, from one source, and where that fails from the next.
+void ReadParts(const Fetch& fetch, size_t first_source, SharedParts& parts) {
+  std::vector<char> block(std::min(fetch.bytes, kBlockBytes));
+  size_t at = first_source % fetch.sources.size();
+  std::optional<Reader> reader;
+  while (const std::optional<size_t> part = parts.TakeNext()) {
+    StatusOr<uint32_t> crc = absl::UnavailableError("no node lends it");
+    for (size_t tried = 0; tried < fetch.sources.size(); ++tried) {
+      if (!reader) reader.emplace(fetch.sources[at], fetch.stop_fd);
+      crc = ReadPart(fetch, *reader, parts.BeginOf(*part), parts.BytesOf(*part), block);
+      if (crc.ok() || !absl::IsUnavailable(crc.status())) break;
+      at = (at + 1) % fetch.sources.size();
+      reader.reset();
+    }
+    parts.Done(*part, crc);
+  }
+}
+
+// Of the first source that holds it.
+StatusOr<ImageAnswer> AskForImage(const ImageName& image, const std::vector<ImageSource>& sources, int stop_fd) {
+  StatusOr<ImageAnswer> answer = absl::UnavailableError("no node lends it");
+  for (const ImageSource& source : sources) {
+    Reader reader(source, stop_fd);
+    answer = reader.Ask(image, 0, 0);
+    if (answer.ok() && answer->found) return answer;
+    if (answer.ok()) answer = reader.Failed("it does not hold the image any more");
+    if (absl::IsCancelled(answer.status())) return answer;
+  }
+  return answer;
+}
+
+Status FetchInto(Fetch& fetch) {
+  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, AskForImage(fetch.image, fetch.sources, fetch.stop_fd));
+  fetch.bytes = answer.image_bytes;
+  fetch.crc32 = answer.crc32;
+  if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
+  // So that nobody is ever killed by a full /dev/shm.
+  const int full = posix_fallocate(fetch.file, 0, static_cast<off_t>(fetch.bytes));
+  if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
+  SharedParts parts(fetch.bytes, kPartBytes);
+  const size_t readers = std::clamp<size_t>(parts.count(), 1, std::min(kReadersMax, CrewSize()));
+  RunCrew(readers, [&](size_t i) { ReadParts(fetch, i, parts); });
+  PHX_ASSIGN_OR_RETURN(const uint32_t crc, parts.Crc());
+  if (crc != fetch.crc32) {
+    return absl::DataLossError(fmt::format("the image has CRC {:08x} instead of {:08x}", crc, fetch.crc32));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Status FetchImage(const ImageName& image, const std::vector<ImageSource>& sources, const std::string& path,
+                  int stop_fd) {
+  const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return CallFailed(path, "open", errno);
+  Fetch fetch{image, sources, path, stop_fd, file.get()};
+  Status fetched = FetchInto(fetch);
+  if (!fetched.ok()) unlink(path.c_str());
+  return fetched;
+}
+
+}  // namespace phalanx::checkpoint

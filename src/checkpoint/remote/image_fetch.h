@@ -1,0 +1,26 @@
+// Reads an image from the memory of other nodes into a file here (docs/formats/image-read.md). Blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/remote/image_request.h"
+
+namespace phalanx::checkpoint {
+
+// A node that lends the image.
+struct ImageSource {
+  std::string address;  // textual IP
+  uint16_t port = 0;
+  ImageKey key{};
+};
+
+// Into `path`, a new file, mode 0600, whose memory is reserved first. In parts, from all `sources` at once: where one
+// fails another is asked for its part. `stop_fd`: once that can be read the work is given up. OK: the file is the
+// image, byte for byte. Else it is removed, and the error says what the last source said.
+Status FetchImage(const ImageName& image, const std::vector<ImageSource>& sources, const std::string& path,
+                  int stop_fd);
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,153 @@
+#include "checkpoint/remote/image_server.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/crc/crc32.h"
+#include "base/socket_address.h"
+#include "base/test_folder.h"
+#include "checkpoint/remote/image_fetch.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kHere[] = "127.0.0.1";
+
+std::string Bytes(size_t count) {
+  std::string bytes(count, '\0');
+  uint32_t state = 1;
+  for (char& byte : bytes) byte = static_cast<char>((state = state * 1664525U + 1013904223U) >> 24);
+  return bytes;
+}
+
+std::string Text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class ImageServerTest : public testing::Test {
+ protected:
+  // A node that lends those bytes, as an image whose CRC is that of `sealed`.
+  std::unique_ptr<ImageServer> Node(const std::string& bytes, const std::string& sealed) {
+    const std::string path = folder_.path() + "/lent" + std::to_string(nodes_++);
+    std::ofstream(path, std::ios::binary) << bytes;
+    auto server = ImageServer::Start(kHere, {});
+    EXPECT_TRUE(server.ok());
+    LentImages images;
+    images[kImage] = {std::make_shared<const Fd>(open(path.c_str(), O_RDONLY | O_CLOEXEC)), sealed.size(),
+                      Crc32(0, sealed.data(), sealed.size())};
+    (*server)->Lend(std::move(images));
+    return *std::move(server);
+  }
+  std::unique_ptr<ImageServer> Node(const std::string& bytes) { return Node(bytes, bytes); }
+
+  static ImageSource SourceOf(const ImageServer& server) { return {kHere, server.port(), server.key()}; }
+
+  Status Fetch(const std::vector<ImageSource>& sources, const ImageName& image = kImage) {
+    return FetchImage(image, sources, to_, stop_.get());
+  }
+
+  inline static const ImageName kImage = {"/data/run7", {3, 100, 0}, -1};
+  TestFolder folder_;
+  const std::string to_ = folder_.path() + "/fetched";
+  const Fd stop_{eventfd(0, EFD_CLOEXEC)};
+  int nodes_ = 0;
+};
+
+TEST_F(ImageServerTest, GivesTheImage) {
+  for (const size_t count : {size_t{1}, size_t{4096}, (size_t{70} << 20) + 3}) {
+    const std::string bytes = Bytes(count);
+    const auto node = Node(bytes);
+    ASSERT_TRUE(Fetch({SourceOf(*node)}).ok());
+    EXPECT_EQ(Text(to_), bytes);
+    unlink(to_.c_str());
+  }
+}
+
+TEST_F(ImageServerTest, GivesItWithTheOthersWhereOneHasGone) {
+  const std::string bytes = Bytes(size_t{100} << 20);
+  auto gone = Node(bytes);
+  const auto second = Node(bytes), third = Node(bytes);
+  const std::vector<ImageSource> sources = {SourceOf(*gone), SourceOf(*second), SourceOf(*third)};
+  gone.reset();
+  ASSERT_TRUE(Fetch(sources).ok());
+  EXPECT_EQ(Text(to_), bytes);
+}
+
+TEST_F(ImageServerTest, LendsNothingElse) {
+  const auto node = Node(Bytes(10));
+  ImageName other = kImage;
+  other.save.step = 99;
+  EXPECT_THAT(Message(Fetch({SourceOf(*node)}, other)), HasSubstr("it does not hold the image any more"));
+  node->Withdraw(kImage.dir);
+  EXPECT_FALSE(Fetch({SourceOf(*node)}).ok());
+  EXPECT_NE(access(to_.c_str(), F_OK), 0) << "nothing is left of it";
+}
+
+TEST_F(ImageServerTest, AnswersNobodyElse) {
+  const auto node = Node(Bytes(10));
+  ImageSource other = SourceOf(*node);
+  other.key[31] ^= 1;
+  EXPECT_THAT(Message(Fetch({other})), HasSubstr("the connection was closed"));
+}
+
+TEST_F(ImageServerTest, AnImageThatIsWrittenOverIsNotTaken) {
+  const std::string sealed = Bytes(size_t{40} << 20);
+  std::string torn = sealed;
+  torn[size_t{33} << 20] ^= 1;
+  const auto node = Node(torn, sealed);
+  EXPECT_THAT(Message(Fetch({SourceOf(*node)})), HasSubstr("the image has CRC"));
+  const auto cut = Node(sealed.substr(0, sealed.size() / 2), sealed);
+  EXPECT_FALSE(Fetch({SourceOf(*cut)}).ok());
+}
+
+TEST_F(ImageServerTest, IsGivenUp) {
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress address = *ParseIp(kHere);
+  ASSERT_EQ(bind(listener.get(), address.get(), address.length), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  socklen_t length = address.length;
+  getsockname(listener.get(), address.get(), &length);
+  const uint64_t one = 1;  // it accepts nobody, and answers nothing
+  ASSERT_EQ(write(stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  EXPECT_TRUE(absl::IsCancelled(Fetch({{kHere, address.port(), {}}})));
+}
+
+TEST_F(ImageServerTest, TakesAFreePortOfItsRange) {
+  const auto any = ImageServer::Start(kHere, {});
+  ASSERT_TRUE(any.ok());
+  const uint16_t taken = (*any)->port();
+  if (taken == UINT16_MAX) GTEST_SKIP() << "no port behind it";
+  const auto next = ImageServer::Start(kHere, {taken, static_cast<uint16_t>(taken + 1)});
+  if (next.ok()) {
+    EXPECT_EQ((*next)->port(), taken + 1);
+  }
+  EXPECT_THAT(Message(ImageServer::Start(kHere, {taken, taken}).status()),
+              HasSubstr("to lend images at 127.0.0.1, ports"));
+}
+
+TEST_F(ImageServerTest, MoreReadersThanItServesAtATimeWait) {
+  const auto node = Node(Bytes(10));
+  std::vector<Fd> idle;
+  SocketAddress address = *ParseIp(kHere);
+  address.set_port(node->port());
+  for (int i = 0; i < 80; ++i) {
+    Fd& socket_fd = idle.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(socket_fd.get(), address.get(), address.length), 0);
+  }
+  idle.clear();
+  EXPECT_TRUE(Fetch({SourceOf(*node)}).ok());
+}
+
+}  // namespace
+}  // namespace phalanx::checkpoint
