@@ -109,26 +109,23 @@ SaveJudge::Holdings SaveJudge::HoldingsOf(const Machine& machine) {
 }
 
 bool SaveJudge::CanRestore(const SimMaster& master, const SaveKey& save, const std::vector<Holdings>& memories) const {
-  const master::CheckpointState& state = master.state().checkpoints;
+  // What one node lacks another lends, so that it counts who holds it at all.
   std::set<uint32_t> ranks;
-  bool committed = known_ == save;
+  bool committed = known_ == save, main = false, is_half = false;
+  uint32_t world_size = 0;
   for (const Holdings& memory : memories) {
     const auto held = memory.find(save);
-    if (held == memory.end() || (kind() != v1::FULL && !held->second.main)) return false;
+    if (held == memory.end()) continue;
     ranks.insert(held->second.ranks.begin(), held->second.ranks.end());
     committed = committed || held->second.committed;
+    main = main || held->second.main;
+    is_half = is_half || !held->second.main;
+    world_size = held->second.world_size;
   }
-  const uint32_t world_size = memories.front().at(save).world_size;
   if (ranks.size() != world_size && !committed) return false;
+  if (kind() != v1::FULL && (!main || (is_half && !committed))) return false;
   if (kind() == v1::DDP) return true;
-  if (world_size != state.world_size) return false;
-  for (size_t i = 0; i < memories.size(); ++i) {
-    const master::CheckpointMember& member = state.members[i];
-    for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
-      if (!memories[i].at(save).ranks.contains(rank)) return false;
-    }
-  }
-  return true;
+  return world_size == master.state().checkpoints.world_size && ranks.size() == world_size;
 }
 
 std::optional<SaveKey> SaveJudge::NewestInMemory(const SimMaster& master) const {
@@ -136,13 +133,17 @@ std::optional<SaveKey> SaveJudge::NewestInMemory(const SimMaster& master) const 
   for (const master::CheckpointMember& member : master.state().checkpoints.members) {
     memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(member.session))]));
   }
-  for (auto it = memories.front().rbegin(); it != memories.front().rend(); ++it) {
-    if (CanRestore(master, it->first, memories)) return it->first;
+  std::set<SaveKey> saves;
+  for (const Holdings& memory : memories) {
+    for (const auto& [save, holding] : memory) saves.insert(save);
+  }
+  for (auto it = saves.rbegin(); it != saves.rend(); ++it) {
+    if (CanRestore(master, *it, memories)) return *it;
   }
   return std::nullopt;
 }
 
-// Never older than the newest save that the memory of all members holds, nor than the newest step that storage was
+// Never older than the newest save that the members' memory holds, together, nor than the newest step that storage was
 // found to hold; and the same however often it is asked.
 void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder& order) {
   const v1::RestoreDecided& decided = order.restore();
@@ -158,7 +159,9 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
     return;
   }
   Pass(Moment::kRestore);
-  if (!parts_.judge.remembered() || !MembersStand(master)) return;
+  // It is not tried twice in a row. That a node fails to read what others lend is judged where it does (OnNotRestored).
+  const bool unread = order.reason().find("could not read it") != std::string::npos;
+  if (!parts_.judge.remembered() || !MembersStand(master) || unread) return;
   const std::optional<SaveKey> memory = NewestInMemory(master);
   const bool silent = order.reason().find("storage has not answered") != std::string::npos;
   const bool looked = looked_ && looked_->epoch == epoch && !silent;
@@ -216,6 +219,10 @@ void SaveJudge::OnRestored(const Process& process, const std::vector<ckpt::Memor
 // A step that goes while it is restored: docs/simulation.md, "What does not hold".
 void SaveJudge::OnNotRestored(const WorkerProcess& process, const std::string& folder, const std::string& why) {
   if (deleted_.contains(folder)) return parts_.judge.Known(why + ": a newer step was stored meanwhile");
+  const bool is_lent = folder.empty() && std::ranges::any_of(parts_.machines, [this](const auto& machine) {
+                         return std::max(machine->changed_at, machine->cut_at) >= round_begun_at_ || machine->cut > 0;
+                       });
+  if (is_lent) return;  // a node that lends an image has gone, or is not reached
   parts_.judge.Violated("restore-delivers",
                         fmt::format("rank {} of epoch {} restores nothing: {}", process.rank, process.epoch, why));
 }

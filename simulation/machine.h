@@ -90,10 +90,12 @@ struct Machine {
   Random random{0};
   bool powered = true;
   int cut = 0;                                                       // > 0: other machines are not reached
+  Micros cut_at = 0;                                                 // last
   Micros unkillable_until = 0;                                       // until then killed processes stay
   std::optional<Store> store;                                        // that its agent holds
   std::map<std::string, std::shared_ptr<SharedPage>> shared_memory;  // by page
   uint32_t next_port = 20'000;
+  uint32_t lends_at = 0;  // the port at which its agent lends images; 0: at none
   int64_t next_pid = 1'000;
   int groups_alive = 0;   // process groups of workers
   Micros changed_at = 0;  // its agent began or ended, its memory was removed, or it was lost

@@ -56,8 +56,9 @@ void RankSaves::Read(const Process& process, const RestoreAnswer& answer,
   if (!process->runs || process->dying || process->ended) return;
   const v1::RestoreDecided& decided = answer.order.restore();
   Restored restored{decided.source(), KeyOf(answer.order.save()), decided.name(), 0};
-  std::string missing;
-  if (decided.source() == v1::RestoreDecided::MEMORY) missing = ReadMemory(process, answer, restored);
+  std::string missing = answer.refused;
+  if (missing.empty() && decided.source() == v1::RestoreDecided::MEMORY)
+    missing = ReadMemory(process, answer, restored);
   if (decided.source() == v1::RestoreDecided::DISK) missing = ReadStorage(process, answer, restored);
   if (missing.empty()) {
     parts_.judge.saves().OnRestored(process, answer.images.images);
@@ -83,6 +84,11 @@ std::string RankSaves::ReadMemory(const Process& process, const RestoreAnswer& a
     }
     if (restored.timeline != 0 && restored.timeline != slot.image.layout_hash) return "its images are of two rounds";
     restored.timeline = slot.image.layout_hash;
+  }
+  for (const ckpt::SlotImage& image : answer.fetched) {
+    if (KeyOf(image) != restored.save) return "an image that was read from another node is of another save";
+    if (restored.timeline != 0 && restored.timeline != image.layout_hash) return "its images are of two rounds";
+    restored.timeline = image.layout_hash;
   }
   return "";
 }

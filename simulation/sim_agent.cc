@@ -62,6 +62,7 @@ SimKeeper::Parts SimAgent::KeeperParts() {
           saving ? *saving : kNone,
           parts_.storage,
           parts_.machine,
+          parts_.machines,
           static_cast<int>(arrival().local_world_size),
           [this](v1::CheckpointReport report) {
             if (!core_.attached) return;  // it is told again on the next stream

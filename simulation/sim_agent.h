@@ -35,6 +35,7 @@ class SimAgent final : public AgentEnd {
     const Scenario& scenario;
     Training& training;
     Machine& machine;
+    const std::vector<std::unique_ptr<Machine>>& machines;
     StartTroubles& troubles;
     SimStorage& storage;
     std::function<SimMaster*()> master;  // that holds the endpoint now; null: nobody

@@ -6,6 +6,7 @@
 #include "agent/checkpoint/kinds.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/rank/memory_names.h"
+#include "checkpoint/remote/image_request.h"
 #include "simulation/judge.h"
 #include "simulation/story.h"
 
@@ -60,7 +61,7 @@ std::string SimKeeper::PageName(const Process& process, bool main) const {
 
 void SimKeeper::Do(const agent::ScanMemory& action) {
   scan_epoch_ = action.epoch;
-  if (parts_.machine.shared_memory.empty()) return core_.OnScanned(action.epoch, {});
+  if (parts_.machine.shared_memory.empty()) return core_.OnScanned(action.epoch, {}, std::nullopt);
   if (looking_at_directories_) return;
   if (taken_up_) return LookAtDirectories();
   Scan();
@@ -81,8 +82,59 @@ void SimKeeper::OnDirectoriesLookedAt() {
 
 void SimKeeper::Scan() {
   Later(parts_.machine.random.Between(1, parts_.saving.scan), [this, images = pages_.Images(), epoch = scan_epoch_] {
-    core_.OnScanned(epoch, agent::HeldPages(images, PagesOf()));
+    core_.OnScanned(epoch, agent::HeldPages(images, PagesOf()), Lend());
   });
+}
+
+std::optional<v1::ImageSource> SimKeeper::Lend() {
+  if (parts_.machine.lends_at == 0) parts_.machine.lends_at = parts_.machine.next_port++;
+  v1::ImageSource source;
+  source.set_address(parts_.machine.address);
+  source.set_port(parts_.machine.lends_at);
+  source.set_key(std::string(ckpt::kImageKeyBytes, 'k'));
+  return source;
+}
+
+// All at once, at the end: what has become another image until then is not taken.
+void SimKeeper::Do(const agent::FetchImages& action) {
+  Later(parts_.machine.random.Between(kMs, parts_.saving.scan), [this, action] {
+    Fetched fetched{KeyOf(action.order.save()), {}};
+    std::string error;
+    for (const v1::ImageElsewhere& elsewhere : action.order.restore().elsewhere()) {
+      const std::optional<ckpt::SlotImage> image = Read(elsewhere, fetched.save);
+      if (image) fetched.images[elsewhere.rank()] = *image;
+      if (!image) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
+    }
+    if (action.epoch == epoch_ && error.empty()) fetched_ = std::move(fetched);
+    core_.OnFetched(action.epoch, action.dir, action.order.restore().branch(), error);
+  });
+}
+
+std::optional<ckpt::SlotImage> SimKeeper::Read(const v1::ImageElsewhere& elsewhere, const SaveKey& save) const {
+  for (const v1::ImageSource& source : elsewhere.sources()) {
+    for (const std::unique_ptr<Machine>& machine : parts_.machines) {
+      const bool is_it = machine->address == source.address() && machine->lends_at == source.port();
+      if (!is_it || !machine->Works() || machine->cut > 0 || parts_.machine.cut > 0) continue;
+      for (const auto& [name, page] : machine->shared_memory) {
+        const bool is_shared = name == ckpt::kMainPageName || name == ckpt::kMetadataPageName;
+        if (is_shared != (elsewhere.rank() < 0)) continue;
+        ckpt::ControlPage now;
+        if (!ckpt::ParseControl(page->bytes.data(), page->bytes.size(), &now).empty()) continue;
+        for (const ckpt::Slot& slot : now.slots) {
+          const bool is_own = is_shared || slot.image.rank == static_cast<uint32_t>(elsewhere.rank());
+          if (slot.sealed() && slot.file_number != 0 && KeyOf(slot.image) == save && is_own) return slot.image;
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+agent::FetchedImages SimKeeper::FilesOf(const SaveKey& save) const {
+  agent::FetchedImages files;
+  if (fetched_.save != save) return files;
+  for (const auto& [rank, image] : fetched_.images) files[rank] = fmt::format("fetched/{}", rank);
+  return files;
 }
 
 void SimKeeper::Do(const agent::MarkCommitted& action) {
@@ -212,9 +264,15 @@ void SimKeeper::Do(const agent::AnswerWait& action) {
 void SimKeeper::Do(const agent::AnswerRestore& action) {
   auto request = requests_.extract(action.request);
   if (request.empty()) return;
-  RestoreAnswer answer{action.order, {}};
+  RestoreAnswer answer;
+  answer.order = action.order;
+  answer.refused = action.refused;
   answer.images = agent::ToRestore(action.order, rank_base_ + static_cast<uint32_t>(action.local_rank),
-                                   pages_.Images(action.dir, KeyOf(action.order.save())), checked_[action.dir]);
+                                   pages_.Images(action.dir, KeyOf(action.order.save())), checked_[action.dir],
+                                   FilesOf(KeyOf(action.order.save())), core_.KindOf(action.dir));
+  if (fetched_.save == KeyOf(action.order.save())) {
+    for (const auto& [rank, image] : fetched_.images) answer.fetched.push_back(image);
+  }
   for (const ckpt::MemoryImage& image : answer.images.images) pages_.HandOut(image, kFreeBytes);
   ReplaceSlots();
   Later(0, [this, request = request.mapped(), answer] {
@@ -228,6 +286,7 @@ void SimKeeper::OnRound(const v1::StartRound& round) {
   epoch_ = round.epoch();
   rank_base_ = round.rank_base();
   world_size_ = round.world_size();
+  fetched_ = {};
   pages_.SetLiveEpoch(epoch_);
   core_.OnRound(epoch_, round.group_rank());
   Run();

@@ -7,6 +7,8 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +27,8 @@ namespace phalanx::simulation {
 struct RestoreAnswer {
   v1::CheckpointOrder order;
   agent::ImagesToRestore images;
+  std::vector<checkpoint::SlotImage> fetched;  // files of its own, not of a slot
+  std::string refused;                         // why it is given an error instead; empty: it is not
 };
 
 class SimKeeper {
@@ -36,6 +40,7 @@ class SimKeeper {
     const Saving& saving;
     SimStorage& storage;
     Machine& machine;
+    const std::vector<std::unique_ptr<Machine>>& machines;  // all of them
     int local_world_size = 1;
     std::function<void(v1::CheckpointReport)> tell;  // the master
   };
@@ -60,7 +65,10 @@ class SimKeeper {
   void WhenStored(Task callback) { when_stored_ = std::move(callback); }
   void End(bool failed);
   // The agent's process is no more, and its threads with it.
-  void Die() { alive_ = false; }
+  void Die() {
+    alive_ = false;
+    parts_.machine.lends_at = 0;
+  }
 
   // --- what ranks say on their sockets; answers come later, unless the rank or the agent has gone ---
   // Its pages are mapped when it is answered.
@@ -74,6 +82,11 @@ class SimKeeper {
   void Restore(const Process& process, std::function<void(const RestoreAnswer&)> decided);
 
  private:
+  // Files that were read from other machines' memory.
+  struct Fetched {
+    SaveKey save;
+    std::map<int32_t, checkpoint::SlotImage> images;
+  };
   struct Request {
     Process process;
     std::function<void(const std::string& state)> over;
@@ -107,6 +120,7 @@ class SimKeeper {
   void Do(const agent::AnswerRestore& action);
   void Do(const agent::FindSteps& action);
   void Do(const agent::CheckStep& action);
+  void Do(const agent::FetchImages& action);
   void Do(const agent::MakeStepFolder& action);
   void Do(const agent::WriteImages& action);
   void Do(const agent::CloseStep& action);
@@ -115,6 +129,10 @@ class SimKeeper {
   void Do(const agent::LeaveMemory& action);
   void Do(const agent::SayCheckpoint& action);
 
+  std::optional<v1::ImageSource> Lend();
+  // Of that save on another machine, now; nothing where it cannot be read.
+  std::optional<checkpoint::SlotImage> Read(const v1::ImageElsewhere& elsewhere, const SaveKey& save) const;
+  agent::FetchedImages FilesOf(const SaveKey& save) const;
   void OpenPage(const std::string& name);
   std::string PageName(const Process& process, bool main) const;
   void LookAtDirectories();
@@ -135,6 +153,7 @@ class SimKeeper {
   std::map<int64_t, Request> requests_;
   int64_t next_request_ = 1;
   std::map<std::string, agent::CheckedFolder> checked_;
+  Fetched fetched_;
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;

@@ -197,6 +197,7 @@ void World::Stall(const Fault& fault, Machine& machine, bool up, bool down) {
     if (down) network_.Stall(index, Way::kDown);
   }
   if (up && down) ++machine.cut;
+  machine.cut_at = queue_.now();
   const Micros patience = std::min<Micros>(fault.lasts, 2 * kSecond);
   queue_.After(fault.lasts, [this, &machine, cut, up, down, patience, breaks = fault.amount == 1] {
     story_.Say(queue_.now(), machine.name, "is reached again");
@@ -207,6 +208,7 @@ void World::Stall(const Fault& fault, Machine& machine, bool up, bool down) {
       if (down) network_.Heal(index, Way::kDown, patience);
     }
     if (up && down) --machine.cut;
+    machine.cut_at = queue_.now();
     training_.Kick();
   });
 }

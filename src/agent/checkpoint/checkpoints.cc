@@ -36,6 +36,7 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
   epoch_ = epoch;
   group_rank_ = group_rank;
   held_.reset();
+  could_not_fetch_ = std::exchange(not_fetched_, "");
   for (auto& [name, dir] : dirs_) {
     // What was not committed is not stored either.
     std::erase_if(dir.storing, [&dir = dir](const SaveKey& save) { return !dir.committed || save > *dir.committed; });
@@ -44,13 +45,16 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     dir.waits.clear();
     dir.restores.clear();
     dir.decided.clear();
+    dir.fetching.clear();
+    dir.not_fetched.clear();
     dir.restore_asked.reset();
     dir.unreadable.clear();
   }
   Do(ScanMemory{epoch_});
 }
 
-void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages) {
+void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages,
+                                const std::optional<v1::ImageSource>& source) {
   if (epoch != epoch_) return;
   std::map<std::pair<std::string, SaveKey>, v1::HeldSave> saves;
   for (const HeldPage& page : pages) {
@@ -69,6 +73,8 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
   }
   held_.emplace();
   for (const auto& [key, held] : saves) *held_->add_saves() = held;
+  if (source) *held_->mutable_source() = *source;
+  held_->set_unreadable(could_not_fetch_);
   TellHeld();
 }
 
@@ -80,6 +86,8 @@ void NodeCheckpoints::TellHeld() {
     if (!is_behind) *report.mutable_held()->add_saves() = save;  // else it may be written over by now
   }
   report.mutable_held();
+  if (held_->has_source()) *report.mutable_held()->mutable_source() = held_->source();
+  report.mutable_held()->set_unreadable(held_->unreadable());
   for (const auto& [name, dir] : dirs_) {
     if (NewestComplete(dir)) continue;  // memory holds a newer one by now, which is told as sealed
     for (const SaveKey& save : dir.storing) {
@@ -226,6 +234,10 @@ bool NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const
   } else if (begins_anew && !dir.unreadable.empty()) {
     refused = fmt::format("whether there is a step to restore is not known: {}", dir.unreadable);
   }
+  if (const auto why = dir.not_fetched.find(known->first); why != dir.not_fetched.end()) {
+    refused = fmt::format("step {} is in the memory of other nodes, and was not read from there: {}",
+                          order.save().step(), why->second);
+  }
   Do(AnswerRestore{asked.local_rank, asked.request, name, order, std::move(refused)});
   return true;
 }
@@ -289,12 +301,14 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Committed(name, dir, save);
     case v1::CheckpointOrder::kDropped:
       return Dropped(name, dir, save, order.reason());
-    case v1::CheckpointOrder::kRestore:
-      dir.decided[order.restore().branch()] = order;
-      if (dir.decided.size() > kDecidedKept) dir.decided.erase(dir.decided.begin());
-      if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, save.step};
-      std::erase_if(dir.restores, [&](const Asked& asked) { return AnswerAsked(name, dir, asked); });
-      return;
+    case v1::CheckpointOrder::kRestore: {
+      const uint32_t branch = order.restore().branch();
+      if (order.restore().elsewhere().empty()) return Restored(name, dir, order);
+      // Said again on a new stream: the first answer will do.
+      if (dir.decided.contains(branch) || !dir.fetching.try_emplace(branch, order).second) return;
+      Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is read from other nodes' memory", save.step, name)});
+      return Do(FetchImages{name, order, epoch_});
+    }
     case v1::CheckpointOrder::kFind:
       return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}, epoch_});
     case v1::CheckpointOrder::kCheck:
@@ -316,6 +330,14 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
     case v1::CheckpointOrder::BODY_NOT_SET:
       return;  // a newer master's order that this agent may ignore
   }
+}
+
+// The order can be carried out: what its ranks need of the save is here.
+void NodeCheckpoints::Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
+  dir.decided[order.restore().branch()] = order;
+  if (dir.decided.size() > kDecidedKept) dir.decided.erase(dir.decided.begin());
+  if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, order.save().step()};
+  std::erase_if(dir.restores, [&](const Asked& asked) { return AnswerAsked(name, dir, asked); });
 }
 
 void NodeCheckpoints::Committed(const std::string& name, Dir& dir, const SaveKey& save) {
@@ -384,6 +406,21 @@ void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const s
   report.mutable_checked()->set_name(folder);
   report.mutable_checked()->set_error(error);
   Tell(std::move(report));
+}
+
+// Where nobody lends an image any more its ranks fail with the reason, and the round with them. The next one has others
+// to go on from: it does not come to this again where this node can reach nobody.
+void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_t branch, const std::string& error) {
+  if (epoch != epoch_) return;
+  Dir& dir = dirs_[name];
+  const auto order = dir.fetching.extract(branch);
+  if (order.empty()) return;
+  if (!error.empty()) {
+    dir.not_fetched[branch] = not_fetched_ = error;
+    Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} was not read from other nodes' memory: {}",
+                                 order.mapped().save().step(), name, error)});
+  }
+  Restored(name, dir, order.mapped());
 }
 
 void NodeCheckpoints::OnFolderMade(const std::string& name, const SaveKey& save, const std::string& folder,

@@ -90,6 +90,12 @@ struct CheckStep {
   std::string name;
   uint64_t epoch = 0;  // of the round that asks
 };
+// Reads the images that order.restore().elsewhere names from the nodes that lend them; OnFetched follows.
+struct FetchImages {
+  std::string dir;
+  v1::CheckpointOrder order;
+  uint64_t epoch = 0;  // of the round that restores
+};
 struct MakeStepFolder {
   std::string dir;
   SaveKey save;
@@ -118,7 +124,7 @@ struct SayCheckpoint {
 
 using CheckpointAction =
     std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore, FindSteps, CheckStep,
-                 MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
+                 FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
 
@@ -131,7 +137,9 @@ class NodeCheckpoints {
 
   // A round begins; the old one's ranks are gone.
   void OnRound(uint64_t epoch, uint32_t group_rank);
-  void OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages);
+  // `source`: where other nodes may read these images.
+  void OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages,
+                 const std::optional<v1::ImageSource>& source = std::nullopt);
   // A new stream to the master, which may be another one.
   void OnAttached();
   void OnOrder(const v1::CheckpointOrder& order);
@@ -159,6 +167,8 @@ class NodeCheckpoints {
   // What was found for a round to restore: `epoch` is that of the question, and an answer to an older one is none.
   void OnFound(uint64_t epoch, const std::string& dir, const FoundSteps& steps);
   void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error);
+  // What was to be fetched of another node's memory is here; or why not.
+  void OnFetched(uint64_t epoch, const std::string& dir, uint32_t branch, const std::string& error);
   // What storage has done. An error ends the store.
   void OnFolderMade(const std::string& dir, const SaveKey& save, const std::string& name, const std::string& error);
   void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::string& name,
@@ -213,8 +223,10 @@ class NodeCheckpoints {
     std::set<std::string> folders;      // that it has made then: a store that was cut off begins again with another
     std::map<SaveKey, std::vector<Wait>> waits;
     std::vector<Asked> restores;
-    std::map<uint32_t, v1::CheckpointOrder> decided;  // what is restored, of the live round, by branch; the newest few
-    std::optional<uint32_t> restore_asked;            // the newest branch
+    std::map<uint32_t, v1::CheckpointOrder> decided;   // what is restored, of the live round, by branch; the newest few
+    std::map<uint32_t, v1::CheckpointOrder> fetching;  // decided, and images of it are on their way from other nodes
+    std::map<uint32_t, std::string> not_fetched;       // why they did not come, of what is decided
+    std::optional<uint32_t> restore_asked;             // the newest branch
     std::string unreadable;  // why this node, asked in the live round, cannot tell whether storage holds a step
   };
 
@@ -233,6 +245,7 @@ class NodeCheckpoints {
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
+  void Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   bool AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
   bool IsOnlyInMemory(const HeldPage& page) const;
   // A new phalanx-run can go on from it, whatever other nodes hold.
@@ -249,6 +262,8 @@ class NodeCheckpoints {
   uint64_t epoch_ = 0;
   uint32_t group_rank_ = 0;
   std::optional<v1::CheckpointsHeld> held_;  // when the live round began
+  std::string not_fetched_;                  // why, of the live round; empty: all was that had to be
+  std::string could_not_fetch_;              // the same of the round before
   bool job_ended_ = false;
   bool wants_tidy_ = false;
   std::set<std::string> tidying_;  // directories

@@ -250,6 +250,52 @@ TEST_F(NodeCheckpointsTest, EachTimeThatRanksGoBackIsDecidedAnew) {
   for (const AnswerRestore& answer : answers) EXPECT_EQ(answer.order.save().step(), 20);
 }
 
+TEST_F(NodeCheckpointsTest, RanksAreAnsweredWhenWhatOthersLendIsHere) {
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnOrder(order);
+  node_.OnOrder(order);  // of a new stream
+  const auto fetches = TakeAll<FetchImages>();
+  ASSERT_EQ(fetches.size(), 1U);
+  EXPECT_EQ(fetches[0].order.restore().elsewhere_size(), 1);
+  node_.OnRestore(1, 8, kDir, 0);
+  EXPECT_TRUE(TakeAll<AnswerRestore>().empty());
+  node_.OnFetched(fetches[0].epoch + 1, kDir, 0, "");
+  EXPECT_TRUE(TakeAll<AnswerRestore>().empty()) << "of another round";
+  node_.OnFetched(fetches[0].epoch, kDir, 0, "");
+  const auto answers = TakeAll<AnswerRestore>();
+  ASSERT_EQ(answers.size(), 2U);
+  for (const AnswerRestore& answer : answers) EXPECT_EQ(answer.refused, "");
+  node_.OnOrder(order);
+  EXPECT_TRUE(node_.Take().empty()) << "it is here already";
+}
+
+TEST_F(NodeCheckpointsTest, RanksFailWhereNobodyLendsAnyMore) {
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnOrder(order);
+  node_.OnFetched(TakeAll<FetchImages>().at(0).epoch, kDir, 0, "10.0.0.7 port 4000: connection refused");
+  node_.OnRestore(1, 8, kDir, 0);
+  const auto answers = TakeAll<AnswerRestore>();
+  ASSERT_EQ(answers.size(), 2U);
+  for (const AnswerRestore& answer : answers) {
+    EXPECT_EQ(answer.refused,
+              "step 10 is in the memory of other nodes, and was not read from there: 10.0.0.7 port 4000: connection "
+              "refused");
+  }
+  for (const char* why :
+       {"10.0.0.7 port 4000: connection refused", ""}) {  // told to the next round, and to no later one
+    node_.OnRound(++epoch_, 0);
+    node_.Take();
+    node_.OnScanned(epoch_, {});
+    EXPECT_EQ(Reports(Report::kHeld).at(0).held().unreadable(), why);
+  }
+}
+
 TEST_F(NodeCheckpointsTest, ASaveBehindGoingBackIsAnother) {
   Open();
   for (const uint32_t branch : {0U, 1U}) {

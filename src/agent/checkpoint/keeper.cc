@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "agent/checkpoint/kinds.h"
@@ -44,10 +46,15 @@ void AddPath(JsonObject& object, const char* role, const std::string& path) {
 }  // namespace
 
 CheckpointKeeper::CheckpointKeeper(EventLoop& loop, Options options, Links links)
-    : loop_(loop), options_(std::move(options)), links_(std::move(links)), core_(options_.local_world_size) {}
+    : loop_(loop),
+      options_(std::move(options)),
+      links_(std::move(links)),
+      core_(options_.local_world_size),
+      exchange_(options_.lends ? options_.address : "", options_.lending_ports) {}
 
 CheckpointKeeper::~CheckpointKeeper() {
   *alive_ = false;
+  exchange_.OnRound();  // what is being fetched is waited for
   for (const auto& [local_rank, socket] : ranks_) loop_.Unwatch(socket.get());
   storage_thread_.Abandon();
   lookup_thread_.Abandon();
@@ -240,6 +247,7 @@ void CheckpointKeeper::OnRound(const v1::StartRound& round) {
   rank_base_ = round.rank_base();
   world_size_ = round.world_size();
   if (memory_) memory_->SetLiveEpoch(epoch_);
+  exchange_.OnRound();
   FeedAndRun(saving::RoundBegun{epoch_, round.group_rank()});
 }
 
@@ -280,7 +288,7 @@ void CheckpointKeeper::Do(const SayCheckpoint& action) { links_.say(action.text)
 void CheckpointKeeper::Do(const ScanMemory& action) {
   scan_epoch_ = action.epoch;
   if (!memory_) {
-    Feed(saving::Scanned{action.epoch, {}});
+    Feed(saving::Scanned{action.epoch, {}, std::nullopt});
     return;
   }
   if (looking_at_directories_) return;  // it goes on from there
@@ -314,26 +322,35 @@ void CheckpointKeeper::OnDirectoriesLookedAt(const std::set<std::string>& gone) 
 }
 
 void CheckpointKeeper::Scan() {
-  const auto check = [images = memory_->Images()] {
-    std::vector<ReadImage> looked;
-    looked.reserve(images.size());
-    for (const ckpt::MemoryImage& image : images) looked.push_back({image, ckpt::CheckMemoryImage(image)});
+  struct Looked {
+    std::vector<ReadImage> images;
+    ckpt::LentImages lent;
+  };
+  const auto check = [images = memory_->Images(), lends = exchange_.lends()] {
+    Looked looked;
+    looked.images.reserve(images.size());
+    for (const ckpt::MemoryImage& image : images) looked.images.push_back({image, ckpt::CheckMemoryImage(image)});
+    if (lends) looked.lent = OpenImages(looked.images);
     return looked;
   };
-  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const std::vector<ReadImage>& looked) {
-    std::vector<HeldPage> pages = HeldPages(looked, PagesOf(*memory_));
-    for (const auto& [image, wrong] : looked) {
+  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const Looked& looked) {
+    std::vector<HeldPage> pages = HeldPages(looked.images, PagesOf(*memory_));
+    for (const auto& [image, wrong] : looked.images) {
       if (wrong.empty()) continue;
       links_.say(fmt::format("checkpoint memory is passed over: {}", wrong));
       memory_->GiveUp(image);
     }
-    Feed(saving::Scanned{epoch, std::move(pages)});
+    const StatusOr<std::optional<v1::ImageSource>> source = exchange_.Lend(looked.lent);
+    if (!source.ok()) links_.say(fmt::format("checkpoint: {}", Message(source.status())));
+    Feed(saving::Scanned{epoch, std::move(pages), source.ok() ? *source : std::nullopt});
   });
 }
 
 void CheckpointKeeper::Do(const MarkCommitted& action) {
   if (!memory_) return;
   memory_->Commit(action.dir, action.save);
+  // Of a save of the live round: the one of an older round is what nodes go on from.
+  if (action.save.epoch == epoch_) exchange_.OnCommitted(action.dir, action.save);
   ReplaceSlots();
 }
 
@@ -376,7 +393,8 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   answer.Add("world_size", static_cast<int64_t>(decided.world_size())).Add("why", action.order.reason());
   std::vector<ckpt::MemoryImage> in_memory;
   if (memory_) in_memory = memory_->Images(action.dir, KeyOf(save));
-  const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir]);
+  const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir],
+                                            exchange_.Of(action.dir, KeyOf(save)), core_.KindOf(action.dir));
   bool stable = true;
   for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
   ReplaceSlots();
@@ -417,6 +435,28 @@ void CheckpointKeeper::Do(const CheckStep& action) {
         checked_[action.dir] = {action.name, checked.files};
         Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error});
       });
+}
+
+void CheckpointKeeper::Do(const FetchImages& action) {
+  const SaveKey save = KeyOf(action.order.save());
+  const auto fetched = [this, action, save](const FetchedFiles& files) {
+    // Of a round that is over, its files have no owner any more.
+    if (action.epoch != epoch_) {
+      for (const auto& [rank, path] : files.files) unlink(path.c_str());
+      return;
+    }
+    if (files.error.empty()) exchange_.Keep(action.dir, save, files.files);
+    Feed(saving::Fetched{action.epoch, action.dir, action.order.restore().branch(), files.error});
+  };
+  const Status opened = OpenMemory();
+  const StatusOr<std::string> folder = opened.ok() ? memory_->FetchedFolder() : opened;
+  if (!folder.ok()) return fetched({{}, Message(folder.status())});
+  RunOn(
+      fetch_thread_,
+      [order = action.order, folder = *folder, number = exchange_.NextNumber(), stop = exchange_.stop()] {
+        return FetchAll(order, folder, number, *stop);
+      },
+      fetched);
 }
 
 void CheckpointKeeper::Do(const MakeStepFolder& action) {
@@ -482,6 +522,8 @@ void CheckpointKeeper::End(bool failed) {
 
 void CheckpointKeeper::Do(const RemoveMemory& /*action*/) {
   memory_thread_.Finish();  // a file that it made while its folder is removed would keep that
+  exchange_.OnRound();
+  fetch_thread_.Finish();  // the same
   memory_->Remove();
 }
 

@@ -1,7 +1,7 @@
 // Keeps a node's checkpoints: the sockets of its ranks, its memory, its work for storage. The hands of
 // agent/checkpoint/checkpoints.h, which decides, step by step (saving.h). On the agent's loop; memory is filled and
-// checked, storage written, and storage read for who restores, on a thread each, so that none of these holds up the
-// agent or another.
+// checked, storage written, and storage and other nodes read for who restores, on a thread each, so that none of these
+// holds up the agent or another.
 #pragma once
 
 #include <deque>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/checkpoint/checkpoints.h"
+#include "agent/checkpoint/exchange.h"
 #include "agent/checkpoint/saving.h"
 #include "agent/checkpoint/selection.h"
 #include "agent/checkpoint/wire.h"
@@ -38,6 +39,8 @@ class CheckpointKeeper {
     std::string job_id;
     std::string address;         // this node's; with the job's id it names the memory
     bool at_breakpoint = false;  // for every directory, whatever its ranks say
+    bool lends = false;          // nodes that join may read this one's memory
+    checkpoint::LendingPorts lending_ports = {};
   };
 
   CheckpointKeeper(EventLoop& loop, Options options, Links links);
@@ -99,6 +102,7 @@ class CheckpointKeeper {
   void Do(const AnswerRestore& action);
   void Do(const FindSteps& action);
   void Do(const CheckStep& action);
+  void Do(const FetchImages& action);
   void Do(const MakeStepFolder& action);
   void Do(const WriteImages& action);
   void Do(const CloseStep& action);
@@ -130,6 +134,7 @@ class CheckpointKeeper {
   std::unique_ptr<checkpoint::NodeMemory> memory_;
   std::map<int, Fd> ranks_;                       // their sockets, by local rank
   std::map<std::string, CheckedFolder> checked_;  // last, by directory
+  ImageExchange exchange_;
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;
@@ -143,6 +148,7 @@ class CheckpointKeeper {
   TaskThread memory_thread_{"phx-memory"};
   TaskThread storage_thread_{"phx-storage"};
   TaskThread lookup_thread_{"phx-lookup"};
+  TaskThread fetch_thread_{"phx-fetch"};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -73,7 +73,7 @@ class KeeperTest : public ::testing::Test {
 
   std::unique_ptr<CheckpointKeeper> NewAgent() {
     return std::make_unique<CheckpointKeeper>(
-        loop_, CheckpointKeeper::Options{1, job_, kAddress, false},
+        loop_, CheckpointKeeper::Options{1, job_, kAddress, false, false, {}},
         CheckpointKeeper::Links{[](const v1::CheckpointReport&) {},
                                 [this](const std::string& text) { said_ += text + "\n"; }});
   }

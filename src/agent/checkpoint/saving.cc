@@ -6,7 +6,7 @@ namespace {
 using Node = NodeCheckpoints;
 
 void On(Node& node, const RoundBegun& event) { node.OnRound(event.epoch, event.group_rank); }
-void On(Node& node, const Scanned& event) { node.OnScanned(event.epoch, event.pages); }
+void On(Node& node, const Scanned& event) { node.OnScanned(event.epoch, event.pages, event.source); }
 void On(Node& node, const Attached& /*event*/) { node.OnAttached(); }
 void On(Node& node, const Ordered& event) { node.OnOrder(event.order); }
 void On(Node& /*node*/, const Opened& /*event*/) {}  // its answer is a part of what is decided: Step
@@ -35,6 +35,7 @@ void On(Node& node, const ImagesWritten& event) {
 }
 void On(Node& node, const StepClosed& event) { node.OnStepClosed(event.dir, event.save, event.error); }
 void On(Node& node, const Tidied& event) { node.OnTidied(event.dir, event.error); }
+void On(Node& node, const Fetched& event) { node.OnFetched(event.epoch, event.dir, event.branch, event.error); }
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +23,7 @@ struct RoundBegun {  // OnRound
 struct Scanned {  // OnScanned
   uint64_t epoch = 0;
   std::vector<HeldPage> pages;
+  std::optional<v1::ImageSource> source = std::nullopt;
 };
 struct Attached {};  // OnAttached
 struct Ordered {     // OnOrder
@@ -105,9 +107,16 @@ struct Tidied {  // OnTidied
   std::string error;
 };
 
-using Event =
-    std::variant<RoundBegun, Scanned, Attached, Ordered, Opened, Sealed, Skipped, WaitAsked, RestoreAsked, RankGone,
-                 JobEnded, Leaving, TidyAsked, Ended, Found, Checked, FolderMade, ImagesWritten, StepClosed, Tidied>;
+struct Fetched {  // OnFetched
+  uint64_t epoch = 0;
+  std::string dir;
+  uint32_t branch = 0;
+  std::string error;
+};
+
+using Event = std::variant<RoundBegun, Scanned, Attached, Ordered, Opened, Sealed, Skipped, WaitAsked, RestoreAsked,
+                           RankGone, JobEnded, Leaving, TidyAsked, Ended, Found, Checked, FolderMade, ImagesWritten,
+                           StepClosed, Tidied, Fetched>;
 
 // --- the step -----------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,18 @@ ImagesToRestore RestoreFromMemory(const std::vector<ckpt::MemoryImage>& images, 
   return restore;
 }
 
+namespace {
+
+void AddFetched(RestoreFiles& files, uint32_t rank, const FetchedImages& fetched, v1::CheckpointKind kind) {
+  for (const auto& [of_rank, path] : fetched) {
+    if (of_rank == ckpt::kMainRank) files.main = path;
+    if (of_rank == static_cast<int32_t>(rank)) files.own = path;
+    if (of_rank != ckpt::kMainRank && kind == v1::DCP) files.ranks[std::to_string(of_rank)] = path;
+  }
+}
+
+}  // namespace
+
 RestoreFiles RestoreFromStep(const std::map<int64_t, std::string>& shards, int64_t rank) {
   const auto path_of = [&](int64_t of_rank) {
     const auto shard = shards.find(of_rank);
@@ -99,9 +111,14 @@ RestoreFiles RestoreFromStep(const std::map<int64_t, std::string>& shards, int64
 }
 
 ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
-                          const std::vector<ckpt::MemoryImage>& in_memory, const CheckedFolder& checked) {
+                          const std::vector<ckpt::MemoryImage>& in_memory, const CheckedFolder& checked,
+                          const FetchedImages& fetched, v1::CheckpointKind kind) {
   const v1::RestoreDecided& decided = order.restore();
-  if (decided.source() == v1::RestoreDecided::MEMORY) return RestoreFromMemory(in_memory, rank, decided.world_size());
+  if (decided.source() == v1::RestoreDecided::MEMORY) {
+    ImagesToRestore restore = RestoreFromMemory(in_memory, rank, decided.world_size());
+    AddFetched(restore.files, rank, fetched, kind);
+    return restore;
+  }
   const bool on_disk = decided.source() == v1::RestoreDecided::DISK && checked.name == decided.name();
   if (on_disk) return {RestoreFromStep(checked.shards, rank), {}};
   return {};

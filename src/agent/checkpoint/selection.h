@@ -65,10 +65,14 @@ struct CheckedFolder {
   std::map<int64_t, std::string> shards;  // paths by rank, of those that its ranks read
 };
 
-// What the order, which has `restore`, lets a rank have. `in_memory` are the images of that save on this node. Nothing
-// where they are gone, or another folder was checked since.
+// Files of images that were read from other nodes' memory, by whose they are: a rank, or kMainRank.
+using FetchedImages = std::map<int32_t, std::string>;
+
+// What the order, which has `restore`, lets a rank have. `in_memory` are the images of that save on this node,
+// `fetched` those that it did not hold. Nothing where they are gone, or another folder was checked since.
 ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
-                          const std::vector<checkpoint::MemoryImage>& in_memory, const CheckedFolder& checked);
+                          const std::vector<checkpoint::MemoryImage>& in_memory, const CheckedFolder& checked,
+                          const FetchedImages& fetched, v1::CheckpointKind kind);
 
 // The shards of a step that `ranks` ranks from `first_rank` on read, and the shared one. Sharded state is read by
 // worlds of any size: its shards are dealt out to the ranks in turn.

@@ -226,21 +226,35 @@ TEST(StoreRefusalTest, EachLocalRankMustHaveItsImage) {
   }
 }
 
+TEST(ToRestoreTest, GivesWhatWasReadFromOtherNodes) {
+  v1::CheckpointOrder order;
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  order.mutable_restore()->set_world_size(4);
+  const FetchedImages fetched = {{static_cast<int32_t>(ckpt::kMainRank), "main"}, {2, "two"}, {3, "three"}};
+  const RestoreFiles files = ToRestore(order, 3, {}, {}, fetched, v1::DDP).files;
+  EXPECT_EQ(files.main, "main");
+  EXPECT_EQ(files.own, "three");
+  EXPECT_TRUE(files.ranks.empty());
+  EXPECT_EQ(ToRestore(order, 5, {}, {}, fetched, v1::DDP).files.own, "");
+  const RestoreFiles sharded = ToRestore(order, 3, {}, {}, fetched, v1::DCP).files;
+  EXPECT_EQ(sharded.ranks, (std::map<std::string, std::string>{{"2", "two"}, {"3", "three"}}));
+}
+
 TEST(ToRestoreTest, GivesWhatTheMasterHasChosen) {
   v1::CheckpointOrder order;
   order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
   order.mutable_restore()->set_world_size(4);
   const CheckedFolder checked{"100", {{0, "/data/run/100/rank_0.pt"}, {ckpt::kMainRank, "/data/run/100/main.pt"}}};
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "0");
-  EXPECT_EQ(ToRestore(order, 1, {Image("0")}, checked).files.own, "") << "it is another rank's";
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "0");
+  EXPECT_EQ(ToRestore(order, 1, {Image("0")}, checked, {}, v1::FULL).files.own, "") << "it is another rank's";
   order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
   order.mutable_restore()->set_name("100");
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "/data/run/100/rank_0.pt");
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.main, "/data/run/100/main.pt");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "/data/run/100/rank_0.pt");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.main, "/data/run/100/main.pt");
   order.mutable_restore()->set_name("90");
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "") << "nobody has read that one";
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "") << "nobody has read that one";
   order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked).files.own, "");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "");
 }
 
 TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {

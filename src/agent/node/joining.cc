@@ -196,11 +196,15 @@ void NodeAgent::KeepCheckpoints() {
   };
   links.say = [this](const std::string& text) { Do(Say{text}); };
   links.step = [this](NodeCheckpoints& core, const saving::Event& event) { return StepCheckpoints(core, event); };
-  checkpoints_ = std::make_unique<CheckpointKeeper>(
-      loop_,
-      CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node), config_.rdzv_id, address_,
-                                config_.save_at_breakpoint},
-      std::move(links));
+  checkpoints_ =
+      std::make_unique<CheckpointKeeper>(loop_,
+                                         CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node),
+                                                                   config_.rdzv_id,
+                                                                   address_,
+                                                                   config_.save_at_breakpoint,
+                                                                   config_.max_nodes > 1,
+                                                                   {config_.port_range_first, config_.port_range_last}},
+                                         std::move(links));
 }
 
 void NodeAgent::OnMessage(v1::MasterMessage message) {

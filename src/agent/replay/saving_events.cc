@@ -41,6 +41,7 @@ void Fill(Wire& wire, const saving::RoundBegun& event) {
 void Fill(Wire& wire, const saving::Scanned& event) {
   wire.mutable_scanned()->set_epoch(event.epoch);
   for (const HeldPage& page : event.pages) Fill(*wire.mutable_scanned()->add_pages(), page);
+  if (event.source) *wire.mutable_scanned()->mutable_source() = *event.source;
 }
 
 void Fill(Wire& wire, const saving::Attached& /*event*/) { wire.mutable_attached(); }
@@ -148,6 +149,13 @@ void Fill(Wire& wire, const saving::Tidied& event) {
   wire.mutable_tidied()->set_error(event.error);
 }
 
+void Fill(Wire& wire, const saving::Fetched& event) {
+  wire.mutable_fetched()->set_epoch(event.epoch);
+  wire.mutable_fetched()->set_dir(event.dir);
+  wire.mutable_fetched()->set_branch(event.branch);
+  wire.mutable_fetched()->set_error(event.error);
+}
+
 // --- and back -----------------------------------------------------------------------------------------------------
 
 Status Wrong(const std::string& what) {
@@ -194,7 +202,9 @@ StatusOr<std::vector<HeldPage>> PagesOf(const google::protobuf::RepeatedPtrField
 
 StatusOr<saving::Event> From(const Wire::Scanned& wire) {
   PHX_ASSIGN_OR_RETURN(std::vector<HeldPage> pages, PagesOf(wire.pages()));
-  return saving::Scanned{wire.epoch(), std::move(pages)};
+  saving::Scanned event{wire.epoch(), std::move(pages), std::nullopt};
+  if (wire.has_source()) event.source = wire.source();
+  return event;
 }
 
 StatusOr<saving::Event> From(const Wire::Opened& wire) {
@@ -301,6 +311,9 @@ StatusOr<saving::Event> SavingEventOf(const v1::SavingEvent& wire) {
       return saving::StepClosed{wire.step_closed().dir(), KeyOf(wire.step_closed().save()), wire.step_closed().error()};
     case Wire::kTidied:
       return saving::Tidied{wire.tidied().dir(), wire.tidied().error()};
+    case Wire::kFetched:
+      return saving::Fetched{wire.fetched().epoch(), wire.fetched().dir(), wire.fetched().branch(),
+                             wire.fetched().error()};
     case Wire::BODY_NOT_SET:
       break;
   }

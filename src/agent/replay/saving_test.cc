@@ -76,6 +76,7 @@ std::vector<saving::Event> Events() {
       saving::ImagesWritten{kDir, {1, 10}, "10.1", {Shard(0), Shard(1)}, "ENOSPC"},
       saving::StepClosed{kDir, {1, 10}, "ENOSPC"},
       saving::Tidied{kDir, "EACCES"},
+      saving::Fetched{1, kDir, 2, "ECONNREFUSED"},
   };
 }
 
@@ -319,6 +320,10 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
   v1::CheckpointReport report;
   report.set_dir(kDir);
   const SaveKey save{4, 7};
+  v1::CheckpointOrder elsewhere;
+  SetKey(*elsewhere.mutable_save(), save);
+  elsewhere.mutable_restore()->add_elsewhere()->set_rank(-1);
+  elsewhere.mutable_restore()->mutable_elsewhere(0)->add_sources();
   const std::vector<std::pair<CheckpointAction, std::string>> all = {
       {TellMaster{report}, "tell the master dir: \"/data/run\""},
       {ScanMemory{4}, "look at memory for epoch 4"},
@@ -328,6 +333,7 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
       {AnswerRestore{1, 3, kDir, {}, ""}, "answer restore 3 of local rank 1 in /data/run: "},
       {FindSteps{kDir, {"a", "b"}, 4}, "find the newest step in /data/run for epoch 4, but for [a b]"},
       {CheckStep{kDir, "step-7", 4}, "check step-7 in /data/run for epoch 4"},
+      {FetchImages{kDir, elsewhere, 5}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},
       {MakeStepFolder{kDir, save}, "make a folder in /data/run for step 7 of epoch 4"},
       {WriteImages{kDir, save, "step-7", true},
        "write images of step 7 of epoch 4 to step-7 in /data/run, the shared one too"},

@@ -108,6 +108,15 @@ bool IsName(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
+constexpr uint32_t kMaxPort = 65'535;
+constexpr size_t kMaxAddressBytes = 64;
+constexpr size_t kImageKeyBytes = 32;  // docs/formats/image-read.md
+
+bool IsSane(const v1::ImageSource& source) {
+  return !source.address().empty() && source.address().size() <= kMaxAddressBytes && source.port() != 0 &&
+         source.port() <= kMaxPort && source.key().size() == kImageKeyBytes;
+}
+
 bool IsSane(const v1::CheckpointsHeld& held) {
   const bool saves = std::all_of(held.saves().begin(), held.saves().end(), [](const v1::HeldSave& save) {
     return IsPath(save.dir()) && IsSane(save.save()) && v1::CheckpointKind_IsValid(save.kind()) &&
@@ -116,7 +125,8 @@ bool IsSane(const v1::CheckpointsHeld& held) {
   const bool awaited = std::all_of(held.awaited().begin(), held.awaited().end(), [](const v1::AwaitedStore& store) {
     return IsPath(store.dir()) && IsSane(store.save());
   });
-  return held.saves_size() <= kMaxHeldSaves && held.awaited_size() <= kMaxHeldSaves && saves && awaited;
+  const bool source = !held.has_source() || IsSane(held.source());
+  return held.saves_size() <= kMaxHeldSaves && held.awaited_size() <= kMaxHeldSaves && saves && awaited && source;
 }
 
 bool IsSane(const v1::ShardsWritten& written) {
@@ -158,6 +168,7 @@ void AdmitReport(v1::CheckpointReport& report) {
   DropUnknownFields(report);
   for (std::string* text :
        {report.has_skipped() ? report.mutable_skipped()->mutable_why() : nullptr,
+        report.has_held() ? report.mutable_held()->mutable_unreadable() : nullptr,
         report.has_found() ? report.mutable_found()->mutable_why() : nullptr,
         report.has_checked() ? report.mutable_checked()->mutable_error() : nullptr,
         report.has_store_prepared() ? report.mutable_store_prepared()->mutable_error() : nullptr,

@@ -199,9 +199,16 @@ TEST(Admit, WhatMemoryHoldsIsHeardWhereAllOfItIsSane) {
   held.mutable_saves(0)->mutable_save()->set_step(10);
   held.add_awaited()->set_dir("/checkpoints");
   held.mutable_awaited(0)->mutable_save()->set_step(10);
-  EXPECT_TRUE(Admitted(sane).has_checkpoint());
+  held.mutable_source()->set_address("10.0.0.7");
+  held.mutable_source()->set_port(4'000);
+  held.mutable_source()->set_key(std::string(32, 'k'));
+  held.set_unreadable(std::string(600, 'x'));
+  EXPECT_EQ(Admitted(sane).checkpoint().held().unreadable().size(), 512U);
   const std::function<void(v1::CheckpointsHeld&)> spoilers[] = {
       [](auto& h) { h.mutable_awaited(0)->set_dir(""); },
+      [](auto& h) { h.mutable_source()->set_port(65'536); },
+      [](auto& h) { h.mutable_source()->set_address(std::string(65, '1')); },
+      [](auto& h) { h.mutable_source()->set_key("short"); },
       [](auto& h) { h.mutable_awaited(0)->mutable_save()->set_step(-1); },
       [](auto& h) { h.mutable_saves(0)->set_kind(static_cast<v1::CheckpointKind>(9)); },
       [](auto& h) {

@@ -73,11 +73,19 @@ class CheckpointsTest : public ::testing::Test {
     bool main = false;
   };
 
-  // `awaited`: the step of round 1 whose store the node has not heard the end of.
-  void Hold(uint64_t session, const std::vector<Held>& saves, std::optional<int64_t> awaited = {}) {
+  // `awaited`: the step of round 1 whose store the node has not heard the end of. `lends_at`: the port where others may
+  // read these saves; `unreadable`: why it could not read others'.
+  void Hold(uint64_t session, const std::vector<Held>& saves, std::optional<int64_t> awaited = {},
+            uint32_t lends_at = 0, const std::string& unreadable = "") {
     v1::CheckpointReport report;
     report.set_epoch(Epoch());
-    report.mutable_held();
+    report.mutable_held()->set_unreadable(unreadable);
+    if (lends_at != 0) {
+      v1::ImageSource& source = *report.mutable_held()->mutable_source();
+      source.set_address("10.0.0.7");
+      source.set_port(lends_at);
+      source.set_key(std::string(32, 'k'));
+    }
     if (awaited) {
       v1::AwaitedStore& store = *report.mutable_held()->add_awaited();
       store.set_dir(kDir);
@@ -375,6 +383,112 @@ TEST_F(CheckpointsTest, AnotherWorldSizeTakesWhatIsTheSameOnAllRanks) {
   Hold(a_, {{1, 10, {0, 1}, true, 8, v1::DDP, true}});
   Hold(b_, {{1, 10, {6, 7}, true, 8, v1::DDP, true}});
   EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
+}
+
+// What one node lacks another lends.
+class LendingTest : public CheckpointsTest {
+ protected:
+  static constexpr uint32_t kPortOfA = 71;
+  static constexpr uint32_t kPortOfB = 72;
+
+  // What the node is told to restore, where those hold that.
+  std::map<uint64_t, Order> Restored(const std::vector<Held>& of_a, const std::vector<Held>& of_b) {
+    FailRound();
+    Hold(a_, of_a, {}, of_a.empty() ? 0 : kPortOfA);
+    Hold(b_, of_b, {}, of_b.empty() ? 0 : kPortOfB);
+    AskRestore(b_);
+    FoundOnDisk(-1);
+    std::map<uint64_t, Order> orders = Orders(Order::kRestore);
+    AskRestore(a_);
+    orders[a_] = Orders(Order::kRestore).at(a_);
+    return orders;
+  }
+
+  // "rank: ports" of what the order names elsewhere.
+  static std::string Elsewhere(const Order& order) {
+    std::string text;
+    for (const v1::ImageElsewhere& elsewhere : order.restore().elsewhere()) {
+      text += fmt::format("{}{}:", text.empty() ? "" : ", ", elsewhere.rank());
+      for (const v1::ImageSource& source : elsewhere.sources()) text += fmt::format(" {}", source.port());
+    }
+    return text;
+  }
+};
+
+TEST_F(LendingTest, ANodeThatHoldsNothingReadsWhatAllRanksShare) {
+  const auto orders = Restored({{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {});
+  for (const uint64_t session : {a_, b_}) {
+    EXPECT_EQ(orders.at(session).restore().source(), v1::RestoreDecided::MEMORY);
+    EXPECT_EQ(orders.at(session).save().step(), 10);
+  }
+  EXPECT_EQ(Elsewhere(orders.at(a_)), "") << "it holds all that its ranks need";
+  EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "its ranks were not there, and have nothing of their own";
+}
+
+TEST_F(LendingTest, RanksThatAreOnAnotherNodeNowFindTheirImages) {
+  const auto orders = Restored({{1, 10, {2, 3}}}, {{1, 10, {0, 1}}});
+  EXPECT_EQ(Elsewhere(orders.at(a_)), "0: 72, 1: 72");
+  EXPECT_EQ(Elsewhere(orders.at(b_)), "2: 71, 3: 71");
+}
+
+TEST_F(LendingTest, SoDoRanksOfShardedState) {
+  const auto orders = Restored({{1, 10, {0, 1, 2, 3}, true, 4, v1::DCP, true}}, {});
+  EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71, 2: 71, 3: 71");
+}
+
+TEST_F(LendingTest, ARankWhoseImageNobodyHoldsIsNotRestoredFromMemory) {
+  EXPECT_THAT(Restored({{1, 10, {0, 1, 2}}}, {}).at(b_).reason(),
+              testing::HasSubstr("the node of group rank 1 does not hold it"));
+}
+
+TEST_F(LendingTest, OfASaveThatNobodyCommittedAHalfIsNothing) {
+  const auto orders = Restored({{1, 10, {0, 1}, false, 4, v1::DDP, true}}, {{1, 10, {2, 3}, false, 4, v1::DDP, false}});
+  EXPECT_THAT(orders.at(b_).reason(), testing::HasSubstr("group rank 1 holds a part of it"));
+}
+
+TEST_F(LendingTest, AnOlderSaveThatAllHoldIsPassedOver) {
+  const Held older{1, 5, {0, 1}, true, 4, v1::DDP, true}, newer{1, 10, {0, 1}, true, 4, v1::DDP, true};
+  const auto orders = Restored({older, newer}, {{1, 5, {2, 3}, true, 4, v1::DDP, true}});
+  EXPECT_EQ(orders.at(b_).save().step(), 10);
+  EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "ranks 2 and 3 have lost what they had for themselves";
+}
+
+TEST_F(LendingTest, WhatIsLentIsNotStored) {
+  Open(v1::DDP);
+  Restored({{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {});
+  v1::CheckpointReport report = Report();
+  Set(report.mutable_sealed()->mutable_save(), Epoch(), 10);
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+  EXPECT_FALSE(job_.state.checkpoints.dirs.at(kDir).covered);
+}
+
+// It is not tried for ever, and a job does not begin anew because a node could not read what others hold.
+TEST_F(LendingTest, WhatANodeCouldNotReadIsPassedOver) {
+  for (const int64_t on_disk : {5, -1}) {
+    FailRound();
+    Hold(a_, {{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {}, kPortOfA);
+    Hold(b_, {}, {}, 0, "10.0.0.7 port 4000: no byte for 10 s");
+    AskRestore(b_);
+    FoundOnDisk(on_disk, on_disk < 0 ? "" : "5");
+    if (on_disk > 0) CheckedOnDisk(a_, "5");
+    if (on_disk > 0) CheckedOnDisk(b_, "5");
+    const Order order = Orders(Order::kRestore).at(b_);
+    EXPECT_EQ(order.restore().source(), on_disk < 0 ? v1::RestoreDecided::NOTHING : v1::RestoreDecided::DISK);
+    EXPECT_EQ(order.has_save(), on_disk > 0) << "else load() fails";
+    EXPECT_THAT(order.reason(), testing::HasSubstr("the node of group rank 1 could not read it from those that hold "
+                                                   "it: 10.0.0.7 port 4000: no byte for 10 s"));
+  }
+}
+
+// The one that it was restored from is nobody's any more.
+TEST_F(LendingTest, ANewerSaveIsLentByNobody) {
+  Restored({{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {});
+  Seal(a_, 20);
+  Seal(b_, 20);
+  AskRestore(b_, 1);
+  FoundOnDisk(-1);
+  EXPECT_EQ(Elsewhere(Orders(Order::kRestore).at(b_)), "");
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).save().step(), 20);
 }
 
 class ShardedTest : public CheckpointsTest {

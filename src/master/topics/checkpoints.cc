@@ -17,7 +17,10 @@ std::string TooManyDirs(const std::string& name) {
   return fmt::format("{} is one directory too many: a job saves to at most {}", name, kMaxCheckpointDirs);
 }
 
-using Found = std::map<std::string, std::map<SaveKey, std::map<uint64_t, const v1::HeldSave*>>>;
+constexpr int32_t kSharedImage = -1;  // for all ranks of a node; others are named by the rank whose they are
+
+using HeldBySession = std::map<uint64_t, const v1::HeldSave*>;
+using Found = std::map<std::string, std::map<SaveKey, HeldBySession>>;
 
 // One event's decisions; one object a call, so that helpers need no out-parameters.
 class Stepper {
@@ -46,7 +49,8 @@ class Stepper {
       dir.sealed.clear();
       dir.store_asked.clear();
       dir.dropped.clear();
-      dir.covered = false;
+      dir.covered = dir.offered = dir.unreadable = false;
+      dir.lenders.clear();
       dir.asking.clear();
       dir.decided.clear();
       dir.asking_branch = 0;
@@ -259,7 +263,8 @@ class Stepper {
   void Commit(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
     dir.committed = save;
     dir.committed_world_size = s_.world_size;
-    dir.covered = true;
+    dir.covered = dir.offered = true;
+    dir.lenders.clear();
     dir.sealed_unix_ms = 0;
     const bool store = dir.store_asked.contains(save);
     dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
@@ -319,22 +324,26 @@ class Stepper {
   }
 
   // The newest save that can be restored from memory is committed, if it was not; what can never be is dropped.
-  void SettleMemory(const std::string& name, CheckpointDir& dir,
-                    const std::map<SaveKey, std::map<uint64_t, const v1::HeldSave*>>& saves) {
+  void SettleMemory(const std::string& name, CheckpointDir& dir, const std::map<SaveKey, HeldBySession>& saves) {
     const std::optional<SaveKey> known = std::exchange(dir.committed, std::nullopt);
     for (auto it = saves.rbegin(); it != saves.rend(); ++it) {
       const auto& [save, by_session] = *it;
       const bool was_committed = IsCommitted(by_session) || known == save;
-      const std::string missing = Missing(by_session, was_committed);
+      std::string missing = Missing(by_session, was_committed);
+      const std::string unread = missing.empty() ? Unread(by_session) : "";
+      dir.unreadable = dir.unreadable || !unread.empty();
+      if (!unread.empty()) missing = unread;
       if (missing.empty()) {
         dir.committed = save;
         dir.committed_world_size = by_session.begin()->second->world_size();
-        dir.covered = true;
+        dir.covered = HoldAll(by_session);
+        dir.offered = true;
+        dir.lenders = LendersWhereNeeded(by_session);
         dir.sealed_unix_ms = 0;
         for (const auto& [session, held] : by_session) {
           dir.sealed_unix_ms = std::max(dir.sealed_unix_ms, held->sealed_unix_ms());
         }
-        v1::CheckpointOrder order = OrderOf(name, save, "every rank's memory holds it");
+        v1::CheckpointOrder order = OrderOf(name, save, "the memory of this round's nodes holds it");
         order.mutable_committed();
         return SendToAll(order);
       }
@@ -356,35 +365,106 @@ class Stepper {
     dir.passed_over += (dir.passed_over.empty() ? "" : "; ") + why;
   }
 
-  static bool IsCommitted(const std::map<uint64_t, const v1::HeldSave*>& by_session) {
+  static bool IsCommitted(const HeldBySession& by_session) {
     return std::any_of(by_session.begin(), by_session.end(),
                        [](const auto& entry) { return entry.second->committed(); });
   }
 
   // What keeps the save from being restored in the live round; empty: nothing does.
-  std::string Missing(const std::map<uint64_t, const v1::HeldSave*>& by_session, bool was_committed) const {
+  std::string Missing(const HeldBySession& by_session, bool was_committed) const {
     const v1::HeldSave& first = *by_session.begin()->second;
     const bool whole = first.kind() == v1::DDP;  // in the shared image
+    const bool shares = first.kind() != v1::FULL;
+    std::optional<std::map<int32_t, std::vector<uint32_t>>> lenders;  // of large worlds: only where one is needed
     std::set<uint32_t> ranks;
     for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
     const bool complete = ranks.size() == first.world_size();
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
-      const CheckpointMember& member = s_.members[group_rank];
-      const auto held = by_session.find(member.session);
-      if (held == by_session.end()) return fmt::format("the node of group rank {} does not hold it", group_rank);
-      const bool shares = first.kind() != v1::FULL;
-      if (shares && !held->second->main())
-        return fmt::format("the node of group rank {} holds a part of it", group_rank);
-      if (whole) continue;
-      const std::set<uint32_t> own(held->second->ranks().begin(), held->second->ranks().end());
-      for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
-        if (!own.contains(rank)) return fmt::format("the node of rank {} does not hold that rank's image", rank);
+      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
+      // Nobody knows whether it would have sealed the rest.
+      const bool is_half = shares && held != nullptr && !held->main() && !was_committed;
+      if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
+      for (const int32_t image : LackedBy(group_rank, held, first)) {
+        if (!lenders) lenders = LendersOf(by_session);
+        if (lenders->contains(image)) continue;
+        if (held == nullptr) return fmt::format("the node of group rank {} does not hold it", group_rank);
+        if (image < 0) return fmt::format("the node of group rank {} holds a part of it", group_rank);
+        return fmt::format("the node of rank {} does not hold that rank's image", image);
       }
     }
     if (!whole && first.world_size() != s_.world_size) {
       return fmt::format("it was saved by {} ranks, and {} are to go on", first.world_size(), s_.world_size);
     }
     return complete || was_committed ? "" : "some rank had not sealed it";
+  }
+
+  // Why it is not tried again to have a node read what it lacks; empty: it is, or there is nothing.
+  std::string Unread(const HeldBySession& by_session) const {
+    const v1::HeldSave& first = *by_session.begin()->second;
+    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
+      const uint64_t session = s_.members[group_rank].session;
+      const std::string& why = s_.held.at(session).unreadable();
+      if (why.empty() || LackedBy(group_rank, HeldBy(by_session, session), first).empty()) continue;
+      return fmt::format("the node of group rank {} could not read it from those that hold it: {}", group_rank, why);
+    }
+    return "";
+  }
+
+  static const v1::HeldSave* HeldBy(const HeldBySession& by_session, uint64_t session) {
+    const auto held = by_session.find(session);
+    return held == by_session.end() ? nullptr : held->second;
+  }
+
+  // The images that its ranks cannot do without and it does not hold. `any`: somebody's part of the save.
+  std::vector<int32_t> LackedBy(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
+    std::vector<int32_t> lacked;
+    if (any.kind() != v1::FULL && (held == nullptr || !held->main())) lacked.push_back(kSharedImage);
+    if (any.kind() == v1::DDP) return lacked;
+    for (const uint32_t rank : OwnLackedBy(group_rank, held)) lacked.push_back(static_cast<int32_t>(rank));
+    return lacked;
+  }
+
+  // Ranks of that node whose own images it does not hold.
+  std::vector<uint32_t> OwnLackedBy(size_t group_rank, const v1::HeldSave* held) const {
+    const CheckpointMember& member = s_.members[group_rank];
+    std::set<uint32_t> own;
+    if (held != nullptr) own.insert(held->ranks().begin(), held->ranks().end());
+    std::vector<uint32_t> lacked;
+    for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
+      if (!own.contains(rank)) lacked.push_back(rank);
+    }
+    return lacked;
+  }
+
+  // The members hold what the save has, each the part of its own ranks.
+  bool HoldAll(const HeldBySession& by_session) const {
+    const v1::HeldSave& first = *by_session.begin()->second;
+    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
+      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
+      if (held == nullptr || !LackedBy(group_rank, held, first).empty()) return false;
+    }
+    return true;
+  }
+
+  std::map<int32_t, std::vector<uint32_t>> LendersOf(const HeldBySession& by_session) const {
+    std::map<int32_t, std::vector<uint32_t>> lenders;
+    for (const auto& [session, held] : by_session) {
+      if (!s_.held.at(session).has_source()) continue;
+      const auto group_rank = static_cast<uint32_t>(s_.rank_of.at(session));
+      if (held->main()) lenders[kSharedImage].push_back(group_rank);
+      for (const uint32_t rank : held->ranks()) lenders[static_cast<int32_t>(rank)].push_back(group_rank);
+    }
+    return lenders;
+  }
+
+  std::map<int32_t, std::vector<uint32_t>> LendersWhereNeeded(const HeldBySession& by_session) const {
+    const v1::HeldSave& first = *by_session.begin()->second;
+    bool needed = false;
+    for (size_t group_rank = 0; group_rank < s_.members.size() && !needed; ++group_rank) {
+      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
+      needed = !LackedBy(group_rank, held, first).empty() || !OwnLackedBy(group_rank, held).empty();
+    }
+    return needed ? LendersOf(by_session) : std::map<int32_t, std::vector<uint32_t>>();
   }
 
   // --- restoring ---
@@ -394,7 +474,10 @@ class Stepper {
   void OnRestoreAsked(uint64_t session, const std::string& name, uint32_t branch) {
     CheckpointDir& dir = s_.dirs[name];
     const auto known = dir.decided.lower_bound(branch);
-    if (known != dir.decided.end()) return SendTo(session, known->second);
+    // Who lends what is known when all have told what they hold: a new master has yet to hear it.
+    const bool can_tell =
+        known != dir.decided.end() && (s_.settled || known->second.restore().source() != v1::RestoreDecided::MEMORY);
+    if (can_tell) return SendDecision(session, name, dir, known->second);
     if (dir.asking.empty() && !dir.decided.empty()) AskAnew(dir);
     dir.asking.insert(session);
     dir.asking_branch = std::max(dir.asking_branch, branch);
@@ -408,6 +491,39 @@ class Stepper {
     dir.checking.clear();
     dir.checked.clear();
     dir.passed_over.clear();
+  }
+
+  // With the images that this node needs and lacks.
+  void SendDecision(uint64_t session, const std::string& name, const CheckpointDir& dir,
+                    const v1::CheckpointOrder& decision) {
+    const bool lacks = decision.restore().source() == v1::RestoreDecided::MEMORY && !dir.lenders.empty();
+    if (!lacks || !s_.rank_of.contains(session)) return SendTo(session, decision);
+    const size_t group_rank = s_.rank_of.at(session);
+    const v1::HeldSave* held = nullptr;
+    if (s_.held.contains(session)) {
+      for (const v1::HeldSave& save : s_.held.at(session).saves()) {
+        if (save.dir() == name && KeyOf(save.save()) == *dir.committed) held = &save;
+      }
+    }
+    v1::CheckpointOrder order = decision;
+    if (dir.kind != v1::FULL && (held == nullptr || !held->main())) AddElsewhere(order, dir, kSharedImage, group_rank);
+    for (const uint32_t rank : OwnLackedBy(group_rank, held)) {
+      AddElsewhere(order, dir, static_cast<int32_t>(rank), group_rank);
+    }
+    SendTo(session, order);
+  }
+
+  // Each node begins with another lender. What nobody has ever lent is of no rank of the save.
+  void AddElsewhere(v1::CheckpointOrder& order, const CheckpointDir& dir, int32_t image, size_t group_rank) const {
+    const auto lenders = dir.lenders.find(image);
+    if (lenders == dir.lenders.end()) return;
+    v1::ImageElsewhere& elsewhere = *order.mutable_restore()->add_elsewhere();
+    elsewhere.set_rank(image);
+    const std::vector<uint32_t>& all = lenders->second;
+    for (size_t i = 0; i < std::min(all.size(), kMaxLenders); ++i) {
+      const uint64_t lender = s_.members[all[(group_rank + i) % all.size()]].session;
+      if (lender != 0 && s_.held.contains(lender)) *elsewhere.add_sources() = s_.held.at(lender).source();
+    }
   }
 
   void OnFound(const std::string& name, const v1::FoundOnDisk& found) {
@@ -431,10 +547,14 @@ class Stepper {
          fmt::format("memory holds nothing of {}, and {}: training waits for what it holds", name, silence), -1);
   }
 
-  static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.covered; }
+  static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.offered; }
 
   void Decide(const std::string& name, CheckpointDir& dir) {
     if (!s_.settled || dir.asking.empty()) return;
+    if (const auto known = dir.decided.lower_bound(dir.asking_branch); known != dir.decided.end()) {
+      for (const uint64_t session : std::exchange(dir.asking, {})) SendDecision(session, name, dir, known->second);
+      return;
+    }
     if (!dir.found) return Find(name, dir);
     v1::CheckpointOrder choice = Choose(name, dir);
     if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked)) {
@@ -444,8 +564,7 @@ class Stepper {
     choice.mutable_restore()->set_branch(dir.asking_branch);
     const v1::CheckpointOrder& decision = dir.decided[dir.asking_branch] = std::move(choice);
     out_.remember_first = true;  // some ranks may have restored it when a new master is asked by the others
-    for (const uint64_t session : dir.asking) SendTo(session, decision);
-    dir.asking.clear();
+    for (const uint64_t session : std::exchange(dir.asking, {})) SendDecision(session, name, dir, decision);
     Note("checkpoint-restore", name, decision.reason(), decision.has_save() ? decision.save().step() : -1);
     if (dir.decided.size() > kMaxDecided) dir.decided.erase(dir.decided.begin());
   }
@@ -557,10 +676,11 @@ class Stepper {
       order.mutable_restore()->set_world_size(dir.committed_world_size);
       return order;
     }
-    const std::string what =
-        dir.too_damaged ? "whether there is a step to restore is not known of" : "there is nothing to restore in";
+    const std::string what = dir.too_damaged  ? "whether there is a step to restore is not known of"
+                             : dir.unreadable ? "not all nodes can have the step that memory holds of"
+                                              : "there is nothing to restore in";
     v1::CheckpointOrder order = OrderOf(name, {0, -1}, fmt::format("{} {}{}", what, name, passed_over));
-    if (dir.too_damaged) order.clear_save();  // the ranks fail: none begins anew
+    if (dir.too_damaged || dir.unreadable) order.clear_save();  // the ranks fail: none begins anew
     order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
     return order;
   }

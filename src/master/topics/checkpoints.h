@@ -3,8 +3,8 @@
 // the story.
 //
 // * A save is committed when all members of its round have sealed it in memory. From then on older ones may go.
-// * When a round begins every member tells what its memory holds. The newest save that all of them hold completely is
-//   what memory offers; saves that can never be complete are dropped.
+// * When a round begins every member tells what its memory holds. The newest save of which every member holds what its
+//   ranks need, or another member lends it, is what memory offers; saves that can never be complete are dropped.
 // * One save of a directory is on its way to storage at a time; what was asked for meanwhile is the newest committed
 //   one when that is over. A store that ends with a node that was lost begins again when all members hold a save.
 #pragma once
@@ -37,6 +37,8 @@ constexpr size_t kMaxDropped = 1'024;
 constexpr size_t kMaxDamaged = 256;
 // Why newer saves do not count, as people read it: the newest ones' reasons. It travels in the journal, too.
 constexpr size_t kMaxPassedOverBytes = 4'096;
+// Nodes that one node is told of for one image: it reads from all of them at once.
+constexpr size_t kMaxLenders = 8;
 // Decisions of one round: a rank may be behind the others by a load().
 constexpr size_t kMaxDecided = 4;
 // How long storage may take to tell what it holds while memory has something to offer. Without that it is waited for:
@@ -78,7 +80,12 @@ struct CheckpointDir {
   std::set<SaveKey> dropped;  // of the live round, also behind a newer commit: who asks late must hear of it
   std::optional<SaveKey> committed;
   uint32_t committed_world_size = 0;
-  bool covered = false;  // the members of the live round hold all of it
+  bool covered = false;     // the members of the live round hold all of it
+  bool offered = false;     // they can go on from it: what one lacks others lend
+  bool unreadable = false;  // of the live round: a node could not read a newer one that others lend
+  // Where one lacks something: group ranks of those that lend an image, by whose it is (-1: that which a node's ranks
+  // share). Else empty.
+  std::map<int32_t, std::vector<uint32_t>> lenders;
 
   // On storage.
   std::optional<SaveKey> stored;  // by this job

@@ -1,0 +1,74 @@
+// What nodes of a job read from each other's memory: this one's images are lent, others' are fetched into files beside
+// them (docs/formats/image-read.md). On the agent's loop, but for FetchAll.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/checkpoint/selection.h"
+#include "base/fd.h"
+#include "base/save_key.h"
+#include "base/status.h"
+#include "checkpoint/remote/image_server.h"
+#include "phalanx/v1/checkpoint.pb.h"
+
+namespace phalanx::agent {
+
+// The files of images that were found whole, open for reading; what cannot be opened is left out. Blocks.
+checkpoint::LentImages OpenImages(const std::vector<ReadImage>& images);
+
+// What a fetch has come to: files by whose image it is.
+struct FetchedFiles {
+  FetchedImages files;
+  std::string error;  // empty: all are there; else none is
+};
+// Reads what the order, which has `restore`, names elsewhere, into new files in `folder`; `number` tells them from
+// others there. Blocks until it is there, or nobody lends it, or `stop` can be read.
+FetchedFiles FetchAll(const v1::CheckpointOrder& order, const std::string& folder, uint64_t number, const Fd& stop);
+
+class ImageExchange {
+ public:
+  // `address`: this node's, textual IP. Empty: nothing is lent.
+  ImageExchange(std::string address, const checkpoint::LendingPorts& ports)
+      : address_(std::move(address)), ports_(ports) {}
+  ImageExchange(const ImageExchange&) = delete;
+  ImageExchange& operator=(const ImageExchange&) = delete;
+  // What was fetched goes.
+  ~ImageExchange();
+
+  bool lends() const { return !address_.empty(); }
+  // From now on these are lent, and no others. Where others may read them; nothing where there are none. An error says
+  // why nobody can.
+  StatusOr<std::optional<v1::ImageSource>> Lend(checkpoint::LentImages images);
+
+  // A round begins: what is being fetched is given up, and what was goes.
+  void OnRound();
+  // A newer save counts: nobody needs the older ones' images.
+  void OnCommitted(const std::string& dir, const SaveKey& save);
+
+  // What the next FetchAll is to be told.
+  std::shared_ptr<const Fd> stop() const { return stop_; }
+  uint64_t NextNumber() { return ++numbers_; }
+  void Keep(const std::string& dir, const SaveKey& save, FetchedImages files);
+  // Of that save; empty where nothing of it was fetched.
+  FetchedImages Of(const std::string& dir, const SaveKey& save) const;
+
+ private:
+  struct Kept {
+    SaveKey save;
+    FetchedImages files;
+  };
+  static void Remove(const FetchedImages& files);
+
+  const std::string address_;
+  const checkpoint::LendingPorts ports_;
+  std::unique_ptr<checkpoint::ImageServer> server_;
+  std::shared_ptr<const Fd> stop_;
+  std::map<std::string, Kept> kept_;  // by directory
+  uint64_t numbers_ = 0;
+};
+
+}  // namespace phalanx::agent

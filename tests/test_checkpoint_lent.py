@@ -1,0 +1,86 @@
+"""Nodes that join, or take a lost one's place, go on from the memory of those that hold the newest save: no step is
+done again but those behind it, and storage is not asked.
+
+Loopback addresses stand for nodes, each with its own memory: what one has of another's it has read over TCP.
+"""
+
+import pytest
+from harness import descends_from
+from test_checkpoint_job import directory as directory
+from test_checkpoint_job import jobs_with_memory as jobs_with_memory
+from test_checkpoint_job import kill_agent, memory_of, restored_on, start, stored_steps
+from test_checkpoint_job import make_job as make_job
+
+
+def committed_on(job, life, n=1):
+    """A save of that life that rank 0 has heard is committed, of step `n` or later."""
+
+    def find(events):
+        return next(
+            (e for e in events if e["ev"] == "committed" and e["rank"] == 0 and e["life"] == life and e["n"] >= n), None
+        )
+
+    return job.wait(find, f"a save of step {n} or later in life {life} that is committed")
+
+
+def newest_committed(job, life):
+    return max(event["n"] for event in job.found("committed", life=life))
+
+
+def restored_by_all(job, life, ranks):
+    """What each rank of that life has restored: one step, from memory."""
+    found = [job.wait_events("restored", life=life, rank=rank)[0] for rank in range(ranks)]
+    assert {each["source"] for each in found} == {"memory"}, job.story()
+    assert len({each["n"] for each in found}) == 1, found
+    return found[0]["n"]
+
+
+def fetched_files(job, index):
+    return list((memory_of(job, index) / "fetched").glob("*"))
+
+
+@pytest.mark.parametrize("width", [16, 2048], ids=["small", "50 MB"])
+def test_nodes_that_join_go_on_from_memory(job, directory, width):
+    """One node, then two, then three; saves to memory alone."""
+    arguments = [directory, "--ddp", "--step-ms=5", f"--width={width}"]
+    flags = {"nnodes": "1:3", "nproc": 1}
+    nodes = [start(job, *arguments, index=0, **flags)]
+    committed_on(job, 0, 12)
+    for life in (1, 2):
+        nodes.append(start(job, *arguments, index=life, **flags))
+        begun = restored_by_all(job, life, life + 1)
+        assert begun >= 12 and begun >= newest_committed(job, life - 1), job.story()
+        committed_on(job, life, begun + 1)
+        job.wait(lambda events, life=life: not fetched_files(job, life), "what was read to be gone")
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0, 0], job.story()
+    assert stored_steps(directory) == []
+
+
+def test_a_lost_node_is_replaced_and_storage_is_not_asked(job, directory):
+    """What all ranks share is on the other node: the newcomer reads it there. Its rank's own went with the lost one."""
+    arguments = [directory, "--ddp", "--step-ms=5"]
+    nodes = [start(job, *arguments, index=index, nnodes="2", nproc=1) for index in (0, 1)]
+    promised = committed_on(job, 0, 12)["n"]
+    kill_agent(job, nodes[1])
+    nodes[1] = start(job, *arguments, index=2, nnodes="2", nproc=1)
+    assert restored_by_all(job, 1, 2) >= promised
+    found = restored_on(job, nodes[1])
+    assert "has no image of rank" in found["why"] and descends_from(found["pid"], nodes[1].pid)
+    committed_on(job, 1, promised + 1)
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
+def test_a_node_that_comes_back_without_its_memory(job, directory):
+    """Of a state that each rank has for itself the lost node's part is nowhere: all begin anew, and are told why."""
+    arguments = [directory, "--step-ms=5"]
+    nodes = [start(job, *arguments, index=index, nnodes="2", nproc=1) for index in (0, 1)]
+    committed_on(job, 0, 12)
+    kill_agent(job, nodes[1])
+    nodes[1] = start(job, *arguments, index=2, nnodes="2", nproc=1)
+    found = [job.wait_events("restored", life=1, rank=rank)[0] for rank in (0, 1)]
+    assert [each["n"] for each in found] == [0, 0]
+    assert all("does not hold it" in each["why"] for each in found), found
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
