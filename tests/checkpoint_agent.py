@@ -198,9 +198,10 @@ class CheckpointAgent:
         write_manifest(folder, step, rank[2], [shard], layout=self.layout)
 
 
-def write_manifest(folder, step, epoch, shards, kind="full", world_size=1, layout="torch-zip", sequence=0):
+def write_manifest(folder, step, epoch, shards, kind="full", world_size=1, layout="torch-zip", **fields):
     manifest = {"format": "phalanx-manifest", "version": 1, "step": step, "epoch": epoch, "world_size": world_size}
-    manifest.update(kind=kind, layout=layout, job_id="test", written_unix_ms=0, shards=shards, sequence=sequence)
+    manifest.update(kind=kind, layout=layout, shards=shards)
+    manifest.update({"job_id": "test", "written_unix_ms": 0, "sequence": 0, **fields})
     text = json.dumps(manifest).encode() + b"\n"
     with open(os.path.join(folder, "manifest.json"), "wb") as file:
         file.write(text + b"crc32 %08x\n" % zlib.crc32(text))

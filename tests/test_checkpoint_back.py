@@ -62,3 +62,68 @@ def test_another_run_in_the_same_directory(make_job, directory, id_of_next):
     assert node(second, directory, "disk:10 save:20 die", "load", "--keep-last=2").wait() == 0, second.story()
     assert told(second, "loaded") == [(20, 20)], "what memory holds is newer than a higher step of another run"
     assert stored(directory) == {"200": (2, 0), "10": (3, 1)}
+
+
+# --- to a step that is named
+
+
+def test_a_named_step_is_loaded_from_disk_and_saves_behind_it_are_newer(job, directory):
+    """Also than those in memory, of this life and of one that was killed, whose steps are higher."""
+    plan = [
+        "load disk:10 disk:20 save:30 load:10 save:15 die",
+        "load load:20 die",
+        "load load:10 save:12 die",
+        "load",
+    ]
+    assert node(job, directory, *plan).wait() == 0, job.story()
+    for rank in (0, 1):
+        told_by_life = [told_in(job, life, rank) for life in range(4)]
+        assert told_by_life == [
+            [(0, None, None), (10, 10, "disk")],
+            [(15, 15, "memory"), (20, 20, "disk")],
+            [(15, 15, "memory"), (10, 10, "disk")],  # nothing was saved behind step 20
+            [(12, 12, "memory")],
+        ]
+
+
+def told_in(job, life, rank):
+    return [(each["n"], each["value"], each["source"]) for each in job.found("loaded", life=life, rank=rank)]
+
+
+def test_what_is_stored_behind_a_named_step_is_the_newest(make_job, directory):
+    """Of another timeline, in which its steps may stand once more; each is found by its timeline."""
+    first, second = make_job(), make_job()
+    plan = "load disk:10 disk:20 disk:30 load:10 disk:20 disk:25"
+    assert node(first, directory, plan).wait() == 0, first.story()
+    plan = "load load:20 load:20@0 load:@0 load:20@1 load:30 load:30@1"
+    assert node(second, directory, plan).wait() == 0, second.story()
+    folder = next(name for name, place in stored(directory).items() if place == (4, 1))
+    assert stored(directory) == {"10": (1, 0), "20": (2, 0), "30": (3, 0), folder: (4, 1), "25": (5, 1)}
+    for rank in (0, 1):
+        assert [step for step, _ in told(second, "loaded", rank)] == [25, 20, 20, 30, 20, 30]
+        whys = [each["why"] for each in second.found("loaded", rank=rank)]
+        assert [f"{directory}/{name}," in why for name, why in zip((folder, "20", "30", folder), whys[1:])] == [
+            True
+        ] * 4
+        (refused,) = second.found("refused", rank=rank)
+        assert refused["why"] == (
+            f"phalanx.checkpoint: {directory} holds no step 30 of timeline 1 that counts; newest first, there are "
+            "25 (timeline 1), 20 (timeline 1), 30 (timeline 0), 20 (timeline 0), 10 (timeline 0)"
+        )
+
+
+def test_all_ranks_fail_together_where_one_finds_its_part_damaged(job, directory):
+    """And go on together from another."""
+    assert node(job, directory, "load disk:10 disk:20").wait() == 0, job.story()
+    shard = directory / "20" / "rank_1.pt"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert node(job, directory, "load:20 load:10 save:11 load load:@0").wait() == 0, job.story()
+    for rank in (0, 1):
+        (refused,) = job.found("refused", rank=rank)
+        reason = "the checksum of rank_1.pt is" if rank == 1 else "another rank's part of it is not whole"
+        assert (
+            refused["why"].startswith("phalanx.checkpoint: step 20 cannot be restored: ") and reason in refused["why"]
+        )
+        assert [step for step, _ in told(job, "loaded", rank)] == [0, 10, 11, 10]

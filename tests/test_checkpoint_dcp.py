@@ -122,6 +122,25 @@ def test_the_memory_of_a_dead_job_is_rescued(job, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_named_step_is_loaded_into_another_world_and_by_no_rank_where_one_file_is_damaged(job, tmp_path):
+    directory = tmp_path / "run"
+    assert start(job, directory, "fsdp2", "--disk-every=2", "--steps=4").wait() == 0, job.story()
+    saved = of_ranks(job, "saved", n=2)
+    again = [f"--dir={directory}", "--steps=2", "--load-step=2"]
+    assert job.standalone("sharding.py", *again, nproc=3).wait() == 0, job.story()
+    for event in of_ranks(job, "loaded", 3, world=3):
+        assert (event["n"], event["source"], event["whole"]) == (2, "disk", saved[0]["whole"]), event
+    shard = directory / "2" / "__1_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert job.standalone("sharding.py", *again, nproc=3).wait() == 0, job.story()
+    for event in of_ranks(job, "refused", 3, world=3):
+        reason = "the checksum of __1_0.distcp is" if event["rank"] == 1 else "another rank's part of it is not whole"
+        assert "step 2 cannot be restored" in event["why"] and reason in event["why"], event
+
+
+@pytest.mark.slow
 def test_another_world_takes_the_step_from_disk(job, tmp_path):
     directory = tmp_path / "run"
     assert start(job, directory, "fsdp2", "--disk-every=4", "--steps=4").wait() == 0, job.story()

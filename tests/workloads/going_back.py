@@ -1,5 +1,5 @@
-"""Does in each life what it is told: "load", "save:STEP" and "disk:STEP" of a state that has the step in it, "spoil"
-that state, "die"."""
+"""Does in each life what it is told: "load", "load:STEP" and "load:STEP@TIMELINE", "save:STEP" and "disk:STEP" of a
+state that has the step in it, "spoil" that state, "die"."""
 
 import argparse
 import os
@@ -19,15 +19,20 @@ options = parser.parse_args()
 LIFE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 
-def load(checkpointer, weight):
-    state, step = checkpointer.load()
+def load(checkpointer, weight, wanted):
+    step, _, timeline = wanted.partition("@")
+    given = {name: int(text) for name, text in (("step", step), ("timeline", timeline)) if text}
+    try:
+        state, step = checkpointer.load(**given)
+    except LookupError as error:
+        return report("refused", why=str(error))
     value = None
     if state is not None:
         low, high = torch.aminmax(state["weight"])
         assert low == high, "the state of two saves"
         value = int(low)
         weight.copy_(state["weight"])
-    report("loaded", n=step, value=value, source=checkpointer.source, why=checkpointer.why)
+    return report("loaded", n=step, value=value, source=checkpointer.source, why=checkpointer.why)
 
 
 def save(checkpointer, weight, step, storage):
@@ -47,7 +52,7 @@ def main():
         what, _, step = word.partition(":")
         dist.barrier()
         if what == "load":
-            load(checkpointer, weight)
+            load(checkpointer, weight, step)
         elif what in ("save", "disk"):
             save(checkpointer, weight, int(step), Storage.DISK if what == "disk" else Storage.MEMORY)
         elif what == "spoil":

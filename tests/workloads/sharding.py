@@ -33,6 +33,7 @@ parser.add_argument("--fail-at", type=int, default=0, help="rank 1 cannot save t
 parser.add_argument(
     "--grow-at", type=int, default=0, help="rank 0 has one more tensor from this step on, and a value grows at the next"
 )
+parser.add_argument("--load-step", type=int, help="from disk, whatever is newer")
 parser.add_argument("--stock", action="store_true", help="read --dir, a step's folder, by torch alone")
 options = parser.parse_args()
 
@@ -147,7 +148,11 @@ def settle(ckpt, saved):
 
 def run():
     ckpt = Checkpointer(options.dir)
-    step = ckpt.load(state)
+    try:
+        step = ckpt.load(state, step=options.load_step)
+    except LookupError as error:
+        report("refused", n=options.load_step, why=str(error))
+        return ckpt.close()
     reader = ckpt.get_storage_reader()
     names = sorted(reader.read_metadata().state_dict_metadata) if reader is not None else []
     loaded = {"note": state["note"], "counted": state["step"], "names": names}
@@ -165,7 +170,7 @@ def run():
             signal.pause()
     settle(ckpt, saved)
     report("trained", n=step, whole=whole(), draw=torch.rand(1).item())
-    ckpt.close()  # what it does at exit does not run behind leave_group()
+    return ckpt.close()  # what it does at exit does not run behind leave_group()
 
 
 def run_stock():

@@ -236,46 +236,69 @@ class Checkpointer:
 
     # --- restoring
 
-    def load(self, default=None):
+    def load(self, default=None, step=None, timeline=None):
         """(state, step) of the newest step that every rank has at this moment, the same step on all ranks, which call
         it together: from memory where that has outlived the last life, or this one has saved it, else from disk.
         (default, 0) where there is none. All tensors are on the CPU. What is saved behind it is newer than all before,
         also where its steps are lower.
 
+        `step`: that one, from disk, of the timeline in which it was stored last; `timeline`: that one's newest step, or
+        its `step`. LookupError, on all ranks, where it is not there or not whole.
+
         Random numbers that were saved are set: call it when the model is built, and before data is drawn. `source` says
         where the state came from, `why` in a sentence what was decided, and which sources were passed over.
         """
-        found = self._find()
+        found = self._find(step, timeline)
         if found.source is None:
             return default, 0
         return states.restore(self.read(found)), found.step
 
-    def _find(self):
-        found = self._ask_for_files() if self._is_able_to_save() else self._find_on_disk()
+    def _find(self, step=None, timeline=None):
+        if step is not None or timeline is not None:
+            found = self._find_exactly(_number("step", step), _number("timeline", timeline))
+        elif self._is_able_to_save():
+            found = self._ask_for_files()
+        else:
+            found = disk.find(self.directory, self._here.rank, self._agree, self._find_in())
         self.why, self.source = found.why, found.source
         return found
 
-    def _find_on_disk(self):
-        return disk.find(self.directory, self._here.rank, self._agree)
+    def _find_exactly(self, step, timeline):
+        """No agent is asked: the ranks know which step is meant. What they save behind it is of a new branch, also
+        where it is not found, so that all count alike."""
+        if self._is_able_to_save():
+            self._writer.finish()
+            self._way.goes_back()
+        try:
+            return disk.find_exactly(
+                self.directory, self._here.rank, self._agree, step, timeline, self._find_in(exactly=True)
+            )
+        except disk.NotThere as error:
+            raise LookupError(f"phalanx.checkpoint: {error}") from None
 
-    def _agree(self, step, why):
+    def _find_in(self, exactly=False):
+        """What looks at the manifests of this strategy's layouts; None: disk's own."""
+        return None
+
+    def _agree(self, step, why, sequence=0, only=False):
         """Whether all ranks take that step from disk, where no agent decides it: by a collective. Without a process
-        group they come to the same by themselves, unless one of them finds its own part damaged."""
+        group they come to the same by themselves, unless one of them finds its own part damaged: then it goes no
+        further, but where it will fail because that step is the `only` one."""
         if self._here.world_size == 1:
             return step < 0 or why is None
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             if self._peers is None:
                 self._peers = peers.Peers(self._here)
             try:
-                return self._peers.all_take(step, why is None)
+                return self._peers.all_take(step, why is None, sequence)
             except peers.NotTogether as error:
                 raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
-        if why is not None:
+        if why is not None and not only:
             raise RuntimeError(
                 f"phalanx.checkpoint: {why}. The ranks can only go on from an older step together: call "
                 "torch.distributed.init_process_group() before load()"
             )
-        return True
+        return why is None
 
     def _ask_for_files(self):
         self._writer.finish()
@@ -310,6 +333,13 @@ def _make_directory(path):
 def _check(name, value, is_right, what):
     if not is_right:
         raise ValueError(f"phalanx.checkpoint: {name} is {value!r}; expected {what}")
+
+
+def _number(name, value):
+    """A whole number of 0 or more, of whatever type; None stays None."""
+    is_right = value is None or (hasattr(value, "__index__") and not isinstance(value, bool) and int(value) >= 0)
+    _check(name, value, is_right, "None or a whole number of 0 or more")
+    return value if value is None else int(value)
 
 
 def _tell_step(step):

@@ -9,6 +9,7 @@ is on disk is read by stock dcp.load(), into any world; memory by the world that
 
 import collections
 import contextlib
+import functools
 import io
 import itertools
 import pathlib
@@ -156,14 +157,14 @@ class Checkpointer(checkpointer.Checkpointer):
             return filesystem.FileSystemReader(found.directory)
         return _memory_reader(found, self.directory)
 
-    def load(self, state):
+    def load(self, state, step=None, timeline=None):
         """Writes the newest step that every rank has into `state`, and returns the step; 0, and `state` stays as it is,
-        where there is none.
+        where there is none. `step`, `timeline`: as in phalanx.checkpoint.Checkpointer.
 
         Tensors, modules and optimizers are written in place, other values stand in the dicts and lists of `state` then.
         Random numbers and data positions are set where this rank has saved some.
         """
-        found = self._find()
+        found = self._find(step, timeline)
         reader = self.get_storage_reader(found)
         if reader is None:
             return 0
@@ -203,8 +204,9 @@ class Checkpointer(checkpointer.Checkpointer):
             elif isinstance(state.get(key), position.DataPosition):
                 state[key].load_state_dict(value)
 
-    def _find_on_disk(self):
-        return disk.find(self.directory, self._here.rank, self._agree, disk.found_sharded)
+    def _find_in(self, exactly=False):
+        """Where no agent has the nodes read all files before, and a step is named, each rank reads some of them."""
+        return functools.partial(disk.found_sharded, world_size=self._here.world_size if exactly else 0)
 
 
 class _LoadPlanner(stock.DefaultLoadPlanner):

@@ -8,6 +8,8 @@ import zlib
 
 _STEP = re.compile(r"(\d+)(?:\.(\d+))?\Z")
 _MAIN = -1  # the rank of what is the same on all
+_NAMED_MAX = 20
+_NOT_WHOLE_ELSEWHERE = "another rank's part of it is not whole"
 _LAST_LINE = re.compile(rb"crc32 ([0-9A-Fa-f]{8})\n\Z")
 
 
@@ -41,6 +43,10 @@ def from_answer(answer):
     )
 
 
+class NotThere(Exception):
+    """No step that counts is what was asked for; the text says so, and what there is."""
+
+
 def find(directory, rank, agree, find_in=None):
     """The newest step on disk whose manifest and files are whole, for this rank. Sources that were passed over are in
     `why`. Checksums of the files it names are read: that takes as long as the disk does. `find_in`: what looks at a
@@ -52,15 +58,71 @@ def find(directory, rank, agree, find_in=None):
         if why_not is not None:
             passed_over.append(f"{folder}: {why_not}")
             continue
-        try:
-            found, why = (find_in or _found)(folder, manifest, rank, passed_over), None
-        except (OSError, ValueError) as error:
-            found, why = None, f"{folder}: {error}"
+        found, why = _look(folder, manifest, rank, passed_over, find_in)
         if agree(manifest["step"], why):
             return found
-        passed_over.append(why or f"{folder}: another rank's part of it is not whole")
+        passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
     agree(-1, None)
     return Found(-1, None, why="; ".join(passed_over) or None)
+
+
+def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None):
+    """As find(), but only of that step, that timeline, or both: NotThere, on all ranks, where none is there. Of
+    several folders of that step the one that was stored last is meant: where its bytes are not whole, no other takes
+    its place, since that is of another past. Of a timeline alone the next older step does."""
+    passed_over, there = [], newest_first(directory)
+    for name, manifest, why_not in there:
+        if not _is_meant(name, manifest, step, timeline):
+            continue
+        folder = os.path.join(directory, name)
+        if why_not is not None:
+            passed_over.append(f"{folder}: {why_not}")
+            continue
+        found, why = _look(folder, manifest, rank, passed_over, find_in)
+        if why is None and manifest["kind"] == "full" and found.own is None:
+            why = f"{folder}: it has nothing of rank {rank}: it was saved by a world of {manifest['world_size']}"
+        if agree(manifest["step"], why, manifest.get("sequence", 0), step is not None):
+            passed = f" (passed over: {'; '.join(passed_over)})" if passed_over else ""
+            found.why = f"step {found.step} is restored from storage, {folder}, as asked for{passed}"
+            return found
+        passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
+        if step is not None:
+            raise NotThere(f"step {step} cannot be restored: {passed_over[-1]}")
+    agree(-1, None)
+    meant = "nothing" if step is None else f"no step {step}"
+    of_timeline = "" if timeline is None else f" of timeline {timeline}"
+    reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
+    raise NotThere(f"{directory} holds {meant}{of_timeline} that counts{reasons}; {_text_of(there)}")
+
+
+def _is_meant(name, manifest, step, timeline):
+    """One whose manifest cannot be read is of no timeline that is known: it may be meant."""
+    if step is not None and int(_STEP.match(name).group(1)) != step:
+        return False
+    return timeline is None or manifest is None or manifest.get("timeline", 0) == timeline
+
+
+def _text_of(there):
+    """What counts there, for people: at most _NAMED_MAX steps."""
+    counting = [manifest for _, manifest, why_not in there if why_not is None]
+    if not counting:
+        return "no other step is there"
+    several = len({manifest.get("timeline", 0) for manifest in counting}) > 1
+    named = [
+        f"{manifest['step']} (timeline {manifest.get('timeline', 0)})" if several else str(manifest["step"])
+        for manifest in counting[:_NAMED_MAX]
+    ]
+    more = f" and {len(counting) - _NAMED_MAX} more" if len(counting) > _NAMED_MAX else ""
+    of_one = "" if several else f", of timeline {counting[0].get('timeline', 0)}"
+    return f"newest first, there are {', '.join(named)}{more}{of_one}"
+
+
+def _look(folder, manifest, rank, passed_over, find_in):
+    """(what this rank finds there, why its part is not whole)."""
+    try:
+        return (find_in or _found)(folder, manifest, rank, passed_over), None
+    except (OSError, ValueError) as error:
+        return None, f"{folder}: {error}"
 
 
 def newest_first(directory):
@@ -133,15 +195,16 @@ def _found(folder, manifest, rank, passed_over):
     )
 
 
-def found_sharded(folder, manifest, rank, passed_over):
-    """A step of torch.distributed.checkpoint. Any rank may have to read any file: only what names them is read here."""
+def found_sharded(folder, manifest, rank, passed_over, world_size=0):
+    """A step of torch.distributed.checkpoint. Any rank may have to read any file: what names them is read here, and of
+    the others those that are this rank's where they are dealt out to `world_size` ranks in turn (0: to none)."""
     if manifest["layout"] != "dcp":
         raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.Checkpointer")
     for shard in manifest["shards"]:
-        if shard["rank"] < 0:
+        if shard["rank"] < 0 or (world_size and shard["rank"] % world_size == rank):
             _checked(folder, shard)
-    world_size, why = manifest["world_size"], "; ".join(passed_over) or None
-    return Found(manifest["step"], "disk", world_size=world_size, why=why, directory=folder)
+    why = "; ".join(passed_over) or None
+    return Found(manifest["step"], "disk", world_size=manifest["world_size"], why=why, directory=folder)
 
 
 def _checked(folder, shard):

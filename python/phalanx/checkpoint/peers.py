@@ -41,13 +41,16 @@ class Peers:
             raise NotTogether(f"the ranks save different steps, from {lowest} to {highest}")
         return worst
 
-    def all_take(self, step, is_whole):
-        """Whether all ranks have found their part of that step whole. NotTogether where they look at others."""
-        votes = torch.tensor([step, -step, int(not is_whole)], dtype=torch.int64)
+    def all_take(self, step, is_whole, sequence=0):
+        """Whether all ranks have found their part of that step whole. NotTogether where they look at others, or at one
+        that was stored as another (`sequence`)."""
+        votes = torch.tensor([step, -step, sequence, -sequence, int(not is_whole)], dtype=torch.int64)
         dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group())
-        highest, lowest, damaged = votes[0].item(), -votes[1].item(), votes[2].item()
+        highest, lowest, last, first, damaged = (sign * vote for sign, vote in zip((1, -1, 1, -1, 1), votes.tolist()))
         if highest != lowest:
             raise NotTogether(f"the ranks see different steps, {lowest} and {highest}: is the directory not the same?")
+        if last != first:
+            raise NotTogether(f"the ranks see different folders of step {step}, stored as number {first} and {last}")
         return not damaged
 
     def vote_failed(self, step):
