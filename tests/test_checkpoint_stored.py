@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from checkpoint_agent import write_manifest  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import Checkpointer, Storage, ddp  # noqa: E402
+from phalanx.checkpoint import Checkpointer, Storage, StoredStep, ddp  # noqa: E402
 from share import free_port  # noqa: E402
 
 
@@ -182,6 +183,34 @@ def test_ddp_loads_a_named_step_from_disk_under_an_agent(agent, make, tmp_path):
         checkpointer.close()
 
 
+# --- steps()
+
+
+def test_what_is_stored_is_listed(folder):
+    """Newest first, by the order in which it was stored; without an agent, and without a process group."""
+    listed = Checkpointer(folder).steps()
+    assert [(each.step, each.timeline, each.sequence, each.path) for each in listed] == [
+        (20, 1, 4, f"{folder}/20.4"),
+        (15, 1, 3, f"{folder}/15"),
+        (20, 0, 2, f"{folder}/20"),
+        (10, 0, 1, f"{folder}/10"),
+    ]
+    shard = folder / "20.4" / "rank_0.pt"
+    assert listed[0] == StoredStep(20, 1, 4, 1, 1, 1_700_000_000.5, shard.stat().st_size, f"{folder}/20.4", "full")
+    assert Checkpointer(folder / "none").steps() == []
+
+
+def test_what_does_not_count_is_not_listed(folder, agent, make):
+    """Nor what a manifest of some other hand leaves out. A rank under an agent sees the same."""
+    (folder / "30").mkdir()
+    (folder / "15" / "manifest.json").write_bytes((folder / "15" / "manifest.json").read_bytes()[:-3])
+    os.truncate(folder / "20" / "rank_0.pt", 100)
+    place(folder / "10", written_unix_ms="long ago")
+    agent.new_life()
+    for checkpointer in (Checkpointer(folder), make()):
+        assert [each.path for each in checkpointer.steps()] == [f"{folder}/20.4"]
+
+
 # --- the page for users
 
 
@@ -201,3 +230,10 @@ def test_the_lines_of_the_documentation_about_named_steps_run(folder):
     for lines in (newest, of_timeline):
         exec(lines, names)
         assert (names["done"], int(names["state"]["w"][0])) == (100, 1)
+
+
+def test_the_lines_of_the_documentation_about_what_is_stored_run(folder, capsys):
+    exec(snippets("What is stored")[0], {"ckpt": Checkpointer(folder), "time": time})
+    first = capsys.readouterr().out.splitlines()[0]
+    size = (folder / "20.4" / "rank_0.pt").stat().st_size
+    assert first == f"20 1 {size} {time.ctime(1_700_000_000)} {folder}/20.4"

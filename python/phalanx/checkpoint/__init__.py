@@ -12,5 +12,6 @@ from phalanx.checkpoint.checkpointer import Checkpointer
 from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.position import DataPosition
 from phalanx.checkpoint.refuse import CannotSave
+from phalanx.checkpoint.stored import StoredStep
 
-__all__ = ["CannotSave", "Checkpointer", "DataPosition", "SaveHandle", "Storage"]
+__all__ = ["CannotSave", "Checkpointer", "DataPosition", "SaveHandle", "Storage", "StoredStep"]

@@ -22,6 +22,7 @@ from phalanx.checkpoint import (
     plan,
     selftest,
     states,
+    stored,
     way,
     writer,
 )
@@ -320,6 +321,13 @@ class Checkpointer:
             return torch.load(path, map_location="cpu", mmap=mmap, weights_only=self.weights_only)
         except (OSError, RuntimeError, ValueError) as error:
             raise RuntimeError(f"phalanx.checkpoint: step {found.step}: {path} cannot be read: {error}") from error
+
+    # --- what is stored
+
+    def steps(self):
+        """[StoredStep] of what lies whole in the directory at this moment, that which was stored last first. What is
+        damaged, or not all there yet, is not in it. Any process may ask, with an agent or without."""
+        return stored.steps(self.directory)
 
 
 def _make_directory(path):
