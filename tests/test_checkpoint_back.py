@@ -127,3 +127,19 @@ def test_all_ranks_fail_together_where_one_finds_its_part_damaged(job, directory
             refused["why"].startswith("phalanx.checkpoint: step 20 cannot be restored: ") and reason in refused["why"]
         )
         assert [step for step, _ in told(job, "loaded", rank)] == [0, 10, 11, 10]
+
+
+def test_all_ranks_delete_a_step_at_once(job, directory):
+    """One of them has done it. The agent goes on behind what is left, and memory keeps what it holds."""
+    plan = [
+        "load disk:10 disk:20 disk:30 delete:30 delete:10 load disk:40 delete:40 save:41 die",
+        "load load:20 delete:20",
+    ]
+    assert node(job, directory, *plan, "--keep-last=5").wait() == 0, job.story()
+    deleted = sorted((each["n"], each["own"]) for each in job.found("deleted"))
+    assert deleted == [(step, own) for step in (10, 20, 30, 40) for own in (False, True)]
+    assert told(job, "loaded") == [(0, None), (30, 30), (41, 41), (20, 20)]
+    assert [each["why"] for each in job.found("loaded", life=1, rank=0)][1].startswith(
+        "step 20 is restored from storage"
+    )
+    assert stored(directory) == {} and not (directory / "latest").exists()

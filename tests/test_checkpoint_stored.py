@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -211,6 +212,150 @@ def test_what_does_not_count_is_not_listed(folder, agent, make):
         assert [each.path for each in checkpointer.steps()] == [f"{folder}/20.4"]
 
 
+# --- delete()
+
+TRACKERS = ("latest", "dlrover_latest.txt", "latest_checkpointed_iteration.txt")
+
+
+def paths(folder):
+    return [Path(each.path).name for each in Checkpointer(folder).steps()]
+
+
+def track(folder, name):
+    for tracker in TRACKERS:
+        (folder / tracker).write_text(name if tracker == "latest" else name.partition(".")[0])
+
+
+def tracked(folder):
+    return [(folder / tracker).read_text() if (folder / tracker).exists() else None for tracker in TRACKERS]
+
+
+def test_a_step_is_deleted_in_one_timeline_or_in_all(folder):
+    checkpointer = Checkpointer(folder)
+    assert checkpointer.delete(20, timeline=0) is True
+    assert paths(folder) == ["20.4", "15", "10"] and not (folder / "20").exists()
+    assert checkpointer.delete(20, timeline=0) is False
+    place(folder / "15", step=20)  # of another name, as by hand: it does not count, and stays
+    assert checkpointer.delete(20) is True
+    assert paths(folder) == ["10"] and (folder / "15" / "rank_0.pt").exists()
+    assert checkpointer.delete(20) is checkpointer.delete(30) is False
+
+
+def test_trackers_name_the_newest_step_that_is_left(folder):
+    checkpointer = Checkpointer(folder)
+    track(folder, "20.4")
+    assert checkpointer.delete(10) and tracked(folder) == ["20.4", "20", "20"]
+    assert checkpointer.delete(20, timeline=1) and tracked(folder) == ["15", "15", "15"]
+    (folder / TRACKERS[1]).unlink()
+    assert checkpointer.delete(15) and tracked(folder) == ["20", None, "20"], "none is made"
+    assert checkpointer.delete(20) and tracked(folder) == [None, None, None]
+    assert os.listdir(folder / ".writing") == []
+
+
+def test_a_step_that_is_stored_meanwhile_is_what_trackers_name(folder, monkeypatch):
+    """Whose writer has replaced `latest` between two looks at the directory."""
+    from phalanx.checkpoint import stored
+
+    track(folder, "20.4")
+    replace = stored._replace
+
+    def late(directory, tracker, newest):
+        if not (folder / "40").exists():
+            shutil.copytree(folder / "10", folder / "40")
+            place(folder / "40", step=40, sequence=9)
+            track(folder, "40")
+        replace(directory, tracker, newest)
+
+    monkeypatch.setattr(stored, "_replace", late)
+    assert Checkpointer(folder).delete(20)
+    assert tracked(folder) == ["40", "40", "40"]
+
+
+def test_a_step_whose_deletion_ends_at_any_moment_is_whole_or_none(folder, monkeypatch, tmp_path):
+    """And trackers name one that is whole."""
+    track(folder, "20.4")
+    shutil.copytree(folder, tmp_path / "template")
+    calls = ("unlink", "rmdir", "rename", "fsync")
+
+    def dies_at(count):
+        left = iter(range(count, 0, -1))
+
+        def dying(call):
+            def wrapper(*arguments, **options):
+                if next(left, 0) == 0:
+                    raise KeyboardInterrupt
+                return call(*arguments, **options)
+
+            return wrapper
+
+        with monkeypatch.context() as patched:
+            for name in calls:
+                patched.setattr(os, name, dying(getattr(os, name)))
+            return Checkpointer(folder).delete(20, timeline=1)
+
+    seen = set()
+    for count in range(100):
+        try:
+            assert dies_at(count)
+        except KeyboardInterrupt:
+            there = "20.4" in paths(folder)
+            seen.add(there)
+            for each in Checkpointer(folder).steps():
+                assert loaded(folder, step=each.step, timeline=each.timeline)[1] == each.step
+            assert (folder / "latest").read_text() in paths(folder)
+            # Who reads the manifest finds all that it names.
+            assert (folder / "20.4" / "manifest.json").exists() == there
+            shutil.rmtree(folder)
+            shutil.copytree(tmp_path / "template", folder)
+            continue
+        break
+    assert count > 8 and seen == {True, False}
+    assert paths(folder) == ["15", "20", "10"]
+
+
+def test_of_many_calls_at_once_one_deletes(folder):
+    template = (folder / "10").rename(folder / "template")
+    for step in range(100, 130):
+        shutil.copytree(template, folder / str(step))
+        place(folder / str(step), step=step, sequence=step)
+    track(folder, "129")
+    barrier, found = threading.Barrier(4), []
+
+    def delete():
+        checkpointer = Checkpointer(folder)
+        for step in range(129, 99, -1):
+            barrier.wait(60)
+            found.append((step, checkpointer.delete(step)))
+
+    threads = [threading.Thread(target=delete) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(step for step, deleted in found if deleted) == list(range(100, 130))
+    assert paths(folder) == ["20.4", "15", "20"] and tracked(folder)[0] == "20.4"
+
+
+def test_files_of_others_and_steps_on_their_way_stay(folder):
+    (folder / "10" / "notes.txt").write_text("mine")
+    (folder / "10.8").mkdir()
+    (folder / "10.8" / "rank_0.pt").write_text("still being written")
+    assert Checkpointer(folder).delete(10)
+    assert os.listdir(folder / "10") == ["notes.txt"] and (folder / "10.8" / "rank_0.pt").exists()
+
+
+def test_what_cannot_be_deleted_is_told(folder, monkeypatch):
+    def refused(path, **unused):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(RuntimeError, match=rf"step 10 of {folder} is not deleted: {folder}/10: Permission denied"):
+        Checkpointer(folder).delete(10)
+    for wrong in (None, -1, "10", True):
+        with pytest.raises(ValueError, match=rf"phalanx.checkpoint: step is {wrong!r}; expected"):
+            Checkpointer(folder).delete(wrong)
+
+
 # --- the page for users
 
 
@@ -237,3 +382,10 @@ def test_the_lines_of_the_documentation_about_what_is_stored_run(folder, capsys)
     first = capsys.readouterr().out.splitlines()[0]
     size = (folder / "20.4" / "rank_0.pt").stat().st_size
     assert first == f"20 1 {size} {time.ctime(1_700_000_000)} {folder}/20.4"
+
+
+def test_the_lines_of_the_documentation_about_deleting_run(folder):
+    (folder / "10").rename(folder / "1000")
+    place(folder / "1000", step=1000)
+    exec(snippets("Deleting a step")[0], {"ckpt": Checkpointer(folder)})
+    assert paths(folder) == ["20.4", "1000"]

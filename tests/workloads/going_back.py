@@ -1,5 +1,5 @@
 """Does in each life what it is told: "load", "load:STEP" and "load:STEP@TIMELINE", "save:STEP" and "disk:STEP" of a
-state that has the step in it, "spoil" that state, "die"."""
+state that has the step in it, "delete:STEP", "spoil" that state, "die"."""
 
 import argparse
 import os
@@ -55,6 +55,8 @@ def main():
             load(checkpointer, weight, step)
         elif what in ("save", "disk"):
             save(checkpointer, weight, int(step), Storage.DISK if what == "disk" else Storage.MEMORY)
+        elif what == "delete":
+            report("deleted", n=int(step), own=checkpointer.delete(int(step)))
         elif what == "spoil":
             weight.fill_(float("nan"))
         elif what == "die":

@@ -329,6 +329,23 @@ class Checkpointer:
         damaged, or not all there yet, is not in it. Any process may ask, with an agent or without."""
         return stored.steps(self.directory)
 
+    def delete(self, step, timeline=None):
+        """Removes that step from disk, of all timelines or of that one: True where this call has done so, False where
+        there is none, or another call was faster. Any process may call it, one rank or all.
+
+        Also the newest: trackers then name the one before. Memory keeps what it holds of the step, and so load() may
+        give it. RuntimeError says what the file system has refused.
+        """
+        step, timeline = _number("step", step), _number("timeline", timeline)
+        _check("step", step, step is not None, "a whole number of 0 or more")
+        try:
+            return stored.delete(self.directory, step, timeline)
+        except OSError as error:
+            raise RuntimeError(
+                f"phalanx.checkpoint: step {step} of {self.directory} is not deleted: "
+                f"{error.filename}: {error.strerror}"
+            ) from error
+
 
 def _make_directory(path):
     """Where it cannot be made, saves go to memory alone, and those to disk say what is wrong. One that is there is only
