@@ -15,7 +15,17 @@ torch = pytest.importorskip("torch")
 
 from checkpoint_agent import CheckpointAgent, write_manifest  # noqa: E402
 from phalanx._bootstrap import board, memory  # noqa: E402
-from phalanx.checkpoint import CannotSave, Checkpointer, DataPosition, Storage, ddp, native, overlap  # noqa: E402
+from phalanx.checkpoint import (  # noqa: E402
+    CannotSave,
+    Checkpointer,
+    DataPosition,
+    Storage,
+    dcp,
+    ddp,
+    named,
+    native,
+    overlap,
+)
 from share import free_port  # noqa: E402
 from zygote_agent import Agent  # noqa: E402
 
@@ -301,6 +311,95 @@ def test_ranks_of_ddp_share_one_state_and_keep_what_is_their_own(agent, make, mo
     answer["own"] = None  # a rank that the saved world did not have
     loaded, _ = other.load()
     assert torch.equal(torch.get_rng_state(), before) and loaded["data"].epoch == 4 and loaded["rng"] is True
+
+
+# --- where tensors are loaded to
+
+
+class Placing:
+    """A map_location that puts down where storages were."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, storage, location):
+        self.asked.append((location, storage.nbytes()))
+        return storage
+
+
+def on_disk_of(agent, folder, step=1):
+    """The step that memory holds, stored, for a process without an agent."""
+    agent.store(folder, step)
+    memory.forget()
+    return Checkpointer(folder)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_map_location_is_that_of_torch_load(agent, make, tmp_path, where):
+    checkpointer = make()
+    assert checkpointer.save(1, {"rng": True, **state_of(1)}).wait_committed()
+    drawn = random.random()
+    if where == "disk":
+        checkpointer.close()
+        checkpointer = on_disk_of(agent, tmp_path / "run")
+    placing = Placing()
+    for map_location in ("cpu", None, torch.device("cpu", 0), {"cuda:7": "cpu"}, placing, lambda *_: None):
+        loaded, _ = checkpointer.load(map_location=map_location)
+        assert checkpointer.source == where and is_state_of(loaded, 1) and loaded["w"].device == torch.device("cpu")
+        assert random.random() == drawn
+    assert ("cpu", 4 * WORDS) in placing.asked, "of each storage, as torch.load does"
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_safetensors_file_is_loaded_to_one_device(agent, make, tmp_path, mapped):
+    agent.layout = "safetensors"
+    checkpointer = make(layout="safetensors")
+    weight = torch.arange(6.0).view(2, 3)
+    assert checkpointer.save(
+        1, {"a": weight, "tied": weight[0], "b": torch.nn.Parameter(torch.ones(2))}
+    ).wait_committed()
+    path = agent.slot_path(agent.sealed()[1])
+    loaded = named.load(path, mapped, True, "meta")  # stands for a device: there is none on every machine
+    assert [(name, each.device.type, each.shape) for name, each in loaded.items()] == [
+        ("a", "meta", (2, 3)),
+        ("tied", "meta", (3,)),
+        ("b", "meta", (2,)),
+    ]
+    assert isinstance(loaded["b"], torch.nn.Parameter)
+    if not mapped:
+        checkpointer.close()
+        checkpointer = on_disk_of(agent, tmp_path / "run")
+    for map_location in ("cpu", None, torch.device("cpu")):
+        assert torch.equal(checkpointer.load(map_location=map_location)[0]["a"], weight)
+    for map_location in ({"cuda:0": "cpu"}, Placing()):
+        with pytest.raises(TypeError, match=r"does not say on which device a tensor was: expected one device for all"):
+            checkpointer.load(map_location=map_location)
+
+
+def test_what_ranks_of_ddp_share_is_mapped_and_their_own_is_not(agent, main_page, make):
+    agent.main = main_page
+    checkpointer = make(ddp.Checkpointer)
+    assert checkpointer.save(1, {"rng": True, **state_of(1)}).wait_committed()
+    drawn = torch.rand(3)
+    placing = Placing()
+    loaded, _ = checkpointer.load(map_location=placing)
+    assert is_state_of(loaded, 1) and torch.equal(torch.rand(3), drawn)
+    assert [size for _, size in placing.asked].count(4 * WORDS) == 1
+
+
+def test_a_map_location_that_torch_load_would_not_take_is_refused_before_anything_is_asked(agent, main_page, make):
+    checkpointer, agent.main = make(), main_page
+    for wrong, kind, what in (
+        ("gpu", ValueError, "'gpu'; expected a device"),
+        ("meta", ValueError, "'meta'; expected a device"),
+        (torch.device("cuda", 99), ValueError, "'cuda:99'; expected a device that torch sees here"),
+        (0, TypeError, "0; expected None, a device, a dict of devices or a function"),
+    ):
+        with pytest.raises(kind, match=f"^phalanx.checkpoint: map_location is {what}"):
+            checkpointer.load(map_location=wrong)
+    assert agent.packets("restore") == []
+    with pytest.raises(TypeError, match=r"map_location is 'cpu'; expected None: load\(\) writes into the tensors"):
+        make(dcp.Checkpointer).load({}, map_location="cpu")
 
 
 # --- disk

@@ -366,6 +366,13 @@ def snippets(heading):
     return [block.partition("\n```")[0] for block in section.split("```python\n")[1:]]
 
 
+def test_the_line_of_the_documentation_about_devices_runs(folder):
+    lines = snippets("Where tensors are loaded to")[0]
+    names = {"ckpt": Checkpointer(folder)}
+    exec(lines.replace('"cuda:0"', '"cpu"'), names)
+    assert names["done"] == 20 and names["state"]["w"].device.type == "cpu" and "cuda:0" in lines
+
+
 def test_the_lines_of_the_documentation_about_named_steps_run(folder):
     for step in (10, 20):
         place(folder / str(step), step=10 * step)

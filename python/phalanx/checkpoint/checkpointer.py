@@ -138,14 +138,14 @@ class Checkpointer:
         """What this rank saves of `state`."""
         return state
 
-    def read(self, found):
+    def read(self, found, map_location="cpu"):
         """The state as it was saved, from the files that were found."""
         if found.own is None:
             raise RuntimeError(
                 f"phalanx.checkpoint: step {found.step} in {self.directory} has nothing of rank {self._here.rank}: it "
                 f"was saved by a world of {found.world_size}"
             )
-        return self.read_image(found, found.own)
+        return self.read_image(found, found.own, map_location)
 
     # --- saving
 
@@ -237,22 +237,25 @@ class Checkpointer:
 
     # --- restoring
 
-    def load(self, default=None, step=None, timeline=None):
+    def load(self, default=None, step=None, timeline=None, map_location="cpu"):
         """(state, step) of the newest step that every rank has at this moment, the same step on all ranks, which call
         it together: from memory where that has outlived the last life, or this one has saved it, else from disk.
-        (default, 0) where there is none. All tensors are on the CPU. What is saved behind it is newer than all before,
-        also where its steps are lower.
+        (default, 0) where there is none. What is saved behind it is newer than all before, also where its steps are
+        lower.
 
+        `map_location`: as in torch.load; all tensors are on the CPU where it is not given. Files of safetensors do not
+        say where a tensor was: a device may be named for all, None is the CPU, and a dict or a function is a TypeError.
         `step`: that one, from disk, of the timeline in which it was stored last; `timeline`: that one's newest step, or
         its `step`. LookupError, on all ranks, where it is not there or not whole.
 
         Random numbers that were saved are set: call it when the model is built, and before data is drawn. `source` says
         where the state came from, `why` in a sentence what was decided, and which sources were passed over.
         """
+        map_location = loadable.location(map_location)
         found = self._find(step, timeline)
         if found.source is None:
             return default, 0
-        return states.restore(self.read(found)), found.step
+        return states.restore(self.read(found, map_location)), found.step
 
     def _find(self, step=None, timeline=None):
         if step is not None or timeline is not None:
@@ -308,17 +311,17 @@ class Checkpointer:
         except (door.Refusal, door.Gone) as error:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
 
-    def read_image(self, found, path):
+    def read_image(self, found, path, map_location="cpu"):
         """Memory is mapped and not read where the agent promises that it stays as it is: a page becomes this process's
         own once it is written. Files on disk may be recycled for later steps, and are read."""
         mmap = found.source == "memory" and found.stable
         try:
             if named.is_one(path):
-                return named.load(path, mmap, self.weights_only)
-            if mmap:
+                return named.load(path, mmap, self.weights_only, loadable.device_of_all(path, map_location))
+            if mmap and map_location == "cpu":
                 with contextlib.suppress(mapped.NotPlain):
                     return mapped.load(path)
-            return torch.load(path, map_location="cpu", mmap=mmap, weights_only=self.weights_only)
+            return torch.load(path, map_location=map_location, mmap=mmap, weights_only=self.weights_only)
         except (OSError, RuntimeError, ValueError) as error:
             raise RuntimeError(f"phalanx.checkpoint: step {found.step}: {path} cannot be read: {error}") from error
 

@@ -157,13 +157,18 @@ class Checkpointer(checkpointer.Checkpointer):
             return filesystem.FileSystemReader(found.directory)
         return _memory_reader(found, self.directory)
 
-    def load(self, state, step=None, timeline=None):
+    def load(self, state, step=None, timeline=None, map_location=None):
         """Writes the newest step that every rank has into `state`, and returns the step; 0, and `state` stays as it is,
         where there is none. `step`, `timeline`: as in phalanx.checkpoint.Checkpointer.
 
         Tensors, modules and optimizers are written in place, other values stand in the dicts and lists of `state` then.
-        Random numbers and data positions are set where this rank has saved some.
+        Random numbers and data positions are set where this rank has saved some. A `map_location` is a TypeError.
         """
+        if map_location is not None:
+            raise TypeError(
+                f"phalanx.checkpoint.dcp: map_location is {map_location!r}; expected None: load() writes into the "
+                "tensors of the state that it is given, on their devices"
+            )
         found = self._find(step, timeline)
         reader = self.get_storage_reader(found)
         if reader is None:

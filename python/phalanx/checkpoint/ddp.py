@@ -53,12 +53,12 @@ class Checkpointer(checkpointer.Checkpointer):
             self._own.close()
         super().close()
 
-    def read(self, found):
+    def read(self, found, map_location="cpu"):
         if found.main is None:
             raise RuntimeError(
                 f"phalanx.checkpoint: step {found.step} in {self.directory} has no image with the whole state"
             )
-        state = self.read_image(found, found.main)
+        state = self.read_image(found, found.main, map_location)
         if found.own is not None:
             return _with_own(state, self.read_image(found, found.own))
         if isinstance(state, dict) and rng.is_captured(state.get("rng")):

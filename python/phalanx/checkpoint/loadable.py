@@ -1,4 +1,5 @@
-"""Whether torch.load(weights_only=True) will read what a state names: asked at the first save, not at a restart."""
+"""Whether torch.load(weights_only=True) will read what a state names, asked at the first save, not at a restart; and
+to which devices it is loaded."""
 
 import io
 import pickle
@@ -40,3 +41,41 @@ def _is_read(named):
     except pickle.UnpicklingError:
         return False
     return True
+
+
+def location(given):
+    """A map_location as torch.load takes it, "cpu" for all that mean it. What names no device here is refused before
+    anything is read: not by one rank alone behind the others' agreement."""
+    if isinstance(given, (str, torch.device)):
+        try:
+            device = torch.device(given)
+        except RuntimeError:
+            device = None
+        if device is None or device.type == "meta" or not _is_here(device):
+            raise ValueError(f"phalanx.checkpoint: map_location is {str(given)!r}; expected {_DEVICES}")
+        return "cpu" if device.type == "cpu" else given
+    if given is not None and not isinstance(given, dict) and not callable(given):
+        raise TypeError(
+            f"phalanx.checkpoint: map_location is {given!r}; expected None, a device, a dict of devices or a function, "
+            "as of torch.load"
+        )
+    return given
+
+
+_DEVICES = "a device that torch sees here and that holds data, as 'cpu' or 'cuda:0'"
+
+
+def _is_here(device):
+    return device.type != "cuda" or (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
+
+
+def device_of_all(path, map_location):
+    """That of all tensors of a safetensors file, which does not say where they were."""
+    if map_location is None:
+        return "cpu"
+    if isinstance(map_location, (str, torch.device)):
+        return map_location
+    raise TypeError(
+        f"phalanx.checkpoint: map_location is {map_location!r}, and {path} does not say on which device a tensor was: "
+        "expected one device for all"
+    )

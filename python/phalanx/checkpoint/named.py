@@ -339,16 +339,16 @@ def is_one(path):
     return begin[:2] != b"PK" and begin[_LENGTH_BYTES:] == b"{"
 
 
-def load(path, mmap, weights_only):
-    """The state in a file of this layout, on the CPU. `mmap`: the file stays as it is while this process lives, and is
-    mapped; else it is read. ValueError says what is wrong with it."""
+def load(path, mmap, weights_only, device="cpu"):
+    """The state in a file of this layout, on that device. `mmap`: the file stays as it is while this process lives, and
+    is mapped; else it is read. ValueError says what is wrong with it."""
     try:
-        return _load(path, mmap, weights_only)
+        return _load(path, mmap, weights_only, device)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"its header is not what it should be: {error!r}") from error
 
 
-def _load(path, mmap, weights_only):
+def _load(path, mmap, weights_only, device):
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(_read(file, _LENGTH_BYTES), "little")
@@ -359,7 +359,7 @@ def _load(path, mmap, weights_only):
         if "phalanx.state" not in metadata:
             raise ValueError("no phalanx.state in its header: it is not one of Phalanx")
         data = _Mapped(path, size) if mmap else _Read(file)
-        tensors = _Loaded(header, data, _LENGTH_BYTES + length, size)
+        tensors = _Loaded(header, data, _LENGTH_BYTES + length, size, device)
     try:
         packed = base64.b64decode(metadata["phalanx.state"], validate=True)
     except binascii.Error as error:
@@ -410,7 +410,7 @@ class _Read:
 class _Loaded:
     """The tensors of a file, by the order in which its header names them."""
 
-    def __init__(self, header, data, begin, size):
+    def __init__(self, header, data, begin, size, device):
         self._flat = []
         for name, said in header.items():
             dtype, first, last = _DTYPES.get(said["dtype"]), *said["data_offsets"]
@@ -424,7 +424,7 @@ class _Loaded:
                 raise ValueError(f"{name} is of the shape {list(shape)} and takes {last - first} bytes")
             if last > first:
                 flat.set_(data.piece(begin + first, begin + last), 0, (shape.numel(),), (1,))
-            self._flat.append((flat, shape))
+            self._flat.append((flat.to(device), shape))
         self._ties = {}
         self._given = {}  # id of what was loaded -> what it has become
         self._made = {}  # tensors

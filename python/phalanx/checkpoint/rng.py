@@ -39,10 +39,11 @@ def is_captured(value):
 
 
 def restore(found):
-    """Sets the generators to what `capture` found; those that it did not find stay as they are."""
+    """Sets the generators to what `capture` found, on whatever device that is; those that it did not find stay as they
+    are."""
     python = found["python"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    torch.set_rng_state(found["torch"].clone())
+    torch.set_rng_state(found["torch"].cpu().clone())
     if "numpy" in found:
         try:
             numpy = importlib.import_module("numpy")
@@ -51,7 +52,7 @@ def restore(found):
         if numpy is not None:
             numpy.random.set_state(_as_numpy(numpy, found["numpy"]))
     if "cuda" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found["cuda"].clone())
+        torch.cuda.set_rng_state(found["cuda"].cpu().clone())
 
 
 def _kept(tensor, kept, name):
