@@ -106,6 +106,52 @@ def test_all_who_wait_hear_that_the_agent_has_gone(ends):
     assert sorted(heard) == [0, 1, 2]
 
 
+def test_two_doors_at_one_socket_put_down_each_others_answers(ends):
+    """There is one for each Checkpointer. Whose thread reads, and which numbers they have given, decides nothing."""
+    first, agent = ends
+    second = door.Door(first.fileno())
+    found = {}
+
+    def ask(rank, n):
+        found[n] = rank.ask("wait", TIMEOUT_S, n=n)["was"]
+
+    threads = [threading.Thread(target=ask, args=(rank, n)) for n, rank in enumerate((first, second, first, second))]
+    for thread in threads:
+        thread.start()
+    ids = asked(agent, 4)
+    assert len(set(ids.values())) == 4
+    for n in (3, 0, 2, 1):
+        answer(agent, ids[n], was=n)
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert found == {n: n for n in range(4)}
+    second.close()
+    server = threading.Thread(target=lambda: answer(agent, asked(agent)["on"], was="on"))
+    server.start()
+    assert first.ask("wait", TIMEOUT_S, n="on")["was"] == "on", "the other is open still"
+    server.join(TIMEOUT_S)
+
+
+def test_who_waits_when_a_door_is_closed_is_refused_and_so_is_who_comes_later(ends):
+    rank, agent = ends
+    other = door.Door(rank.fileno())
+    heard = []
+
+    def wait():
+        with pytest.raises(door.Refusal, match="closed by us"):
+            other.ask("wait", n="never")
+        heard.append(True)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    asked(agent)
+    other.close("closed by us")
+    waiting.join(TIMEOUT_S)
+    assert heard == [True]
+    with pytest.raises(door.Refusal, match="closed by us"):
+        other.ask("wait", n="late")
+
+
 def test_questions_leave_no_descriptors(ends):
     rank, _ = ends
     before = len(os.listdir("/proc/self/fd"))

@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 
 PACKET_BYTES_MAX = 64 << 10
 
@@ -19,6 +20,20 @@ class Gone(Exception):
     """The agent does not answer any more."""
 
 
+class _End:
+    """What all Doors at one socket share: there is one for each Checkpointer, and any may read another's answer."""
+
+    def __init__(self):
+        self.ids = itertools.count(1)
+        self.waiting = {}  # {id: _Question}, of those that nobody has answered
+        # Held for a moment, never while somebody waits; a signal handler may come in between.
+        self.lock = threading.RLock()
+
+
+_ends = weakref.WeakValueDictionary()  # by the socket's identity
+_ends_lock = threading.RLock()
+
+
 class Door:
     """Speaks with the agent. Any number of threads may ask at once, and signal handlers within them: whoever reads an
     answer to another's question puts it down for that one, and wakes it."""
@@ -27,10 +42,10 @@ class Door:
         # Of our own, so that the socket stays open whatever becomes of the descriptor that the rank was given.
         self._socket = socket.socket(fileno=os.dup(fd))
         self._socket.setblocking(True)
-        self._ids = itertools.count(1)
-        self._waiting = {}  # {id: _Question}, of those that nobody has answered
-        # Held for a moment, never while somebody waits; a signal handler may come in between.
-        self._lock = threading.RLock()
+        status = os.fstat(self._socket.fileno())
+        with _ends_lock:
+            self._end = _ends.setdefault((status.st_dev, status.st_ino), _End())
+        self._closed = None  # what those are answered who wait when this one is closed, or come later
 
     def fileno(self):
         """For the native side, which says by itself when an image is sealed."""
@@ -39,18 +54,23 @@ class Door:
     def ask(self, request, timeout_s=None, **fields):
         """The agent's answer to one request. Waits for it; Refusal and Gone say what else may come. Raises TimeoutError
         where none has come within `timeout_s`: it will be passed over."""
-        question = _Question(next(self._ids))
-        self._waiting[question.id] = question
+        question = _Question(next(self._end.ids), self)
+        with self._end.lock:
+            self._end.waiting[question.id] = question
+            if self._closed is not None:
+                question.settle(self._closed)
+            fd = self._socket.fileno()  # while a close() of another thread cannot have taken it away unseen
         try:
-            self._socket.send(packet(type=request, id=question.id, **fields), socket.MSG_NOSIGNAL)
-            answer = self._await(question, timeout_s)
+            if question.answer is None:
+                self._socket.send(packet(type=request, id=question.id, **fields), socket.MSG_NOSIGNAL)
+            answer = self._await(question, fd, timeout_s)
         except TimeoutError:
             raise
         except OSError as error:
             raise Gone(f"the agent's socket: {error.strerror}") from None
         finally:
-            with self._lock:
-                del self._waiting[question.id]
+            with self._end.lock:
+                del self._end.waiting[question.id]
                 question.close()
         if "error" in answer:
             raise Refusal(str(answer["error"]))
@@ -64,13 +84,20 @@ class Door:
             return False
         return True
 
-    def close(self):
+    def close(self, why="the Checkpointer was closed before the agent had answered"):
+        """Who still waits for an answer is refused with that reason."""
+        with self._end.lock:
+            self._closed = {"error": why}
+            for question in self._end.waiting.values():
+                if question.door is self:
+                    question.settle(self._closed)
         self._socket.close()
 
-    def _await(self, question, timeout_s):
+    def _await(self, question, fd, timeout_s):
         until = None if timeout_s is None else time.monotonic() + timeout_s
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
         poll.register(question.woken, select.POLLIN)
         while question.answer is None:
             left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
@@ -94,8 +121,8 @@ class Door:
             raise Gone("the agent's answer is no JSON") from None
         if not isinstance(answer, dict):
             raise Gone("the agent's answer is no JSON object")
-        with self._lock:
-            question = self._waiting.get(answer.get("id"))
+        with self._end.lock:
+            question = self._end.waiting.get(answer.get("id"))
             if question is not None:  # else one that was cut short by an exception, or waits no longer
                 question.settle(answer)
 
@@ -103,14 +130,17 @@ class Door:
 class _Question:
     """One that is under way. `woken`: a descriptor that can be read once there is an answer."""
 
-    def __init__(self, number):
+    def __init__(self, number, asked_through):
         self.id = number
+        self.door = asked_through
         self.answer = None
         self.woken, self._wake = os.pipe()
 
     def settle(self, answer):
-        self.answer = answer
-        os.write(self._wake, b"!")
+        """The first answer counts."""
+        if self.answer is None:
+            self.answer = answer
+            os.write(self._wake, b"!")
 
     def close(self):
         os.close(self.woken)
