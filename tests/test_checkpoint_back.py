@@ -143,3 +143,22 @@ def test_all_ranks_delete_a_step_at_once(job, directory):
         "step 20 is restored from storage"
     )
     assert stored(directory) == {} and not (directory / "latest").exists()
+
+
+# --- what becomes of saves on disk
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_each_rank_is_told_once_what_became_of_a_save_on_disk(job, directory, broken):
+    """Before its Checkpointer is closed: stored, or why not."""
+    if broken:
+        directory.mkdir()
+        (directory / ".writing").write_text("where files of steps are made")
+    plan = "load tell:10 tell:20 load tell:5"
+    assert node(job, directory, plan).wait() == 0, job.story()
+    for rank in (0, 1):
+        heard = [(each["n"], each["stored"]) for each in job.found("told", rank=rank)]
+        assert heard == [(10, not broken), (20, not broken), (5, not broken)], job.story()
+        for each in job.found("told", rank=rank):
+            assert ("Not a directory" in each["why"]) if broken else each["why"] is None or "newer" in each["why"]
+    assert ("5" in stored(directory)) is not broken

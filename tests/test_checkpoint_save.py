@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from phalanx.checkpoint import (  # noqa: E402
     Checkpointer,
     DataPosition,
     Storage,
+    StoreResult,
     dcp,
     ddp,
     named,
@@ -311,6 +313,134 @@ def test_ranks_of_ddp_share_one_state_and_keep_what_is_their_own(agent, make, mo
     answer["own"] = None  # a rank that the saved world did not have
     loaded, _ = other.load()
     assert torch.equal(torch.get_rng_state(), before) and loaded["data"].epoch == 4 and loaded["rng"] is True
+
+
+# --- what became of a save on disk
+
+
+class Told:
+    """An `on_stored` that puts down what it is told, and by which thread."""
+
+    def __init__(self):
+        self.results, self.threads = [], set()
+        self._came = threading.Condition()
+
+    def __call__(self, result):
+        with self._came:
+            self.results.append(result)
+            self.threads.add(threading.current_thread())
+            self._came.notify_all()
+
+    def wait(self, count):
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.results) >= count, 30), self.results
+        return self.results
+
+
+def disk(checkpointer, step, told):
+    return checkpointer.save(step, state_of(step), storage=Storage.DISK, on_stored=told)
+
+
+def test_what_became_of_a_save_on_disk_is_told_once(agent, make):
+    """In a thread of its own, in the order of the saves, and while the training goes on. Nothing of it is left then."""
+    checkpointer, told = make(), Told()
+    for step in (1, 2, 3):
+        disk(checkpointer, step, told)
+    assert told.wait(3) == [StoreResult(step, True, None) for step in (1, 2, 3)]
+    agent.refuses["prepare"] = "/dev/shm has 3 MB left"
+    checkpointer.save(4, state_of(4, 9 * WORDS), storage=Storage.DISK, on_stored=told)
+    assert told.wait(4)[3] == StoreResult(4, False, "/dev/shm has 3 MB left")
+    assert {thread.name for thread in told.threads} == {"phalanx-on-stored"}
+    checkpointer.close()
+    assert len(told.results) == 4 and not any(thread.is_alive() for thread in told.threads)
+
+
+def test_a_save_that_the_others_drop_is_told_as_not_stored(agent, make):
+    agent.commits = False
+    checkpointer, told = make(), Told()
+    assert disk(checkpointer, 1, told).wait_staged()
+    agent.wait_packet("wait")
+    agent.gone.add(1)
+    agent._answer_waiting()
+    assert told.wait(1) == [StoreResult(1, False, None)]
+
+
+def test_a_save_within_a_save_is_told_as_not_stored(agent, make):
+    checkpointer, told = make(), Told()
+
+    class Saves:
+        def state_dict(self):
+            disk(checkpointer, 1, told)
+            return {}
+
+    assert checkpointer.save(2, {"module": Saves(), **state_of(2)}).wait_committed()
+    assert told.wait(1) == [StoreResult(1, False, "another save was under way in this thread")]
+
+
+def test_what_on_stored_raises_is_reported_and_ends_nothing(agent, make, monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    checkpointer, told = make(), Told()
+
+    def fails(result):
+        raise ArithmeticError(f"at {result.step}")
+
+    for step, function in ((1, fails), (2, told), (3, lambda result: sys.exit(3)), (4, told)):
+        assert disk(checkpointer, step, function).wait_committed()
+    assert [result.step for result in told.wait(2)] == [2, 4]
+    assert [(each.exc_type, str(each.exc_value), each.thread.name) for each in reported] == [
+        (ArithmeticError, "at 1", "phalanx-on-stored"),
+        (SystemExit, "3", "phalanx-on-stored"),
+    ]
+
+
+def test_close_waits_for_what_is_to_be_told(agent, make):
+    agent.commits = False
+    checkpointer, told = make(), Told()
+    assert disk(checkpointer, 1, told).wait_staged()
+    agent.wait_packet("wait")
+    closing = threading.Thread(target=checkpointer.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive() and told.results == []
+    agent.commit(1)
+    closing.join(30)
+    assert told.results == [StoreResult(1, True, None)]
+
+
+def test_who_fails_does_not_wait_for_storage(agent, make):
+    agent.commits = False
+    told = Told()
+    with pytest.raises(ArithmeticError), make() as checkpointer:
+        assert disk(checkpointer, 1, told).wait_staged()
+        agent.wait_packet("wait")
+        raise ArithmeticError
+    why = "the Checkpointer was closed before the agent had answered"
+    assert told.results == [StoreResult(1, False, why)]
+
+
+def test_a_save_waits_for_nothing_while_storage_is_waited_for(agent, make, tmp_path):
+    """Nor do other Checkpointers of this process, which ask the same agent."""
+    agent.commits = False
+    checkpointer, other, told = make(), make(), Told()
+    assert disk(checkpointer, 1, told).wait_staged()
+    agent.wait_packet("wait")
+    for _ in range(20):
+        assert other.load()[1] == 0, "answered to whom it was asked by"
+        assert checkpointer.load()[1] == 0
+    assert checkpointer.save(2, state_of(2)).wait_staged()
+    assert told.results == []
+    agent.commit(1)
+    assert told.wait(1)[0].stored
+
+
+def test_an_on_stored_that_can_never_be_called_is_refused(agent, make):
+    checkpointer = make()
+    with pytest.raises(ValueError, match=r"on_stored is given with Storage\.MEMORY; expected storage=Storage\.DISK"):
+        checkpointer.save(1, state_of(1), on_stored=print)
+    with pytest.raises(TypeError, match="on_stored is 7; expected a function"):
+        checkpointer.save(1, state_of(1), storage=Storage.DISK, on_stored=7)
+    assert agent.packets("sealed") == []
 
 
 # --- where tensors are loaded to

@@ -384,6 +384,13 @@ def test_the_lines_of_the_documentation_about_named_steps_run(folder):
         assert (names["done"], int(names["state"]["w"][0])) == (100, 1)
 
 
+def test_the_lines_of_the_documentation_about_on_stored_run(agent, make, capsys):
+    with make() as checkpointer:
+        names = {"ckpt": checkpointer, "done": 6, "state": {"w": torch.ones(3)}, "Storage": Storage}
+        exec(snippets("What became of a save on disk")[0], names)
+    assert capsys.readouterr().out == "step 7: stored\n"
+
+
 def test_the_lines_of_the_documentation_about_what_is_stored_run(folder, capsys):
     exec(snippets("What is stored")[0], {"ckpt": Checkpointer(folder), "time": time})
     first = capsys.readouterr().out.splitlines()[0]

@@ -1,5 +1,5 @@
 """Does in each life what it is told: "load", "load:STEP" and "load:STEP@TIMELINE", "save:STEP" and "disk:STEP" of a
-state that has the step in it, "delete:STEP", "spoil" that state, "die"."""
+state that has the step in it, "tell:STEP" of what becomes of one on disk, "delete:STEP", "spoil" that state, "die"."""
 
 import argparse
 import os
@@ -43,6 +43,10 @@ def save(checkpointer, weight, step, storage):
         assert handle.wait_stored(), handle.why
 
 
+def tell(result):
+    report("told", n=result.step, stored=result.stored, why=result.why)
+
+
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -55,6 +59,10 @@ def main():
             load(checkpointer, weight, step)
         elif what in ("save", "disk"):
             save(checkpointer, weight, int(step), Storage.DISK if what == "disk" else Storage.MEMORY)
+        elif what == "tell":
+            weight.fill_(int(step))
+            handle = checkpointer.save(int(step), {"weight": weight}, storage=Storage.DISK, on_stored=tell)
+            assert handle.wait_committed(), handle.why
         elif what == "delete":
             report("deleted", n=int(step), own=checkpointer.delete(int(step)))
         elif what == "spoil":

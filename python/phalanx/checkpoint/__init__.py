@@ -13,5 +13,6 @@ from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.position import DataPosition
 from phalanx.checkpoint.refuse import CannotSave
 from phalanx.checkpoint.stored import StoredStep
+from phalanx.checkpoint.telling import StoreResult
 
-__all__ = ["CannotSave", "Checkpointer", "DataPosition", "SaveHandle", "Storage", "StoredStep"]
+__all__ = ["CannotSave", "Checkpointer", "DataPosition", "SaveHandle", "Storage", "StoreResult", "StoredStep"]

@@ -23,6 +23,7 @@ from phalanx.checkpoint import (
     selftest,
     states,
     stored,
+    telling,
     way,
     writer,
 )
@@ -33,6 +34,7 @@ _NO_AGENT = (
     "phalanx.checkpoint: saving needs phalanx-run, whose memory outlives this process: start the script by "
     "`phalanx-run script.py` (load() works everywhere)"
 )
+_STORAGE_WAIT_S = 600  # of close(); a job's end waits as long
 _open = weakref.WeakSet()
 
 
@@ -88,6 +90,8 @@ class Checkpointer:
         self._rng = {}
         self._loadable = loadable.Classes()
         self._door = self._writer = None
+        self._teller = telling.Teller(self._what_became)
+        self._storage_wait_s = _STORAGE_WAIT_S
         settings = {
             "keep_last": keep_last or 0,
             "keep_every": keep_every or 0,
@@ -155,21 +159,31 @@ class Checkpointer:
         self._must_be_able_to_save()
         return self._writer.prepare(*self._described(state))
 
-    def save(self, step, state, storage=Storage.MEMORY):
+    def save(self, step, state, storage=Storage.MEMORY, on_stored=None):
         """Saves `state` as that of `step` and returns a SaveHandle, in general before all of it is copied.
 
         Modules, optimizers and whatever else has a state_dict() stand for it; "rng": True stands for the state of all
         random numbers. Raises CannotSave for what no checkpoint can hold. Whatever else is in the way costs this save,
         never the training: the handle's `why` says it.
+
+        `on_stored`: of a save to disk, called once with a StoreResult when it is known what became of it, in a thread
+        of its own, one save after another. What it raises is reported by threading.excepthook, and ends nothing.
         """
         began_ns = time.monotonic_ns()
+        storage = _checked_storage(storage, on_stored)
         self._must_be_able_to_save()
         step = int(step)
-        handle = SaveHandle(self, step, Storage(storage), self._way.saves(step))
+        handle = SaveHandle(self, step, storage, self._way.saves(step))
+        self._save(handle, state, began_ns)
+        if on_stored is not None:
+            self._teller.tell(handle, on_stored)
+        return handle
+
+    def _save(self, handle, state, began_ns):
         with self._writer.lock, phalanx.saving():
             if self._saving:  # a signal handler's save within another
                 self._writer.give_up(handle, "another save was under way in this thread")
-                return handle
+                return
             self._saving = True
             try:
                 self._writer.finish()
@@ -178,7 +192,6 @@ class Checkpointer:
                 self._saving = False
         handle.held_ns += time.monotonic_ns() - began_ns
         _tell_step(handle.step)
-        return handle
 
     def wait(self):
         """Waits until nothing of the last save is read any more: to be called before anything but an optimizer's step()
@@ -187,17 +200,22 @@ class Checkpointer:
             self._writer.finish()
 
     def close(self):
-        """Waits for the last copy. What is in memory stays with the agent."""
+        """Waits for the last copy, and until each `on_stored` was called: ten minutes for storage, and as long as those
+        calls take. What is in memory stays with the agent."""
         if self._is_able_to_save():
             self._closed = True
             self._writer.close()
+            self._teller.finish(self._storage_wait_s)
             self._door.close()
+            self._teller.finish()
             _open.discard(self)
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, kind, *error):
+        if kind is not None:
+            self._storage_wait_s = 0  # whoever fails is awaited by the others
         self.close()
 
     def finish(self, handle):
@@ -208,14 +226,26 @@ class Checkpointer:
     def ask_wait(self, handle, until, timeout_s=None):
         """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises
         TimeoutError."""
+        is_so, why = self._ask_wait(handle, until, timeout_s)
+        handle.explain(why)
+        return is_so
+
+    def _ask_wait(self, handle, until, timeout_s=None):
+        """(whether it is so, why)."""
         try:
             save = {"step": handle.step, "branch": handle.branch}
             answer = self._door.ask("wait", timeout_s, dir=self.directory, until=until, **save)
         except (door.Refusal, door.Gone) as error:
-            handle.explain(str(error))
-            return False
-        handle.explain(answer.get("why"))
-        return answer.get("state") in (until, "stored")
+            return False, str(error)
+        return answer.get("state") in (until, "stored"), answer.get("why") or None
+
+    def _what_became(self, handle):
+        """For the teller. The copy is not waited for here: that would hold its lock, and so the training. The agent
+        answers when the copy is sealed and stored, or was given up."""
+        if handle.is_over and not handle.is_sealed:
+            return telling.StoreResult(handle.step, False, handle.why)
+        is_stored, why = self._ask_wait(handle, "stored")
+        return telling.StoreResult(handle.step, is_stored, why)
 
     def _is_able_to_save(self):
         return self._writer is not None and not self._closed and os.getpid() == self._pid
@@ -363,6 +393,18 @@ def _check(name, value, is_right, what):
         raise ValueError(f"phalanx.checkpoint: {name} is {value!r}; expected {what}")
 
 
+def _checked_storage(storage, on_stored):
+    storage = Storage(storage)
+    if on_stored is not None and not callable(on_stored):
+        raise TypeError(f"phalanx.checkpoint: on_stored is {on_stored!r}; expected a function of a StoreResult")
+    if on_stored is not None and storage is not Storage.DISK:
+        raise ValueError(
+            f"phalanx.checkpoint: on_stored is given with {storage}; expected storage=Storage.DISK, whose saves alone "
+            "are stored"
+        )
+    return storage
+
+
 def _number(name, value):
     """A whole number of 0 or more, of whatever type; None stays None."""
     is_right = value is None or (hasattr(value, "__index__") and not isinstance(value, bool) and int(value) >= 0)
@@ -379,6 +421,7 @@ def _tell_step(step):
 def _close_all():
     """So that the last save of a script is not lost at its end."""
     for checkpointer in list(_open):
+        checkpointer._storage_wait_s = 0  # a script that has failed ends so, too
         checkpointer.close()
 
 
