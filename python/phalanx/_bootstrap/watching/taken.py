@@ -63,7 +63,7 @@ def _are_the_same(before, now):
 
 
 def _contents_of(value):
-    """What a container holds that is of Python's own kinds or derived from one, without a call of its code. Else None."""
+    """What a container holds, of Python's own kinds or derived from one, without a call of its code. Else None."""
     if isinstance(value, dict):
         return [part for pair in dict.items(value) for part in pair]
     for kind in (list, set, collections.deque):
