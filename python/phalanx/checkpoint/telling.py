@@ -8,8 +8,7 @@ import typing
 
 @dataclasses.dataclass(frozen=True)
 class StoreResult:
-    """`stored`: the step, or a newer one in its place, is on disk, of all nodes. `why` explains what is not, and that
-    which another step stands for."""
+    """`stored`: the step is on disk, of all nodes. `why` explains what is not."""
 
     step: int
     stored: bool

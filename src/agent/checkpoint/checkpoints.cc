@@ -10,6 +10,8 @@ namespace {
 
 // Reasons of saves that came to nothing are kept for those who ask late.
 constexpr size_t kLostKept = 64;
+// So are saves that are on storage.
+constexpr size_t kStoredKept = 1'024;
 // A rank may be behind the others by a load().
 constexpr size_t kDecidedKept = 4;
 constexpr char kJobEnded[] = "the job has ended";
@@ -264,9 +266,9 @@ bool NodeCheckpoints::SettleWait(const Dir& dir, const SaveKey& save, const Wait
     if (!is_dropped && dir.committed && save <= *dir.committed) return answer("committed", "");
     return lost != dir.lost.end() && answer("dropped", lost->second.why);
   }
-  if (dir.stored && save == *dir.stored) return answer("stored", "");
+  if (dir.on_storage.contains(save)) return answer("stored", "");
   if (dir.stored && save < *dir.stored) {
-    return answer("stored",
+    return answer("failed",
                   fmt::format("storage was behind: the newer step {} was written in its place", dir.stored->step));
   }
   if (lost != dir.lost.end()) return answer("failed", lost->second.why);
@@ -363,6 +365,8 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
   const SaveKey save = KeyOf(order.save());
   if (order.store_ended().stored()) {
     dir.stored = save;
+    dir.on_storage.insert(save);
+    if (dir.on_storage.size() > kStoredKept) dir.on_storage.erase(dir.on_storage.begin());
     dir.storing.erase(dir.storing.begin(), dir.storing.upper_bound(save));
     return SettleWaits(dir);
   }

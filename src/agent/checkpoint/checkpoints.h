@@ -214,7 +214,8 @@ class NodeCheckpoints {
     std::set<int> opened;  // local ranks, in this round
     std::map<SaveKey, Save> saves;
     std::optional<SaveKey> committed;
-    std::optional<SaveKey> stored;
+    std::optional<SaveKey> stored;      // the newest
+    std::set<SaveKey> on_storage;       // what was written there by its own number, the newest few
     std::optional<SaveKey> from_disk;   // the step that was restored from storage last, in the round of that epoch
     std::map<SaveKey, Loss> lost;       // newest few
     std::set<SaveKey> storing;          // asked for, and not over

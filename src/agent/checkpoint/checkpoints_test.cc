@@ -207,8 +207,19 @@ TEST_F(NodeCheckpointsTest, AnOlderStoreEndsWithTheNewerOneThatTookItsPlace) {
   node_.OnWait(0, 7, kDir, {0, 10}, true);
   EndStore(20, true);
   const auto answers = TakeAll<AnswerWait>();
-  EXPECT_EQ(answers.at(0).state, "stored");
-  EXPECT_THAT(answers.at(0).why, HasSubstr("newer step 20"));
+  EXPECT_EQ(answers.at(0).state, "failed") << "it is not on storage";
+  EXPECT_THAT(answers.at(0).why, HasSubstr("newer step 20 was written in its place"));
+}
+
+TEST_F(NodeCheckpointsTest, WhatIsOnStorageStaysStoredBehindNewerOnes) {
+  Open();
+  for (const int64_t step : {10, 20}) {
+    SealAll(step, true);
+    Commit(step);
+    EndStore(step, true);
+  }
+  node_.OnWait(0, 7, kDir, {0, 10}, true);
+  EXPECT_EQ(TakeAll<AnswerWait>().at(0).state, "stored");
 }
 
 TEST_F(NodeCheckpointsTest, AStoreThatFailedIsAnsweredWithTheReason) {
