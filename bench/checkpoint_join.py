@@ -58,7 +58,7 @@ def copy_over_tcp(results, mib):
         file.flush()
         into = bytearray(mib * MIB)
         view = memoryview(into)
-        view[:: 4096] = bytes(len(view[::4096]))  # the pages are there
+        view[::4096] = bytes(len(view[::4096]))  # the pages are there
 
         def send():
             with socket.create_connection(server.getsockname()) as sender:

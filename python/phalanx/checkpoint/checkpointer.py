@@ -147,8 +147,14 @@ class Checkpointer:
         if found.own is None:
             raise RuntimeError(
                 f"phalanx.checkpoint: step {found.step} in {self.directory} has nothing of rank {self._here.rank}: it "
-                f"was saved by a world of {found.world_size}"
+                f"was saved by a world of {found.world_size}. Go on with as many ranks; a state that is the same on "
+                "all ranks is for phalanx.checkpoint.ddp, which worlds of any size load"
             )
+        if found.world_size > self._here.world_size:
+            first, last = self._here.world_size, found.world_size - 1
+            who = f"rank {last}" if first == last else f"ranks {first} to {last}"
+            left = f"what {who} had saved is left out: this world is smaller"
+            self.why = f"{self.why}; {left}" if self.why else left
         return self.read_image(found, found.own, map_location)
 
     # --- saving
