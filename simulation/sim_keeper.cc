@@ -103,7 +103,8 @@ void SimKeeper::Do(const agent::FetchImages& action) {
     for (const v1::ImageElsewhere& elsewhere : action.order.restore().elsewhere()) {
       const std::optional<ckpt::SlotImage> image = Read(elsewhere, fetched.save);
       if (image) fetched.images[elsewhere.rank()] = *image;
-      if (!image) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
+      const bool can_do_without = core_.KindOf(action.dir) == v1::DDP && elsewhere.rank() >= 0;
+      if (!image && !can_do_without) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
     }
     if (action.epoch == epoch_ && error.empty()) fetched_ = std::move(fetched);
     core_.OnFetched(action.epoch, action.dir, action.order.restore().branch(), error);

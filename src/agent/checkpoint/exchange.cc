@@ -1,6 +1,5 @@
 #include "agent/checkpoint/exchange.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,6 +9,8 @@
 #include <vector>
 
 #include "agent/checkpoint/kinds.h"
+#include "checkpoint/disk/manifest.h"
+#include "checkpoint/memory/memory.h"
 #include "checkpoint/remote/image_fetch.h"
 
 namespace phalanx::agent {
@@ -30,39 +31,47 @@ StatusOr<ckpt::ImageSource> SourceOf(const v1::ImageSource& wire) {
   return source;
 }
 
-Status FetchOne(const v1::CheckpointOrder& order, const v1::ImageElsewhere& elsewhere, const std::string& path,
-                const Fd& stop) {
+Status FetchOne(const v1::CheckpointOrder& order, const v1::ImageElsewhere& elsewhere, const std::string& folder,
+                const std::string& path, const Fd& stop) {
   std::vector<ckpt::ImageSource> sources;
+  Status wrong = absl::OkStatus();
   for (const v1::ImageSource& wire : elsewhere.sources()) {
-    PHX_ASSIGN_OR_RETURN(ckpt::ImageSource source, SourceOf(wire));
-    sources.push_back(std::move(source));
+    StatusOr<ckpt::ImageSource> source = SourceOf(wire);
+    if (source.ok()) sources.push_back(*std::move(source));
+    wrong.Update(source.status());
   }
-  return ckpt::FetchImage({order.dir(), KeyOf(order.save()), elsewhere.rank()}, sources, path, stop.get());
+  if (sources.empty() && !wrong.ok()) return wrong;
+  return ckpt::FetchImage({order.dir(), KeyOf(order.save()), elsewhere.rank()}, std::move(sources), path,
+                          ckpt::FreeMemoryBytes(folder), stop.get());
 }
 
 }  // namespace
 
-ckpt::LentImages OpenImages(const std::vector<ReadImage>& images) {
+ckpt::LentImages ToLend(const std::vector<ReadImage>& images) {
   ckpt::LentImages lent;
   for (const auto& [image, wrong] : images) {
     if (!wrong.empty()) continue;
-    Fd file(open(image.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (!file.valid()) continue;
     const ckpt::ImageName name = {image.dir, KeyOf(image.image), static_cast<int32_t>(RankOf(image))};
-    lent[name] = {std::make_shared<const Fd>(std::move(file)), image.image.bytes, image.image.crc32};
+    lent[name] = {image.path, image.image.bytes, image.image.crc32};
   }
   return lent;
 }
 
-FetchedFiles FetchAll(const v1::CheckpointOrder& order, const std::string& folder, uint64_t number, const Fd& stop) {
+FetchedFiles FetchAll(const v1::CheckpointOrder& order, v1::CheckpointKind kind, const std::string& folder,
+                      uint64_t number, const Fd& stop) {
   FetchedFiles fetched;
+  if (!stop.valid()) fetched.error = "there is no descriptor for a way to give it up";
+  if (!fetched.error.empty()) return fetched;
   for (const v1::ImageElsewhere& elsewhere : order.restore().elsewhere()) {
     const std::string path = fmt::format("{}/{}.{}", folder, number, elsewhere.rank());
-    const Status read = FetchOne(order, elsewhere, path, stop);
+    const Status read = FetchOne(order, elsewhere, folder, path, stop);
     if (read.ok()) {
       fetched.files[elsewhere.rank()] = path;
       continue;
     }
+    // Random numbers and the like, which ranks of a larger world have not either.
+    const bool can_do_without = kind == v1::DDP && elsewhere.rank() != ckpt::kMainRank;
+    if (can_do_without && !absl::IsCancelled(read)) continue;
     for (const auto& [rank, file] : std::exchange(fetched.files, {})) unlink(file.c_str());
     fetched.error = Message(read);
     break;
@@ -115,6 +124,12 @@ void ImageExchange::Keep(const std::string& dir, const SaveKey& save, FetchedIma
 FetchedImages ImageExchange::Of(const std::string& dir, const SaveKey& save) const {
   const auto kept = kept_.find(dir);
   return kept != kept_.end() && kept->second.save == save ? kept->second.files : FetchedImages();
+}
+
+bool ImageExchange::HasAll(const v1::CheckpointOrder& order) const {
+  const FetchedImages files = Of(order.dir(), KeyOf(order.save()));
+  return std::ranges::all_of(order.restore().elsewhere(),
+                             [&](const v1::ImageElsewhere& each) { return files.contains(each.rank()); });
 }
 
 // Whoever has it mapped keeps it.

@@ -17,8 +17,8 @@
 
 namespace phalanx::agent {
 
-// The files of images that were found whole, open for reading; what cannot be opened is left out. Blocks.
-checkpoint::LentImages OpenImages(const std::vector<ReadImage>& images);
+// Images that were found whole, as they are lent.
+checkpoint::LentImages ToLend(const std::vector<ReadImage>& images);
 
 // What a fetch has come to: files by whose image it is.
 struct FetchedFiles {
@@ -26,8 +26,10 @@ struct FetchedFiles {
   std::string error;  // empty: all are there; else none is
 };
 // Reads what the order, which has `restore`, names elsewhere, into new files in `folder`; `number` tells them from
-// others there. Blocks until it is there, or nobody lends it, or `stop` can be read.
-FetchedFiles FetchAll(const v1::CheckpointOrder& order, const std::string& folder, uint64_t number, const Fd& stop);
+// others there. What a save of that kind can do without is left out where nobody lends it. Blocks until all is there,
+// or nobody lends it, or `stop` can be read.
+FetchedFiles FetchAll(const v1::CheckpointOrder& order, v1::CheckpointKind kind, const std::string& folder,
+                      uint64_t number, const Fd& stop);
 
 class ImageExchange {
  public:
@@ -55,6 +57,8 @@ class ImageExchange {
   void Keep(const std::string& dir, const SaveKey& save, FetchedImages files);
   // Of that save; empty where nothing of it was fetched.
   FetchedImages Of(const std::string& dir, const SaveKey& save) const;
+  // All that the order names elsewhere has been fetched before.
+  bool HasAll(const v1::CheckpointOrder& order) const;
 
  private:
   struct Kept {

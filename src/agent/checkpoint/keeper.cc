@@ -330,7 +330,7 @@ void CheckpointKeeper::Scan() {
     Looked looked;
     looked.images.reserve(images.size());
     for (const ckpt::MemoryImage& image : images) looked.images.push_back({image, ckpt::CheckMemoryImage(image)});
-    if (lends) looked.lent = OpenImages(looked.images);
+    if (lends) looked.lent = ToLend(looked.images);
     return looked;
   };
   RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const Looked& looked) {
@@ -448,14 +448,17 @@ void CheckpointKeeper::Do(const FetchImages& action) {
     if (files.error.empty()) exchange_.Keep(action.dir, save, files.files);
     Feed(saving::Fetched{action.epoch, action.dir, action.order.restore().branch(), files.error});
   };
+  if (exchange_.HasAll(action.order)) {  // load() once more: ranks may have them mapped, or not opened yet
+    Feed(saving::Fetched{action.epoch, action.dir, action.order.restore().branch(), ""});
+    return;
+  }
   const Status opened = OpenMemory();
   const StatusOr<std::string> folder = opened.ok() ? memory_->FetchedFolder() : opened;
   if (!folder.ok()) return fetched({{}, Message(folder.status())});
   RunOn(
       fetch_thread_,
-      [order = action.order, folder = *folder, number = exchange_.NextNumber(), stop = exchange_.stop()] {
-        return FetchAll(order, folder, number, *stop);
-      },
+      [order = action.order, kind = core_.KindOf(action.dir), folder = *folder, number = exchange_.NextNumber(),
+       stop = exchange_.stop()] { return FetchAll(order, kind, folder, number, *stop); },
       fetched);
 }
 
@@ -528,6 +531,8 @@ void CheckpointKeeper::Do(const RemoveMemory& /*action*/) {
 }
 
 void CheckpointKeeper::Do(const LeaveMemory& action) {
+  exchange_.OnRound();
+  fetch_thread_.Finish();
   links_.say(
       fmt::format("checkpoint: {} is only in memory, {} ({} MiB): a new phalanx-run of this job takes it up, "
                   "`phalanx ckpt rescue` writes it to a directory, and removing that folder frees the memory",

@@ -94,14 +94,6 @@ std::string BaseOf(const std::string& job_id, const std::string& address) {
   return fmt::format("{}{}-{}-{}", kMemoryPrefix, geteuid(), HexHash(job_id), HexHash(address));
 }
 
-// What slots may still take of the memory behind `path`.
-uint64_t FreeBytes(const std::string& path) {
-  struct statvfs room {};
-  const uint64_t shm = statvfs(path.c_str(), &room) == 0 ? uint64_t{room.f_bavail} * room.f_frsize : 0;
-  const uint64_t both = std::min(shm, static_cast<uint64_t>(std::max<int64_t>(0, AvailableMemoryBytes())));
-  return both - std::min(both, kSpareBytes);
-}
-
 Status MakeSlotFile(const SlotFile& file) {
   Fd fd(open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) return CallFailed(file.path, "open", errno);
@@ -125,6 +117,14 @@ Status MakeSlotFile(const SlotFile& file) {
 }
 
 }  // namespace
+
+// What slots may still take of the memory behind `path`.
+uint64_t FreeMemoryBytes(const std::string& path) {
+  struct statvfs room {};
+  const uint64_t shm = statvfs(path.c_str(), &room) == 0 ? uint64_t{room.f_bavail} * room.f_frsize : 0;
+  const uint64_t both = std::min(shm, static_cast<uint64_t>(std::max<int64_t>(0, AvailableMemoryBytes())));
+  return both - std::min(both, kSpareBytes);
+}
 
 Status MakeSlotFiles(const std::vector<SlotFile>& files) {
   for (const SlotFile& file : files) {
@@ -354,16 +354,18 @@ void NodeMemory::RemoveUnnamed(const std::string& dir, const std::string& name,
 
 StatusOr<SlotPlan> NodeMemory::Plan(const std::string& dir, const std::string& name, uint64_t bytes, int slots,
                                     uint64_t budget) {
-  return pages_.Plan(dir, name, {bytes, slots, budget}, FreeBytes(path_), FileBytes);
+  return pages_.Plan(dir, name, {bytes, slots, budget}, FreeMemoryBytes(path_), FileBytes);
 }
 
 void NodeMemory::Install(const SlotPlan& plan) {
   for (const std::string& path : pages_.Install(plan)) unlink(path.c_str());
 }
 
-bool NodeMemory::HandOut(const MemoryImage& image) { return pages_.HandOut(image, FreeBytes(path_)); }
+bool NodeMemory::HandOut(const MemoryImage& image) { return pages_.HandOut(image, FreeMemoryBytes(path_)); }
 
-bool NodeMemory::HasRoomFor(const SlotPlan& plan) const { return plan.bytes * plan.files.size() <= FreeBytes(path_); }
+bool NodeMemory::HasRoomFor(const SlotPlan& plan) const {
+  return plan.bytes * plan.files.size() <= FreeMemoryBytes(path_);
+}
 
 bool NodeMemory::Postpone(const SlotPlan& plan) {
   bool had = false;

@@ -22,6 +22,9 @@ namespace phalanx::checkpoint {
 // the first save costs what the tenth does. Where that fails nothing is left.
 Status MakeSlotFiles(const std::vector<SlotFile>& files);
 
+// How much more memory files in that folder may take: what it has, this machine, and the limits that this process has.
+uint64_t FreeMemoryBytes(const std::string& folder);
+
 // What tells a checkpoint directory from one of the same name that is made after it was deleted.
 struct DirectoryMark {
   std::string dir;

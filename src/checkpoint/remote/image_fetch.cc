@@ -64,10 +64,12 @@ class Reader {
 
  private:
   Status Connect() {
-    PHX_ASSIGN_OR_RETURN(SocketAddress address, ParseIp(source_.address));
+    StatusOr<SocketAddress> parsed = ParseIp(source_.address);
+    if (!parsed.ok()) return Failed(Message(parsed.status()));
+    SocketAddress& address = *parsed;
     address.set_port(source_.port);
     socket_.Reset(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-    if (!socket_.valid()) return ErrnoStatus(errno, "making a socket");
+    if (!socket_.valid()) return Failed(Message(ErrnoStatus(errno, "socket")));
     const int on = 1;
     setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (connect(socket_.get(), address.get(), address.length) == 0) return absl::OkStatus();
@@ -171,24 +173,31 @@ void ReadParts(const Fetch& fetch, size_t first_source, SharedParts& parts) {
   }
 }
 
-// Of the first source that holds it.
-StatusOr<ImageAnswer> AskForImage(const ImageName& image, const std::vector<ImageSource>& sources, int stop_fd) {
+// What the first source that holds it says of it; those before that are taken out.
+StatusOr<ImageAnswer> AskForImage(const ImageName& image, std::vector<ImageSource>& sources, int stop_fd) {
   StatusOr<ImageAnswer> answer = absl::UnavailableError("no node lends it");
-  for (const ImageSource& source : sources) {
-    Reader reader(source, stop_fd);
+  while (!sources.empty()) {
+    Reader reader(sources.front(), stop_fd);
     answer = reader.Ask(image, 0, 0);
     if (answer.ok() && answer->found) return answer;
     if (answer.ok()) answer = reader.Failed("it does not hold the image any more");
     if (absl::IsCancelled(answer.status())) return answer;
+    sources.erase(sources.begin());
   }
   return answer;
 }
 
-Status FetchInto(Fetch& fetch) {
-  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, AskForImage(fetch.image, fetch.sources, fetch.stop_fd));
+// The image as the first source holds it. So may others: a state that all ranks share has random numbers of one of
+// them.
+Status FetchInto(Fetch& fetch, const ImageAnswer& answer, uint64_t bytes_max) {
   fetch.bytes = answer.image_bytes;
   fetch.crc32 = answer.crc32;
   if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
+  if (fetch.bytes > bytes_max) {
+    return absl::ResourceExhaustedError(
+        fmt::format("it takes {} MiB, and there is memory for {}", fetch.bytes >> 20, bytes_max >> 20));
+  }
+  if (ftruncate(fetch.file, 0) != 0) return CallFailed(fetch.path, "ftruncate", errno);
   // So that nobody is ever killed by a full /dev/shm.
   const int full = posix_fallocate(fetch.file, 0, static_cast<off_t>(fetch.bytes));
   if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
@@ -204,14 +213,21 @@ Status FetchInto(Fetch& fetch) {
 
 }  // namespace
 
-Status FetchImage(const ImageName& image, const std::vector<ImageSource>& sources, const std::string& path,
+Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, const std::string& path, uint64_t bytes_max,
                   int stop_fd) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return CallFailed(path, "open", errno);
-  Fetch fetch{image, sources, path, stop_fd, file.get()};
-  Status fetched = FetchInto(fetch);
-  if (!fetched.ok()) unlink(path.c_str());
-  return fetched;
+  while (true) {
+    const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
+    Fetch fetch{image, sources, path, stop_fd, file.get()};
+    const Status fetched = answer.ok() ? FetchInto(fetch, *answer, bytes_max) : answer.status();
+    if (fetched.ok()) return fetched;
+    if (answer.ok()) sources.erase(sources.begin());
+    const bool goes_on = absl::IsUnavailable(fetched) || absl::IsDataLoss(fetched);
+    if (goes_on && !sources.empty()) continue;
+    unlink(path.c_str());
+    return fetched;
+  }
 }
 
 }  // namespace phalanx::checkpoint

@@ -17,10 +17,11 @@ struct ImageSource {
   ImageKey key{};
 };
 
-// Into `path`, a new file, mode 0600, whose memory is reserved first. In parts, from all `sources` at once: where one
-// fails another is asked for its part. `stop_fd`: once that can be read the work is given up. OK: the file is the
-// image, byte for byte. Else it is removed, and the error says what the last source said.
-Status FetchImage(const ImageName& image, const std::vector<ImageSource>& sources, const std::string& path,
+// Into `path`, a new file, mode 0600, whose memory is reserved first: `bytes_max` at most. In parts, from all sources
+// at once that hold the same bytes; where one fails another is asked. `stop_fd`: once that can be read the work is
+// given up. OK: the file is what one of them lends, byte for byte. Else it is removed, and the error says what the last
+// said.
+Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, const std::string& path, uint64_t bytes_max,
                   int stop_fd);
 
 }  // namespace phalanx::checkpoint

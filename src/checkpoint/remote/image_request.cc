@@ -90,6 +90,13 @@ StatusOr<std::optional<ImageRequest>> ParseRequest(std::string_view arrived, siz
   return request;
 }
 
+std::optional<ImageKey> KeyIn(std::string_view arrived) {
+  if (arrived.size() < kEpochAt) return std::nullopt;
+  ImageKey key;
+  std::copy_n(arrived.begin() + kKeyAt, key.size(), key.begin());
+  return key;
+}
+
 std::string FormatAnswer(const ImageAnswer& answer) {
   std::string text(kAnswerBytes, '\0');
   kAnswerMagic.copy(text.data(), kAnswerMagic.size());

@@ -48,6 +48,9 @@ std::string FormatRequest(const ImageRequest& request);
 // what is wrong: nothing that follows can be read.
 StatusOr<std::optional<ImageRequest>> ParseRequest(std::string_view arrived, size_t* used);
 
+// The key that a request begins with, once that much of it has arrived.
+std::optional<ImageKey> KeyIn(std::string_view arrived);
+
 std::string FormatAnswer(const ImageAnswer& answer);
 // `text` has kAnswerBytes.
 StatusOr<ImageAnswer> ParseAnswer(std::string_view text);

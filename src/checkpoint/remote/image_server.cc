@@ -1,5 +1,6 @@
 #include "checkpoint/remote/image_server.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -18,7 +19,9 @@
 namespace phalanx::checkpoint {
 namespace {
 
-constexpr size_t kConnectionsMax = 64;
+// Each reader opens a few, and gives up one that has not moved for kImageStallMs: all of them must have their turn by
+// then.
+constexpr size_t kConnectionsMax = 512;
 // What one connection is sent before it is another's turn.
 constexpr uint64_t kTurnBytes = uint64_t{4} << 20;
 
@@ -52,7 +55,7 @@ class ImageServer::Connections {
     Fd socket;
     std::string arrived;
     std::string head;  // of the answer, what is left to be sent of it
-    std::shared_ptr<const Fd> file;
+    Fd file;
     off_t offset = 0;
     uint64_t left = 0;  // of the image's bytes, to be sent
     EventLoop::TimerId stall;
@@ -75,15 +78,20 @@ class ImageServer::Connections {
     const int fd = socket.get();
     connections_[fd].socket = std::move(socket);
     if (connections_.size() >= kConnectionsMax) loop_.Unwatch(listener_.get());
+    GiveTime(fd);
     Expect(fd, EPOLLIN);
   }
 
-  // The connection has moved, and goes on when its socket is ready.
   void Expect(int fd, uint32_t events) {
+    loop_.Watch(fd, events, [this, fd](uint32_t) { Serve(fd); });
+  }
+
+  // Until the connection's next request is whole, or some bytes of an answer are sent. Bytes of a request renew
+  // nothing: who sends one now and then would keep others out.
+  void GiveTime(int fd) {
     Connection& connection = connections_.at(fd);
     loop_.Cancel(connection.stall);
     connection.stall = loop_.At(loop_.Now() + kImageStallMs, [this, fd] { Close(fd); });
-    loop_.Watch(fd, events, [this, fd](uint32_t) { Serve(fd); });
   }
 
   void Close(int fd) {
@@ -97,7 +105,10 @@ class ImageServer::Connections {
     Connection& connection = connections_.at(fd);
     uint64_t sent = 0;
     while (sent < kTurnBytes) {
-      switch (Advance(connection, &sent)) {
+      const uint64_t sent_before = sent;
+      const Turn turn = Advance(connection, &sent);
+      if (sent != sent_before) GiveTime(fd);
+      switch (turn) {
         case Turn::kGoesOn:
           continue;
         case Turn::kWaitsToRead:
@@ -114,14 +125,15 @@ class ImageServer::Connections {
   Turn Advance(Connection& connection, uint64_t* sent) {
     if (!connection.head.empty()) return SendHead(connection);
     if (connection.left > 0) return SendImage(connection, sent);
-    connection.file.reset();
+    connection.file.Reset();
+    const std::optional<ImageKey> key = KeyIn(connection.arrived);
+    if (key && !IsSame(*key, key_)) return Turn::kOver;
     size_t used = 0;
     const StatusOr<std::optional<ImageRequest>> request = ParseRequest(connection.arrived, &used);
     if (!request.ok()) return Turn::kOver;
     if (!*request) return Receive(connection);
     connection.arrived.erase(0, used);
-    if (!IsSame((*request)->key, key_)) return Turn::kOver;
-    Begin(connection, **request);
+    Begin(connection, **request, sent);
     return Turn::kGoesOn;
   }
 
@@ -135,17 +147,20 @@ class ImageServer::Connections {
     return Turn::kGoesOn;
   }
 
-  void Begin(Connection& connection, const ImageRequest& request) {
+  void Begin(Connection& connection, const ImageRequest& request, uint64_t* sent) {
     ImageAnswer answer;
     const auto lent = images_.find(request.image);
     if (lent != images_.end() && request.offset <= lent->second.bytes) {
       const LentImage& image = lent->second;
-      answer = {true, image.crc32, image.bytes, std::min(request.bytes, image.bytes - request.offset)};
-      connection.file = image.file;
-      connection.offset = static_cast<off_t>(request.offset);
-      connection.left = answer.bytes;
+      connection.file.Reset(open(image.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+      if (connection.file.valid()) {
+        answer = {true, image.crc32, image.bytes, std::min(request.bytes, image.bytes - request.offset)};
+        connection.offset = static_cast<off_t>(request.offset);
+        connection.left = answer.bytes;
+      }
     }
     connection.head = FormatAnswer(answer);
+    *sent += connection.head.size();
   }
 
   static Turn SendHead(Connection& connection) {
@@ -160,7 +175,7 @@ class ImageServer::Connections {
   }
 
   static Turn SendImage(Connection& connection, uint64_t* sent) {
-    const ssize_t n = sendfile(connection.socket.get(), connection.file->get(), &connection.offset,
+    const ssize_t n = sendfile(connection.socket.get(), connection.file.get(), &connection.offset,
                                std::min(connection.left, kTurnBytes));
     if (n < 0 && errno == EINTR) return Turn::kGoesOn;
     if (n < 0 && errno == EAGAIN) return Turn::kWaitsToWrite;
@@ -181,8 +196,8 @@ StatusOr<std::unique_ptr<ImageServer>> ImageServer::Start(const std::string& add
   PHX_ASSIGN_OR_RETURN(SocketAddress at, ParseIp(address));
   const char* failed = "";
   Fd listener;
-  for (uint32_t port = ports.first; port <= ports.last && !listener.valid(); ++port) {
-    at.set_port(static_cast<uint16_t>(port));
+  for (uint32_t i = 0; i <= uint32_t{ports.last} - ports.first && !listener.valid(); ++i) {
+    at.set_port(static_cast<uint16_t>(ports.last - i));
     listener = ListenTcp(&at, false, &failed);
     if (!listener.valid() && errno != EADDRINUSE) break;
   }

@@ -16,9 +16,10 @@
 
 namespace phalanx::checkpoint {
 
-// An image's file, open for reading, and what its control page says of it.
+// An image's file, and what its control page says of it. It is opened when it is asked for: one that was replaced since
+// is not there, and none is kept open for nobody.
 struct LentImage {
-  std::shared_ptr<const Fd> file;
+  std::string path;
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
 };
@@ -32,7 +33,7 @@ struct LendingPorts {
 
 class ImageServer {
  public:
-  // Listens at `address` (textual IP), at a free port of `ports`.
+  // Listens at `address` (textual IP), at a free port of `ports`, the last first: stores take theirs from the front.
   static StatusOr<std::unique_ptr<ImageServer>> Start(const std::string& address, const LendingPorts& ports);
   ImageServer(const ImageServer&) = delete;
   ImageServer& operator=(const ImageServer&) = delete;
@@ -42,7 +43,7 @@ class ImageServer {
   uint16_t port() const { return port_; }
   const ImageKey& key() const { return key_; }
 
-  // From now on these, and no others. Files stay open for as long as that holds, and as somebody reads them.
+  // From now on these, and no others.
   void Lend(LentImages images);
   // Those of that directory no more.
   void Withdraw(const std::string& dir);

@@ -431,9 +431,26 @@ TEST_F(LendingTest, RanksThatAreOnAnotherNodeNowFindTheirImages) {
   EXPECT_EQ(Elsewhere(orders.at(b_)), "2: 71, 3: 71");
 }
 
-TEST_F(LendingTest, SoDoRanksOfShardedState) {
+// What names its parts is of the node's own files.
+TEST_F(LendingTest, ShardedStateIsNotLent) {
   const auto orders = Restored({{1, 10, {0, 1, 2, 3}, true, 4, v1::DCP, true}}, {});
-  EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71, 2: 71, 3: 71");
+  EXPECT_EQ(orders.at(b_).restore().source(), v1::RestoreDecided::NOTHING);
+  EXPECT_THAT(orders.at(b_).reason(), testing::HasSubstr("the node of group rank 1 does not hold it"));
+}
+
+// Its image server may live.
+TEST_F(LendingTest, ALenderWhoseStreamIsBrokenJustNowStaysOne) {
+  FailRound();
+  Hold(a_, {});
+  Hold(b_, {{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {}, kPortOfB);
+  AskRestore(a_);
+  CheckpointState state = job_.state.checkpoints;
+  OnCheckpointSessionLost(state, b_, 0);
+  v1::CheckpointReport found = Report();
+  found.mutable_found()->set_step(-1);
+  const CheckpointOrders orders = OnCheckpointReport(state, a_, found, 0);
+  ASSERT_EQ(orders.orders.size(), 1U);
+  EXPECT_EQ(Elsewhere(orders.orders[0].order), "-1: 72, 0: 72, 1: 72");
 }
 
 TEST_F(LendingTest, ARankWhoseImageNobodyHoldsIsNotRestoredFromMemory) {

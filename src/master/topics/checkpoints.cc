@@ -20,6 +20,7 @@ std::string TooManyDirs(const std::string& name) {
 constexpr int32_t kSharedImage = -1;  // for all ranks of a node; others are named by the rank whose they are
 
 using HeldBySession = std::map<uint64_t, const v1::HeldSave*>;
+using Lenders = std::map<int32_t, std::vector<v1::ImageSource>>;
 using Found = std::map<std::string, std::map<SaveKey, HeldBySession>>;
 
 // One event's decisions; one object a call, so that helpers need no out-parameters.
@@ -375,7 +376,7 @@ class Stepper {
     const v1::HeldSave& first = *by_session.begin()->second;
     const bool whole = first.kind() == v1::DDP;  // in the shared image
     const bool shares = first.kind() != v1::FULL;
-    std::optional<std::map<int32_t, std::vector<uint32_t>>> lenders;  // of large worlds: only where one is needed
+    std::optional<Lenders> lenders;  // of large worlds: only where one is needed
     std::set<uint32_t> ranks;
     for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
     const bool complete = ranks.size() == first.world_size();
@@ -446,25 +447,27 @@ class Stepper {
     return true;
   }
 
-  std::map<int32_t, std::vector<uint32_t>> LendersOf(const HeldBySession& by_session) const {
-    std::map<int32_t, std::vector<uint32_t>> lenders;
+  // Of sharded state nobody: what several ranks hold lies in one file of each node, and another node's names are of its
+  // own files.
+  Lenders LendersOf(const HeldBySession& by_session) const {
+    Lenders lenders;
     for (const auto& [session, held] : by_session) {
-      if (!s_.held.at(session).has_source()) continue;
-      const auto group_rank = static_cast<uint32_t>(s_.rank_of.at(session));
-      if (held->main()) lenders[kSharedImage].push_back(group_rank);
-      for (const uint32_t rank : held->ranks()) lenders[static_cast<int32_t>(rank)].push_back(group_rank);
+      const v1::CheckpointsHeld& all = s_.held.at(session);
+      if (!all.has_source() || held->kind() == v1::DCP) continue;
+      if (held->main()) lenders[kSharedImage].push_back(all.source());
+      for (const uint32_t rank : held->ranks()) lenders[static_cast<int32_t>(rank)].push_back(all.source());
     }
     return lenders;
   }
 
-  std::map<int32_t, std::vector<uint32_t>> LendersWhereNeeded(const HeldBySession& by_session) const {
+  Lenders LendersWhereNeeded(const HeldBySession& by_session) const {
     const v1::HeldSave& first = *by_session.begin()->second;
     bool needed = false;
     for (size_t group_rank = 0; group_rank < s_.members.size() && !needed; ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
       needed = !LackedBy(group_rank, held, first).empty() || !OwnLackedBy(group_rank, held).empty();
     }
-    return needed ? LendersOf(by_session) : std::map<int32_t, std::vector<uint32_t>>();
+    return needed ? LendersOf(by_session) : Lenders();
   }
 
   // --- restoring ---
@@ -519,10 +522,9 @@ class Stepper {
     if (lenders == dir.lenders.end()) return;
     v1::ImageElsewhere& elsewhere = *order.mutable_restore()->add_elsewhere();
     elsewhere.set_rank(image);
-    const std::vector<uint32_t>& all = lenders->second;
+    const std::vector<v1::ImageSource>& all = lenders->second;
     for (size_t i = 0; i < std::min(all.size(), kMaxLenders); ++i) {
-      const uint64_t lender = s_.members[all[(group_rank + i) % all.size()]].session;
-      if (lender != 0 && s_.held.contains(lender)) *elsewhere.add_sources() = s_.held.at(lender).source();
+      *elsewhere.add_sources() = all[(group_rank + i) % all.size()];
     }
   }
 

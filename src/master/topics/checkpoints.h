@@ -83,9 +83,9 @@ struct CheckpointDir {
   bool covered = false;     // the members of the live round hold all of it
   bool offered = false;     // they can go on from it: what one lacks others lend
   bool unreadable = false;  // of the live round: a node could not read a newer one that others lend
-  // Where one lacks something: group ranks of those that lend an image, by whose it is (-1: that which a node's ranks
-  // share). Else empty.
-  std::map<int32_t, std::vector<uint32_t>> lenders;
+  // Where one lacks something: who lends an image, by whose it is (-1: that which a node's ranks share). Else empty.
+  // Also of a node whose stream is broken just now: its image server may live.
+  std::map<int32_t, std::vector<v1::ImageSource>> lenders;
 
   // On storage.
   std::optional<SaveKey> stored;  // by this job
