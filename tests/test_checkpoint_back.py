@@ -157,8 +157,11 @@ def test_each_rank_is_told_once_what_became_of_a_save_on_disk(job, directory, br
     plan = "load tell:10 tell:20 load tell:5"
     assert node(job, directory, plan).wait() == 0, job.story()
     for rank in (0, 1):
-        heard = [(each["n"], each["stored"]) for each in job.found("told", rank=rank)]
-        assert heard == [(10, not broken), (20, not broken), (5, not broken)], job.story()
-        for each in job.found("told", rank=rank):
-            assert ("Not a directory" in each["why"]) if broken else each["why"] is None or "newer" in each["why"]
+        heard = job.found("told", rank=rank)
+        assert [each["n"] for each in heard] == [10, 20, 5], job.story()
+        for each in heard:
+            # Storage may have been behind: a newer save was stored instead, or has taken its place in memory before.
+            assert each["stored"] or each["why"], each
+            assert not broken or (not each["stored"] and "Not a directory" in each["why"]), each
+        assert heard[-1]["stored"] is not broken
     assert ("5" in stored(directory)) is not broken
