@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""How fast the simulation of docs/simulation.md goes: 3,000 seeds, one process, one thread.
+"""How fast the simulation of docs/simulation.md goes: 3,000 seeds on all processors.
 
-python bench/simulator.py [--rounds 5] [--seeds 3000] [--json F]
+With --beside, programs of other commits run in turn with ours. They tell other stories: what a world holds has grown,
+so that times for the same seeds compare less than events a second do.
+
+python bench/simulator.py [--rounds 5] [--seeds 3000] [--beside phalanx-sim-OLD] [--json F]
 """
 
 import argparse
@@ -15,18 +18,26 @@ from support.results import Results, finish
 PROGRAM = Path(__file__).resolve().parent.parent / "build" / "release" / "bin" / "phalanx-sim"
 
 
+def simulate(program, seeds):
+    """The events of these seeds, and the seconds that they took."""
+    done = subprocess.run([program, f"--seeds={seeds}"], check=True, capture_output=True, text=True)
+    events, seconds = re.search(r"(\d+) events in ([\d.]+) s", done.stdout + done.stderr).groups()
+    return int(events), float(seconds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--seeds", type=count, default=3000)
+    parser.add_argument("--beside", type=Path, action="append", default=[], metavar="PROGRAM")
     parser.add_argument("--json")
     options = parser.parse_args()
     times, rates = Results("s"), Results("events/s")
     for _ in range(options.rounds):
-        done = subprocess.run([PROGRAM, f"--seeds={options.seeds}"], check=True, capture_output=True, text=True)
-        events, seconds = re.search(r"(\d+) events in ([\d.]+) s", done.stdout + done.stderr).groups()
-        times.add(f"{options.seeds} seeds", "phalanx-sim", float(seconds))
-        rates.add(f"{options.seeds} seeds", "phalanx-sim", int(events) / float(seconds))
+        for program in (PROGRAM, *options.beside):
+            events, seconds = simulate(program, options.seeds)
+            times.add(f"{options.seeds} seeds", program.name, seconds)
+            rates.add(f"{options.seeds} seeds", program.name, events / seconds)
     finish(options.json, "simulator", times, rates)
 
 
