@@ -37,8 +37,8 @@ Status FetchOne(const v1::CheckpointOrder& order, const v1::ImageElsewhere& else
   Status wrong = absl::OkStatus();
   for (const v1::ImageSource& wire : elsewhere.sources()) {
     StatusOr<ckpt::ImageSource> source = SourceOf(wire);
-    if (source.ok()) sources.push_back(*std::move(source));
     wrong.Update(source.status());
+    if (source.ok()) sources.push_back(*std::move(source));
   }
   if (sources.empty() && !wrong.ok()) return wrong;
   return ckpt::FetchImage({order.dir(), KeyOf(order.save()), elsewhere.rank()}, std::move(sources), path,

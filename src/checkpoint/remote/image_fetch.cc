@@ -220,7 +220,7 @@ Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, cons
   while (true) {
     const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
     Fetch fetch{image, sources, path, stop_fd, file.get()};
-    const Status fetched = answer.ok() ? FetchInto(fetch, *answer, bytes_max) : answer.status();
+    Status fetched = answer.ok() ? FetchInto(fetch, *answer, bytes_max) : answer.status();
     if (fetched.ok()) return fetched;
     if (answer.ok()) sources.erase(sources.begin());
     const bool goes_on = absl::IsUnavailable(fetched) || absl::IsDataLoss(fetched);
