@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -32,6 +34,7 @@ using checkpoint::MemorySlot;
 using checkpoint::NewestOfAll;
 using checkpoint::ReadMemories;
 using checkpoint::ReadMemory;
+using checkpoint::SaveOfAll;
 using checkpoint::Shard;
 
 // One rank's image, and what it says of itself.
@@ -41,7 +44,13 @@ struct Found {
   bool main = false;  // what is the same on all ranks; `info.rank` is whose copy it is
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
+  uint32_t branch = 0;
   ImageInfo info;
+};
+
+struct Chosen {
+  std::vector<Found> found;
+  bool committed = false;
 };
 
 // Where one is named, that one; else all of this user's whose agents are dead.
@@ -90,6 +99,7 @@ StatusOr<Found> FoundIn(const MemorySlot& slot) {
                .main = slot.page == checkpoint::kMainPageName,
                .bytes = sealed.bytes,
                .crc32 = sealed.crc32,
+               .branch = sealed.branch,
                .info = info};
 }
 
@@ -101,6 +111,7 @@ Found FoundSharded(const MemorySlot& slot, const std::string& job_id) {
                .main = slot.page == checkpoint::kMetadataPageName,
                .bytes = sealed.bytes,
                .crc32 = sealed.crc32,
+               .branch = sealed.branch,
                .info = {.known = true,
                         .step = sealed.step,
                         .epoch = sealed.epoch,
@@ -124,9 +135,14 @@ Status CheckAllRanks(const std::vector<Found>& found) {
                   info.world_size, ranks.size()));
 }
 
-// The newest step of all local ranks of all these nodes.
-StatusOr<std::vector<Found>> FindNewest(const std::vector<const MemoryDirectory*>& directories,
-                                        const std::string& job_id) {
+std::string NothingText(size_t pages, std::optional<int64_t> step, const std::string& folder) {
+  const std::string what = step ? fmt::format("no save of step {}", *step) : "no step";
+  return fmt::format("{} is sealed by all {} writers; `phalanx ckpt ls {}` lists what is", what, pages, folder);
+}
+
+// A step of all local ranks of all these nodes.
+StatusOr<Chosen> Choose(const std::vector<const MemoryDirectory*>& directories, std::optional<int64_t> step,
+                        const std::string& job_id) {
   size_t pages = 0;
   size_t sharded = 0;
   for (const MemoryDirectory* directory : directories) {
@@ -138,19 +154,21 @@ StatusOr<std::vector<Found>> FindNewest(const std::vector<const MemoryDirectory*
   if (sharded != 0 && sharded != directories.size()) {
     return absl::DataLossError(fmt::format("{}: only some of its nodes have sharded state", folder));
   }
-  std::vector<Found> found;
-  for (const MemorySlot* slot : NewestOfAll(directories)) {
+  const SaveOfAll save = NewestOfAll(directories, step);
+  if (save.slots.empty()) {
+    return absl::NotFoundError(NothingText(pages, step, folder.substr(0, folder.rfind('/'))));
+  }
+  Chosen chosen{.found = {}, .committed = save.committed};
+  for (const MemorySlot* slot : save.slots) {
     if (sharded > 0) {
-      found.push_back(FoundSharded(*slot, job_id));
+      chosen.found.push_back(FoundSharded(*slot, job_id));
     } else {
       PHX_ASSIGN_OR_RETURN(Found one, FoundIn(*slot));
-      found.push_back(std::move(one));
+      chosen.found.push_back(std::move(one));
     }
   }
-  if (!found.empty() && sharded > 0) PHX_RETURN_IF_ERROR(CheckAllRanks(found));
-  if (!found.empty()) return found;
-  return absl::NotFoundError(fmt::format("no step is sealed by all {} writers; `phalanx ckpt ls {}` lists what is",
-                                         pages, folder.substr(0, folder.rfind('/'))));
+  if (sharded > 0) PHX_RETURN_IF_ERROR(CheckAllRanks(chosen.found));
+  return chosen;
 }
 
 StatusOr<Shard> WriteOne(const Found& found, const std::string& to, const std::string& step_name) {
@@ -193,6 +211,7 @@ Manifest ManifestFor(const Found& like, std::vector<Shard> shards, int64_t now_u
   Manifest manifest;
   manifest.step = info.step;
   manifest.epoch = info.epoch;
+  manifest.branch = like.branch;
   manifest.world_size = info.world_size;
   manifest.kind = IsDdp(info) ? checkpoint::kDdpKind : info.kind;
   manifest.layout = like.layout;
@@ -202,25 +221,52 @@ Manifest ManifestFor(const Found& like, std::vector<Shard> shards, int64_t now_u
   return manifest;
 }
 
-CkptAnswer Tell(const std::string& folder, const ImageInfo& info, size_t written,
-                const std::vector<std::string>& missing, bool json) {
+constexpr const char* kWhenItCounts =
+    "the step counts when `phalanx ckpt rescue` has run on their nodes too, to the same place";
+constexpr const char* kOrWithoutThem =
+    ", or with --without-lost, where those are lost for good: such ranks go on without random numbers and data "
+    "positions of their own";
+
+struct Rescued {
+  std::string folder;
+  size_t written = 0;
+  std::vector<std::string> missing;
+  bool counts = false;  // its manifest is there
+};
+
+CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
+  const ImageInfo& info = chosen.found.front().info;
   CkptAnswer answer;
-  answer.exit_code = missing.empty() ? 0 : 1;
+  answer.exit_code = rescued.counts ? 0 : 1;
   if (json) {
-    answer.text = Dump(
-        {{"folder", folder}, {"step", info.step}, {"epoch", info.epoch}, {"written", written}, {"missing", missing}},
-        2);
+    answer.text = Dump({{"folder", rescued.folder},
+                        {"step", info.step},
+                        {"epoch", info.epoch},
+                        {"committed", chosen.committed},
+                        {"counts", rescued.counts},
+                        {"written", rescued.written},
+                        {"missing", rescued.missing}},
+                       2);
     return answer;
   }
-  answer.text = fmt::format("{}: step {}, {} images from memory\n", folder, info.step, written);
-  if (!missing.empty()) {
-    answer.text += fmt::format(
-        "{} more are missing, the first is {}: the step counts when `phalanx ckpt rescue` has run on their nodes too, "
-        "to "
-        "the same place\n",
-        missing.size(), missing.front());
+  answer.text = fmt::format("{}: step {}, {} images from memory\n", rescued.folder, info.step, rescued.written);
+  if (!chosen.committed) {
+    answer.text +=
+        "this memory does not say that all ranks of the job had this step: other nodes may have older ones\n";
+  }
+  if (!rescued.missing.empty()) {
+    const std::string what = rescued.counts ? "the step counts without them"
+                                            : fmt::format("{}{}", kWhenItCounts, IsDdp(info) ? kOrWithoutThem : "");
+    answer.text += fmt::format("{} more are missing, the first is {}: {}\n", rescued.missing.size(),
+                               rescued.missing.front(), what);
   }
   return answer;
+}
+
+// What is lost with a node that holds no more of a step than what each rank has of its own: DDP goes on without that.
+bool CountsWithout(const std::vector<std::string>& missing, const Found& like) {
+  if (!IsDdp(like.info)) return false;
+  return std::ranges::find(missing, checkpoint::ShardName(like.layout, checkpoint::kMainRank)) == missing.end();
 }
 
 // Those of the images in memory; of the state that is the same on all ranks one copy is enough.
@@ -235,17 +281,25 @@ StatusOr<std::map<int64_t, Shard>> WriteAll(const std::vector<Found>& found, con
   return shards;
 }
 
-StatusOr<CkptAnswer> WriteRescued(const std::vector<Found>& found, const std::string& to, bool json, int64_t now) {
+StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& options, int64_t now) {
+  const std::vector<Found>& found = chosen.found;
+  const std::string& to = options.to;
+  if (options.without_lost && !IsDdp(found.front().info)) {
+    return absl::InvalidArgumentError(
+        fmt::format("--without-lost is for DDP: step {} is of kind '{}', and each rank's part of it is needed",
+                    found.front().info.step, found.front().info.kind));
+  }
   if (mkdir(to.c_str(), 0777) != 0 && errno != EEXIST) return checkpoint::CallFailed(to, "mkdir", errno);
   const ImageInfo& info = found.front().info;
   const std::string step_name = checkpoint::StepNameText({.step = info.step});
-  const std::string folder = fmt::format("{}/{}", to, step_name);
+  Rescued rescued{.folder = fmt::format("{}/{}", to, step_name), .missing = {}};
   PHX_ASSIGN_OR_RETURN(const auto shards, WriteAll(found, to, step_name));
-  std::vector<std::string> missing;
+  rescued.written = shards.size();
+  std::vector<std::string>& missing = rescued.missing;
   std::vector<Shard> all;
   for (int64_t rank = HasMain(info) ? checkpoint::kMainRank : 0; rank < int64_t{info.world_size}; ++rank) {
     const auto it = shards.find(rank);
-    StatusOr<Shard> shard = it != shards.end() ? it->second : ReadOne(folder, rank, found.front());
+    StatusOr<Shard> shard = it != shards.end() ? it->second : ReadOne(rescued.folder, rank, found.front());
     if (absl::IsNotFound(shard.status())) {
       missing.push_back(checkpoint::ShardName(found.front().layout, rank));
     } else if (!shard.ok()) {
@@ -254,17 +308,18 @@ StatusOr<CkptAnswer> WriteRescued(const std::vector<Found>& found, const std::st
       all.push_back(*std::move(shard));
     }
   }
-  if (missing.empty()) {
+  rescued.counts = missing.empty() || (options.without_lost && CountsWithout(missing, found.front()));
+  if (rescued.counts) {
     const Status written = checkpoint::WriteManifest(to, step_name, ManifestFor(found.front(), std::move(all), now));
     // Another node's was just as late, and as complete.
     if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
   }
-  return Tell(folder, info, shards.size(), missing, json);
+  return Tell(rescued, chosen, options.json);
 }
 
 }  // namespace
 
-StatusOr<CkptAnswer> CkptRescue(const std::string& given, const std::string& to, bool json, int64_t now_unix_ms) {
+StatusOr<CkptAnswer> CkptRescue(const std::string& given, const RescueOptions& options, int64_t now_unix_ms) {
   std::string path = given;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   PHX_ASSIGN_OR_RETURN(const std::vector<std::string> meant, MemoriesMeant(path));
@@ -279,8 +334,8 @@ StatusOr<CkptAnswer> CkptRescue(const std::string& given, const std::string& to,
     memories.push_back(std::move(memory));
   }
   PHX_ASSIGN_OR_RETURN(const std::vector<const MemoryDirectory*> directories, OneDirectory(memories));
-  PHX_ASSIGN_OR_RETURN(const std::vector<Found> found, FindNewest(directories, memories.front().job_id));
-  return WriteRescued(found, to, json, now_unix_ms);
+  PHX_ASSIGN_OR_RETURN(const Chosen chosen, Choose(directories, options.step, memories.front().job_id));
+  return WriteRescued(chosen, options, now_unix_ms);
 }
 
 }  // namespace phalanx::cli

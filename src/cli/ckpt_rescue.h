@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -9,10 +10,17 @@
 
 namespace phalanx::cli {
 
-// Writes the newest step that all local ranks of the memory folder `path` have sealed (of the one job below it, where
-// it is /dev/shm) to `<to>/<step>`, and its manifest where all ranks of its world are there: those of other nodes are,
-// when `phalanx ckpt rescue` has run there before, to the same place. FailedPrecondition while an agent that owns the
+struct RescueOptions {
+  std::string to;               // a checkpoint directory
+  std::optional<int64_t> step;  // that one; else the newest that is committed, or, where none is, the newest
+  bool without_lost = false;    // of DDP: the step counts without what ranks of lost nodes had of their own
+  bool json = false;
+};
+
+// Writes a step that all local ranks of the memory folder `path` have sealed (of the one job below it, where it is
+// /dev/shm) to `<to>/<step>`, and its manifest where all ranks of its world are there: those of other nodes are, when
+// `phalanx ckpt rescue` has run there before, to the same place. FailedPrecondition while an agent that owns the
 // memory lives; exit code 1 where ranks are missing.
-StatusOr<CkptAnswer> CkptRescue(const std::string& path, const std::string& to, bool json, int64_t now_unix_ms);
+StatusOr<CkptAnswer> CkptRescue(const std::string& path, const RescueOptions& options, int64_t now_unix_ms);
 
 }  // namespace phalanx::cli

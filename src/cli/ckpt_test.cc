@@ -67,6 +67,7 @@ class Memory {
     std::string image;
     int64_t step;
     bool committed = false;
+    bool dropped = false;
   };
 
   void Rank(uint32_t local_rank, uint32_t rank, uint32_t world, const std::vector<Sealed>& slots) const {
@@ -99,6 +100,7 @@ class Memory {
                                         .sealed_unix_ms = kNow};
       EXPECT_TRUE(control.Seal(static_cast<int>(i), generation, image));
       if (sealed.committed) control.SetCommitted(static_cast<int>(i), generation);
+      if (sealed.dropped) control.SetDropped(static_cast<int>(i), generation);
     }
     root_.Write(Path("control-" + name), page);
   }
@@ -197,7 +199,7 @@ TEST(CkptList, TellsOfOthersOnlyNameAndSize) {
   EXPECT_EQ(all[0]["own"], false);
   EXPECT_GT(all[0]["bytes"], 100'000);
   EXPECT_FALSE(all[0].contains("job_id"));
-  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), root / "out", false, kNow).status()));
+  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()));
 }
 
 TEST(CkptShow, TellsOfAStepAndOfAnImage) {
@@ -275,7 +277,7 @@ TEST(CkptRescue, WritesTheNewestStepThatAllHaveSealed) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(10, 0, 2, true), At(20, 0, 2), At(30, 0, 2)});
   memory.Rank(1, 1, 2, {At(10, 1, 2, true), At(20, 1, 2)});
-  const StatusOr<CkptAnswer> answer = CkptRescue(root.path(), root / "out", false, kNow);
+  const StatusOr<CkptAnswer> answer = CkptRescue(root.path(), {.to = root / "out"}, kNow);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->exit_code, 0) << answer->text;
   const auto steps = checkpoint::FindSteps(root / "out");
@@ -286,16 +288,41 @@ TEST(CkptRescue, WritesTheNewestStepThatAllHaveSealed) {
   EXPECT_TRUE(root.Read("out/20/rank_1.pt") == ImageText(20, 1, 2));
 }
 
+// A later one may be on this node alone: of two nodes each would write another step.
+TEST(CkptRescue, WritesTheNewestStepThatIsCommitted) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 2, {At(10, 0, 2, true), At(20, 0, 2), At(30, 0, 2)});
+  memory.Rank(1, 1, 2, {At(10, 1, 2), At(20, 1, 2), At(30, 1, 2)});
+  const json told = json::parse(CkptRescue(root.path(), {.to = root / "out", .json = true}, kNow)->text);
+  EXPECT_EQ(told["step"], 10);
+  EXPECT_EQ(told["committed"], true);
+  const StatusOr<CkptAnswer> named = CkptRescue(root.path(), {.to = root / "out", .step = 20}, kNow);
+  EXPECT_EQ(named->exit_code, 0);
+  EXPECT_THAT(named->text, AllOf(HasSubstr("step 20"), HasSubstr("does not say that all ranks of the job had this")));
+  EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
+  EXPECT_THAT(Message(CkptRescue(root.path(), {.to = root / "out", .step = 15}, kNow).status()),
+              HasSubstr("no save of step 15 is sealed by all 2 writers"));
+}
+
+TEST(CkptRescue, WritesNothingThatWasDropped) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 1, {At(10, 0, 1), {ImageText(20, 0, 1), 20, false, true}});
+  EXPECT_EQ(json::parse(CkptRescue(root.path(), {.to = root / "out", .json = true}, kNow)->text)["step"], 10);
+  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out", .step = 20}, kNow).status()));
+}
+
 TEST(CkptRescue, IsRefusedWhileTheAgentLives) {
   const TestFolder root;
   const Memory memory(root);
   memory.Rank(0, 0, 1, {At(10, 0, 1)});
   const Fd agent(open((memory.folder() + "/node.json").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(flock(agent.get(), LOCK_EX), 0);
-  const Status named = CkptRescue(memory.folder(), root / "out", false, kNow).status();
+  const Status named = CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(named));
   EXPECT_THAT(Message(named), HasSubstr("nothing is rescued"));
-  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), root / "out", false, kNow).status()));
+  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()));
   EXPECT_FALSE(root.Has("out"));
   EXPECT_EQ(ParsedList(root.path())["memories"][0]["agent_lives"], true);
 }
@@ -308,12 +335,12 @@ TEST(CkptRescue, CountsWhenTheLastNodesRanksAreThere) {
   one.Rank(0, 0, 2, {At(10, 0, 2), At(20, 0, 2)});
   const Memory two(second);
   two.Rank(0, 1, 2, {At(20, 1, 2)});
-  const StatusOr<CkptAnswer> begun = CkptRescue(one.folder(), first / "out", false, kNow);
+  const StatusOr<CkptAnswer> begun = CkptRescue(one.folder(), {.to = first / "out"}, kNow);
   ASSERT_TRUE(begun.ok()) << begun.status();
   EXPECT_EQ(begun->exit_code, 1);
   EXPECT_THAT(begun->text, HasSubstr("1 more are missing, the first is rank_1.pt"));
   EXPECT_EQ(checkpoint::NewestCommitted(*checkpoint::FindSteps(first / "out")), nullptr);
-  EXPECT_EQ(CkptRescue(two.folder(), first / "out", false, kNow)->exit_code, 0);
+  EXPECT_EQ(CkptRescue(two.folder(), {.to = first / "out"}, kNow)->exit_code, 0);
   EXPECT_EQ(CkptVerify(first / "out", false)->exit_code, 0);
   EXPECT_EQ(checkpoint::NewestCommitted(*checkpoint::FindSteps(first / "out"))->name, "20");
 }
@@ -329,9 +356,9 @@ TEST(CkptRescue, WritesTheSharedStateOnce) {
   one.Page("main", 0, 2, {image(0, "ddp")});
   const Memory two(root, "phx-0-00000000000000aa-00000000000000dd-1");
   two.Rank(0, 1, 2, {image(1, "ddp-rank")});
-  EXPECT_EQ(CkptRescue(two.folder(), root / "half", false, kNow)->exit_code, 1);  // without the shared state
+  EXPECT_EQ(CkptRescue(two.folder(), {.to = root / "half"}, kNow)->exit_code, 1);  // without the shared state
   two.Page("main", 1, 2, {image(1, "ddp")});
-  ASSERT_EQ(CkptRescue(root.path(), root / "out", false, kNow)->exit_code, 0);
+  ASSERT_EQ(CkptRescue(root.path(), {.to = root / "out"}, kNow)->exit_code, 0);
   const auto steps = checkpoint::FindSteps(root / "out");
   const checkpoint::Manifest& manifest = *steps->front().manifest;
   EXPECT_EQ(manifest.kind, "ddp");
@@ -339,6 +366,38 @@ TEST(CkptRescue, WritesTheSharedStateOnce) {
   EXPECT_EQ(manifest.shards[0].file, "main.pt");
   EXPECT_EQ(manifest.shards[0].rank, checkpoint::kMainRank);
   EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
+}
+
+// The state that all share is there: what the lost ranks had of their own is not needed to go on.
+TEST(CkptRescue, LetsAStepOfDdpCountWithoutLostNodes) {
+  const TestFolder root;
+  const auto image = [](uint32_t rank, const char* kind) {
+    return Memory::Sealed{ImageText(20, rank, 2, 'x', kind), 20, true};
+  };
+  const Memory one(root);
+  one.Rank(0, 0, 2, {image(0, "ddp-rank")});
+  EXPECT_EQ(CkptRescue(one.folder(), {.to = root / "own", .without_lost = true}, kNow)->exit_code, 1);
+  EXPECT_FALSE(root.Has("own/20/manifest.json"));
+  one.Page("main", 0, 2, {image(0, "ddp")});
+  const StatusOr<CkptAnswer> half = CkptRescue(one.folder(), {.to = root / "out"}, kNow);
+  EXPECT_EQ(half->exit_code, 1);
+  EXPECT_THAT(half->text, HasSubstr("--without-lost"));
+  EXPECT_FALSE(root.Has("out/20/manifest.json"));
+  const StatusOr<CkptAnswer> without = CkptRescue(one.folder(), {.to = root / "out", .without_lost = true}, kNow);
+  EXPECT_EQ(without->exit_code, 0);
+  EXPECT_THAT(without->text, HasSubstr("the first is rank_1.pt: the step counts without them"));
+  const auto steps = checkpoint::FindSteps(root / "out");
+  EXPECT_EQ(checkpoint::NewestCommitted(*steps)->manifest->shards.size(), 2u);
+  EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
+}
+
+TEST(CkptRescue, NeedsEachRankOfWhatIsNoDdp) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 2, {At(20, 0, 2, true)});
+  const Status status = CkptRescue(root.path(), {.to = root / "out", .without_lost = true}, kNow).status();
+  EXPECT_THAT(Message(status), HasSubstr("--without-lost is for DDP: step 20 is of kind 'full'"));
+  EXPECT_FALSE(root.Has("out"));
 }
 
 // Else an agent that begins at that moment would leave its memory alone.
@@ -365,7 +424,7 @@ TEST(CkptRescue, TakesNoShardOfAnotherState) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(20, 0, 2)});
   root.Write("out/20/rank_1.pt", ImageText(19, 1, 2));
-  const Status status = CkptRescue(memory.folder(), root / "out", false, kNow).status();
+  const Status status = CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status();
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(Message(status), HasSubstr("it belongs to another state"));
   EXPECT_FALSE(root.Has("out/20/manifest.json"));
@@ -376,7 +435,7 @@ TEST(CkptRescue, WritesNothingThatIsNotWhatWasSealed) {
   const Memory memory(root);
   memory.Rank(0, 0, 1, {At(20, 0, 1)});
   Flip(root, memory.Path("slot-0-0.9"), 50'000);
-  EXPECT_TRUE(absl::IsDataLoss(CkptRescue(memory.folder(), root / "out", false, kNow).status()));
+  EXPECT_TRUE(absl::IsDataLoss(CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status()));
   EXPECT_FALSE(root.Has("out/20/rank_0.pt"));
 }
 
@@ -385,7 +444,7 @@ TEST(CkptRescue, SaysThatNoStepIsSealedByAll) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(10, 0, 2)});
   memory.Rank(1, 1, 2, {At(20, 1, 2)});
-  const Status status = CkptRescue(memory.folder(), root / "out", false, kNow).status();
+  const Status status = CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status();
   EXPECT_THAT(Message(status), HasSubstr("no step is sealed by all 2 writers"));
   EXPECT_FALSE(root.Has("out"));
 }
@@ -397,9 +456,9 @@ TEST(CkptRescue, AsksWhichOfSeveralJobsIsMeant) {
   const Memory other(root, "phx-0-00000000000000dd-00000000000000bb");
   other.Rank(0, 0, 1, {At(10, 0, 1)});
   root.Write("phx-0-00000000000000dd-00000000000000bb/node.json", R"({"version":1,"job_id":"job8","address":"a"})");
-  EXPECT_THAT(Message(CkptRescue(root.path(), root / "out", false, kNow).status()),
+  EXPECT_THAT(Message(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()),
               HasSubstr("memory of several jobs"));
-  EXPECT_EQ(CkptRescue(other.folder(), root / "out", false, kNow)->exit_code, 0);
+  EXPECT_EQ(CkptRescue(other.folder(), {.to = root / "out"}, kNow)->exit_code, 0);
 }
 
 TEST(MemoryName, IsOfAUserAJobAndANode) {

@@ -66,6 +66,8 @@ int Answer(const std::string& command, AskFlags flags) {
 struct CkptFlags {
   std::string path;
   std::string other;
+  std::optional<int64_t> step;
+  bool without_lost = false;
   bool json = false;
 };
 
@@ -87,8 +89,12 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
   diff->add_option("B", flags.other)->required();
   CLI::App* exported = DeclareCkpt(*ckpt, flags, "export", "copies an image that is whole to a new file");
   exported->add_option("--to", flags.other, "the file")->required();
-  CLI::App* rescue = DeclareCkpt(*ckpt, flags, "rescue", "writes the newest step in a dead job's memory to disk");
+  CLI::App* rescue = DeclareCkpt(*ckpt, flags, "rescue", "writes a step in a dead job's memory to disk");
   rescue->add_option("--to", flags.other, "a checkpoint directory; it is made where it is missing")->required();
+  rescue->add_option("--step", flags.step, "that one; else the newest that all ranks had")
+      ->check(CLI::NonNegativeNumber);
+  rescue->add_flag("--without-lost", flags.without_lost,
+                   "DDP: what ranks of lost nodes had of their own is not needed");
 }
 
 StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags) {
@@ -97,7 +103,8 @@ StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags)
   if (command == "verify") return CkptVerify(flags.path, flags.json);
   if (command == "diff") return CkptDiff(flags.path, flags.other, flags.json);
   if (command == "export") return CkptExport(flags.path, flags.other, flags.json);
-  return CkptRescue(flags.path, flags.other, flags.json, UnixMs());
+  const RescueOptions options{flags.other, flags.step, flags.without_lost, flags.json};
+  return CkptRescue(flags.path, options, UnixMs());
 }
 
 // 2 where there is no answer, so that 1 says what `diff` and `verify` have found.

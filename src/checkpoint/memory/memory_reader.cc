@@ -180,23 +180,27 @@ StatusOr<Fd> LockMemory(const std::string& path) {
   return absl::FailedPreconditionError(fmt::format("{}: its agent lives", path));
 }
 
-std::vector<const MemorySlot*> NewestOfAll(const std::vector<const MemoryDirectory*>& directories) {
-  std::map<SaveKey, std::vector<const MemorySlot*>> saves;
+SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, std::optional<int64_t> step) {
+  std::map<SaveKey, SaveOfAll> saves;
   size_t pages = 0;
   for (const MemoryDirectory* directory : directories) {
     pages += directory->pages.size();
     for (const std::string& page : directory->pages) {
       std::set<SaveKey> seen;  // two slots of a page never count as two pages
       for (const MemorySlot& slot : directory->slots) {
+        if (slot.page != page || !slot.slot.sealed() || slot.slot.is_dropped()) continue;
         const SaveKey save = KeyOf(slot.slot.image);
-        if (slot.page == page && slot.slot.sealed() && seen.insert(save).second) saves[save].push_back(&slot);
+        if ((step && save.step != *step) || !seen.insert(save).second) continue;
+        saves[save].slots.push_back(&slot);
+        saves[save].committed |= slot.slot.is_committed();
       }
     }
   }
-  for (auto it = saves.rbegin(); it != saves.rend(); ++it) {
-    if (it->second.size() == pages) return it->second;
-  }
-  return {};
+  std::erase_if(saves, [&](const auto& save) { return save.second.slots.size() != pages; });
+  const auto committed =
+      std::find_if(saves.rbegin(), saves.rend(), [](const auto& save) { return save.second.committed; });
+  if (committed != saves.rend()) return committed->second;
+  return saves.empty() ? SaveOfAll{} : saves.rbegin()->second;
 }
 
 }  // namespace phalanx::checkpoint

@@ -59,8 +59,13 @@ StatusOr<std::vector<MemoryFolder>> ReadMemories(const std::string& root);
 // The agent's own lock: FailedPrecondition while that lives, and no agent starts there while the result does.
 StatusOr<Fd> LockMemory(const std::string& path);
 
-// The newest step, by epoch and step, that is sealed in every page of all these directories, as one slot of each page;
-// empty where there is none. Pure.
-std::vector<const MemorySlot*> NewestOfAll(const std::vector<const MemoryDirectory*>& directories);
+// A save that is sealed, and not dropped, in every page of some directories, as one slot of each page.
+struct SaveOfAll {
+  std::vector<const MemorySlot*> slots;  // empty: there is none
+  bool committed = false;                // some page says that all ranks of its world have it
+};
+
+// The newest that is committed, by SaveKey; where none is, the newest. `step`: of saves of that step alone. Pure.
+SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, std::optional<int64_t> step);
 
 }  // namespace phalanx::checkpoint

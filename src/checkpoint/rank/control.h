@@ -42,6 +42,7 @@ struct Slot {
 
   bool sealed() const { return state == SlotState::kSealed && why.empty(); }
   bool is_committed() const { return sealed() && committed == generation; }
+  bool is_dropped() const { return generation <= dropped; }
 };
 
 struct ControlPage {
