@@ -106,9 +106,9 @@ def tells_steps():
     return _signed[STEP] >= 0
 
 
-def hear_rescale():
-    """The agent may ask for a safe point from now on."""
-    words[HEARS_RESCALE] = 1
+def hear_rescale(hears=True):
+    """The agent may ask for a safe point from now on; or no more."""
+    words[HEARS_RESCALE] = int(hears)
 
 
 def rescale_at():

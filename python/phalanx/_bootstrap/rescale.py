@@ -36,6 +36,20 @@ def _after_step(step):
     board.on_step = None  # the callbacks may step
     for callback in list(_callbacks):
         callback()
+    come_to_safe_point(step)
+
+
+def is_heard():
+    """Whether there is an agent that asks for safe points."""
+    return _channel is not None
+
+
+def has_callbacks():
+    return bool(_callbacks)
+
+
+def come_to_safe_point(step):
+    """This rank trains no further than `step`: waits for its end."""
     _channel.send_or_give_up({"type": "safe_point", "step": step})
     _wait_for_the_end()
 

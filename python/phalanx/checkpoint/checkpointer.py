@@ -9,7 +9,7 @@ import weakref
 import torch
 
 import phalanx
-from phalanx._bootstrap import board
+from phalanx._bootstrap import board, rescale
 from phalanx.checkpoint import (
     disk,
     door,
@@ -20,6 +20,7 @@ from phalanx.checkpoint import (
     peers,
     place,
     plan,
+    safe_point,
     selftest,
     states,
     stored,
@@ -47,6 +48,8 @@ class Checkpointer:
 
     kind = "full"
     layouts = ("torch", "safetensors")
+    # Whether a world of another size takes it from memory: else a save before nodes come or go is one to disk.
+    is_lent = False
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class Checkpointer:
         self._loadable = loadable.Classes()
         self._door = self._writer = None
         self._teller = telling.Teller(self._what_became)
+        self._safe_points = safe_point.SafePoints()
         self._storage_wait_s = _STORAGE_WAIT_S
         settings = {
             "keep_last": keep_last or 0,
@@ -174,16 +178,39 @@ class Checkpointer:
 
         `on_stored`: of a save to disk, called once with a StoreResult when it is known what became of it, in a thread
         of its own, one save after another. What it raises is reported by threading.excepthook, and ends nothing.
+
+        Does not return where nodes are about to join or leave on purpose, and this is the save that all ranks go on
+        from: this process is ended when all have it.
         """
         began_ns = time.monotonic_ns()
         storage = _checked_storage(storage, on_stored)
         self._must_be_able_to_save()
         step = int(step)
+        is_last = self._is_last(step)
+        if is_last and not self.is_lent:
+            storage = Storage.DISK
         handle = SaveHandle(self, step, storage, self._way.saves(step))
         self._save(handle, state, began_ns)
         if on_stored is not None:
             self._teller.tell(handle, on_stored)
+        if is_last:
+            self._end_behind(handle)
         return handle
+
+    def _is_last(self, step):
+        """Where a process has several of these, what one of them saves is not all there is to save."""
+        if any(each._safe_points.has_saved for each in _open if each is not self):
+            return False
+        self._safe_points.saves(safe_point.now_s())
+        return safe_point.is_due(step)
+
+    def _end_behind(self, handle):
+        """Returns where not all ranks have it: then behind the next one. Nobody waits for longer than the job's grace
+        (--rescale-grace)."""
+        is_safe = handle.wait_stored() if handle.storage is Storage.DISK else handle.wait_committed()
+        if is_safe:
+            self._teller.finish()
+            rescale.come_to_safe_point(handle.step)
 
     def _save(self, handle, state, began_ns):
         with self._writer.lock, phalanx.saving():

@@ -8,6 +8,7 @@ class Checkpointer(checkpointer.Checkpointer):
     """As phalanx.checkpoint.Checkpointer. "rng" and data positions stand at the top level of the state."""
 
     kind = "ddp"
+    is_lent = True
     _own = None  # local rank 0: beside the image that all share, that of its own
 
     def _make_writers(self, answer, slots, overlapping, verify):

@@ -546,9 +546,9 @@ constexpr FlagRow kTable[] = {
      "0.5, or the stop timeout where that is given)",
      HandleRestartGrace, nullptr},
     {"--rescale-grace", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
-     "before nodes join a job that trains, or leave it by a signal: seconds for ranks that called phalanx.on_rescale "
-     "to "
-     "come to a safe point (default 30)",
+     "before nodes join a job that trains, or leave it by a signal: seconds for ranks that called phalanx.on_rescale, "
+     "or "
+     "save often by phalanx.checkpoint, to come to a safe point (default 30)",
      HandleRescaleGrace, nullptr},
     {"--rescale-signal", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kFailures,
      "announce such a change by SIGUSR1, too, to ranks that catch it; who then exits with 0 is not done, but starts "

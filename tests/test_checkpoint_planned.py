@@ -1,0 +1,113 @@
+"""Nodes that join a job that saves often, or leave it on purpose, come and go behind a save: no step is done again, and
+the script says nothing of that."""
+
+import signal
+
+import pytest
+from phalanx._bootstrap import board, rescale
+from phalanx.checkpoint import safe_point
+from test_checkpoint_job import directory as directory
+from test_checkpoint_job import jobs_with_memory as jobs_with_memory
+from test_checkpoint_job import make_job as make_job
+from test_checkpoint_job import start, stored_steps
+
+OFTEN = ["--step-ms=50", "--memory-every=7"]
+
+
+def wait_two_saves(job, life):
+    """From then on it is known how far apart they are."""
+    job.wait(lambda events: len(job.found("saved", life=life, rank=0)) >= 2, f"two saves in life {life}")
+
+
+def check_nothing_done_again(job, life, ranks, source):
+    """That life goes on from the last step of the one before, on all ranks."""
+    found = [job.wait_events("restored", life=life, rank=rank)[0] for rank in range(ranks)]
+    assert {each["source"] for each in found} == {source}, found
+    last = max(event["n"] for event in job.found("step", life=life - 1))
+    assert {each["n"] for each in found} == {last}, job.story()
+    assert last % 7 == 0
+    return last
+
+
+def end(job, *nodes):
+    job.stop()
+    assert [node.wait() for node in nodes] == [0] * len(nodes), job.story()
+
+
+def test_nodes_that_join(job, directory):
+    """One node, then two, then three, of memory alone."""
+    arguments = [directory, "--ddp", *OFTEN]
+    nodes = [start(job, *arguments, index=0, nnodes="1:3", nproc=1)]
+    for life in (1, 2):
+        wait_two_saves(job, life - 1)
+        nodes.append(start(job, *arguments, index=life, nnodes="1:3", nproc=1))
+        check_nothing_done_again(job, life, life + 1, "memory")
+    end(job, *nodes)
+    assert stored_steps(directory) == []
+
+
+def test_a_node_that_leaves(job, directory):
+    arguments = [directory, "--ddp", *OFTEN]
+    nodes = [start(job, *arguments, index=index, nnodes="1:2", nproc=2) for index in (0, 1)]
+    world = job.wait_events("restored", rank=0)[-1]["life"]
+    job.wait(lambda events: len(job.found("restored", life=world)) >= 2, "all ranks")
+    if len(job.found("restored", life=world)) < 4:  # the second node came behind the first round
+        world = job.wait_events("restored", rank=3)[0]["life"]
+    wait_two_saves(job, world)
+    nodes[1].signal(signal.SIGTERM)
+    assert nodes[1].wait() == 143, job.story()
+    check_nothing_done_again(job, world + 1, 2, "memory")
+    end(job, nodes[0])
+    assert stored_steps(directory) == []
+
+
+def test_what_no_other_world_takes_from_memory_is_stored_first(job, directory):
+    """A state of each rank's own."""
+    arguments = [directory, *OFTEN]
+    nodes = [start(job, *arguments, index=index, nnodes="2", nproc=1) for index in (0, 1)]
+    wait_two_saves(job, 0)
+    nodes[1].signal(signal.SIGTERM)
+    assert nodes[1].wait() == 143, job.story()
+    nodes[1] = start(job, *arguments, index=2, nnodes="2", nproc=1)
+    last = check_nothing_done_again(job, 1, 2, "disk")
+    assert stored_steps(directory) == [last]
+    end(job, *nodes)
+
+
+@pytest.fixture
+def words(monkeypatch):
+    """A board of this process's own, and an agent that asks."""
+    monkeypatch.setattr(rescale, "_channel", object())
+    monkeypatch.setattr(rescale, "_callbacks", [])
+    monkeypatch.setattr(board, "on_step", None)
+    rescale_at = memoryview(bytearray(8)).cast("q")
+    monkeypatch.setattr(board, "_rescale_at", rescale_at)
+    yield board.words, rescale_at
+    board.hear_rescale(False)
+
+
+def test_saves_that_are_far_apart_are_not_waited_for(words):
+    points = safe_point.SafePoints()
+    heard = []
+    for now_s in (100, 101, 101 + safe_point.APART_MAX_S + 1, 115):
+        points.saves(now_s)
+        heard.append(words[0][board.HEARS_RESCALE])
+    assert heard == [0, 1, 0, 1]
+
+
+def test_the_save_that_is_the_last(words, monkeypatch):
+    """The first behind the step that was chosen; none where nothing is announced, or a function of the script's own
+    decides."""
+    assert not safe_point.is_due(10)
+    words[1][0] = 10
+    assert [safe_point.is_due(step) for step in (9, 10, 11, 14)] == [False, False, True, True]
+    rescale.add(lambda: None)
+    assert not safe_point.is_due(11)
+    points = safe_point.SafePoints()
+    points.saves(0)
+    board.hear_rescale(False)
+    points.saves(1)
+    assert words[0][board.HEARS_RESCALE] == 0
+    monkeypatch.setattr(rescale, "_callbacks", [])
+    monkeypatch.setattr(rescale, "_channel", None)
+    assert not safe_point.is_due(11)
