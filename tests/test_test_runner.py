@@ -323,11 +323,11 @@ RUN = "from tools.suite import programs; programs.hear_signals(); raise SystemEx
 DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
-def run_in_foreground(code, tmp_path):
+def run_in_foreground(code, tmp_path, run=RUN):
     """A program that runs `code` by programs.run, and a pipe that all of it hold."""
     os.mkfifo(tmp_path / "alive")
     held = ["bash", "-c", 'exec 4> "$0" "$@"', str(tmp_path / "alive"), sys.executable, "-c", code]
-    process = subprocess.Popen([sys.executable, "-c", RUN.format(command=held)], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", run.format(command=held, reports=str(tmp_path))], cwd=ROOT)
     return process, open(tmp_path / "alive", "rb", buffering=0)
 
 
@@ -339,6 +339,24 @@ def test_an_interrupted_program_leaves_no_child_running(tmp_path, number, dispos
     process.send_signal(number)
     assert alive.read() == b""  # ends with the last that holds it
     assert process.wait() == 128 + number
+
+
+WAITS = "import os, signal\nos.write(4, b'begun')\nsignal.alarm(60)\nsignal.pause()"
+IN_BACKGROUND = """
+from pathlib import Path
+from tools.suite import programs
+programs.REPORTS = Path({reports!r})
+programs.Background("left", {command!r}, nice=1).wait()
+"""
+
+
+@pytest.mark.parametrize("how", [RUN, IN_BACKGROUND])
+def test_a_killed_run_leaves_no_program_running(tmp_path, how):
+    process, alive = run_in_foreground(WAITS, tmp_path, how)
+    assert alive.read(5) == b"begun"
+    process.kill()
+    assert alive.read() == b""  # ends with the last that holds it
+    process.wait()
 
 
 def test_ctrl_z_stops_the_program_with_us_and_fg_continues_it(tmp_path, monkeypatch):

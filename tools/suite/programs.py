@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "reports"
 ENDS_WITHIN_S = 60
+# Before a command: the kernel interrupts it where we are killed, and cannot.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "INT")
 
 
 class Interrupted(SystemExit):
@@ -75,7 +77,7 @@ def run(command, env=None, limit_s=None):
     its own, so that an interruption reaches all that it has started: ctest ends by it at once, and would leave its
     tests running. What a terminal sends to our group, we pass on."""
     with CtrlZ() as ctrl_z:
-        process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+        process = subprocess.Popen([*ENDS_WITH_US, *command], cwd=ROOT, env=env, start_new_session=True)
         try:
             ctrl_z.stops(process.pid)
             return process.wait(limit_s)
@@ -138,7 +140,7 @@ class Background:
         self.name, self.began, self.log = name, time.monotonic(), REPORTS / f"{name.replace(' ', '-')}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                ["nice", "-n", str(nice), *command],
+                [*ENDS_WITH_US, "nice", "-n", str(nice), *command],
                 cwd=ROOT,
                 env={**os.environ, **(env or {})},
                 stdin=subprocess.DEVNULL,
