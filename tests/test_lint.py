@@ -27,6 +27,7 @@ from tools.lint import (  # noqa: E402
     rules_python,
     rules_text,
     tidy,
+    tidy_record,
 )
 from tools.lint.project import Finding, Project  # noqa: E402
 from tools.suite import budgets, report  # noqa: E402
@@ -407,6 +408,29 @@ def test_clang_tidy_remembers_what_was_clean_and_sees_a_header_change(tmp_path, 
     assert [(finding.path, finding.line) for finding in findings] == [("src/base/a.h", 3)]
     assert "bugprone-use-after-move" in findings[0].advice
     assert list((tmp_path / "cache" / "clang-tidy").iterdir()) == remembered
+
+
+def test_clang_tidy_knows_what_the_project_brings_along_as_clean(tmp_path, monkeypatch):
+    clean = "#pragma once\ninline std::string Use(const std::string& a) { return a; }\n"
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "cache"))
+    project = tidy_project(tmp_path, clean)
+    assert tidy.clang_tidy(project) == []
+    (tmp_path / tidy_record.PATH).parent.mkdir(parents=True)
+    tidy.record(project)
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "an empty one"))
+    found = [Finding("src/base/a.cc", 1, "clang-tidy", "no")]
+    monkeypatch.setattr(tidy, "tidy", lambda *_: found)
+
+    def read_again(header, everything=False):
+        texts = {path: tidy_project(tmp_path, header).text(path) for path in tidy_project(tmp_path, header).files}
+        texts[tidy_record.PATH] = (tmp_path / tidy_record.PATH).read_text()
+        return tidy.clang_tidy(project_of(tmp_path, texts), everything)
+
+    assert read_again(clean) == []
+    assert read_again(clean, everything=True) == found
+    assert read_again(clean + "\n") == found
+    tidy.record(tidy_project(tmp_path, clean + "\n"))  # which nobody has found clean
+    assert tidy_record.read(project_of(tmp_path, {tidy_record.PATH: (tmp_path / tidy_record.PATH).read_text()})) == {}
 
 
 def sources_project(folder, texts):

@@ -71,6 +71,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./run lint", description=__doc__)
     parser.add_argument("--fast", action="store_true", help="leave out clang-tidy")
     parser.add_argument("--all", action="store_true", help="clang-tidy also on what it remembers as clean")
+    parser.add_argument("--record", action="store_true", help="write down what clang-tidy knows as clean, for others")
     parser.add_argument("--tighten", action="store_true", help="lower ratchet.json to what the functions have now")
     parser.add_argument("--junit", type=Path, help="also write a report in JUnit's format")
     parser.add_argument("check", nargs="*", help=f"only these: {' '.join(CHECKS)}")
@@ -91,6 +92,8 @@ def main():
         times_s[name] = time.monotonic() - check_began
         for finding in results[name]:
             print(finding)
+    if arguments.record:
+        tidy.record(project)
     if arguments.junit:
         write_junit(arguments.junit, results, times_s)
     count = sum(map(len, results.values()))

@@ -5,6 +5,8 @@ with the same flags are read together, as one file that includes them. A clean b
 source of any other batch is read alone, and what is said of it then is what counts. misc-unused-using-decls looks at
 main files alone: it reads sources with using-declarations once more. What rank libraries compile in a way of its own
 is read alone, in both ways.
+
+What is clean is known from the cache of this machine, and from what the project brings along: tidy_record.py.
 """
 
 import concurrent.futures
@@ -19,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tools.lint import config, cpp_text, external
+from tools.lint import config, cpp_text, external, tidy_record
 from tools.lint.project import Finding, Project
 
 PACKAGES = Path(__file__).resolve().parents[1] / "apt-packages.txt"
@@ -50,7 +52,11 @@ class Source:
     commands: tuple
     flags: str  # without what says nothing about the code
     base: str  # what decides beside files of the project
-    verdict: Path  # exists where it is known as clean
+    verdict: Path  # exists where this machine knows it as clean
+    is_recorded: bool  # as clean
+
+    def is_clean(self):
+        return self.is_recorded or self.verdict.exists()
 
     def is_as_it_was(self, project):
         """Whether `project`, read just now, has the text that the verdict is about."""
@@ -68,7 +74,7 @@ def clang_tidy(project, everything=False):
     sources = sources_of(project, json.loads(database.read_text()))
     if not sources:
         return [Finding("CMakePresets.json", 1, "clang-tidy", "build/release has no source of ours: use ./run lint")]
-    todo = [source for source in sources if everything or not source.verdict.exists()]
+    todo = [source for source in sources if everything or not source.is_clean()]
     if not todo:
         return []
     batches = list(batched(project, todo))
@@ -100,6 +106,7 @@ def sources_of(project, entries):
     base = surroundings(project)
     cache = Path(os.environ.get("PHALANX_CACHE") or project.root / "build") / "clang-tidy"
     cache.mkdir(parents=True, exist_ok=True)
+    known = tidy_record.read(project)
     commands = {}
     for entry in entries:
         path = os.path.relpath(entry["file"], project.root)
@@ -110,9 +117,17 @@ def sources_of(project, entries):
         # What ranks load is compiled twice. The second time says nothing new, but where the text asks for it.
         chosen = commands[path] if IN_RANKS in project.text(path) else [min(commands[path], key=for_ranks)]
         flags = "\n".join(plain_flags(project, entry) for entry in chosen)
-        verdict = cache / digest(project, path, base + flags)
-        sources.append(Source(path, tuple(map(json.dumps, chosen)), flags, base + flags, verdict))
+        read = digest(project, path, base + flags)
+        is_recorded = tidy_record.has(known, path, read)
+        sources.append(Source(path, tuple(map(json.dumps, chosen)), flags, base + flags, cache / read, is_recorded))
     return sources
+
+
+def record(project):
+    """Writes down what is clean as it stands now, as this machine or the record before knows."""
+    database = json.loads((project.root / "build" / "release" / "compile_commands.json").read_text())
+    clean = [source for source in sources_of(project, database) if source.is_clean()]
+    tidy_record.write(project, [(source.verdict.name, source.path) for source in clean])
 
 
 def surroundings(project):
