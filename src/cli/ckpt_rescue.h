@@ -11,9 +11,9 @@
 namespace phalanx::cli {
 
 struct RescueOptions {
-  std::string to;               // a checkpoint directory
-  std::optional<int64_t> step;  // that one; else the newest that is committed, or, where none is, the newest
-  bool without_lost = false;    // of DDP: the step counts without what ranks of lost nodes had of their own
+  std::string to;                              // a checkpoint directory
+  std::optional<int64_t> step = std::nullopt;  // that one; else the newest committed, or, where none is, the newest
+  bool without_lost = false;  // of DDP: the step counts without what ranks of lost nodes had of their own
   bool json = false;
 };
 

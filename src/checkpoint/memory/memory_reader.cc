@@ -54,6 +54,15 @@ bool IsLocked(const std::string& path) {
   return false;
 }
 
+// Of each slot's rank, the pages of what ranks share apart: those repeat one.
+bool AreAllRanks(const std::vector<const MemorySlot*>& slots) {
+  std::set<uint32_t> ranks;
+  for (const MemorySlot* slot : slots) {
+    if (slot->page != kMainPageName && slot->page != kMetadataPageName) ranks.insert(slot->slot.image.rank);
+  }
+  return ranks.size() == slots.front()->slot.image.world_size;
+}
+
 // An empty object and a problem where it is none.
 ordered_json ReadObject(const std::string& path, std::vector<std::string>& problems) {
   const StatusOr<std::string> text = ReadFile(path, kMaxJsonBytes);
@@ -197,6 +206,7 @@ SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, st
     }
   }
   std::erase_if(saves, [&](const auto& save) { return save.second.slots.size() != pages; });
+  for (auto& [key, save] : saves) save.committed |= AreAllRanks(save.slots);
   const auto committed =
       std::find_if(saves.rbegin(), saves.rend(), [](const auto& save) { return save.second.committed; });
   if (committed != saves.rend()) return committed->second;

@@ -62,7 +62,7 @@ StatusOr<Fd> LockMemory(const std::string& path);
 // A save that is sealed, and not dropped, in every page of some directories, as one slot of each page.
 struct SaveOfAll {
   std::vector<const MemorySlot*> slots;  // empty: there is none
-  bool committed = false;                // some page says that all ranks of its world have it
+  bool committed = false;                // all ranks of its world have it: some page says so, or they all are here
 };
 
 // The newest that is committed, by SaveKey; where none is, the newest. `step`: of saves of that step alone. Pure.
