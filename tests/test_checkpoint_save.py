@@ -8,6 +8,7 @@ import signal
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from phalanx.checkpoint import (  # noqa: E402
     native,
     overlap,
 )
+from phalanx.checkpoint.flight import Flight  # noqa: E402
+from phalanx.checkpoint.handle import SaveHandle  # noqa: E402
 from share import free_port  # noqa: E402
 from zygote_agent import Agent  # noqa: E402
 
@@ -104,6 +107,29 @@ def test_a_save_that_finds_no_free_slot_is_skipped_with_its_reason_and_later_one
     assert set(agent.sealed()) == {2, 4}
     agent.commit(4)
     assert handle.wait_committed()
+
+
+def test_waits_end_when_their_time_is_up(agent, make, monkeypatch):
+    """For the copy, for who holds it up, and for the other ranks."""
+    agent.commits = False
+    checkpointer = make()
+    handle = checkpointer.save(1, state_of(1))
+    with pytest.raises(TimeoutError):
+        handle.wait_committed(timeout=0.05)
+    assert handle.wait_staged(timeout=0)
+    agent.commit(1)
+    assert handle.wait_committed(timeout=60)
+
+    later = SaveHandle(checkpointer, 2, Storage.MEMORY)
+    writer, copying = checkpointer._writer, native.Outcome(state=native.COPYING)
+    monkeypatch.setattr(writer, "_flight", Flight(later, None, None, 0, None))
+    monkeypatch.setattr(writer._slots, "wait_copied", lambda until_ns=None: copying)
+    with pytest.raises(TimeoutError, match=r"step 2 is not staged within 0\.01 s"):
+        later.wait_staged(timeout=0.01)
+    assert not later.is_over and writer._flight is not None
+    monkeypatch.undo()
+    with writer.lock, ThreadPoolExecutor() as pool, pytest.raises(TimeoutError):
+        pool.submit(later.wait_committed, timeout=0.01).result()
 
 
 def test_a_step_that_is_dropped_is_not_committed(agent, make):

@@ -251,10 +251,9 @@ class Checkpointer:
             self._storage_wait_s = 0  # whoever fails is awaited by the others
         self.close()
 
-    def finish(self, handle):
-        """For a handle: waits for the end of its copy."""
-        if self._is_able_to_save():
-            self._writer.finish(handle)
+    def finish(self, handle, until_ns=None):
+        """For a handle: waits for the end of its copy. False where time.monotonic_ns() came to `until_ns` before."""
+        return not self._is_able_to_save() or self._writer.finish(handle, until_ns)
 
     def ask_wait(self, handle, until, timeout_s=None):
         """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises

@@ -5,6 +5,8 @@ here is used, or asked of CUDA, where no tensor of the state lies on a device.
 """
 
 import ctypes
+import threading
+import time
 
 import torch
 
@@ -89,6 +91,17 @@ class Copies:
     def are_over(self):
         return all(event.query() for _, event in self._events)
 
-    def wait(self):
+    def wait(self, until_ns=None):
+        """False where time.monotonic_ns() came to `until_ns` before they were over."""
+        if until_ns is None:
+            self._synchronize()
+            return True
+        # CUDA knows no wait with an end.
+        waiting = threading.Thread(target=self._synchronize, name="phalanx-wait-copies", daemon=True)
+        waiting.start()
+        waiting.join(max(0, until_ns - time.monotonic_ns()) / 1e9)
+        return not waiting.is_alive()
+
+    def _synchronize(self):
         for _, event in self._events:
             event.synchronize()

@@ -28,12 +28,14 @@ class Flight:
             self._hand_over(slots)
         return outcome
 
-    def wait(self, slots):
-        """Waits for the end of the copy: the outcome is final."""
+    def wait(self, slots, until_ns=None):
+        """Waits for the end of the copy: the outcome is final, but for COPYING where time.monotonic_ns() came to
+        `until_ns` before."""
         if self.copies is not None:
-            self.copies.wait()
+            if not self.copies.wait(until_ns):
+                return slots.poll()
             self._hand_over(slots)
-        return slots.wait_copied()
+        return slots.wait_copied(until_ns)
 
     def release(self):
         if self.hooks is not None:

@@ -1,6 +1,7 @@
 """What save() returns."""
 
 import enum
+import time
 
 
 class Storage(enum.Enum):
@@ -29,17 +30,19 @@ class SaveHandle:
         self.is_sealed = False
         self._checkpointer = checkpointer
 
-    def wait_staged(self):
-        """Waits until the image is complete in this node's memory. False where it will not be; `why` says why."""
-        if not self.is_over:
-            self._checkpointer.finish(self)
+    def wait_staged(self, timeout=None):
+        """Waits until the image is complete in this node's memory. False where it will not be; `why` says why. Raises
+        TimeoutError behind `timeout` seconds for the copy, which goes on."""
+        until_ns = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        if not self.is_over and not self._checkpointer.finish(self, until_ns):
+            raise TimeoutError(f"phalanx.checkpoint: step {self.step} is not staged within {timeout} s")
         return self.is_sealed
 
     def wait_committed(self, timeout=None):
         """Waits until every rank of the world has its image: from then on this step survives the death of any process.
         False where that cannot be any more; `why` says why. Raises TimeoutError behind `timeout` seconds for the other
         ranks: it may be committed later."""
-        return self.wait_staged() and self._checkpointer.ask_wait(self, "committed", timeout)
+        return self._wait("committed", timeout)
 
     def wait_stored(self, timeout=None):
         """Waits until the step is on disk, on all nodes. False where that cannot be any more; `why` says why. Raises
@@ -47,7 +50,15 @@ class SaveHandle:
         if self.storage is not Storage.DISK:
             self.explain("it was saved with Storage.MEMORY")
             return False
-        return self.wait_staged() and self._checkpointer.ask_wait(self, "stored", timeout)
+        return self._wait("stored", timeout)
+
+    def _wait(self, until, timeout):
+        if timeout is None:
+            return self.wait_staged() and self._checkpointer.ask_wait(self, until)
+        began_s = time.monotonic()
+        if not self.wait_staged(timeout):
+            return False
+        return self._checkpointer.ask_wait(self, until, max(0.0, timeout - (time.monotonic() - began_s)))
 
     def explain(self, why):
         if why and why not in (self.why or ""):

@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint3
 
 from phalanx._library import load
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
@@ -83,6 +83,7 @@ _FUNCTIONS = {
     "phx_ckpt_filled": (None, (c_void_p,)),
     "phx_ckpt_give_up": (None, (c_void_p, c_uint64)),
     "phx_ckpt_wait_copied": (c_int, (c_void_p, POINTER(Outcome))),
+    "phx_ckpt_wait_copied_until": (c_int, (c_void_p, c_int64, POINTER(Outcome))),
     "phx_ckpt_poll": (c_int, (c_void_p, POINTER(Outcome))),
     "phx_ckpt_notify_error": (c_int, (c_void_p,)),
     "phx_ckpt_parts": (c_int, (c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_char_p, c_size_t)),
@@ -144,7 +145,10 @@ class Slots:
         """That record was written while it was copied: the image is not to be sealed."""
         self._library.phx_ckpt_give_up(self._handle, record)
 
-    def wait_copied(self):
+    def wait_copied(self, until_ns=None):
+        """Until time.monotonic_ns() is that at most: the outcome's state is COPYING then."""
+        if until_ns is not None:
+            return self._outcome(self._library.phx_ckpt_wait_copied_until, until_ns)
         return self._outcome(self._library.phx_ckpt_wait_copied)
 
     def poll(self):
@@ -160,9 +164,9 @@ class Slots:
             raise Failure(code, _sentence(text))
         return code
 
-    def _outcome(self, function):
+    def _outcome(self, function, *arguments):
         outcome = Outcome()
-        code = function(self._handle, ctypes.byref(outcome))
+        code = function(self._handle, *arguments, ctypes.byref(outcome))
         if code < 0:
             raise Failure(code, "the copy's outcome cannot be asked for")
         return outcome

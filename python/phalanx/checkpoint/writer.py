@@ -85,12 +85,22 @@ class Writer:
         save = {"step": handle.step, "branch": handle.branch}
         self._door.tell(door.packet(type="skipped", dir=self._directory, why=why[:_REASON_CHARS], **save))
 
-    def finish(self, handle=None):
-        """Waits for the end of the copy under way, if there is one (`handle`: only if it is that one's)."""
-        with self.lock:
+    def finish(self, handle=None, until_ns=None):
+        """Waits for the end of the copy under way, if there is one (`handle`: only if it is that one's). False where
+        time.monotonic_ns() came to `until_ns` before."""
+        left_s = -1 if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e9
+        if not self.lock.acquire(timeout=left_s):
+            return False
+        try:
             current = self._flight
             if current is not None and handle in (None, current.handle):
-                self._end(current, current.wait(self._slots))
+                outcome = current.wait(self._slots, until_ns)
+                if until_ns is not None and outcome.state == native.COPYING:
+                    return False
+                self._end(current, outcome)
+            return True
+        finally:
+            self.lock.release()
 
     def close(self):
         with self.lock:

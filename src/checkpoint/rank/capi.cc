@@ -55,7 +55,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 4; }
+uint32_t phx_ckpt_abi_version() { return 5; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();
@@ -117,6 +117,13 @@ int phx_ckpt_wait_copied(phx_ckpt* ckpt, phx_ckpt_outcome* outcome) {
   *outcome = {PHX_CKPT_NOTHING, 0, 0, 0};
   if (ckpt->saver.forgotten()) return PHX_CKPT_BROKEN;
   *outcome = ckpt->saver.Wait();
+  return 0;
+}
+
+int phx_ckpt_wait_copied_until(phx_ckpt* ckpt, int64_t deadline_ns, phx_ckpt_outcome* outcome) {
+  *outcome = {PHX_CKPT_NOTHING, 0, 0, 0};
+  if (ckpt->saver.forgotten()) return PHX_CKPT_BROKEN;
+  *outcome = ckpt->saver.WaitUntil(deadline_ns);
   return 0;
 }
 

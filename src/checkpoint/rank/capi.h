@@ -88,7 +88,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 4 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 5 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
@@ -119,6 +119,8 @@ PHX_CKPT_API void phx_ckpt_give_up(phx_ckpt* ckpt, uint64_t record);
 /* Blocks until no source is read any more, and until the image is sealed or given up; only where filled records are
  * still missing it returns with PHX_CKPT_COPYING. */
 PHX_CKPT_API int phx_ckpt_wait_copied(phx_ckpt* ckpt, phx_ckpt_outcome* outcome);
+/* The same, until CLOCK_MONOTONIC comes to `deadline_ns`: PHX_CKPT_COPYING where it does. */
+PHX_CKPT_API int phx_ckpt_wait_copied_until(phx_ckpt* ckpt, int64_t deadline_ns, phx_ckpt_outcome* outcome);
 PHX_CKPT_API int phx_ckpt_poll(phx_ckpt* ckpt, phx_ckpt_outcome* outcome);
 /* The errno of the last save's send; 0: it went out, or there was none. The caller may send it again. */
 PHX_CKPT_API int phx_ckpt_notify_error(phx_ckpt* ckpt);

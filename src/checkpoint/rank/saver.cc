@@ -262,6 +262,13 @@ phx_ckpt_outcome Saver::Wait() {
   return outcome_;
 }
 
+phx_ckpt_outcome Saver::WaitUntil(int64_t deadline_ns) {
+  MutexLock lock(mutex_);
+  while (IsAtWork() && changed_.WaitUntil(mutex_, deadline_ns)) {
+  }
+  return outcome_;
+}
+
 phx_ckpt_outcome Saver::Poll() {
   MutexLock lock(mutex_);
   return outcome_;

@@ -36,6 +36,8 @@ class Saver {
   void Filled();
   void GiveUpRecord(uint64_t record);
   phx_ckpt_outcome Wait();
+  // Until then at most, by CLOCK_MONOTONIC: the outcome so far.
+  phx_ckpt_outcome WaitUntil(int64_t deadline_ns);
   phx_ckpt_outcome Poll();
   int notify_error();
 

@@ -175,6 +175,38 @@ TEST_F(SaverTest, TakesRecordsThatTheCallerFills) {
   }
 }
 
+TEST_F(SaverTest, WaitsNoLongerThanAsked) {
+  when_[3] = PHX_CKPT_FILLED;
+  const int slot = Begin(Save(1, 1));
+  ASSERT_GE(slot, 0) << error();
+  Wait();
+  phx_ckpt_outcome outcome{};
+  // Records are missing: there is nothing to wait for, however long.
+  EXPECT_EQ(phx_ckpt_wait_copied_until(ckpt_, int64_t{1} << 62, &outcome), 0);
+  EXPECT_EQ(outcome.state, PHX_CKPT_COPYING);
+  phx_ckpt_filled(ckpt_);
+  EXPECT_EQ(phx_ckpt_wait_copied_until(ckpt_, int64_t{1} << 62, &outcome), 0);
+  EXPECT_EQ(outcome.state, PHX_CKPT_SEALED);
+  EXPECT_EQ(phx_ckpt_wait_copied_until(ckpt_, 0, &outcome), 0);
+  EXPECT_EQ(outcome.state, PHX_CKPT_SEALED) << "it is over, and that is told late, too";
+}
+
+TEST_F(SaverTest, ReturnsFromACopyThatTakesLonger) {
+  state_[6].assign(size_t{16} << 20, 'x');
+  PlanAnew();
+  phx_ckpt_outcome outcome{};
+  // Whether the copy is over before it is asked for is the machine's choice, once.
+  for (int64_t step = 1; step < 1'000 && outcome.state != PHX_CKPT_COPYING; ++step) {
+    const int slot = Begin(Save(step, 1));
+    ASSERT_GE(slot, 0) << error();
+    EXPECT_EQ(phx_ckpt_wait_copied_until(ckpt_, 1, &outcome), 0);  // that was long ago
+    EXPECT_EQ(Wait().state, PHX_CKPT_SEALED);
+    ExpectSaved(slot, step);
+    memory_.control().SetDropped(slot, memory_.ReadSlot(slot).generation);
+  }
+  EXPECT_EQ(outcome.state, PHX_CKPT_COPYING);
+}
+
 // Counts in eight bytes of a record, as fast as it can, until it goes.
 class Counting {
  public:

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <pthread.h>
+#include <time.h>
+
+#include <cstdint>
 
 namespace phalanx::checkpoint {
 
@@ -33,16 +36,28 @@ class MutexLock {
 
 class Condition {
  public:
-  Condition() = default;
+  Condition() {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&condition_, &attributes);
+    pthread_condattr_destroy(&attributes);
+  }
   Condition(const Condition&) = delete;
   Condition& operator=(const Condition&) = delete;
   ~Condition() { pthread_cond_destroy(&condition_); }
 
   void Wait(Mutex& mutex) { pthread_cond_wait(&condition_, &mutex.mutex_); }
+  // False where CLOCK_MONOTONIC has come to `deadline_ns`.
+  bool WaitUntil(Mutex& mutex, int64_t deadline_ns) {
+    const timespec deadline = {static_cast<time_t>(deadline_ns / 1'000'000'000),
+                               static_cast<long>(deadline_ns % 1'000'000'000)};
+    return pthread_cond_timedwait(&condition_, &mutex.mutex_, &deadline) == 0;
+  }
   void WakeAll() { pthread_cond_broadcast(&condition_); }
 
  private:
-  pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
+  pthread_cond_t condition_;
 };
 
 // A thread that handles no signal, named `phx-ckpt`. False where the system gives none.
