@@ -51,6 +51,7 @@ struct Found {
 struct Chosen {
   std::vector<Found> found;
   bool committed = false;
+  std::vector<int64_t> newer;  // steps that may be committed, too
 };
 
 // Where one is named, that one; else all of this user's whose agents are dead.
@@ -158,7 +159,7 @@ StatusOr<Chosen> Choose(const std::vector<const MemoryDirectory*>& directories, 
   if (save.slots.empty()) {
     return absl::NotFoundError(NothingText(pages, step, folder.substr(0, folder.rfind('/'))));
   }
-  Chosen chosen{.found = {}, .committed = save.committed};
+  Chosen chosen{.found = {}, .committed = save.committed, .newer = save.newer};
   for (const MemorySlot* slot : save.slots) {
     if (sharded > 0) {
       chosen.found.push_back(FoundSharded(*slot, job_id));
@@ -243,6 +244,7 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
                         {"step", info.step},
                         {"epoch", info.epoch},
                         {"committed", chosen.committed},
+                        {"newer", chosen.newer},
                         {"counts", rescued.counts},
                         {"written", rescued.written},
                         {"missing", rescued.missing}},
@@ -253,6 +255,10 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
   if (!chosen.committed) {
     answer.text +=
         "this memory does not say that all ranks of the job had this step: other nodes may have older ones\n";
+  }
+  if (!chosen.newer.empty()) {
+    answer.text += fmt::format("step {} is in this memory, too, and newer: where other nodes have it, use --step {}\n",
+                               chosen.newer.front(), chosen.newer.front());
   }
   if (!rescued.missing.empty()) {
     const std::string what = rescued.counts ? "the step counts without them"

@@ -297,6 +297,9 @@ TEST(CkptRescue, WritesTheNewestStepThatIsCommitted) {
   const json told = json::parse(CkptRescue(root.path(), {.to = root / "out", .json = true}, kNow)->text);
   EXPECT_EQ(told["step"], 10);
   EXPECT_EQ(told["committed"], true);
+  EXPECT_EQ(told["newer"], json({30, 20}));
+  EXPECT_THAT(CkptRescue(root.path(), {.to = root / "out"}, kNow)->text,
+              HasSubstr("step 30 is in this memory, too, and newer: where other nodes have it, use --step 30"));
   const StatusOr<CkptAnswer> named = CkptRescue(root.path(), {.to = root / "out", .step = 20}, kNow);
   EXPECT_EQ(named->exit_code, 1);
   EXPECT_THAT(named->text, AllOf(HasSubstr("step 20"), HasSubstr("does not say that all ranks of the job had this")));

@@ -209,8 +209,9 @@ SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, st
   for (auto& [key, save] : saves) save.committed |= AreAllRanks(save.slots);
   const auto committed =
       std::find_if(saves.rbegin(), saves.rend(), [](const auto& save) { return save.second.committed; });
-  if (committed != saves.rend()) return committed->second;
-  return saves.empty() ? SaveOfAll{} : saves.rbegin()->second;
+  if (committed == saves.rend()) return saves.empty() ? SaveOfAll{} : saves.rbegin()->second;
+  for (auto newer = saves.rbegin(); newer != committed; ++newer) committed->second.newer.push_back(newer->first.step);
+  return committed->second;
 }
 
 }  // namespace phalanx::checkpoint

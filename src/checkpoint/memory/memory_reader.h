@@ -63,6 +63,7 @@ StatusOr<Fd> LockMemory(const std::string& path);
 struct SaveOfAll {
   std::vector<const MemorySlot*> slots;  // empty: there is none
   bool committed = false;                // all ranks of its world have it: some page says so, or they all are here
+  std::vector<int64_t> newer;            // steps of newer saves that every page has, and of which that is not known
 };
 
 // The newest that is committed, by SaveKey; where none is, the newest. `step`: of saves of that step alone. Pure.
