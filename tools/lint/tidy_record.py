@@ -15,7 +15,7 @@ def read(project):
     if PATH not in project.files:
         return {}
     lines = [line.split() for line in project.text(PATH).splitlines() if not line.startswith("#")]
-    return {path: begins for begins, path in lines}
+    return {words[1]: words[0] for words in lines if len(words) == 2}  # others are what a merge has left
 
 
 def has(known, path, digest):
