@@ -82,32 +82,48 @@ def words(monkeypatch):
     monkeypatch.setattr(board, "on_step", None)
     rescale_at = memoryview(bytearray(8)).cast("q")
     monkeypatch.setattr(board, "_rescale_at", rescale_at)
+    told = board.told_step()
     yield board.words, rescale_at
-    board.hear_rescale(False)
+    board.hear_rescale(0)
+    board._signed[board.STEP] = told
 
 
 def test_saves_that_are_far_apart_are_not_waited_for(words):
+    """The second save of a step says nothing of how far apart they are."""
     points = safe_point.SafePoints()
+    second, apart = 1_000_000_000, safe_point.APART_MAX_S * 1_000_000_000
     heard = []
-    for now_s in (100, 101, 101 + safe_point.APART_MAX_S + 1, 115):
-        points.saves(now_s)
+    for step, now_ns in ((1, 100), (1, 200), (2, second), (3, 2 * second + apart), (4, 3 * second + apart)):
+        points.saves(step, now_ns)
         heard.append(words[0][board.HEARS_RESCALE])
-    assert heard == [0, 1, 0, 1]
+    assert heard == [0, 0, second + apart, 0, 3 * second + 2 * apart]
 
 
-def test_the_save_that_is_the_last(words, monkeypatch):
-    """The first behind the step that was chosen; none where nothing is announced, or a function of the script's own
-    decides."""
-    assert not safe_point.is_due(10)
-    words[1][0] = 10
-    assert [safe_point.is_due(step) for step in (9, 10, 11, 14)] == [False, False, True, True]
-    rescale.add(lambda: None)
-    assert not safe_point.is_due(11)
+def test_the_save_that_is_the_last(words):
+    """The first behind a told step that has come to the chosen one; none where nothing is announced, a function of the
+    script's own decides, nobody asks, or the ranks have waited in vain."""
     points = safe_point.SafePoints()
-    points.saves(0)
-    board.hear_rescale(False)
-    points.saves(1)
+
+    def due_at(*steps):
+        found = []
+        for step in steps:
+            board._signed[board.STEP] = step
+            found.append(points.is_due())
+        return found
+
+    assert due_at(9, 10, 20) == [False, False, False]
+    words[1][0] = 10
+    assert due_at(-1, 9, 10, 20) == [False, False, True, True]
+    points.give_up()
+    assert due_at(10, 20) == [False, False]
+    words[1][0] = 30
+    assert due_at(20, 30) == [False, True]
+    rescale.add(lambda: None)
+    assert due_at(30) == [False]
+    board.hear_rescale(0)
+    points.saves(1, 0)
+    points.saves(2, 1)
     assert words[0][board.HEARS_RESCALE] == 0
-    monkeypatch.setattr(rescale, "_callbacks", [])
-    monkeypatch.setattr(rescale, "_channel", None)
-    assert not safe_point.is_due(11)
+    rescale._callbacks.clear()
+    rescale.forget()
+    assert due_at(30) == [False]

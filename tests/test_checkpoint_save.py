@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checkpoint_agent import CheckpointAgent, write_manifest  # noqa: E402
-from phalanx._bootstrap import board, memory  # noqa: E402
+from phalanx._bootstrap import board, memory, rescale  # noqa: E402
 from phalanx.checkpoint import (  # noqa: E402
     CannotSave,
     Checkpointer,
@@ -28,6 +28,7 @@ from phalanx.checkpoint import (  # noqa: E402
     named,
     native,
     overlap,
+    safe_point,
 )
 from phalanx.checkpoint.flight import Flight  # noqa: E402
 from phalanx.checkpoint.handle import SaveHandle  # noqa: E402
@@ -130,6 +131,61 @@ def test_waits_end_when_their_time_is_up(agent, make, monkeypatch):
     monkeypatch.undo()
     with writer.lock, ThreadPoolExecutor() as pool, pytest.raises(TimeoutError):
         pool.submit(later.wait_committed, timeout=0.01).result()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """As if nodes were to join, behind whatever step. The steps with which this rank came to a safe point."""
+    came = []
+    monkeypatch.setattr(rescale, "_channel", object())
+    monkeypatch.setattr(rescale, "come_to_safe_point", came.append)
+    at_step = memoryview(bytearray(8)).cast("q")
+    at_step[0] = 1
+    monkeypatch.setattr(board, "_rescale_at", at_step)
+    yield came
+    board.hear_rescale(0)
+
+
+def hears():
+    return board.words[board.HEARS_RESCALE] != 0
+
+
+def test_the_last_save_before_nodes_join_is_one_to_disk_where_each_rank_has_its_own(agent, make, asked):
+    checkpointer = make()
+    board.set_step(1)
+    handle = checkpointer.save(2, state_of(2))
+    assert (asked, handle.storage) == ([2], Storage.DISK)
+    checkpointer.save(3, state_of(3))
+    assert hears()
+    checkpointer.close()
+    assert not hears()
+
+
+def test_no_save_is_the_last_where_several_checkpointers_save(agent, make, asked):
+    """In turn, and where the second begins late. Nor in another thread, which does not train."""
+    board.set_step(1)
+    first, second = make(), make()
+    with ThreadPoolExecutor() as pool:
+        for step in (2, 3):
+            pool.submit(first.save, step, state_of(step)).result().wait_committed()
+    assert not hears() and asked == []
+    first.save(4, state_of(4))
+    for step in (5, 6, 7):
+        second.save(step, state_of(step))
+        first.save(step, state_of(step))
+        assert not hears()
+    assert asked == [4]
+
+
+def test_training_goes_on_where_nobody_says_that_all_have_the_last_save(agent, make, asked, monkeypatch):
+    """The master is away for good, say. It is waited for once."""
+    monkeypatch.setattr(safe_point, "PATIENCE_S", 0.05)
+    checkpointer = make()
+    board.set_step(1)
+    agent.commits = False
+    assert checkpointer.save(2, state_of(2)).storage is Storage.DISK
+    assert checkpointer.save(3, state_of(3)).storage is Storage.MEMORY
+    assert asked == []
 
 
 def test_a_step_that_is_dropped_is_not_committed(agent, make):

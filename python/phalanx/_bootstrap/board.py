@@ -106,9 +106,15 @@ def tells_steps():
     return _signed[STEP] >= 0
 
 
-def hear_rescale(hears=True):
-    """The agent may ask for a safe point from now on; or no more."""
-    words[HEARS_RESCALE] = int(hears)
+def told_step():
+    """The step as the script has told it last; -1: it has not."""
+    return _signed[STEP]
+
+
+def hear_rescale(until_ns=1):
+    """The agent may ask for a safe point from now on: until time.monotonic_ns() is that, at all times for 1, and no more
+    for 0."""
+    words[HEARS_RESCALE] = until_ns
 
 
 def rescale_at():

@@ -36,6 +36,7 @@ _NO_AGENT = (
     "`phalanx-run script.py` (load() works everywhere)"
 )
 _STORAGE_WAIT_S = 600  # of close(); a job's end waits as long
+_TELL_S = 2  # for functions that are to hear of earlier saves, before nodes join or leave
 _open = weakref.WeakSet()
 
 
@@ -186,7 +187,7 @@ class Checkpointer:
         storage = _checked_storage(storage, on_stored)
         self._must_be_able_to_save()
         step = int(step)
-        is_last = self._is_last(step)
+        is_last = self._may_be_last(step) and self._safe_points.is_due()
         if is_last and not self.is_lent:
             storage = Storage.DISK
         handle = SaveHandle(self, step, storage, self._way.saves(step))
@@ -197,19 +198,26 @@ class Checkpointer:
             self._end_behind(handle)
         return handle
 
-    def _is_last(self, step):
-        """Where a process has several of these, what one of them saves is not all there is to save."""
-        if any(each._safe_points.has_saved for each in _open if each is not self):
+    def _may_be_last(self, step):
+        """Whether this save is all that the rank has to save. Where several of these save it is not."""
+        if self._saving or not safe_point.is_here():
             return False
-        self._safe_points.saves(safe_point.now_s())
-        return safe_point.is_due(step)
+        self._safe_points.saves(step, safe_point.now_ns())
+        is_alone = not any(each._safe_points.has_saved for each in _open if each is not self)
+        if not is_alone:
+            safe_point.hear(0)
+        return is_alone
 
     def _end_behind(self, handle):
-        """Returns where not all ranks have it: then behind the next one. Nobody waits for longer than the job's grace
+        """Returns where not all ranks have it: then behind the next one. The job ends them all when its own grace is over
         (--rescale-grace)."""
-        is_safe = handle.wait_stored() if handle.storage is Storage.DISK else handle.wait_committed()
+        wait = handle.wait_committed if self.is_lent else handle.wait_stored
+        try:
+            is_safe = wait(timeout=safe_point.PATIENCE_S)
+        except TimeoutError:
+            return self._safe_points.give_up()
         if is_safe:
-            self._teller.finish()
+            self._teller.finish(_TELL_S)
             rescale.come_to_safe_point(handle.step)
 
     def _save(self, handle, state, began_ns):
@@ -237,6 +245,7 @@ class Checkpointer:
         calls take. What is in memory stays with the agent."""
         if self._is_able_to_save():
             self._closed = True
+            safe_point.hear(0)
             self._writer.close()
             self._teller.finish(self._storage_wait_s)
             self._door.close()

@@ -82,6 +82,7 @@ class Copies:
 
     def __init__(self, events):
         self._events = events  # (device, event) each
+        self._waiting = None  # a thread, for who waits no longer than some time
 
     def fence(self):
         """What is queued from now on, on the current streams, runs behind the copies. Does not block."""
@@ -96,11 +97,12 @@ class Copies:
         if until_ns is None:
             self._synchronize()
             return True
-        # CUDA knows no wait with an end.
-        waiting = threading.Thread(target=self._synchronize, name="phalanx-wait-copies", daemon=True)
-        waiting.start()
-        waiting.join(max(0, until_ns - time.monotonic_ns()) / 1e9)
-        return not waiting.is_alive()
+        if self._waiting is None and not self.are_over():  # CUDA knows no wait with an end
+            self._waiting = threading.Thread(target=self._synchronize, name="phalanx-wait-copies", daemon=True)
+            self._waiting.start()
+        if self._waiting is not None:
+            self._waiting.join(max(0, until_ns - time.monotonic_ns()) / 1e9)
+        return self.are_over()
 
     def _synchronize(self):
         for _, event in self._events:

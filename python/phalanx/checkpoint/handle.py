@@ -1,6 +1,7 @@
 """What save() returns."""
 
 import enum
+import math
 import time
 
 
@@ -33,7 +34,7 @@ class SaveHandle:
     def wait_staged(self, timeout=None):
         """Waits until the image is complete in this node's memory. False where it will not be; `why` says why. Raises
         TimeoutError behind `timeout` seconds for the copy, which goes on."""
-        until_ns = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        until_ns = None if timeout in (None, math.inf) else time.monotonic_ns() + int(timeout * 1e9)
         if not self.is_over and not self._checkpointer.finish(self, until_ns):
             raise TimeoutError(f"phalanx.checkpoint: step {self.step} is not staged within {timeout} s")
         return self.is_sealed
@@ -53,12 +54,16 @@ class SaveHandle:
         return self._wait("stored", timeout)
 
     def _wait(self, until, timeout):
-        if timeout is None:
+        if timeout in (None, math.inf):
             return self.wait_staged() and self._checkpointer.ask_wait(self, until)
         began_s = time.monotonic()
         if not self.wait_staged(timeout):
             return False
-        return self._checkpointer.ask_wait(self, until, max(0.0, timeout - (time.monotonic() - began_s)))
+        left_s = max(0.0, timeout - (time.monotonic() - began_s))
+        try:
+            return self._checkpointer.ask_wait(self, until, left_s)
+        except TimeoutError:
+            raise TimeoutError(f"phalanx.checkpoint: step {self.step} is not {until} within {timeout} s") from None
 
     def explain(self, why):
         if why and why not in (self.why or ""):

@@ -106,7 +106,7 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   slot.saving_ns = TimeOrNever(saving, now_ns);  // no longer than the machine runs
   slot.saving_since_ns = TimeOrNever(saving_since, now_ns);
   slot.caught_up_ns = TimeOrNever(caught_up, now_ns);
-  slot.hears_rescale = hears_rescale == 1;
+  slot.hears_rescale = hears_rescale == 1 || hears_rescale > static_cast<uint64_t>(std::max<int64_t>(now_ns, 0));
   return slot;
 }
 

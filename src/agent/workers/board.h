@@ -29,7 +29,7 @@ struct BoardSlot {
   int64_t saving_ns = 0;        // in saves that are over
   int64_t saving_since_ns = 0;  // 0: none is under way
   int64_t caught_up_ns = 0;     // 0: not yet, or nothing to catch up with
-  bool hears_rescale = false;   // phalanx.on_rescale was called
+  bool hears_rescale = false;   // phalanx.on_rescale was called, or saves are at most some seconds apart
 };
 
 // `bytes` is one slot of the format (192 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.

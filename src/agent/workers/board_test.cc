@@ -76,6 +76,17 @@ TEST_F(BoardTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(board_->Read(-1).pid, 0);
 }
 
+// By a word of its own: at all times, or until some time.
+TEST_F(BoardTest, KnowsHowLongARankHearsOfRescales) {
+  const uint64_t hour_ns = uint64_t{3'600} * 1'000'000'000;
+  const uint64_t now = static_cast<uint64_t>(MonotonicNs());
+  for (const auto& [word, hears] :
+       {std::pair<uint64_t, bool>{0, false}, {1, true}, {now, false}, {now + hour_ns, true}}) {
+    Put(1, {1234, 50, 40, now, now, now, 2, 30, 0, 0, 0, word});
+    EXPECT_EQ(board_->Read(1).hears_rescale, hears) << word;
+  }
+}
+
 TEST_F(BoardTest, DistrustsTheRank) {
   const uint64_t huge = ~uint64_t{0};
   Put(0, {huge, huge, huge, huge, huge, huge, huge});
