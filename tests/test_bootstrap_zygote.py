@@ -615,7 +615,7 @@ def test_a_name_of_a_package_is_asked_for_as_the_script_does(library, folder):
     """A lazy package imports a part then; what comes behind it finds that part there."""
     library(
         lazy__in____init__="import importlib\ndef __getattr__(name):\n    if name[:2] == '__': raise AttributeError\n"
-        "    return importlib.import_module('lazy.' + name.lower())",
+        "    return globals().setdefault(name, importlib.import_module('lazy.' + name.lower()))",
         lazy__in__part="",
         lazy__in__other="",
         behind="import sys; SEEN = 'lazy.part' in sys.modules and 'lazy.other' in sys.modules",

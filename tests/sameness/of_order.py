@@ -119,6 +119,63 @@ case(
         "libkeep.py": "HERE = True\n",
     },
 )
+_SEEN = "import standin\nstandin.see(__name__)\n"
+_DEPRECATED = f"""{_SEEN}
+import warnings
+CALLS = []
+def __getattr__(name):
+    if name != "old":
+        raise AttributeError(name)
+    CALLS.append(name)
+    warnings.warn("old is deprecated", FutureWarning, stacklevel=2)
+    return 5
+"""
+case(
+    "lazy package that counts who asks",
+    "a deprecated name, which warns and is not kept",
+    """
+    from libdep import old
+    import libb
+    import libdep
+    print(old, libdep.CALLS, libb.X)
+    """,
+    installed={"libdep.py": _DEPRECATED, "libb.py": "X = 1\n"},
+    preloads=("libdep",),
+)
+case(
+    "lazy package that counts who asks for a part",
+    "hasattr, by which `from package import part` begins",
+    """
+    from libdep import part
+    import libdep
+    print(part.X, libdep.CALLS)
+    """,
+    installed={
+        "libdep/__init__.py": (
+            "CALLS = []\nclass Part:\n    X = 1\ndef __getattr__(name):\n    if name != 'part':\n"
+            "        raise AttributeError(name)\n    CALLS.append(name)\n    return Part\n"
+        ),
+        "libdep/part.py": "",
+    },
+)
+case(
+    "lazy module of a lazy package",
+    "a name that is two looks away",
+    """
+    import libpk
+    X = libpk.sub.value
+    import libb
+    print(X, libpk.sub.COUNT, libb.X)
+    """,
+    installed={
+        "libpk/__init__.py": (
+            "import importlib\ndef __getattr__(name):\n    if name == 'sub':\n"
+            "        return importlib.import_module('libpk.sub')\n    raise AttributeError(name)\n"
+        ),
+        "libpk/sub.py": "COUNT = []\ndef __getattr__(name):\n    COUNT.append(name)\n    return 7\n",
+        "libb.py": "X = 1\n",
+    },
+)
 case(
     "sys.modules looked at between imports",
     "what will be imported is not there yet",

@@ -87,7 +87,8 @@ def _stopped(outcome, place):
     if outcome.explained["stopped"] is None:
         return None
     step, why = outcome.explained["stopped"]
-    return _row(place, step, dict(outcome.tainted).get(step.partition(":")[0], why))
+    tainted = dict(outcome.tainted)
+    return _row(place, step, tainted.get(step) or tainted.get(step.partition(":")[0], why))
 
 
 def _imported(scanned, done, place):
@@ -189,12 +190,13 @@ def _add_of_prefix(why, scanned, done):
     if done["stopped"] is None:
         return
     stopped, reason = done["stopped"]
-    why.setdefault(stopped.partition(":")[0], reason)
+    name = stopped if stopped in why else stopped.partition(":")[0]
+    why.setdefault(name, reason)
     there = {*done["modules"], *done["hidden"]}
     steps = scanned["prefix"]
     for step in steps[steps.index(stopped) + 1 :]:
         if ":" not in step and step not in there and step not in done["values"]:
-            why.setdefault(step, f"stands behind {stopped.partition(':')[0]}, which is not imported ahead")
+            why.setdefault(step, f"stands behind {name.replace(':', '.')}, which is not imported ahead")
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

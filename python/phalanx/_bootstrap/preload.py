@@ -11,7 +11,7 @@ from phalanx._bootstrap import hidden, places, steps, threads
 from phalanx._bootstrap.scanning import variables
 from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
 from phalanx._bootstrap.watching.shared import why_not_shared
-from phalanx._bootstrap.watching.taken import Taken
+from phalanx._bootstrap.watching.taken import Taken, keeps
 from phalanx._bootstrap.watching.watch import Tainted, is_indifferent
 
 # What torch imports late: at the first optimizer, process group or wrapped model. About a second otherwise. What is
@@ -57,6 +57,7 @@ _RENEWED = frozenset(("random", "numpy.random", "numpy.random.mtrand", "secrets"
 # What stands for a step of the script.
 _IMPORT = "value = __import__(name)"
 _LOOK = "value = getattr(value, attribute)"
+_KEEPS_NOTHING = "its package is asked for it each time, and may tell the first time from others"
 
 
 class Shadowed(BaseException):
@@ -231,24 +232,22 @@ class Preloader:
     def _take(self, steps, attributes, taken):
         for step in steps:
             taken.step_begins()
-            if taken.unclear is not None:
-                return step, f"{taken.unclear} is another object each time"
             name, _, looked_at = step.partition(":")
-            if name in attributes and self._is_attribute(name):
+            if name in attributes and not self.denies(step) and self._is_attribute(name):
                 continue
-            if self.denies(name):
+            if self.denies(name) or self.denies(step):
                 return step, "it must not be imported ahead"
             try:
                 error = self._look_at(name, looked_at) if looked_at else self._load_one(name, True)
             except Tainted as tainted:
+                if tainted.module == step:
+                    raise
                 inner = "" if tainted.module == name else f"it imports {tainted.module}: "
                 raise Tainted(name, inner + tainted.why) from None
             changed = taken.changed()
             if changed is not None:
                 raise Tainted(name, f"it changes {changed}, which the script has taken before")
             if error is None:
-                if looked_at:
-                    taken.asked_for(step, lambda name=name, looked_at=looked_at: self._ask_again(name, looked_at))
                 continue
             why = _why_missed(name, error)
             if not isinstance(error, _Denied) and not _is_not_found(name, error):
@@ -273,34 +272,33 @@ class Preloader:
         return None
 
     def _ask(self, name, attributes):
+        """Raises Tainted where it is not kept: the script asks the package once, and would be the second."""
+        step = f"{name}:{attributes}"
         value, inner = _longest_module(name)
         with self._importing(name):
             for attribute in [*inner, *attributes.split(".")]:
-                value = self._as_the_script(f"{name}:{attributes}", _LOOK, value=value, attribute=attribute)
+                module, value = value, self._as_the_script(step, _LOOK, value=value, attribute=attribute)
+                if not keeps(module, attribute):
+                    raise Tainted(step, _KEEPS_NOTHING)
                 if not isinstance(value, type(sys)):
                     break
-        return value
-
-    def _ask_again(self, name, attributes):
-        """What `_ask` gives now; where it fails, an object that nobody has."""
-        try:
-            return self._ask(name, attributes)
-        except (Tainted, Shadowed, KeyboardInterrupt):
-            raise
-        except BaseException:  # as above
-            return object()
 
     def _is_attribute(self, name):
+        """As `from parent import child` asks first."""
         parent, _, child = name.rpartition(".")
+        module = sys.modules.get(parent)
         with self._watch:
-            return hasattr(sys.modules.get(parent), child)
+            is_there = hasattr(module, child)
+        if is_there and not keeps(module, child):
+            raise Tainted(name, _KEEPS_NOTHING)
+        return is_there
 
     def disregard_thread(self, native_id):
         """That thread is not a module's."""
         self._state.disregard_thread(native_id)
 
     def denies(self, name):
-        """Whether `name`, or a package it is in, is never imported."""
+        """Whether a module, or a package it is in, is never imported; a look ("package:name") is never taken."""
         while name:
             if name in self._denied:
                 return True

@@ -4,6 +4,7 @@ value there would change what the script is given, since all of the prefix is im
 import collections
 import os
 import sys
+import types
 
 from phalanx._bootstrap.scanning.takes import CONTENTS
 
@@ -21,8 +22,6 @@ class Taken:
             self._names_at.setdefault(at, []).append(name)
         self._values = {}
         self._contents = {}  # {name: what was in it, in one list}
-        self._asked = {}  # {name: (what its package gave, a function that asks anew)}
-        self.unclear = None  # a name for which its package gives another object each time
         self._steps = 0
 
     def step_begins(self):
@@ -37,15 +36,6 @@ class Taken:
                 self._contents[place] = contents
         self._steps += 1
 
-    def asked_for(self, name, ask):
-        """The script takes `name`, "package:attribute", by asking its package: `ask()`. Some keep nothing of it."""
-        if _value_of(name.replace(":", ".")) is not _UNSEEN:
-            return
-        value = ask()
-        if ask() is not value:
-            self.unclear = name.replace(":", ".")
-        self._asked[name] = value, ask
-
     def changed(self):
         """The first name that has been taken and has another value now; or None."""
         for name, value in self._values.items():
@@ -55,7 +45,14 @@ class Taken:
             before = self._contents.get(name)
             if before is not None and not _are_the_same(before, _contents_of(value)):
                 return f"what is in {name}"
-        return next((name.replace(":", ".") for name, (value, ask) in self._asked.items() if ask() is not value), None)
+        return None
+
+
+def keeps(module, attribute):
+    """Whether a module answers with a name that it has: one that it has not runs code of its own each time."""
+    if type(module).__getattribute__ is not types.ModuleType.__getattribute__:
+        return False
+    return attribute in vars(module) or hasattr(types.ModuleType, attribute)
 
 
 def _are_the_same(before, now):
