@@ -176,6 +176,116 @@ case(
         "libb.py": "X = 1\n",
     },
 )
+
+
+def _between(name, why, look, library):
+    """`look` makes SEEN, before the import of a library that changes what it looks at."""
+    case(name, why, f"{look}import liblater\nprint(SEEN)\n", installed={"liblater.py": library})
+
+
+_between(
+    "name that a later import adds",
+    "hasattr, getattr with a default",
+    "import collections\nSEEN = hasattr(collections, 'Callable'), getattr(collections, 'Callable', None)\n",
+    "import collections\ncollections.Callable = len\n",
+)
+_between(
+    "name that a later import adds, in an if",
+    "a shim for what newer Pythons have no more",
+    "import inspect\nif not hasattr(inspect, 'getargspec'):\n    SEEN = 'new'\nelse:\n    SEEN = 'old'\n",
+    "import inspect\ninspect.getargspec = inspect.getfullargspec\n",
+)
+_between(
+    "name that a later import adds, in a try",
+    "except AttributeError",
+    "import inspect\ntry:\n    SEEN = inspect.getargspec\nexcept AttributeError:\n    SEEN = None\n",
+    "import inspect\ninspect.getargspec = inspect.getfullargspec\n",
+)
+_between(
+    "name that a later import adds to a class",
+    "a method more",
+    "import argparse\nSEEN = hasattr(argparse.Namespace, 'to_dict')\n",
+    "import argparse\nargparse.Namespace.to_dict = vars\n",
+)
+_between(
+    "builtin that a later import adds",
+    "line profilers do so",
+    "try:\n    SEEN = profile\nexcept NameError:\n    SEEN = None\n",
+    "import builtins\nbuiltins.profile = len\n",
+)
+_between(
+    "module that a later import adds to its package",
+    "hasattr before the import of a part",
+    "import xml\nSEEN = hasattr(xml, 'sax')\nimport xml.sax.handler\n",
+    "",
+)
+_between(
+    "name that comes and is replaced then",
+    "absent at first, taken later",
+    "import xml\nHAD = hasattr(xml, 'sax')\nimport xml.sax.saxutils\nSEEN = HAD, xml.sax.saxutils.escape.__module__\n",
+    "import xml.sax.saxutils\nxml.sax.saxutils.escape = len\n",
+)
+_between(
+    "state of the standard library behind an object",
+    "the loggers that there are, the root's level",
+    "import logging\nSEEN = sorted(logging.Logger.manager.loggerDict), logging.Logger.root.level\n",
+    "import logging\nlogging.getLogger('liblater')\nlogging.basicConfig(level=10)\n",
+)
+_between(
+    "context of decimal numbers",
+    "what C keeps",
+    "import decimal\nSEEN = decimal.DefaultContext.prec\n",
+    "import decimal\ndecimal.DefaultContext.prec = 50\n",
+)
+_between(
+    "attribute of a function",
+    "as instrumentation marks what it has patched",
+    "import json\nSEEN = getattr(json.dumps, 'patched', False), json.loads.__doc__[:9]\n",
+    "import json\njson.dumps.patched = True\njson.loads.__doc__ = 'other text'\n",
+)
+_between(
+    "container in a container",
+    "schemes of sysconfig",
+    "import sysconfig\nSEEN = len(sysconfig._INSTALL_SCHEMES['posix_prefix'])\n",
+    "import sysconfig\nsysconfig._INSTALL_SCHEMES['posix_prefix']['more'] = 'x'\n",
+)
+_between(
+    "container of another kind",
+    "a dictionary that holds its values weakly",
+    "import logging\nSEEN = len(logging._handlers)\n",
+    "import logging\nKEPT = logging.NullHandler()\nKEPT.set_name('liblater')\n",
+)
+case(
+    "usual looks between imports",
+    "they leave what follows warm",
+    """
+    import collections
+    import enum
+    import logging
+    import os
+    import re
+    import signal
+    import sys
+    from pathlib import Path
+    from typing import Optional
+    ROOT = Path(__file__).resolve().parent
+    HERE = os.path.dirname(os.path.realpath(__file__))
+    IS_LINUX = sys.platform == "linux"
+    MINOR = sys.version_info.minor, sys.version_info[0], sys.flags.optimize, sys.maxsize, sys.implementation.name
+    POINT = collections.namedtuple("Point", "x y")
+    X = POINT.x
+    NUMBER = signal.SIGTERM.value, signal.Signals.SIGINT.name, re.IGNORECASE, len(signal.Signals)
+    LEVEL = logging.getLevelName, logging.INFO, getattr(logging, "TRACE", None), logging.Logger.manager
+    log = logging.getLogger(__name__)
+    MODE = os.environ.get("MODE", "none"), os.environ.get("HOME")
+    ARGUMENTS = sys.argv[1:], len(sys.argv)
+    KNOWN = logging.Formatter.default_time_format, str.lower, Optional[int]
+    import libseen
+    print(MINOR[1], NUMBER[:2], MODE[0], ARGUMENTS, IS_LINUX)
+    """,
+    installed={"libseen.py": _SEEN},
+    preloads=("libseen",),
+)
 case(
     "sys.modules looked at between imports",
     "what will be imported is not there yet",

@@ -261,9 +261,9 @@ def _late_check(kind, script, cwd, found):
         for count, name in enumerate(found.prefix):
             if now.prefix[count : count + 1] != [name]:
                 return f"{who} does something else now before it imports {name}"
-        for name, count in now.taken.items():
+        for name, count in ((name, count) for name, counts in now.taken.items() for count in counts):
             # Nobody has looked whether what was imported behind it changes that.
-            if count < len(found.prefix) and found.taken.get(name) != count:
+            if count < len(found.prefix) and count not in found.taken.get(name, ()):
                 taken = name.partition(takes.CONTENTS)[0]
                 return f"{who} takes {taken} now before it imports {found.prefix[count]}"
         return None

@@ -232,6 +232,8 @@ class Preloader:
     def _take(self, steps, attributes, taken):
         for step in steps:
             taken.step_begins()
+            if taken.unclear is not None:
+                return step, f"nobody can tell whether it changes {taken.unclear}, which the script has taken before"
             name, _, looked_at = step.partition(":")
             if name in attributes and not self.denies(step) and self._is_attribute(name):
                 continue

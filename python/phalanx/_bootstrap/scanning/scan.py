@@ -34,8 +34,8 @@ class Scan:
     (naming.USUAL). `later`: those behind. `end`: the End of the prefix, None where all of it is prefix; `usual_end`
     that of what is usual. `own`: the user's own modules, in their order. `where`: {name: (path, line)} of all of these.
     `attributes`: names of `prefix` that may be values of their packages (from package import name).
-    `taken`: {name of a library's module and of what the text takes of it, dotted: the number of steps of the prefix
-    before that}, for taken.Taken.
+    `taken`: {name of a library's module and of what the text takes of it, dotted: the numbers of steps of the
+    prefix before each place}, for taken.Taken.
     `texts`: the files that say so, as they were: {path: places.version_of(path)}.
     `absent`: names of modules that a `try` looks for, and that nobody has; `folders`: where they are looked for.
     `modules`: {file: name} of the user's own modules.
@@ -506,8 +506,10 @@ class _Scanner:
 
     def _take(self, names):
         """What the text takes of others, as they are where it has come to."""
+        at = len(self.result.prefix)
         for name in names if self._phase == _PREFIX else ():
-            self.result.taken.setdefault(name, len(self.result.prefix))
+            places_of = self.result.taken.setdefault(name, [])
+            places_of += [at] if at not in places_of else []
 
     def _take_own(self, base, alias, text, statement):
         """A name of the user's own module: what it has by that name, else a module in it."""

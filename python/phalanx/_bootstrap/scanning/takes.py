@@ -1,7 +1,6 @@
 """What a statement takes of modules and of the environment: names that taken.Taken watches."""
 
 import ast
-import builtins
 
 _READS = ("os.environ.get", "os.getenv")
 _READ_ANY = ("os.getenv", "os.path.expanduser", "os.path.expandvars", "pathlib.Path.home", "pathlib.Path.expanduser")
@@ -27,11 +26,20 @@ def taken_by(statement, names, computes_annotations=True):
         if full is not None and ((full + ".").startswith(_ENVIRONMENT + ".") or full in _READ_ANY):
             found.append(f"{_ENVIRONMENT}:")
         elif full is not None:
-            taken = _BEHIND.get(full, full if "." in full or not hasattr(builtins, full) else f"builtins.{full}")
-            found.append(taken + CONTENTS)
+            found.append(_BEHIND.get(full, _place_of(full, node, names)) + CONTENTS)
         looked_at = _attribute(node, names)
         left += [looked_at] if looked_at is not None else _evaluated(node, computes_annotations)
     return found
+
+
+def _place_of(full, node, names):
+    """The name that the walk of taken.Taken goes: of a value that a call has made, and nobody else has, what was
+    called."""
+    if "." not in full:
+        return full if node.id in names.bound else f"builtins.{full}"
+    owner, parts = names.found(node)
+    made = owner.made.get(parts[0]) if parts and parts[0] not in owner.imported else None
+    return full if made is None else made
 
 
 def _variable(node, names):

@@ -2,6 +2,7 @@
 value there would change what the script is given, since all of the prefix is imported before its first line."""
 
 import collections
+import enum
 import os
 import sys
 import types
@@ -9,41 +10,64 @@ import types
 from phalanx._bootstrap.scanning.takes import CONTENTS
 
 _ENVIRONMENT = "os.environ"
-_UNSEEN = object()  # nothing, or what its module would have to be asked for, which may import
+_UNSEEN = object()  # its module is not there
+_ABSENT = object()  # its module or class is there, and has no such name
+_UNCLEAR = object()  # only code of a library could say what it is
+
+_DEPTH_MAX = 4  # of containers in containers
+_PARTS_MAX = 20_000  # of all of them
+# What holds the same for ever, or only what the walk goes through by itself.
+_CONSTANT = (str, bytes, int, float, complex, range, enum.Enum, type, types.ModuleType)
+_ENTERED = (list, tuple, set, frozenset, collections.deque)
+_READ_BY_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_METHODS = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.ClassMethodDescriptorType, classmethod, staticmethod),
+)
 
 
 class Taken:
-    """`names`: scan.Scan.taken, {dotted name: how many steps of the prefix come before the script first takes it};
-    "os.environ:NAME" is a variable, "os.environ:" all of them, "name[]" what is in a container, too."""
+    """`names`: scan.Scan.taken, {dotted name: how many steps of the prefix come before each place where the script
+    takes it}; "os.environ:NAME" is a variable, "os.environ:" all of them, "name[]" what is in a container, too."""
 
     def __init__(self, names):
         self._names_at = {}
-        for name, at in names.items():
-            self._names_at.setdefault(at, []).append(name)
+        for name, places in names.items():
+            for at in places:
+                self._names_at.setdefault(at, []).append(name)
         self._values = {}
         self._contents = {}  # {name: what was in it, in one list}
+        self.unclear = None  # a name that the script has taken, and of which nobody can tell whether it changes
         self._steps = 0
 
     def step_begins(self):
         """Before each step of the prefix."""
         for name in self._names_at.pop(self._steps, ()):
-            place, looks_into, _ = name.partition(CONTENTS)
-            value = _value_of(place)
-            if value is not _UNSEEN:
-                self._values[place] = value
-            contents = _contents_of(value) if looks_into else None
-            if contents is not None:
-                self._contents[place] = contents
+            self._take(*name.partition(CONTENTS)[:2])
         self._steps += 1
+
+    def _take(self, place, looks_into):
+        value = _value_of(place)
+        if value is _UNSEEN:
+            return
+        if value is _UNCLEAR or not _is_same(value, _value_of(place), place):
+            self.unclear = self.unclear or place
+            return
+        if value is not sys.argv:  # preload.py counts who has that list
+            self._values[place] = value
+        contents = _contents_of(value) if looks_into else None
+        if contents is _UNCLEAR:
+            self.unclear = self.unclear or place
+        elif contents is not None:
+            self._contents[place] = contents
 
     def changed(self):
         """The first name that has been taken and has another value now; or None."""
         for name, value in self._values.items():
-            now = _value_of(name)
-            if now is not value and not (name.startswith(_ENVIRONMENT) and now == value):
+            if not _is_same(value, _value_of(name), name):
                 return name.replace(":", " ").strip()
-            before = self._contents.get(name)
-            if before is not None and not _are_the_same(before, _contents_of(value)):
+        for name, before in self._contents.items():
+            if not _are_the_same(before, _contents_of(_value_of(name))):
                 return f"what is in {name}"
         return None
 
@@ -55,18 +79,42 @@ def keeps(module, attribute):
     return attribute in vars(module) or hasattr(types.ModuleType, attribute)
 
 
+def _is_same(before, now, name):
+    """Whether a value is the one that it was; what C computes for each question is compared."""
+    if before is now or type(before) is not type(now):
+        return before is now
+    return (name.startswith(_ENVIRONMENT) or isinstance(before, (str, bytes, int, float))) and before == now
+
+
 def _are_the_same(before, now):
-    return len(before) == len(now) and all(one is other for one, other in zip(before, now))
+    return isinstance(now, list) and len(before) == len(now) and all(one is other for one, other in zip(before, now))
 
 
 def _contents_of(value):
-    """What a container holds, of Python's own kinds or derived from one, without a call of its code. Else None."""
-    if isinstance(value, dict):
-        return [part for pair in dict.items(value) for part in pair]
-    for kind in (list, set, collections.deque):
-        if isinstance(value, kind):
-            return list(kind.__iter__(value))
-    return None
+    """What a container holds, and containers in it, of Python's own kinds or derived from one, without a call of its
+    code. None: it is no container; _UNCLEAR: one of another kind, or too much."""
+    if not _has_contents(value):
+        return None
+    found, left = [], [(value, 0)]
+    while left:
+        container, depth = left.pop()
+        parts = _parts_of(container)
+        if parts is None or depth > _DEPTH_MAX or len(found) > _PARTS_MAX:
+            return _UNCLEAR
+        found += parts
+        left += [(part, depth + 1) for part in parts if _has_contents(part)]
+    return found
+
+
+def _has_contents(value):
+    return not isinstance(value, _CONSTANT) and any("__len__" in vars(base) for base in type(value).__mro__)
+
+
+def _parts_of(container):
+    if isinstance(container, dict):
+        return [part for pair in dict.items(container) for part in pair]
+    kind = next((kind for kind in _ENTERED if isinstance(container, kind)), None)
+    return None if kind is None else list(kind.__iter__(container))
 
 
 def _value_of(name):
@@ -81,10 +129,54 @@ def _value_of(name):
         if value is not _UNSEEN:
             break
     for part in parts[count:]:
-        if isinstance(value, type):
-            value = next((vars(base)[part] for base in value.__mro__ if part in vars(base)), _UNSEEN)
-            continue
-        if not isinstance(value, type(sys)):
+        if value is _UNSEEN or value is _ABSENT or value is _UNCLEAR:
             break
-        value = vars(value).get(part, _UNSEEN)
+        value = _attribute_of(value, part)
     return value
+
+
+def _attribute_of(value, name):
+    """What getattr gives, where that runs no Python code: else _UNCLEAR."""
+    if isinstance(value, type):
+        return _found_in((*value.__mro__, *type(value).__mro__), name)
+    if type(value) is types.ModuleType:
+        return vars(value).get(name, _ABSENT)
+    kind = type(value)
+    if not isinstance(_found_in(kind.__mro__, "__getattribute__"), types.WrapperDescriptorType):
+        return _UNCLEAR
+    of_class, own = _found_in(kind.__mro__, name), _own_names_of(value)
+    if isinstance(of_class, _READ_BY_C):
+        return _read_by_c(value, name)
+    if isinstance(value, enum.Enum) and of_class is not _ABSENT:
+        return value  # a member says the same for ever
+    if name in own and not hasattr(type(of_class), "__set__"):
+        return own[name]
+    if of_class is _ABSENT:
+        return _ABSENT if _has_no_others(kind) else _UNCLEAR
+    return of_class if isinstance(of_class, _METHODS) or not hasattr(type(of_class), "__get__") else _UNCLEAR
+
+
+def _found_in(classes, name):
+    return next((vars(base)[name] for base in classes if name in vars(base)), _ABSENT)
+
+
+def _read_by_c(value, name):
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return _ABSENT  # a slot that is empty
+
+
+def _own_names_of(value):
+    try:
+        names = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return names if type(names) is dict else {}
+
+
+def _has_no_others(kind):
+    """Whether its objects have no names but those in their classes and in themselves."""
+    owner = getattr(_found_in(kind.__mro__, "__getattribute__"), "__objclass__", None)
+    is_usual = getattr(owner, "__module__", "") in ("builtins", "types", "functools")
+    return is_usual and _found_in(kind.__mro__, "__getattr__") is _ABSENT
