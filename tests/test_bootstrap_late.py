@@ -611,3 +611,32 @@ def test_the_folder_of_temporary_files_is_chosen_by_the_script(place, tmp_path):
     place.own(sets=tell.format(set_it), leaves=tell.format("os.getloadavg()"))
     for script in ("sets", "leaves"):
         assert place.warm(script, learnt=["torch.late"]) == place.plain(script)
+
+
+AT_THE_END = """
+    import atexit, sys, threading
+    def look(who):
+        print(who, "torch" in sys.modules, "numpy" in sys.modules, flush=True)
+    def behind():
+        threading.main_thread().join()
+        look("thread")
+    def hook(*what):
+        look("hook")
+    atexit.register(look, "callback")
+    threading.Thread(target=behind).start()
+    sys.excepthook = hook
+    """
+
+
+@pytest.mark.parametrize("last", ["1 / 0", "sys.exit(3)", "pass"])
+def test_who_looks_behind_the_scripts_end_finds_nothing_hidden(place, last):
+    place.own(train=f"{textwrap.dedent(AT_THE_END)}{last}\nimport torch\n" if last != "pass" else AT_THE_END)
+    assert place.warm("train", learnt=["torch", "numpy"]) == place.plain("train")
+
+
+def test_an_import_behind_the_scripts_end(place):
+    """In a callback: the life begins no other then."""
+    hook = "sys.meta_path.append(type('Hook', (), {'find_spec': staticmethod(lambda *what: None)}))"
+    place.own(train=f"import atexit, sys\n{hook}\natexit.register(lambda: print(__import__('torch').__name__))")
+    status, out, err, whys = place.warm("train", learnt=["torch"])
+    assert (status, out, whys) == (0, "torch\n", []) and "too late for this process" in err

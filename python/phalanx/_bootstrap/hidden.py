@@ -240,8 +240,13 @@ def training_has_begun():
         _finder.is_settled = True
 
 
+def script_has_ended():
+    """Its excepthook, threads and atexit callbacks may look at sys.modules, or import; nothing begins anew for them."""
+    training_has_begun()
+
+
 def give_out_rest():
-    """At the script's end, so that the interpreter takes all apart as it does in any process."""
+    """Behind all of these, so that the interpreter takes all apart as it does in any process."""
     global _finder
     if _finder is not None:
         if _finder in sys.meta_path:

@@ -216,8 +216,13 @@ def run(channel, request, fds, warmth=None):
         raise
     finally:
         board.script_ends()
-        hidden.give_out_rest()
-        gc.unfreeze()  # so that the interpreter's last collection sees what it sees in any process
+        hidden.script_has_ended()
+
+
+def end():
+    """The last that a fork does before the interpreter takes all apart: as it does in any process."""
+    hidden.give_out_rest()
+    gc.unfreeze()  # its last collection sees all
 
 
 def make_main_module(kind, path, module_type=types.ModuleType):

@@ -7,6 +7,17 @@ import sys
 
 _modules_at_start = frozenset(sys.modules)
 
+import atexit  # noqa: E402 - built in
+
+
+def _end():
+    """Behind the end of the script, and all that libraries and it do then."""
+    runner.end()
+
+
+# Before all other callbacks, and so called behind them. Only forks that run a script come there: all else ends at once.
+atexit.register(_end)
+
 
 def _enter():
     # As importlib.util has them, which imports what a folder on PYTHONPATH may have by the same name.
