@@ -255,6 +255,18 @@ _between(
     "import logging\nSEEN = len(logging._handlers)\n",
     "import logging\nKEPT = logging.NullHandler()\nKEPT.set_name('liblater')\n",
 )
+_between(
+    "home folder by a path's method",
+    "a library sets HOME",
+    "from pathlib import Path\nSEEN = Path('~/cache').expanduser().parts[1:]\n",
+    "import os\nos.environ['HOME'] = '/elsewhere'\n",
+)
+_between(
+    "link that a later import makes",
+    "where paths lead",
+    "import os\nfrom pathlib import Path\nSEEN = os.path.basename(os.path.realpath('link')), Path('link').resolve().name\n",
+    "import os\nif not os.path.islink('link'):\n    os.symlink('target', 'link')\n",
+)
 case(
     "usual looks between imports",
     "they leave what follows warm",
@@ -269,7 +281,7 @@ case(
     from pathlib import Path
     from typing import Optional
     ROOT = Path(__file__).resolve().parent
-    HERE = os.path.dirname(os.path.realpath(__file__))
+    HERE = os.path.dirname(os.path.realpath(__file__)), (Path(__file__).parent / "..").resolve()
     IS_LINUX = sys.platform == "linux"
     MINOR = sys.version_info.minor, sys.version_info[0], sys.flags.optimize, sys.maxsize, sys.implementation.name
     POINT = collections.namedtuple("Point", "x y")

@@ -24,7 +24,8 @@ _PATH_METHODS = frozenset(
     "absolute as_posix as_uri exists expanduser is_absolute is_dir is_file is_relative_to joinpath match relative_to "
     "resolve samefile with_name with_stem with_suffix".split()
 )
-_PATH_ASKS = frozenset("exists is_dir is_file samefile".split())
+_PATH_ASKS = frozenset("exists is_dir is_file resolve samefile".split())
+_REALPATH = "os.path.realpath"
 # What makes a function of a function, or a class of a class: builtins, and what of which libraries.
 _DECORATORS = frozenset("classmethod property staticmethod".split())
 _DECORATING = {
@@ -212,6 +213,8 @@ def _harmless_call(node, names):
         return False
     if full in ("getattr", "hasattr"):
         return _harmless_getattr(node, names)
+    if full == _REALPATH and names.calls is VALUES and not _is_where_it_stands(node, names):
+        return False  # an import may make a link there
     if full == "type" and len(node.args) != 1:
         return False  # it makes a class
     if full is not None and names.may_call(full):
@@ -268,12 +271,29 @@ def _value_of_call(node, names):
         return None
     value = value_of(node.func.value, names)
     if value == "path":
-        if names.calls is VALUES and node.func.attr in _PATH_ASKS:
+        if names.calls is VALUES and node.func.attr in _PATH_ASKS and not _is_where_it_stands(node, names):
             return None
         return "path" if node.func.attr in _PATH_METHODS else None
     if value == "pattern":
         return "text" if node.func.attr in _PATTERN_METHODS else None
     return {"text": "text", "container": "anything"}.get(value)
+
+
+def _is_where_it_stands(node, names):
+    """Whether a path is made of where the text itself stands and of constants: no import puts a link there.
+    (Path(__file__).parent / "..").resolve()"""
+    if isinstance(node, ast.Name):
+        return node.id == "__file__" and node.id not in names.bound
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return _is_where_it_stands(node.value, names)
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.right, ast.Constant) and _is_where_it_stands(node.left, names)
+    if not isinstance(node, ast.Call):
+        return False
+    full = names.full_name(node.func) or ""
+    is_function = full.startswith(("os.path.", "pathlib."))
+    first, *rest = [*node.args, None] if is_function else [getattr(node.func, "value", None), *node.args]
+    return _is_where_it_stands(first, names) and all(part is None or isinstance(part, ast.Constant) for part in rest)
 
 
 def harmless_target(node, names):

@@ -3,7 +3,7 @@
 import ast
 
 _READS = ("os.environ.get", "os.getenv")
-_READ_ANY = ("os.getenv", "os.path.expanduser", "os.path.expandvars", "pathlib.Path.home", "pathlib.Path.expanduser")
+_READ_ANY = ("os.getenv", "os.path.expanduser", "os.path.expandvars", "pathlib.Path.home")
 _ENVIRONMENT = "os.environ"
 # What a call of it depends on.
 _BEHIND = {"logging.getLogger": "logging._loggerClass"}
@@ -23,6 +23,8 @@ def taken_by(statement, names, computes_annotations=True):
             continue
         is_look = isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load)
         full = names.full_name(node) if is_look else None
+        if isinstance(node, ast.Attribute) and node.attr == "expanduser":
+            found.append(f"{_ENVIRONMENT}:")  # of whatever it is: a path reads a variable then
         if full is not None and ((full + ".").startswith(_ENVIRONMENT + ".") or full in _READ_ANY):
             found.append(f"{_ENVIRONMENT}:")
         elif full is not None:
