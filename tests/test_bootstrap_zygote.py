@@ -1105,6 +1105,21 @@ def test_a_signal_behind_the_request_is_the_ranks(agent, folder):
     assert spare.result() == (-signal.SIGTERM, "", "")
 
 
+@pytest.mark.parametrize("script", ["print('ran')\n", "print('no Python\n"])
+def test_an_interrupt_behind_the_request_is_told_on_the_ranks_stderr(agent, folder, script):
+    """Not in the zygote's last words; so is one where the spare becomes a plain Python."""
+    path = folder(script=script) / "script.py"
+    assert agent.start_zygote(path)["type"] == "ready"
+    spare = agent.fork()
+    os.kill(spare.pid, signal.SIGSTOP)
+    os.waitpid(spare.pid, os.WUNTRACED)
+    spare.run(path)
+    os.kill(spare.pid, signal.SIGINT)
+    os.kill(spare.pid, signal.SIGCONT)
+    status, out, err = spare.result()
+    assert (status, out) == (-signal.SIGINT, "") and err.endswith("KeyboardInterrupt\n")
+
+
 def test_signals_for_ranks_end_neither_zygote_nor_spare(agent, folder):
     """A scheduler sends them to everything of a node. The script finds them as any fresh Python does, and one that was
     ignored from the start, as in the background of a shell, ignored."""

@@ -42,8 +42,8 @@ def serve(fd, asked_of_site):
             if worker is not None:
                 if message.get("ahead"):
                     warmth.make_own()
+                # Signals stay out until the rank's streams are in place (runner.run).
                 request, fds = runner.wait_for_request(worker, _drop_signals_until_asked)
-                signal.pthread_sigmask(signal.SIG_SETMASK, ())
                 return worker, request, fds, warmth
     except (wire.Closed, OSError):
         os._exit(0)
@@ -231,7 +231,8 @@ def _deafen():
 
 def _drop_signals_until_asked(worker):
     """Waits for a message. What comes to a spare until then is not meant for a script. What comes once its request is
-    there is the rank's, and waits until signals are let in."""
+    there is the rank's, and waits until signals are let in. One that comes just before the request may be the rank's,
+    too: where both are there when this looks, nobody can tell which was first."""
     poll, signals = select.poll(), linux.signals_as_reads(linux.FOR_RANKS)
     poll.register(worker.fileno(), select.POLLIN)
     if signals < 0:

@@ -347,10 +347,15 @@ def _dress(request, warmth):
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = args
     linux.set_command_line(args, request["env"])
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _let_signals_in()
     if warmth is not None:
         warmth.counted.apply(request)
         scratch.renew()
+
+
+def _let_signals_in():
+    """Those that came since the request: the streams are the rank's by now, whose traceback they may bring."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _attach_board(place):
@@ -430,6 +435,7 @@ def _is_ours(trace):
 def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
     how = ["-m"] if request["kind"] == "module" else []
+    _let_signals_in()
     os.execve(sys.executable, [*_own_words(), *how, request["script"], *request["args"]], request["env"])
 
 
@@ -475,6 +481,7 @@ def _become_cold(channel, request):
     words_bytes = sum(len(os.fsencode(part)) + 1 for part in [request["script"], *request["args"]])
     padding = " " * min(words_bytes, _PADDING_BYTES_MAX)
     args = [*_own_words(), _HERE + "worker.py", str(socket_fd), padding, str(fd)]
+    _let_signals_in()
     os.execve(sys.executable, args, request["env"])
 
 
