@@ -15,11 +15,12 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import pytest
 import zygote_agent
-from phalanx._bootstrap import preload
+from phalanx._bootstrap import forker, preload
 from pidfd import pidfd_open
 from sameness.prefix import Prefix
 from share import free_user
@@ -1118,6 +1119,22 @@ def test_an_interrupt_behind_the_request_is_told_on_the_ranks_stderr(agent, fold
     os.kill(spare.pid, signal.SIGCONT)
     status, out, err = spare.result()
     assert (status, out) == (-signal.SIGINT, "") and err.endswith("KeyboardInterrupt\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "malloc", "is_cold"),
+    [
+        ((3, 8), ["-X", "dev"], None, True),
+        ((3, 8), [], "pymalloc_debug", True),
+        ((3, 8), ["-E"], "debug", False),
+        ((3, 8), [], "malloc", False),
+        ((3, 9), ["-X", "dev"], "debug", False),
+    ],
+)
+def test_where_python_crashes_at_the_end_of_a_fork(version, options, malloc, is_cold):
+    flags = types.SimpleNamespace(dev_mode="dev" in options, ignore_environment=int("-E" in options))
+    why = forker._why_no_fork(version, flags, malloc)
+    assert (why is not None) == is_cold
 
 
 def test_signals_for_ranks_end_neither_zygote_nor_spare(agent, folder):

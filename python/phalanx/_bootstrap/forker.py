@@ -63,6 +63,9 @@ def _preload(channel, message, asked_of_site):
         _give_up(channel, "PHALANX_WARM=0 asks for a cold start")
     if found.opted_out:
         _give_up(channel, f"the script asks for a cold start ({scan.OPT_OUT!r})")
+    why = _why_no_fork(sys.version_info, sys.flags, os.environ.get("PYTHONMALLOC"))
+    if why is not None:
+        _give_up(channel, why)
     if kind == "script" and places.is_read_once(os.path.join(cwd, script)):
         _give_up(channel, f"{script} is a pipe or a device, whose text can be read once")
     of_wrapper = linux.changes_at_start(message.get("env", linux.environment_at_start()))
@@ -108,6 +111,14 @@ def _preload(channel, message, asked_of_site):
     files.update(at_start.files)
     seen = runner.Seen(variables, loader.all_names_read or at_start.walked, read, files, absent - own, loaded - own)
     return runner.Warmth(environment, of_wrapper, coerced, seen, late_check, counted, left), loader.generators()
+
+
+def _why_no_fork(version, flags, malloc):
+    """Before 3.9 Python itself crashes at the end of a fork where it checks its memory."""
+    is_checked = flags.dev_mode or (not flags.ignore_environment and str(malloc).endswith("debug"))
+    if version >= (3, 9) or not is_checked:
+        return None
+    return "Python before 3.9 crashes at the end of a fork where it checks its memory (-X dev, PYTHONMALLOC=debug)"
 
 
 def _facts(message):
