@@ -1121,6 +1121,21 @@ def test_an_interrupt_behind_the_request_is_told_on_the_ranks_stderr(agent, fold
     assert (status, out) == (-signal.SIGINT, "") and err.endswith("KeyboardInterrupt\n")
 
 
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_ranks_without_a_debugger_pass_breakpoints_over_where_python_reads_no_variables(folder, is_warm):
+    where = folder(
+        script="breakpoint(); breakpoint('own', x=1); print('past')", wrapper=f'exec {sys.executable} -E "$@"'
+    )
+    wrapper, script = where / "wrapper.py", where / "script.py"
+    wrapper.write_text("#!/bin/sh\n" + wrapper.read_text())
+    wrapper.chmod(0o755)
+    with Agent(str(wrapper)) as agent:
+        if is_warm:
+            assert agent.start_zygote(script)["type"] == "ready"
+        worker = agent.fork() if is_warm else agent.cold()
+        assert worker.run(script, env={"PYTHONBREAKPOINT": "0"}).result() == (0, "past\n", "")
+
+
 @pytest.mark.parametrize(
     ("version", "options", "malloc", "is_cold"),
     [

@@ -264,7 +264,8 @@ _between(
 _between(
     "link that a later import makes",
     "where paths lead",
-    "import os\nfrom pathlib import Path\nSEEN = os.path.basename(os.path.realpath('link')), Path('link').resolve().name\n",
+    "import os\nfrom pathlib import Path\n"
+    "SEEN = os.path.basename(os.path.realpath('link')), Path('link').resolve().name\n",
     "import os\nif not os.path.islink('link'):\n    os.symlink('target', 'link')\n",
 )
 case(

@@ -189,6 +189,7 @@ def run(channel, request, fds, warmth=None):
     elasticity.install()
     start = _prepare_main(request)
     _dress(request, warmth)
+    _pass_breakpoints_over(request["env"])
     _attach_board(request.get("board"))
     rescale.use(channel)
     hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
@@ -356,6 +357,17 @@ def _dress(request, warmth):
 def _let_signals_in():
     """Those that came since the request: the streams are the rank's by now, whose traceback they may bring."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _pass_breakpoints_over(environment):
+    """As PYTHONBREAKPOINT=0 does, by which the agent keeps all but one rank out of a debugger: an interpreter that was
+    started with -E or -I does not look at it."""
+    if sys.flags.ignore_environment and environment.get("PYTHONBREAKPOINT") == "0":
+        sys.breakpointhook = _no_breakpoint
+
+
+def _no_breakpoint(*_, **__):
+    """What breakpoint() calls then."""
 
 
 def _attach_board(place):
