@@ -640,3 +640,43 @@ def test_an_import_behind_the_scripts_end(place):
     place.own(train=f"import atexit, sys\n{hook}\natexit.register(lambda: print(__import__('torch').__name__))")
     status, out, err, whys = place.warm("train", learnt=["torch"])
     assert (status, out, whys) == (0, "torch\n", []) and "too late for this process" in err
+
+
+LEAVES = """
+    import copyreg, inspect, sys
+    class Kept:
+        pass
+    def reduce(kept):
+        return Kept, ()
+    copyreg.pickle(Kept, reduce)
+    def {0}(*what):
+        pass
+    inspect.{0} = {0}
+    """
+TORCH_LEAVES = textwrap.dedent(TORCH["torch__in____init__"]) + textwrap.dedent(LEAVES.format("getfile"))
+TORCH_LEAVES += "sys._torch_started = True\n"
+LOOKS = """
+    import copyreg, inspect, sys
+    def look():
+        names = [name for name in vars(sys) if name.endswith("_started")]
+        print(len(copyreg.dispatch_table), names, inspect.getfile.__module__, inspect.getdoc.__module__)
+    look()
+    """
+
+
+@pytest.mark.parametrize(
+    "imports", ["", "import torch", "import networkx", "import networkx, torch", "import torch.part"]
+)
+def test_what_hidden_libraries_leave_in_the_standard_library_comes_with_them(place, imports):
+    place.library(torch__in____init__=TORCH_LEAVES, torch__in__part="", networkx=LEAVES.format("getdoc"))
+    place.own(train=f"{textwrap.dedent(LOOKS)}{imports}\nlook()\n")
+    plain = place.plain("train")
+    assert plain[0] == 0 and place.warm("train", learnt=["torch", "networkx", "torch.part"]) == plain
+
+
+def test_what_a_script_replaces_in_the_standard_library_as_torch_does(place):
+    """It has done so before: Torch would have put its own in its place."""
+    place.library(torch__in____init__=TORCH_LEAVES)
+    place.own(train="import inspect\ninspect.getfile = len\nimport torch\nprint(inspect.getfile.__module__)")
+    status, out, err, whys = place.warm("train", learnt=["torch"])
+    assert (status, out, err) == (0, "torch\n", "") and "replaced inspect.getfile" in whys[0]

@@ -359,6 +359,9 @@ class _Finder:
         self._take_over(steps)
         if owners == [None]:
             self._replace_by(steps)
+        else:
+            for index in steps:
+                replaced.redo(replaced.by_libraries(_steps[index].replaced, owners))
         for owner in owners:
             self._filters += _marks.put_back(owner)
         load_watch.call_for_loaded()
@@ -454,7 +457,7 @@ class _Finder:
         return None
 
     def _why_not_by_replaced(self, names, steps):
-        """Of torch's parts: what others leave elsewhere comes with them (_give_out)."""
+        """Of torch and its parts. Of what others replace, a script's own stays (replaced.redo)."""
         if WITH_ALL.isdisjoint(map(_top, names)):
             return None
         coming = [index for index in steps if index not in self._replaced]

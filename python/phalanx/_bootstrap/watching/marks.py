@@ -1,11 +1,16 @@
-"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers. It is taken
-away when they are hidden, and put back when they are given out, as if they had left it then."""
+"""What imports ahead of their turn leave in modules of the standard library: filters of warnings, loggers, how objects
+are pickled, names of sys. It is taken away when they are hidden, and put back when they are given out, as if they had
+left it then."""
 
+import copyreg
 import itertools
 import sys
 import warnings
 
 from phalanx._bootstrap import places
+
+# How objects are pickled, and what libraries note for themselves where each module finds it.
+_MARKED = (copyreg.dispatch_table, vars(sys))
 
 
 class Before:
@@ -16,9 +21,14 @@ class Before:
         self._there = frozenset(there)
         self._filters = list(warnings.filters)
         self._loggers = dict(_loggers())
+        self._entries = [(names, frozenset(names)) for names in _MARKED]
 
     def take_away(self):
         """Leaves all as it was; returns Marks of what has come."""
+        entries = [
+            (names, {name: names.pop(name) for name in [*names] if name not in before})
+            for names, before in self._entries
+        ]
         manager = _manager()
         loggers, tree = self._take_loggers_away(manager.loggerDict) if manager is not None else ({}, None)
         new = [entry for entry in warnings.filters if entry not in self._filters]
@@ -26,7 +36,7 @@ class Before:
         if new:
             warnings.filters[:] = self._filters
             _filters_have_changed()
-        return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front])
+        return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front], entries)
 
     def _stays(self, name):
         return name.partition(".")[0] in self._there or places.is_standard_name(name)
@@ -85,9 +95,11 @@ class _Tree:
 
 
 class Marks:
-    """`loggers` {name: logger}, which were taken from `tree`; `in_front`, `behind`: entries of warnings.filters."""
+    """`loggers` {name: logger}, which were taken from `tree`; `in_front`, `behind`: entries of warnings.filters;
+    `entries`: [(dict, what was in it), ...]."""
 
-    def __init__(self, loggers, tree, in_front, behind):
+    def __init__(self, loggers, tree, in_front, behind, entries=()):
+        self._entries = entries
         self._loggers, self._tree = loggers, tree
         self._in_front, self._behind = in_front, behind
         self._classes = _classes_of_loggers()
@@ -111,6 +123,7 @@ class Marks:
     def put_back(self, top):
         """Returns the filters that have been put back: those of all with the first that is given out."""
         self._put_loggers_back(top)
+        self._put_entries_back(top)
         in_front, behind = self._in_front, self._behind
         self._in_front, self._behind = [], []
         if in_front or behind:
@@ -126,6 +139,12 @@ class Marks:
         for name in self._loggers_of(top):
             _put_logger_back(_manager(), name, self._loggers.pop(name))
 
+    def _put_entries_back(self, top):
+        """What the script has put there since stays."""
+        for names, taken in self._entries:
+            for name in [name for name in taken if _is_there(name, taken[name], top)]:
+                names.setdefault(name, taken.pop(name))
+
     def _loggers_of(self, top):
         return [name for name in self._loggers if top is None or name.partition(".")[0] == top]
 
@@ -139,6 +158,13 @@ def _put_logger_back(manager, name, logger):
     if placeholder is not None:
         manager._fixupChildren(placeholder, logger)
     manager._fixupParents(logger)
+
+
+def _is_there(name, value, top):
+    """Whether the module that has made it is; a plain value, which says nothing of one, comes with torch (None), or
+    the library in its name."""
+    module = getattr(value, "__module__", None)
+    return module in sys.modules if module is not None else top is None or top in str(name)
 
 
 def _manager():

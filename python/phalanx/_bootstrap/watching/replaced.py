@@ -1,22 +1,21 @@
-"""Functions that imports replace in modules which were there before, as torch._dynamo does with torch.manual_seed: they
-are put back when what has replaced them is hidden, and replaced again when it is given out. So with the folder for
-temporary files, which tempfile keeps from the first question on."""
+"""Functions that imports replace in modules which were there before, as torch._dynamo does with torch.manual_seed, and
+torch.package with inspect.getfile: they are put back when what has replaced them is hidden, and replaced again when it
+is given out. So with the folder for temporary files, which tempfile keeps from the first question on."""
 
 import collections
 import sys
 import types
-
-from phalanx._bootstrap import places
 
 Replaced = collections.namedtuple("Replaced", "name module attribute before after")
 Replaced.__doc__ = """`name`: that of `module`. `before` is None where the value was none."""
 
 _names_of = types.ModuleType.__dict__["__dict__"].__get__  # past what a module may say
 _FOLDER = ("tempfile", "tempdir")
+_CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 class Picture:
-    """Of the modules that are there; those of the standard library but for tempfile are left out."""
+    """Of the functions and classes that the modules which are there have by name."""
 
     def __init__(self):
         self._values = {}
@@ -27,12 +26,9 @@ class Picture:
         """Modules that have come."""
         for name in names:
             module = sys.modules[name]
-            if (
-                isinstance(module, types.ModuleType)
-                and _names_of(module).get("__name__") != "__main__"
-                and not places.is_standard_name(name)
-            ):
-                self._values[name] = module, dict(_names_of(module))
+            if isinstance(module, types.ModuleType) and _names_of(module).get("__name__") != "__main__":
+                names = _names_of(module)
+                self._values[name] = module, {key: value for key, value in names.items() if _is_code(value)}
 
     def changes(self):
         """[Replaced, ...] since it was made or asked; only those of modules that are in sys.modules now."""
@@ -42,11 +38,7 @@ class Picture:
                 continue
             now = _names_of(module)
             changed = [key for key, value in values.items() if now.get(key) is not value]
-            found += [
-                Replaced(name, module, key, values[key], now[key])
-                for key in changed
-                if _is_code(values[key]) and key in now
-            ]
+            found += [Replaced(name, module, key, values[key], now[key]) for key in changed if key in now]
             values.update((key, now[key]) for key in changed if key in now)
         if _folder() is not self._folder:
             found.append(Replaced(_FOLDER[0], sys.modules[_FOLDER[0]], _FOLDER[1], self._folder, _folder()))
@@ -76,6 +68,11 @@ def redo(changes):
             setattr(change.module, change.attribute, change.after)
 
 
+def by_libraries(changes, tops):
+    """Of these the ones that these libraries have done: what stands there now is theirs."""
+    return [change for change in changes if str(getattr(change.after, "__module__", "")).partition(".")[0] in tops]
+
+
 def why_not(changes):
     """Why these cannot be done again, or None."""
     for change in changes:
@@ -84,14 +81,14 @@ def why_not(changes):
             # The script may have made it, or removed it, since: who asked for it has kept what was the answer then.
             if now is None and change.module.gettempdir() != change.after:
                 return "the folder for temporary files is another one now"
-        elif now is not change.before:
+        elif now is not change.before and now is not change.after:
             return f"the script has replaced {change.name}.{change.attribute}"
     return None
 
 
 def _is_code(value):
     """Not what a module notes for itself, which may say what it has done where nobody can undo it."""
-    return isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type))
+    return issubclass(type(value), _CODE)  # past what a value may say of its class
 
 
 def _folder():
