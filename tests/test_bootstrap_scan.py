@@ -3,6 +3,7 @@
 import os
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -10,6 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 from phalanx._bootstrap import places
 from phalanx._bootstrap.scanning import scan, takes, texts, variables
+from phalanx._bootstrap.watching import taken
 
 
 def scanned(tmp_path, text, kind="script", script="script.py"):
@@ -297,6 +299,23 @@ def test_what_is_taken_between_imports(tmp_path, text):
     assert sorted(taken) == sorted(TAKEN[text])
     assert {at for places in taken.values() for at in places} <= {2, 3}, "steps before it"
     assert 1 in found.taken["wave"] and 2 in found.taken["cmd"], "what is bound by an import"
+
+
+@pytest.mark.parametrize(
+    ("name", "comes", "changes"),
+    [("part", types.ModuleType("lazy.part"), None), ("part.X", types.ModuleType("lazy.part"), None)]
+    + [("part", 1, "lazy.part")],
+)
+def test_a_part_of_a_lazy_module_that_a_later_import_brings(monkeypatch, name, comes, changes):
+    """As numpy.random: the script's own look would have brought it, but not a value of another kind."""
+    lazy = types.ModuleType("lazy")
+    lazy.__getattr__ = None
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    looked = taken.Taken({f"lazy.{name}{takes.CONTENTS}": [0]})
+    looked.step_begins()
+    vars(comes).update(X=1) if changes is None else None
+    lazy.part = comes
+    assert (looked.unclear, looked.changed()) == (None, changes)
 
 
 # What may run code of a library's value, and what does not.

@@ -12,6 +12,7 @@ from phalanx._bootstrap.scanning.takes import CONTENTS
 _ENVIRONMENT = "os.environ"
 _UNSEEN = object()  # its module is not there
 _ABSENT = object()  # its module or class is there, and has no such name
+_LAZY = object()  # the same of a module that may answer with a part of it, which it imports then
 _UNCLEAR = object()  # only code of a library could say what it is
 
 _DEPTH_MAX = 4  # of containers in containers
@@ -81,6 +82,8 @@ def keeps(module, attribute):
 
 def _is_same(before, now, name):
     """Whether a value is the one that it was; what C computes for each question is compared."""
+    if before is _LAZY and isinstance(now, types.ModuleType):
+        return True  # the script's own look would have imported it
     if before is now or type(before) is not type(now):
         return before is now
     return (name.startswith(_ENVIRONMENT) or isinstance(before, (str, bytes, int, float))) and before == now
@@ -129,6 +132,8 @@ def _value_of(name):
         if value is not _UNSEEN:
             break
     for part in parts[count:]:
+        if value is _LAZY:
+            return _UNSEEN
         if value is _UNSEEN or value is _ABSENT or value is _UNCLEAR:
             break
         value = _attribute_of(value, part)
@@ -140,7 +145,7 @@ def _attribute_of(value, name):
     if isinstance(value, type):
         return _found_in((*value.__mro__, *type(value).__mro__), name)
     if type(value) is types.ModuleType:
-        return vars(value).get(name, _ABSENT)
+        return vars(value).get(name, _LAZY if "__getattr__" in vars(value) else _ABSENT)
     kind = type(value)
     if not isinstance(_found_in(kind.__mro__, "__getattribute__"), types.WrapperDescriptorType):
         return _UNCLEAR
