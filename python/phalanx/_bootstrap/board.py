@@ -112,8 +112,7 @@ def told_step():
 
 
 def hear_rescale(until_ns=1):
-    """The agent may ask for a safe point from now on: until time.monotonic_ns() is that, at all times for 1, and no more
-    for 0."""
+    """The agent may ask for a safe point: until time.monotonic_ns() is that, at all times for 1, and no more for 0."""
     words[HEARS_RESCALE] = until_ns
 
 

@@ -209,8 +209,8 @@ class Checkpointer:
         return is_alone
 
     def _end_behind(self, handle):
-        """Returns where not all ranks have it: then behind the next one. The job ends them all when its own grace is over
-        (--rescale-grace)."""
+        """Returns where not all ranks have it: then behind the next one. Where the job's own grace is over before
+        (--rescale-grace) it ends them all."""
         wait = handle.wait_committed if self.is_lent else handle.wait_stored
         try:
             is_safe = wait(timeout=safe_point.PATIENCE_S)
