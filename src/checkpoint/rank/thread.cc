@@ -8,6 +8,7 @@
 // What ranks load shall run with the glibc of long ago. Since 2.34 these have a newer version as well, which would be
 // taken otherwise; the old one is in all of them.
 #if defined(PHALANX_IN_RANKS) && defined(__x86_64__) && defined(__GLIBC__)
+__asm__(".symver pthread_condattr_setclock, pthread_condattr_setclock@GLIBC_2.3.3");
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_join, pthread_join@GLIBC_2.2.5");
 __asm__(".symver pthread_sigmask, pthread_sigmask@GLIBC_2.2.5");
@@ -32,6 +33,14 @@ void* Run(void* start) {
 }
 
 }  // namespace
+
+Condition::Condition() {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&condition_, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
 
 bool StartThread(void* (*body)(void*), void* argument, pthread_t* thread) {
   auto* start = new Start{body, argument};

@@ -36,13 +36,7 @@ class MutexLock {
 
 class Condition {
  public:
-  Condition() {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&condition_, &attributes);
-    pthread_condattr_destroy(&attributes);
-  }
+  Condition();
   Condition(const Condition&) = delete;
   Condition& operator=(const Condition&) = delete;
   ~Condition() { pthread_cond_destroy(&condition_); }
