@@ -2,6 +2,8 @@
 
 import argparse
 import math
+import os
+import pathlib
 
 
 def names(known):
@@ -27,6 +29,14 @@ def shape(text):
 
 def shapes(text):
     return [shape(part) for part in text.split(",")]
+
+
+def program(text):
+    """The path of one."""
+    path = pathlib.Path(text).resolve()
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise argparse.ArgumentTypeError(f"'{text}' is no program")
+    return path
 
 
 def whole(least):
