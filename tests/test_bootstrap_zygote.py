@@ -1093,17 +1093,22 @@ def pending_signals(pid):
     return int(re.search(r"^ShdPnd:\s*(\w+)$", status, re.MULTILINE)[1], 16)
 
 
-def test_a_signal_behind_the_request_is_the_ranks(agent, folder):
-    """The spare has not yet looked at its request: what stops a job between a rank's start and its first line."""
-    script = folder(script="print('ran')") / "script.py"
-    agent.start_zygote(script)
+def signalled_behind_its_request(agent, script, number):
+    """What becomes of a spare that gets that signal before it has looked at its request."""
     spare = agent.fork()
     os.kill(spare.pid, signal.SIGSTOP)
     os.waitpid(spare.pid, os.WUNTRACED)
     spare.run(script)
-    os.kill(spare.pid, signal.SIGTERM)
+    os.kill(spare.pid, number)
     os.kill(spare.pid, signal.SIGCONT)
-    assert spare.result() == (-signal.SIGTERM, "", "")
+    return spare.result()
+
+
+def test_a_signal_behind_the_request_is_the_ranks(agent, folder):
+    """What stops a job between a rank's start and its first line."""
+    script = folder(script="print('ran')") / "script.py"
+    agent.start_zygote(script)
+    assert signalled_behind_its_request(agent, script, signal.SIGTERM) == (-signal.SIGTERM, "", "")
 
 
 @pytest.mark.parametrize("script", ["print('ran')\n", "print('no Python\n"])
@@ -1111,13 +1116,7 @@ def test_an_interrupt_behind_the_request_is_told_on_the_ranks_stderr(agent, fold
     """Not in the zygote's last words; so is one where the spare becomes a plain Python."""
     path = folder(script=script) / "script.py"
     assert agent.start_zygote(path)["type"] == "ready"
-    spare = agent.fork()
-    os.kill(spare.pid, signal.SIGSTOP)
-    os.waitpid(spare.pid, os.WUNTRACED)
-    spare.run(path)
-    os.kill(spare.pid, signal.SIGINT)
-    os.kill(spare.pid, signal.SIGCONT)
-    status, out, err = spare.result()
+    status, out, err = signalled_behind_its_request(agent, path, signal.SIGINT)
     assert (status, out) == (-signal.SIGINT, "") and err.endswith("KeyboardInterrupt\n")
 
 

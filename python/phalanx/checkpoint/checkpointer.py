@@ -187,7 +187,7 @@ class Checkpointer:
         storage = _checked_storage(storage, on_stored)
         self._must_be_able_to_save()
         step = int(step)
-        is_last = self._may_be_last(step) and self._safe_points.is_due()
+        is_last = self._may_be_last(step, began_ns) and self._safe_points.is_due()
         if is_last and not self.is_lent:
             storage = Storage.DISK
         handle = SaveHandle(self, step, storage, self._way.saves(step))
@@ -198,11 +198,11 @@ class Checkpointer:
             self._end_behind(handle)
         return handle
 
-    def _may_be_last(self, step):
+    def _may_be_last(self, step, now_ns):
         """Whether this save is all that the rank has to save. Where several of these save it is not."""
         if self._saving or not safe_point.is_here():
             return False
-        self._safe_points.saves(step, safe_point.now_ns())
+        self._safe_points.saves(step, now_ns)
         is_alone = not any(each._safe_points.has_saved for each in _open if each is not self)
         if not is_alone:
             safe_point.hear(0)

@@ -5,7 +5,6 @@ The step that the master has chosen is not that of a save. All ranks save the sa
 save behind it.
 """
 
-import time
 from _thread import get_native_id
 from os import getpid
 
@@ -62,7 +61,3 @@ def hear(until_ns):
 def is_here():
     """Only where the training itself saves is a save the end of a step."""
     return get_native_id() == getpid()
-
-
-def now_ns():
-    return time.monotonic_ns()
