@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "base/fd.h"
@@ -32,6 +31,7 @@ using checkpoint::MemoryDirectory;
 using checkpoint::MemoryFolder;
 using checkpoint::MemorySlot;
 using checkpoint::NewestOfAll;
+using checkpoint::RanksOf;
 using checkpoint::ReadMemories;
 using checkpoint::ReadMemory;
 using checkpoint::SaveOfAll;
@@ -123,17 +123,14 @@ Found FoundSharded(const MemorySlot& slot, const std::string& job_id) {
 }
 
 // Whether a file on disk is the rest of this step cannot be told where the state is sharded, so all of it must be here.
-Status CheckAllRanks(const std::vector<Found>& found) {
-  std::set<uint32_t> ranks;
-  for (const Found& one : found) {
-    if (!one.main) ranks.insert(one.info.rank);
-  }
-  const ImageInfo& info = found.front().info;
-  if (ranks.size() == info.world_size) return absl::OkStatus();
+Status CheckAllRanks(const SaveOfAll& save) {
+  const uint32_t world_size = save.slots.front()->slot.image.world_size;
+  const size_t ranks = RanksOf(save);
+  if (ranks == world_size) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("sharded state is rescued where all of its ranks are: of {} this memory has {}; a phalanx-run of the "
                   "same job takes it up, on the same nodes",
-                  info.world_size, ranks.size()));
+                  world_size, ranks));
 }
 
 std::string NothingText(size_t pages, std::optional<int64_t> step, const std::string& folder) {
@@ -168,7 +165,7 @@ StatusOr<Chosen> Choose(const std::vector<const MemoryDirectory*>& directories, 
       chosen.found.push_back(std::move(one));
     }
   }
-  if (sharded > 0) PHX_RETURN_IF_ERROR(CheckAllRanks(chosen.found));
+  if (sharded > 0) PHX_RETURN_IF_ERROR(CheckAllRanks(save));
   return chosen;
 }
 
@@ -271,7 +268,6 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
 
 // What is lost with a node that holds no more of a step than what each rank has of its own: DDP goes on without that.
 bool CountsWithout(const std::vector<std::string>& missing, const Found& like) {
-  if (!IsDdp(like.info)) return false;
   return std::ranges::find(missing, checkpoint::ShardName(like.layout, checkpoint::kMainRank)) == missing.end();
 }
 

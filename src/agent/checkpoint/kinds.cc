@@ -9,9 +9,7 @@ namespace phalanx::agent {
 
 namespace ckpt = phalanx::checkpoint;
 
-bool IsShared(const ckpt::MemoryImage& image) {
-  return image.page == ckpt::kMainPageName || image.page == ckpt::kMetadataPageName;
-}
+bool IsShared(const ckpt::MemoryImage& image) { return ckpt::IsSharedPage(image.page); }
 
 const char* SharedPageOf(v1::CheckpointKind kind) {
   return kind == v1::DCP ? ckpt::kMetadataPageName : ckpt::kMainPageName;

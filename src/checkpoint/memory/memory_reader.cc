@@ -54,15 +54,6 @@ bool IsLocked(const std::string& path) {
   return false;
 }
 
-// Of each slot's rank, the pages of what ranks share apart: those repeat one.
-bool AreAllRanks(const std::vector<const MemorySlot*>& slots) {
-  std::set<uint32_t> ranks;
-  for (const MemorySlot* slot : slots) {
-    if (slot->page != kMainPageName && slot->page != kMetadataPageName) ranks.insert(slot->slot.image.rank);
-  }
-  return ranks.size() == slots.front()->slot.image.world_size;
-}
-
 // An empty object and a problem where it is none.
 ordered_json ReadObject(const std::string& path, std::vector<std::string>& problems) {
   const StatusOr<std::string> text = ReadFile(path, kMaxJsonBytes);
@@ -110,7 +101,7 @@ MemoryDirectory ReadDirectory(const std::string& folder) {
   for (const std::string& name : *names) {
     if (!name.starts_with(kControlPrefix)) continue;
     const std::string page = name.substr(kControlPrefix.size());
-    const bool is_shared = page == kMainPageName || page == kMetadataPageName;
+    const bool is_shared = IsSharedPage(page);
     if (is_shared || ParseNumber<uint32_t>(page)) ReadSlots(directory, page);
   }
   return directory;
@@ -189,6 +180,14 @@ StatusOr<Fd> LockMemory(const std::string& path) {
   return absl::FailedPreconditionError(fmt::format("{}: its agent lives", path));
 }
 
+size_t RanksOf(const SaveOfAll& save) {
+  std::set<uint32_t> ranks;
+  for (const MemorySlot* slot : save.slots) {
+    if (!IsSharedPage(slot->page)) ranks.insert(slot->slot.image.rank);
+  }
+  return ranks.size();
+}
+
 SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, std::optional<int64_t> step) {
   std::map<SaveKey, SaveOfAll> saves;
   size_t pages = 0;
@@ -206,7 +205,7 @@ SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, st
     }
   }
   std::erase_if(saves, [&](const auto& save) { return save.second.slots.size() != pages; });
-  for (auto& [key, save] : saves) save.committed |= AreAllRanks(save.slots);
+  for (auto& [key, save] : saves) save.committed |= RanksOf(save) == save.slots.front()->slot.image.world_size;
   const auto committed =
       std::find_if(saves.rbegin(), saves.rend(), [](const auto& save) { return save.second.committed; });
   if (committed == saves.rend()) return saves.empty() ? SaveOfAll{} : saves.rbegin()->second;

@@ -66,6 +66,9 @@ struct SaveOfAll {
   std::vector<int64_t> newer;            // steps of newer saves that every page has, and of which that is not known
 };
 
+// How many ranks have an image of their own in it. Pure.
+size_t RanksOf(const SaveOfAll& save);
+
 // The newest that is committed, by SaveKey; where none is, the newest. `step`: of saves of that step alone. Pure.
 SaveOfAll NewestOfAll(const std::vector<const MemoryDirectory*>& directories, std::optional<int64_t> step);
 

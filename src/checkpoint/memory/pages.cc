@@ -149,7 +149,7 @@ std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
 // --- images -------------------------------------------------------------------------------------------------------
 
 bool NodePages::HasImage(const Page& page, const Slot& slot, int index) {
-  if (!slot.sealed() || slot.file_number == 0 || slot.generation <= slot.dropped) return false;
+  if (!slot.sealed() || slot.file_number == 0 || slot.is_dropped()) return false;
   return !page.replacing.contains(index);
 }
 

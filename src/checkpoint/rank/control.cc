@@ -123,7 +123,7 @@ Rank RankOf(const ControlPage& page, int newest, int i, std::string* why) {
     *why = step + ", the newest that is committed";
     return Rank::kNever;
   }
-  if (slot.generation <= slot.dropped) return Rank::kDropped;
+  if (slot.is_dropped()) return Rank::kDropped;
   // Also one of the same step, which was saved twice: the other is the one that counts.
   if (newest >= 0 && !Older(page.slots[static_cast<size_t>(newest)].image, slot.image)) return Rank::kOlder;
   *why = step + ", which is not committed yet";

@@ -180,7 +180,7 @@ class KillTest : public testing::TestWithParam<int> {
       ASSERT_EQ(slot.why, "") << "slot " << i;
       ExpectWhole(i, slot);
       ++whole_;
-      if (slot.generation > slot.dropped) newest = std::max(newest, AgeOf(slot));
+      if (!slot.is_dropped()) newest = std::max(newest, AgeOf(slot));
     }
     ASSERT_GE(newest, newest_) << "the newest sealed step went back";
     newest_ = newest;
@@ -195,7 +195,7 @@ class KillTest : public testing::TestWithParam<int> {
     const ControlPage page = memory_.Read();
     for (int i = 0; i < static_cast<int>(page.slots.size()); ++i) {
       const Slot& slot = page.slots[static_cast<size_t>(i)];
-      if (!slot.sealed() || AgeOf(slot) <= committed_ || slot.generation <= slot.dropped) continue;
+      if (!slot.sealed() || AgeOf(slot) <= committed_ || slot.is_dropped()) continue;
       if (Random(4) == 0) {
         memory_.control().SetDropped(i, slot.generation);
       } else {

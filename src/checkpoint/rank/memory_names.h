@@ -20,6 +20,8 @@ constexpr std::string_view kControlPrefix = "control-";
 constexpr const char* kMainPageName = "main";
 constexpr const char* kMetadataPageName = "metadata";
 
+inline bool IsSharedPage(std::string_view page) { return page == kMainPageName || page == kMetadataPageName; }
+
 inline std::string SlotPrefix(std::string_view page) { return "slot-" + std::string(page) + "-"; }
 
 inline std::string SlotName(std::string_view page, int slot, uint64_t file_number) {
