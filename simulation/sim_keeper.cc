@@ -60,7 +60,12 @@ std::string SimKeeper::PageName(const Process& process, bool main) const {
 }
 
 void SimKeeper::Do(const agent::ScanMemory& action) {
+  if (scan_epoch_ != action.epoch) {
+    read_.clear();
+    read_all_of_.clear();
+  }
   scan_epoch_ = action.epoch;
+  if (!action.older_of.empty()) read_all_of_.insert(action.older_of);
   if (parts_.machine.shared_memory.empty()) return core_.OnScanned(action.epoch, {}, std::nullopt);
   if (looking_at_directories_) return;
   if (taken_up_) return LookAtDirectories();
@@ -81,8 +86,12 @@ void SimKeeper::OnDirectoriesLookedAt() {
 }
 
 void SimKeeper::Scan() {
-  Later(parts_.machine.random.Between(1, parts_.saving.scan), [this, images = pages_.Images(), epoch = scan_epoch_] {
-    core_.OnScanned(epoch, agent::HeldPages(images, PagesOf()), Lend());
+  std::vector<ckpt::MemoryImage> images = pages_.Images();
+  std::erase_if(images, [this](const ckpt::MemoryImage& each) { return KeyOf(each.image).epoch >= scan_epoch_; });
+  Later(parts_.machine.random.Between(1, parts_.saving.scan), [this, images, epoch = scan_epoch_] {
+    if (epoch != scan_epoch_) return;
+    for (const ckpt::MemoryImage& image : agent::NextToRead(images, read_, read_all_of_)) read_.push_back({image, ""});
+    core_.OnScanned(epoch, agent::HeldPages(read_, agent::UnreadOf(images, read_), PagesOf()), Lend());
   });
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,6 +148,8 @@ class SimKeeper {
   const Parts parts_;
   agent::NodeCheckpoints core_;
   checkpoint::NodePages pages_;
+  std::set<std::string> read_all_of_;   // directories, in the epoch of the last scan
+  std::vector<agent::ReadImage> read_;  // the same
   bool alive_ = true;
   bool running_ = false;
   std::map<int, Process> ranks_;  // whose sockets are open, by local rank

@@ -38,6 +38,7 @@ class CheckpointAgent:
         self.log = []  # packets, as they came
         self.waiting = []
         self.gone = set()  # steps that the rank has skipped
+        self.absent = {"unopened": [], "unsaved": []}  # ranks, as texts
         self.connect()
 
     def connect(self):
@@ -172,6 +173,9 @@ class CheckpointAgent:
                 self.waiting.remove((ours, packet))
                 state = "dropped" if packet["step"] in self.gone else packet["until"]
                 self._send(ours, packet, state=state, why="")
+
+    def _on_absent(self, ours, packet):
+        self._send(ours, packet, **self.absent)
 
     def _on_restore(self, ours, packet):
         if self.restores is not None:

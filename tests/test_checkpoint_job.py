@@ -526,8 +526,8 @@ def test_a_folder_of_the_same_name_is_another_users(job, directory):
 class LeftPage:
     """A control page that an agent has left, and its slots."""
 
-    def __init__(self, job, local_rank):
-        ((folder,),) = ([path for path in memory_of(job).iterdir() if path.is_dir()],)
+    def __init__(self, job, local_rank, memory=None):
+        ((folder,),) = ([path for path in (memory or memory_of(job)).iterdir() if path.is_dir()],)
         self.path = folder / f"control-{local_rank}"
         self.slots = {}  # (epoch, step) of what is sealed -> path of the slot
         page = self.path.read_bytes()
@@ -625,6 +625,26 @@ def test_memory_that_was_spoilt(job, directory, names):
     end(job, node)
     for rank in (0, 1):
         losses(job, rank)
+
+
+@pytest.mark.slow
+def test_the_newest_save_of_one_of_two_nodes_was_spoilt(job, directory):
+    """The other node had read its newest alone, and reads the one before as well."""
+    arguments = [directory, "--step-ms=5"]
+    nodes = [start(job, *arguments, index=index, nnodes="2", nproc=1) for index in (0, 1)]
+    wait_committed(job, 30, life=0)
+    kill_agent(job, nodes[1])
+    page = LeftPage(job, 0, memory_of(job, 1))
+    spoilt, before = sorted(page.slots, reverse=True)[:2]
+    flip_a_bit(page)
+    nodes[1] = start(job, *arguments, index=1, nnodes="2", nproc=1)
+    for rank in (0, 1):
+        found = restored(job, 1, rank)
+        assert found["source"] == "memory" and found["n"] < spoilt[1], job.story()
+        assert f"step {spoilt[1]} in memory: " in found["why"], found["why"]
+    assert found["n"] == before[1]
+    wait_committed(job, before[1] + 1, life=1)
+    end(job, *nodes)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import time
 import weakref
@@ -11,6 +12,7 @@ import torch
 import phalanx
 from phalanx._bootstrap import board, rescale
 from phalanx.checkpoint import (
+    absent,
     disk,
     door,
     loadable,
@@ -229,6 +231,10 @@ class Checkpointer:
             try:
                 self._writer.finish()
                 self._write(handle, state, began_ns)
+            except Exception as error:
+                # The others do not wait for this rank's part, and hear why there is none.
+                self._writer.give_up(handle, f"rank {self._here.rank}: {error}")
+                raise
             finally:
                 self._saving = False
         handle.held_ns += time.monotonic_ns() - began_ns
@@ -267,7 +273,8 @@ class Checkpointer:
     def ask_wait(self, handle, until, timeout_s=None):
         """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises
         TimeoutError."""
-        is_so, why = self._ask_wait(handle, until, timeout_s)
+        ask = functools.partial(self._ask_wait, handle, until)
+        is_so, why = absent.wait(self._door, self.directory, handle.step, ask, timeout_s)
         handle.explain(why)
         return is_so
 

@@ -74,9 +74,6 @@ class Checkpointer(checkpointer.Checkpointer):
             expanded, image = self._planned(state, handle.step)
         except peers.NotTogether as error:
             return self._writer.give_up(handle, str(error))
-        except Exception as error:
-            self._writer.give_up(handle, str(error))  # else the others would wait for it
-            raise
         if self._shared is not None:
             first = SaveHandle(self, handle.step, handle.storage, handle.branch)
             self._shared.write(first, states.Expanded(), sharded.metadata_image(self._plan.metadata), began_ns)

@@ -43,6 +43,7 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     // What was not committed is not stored either.
     std::erase_if(dir.storing, [&dir = dir](const SaveKey& save) { return !dir.committed || save > *dir.committed; });
     dir.opened.clear();
+    dir.saving.clear();
     dir.saves.clear();
     dir.waits.clear();
     dir.restores.clear();
@@ -72,6 +73,7 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
     }
     if (page.committed) held.set_committed(true);
     held.set_sealed_unix_ms(std::max(held.sealed_unix_ms(), page.sealed_unix_ms));
+    if (page.older_unread) held.set_older_unread(true);
   }
   held_.emplace();
   for (const auto& [key, held] : saves) *held_->add_saves() = held;
@@ -162,6 +164,7 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
   Dir& dir = found->second;
+  dir.saving.insert(local_rank);
   key.epoch = epoch_;
   if (dir.committed && key <= *dir.committed && !store) return;
   Save& save = dir.saves[key];
@@ -185,6 +188,7 @@ void NodeCheckpoints::TellSealed(const std::string& name, const SaveKey& save, b
 void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, SaveKey key, const std::string& why) {
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
+  found->second.saving.insert(local_rank);
   key.epoch = epoch_;
   Save& save = found->second.saves[key];
   if (save.skipped) return;
@@ -296,6 +300,7 @@ void NodeCheckpoints::Lose(Dir& dir, const SaveKey& save, const Loss& loss) {
 
 void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
   const std::string& name = order.dir();
+  if (order.has_read_older()) return Do(ScanMemory{epoch_, name});
   Dir& dir = dirs_[name];
   const SaveKey save = KeyOf(order.save());
   switch (order.body_case()) {
@@ -329,6 +334,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Do(CloseStep{name, order, dir.options.value_or(CheckpointOptions{})});
     case v1::CheckpointOrder::kStoreEnded:
       return StoreEnded(name, dir, order);
+    case v1::CheckpointOrder::kReadOlder:
     case v1::CheckpointOrder::BODY_NOT_SET:
       return;  // a newer master's order that this agent may ignore
   }
@@ -452,6 +458,20 @@ void NodeCheckpoints::OnStepClosed(const std::string& name, const SaveKey& save,
   SetKey(*report.mutable_manifest_written()->mutable_save(), save);
   report.mutable_manifest_written()->set_error(error);
   Tell(std::move(report));
+}
+
+AbsentRanks NodeCheckpoints::AbsentFrom(const std::string& name) const {
+  AbsentRanks absent;
+  const auto dir = dirs_.find(name);
+  for (int rank = 0; rank < local_world_size_; ++rank) {
+    const bool is_open = dir != dirs_.end() && dir->second.opened.contains(rank);
+    if (!is_open) {
+      absent.unopened.push_back(rank);
+    } else if (!dir->second.saving.contains(rank)) {
+      absent.unsaved.push_back(rank);
+    }
+  }
+  return absent;
 }
 
 v1::CheckpointKind NodeCheckpoints::KindOf(const std::string& name) const {

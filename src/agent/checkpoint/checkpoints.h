@@ -42,6 +42,13 @@ struct HeldPage {
   uint32_t world_size = 0;
   bool committed = false;
   int64_t sealed_unix_ms = 0;
+  bool older_unread = false;  // older images of the directory are here that nobody has read
+};
+
+// Local ranks that do not save to a directory: of this node's, in the live round.
+struct AbsentRanks {
+  std::vector<int> unopened;  // they have no Checkpointer for it
+  std::vector<int> unsaved;   // they have one, and have saved nothing with it
 };
 
 // What a look at the steps of a directory on storage has come to.
@@ -55,9 +62,11 @@ struct FoundSteps {
 struct TellMaster {
   v1::CheckpointReport report;
 };
-// Looks at all images in memory, checksums included; OnScanned follows.
+// Reads the images in memory that the job goes on from unless some node lacks them (NextToRead), every byte; OnScanned
+// follows.
 struct ScanMemory {
   uint64_t epoch = 0;
+  std::string older_of = "";  // a directory of which all are read
 };
 struct MarkCommitted {
   std::string dir;
@@ -176,6 +185,7 @@ class NodeCheckpoints {
   void OnStepClosed(const std::string& dir, const SaveKey& save, const std::string& error);
   void OnTidied(const std::string& dir, const std::string& error);
 
+  AbsentRanks AbsentFrom(const std::string& dir) const;
   // Of the directory as its ranks have opened it.
   v1::CheckpointKind KindOf(const std::string& dir) const;
   // A step is on its way to storage, or is to be; or storage is being tidied up.
@@ -212,6 +222,7 @@ class NodeCheckpoints {
   struct Dir {
     std::optional<CheckpointOptions> options;
     std::set<int> opened;  // local ranks, in this round
+    std::set<int> saving;  // those of them that have sealed or skipped a save
     std::map<SaveKey, Save> saves;
     std::optional<SaveKey> committed;
     std::optional<SaveKey> stored;      // the newest

@@ -427,6 +427,53 @@ TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {
   EXPECT_TRUE(newest.main());
   EXPECT_TRUE(newest.committed());
   EXPECT_EQ(newest.ranks_size(), 1);
+  EXPECT_FALSE(newest.older_unread());
+}
+
+TEST_F(NodeCheckpointsTest, KnowsWhichRanksSaveNothing) {
+  using ::testing::ElementsAre;
+  const auto absent = [this] {
+    const AbsentRanks now = node_.AbsentFrom(kDir);
+    return std::pair(now.unopened, now.unsaved);
+  };
+  BeginRound(2);
+  EXPECT_THAT(absent().first, ElementsAre(0, 1));
+  node_.OnOpen(0, kDir, {});
+  EXPECT_THAT(absent(), ::testing::Pair(ElementsAre(1), ElementsAre(0)));
+  node_.OnOpen(1, kDir, {});
+  node_.OnSealed(0, kDir, false, {0, 10}, false);
+  EXPECT_THAT(absent(), ::testing::Pair(ElementsAre(), ElementsAre(1)));
+  node_.OnSkipped(1, kDir, {0, 10}, "no slot is free");
+  EXPECT_THAT(absent(), ::testing::Pair(ElementsAre(), ElementsAre()));
+  BeginRound(3);
+  EXPECT_THAT(absent().first, ElementsAre(0, 1));
+}
+
+TEST_F(NodeCheckpointsTest, OlderSavesAreReadWhenTheMasterOrdersIt) {
+  BeginRound(2);
+  node_.Take();
+  HeldPage page;
+  page.dir = kDir;
+  page.save = {1, 10};
+  page.world_size = 2;
+  page.older_unread = true;
+  node_.OnScanned(2, {page});
+  EXPECT_TRUE(Reports(Report::kHeld).at(0).held().saves(0).older_unread());
+  v1::CheckpointOrder order;
+  order.set_dir(kDir);
+  order.mutable_read_older();
+  node_.OnOrder(order);
+  const std::vector<ScanMemory> scans = TakeAll<ScanMemory>();
+  ASSERT_EQ(scans.size(), 1U);
+  EXPECT_EQ(scans[0].epoch, 2U);
+  EXPECT_EQ(scans[0].older_of, kDir);
+  HeldPage older = page;
+  older.save = {1, 5};
+  page.older_unread = older.older_unread = false;
+  node_.OnScanned(2, {older, page});
+  const v1::CheckpointsHeld held = Reports(Report::kHeld).at(0).held();
+  ASSERT_EQ(held.saves_size(), 2);
+  EXPECT_FALSE(held.saves(0).older_unread());
 }
 
 // A new master would take up a save whose slots have been given to later ones since.

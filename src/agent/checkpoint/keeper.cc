@@ -240,6 +240,20 @@ void CheckpointKeeper::On(int local_rank, const RestorePacket& packet) {
   Feed(saving::RestoreAsked{local_rank, packet.id, packet.dir, packet.branch});
 }
 
+void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
+  const auto ranks = [this](const std::vector<int>& local_ranks) {
+    std::vector<std::string> numbers;
+    for (const int rank : local_ranks) numbers.push_back(std::to_string(int64_t{rank_base_} + rank));
+    return numbers;
+  };
+  const AbsentRanks absent = core_.AbsentFrom(packet.dir);
+  Answer(local_rank, JsonObject()
+                         .Add("id", packet.id)
+                         .Add("unopened", ranks(absent.unopened))
+                         .Add("unsaved", ranks(absent.unsaved))
+                         .Text());
+}
+
 // --- the master ---------------------------------------------------------------------------------------------------
 
 void CheckpointKeeper::OnRound(const v1::StartRound& round) {
@@ -286,7 +300,12 @@ void CheckpointKeeper::Do(const TellMaster& action) { links_.tell(action.report)
 void CheckpointKeeper::Do(const SayCheckpoint& action) { links_.say(action.text); }
 
 void CheckpointKeeper::Do(const ScanMemory& action) {
+  if (scan_epoch_ != action.epoch) {
+    read_.clear();
+    read_all_of_.clear();
+  }
   scan_epoch_ = action.epoch;
+  if (!action.older_of.empty()) read_all_of_.insert(action.older_of);
   if (!memory_) {
     Feed(saving::Scanned{action.epoch, {}, std::nullopt});
     return;
@@ -322,28 +341,32 @@ void CheckpointKeeper::OnDirectoriesLookedAt(const std::set<std::string>& gone) 
 }
 
 void CheckpointKeeper::Scan() {
-  struct Looked {
-    std::vector<ReadImage> images;
-    ckpt::LentImages lent;
-  };
-  const auto check = [images = memory_->Images(), lends = exchange_.lends()] {
-    Looked looked;
-    looked.images.reserve(images.size());
-    for (const ckpt::MemoryImage& image : images) looked.images.push_back({image, ckpt::CheckMemoryImage(image)});
+  std::vector<ckpt::MemoryImage> images = memory_->Images();
+  std::erase_if(images, [this](const ckpt::MemoryImage& each) { return KeyOf(each.image).epoch >= scan_epoch_; });
+  const auto check = [images, read = read_, all_of = read_all_of_, lends = exchange_.lends()] {
+    LookedAt looked{read, {}, {}};
+    for (auto next = NextToRead(images, read, all_of); !next.empty(); next = NextToRead(images, looked.images, all_of)) {
+      for (const ckpt::MemoryImage& image : next) looked.images.push_back({image, ckpt::CheckMemoryImage(image)});
+    }
+    looked.unread = UnreadOf(images, looked.images);
     if (lends) looked.lent = ToLend(looked.images);
     return looked;
   };
-  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const Looked& looked) {
-    std::vector<HeldPage> pages = HeldPages(looked.images, PagesOf(*memory_));
-    for (const auto& [image, wrong] : looked.images) {
-      if (wrong.empty()) continue;
-      links_.say(fmt::format("checkpoint memory is passed over: {}", wrong));
-      memory_->GiveUp(image);
-    }
-    const StatusOr<std::optional<v1::ImageSource>> source = exchange_.Lend(looked.lent);
-    if (!source.ok()) links_.say(fmt::format("checkpoint: {}", Message(source.status())));
-    Feed(saving::Scanned{epoch, std::move(pages), source.ok() ? *source : std::nullopt});
-  });
+  RunOn(memory_thread_, check, [this, epoch = scan_epoch_](const LookedAt& looked) { OnScanned(epoch, looked); });
+}
+
+void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
+  if (epoch != scan_epoch_) return;
+  for (size_t i = read_.size(); i < looked.images.size(); ++i) {
+    const auto& [image, wrong] = looked.images[i];
+    if (wrong.empty() || !memory_->GiveUp(image)) continue;
+    links_.say(fmt::format("checkpoint memory is passed over: {}", wrong));
+  }
+  read_ = looked.images;
+  const StatusOr<std::optional<v1::ImageSource>> source = exchange_.Lend(looked.lent);
+  if (!source.ok()) links_.say(fmt::format("checkpoint: {}", Message(source.status())));
+  Feed(saving::Scanned{epoch, HeldPages(read_, looked.unread, PagesOf(*memory_)),
+                       source.ok() ? *source : std::nullopt});
 }
 
 void CheckpointKeeper::Do(const MarkCommitted& action) {

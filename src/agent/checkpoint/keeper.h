@@ -78,6 +78,12 @@ class CheckpointKeeper {
   void End(bool failed);
 
  private:
+  struct LookedAt {
+    std::vector<ReadImage> images;  // those of `read_` first
+    std::set<std::string> unread;
+    checkpoint::LentImages lent;
+  };
+
   void Serve(int local_rank);
   void Hear(int local_rank, const std::string& text);
   void On(int local_rank, const OpenPacket& packet);
@@ -86,6 +92,7 @@ class CheckpointKeeper {
   void On(int local_rank, const SkippedPacket& packet);
   void On(int local_rank, const WaitPacket& packet);
   void On(int local_rank, const RestorePacket& packet);
+  void On(int local_rank, const AbsentPacket& packet);
   void Answer(int local_rank, const std::string& json);
   void AnswerError(int local_rank, int64_t id, const std::string& sentence);
   void CloseRank(int local_rank);
@@ -116,6 +123,7 @@ class CheckpointKeeper {
   void LookAtDirectories();
   void OnDirectoriesLookedAt(const std::set<std::string>& gone);
   void Scan();
+  void OnScanned(uint64_t epoch, const LookedAt& looked);
   void PrepareNext();
   void OnPrepared(const Status& made, const checkpoint::SlotPlan& plan);
   Status OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main);
@@ -138,7 +146,9 @@ class CheckpointKeeper {
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;
-  uint64_t scan_epoch_ = 0;  // whose ranks the last scan is for
+  uint64_t scan_epoch_ = 0;            // whose ranks the last scan is for
+  std::set<std::string> read_all_of_;  // directories, for them
+  std::vector<ReadImage> read_;        // images, for them
   bool looking_at_directories_ = false;
   // By local rank, -1 where that has gone since.
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served

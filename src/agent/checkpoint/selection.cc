@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "checkpoint/rank/memory_names.h"
 
@@ -29,7 +33,54 @@ const char* KindName(v1::CheckpointKind kind) {
 
 // --- what memory holds --------------------------------------------------------------------------------------------
 
-std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const SaveKinds::HasPage& has_page) {
+namespace {
+
+// In which slot it lies, and which of those that have lain there it is.
+using ImageId = std::tuple<std::string, std::string, int, uint64_t>;
+
+ImageId IdOf(const ckpt::MemoryImage& image) { return {image.dir, image.page, image.slot, image.generation}; }
+
+std::set<ImageId> IdsOf(const std::vector<ReadImage>& read) {
+  std::set<ImageId> ids;
+  for (const ReadImage& each : read) ids.insert(IdOf(each.image));
+  return ids;
+}
+
+}  // namespace
+
+std::vector<ckpt::MemoryImage> NextToRead(const std::vector<ckpt::MemoryImage>& images,
+                                          const std::vector<ReadImage>& read, const std::set<std::string>& all_of) {
+  std::set<std::pair<std::string, SaveKey>> wrong;
+  for (const ReadImage& each : read) {
+    if (!each.wrong.empty()) wrong.insert({each.image.dir, KeyOf(each.image.image)});
+  }
+  std::map<std::string, SaveKey> from;  // by directory
+  for (const ckpt::MemoryImage& image : images) {
+    const SaveKey save = KeyOf(image.image);
+    if (!image.committed || wrong.contains({image.dir, save}) || all_of.contains(image.dir)) continue;
+    const auto [newest, is_first] = from.try_emplace(image.dir, save);
+    newest->second = std::max(newest->second, save);
+  }
+  const std::set<ImageId> known = IdsOf(read);
+  std::vector<ckpt::MemoryImage> next;
+  std::ranges::copy_if(images, std::back_inserter(next), [&](const ckpt::MemoryImage& image) {
+    const auto newest = from.find(image.dir);
+    return !known.contains(IdOf(image)) && (newest == from.end() || KeyOf(image.image) >= newest->second);
+  });
+  return next;
+}
+
+std::set<std::string> UnreadOf(const std::vector<ckpt::MemoryImage>& images, const std::vector<ReadImage>& read) {
+  const std::set<ImageId> known = IdsOf(read);
+  std::set<std::string> unread;
+  for (const ckpt::MemoryImage& image : images) {
+    if (!known.contains(IdOf(image))) unread.insert(image.dir);
+  }
+  return unread;
+}
+
+std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread,
+                                const SaveKinds::HasPage& has_page) {
   SaveKinds kinds(has_page);
   for (const ReadImage& each : images) kinds.Add(each.image);
   std::vector<HeldPage> pages;
@@ -44,6 +95,7 @@ std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const Save
     page.world_size = image.image.world_size;
     page.committed = image.committed;
     page.sealed_unix_ms = image.image.sealed_unix_ms;
+    page.older_unread = unread.contains(image.dir);
   }
   return pages;
 }
@@ -52,7 +104,7 @@ std::vector<HeldPage> HeldPages(const std::vector<ckpt::MemoryImage>& images, co
   std::vector<ReadImage> read;
   read.reserve(images.size());
   for (const ckpt::MemoryImage& image : images) read.push_back({image, ""});
-  return HeldPages(read, has_page);
+  return HeldPages(read, {}, has_page);
 }
 
 std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, const std::string& job_id) {

@@ -27,9 +27,20 @@ struct ReadImage {
   std::string wrong;  // why it is not what was sealed; empty: it is
 };
 
+// Which images are to be read next, of all that memory holds and those that were read. Of each directory that is the
+// newest save that was committed, as far as this node knows, with all newer ones; where an image of it is not whole, the
+// one before. All images of a directory of which none was committed, and of those in `all_of`. Empty: there are no more.
+std::vector<checkpoint::MemoryImage> NextToRead(const std::vector<checkpoint::MemoryImage>& images,
+                                                const std::vector<ReadImage>& read,
+                                                const std::set<std::string>& all_of);
+
+// Directories with images that were not read.
+std::set<std::string> UnreadOf(const std::vector<checkpoint::MemoryImage>& images, const std::vector<ReadImage>& read);
+
 // What is told of memory when a round begins: images that are whole. Those that are not still show of which kind their
-// save is.
-std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const SaveKinds::HasPage& has_page);
+// save is. `unread`: as of UnreadOf.
+std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread,
+                                const SaveKinds::HasPage& has_page);
 // Of images that nobody has read: they count as what was sealed.
 std::vector<HeldPage> HeldPages(const std::vector<checkpoint::MemoryImage>& images, const SaveKinds::HasPage& has_page);
 

@@ -40,7 +40,7 @@ bool NoPage(const std::string&, const std::string&) { return false; }
 TEST(HeldPagesTest, TellsWhatAnImageIs) {
   ckpt::MemoryImage own = Image("1", 3);
   own.committed = true;
-  const std::vector<HeldPage> pages = HeldPages({{own, ""}, {Image(ckpt::kMainPageName), ""}}, NoPage);
+  const std::vector<HeldPage> pages = HeldPages({{own, ""}, {Image(ckpt::kMainPageName), ""}}, {}, NoPage);
   ASSERT_EQ(pages.size(), 2u);
   EXPECT_EQ(pages[0].dir, kDir);
   EXPECT_EQ(pages[0].kind, v1::DDP);
@@ -55,9 +55,82 @@ TEST(HeldPagesTest, TellsWhatAnImageIs) {
 
 TEST(HeldPagesTest, LeavesOutWhatIsNotWholeButKnowsTheKindByIt) {
   const std::vector<HeldPage> pages = HeldPages(
-      {{Image("0"), ""}, {Image("1"), "its checksum differs"}, {Image(ckpt::kMetadataPageName), "cut off"}}, NoPage);
+      {{Image("0"), ""}, {Image("1"), "its checksum differs"}, {Image(ckpt::kMetadataPageName), "cut off"}}, {},
+      NoPage);
   ASSERT_EQ(pages.size(), 1u);
   EXPECT_EQ(pages[0].kind, v1::DCP);
+}
+
+TEST(HeldPagesTest, TellsWhereOlderImagesWereNotRead) {
+  ckpt::MemoryImage elsewhere = Image("0");
+  elsewhere.dir = "/data/other";
+  const std::vector<HeldPage> pages = HeldPages({{Image("0"), ""}, {elsewhere, ""}}, {kDir}, NoPage);
+  ASSERT_EQ(pages.size(), 2u);
+  EXPECT_TRUE(pages[0].older_unread);
+  EXPECT_FALSE(pages[1].older_unread);
+}
+
+// --- which images are read ----------------------------------------------------------------------------------------
+
+class NextToReadTest : public ::testing::Test {
+ protected:
+  // Two local ranks hold a step each in one of their slots. Its path is the step and the rank.
+  void Add(int64_t step, bool committed, const std::string& dir = kDir) {
+    for (const char* page : {"0", "1"}) {
+      ckpt::MemoryImage image = Image(page, page[0] == '1' ? 1 : 0);
+      image.dir = dir;
+      image.path = fmt::format("{}.{}", step, page);
+      image.slot = static_cast<int>(step) % 3;
+      image.generation = static_cast<uint64_t>(step);
+      image.image.step = step;
+      image.committed = committed;
+      images_.push_back(image);
+    }
+  }
+
+  // Reads on until nothing is left to be read; images at these paths are not whole. What was read, in order.
+  Texts Read(const std::set<std::string>& damaged = {}, const std::set<std::string>& all_of = {}) {
+    Texts paths;
+    for (auto next = NextToRead(images_, read_, all_of); !next.empty(); next = NextToRead(images_, read_, all_of)) {
+      for (const ckpt::MemoryImage& image : next) {
+        read_.push_back({image, damaged.contains(image.path) ? "damaged" : ""});
+        paths.push_back(image.path);
+      }
+    }
+    return paths;
+  }
+
+  std::vector<ckpt::MemoryImage> images_;
+  std::vector<ReadImage> read_;
+};
+
+TEST_F(NextToReadTest, TheNewestCommittedSaveAndWhatIsNewer) {
+  Add(10, true);
+  Add(20, true);
+  Add(30, false);
+  EXPECT_EQ(Read(), (Texts{"20.0", "20.1", "30.0", "30.1"}));
+  EXPECT_EQ(UnreadOf(images_, read_), std::set<std::string>{kDir});
+}
+
+TEST_F(NextToReadTest, TheOneBeforeWhereAnImageOfItIsNotWhole) {
+  Add(10, true);
+  Add(20, true);
+  Add(30, true);
+  EXPECT_EQ(Read({"30.1"}), (Texts{"30.0", "30.1", "20.0", "20.1"}));
+  read_.clear();
+  EXPECT_EQ(Read({"30.1", "20.0"}), (Texts{"30.0", "30.1", "20.0", "20.1", "10.0", "10.1"}));
+  EXPECT_TRUE(UnreadOf(images_, read_).empty());
+}
+
+TEST_F(NextToReadTest, AllOfADirectoryOfWhichNoneIsCommittedOrThatIsAskedFor) {
+  Add(10, false);
+  Add(20, false);
+  Add(11, true, "/data/other");
+  Add(12, true, "/data/other");
+  EXPECT_EQ(Read(), (Texts{"10.0", "10.1", "20.0", "20.1", "12.0", "12.1"}));
+  EXPECT_EQ(UnreadOf(images_, read_), std::set<std::string>{"/data/other"});
+  EXPECT_EQ(Read({}, {"/data/other"}), (Texts{"11.0", "11.1"})) << "what was read is not read again";
+  EXPECT_TRUE(UnreadOf(images_, read_).empty());
 }
 
 TEST(LeftMemoryTest, NamesWhatNobodyElseTellsOf) {

@@ -151,6 +151,13 @@ StatusOr<RankPacket> Restore(const Json& packet) {
   return RankPacket{std::move(restore)};
 }
 
+StatusOr<RankPacket> Absent(const Json& packet) {
+  AbsentPacket absent;
+  PHX_ASSIGN_OR_RETURN(absent.id, Number(packet, "id", 0, INT64_MAX));
+  PHX_ASSIGN_OR_RETURN(absent.dir, Directory(packet));
+  return RankPacket{std::move(absent)};
+}
+
 }  // namespace
 
 StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
@@ -163,6 +170,7 @@ StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
   if (type == "skipped") return Skipped(packet);
   if (type == "wait") return Wait(packet);
   if (type == "restore") return Restore(packet);
+  if (type == "absent") return Absent(packet);
   return Wrong("type", "one that this phalanx-run knows; the package that the rank imports may be newer");
 }
 

@@ -54,7 +54,12 @@ struct RestorePacket {
   std::string dir;
   uint32_t branch = 0;
 };
-using RankPacket = std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket>;
+struct AbsentPacket {
+  int64_t id = 0;
+  std::string dir;
+};
+using RankPacket =
+    std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket, AbsentPacket>;
 
 // The error is a sentence for the rank.
 StatusOr<RankPacket> ParseRankPacket(std::string_view json);

@@ -49,6 +49,7 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   EXPECT_EQ(Parsed<SkippedPacket>(R"({"type":"skipped","dir":"/d","step":7,"why":"no slot"})").why, "no slot");
   EXPECT_TRUE(Parsed<WaitPacket>(R"({"type":"wait","id":3,"dir":"/d","step":7,"until":"stored"})").until_stored);
   EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d","branch":2})").branch, 2U);
+  EXPECT_EQ(Parsed<AbsentPacket>(R"({"type":"absent","id":5,"dir":"/d"})").id, 5);
 }
 
 // What it is put into for the master takes nothing but UTF-8.

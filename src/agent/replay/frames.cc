@@ -79,7 +79,10 @@ std::string Text(const leaving::EndProgram& /*action*/) { return "end the progra
 std::string Text(const SaveKey& save) { return fmt::format("step {} of epoch {}", save.step, save.epoch); }
 
 std::string Text(const TellMaster& action) { return fmt::format("tell the master {}", replay::OneLine(action.report)); }
-std::string Text(const ScanMemory& action) { return fmt::format("look at memory for epoch {}", action.epoch); }
+std::string Text(const ScanMemory& action) {
+  const std::string older = action.older_of.empty() ? "" : fmt::format(", and at older saves of {}", action.older_of);
+  return fmt::format("look at memory for epoch {}{}", action.epoch, older);
+}
 std::string Text(const MarkCommitted& action) {
   return fmt::format("mark {} of {} as committed", Text(action.save), action.dir);
 }

@@ -31,6 +31,7 @@ void Fill(Wire::Page& wire, const HeldPage& page) {
   wire.set_world_size(page.world_size);
   wire.set_committed(page.committed);
   wire.set_sealed_unix_ms(page.sealed_unix_ms);
+  wire.set_older_unread(page.older_unread);
 }
 
 void Fill(Wire& wire, const saving::RoundBegun& event) {
@@ -195,7 +196,7 @@ StatusOr<std::vector<HeldPage>> PagesOf(const google::protobuf::RepeatedPtrField
   for (const Wire::Page& page : wire) {
     PHX_RETURN_IF_ERROR(CheckKind(page.kind()));
     pages.push_back({page.dir(), page.kind(), page.main() ? kMainPage : 0, KeyOf(page.save()), page.rank(),
-                     page.world_size(), page.committed(), page.sealed_unix_ms()});
+                     page.world_size(), page.committed(), page.sealed_unix_ms(), page.older_unread()});
   }
   return pages;
 }

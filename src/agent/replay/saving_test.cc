@@ -327,6 +327,7 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
   const std::vector<std::pair<CheckpointAction, std::string>> all = {
       {TellMaster{report}, "tell the master dir: \"/data/run\""},
       {ScanMemory{4}, "look at memory for epoch 4"},
+      {ScanMemory{4, "/c"}, "look at memory for epoch 4, and at older saves of /c"},
       {MarkCommitted{kDir, save}, "mark step 7 of epoch 4 of /data/run as committed"},
       {MarkDropped{kDir, save}, "mark step 7 of epoch 4 of /data/run as dropped"},
       {AnswerWait{1, 3, "failed", "why"}, "answer wait 3 of local rank 1: failed, why"},

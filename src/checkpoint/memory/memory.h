@@ -85,8 +85,9 @@ class NodeMemory {
 
   void Commit(const std::string& dir, const SaveKey& save) { pages_.Commit(dir, save); }
   void Drop(const std::string& dir, const SaveKey& save) { pages_.Drop(dir, save); }
-  // The image is not what was sealed: it is none any more, committed or not, and the first to be written over.
-  void GiveUp(const MemoryImage& image) { pages_.GiveUp(image); }
+  // The image is not what was sealed: it is none any more, committed or not, and the first to be written over. False
+  // where another one lies there by now.
+  bool GiveUp(const MemoryImage& image) { return pages_.GiveUp(image); }
   // Nobody writes over the image, and its file stays, until Release; Replacements may tell of it then. False where it
   // is gone.
   bool Hold(const MemoryImage& image) { return pages_.Hold(image); }

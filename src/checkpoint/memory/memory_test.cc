@@ -191,7 +191,7 @@ TEST_F(MemoryTest, WhatWasGivenUpIsNoneAnyMore) {
   memory_->Commit(dir_, {1, 10});
   const int newer = Save(20);
   memory_->Commit(dir_, {1, 20});
-  memory_->GiveUp(memory_->Images(dir_, {1, 20}).at(0));
+  EXPECT_TRUE(memory_->GiveUp(memory_->Images(dir_, {1, 20}).at(0)));
   EXPECT_THAT(memory_->Images(dir_, {1, 20}), SizeIs(0));
   ASSERT_THAT(memory_->Images(), SizeIs(1));
   EXPECT_EQ(memory_->Images()[0].slot, older);

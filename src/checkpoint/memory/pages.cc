@@ -245,14 +245,15 @@ void NodePages::Drop(const std::string& dir, const SaveKey& save) {
   }
 }
 
-void NodePages::GiveUp(const MemoryImage& image) {
+bool NodePages::GiveUp(const MemoryImage& image) {
   Page* const page = Find(image.dir, image.page);
-  if (page == nullptr) return;
+  if (page == nullptr) return false;
   const ControlPage now = page->Parse();
   const auto slot = static_cast<size_t>(image.slot);
-  if (slot >= now.slots.size() || now.slots[slot].generation != image.generation) return;  // another image by now
+  if (slot >= now.slots.size() || now.slots[slot].generation != image.generation) return false;
   page->control().SetCommitted(image.slot, 0);
   page->control().SetDropped(image.slot, image.generation);
+  return true;
 }
 
 bool NodePages::Hold(const MemoryImage& image) {

@@ -84,7 +84,7 @@ class NodePages {
   // The calls of NodeMemory (memory.h) of the same names; `free_bytes`: what slots may still take.
   void Commit(const std::string& dir, const SaveKey& save);
   void Drop(const std::string& dir, const SaveKey& save);
-  void GiveUp(const MemoryImage& image);
+  bool GiveUp(const MemoryImage& image);
   bool Hold(const MemoryImage& image);
   void Release(const MemoryImage& image);
   bool HandOut(const MemoryImage& image, uint64_t free_bytes);

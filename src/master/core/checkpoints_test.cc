@@ -71,6 +71,7 @@ class CheckpointsTest : public ::testing::Test {
     uint32_t world_size = 4;
     v1::CheckpointKind kind = v1::FULL;
     bool main = false;
+    bool older_unread = false;
   };
 
   // `awaited`: the step of round 1 whose store the node has not heard the end of. `lends_at`: the port where others may
@@ -99,6 +100,7 @@ class CheckpointsTest : public ::testing::Test {
       save.set_world_size(held.world_size);
       save.set_main(held.main);
       save.set_committed(held.committed);
+      save.set_older_unread(held.older_unread);
       for (const uint32_t rank : held.ranks) save.add_ranks(rank);
     }
     Tell(session, report);
@@ -229,6 +231,47 @@ TEST_F(CheckpointsTest, TheNewestSaveThatAllHoldIsRestoredFromMemory) {
   EXPECT_EQ(order.save().step(), 20);
   AskRestore(b_);  // the same for all
   EXPECT_EQ(Orders(Order::kRestore).at(b_).save().step(), 20);
+}
+
+TEST_F(CheckpointsTest, OlderSavesAreReadOnlyWhereNoNewerOneCanBeRestored) {
+  const auto unread = [](int64_t step, std::vector<uint32_t> ranks) {
+    return Held{1, step, std::move(ranks), true, 4, v1::FULL, false, true};
+  };
+  FailRound();
+  Hold(a_, {unread(20, {0, 1})});
+  Hold(b_, {unread(20, {2, 3})});
+  EXPECT_TRUE(Orders(Order::kReadOlder).empty());
+  EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
+
+  FailRound();  // b's image of rank 3 is damaged, so that it has read all
+  Hold(a_, {unread(20, {0, 1})});
+  Hold(b_, {{1, 10, {2, 3}}, {1, 20, {2}}});
+  auto reads = Orders(Order::kReadOlder);
+  ASSERT_EQ(reads.size(), 1U);
+  EXPECT_EQ(reads.at(a_).dir(), kDir);
+  EXPECT_TRUE(Orders(Order::kCommitted).empty());
+  AskRestore(b_);
+  EXPECT_TRUE(Orders(Order::kFind).empty()) << "what memory holds is not known yet";
+  Hold(a_, {{1, 10, {0, 1}}, {1, 20, {0, 1}}});
+  EXPECT_EQ(Orders(Order::kCommitted).at(b_).save().step(), 10);
+  FoundOnDisk(-1);
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.save().step(), 10);
+  EXPECT_THAT(order.reason(), HasSubstr("step 20 in memory: the node of rank 3 does not hold that rank's image"));
+}
+
+// Its answer went with its stream; on the new one it tells what it held first.
+TEST_F(CheckpointsTest, ANodeThatReadsOlderSavesIsAskedAgainOnItsNextStream) {
+  FailRound();
+  Hold(b_, {{1, 10, {2, 3}}});
+  const Held newest{1, 20, {0, 1}, true, 4, v1::FULL, false, true};
+  Hold(a_, {newest});
+  ASSERT_EQ(Orders(Order::kReadOlder).size(), 1U);
+  Hold(a_, {newest});
+  EXPECT_EQ(Orders(Order::kReadOlder).size(), 1U);
+  EXPECT_TRUE(Orders(Order::kCommitted).empty());
+  Hold(a_, {{1, 10, {0, 1}}, {1, 20, {0, 1}}});
+  EXPECT_EQ(Orders(Order::kCommitted).at(a_).save().step(), 10);
 }
 
 TEST_F(CheckpointsTest, ASealedSaveThatAllRanksHoldCountsAsCommitted) {

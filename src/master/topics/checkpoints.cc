@@ -308,7 +308,6 @@ class Stepper {
       return;
     }
     if (!AllIn(s_.held)) return;
-    s_.settled = true;
     Found found;
     for (const auto& [from, list] : s_.held) {
       for (const v1::HeldSave& save : list.saves()) {
@@ -317,11 +316,49 @@ class Stepper {
         found[save.dir()][KeyOf(save.save())][from] = &save;
       }
     }
+    if (OrdersOlderRead(found)) return;
+    s_.settled = true;
     for (auto& [name, saves] : found) SettleMemory(name, s_.dirs[name], saves);
     for (auto& [name, dir] : s_.dirs) {
       StoreWanted(name, dir);
       Decide(name, dir);
     }
+  }
+
+  // Nodes read the newest saves first: for large states the others take long, and nearly always nobody needs them. True
+  // where some are to read on: they tell all that they hold when they have.
+  bool OrdersOlderRead(const Found& found) {
+    std::set<uint64_t> reading;
+    for (const auto& [name, saves] : found) {
+      if (CanSettle(s_.dirs[name], saves)) continue;
+      for (const uint64_t session : WithOlderUnread(saves)) {
+        v1::CheckpointOrder order = OrderOf(name, {}, "no newer step can be restored from memory");
+        order.clear_save();
+        order.mutable_read_older();
+        SendTo(session, order);
+        reading.insert(session);
+      }
+    }
+    for (const uint64_t session : reading) s_.held.erase(session);
+    return !reading.empty();
+  }
+
+  bool CanSettle(const CheckpointDir& dir, const std::map<SaveKey, HeldBySession>& saves) const {
+    return std::ranges::any_of(saves, [&](const auto& entry) {
+      const auto& [save, by_session] = entry;
+      const bool was_committed = IsCommitted(by_session) || dir.committed == save;
+      return Missing(by_session, was_committed).empty() && Unread(by_session).empty();
+    });
+  }
+
+  static std::set<uint64_t> WithOlderUnread(const std::map<SaveKey, HeldBySession>& saves) {
+    std::set<uint64_t> sessions;
+    for (const auto& [save, by_session] : saves) {
+      for (const auto& [session, held] : by_session) {
+        if (held->older_unread()) sessions.insert(session);
+      }
+    }
+    return sessions;
   }
 
   // The newest save that can be restored from memory is committed, if it was not; what can never be is dropped.
