@@ -110,7 +110,7 @@ SaveJudge::Holdings SaveJudge::HoldingsOf(const Machine& machine) {
 
 bool SaveJudge::CanRestore(const SimMaster& master, const SaveKey& save, const std::vector<Holdings>& memories) const {
   const master::CheckpointState& state = master.state().checkpoints;
-  // What one node lacks another lends, but for sharded state: so it counts who holds it at all.
+  // What one node lacks another lends: so it counts who holds it at all.
   std::set<uint32_t> ranks;
   bool committed = known_ == save, main = false, is_half = false;
   uint32_t world_size = 0;
@@ -126,16 +126,7 @@ bool SaveJudge::CanRestore(const SimMaster& master, const SaveKey& save, const s
   if (ranks.size() != world_size && !committed) return false;
   if (kind() != v1::FULL && (!main || (is_half && !committed))) return false;
   if (kind() == v1::DDP) return true;
-  if (world_size != state.world_size || ranks.size() != world_size) return false;
-  for (size_t i = 0; i < memories.size() && kind() == v1::DCP; ++i) {
-    const auto held = memories[i].find(save);
-    if (held == memories[i].end() || !held->second.main) return false;
-    const master::CheckpointMember& member = state.members[i];
-    for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
-      if (!held->second.ranks.contains(rank)) return false;
-    }
-  }
-  return true;
+  return ranks.size() == world_size && (kind() == v1::DCP || world_size == state.world_size);
 }
 
 std::optional<SaveKey> SaveJudge::NewestInMemory(const SimMaster& master) const {

@@ -40,14 +40,34 @@ void RankSaves::Load(const Process& process, SimKeeper& keeper, std::function<vo
   parts_.story.Say(parts_.queue.now(), process->machine->name, "rank {} of epoch {} loads", process->rank,
                    process->epoch);
   keeper.Open(process, [this, process, &keeper, done = std::move(done), fail = std::move(fail)] {
-    keeper.Restore(process, [this, process, done, fail](const RestoreAnswer& answer) {
+    keeper.Restore(process, [this, process, &keeper, done, fail](const RestoreAnswer& answer) {
       const bool disk = answer.order.restore().source() == v1::RestoreDecided::DISK;
+      const std::vector<uint32_t> wanted = WantedOf(process, answer);
+      if (!wanted.empty()) {
+        return keeper.AskImages(process, wanted, [this, process, answer, done, fail](const ImagesAnswer& images) {
+          RestoreAnswer whole = answer;
+          whole.refused = images.refused;
+          whole.fetched.insert(whole.fetched.end(), images.images.begin(), images.images.end());
+          Read(process, whole, done, fail);
+        });
+      }
       if (!disk) return Read(process, answer, done, fail);
       parts_.queue.After(parts_.saving.write, [this, process, answer, done, fail] {
         process->machine->gate.Pass([this, process, answer, done, fail] { Read(process, answer, done, fail); });
       });
     });
   });
+}
+
+std::vector<uint32_t> RankSaves::WantedOf(const Process& process, const RestoreAnswer& answer) const {
+  std::vector<uint32_t> wanted;
+  const v1::RestoreDecided& decided = answer.order.restore();
+  const bool is_shared_out = parts_.saving.kind == v1::DCP && decided.source() == v1::RestoreDecided::MEMORY;
+  if (!is_shared_out || !answer.refused.empty()) return wanted;
+  for (uint32_t rank = process->rank; rank < decided.world_size(); rank += process->world_size) {
+    if (!answer.images.files.ranks.contains(std::to_string(rank))) wanted.push_back(rank);
+  }
+  return wanted;
 }
 
 void RankSaves::Read(const Process& process, const RestoreAnswer& answer,
@@ -71,9 +91,8 @@ void RankSaves::Read(const Process& process, const RestoreAnswer& answer,
 // What it needs is among what it was given, and still in its slot.
 std::string RankSaves::ReadMemory(const Process& process, const RestoreAnswer& answer, Restored& restored) const {
   const agent::RestoreFiles& files = answer.images.files;
-  const std::string& needed = parts_.saving.kind == v1::DDP ? files.main : files.own;
+  const std::string& needed = parts_.saving.kind == v1::FULL ? files.own : files.main;
   if (needed.empty()) return "its node has no image for it";
-  if (parts_.saving.kind == v1::DCP && files.main.empty()) return "its node does not have what names the parts";
   for (const ckpt::MemoryImage& image : answer.images.images) {
     const auto page = process->machine->shared_memory.find(image.page);
     if (page == process->machine->shared_memory.end()) return fmt::format("{} is gone", image.path);

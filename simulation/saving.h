@@ -54,6 +54,8 @@ class RankSaves {
     checkpoint::SlotImage image;
   };
 
+  // What it needs of a sharded state and its node does not hold: its share of the ranks that have saved it.
+  std::vector<uint32_t> WantedOf(const Process& process, const RestoreAnswer& answer) const;
   void Read(const Process& process, const RestoreAnswer& answer, const std::function<void(const Restored&)>& done,
             const std::function<void(const std::string&)>& fail) const;
   std::string ReadMemory(const Process& process, const RestoreAnswer& answer, Restored& restored) const;

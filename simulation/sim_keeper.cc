@@ -115,8 +115,12 @@ void SimKeeper::Do(const agent::FetchImages& action) {
       const bool can_do_without = core_.KindOf(action.dir) == v1::DDP && elsewhere.rank() >= 0;
       if (!image && !can_do_without) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
     }
-    if (action.epoch == epoch_ && error.empty()) fetched_ = std::move(fetched);
-    core_.OnFetched(action.epoch, action.dir, action.order.restore().branch(), error);
+    if (action.epoch == epoch_ && error.empty()) {
+      if (fetched_.save != fetched.save) fetched_ = {fetched.save, {}};
+      fetched_.images.merge(fetched.images);
+    }
+    const v1::RestoreDecided& restore = action.order.restore();
+    core_.OnFetched(action.epoch, action.dir, restore.branch(), restore.request(), error);
   });
 }
 
@@ -250,7 +254,7 @@ void SimKeeper::Wait(const Process& process, int64_t step, bool until_stored,
                      std::function<void(const std::string& state)> over) {
   if (!Hears(process)) return;
   const int64_t request = next_request_++;
-  requests_[request] = {process, std::move(over), {}};
+  requests_[request] = {process, std::move(over), {}, {}};
   core_.OnWait(process->local_rank, request, kCheckpointDir, {0, step}, until_stored);
   Run();
 }
@@ -258,7 +262,7 @@ void SimKeeper::Wait(const Process& process, int64_t step, bool until_stored,
 void SimKeeper::Restore(const Process& process, std::function<void(const RestoreAnswer&)> decided) {
   if (!Hears(process)) return;
   const int64_t request = next_request_++;
-  requests_[request] = {process, {}, std::move(decided)};
+  requests_[request] = {process, {}, std::move(decided), {}};
   core_.OnRestore(process->local_rank, request, kCheckpointDir, 0);
   Run();
 }
@@ -287,6 +291,31 @@ void SimKeeper::Do(const agent::AnswerRestore& action) {
   ReplaceSlots();
   Later(0, [this, request = request.mapped(), answer] {
     if (Hears(request.process)) request.decided(answer);
+  });
+}
+
+void SimKeeper::AskImages(const Process& process, const std::vector<uint32_t>& ranks,
+                          std::function<void(const ImagesAnswer&)> answered) {
+  if (!Hears(process)) return;
+  const int64_t request = next_request_++;
+  requests_[request] = {process, {}, {}, std::move(answered)};
+  core_.OnImagesAsked(process->local_rank, request, kCheckpointDir, 0, ranks);
+  Run();
+}
+
+void SimKeeper::Do(const agent::AnswerImages& action) {
+  auto request = requests_.extract(action.request);
+  if (request.empty()) return;
+  ImagesAnswer answer;
+  answer.refused = action.refused;
+  for (const uint32_t rank : action.ranks) {
+    const auto image = fetched_.images.find(static_cast<int32_t>(rank));
+    const bool is_there = fetched_.save == action.save && image != fetched_.images.end();
+    if (is_there) answer.images.push_back(image->second);
+    if (!is_there && answer.refused.empty()) answer.refused = fmt::format("the image of rank {} is gone", rank);
+  }
+  Later(0, [this, request = request.mapped(), answer] {
+    if (Hears(request.process)) request.images(answer);
   });
 }
 

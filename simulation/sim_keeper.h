@@ -32,6 +32,12 @@ struct RestoreAnswer {
   std::string refused;                         // why it is given an error instead; empty: it is not
 };
 
+// What one is told that asks for images of other nodes.
+struct ImagesAnswer {
+  std::vector<checkpoint::SlotImage> images;
+  std::string refused;  // why it is not given all of them
+};
+
 class SimKeeper {
  public:
   struct Parts {
@@ -81,6 +87,8 @@ class SimKeeper {
   void Wait(const Process& process, int64_t step, bool until_stored,
             std::function<void(const std::string& state)> over);
   void Restore(const Process& process, std::function<void(const RestoreAnswer&)> decided);
+  void AskImages(const Process& process, const std::vector<uint32_t>& ranks,
+                 std::function<void(const ImagesAnswer&)> answered);
 
  private:
   // Files that were read from other machines' memory.
@@ -92,6 +100,7 @@ class SimKeeper {
     Process process;
     std::function<void(const std::string& state)> over;
     std::function<void(const RestoreAnswer&)> decided;
+    std::function<void(const ImagesAnswer&)> images;
   };
   // What the storage thread is to do: `step` so often, each behind a while, until it returns false.
   struct StorageJob {
@@ -119,6 +128,7 @@ class SimKeeper {
   void Do(const agent::MarkDropped& action);
   void Do(const agent::AnswerWait& action);
   void Do(const agent::AnswerRestore& action);
+  void Do(const agent::AnswerImages& action);
   void Do(const agent::FindSteps& action);
   void Do(const agent::CheckStep& action);
   void Do(const agent::FetchImages& action);

@@ -442,16 +442,29 @@ def test_states_that_hold_the_same_tensors_otherwise_are_told_apart(what):
             assert str(item) == str(local.state[index.fqn])
 
 
-def test_what_another_node_holds_is_named_when_it_is_asked_for(tmp_path):
-    from phalanx.checkpoint import dcp, disk
+def node_of_two(job, index, directory, *arguments):
+    arguments = [f"--dir={directory}", "--kind=fsdp2", *arguments]
+    return job.node(index, "sharding.py", *arguments, nnodes="1:2", nproc=2)
 
-    found = disk.Found(5, "memory", main=str(tmp_path / "metadata"), ranks={"0": str(tmp_path / "zero")})
-    reader = dcp._memory_reader(found, "/data/run")
-    assert str(reader.fs.concat_path(reader.path, "__0_0.distcp")) == str(tmp_path / "zero")
-    with pytest.raises(
-        RuntimeError, match="__3_0.distcp of step 5 of /data/run is not in this node's memory".replace(".", r"\.")
-    ):
-        reader.fs.concat_path(reader.path, "__3_0.distcp")
+
+@pytest.mark.slow
+def test_a_world_that_grows_goes_on_from_the_memory_of_those_who_hold_it(job, tmp_path):
+    """Two ranks of one node, then four of two: what a rank needs of files that are not on its node it reads there."""
+    nodes = [node_of_two(job, 0, tmp_path / "run", "--steps=600")]
+    job.wait_events("saved", n=10, life=0)
+    nodes.append(node_of_two(job, 1, tmp_path / "run", "--steps=600"))
+    loaded = [job.wait_events("loaded", life=1, rank=rank)[0] for rank in range(4)]
+    assert {event["source"] for event in loaded} == {"memory"}, [event["why"] for event in loaded]
+    (step,) = {event["n"] for event in loaded}
+    before = next(event for event in job.found("before", n=step, life=0) if event["rank"] == 0)
+    for event in loaded:
+        assert event["whole"] == before["whole"]
+        assert (event["note"], event["counted"]) == ("short", step)
+    job.wait_events("saved", life=1, rank=3)
+    assert all(event["committed"] for event in job.found("saved", life=1))
+    for node in nodes:
+        node.signal(signal.SIGTERM)
+    assert [node.wait() for node in nodes] == [143, 143], job.story()
 
 
 def test_items_of_more_than_4_gib_are_read(tmp_path):

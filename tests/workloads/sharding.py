@@ -129,6 +129,7 @@ def save(ckpt, step):
         if dist.get_rank() == 0:
             state["only"] = torch.ones(7)
         state["note"] = "n" * (5000 if step > options.grow_at else 5)
+    report("before", n=step, whole=before)
     try:
         handle = ckpt.save(step, state, storage=storage)
     except CannotSave as error:

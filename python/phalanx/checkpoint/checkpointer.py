@@ -384,8 +384,14 @@ class Checkpointer:
 
     def _ask_for_files(self):
         self._writer.finish()
+        branch = self._way.goes_back()
+        found = disk.from_answer(self._ask("restore", branch=branch))
+        found.branch = branch
+        return found
+
+    def _ask(self, request, **fields):
         try:
-            return disk.from_answer(self._door.ask("restore", dir=self.directory, branch=self._way.goes_back()))
+            return self._door.ask(request, dir=self.directory, **fields)
         except (door.Refusal, door.Gone) as error:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
 

@@ -146,13 +146,28 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def get_storage_reader(self, found=None):
         """A reader for stock dcp.load() of the newest step that every rank has, or of what was `found`. None where
-        there is none."""
+        there is none. Parts of a step in memory that are in other nodes' are read from there when dcp.load() wants
+        them."""
         found = self._find() if found is None else found
         if found.source is None:
             return None
         if found.source == "disk":
             return filesystem.FileSystemReader(found.directory)
-        return _memory_reader(found, self.directory)
+        return self._memory_reader(found)
+
+    def _memory_reader(self, found):
+        where = f"step {found.step} of {self.directory}"
+        if found.main is None:
+            raise RuntimeError(f"phalanx.checkpoint: {where} in memory is none of phalanx.checkpoint.dcp")
+        paths = {sharded.file_name(rank): path for rank, path in found.ranks.items()}
+        paths[".metadata"] = found.main
+
+        def fetch(names):
+            ranks = sorted(sharded.rank_of(name) for name in names)
+            answer = self._ask("images", branch=found.branch, ranks=ranks)
+            return {sharded.file_name(rank): path for rank, path in answer["ranks"].items()}
+
+        return _MemoryReader(_Slots(paths, where), fetch)
 
     def load(self, state, step=None, timeline=None, map_location=None):
         """Writes the newest step that every rank has into `state`, and returns the step; 0, and `state` stays as it is,
@@ -227,27 +242,29 @@ class _Slots(filesystem.FileSystem):
     """The files of a step that lie in memory."""
 
     def __init__(self, paths, where):
-        self._paths, self._where = paths, where
+        self.paths, self._where = paths, where
 
     def concat_path(self, path, suffix):
-        if suffix not in self._paths:
-            raise RuntimeError(
-                f"phalanx.checkpoint: {suffix} of {self._where} is not in this node's memory; what other nodes hold, "
-                "or another world has saved, is read from disk"
-            )
-        return pathlib.Path(self._paths[suffix])
+        if suffix not in self.paths:
+            raise RuntimeError(f"phalanx.checkpoint: {suffix} of {self._where} is not in this node's memory")
+        return pathlib.Path(self.paths[suffix])
 
 
-def _memory_reader(found, directory):
-    if found.main is None:
-        raise RuntimeError(
-            f"phalanx.checkpoint: step {found.step} of {directory} in memory is none of phalanx.checkpoint.dcp"
-        )
-    reader = filesystem.FileSystemReader(directory)
-    paths = {sharded.file_name(rank): path for rank, path in found.ranks.items()}
-    paths[".metadata"] = found.main
-    reader.fs = _Slots(paths, f"step {found.step} of {directory}")
-    return reader
+class _MemoryReader(filesystem.FileSystemReader):
+    """Of files in `slots`. `fetch(names)` brings further ones: it returns their paths by name."""
+
+    def __init__(self, slots, fetch):
+        super().__init__(".")
+        self.fs = slots
+        self._fetch = fetch
+
+    def read_data(self, plan, planner):
+        """torch's own, behind what it is going to read."""
+        wanted = {self.storage_data[item.storage_index].relative_path for item in plan.items}
+        missing = wanted - set(self.fs.paths)
+        if missing:
+            self.fs.paths.update(self._fetch(missing))
+        return super().read_data(plan, planner)
 
 
 # --- what torch makes of modules and optimizers

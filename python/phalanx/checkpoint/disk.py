@@ -16,7 +16,10 @@ _LAST_LINE = re.compile(rb"crc32 ([0-9A-Fa-f]{8})\n\Z")
 class Found:
     """Where a step is to be read from. `source` "memory", "disk" or None; `own` is the image of this rank, `main` that
     with the whole state where ranks share one. `stable`: the files stay as they are while this process lives. `ranks`:
-    of sharded states in memory, the images of this node's ranks by rank; `directory`: of a step on disk."""
+    of sharded states in memory, the images of this node's ranks by rank; `directory`: of a step on disk; `branch`: of
+    the answer of an agent."""
+
+    branch = 0
 
     def __init__(
         self, step, source, own=None, main=None, world_size=0, why=None, stable=False, ranks=None, directory=None

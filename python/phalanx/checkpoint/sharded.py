@@ -5,6 +5,7 @@ What several ranks have is written once on each node, so that a node's memory ho
 """
 
 import pickle
+import re
 
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner, filesystem
@@ -13,12 +14,21 @@ from torch.distributed.checkpoint.utils import find_state_dict_object
 
 from phalanx.checkpoint import framed, plan, refuse, zipped
 
+_FILE_NAME = re.compile(r"__(\d+)_0\.distcp")
 ALIGNMENT = 64  # of the items of a file
 _VALUE_ROOM = 64  # bytes that a value that is no tensor may grow by, or a quarter
 
 
 def file_name(rank):
     return f"__{rank}_0.distcp"
+
+
+def rank_of(name):
+    """Whose file it is. ValueError for other names."""
+    match = _FILE_NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is no file of a rank")
+    return int(match.group(1))
 
 
 class Local:

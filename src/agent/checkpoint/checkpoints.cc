@@ -50,6 +50,7 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     dir.decided.clear();
     dir.fetching.clear();
     dir.not_fetched.clear();
+    dir.wanted.clear();
     dir.restore_asked.reset();
     dir.unreadable.clear();
   }
@@ -124,6 +125,18 @@ void NodeCheckpoints::TellRestoreAsked(const std::string& name, uint32_t branch)
   Tell(std::move(report));
 }
 
+void NodeCheckpoints::TellWanted(const std::string& name, const Dir& dir) {
+  for (const auto& [number, wanted] : dir.wanted) {
+    if (wanted.fetching) continue;
+    v1::CheckpointReport report = Report(name);
+    v1::RestoreAsked& asked = *report.mutable_restore_asked();
+    asked.set_branch(wanted.branch);
+    asked.set_request(number);
+    for (const uint32_t rank : wanted.ranks) asked.add_images(rank);
+    Tell(std::move(report));
+  }
+}
+
 void NodeCheckpoints::OnAttached() {
   if (epoch_ == 0) return;
   if (held_) TellHeld();
@@ -138,6 +151,7 @@ void NodeCheckpoints::OnAttached() {
       if (state.skipped && is_open) TellSkipped(name, save, *state.skipped);  // those who wait for it await an answer
     }
     if (dir.restore_asked && !dir.decided.contains(*dir.restore_asked)) TellRestoreAsked(name, *dir.restore_asked);
+    TellWanted(name, dir);
   }
 }
 
@@ -253,6 +267,7 @@ void NodeCheckpoints::OnRankGone(int local_rank) {
   for (auto& [name, dir] : dirs_) {
     std::erase_if(dir.restores, of_rank);
     for (auto& [save, waits] : dir.waits) std::erase_if(waits, of_rank);
+    std::erase_if(dir.wanted, [&](const auto& entry) { return of_rank(entry.second); });
   }
 }
 
@@ -310,6 +325,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Dropped(name, dir, save, order.reason());
     case v1::CheckpointOrder::kRestore: {
       const uint32_t branch = order.restore().branch();
+      if (order.restore().request() != 0) return ImagesFound(name, dir, order);
       if (order.restore().elsewhere().empty()) return Restored(name, dir, order);
       // Said again on a new stream: the first answer will do.
       if (dir.decided.contains(branch) || !dir.fetching.try_emplace(branch, order).second) return;
@@ -346,6 +362,45 @@ void NodeCheckpoints::Restored(const std::string& name, Dir& dir, const v1::Chec
   if (dir.decided.size() > kDecidedKept) dir.decided.erase(dir.decided.begin());
   if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, order.save().step()};
   std::erase_if(dir.restores, [&](const Asked& asked) { return AnswerAsked(name, dir, asked); });
+  TellWanted(name, dir);  // a new master that did not know yet who lends them has said this instead
+}
+
+void NodeCheckpoints::OnImagesAsked(int local_rank, int64_t request, const std::string& name, uint32_t branch,
+                                    const std::vector<uint32_t>& ranks) {
+  Dir& dir = dirs_[name];
+  const auto known = dir.decided.lower_bound(branch);
+  if (known == dir.decided.end() || known->second.restore().source() != v1::RestoreDecided::MEMORY) {
+    return Do(AnswerImages{local_rank, request, name, {}, ranks, "no save is restored from memory"});
+  }
+  dir.wanted[++images_asked_] = {local_rank, request, known->first, ranks, false};
+  TellWanted(name, dir);
+}
+
+// Said again on a new stream: the first answer will do.
+void NodeCheckpoints::ImagesFound(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
+  const auto wanted = dir.wanted.find(order.restore().request());
+  if (wanted == dir.wanted.end() || std::exchange(wanted->second.fetching, true)) return;
+  std::set<uint32_t> lent;
+  for (const v1::ImageElsewhere& each : order.restore().elsewhere()) lent.insert(static_cast<uint32_t>(each.rank()));
+  for (const uint32_t rank : wanted->second.ranks) {
+    if (lent.contains(rank)) continue;
+    return ImagesFetched(name, dir, wanted->first, fmt::format("no node lends the image of rank {}", rank));
+  }
+  Do(FetchImages{name, order, epoch_});
+}
+
+void NodeCheckpoints::ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error) {
+  const auto wanted = dir.wanted.extract(request);
+  if (wanted.empty()) return;
+  const Wanted& was = wanted.mapped();
+  const auto known = dir.decided.find(was.branch);
+  const SaveKey save = known == dir.decided.end() ? SaveKey{} : KeyOf(known->second.save());
+  if (!error.empty()) {
+    not_fetched_ = error;
+    Do(SayCheckpoint{fmt::format("checkpoint: a part of step {} of {} was not read from other nodes' memory: {}",
+                                 save.step, name, error)});
+  }
+  Do(AnswerImages{was.local_rank, was.request, name, save, was.ranks, error});
 }
 
 void NodeCheckpoints::Committed(const std::string& name, Dir& dir, const SaveKey& save) {
@@ -420,9 +475,11 @@ void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const s
 
 // Where nobody lends an image any more its ranks fail with the reason, and the round with them. The next one has others
 // to go on from: it does not come to this again where this node can reach nobody.
-void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_t branch, const std::string& error) {
+void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_t branch, uint64_t request,
+                                const std::string& error) {
   if (epoch != epoch_) return;
   Dir& dir = dirs_[name];
+  if (request != 0) return ImagesFetched(name, dir, request, error);
   const auto order = dir.fetching.extract(branch);
   if (order.empty()) return;
   if (!error.empty()) {

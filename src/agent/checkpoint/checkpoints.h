@@ -89,6 +89,15 @@ struct AnswerRestore {
   v1::CheckpointOrder order;
   std::string refused;  // why the rank is given an error and not what the order says; empty: it is given that
 };
+// Files of images that were wanted from other nodes' memory are there, or will not be.
+struct AnswerImages {
+  int local_rank = 0;
+  int64_t request = 0;
+  std::string dir;
+  SaveKey save;
+  std::vector<uint32_t> ranks;
+  std::string refused;  // why they will not be; empty: they are
+};
 struct FindSteps {
   std::string dir;
   std::set<std::string> but;  // folders that are damaged
@@ -132,8 +141,8 @@ struct SayCheckpoint {
 };
 
 using CheckpointAction =
-    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore, FindSteps, CheckStep,
-                 FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
+    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore, AnswerImages, FindSteps,
+                 CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +170,9 @@ class NodeCheckpoints {
   void OnWait(int local_rank, int64_t request, const std::string& dir, SaveKey save, bool until_stored);
   // `branch`: that which begins with it.
   void OnRestore(int local_rank, int64_t request, const std::string& dir, uint32_t branch);
+  // Of sharded state that was restored from memory as of that branch: these ranks' images, from other nodes.
+  void OnImagesAsked(int local_rank, int64_t request, const std::string& dir, uint32_t branch,
+                     const std::vector<uint32_t>& ranks);
   void OnRankGone(int local_rank);
 
   // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
@@ -177,7 +189,8 @@ class NodeCheckpoints {
   void OnFound(uint64_t epoch, const std::string& dir, const FoundSteps& steps);
   void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error);
   // What was to be fetched of another node's memory is here; or why not.
-  void OnFetched(uint64_t epoch, const std::string& dir, uint32_t branch, const std::string& error);
+  // `request`: as of the order that was carried out.
+  void OnFetched(uint64_t epoch, const std::string& dir, uint32_t branch, uint64_t request, const std::string& error);
   // What storage has done. An error ends the store.
   void OnFolderMade(const std::string& dir, const SaveKey& save, const std::string& name, const std::string& error);
   void OnImagesWritten(const std::string& dir, const SaveKey& save, const std::string& name,
@@ -209,6 +222,14 @@ class NodeCheckpoints {
     int64_t request = 0;
     uint32_t branch = 0;
   };
+  // Images that a rank has asked for.
+  struct Wanted {
+    int local_rank = 0;
+    int64_t request = 0;
+    uint32_t branch = 0;
+    std::vector<uint32_t> ranks;
+    bool fetching = false;
+  };
   struct Save {
     std::set<int> pages;  // sealed
     bool store = false;
@@ -238,6 +259,7 @@ class NodeCheckpoints {
     std::map<uint32_t, v1::CheckpointOrder> decided;   // what is restored, of the live round, by branch; the newest few
     std::map<uint32_t, v1::CheckpointOrder> fetching;  // decided, and images of it are on their way from other nodes
     std::map<uint32_t, std::string> not_fetched;       // why they did not come, of what is decided
+    std::map<uint64_t, Wanted> wanted;                 // by the number that the master is told
     std::optional<uint32_t> restore_asked;             // the newest branch
     std::string unreadable;  // why this node, asked in the live round, cannot tell whether storage holds a step
   };
@@ -250,6 +272,7 @@ class NodeCheckpoints {
   static std::optional<SaveKey> NewestComplete(const Dir& dir);
   void TellOpened(const std::string& name, const CheckpointOptions& options);
   void TellRestoreAsked(const std::string& name, uint32_t branch);
+  void TellWanted(const std::string& name, const Dir& dir);
   void TellSealed(const std::string& name, const SaveKey& save, bool store);
   void TellSkipped(const std::string& name, const SaveKey& save, const std::string& why);
   bool Complete(const Dir& dir, const Save& save) const;
@@ -258,6 +281,8 @@ class NodeCheckpoints {
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
   void Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
+  void ImagesFound(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
+  void ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error);
   bool AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
   bool IsOnlyInMemory(const HeldPage& page) const;
   // A new phalanx-run can go on from it, whatever other nodes hold.
@@ -274,6 +299,7 @@ class NodeCheckpoints {
   uint64_t epoch_ = 0;
   uint32_t group_rank_ = 0;
   std::optional<v1::CheckpointsHeld> held_;  // when the live round began
+  uint64_t images_asked_ = 0;                // so often, of the master
   std::string not_fetched_;                  // why, of the live round; empty: all was that had to be
   std::string could_not_fetch_;              // the same of the round before
   bool job_ended_ = false;

@@ -273,14 +273,97 @@ TEST_F(NodeCheckpointsTest, RanksAreAnsweredWhenWhatOthersLendIsHere) {
   EXPECT_EQ(fetches[0].order.restore().elsewhere_size(), 1);
   node_.OnRestore(1, 8, kDir, 0);
   EXPECT_TRUE(TakeAll<AnswerRestore>().empty());
-  node_.OnFetched(fetches[0].epoch + 1, kDir, 0, "");
+  node_.OnFetched(fetches[0].epoch + 1, kDir, 0, 0, "");
   EXPECT_TRUE(TakeAll<AnswerRestore>().empty()) << "of another round";
-  node_.OnFetched(fetches[0].epoch, kDir, 0, "");
+  node_.OnFetched(fetches[0].epoch, kDir, 0, 0, "");
   const auto answers = TakeAll<AnswerRestore>();
   ASSERT_EQ(answers.size(), 2U);
   for (const AnswerRestore& answer : answers) EXPECT_EQ(answer.refused, "");
   node_.OnOrder(order);
   EXPECT_TRUE(node_.Take().empty()) << "it is here already";
+}
+
+// Of sharded state: a rank asks for the images that it needs once it knows what is restored.
+class ImagesAskedTest : public NodeCheckpointsTest {
+ protected:
+  ImagesAskedTest() {
+    decision_ = Order(10);
+    decision_.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+    node_.OnRestore(0, 7, kDir, 0);
+    node_.OnOrder(decision_);
+    node_.Take();
+    node_.OnImagesAsked(0, 8, kDir, 0, {3, 5});
+  }
+
+  // The number that the master has been told last.
+  uint64_t Told() {
+    const auto asked = Reports(Report::kRestoreAsked);
+    if (asked.empty()) return 0;
+    EXPECT_EQ(asked.back().restore_asked().images_size(), 2);
+    return asked.back().restore_asked().request();
+  }
+
+  v1::CheckpointOrder Lent(uint64_t request, std::vector<int32_t> ranks) const {
+    v1::CheckpointOrder order = decision_;
+    order.mutable_restore()->set_request(request);
+    for (const int32_t rank : ranks) order.mutable_restore()->add_elsewhere()->set_rank(rank);
+    return order;
+  }
+
+  v1::CheckpointOrder decision_;
+};
+
+TEST_F(ImagesAskedTest, AreFetchedAndHandedOut) {
+  const uint64_t request = Told();
+  ASSERT_NE(request, 0U);
+  node_.OnOrder(Lent(request, {3, 5}));
+  node_.OnOrder(Lent(request, {3, 5}));  // of a new stream
+  const auto fetches = TakeAll<FetchImages>();
+  ASSERT_EQ(fetches.size(), 1U);
+  node_.OnFetched(fetches[0].epoch, kDir, 0, request, "");
+  const auto answers = TakeAll<AnswerImages>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].request, 8);
+  EXPECT_EQ(answers[0].ranks, (std::vector<uint32_t>{3, 5}));
+  EXPECT_EQ(answers[0].save.step, 10);
+  EXPECT_EQ(answers[0].refused, "");
+}
+
+TEST_F(ImagesAskedTest, AreRefusedWhereNobodyLendsOneOrItCannotBeRead) {
+  node_.OnOrder(Lent(Told(), {3}));
+  auto answers = TakeAll<AnswerImages>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].refused, "no node lends the image of rank 5");
+  node_.OnImagesAsked(0, 9, kDir, 0, {3, 5});
+  const uint64_t request = Told();
+  node_.OnOrder(Lent(request, {3, 5}));
+  node_.OnFetched(TakeAll<FetchImages>().at(0).epoch, kDir, 0, request, "10.0.0.7 port 4000: connection refused");
+  answers = TakeAll<AnswerImages>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].refused, "10.0.0.7 port 4000: connection refused");
+  node_.OnRound(++epoch_, 0);
+  node_.Take();
+  node_.OnScanned(epoch_, {});
+  EXPECT_EQ(Reports(Report::kHeld).at(0).held().unreadable(), "10.0.0.7 port 4000: connection refused");
+}
+
+TEST_F(ImagesAskedTest, AreAskedForAgainOfANewMasterAlsoWhereThatSaysTheDecisionOnly) {
+  const uint64_t request = Told();
+  node_.OnAttached();
+  EXPECT_EQ(Told(), request);
+  node_.OnOrder(decision_);
+  EXPECT_EQ(Told(), request);
+  node_.OnRankGone(0);
+  node_.OnAttached();
+  EXPECT_EQ(Told(), 0U);
+}
+
+TEST_F(ImagesAskedTest, AreRefusedWhereNothingIsRestoredFromMemory) {
+  node_.Take();
+  node_.OnImagesAsked(0, 9, "/other", 0, {3});
+  const auto answers = TakeAll<AnswerImages>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].refused, "no save is restored from memory");
 }
 
 TEST_F(NodeCheckpointsTest, RanksFailWhereNobodyLendsAnyMore) {
@@ -289,7 +372,7 @@ TEST_F(NodeCheckpointsTest, RanksFailWhereNobodyLendsAnyMore) {
   order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
   node_.OnRestore(0, 7, kDir, 0);
   node_.OnOrder(order);
-  node_.OnFetched(TakeAll<FetchImages>().at(0).epoch, kDir, 0, "10.0.0.7 port 4000: connection refused");
+  node_.OnFetched(TakeAll<FetchImages>().at(0).epoch, kDir, 0, 0, "10.0.0.7 port 4000: connection refused");
   node_.OnRestore(1, 8, kDir, 0);
   const auto answers = TakeAll<AnswerRestore>();
   ASSERT_EQ(answers.size(), 2U);

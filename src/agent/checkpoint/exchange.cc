@@ -115,10 +115,13 @@ void ImageExchange::OnCommitted(const std::string& dir, const SaveKey& save) {
   kept_.erase(kept);
 }
 
-void ImageExchange::Keep(const std::string& dir, const SaveKey& save, FetchedImages files) {
-  const auto kept = kept_.find(dir);
-  if (kept != kept_.end()) Remove(kept->second.files);
-  kept_[dir] = {save, std::move(files)};
+void ImageExchange::Keep(const std::string& dir, const SaveKey& save, const FetchedImages& files) {
+  Kept& kept = kept_[dir];
+  if (kept.save != save) Remove(std::exchange(kept, {save, {}}).files);
+  for (const auto& [rank, path] : files) {
+    const bool is_new = kept.files.try_emplace(rank, path).second;
+    if (!is_new) unlink(path.c_str());
+  }
 }
 
 FetchedImages ImageExchange::Of(const std::string& dir, const SaveKey& save) const {
@@ -126,10 +129,14 @@ FetchedImages ImageExchange::Of(const std::string& dir, const SaveKey& save) con
   return kept != kept_.end() && kept->second.save == save ? kept->second.files : FetchedImages();
 }
 
-bool ImageExchange::HasAll(const v1::CheckpointOrder& order) const {
+v1::CheckpointOrder ImageExchange::WithoutKept(const v1::CheckpointOrder& order) const {
   const FetchedImages files = Of(order.dir(), KeyOf(order.save()));
-  return std::ranges::all_of(order.restore().elsewhere(),
-                             [&](const v1::ImageElsewhere& each) { return files.contains(each.rank()); });
+  v1::CheckpointOrder rest = order;
+  rest.mutable_restore()->clear_elsewhere();
+  for (const v1::ImageElsewhere& each : order.restore().elsewhere()) {
+    if (!files.contains(each.rank())) *rest.mutable_restore()->add_elsewhere() = each;
+  }
+  return rest;
 }
 
 // Whoever has it mapped keeps it.

@@ -54,11 +54,12 @@ class ImageExchange {
   // What the next FetchAll is to be told.
   std::shared_ptr<const Fd> stop() const { return stop_; }
   uint64_t NextNumber() { return ++numbers_; }
-  void Keep(const std::string& dir, const SaveKey& save, FetchedImages files);
+  // Beside what was fetched of that save before; a second file of an image goes.
+  void Keep(const std::string& dir, const SaveKey& save, const FetchedImages& files);
   // Of that save; empty where nothing of it was fetched.
   FetchedImages Of(const std::string& dir, const SaveKey& save) const;
-  // All that the order names elsewhere has been fetched before.
-  bool HasAll(const v1::CheckpointOrder& order) const;
+  // The order without what it names elsewhere and was fetched before.
+  v1::CheckpointOrder WithoutKept(const v1::CheckpointOrder& order) const;
 
  private:
   struct Kept {

@@ -240,6 +240,10 @@ void CheckpointKeeper::On(int local_rank, const RestorePacket& packet) {
   Feed(saving::RestoreAsked{local_rank, packet.id, packet.dir, packet.branch});
 }
 
+void CheckpointKeeper::On(int local_rank, const ImagesPacket& packet) {
+  Feed(saving::ImagesAsked{local_rank, packet.id, packet.dir, packet.branch, packet.ranks});
+}
+
 void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
   const auto ranks = [this](const std::vector<int>& local_ranks) {
     std::vector<std::string> numbers;
@@ -461,28 +465,50 @@ void CheckpointKeeper::Do(const CheckStep& action) {
 }
 
 void CheckpointKeeper::Do(const FetchImages& action) {
-  const SaveKey save = KeyOf(action.order.save());
-  const auto fetched = [this, action, save](const FetchedFiles& files) {
-    // Of a round that is over, its files have no owner any more.
-    if (action.epoch != epoch_) {
-      for (const auto& [rank, path] : files.files) unlink(path.c_str());
-      return;
-    }
-    if (files.error.empty()) exchange_.Keep(action.dir, save, files.files);
-    Feed(saving::Fetched{action.epoch, action.dir, action.order.restore().branch(), files.error});
-  };
-  if (exchange_.HasAll(action.order)) {  // load() once more: ranks may have them mapped, or not opened yet
-    Feed(saving::Fetched{action.epoch, action.dir, action.order.restore().branch(), ""});
-    return;
-  }
+  fetches_.push_back(action);
+  if (fetches_.size() == 1) FetchNext();
+}
+
+// One at a time: what one has brought the next need not read, and ranks may have it mapped.
+void CheckpointKeeper::FetchNext() {
+  const FetchImages& action = fetches_.front();
+  const v1::CheckpointOrder order = exchange_.WithoutKept(action.order);
+  if (action.epoch != epoch_ || order.restore().elsewhere().empty()) return OnFetched(action, {});
   const Status opened = OpenMemory();
   const StatusOr<std::string> folder = opened.ok() ? memory_->FetchedFolder() : opened;
-  if (!folder.ok()) return fetched({{}, Message(folder.status())});
+  if (!folder.ok()) return OnFetched(action, {{}, Message(folder.status())});
   RunOn(
       fetch_thread_,
-      [order = action.order, kind = core_.KindOf(action.dir), folder = *folder, number = exchange_.NextNumber(),
+      [order, kind = core_.KindOf(action.dir), folder = *folder, number = exchange_.NextNumber(),
        stop = exchange_.stop()] { return FetchAll(order, kind, folder, number, *stop); },
-      fetched);
+      [this](const FetchedFiles& fetched) { OnFetched(fetches_.front(), fetched); });
+}
+
+void CheckpointKeeper::OnFetched(const FetchImages& action, const FetchedFiles& fetched) {
+  if (action.epoch == epoch_) {
+    if (fetched.error.empty()) exchange_.Keep(action.dir, KeyOf(action.order.save()), fetched.files);
+    const v1::RestoreDecided& restore = action.order.restore();
+    Feed(saving::Fetched{action.epoch, action.dir, restore.branch(), restore.request(), fetched.error});
+  } else {  // of a round that is over: its files have no owner any more
+    for (const auto& [rank, path] : fetched.files) unlink(path.c_str());
+  }
+  fetches_.pop_front();
+  if (!fetches_.empty()) FetchNext();
+}
+
+void CheckpointKeeper::Do(const AnswerImages& action) {
+  if (!action.refused.empty()) return AnswerError(action.local_rank, action.request, action.refused);
+  const FetchedImages files = exchange_.Of(action.dir, action.save);
+  std::map<std::string, std::string> paths;
+  for (const uint32_t rank : action.ranks) {
+    const auto file = files.find(static_cast<int32_t>(rank));
+    if (file == files.end()) {
+      const std::string gone = fmt::format("the image of rank {} is no longer here: a newer save is committed", rank);
+      return AnswerError(action.local_rank, action.request, gone);
+    }
+    paths[std::to_string(rank)] = file->second;
+  }
+  Answer(action.local_rank, JsonObject().Add("id", action.request).Add("ranks", paths).Text());
 }
 
 void CheckpointKeeper::Do(const MakeStepFolder& action) {

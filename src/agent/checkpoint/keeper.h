@@ -92,6 +92,7 @@ class CheckpointKeeper {
   void On(int local_rank, const SkippedPacket& packet);
   void On(int local_rank, const WaitPacket& packet);
   void On(int local_rank, const RestorePacket& packet);
+  void On(int local_rank, const ImagesPacket& packet);
   void On(int local_rank, const AbsentPacket& packet);
   void Answer(int local_rank, const std::string& json);
   void AnswerError(int local_rank, int64_t id, const std::string& sentence);
@@ -107,6 +108,7 @@ class CheckpointKeeper {
   void Do(const MarkDropped& action);
   void Do(const AnswerWait& action);
   void Do(const AnswerRestore& action);
+  void Do(const AnswerImages& action);
   void Do(const FindSteps& action);
   void Do(const CheckStep& action);
   void Do(const FetchImages& action);
@@ -124,6 +126,8 @@ class CheckpointKeeper {
   void OnDirectoriesLookedAt(const std::set<std::string>& gone);
   void Scan();
   void OnScanned(uint64_t epoch, const LookedAt& looked);
+  void FetchNext();
+  void OnFetched(const FetchImages& action, const FetchedFiles& fetched);
   void PrepareNext();
   void OnPrepared(const Status& made, const checkpoint::SlotPlan& plan);
   Status OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main);
@@ -143,6 +147,7 @@ class CheckpointKeeper {
   std::map<int, Fd> ranks_;                       // their sockets, by local rank
   std::map<std::string, CheckedFolder> checked_;  // last, by directory
   ImageExchange exchange_;
+  std::deque<FetchImages> fetches_;  // the first is under way
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;

@@ -22,6 +22,9 @@ void On(Node& node, const WaitAsked& event) {
 void On(Node& node, const RestoreAsked& event) {
   node.OnRestore(event.local_rank, event.request, event.dir, event.branch);
 }
+void On(Node& node, const ImagesAsked& event) {
+  node.OnImagesAsked(event.local_rank, event.request, event.dir, event.branch, event.ranks);
+}
 void On(Node& node, const RankGone& event) { node.OnRankGone(event.local_rank); }
 void On(Node& node, const JobEnded& /*event*/) { node.OnJobEnded(); }
 void On(Node& node, const Leaving& /*event*/) { node.OnLeaving(); }
@@ -35,7 +38,9 @@ void On(Node& node, const ImagesWritten& event) {
 }
 void On(Node& node, const StepClosed& event) { node.OnStepClosed(event.dir, event.save, event.error); }
 void On(Node& node, const Tidied& event) { node.OnTidied(event.dir, event.error); }
-void On(Node& node, const Fetched& event) { node.OnFetched(event.epoch, event.dir, event.branch, event.error); }
+void On(Node& node, const Fetched& event) {
+  node.OnFetched(event.epoch, event.dir, event.branch, event.request, event.error);
+}
 
 }  // namespace
 

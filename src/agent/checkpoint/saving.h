@@ -63,6 +63,13 @@ struct RestoreAsked {  // OnRestore
   std::string dir;
   uint32_t branch = 0;
 };
+struct ImagesAsked {  // OnImagesAsked
+  int local_rank = 0;
+  int64_t request = 0;
+  std::string dir;
+  uint32_t branch = 0;
+  std::vector<uint32_t> ranks;
+};
 struct RankGone {  // OnRankGone
   int local_rank = 0;
 };
@@ -111,12 +118,13 @@ struct Fetched {  // OnFetched
   uint64_t epoch = 0;
   std::string dir;
   uint32_t branch = 0;
+  uint64_t request = 0;
   std::string error;
 };
 
 using Event = std::variant<RoundBegun, Scanned, Attached, Ordered, Opened, Sealed, Skipped, WaitAsked, RestoreAsked,
                            RankGone, JobEnded, Leaving, TidyAsked, Ended, Found, Checked, FolderMade, ImagesWritten,
-                           StepClosed, Tidied, Fetched>;
+                           StepClosed, Tidied, Fetched, ImagesAsked>;
 
 // --- the step -----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ constexpr size_t kWhyMax = 512;
 constexpr int64_t kStepMax = int64_t{1} << 48;
 constexpr int64_t kBranchMax = UINT32_MAX;
 constexpr uint64_t kBytesMax = uint64_t{1} << 48;
+constexpr uint64_t kRankMax = INT32_MAX;
 constexpr int kSlotsMax = 3;
 constexpr size_t kTrackersMax = 8;
 
@@ -151,6 +152,21 @@ StatusOr<RankPacket> Restore(const Json& packet) {
   return RankPacket{std::move(restore)};
 }
 
+StatusOr<RankPacket> Images(const Json& packet) {
+  ImagesPacket images;
+  PHX_ASSIGN_OR_RETURN(images.id, Number(packet, "id", 0, INT64_MAX));
+  PHX_ASSIGN_OR_RETURN(images.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(images.branch, Branch(packet));
+  const auto ranks = packet.find("ranks");
+  if (ranks == packet.end() || !ranks->is_array() || ranks->empty()) return Wrong("ranks", "a list of ranks");
+  for (const Json& rank : *ranks) {
+    const bool is_rank = rank.is_number_unsigned() && rank.get<uint64_t>() <= kRankMax;
+    if (!is_rank) return Wrong("ranks", "a list of ranks");
+    images.ranks.push_back(rank.get<uint32_t>());
+  }
+  return RankPacket{std::move(images)};
+}
+
 StatusOr<RankPacket> Absent(const Json& packet) {
   AbsentPacket absent;
   PHX_ASSIGN_OR_RETURN(absent.id, Number(packet, "id", 0, INT64_MAX));
@@ -170,6 +186,7 @@ StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
   if (type == "skipped") return Skipped(packet);
   if (type == "wait") return Wait(packet);
   if (type == "restore") return Restore(packet);
+  if (type == "images") return Images(packet);
   if (type == "absent") return Absent(packet);
   return Wrong("type", "one that this phalanx-run knows; the package that the rank imports may be newer");
 }

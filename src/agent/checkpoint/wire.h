@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "agent/checkpoint/checkpoints.h"
 #include "base/status.h"
@@ -54,12 +55,18 @@ struct RestorePacket {
   std::string dir;
   uint32_t branch = 0;
 };
+struct ImagesPacket {
+  int64_t id = 0;
+  std::string dir;
+  uint32_t branch = 0;
+  std::vector<uint32_t> ranks;
+};
 struct AbsentPacket {
   int64_t id = 0;
   std::string dir;
 };
-using RankPacket =
-    std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket, AbsentPacket>;
+using RankPacket = std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket,
+                                ImagesPacket, AbsentPacket>;
 
 // The error is a sentence for the rank.
 StatusOr<RankPacket> ParseRankPacket(std::string_view json);

@@ -49,6 +49,9 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   EXPECT_EQ(Parsed<SkippedPacket>(R"({"type":"skipped","dir":"/d","step":7,"why":"no slot"})").why, "no slot");
   EXPECT_TRUE(Parsed<WaitPacket>(R"({"type":"wait","id":3,"dir":"/d","step":7,"until":"stored"})").until_stored);
   EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d","branch":2})").branch, 2U);
+  const auto images = Parsed<ImagesPacket>(R"({"type":"images","id":5,"dir":"/d","branch":2,"ranks":[0,7]})");
+  EXPECT_EQ(images.branch, 2U);
+  EXPECT_EQ(images.ranks, (std::vector<uint32_t>{0, 7}));
   EXPECT_EQ(Parsed<AbsentPacket>(R"({"type":"absent","id":5,"dir":"/d"})").id, 5);
 }
 
@@ -71,6 +74,10 @@ TEST(CheckpointWire, RefusesTheRestByName) {
       {R"({"type":"dance","id":1})", "type"},
       {R"({"type":"restore","id":"x","dir":"/d"})", "id"},
       {R"({"type":"restore","id":1,"dir":"relative"})", "dir"},
+      {R"({"type":"images","id":1,"dir":"/d"})", "ranks"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[]})", "ranks"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[-1]})", "ranks"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[2147483648]})", "ranks"},
       {R"({"type":"restore","id":1,"dir":"/d\u0000e"})", "dir"},
       {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":0,"slots":3})", "bytes"},
       {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":18446744073709551615,"slots":3})", "bytes"},

@@ -95,6 +95,13 @@ void Fill(Wire& wire, const saving::RestoreAsked& event) {
   asked.set_branch(event.branch);
 }
 
+void Fill(Wire& wire, const saving::ImagesAsked& event) {
+  auto& asked = FillAsking(*wire.mutable_images_asked(), event);
+  asked.set_request(event.request);
+  asked.set_branch(event.branch);
+  for (const uint32_t rank : event.ranks) asked.add_ranks(rank);
+}
+
 void Fill(Wire& wire, const saving::RankGone& event) {
   wire.mutable_rank_gone()->set_local_rank(static_cast<uint32_t>(event.local_rank));
 }
@@ -154,6 +161,7 @@ void Fill(Wire& wire, const saving::Fetched& event) {
   wire.mutable_fetched()->set_epoch(event.epoch);
   wire.mutable_fetched()->set_dir(event.dir);
   wire.mutable_fetched()->set_branch(event.branch);
+  wire.mutable_fetched()->set_request(event.request);
   wire.mutable_fetched()->set_error(event.error);
 }
 
@@ -245,6 +253,12 @@ StatusOr<saving::Event> From(const Wire::RestoreAsked& wire) {
   return saving::RestoreAsked{rank, wire.request(), wire.dir(), wire.branch()};
 }
 
+StatusOr<saving::Event> From(const Wire::ImagesAsked& wire) {
+  PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
+  return saving::ImagesAsked{
+      rank, wire.request(), wire.dir(), wire.branch(), {wire.ranks().begin(), wire.ranks().end()}};
+}
+
 StatusOr<saving::Event> From(const Wire::RankGone& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, RankOf(wire.local_rank()));
   return saving::RankGone{rank};
@@ -314,7 +328,9 @@ StatusOr<saving::Event> SavingEventOf(const v1::SavingEvent& wire) {
       return saving::Tidied{wire.tidied().dir(), wire.tidied().error()};
     case Wire::kFetched:
       return saving::Fetched{wire.fetched().epoch(), wire.fetched().dir(), wire.fetched().branch(),
-                             wire.fetched().error()};
+                             wire.fetched().request(), wire.fetched().error()};
+    case Wire::kImagesAsked:
+      return From(wire.images_asked());
     case Wire::BODY_NOT_SET:
       break;
   }

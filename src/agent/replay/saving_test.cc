@@ -76,7 +76,8 @@ std::vector<saving::Event> Events() {
       saving::ImagesWritten{kDir, {1, 10}, "10.1", {Shard(0), Shard(1)}, "ENOSPC"},
       saving::StepClosed{kDir, {1, 10}, "ENOSPC"},
       saving::Tidied{kDir, "EACCES"},
-      saving::Fetched{1, kDir, 2, "ECONNREFUSED"},
+      saving::Fetched{1, kDir, 2, 3, "ECONNREFUSED"},
+      saving::ImagesAsked{1, 9, kDir, 2, {0, 5}},
   };
 }
 
@@ -326,12 +327,13 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
   elsewhere.mutable_restore()->mutable_elsewhere(0)->add_sources();
   const std::vector<std::pair<CheckpointAction, std::string>> all = {
       {TellMaster{report}, "tell the master dir: \"/data/run\""},
-      {ScanMemory{4}, "look at memory for epoch 4"},
       {ScanMemory{4, "/c"}, "look at memory for epoch 4, and at older saves of /c"},
       {MarkCommitted{kDir, save}, "mark step 7 of epoch 4 of /data/run as committed"},
       {MarkDropped{kDir, save}, "mark step 7 of epoch 4 of /data/run as dropped"},
       {AnswerWait{1, 3, "failed", "why"}, "answer wait 3 of local rank 1: failed, why"},
       {AnswerRestore{1, 3, kDir, {}, ""}, "answer restore 3 of local rank 1 in /data/run: "},
+      {AnswerImages{1, 3, kDir, save, {0, 5}, "gone"},
+       "refuse images [0 5] of step 7 of epoch 4 in /data/run for local rank 1, request 3: gone"},
       {FindSteps{kDir, {"a", "b"}, 4}, "find the newest step in /data/run for epoch 4, but for [a b]"},
       {CheckStep{kDir, "step-7", 4}, "check step-7 in /data/run for epoch 4"},
       {FetchImages{kDir, elsewhere, 5}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},

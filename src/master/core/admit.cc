@@ -95,6 +95,7 @@ void AdmitHello(v1::Hello& hello) {
 // What no agent of ours would tell of checkpoints is not heard.
 constexpr size_t kMaxPathBytes = 4'096;
 constexpr int kMaxHeldSaves = 1'024;
+constexpr int kMaxImagesAsked = 65'536;
 
 bool IsSane(const v1::SaveId& save) { return save.epoch() <= kMaxEpoch && save.step() >= 0 && save.step() <= kMaxStep; }
 
@@ -142,6 +143,8 @@ bool IsSane(const v1::CheckpointReport& report) {
   switch (report.body_case()) {
     case v1::CheckpointReport::kOpened:
       return v1::CheckpointKind_IsValid(report.opened().kind());
+    case v1::CheckpointReport::kRestoreAsked:
+      return report.restore_asked().images_size() <= kMaxImagesAsked;
     case v1::CheckpointReport::kSealed:
       return IsSane(report.sealed().save());
     case v1::CheckpointReport::kSkipped:

@@ -474,11 +474,67 @@ TEST_F(LendingTest, RanksThatAreOnAnotherNodeNowFindTheirImages) {
   EXPECT_EQ(Elsewhere(orders.at(b_)), "2: 71, 3: 71");
 }
 
-// What names its parts is of the node's own files.
-TEST_F(LendingTest, ShardedStateIsNotLent) {
+// Sharded state: which images a rank needs its planner says.
+class ShardedLendingTest : public LendingTest {
+ protected:
+  // What the node is told that asks for those images.
+  std::string Asked(uint64_t session, std::vector<uint32_t> ranks) {
+    v1::CheckpointReport report = Report();
+    v1::RestoreAsked& asked = *report.mutable_restore_asked();
+    asked.set_request(7);
+    for (const uint32_t rank : ranks) asked.add_images(rank);
+    job_.orders.clear();
+    Tell(session, report);
+    const auto orders = Orders(Order::kRestore);
+    if (!orders.contains(session)) return "nothing";
+    EXPECT_EQ(orders.at(session).restore().request(), 7U);
+    return Elsewhere(orders.at(session));
+  }
+};
+
+TEST_F(ShardedLendingTest, ImagesAreLentAsTheyAreAskedFor) {
   const auto orders = Restored({{1, 10, {0, 1, 2, 3}, true, 4, v1::DCP, true}}, {});
-  EXPECT_EQ(orders.at(b_).restore().source(), v1::RestoreDecided::NOTHING);
-  EXPECT_THAT(orders.at(b_).reason(), testing::HasSubstr("the node of group rank 1 does not hold it"));
+  EXPECT_EQ(orders.at(b_).restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_EQ(Elsewhere(orders.at(a_)), "");
+  EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "what names all parts";
+  EXPECT_EQ(Asked(b_, {3, 0}), "3: 71, 0: 71");
+  EXPECT_EQ(Asked(b_, {4}), "") << "nobody lends it";
+}
+
+TEST_F(ShardedLendingTest, AWorldOfAnotherSizeSharesThemOut) {
+  const auto orders = Restored({{1, 10, {0, 1, 2}, true, 6, v1::DCP, true}}, {{1, 10, {3, 4, 5}, true, 6, v1::DCP, true}});
+  EXPECT_EQ(orders.at(a_).restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_EQ(orders.at(a_).restore().world_size(), 6U);
+  EXPECT_EQ(Elsewhere(orders.at(a_)), "") << "its own names the others' parts, too";
+  EXPECT_EQ(Asked(a_, {5}), "5: 72");
+  EXPECT_FALSE(job_.state.checkpoints.dirs.at(kDir).lenders.empty());
+}
+
+TEST_F(ShardedLendingTest, RanksThatAreOnAnotherNodeNow) {
+  const auto orders = Restored({{1, 10, {2, 3}, true, 4, v1::DCP, true}}, {{1, 10, {0, 1}, true, 4, v1::DCP, true}});
+  EXPECT_EQ(orders.at(a_).restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_EQ(Asked(a_, {0}), "0: 72");
+  EXPECT_FALSE(job_.state.checkpoints.dirs.at(kDir).covered) << "each node would store another one's ranks";
+}
+
+TEST_F(ShardedLendingTest, APartThatNobodyHoldsSendsAllToStorage) {
+  const auto reason = [this](const std::vector<Held>& of_a, const std::vector<Held>& of_b) {
+    const Order order = Restored(of_a, of_b).at(b_);
+    EXPECT_EQ(order.restore().source(), v1::RestoreDecided::NOTHING);
+    return order.reason();
+  };
+  EXPECT_THAT(reason({{1, 10, {0, 1, 2}, true, 4, v1::DCP, true}}, {}),
+              HasSubstr("the image of rank 3 is not in the memory of this round's nodes"));
+  EXPECT_THAT(reason({{1, 10, {0, 1}, true, 4, v1::DCP, false}}, {{1, 10, {2, 3}, true, 4, v1::DCP, false}}),
+              HasSubstr("the node of group rank 0 holds a part of it"));
+}
+
+TEST_F(ShardedLendingTest, ANewMasterAnswersWhenItKnowsWhoHoldsWhat) {
+  Restored({{1, 10, {0, 1, 2, 3}, true, 4, v1::DCP, true}}, {});
+  CheckpointState& state = job_.state.checkpoints;
+  state.settled = false;
+  state.held.clear();
+  EXPECT_EQ(Asked(b_, {3}), "nothing");
 }
 
 // Its image server may live.

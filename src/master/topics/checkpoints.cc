@@ -97,7 +97,7 @@ class Stepper {
         if (live) OnSkipped(session, report.dir(), report.skipped());
         return;
       case v1::CheckpointReport::kRestoreAsked:
-        if (live) OnRestoreAsked(session, report.dir(), report.restore_asked().branch());
+        if (live) OnRestoreAsked(session, report.dir(), report.restore_asked());
         return;
       case v1::CheckpointReport::kFound:
         if (live) OnFound(report.dir(), report.found());
@@ -411,8 +411,8 @@ class Stepper {
   // What keeps the save from being restored in the live round; empty: nothing does.
   std::string Missing(const HeldBySession& by_session, bool was_committed) const {
     const v1::HeldSave& first = *by_session.begin()->second;
+    if (first.kind() == v1::DCP) return MissingOfSharded(by_session, was_committed);
     const bool whole = first.kind() == v1::DDP;  // in the shared image
-    const bool shares = first.kind() != v1::FULL;
     std::optional<Lenders> lenders;  // of large worlds: only where one is needed
     std::set<uint32_t> ranks;
     for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
@@ -420,7 +420,7 @@ class Stepper {
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
       // Nobody knows whether it would have sealed the rest.
-      const bool is_half = shares && held != nullptr && !held->main() && !was_committed;
+      const bool is_half = whole && held != nullptr && !held->main() && !was_committed;
       if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
       for (const int32_t image : LackedBy(group_rank, held, first)) {
         if (!lenders) lenders = LendersOf(by_session);
@@ -436,16 +436,56 @@ class Stepper {
     return complete || was_committed ? "" : "some rank had not sealed it";
   }
 
+  // Worlds of any size share it out among them, and any rank may need any rank's image: all are to be somewhere.
+  std::string MissingOfSharded(const HeldBySession& by_session, bool was_committed) const {
+    const v1::HeldSave& first = *by_session.begin()->second;
+    std::optional<Lenders> lenders;
+    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
+      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
+      const bool is_half = held != nullptr && !held->main() && !was_committed;
+      if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
+      if (IsEnoughFor(group_rank, held, first)) continue;
+      if (!lenders) lenders = LendersOf(by_session);
+      if (held == nullptr && lenders->empty()) {
+        return fmt::format("the node of group rank {} does not hold it", group_rank);
+      }
+      if ((held == nullptr || !held->main()) && !lenders->contains(kSharedImage)) {
+        return fmt::format("the node of group rank {} holds a part of it", group_rank);
+      }
+      std::set<uint32_t> own;
+      if (held != nullptr) own.insert(held->ranks().begin(), held->ranks().end());
+      const bool all_lent = lenders->size() == first.world_size() + size_t{lenders->contains(kSharedImage)};
+      for (uint32_t rank = 0; rank < first.world_size() && !all_lent; ++rank) {
+        if (own.contains(rank) || lenders->contains(static_cast<int32_t>(rank))) continue;
+        return fmt::format("the image of rank {} is not in the memory of this round's nodes", rank);
+      }
+    }
+    return "";
+  }
+
+  // Of sharded state: what it holds is all that its ranks need, since the world is the one that has saved it. What
+  // several ranks have lies on each node, and its .metadata names those.
+  bool IsEnoughFor(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
+    return held != nullptr && held->main() && any.world_size() == s_.world_size &&
+           OwnLackedBy(group_rank, held).empty();
+  }
+
   // Why it is not tried again to have a node read what it lacks; empty: it is, or there is nothing.
   std::string Unread(const HeldBySession& by_session) const {
     const v1::HeldSave& first = *by_session.begin()->second;
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const uint64_t session = s_.members[group_rank].session;
       const std::string& why = s_.held.at(session).unreadable();
-      if (why.empty() || LackedBy(group_rank, HeldBy(by_session, session), first).empty()) continue;
+      if (why.empty() || !NeedsOthers(group_rank, HeldBy(by_session, session), first)) continue;
       return fmt::format("the node of group rank {} could not read it from those that hold it: {}", group_rank, why);
     }
     return "";
+  }
+
+  // Its ranks cannot do with what it holds.
+  bool NeedsOthers(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
+    if (any.kind() == v1::DCP) return !IsEnoughFor(group_rank, held, any);
+    return !LackedBy(group_rank, held, any).empty();
   }
 
   static const v1::HeldSave* HeldBy(const HeldBySession& by_session, uint64_t session) {
@@ -453,7 +493,7 @@ class Stepper {
     return held == by_session.end() ? nullptr : held->second;
   }
 
-  // The images that its ranks cannot do without and it does not hold. `any`: somebody's part of the save.
+  // The images of its ranks' part of the save that they cannot do without and it does not hold. `any`: somebody's part.
   std::vector<int32_t> LackedBy(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
     std::vector<int32_t> lacked;
     if (any.kind() != v1::FULL && (held == nullptr || !held->main())) lacked.push_back(kSharedImage);
@@ -477,20 +517,20 @@ class Stepper {
   // The members hold what the save has, each the part of its own ranks.
   bool HoldAll(const HeldBySession& by_session) const {
     const v1::HeldSave& first = *by_session.begin()->second;
+    std::set<uint32_t> ranks;
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
       if (held == nullptr || !LackedBy(group_rank, held, first).empty()) return false;
+      if (first.kind() == v1::DCP) ranks.insert(held->ranks().begin(), held->ranks().end());
     }
-    return true;
+    return first.kind() != v1::DCP || ranks.size() == first.world_size();
   }
 
-  // Of sharded state nobody: what several ranks hold lies in one file of each node, and another node's names are of its
-  // own files.
   Lenders LendersOf(const HeldBySession& by_session) const {
     Lenders lenders;
     for (const auto& [session, held] : by_session) {
       const v1::CheckpointsHeld& all = s_.held.at(session);
-      if (!all.has_source() || held->kind() == v1::DCP) continue;
+      if (!all.has_source()) continue;
       if (held->main()) lenders[kSharedImage].push_back(all.source());
       for (const uint32_t rank : held->ranks()) lenders[static_cast<int32_t>(rank)].push_back(all.source());
     }
@@ -502,7 +542,7 @@ class Stepper {
     bool needed = false;
     for (size_t group_rank = 0; group_rank < s_.members.size() && !needed; ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
-      needed = !LackedBy(group_rank, held, first).empty() || !OwnLackedBy(group_rank, held).empty();
+      needed = NeedsOthers(group_rank, held, first) || !OwnLackedBy(group_rank, held).empty();
     }
     return needed ? LendersOf(by_session) : Lenders();
   }
@@ -511,12 +551,14 @@ class Stepper {
 
   // Each branch has one decision, the same for all ranks, however late they ask: that of a later one is what is newest
   // then.
-  void OnRestoreAsked(uint64_t session, const std::string& name, uint32_t branch) {
+  void OnRestoreAsked(uint64_t session, const std::string& name, const v1::RestoreAsked& asked) {
+    const uint32_t branch = asked.branch();
     CheckpointDir& dir = s_.dirs[name];
     const auto known = dir.decided.lower_bound(branch);
     // Who lends what is known when all have told what they hold: a new master has yet to hear it.
     const bool can_tell =
         known != dir.decided.end() && (s_.settled || known->second.restore().source() != v1::RestoreDecided::MEMORY);
+    if (can_tell && asked.request() != 0) return SendImages(session, dir, known->second, asked);
     if (can_tell) return SendDecision(session, name, dir, known->second);
     if (dir.asking.empty() && !dir.decided.empty()) AskAnew(dir);
     dir.asking.insert(session);
@@ -547,8 +589,19 @@ class Stepper {
     }
     v1::CheckpointOrder order = decision;
     if (dir.kind != v1::FULL && (held == nullptr || !held->main())) AddElsewhere(order, dir, kSharedImage, group_rank);
+    if (dir.kind == v1::DCP) return SendTo(session, order);
     for (const uint32_t rank : OwnLackedBy(group_rank, held)) {
       AddElsewhere(order, dir, static_cast<int32_t>(rank), group_rank);
+    }
+    SendTo(session, order);
+  }
+
+  void SendImages(uint64_t session, const CheckpointDir& dir, const v1::CheckpointOrder& decision,
+                  const v1::RestoreAsked& asked) {
+    v1::CheckpointOrder order = decision;
+    order.mutable_restore()->set_request(asked.request());
+    for (const uint32_t rank : asked.images()) {
+      AddElsewhere(order, dir, static_cast<int32_t>(rank), s_.rank_of.at(session));
     }
     SendTo(session, order);
   }
