@@ -85,10 +85,10 @@ class Job:
         ]
         return self._spawn(command, f"node{index}.log", nodes, {"NODE_RANK": str(index)} if self.service else {})
 
-    def add_node(self, index, script):
-        """A node of one rank that joins later, at `places[index]`."""
-        self.world += 1
-        return self._start(index, 2, 1, [], script)
+    def add_node(self, index, script, nproc=1):
+        """A node that joins later, or another one, at `places[index]`."""
+        self.world += nproc
+        return self._start(index, 2, nproc, [], script)
 
     def _start_service(self, nodes):
         if not self.launcher.service:
