@@ -267,6 +267,19 @@ void SimKeeper::Restore(const Process& process, std::function<void(const Restore
   Run();
 }
 
+void SimKeeper::Do(const agent::HoldSave& action) {
+  std::vector<ckpt::MemoryImage> images = pages_.Images(action.dir, action.save);
+  std::erase_if(images, [this](const ckpt::MemoryImage& image) { return !pages_.Hold(image); });
+  held_[action.save] = std::move(images);
+}
+
+void SimKeeper::Do(const agent::ReleaseSave& action) {
+  const auto held = held_.extract(action.save);
+  if (held.empty()) return;
+  for (const ckpt::MemoryImage& image : held.mapped()) pages_.Release(image);
+  ReplaceSlots();
+}
+
 void SimKeeper::Do(const agent::AnswerWait& action) {
   auto request = requests_.extract(action.request);
   if (request.empty()) return;

@@ -126,6 +126,8 @@ class SimKeeper {
   void Do(const agent::ScanMemory& action);
   void Do(const agent::MarkCommitted& action);
   void Do(const agent::MarkDropped& action);
+  void Do(const agent::HoldSave& action);
+  void Do(const agent::ReleaseSave& action);
   void Do(const agent::AnswerWait& action);
   void Do(const agent::AnswerRestore& action);
   void Do(const agent::AnswerImages& action);
@@ -158,6 +160,7 @@ class SimKeeper {
   const Parts parts_;
   agent::NodeCheckpoints core_;
   checkpoint::NodePages pages_;
+  std::map<SaveKey, std::vector<checkpoint::MemoryImage>> held_;  // by HoldSave
   std::set<std::string> read_all_of_;   // directories, in the epoch of the last scan
   std::vector<agent::ReadImage> read_;  // the same
   bool alive_ = true;

@@ -413,6 +413,20 @@ def test_storage_hangs(hanging_disk, job):
 
 
 @pytest.mark.slow
+def test_a_milestone_is_stored_itself_when_storage_is_behind(hanging_disk, job):
+    """It comes while another step hangs on its way: no newer one takes its place, as it does with other steps."""
+    directory = hanging_disk.path / "checkpoints"
+    arguments = [directory, "--memory-every=1", "--disk-every=10", "--keep-every=20", "--keep-last=9", "--step-ms=50"]
+    node = start(job, *arguments, nproc=1)
+    wait_committed(job, 1)
+    with hanging_disk.hanging():
+        job.wait(lambda events: any(e["ev"] == "step" and e["n"] >= 45 for e in events), "step 45")
+        assert stored_steps(directory) == []
+    job.wait(lambda _: {10, 20} <= set(stored_steps(directory)), "steps 10 and 20 on disk")
+    end(job, node)
+
+
+@pytest.mark.slow
 def test_an_agent_dies_while_a_step_is_being_stored(hanging_disk, job):
     """The next round stores it, or a newer one in its place: the job ends well without another save to disk, and no
     node keeps memory of what storage was to take."""

@@ -31,6 +31,7 @@ parser.add_argument("--disk-every", type=int, default=0)
 parser.add_argument("--wait", choices=("no", "committed", "stored"), default="committed", help="at the next step")
 parser.add_argument("--layout", default="torch")
 parser.add_argument("--keep-last", type=int)
+parser.add_argument("--keep-every", type=int)
 parser.add_argument("--memory-budget", type=int)
 parser.add_argument("--slots", type=int, default=3)
 parser.add_argument("--at-breakpoint", action="store_true")
@@ -175,6 +176,7 @@ def make_checkpointer():
     return (DdpCheckpointer if options.ddp else Checkpointer)(
         options.directory,
         keep_last=options.keep_last,
+        keep_every=options.keep_every,
         memory_budget=options.memory_budget,
         slots=options.slots,
         save_at_breakpoint=options.at_breakpoint,

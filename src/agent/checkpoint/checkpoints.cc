@@ -94,11 +94,14 @@ void NodeCheckpoints::TellHeld() {
   if (held_->has_source()) *report.mutable_held()->mutable_source() = held_->source();
   report.mutable_held()->set_unreadable(held_->unreadable());
   for (const auto& [name, dir] : dirs_) {
-    if (NewestComplete(dir)) continue;  // memory holds a newer one by now, which is told as sealed
+    const bool is_behind = NewestComplete(dir).has_value();  // memory holds a newer one, which is told as sealed
     for (const SaveKey& save : dir.storing) {
+      const bool is_milestone = dir.milestones.contains(save);
+      if (is_behind && !is_milestone) continue;
       v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
       awaited.set_dir(name);
       SetKey(*awaited.mutable_save(), save);
+      awaited.set_milestone(is_milestone);
     }
   }
   Tell(std::move(report));
@@ -146,7 +149,7 @@ void NodeCheckpoints::OnAttached() {
     const std::optional<SaveKey> newest = NewestComplete(dir);
     const bool owes = !dir.storing.empty() && dir.storing.begin()->epoch < epoch_;
     for (const auto& [save, state] : dir.saves) {
-      if (state.complete) TellSealed(name, save, dir.storing.contains(save) || (owes && save == newest));
+      if (state.complete) TellSealed(name, dir, save, dir.storing.contains(save) || (owes && save == newest));
       const bool is_open = !dir.committed || save > *dir.committed;
       if (state.skipped && is_open) TellSkipped(name, save, *state.skipped);  // those who wait for it await an answer
     }
@@ -189,13 +192,19 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   save.complete = true;
   if (save.store) dir.storing.insert(key);
   if (save.store && job_ended_) return Lose(dir, key, {false, kJobEnded});
-  TellSealed(name, key, save.store);
+  TellSealed(name, dir, key, save.store);
 }
 
-void NodeCheckpoints::TellSealed(const std::string& name, const SaveKey& save, bool store) {
+bool NodeCheckpoints::IsMilestone(const Dir& dir, const SaveKey& save) {
+  const int64_t every = dir.options ? dir.options->keep_every : 0;
+  return every > 0 && save.step % every == 0;
+}
+
+void NodeCheckpoints::TellSealed(const std::string& name, const Dir& dir, const SaveKey& save, bool store) {
   v1::CheckpointReport report = Report(name);
   SetKey(*report.mutable_sealed()->mutable_save(), save);
   report.mutable_sealed()->set_store(store);
+  report.mutable_sealed()->set_milestone(store && IsMilestone(dir, save));
   Tell(std::move(report));
 }
 
@@ -320,6 +329,10 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
   const SaveKey save = KeyOf(order.save());
   switch (order.body_case()) {
     case v1::CheckpointOrder::kCommitted:
+      // What is over is not held: the order was said again.
+      if (order.committed().milestone() && dir.storing.contains(save) && dir.milestones.insert(save).second) {
+        Do(HoldSave{name, save});
+      }
       return Committed(name, dir, save);
     case v1::CheckpointOrder::kDropped:
       return Dropped(name, dir, save, order.reason());
@@ -429,6 +442,7 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
     dir.on_storage.insert(save);
     if (dir.on_storage.size() > kStoredKept) dir.on_storage.erase(dir.on_storage.begin());
     dir.storing.erase(dir.storing.begin(), dir.storing.upper_bound(save));
+    ReleaseMilestones(name, dir, save);
     return SettleWaits(dir);
   }
   if (group_rank_ == 0) {
@@ -438,6 +452,14 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
   // What was asked for before it, and was to go with it, is not there either.
   const std::set<SaveKey> before(dir.storing.begin(), dir.storing.upper_bound(save));
   for (const SaveKey& older : before) Lose(dir, older, {false, order.reason()});
+  ReleaseMilestones(name, dir, save);
+}
+
+void NodeCheckpoints::ReleaseMilestones(const std::string& name, Dir& dir, const SaveKey& save) {
+  while (!dir.milestones.empty() && *dir.milestones.begin() <= save) {
+    Do(ReleaseSave{name, *dir.milestones.begin()});
+    dir.milestones.erase(dir.milestones.begin());
+  }
 }
 
 void NodeCheckpoints::OnJobEnded() {
@@ -446,6 +468,7 @@ void NodeCheckpoints::OnJobEnded() {
     if (dir.storing.empty()) continue;
     Do(SayCheckpoint{
         fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, kJobEnded)});
+    ReleaseMilestones(name, dir, *dir.storing.rbegin());
     while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), {false, kJobEnded});
   }
 }

@@ -76,6 +76,15 @@ struct MarkDropped {
   std::string dir;
   SaveKey save;
 };
+// Nobody writes over the images of that save until they are released.
+struct HoldSave {
+  std::string dir;
+  SaveKey save;
+};
+struct ReleaseSave {
+  std::string dir;
+  SaveKey save;
+};
 struct AnswerWait {
   int local_rank = 0;
   int64_t request = 0;
@@ -141,7 +150,7 @@ struct SayCheckpoint {
 };
 
 using CheckpointAction =
-    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, AnswerWait, AnswerRestore, AnswerImages, FindSteps,
+    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, HoldSave, ReleaseSave, AnswerWait, AnswerRestore, AnswerImages, FindSteps,
                  CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
@@ -251,6 +260,7 @@ class NodeCheckpoints {
     std::optional<SaveKey> from_disk;   // the step that was restored from storage last, in the round of that epoch
     std::map<SaveKey, Loss> lost;       // newest few
     std::set<SaveKey> storing;          // asked for, and not over
+    std::set<SaveKey> milestones;       // of those: their images are held
     std::optional<SaveKey> not_stored;  // the newest of which a store has failed
     std::optional<SaveKey> folder_of;   // this node was asked last to make a folder for it
     std::set<std::string> folders;      // that it has made then: a store that was cut off begins again with another
@@ -273,9 +283,12 @@ class NodeCheckpoints {
   void TellOpened(const std::string& name, const CheckpointOptions& options);
   void TellRestoreAsked(const std::string& name, uint32_t branch);
   void TellWanted(const std::string& name, const Dir& dir);
-  void TellSealed(const std::string& name, const SaveKey& save, bool store);
+  void TellSealed(const std::string& name, const Dir& dir, const SaveKey& save, bool store);
   void TellSkipped(const std::string& name, const SaveKey& save, const std::string& why);
   bool Complete(const Dir& dir, const Save& save) const;
+  static bool IsMilestone(const Dir& dir, const SaveKey& save);
+  // Of all up to `save`.
+  void ReleaseMilestones(const std::string& name, Dir& dir, const SaveKey& save);
   void Committed(const std::string& name, Dir& dir, const SaveKey& save);
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);

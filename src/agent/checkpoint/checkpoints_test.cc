@@ -513,6 +513,37 @@ TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {
   EXPECT_FALSE(newest.older_unread());
 }
 
+TEST_F(NodeCheckpointsTest, AMilestoneIsHeldUntilItsStoreHasEnded) {
+  CheckpointOptions options;
+  options.keep_every = 10;
+  node_.OnOpen(0, kDir, options);
+  node_.OnOpen(1, kDir, options);
+  node_.OnScanned(1, {});
+  SealAll(15, true);
+  EXPECT_FALSE(Reports(Report::kSealed).back().sealed().milestone());
+  SealAll(20, true);
+  EXPECT_TRUE(Reports(Report::kSealed).back().sealed().milestone());
+  v1::CheckpointOrder committed = Order(20);
+  committed.mutable_committed()->set_milestone(true);
+  node_.OnOrder(committed);
+  node_.OnOrder(committed);  // said again
+  const auto holds = TakeAll<HoldSave>();
+  ASSERT_EQ(holds.size(), 1U);
+  EXPECT_EQ(holds[0].save.step, 20);
+  SealAll(25, true);
+  node_.OnAttached();
+  const auto held = Reports(Report::kHeld);
+  ASSERT_EQ(held.back().held().awaited_size(), 1) << "what is newer is told as sealed";
+  EXPECT_EQ(held.back().held().awaited(0).save().step(), 20);
+  EXPECT_TRUE(held.back().held().awaited(0).milestone());
+  v1::CheckpointOrder ended = Order(20);
+  ended.mutable_store_ended()->set_stored(true);
+  node_.OnOrder(ended);
+  EXPECT_EQ(TakeAll<ReleaseSave>().size(), 1U);
+  node_.OnOrder(committed);
+  EXPECT_TRUE(TakeAll<HoldSave>().empty()) << "it is over";
+}
+
 TEST_F(NodeCheckpointsTest, KnowsWhichRanksSaveNothing) {
   using ::testing::ElementsAre;
   const auto absent = [this] {

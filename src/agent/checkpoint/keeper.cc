@@ -385,6 +385,20 @@ void CheckpointKeeper::Do(const MarkDropped& action) {
   if (memory_) memory_->Drop(action.dir, action.save);
 }
 
+void CheckpointKeeper::Do(const HoldSave& action) {
+  if (!memory_) return;
+  std::vector<ckpt::MemoryImage> images = memory_->Images(action.dir, action.save);
+  std::erase_if(images, [this](const ckpt::MemoryImage& image) { return !memory_->Hold(image); });
+  held_[{action.dir, action.save}] = std::move(images);
+}
+
+void CheckpointKeeper::Do(const ReleaseSave& action) {
+  const auto held = held_.extract({action.dir, action.save});
+  if (held.empty()) return;
+  for (const ckpt::MemoryImage& image : held.mapped()) memory_->Release(image);
+  ReplaceSlots();
+}
+
 // Images that were handed out, and are no longer the newest, stay with whoever has them mapped; saves get fresh files.
 void CheckpointKeeper::ReplaceSlots() {
   if (!memory_) return;

@@ -106,6 +106,8 @@ class CheckpointKeeper {
   void Do(const ScanMemory& action);
   void Do(const MarkCommitted& action);
   void Do(const MarkDropped& action);
+  void Do(const HoldSave& action);
+  void Do(const ReleaseSave& action);
   void Do(const AnswerWait& action);
   void Do(const AnswerRestore& action);
   void Do(const AnswerImages& action);
@@ -146,6 +148,7 @@ class CheckpointKeeper {
   std::unique_ptr<checkpoint::NodeMemory> memory_;
   std::map<int, Fd> ranks_;                       // their sockets, by local rank
   std::map<std::string, CheckedFolder> checked_;  // last, by directory
+  std::map<std::pair<std::string, SaveKey>, std::vector<checkpoint::MemoryImage>> held_;  // by HoldSave
   ImageExchange exchange_;
   std::deque<FetchImages> fetches_;  // the first is under way
   uint32_t rank_base_ = 0;

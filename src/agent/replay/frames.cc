@@ -89,6 +89,12 @@ std::string Text(const MarkCommitted& action) {
 std::string Text(const MarkDropped& action) {
   return fmt::format("mark {} of {} as dropped", Text(action.save), action.dir);
 }
+std::string Text(const HoldSave& action) {
+  return fmt::format("hold the images of {} of {}", Text(action.save), action.dir);
+}
+std::string Text(const ReleaseSave& action) {
+  return fmt::format("release the images of {} of {}", Text(action.save), action.dir);
+}
 std::string Text(const AnswerWait& action) {
   return fmt::format("answer wait {} of local rank {}: {}{}{}", action.request, action.local_rank, action.state,
                      action.why.empty() ? "" : ", ", action.why);

@@ -330,6 +330,8 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
       {ScanMemory{4, "/c"}, "look at memory for epoch 4, and at older saves of /c"},
       {MarkCommitted{kDir, save}, "mark step 7 of epoch 4 of /data/run as committed"},
       {MarkDropped{kDir, save}, "mark step 7 of epoch 4 of /data/run as dropped"},
+      {HoldSave{kDir, save}, "hold the images of step 7 of epoch 4 of /data/run"},
+      {ReleaseSave{kDir, save}, "release the images of step 7 of epoch 4 of /data/run"},
       {AnswerWait{1, 3, "failed", "why"}, "answer wait 3 of local rank 1: failed, why"},
       {AnswerRestore{1, 3, kDir, {}, ""}, "answer restore 3 of local rank 1 in /data/run: "},
       {AnswerImages{1, 3, kDir, save, {0, 5}, "gone"},

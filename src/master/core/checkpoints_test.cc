@@ -1013,6 +1013,102 @@ TEST_F(StoringTest, ANodeThatIsLostBeforeItsPartIsWrittenEndsTheStore) {
   EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
 }
 
+// What keep_every asks for is stored itself, whatever is committed meanwhile.
+class MilestoneTest : public StoringTest {
+ protected:
+  void SealMilestone(int64_t step) {
+    for (const uint64_t session : {a_, b_}) {
+      v1::CheckpointReport report = Report();
+      Set(report.mutable_sealed()->mutable_save(), Epoch(), step);
+      report.mutable_sealed()->set_store(true);
+      report.mutable_sealed()->set_milestone(true);
+      Tell(session, report);
+    }
+  }
+
+  void Store(int64_t step) {
+    Prepared(step);
+    Written(a_, step);
+    Written(b_, step);
+    Closed(step);
+  }
+
+  // A node that has come back tells that it holds them still.
+  void HoldMilestone(uint64_t session, int64_t step, uint64_t epoch = 1) {
+    v1::CheckpointReport report = Report();
+    v1::AwaitedStore& store = *report.mutable_held()->add_awaited();
+    store.set_dir(kDir);
+    Set(store.mutable_save(), epoch, step);
+    store.set_milestone(true);
+    Tell(session, report);
+  }
+
+  // The step whose folder is asked for last.
+  int64_t Prepares() {
+    const auto orders = Orders(Order::kPrepareStore);
+    return orders.empty() ? -1 : orders.begin()->second.save().step();
+  }
+};
+
+TEST_F(MilestoneTest, IsStoredBeforeTheNewest) {
+  SealAll(5, true);
+  SealMilestone(10);
+  EXPECT_TRUE(Orders(Order::kCommitted).at(a_).committed().milestone());
+  SealAll(15, true);
+  EXPECT_FALSE(Orders(Order::kCommitted).at(a_).committed().milestone());
+  SealMilestone(20);
+  SealAll(25, true);
+  for (const int64_t step : {5, 10, 20, 25}) {
+    EXPECT_EQ(Prepares(), step);
+    job_.orders.clear();
+    Store(step);
+    EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored()) << step;
+  }
+  EXPECT_EQ(Prepares(), -1);
+}
+
+TEST_F(MilestoneTest, BeginsAgainWhenANodeIsBackThatHasItsImages) {
+  SealMilestone(10);
+  Prepared(10);
+  SealAll(15, false);
+  job_.orders.clear();
+  job_.Detach(b_);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).empty()) << "nobody lets go of it";
+  EXPECT_EQ(Prepares(), -1);
+  b_ = job_.Attach("b");
+  if (Epoch() != 1) GTEST_SKIP() << "the node begins a new round";
+  HoldMilestone(b_, 10);
+  EXPECT_EQ(Prepares(), 10);
+}
+
+TEST_F(MilestoneTest, NeverComesBehindAnythingNewer) {
+  CheckpointDir& dir = job_.state.checkpoints.dirs[kDir];
+  dir.stored = SaveKey{1, 15};
+  HoldMilestone(a_, 10);
+  HoldMilestone(b_, 10);
+  EXPECT_EQ(Prepares(), -1);
+  EXPECT_TRUE(dir.milestones.empty());
+}
+
+TEST_F(MilestoneTest, OfARoundThatTheMasterHasNotSeenIsNone) {
+  FailRound();
+  HoldMilestone(a_, 10);
+  HoldMilestone(b_, 10);
+  EXPECT_TRUE(job_.state.checkpoints.dirs[kDir].milestones.empty());
+}
+
+TEST_F(MilestoneTest, OutlivesARoundOfTheSameNodes) {
+  SealAll(5, true);
+  SealMilestone(10);
+  FailRound();
+  Store(5);
+  EXPECT_EQ(Prepares(), -1) << "who holds it has to say so";
+  HoldMilestone(a_, 10);
+  EXPECT_EQ(Prepares(), -1);
+  HoldMilestone(b_, 10);
+  EXPECT_EQ(Prepares(), 10);
+}
+
 // A job that needs both nodes, which loses one while storage takes its save; the next agent takes up the memory.
 class LostWriterTest : public StoringTest {
  protected:

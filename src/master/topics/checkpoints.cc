@@ -31,6 +31,7 @@ class Stepper {
   CheckpointOrders Take() { return std::move(out_); }
 
   void Begin(uint64_t epoch, uint32_t world_size, std::vector<CheckpointMember> members) {
+    const bool same_world = s_.world_size == world_size;
     s_.epoch = epoch;
     s_.world_size = world_size;
     s_.members = CountedVector<CheckpointMember>(std::move(members));
@@ -49,6 +50,9 @@ class Stepper {
     for (auto& [name, dir] : s_.dirs) {
       dir.sealed.clear();
       dir.store_asked.clear();
+      dir.milestone_asked.clear();
+      if (!same_world) dir.milestones.clear();
+      for (auto& [save, sessions] : dir.milestones) sessions.clear();  // they tell again what they hold
       dir.dropped.clear();
       dir.covered = dir.offered = dir.unreadable = false;
       dir.lenders.clear();
@@ -128,6 +132,7 @@ class Stepper {
       // When it comes back, and its ranks still want to restore, it is asked again.
       if (finds) dir.find_by = kNever;
       for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
+      for (auto& [save, sessions] : dir.milestones) sessions.erase(session);
       if (dir.store) LoseWriter(name, dir, session);
     }
   }
@@ -142,6 +147,8 @@ class Stepper {
     }
     if (!leads && !store.unwritten.contains(session)) return;
     dir.wanted = true;
+    // When the node is here again with its images, it is begun anew; else the newest is stored in its place.
+    if (dir.milestones.contains(store.save)) return dir.store.reset();
     EndStore(name, dir,
              leads ? "the node that writes its manifest was lost" : "a node was lost before its part was written");
   }
@@ -241,6 +248,9 @@ class Stepper {
     if (dir.committed && save <= *dir.committed) {  // said again: the order was lost with its stream
       v1::CheckpointOrder order = OrderOf(name, *dir.committed, "it is committed");
       order.mutable_committed();
+      if (const auto milestone = dir.milestones.find(save); milestone != dir.milestones.end()) {
+        milestone->second.insert(session);
+      }
       if (sealed.store() && dir.stored && save <= *dir.stored) {
         SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
       } else if (sealed.store()) {
@@ -251,6 +261,7 @@ class Stepper {
     std::set<uint64_t>& sessions = dir.sealed[save];
     sessions.insert(session);
     if (sealed.store()) dir.store_asked.insert(save);
+    if (sealed.milestone()) dir.milestone_asked.insert(save);
     if (AllIn(sessions)) Commit(name, dir, save);
   }
 
@@ -268,10 +279,13 @@ class Stepper {
     dir.lenders.clear();
     dir.sealed_unix_ms = 0;
     const bool store = dir.store_asked.contains(save);
+    const bool milestone = store && dir.milestone_asked.contains(save);
+    if (milestone) dir.milestones[save] = dir.sealed.at(save);
+    dir.milestone_asked.erase(dir.milestone_asked.begin(), dir.milestone_asked.upper_bound(save));
     dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
     dir.store_asked.erase(dir.store_asked.begin(), dir.store_asked.upper_bound(save));
     v1::CheckpointOrder order = OrderOf(name, save, "all ranks have sealed it");
-    order.mutable_committed();
+    order.mutable_committed()->set_milestone(milestone);
     SendToAll(order);
     out_.remember = true;
     if (store) WantStored(name, dir, save);
@@ -288,6 +302,7 @@ class Stepper {
     out_.remember = true;
     dir.sealed.erase(save);
     dir.store_asked.erase(save);
+    dir.milestone_asked.erase(save);
     v1::CheckpointOrder order = OrderOf(name, save, skipped.why());
     order.mutable_dropped();
     SendToAll(order);
@@ -798,6 +813,7 @@ class Stepper {
         continue;
       }
       CheckpointDir& dir = s_.dirs[name];
+      if (awaited.milestone()) OnMilestoneHeld(dir, save, session);
       if (dir.store && save <= dir.store->save) continue;  // it will be told
       if (!dir.stored || save > *dir.stored) {
         dir.wanted = true;
@@ -808,10 +824,16 @@ class Stepper {
     for (const auto& [name, save] : too_many) SendTo(session, EndedOrder(name, save, false, TooManyDirs(name)));
   }
 
-  // The newest save goes to storage where that is wanted. When memory has none any more, those who await one hear so.
+  // Of a round that this master has not seen it does not know whose images make up the save.
+  void OnMilestoneHeld(CheckpointDir& dir, const SaveKey& save, uint64_t session) {
+    if (dir.milestones.contains(save) || save.epoch == s_.epoch) dir.milestones[save].insert(session);
+  }
+
+  // The newest save goes to storage where that is wanted, milestones before it. When memory has none any more, those who await one hear so.
   void StoreWanted(const std::string& name, CheckpointDir& dir) {
-    if (!dir.wanted || dir.store) return;
-    if (dir.committed && dir.covered) return MaybeStore(name, dir);
+    if (dir.store) return;
+    MaybeStore(name, dir);
+    if (!dir.wanted || dir.store || (dir.committed && dir.covered)) return;
     if (!s_.settled) return;
     dir.wanted = false;
     std::optional<SaveKey> newest;
@@ -829,14 +851,29 @@ class Stepper {
 
   void MaybeStore(const std::string& name, CheckpointDir& dir) {
     if (dir.stored == dir.committed) dir.wanted = false;
-    if (!dir.wanted || dir.store || !dir.committed || !dir.covered) return;
-    if (!AllHere() || s_.members.empty()) return;  // what is left may be complete in the next round
+    if (dir.store || !AllHere() || s_.members.empty()) return;  // what is left may be complete in the next round
+    if (const std::optional<SaveKey> milestone = NextMilestone(dir)) return BeginStore(name, dir, *milestone, s_.world_size);
+    if (!dir.wanted || !dir.committed || !dir.covered) return;
     dir.wanted = false;
+    BeginStore(name, dir, *dir.committed, dir.committed_world_size);
+  }
+
+  // That all members hold; nothing older than what is stored, which would be the newest on storage then.
+  std::optional<SaveKey> NextMilestone(CheckpointDir& dir) const {
+    if (dir.stored) dir.milestones.erase(dir.milestones.begin(), dir.milestones.upper_bound(*dir.stored));
+    for (const auto& [save, sessions] : dir.milestones) {
+      if (AllIn(sessions)) return save;
+    }
+    return std::nullopt;
+  }
+
+  void BeginStore(const std::string& name, CheckpointDir& dir, const SaveKey& save, uint32_t world_size) {
+    if (dir.committed == save) dir.wanted = false;
     Store& store = dir.store.emplace();
-    store.save = *dir.committed;
+    store.save = save;
     store.members.assign(s_.members.begin(), s_.members.end());
     for (const CheckpointMember& member : store.members) store.unwritten.insert(member.session);
-    store.world_size = dir.committed_world_size;
+    store.world_size = world_size;
     store.begun_at = now_;
     store.notice_at = now_ + kStoreLagNoticeMs;
     v1::CheckpointOrder order = OrderOf(name, store.save, "it goes to storage");
@@ -901,6 +938,7 @@ class Stepper {
     out_.remember = true;
     const int64_t took_ms = now_ - store.begun_at;
     if (error.empty()) dir.stored = store.save;
+    dir.milestones.erase(store.save);
     const std::string text =
         error.empty() ? fmt::format("step {} is stored in {}/{} ({} ms)", store.save.step, name, store.name, took_ms)
                       : fmt::format("step {} of {} is not stored: {}", store.save.step, name, error);

@@ -90,6 +90,10 @@ struct CheckpointDir {
   // On storage.
   std::optional<SaveKey> stored;  // by this job
   bool wanted = false;            // the newest committed save is to be stored when that is possible
+  std::set<SaveKey> milestone_asked;  // of store_asked
+  // Saves that are stored themselves, before anything newer, by sessions of the members that hold their images for
+  // that. Of one world size: where that changes there are none any more, and the newest is stored in their place.
+  std::map<SaveKey, std::set<uint64_t>> milestones;
   std::optional<Store> store;
 
   // Restoring, in the live round.

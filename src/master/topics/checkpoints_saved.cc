@@ -20,7 +20,8 @@ void Save(const std::string& name, const CheckpointDir& dir, v1::Snapshot::Check
   if (dir.committed) SetKey(*wire.mutable_committed(), *dir.committed);
   wire.set_committed_world_size(dir.committed_world_size);
   if (dir.stored) SetKey(*wire.mutable_stored(), *dir.stored);
-  wire.set_wanted(dir.wanted || dir.store.has_value());  // a store ends with the master that leads it
+  // A store ends with the master that leads it, and who holds a milestone says so again.
+  wire.set_wanted(dir.wanted || dir.store.has_value() || !dir.milestones.empty());
   for (const SaveKey& save : dir.dropped) SetKey(*wire.add_dropped(), save);
   for (const auto& [branch, decision] : dir.decided) *wire.add_decided() = decision;
   for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
