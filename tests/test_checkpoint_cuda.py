@@ -21,6 +21,57 @@ def test_without_a_device_nothing_is_asked_of_cuda():
     assert copies.are_over()
 
 
+class Runtime:
+    """Notes what is registered. What it refuses it says as CUDA does."""
+
+    def __init__(self):
+        self.calls, self.refused = [], set()
+
+    def cudaHostRegister(self, address, count, flags):  # noqa: N802
+        self.calls.append(("register", address))
+        return 2 if address in self.refused else 0
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        self.calls.append(("unregister", address))
+        return 0
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(cuda, "_forget_last_error", lambda: runtime.calls.append("forget"))
+    return runtime
+
+
+def test_a_slot_that_was_replaced_is_pinned_anew_and_no_other(runtime):
+    copier, slots = cuda.Copier(), {0: (0x1000, 64, (1, 64)), 1: (0x2000, 64, (2, 64))}
+    assert copier.pin(slots) is None and copier.pin(slots) is None
+    assert runtime.calls == [("register", 0x1000), ("register", 0x2000)]
+    runtime.calls.clear()
+    copier.unpin(but={0: (1, 64), 1: (3, 64), 2: (0, 64)})
+    assert copier.pin({0: slots[0], 1: (0x2000, 64, (3, 64))}) is None
+    assert runtime.calls == [("unregister", 0x2000), ("register", 0x2000)], "at the same address as before"
+    runtime.calls.clear()
+    copier.unpin()
+    assert sorted(runtime.calls) == [("unregister", 0x1000), ("unregister", 0x2000)]
+
+
+def test_what_cuda_refuses_to_pin_leaves_no_error_behind(runtime):
+    runtime.refused.add(0x2000)
+    why = cuda.Copier().pin({0: (0x1000, 64, (1, 64)), 1: (0x2000, 64, (2, 64))})
+    assert why == "CUDA does not pin a slot of 64 bytes (error 2): copies hold the training"
+    assert runtime.calls == [("register", 0x1000), ("register", 0x2000), "forget"]
+
+
+def test_the_files_of_slots_are_those_of_the_page(agent, tmp_path):
+    checkpointer = Checkpointer(tmp_path / "run")
+    assert checkpointer.save(1, {"x": torch.ones(4)}).wait_staged()
+    slots = checkpointer._writer._slots
+    assert [slots.file_number(slot) for slot in range(3)] == [agent.page.slot(slot)[1][0] for slot in range(3)]
+    checkpointer.close()
+
+
 def test_a_slot_that_is_not_pinned_is_filled_at_once():
     """By the same way for storages of any device, so also here."""
     slot = bytearray(64)

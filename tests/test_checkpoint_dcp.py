@@ -45,7 +45,7 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path,
     for event, before in zip(of_ranks(job, "loaded", life=1), saved):
         assert (event["n"], event["source"]) == (4, "memory"), event
         assert event["whole"] == before["whole"]
-        assert (event["note"], event["counted"]) == ("short", 4)
+        assert (event["note"], event["counted"], event["own"]) == ("short", 4, [event["rank"], 4])
     assert [(event["whole"], event["draw"]) for event in of_ranks(job, "trained", life=1)] == expected
 
 
@@ -460,6 +460,7 @@ def test_a_world_that_grows_goes_on_from_the_memory_of_those_who_hold_it(job, tm
     for event in loaded:
         assert event["whole"] == before["whole"]
         assert (event["note"], event["counted"]) == ("short", step)
+        assert event["own"] == ([event["rank"], step] if event["rank"] < 2 else None)
     job.wait_events("saved", life=1, rank=3)
     assert all(event["committed"] for event in job.found("saved", life=1))
     for node in nodes:

@@ -21,6 +21,7 @@ from phalanx.checkpoint import (  # noqa: E402
     CannotSave,
     Checkpointer,
     DataPosition,
+    PerRank,
     Storage,
     StoreResult,
     dcp,
@@ -364,7 +365,7 @@ def test_ranks_of_ddp_share_one_state_and_keep_what_is_their_own(agent, make, mo
     def state(epoch):
         position.epoch = epoch
         torch.manual_seed(epoch)
-        return {"rng": True, "data": position, **state_of(7)}
+        return {"rng": True, "data": position, "seen": PerRank({"documents": torch.arange(epoch)}), **state_of(7)}
 
     with CheckpointAgent() as agent.main:
         monkeypatch.setenv("LOCAL_RANK", "0")
@@ -372,10 +373,11 @@ def test_ranks_of_ddp_share_one_state_and_keep_what_is_their_own(agent, make, mo
         assert first.prepare(state(4)) is None
         assert first.save(7, state(4)).wait_committed()
         drawn = torch.rand(1)
-        assert list(torch.load(agent.slot_path(agent.sealed()[7]))) == ["rng", "data"]
+        assert list(torch.load(agent.slot_path(agent.sealed()[7]))) == ["rng", "data", "seen"]
         shared = str(shutil.copyfile(agent.main.slot_path(agent.main.sealed()[7]), tmp_path / "main.pt"))
         loaded, step = first.load()
         assert step == 7 and is_state_of(loaded, 7) and loaded["data"].epoch == 4
+        assert loaded["seen"].value["documents"].tolist() == [0, 1, 2, 3]
         assert torch.equal(torch.rand(1), drawn)
         first.close()
     agent.main = None
@@ -384,17 +386,28 @@ def test_ranks_of_ddp_share_one_state_and_keep_what_is_their_own(agent, make, mo
     other = make(ddp.Checkpointer)
     assert other.save(7, state(5)).wait_committed()
     own = agent.slot_path(agent.sealed()[7])
-    assert list(torch.load(own)) == ["rng", "data"] and os.path.getsize(own) < 200_000
+    assert list(torch.load(own)) == ["rng", "data", "seen"] and os.path.getsize(own) < 200_000
     drawn = torch.rand(1)
     answer = {"own": own, "main": shared}
     agent.restores = {"step": 7, "source": "memory", "files": answer, "world_size": 2, "why": ""}
     loaded, step = other.load()
     assert step == 7 and is_state_of(loaded, 7) and loaded["data"].epoch == 5
+    assert loaded["seen"].value["documents"].tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(torch.rand(1), drawn)
     before = torch.get_rng_state()
     answer["own"] = None  # a rank that the saved world did not have
     loaded, _ = other.load()
     assert torch.equal(torch.get_rng_state(), before) and loaded["data"].epoch == 4 and loaded["rng"] is True
+    assert loaded["seen"].value is None
+
+
+def test_what_each_rank_has_for_itself_stands_at_the_top(agent, make):
+    checkpointer = make()
+    with pytest.raises(CannotSave, match=r"PerRank\(7\) does not stand at the top level of the state"):
+        checkpointer.save(1, {"inner": {"seen": PerRank(7)}})
+    assert checkpointer.save(2, {"seen": PerRank([7]), "step": 2}).wait_committed()
+    loaded, step = checkpointer.load()
+    assert (step, loaded["step"], loaded["seen"].value) == (2, 2, [7])
 
 
 # --- what became of a save on disk

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from leaving import leave_group
-from phalanx.checkpoint import CannotSave, Storage
+from phalanx.checkpoint import CannotSave, PerRank, Storage
 from phalanx.checkpoint.dcp import Checkpointer
 from report import report
 from torch.distributed.checkpoint.state_dict import (
@@ -118,6 +118,7 @@ def train(step):
     model(batch_of_this_rank()).square().mean().backward()
     optimizer.step()
     state["step"] = step
+    state["own"].value = [dist.get_rank(), step]
 
 
 def save(ckpt, step):
@@ -156,7 +157,7 @@ def run():
         return ckpt.close()
     reader = ckpt.get_storage_reader()
     names = sorted(reader.read_metadata().state_dict_metadata) if reader is not None else []
-    loaded = {"note": state["note"], "counted": state["step"], "names": names}
+    loaded = {"note": state["note"], "counted": state["step"], "names": names, "own": state["own"].value}
     report("loaded", n=step, source=ckpt.source, why=ckpt.why, whole=whole(), **loaded)
     torch.manual_seed(dist.get_rank()) if step == 0 else None
     saved = None
@@ -188,7 +189,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 model = made()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-state = {"model": model, "optimizer": optimizer, "step": 0, "note": "short", "rng": True}
+state = {"model": model, "optimizer": optimizer, "step": 0, "note": "short", "rng": True, "own": PerRank()}
 run_stock() if options.stock else run()
 model = optimizer = state = None  # the group that they use goes
 leave_group()

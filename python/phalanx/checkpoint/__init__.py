@@ -10,9 +10,19 @@
 
 from phalanx.checkpoint.checkpointer import Checkpointer
 from phalanx.checkpoint.handle import SaveHandle, Storage
+from phalanx.checkpoint.per_rank import PerRank
 from phalanx.checkpoint.position import DataPosition
 from phalanx.checkpoint.refuse import CannotSave
 from phalanx.checkpoint.stored import StoredStep
 from phalanx.checkpoint.telling import StoreResult
 
-__all__ = ["CannotSave", "Checkpointer", "DataPosition", "SaveHandle", "Storage", "StoreResult", "StoredStep"]
+__all__ = [
+    "CannotSave",
+    "Checkpointer",
+    "DataPosition",
+    "PerRank",
+    "SaveHandle",
+    "Storage",
+    "StoreResult",
+    "StoredStep",
+]

@@ -18,23 +18,29 @@ class Copier:
 
     def __init__(self):
         self._streams = {}  # device index -> stream
-        self._pinned = {}  # address of a slot -> its bytes
+        self._pinned = {}  # slot -> (address, file) of its mapping
 
     def pin(self, slots):
-        """Pins slots, [(address, bytes)], once for each mapping. Why it cannot be, or None."""
-        for address, count in slots:
-            if address not in self._pinned:
-                error = torch.cuda.cudart().cudaHostRegister(address, count, 0)
-                if int(error) != 0:
-                    return f"CUDA does not pin a slot of {count} bytes (error {int(error)}): copies hold the training"
-                self._pinned[address] = count
+        """Pins slots, {slot: (address, bytes, file)}, once for each mapping. Why it cannot be, or None."""
+        for slot, (address, count, file) in slots.items():
+            if slot in self._pinned:
+                continue
+            error = int(torch.cuda.cudart().cudaHostRegister(address, count, 0))
+            if error != 0:
+                _forget_last_error()
+                return f"CUDA does not pin a slot of {count} bytes (error {error}): copies hold the training"
+            self._pinned[slot] = address, file
         return None
 
-    def unpin(self):
-        """To be called before the slots are unmapped: CUDA would go on writing to the memory that was there."""
-        for address in self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(address)
-        self._pinned.clear()
+    def unpin(self, but=()):
+        """To be called before slots are unmapped: CUDA would go on writing to the memory that was there. `but`: {slot:
+        file} of those that stay mapped."""
+        for slot, (address, file) in list(self._pinned.items()):
+            if slot in but and but[slot] == file:
+                continue
+            del self._pinned[slot]
+            if int(torch.cuda.cudart().cudaHostUnregister(address)) != 0:
+                _forget_last_error()
 
     def copy(self, address, count, records, pinned):
         """Queues the copies into the slot and returns what follows them. `records`: (storage, offset, guarded) each.
@@ -69,6 +75,14 @@ class Copier:
             all_done = side.record_event()
         current.wait_event(unguarded_done or all_done)
         return device, all_done
+
+
+def _forget_last_error():
+    """The training's next kernel would raise it as its own. torch has no call for that; its libraries have loaded CUDA's
+    for all to see."""
+    forget = getattr(ctypes.CDLL(None), "cudaGetLastError", None)
+    if forget is not None:
+        forget()
 
 
 def _bytes_of(storage):

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import state_dict as torch_state
 from torch.distributed.checkpoint._traverse import set_element
 
-from phalanx.checkpoint import checkpointer, disk, overlap, peers, position, rng, sharded, states
+from phalanx.checkpoint import checkpointer, disk, overlap, peers, per_rank, plan, position, rng, sharded, states
 from phalanx.checkpoint.handle import SaveHandle
 
 _OWN = "phalanx.rank_"  # keys of what is a rank's own
@@ -30,8 +30,8 @@ _LENGTH_BYTES = 8
 
 class Checkpointer(checkpointer.Checkpointer):
     """As phalanx.checkpoint.Checkpointer, but that load() writes into the state that it is given, and that prepare(),
-    save() and load() are for all ranks together: where one is called, all must come. "rng" and data positions stand at
-    the top level of the state, and are each rank's own.
+    save() and load() are for all ranks together: where one is called, all must come. "rng", data positions and PerRank
+    stand at the top level of the state, and are each rank's own.
 
     Modules and optimizers in the state stand for what torch.distributed.checkpoint.state_dict gives for them.
     """
@@ -43,6 +43,7 @@ class Checkpointer(checkpointer.Checkpointer):
         self._shared = None  # of a node's first rank: the writer of the .metadata
         self._plan = None
         self._forms = sharded.Forms()
+        self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
         self._peers = peers.Peers(self._here)
 
@@ -132,9 +133,9 @@ class Checkpointer(checkpointer.Checkpointer):
         own = states.own_part(state)
         if not own:
             return {}
-        values = {
-            key: rng.capture() if value is True else value.state_dict() for key, value in states.own_part(state).items()
-        }
+        values = states.expand(own).state
+        if self.weights_only:
+            self._loadable.check(self._own_describer.describe(values).classes, values)
         data = io.BytesIO()
         torch.save(values, data)
         data = data.getvalue()
@@ -220,6 +221,8 @@ class Checkpointer(checkpointer.Checkpointer):
                 rng.restore(value)
             elif isinstance(state.get(key), position.DataPosition):
                 state[key].load_state_dict(value)
+            elif isinstance(state.get(key), per_rank.PerRank):
+                state[key].value = value["value"]
 
     def _find_in(self, exactly=False):
         """Where no agent has the nodes read all files before, and a step is named, each rank reads some of them."""

@@ -1,11 +1,11 @@
 """For DistributedDataParallel, where all ranks have the same state: local rank 0 of each node saves it, every rank what
 is its own, random numbers and data positions."""
 
-from phalanx.checkpoint import checkpointer, handle, position, rng, states
+from phalanx.checkpoint import checkpointer, handle, per_rank, position, rng, states
 
 
 class Checkpointer(checkpointer.Checkpointer):
-    """As phalanx.checkpoint.Checkpointer. "rng" and data positions stand at the top level of the state."""
+    """As phalanx.checkpoint.Checkpointer. "rng", data positions and PerRank stand at the top level of the state."""
 
     kind = "ddp"
     is_lent = True
@@ -76,9 +76,11 @@ def _with_own(state, own):
     if not isinstance(state, dict):
         return state
     for key, value in list(state.items()):
-        if rng.is_captured(value) or position.is_saved(value):
+        if rng.is_captured(value) or position.is_saved(value) or per_rank.is_saved(value):
             if key in own:
                 state[key] = own[key]
             elif rng.is_captured(value):
                 state[key] = True
+            elif per_rank.is_saved(value):
+                state[key] = per_rank.saved(None)
     return state

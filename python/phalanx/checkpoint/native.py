@@ -12,6 +12,7 @@ NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
 CONTROL_BYTES = 4096
+_SLOTS_AT, _SLOT_FIELDS_BYTES, _FILE_NUMBER_AT = 256, 256, 128  # docs/formats/checkpoint-image.md
 HEAD = (1 << 64) - 1  # a patch's record: PHX_CKPT_HEAD
 _TEXT_BYTES = 1024
 
@@ -123,6 +124,11 @@ class Slots:
     def changes(self):
         """A number that the agent raises whenever it has replaced a slot's file: older mappings are none of it."""
         return int.from_bytes(self._page[32:40], "little")
+
+    def file_number(self, slot):
+        """Which of the slot's files, one after the other, it has now; 0: none."""
+        at = _SLOTS_AT + slot * _SLOT_FIELDS_BYTES + _FILE_NUMBER_AT
+        return int.from_bytes(self._page[at : at + 8], "little")
 
     def map(self):
         """Maps the slots ahead of the first save; how many there are."""

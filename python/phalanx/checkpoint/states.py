@@ -2,7 +2,7 @@
 
 import torch
 
-from phalanx.checkpoint import position, rng
+from phalanx.checkpoint import per_rank, position, refuse, rng
 
 
 class Expanded:
@@ -23,8 +23,19 @@ def expand(state, state_of=None, rng_into=None):
     `rng_into`: as of rng.capture()."""
     expanded = Expanded(state_of)
     top = _with_rng(state, rng.capture(into=rng_into)) if _asks_for_rng(state) else state
-    expanded.state = _expand(top, expanded)
+    expanded.state = _expand(_with_values(top), expanded)
     return expanded
+
+
+def _with_values(state):
+    """What stands in it as PerRank, as that is saved."""
+    if not isinstance(state, dict) or per_rank.PerRank not in map(type, state.values()):
+        return state
+    top = dict(state)
+    for key, value in state.items():
+        if type(value) is per_rank.PerRank:
+            top[key] = per_rank.saved(value.value)
+    return top
 
 
 def with_rng_of(state, captured):
@@ -51,6 +62,8 @@ def _expand(value, expanded):
     if kind in (list, tuple):
         inner = [_expand(item, expanded) for item in value]
         return value if _same(inner, value) else kind(inner)
+    if kind is per_rank.PerRank:
+        raise refuse.CannotSave(f"{value!r} does not stand at the top level of the state, where PerRank is to stand")
     if isinstance(value, (torch.Tensor, type)) or not callable(getattr(value, "state_dict", None)):
         return value
     if isinstance(value, torch.nn.Module):
@@ -86,14 +99,14 @@ def _same(new, old):
 
 
 def own_part(state):
-    """What is each rank's own in a state that is otherwise the same on all: random numbers and data positions. At the
-    top level only."""
+    """What is each rank's own in a state that is otherwise the same on all: random numbers, data positions and PerRank.
+    At the top level only."""
     if not isinstance(state, dict):
         return {}
     return {
         key: value
         for key, value in state.items()
-        if isinstance(value, position.DataPosition) or (key == "rng" and value is True)
+        if isinstance(value, (position.DataPosition, per_rank.PerRank)) or (key == "rng" and value is True)
     }
 
 
@@ -113,6 +126,8 @@ def _with_positions(value):
     if isinstance(value, dict):
         if position.MARK in value:
             return position.loaded(value)
+        if per_rank.MARK in value:
+            return per_rank.PerRank(_with_positions(value["value"]))
         for key, inner in value.items():
             if isinstance(inner, _CONTAINERS):
                 value[key] = _with_positions(inner)

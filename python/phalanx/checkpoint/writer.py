@@ -231,13 +231,13 @@ class Writer:
         """Has CUDA pin the slots as they are now. Why it does not, or None."""
         if self._copier is None:
             self._copier = cuda.Copier()
-        changes = self._slots.changes()
-        if changes != self._pinned_at:
-            self._copier.unpin()  # before the native side unmaps them
-            self._pinned_at = changes
+        self._pinned_at = self._slots.changes()
+        files = {slot: (self._slots.file_number(slot), self._slot_bytes) for slot in range(_SLOTS_MAX)}
+        self._copier.unpin(but=files)  # before the native side unmaps them
         self._slots.map()
-        addresses = [self._slots.slot_data(slot) for slot in range(_SLOTS_MAX)]
-        return self._copier.pin([(address, self._slot_bytes) for address in addresses if address])
+        addresses = {slot: self._slots.slot_data(slot) for slot in files}
+        mapped = {slot: (address, self._slot_bytes, files[slot]) for slot, address in addresses.items() if address}
+        return self._copier.pin(mapped)
 
     # --- while it is under way
 

@@ -257,7 +257,7 @@ TEST_F(CheckpointsTest, OlderSavesAreReadOnlyWhereNoNewerOneCanBeRestored) {
   FoundOnDisk(-1);
   const Order order = Orders(Order::kRestore).at(b_);
   EXPECT_EQ(order.save().step(), 10);
-  EXPECT_THAT(order.reason(), HasSubstr("step 20 in memory: the node of rank 3 does not hold that rank's image"));
+  EXPECT_THAT(order.reason(), testing::HasSubstr("step 20 in memory: the node of rank 3 does not hold that rank's image"));
 }
 
 // Its answer went with its stream; on the new one it tells what it held first.
@@ -524,9 +524,9 @@ TEST_F(ShardedLendingTest, APartThatNobodyHoldsSendsAllToStorage) {
     return order.reason();
   };
   EXPECT_THAT(reason({{1, 10, {0, 1, 2}, true, 4, v1::DCP, true}}, {}),
-              HasSubstr("the image of rank 3 is not in the memory of this round's nodes"));
+              testing::HasSubstr("the image of rank 3 is not in the memory of this round's nodes"));
   EXPECT_THAT(reason({{1, 10, {0, 1}, true, 4, v1::DCP, false}}, {{1, 10, {2, 3}, true, 4, v1::DCP, false}}),
-              HasSubstr("the node of group rank 0 holds a part of it"));
+              testing::HasSubstr("the node of group rank 0 holds a part of it"));
 }
 
 TEST_F(ShardedLendingTest, ANewMasterAnswersWhenItKnowsWhoHoldsWhat) {
