@@ -74,16 +74,39 @@ def test_what_no_other_world_takes_from_memory_is_stored_first(job, directory):
     end(job, *nodes)
 
 
+@pytest.mark.parametrize("what", ["joins", "leaves"])
+def test_sharded_state_is_stored_first_where_a_node_takes_its_part_with_it(job, tmp_path, what):
+    def node(index):
+        arguments = [f"--dir={tmp_path / 'run'}", "--steps=100000", "--save-every=7"]
+        return job.node(index, "sharding.py", *arguments, nnodes="1:2", nproc=1)
+
+    nodes = [node(0)]
+    job.wait_events("before", 2, life=0, rank=0)
+    nodes.append(node(1))
+    found = [job.wait_events("loaded", life=1, rank=rank)[0] for rank in (0, 1)]
+    assert {each["source"] for each in found} == {"memory"}, found
+    assert not list((tmp_path / "run").glob("*/manifest.json"))
+    if what == "leaves":
+        job.wait_events("before", 2, life=1, rank=0)
+        nodes[1].signal(signal.SIGTERM)
+        assert nodes.pop().wait() == 143, job.story()
+        (last,) = job.wait_events("loaded", life=2)
+        assert (last["source"], last["n"]) == ("disk", max(e["n"] for e in job.found("before", life=1)))
+    for each in nodes:
+        each.signal(signal.SIGTERM)
+    assert [each.wait() for each in nodes] == [143] * len(nodes), job.story()
+
+
 @pytest.fixture
 def words(monkeypatch):
     """A board of this process's own, and an agent that asks."""
     monkeypatch.setattr(rescale, "_channel", object())
     monkeypatch.setattr(rescale, "_callbacks", [])
     monkeypatch.setattr(board, "on_step", None)
-    rescale_at = memoryview(bytearray(8)).cast("q")
-    monkeypatch.setattr(board, "_rescale_at", rescale_at)
+    announced = memoryview(bytearray(16)).cast("q")
+    monkeypatch.setattr(board, "_rescale", announced)
     told = board.told_step()
-    yield board.words, rescale_at
+    yield board.words, announced
     board.hear_rescale(0)
     board._signed[board.STEP] = told
 

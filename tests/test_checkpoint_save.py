@@ -140,9 +140,9 @@ def asked(monkeypatch):
     came = []
     monkeypatch.setattr(rescale, "_channel", object())
     monkeypatch.setattr(rescale, "come_to_safe_point", came.append)
-    at_step = memoryview(bytearray(8)).cast("q")
-    at_step[0] = 1
-    monkeypatch.setattr(board, "_rescale_at", at_step)
+    announced = memoryview(bytearray(16)).cast("q")
+    announced[0] = 1
+    monkeypatch.setattr(board, "_rescale", announced)
     yield came
     board.hear_rescale(0)
 

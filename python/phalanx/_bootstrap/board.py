@@ -13,7 +13,7 @@ HEADER_BYTES = 64
 SLOT_BYTES = 192
 MAGIC = b"PHXBOARD"
 VERSION = 4
-RESCALE_AT_OFFSET = 40
+RESCALE_AT_OFFSET = 40  # and behind it, whether a node leaves
 LOCK_OFFSET = 128
 
 # Words of a slot.
@@ -32,7 +32,7 @@ _redo_until = None  # what an earlier life has told, until this one has come as 
 _saves = 0  # that are under way, one inside the other
 _saving_since_ns = 0
 
-_rescale_at = memoryview(bytearray(8)).cast("q")  # of the board's header; the agent writes it
+_rescale = memoryview(bytearray(16)).cast("q")  # of the board's header; the agent writes it
 
 # Called with every step that counts, where somebody wants to know. rescale.py sets it.
 on_step = None
@@ -43,8 +43,8 @@ on_first_step = None
 
 def attach(path, slot):
     """Takes slot number `slot` of the board at `path`. Raises OSError or ValueError where that is no such board."""
-    global _taken, _redo_until, _rescale_at
-    view, redo_until, _rescale_at = _map_slot(path, slot)
+    global _taken, _redo_until, _rescale
+    view, redo_until, _rescale = _map_slot(path, slot)
     _use(view)
     _taken = True
     for index in range(1, SLOT_BYTES // 8):
@@ -118,7 +118,12 @@ def hear_rescale(until_ns=1):
 
 def rescale_at():
     """The step behind which all ranks come to a safe point; 0: none is announced."""
-    return _rescale_at[0]
+    return _rescale[0]
+
+
+def node_leaves():
+    """Whether a node goes with the rescale that is announced, and its memory with it."""
+    return _rescale[1] != 0
 
 
 def begin_saving():
@@ -146,9 +151,9 @@ def end_saving():
 
 def let_go():
     """From now on this process writes to nobody's slot: a forked child is not the rank."""
-    global _taken, _redo_until, _rescale_at, on_first_step, on_step
+    global _taken, _redo_until, _rescale, on_first_step, on_step
     _use(memoryview(bytearray(SLOT_BYTES)))
-    _rescale_at = memoryview(bytearray(8)).cast("q")
+    _rescale = memoryview(bytearray(16)).cast("q")
     _taken = False
     _redo_until = on_first_step = on_step = None
 
@@ -186,8 +191,8 @@ def _map_slot(path, slot):
     start = HEADER_BYTES + slot * SLOT_BYTES
     redo_until = int.from_bytes(header[32:40], "little", signed=True)
     whole = memoryview(mapped)
-    rescale_at = whole[RESCALE_AT_OFFSET : RESCALE_AT_OFFSET + 8].cast("q")
-    return whole[start : start + SLOT_BYTES], redo_until, rescale_at
+    rescale = whole[RESCALE_AT_OFFSET : RESCALE_AT_OFFSET + 16].cast("q")
+    return whole[start : start + SLOT_BYTES], redo_until, rescale
 
 
 def _attach_by_environment():

@@ -51,8 +51,6 @@ class Checkpointer:
 
     kind = "full"
     layouts = ("torch", "safetensors")
-    # Whether a world of another size takes it from memory: else a save before nodes come or go is one to disk.
-    is_lent = False
 
     def __init__(
         self,
@@ -145,6 +143,10 @@ class Checkpointer:
         share = self._memory_budget // self._here.local_world_size
         return max(share, 1) if self._memory_budget else 0
 
+    def _is_lent(self):
+        """Whether the next world takes it from memory, when nodes come or go: else the save before that is to disk."""
+        return False
+
     def part_of(self, state):
         """What this rank saves of `state`."""
         return state
@@ -190,14 +192,15 @@ class Checkpointer:
         self._must_be_able_to_save()
         step = int(step)
         is_last = self._may_be_last(step, began_ns) and self._safe_points.is_due()
-        if is_last and not self.is_lent:
+        to_memory = is_last and self._is_lent()
+        if is_last and not to_memory:
             storage = Storage.DISK
         handle = SaveHandle(self, step, storage, self._way.saves(step))
         self._save(handle, state, began_ns)
         if on_stored is not None:
             self._teller.tell(handle, on_stored)
         if is_last:
-            self._end_behind(handle)
+            self._end_behind(handle, handle.wait_committed if to_memory else handle.wait_stored)
         return handle
 
     def _may_be_last(self, step, now_ns):
@@ -210,10 +213,9 @@ class Checkpointer:
             safe_point.hear(0)
         return is_alone
 
-    def _end_behind(self, handle):
+    def _end_behind(self, handle, wait):
         """Returns where not all ranks have it: then behind the next one. Where the job's own grace is over before
         (--rescale-grace) it ends them all."""
-        wait = handle.wait_committed if self.is_lent else handle.wait_stored
         try:
             is_safe = wait(timeout=safe_point.PATIENCE_S)
         except TimeoutError:

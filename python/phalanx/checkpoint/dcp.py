@@ -20,6 +20,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import state_dict as torch_state
 from torch.distributed.checkpoint._traverse import set_element
 
+from phalanx._bootstrap import board
 from phalanx.checkpoint import checkpointer, disk, overlap, peers, per_rank, plan, position, rng, sharded, states
 from phalanx.checkpoint.handle import SaveHandle
 
@@ -53,6 +54,10 @@ class Checkpointer(checkpointer.Checkpointer):
             self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
 
     # --- saving
+
+    def _is_lent(self):
+        """A node that goes takes its ranks' shards with it."""
+        return not board.node_leaves()
 
     def prepare(self, state):
         self._must_be_able_to_save()

@@ -8,7 +8,6 @@ class Checkpointer(checkpointer.Checkpointer):
     """As phalanx.checkpoint.Checkpointer. "rng", data positions and PerRank stand at the top level of the state."""
 
     kind = "ddp"
-    is_lent = True
     _own = None  # local rank 0: beside the image that all share, that of its own
 
     def _make_writers(self, answer, slots, overlapping, verify):
@@ -23,6 +22,9 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def _budget_of(self, page):
         return self._memory_budget if page == "main" else 0  # what is each rank's own is small
+
+    def _is_lent(self):
+        return True
 
     def part_of(self, state):
         return state if self._here.local_rank == 0 else states.own_part(state)

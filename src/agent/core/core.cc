@@ -378,7 +378,7 @@ class Stepper {
     if (!s_.round || s_.round->epoch() != announce.epoch() || s_.next) return;
     if (announce.at_step() > 0) s_.step_told = true;
     if (announce.at_step() <= 0) Do(SendBeat{Epoch()}, "the master chooses a step that no rank has come to");
-    Do(AskForSafePoint{announce.epoch(), announce.at_step()}, announce.reason());
+    Do(AskForSafePoint{announce.epoch(), announce.at_step(), announce.node_leaves()}, announce.reason());
   }
 
   void TellSafePoint(const std::string& reason) {

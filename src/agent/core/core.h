@@ -176,6 +176,7 @@ struct SignalWorker {  // to the worker's own process, where it catches the sign
 struct AskForSafePoint {
   uint64_t epoch = 0;
   int64_t at_step = 0;
+  bool node_leaves = false;
 };
 struct WantSpares {
   int count = 0;

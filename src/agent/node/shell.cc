@@ -408,7 +408,8 @@ void NodeAgent::Do(const SignalWorker& action) {
 void NodeAgent::Do(const AskForSafePoint& action) {
   SafePointAsked asked{action.epoch, {}};
   const bool chosen = action.at_step > 0;
-  const Status announced = board_ && chosen ? board_->AnnounceRescale(action.at_step) : absl::OkStatus();
+  const Status announced =
+      board_ && chosen ? board_->AnnounceRescale(action.at_step, action.node_leaves) : absl::OkStatus();
   if (!announced.ok()) Warn(fmt::format("ranks do not hear of the rescale: {}", Message(announced)));
   for (const auto& [local_rank, worker] : core_.workers) {
     if (worker.ended || !HearsRescale(local_rank)) continue;

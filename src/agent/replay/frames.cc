@@ -37,7 +37,8 @@ std::string Text(const SignalWorker& action) {
   return fmt::format("send {} to local rank {}", SignalName(action.signal), action.local_rank);
 }
 std::string Text(const AskForSafePoint& action) {
-  return fmt::format("ask ranks of epoch {} for a safe point behind step {}", action.epoch, action.at_step);
+  return fmt::format("ask ranks of epoch {} for a safe point behind step {}{}", action.epoch, action.at_step,
+                     action.node_leaves ? ", as a node leaves" : "");
 }
 std::string Text(const WantSpares& action) { return fmt::format("want {} spares", action.count); }
 std::string Text(const KillStrays& /*action*/) { return "kill strays"; }

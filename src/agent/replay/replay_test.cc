@@ -302,7 +302,7 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
       {EndGroup{1, 4, SIGTERM}, "end local rank 1 of epoch 4 by SIGTERM"},
       {KillGroup{1}, "kill local rank 1"},
       {SignalWorker{1, SIGUSR1}, "send SIGUSR1 to local rank 1"},
-      {AskForSafePoint{4, 7}, "ask ranks of epoch 4 for a safe point behind step 7"},
+      {AskForSafePoint{4, 7, true}, "ask ranks of epoch 4 for a safe point behind step 7, as a node leaves"},
       {WantSpares{2}, "want 2 spares"},
       {KillStrays{}, "kill strays"},
       {RestartMaster{}, "start the master again"},

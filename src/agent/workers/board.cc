@@ -30,6 +30,7 @@ constexpr size_t kHeaderBytes = 64;
 constexpr size_t kSlotBytes = 192;
 constexpr size_t kSlotWords = 12;
 constexpr off_t kRescaleAt = 40;
+constexpr off_t kNodeLeaves = 48;
 constexpr size_t kLockAt = 128;
 constexpr int kSlotsMax = 1 << 16;
 constexpr int64_t kPidMax = 1 << 22;  // the kernel's own limit
@@ -141,10 +142,13 @@ void Board::RemoveStale(const std::string& dir) {
   }
 }
 
-Status Board::AnnounceRescale(int64_t at_step) {
-  const uint64_t word = htole64(static_cast<uint64_t>(std::max<int64_t>(1, at_step)));
-  if (pwrite(file_.get(), &word, sizeof word, kRescaleAt) == sizeof word) return absl::OkStatus();
-  return ErrnoStatus(errno, fmt::format("writing {}", path_));
+// A rank that sees the step is to see the rest: that comes last.
+Status Board::AnnounceRescale(int64_t at_step, bool node_leaves) {
+  const uint64_t leaves = htole64(uint64_t{node_leaves});
+  const uint64_t step = htole64(static_cast<uint64_t>(std::max<int64_t>(1, at_step)));
+  const bool written = pwrite(file_.get(), &leaves, sizeof leaves, kNodeLeaves) == sizeof leaves &&
+                       pwrite(file_.get(), &step, sizeof step, kRescaleAt) == sizeof step;
+  return written ? absl::OkStatus() : ErrnoStatus(errno, fmt::format("writing {}", path_));
 }
 
 off_t BoardLockAt(int slot) {

@@ -55,7 +55,7 @@ class Board {
   ~Board();
 
   // Ranks that hear of rescales come to their safe point behind that step.
-  Status AnnounceRescale(int64_t at_step);
+  Status AnnounceRescale(int64_t at_step, bool node_leaves);
 
   const std::string& path() const { return path_; }
   // What the rank wrote last; an untaken slot where there is none. Counters of one pid never decrease. Copies (no

@@ -47,6 +47,7 @@ v1::MasterMessage AnnouncementOf(const Round& round) {
   announce.set_epoch(round.epoch);
   announce.set_reason(round.rescale_why);
   announce.set_at_step(round.safe_step);
+  announce.set_node_leaves(!round.leaving.empty());
   return message;
 }
 

@@ -33,6 +33,9 @@ TEST(Messages, CarryWhatWasDecided) {
   EXPECT_EQ(announce.epoch(), 4U);
   EXPECT_EQ(announce.reason(), "why");
   EXPECT_EQ(announce.at_step(), 120);
+  EXPECT_FALSE(announce.node_leaves());
+  round.leaving.push_back("node b left");
+  EXPECT_TRUE(AnnouncementOf(round).announce_rescale().node_leaves());
 
   Outcome outcome;
   outcome.exit_code = 7;
