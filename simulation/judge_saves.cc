@@ -224,6 +224,10 @@ void SaveJudge::OnNotRestored(const WorkerProcess& process, const std::string& f
                          return std::max(machine->changed_at, machine->cut_at) >= round_begun_at_ || machine->cut > 0;
                        });
   if (is_lent) return;  // a node that lends an image has gone, or is not reached
+  const bool is_over = !size_of_.empty() && process.epoch < size_of_.rbegin()->first;
+  if (is_over) return;  // its round has failed, for that reason perhaps
+  // One that stands still for long is given up, and storage asked in the next round.
+  if (why.find("could not read it from those that hold it") != std::string::npos) return;
   parts_.judge.Violated("restore-delivers",
                         fmt::format("rank {} of epoch {} restores nothing: {}", process.rank, process.epoch, why));
 }

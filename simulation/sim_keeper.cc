@@ -16,6 +16,9 @@ namespace ckpt = phalanx::checkpoint;
 
 namespace {
 
+// So often, and so far apart, an image is asked for: for as long as a reader waits for a byte.
+constexpr int kImageTries = 50;
+constexpr Micros kImageRetry = ckpt::kImageStallMs * kMs / kImageTries;
 // A fresh file for a slot.
 constexpr Micros kMakeFile = 5 * kMs;
 // Every image is of one page; there is room for all of them.
@@ -104,9 +107,14 @@ std::optional<v1::ImageSource> SimKeeper::Lend() {
   return source;
 }
 
-// All at once, at the end: what has become another image until then is not taken.
-void SimKeeper::Do(const agent::FetchImages& action) {
-  Later(parts_.machine.random.Between(kMs, parts_.saving.scan), [this, action] {
+void SimKeeper::Do(const agent::FetchImages& action) { Fetch(action, kImageTries); }
+
+// All at once, at the end: what has become another image until then is not taken. Who lends it may stand still, or not
+// be reached, for a while.
+void SimKeeper::Fetch(const agent::FetchImages& action, int tries) {
+  const bool is_first = tries == kImageTries;
+  const Micros delay = is_first ? parts_.machine.random.Between(kMs, parts_.saving.scan) : kImageRetry;
+  Later(delay, [this, action, tries] {
     Fetched fetched{KeyOf(action.order.save()), {}};
     std::string error;
     for (const v1::ImageElsewhere& elsewhere : action.order.restore().elsewhere()) {
@@ -114,6 +122,7 @@ void SimKeeper::Do(const agent::FetchImages& action) {
       if (image) fetched.images[elsewhere.rank()] = *image;
       const bool can_do_without = core_.KindOf(action.dir) == v1::DDP && elsewhere.rank() >= 0;
       if (!image && !can_do_without) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
+      if (!image && tries > 1 && action.epoch == epoch_ && SomeLenderLives(elsewhere)) return Fetch(action, tries - 1);
     }
     if (action.epoch == epoch_ && error.empty()) {
       if (fetched_.save != fetched.save) fetched_ = {fetched.save, {}};
@@ -121,6 +130,15 @@ void SimKeeper::Do(const agent::FetchImages& action) {
     }
     const v1::RestoreDecided& restore = action.order.restore();
     core_.OnFetched(action.epoch, action.dir, restore.branch(), restore.request(), error);
+  });
+}
+
+bool SimKeeper::SomeLenderLives(const v1::ImageElsewhere& elsewhere) const {
+  return std::ranges::any_of(elsewhere.sources(), [this](const v1::ImageSource& source) {
+    return std::ranges::any_of(parts_.machines, [&](const std::unique_ptr<Machine>& machine) {
+      const bool is_it = machine->address == source.address() && machine->lends_at == source.port();
+      return is_it && machine->powered && (!machine->Works() || machine->cut > 0 || parts_.machine.cut > 0);
+    });
   });
 }
 

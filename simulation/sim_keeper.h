@@ -142,6 +142,8 @@ class SimKeeper {
   void Do(const agent::LeaveMemory& action);
   void Do(const agent::SayCheckpoint& action);
 
+  void Fetch(const agent::FetchImages& action, int tries);
+  bool SomeLenderLives(const v1::ImageElsewhere& elsewhere) const;
   std::optional<v1::ImageSource> Lend();
   // Of that save on another machine, now; nothing where it cannot be read.
   std::optional<checkpoint::SlotImage> Read(const v1::ImageElsewhere& elsewhere, const SaveKey& save) const;

@@ -222,10 +222,11 @@ phx_plant(NAME nobody-writes-the-state FILE agent/checkpoint/checkpoints.cc SEED
   FIND [==[dir.folders.contains(folder)});]==]
   PUT [==[PLANTED ? group_rank_ == 0 : dir.folders.contains(folder)});]==])
 
-phx_plant(NAME mapped-written-over FILE checkpoint/memory/pages.cc SEEDS 3000
-  WHAT "a save takes the slot of an older one that ranks have mapped"
-  FIND [==[  MakeNewest(*page, image);]==]
-  PUT [==[  if (!PLANTED) MakeNewest(*page, image);]==])
+phx_plant(NAME part-nowhere FILE master/topics/checkpoints.cc SEEDS 3000
+  WHAT "sharded state is restored from memory though a rank's part of it is lost"
+  FIND [==[        if (ranks.contains(rank)) {]==]
+  PUT [==[        if (PLANTED) continue;
+        if (ranks.contains(rank)) {]==])
 
 phx_plant(NAME one-reader FILE checkpoint/memory/pages.cc SEEDS 12000
   WHAT "the first of two stores of one save to end lets its slot go"

@@ -631,14 +631,19 @@ TEST_F(ShardedTest, WithoutWhatNamesThemShardsAreNothing) {
   EXPECT_THAT(Restored().reason(), testing::HasSubstr("group rank 1 holds a part of it"));
 }
 
-TEST_F(ShardedTest, EveryRanksShardIsNeededOnItsNode) {
+TEST_F(ShardedTest, EveryRanksShardIsNeeded) {
   second_.ranks = {3};
-  EXPECT_THAT(Restored().reason(), testing::HasSubstr("rank 2 does not hold that rank's image"));
+  EXPECT_THAT(Restored().reason(), testing::HasSubstr("nobody lends the image of rank 0 to the node of group rank 1"));
+  first_.ranks = {0};
+  EXPECT_THAT(Restored().reason(), testing::HasSubstr("the image of rank 1 is not in the memory of this round's node"));
 }
 
-TEST_F(ShardedTest, AnotherWorldCannotTakeThemFromMemory) {
-  first_.world_size = second_.world_size = 8;
-  EXPECT_THAT(Restored().reason(), testing::HasSubstr("it was saved by 8 ranks"));
+TEST_F(ShardedTest, AnotherWorldTakesThemOnlyWhereTheyAreLent) {
+  first_.ranks = second_.ranks = {0, 1, 2, 3, 4, 5};
+  first_.world_size = second_.world_size = 6;
+  EXPECT_EQ(Restored().restore().source(), v1::RestoreDecided::MEMORY) << "each node has all of them";
+  second_.ranks = {3, 4, 5};
+  EXPECT_THAT(Restored().reason(), testing::HasSubstr("nobody lends the image of rank 0 to the node of group rank 1"));
 }
 
 TEST_F(CheckpointsTest, StorageThatDoesNotAnswerDoesNotKeepMemoryFromBeingRestored) {
@@ -1052,33 +1057,44 @@ class MilestoneTest : public StoringTest {
 
 TEST_F(MilestoneTest, IsStoredBeforeTheNewest) {
   SealAll(5, true);
+  EXPECT_EQ(Prepares(), 5);
   SealMilestone(10);
+  EXPECT_EQ(Prepares(), -1);
   EXPECT_TRUE(Orders(Order::kCommitted).at(a_).committed().milestone());
   SealAll(15, true);
   EXPECT_FALSE(Orders(Order::kCommitted).at(a_).committed().milestone());
   SealMilestone(20);
   SealAll(25, true);
-  for (const int64_t step : {5, 10, 20, 25}) {
-    EXPECT_EQ(Prepares(), step);
-    job_.orders.clear();
+  const std::vector<std::pair<int64_t, int64_t>> then = {{5, 10}, {10, 20}, {20, 25}, {25, -1}};
+  for (const auto& [step, next] : then) {
     Store(step);
     EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored()) << step;
+    EXPECT_EQ(Prepares(), next);
   }
-  EXPECT_EQ(Prepares(), -1);
 }
 
 TEST_F(MilestoneTest, BeginsAgainWhenANodeIsBackThatHasItsImages) {
   SealMilestone(10);
   Prepared(10);
   SealAll(15, false);
-  job_.orders.clear();
-  job_.Detach(b_);
-  EXPECT_TRUE(Orders(Order::kStoreEnded).empty()) << "nobody lets go of it";
-  EXPECT_EQ(Prepares(), -1);
-  b_ = job_.Attach("b");
-  if (Epoch() != 1) GTEST_SKIP() << "the node begins a new round";
-  HoldMilestone(b_, 10);
-  EXPECT_EQ(Prepares(), 10);
+  CheckpointState state = job_.state.checkpoints;
+  const CheckpointOrders lost = OnCheckpointSessionLost(state, b_, 0);
+  EXPECT_TRUE(lost.orders.empty()) << "nobody lets go of it";
+  EXPECT_FALSE(IsStoring(state));
+  constexpr uint64_t kBack = 99;
+  OnCheckpointSessionBack(state, 1, {kBack, 2, 2});
+  v1::CheckpointReport report;
+  report.set_epoch(1);
+  v1::AwaitedStore& store = *report.mutable_held()->add_awaited();
+  store.set_dir(kDir);
+  Set(store.mutable_save(), 1, 10);
+  store.set_milestone(true);
+  OnCheckpointReport(state, a_, report, 0);
+  EXPECT_FALSE(IsStoring(state));
+  OnCheckpointReport(state, kBack, report, 0);
+  const CheckpointDir& dir = state.dirs.at(kDir);
+  ASSERT_TRUE(dir.store);
+  EXPECT_EQ(dir.store->save.step, 10);
 }
 
 TEST_F(MilestoneTest, NeverComesBehindAnythingNewer) {

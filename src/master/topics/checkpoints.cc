@@ -146,9 +146,9 @@ class Stepper {
       if (member.session == session) member.session = 0;
     }
     if (!leads && !store.unwritten.contains(session)) return;
-    dir.wanted = true;
     // When the node is here again with its images, it is begun anew; else the newest is stored in its place.
     if (dir.milestones.contains(store.save)) return dir.store.reset();
+    dir.wanted = true;
     EndStore(name, dir,
              leads ? "the node that writes its manifest was lost" : "a node was lost before its part was written");
   }
@@ -288,6 +288,7 @@ class Stepper {
     order.mutable_committed()->set_milestone(milestone);
     SendToAll(order);
     out_.remember = true;
+    if (milestone) return MaybeStore(name, dir);
     if (store) WantStored(name, dir, save);
   }
 
@@ -454,6 +455,8 @@ class Stepper {
   // Worlds of any size share it out among them, and any rank may need any rank's image: all are to be somewhere.
   std::string MissingOfSharded(const HeldBySession& by_session, bool was_committed) const {
     const v1::HeldSave& first = *by_session.begin()->second;
+    std::set<uint32_t> ranks;
+    for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
     std::optional<Lenders> lenders;
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
@@ -472,6 +475,9 @@ class Stepper {
       const bool all_lent = lenders->size() == first.world_size() + size_t{lenders->contains(kSharedImage)};
       for (uint32_t rank = 0; rank < first.world_size() && !all_lent; ++rank) {
         if (own.contains(rank) || lenders->contains(static_cast<int32_t>(rank))) continue;
+        if (ranks.contains(rank)) {
+          return fmt::format("nobody lends the image of rank {} to the node of group rank {}", rank, group_rank);
+        }
         return fmt::format("the image of rank {} is not in the memory of this round's nodes", rank);
       }
     }
@@ -829,7 +835,8 @@ class Stepper {
     if (dir.milestones.contains(save) || save.epoch == s_.epoch) dir.milestones[save].insert(session);
   }
 
-  // The newest save goes to storage where that is wanted, milestones before it. When memory has none any more, those who await one hear so.
+  // The newest save goes to storage where that is wanted, milestones before it. When memory has none any more, those
+  // who await one hear so.
   void StoreWanted(const std::string& name, CheckpointDir& dir) {
     if (dir.store) return;
     MaybeStore(name, dir);
@@ -850,7 +857,7 @@ class Stepper {
   }
 
   void MaybeStore(const std::string& name, CheckpointDir& dir) {
-    if (dir.stored == dir.committed) dir.wanted = false;
+    if (dir.committed && dir.stored == dir.committed) dir.wanted = false;
     if (dir.store || !AllHere() || s_.members.empty()) return;  // what is left may be complete in the next round
     if (const std::optional<SaveKey> milestone = NextMilestone(dir)) return BeginStore(name, dir, *milestone, s_.world_size);
     if (!dir.wanted || !dir.committed || !dir.covered) return;
