@@ -272,7 +272,7 @@ TAKEN = {
     "import os\nx = os.environ.get('A')": ["os.environ:A"],
     "import os\nx = os.getenv('A', '0'), 'B' in os.environ": ["os.environ:A", "os.environ:B"],
     "import os\nx = os.environ.get('A', wave.Error)": ["os.environ:", "wave.Error"],
-    "import os\nx = os.path.expanduser('~')": ["os.environ:"],
+    "import os\nx = os.path.expanduser('~')": ["os.path.expanduser", "os.environ:"],
     "from pathlib import Path\nx = Path('~').expanduser()": ["os.environ:", "pathlib.Path"],
     "x = getattr(wave, 'patched', None), hasattr(cmd, 'Cmd')": ["wave.patched", "cmd.Cmd"],
     "x = print": ["builtins.print"],
@@ -282,7 +282,11 @@ TAKEN = {
     "from os import environ\nx = environ['A']": ["os.environ", "os.environ:A"],
     "import os\nx = dict(os.environ)": ["os.environ:"],
     "import os\nx = os.environ.get('A' + str(1))": ["os.environ:"],
-    "import logging\nlog = logging.getLogger('a')": ["logging._loggerClass"],
+    "import logging\nlog = logging.getLogger('a')": [
+        "logging.getLogger",
+        "logging._loggerClass",
+        "logging.Logger.manager.loggerClass",
+    ],
     "import collections\nx = collections.namedtuple('A', 'a')\ny = x.a": ["collections.namedtuple"],
 }
 

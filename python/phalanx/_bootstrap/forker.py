@@ -267,7 +267,11 @@ def _late_check(kind, script, cwd, found):
         if not is_edited and come is None:
             return None
         who = "the script was edited, and" if is_edited else f"{come} has come, and the script"
-        now = scan.scan(*wanted)
+        try:
+            now = scan.scan(*wanted)
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            # It has come to something that it does not know. The rank reads its text by itself.
+            return f"{who} cannot be looked through: {type(error).__name__}: {error}"
         if now.opted_out:
             return "the script asks for a cold start"
         for count, name in enumerate(found.prefix):

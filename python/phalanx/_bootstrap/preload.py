@@ -6,6 +6,7 @@ import gc
 import importlib.machinery
 import os
 import sys
+import types
 
 from phalanx._bootstrap import hidden, places, steps, threads
 from phalanx._bootstrap.scanning import variables
@@ -57,6 +58,7 @@ _RENEWED = frozenset(("random", "numpy.random", "numpy.random.mtrand", "secrets"
 # What stands for a step of the script.
 _IMPORT = "value = __import__(name)"
 _LOOK = "value = getattr(value, attribute)"
+_HAS = "value = hasattr(value, attribute)"
 _KEEPS_NOTHING = "its package is asked for it each time, and may tell the first time from others"
 
 
@@ -187,7 +189,7 @@ class Preloader:
         those that may have been imported as they were before."""
         found = dict(self._watch.reads.seen)
         for module in list(sys.modules.values()):
-            spec = getattr(module, "__spec__", None)
+            spec = _spec_of(module)
             path = getattr(spec, "origin", None)
             if isinstance(path, str) and os.path.isabs(path):
                 found[path, "file"] = reads.look(path, "file")
@@ -235,12 +237,12 @@ class Preloader:
             if taken.unclear is not None:
                 return step, f"nobody can tell whether it changes {taken.unclear}, which the script has taken before"
             name, _, looked_at = step.partition(":")
-            if name in attributes and not self.denies(step) and self._is_attribute(name):
-                continue
-            if self.denies(name) or self.denies(step):
+            if self.denies(step) or (looked_at and self.denies(name)):
                 return step, "it must not be imported ahead"
             try:
-                error = self._look_at(name, looked_at) if looked_at else self._load_one(name, True)
+                is_there, error = self._is_attribute(name) if name in attributes else (False, None)
+                if not is_there and error is None:
+                    error = self._look_at(name, looked_at) if looked_at else self._load_one(name, True)
             except Tainted as tainted:
                 if tainted.module == step:
                     raise
@@ -282,18 +284,28 @@ class Preloader:
                 module, value = value, self._as_the_script(step, _LOOK, value=value, attribute=attribute)
                 if not keeps(module, attribute):
                     raise Tainted(step, _KEEPS_NOTHING)
-                if not isinstance(value, type(sys)):
+                if not issubclass(type(value), type(sys)):
                     break
 
     def _is_attribute(self, name):
-        """As `from parent import child` asks first."""
+        """As `from parent import child` asks first, which a lazy package may answer with imports: (whether it is there,
+        how that has failed)."""
         parent, _, child = name.rpartition(".")
-        module = sys.modules.get(parent)
-        with self._watch:
-            is_there = hasattr(module, child)
+        module, before = sys.modules.get(parent), set(sys.modules)
+        if module is not None and type(module) is type(sys) and child in vars(module):
+            return True, None
+        try:
+            with self._importing(name):
+                is_there = self._as_the_script(name, _HAS, value=module, attribute=child)
+        except (Tainted, Shadowed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as in _look_at
+            return False, self._as_it_failed(name, error, before)
         if is_there and not keeps(module, child):
             raise Tainted(name, _KEEPS_NOTHING)
-        return is_there
+        if is_there:
+            self.check(name)
+        return is_there, None
 
     def disregard_thread(self, native_id):
         """That thread is not a module's."""
@@ -444,8 +456,9 @@ class Preloader:
             module = sys.modules[name]
             if module is sys.modules["__main__"]:
                 continue  # multiprocessing calls it __mp_main__, too; with -m it has the spec of the user's own module
-            if isinstance(getattr(module, "__dict__", None), dict):
-                self._watch.put_back(module)
+            if not _answers_as_modules_do(module):
+                continue  # one that is loaded when it is looked at, say
+            self._watch.put_back(module)
             if is_indifferent(name) or name in _RENEWED or places.is_standard_name(name):
                 continue
             if not self._nobody and self._is_users_own(module):
@@ -473,6 +486,18 @@ def _longest_module(name):
         if module is not None:
             return module, parts[count:]
     return None, parts
+
+
+def _answers_as_modules_do(module):
+    """Whether looking at what it has runs no code of its own."""
+    is_module = issubclass(type(module), types.ModuleType)
+    return is_module and type(module).__getattribute__ is types.ModuleType.__getattribute__
+
+
+def _spec_of(module):
+    if _answers_as_modules_do(module) or not issubclass(type(module), types.ModuleType):
+        return getattr(module, "__spec__", None)
+    return types.ModuleType.__dict__["__dict__"].__get__(module).get("__spec__")
 
 
 def _importer(frame):

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import types
+import warnings
 from importlib.machinery import SourceFileLoader
 
 from phalanx._bootstrap import (
@@ -30,6 +31,7 @@ from phalanx._bootstrap import (
 from phalanx._bootstrap.watching import changes, reads, watch
 from phalanx._bootstrap.watching.standing import Standing
 
+_FILTERS = tuple(warnings.filters)  # that this interpreter begins with
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
@@ -268,12 +270,19 @@ def _prepare_main(request):
         with open(path, "rb") as file:
             source = file.read()
         if not path.endswith(".pyc"):
-            code = compile(source, path, "exec", dont_inherit=True)
+            code = _compiled(source, path)
             places.put_first_on_path(os.path.dirname(os.path.realpath(path)))
             return functools.partial(exec, code, main.__dict__)  # no frame of ours more
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         pass
     _become_plain_python(request)
+
+
+def _compiled(source, path):
+    """What Python says of the text it says before a library has set filters of its own."""
+    with warnings.catch_warnings():
+        warnings.filters[:] = _FILTERS
+        return compile(source, path, "exec", dont_inherit=True)
 
 
 def _set_arguments(arguments):

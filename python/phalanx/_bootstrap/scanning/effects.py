@@ -86,6 +86,8 @@ def harmless(node, names):
         return False
     if isinstance(node, ast.Name) and _is_changed_by_imports(names.full_name(node), names):
         return False
+    if _first_name(node) == "__builtins__":
+        return False  # whatever imports put there is seen by no name of a module
     if not names.computes and isinstance(node, ast.Subscript) and is_foreign(node.value, names):
         return False  # a library's own __class_getitem__
     if isinstance(node, ast.Lambda):
@@ -99,6 +101,12 @@ def harmless(node, names):
     if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
         return _harmless_comprehension(node, names)
     return isinstance(node, _PLAIN) and all(harmless(child, names) for child in ast.iter_child_nodes(node))
+
+
+def _first_name(node):
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return getattr(node, "id", None)
 
 
 def _harmless_comprehension(node, names):
@@ -271,8 +279,9 @@ def _value_of_call(node, names):
         return None
     value = value_of(node.func.value, names)
     if value == "path":
-        if names.calls is VALUES and node.func.attr in _PATH_ASKS and not _is_where_it_stands(node, names):
-            return None
+        asks = names.calls is VALUES and node.func.attr in _PATH_ASKS
+        if asks and not (node.func.attr == "resolve" and _is_where_it_stands(node, names)):
+            return None  # a later import may make what it asks for
         return "path" if node.func.attr in _PATH_METHODS else None
     if value == "pattern":
         return "text" if node.func.attr in _PATTERN_METHODS else None
@@ -280,20 +289,21 @@ def _value_of_call(node, names):
 
 
 def _is_where_it_stands(node, names):
-    """Whether a path is made of where the text itself stands and of constants: no import puts a link there.
+    """Whether a path is where the text itself stands, or a folder above it: no import puts a link there.
     (Path(__file__).parent / "..").resolve()"""
     if isinstance(node, ast.Name):
         return node.id == "__file__" and node.id not in names.bound
     if isinstance(node, (ast.Attribute, ast.Subscript)):
         return _is_where_it_stands(node.value, names)
     if isinstance(node, ast.BinOp):
-        return isinstance(node.right, ast.Constant) and _is_where_it_stands(node.left, names)
+        return getattr(node.right, "value", None) == ".." and _is_where_it_stands(node.left, names)
     if not isinstance(node, ast.Call):
         return False
     full = names.full_name(node.func) or ""
     is_function = full.startswith(("os.path.", "pathlib."))
     first, *rest = [*node.args, None] if is_function else [getattr(node.func, "value", None), *node.args]
-    return _is_where_it_stands(first, names) and all(part is None or isinstance(part, ast.Constant) for part in rest)
+    is_above = all(part is None or getattr(part, "value", None) in ("..", True, False) for part in rest)
+    return is_above and _is_where_it_stands(first, names)
 
 
 def harmless_target(node, names):

@@ -53,6 +53,7 @@ _ASK_FOR_FILES = frozenset(
     for name in "exists lexists isfile isdir islink ismount getsize getmtime getctime getatime samefile".split()
 )
 _LAZY_STANDARD = ("concurrent.futures",)  # of the standard library, but a look at its names is an import
+_HOLDING = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp)
 _TEXTS_OF_MODULES = ("__doc__", "__file__", "__name__", "__version__")
 
 
@@ -123,7 +124,8 @@ class Names:
             if name == "*":
                 self.is_open = True
             elif self.doubts:
-                continue
+                if not is_known(alias.name if isinstance(statement, ast.Import) else statement.module or ""):
+                    self.foreign.add(name)
             elif isinstance(statement, ast.Import):
                 self.imported[name] = alias.name if alias.asname else name
             elif not statement.level and statement.module:
@@ -166,12 +168,15 @@ class Names:
         return name in self.bound and name not in self.doubtful
 
     def unbind(self, name):
+        stays = self.doubts > 0 and name in self.foreign  # the other binding may be the one that counts
         for which in _KEPT:
             names = getattr(self, which)
             if isinstance(names, dict):
                 names.pop(name, None)
             else:
                 names.discard(name)
+        if stays:
+            self.foreign.add(name)
         self.properties.discard(name)
         self.functions.pop(name, None)
         self.is_open |= name == "__getattr__"
@@ -183,12 +188,15 @@ class Names:
 
     def bind_value(self, name, node, made_by, is_literal=False):
         full, is_foreign = self.full_name(node), carries(node, self)
+        module = self.module_named(node)
         known, known_as, is_calm = self.class_of(node), own.strings_in(node), may_be_held(node, self)
         self.unbind(name)
-        if is_foreign or (known is not None and known.is_odd()):
+        if is_foreign or (known is not None and known.is_odd()) or (self.doubts and module is not None):
             self.foreign.add(name)
         if self.doubts:
             return
+        if module is not None:
+            self.imported[name] = module  # another name for it
         if is_calm:
             self.calm.add(name)
         if known is not None:
@@ -239,6 +247,14 @@ class Names:
             other.unbind(name)
         return other
 
+    def module_named(self, node):
+        """The dotted name of the module that an expression stands for, where it has been imported; or None."""
+        names, parts = self.found(node)
+        if len(parts) == 1 and "." not in names.imported.get(parts[0], "."):
+            return names.imported[parts[0]]
+        full = self.full_name(node)
+        return full if full is not None and "." in full and self.is_module(full) else None
+
     def class_of(self, node):
         """own.Class of the class that an expression names, or None."""
         names, parts = self.found(node)
@@ -253,7 +269,7 @@ class Names:
         if root in KINDS:
             return None
         if root is None and len(parts) == 1 and names is self and parts[0] not in self.bound:
-            root = parts[0]  # a builtin
+            root = parts[0] if parts[0] != "__builtins__" else None  # a builtin
         return None if root is None else ".".join([root, *parts[1:]])
 
     def found(self, node):
@@ -313,7 +329,8 @@ def carries(node, names, is_part=False):
     parts = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Call) and names.full_name(node.func) is not None:
         parts.remove(node.func)  # what is called by that name is known: its value has what it is given
-    return any(carries(child, names, True) for child in parts)
+    holds = isinstance(node, _HOLDING)  # a module that is in it nobody knows any more by its name
+    return any(carries(child, names, True) or (holds and names.module_named(child) is not None) for child in parts)
 
 
 def _is_dotted(node):

@@ -5,8 +5,8 @@ import ast
 _READS = ("os.environ.get", "os.getenv")
 _READ_ANY = ("os.getenv", "os.path.expanduser", "os.path.expandvars", "pathlib.Path.home")
 _ENVIRONMENT = "os.environ"
-# What a call of it depends on.
-_BEHIND = {"logging.getLogger": "logging._loggerClass"}
+# What a call of it depends on, beside what it is itself.
+_BEHIND = {"logging.getLogger": ("logging._loggerClass", "logging.Logger.manager.loggerClass")}
 CONTENTS = "[]"  # behind a name: of a container, what is in it, too
 
 
@@ -25,10 +25,12 @@ def taken_by(statement, names, computes_annotations=True):
         full = names.full_name(node) if is_look else None
         if isinstance(node, ast.Attribute) and node.attr == "expanduser":
             found.append(f"{_ENVIRONMENT}:")  # of whatever it is: a path reads a variable then
-        if full is not None and ((full + ".").startswith(_ENVIRONMENT + ".") or full in _READ_ANY):
+        if full is not None and (full + ".").startswith(_ENVIRONMENT + "."):
             found.append(f"{_ENVIRONMENT}:")
         elif full is not None:
-            found.append(_BEHIND.get(full, _place_of(full, node, names)) + CONTENTS)
+            found += [place + CONTENTS for place in (_place_of(full, node, names), *_BEHIND.get(full, ()))]
+            if full in _READ_ANY:
+                found.append(f"{_ENVIRONMENT}:")
         looked_at = _attribute(node, names)
         left += [looked_at] if looked_at is not None else _evaluated(node, computes_annotations)
     return found
@@ -38,7 +40,8 @@ def _place_of(full, node, names):
     """The name that the walk of taken.Taken goes: of a value that a call has made, and nobody else has, what was
     called."""
     if "." not in full:
-        return full if node.id in names.bound else f"builtins.{full}"
+        is_builtin = isinstance(node, ast.Name) and node.id not in names.bound
+        return f"builtins.{full}" if is_builtin else full
     owner, parts = names.found(node)
     made = owner.made.get(parts[0]) if parts and parts[0] not in owner.imported else None
     return full if made is None else made

@@ -26,7 +26,7 @@ class Picture:
         """Modules that have come."""
         for name in names:
             module = sys.modules[name]
-            if isinstance(module, types.ModuleType) and _names_of(module).get("__name__") != "__main__":
+            if issubclass(type(module), types.ModuleType) and _names_of(module).get("__name__") != "__main__":
                 names = _names_of(module)
                 self._values[name] = module, {key: value for key, value in names.items() if _is_code(value)}
 

@@ -3,10 +3,12 @@ value there would change what the script is given, since all of the prefix is im
 
 import collections
 import enum
+import itertools
 import os
 import sys
 import types
 
+from phalanx._bootstrap import places
 from phalanx._bootstrap.scanning.takes import CONTENTS
 
 _ENVIRONMENT = "os.environ"
@@ -15,6 +17,8 @@ _ABSENT = object()  # its module or class is there, and has no such name
 _LAZY = object()  # the same of a module that may answer with a part of it, which it imports then
 _UNCLEAR = object()  # only code of a library could say what it is
 
+_names_of = types.ModuleType.__dict__["__dict__"].__get__  # past what a module may say
+_ALL_NAMES = ".__dict__"
 _DEPTH_MAX = 4  # of containers in containers
 _PARTS_MAX = 20_000  # of all of them
 # What holds the same for ever, or only what the walk goes through by itself.
@@ -33,8 +37,8 @@ class Taken:
 
     def __init__(self, names):
         self._names_at = {}
-        for name, places in names.items():
-            for at in places:
+        for name, counts in names.items():
+            for at in counts:
                 self._names_at.setdefault(at, []).append(name)
         self._values = {}
         self._contents = {}  # {name: what was in it, in one list}
@@ -48,13 +52,20 @@ class Taken:
         self._steps += 1
 
     def _take(self, place, looks_into):
+        if place.endswith(_ALL_NAMES):
+            names = _all_names_at(place)
+            if names is not None:
+                self._contents[place] = names
+            elif _value_of(place[: -len(_ALL_NAMES)]) is not _UNSEEN:
+                self.unclear = self.unclear or place
+            return
         value = _value_of(place)
         if value is _UNSEEN:
             return
         if value is _UNCLEAR or not _is_same(value, _value_of(place), place):
             self.unclear = self.unclear or place
             return
-        if value is not sys.argv:  # preload.py counts who has that list
+        if value is not sys.argv and value is not getattr(sys, "orig_argv", None):  # preload.py counts who has them
             self._values[place] = value
         contents = _contents_of(value) if looks_into else None
         if contents is _UNCLEAR:
@@ -68,7 +79,8 @@ class Taken:
             if not _is_same(value, _value_of(name), name):
                 return name.replace(":", " ").strip()
         for name, before in self._contents.items():
-            if not _are_the_same(before, _contents_of(_value_of(name))):
+            now = _all_names_at(name) if name.endswith(_ALL_NAMES) else _contents_of(_value_of(name))
+            if not _are_the_same(before, now):
                 return f"what is in {name}"
         return None
 
@@ -77,20 +89,32 @@ def keeps(module, attribute):
     """Whether a module answers with a name that it has: one that it has not runs code of its own each time."""
     if type(module).__getattribute__ is not types.ModuleType.__getattribute__:
         return False
-    return attribute in vars(module) or hasattr(types.ModuleType, attribute)
+    return attribute in _names_of(module) or hasattr(types.ModuleType, attribute)
 
 
 def _is_same(before, now, name):
     """Whether a value is the one that it was; what C computes for each question is compared."""
-    if before is _LAZY and isinstance(now, types.ModuleType):
-        return True  # the script's own look would have imported it
+    if before is _LAZY and issubclass(type(now), types.ModuleType):
+        return not places.is_standard_name(name)  # of libraries the script's own look would have imported it
     if before is now or type(before) is not type(now):
         return before is now
-    return (name.startswith(_ENVIRONMENT) or isinstance(before, (str, bytes, int, float))) and before == now
+    return (name.startswith(_ENVIRONMENT) or type(before) in (str, bytes, int, float)) and before == now
 
 
 def _are_the_same(before, now):
-    return isinstance(now, list) and len(before) == len(now) and all(one is other for one, other in zip(before, now))
+    return type(now) is list and len(before) == len(now) and all(one is other for one, other in zip(before, now))
+
+
+def _all_names_at(place):
+    """The names, each with its value, that a module or a class has itself: `place` is that of its __dict__."""
+    owner = _value_of(place[: -len(_ALL_NAMES)])
+    if owner is sys:
+        return list(_names_of(sys))  # its values are the process's own: each rank has others
+    if issubclass(type(owner), types.ModuleType):
+        return [part for pair in list(_names_of(owner).items()) for part in pair]
+    if issubclass(type(owner), type):
+        return [part for pair in list(type.__getattribute__(owner, "__dict__").items()) for part in pair]
+    return None
 
 
 def _contents_of(value):
@@ -102,7 +126,7 @@ def _contents_of(value):
     while left:
         container, depth = left.pop()
         parts = _parts_of(container)
-        if parts is None or depth > _DEPTH_MAX or len(found) > _PARTS_MAX:
+        if parts is None or depth > _DEPTH_MAX or len(found) + len(parts) > _PARTS_MAX:
             return _UNCLEAR
         found += parts
         left += [(part, depth + 1) for part in parts if _has_contents(part)]
@@ -110,14 +134,17 @@ def _contents_of(value):
 
 
 def _has_contents(value):
-    return not isinstance(value, _CONSTANT) and any("__len__" in vars(base) for base in type(value).__mro__)
+    kind = type(value)  # past what a value may say of its class: a proxy would look for what it stands for
+    return not issubclass(kind, _CONSTANT) and any("__len__" in vars(base) for base in kind.__mro__)
 
 
 def _parts_of(container):
-    if isinstance(container, dict):
-        return [part for pair in dict.items(container) for part in pair]
-    kind = next((kind for kind in _ENTERED if isinstance(container, kind)), None)
-    return None if kind is None else list(kind.__iter__(container))
+    """Of one that is too large only that it is."""
+    if issubclass(type(container), dict):
+        few = itertools.islice(dict.items(container), _PARTS_MAX)
+        return [part for pair in few for part in pair]
+    kind = next((kind for kind in _ENTERED if issubclass(type(container), kind)), None)
+    return None if kind is None else list(itertools.islice(kind.__iter__(container), _PARTS_MAX + 1))
 
 
 def _value_of(name):
@@ -126,33 +153,33 @@ def _value_of(name):
     if is_variable:
         return os.environ._data.get(os.environ.encodekey(variable)) if variable else dict(os.environ._data)
     parts = place.split(".")
-    value, count = _UNSEEN, 0
-    for count in range(len(parts), 0, -1):
-        value = sys.modules.get(".".join(parts[:count]), _UNSEEN)
-        if value is not _UNSEEN:
-            break
-    for part in parts[count:]:
+    value = sys.modules.get(parts[0], _UNSEEN)
+    for count, part in enumerate(parts[1:], 2):
         if value is _LAZY:
             return _UNSEEN
         if value is _UNSEEN or value is _ABSENT or value is _UNCLEAR:
             break
         value = _attribute_of(value, part)
+        if value is _ABSENT or value is _LAZY:  # a module whose package has not been given it, or no more
+            value = sys.modules.get(".".join(parts[:count]), value)
     return value
 
 
 def _attribute_of(value, name):
     """What getattr gives, where that runs no Python code: else _UNCLEAR."""
-    if isinstance(value, type):
-        return _found_in((*value.__mro__, *type(value).__mro__), name)
-    if type(value) is types.ModuleType:
-        return vars(value).get(name, _LAZY if "__getattr__" in vars(value) else _ABSENT)
     kind = type(value)
+    if name == "__dict__":
+        return _UNCLEAR  # what is behind all that it has
+    if issubclass(kind, type):
+        return _attribute_of_class(value, name)
+    if kind is types.ModuleType:
+        return vars(value).get(name, _LAZY if "__getattr__" in vars(value) else _ABSENT)
     if not isinstance(_found_in(kind.__mro__, "__getattribute__"), types.WrapperDescriptorType):
         return _UNCLEAR
     of_class, own = _found_in(kind.__mro__, name), _own_names_of(value)
     if isinstance(of_class, _READ_BY_C):
         return _read_by_c(value, name)
-    if isinstance(value, enum.Enum) and of_class is not _ABSENT:
+    if issubclass(kind, enum.Enum) and of_class is not _ABSENT:
         return value  # a member says the same for ever
     if name in own and not hasattr(type(of_class), "__set__"):
         return own[name]
@@ -161,13 +188,26 @@ def _attribute_of(value, name):
     return of_class if isinstance(of_class, _METHODS) or not hasattr(type(of_class), "__get__") else _UNCLEAR
 
 
+def _attribute_of_class(value, name):
+    found = _found_in(type.__getattribute__(value, "__mro__"), name)
+    if found is not _ABSENT:
+        return found
+    meta = type(value)
+    found = _found_in(meta.__mro__, name)
+    if isinstance(found, _READ_BY_C):
+        return _read_by_c(value, name, type)
+    if found is _ABSENT:
+        return _ABSENT if _found_in(meta.__mro__, "__getattr__") is _ABSENT else _UNCLEAR
+    return found if isinstance(found, _METHODS) or not hasattr(type(found), "__get__") else _UNCLEAR
+
+
 def _found_in(classes, name):
     return next((vars(base)[name] for base in classes if name in vars(base)), _ABSENT)
 
 
-def _read_by_c(value, name):
+def _read_by_c(value, name, reader=object):
     try:
-        return object.__getattribute__(value, name)
+        return reader.__getattribute__(value, name)
     except AttributeError:
         return _ABSENT  # a slot that is empty
 
