@@ -163,8 +163,8 @@ class SimKeeper {
   agent::NodeCheckpoints core_;
   checkpoint::NodePages pages_;
   std::map<SaveKey, std::vector<checkpoint::MemoryImage>> held_;  // by HoldSave
-  std::set<std::string> read_all_of_;   // directories, in the epoch of the last scan
-  std::vector<agent::ReadImage> read_;  // the same
+  std::set<std::string> read_all_of_;                             // directories, in the epoch of the last scan
+  std::vector<agent::ReadImage> read_;                            // the same
   bool alive_ = true;
   bool running_ = false;
   std::map<int, Process> ranks_;  // whose sockets are open, by local rank

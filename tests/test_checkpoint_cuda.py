@@ -27,11 +27,11 @@ class Runtime:
     def __init__(self):
         self.calls, self.refused = [], set()
 
-    def cudaHostRegister(self, address, count, flags):  # noqa: N802
+    def cudaHostRegister(self, address, count, flags):
         self.calls.append(("register", address))
         return 2 if address in self.refused else 0
 
-    def cudaHostUnregister(self, address):  # noqa: N802
+    def cudaHostUnregister(self, address):
         self.calls.append(("unregister", address))
         return 0
 

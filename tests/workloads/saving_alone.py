@@ -1,5 +1,5 @@
-"""Not all ranks save: `who` says what rank 0 does alone ("makes" a Checkpointer, "saves"), or that the last rank's state
-"cannot" be saved. Whoever has saved waits until all have."""
+"""Not all ranks save: `who` says what rank 0 does alone ("makes" a Checkpointer, "saves"), or that the last rank's
+state "cannot" be saved. Whoever has saved waits until all have."""
 
 import argparse
 

@@ -78,8 +78,8 @@ class Copier:
 
 
 def _forget_last_error():
-    """The training's next kernel would raise it as its own. torch has no call for that; its libraries have loaded CUDA's
-    for all to see."""
+    """The training's next kernel would raise it as its own. torch has no call for that; its libraries have loaded
+    CUDA's for all to see."""
     forget = getattr(ctypes.CDLL(None), "cudaGetLastError", None)
     if forget is not None:
         forget()

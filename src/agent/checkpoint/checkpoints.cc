@@ -96,7 +96,7 @@ void NodeCheckpoints::TellHeld() {
   for (const auto& [name, dir] : dirs_) {
     const bool is_behind = NewestComplete(dir).has_value();  // memory holds a newer one, which is told as sealed
     for (const SaveKey& save : dir.storing) {
-      const bool is_milestone = dir.milestones.contains(save);
+      const bool is_milestone = IsMilestone(dir, save) && dir.held.contains(save);
       if (is_behind && !is_milestone) continue;
       v1::AwaitedStore& awaited = *report.mutable_held()->add_awaited();
       awaited.set_dir(name);
@@ -329,10 +329,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
   const SaveKey save = KeyOf(order.save());
   switch (order.body_case()) {
     case v1::CheckpointOrder::kCommitted:
-      // What is over is not held: the order was said again.
-      if (order.committed().milestone() && dir.storing.contains(save) && dir.milestones.insert(save).second) {
-        Do(HoldSave{name, save});
-      }
+      if (order.committed().hold()) HoldForStorage(name, dir, save);
       return Committed(name, dir, save);
     case v1::CheckpointOrder::kDropped:
       return Dropped(name, dir, save, order.reason());
@@ -442,7 +439,7 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
     dir.on_storage.insert(save);
     if (dir.on_storage.size() > kStoredKept) dir.on_storage.erase(dir.on_storage.begin());
     dir.storing.erase(dir.storing.begin(), dir.storing.upper_bound(save));
-    ReleaseMilestones(name, dir, save);
+    ReleaseHeld(name, dir, save);
     return SettleWaits(dir);
   }
   if (group_rank_ == 0) {
@@ -452,13 +449,19 @@ void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::Ch
   // What was asked for before it, and was to go with it, is not there either.
   const std::set<SaveKey> before(dir.storing.begin(), dir.storing.upper_bound(save));
   for (const SaveKey& older : before) Lose(dir, older, {false, order.reason()});
-  ReleaseMilestones(name, dir, save);
+  ReleaseHeld(name, dir, save);
 }
 
-void NodeCheckpoints::ReleaseMilestones(const std::string& name, Dir& dir, const SaveKey& save) {
-  while (!dir.milestones.empty() && *dir.milestones.begin() <= save) {
-    Do(ReleaseSave{name, *dir.milestones.begin()});
-    dir.milestones.erase(dir.milestones.begin());
+// What is over is not held: the order was said again.
+void NodeCheckpoints::HoldForStorage(const std::string& name, Dir& dir, const SaveKey& save) {
+  const bool is_over = dir.stored && save <= *dir.stored;
+  if (!is_over && dir.held.insert(save).second) Do(HoldSave{name, save});
+}
+
+void NodeCheckpoints::ReleaseHeld(const std::string& name, Dir& dir, const SaveKey& save) {
+  while (!dir.held.empty() && *dir.held.begin() <= save) {
+    Do(ReleaseSave{name, *dir.held.begin()});
+    dir.held.erase(dir.held.begin());
   }
 }
 
@@ -468,7 +471,7 @@ void NodeCheckpoints::OnJobEnded() {
     if (dir.storing.empty()) continue;
     Do(SayCheckpoint{
         fmt::format("checkpoint: step {} of {} is not stored: {}", dir.storing.rbegin()->step, name, kJobEnded)});
-    ReleaseMilestones(name, dir, *dir.storing.rbegin());
+    ReleaseHeld(name, dir, *dir.storing.rbegin());
     while (!dir.storing.empty()) Lose(dir, *dir.storing.begin(), {false, kJobEnded});
   }
 }

@@ -150,8 +150,9 @@ struct SayCheckpoint {
 };
 
 using CheckpointAction =
-    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, HoldSave, ReleaseSave, AnswerWait, AnswerRestore, AnswerImages, FindSteps,
-                 CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
+    std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, HoldSave, ReleaseSave, AnswerWait, AnswerRestore,
+                 AnswerImages, FindSteps, CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp,
+                 RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
 
@@ -260,7 +261,7 @@ class NodeCheckpoints {
     std::optional<SaveKey> from_disk;   // the step that was restored from storage last, in the round of that epoch
     std::map<SaveKey, Loss> lost;       // newest few
     std::set<SaveKey> storing;          // asked for, and not over
-    std::set<SaveKey> milestones;       // of those: their images are held
+    std::set<SaveKey> held;             // for storage: nobody writes over their images
     std::optional<SaveKey> not_stored;  // the newest of which a store has failed
     std::optional<SaveKey> folder_of;   // this node was asked last to make a folder for it
     std::set<std::string> folders;      // that it has made then: a store that was cut off begins again with another
@@ -287,8 +288,9 @@ class NodeCheckpoints {
   void TellSkipped(const std::string& name, const SaveKey& save, const std::string& why);
   bool Complete(const Dir& dir, const Save& save) const;
   static bool IsMilestone(const Dir& dir, const SaveKey& save);
+  void HoldForStorage(const std::string& name, Dir& dir, const SaveKey& save);
   // Of all up to `save`.
-  void ReleaseMilestones(const std::string& name, Dir& dir, const SaveKey& save);
+  void ReleaseHeld(const std::string& name, Dir& dir, const SaveKey& save);
   void Committed(const std::string& name, Dir& dir, const SaveKey& save);
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);

@@ -524,7 +524,7 @@ TEST_F(NodeCheckpointsTest, AMilestoneIsHeldUntilItsStoreHasEnded) {
   SealAll(20, true);
   EXPECT_TRUE(Reports(Report::kSealed).back().sealed().milestone());
   v1::CheckpointOrder committed = Order(20);
-  committed.mutable_committed()->set_milestone(true);
+  committed.mutable_committed()->set_hold(true);
   node_.OnOrder(committed);
   node_.OnOrder(committed);  // said again
   const auto holds = TakeAll<HoldSave>();

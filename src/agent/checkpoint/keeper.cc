@@ -247,6 +247,7 @@ void CheckpointKeeper::On(int local_rank, const ImagesPacket& packet) {
 void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
   const auto ranks = [this](const std::vector<int>& local_ranks) {
     std::vector<std::string> numbers;
+    numbers.reserve(local_ranks.size());
     for (const int rank : local_ranks) numbers.push_back(std::to_string(int64_t{rank_base_} + rank));
     return numbers;
   };
@@ -349,7 +350,8 @@ void CheckpointKeeper::Scan() {
   std::erase_if(images, [this](const ckpt::MemoryImage& each) { return KeyOf(each.image).epoch >= scan_epoch_; });
   const auto check = [images, read = read_, all_of = read_all_of_, lends = exchange_.lends()] {
     LookedAt looked{read, {}, {}};
-    for (auto next = NextToRead(images, read, all_of); !next.empty(); next = NextToRead(images, looked.images, all_of)) {
+    for (auto next = NextToRead(images, read, all_of); !next.empty();
+         next = NextToRead(images, looked.images, all_of)) {
       for (const ckpt::MemoryImage& image : next) looked.images.push_back({image, ckpt::CheckMemoryImage(image)});
     }
     looked.unread = UnreadOf(images, looked.images);
@@ -369,8 +371,8 @@ void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
   read_ = looked.images;
   const StatusOr<std::optional<v1::ImageSource>> source = exchange_.Lend(looked.lent);
   if (!source.ok()) links_.say(fmt::format("checkpoint: {}", Message(source.status())));
-  Feed(saving::Scanned{epoch, HeldPages(read_, looked.unread, PagesOf(*memory_)),
-                       source.ok() ? *source : std::nullopt});
+  Feed(
+      saving::Scanned{epoch, HeldPages(read_, looked.unread, PagesOf(*memory_)), source.ok() ? *source : std::nullopt});
 }
 
 void CheckpointKeeper::Do(const MarkCommitted& action) {

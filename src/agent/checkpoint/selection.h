@@ -28,8 +28,9 @@ struct ReadImage {
 };
 
 // Which images are to be read next, of all that memory holds and those that were read. Of each directory that is the
-// newest save that was committed, as far as this node knows, with all newer ones; where an image of it is not whole, the
-// one before. All images of a directory of which none was committed, and of those in `all_of`. Empty: there are no more.
+// newest save that was committed, as far as this node knows, with all newer ones; where an image of it is not whole,
+// the one before. All images of a directory of which none was committed, and of those in `all_of`. Empty: there are no
+// more.
 std::vector<checkpoint::MemoryImage> NextToRead(const std::vector<checkpoint::MemoryImage>& images,
                                                 const std::vector<ReadImage>& read,
                                                 const std::set<std::string>& all_of);

@@ -54,9 +54,9 @@ TEST(HeldPagesTest, TellsWhatAnImageIs) {
 }
 
 TEST(HeldPagesTest, LeavesOutWhatIsNotWholeButKnowsTheKindByIt) {
-  const std::vector<HeldPage> pages = HeldPages(
-      {{Image("0"), ""}, {Image("1"), "its checksum differs"}, {Image(ckpt::kMetadataPageName), "cut off"}}, {},
-      NoPage);
+  const std::vector<HeldPage> pages =
+      HeldPages({{Image("0"), ""}, {Image("1"), "its checksum differs"}, {Image(ckpt::kMetadataPageName), "cut off"}},
+                {}, NoPage);
   ASSERT_EQ(pages.size(), 1u);
   EXPECT_EQ(pages[0].kind, v1::DCP);
 }

@@ -107,9 +107,9 @@ std::string Text(const AnswerRestore& action) {
   return fmt::format("answer {}: {}", who, replay::OneLine(action.order));
 }
 std::string Text(const AnswerImages& action) {
-  const std::string what = fmt::format("images [{}] of {} in {} for local rank {}, request {}",
-                                       fmt::join(action.ranks, " "), Text(action.save), action.dir, action.local_rank,
-                                       action.request);
+  const std::string what =
+      fmt::format("images [{}] of {} in {} for local rank {}, request {}", fmt::join(action.ranks, " "),
+                  Text(action.save), action.dir, action.local_rank, action.request);
   if (!action.refused.empty()) return fmt::format("refuse {}: {}", what, action.refused);
   return fmt::format("hand out {}", what);
 }

@@ -257,7 +257,8 @@ TEST_F(CheckpointsTest, OlderSavesAreReadOnlyWhereNoNewerOneCanBeRestored) {
   FoundOnDisk(-1);
   const Order order = Orders(Order::kRestore).at(b_);
   EXPECT_EQ(order.save().step(), 10);
-  EXPECT_THAT(order.reason(), testing::HasSubstr("step 20 in memory: the node of rank 3 does not hold that rank's image"));
+  EXPECT_THAT(order.reason(),
+              testing::HasSubstr("step 20 in memory: the node of rank 3 does not hold that rank's image"));
 }
 
 // Its answer went with its stream; on the new one it tells what it held first.
@@ -502,7 +503,8 @@ TEST_F(ShardedLendingTest, ImagesAreLentAsTheyAreAskedFor) {
 }
 
 TEST_F(ShardedLendingTest, AWorldOfAnotherSizeSharesThemOut) {
-  const auto orders = Restored({{1, 10, {0, 1, 2}, true, 6, v1::DCP, true}}, {{1, 10, {3, 4, 5}, true, 6, v1::DCP, true}});
+  const auto orders =
+      Restored({{1, 10, {0, 1, 2}, true, 6, v1::DCP, true}}, {{1, 10, {3, 4, 5}, true, 6, v1::DCP, true}});
   EXPECT_EQ(orders.at(a_).restore().source(), v1::RestoreDecided::MEMORY);
   EXPECT_EQ(orders.at(a_).restore().world_size(), 6U);
   EXPECT_EQ(Elsewhere(orders.at(a_)), "") << "its own names the others' parts, too";
@@ -1058,11 +1060,12 @@ class MilestoneTest : public StoringTest {
 TEST_F(MilestoneTest, IsStoredBeforeTheNewest) {
   SealAll(5, true);
   EXPECT_EQ(Prepares(), 5);
+  EXPECT_TRUE(Orders(Order::kCommitted).at(b_).committed().hold()) << "it is on its way";
   SealMilestone(10);
   EXPECT_EQ(Prepares(), -1);
-  EXPECT_TRUE(Orders(Order::kCommitted).at(a_).committed().milestone());
+  EXPECT_TRUE(Orders(Order::kCommitted).at(a_).committed().hold());
   SealAll(15, true);
-  EXPECT_FALSE(Orders(Order::kCommitted).at(a_).committed().milestone());
+  EXPECT_FALSE(Orders(Order::kCommitted).at(a_).committed().hold());
   SealMilestone(20);
   SealAll(25, true);
   const std::vector<std::pair<int64_t, int64_t>> then = {{5, 10}, {10, 20}, {20, 25}, {25, -1}};
@@ -1299,9 +1302,10 @@ TEST_F(StoringTest, WhatIsWantedIsStoredWhenTheLastNodeIsBack) {
   EXPECT_FALSE(IsStoring(state));
   OnCheckpointSessionBack(state, 0, {3, 0, 1});
   const CheckpointOrders told = hold(3, 0);
-  ASSERT_EQ(told.orders.size(), 1U);
-  EXPECT_EQ(told.orders[0].sessions, std::vector<uint64_t>{3});
-  EXPECT_EQ(told.orders[0].order.body_case(), Order::kPrepareStore);
+  ASSERT_EQ(told.orders.size(), 2U);
+  EXPECT_EQ(told.orders[0].order.body_case(), Order::kCommitted) << "all hold it until it is stored";
+  EXPECT_EQ(told.orders[1].sessions, std::vector<uint64_t>{3});
+  EXPECT_EQ(told.orders[1].order.body_case(), Order::kPrepareStore);
 }
 
 TEST_F(StoringTest, SlowStorageIsTold) {

@@ -285,7 +285,7 @@ class Stepper {
     dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
     dir.store_asked.erase(dir.store_asked.begin(), dir.store_asked.upper_bound(save));
     v1::CheckpointOrder order = OrderOf(name, save, "all ranks have sealed it");
-    order.mutable_committed()->set_milestone(milestone);
+    order.mutable_committed()->set_hold(milestone);
     SendToAll(order);
     out_.remember = true;
     if (milestone) return MaybeStore(name, dir);
@@ -429,7 +429,7 @@ class Stepper {
     const v1::HeldSave& first = *by_session.begin()->second;
     if (first.kind() == v1::DCP) return MissingOfSharded(by_session, was_committed);
     const bool whole = first.kind() == v1::DDP;  // in the shared image
-    std::optional<Lenders> lenders;  // of large worlds: only where one is needed
+    std::optional<Lenders> lenders;              // of large worlds: only where one is needed
     std::set<uint32_t> ranks;
     for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
     const bool complete = ranks.size() == first.world_size();
@@ -859,7 +859,8 @@ class Stepper {
   void MaybeStore(const std::string& name, CheckpointDir& dir) {
     if (dir.committed && dir.stored == dir.committed) dir.wanted = false;
     if (dir.store || !AllHere() || s_.members.empty()) return;  // what is left may be complete in the next round
-    if (const std::optional<SaveKey> milestone = NextMilestone(dir)) return BeginStore(name, dir, *milestone, s_.world_size);
+    if (const std::optional<SaveKey> milestone = NextMilestone(dir))
+      return BeginStore(name, dir, *milestone, s_.world_size);
     if (!dir.wanted || !dir.committed || !dir.covered) return;
     dir.wanted = false;
     BeginStore(name, dir, *dir.committed, dir.committed_world_size);
@@ -884,6 +885,9 @@ class Stepper {
     store.begun_at = now_;
     store.notice_at = now_ + kStoreLagNoticeMs;
     v1::CheckpointOrder order = OrderOf(name, store.save, "it goes to storage");
+    // Storage may be slow to make its folder, and newer saves are committed meanwhile.
+    order.mutable_committed()->set_hold(true);
+    SendToAll(order);
     order.mutable_prepare_store();
     SendTo(store.members.front().session, order);
   }

@@ -88,8 +88,8 @@ struct CheckpointDir {
   std::map<int32_t, std::vector<v1::ImageSource>> lenders;
 
   // On storage.
-  std::optional<SaveKey> stored;  // by this job
-  bool wanted = false;            // the newest committed save is to be stored when that is possible
+  std::optional<SaveKey> stored;      // by this job
+  bool wanted = false;                // the newest committed save is to be stored when that is possible
   std::set<SaveKey> milestone_asked;  // of store_asked
   // Saves that are stored themselves, before anything newer, by sessions of the members that hold their images for
   // that. Of one world size: where that changes there are none any more, and the newest is stored in their place.
