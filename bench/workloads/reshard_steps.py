@@ -1,4 +1,4 @@
-"""Sharded state of BENCH_MIB, saved once to memory and to disk. A life that finds it loads it twice: by
+"""Sharded state of BENCH_MIB, saved once to memory and to disk. A life that finds it loads it thrice: by
 phalanx.checkpoint.dcp, by stock dcp.load() from disk, whose files are dropped from the page cache before, and once
 more by that, from the page cache: what torch's planner and copies take when no byte has to be fetched.
 

@@ -6,11 +6,11 @@ import gc
 import importlib.machinery
 import os
 import sys
-import types
 
 from phalanx._bootstrap import hidden, places, steps, threads
 from phalanx._bootstrap.scanning import variables
 from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
+from phalanx._bootstrap.watching.modules import answers_as_usual, is_module, names_of
 from phalanx._bootstrap.watching.shared import why_not_shared
 from phalanx._bootstrap.watching.taken import Taken, keeps
 from phalanx._bootstrap.watching.watch import Tainted, is_indifferent
@@ -284,7 +284,7 @@ class Preloader:
                 module, value = value, self._as_the_script(step, _LOOK, value=value, attribute=attribute)
                 if not keeps(module, attribute):
                     raise Tainted(step, _KEEPS_NOTHING)
-                if not issubclass(type(value), type(sys)):
+                if not is_module(value):
                     break
 
     def _is_attribute(self, name):
@@ -456,7 +456,7 @@ class Preloader:
             module = sys.modules[name]
             if module is sys.modules["__main__"]:
                 continue  # multiprocessing calls it __mp_main__, too; with -m it has the spec of the user's own module
-            if not _answers_as_modules_do(module):
+            if not answers_as_usual(module):
                 continue  # one that is loaded when it is looked at, say
             self._watch.put_back(module)
             if is_indifferent(name) or name in _RENEWED or places.is_standard_name(name):
@@ -488,16 +488,10 @@ def _longest_module(name):
     return None, parts
 
 
-def _answers_as_modules_do(module):
-    """Whether looking at what it has runs no code of its own."""
-    is_module = issubclass(type(module), types.ModuleType)
-    return is_module and type(module).__getattribute__ is types.ModuleType.__getattribute__
-
-
 def _spec_of(module):
-    if _answers_as_modules_do(module) or not issubclass(type(module), types.ModuleType):
+    if answers_as_usual(module) or not is_module(module):
         return getattr(module, "__spec__", None)
-    return types.ModuleType.__dict__["__dict__"].__get__(module).get("__spec__")
+    return names_of(module).get("__spec__")
 
 
 def _importer(frame):

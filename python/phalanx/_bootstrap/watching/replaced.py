@@ -6,10 +6,12 @@ import collections
 import sys
 import types
 
+from phalanx._bootstrap.watching.modules import is_module
+from phalanx._bootstrap.watching.modules import names_of as _names_of
+
 Replaced = collections.namedtuple("Replaced", "name module attribute before after")
 Replaced.__doc__ = """`name`: that of `module`. `before` is None where the value was none."""
 
-_names_of = types.ModuleType.__dict__["__dict__"].__get__  # past what a module may say
 _FOLDER = ("tempfile", "tempdir")
 _CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 
@@ -26,7 +28,7 @@ class Picture:
         """Modules that have come."""
         for name in names:
             module = sys.modules[name]
-            if issubclass(type(module), types.ModuleType) and _names_of(module).get("__name__") != "__main__":
+            if is_module(module) and _names_of(module).get("__name__") != "__main__":
                 names = _names_of(module)
                 self._values[name] = module, {key: value for key, value in names.items() if _is_code(value)}
 

@@ -10,6 +10,7 @@ import types
 
 from phalanx._bootstrap import places
 from phalanx._bootstrap.scanning.takes import CONTENTS
+from phalanx._bootstrap.watching.modules import answers_as_usual, is_module, names_of
 
 _ENVIRONMENT = "os.environ"
 _UNSEEN = object()  # its module is not there
@@ -17,7 +18,6 @@ _ABSENT = object()  # its module or class is there, and has no such name
 _LAZY = object()  # the same of a module that may answer with a part of it, which it imports then
 _UNCLEAR = object()  # only code of a library could say what it is
 
-_names_of = types.ModuleType.__dict__["__dict__"].__get__  # past what a module may say
 _ALL_NAMES = ".__dict__"
 _DEPTH_MAX = 4  # of containers in containers
 _PARTS_MAX = 20_000  # of all of them
@@ -87,14 +87,14 @@ class Taken:
 
 def keeps(module, attribute):
     """Whether a module answers with a name that it has: one that it has not runs code of its own each time."""
-    if type(module).__getattribute__ is not types.ModuleType.__getattribute__:
+    if not answers_as_usual(module):
         return False
-    return attribute in _names_of(module) or hasattr(types.ModuleType, attribute)
+    return attribute in names_of(module) or hasattr(types.ModuleType, attribute)
 
 
 def _is_same(before, now, name):
     """Whether a value is the one that it was; what C computes for each question is compared."""
-    if before is _LAZY and issubclass(type(now), types.ModuleType):
+    if before is _LAZY and is_module(now):
         return not places.is_standard_name(name)  # of libraries the script's own look would have imported it
     if before is now or type(before) is not type(now):
         return before is now
@@ -109,9 +109,9 @@ def _all_names_at(place):
     """The names, each with its value, that a module or a class has itself: `place` is that of its __dict__."""
     owner = _value_of(place[: -len(_ALL_NAMES)])
     if owner is sys:
-        return list(_names_of(sys))  # its values are the process's own: each rank has others
-    if issubclass(type(owner), types.ModuleType):
-        return [part for pair in list(_names_of(owner).items()) for part in pair]
+        return list(names_of(sys))  # its values are the process's own: each rank has others
+    if is_module(owner):
+        return [part for pair in list(names_of(owner).items()) for part in pair]
     if issubclass(type(owner), type):
         return [part for pair in list(type.__getattribute__(owner, "__dict__").items()) for part in pair]
     return None
