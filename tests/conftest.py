@@ -23,6 +23,7 @@ IN_ONE_PROCESS = {
     "tests/test_data_megatron.py": "megatron",
     "tests/test_preprocess_remote.py": "spark",
     "tests/test_preprocess_spark.py": "spark",
+    "tests/test_venv.py": "a Python with pip",
     "tests/test_wheel.py": "build/wheel",
 }
 WORKER_PROCESSES = pytest.StashKey()

@@ -87,7 +87,7 @@ class Place:
         return self.folder / clone / ".venv"
 
     def entries(self):
-        return [path for path in self.cache.iterdir() if path.is_dir()]
+        return [path for path in self.cache.iterdir() if path.is_dir() and not path.name.startswith(venv_tool.BARE)]
 
 
 def said_by(venv):
@@ -98,9 +98,32 @@ def module_of(venv):
     return next(venv.glob("lib/python3*/site-packages/probe.py"))
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """The cache's entry of a Python with pip alone."""
+    folder = tmp_path_factory.mktemp("bare")
+    with venv_tool.unfinished(folder / "venv"):
+        venv_tool.make_bare(folder / "venv", folder / "cache")
+    return next(path for path in (folder / "cache").iterdir() if path.is_dir())
+
+
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, bare):
+    (tmp_path / "cache").mkdir()
+    venv_tool.copy_tree(bare, tmp_path / "cache" / bare.name)
     return Place(tmp_path)
+
+
+def test_pip_itself_is_made_once(tmp_path):
+    place = Place(tmp_path)  # with an empty cache
+    pips = []
+    for clone, version in (("one", "1.0"), ("two", "2.0")):
+        place.require(version)
+        venv = place.prepare(clone)
+        assert said_by(venv) == f"probe {version}"
+        assert not (venv / venv_tool.UNFINISHED).exists()
+        pips.append(next(venv.glob("lib/python3*/site-packages/pip/__init__.py")))
+    assert pips[0].samefile(pips[1])
 
 
 def test_second_clone_gets_its_own_by_links(place):

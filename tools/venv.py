@@ -7,6 +7,7 @@ entry of the cache appears by rename, complete or not at all.
 
 import argparse
 import contextlib
+import ensurepip
 import fcntl
 import hashlib
 import importlib.metadata
@@ -26,6 +27,8 @@ STAMP = ".phalanx-environment"
 UNFINISHED = ".phalanx-unfinished"
 # Stands for the environment's own path in scripts that lie in the cache.
 PLACEHOLDER = b"@PHALANX_VENV@"
+# Begins the name of the cache's entry of a Python that has pip, and nothing else: pip is seconds of work each time.
+BARE = "bare"
 # Entries of an environment that belong to one clone, never to the cache: the commands and the package under work.
 OWN_PREFIX = "phalanx"
 # Names the environment below, where there is one.
@@ -44,10 +47,12 @@ def say(text):
 
 def environment_key(requirements, over=None):
     """What decides whether one environment can stand for another."""
-    soabi = sysconfig.get_config_var("SOABI")
-    version = f"{platform.python_version()} {soabi} {platform.machine()}"
     below = (over / STAMP).read_text().split()[0] if over else ""
-    return hashlib.sha256(requirements.read_bytes() + version.encode() + below.encode()).hexdigest()[:20]
+    return hashlib.sha256(requirements.read_bytes() + python_name().encode() + below.encode()).hexdigest()[:20]
+
+
+def python_name():
+    return f"{platform.python_version()} {sysconfig.get_config_var('SOABI')} {platform.machine()}"
 
 
 @contextlib.contextmanager
@@ -229,13 +234,24 @@ def left_over(venv, requirements):
     return {name for name in there - named - ALWAYS_THERE if not name.startswith(OWN_PREFIX)}
 
 
-def make_new(venv, requirements, over, tell):
+def make_bare(venv, cache):
+    """Fills a new environment with pip alone."""
+    entry = cache / (BARE + hashlib.sha256(f"{python_name()} {ensurepip.version()}".encode()).hexdigest()[:20])
+    with locked(cache / f"{entry.name}.lock"):
+        if not entry.is_dir():
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            store_entry(venv, entry)
+        else:
+            take_entry(venv, entry)
+
+
+def make_new(venv, requirements, cache, over, tell):
     has_torch = any(line.startswith("torch==") for line in requirements.read_text().splitlines())
     what = "the environment; the first time it downloads torch (about 3 GB)" if has_torch else requirements.stem
     say(f"making {what}")
     with unfinished(venv):
         clear(venv)
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        make_bare(venv, cache)
         see_through(venv, over)
         install(venv, requirements, over, tell)
 
@@ -260,7 +276,7 @@ def prepare(venv, requirements, cache, key, over=None, tell=False):
         if left_over(venv, requirements):
             return  # nobody else gets those: another clone makes the entry
     else:
-        make_new(venv, requirements, over, tell)
+        make_new(venv, requirements, cache, over, tell)
     store_entry(venv, entry)
 
 
