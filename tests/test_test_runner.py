@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import callers, sanitize, torches  # noqa: E402
 from tools import test as test_runner  # noqa: E402
-from tools.suite import budgets, leftovers, programs, report, skips  # noqa: E402
+from tools.suite import budgets, leftovers, programs, report, room, skips  # noqa: E402
 
 SUITE = '<testsuites><testsuite name="s">{}</testsuite></testsuites>'
 PASSED = '<testcase classname="m" name="{}"/>'
@@ -673,3 +673,19 @@ def test_files_that_share_something_slow_run_in_one_process(tmp_path):
     ran = [line.split() for line in done.stdout.splitlines() if line.startswith("ran ")]
     grouped = {pid for _, name, _, pid in ran if "preprocess" in name}
     assert len(ran) == 24 and len(grouped) == 1, done.stdout + done.stderr
+
+
+def test_a_machine_without_memory_is_told_before_tests_fail_of_it(tmp_path):
+    (tmp_path / "phx-dead").mkdir()
+    (tmp_path / "phx-dead" / "slot").write_bytes(bytes(3 << 20))
+    assert room.why_none(None) is None
+    assert room.why_none(room.NEEDED_MIB, tmp_path) is None
+    why = room.why_none(room.NEEDED_MIB - 1, tmp_path)
+    assert f"take {room.NEEDED_MIB} MiB of memory, and {room.NEEDED_MIB - 1} MiB are available" in why
+    assert f"{tmp_path / 'phx-dead'} 3 MiB" in why
+    assert "phalanx ckpt discard" in why
+    assert room.why_none(0, tmp_path / "missing").endswith("0 MiB are available")
+    (tmp_path / "meminfo").write_text("MemFree: 1 kB\nMemAvailable: 2049 kB\n")
+    assert room.available_mib(tmp_path / "meminfo") == 2
+    (tmp_path / "meminfo").write_text("MemFree: 1 kB\n")
+    assert room.available_mib(tmp_path / "meminfo") is None

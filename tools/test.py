@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.suite import budgets, leftovers, skips
+from tools.suite import budgets, leftovers, room, skips
 from tools.suite.programs import (
     REPORTS,
     ROOT,
@@ -289,6 +289,11 @@ def main():
     asked_s = os.environ.get("PHALANX_CHAOS_S", "0")
     if not re.fullmatch(r"[0-9]+", asked_s):
         parser.error(f"PHALANX_CHAOS_S is {asked_s!r}: a whole number of seconds is wanted")
+    no_room = room.why_none(room.available_mib())
+    if no_room and not pytest_arguments:
+        parser.error(no_room)
+    if no_room:
+        print(f"warning: {no_room}")
     with only_run():
         return run_suites(options, pytest_arguments, int(asked_s))
 
