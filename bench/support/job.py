@@ -52,6 +52,7 @@ class Job:
         self.name = f"bench-{uuid.uuid4().hex[:12]}"
         self.stop_file = self.folder / "STOP"
         self.events, self.news = [], threading.Condition()
+        self.memories = set()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(f"\0{self.name}")
         threading.Thread(target=self._listen, daemon=True).start()
@@ -197,6 +198,7 @@ class Job:
         """SIGKILL to all of a node, its agent first; returns when that was."""
         top = self.nodes[index].pid
         pids = [pid for pid in self.processes() if top in ancestry(pid)]
+        self.memories |= memories_of(pids)
         began = time.monotonic()
         for pid in sorted(pids):
             with contextlib.suppress(ProcessLookupError):
@@ -231,6 +233,7 @@ class Job:
         return codes
 
     def kill(self):
+        self.memories |= memories_of(self.processes())
         for _ in range(5):
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):
@@ -241,8 +244,21 @@ class Job:
                 break
         self.listening = False
         shutil.rmtree(self.folder, ignore_errors=True)
+        for memory in self.memories:
+            shutil.rmtree(memory, ignore_errors=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(ConnectionRefusedError):
             sender.sendto(b"close", f"\0{self.name}")
+
+
+def memories_of(pids):
+    """The folders in /dev/shm of agents among them: a killed one leaves what its ranks have saved."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found.add(Path(os.readlink(entry.path)))
+    return {path.parent for path in found if path.match("/dev/shm/phx-*/node.json")}
 
 
 def parent_of(pid):
