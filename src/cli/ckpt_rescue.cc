@@ -23,7 +23,6 @@
 namespace phalanx::cli {
 namespace {
 
-using checkpoint::IsMemoryName;
 using checkpoint::IsSharded;
 using checkpoint::LockMemory;
 using checkpoint::Manifest;
@@ -32,7 +31,6 @@ using checkpoint::MemoryFolder;
 using checkpoint::MemorySlot;
 using checkpoint::NewestOfAll;
 using checkpoint::RanksOf;
-using checkpoint::ReadMemories;
 using checkpoint::ReadMemory;
 using checkpoint::SaveOfAll;
 using checkpoint::Shard;
@@ -53,19 +51,6 @@ struct Chosen {
   bool committed = false;
   std::vector<int64_t> newer;  // steps that may be committed, too
 };
-
-// Where one is named, that one; else all of this user's whose agents are dead.
-StatusOr<std::vector<std::string>> MemoriesMeant(const std::string& path) {
-  if (IsMemoryName(path.substr(path.rfind('/') + 1))) return std::vector<std::string>{path};
-  PHX_ASSIGN_OR_RETURN(const std::vector<MemoryFolder> all, ReadMemories(path));
-  std::vector<std::string> dead;
-  for (const MemoryFolder& memory : all) {
-    if (memory.own && !memory.agent_lives) dead.push_back(memory.path);
-  }
-  if (!dead.empty()) return dead;
-  return absl::NotFoundError(
-      fmt::format("no checkpoint memory of this user in {} whose agent is dead (of {} in all)", path, all.size()));
-}
 
 // That of the one job and the one checkpoint directory that are there. More than one: which is meant cannot be told.
 StatusOr<std::vector<const MemoryDirectory*>> OneDirectory(const std::vector<MemoryFolder>& memories) {
@@ -324,7 +309,7 @@ StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& opt
 StatusOr<CkptAnswer> CkptRescue(const std::string& given, const RescueOptions& options, int64_t now_unix_ms) {
   std::string path = given;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> meant, MemoriesMeant(path));
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> meant, checkpoint::DeadMemories(path));
   std::vector<Fd> locks;
   std::vector<MemoryFolder> memories;
   for (const std::string& folder : meant) {

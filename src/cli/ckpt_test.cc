@@ -17,6 +17,7 @@
 #include "checkpoint/image/image.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
+#include "cli/ckpt_discard.h"
 #include "cli/ckpt_rescue.h"
 
 namespace phalanx::cli {
@@ -200,6 +201,44 @@ TEST(CkptList, TellsOfOthersOnlyNameAndSize) {
   EXPECT_GT(all[0]["bytes"], 100'000);
   EXPECT_FALSE(all[0].contains("job_id"));
   EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()));
+}
+
+TEST(CkptDiscard, RemovesWhatDeadJobsHaveLeft) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 1, {At(10, 0, 1)});
+  const Memory living(root, "phx-0-00000000000000aa-00000000000000dd");
+  living.Rank(0, 0, 1, {At(10, 0, 1)});
+  root.Write("other/rank_0.pt", "of nobody's memory");
+  Fd agent(open((living.folder() + "/node.json").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(agent.get(), LOCK_EX), 0);
+  const Status named = CkptDiscard(living.folder(), false).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(named));
+  EXPECT_THAT(Message(named), HasSubstr("the agent of job 'job7' lives"));
+  const StatusOr<CkptAnswer> answer = CkptDiscard(root.path(), false);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_THAT(answer->text, AllOf(HasSubstr(memory.folder() + ": removed, "), HasSubstr("of job 'job7' on 10.0.0.1")));
+  EXPECT_THAT(answer->text, testing::Not(HasSubstr(living.folder())));
+  EXPECT_FALSE(root.Has(memory.folder().substr(root.path().size() + 1)));
+  EXPECT_TRUE(absl::IsNotFound(CkptDiscard(root.path(), false).status()));
+  agent = Fd();
+  EXPECT_EQ(json::parse(CkptDiscard(living.folder() + "/", true)->text)["removed"][0]["path"], living.folder());
+  EXPECT_TRUE(root.Has("other/rank_0.pt"));
+  EXPECT_TRUE(absl::IsNotFound(CkptDiscard(root / "other", false).status()));
+}
+
+// Whoever makes it may be about to say whose it is.
+TEST(CkptDiscard, LeavesWhatIsBeingMade) {
+  const TestFolder root;
+  const Memory memory(root);
+  root.Write("phx-0-00000000000000aa-00000000000000dd/new", "x");
+  const StatusOr<CkptAnswer> answer = CkptDiscard(root.path(), true);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->exit_code, 1);
+  EXPECT_EQ(json::parse(answer->text)["removed"].size(), 1u);
+  EXPECT_THAT(json::parse(answer->text)["problems"][0].get<std::string>(), HasSubstr("node.json"));
+  EXPECT_TRUE(absl::IsNotFound(CkptDiscard(root.path(), true).status()));
+  EXPECT_TRUE(root.Has("phx-0-00000000000000aa-00000000000000dd/new"));
 }
 
 TEST(CkptShow, TellsOfAStepAndOfAnImage) {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "cli/ckpt.h"
+#include "cli/ckpt_discard.h"
 #include "cli/ckpt_rescue.h"
 #include "cli/data.h"
 #include "cli/elasticity_command.h"
@@ -95,6 +96,7 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
       ->check(CLI::NonNegativeNumber);
   rescue->add_flag("--without-lost", flags.without_lost,
                    "DDP: what ranks of lost nodes had of their own is not needed");
+  DeclareCkpt(*ckpt, flags, "discard", "removes a dead job's memory; of /dev/shm, that of all your dead jobs");
 }
 
 StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags) {
@@ -103,6 +105,7 @@ StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags)
   if (command == "verify") return CkptVerify(flags.path, flags.json);
   if (command == "diff") return CkptDiff(flags.path, flags.other, flags.json);
   if (command == "export") return CkptExport(flags.path, flags.other, flags.json);
+  if (command == "discard") return CkptDiscard(flags.path, flags.json);
   const RescueOptions options{flags.other, flags.step, flags.without_lost, flags.json};
   return CkptRescue(flags.path, options, UnixMs());
 }

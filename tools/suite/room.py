@@ -1,4 +1,4 @@
-"""Whether this machine has the memory that a run of tests takes: where it has not, tests fail for reasons of their own."""
+"""Whether this machine has the memory that a run of tests takes: where it has not, tests fail, and do not say so."""
 
 import os
 from pathlib import Path

@@ -171,6 +171,19 @@ StatusOr<std::vector<MemoryFolder>> ReadMemories(const std::string& root) {
   return memories;
 }
 
+StatusOr<std::vector<std::string>> DeadMemories(const std::string& path) {
+  const std::string named = path.substr(0, path.find_last_not_of('/') + 1);  // as a shell completes it
+  if (IsMemoryName(named.substr(named.rfind('/') + 1))) return std::vector<std::string>{named};
+  PHX_ASSIGN_OR_RETURN(const std::vector<MemoryFolder> all, ReadMemories(path));
+  std::vector<std::string> dead;
+  for (const MemoryFolder& memory : all) {
+    if (memory.own && !memory.agent_lives) dead.push_back(memory.path);
+  }
+  if (!dead.empty()) return dead;
+  return absl::NotFoundError(
+      fmt::format("no checkpoint memory of this user in {} whose agent is dead (of {} in all)", path, all.size()));
+}
+
 StatusOr<Fd> LockMemory(const std::string& path) {
   const std::string file = fmt::format("{}/{}", path, kOwnerFile);
   Fd fd(open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

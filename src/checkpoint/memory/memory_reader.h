@@ -56,6 +56,10 @@ StatusOr<MemoryFolder> ReadMemory(const std::string& path);
 // Of all folders below `root` with such a name.
 StatusOr<std::vector<MemoryFolder>> ReadMemories(const std::string& root);
 
+// The one that `path` is or, where it is /dev/shm, all of this user's below it whose agents are dead; NotFound where
+// there is none.
+StatusOr<std::vector<std::string>> DeadMemories(const std::string& path);
+
 // The agent's own lock: FailedPrecondition while that lives, and no agent starts there while the result does.
 StatusOr<Fd> LockMemory(const std::string& path);
 

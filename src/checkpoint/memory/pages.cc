@@ -99,7 +99,10 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
     const uint64_t more = stays ? 0 : wanted.bytes;
     const std::string limit =
         taken + more > free_bytes
-            ? fmt::format("{} MiB of /dev/shm or of the group's memory are free", free_bytes >> 20)
+            ? fmt::format(
+                  "{} MiB of /dev/shm or of the group's memory are free (`phalanx ckpt ls /dev/shm` shows what "
+                  "dead jobs have left there)",
+                  free_bytes >> 20)
         : wanted.budget != 0 && total + wanted.bytes > wanted.budget
             ? fmt::format("memory_budget is {} MiB", wanted.budget >> 20)
             : "";
