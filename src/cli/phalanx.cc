@@ -5,6 +5,8 @@
 #include "agent/flags/flag_values.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "checkpoint/host/serve.h"
+#include "checkpoint/rank/memory_names.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_discard.h"
 #include "cli/ckpt_rescue.h"
@@ -70,6 +72,9 @@ struct CkptFlags {
   std::optional<int64_t> step;
   bool without_lost = false;
   bool json = false;
+  int memory_fd = -1;
+  int storage_fd = -1;
+  int64_t owner = 0;
 };
 
 CLI::App* DeclareCkpt(CLI::App& ckpt, CkptFlags& flags, const std::string& name, const std::string& what) {
@@ -97,6 +102,11 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
   rescue->add_flag("--without-lost", flags.without_lost,
                    "DDP: what ranks of lost nodes had of their own is not needed");
   DeclareCkpt(*ckpt, flags, "discard", "removes a dead job's memory; of /dev/shm, that of all your dead jobs");
+  CLI::App* host = ckpt->add_subcommand("host", "serves a rank without an agent, which starts it");
+  host->group("");  // no people
+  host->add_option("--memory-fd", flags.memory_fd)->required()->check(CLI::NonNegativeNumber);
+  host->add_option("--storage-fd", flags.storage_fd)->required()->check(CLI::NonNegativeNumber);
+  host->add_option("--owner", flags.owner)->required()->check(CLI::PositiveNumber);
 }
 
 StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags) {
@@ -110,8 +120,14 @@ StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags)
   return CkptRescue(flags.path, options, UnixMs());
 }
 
+int HostCkpt(const CkptFlags& flags) {
+  checkpoint::HostSockets sockets{Fd(flags.memory_fd), Fd(flags.storage_fd)};
+  return Fail(checkpoint::ServeHost(std::move(sockets), checkpoint::kMemoryRoot, flags.owner));
+}
+
 // 2 where there is no answer, so that 1 says what `diff` and `verify` have found.
 int AnswerCkpt(const std::string& command, const CkptFlags& flags) {
+  if (command == "host") return HostCkpt(flags);
   const StatusOr<CkptAnswer> answer = AskCkpt(command, flags);
   if (!answer.ok()) {
     Fail(answer.status());

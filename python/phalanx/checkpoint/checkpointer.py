@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import time
 import weakref
 
@@ -13,6 +14,7 @@ import phalanx
 from phalanx._bootstrap import board, rescale
 from phalanx.checkpoint import (
     absent,
+    alone,
     disk,
     door,
     loadable,
@@ -27,23 +29,22 @@ from phalanx.checkpoint import (
     states,
     stored,
     telling,
+    together,
     way,
     writer,
 )
 from phalanx.checkpoint.handle import SaveHandle, Storage
 
 TRACKERS = ("latest", "dlrover_latest.txt")
-_NO_AGENT = (
-    "phalanx.checkpoint: saving needs phalanx-run, whose memory outlives this process: start the script by "
-    "`phalanx-run script.py` (load() works everywhere)"
-)
 _STORAGE_WAIT_S = 600  # of close(); a job's end waits as long
+_FAILED_S = 30  # of the same, without an agent, where the script has failed
 _TELL_S = 2  # for functions that are to hear of earlier saves, before nodes join or leave
 _open = weakref.WeakSet()
 
 
 class Checkpointer:
-    """Saves the state of this rank into memory that outlives it, and from there to `directory`.
+    """Saves the state of this rank into memory that outlives it, and from there to `directory`. Without an agent, under
+    torchrun or Slurm say, saves to disk are made, and those to memory are skipped.
 
     Every rank of the job makes one for the same directory and saves the same steps. It belongs to the thread that
     trains; handles may be waited for in any. Forked children of a rank (data loaders) save nothing.
@@ -86,18 +87,18 @@ class Checkpointer:
         self._pid = os.getpid()
         self._way = way.of(self.directory)
         self._peers = None  # for who asks no agent
-        self._saving = self._closed = False
+        self._saving = self._closed = self._has_failed = False
         self._memory_budget = memory_budget or 0
         self._layout = layout
         self._describer = self._new_describer()
         # An image of random numbers is complete before save() returns, and a describer knows their memory again.
         self._rng = {}
         self._loadable = loadable.Classes()
-        self._door = self._writer = None
+        self._door = self._writer = self._alone = None
         self._teller = telling.Teller(self._what_became)
         self._safe_points = safe_point.SafePoints()
         self._storage_wait_s = _STORAGE_WAIT_S
-        settings = {
+        self._settings = {
             "keep_last": keep_last or 0,
             "keep_every": keep_every or 0,
             "save_at_breakpoint": bool(save_at_breakpoint),
@@ -105,21 +106,46 @@ class Checkpointer:
             "slots_wanted": slots,
             "memory_budget": self._memory_budget,
         }
-        fd = place.agent_fd()
-        if fd >= 0:
-            _make_directory(self.directory)
-            self._connect(fd, settings, bool(overlap), verify)
+        self._how = bool(overlap), verify
+        self._has_agent = place.agent_fd() >= 0
+        if self._has_agent:
+            self._connect(place.agent_fd())
 
-    def _connect(self, fd, settings, overlapping, verify):
+    def _connect(self, fd):
         selftest.check()
+        _make_directory(self.directory)
         self._door = door.Door(fd)
         try:
-            answer = self._door.ask("open", dir=self.directory, kind=self.kind, **settings)
-            self._make_writers(answer, settings["slots_wanted"], overlapping, verify)
+            answer = self._door.ask("open", dir=self.directory, kind=self.kind, **self._settings)
+            self._make_writers(answer, self._settings["slots_wanted"], *self._how)
         except (door.Refusal, door.Gone, native.Failure) as error:
             self._door.close()
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
         _open.add(self)
+
+    def _begin_alone(self):
+        """Before the first save without an agent: who only loads needs no more than the files."""
+        here = place.here()
+        if (here.rank, here.world_size) != (self._here.rank, self._here.world_size):
+            raise RuntimeError(
+                f"phalanx.checkpoint: this Checkpointer was made as rank {self._here.rank} of {self._here.world_size}, "
+                f"and the process group says rank {here.rank} of {here.world_size}: call init_process_group() first"
+            )
+        here.epoch = alone.EPOCH
+        self._here = here
+        try:
+            self._alone = alone.Alone(self.directory, self.kind, here)
+        except door.Gone as error:
+            raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
+        fd = self._alone.take_socket()
+        try:
+            self._connect(fd)
+        except Exception:
+            self._alone.end()
+            self._alone = None
+            raise
+        finally:
+            os.close(fd)
 
     def _writer_of(self, page, control, kind, slots, overlapping, verify):
         budget = self._budget_of(page)
@@ -174,6 +200,23 @@ class Checkpointer:
         self._must_be_able_to_save()
         return self._writer.prepare(*self._described(state))
 
+    def _save_alone(self, handle, state, began_ns):
+        """Without an agent. What is in the way of all ranks costs this save."""
+        if handle.storage is Storage.MEMORY:
+            return self._pass_over(handle, alone.NOT_TO_MEMORY)
+        self._must_be_able_to_save()
+        try:
+            if not self._alone.begins(handle.step, handle.branch):
+                return self._pass_over(handle, f"step {handle.step} was saved before")
+        except together.Apart as error:
+            return self._pass_over(handle, str(error))
+        return self._save(handle, state, began_ns)
+
+    def _pass_over(self, handle, why):
+        handle.is_over = True
+        handle.explain(why)
+        _tell_step(handle.step)
+
     def save(self, step, state, storage=Storage.MEMORY, on_stored=None):
         """Saves `state` as that of `step` and returns a SaveHandle, in general before all of it is copied.
 
@@ -189,8 +232,14 @@ class Checkpointer:
         """
         began_ns = time.monotonic_ns()
         storage = _checked_storage(storage, on_stored)
-        self._must_be_able_to_save()
+        self._must_be_open()
         step = int(step)
+        if not self._has_agent:
+            handle = SaveHandle(self, step, storage, self._way.saves(step))
+            self._save_alone(handle, state, began_ns)
+            if on_stored is not None:
+                self._teller.tell(handle, on_stored)
+            return handle
         is_last = self._may_be_last(step, began_ns) and self._safe_points.is_due()
         to_memory = is_last and self._is_lent()
         if is_last and not to_memory:
@@ -255,16 +304,26 @@ class Checkpointer:
             self._closed = True
             safe_point.hear(0)
             self._writer.close()
+            if self._alone is not None:
+                self._alone.finish(self._storage_wait_s or self._patience_alone_s())
             self._teller.finish(self._storage_wait_s)
             self._door.close()
+            if self._alone is not None:
+                self._alone.end()
             self._teller.finish()
             _open.discard(self)
+
+    def _patience_alone_s(self):
+        """Of a script that just ends, where no agent goes on storing: as long as storage may take; but not of one that
+        has failed, for which the others may never come."""
+        return _FAILED_S if self._has_failed or getattr(sys, "last_value", None) is not None else _STORAGE_WAIT_S
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, *error):
         if kind is not None:
+            self._has_failed = True
             self._storage_wait_s = 0  # whoever fails is awaited by the others
         self.close()
 
@@ -300,13 +359,16 @@ class Checkpointer:
     def _is_able_to_save(self):
         return self._writer is not None and not self._closed and os.getpid() == self._pid
 
-    def _must_be_able_to_save(self):
+    def _must_be_open(self):
         if os.getpid() != self._pid:
             raise RuntimeError("phalanx.checkpoint: a child process of a rank cannot save; the rank itself can")
-        if self._writer is None:
-            raise RuntimeError(_NO_AGENT)
         if self._closed:
             raise RuntimeError(f"phalanx.checkpoint: the Checkpointer of {self.directory} is closed")
+
+    def _must_be_able_to_save(self):
+        self._must_be_open()
+        if self._writer is None:
+            self._begin_alone()
 
     def _described(self, state):
         expanded = states.expand(self.part_of(state), rng_into=self._rng)
@@ -340,9 +402,10 @@ class Checkpointer:
     def _find(self, step=None, timeline=None):
         if step is not None or timeline is not None:
             found = self._find_exactly(_number("step", step), _number("timeline", timeline))
-        elif self._is_able_to_save():
+        elif self._is_able_to_save() and self._has_agent:
             found = self._ask_for_files()
         else:
+            self._go_back_alone()
             found = disk.find(self.directory, self._here.rank, self._agree, self._find_in())
         self.why, self.source = found.why, found.source
         return found
@@ -350,15 +413,25 @@ class Checkpointer:
     def _find_exactly(self, step, timeline):
         """No agent is asked: the ranks know which step is meant. What they save behind it is of a new branch, also
         where it is not found, so that all count alike."""
-        if self._is_able_to_save():
+        if self._is_able_to_save() and self._has_agent:
             self._writer.finish()
             self._way.goes_back()
+        else:
+            self._go_back_alone()
         try:
             return disk.find_exactly(
                 self.directory, self._here.rank, self._agree, step, timeline, self._find_in(exactly=True)
             )
         except disk.NotThere as error:
             raise LookupError(f"phalanx.checkpoint: {error}") from None
+
+    def _go_back_alone(self):
+        """Behind what this life is storing: that is the newest then."""
+        if os.getpid() == self._pid:
+            self._way.goes_back()
+        if self._is_able_to_save():
+            self._writer.finish()
+            self._alone.finish(_STORAGE_WAIT_S)
 
     def _find_in(self, exactly=False):
         """What looks at the manifests of this strategy's layouts; None: disk's own."""

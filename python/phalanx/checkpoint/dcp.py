@@ -41,7 +41,7 @@ class Checkpointer(checkpointer.Checkpointer):
     layouts = ("torch",)
 
     def __init__(self, *settings, **named_settings):
-        self._shared = None  # of a node's first rank: the writer of the .metadata
+        self._shared = None  # of who leads: the writer of the .metadata
         self._plan = None
         self._forms = sharded.Forms()
         self._own_describer = plan.Describer()
@@ -50,7 +50,7 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def _make_writers(self, answer, slots, overlapping, verify):
         super()._make_writers(answer, slots, overlapping, verify)
-        if self._here.local_rank == 0:
+        if self._here.leads:
             self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
 
     # --- saving
@@ -125,9 +125,8 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def _plan_anew(self, local):
         self._plan = None
-        node = self._here.rank - self._here.local_rank
         found = self._peers.arrange(
-            lambda: sharded.Part(local, self._forms, node),
+            lambda: sharded.Part(local, self._forms, self._here.first_rank),
             lambda parts: sharded.arranged(local.planner, parts),
         )
         found.structure, found.file = local.structure(), sharded.File(found, self._forms)

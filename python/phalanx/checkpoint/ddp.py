@@ -1,5 +1,5 @@
-"""For DistributedDataParallel, where all ranks have the same state: local rank 0 of each node saves it, every rank what
-is its own, random numbers and data positions."""
+"""For DistributedDataParallel, where all ranks have the same state: local rank 0 of each node saves it (without agents
+rank 0 of all), every rank what is its own, random numbers and data positions."""
 
 from phalanx.checkpoint import checkpointer, handle, per_rank, position, rng, states
 
@@ -8,13 +8,13 @@ class Checkpointer(checkpointer.Checkpointer):
     """As phalanx.checkpoint.Checkpointer. "rng", data positions and PerRank stand at the top level of the state."""
 
     kind = "ddp"
-    _own = None  # local rank 0: beside the image that all share, that of its own
+    _own = None  # who leads: beside the image that all share, that of its own
 
     def _make_writers(self, answer, slots, overlapping, verify):
         def own(overlaps, verifies):
             return self._writer_of("own", answer["control"], "ddp-rank", slots, overlaps, verifies)
 
-        if self._here.local_rank != 0:
+        if not self._here.leads:
             self._writer = own(overlapping, verify)
             return
         self._own, self._own_describer = own(False, "never"), self._new_describer()
@@ -27,7 +27,7 @@ class Checkpointer(checkpointer.Checkpointer):
         return True
 
     def part_of(self, state):
-        return state if self._here.local_rank == 0 else states.own_part(state)
+        return state if self._here.leads else states.own_part(state)
 
     def prepare(self, state):
         why = super().prepare(state)

@@ -1,0 +1,269 @@
+"""Saves without an agent: under torchrun, Slurm or plain Python. Two threads answer a Checkpointer as an agent would
+(docs/formats/checkpoint-socket.md): one at once, one when the ranks and the disk have done a step. A child process, the
+host, has the memory and writes the files.
+
+A step is on disk, or it is not: no memory outlives this process, so that a save is committed when it is stored.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import queue
+import socket
+import threading
+import time
+
+from phalanx.checkpoint import door, host, together
+
+EPOCH = 1  # of all saves of a process, as the host has it
+NOT_TO_MEMORY = (
+    "without phalanx-run no memory outlives this process: save with storage=Storage.DISK, or start the script by "
+    "`phalanx-run script.py`"
+)
+_SHARED_PAGES = {"full": "", "ddp": "main", "dcp": "metadata"}
+_BEHIND = "it is stored, but "
+_SETTLED_MAX = 1024  # whose outcome is known, and remembered for who asks late
+
+
+class _Save:
+    def __init__(self, step, branch, group):
+        self.step, self.branch, self.group = step, branch, group
+        self.pages = set()  # that are sealed
+        self.why = None  # this rank has given it up
+        self.is_queued = False
+        self.outcome = None  # {"state": .., "why": ..}
+
+    @property
+    def key(self):
+        return self.step, self.branch
+
+
+class Alone:
+    """Of one Checkpointer."""
+
+    def __init__(self, directory, kind, here):
+        """Raises door.Gone where there is no host to be had."""
+        self._directory, self._kind, self._here = directory, kind, here
+        self._shared_page = _SHARED_PAGES[kind] if here.leads else ""
+        self._host = host.Host()
+        self._group = None
+        self._settings, self._layout = {}, None
+        # What both threads and the training's touch, held for a moment; _settled tells of each save that is over.
+        self._lock = threading.RLock()
+        self._settled = threading.Condition(self._lock)
+        self._saves = collections.OrderedDict()
+        self._unsettled = 0
+        self._waiting = []  # (id, key) of who waits for an outcome
+        self._to_store = queue.SimpleQueue()
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._threads = [
+            threading.Thread(target=work, name=f"phalanx-{name}", daemon=True)
+            for name, work in (("saves", self._serve), ("storing", self._store_all))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def take_socket(self):
+        """The Checkpointer's end, once: threads end when all who have it have closed it."""
+        return self._ours.detach()
+
+    def begins(self, step, branch):
+        """A save begins: for all ranks together the first time, and where they have lost each other. Raises Apart where
+        it cannot come to anything, and returns False where that step of that branch was saved before."""
+        with self._lock:
+            if (step, branch) in self._saves:
+                return False
+        if self._group is None or self._group.broken is not None:
+            name = f"{self._directory}/{branch}/{step}"
+            self._group = together.Group(self._here, together.meet(self._here, name))
+        with self._lock:
+            self._saves[step, branch] = _Save(step, branch, self._group)
+            self._unsettled += 1
+        return True
+
+    def finish(self, timeout_s=None):
+        """Waits until each save that has begun is stored, or will not be; at most that long."""
+        with self._settled:
+            return self._settled.wait_for(lambda: self._unsettled == 0, timeout_s)
+
+    def end(self):
+        """The Checkpointer has closed its end. What is not settled never counts."""
+        if self._unsettled == 0 and self._here.rank == 0:
+            with contextlib.suppress(door.Gone, door.Refusal):  # files that the next run of the job writes over
+                self._host.storage.ask("tidy", dir=self._directory)
+        with contextlib.suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_RDWR)  # forked children may have the other end, too
+        self._host.end()
+
+    # --- the first thread
+
+    def _serve(self):
+        """Answers packets until the other end is closed."""
+        while True:
+            data = self._theirs.recv(door.PACKET_BYTES_MAX)
+            if not data:
+                break
+            packet = json.loads(data.decode("utf-8", "surrogateescape"))
+            try:
+                answer = self._on(packet)
+            except (door.Gone, door.Refusal) as error:
+                answer = {"error": str(error)}
+            if answer is not None and "id" in packet:
+                self._answer(packet["id"], answer)
+        self._to_store.put(None)
+
+    def _answer(self, number, answer):
+        with contextlib.suppress(OSError):  # who has asked is gone
+            self._theirs.send(door.packet(id=number, **answer), socket.MSG_NOSIGNAL)
+
+    def _on(self, packet):
+        """The answer; None where there is none, or not yet."""
+        request = packet.get("type")
+        if request == "open":
+            self._settings = packet
+            return self._host.memory.ask("open", dir=self._directory, shared=self._shared_page)
+        if request == "prepare":
+            wanted = {key: packet[key] for key in ("bytes", "slots", "memory_budget")}
+            return self._host.memory.ask("prepare", dir=self._directory, page=self._page(packet), **wanted)
+        if request in ("sealed", "skipped"):
+            return self._hear(packet)
+        if request == "wait":
+            return self._await(packet)
+        if request == "absent":
+            return {"unopened": [], "unsaved": []}
+        return {"error": f"without phalanx-run there is no '{request}'"}
+
+    def _page(self, packet):
+        return self._shared_page if packet.get("page") == "main" else "own"
+
+    def _hear(self, packet):
+        with self._lock:
+            save = self._saves.get((packet["step"], packet["branch"]))
+            if save is None or save.outcome is not None:
+                return None
+            if packet["type"] == "skipped":
+                save.why = save.why or packet["why"]
+            else:
+                save.pages.add(self._page(packet))
+            wanted = {"own", self._shared_page} - {""}
+            if not save.is_queued and (save.why is not None or save.pages >= wanted):
+                save.is_queued = True
+                self._to_store.put(save)
+        return None
+
+    def _await(self, packet):
+        key = packet["step"], packet["branch"]
+        with self._lock:
+            save = self._saves.get(key)
+            if save is None:
+                return {"error": f"step {key[0]} was not saved here, or long ago"}
+            if save.outcome is None:
+                self._waiting.append((packet["id"], key))
+                return None
+            return save.outcome
+
+    # --- the second thread
+
+    def _store_all(self):
+        while True:
+            save = self._to_store.get()
+            if save is None:
+                return
+            try:
+                state, why = self._store(save)
+            except (door.Gone, door.Refusal, together.Apart) as error:
+                state, why = "failed", str(error)
+            self._settle(save, state, why)
+
+    def _settle(self, save, state, why):
+        with self._settled:
+            save.outcome = {"state": state, "why": why or ""}
+            asked = [number for number, key in self._waiting if key == save.key]
+            self._waiting = [entry for entry in self._waiting if entry[1] != save.key]
+            self._unsettled -= 1
+            while len(self._saves) > _SETTLED_MAX and next(iter(self._saves.values())).outcome is not None:
+                self._saves.popitem(last=False)
+            self._settled.notify_all()
+        for number in asked:
+            self._answer(number, save.outcome)
+
+    def _store(self, save):
+        """(state, why), the same on all ranks that come to it."""
+        fields = {"dir": self._directory, "step": save.step, "branch": save.branch}
+        why, name = save.why, None
+        if why is None and self._here.rank == 0:
+            why, name = self._claim(save)
+        votes = save.group.exchange({"step": save.step, "why": why and together.reason(why), "name": name})
+        why = _first_reason(votes, save.step)
+        if why is not None:
+            self._host.memory.ask("drop", **fields)
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.path.join(self._directory, name))  # nobody has written there
+            return "dropped", why
+        self._host.memory.ask("commit", **fields)
+        shards, why = self._write(save, fields, votes[0]["name"])
+        told = save.group.exchange({"step": save.step, "why": why and together.reason(why), "shards": shards})
+        why = _first_reason(told, save.step)
+        if why is None and self._here.rank == 0:
+            why = self._close(save, votes[0]["name"], [shard for one in told for shard in one["shards"]])
+        ends = save.group.exchange({"step": save.step, "why": why and together.reason(why)})
+        why = ends[0]["why"]
+        return ("failed" if why and not why.startswith(_BEHIND) else "stored"), why
+
+    def _claim(self, save):
+        """(why not, the name of a folder)."""
+        try:
+            return None, self._host.storage.ask("claim", dir=self._directory, step=save.step, epoch=EPOCH)["name"]
+        except (door.Gone, door.Refusal) as error:
+            return str(error), None
+
+    def _write(self, save, fields, name):
+        """(shards of this rank, why not)."""
+        shards = []
+        try:
+            for page in sorted(save.pages):
+                held = self._host.memory.ask("hold", page=page, **fields)
+                if self._kind == "dcp":
+                    held["layout"] = "dcp"
+                try:
+                    self._layout = held["layout"]
+                    shards.append(self._host.write(held, dir=self._directory, name=name))
+                finally:
+                    self._host.memory.ask("release", page=page, **fields)
+        except (door.Gone, door.Refusal) as error:
+            return [], f"rank {self._here.rank}: {error}"
+        return shards, save.why
+
+    def _close(self, save, name, shards):
+        """Why the step does not count, or what went wrong behind that."""
+        kept = {key: self._settings[key] for key in ("trackers", "keep_last", "keep_every")}
+        try:
+            warnings = self._host.close_step(
+                shards,
+                dir=self._directory,
+                name=name,
+                step=save.step,
+                branch=save.branch,
+                epoch=EPOCH,
+                world_size=self._here.world_size,
+                kind=self._kind,
+                layout=self._layout,
+                job_id=self._here.job_id,
+                written_unix_ms=time.time_ns() // 1_000_000,
+                **kept,
+            )
+        except (door.Gone, door.Refusal) as error:
+            return str(error)
+        return _BEHIND + "; ".join(warnings) if warnings else None
+
+
+def _first_reason(votes, step):
+    """The first rank's that has one, or that saves another step; None: all are at one."""
+    for rank, vote in enumerate(votes):
+        if vote["step"] != step:
+            return f"the ranks save different steps: rank {rank} saves {vote['step']}"
+        if vote["why"] is not None:
+            return vote["why"]
+    return None

@@ -1,0 +1,151 @@
+#include "checkpoint/host/memory_host.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <vector>
+
+#include "base/fd.h"
+#include "checkpoint/files/files.h"
+#include "checkpoint/image/safetensors.h"
+#include "checkpoint/memory/memory_reader.h"
+#include "checkpoint/rank/control.h"
+#include "checkpoint/rank/memory_names.h"
+
+namespace phalanx::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+// Where an agent has its address. No agent's is this one, so that no agent's memory is taken for a host's.
+constexpr const char* kAddress = "no agent";
+// All saves of a process are of one round.
+constexpr uint64_t kEpoch = 1;
+constexpr size_t kPathBytesMax = 32 << 10;
+constexpr const char* kOwnPage = "0";
+constexpr int64_t kBytesMax = int64_t{1} << 48;
+
+void RemoveDead(const std::string& root) {
+  const StatusOr<std::vector<MemoryFolder>> all = ReadMemories(root);
+  if (!all.ok()) return;
+  for (const MemoryFolder& memory : *all) {
+    if (!memory.own || memory.address != kAddress) continue;
+    const StatusOr<Fd> lock = LockMemory(memory.path);
+    std::error_code error;
+    if (lock.ok()) std::filesystem::remove_all(memory.path, error);
+  }
+}
+
+struct SaveOfPage {
+  std::string dir;
+  std::string page;
+  SaveKey save;
+};
+
+SaveKey SaveIn(Request& request) {
+  SaveKey save{.epoch = kEpoch};
+  save.step = request.Number("step", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  save.branch = static_cast<uint32_t>(request.Number("branch", 0, std::numeric_limits<uint32_t>::max()));
+  return save;
+}
+
+// A rank's own page has a number for a name, as those of a node's ranks have.
+std::string PageIn(Request& request) {
+  std::string page = request.Text("page", 16);
+  if (page == "own") return kOwnPage;
+  return page;
+}
+
+Status CheckPage(const std::string& page) {
+  if (page == kOwnPage || IsSharedPage(page)) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("page is '{}': expected own, main or metadata", page));
+}
+
+}  // namespace
+
+StatusOr<MemoryHost> MemoryHost::Open(const std::string& root, int64_t owner) {
+  RemoveDead(root);
+  PHX_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
+                       NodeMemory::Open(root, fmt::format("process {}", owner), kAddress));
+  memory->SetLiveEpoch(kEpoch);
+  return MemoryHost(std::move(memory));
+}
+
+std::string MemoryHost::Answer(Request& request) {
+  const std::string& type = request.type();
+  const StatusOr<Json> answer = type == "open"      ? OpenPages(request)
+                                : type == "prepare" ? Prepare(request)
+                                : type == "commit"  ? Settle(request, true)
+                                : type == "drop"    ? Settle(request, false)
+                                : type == "hold"    ? HoldOne(request, true)
+                                : type == "release" ? HoldOne(request, false)
+                                                    : absl::UnimplementedError(fmt::format("no request '{}'", type));
+  return answer.ok() ? AnswerText(*answer) : ErrorText(answer.status());
+}
+
+StatusOr<Json> MemoryHost::OpenPages(Request& request) {
+  const std::string dir = request.Text("dir", kPathBytesMax);
+  const std::string shared = request.Text("shared", 16);
+  PHX_RETURN_IF_ERROR(request.status());
+  PHX_ASSIGN_OR_RETURN(const std::string control, memory_->OpenPage(dir, kOwnPage));
+  Json answer = {{"control", control}, {"main", nullptr}};
+  if (!shared.empty()) {
+    PHX_RETURN_IF_ERROR(CheckPage(shared));
+    PHX_ASSIGN_OR_RETURN(answer["main"], memory_->OpenPage(dir, shared));
+  }
+  return answer;
+}
+
+StatusOr<Json> MemoryHost::Prepare(Request& request) {
+  const std::string dir = request.Text("dir", kPathBytesMax);
+  const std::string page = PageIn(request);
+  const int64_t bytes = request.Number("bytes", 1, kBytesMax);
+  const int64_t slots = request.Number("slots", 2, kSlotsMax);
+  const int64_t budget = request.Number("memory_budget", 0, kBytesMax);
+  PHX_RETURN_IF_ERROR(request.status());
+  PHX_RETURN_IF_ERROR(CheckPage(page));
+  PHX_ASSIGN_OR_RETURN(const SlotPlan plan, memory_->Plan(dir, page, static_cast<uint64_t>(bytes),
+                                                          static_cast<int>(slots), static_cast<uint64_t>(budget)));
+  PHX_RETURN_IF_ERROR(MakeSlotFiles(plan.files));
+  memory_->Install(plan);
+  return Json{{"slots", plan.slots}, {"bytes", plan.bytes}, {"why", plan.why}};
+}
+
+StatusOr<Json> MemoryHost::Settle(Request& request, bool commits) {
+  const std::string dir = request.Text("dir", kPathBytesMax);
+  const SaveKey save = SaveIn(request);
+  PHX_RETURN_IF_ERROR(request.status());
+  if (commits) {
+    memory_->Commit(dir, save);
+  } else {
+    memory_->Drop(dir, save);
+  }
+  return Json::object();
+}
+
+StatusOr<Json> MemoryHost::HoldOne(Request& request, bool holds) {
+  const std::string dir = request.Text("dir", kPathBytesMax);
+  const std::string page = PageIn(request);
+  const SaveKey save = SaveIn(request);
+  PHX_RETURN_IF_ERROR(request.status());
+  for (const MemoryImage& image : memory_->Images(dir, save)) {
+    if (image.page != page) continue;
+    if (!holds) {
+      memory_->Release(image);
+      return Json::object();
+    }
+    if (!memory_->Hold(image)) break;
+    const StatusOr<MappedFile> file = MappedFile::Open(image.path);
+    const bool is_named = file.ok() && IsSafetensors(file->data(), file->bytes());
+    return Json{{"path", image.path},
+                {"bytes", image.image.bytes},
+                {"crc32", image.image.crc32},
+                {"rank", IsSharedPage(page) ? kMainRank : int64_t{image.image.rank}},
+                {"layout", is_named ? kNamedLayout : kTorchLayout}};
+  }
+  return absl::NotFoundError(fmt::format("memory has no image of step {} on page '{}'", save.step, page));
+}
+
+}  // namespace phalanx::checkpoint

@@ -1,0 +1,28 @@
+// Steps on disk for a rank without an agent: the requests about them (docs/formats/checkpoint-host.md).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/host/request.h"
+
+namespace phalanx::checkpoint {
+
+// On one thread, which waits for as long as storage takes.
+class StorageHost {
+ public:
+  // To claim, write, shards, close and tidy.
+  std::string Answer(Request& request);
+
+ private:
+  static StatusOr<nlohmann::json> Claim(Request& request);
+  static StatusOr<nlohmann::json> Write(Request& request);
+  StatusOr<nlohmann::json> AddShards(Request& request);
+  StatusOr<nlohmann::json> Close(Request& request);
+  static StatusOr<nlohmann::json> Tidy(Request& request);
+
+  std::vector<Shard> shards_;  // of the manifest to come
+};
+
+}  // namespace phalanx::checkpoint
