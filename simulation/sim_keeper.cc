@@ -171,6 +171,10 @@ agent::FetchedImages SimKeeper::FilesOf(const SaveKey& save) const {
 
 void SimKeeper::Do(const agent::MarkCommitted& action) {
   pages_.Commit(action.dir, action.save);
+  for (const std::string& name : pages_.Unneeded(action.dir, action.save)) {
+    pages_.Forget(action.dir, name);
+    parts_.machine.shared_memory.erase(name);
+  }
   ReplaceSlots();
 }
 
@@ -233,10 +237,12 @@ void SimKeeper::Open(const Process& process, Task answered) {
   if (looking_at_directories_) return static_cast<void>(opening_.emplace_back(process, std::move(answered)));
   const Saving& saving = parts_.saving;
   OpenPage(std::to_string(process->local_rank));
+  pages_.MarkOpened(kCheckpointDir, std::to_string(process->local_rank));
   process->own_page = parts_.machine.shared_memory.at(std::to_string(process->local_rank));
   if (saving.kind != v1::FULL) {
     const char* const shared = agent::SharedPageOf(saving.kind);
     OpenPage(shared);
+    pages_.MarkOpened(kCheckpointDir, shared);
     process->main_page = parts_.machine.shared_memory.at(shared);
   }
   core_.OnOpen(process->local_rank, kCheckpointDir,

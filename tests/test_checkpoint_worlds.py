@@ -3,7 +3,7 @@
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
-from test_checkpoint_job import start
+from test_checkpoint_job import memory_of, start
 
 
 def stored_by(make_job, directory, ranks):
@@ -27,3 +27,20 @@ def test_a_larger_world_is_refused_with_what_would_be_right(make_job, directory)
     node = start(job, directory, "--steps=6", nproc=2, flags=["--max-restarts=0"])
     assert node.wait() == 1, job.story()
     assert "has nothing of rank 1: it was saved by a world of 1. Go on with as many ranks" in node.stderr, job.story()
+
+
+def test_memory_of_ranks_that_are_no_more_is_given_back(job, directory):
+    """A node of two ranks is killed and comes back with one: once that has saved, the other's slots are gone."""
+    first = start(job, directory, "--memory-every=2", nproc=2)
+    job.wait_events("committed", rank=1, n=4)
+    job.kill_all()
+    first.wait()
+    assert pages_in(memory_of(job)) == ["control-0", "control-1"]
+    start(job, directory, "--memory-every=2", nproc=1)
+    job.wait_events("committed", world=1)
+    assert pages_in(memory_of(job)) == ["control-0"]
+    assert list(memory_of(job).glob("*/slot-1-*")) == []
+
+
+def pages_in(memory):
+    return sorted(page.name for page in memory.glob("*/control-*"))

@@ -160,8 +160,10 @@ void CheckpointKeeper::AnswerError(int local_rank, int64_t id, const std::string
 Status CheckpointKeeper::OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main) {
   PHX_RETURN_IF_ERROR(OpenMemory());
   PHX_ASSIGN_OR_RETURN(*own, memory_->OpenPage(packet.dir, PageName(local_rank)));
+  memory_->MarkOpened(packet.dir, PageName(local_rank));
   if (packet.options.kind == v1::FULL) return absl::OkStatus();
   PHX_ASSIGN_OR_RETURN(*main, memory_->OpenPage(packet.dir, SharedPageOf(packet.options.kind)));
+  memory_->MarkOpened(packet.dir, SharedPageOf(packet.options.kind));
   return absl::OkStatus();
 }
 
@@ -378,6 +380,7 @@ void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
 void CheckpointKeeper::Do(const MarkCommitted& action) {
   if (!memory_) return;
   memory_->Commit(action.dir, action.save);
+  memory_->FreeUnneeded(action.dir, action.save);
   // Of a save of the live round: the one of an older round is what nodes go on from.
   if (action.save.epoch == epoch_) exchange_.OnCommitted(action.dir, action.save);
   ReplaceSlots();

@@ -352,6 +352,17 @@ void NodeMemory::RemoveUnnamed(const std::string& dir, const std::string& name,
   }
 }
 
+void NodeMemory::FreeUnneeded(const std::string& dir, const SaveKey& save) {
+  for (const std::string& name : pages_.Unneeded(dir, save)) {
+    const auto folder = folders_.find(dir);
+    const auto mapping = folder->second->mappings.find(name);
+    for (const std::string& path : pages_.Files(dir, name)) unlink(path.c_str());
+    unlink(mapping->second->path.c_str());
+    pages_.Forget(dir, name);
+    folder->second->mappings.erase(mapping);
+  }
+}
+
 StatusOr<SlotPlan> NodeMemory::Plan(const std::string& dir, const std::string& name, uint64_t bytes, int slots,
                                     uint64_t budget) {
   return pages_.Plan(dir, name, {bytes, slots, budget}, FreeMemoryBytes(path_), FileBytes);

@@ -66,6 +66,8 @@ class NodeMemory {
 
   // The control page of one page of a Checkpointer directory, made where it is missing.
   StatusOr<std::string> OpenPage(const std::string& dir, const std::string& page);
+  // A rank of the live round has opened that page.
+  void MarkOpened(const std::string& dir, const std::string& page) { pages_.MarkOpened(dir, page); }
   // Whether any rank has ever opened it.
   bool HasPage(const std::string& dir, const std::string& page) const { return pages_.Has(dir, page); }
   // Only ranks of this epoch may begin or seal from now on.
@@ -84,6 +86,9 @@ class NodeMemory {
   }
 
   void Commit(const std::string& dir, const SaveKey& save) { pages_.Commit(dir, save); }
+  // When a save is committed: pages of that directory that nobody needs any more give their memory back
+  // (NodePages::Unneeded).
+  void FreeUnneeded(const std::string& dir, const SaveKey& save);
   void Drop(const std::string& dir, const SaveKey& save) { pages_.Drop(dir, save); }
   // The image is not what was sealed: it is none any more, committed or not, and the first to be written over. False
   // where another one lies there by now.

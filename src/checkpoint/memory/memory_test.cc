@@ -458,6 +458,21 @@ TEST_F(MemoryTest, OthersOfItsUserSeeWhoseItIs) {
   EXPECT_GE(left->at(0).bytes, 3 * kBytes);
 }
 
+TEST_F(MemoryTest, APageThatNobodyNeedsGivesItsMemoryBack) {
+  Prepare(3);
+  Save(10);
+  memory_->SetLiveEpoch(2);
+  ASSERT_TRUE(memory_->OpenPage(dir_, "1").ok());
+  memory_->MarkOpened(dir_, "1");
+  memory_->FreeUnneeded(dir_, {.epoch = 2, .step = 20});
+  EXPECT_FALSE(fs::exists(control_path_));
+  EXPECT_FALSE(memory_->HasPage(dir_, "0"));
+  EXPECT_TRUE(memory_->HasPage(dir_, "1"));
+  EXPECT_LT(memory_->Bytes(), 2 * kBytes);
+  Prepare(2);  // such a rank is there again
+  EXPECT_EQ(Save(30, 2), 0);
+}
+
 TEST_F(MemoryTest, NothingIsLeftWhenItIsRemoved) {
   Prepare();
   memory_->Remove();

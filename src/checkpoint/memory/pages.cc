@@ -36,7 +36,7 @@ const NodePages::Page* NodePages::Find(const std::string& dir, const std::string
 
 void NodePages::Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes) {
   Page& page = dirs_[dir][name];
-  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}};
+  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}, 0};
   ControlPage parsed;
   if (!ParseControl(bytes, kControlBytes, &parsed).empty()) page.control().Format(live_epoch_);
   const ControlPage now = page.Parse();
@@ -49,6 +49,27 @@ void NodePages::Add(const std::string& dir, const std::string& name, const std::
     // Ranks of an earlier life may have had it mapped, or have it still.
     if (each.is_committed()) page.replaced_next.insert(static_cast<int>(slot));
   }
+}
+
+void NodePages::Forget(const std::string& dir, const std::string& name) {
+  const auto pages = dirs_.find(dir);
+  if (pages != dirs_.end()) pages->second.erase(name);
+}
+
+void NodePages::MarkOpened(const std::string& dir, const std::string& name) {
+  Page* const page = Find(dir, name);
+  if (page != nullptr) page->opened_epoch = live_epoch_;
+}
+
+std::vector<std::string> NodePages::Unneeded(const std::string& dir, const SaveKey& save) const {
+  std::vector<std::string> names;
+  const auto pages = dirs_.find(dir);
+  if (pages == dirs_.end() || save.epoch != live_epoch_) return names;
+  for (const auto& [name, page] : pages->second) {
+    const bool is_used = page.opened_epoch == live_epoch_ || !page.readers.empty() || !page.replacing.empty();
+    if (!is_used) names.push_back(name);
+  }
+  return names;
 }
 
 std::set<std::string> NodePages::Files(const std::string& dir, const std::string& name) const {

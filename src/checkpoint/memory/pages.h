@@ -58,6 +58,12 @@ class NodePages {
   // none. `folder`: where the files of its slots lie. What an agent before this one held is released.
   void Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes);
   void Forget(const std::string& dir) { dirs_.erase(dir); }
+  void Forget(const std::string& dir, const std::string& name);
+  // A rank of the live round has opened that page.
+  void MarkOpened(const std::string& dir, const std::string& name);
+  // Pages of the directory whose memory may go once this save is committed: of ranks, or of a kind of saves, that the
+  // live round has not. Nothing where the save is of an older round; a page that somebody reads stays.
+  std::vector<std::string> Unneeded(const std::string& dir, const SaveKey& save) const;
   bool Has(const std::string& dir, const std::string& name) const { return Find(dir, name) != nullptr; }
   // The files that the slots of a page name. Nothing where there is no such page.
   std::set<std::string> Files(const std::string& dir, const std::string& name) const;
@@ -104,6 +110,7 @@ class NodePages {
     std::map<int, int> readers;   // by Hold, of slots
     // Slots over which a newer save was committed while they were read, in the round of that epoch.
     std::map<int, uint64_t> overdue;
+    uint64_t opened_epoch = 0;  // the last round in which a rank has opened it
 
     Control control() const { return Control(bytes); }
     std::string SlotPath(int slot, uint64_t number) const;

@@ -194,6 +194,35 @@ TEST_F(PagesTest, AnOldRoundsRankSealsNothing) {
   EXPECT_THAT(pages_.Images(), IsEmpty());
 }
 
+// Of a rank that the node has no more, and of what all shared before the kind of saves was another.
+TEST_F(PagesTest, PagesOfFormerRanksGoWhenASaveOfTheRoundIsCommitted) {
+  std::array<std::array<uint8_t, kControlBytes>, 2> others{};
+  pages_.Add("/data", "1", "/shm", others[0].data());
+  pages_.Add("/data", "main", "/shm", others[1].data());
+  pages_.MarkOpened("/data", "1");  // in this round, and not in the next
+  pages_.SetLiveEpoch(2);
+  Prepare(3);
+  pages_.MarkOpened("/data", "0");
+  Save(10, 2);
+  EXPECT_THAT(pages_.Unneeded("/data", {.epoch = 1, .step = 10}), IsEmpty());  // the next world may have ranks again
+  EXPECT_THAT(pages_.Unneeded("/other", {.epoch = 2, .step = 10}), IsEmpty());
+  EXPECT_THAT(pages_.Unneeded("/data", {.epoch = 2, .step = 10}), ElementsAre("1", "main"));
+  pages_.Forget("/data", "1");
+  EXPECT_FALSE(pages_.Has("/data", "1"));
+  EXPECT_TRUE(pages_.Has("/data", "0"));
+}
+
+TEST_F(PagesTest, APageThatIsReadStays) {
+  Prepare(2);
+  Save(10);
+  pages_.SetLiveEpoch(2);
+  const MemoryImage image = pages_.Images().front();
+  ASSERT_TRUE(pages_.Hold(image));
+  EXPECT_THAT(pages_.Unneeded("/data", {.epoch = 2, .step = 20}), IsEmpty());
+  pages_.Release(image);
+  EXPECT_THAT(pages_.Unneeded("/data", {.epoch = 2, .step = 20}), ElementsAre("0"));
+}
+
 TEST_F(PagesTest, FilesHaveNumbersThatNoneHadBefore) {
   pages_.SkipNumber("/data", "0", 7);
   Prepare(2);
