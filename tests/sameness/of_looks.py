@@ -19,6 +19,7 @@ _CHANGES = {
     "    if name != 'part':\n        raise AttributeError(name)\n    return importlib.import_module('liblazy.part')\n",
     "liblazy/part.py": "import liba, os\nliba.COUNT = 2\nFD = os.open(__file__, os.O_RDONLY)\n",
 }
+_QUIET = {"libquiet.py": "import warnings\nwarnings.simplefilter('ignore')\n"}
 case(
     "text of a module of the script's own that was edited",
     "a name of a library that its own module has imported stands for that library",
@@ -201,7 +202,72 @@ case(
     if x is 2:
         print("is")
     """,
-    installed={"libquiet.py": "import warnings\nwarnings.simplefilter('ignore')\n"},
+    installed=_QUIET,
+)
+for _name, _environment in (("", {}), (", compiled in each life", {"PYTHONDONTWRITEBYTECODE": "1"})):
+    case(
+        "warning of the text of a module that runs" + _name,
+        "a library ignores all from its import on",
+        """
+        import libquiet
+        x = 2
+        if x is 2:
+            print("is")
+        """,
+        installed=_QUIET,
+        environment=_environment,
+        script="train",
+        is_module=True,
+    )
+for _name, _text in (
+    ("shows warnings its own way", "import warnings\nwarnings.showwarning = lambda *a, **k: print('shown')\n"),
+    ("has its own text for warnings", "import warnings\nwarnings.formatwarning = lambda *a, **k: 'formatted\\n'\n"),
+    ("has warnings logged", "import logging\nlogging.captureWarnings(True)\n"),
+):
+    case(
+        f"library that {_name}",
+        "not that of the script's own text",
+        """
+        import libshows
+        x = 2
+        if x is 2:
+            print("is")
+        """,
+        installed={"libshows.py": _text},
+    )
+case(
+    "warning that a library has said at its import",
+    "it is not said again",
+    """
+    import libwarns
+    libwarns.old()
+    """,
+    installed={"libwarns.py": "import warnings\ndef old():\n    warnings.warn('old is old', FutureWarning)\n\nold()\n"},
+)
+case(
+    "warning that a library has said at its import, before another that sets filters",
+    "it is said again behind that one, no sooner",
+    """
+    import libwarns
+    libwarns.old()
+    print(end="")
+    import numpy
+    libwarns.old()
+    """,
+    installed={
+        "libwarns.py": "import warnings\ndef old():\n    warnings.warn('old is old', FutureWarning)\n\nold()\n",
+        "numpy.py": "import warnings\nwarnings.filterwarnings('ignore', message='numpy.dtype')\n",
+    },
+)
+case(
+    "warning that a library has said at its import, of an edited script",
+    "whose text is looked through anew",
+    """
+    import libwarns
+    print("first")
+    """,
+    installed={"libwarns.py": "import warnings\ndef old():\n    warnings.warn('old is old', FutureWarning)\n\nold()\n"},
+    edits={"train.py": "import libwarns\nlibwarns.old()\n" + _TELL},
 )
 case(
     "module that is loaded when it is looked at",

@@ -8,12 +8,12 @@ import socket
 import sys
 import time
 import types
-import warnings
 from importlib.machinery import SourceFileLoader
 
 from phalanx._bootstrap import (
     board,
     elasticity,
+    filters,
     hidden,
     hooks,
     inherited,
@@ -31,7 +31,6 @@ from phalanx._bootstrap import (
 from phalanx._bootstrap.watching import changes, reads, watch
 from phalanx._bootstrap.watching.standing import Standing
 
-_FILTERS = tuple(warnings.filters)  # that this interpreter begins with
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
@@ -280,8 +279,7 @@ def _prepare_main(request):
 
 def _compiled(source, path):
     """What Python says of the text it says before a library has set filters of its own."""
-    with warnings.catch_warnings():
-        warnings.filters[:] = _FILTERS
+    with filters.as_at_start():
         return compile(source, path, "exec", dont_inherit=True)
 
 
@@ -300,25 +298,42 @@ def _prepare_module(request):
     make_main_module("module", None)
     _set_arguments(["-m", *request["args"]])
     places.put_first_on_path(os.getcwd())
-    if not _can_begin(request["script"]):
+    can_begin, details = _begun(request["script"])
+    if not can_begin:
         _become_plain_python(request)
+    if details is not None:
+        _give_once(runpy, "_get_module_details", details)
     return functools.partial(runpy._run_module_as_main, request["script"])
 
 
-def _can_begin(name):
-    """False where no line of the module's or its packages' own code can run, so that another life would not help: its
-    first part is nowhere, or it is one file that is no Python. Nothing is imported to find out."""
+def _begun(name):
+    """(whether a line of the module's or its packages' own code can run, what runpy is to find of it). Where none can,
+    another life would not help: its first part is nowhere, or it is one file that is no Python. Nothing is imported to
+    find out. None for what is found: runpy looks itself, for a module in a package behind the package's import."""
     from importlib.util import find_spec
 
     try:
         spec = find_spec(name.partition(".")[0])
-        if spec is not None and "." not in name and spec.submodule_search_locations is None:
-            spec.loader.get_code(spec.name)
-        return spec is not None
+        if spec is None or "." in name or spec.submodule_search_locations is not None:
+            return spec is not None, None
+        with filters.as_at_start():
+            code = spec.loader.get_code(spec.name)
+        return True, (name, spec, code) if code is not None else None
     except SyntaxError:
-        return False
+        return False, None
     except (AttributeError, ImportError, OSError, ValueError):
-        return True  # Python says it in its own words
+        return True, None  # Python says it in its own words
+
+
+def _give_once(module, name, value):
+    """Has the next call of that function give this."""
+    usual = getattr(module, name)
+
+    def give(*_):
+        setattr(module, name, usual)
+        return value
+
+    setattr(module, name, give)
 
 
 def make_main_of(spec):

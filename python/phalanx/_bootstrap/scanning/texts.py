@@ -5,17 +5,15 @@ import importlib.machinery
 import io
 import sys
 import tokenize
-import warnings
 
-from phalanx._bootstrap import places
+from phalanx._bootstrap import filters, places
 
 SOURCE_BYTES_MAX = 4 << 20
 
 
 def parsed(source):
     """Without the warnings that a text deserves: Python says them when it compiles it, once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with filters.none():
         return ast.parse(source)
 
 

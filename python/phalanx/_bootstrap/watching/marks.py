@@ -7,7 +7,8 @@ import itertools
 import sys
 import warnings
 
-from phalanx._bootstrap import places
+from phalanx._bootstrap import filters, places
+from phalanx._bootstrap.watching.modules import kept_names
 
 # How objects are pickled, and what libraries note for themselves where each module finds it.
 _MARKED = (copyreg.dispatch_table, vars(sys))
@@ -20,6 +21,7 @@ class Before:
     def __init__(self, there=()):
         self._there = frozenset(there)
         self._filters = list(warnings.filters)
+        self._version = _version_of_filters()
         self._loggers = dict(_loggers())
         self._entries = [(names, frozenset(names)) for names in _MARKED]
 
@@ -36,6 +38,7 @@ class Before:
         if new:
             warnings.filters[:] = self._filters
             _filters_have_changed()
+        _keep_what_was_said(self._version)
         return Marks(loggers, tree, in_front, [entry for entry in new if entry not in in_front], entries)
 
     def _stays(self, name):
@@ -184,6 +187,23 @@ def _classes_of_loggers():
 
 def _is_placeholder(logger):
     return isinstance(logger, sys.modules["logging"].PlaceHolder)
+
+
+def _version_of_filters():
+    """Python counts their changes: what a module has said by an older version it says once more."""
+    registry = {}
+    with filters.none():
+        warnings.warn_explicit("", UserWarning, "", 0, registry=registry)
+    return registry["version"]
+
+
+def _keep_what_was_said(version):
+    """By filters of that version, which are there again."""
+    now = _version_of_filters()
+    for module in list(sys.modules.values()) if now != version else ():
+        said = kept_names(module).get("__warningregistry__")
+        if type(said) is dict and said.get("version") == version:
+            said["version"] = now
 
 
 def _filters_have_changed():
