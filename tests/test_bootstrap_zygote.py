@@ -405,6 +405,24 @@ def test_a_folder_of_the_users_own_is_never_imported_ahead(folder, tmp_path_fact
             assert agent.fork().run(where / "script.py", env=env).result() == (0, f"{version}\n", "")
 
 
+OF_ITS_OWN = {
+    "a module that answers itself": "class M(types.ModuleType):\n    def __getattribute__(self, name):\n"
+    "        return super().__getattribute__(name)\nsys.modules[__name__].__class__ = M",
+    "an object": "class M: pass\nnew = M()\nvars(new).update(vars(sys.modules[__name__]))\nsys.modules[__name__] = new",
+}
+
+
+@pytest.mark.parametrize("what", OF_ITS_OWN)
+def test_a_module_of_the_users_own_is_found_whatever_its_class(library, folder, tmp_path_factory, what):
+    own = tmp_path_factory.mktemp("own")
+    (own / "usermod.py").write_text(f"import sys, types\n{OF_ITS_OWN[what]}\n")
+    library(wants="import usermod")
+    library.agent.env["PYTHONPATH"] += os.pathsep + str(own)
+    answer = library.agent.start_zygote(folder(script="import wants") / "script.py")
+    assert (answer["type"], answer["module"]) == ("tainted", "wants"), answer
+    assert answer["why"].endswith("usermod, which is the user's own")
+
+
 def test_a_life_that_imports_nothing_more_teaches_nothing(library, folder):
     """Nor does what a worker itself needs between its fork and the script's first line."""
     library(wanted="")

@@ -269,6 +269,17 @@ case(
     installed={"libwarns.py": "import warnings\ndef old():\n    warnings.warn('old is old', FutureWarning)\n\nold()\n"},
     edits={"train.py": "import libwarns\nlibwarns.old()\n" + _TELL},
 )
+_REGISTERS = (
+    "import importlib.util, os, sys\nspec = importlib.util.find_spec('libheavy')\n"
+    "spec.loader = importlib.util.LazyLoader(spec.loader)\nmodule = importlib.util.module_from_spec(spec)\n"
+    "sys.modules['libheavy'] = module\nspec.loader.exec_module(module)\n"
+)
+_HEAVY = {
+    "libregisters.py": _REGISTERS,
+    "libheavy.py": "import os\nfrom os import getpid\nos.environ['HEAVY'] = 'loaded'\n",
+    "libsees.py": "import os\nSEEN = os.environ.get('HEAVY')\n",
+    "libloads.py": "import libheavy\nASK = libheavy.getpid\n",
+}
 case(
     "module that is loaded when it is looked at",
     "importlib.util.LazyLoader",
@@ -277,11 +288,81 @@ case(
     import libsees
     print(libsees.SEEN)
     """,
+    installed=_HEAVY,
+)
+case(
+    "module that is loaded when it is looked at, by a library that goes through the environment",
+    "whose names are asked for what it has found there",
+    """
+    import libregisters
+    import libsees
+    print(libsees.SEEN)
+    """,
     installed={
-        "libregisters.py": "import importlib.util, sys\nspec = importlib.util.find_spec('libheavy')\n"
-        "spec.loader = importlib.util.LazyLoader(spec.loader)\nmodule = importlib.util.module_from_spec(spec)\n"
-        "sys.modules['libheavy'] = module\nspec.loader.exec_module(module)\n",
-        "libheavy.py": "import os\nos.environ['HEAVY'] = 'loaded'\n",
-        "libsees.py": "import os\nSEEN = os.environ.get('HEAVY')\n",
+        **_HEAVY,
+        "libregisters.py": _REGISTERS + "OPTS = {k: v for k, v in os.environ.items() if k.startswith('LIBREG_')}\n",
+    },
+)
+case(
+    "module that is loaded when the script looks at it",
+    "not before",
+    """
+    import libregisters, os
+    BEFORE = os.environ.get("HEAVY")
+    import libheavy
+    GETPID = libheavy.getpid
+    print(BEFORE, os.environ["HEAVY"], GETPID is os.getpid)
+    """,
+    installed=_HEAVY,
+)
+case(
+    "module that is loaded when a later library looks at it",
+    "what it has is what it is under Python",
+    """
+    import libregisters
+    import libloads
+    import libheavy, os
+    print(libheavy.getpid is os.getpid, libloads.ASK.__name__)
+    """,
+    installed=_HEAVY,
+)
+case(
+    "module whose names are a property",
+    "of its class",
+    """
+    import libregisters
+    import libsees
+    print(libsees.SEEN)
+    """,
+    installed={
+        **_HEAVY,
+        "libregisters.py": "import os, sys, types\nclass Lazy(types.ModuleType):\n    @property\n"
+        "    def __dict__(self):\n        os.environ['HEAVY'] = 'loaded'\n        return {}\n\n"
+        "sys.modules['libregisters.part'] = Lazy('libregisters.part')\n",
+    },
+)
+case(
+    "module that answers itself",
+    "functions that it has taken from os are those",
+    """
+    import libm, os
+    print(libm.getpid is os.getpid, libm.getpid.__name__)
+    """,
+    installed={
+        "libm.py": "import sys, types\nfrom os import getpid\nclass M(types.ModuleType):\n"
+        "    def __getattribute__(self, name):\n        return super().__getattribute__(name)\n\n"
+        "sys.modules[__name__].__class__ = M\n"
+    },
+)
+case(
+    "object in the place of a module",
+    "functions that it has taken from os are those",
+    """
+    import libm, os
+    print(libm.getpid is os.getpid, libm.getpid.__name__)
+    """,
+    installed={
+        "libm.py": "import os, sys\nclass M:\n    def __init__(self):\n        self.getpid = os.getpid\n\n"
+        "sys.modules[__name__] = M()\n"
     },
 )

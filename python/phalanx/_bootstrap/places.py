@@ -7,6 +7,8 @@ import stat
 import sys
 import sysconfig
 
+from phalanx._bootstrap.watching.modules import kept_names
+
 OUR_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 OUR_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the folder of `phalanx`
 
@@ -134,8 +136,11 @@ def _lists(path, beginnings):
 
 def is_library_module(module):
     """Whether `module` is a normally imported one of the standard library or of an installed package."""
-    spec = getattr(module, "__spec__", None)
-    origin = getattr(spec, "origin", None)
+    return is_library_origin(getattr(getattr(module, "__spec__", None), "origin", None))
+
+
+def is_library_origin(origin):
+    """Whether that is where the spec of such a module says that it comes from."""
     return isinstance(origin, str) and (origin in ("built-in", "frozen") or is_library_file(origin))
 
 
@@ -166,7 +171,7 @@ def is_read_once(path):
 def entry_of(module):
     """The index of the entry of sys.path that a top-level module was imported from. -1: none can stand in front of it,
     since Python has it in itself; len(sys.path): none is known."""
-    spec = getattr(module, "__spec__", None)
+    spec = kept_names(module).get("__spec__")
     origin = getattr(spec, "origin", None)
     if origin in ("built-in", "frozen"):
         return -1

@@ -10,7 +10,7 @@ import sys
 from phalanx._bootstrap import hidden, places, steps, threads
 from phalanx._bootstrap.scanning import variables
 from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
-from phalanx._bootstrap.watching.modules import answers_as_usual, is_module, names_of
+from phalanx._bootstrap.watching.modules import is_module, is_yet_to_be_loaded, kept_names
 from phalanx._bootstrap.watching.shared import why_not_shared
 from phalanx._bootstrap.watching.taken import Taken, keeps
 from phalanx._bootstrap.watching.watch import Tainted, is_indifferent
@@ -452,28 +452,28 @@ class Preloader:
     def _check_values(self):
         """What new modules hold by a name of their own, and must not share."""
         for name in [name for name in sys.modules if name not in self._seen]:
-            self._seen.add(name)
             module = sys.modules[name]
+            if is_yet_to_be_loaded(module):
+                continue  # nothing of it has happened: what loads it is asked then
+            self._seen.add(name)
             if module is sys.modules["__main__"]:
                 continue  # multiprocessing calls it __mp_main__, too; with -m it has the spec of the user's own module
-            if not answers_as_usual(module):
-                continue  # one that is loaded when it is looked at, say
             self._watch.put_back(module)
             if is_indifferent(name) or name in _RENEWED or places.is_standard_name(name):
                 continue
-            if not self._nobody and self._is_users_own(module):
+            origin = _origin_of(module)
+            if not self._nobody and self._is_users_own(name, origin):
                 raise Tainted(name, f"it imports {name}, which is the user's own")
-            if not self._nobody and not places.is_library_module(module):
+            if not self._nobody and not places.is_library_origin(origin):
                 continue
-            for key, value in list(vars(module).items()):
+            for key, value in list(kept_names(module).items()):
                 why = why_not_shared(value)
                 if why is not None:
                     raise Tainted(name, f"it holds {why} ({key})")
 
-    def _is_users_own(self, module):
+    def _is_users_own(self, name, origin):
         """Whether its file is on PYTHONPATH, beside the script, of an editable install, or linked to libraries'."""
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if not isinstance(origin, str) or not os.path.isabs(origin) or module.__name__.startswith("_remote_module"):
+        if not isinstance(origin, str) or not os.path.isabs(origin) or name.startswith("_remote_module"):
             return False  # torch makes that one in a temporary folder
         return not self._libraries.have(origin)
 
@@ -489,9 +489,11 @@ def _longest_module(name):
 
 
 def _spec_of(module):
-    if answers_as_usual(module) or not is_module(module):
-        return getattr(module, "__spec__", None)
-    return names_of(module).get("__spec__")
+    return kept_names(module).get("__spec__")
+
+
+def _origin_of(module):
+    return getattr(_spec_of(module), "origin", None)
 
 
 def _importer(frame):

@@ -14,6 +14,7 @@ from _weakref import ref
 
 from phalanx._bootstrap import hidden, linux, places
 from phalanx._bootstrap.watching import reads, tracked
+from phalanx._bootstrap.watching.modules import kept_names
 
 # What torch and its like do at their imports is known: it holds no process and draws nothing. What they read counts.
 INDIFFERENT = frozenset("torch numpy functorch torchgen sympy mpmath networkx triton".split())
@@ -176,9 +177,10 @@ class Watch:
 
     def put_back(self, module):
         """Exchanges our functions in a module's names, and in those of its classes, for those that they stand for."""
-        for key, value in list(vars(module).items()):
+        names = kept_names(module)
+        for key, value in list(names.items()):
             if self._is_ours(value):
-                setattr(module, key, self._replaced[value])
+                names[key] = self._replaced[value]
             elif type(value) is type and value.__module__ == module.__name__:
                 for name, member in list(vars(value).items()):
                     if self._is_ours(member):
@@ -272,8 +274,8 @@ class Watch:
             self._taint(self._walker, "it keeps what it finds in the environment, which differs between ranks")
 
     def _has_names(self, module):
-        found = vars(module).values() if isinstance(getattr(module, "__dict__", None), dict) else ()
-        return any(isinstance(value, (str, bytes)) and self._tracked.is_in(value, _RANK_NAMES) for value in found)
+        found = [value for value in kept_names(module).values() if issubclass(type(value), (str, bytes))]
+        return any(self._tracked.is_in(value, _RANK_NAMES) for value in found)
 
     def _note_change(self, name):
         self._changed.add(_text(name))
