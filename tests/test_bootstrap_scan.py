@@ -322,6 +322,33 @@ def test_a_part_of_a_lazy_module_that_a_later_import_brings(monkeypatch, name, c
     assert (looked.unclear, looked.changed()) == (None, changes)
 
 
+@pytest.mark.parametrize("now", [1, None])
+def test_a_value_that_is_none_is_watched(monkeypatch, now):
+    """Also by Python before 3.10, which has no sys.orig_argv."""
+    monkeypatch.delattr(sys, "orig_argv", raising=False)
+    library = types.ModuleType("library")
+    library.VALUE = None
+    monkeypatch.setitem(sys.modules, "library", library)
+    looked = taken.Taken({f"library.VALUE{takes.CONTENTS}": [0]})
+    looked.step_begins()
+    library.VALUE = now
+    assert looked.changed() == ("library.VALUE" if now else None)
+
+
+def test_what_an_import_takes_is_asked_of_the_module_that_it_names(tmp_path):
+    """The package may have something else by the module's name."""
+    found = scanned(tmp_path, "from email.message import Message\nfrom wave import Error\nimport email\nx = Message\n")
+    assert {"email.message:Message", f"email.message:Message{takes.CONTENTS}", "wave.Error"} <= set(found.taken)
+
+
+def test_values_of_libraries_are_no_modules_that_may_come(tmp_path):
+    """Each name that may come is looked for at every start."""
+    text = "import os, torch, torch.nn as nn\nACTIVATIONS = {'relu': nn.ReLU}\n"
+    text += "DTYPE = torch.float16\nN, E = os.name, [os.sep]\n"
+    found = scanned(tmp_path, text + "try:\n    import no_such\nexcept ImportError:\n    import wave\n")
+    assert (found.absent, found.prefix[-1]) == ({"no_such"}, "wave")
+
+
 # What may run code of a library's value, and what does not.
 OF_LIBRARIES = {
     "x = pytest.mark.slow": False,
@@ -346,6 +373,13 @@ OF_LIBRARIES = {
     "y = [mark]\nx = y[0]['slow']": False,
     "x = getattr(mark, 'slow')": False,
     "x: int = mark.slow": False,
+    "a, b = mark, 1\nx = a.slow": False,
+    "a, b = 1, mark\na, b = b, a\nx = a.slow": False,
+    "a = b = mark\nx = b.slow": False,
+    "a, b = mark, 1\nx = f'{b}'": True,
+    "if FAST:\n    mark = 1\nx = mark.slow": False,
+    "if FAST:\n    mark = 1\nx = mark is None": True,
+    "if FAST:\n    from pytest import skip as mark\nx = mark.slow": False,
     "x = mark": True,
     "x = [mark, {'a': pytest.mark}]": True,
     "x = mark is None": True,
@@ -531,6 +565,16 @@ def test_what_a_script_does_ends_the_prefix(tmp_path, what):
         "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n    x: int = dataclasses.field(default=1)",
         "import typing\nT = typing.TypeVar('T')\nclass A(typing.NamedTuple):\n    x: int",
         "f = lambda x=1: x\npairs = [(a, b) for a, b in [(1, 2)]]",
+        "import sys\nmajor, minor = sys.version_info.major, sys.version_info.minor\nx = major * 10 + minor",
+        "import sys\nout, err = sys.stdout, sys.stderr\nx = [out, err]",
+        "import time\nstart, clock = time.time, time.perf_counter",
+        "import sys\nPY = (sys.version_info.major, sys.version_info.minor)\nx = PY >= (3, 8)",
+        "import sys\nENCODING = sys.stdout.encoding or 'utf-8'\nx = f'{ENCODING}'",
+        "import sys\nPYTHON = sys.argv[1] if len(sys.argv) > 1 else sys.executable\nx = 'run ' + PYTHON",
+        "import torch\nnn, F = torch.nn, torch.nn.functional\nx = F.relu, nn.Module",
+        "a, b = 1, [2]\na += 1\nb += [3]\nif a:\n    a, b = b, a\nx = f'{a} {b}'",
+        "DEBUG = os.environ.get('D', '0')\nif DEBUG:\n    DEBUG = 'x'\nx = f'{DEBUG}'",
+        "import torch\nclass Cfg:\n    F = torch.nn.functional\n    size = 2\nx = Cfg.size * 2",
     ],
 )
 def test_what_only_makes_a_value_does_not(tmp_path, value):

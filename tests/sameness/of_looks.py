@@ -13,7 +13,8 @@ def case(name, why, text, **more):
 
 _CHANGES = {
     "liba.py": "class Odd:\n    @property\n    def value(self):\n"
-    "        import os\n        os.environ['BY_LOOK'] = 'yes'\n        return 1\n\nCOUNT = 1\nOBJ = Odd()\n",
+    "        import os\n        os.environ['BY_LOOK'] = 'yes'\n        return 1\n\nCOUNT = 1\nOBJ = Odd()\n"
+    "if COUNT:\n    OBJ2 = OBJ\n",
     "libb.py": "import liba, os\nliba.COUNT = 2\nSEEN = os.environ.get('BY_LOOK')\n",
     "liblazy/__init__.py": "def __getattr__(name):\n    import importlib\n"
     "    if name != 'part':\n        raise AttributeError(name)\n    return importlib.import_module('liblazy.part')\n",
@@ -67,6 +68,100 @@ case(
     installed=_CHANGES,
 )
 case(
+    "module that a class has",
+    "by a name of its own",
+    """
+    import liba
+    class Cfg:
+        lib = liba
+    BEFORE = Cfg.lib.COUNT
+    import libb
+    print(BEFORE)
+    """,
+    installed=_CHANGES,
+)
+for _made in (
+    'dict(lib=liba)["lib"].COUNT',
+    '[liba for _ in "a"][0].COUNT',
+    "types.SimpleNamespace(lib=liba).lib.COUNT",
+    "functools.partial(print, liba).args[0].COUNT",
+    "typing.cast(object, liba).COUNT",
+):
+    case(
+        f"module that is only in a value, {_made}",
+        "a name of it is nowhere",
+        f"""
+        import functools, types, typing
+        import liba
+        BEFORE = {_made}
+        import libb
+        print(BEFORE)
+        """,
+        installed=_CHANGES,
+    )
+for _made in (
+    "types.SimpleNamespace(lib=liba)\nBEFORE = its.lib.COUNT",
+    'dict()\nits["lib"] = liba\nBEFORE = its["lib"].COUNT',
+    "list()\nits.append(liba)\nBEFORE = its[0].COUNT",
+):
+    case(
+        f"module that is in a value with a name, {_made.split(chr(10))[0]}",
+        "a name of it is nowhere",
+        f"import liba, types\nits = {_made}\nimport libb\nprint(BEFORE)\n",
+        installed=_CHANGES,
+    )
+case(
+    "module in a partial function by its name",
+    "which keeps its arguments",
+    """
+    import functools, liba
+    part = functools.partial(print, liba)
+    BEFORE = part.args[0].COUNT
+    import libb
+    print(BEFORE)
+    """,
+    installed=_CHANGES,
+)
+case(
+    "module of the script's own by another name",
+    "what it has imported is taken by that name",
+    """
+    import mine
+    o = mine
+    BEFORE, VALUE = o.liba.COUNT, o.liba.OBJ.value
+    import libb
+    print(BEFORE, libb.SEEN)
+    """,
+    files={"mine.py": "import liba\n"},
+    installed=_CHANGES,
+)
+case(
+    "module of the script's own that is another in a branch",
+    "what it has imported is taken behind it",
+    """
+    import mine, sys
+    if len(sys.argv) > 5:
+        mine = None
+    BEFORE = mine.liba.COUNT
+    import libb
+    print(BEFORE)
+    """,
+    files={"mine.py": "import liba\n"},
+    installed=_CHANGES,
+)
+case(
+    "modules of the script's own that are gone through",
+    "a name of one is nowhere",
+    """
+    import mine
+    VALUES = [m.liba.OBJ.value for m in (mine,)]
+    import libb
+    print(libb.SEEN)
+    """,
+    files={"mine.py": "import liba\n"},
+    installed=_CHANGES,
+)
+case(
     "module of the standard library by another name",
     "as in `o = os`",
     """
@@ -83,12 +178,121 @@ case(
     "its value is bound a second time in a branch",
     """
     try:
-        from liba import OBJ
+        from liba import OBJ2
     except ImportError:
+        OBJ2 = None
+    VALUE = OBJ2.value
+    import libb
+    print(libb.SEEN, VALUE)
+    """,
+    installed=_CHANGES,
+)
+case(
+    "library's value that is another in a branch",
+    "which is not taken",
+    """
+    import sys
+    from liba import OBJ
+    if len(sys.argv) > 5:
         OBJ = None
     VALUE = OBJ.value
     import libb
     print(libb.SEEN, VALUE)
+    """,
+    installed=_CHANGES,
+)
+case(
+    "module that is another in a branch",
+    "what it has is taken behind it",
+    """
+    import sys, liba
+    if len(sys.argv) > 5:
+        liba = None
+    BEFORE = liba.COUNT
+    import libb
+    print(BEFORE)
+    """,
+    installed=_CHANGES,
+)
+case(
+    "library's value that is another in a handler",
+    "of a variable that may not be there",
+    """
+    import os
+    from liba import OBJ
+    try:
+        N = os.environ["N"]
+    except KeyError:
+        N, OBJ = None, None
+    VALUE = OBJ.value
+    import libb
+    print(libb.SEEN, VALUE)
+    """,
+    installed=_CHANGES,
+    environment={"N": "1"},
+)
+case(
+    "logger that is another in a branch",
+    "its level is looked at behind it",
+    """
+    import logging, sys
+    log = logging.getLogger("a")
+    if len(sys.argv) > 5:
+        log = None
+    BEFORE = log.level
+    import liblevel
+    print(BEFORE)
+    """,
+    installed={"liblevel.py": "import logging\nlogging.getLogger('a').setLevel(7)\n"},
+)
+case(
+    "class of the script's own that is another in a branch",
+    "a member of it is asked by its property",
+    """
+    import enum, os, sys
+    class Color(enum.Enum):
+        RED = 1
+        @property
+        def prop(self):
+            os.environ["BY_LOOK"] = "yes"
+            return 2
+    if len(sys.argv) > 5:
+        Color = None
+    VALUE = Color.RED.prop
+    import libb
+    print(libb.SEEN, VALUE)
+    """,
+    installed=_CHANGES,
+)
+case(
+    "class of the script's own in a branch",
+    "a member of it is asked by its property",
+    """
+    import enum, os, sys
+    if sys.argv:
+        class Color(enum.Enum):
+            RED = 1
+            @property
+            def prop(self):
+                os.environ["BY_LOOK"] = "yes"
+                return 2
+    VALUE = Color.RED.prop
+    import libb
+    print(libb.SEEN, VALUE)
+    """,
+    installed=_CHANGES,
+)
+case(
+    "module that a class binds outside",
+    "by a global statement",
+    """
+    import liba
+    class C:
+        global other
+        other = liba
+    BEFORE = other.COUNT
+    import libb
+    print(BEFORE)
     """,
     installed=_CHANGES,
 )
@@ -105,6 +309,44 @@ case(
         "libpkg/run.py": "def run():\n    return 'plain'\n",
         "libpatch.py": "import libpkg\nlibpkg.run = lambda: 'fast'\n",
     },
+)
+case(
+    "function of a module that its package has hidden",
+    "an import asks the module all the same",
+    """
+    from libpkg.run import run
+    import libpatch
+    print(run())
+    """,
+    installed={
+        "libpkg/__init__.py": "from libpkg.run import run\n",
+        "libpkg/run.py": "def run():\n    return 'plain'\n",
+        "libpatch.py": "import sys\nsys.modules['libpkg.run'].run = lambda: 'fast'\n",
+    },
+)
+case(
+    "part of a package that has put a lazy module into its place",
+    "an import asks the part, which is imported ahead, and what comes behind it",
+    """
+    from libself.utils import helper
+    import libbehind
+    print(helper())
+    """,
+    installed={
+        "libself/__init__.py": """
+            import sys, types
+            from libself import utils
+            class Lazy(types.ModuleType):
+                def __getattr__(self, name):
+                    raise AttributeError(name)
+            new = Lazy(__name__)
+            new.__path__, new.__spec__ = __path__, __spec__
+            sys.modules[__name__] = new
+            """,
+        "libself/utils.py": "def helper():\n    return 'helps'\n",
+        "libbehind.py": "import standin\nstandin.see(__name__)\n",
+    },
+    preloads=("libbehind",),
 )
 case(
     "text that says it is another one",
@@ -194,6 +436,39 @@ case(
     installed={"libmocks.py": "import unittest.mock\n"},
 )
 case(
+    "name that a standard module makes when it is asked for it",
+    "a library takes it, too, which is imported ahead all the same",
+    """
+    from unittest import IsolatedAsyncioTestCase
+    import libtests
+    print(libtests.IsolatedAsyncioTestCase is IsolatedAsyncioTestCase)
+    """,
+    installed={"libtests.py": "import standin\nstandin.see(__name__)\nfrom unittest import IsolatedAsyncioTestCase\n"},
+    preloads=("libtests",),
+)
+case(
+    "name that typing makes when it is asked for it",
+    "from Python 3.13 on",
+    """
+    from typing import ContextManager
+    import libtypes
+    print(libtypes.ContextManager is ContextManager)
+    """,
+    installed={"libtypes.py": "import standin\nstandin.see(__name__)\nfrom typing import ContextManager\n"},
+    preloads=("libtypes",),
+)
+case(
+    "name that a standard module would make, and does not",
+    "a library puts it there",
+    """
+    import unittest
+    BEFORE = hasattr(unittest, "Added")
+    import libadds
+    print(BEFORE)
+    """,
+    installed={"libadds.py": "import unittest\nunittest.Added = 1\n"},
+)
+case(
     "warning of the script's own text",
     "a library ignores all from its import on",
     """
@@ -268,6 +543,14 @@ case(
     """,
     installed={"libwarns.py": "import warnings\ndef old():\n    warnings.warn('old is old', FutureWarning)\n\nold()\n"},
     edits={"train.py": "import libwarns\nlibwarns.old()\n" + _TELL},
+)
+case(
+    "socket that nobody has closed",
+    "Python says so when it takes all apart, by the filters that it has looked at last",
+    """
+    import makes_socket
+    """,
+    environment={"PYTHONWARNINGS": "default"},
 )
 _REGISTERS = (
     "import importlib.util, os, sys\nspec = importlib.util.find_spec('libheavy')\n"

@@ -280,8 +280,7 @@ def _late_check(kind, script, cwd, found):
         for name, count in ((name, count) for name, counts in now.taken.items() for count in counts):
             # Nobody has looked whether what was imported behind it changes that.
             if count < len(found.prefix) and count not in found.taken.get(name, ()):
-                taken = name.partition(takes.CONTENTS)[0]
-                return f"{who} takes {taken} now before it imports {found.prefix[count]}"
+                return f"{who} takes {takes.shown(name)} now before it imports {found.prefix[count]}"
         return None
 
     return check

@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import functools
 import gc
 import importlib.machinery
 import os
@@ -9,6 +10,7 @@ import sys
 
 from phalanx._bootstrap import hidden, places, steps, threads
 from phalanx._bootstrap.scanning import variables
+from phalanx._bootstrap.scanning.takes import shown
 from phalanx._bootstrap.watching import changes, load_watch, marks, reads, state, watch
 from phalanx._bootstrap.watching.modules import is_module, is_yet_to_be_loaded, kept_names
 from phalanx._bootstrap.watching.shared import why_not_shared
@@ -233,13 +235,14 @@ class Preloader:
 
     def _take(self, steps, attributes, taken):
         for step in steps:
-            taken.step_begins()
-            if taken.unclear is not None:
-                return step, f"nobody can tell whether it changes {taken.unclear}, which the script has taken before"
             name, _, looked_at = step.partition(":")
             if self.denies(step) or (looked_at and self.denies(name)):
                 return step, "it must not be imported ahead"
             try:
+                taken.step_begins(functools.partial(self._have_made, step))
+                if taken.unclear is not None:
+                    what = f"{shown(taken.unclear)}, which the script has taken before"
+                    return step, f"nobody can tell whether it changes {what}"
                 is_there, error = self._is_attribute(name) if name in attributes else (False, None)
                 if not is_there and error is None:
                     error = self._look_at(name, looked_at) if looked_at else self._load_one(name, True)
@@ -286,6 +289,26 @@ class Preloader:
                     raise Tainted(step, _KEEPS_NOTHING)
                 if not is_module(value):
                     break
+
+    def _have_made(self, step, name):
+        """Has a module of the standard library make a name that it makes when it is asked for it, as the script does
+        before `step`."""
+        module, _, attribute = name.rpartition(".")
+        if module not in self._where:
+            return
+        before, said = set(sys.modules), len(self._watch.said)
+        try:
+            with self._importing(module):
+                self._as_the_script(module, _HAS, value=sys.modules[module], attribute=attribute)
+        except (Tainted, Shadowed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as in _look_at
+            raise Tainted(step, _why_missed(module, self._as_it_failed(step, error, before))) from None
+        self.check(step)
+        if not keeps(sys.modules[module], attribute):
+            del self._watch.said[said:]  # the script's own look says it
+        elif len(self._watch.said) > said:
+            raise Tainted(step, f"before it the script takes {name}, which warns the first time")
 
     def _is_attribute(self, name):
         """As `from parent import child` asks first, which a lazy package may answer with imports: (whether it is there,

@@ -227,6 +227,8 @@ def _harmless_call(node, names):
         return False  # it makes a class
     if full is not None and names.may_call(full):
         return True
+    if any(map(names.is_of_a_module, parts)):
+        return False  # a container may keep it
     return isinstance(node.func, ast.Attribute) and value_of(node, names) is not None and harmless(node.func, names)
 
 

@@ -53,23 +53,28 @@ _ASK_FOR_FILES = frozenset(
     for name in "exists lexists isfile isdir islink ismount getsize getmtime getctime getatime samefile".split()
 )
 _LAZY_STANDARD = ("concurrent.futures",)  # of the standard library, but a look at its names is an import
-_HOLDING = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp)
+_HOLDING = (
+    *(ast.Tuple, ast.List, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Starred, ast.keyword),
+)
+_ASKING = frozenset("bool hasattr isinstance issubclass len print repr str type vars".split())  # keep no module
 _TEXTS_OF_MODULES = ("__doc__", "__file__", "__name__", "__version__")
 
 
 # What Names keep of a name that another module takes from there.
-_KEPT = ("imported", "made", "literals", "classes", "foreign", "calm", "modules")
+_KEPT = ("imported", "bases", "made", "literals", "classes", "foreign", "calm", "modules")
 UNKNOWN = object()  # what `__all__` has
 
 
 class Names:
     """What the names of one module's text stand for, as far as its imports say: {"np": "numpy", "get": "os.getenv"}.
 
-    A name that is bound by anything else stands for nothing any more. `made`: names of values that a harmless call has
-    made, by what made them; `literals`: of values that stand in the text; `properties`: of properties. `calls`: of
-    VALUES or USUAL, what may be called. `looks`: "package:attribute" of libraries that expressions have looked at, and
-    may be lazy: the look is an import then. `foreign`: of values that libraries have, or odd classes of the user's own,
-    whose operators and attributes may be code. `computes`: whether it counts what operators do. `is_module`: whether
+    A name that is bound by anything else stands for nothing any more. `bases`: of imported names, the module that is
+    asked for them. `made`: names of values that a harmless call has made, by what made them; `literals`: of values that
+    stand in the text; `properties`: of properties. `calls`: of VALUES or USUAL, what may be called. `looks`:
+    "package:attribute" of libraries that expressions have looked at, and may be lazy: the look is an import then.
+    `foreign`: of values that libraries have, or odd classes of the user's own, whose operators and attributes may be
+    code, or of what may be one of them. `computes`: whether it counts what operators do. `is_module`: whether
     a dotted name is one of a module. `classes`: own.Class of classes. `functions`: those whose bodies are known, each
     with the Names that are global to it. `exported`: the names that `__all__` has, None without one, UNKNOWN.
     `modules`: Names of the user's own modules by their name here, `parts` of this package's. `is_open`: whether it may
@@ -79,6 +84,7 @@ class Names:
 
     def __init__(self, calls=VALUES):
         self.imported = {}
+        self.bases = {}
         self.made = {}
         self.literals = set()
         self.properties = set()
@@ -130,12 +136,23 @@ class Names:
                 self.imported[name] = alias.name if alias.asname else name
             elif not statement.level and statement.module:
                 self.imported[name] = f"{statement.module}.{alias.name}"
+                self.bases[name] = statement.module
 
     def bind_module(self, name, module):
         """To the Names of a module of the user's own; None: of which nothing is known."""
         self.unbind(name)
-        if module is not None and not self.doubts:
+        if self.doubts:
+            self.foreign.add(name)
+        elif module is not None:
             self.modules[name] = module
+
+    def bind_class(self, name, known):
+        """To an own.Class."""
+        self.unbind(name)
+        if not self.doubts:
+            self.classes[name] = known
+        elif known.is_odd():
+            self.foreign.add(name)
 
     def take(self, module, name, name_here):
         """As `from module import name as name_here` does, from the Names of a module of the user's own."""
@@ -144,7 +161,10 @@ class Names:
         if name in module.parts and name not in module.bound:
             return self.bind_module(name_here, module.parts[name])
         kept = [(getattr(self, which), getattr(module, which)) for which in _KEPT]
+        is_to_be_known = module.is_to_be_known(name)
         self.unbind(name_here)
+        if self.doubts and is_to_be_known:
+            self.foreign.add(name_here)
         for ours, theirs in kept if not self.doubts else ():
             if name in theirs:
                 if isinstance(ours, dict):
@@ -167,8 +187,15 @@ class Names:
     def has_for_sure(self, name):
         return name in self.bound and name not in self.doubtful
 
+    def is_to_be_known(self, name):
+        """Whether others have what a name stands for, too, or it may run code: not so of plain values."""
+        is_part = name in self.parts and name not in self.bound
+        is_odd = name in self.classes and self.classes[name].is_odd()
+        is_others = any(name in names for names in (self.imported, self.modules, self.foreign))
+        return is_part or is_odd or is_others or self.made.get(name) == LOGGER
+
     def unbind(self, name):
-        stays = self.doubts > 0 and name in self.foreign  # the other binding may be the one that counts
+        stays = self.doubts > 0 and self.is_to_be_known(name)  # the other binding may be the one that counts
         for which in _KEPT:
             names = getattr(self, which)
             if isinstance(names, dict):
@@ -188,15 +215,20 @@ class Names:
 
     def bind_value(self, name, node, made_by, is_literal=False):
         full, is_foreign = self.full_name(node), carries(node, self)
-        module = self.module_named(node)
+        module, own_module, base = self.module_named(node), self.own_module(node), self._base_of(node)
         known, known_as, is_calm = self.class_of(node), own.strings_in(node), may_be_held(node, self)
+        is_module = module is not None or own_module is not None
         self.unbind(name)
-        if is_foreign or (known is not None and known.is_odd()) or (self.doubts and module is not None):
+        if is_foreign or (known is not None and known.is_odd()) or (self.doubts and is_module):
             self.foreign.add(name)
         if self.doubts:
             return
         if module is not None:
             self.imported[name] = module  # another name for it
+        if own_module is not None:
+            self.modules[name] = own_module
+        if base is not None:
+            self.bases[name] = base
         if is_calm:
             self.calm.add(name)
         if known is not None:
@@ -243,6 +275,7 @@ class Names:
         if not known:
             return self
         other = self.copy()
+        other.doubts = 0  # there they are others for sure
         for name in known:
             other.unbind(name)
         return other
@@ -254,6 +287,19 @@ class Names:
             return names.imported[parts[0]]
         full = self.full_name(node)
         return full if full is not None and "." in full and self.is_module(full) else None
+
+    def own_module(self, node):
+        """Names of the user's own module that an expression stands for, or None."""
+        names, parts = self.found(node)
+        return names if _is_dotted(node) and not parts else None
+
+    def is_of_a_module(self, node):
+        """Whether an expression stands for a module: what has it in it nobody knows any more by its name."""
+        return self.module_named(node) is not None or self.own_module(node) is not None
+
+    def _base_of(self, node):
+        names, parts = self.found(node)
+        return names.bases.get(parts[0]) if parts else None
 
     def class_of(self, node):
         """own.Class of the class that an expression names, or None."""
@@ -327,10 +373,20 @@ def carries(node, names, is_part=False):
         if isinstance(name, str) and carries(ast.Attribute(node.args[0], name, ast.Load()), names):
             return True
     parts = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.Call) and names.full_name(node.func) is not None:
+    called = names.full_name(node.func) if isinstance(node, ast.Call) else None
+    if called is not None:
         parts.remove(node.func)  # what is called by that name is known: its value has what it is given
-    holds = isinstance(node, _HOLDING)  # a module that is in it nobody knows any more by its name
-    return any(carries(child, names, True) or (holds and names.module_named(child) is not None) for child in parts)
+    if any(carries(child, names, True) for child in parts):
+        return True
+    is_holding = isinstance(node, _HOLDING) or (called is not None and called not in _ASKING)
+    held = parts[1:] if called == "getattr" else parts
+    return is_holding and any(map(names.is_of_a_module, held))
+
+
+def may_run(node, names):
+    """Whether what is handed over may be a value for which is_foreign holds, have one in it, or be a library."""
+    module = names.module_named(node)
+    return carries(node, names, True) or (module is not None and not is_known(module))
 
 
 def _is_dotted(node):

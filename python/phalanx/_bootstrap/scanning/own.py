@@ -20,7 +20,7 @@ _PLAIN_DECORATORS = ("abstractmethod", "classmethod", "final", "overload", "over
 class Class(collections.namedtuple("Class", "is_base is_enum odd holds")):
     """`is_base`: whether deriving from it runs nothing of its own; `is_enum`: whether its attributes may be values of
     its own kind; `odd`: names that it or a base of its own binds to more than plain methods, and special ones; `holds`:
-    whether an attribute of it may be a value of a library, or of an odd class."""
+    names of attributes that may be values of a library, or of an odd class, or modules."""
 
     def runs_for_members(self):
         makers = (name for name in self.odd if name.startswith("__") or name in _MAKERS)
@@ -28,7 +28,7 @@ class Class(collections.namedtuple("Class", "is_base is_enum odd holds")):
 
     def is_odd(self):
         """Whether taking an attribute of it may give a value that runs its own code, or it does so itself."""
-        return self.runs_by_itself() or self.holds or (self.is_enum and bool(self.odd))
+        return self.runs_by_itself() or bool(self.holds) or (self.is_enum and bool(self.odd))
 
     def runs_by_itself(self):
         return not self.odd.isdisjoint(_BY_ITSELF)
@@ -39,7 +39,9 @@ class Class(collections.namedtuple("Class", "is_base is_enum odd holds")):
             return True
         if not self.is_odd() or not parts:
             return False
-        return self.holds or len(parts) == 1 or self.answers(parts[1])
+        if parts[0] in self.holds or (self.holds and parts[0].startswith("__")):
+            return True
+        return self.is_enum and bool(self.odd) and (len(parts) == 1 or self.answers(parts[1]))
 
     def answers(self, name):
         """Whether that attribute of a member is one of the class's own making."""
@@ -53,7 +55,8 @@ class Class(collections.namedtuple("Class", "is_base is_enum odd holds")):
 def described(statement, bases, is_base, is_enum):
     """The Class that a statement makes; `bases`: those of the user's own that it has."""
     odd = _odd_in(statement).union(*(base.odd for base in bases))
-    return Class(is_base, is_enum or any(base.is_enum for base in bases), odd, any(base.holds for base in bases))
+    holds = frozenset().union(*(base.holds for base in bases))
+    return Class(is_base, is_enum or any(base.is_enum for base in bases), odd, holds)
 
 
 def _odd_in(statement):

@@ -121,6 +121,17 @@ _OF_IMPORTS = ("__builtins__", "__name__", "__path__", "__spec__")
 _OF_RELATIVE = (*_OF_IMPORTS, "__package__")
 
 
+def _pairs_of(node):
+    """[(name, value)] of `a, b = x, y`, where none of these values is one that is bound there; else empty."""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    parts, values = getattr(target, "elts", ()), getattr(node.value, "elts", ())
+    if len(parts) != len(values) or not all(isinstance(part, ast.Name) for part in parts):
+        return ()
+    named = {part.id for value in values for part in ast.walk(value) if isinstance(part, ast.Name)}
+    is_plain = isinstance(node.value, (ast.Tuple, ast.List)) and named.isdisjoint(part.id for part in parts)
+    return [*zip(parts, values)] if is_plain and not any(isinstance(value, ast.Starred) for value in values) else ()
+
+
 class _Scanner:
     def __init__(self, folder):
         self.result = Scan()
@@ -133,6 +144,7 @@ class _Scanner:
         self._depth = 0
         self._names = {}  # naming.Names of the user's own modules
         self._tops = {}  # of files: the names that they have for sure
+        self._are_modules = {}  # what _is_module has answered
         self._calling = set()  # functions whose bodies are being followed
         self._followed = set()  # the user's own modules whose texts are
 
@@ -157,7 +169,7 @@ class _Scanner:
         self._bytes_left -= len(source)
         text = _Text(source, path, package, is_main)
         text.names = text.top = text.scope = names or text.names
-        text.names.is_module = self._exists
+        text.names.is_module = self._is_module
         if self._bytes_left < 0:
             return self._end(_LATER, text, None, "is too long to be read ahead", "too long to be read ahead")
         try:
@@ -199,9 +211,10 @@ class _Scanner:
         finally:
             text.names = outer
         outer.outer |= names.outer
-        for name in names.outer:
-            outer.unbind(name)
-            text.top.unbind(name)
+        for name in names.outer & names.here:
+            for known in (outer, text.top):
+                known.unbind(name)
+                known.foreign |= {name} if names.is_to_be_known(name) else set()
 
     def _take_looks(self, text, statement):
         """Those of what has been read of a statement: before the statements in it."""
@@ -262,10 +275,8 @@ class _Scanner:
         bound = [ast.Name(name, ast.Load()) for name in sorted(names.here)]
         if not all(naming.may_be_held(name, names) for name in bound):
             self._end(_LATER, text, node, effects.HELD_BY_CLASS)
-        holds = any(naming.carries(name, names, True) for name in bound)
-        text.names.unbind(node.name)
-        if not text.names.doubts:
-            text.names.classes[node.name] = made._replace(holds=made.holds or holds)
+        holds = {name.id for name in bound if naming.carries(name, names, True) or names.is_of_a_module(name)}
+        text.names.bind_class(node.name, made._replace(holds=made.holds | holds))
 
     def _define(self, node, text):
         harm = effects.harm_of_definition(node, text.names)
@@ -298,7 +309,7 @@ class _Scanner:
             self._end(_LATER, text, statement)
             return False, False
         self._end(_USUAL, text, statement)
-        is_given = any(naming.carries(part, text.names, True) for part in [*parts, *effects.defaults_of(function)])
+        is_given = any(naming.may_run(part, text.names) for part in [*parts, *effects.defaults_of(function)])
         return False, self._call(function, scope, is_given, text)
 
     def _call(self, function, scope, is_given, text):
@@ -308,10 +319,11 @@ class _Scanner:
         end = next((at for at, node in enumerate(function.body) if isinstance(node, ast.Return)), len(function.body))
         behind = [node for node in function.body[end:] if not isinstance(node, ast.Return)]
         names, gives = scope.copy(), False
-        names.doubts = text.names.doubts
+        names.doubts = 0
         for name in effects.arguments_of(function):
             names.unbind(name)
             names.foreign |= {name} if is_given else set()
+        names.doubts = text.names.doubts
         outer, text.scope = text.scope, names
         with self._inside(names, text):
             self._walk(function.body[:end], text)
@@ -331,6 +343,11 @@ class _Scanner:
         if not effects.harmless_annotation(computed, text.names):
             self._evaluate(node, computed, text)
         harmless, is_foreign = self._evaluate(node, node.value, text)
+        pairs = _pairs_of(node) if harmless else ()
+        for target, value in pairs:
+            text.names.bind_value(target.id, value, effects.value_of(value, text.names), effects.is_literal(value))
+        if pairs:
+            return
         maker = effects.value_of(node.value, text.names) if harmless else None
         literal = harmless and effects.is_literal(node.value)
         if is_foreign and (
@@ -347,6 +364,7 @@ class _Scanner:
                     text.names.foreign |= {part.id} if is_foreign else set()
                 elif (
                     is_foreign
+                    or text.names.is_of_a_module(node.value)
                     or not effects.harmless_target(part, text.names)
                     or text.names.made.get(getattr(getattr(part, "value", None), "id", None)) in (None, naming.LOGGER)
                 ):
@@ -465,6 +483,15 @@ class _Scanner:
         self.result.absent.add(name)
         return False
 
+    def _is_module(self, name):
+        """Whether a dotted name is one of a module: not noted as looked for, since no import asks for it."""
+        if name not in self._are_modules:
+            top = name.partition(".")[0]
+            self._are_modules[name] = (
+                not texts.is_builtin(top) and texts.look_for(name, self.result.folders)[0] is not None
+            )
+        return self._are_modules[name]
+
     def _import(self, statement, text):
         if isinstance(statement, ast.ImportFrom):
             return self._import_from(statement, text)
@@ -502,7 +529,7 @@ class _Scanner:
             self._wanted(name, text, statement)
         elif not naming.is_known(base):
             self._look([f"{base}:{alias.name}"], text, statement)
-        self._take([name])
+        self._take([takes.place_of_import(base, alias.name)])
 
     def _take(self, names):
         """What the text takes of others, as they are where it has come to."""

@@ -8,6 +8,21 @@ _ENVIRONMENT = "os.environ"
 # What a call of it depends on, beside what it is itself.
 _BEHIND = {"logging.getLogger": ("logging._loggerClass", "logging.Logger.manager.loggerClass")}
 CONTENTS = "[]"  # behind a name: of a container, what is in it, too
+# Between the name of a module that `from a.b import c` asks, which is that in sys.modules, and what it is asked for.
+# What stands behind a dot is an attribute of what stands before it, and a.b may be no module.
+OF = ":"
+
+
+def place_of_import(module, name):
+    """What `from module import name` takes."""
+    return f"{module}{OF if '.' in module else '.'}{name}"
+
+
+def shown(place):
+    """For people."""
+    name = place.partition(CONTENTS)[0]
+    is_variable = name.startswith(_ENVIRONMENT + OF)
+    return name.replace(OF, " " if is_variable else ".").strip()
 
 
 def taken_by(statement, names, computes_annotations=True):
@@ -44,7 +59,10 @@ def _place_of(full, node, names):
         return f"builtins.{full}" if is_builtin else full
     owner, parts = names.found(node)
     made = owner.made.get(parts[0]) if parts and parts[0] not in owner.imported else None
-    return full if made is None else made
+    if made is not None:
+        return made
+    base = owner.bases.get(parts[0]) if parts else None
+    return full if base is None else place_of_import(base, full[len(base) + 1 :])
 
 
 def _variable(node, names):

@@ -9,8 +9,8 @@ import sys
 import types
 
 from phalanx._bootstrap import places
-from phalanx._bootstrap.scanning.takes import CONTENTS
-from phalanx._bootstrap.watching.modules import answers_as_usual, is_module, names_of
+from phalanx._bootstrap.scanning.takes import CONTENTS, OF, shown
+from phalanx._bootstrap.watching.modules import answers_as_usual, is_module, kept_names, names_of
 
 _ENVIRONMENT = "os.environ"
 _UNSEEN = object()  # its module is not there
@@ -33,7 +33,8 @@ _METHODS = (
 
 class Taken:
     """`names`: scan.Scan.taken, {dotted name: how many steps of the prefix come before each place where the script
-    takes it}; "os.environ:NAME" is a variable, "os.environ:" all of them, "name[]" what is in a container, too."""
+    takes it}; "os.environ:NAME" is a variable, "os.environ:" all of them, "name[]" what is in a container, too;
+    "a.b:c" is c of what sys.modules has by the name a.b."""
 
     def __init__(self, names):
         self._names_at = {}
@@ -45,10 +46,15 @@ class Taken:
         self.unclear = None  # a name that the script has taken, and of which nobody can tell whether it changes
         self._steps = 0
 
-    def step_begins(self):
-        """Before each step of the prefix."""
+    def step_begins(self, ask=lambda name: None):
+        """Before each step of the prefix. `ask` is called with dotted names that modules of the standard library may
+        make when they are asked for them (typing.ContextManager, from Python 3.13 on), as the script does there."""
         for name in self._names_at.pop(self._steps, ()):
-            self._take(*name.partition(CONTENTS)[:2])
+            place, looks_into, _ = name.partition(CONTENTS)
+            on_demand = _made_on_demand(place)
+            if on_demand is not None:
+                ask(on_demand)
+            self._take(place, looks_into)
         self._steps += 1
 
     def _take(self, place, looks_into):
@@ -65,7 +71,7 @@ class Taken:
         if value is _UNCLEAR or not _is_same(value, _value_of(place), place):
             self.unclear = self.unclear or place
             return
-        if value is not sys.argv and value is not getattr(sys, "orig_argv", None):  # preload.py counts who has them
+        if value is not sys.argv and value is not getattr(sys, "orig_argv", _UNSEEN):  # preload.py counts who has them
             self._values[place] = value
         contents = _contents_of(value) if looks_into else None
         if contents is _UNCLEAR:
@@ -77,11 +83,11 @@ class Taken:
         """The first name that has been taken and has another value now; or None."""
         for name, value in self._values.items():
             if not _is_same(value, _value_of(name), name):
-                return name.replace(":", " ").strip()
+                return shown(name)
         for name, before in self._contents.items():
             now = _all_names_at(name) if name.endswith(_ALL_NAMES) else _contents_of(_value_of(name))
             if not _are_the_same(before, now):
-                return f"what is in {name}"
+                return f"what is in {shown(name)}"
         return None
 
 
@@ -149,20 +155,36 @@ def _parts_of(container):
 
 def _value_of(name):
     """What stands there, as far as that can be seen without asking a module for what it has not loaded."""
-    place, is_variable, variable = name.partition(":")
-    if is_variable:
+    if name.startswith(_ENVIRONMENT + OF):
+        variable = name[len(_ENVIRONMENT + OF) :]
         return os.environ._data.get(os.environ.encodekey(variable)) if variable else dict(os.environ._data)
-    parts = place.split(".")
-    value = sys.modules.get(parts[0], _UNSEEN)
-    for count, part in enumerate(parts[1:], 2):
-        if value is _LAZY:
-            return _UNSEEN
-        if value is _UNSEEN or value is _ABSENT or value is _UNCLEAR:
+    place, value = _way_to(name)[-1]
+    return _UNSEEN if value is _LAZY and place != name.replace(OF, ".") else value
+
+
+def _way_to(name):
+    """[(dotted name, value), ...] from the module that it begins with, as far as that can be seen."""
+    place, is_base, rest = name.partition(OF)
+    if not is_base:
+        place, _, rest = name.partition(".")
+    way = [(place, sys.modules.get(place, _UNSEEN))]
+    for part in rest.split(".") if rest else ():
+        value = way[-1][1]
+        if value is _UNSEEN or value is _ABSENT or value is _UNCLEAR or value is _LAZY:
             break
-        value = _attribute_of(value, part)
+        place, value = f"{place}.{part}", _attribute_of(value, part)
         if value is _ABSENT or value is _LAZY:  # a module whose package has not been given it, or no more
-            value = sys.modules.get(".".join(parts[:count]), value)
-    return value
+            value = sys.modules.get(place, value)
+        way.append((place, value))
+    return way
+
+
+def _made_on_demand(name):
+    """The dotted name of what a module of the standard library may make when it is asked for, on the way; or None."""
+    if name.startswith(_ENVIRONMENT + OF):
+        return None
+    place, value = _way_to(name)[-1]
+    return place if value is _LAZY and places.is_standard_name(place) else None
 
 
 def _attribute_of(value, name):
@@ -176,7 +198,7 @@ def _attribute_of(value, name):
         return vars(value).get(name, _LAZY if "__getattr__" in vars(value) else _ABSENT)
     if not isinstance(_found_in(kind.__mro__, "__getattribute__"), types.WrapperDescriptorType):
         return _UNCLEAR
-    of_class, own = _found_in(kind.__mro__, name), _own_names_of(value)
+    of_class, own = _found_in(kind.__mro__, name), kept_names(value)
     if isinstance(of_class, _READ_BY_C):
         return _read_by_c(value, name)
     if issubclass(kind, enum.Enum) and of_class is not _ABSENT:
@@ -210,14 +232,6 @@ def _read_by_c(value, name, reader=object):
         return reader.__getattribute__(value, name)
     except AttributeError:
         return _ABSENT  # a slot that is empty
-
-
-def _own_names_of(value):
-    try:
-        names = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    return names if type(names) is dict else {}
 
 
 def _has_no_others(kind):
