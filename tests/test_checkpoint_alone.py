@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from harness import WORKLOADS, ckpt, clean_environment  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import Checkpointer, Storage, ddp, named  # noqa: E402
+from phalanx.checkpoint import Checkpointer, Storage, ddp, named, together  # noqa: E402
 
 KINDS = ("full", "ddp", "dcp")
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
@@ -132,6 +132,26 @@ def test_a_rank_that_does_not_come_is_named(tmp_path):
 
 
 @pytest.mark.slow
+def test_ranks_that_are_out_of_step_meet_again(tmp_path):
+    """One has left a save out; the one behind it tells, and from then on all is well."""
+    events = run("full", tmp_path, "disk:10 wait forget:20 disk:30 wait disk:40 wait")
+    for rank in (0, 1):
+        ends = told(events, "waited", "full")[rank]
+        assert [(each["step"], each["stored"]) for each in ends] == [(10, True), (30, False), (40, True)]
+        assert "the ranks save different steps: rank" in ends[1]["why"]
+    assert [step["step"] for step in ckpt("ls", tmp_path / "full")["steps"] if step["state"] == "committed"] == [40, 10]
+
+
+@pytest.mark.slow
+def test_a_dead_host_of_one_rank_is_told_to_all(tmp_path):
+    events = run("ddp", tmp_path, "disk:10 wait kill_host disk:20 wait disk:30 wait")
+    for rank in (0, 1):
+        ends = told(events, "waited", "ddp")[rank]
+        assert [(each["step"], each["stored"]) for each in ends] == [(10, True), (20, False), (30, False)]
+        assert all("rank 1: the checkpoint host has ended" in each["why"] for each in ends[1:]), ends
+
+
+@pytest.mark.slow
 def test_a_script_that_fails_ends(tmp_path):
     """What it has stored stays."""
     run("full", tmp_path, "disk:10 wait disk:20", "--fails-at-the-end", expect=1)
@@ -211,6 +231,85 @@ def test_a_disk_that_refuses_costs_the_save(no_agent, tmp_path):
         (tmp_path / "run").unlink()
         (tmp_path / "run").mkdir()
         assert checkpointer.save(2, state_of(2), storage=Storage.DISK).wait_stored()
+
+
+def test_a_state_that_grows_is_stored_on(no_agent, tmp_path):
+    """As when the optimizer gets its state behind the first save. Two slots, and each save waits for none."""
+    with Checkpointer(tmp_path, slots=2) as checkpointer:
+        for step, words in enumerate((1000, 50_000, 50_000, 200_000, 200_000, 1000, 1000), start=1):
+            state = {"w": torch.full((words,), float(step))}
+            handle = checkpointer.save(step, state, storage=Storage.DISK)
+            assert handle.wait_stored(), handle.why
+        assert checkpointer.load()[0]["w"].unique().tolist() == [7.0]
+
+
+def test_saves_that_the_ranks_could_not_agree_upon_leave_their_memory(no_agent, tmp_path, monkeypatch):
+    class Lost:
+        def exchange(self, _):
+            raise together.Apart("the ranks have lost each other")
+
+        def is_lost(self):
+            return False
+
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.save(1, state_of(1), storage=Storage.DISK).wait_stored()
+        whole, checkpointer._alone._group = checkpointer._alone._group, Lost()
+        for step in (2, 3, 4, 5):
+            handle = checkpointer.save(step, state_of(step), storage=Storage.DISK)
+            assert not handle.wait_stored() and "lost each other" in handle.why
+        checkpointer._alone._group = whole
+        assert checkpointer.save(6, state_of(6), storage=Storage.DISK).wait_stored()
+
+
+def test_a_save_that_is_interrupted_is_over(no_agent, tmp_path, monkeypatch):
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.save(1, state_of(1), storage=Storage.DISK).wait_stored()
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpointer._writer, "_begin", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.save(2, state_of(2), storage=Storage.DISK)
+        assert checkpointer._alone.finish(30)
+        assert checkpointer.save(3, state_of(3), storage=Storage.DISK).wait_stored()
+
+
+def test_signals_to_all_of_a_job_leave_the_host_alone(no_agent, tmp_path):
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.save(1, state_of(1), storage=Storage.DISK).wait_stored()
+        [host] = children_of(os.getpid(), "host")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+            os.kill(host, number)
+        assert checkpointer.save(2, state_of(2), storage=Storage.DISK).wait_stored()
+    assert hosts_memory(os.getpid()) == []
+
+
+def test_a_forked_child_does_not_keep_the_host(no_agent, tmp_path):
+    """As workers of a data loader that is there still."""
+    checkpointer = Checkpointer(tmp_path)
+    assert checkpointer.save(1, state_of(1), storage=Storage.DISK).wait_stored()
+    [host] = children_of(os.getpid(), "host")
+    theirs, ours = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        os.read(theirs, 1)
+        os._exit(0)
+    try:
+        handle = os.pidfd_open(host)
+        checkpointer.close()
+        assert select_readable(handle, 0), "the host goes on"
+        os.close(handle)
+        assert hosts_memory(os.getpid()) == []
+    finally:
+        os.close(ours), os.close(theirs)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("character", ["x", "\u00e4", "\U0001f600", "\ud800"])
+def test_a_reason_fits_what_a_rank_can_tell(character):
+    cut = together.reason(character * 5000)
+    assert len(json.dumps(cut)) <= 1100 and cut.startswith(character * 60) and cut.endswith("..")
+    assert together.reason(character) == character
+    assert together.reason(None) is None
 
 
 def children_of(pid, command):
@@ -309,12 +408,14 @@ def test_ranks_that_the_group_counts_otherwise_are_refused(no_agent, tmp_path):
         """
         import sys, torch.distributed as dist
         from phalanx.checkpoint import Checkpointer, Storage
-        early = Checkpointer(sys.argv[1])
+        early, earlier = Checkpointer(sys.argv[1]), Checkpointer(sys.argv[1])
+        assert earlier.prepare({}) is None
         dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[3]), world_size=2)
-        try:
-            early.save(1, {}, storage=Storage.DISK)
-        except RuntimeError as error:
-            print(error)
+        for each in (early, earlier):
+            try:
+                each.save(1, {}, storage=Storage.DISK)
+            except RuntimeError as error:
+                print(error)
         late = Checkpointer(sys.argv[1])
         handle = late.save(1, {"rank": dist.get_rank()}, storage=Storage.DISK)
         print(handle.wait_stored(), handle.why)
@@ -327,6 +428,6 @@ def test_ranks_that_the_group_counts_otherwise_are_refused(no_agent, tmp_path):
         for rank in range(2)
     ]
     said = [process.communicate(timeout=120)[0] for process in ranks]
-    assert "says rank 1 of 2: call init_process_group() first" in said[1]
+    assert said[1].count("says rank 1 of 2: call init_process_group() first") == 2
     assert [text.splitlines()[-1] for text in said] == ["True None"] * 2
     assert torch.load(tmp_path / "run" / "1" / "rank_1.pt")["rank"] == 1

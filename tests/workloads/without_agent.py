@@ -1,6 +1,6 @@
 """Saves without phalanx-run. Does in each life what it is told: "load", "disk:STEP" (a save, and nobody waits),
-"save:STEP" to memory, "wait" for the last save, "refuse" a state that one rank cannot save, "late:STEP" a save to which
-the last rank does not come, "die". It prints what came of it, a JSON object a line."""
+"save:STEP" to memory, "wait" for the last save, "refuse" a state that one rank cannot save, "late:STEP" and "forget:STEP"
+a save to which the last rank does not come, "kill_host" of that one, "die". It prints what came of it, a JSON object a line."""
 
 import argparse
 import json
@@ -86,6 +86,17 @@ class Life:
         if self.rank != self.world - 1:
             self.disk(step)
             self.wait(None)
+
+    def forget(self, step):
+        """All but the last rank save that step."""
+        if self.rank != self.world - 1:
+            self.disk(step)
+
+    def kill_host(self, _):
+        if self.rank == self.world - 1:
+            for child in open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split():
+                if b"host" in open(f"/proc/{child}/cmdline", "rb").read().split(b"\0"):
+                    os.kill(int(child), signal.SIGKILL)
 
     def die(self, _):
         if self.rank == self.world - 1:

@@ -74,9 +74,9 @@ class Alone:
         with self._lock:
             if (step, branch) in self._saves:
                 return False
-        if self._group is None or self._group.broken is not None:
-            name = f"{self._directory}/{branch}/{step}"
-            self._group = together.Group(self._here, together.meet(self._here, name))
+        if self._group is None or self._group.is_lost():
+            self._group = None
+            self._group = together.meet(self._here, meeting(self._directory, step, branch))
         with self._lock:
             self._saves[step, branch] = _Save(step, branch, self._group)
             self._unsettled += 1
@@ -89,7 +89,7 @@ class Alone:
 
     def end(self):
         """The Checkpointer has closed its end. What is not settled never counts."""
-        if self._unsettled == 0 and self._here.rank == 0:
+        if self._saves and self._unsettled == 0 and self._here.rank == 0:
             with contextlib.suppress(door.Gone, door.Refusal):  # files that the next run of the job writes over
                 self._host.storage.ask("tidy", dir=self._directory)
         with contextlib.suppress(OSError):
@@ -166,19 +166,25 @@ class Alone:
     # --- the second thread
 
     def _store_all(self):
-        while True:
-            save = self._to_store.get()
-            if save is None:
-                return
-            try:
-                state, why = self._store(save)
-            except (door.Gone, door.Refusal, together.Apart) as error:
-                state, why = "failed", str(error)
-            self._settle(save, state, why)
+        save = None
+        try:
+            while True:
+                save = self._to_store.get()
+                if save is None:
+                    return
+                try:
+                    state, why = self._store(save)
+                except together.Apart as error:
+                    self._drop(save)
+                    state, why = "failed", str(error)
+                self._settle(save, state, why)
+        finally:  # nobody waits for what this thread does not do any more
+            for left in [each for each in self._saves.values() if each.outcome is None] if save is not None else ():
+                self._settle(left, "failed", "the thread that stores has failed")
 
     def _settle(self, save, state, why):
         with self._settled:
-            save.outcome = {"state": state, "why": why or ""}
+            save.outcome, save.group = {"state": state, "why": why or ""}, None
             asked = [number for number, key in self._waiting if key == save.key]
             self._waiting = [entry for entry in self._waiting if entry[1] != save.key]
             self._unsettled -= 1
@@ -189,28 +195,42 @@ class Alone:
             self._answer(number, save.outcome)
 
     def _store(self, save):
-        """(state, why), the same on all ranks that come to it."""
-        fields = {"dir": self._directory, "step": save.step, "branch": save.branch}
+        """(state, why), the same on all ranks that come to it. All make the same three exchanges, or one, or the group
+        is broken: nothing in between raises anything but Apart."""
         why, name = save.why, None
         if why is None and self._here.rank == 0:
             why, name = self._claim(save)
-        votes = save.group.exchange({"step": save.step, "why": why and together.reason(why), "name": name})
-        why = _first_reason(votes, save.step)
+        votes = self._exchange(save, why=why, name=name)
+        why = _first_reason(votes)
         if why is not None:
-            self._host.memory.ask("drop", **fields)
+            self._drop(save)
             if name is not None:
                 with contextlib.suppress(OSError):
                     os.rmdir(os.path.join(self._directory, name))  # nobody has written there
             return "dropped", why
-        self._host.memory.ask("commit", **fields)
-        shards, why = self._write(save, fields, votes[0]["name"])
-        told = save.group.exchange({"step": save.step, "why": why and together.reason(why), "shards": shards})
-        why = _first_reason(told, save.step)
+        shards, why = self._write(save, votes[0]["name"])
+        told = self._exchange(save, why=why, shards=shards)
+        why = _first_reason(told)
         if why is None and self._here.rank == 0:
             why = self._close(save, votes[0]["name"], [shard for one in told for shard in one["shards"]])
-        ends = save.group.exchange({"step": save.step, "why": why and together.reason(why)})
+        ends = self._exchange(save, why=why)
         why = ends[0]["why"]
         return ("failed" if why and not why.startswith(_BEHIND) else "stored"), why
+
+    def _exchange(self, save, why, **more):
+        """What each rank tells of this save. Where they do not all tell of the same one they are out of step, and meet
+        anew at the next."""
+        found = save.group.exchange({"save": list(save.key), "why": together.reason(why), **more})
+        others = [(rank, one["save"][0]) for rank, one in enumerate(found) if one["save"] != list(save.key)]
+        if others:
+            rank, step = others[0]
+            save.group.breaks(f"the ranks save different steps: rank {rank} saves {step}, this one {save.step}")
+            return save.group.exchange(None)  # raises it
+        return found
+
+    def _drop(self, save):
+        with contextlib.suppress(door.Gone, door.Refusal):  # whose memory is gone has nothing to write over
+            self._host.memory.ask("drop", dir=self._directory, step=save.step, branch=save.branch)
 
     def _claim(self, save):
         """(why not, the name of a folder)."""
@@ -219,10 +239,11 @@ class Alone:
         except (door.Gone, door.Refusal) as error:
             return str(error), None
 
-    def _write(self, save, fields, name):
+    def _write(self, save, name):
         """(shards of this rank, why not)."""
-        shards = []
+        shards, fields = [], {"dir": self._directory, "step": save.step, "branch": save.branch}
         try:
+            self._host.memory.ask("commit", **fields)
             for page in sorted(save.pages):
                 held = self._host.memory.ask("hold", page=page, **fields)
                 if self._kind == "dcp":
@@ -259,11 +280,11 @@ class Alone:
         return _BEHIND + "; ".join(warnings) if warnings else None
 
 
-def _first_reason(votes, step):
-    """The first rank's that has one, or that saves another step; None: all are at one."""
-    for rank, vote in enumerate(votes):
-        if vote["step"] != step:
-            return f"the ranks save different steps: rank {rank} saves {vote['step']}"
-        if vote["why"] is not None:
-            return vote["why"]
-    return None
+def meeting(directory, step, branch):
+    """What ranks call it when they meet at a save."""
+    return f"{directory}/{branch}/{step}"
+
+
+def _first_reason(votes):
+    """The first rank's that has one; None: all are at one."""
+    return next((vote["why"] for vote in votes if vote["why"] is not None), None)

@@ -123,19 +123,21 @@ class Checkpointer:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
         _open.add(self)
 
-    def _begin_alone(self):
-        """Before the first save without an agent: who only loads needs no more than the files."""
+    def _must_be_who_it_was(self):
+        """Without an agent the process group says which rank this is, once there is one."""
         here = place.here()
         if (here.rank, here.world_size) != (self._here.rank, self._here.world_size):
             raise RuntimeError(
                 f"phalanx.checkpoint: this Checkpointer was made as rank {self._here.rank} of {self._here.world_size}, "
                 f"and the process group says rank {here.rank} of {here.world_size}: call init_process_group() first"
             )
-        here.epoch = alone.EPOCH
-        self._here = here
+
+    def _begin_alone(self):
+        """Before the first save without an agent: who only loads needs no more than the files."""
+        self._here.epoch = alone.EPOCH
         try:
-            self._alone = alone.Alone(self.directory, self.kind, here)
-        except door.Gone as error:
+            self._alone = alone.Alone(self.directory, self.kind, self._here)
+        except (door.Gone, OSError) as error:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
         fd = self._alone.take_socket()
         try:
@@ -204,13 +206,24 @@ class Checkpointer:
         """Without an agent. What is in the way of all ranks costs this save."""
         if handle.storage is Storage.MEMORY:
             return self._pass_over(handle, alone.NOT_TO_MEMORY)
-        self._must_be_able_to_save()
+        self._must_be_who_it_was()
         try:
+            why = self._why_no_host()
+            if why is not None:  # the others are not to wait for this rank
+                together.meet(self._here, alone.meeting(self.directory, handle.step, handle.branch), why)
             if not self._alone.begins(handle.step, handle.branch):
                 return self._pass_over(handle, f"step {handle.step} was saved before")
         except together.Apart as error:
             return self._pass_over(handle, str(error))
         return self._save(handle, state, began_ns)
+
+    def _why_no_host(self):
+        """None: there is one."""
+        try:
+            self._must_be_able_to_save()
+        except RuntimeError as error:
+            return str(error)
+        return None
 
     def _pass_over(self, handle, why):
         handle.is_over = True
@@ -282,9 +295,10 @@ class Checkpointer:
             try:
                 self._writer.finish()
                 self._write(handle, state, began_ns)
-            except Exception as error:
+            except BaseException as error:
                 # The others do not wait for this rank's part, and hear why there is none.
-                self._writer.give_up(handle, f"rank {self._here.rank}: {error}")
+                why = str(error) if isinstance(error, Exception) else type(error).__name__
+                self._writer.give_up(handle, f"rank {self._here.rank}: {why}")
                 raise
             finally:
                 self._saving = False
@@ -367,6 +381,8 @@ class Checkpointer:
 
     def _must_be_able_to_save(self):
         self._must_be_open()
+        if not self._has_agent:
+            self._must_be_who_it_was()
         if self._writer is None:
             self._begin_alone()
 

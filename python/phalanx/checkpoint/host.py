@@ -1,6 +1,7 @@
 """The child process that keeps this rank's memory where there is no agent, and writes steps to disk
 (docs/formats/checkpoint-host.md). `phalanx ckpt host` is what it runs."""
 
+import contextlib
 import json
 import os
 import socket
@@ -35,12 +36,17 @@ class Lane:
                 raise door.Gone(f"the checkpoint host's socket: {error.strerror}") from None
         if not answer:
             raise door.Gone("the checkpoint host has ended")
-        answer = json.loads(answer.decode("utf-8", "surrogateescape"))
+        try:
+            answer = json.loads(answer.decode("utf-8", "surrogateescape"))
+        except ValueError:
+            raise door.Gone("the checkpoint host's answer is no JSON") from None
         if "error" in answer:
             raise door.Refusal(answer["error"])
         return answer
 
     def close(self):
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # forked children may have it, too
         self._socket.close()
 
 

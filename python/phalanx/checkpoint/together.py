@@ -1,6 +1,8 @@
 """How the ranks of a job without an agent tell each other what became of a save: by gloo, in a thread, so that no
 training is held. The process group is none that the script knows: it works on where the script destroys its own."""
 
+import contextlib
+import ctypes
 import datetime
 import json
 import secrets
@@ -9,33 +11,38 @@ import torch
 import torch.distributed as dist
 
 MEET_S = 60  # that ranks wait for each other at their first save
-_EXCHANGE = datetime.timedelta(minutes=30)  # a disk may be slow; a rank that has died is noticed at once
+_EXCHANGE = datetime.timedelta(hours=6)  # a disk may be slow; a rank that has died is noticed before
 _BYTES = 4096  # of what a rank tells
+_REASON_BYTES = 1024  # of that, as JSON
 _GO = b"go"
-_REASON_CHARS = 512  # each is six bytes at most
 
 
 class Apart(Exception):
     """Not all ranks are there, or they do not save the same; the text says which."""
 
 
-def meet(here, name):
-    """A group of all ranks, which call it together with the same name; None for a rank alone. Raises Apart where one
-    does not come within MEET_S, on all that come, and RuntimeError where there is no process group to begin with."""
+def meet(here, name, why=None):
+    """A Group of all ranks, which call it together with the same name. Raises Apart, on all that come, where one does
+    not within MEET_S, or says why it cannot save; and RuntimeError where there is no process group to begin with."""
     if here.world_size == 1:
-        return None
+        if why is not None:
+            raise Apart(why)
+        return Group(here, None, None)
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             f"phalanx.checkpoint: without phalanx-run the {here.world_size} ranks agree by a process group: call "
             "torch.distributed.init_process_group() before save()"
         )
     store = dist.PrefixStore(f"phalanx.checkpoint/{name}", dist.distributed_c10d._get_default_store())
+    if why is not None:  # before it is here, and rank 0 decides that all are
+        store.compare_set("decision", "", f"rank {here.rank}: {why}")
+    store.set(f"here/{here.rank}", b"1")
     decision = _decide(store, here)
     if decision != _GO:
         raise Apart(decision.decode("utf-8", "replace"))
     try:
         own = dist.PrefixStore(_new_name(here), store)
-        return dist.ProcessGroupGloo(own, here.rank, here.world_size, _EXCHANGE)
+        return Group(here, dist.ProcessGroupGloo(own, here.rank, here.world_size, _EXCHANGE), own)
     except RuntimeError as error:
         raise Apart(f"the ranks cannot reach each other: {_line(error)}") from None
 
@@ -54,7 +61,6 @@ def _new_name(here):
 
 def _decide(store, here):
     """What the first of all says who knows: so no rank goes on to a group to which another does not come."""
-    store.set(f"here/{here.rank}", b"1")
     names = {rank: f"here/{rank}" for rank in range(here.world_size)}
     try:
         if here.rank == 0:
@@ -70,34 +76,56 @@ def _decide(store, here):
 
 
 class Group:
-    """Of one thread at a time."""
+    """Of one thread at a time, but for is_lost."""
 
-    def __init__(self, here, group):
-        self._here, self._group = here, group
-        self.broken = None  # why nothing can be exchanged any more
+    def __init__(self, here, group, store):
+        self._here, self._group, self._store = here, group, store
+        self._broken = None
 
     def exchange(self, value):
         """What each rank tells, by rank. Raises Apart, from then on always, where one is gone."""
         if self._group is None:
             return [value]
-        if self.broken is None:
+        if self._broken is None:
             try:
                 return self._gathered(value)
             except (RuntimeError, ValueError) as error:
-                self.broken = f"the ranks have lost each other: {_line(error)}"
-        raise Apart(self.broken)
+                self.breaks(f"the ranks have lost each other: {_line(error)}")
+        raise Apart(self._broken)
+
+    def breaks(self, why):
+        """Nothing can be exchanged any more. The others hear of it: they are to meet anew as well."""
+        self._broken = why
+        if self._store is not None:
+            with contextlib.suppress(RuntimeError):  # whose store is gone has no ranks to meet
+                self._store.set("lost", b"1")
+
+    def is_lost(self):
+        """Whether a rank has found it broken."""
+        if self._broken is not None or self._store is None:
+            return self._broken is not None
+        try:
+            return self._store.check(["lost"])
+        except RuntimeError:
+            return False  # the script has destroyed its group, and the store with it: ours works on
 
     def _gathered(self, value):
         data = json.dumps(value).encode("ascii")
+        if len(data) > _BYTES:
+            raise ValueError(f"a rank has {len(data)} bytes to tell, and {_BYTES} are the most")
         mine = torch.frombuffer(bytearray(data.ljust(_BYTES)), dtype=torch.uint8)
         all_of_them = [torch.empty_like(mine) for _ in range(self._here.world_size)]
         self._group.allgather([all_of_them], [mine]).wait()
-        return [json.loads(bytes(tensor.tolist())) for tensor in all_of_them]
+        return [json.loads(ctypes.string_at(tensor.data_ptr(), _BYTES)) for tensor in all_of_them]
 
 
 def reason(text):
-    """Cut to what a rank can tell."""
-    return text if len(text) <= _REASON_CHARS else text[:_REASON_CHARS] + ".."
+    """Cut to what a rank can tell; None stays None."""
+    if text is None or len(json.dumps(text)) <= _REASON_BYTES:
+        return text
+    while len(json.dumps(text)) > _REASON_BYTES:
+        text = text[: len(text) * 3 // 4]
+    return text + ".."
 
 
 def _line(error):

@@ -1,12 +1,18 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 
 #include "base/crc/crc32.h"
@@ -14,6 +20,7 @@
 #include "base/test_folder.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/host/memory_host.h"
+#include "checkpoint/host/serve.h"
 #include "checkpoint/host/storage_host.h"
 
 namespace phalanx::checkpoint {
@@ -172,6 +179,65 @@ TEST_F(HostTest, SaysWhatIsNotThere) {
       HasSubstr("page is '../0'"));
   EXPECT_THAT(AskStorage({{"type", "claim"}, {"step", -1}, {"epoch", 1}})["error"].get<std::string>(),
               HasSubstr("step of claim"));
+}
+
+// Its size is another one when the optimizer has got its state: no slot is lost to that.
+TEST_F(HostTest, AStateThatGrowsFindsSlots) {
+  const Json opened = AskMemory({{"type", "open"}, {"shared", ""}});
+  uint64_t bytes = kBytes;
+  for (int64_t step = 1; step <= 8; ++step, bytes += kBytes) {
+    const Json prepared =
+        AskMemory({{"type", "prepare"}, {"page", "own"}, {"bytes", bytes}, {"slots", 2}, {"memory_budget", 0}});
+    ASSERT_EQ(prepared["slots"], 2) << prepared;
+    Save(opened["control"], step, "x");
+    AskMemory({{"type", "commit"}, {"step", step}, {"branch", 0}});
+  }
+}
+
+// What one takes is not free for the next.
+TEST_F(HostTest, OneHostReservesMemoryAtATime) {
+  AskMemory({{"type", "open"}, {"shared", ""}});
+  const std::string path = fmt::format("{}/phx-{}.turn", std::string(folder_ / "shm"), geteuid());
+  Fd other(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
+  std::future<Json> prepared = std::async(std::launch::async, [this] {
+    return AskMemory({{"type", "prepare"}, {"page", "own"}, {"bytes", kBytes}, {"slots", 2}, {"memory_budget", 0}});
+  });
+  EXPECT_EQ(prepared.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  other = Fd();
+  EXPECT_EQ(prepared.get()["slots"], 2);
+}
+
+// The rank is told why on one socket, and finds the other closed: it never waits for an answer that nobody gives.
+TEST(ServeHostTest, AnswersEachRequestWhereThereIsNoMemory) {
+  int memory[2];
+  int storage[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, memory), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, storage), 0);
+  const pid_t owner = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    close(memory[0]);
+    close(storage[0]);
+    const Status served = ServeHost({Fd(memory[1]), Fd(storage[1])}, "/nowhere", owner);
+    _exit(served.ok() ? 0 : 7);
+  }
+  close(memory[1]);
+  close(storage[1]);
+  char answer[256];
+  for (int i = 0; i < 2; ++i) {
+    const std::string open = R"({"type":"open"})";
+    ASSERT_EQ(send(memory[0], open.data(), open.size(), 0), static_cast<ssize_t>(open.size()));
+    const ssize_t n = recv(memory[0], answer, sizeof answer, 0);
+    ASSERT_GT(n, 0);
+    EXPECT_THAT(std::string(answer, static_cast<size_t>(n)), HasSubstr("/nowhere"));
+  }
+  EXPECT_EQ(recv(storage[0], answer, sizeof answer, 0), 0);
+  close(memory[0]);
+  close(storage[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
 // Nobody can go on from the memory of a process that is gone; that of an agent, or of a process that lives, is theirs.

@@ -1,7 +1,12 @@
 #include "checkpoint/host/memory_host.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <system_error>
@@ -38,11 +43,20 @@ void RemoveDead(const std::string& root) {
   }
 }
 
-struct SaveOfPage {
-  std::string dir;
-  std::string page;
-  SaveKey save;
-};
+// Of all hosts of this user on this machine one reserves memory at a time: what one takes is not free for the next.
+// Held while it lives; not valid where the file cannot be had, and then nobody waits.
+Fd WaitForTurn(const std::string& root) {
+  const std::string path = fmt::format("{}/{}{}.turn", root, kMemoryPrefix, geteuid());
+  Fd turn(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  struct stat info {};
+  const bool is_own = turn.valid() && fstat(turn.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+                      info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+  if (!is_own) return Fd();
+  while (flock(turn.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return Fd();
+  }
+  return turn;
+}
 
 SaveKey SaveIn(Request& request) {
   SaveKey save{.epoch = kEpoch};
@@ -70,7 +84,7 @@ StatusOr<MemoryHost> MemoryHost::Open(const std::string& root, int64_t owner) {
   PHX_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
                        NodeMemory::Open(root, fmt::format("process {}", owner), kAddress));
   memory->SetLiveEpoch(kEpoch);
-  return MemoryHost(std::move(memory));
+  return MemoryHost(root, std::move(memory));
 }
 
 std::string MemoryHost::Answer(Request& request) {
@@ -106,6 +120,7 @@ StatusOr<Json> MemoryHost::Prepare(Request& request) {
   const int64_t budget = request.Number("memory_budget", 0, kBytesMax);
   PHX_RETURN_IF_ERROR(request.status());
   PHX_RETURN_IF_ERROR(CheckPage(page));
+  const Fd turn = WaitForTurn(root_);
   PHX_ASSIGN_OR_RETURN(const SlotPlan plan, memory_->Plan(dir, page, static_cast<uint64_t>(bytes),
                                                           static_cast<int>(slots), static_cast<uint64_t>(budget)));
   PHX_RETURN_IF_ERROR(MakeSlotFiles(plan.files));
@@ -119,10 +134,24 @@ StatusOr<Json> MemoryHost::Settle(Request& request, bool commits) {
   PHX_RETURN_IF_ERROR(request.status());
   if (commits) {
     memory_->Commit(dir, save);
+    ReplaceSlots();
   } else {
     memory_->Drop(dir, save);
   }
   return Json::object();
+}
+
+void MemoryHost::ReplaceSlots() {
+  const std::vector<SlotPlan> plans = memory_->Replacements();
+  if (plans.empty()) return;
+  const Fd turn = WaitForTurn(root_);
+  for (const SlotPlan& plan : plans) {
+    if (memory_->HasRoomFor(plan) && MakeSlotFiles(plan.files).ok()) {
+      memory_->Install(plan);
+    } else {
+      memory_->Postpone(plan);
+    }
+  }
 }
 
 StatusOr<Json> MemoryHost::HoldOne(Request& request, bool holds) {
@@ -134,6 +163,7 @@ StatusOr<Json> MemoryHost::HoldOne(Request& request, bool holds) {
     if (image.page != page) continue;
     if (!holds) {
       memory_->Release(image);
+      ReplaceSlots();
       return Json::object();
     }
     if (!memory_->Hold(image)) break;

@@ -24,12 +24,17 @@ class MemoryHost {
   const std::string& path() const { return memory_->path(); }
 
  private:
-  explicit MemoryHost(std::unique_ptr<NodeMemory> memory) : memory_(std::move(memory)) {}
+  MemoryHost(std::string root, std::unique_ptr<NodeMemory> memory)
+      : root_(std::move(root)), memory_(std::move(memory)) {}
 
   StatusOr<nlohmann::json> OpenPages(Request& request);
   StatusOr<nlohmann::json> Prepare(Request& request);
   StatusOr<nlohmann::json> Settle(Request& request, bool commits);
   StatusOr<nlohmann::json> HoldOne(Request& request, bool holds);
+  // What nobody may write over any more gets a fresh file, where there is memory for it.
+  void ReplaceSlots();
+
+  std::string root_;
 
   std::unique_ptr<NodeMemory> memory_;
 };

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,19 +53,24 @@ void Serve(int socket, int owner, const Answerer& answer) {
 Status ServeHost(HostSockets sockets, const std::string& root, int64_t owner) {
   const Fd handle = HandleOf(owner);
   if (getppid() != static_cast<pid_t>(owner)) return absl::FailedPreconditionError("the rank is gone already");
+  // What a job's manager tells all of its processes is for the rank to hear: this one ends behind it.
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) std::signal(number, SIG_IGN);
   StatusOr<MemoryHost> memory = MemoryHost::Open(root, owner);
   if (!memory.ok()) {
+    sockets.storage = Fd();
     Serve(sockets.memory.get(), handle.get(), [&](Request&) { return ErrorText(memory.status()); });
     return memory.status();
   }
   StorageHost storage;
   const auto write = [&storage, &sockets] {
     Serve(sockets.storage.get(), -1, [&storage](Request& request) { return storage.Answer(request); });
+    shutdown(sockets.storage.get(), SHUT_RDWR);  // whoever still asks is answered by its end
   };
   StatusOr<std::thread> writer = StartThread(write);
   if (writer.ok()) {
     Serve(sockets.memory.get(), handle.get(), [&memory](Request& request) { return memory->Answer(request); });
   } else {
+    sockets.storage = Fd();
     Serve(sockets.memory.get(), handle.get(), [&](Request&) { return ErrorText(writer.status()); });
   }
   memory->Remove();

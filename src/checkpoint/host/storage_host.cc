@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 constexpr size_t kPathBytesMax = 32 << 10;
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kTrackersMax = 16;
+constexpr size_t kWarningsMax = 8;
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kRankMax = std::numeric_limits<int32_t>::max();
 
@@ -85,7 +86,8 @@ StatusOr<Json> StorageHost::Close(Request& request) {
   step.retention.keep_last = static_cast<int>(request.Number("keep_last", 0, kRankMax));
   step.retention.keep_every = request.Number("keep_every", 0, kNumberMax);
   PHX_RETURN_IF_ERROR(request.status());
-  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CloseStep(step));
+  PHX_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CloseStep(step));
+  if (warnings.size() > kWarningsMax) warnings.resize(kWarningsMax);  // of an answer that fits a packet
   return Json{{"warnings", warnings}};
 }
 
