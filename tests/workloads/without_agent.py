@@ -1,6 +1,7 @@
 """Saves without phalanx-run. Does in each life what it is told: "load", "disk:STEP" (a save, and nobody waits),
-"save:STEP" to memory, "wait" for the last save, "refuse" a state that one rank cannot save, "late:STEP" and "forget:STEP"
-a save to which the last rank does not come, "kill_host" of that one, "die". It prints what came of it, a JSON object a line."""
+"save:STEP" to memory, "wait" for the last save, "refuse" a state that one rank cannot save, "late:STEP" and
+"forget:STEP" a save to which the last rank does not come, "kill_host" of that one, "die". It prints what came of it, a
+JSON object a line."""
 
 import argparse
 import json
