@@ -104,6 +104,19 @@ case(
     """,
 )
 case(
+    "library that imports a module of the script's own",
+    "half an import has left its marks: it is not done again in a fork",
+    """
+    import uses_foolib
+    import unsloth_like
+    import zebra
+    import standin
+    print(zebra.VERSION)
+    standin.tell()
+    """,
+    files={"zebra.py": "import standin\nVERSION = 'vendored'\nstandin.see(__name__, 'loaded:zebra')\n"},
+)
+case(
     "unsloth first",
     "a library that must be first, behind code that decides it",
     """

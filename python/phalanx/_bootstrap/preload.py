@@ -431,8 +431,9 @@ class Preloader:
         """The error, where what was done of the import until then can be done again; else raises Tainted or Shadowed.
         `before`: the names of sys.modules then."""
         _forget_orphans(before)
-        if isinstance(error, _Denied) and not before.issuperset(sys.modules):
-            # Half done, it has left its marks in what it imported; done again in a fork it would meet them.
+        has_begun = not f"{name}.".startswith(f"{error}.") or not before.issuperset(sys.modules)
+        if isinstance(error, _Denied) and has_begun:
+            # Half done, it has left its marks, in what it imported or anywhere; done again in a fork it would meet them.
             if str(error) in self._own:
                 raise Shadowed(str(error)) from None
             raise Tainted(name, f"it imports {error}, which must not be imported here") from None
