@@ -394,3 +394,21 @@ def test_a_variable_that_is_set_in_a_group_is_seen_by_the_next_launch(tmp_path):
     assert "autotune False" in first.stdout and "autotune True" in second.stdout
     assert first.stderr.count("too late for this process, which cannot begin anew") == 1, first.stderr
     assert "too late" not in second.stderr and "afresh" not in second.stderr, second.stderr
+
+
+def test_a_library_that_cython_has_made_before_torch(tmp_path):
+    """It puts two names into sys.modules that others of its kind share, and torch imports some."""
+    yaml = pytest.importorskip("yaml")
+    assert yaml.__with_libyaml__
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\nos.environ['TOKENIZERS_PARALLELISM'] = 'false'\nprint(sys.argv)\nimport yaml\nimport torch\n"
+        "print(yaml.load('a: [1, 2]', yaml.CSafeLoader), sorted(n for n in sys.modules if 'cython' in n), torch.ones(2))\n"
+    )
+    plain = subprocess.run([sys.executable, script], cwd=tmp_path, env=BASE_ENV, capture_output=True, text=True)
+    with Agent(cwd=tmp_path) as agent:
+        agent.start_zygote(script, cwd=tmp_path, learnt=["torch"])
+        worker = agent.fork().run(script, cwd=tmp_path)
+        whys = [message["cold"] for message in worker.messages() if "cold" in message]
+        status, out, err = worker.result()
+    assert (status, out, err, whys) == (0, plain.stdout, plain.stderr, []), plain.stderr

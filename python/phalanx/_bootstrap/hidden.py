@@ -12,6 +12,7 @@ import functools
 import importlib.machinery
 import itertools
 import os
+import re
 import sys
 import types
 import warnings
@@ -36,6 +37,8 @@ _READ_BY_COMPILERS = ("LLVM_", "PTXAS_", "TRITON_")
 _BRING_LIBRARIES = frozenset(("torch", "numpy", "triton"))
 # CUDA reads these when a device is first used, which no zygote does.
 _READ_WITH_A_DEVICE = frozenset(("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
+# Libraries that Cython has made share these: the first that comes makes them, none looks at another's.
+_OF_CYTHON = re.compile(r"cython_runtime\Z|_cython_\d")
 WITH_ALL = frozenset(("torch", "functorch", "torchgen"))
 
 _LOADED_ONCE = WITH_ALL | {"numpy", "triton"}
@@ -482,8 +485,8 @@ def _own_among(names):
     """Why not, where the script has put one of these there itself."""
     if sys.modules.keys().isdisjoint(names):
         return None
-    own = next(name for name in names if name in sys.modules)
-    return f"the script has put {own} into sys.modules"
+    own = next((name for name in names if name in sys.modules and not _OF_CYTHON.match(name)), None)
+    return f"the script has put {own} into sys.modules" if own is not None else None
 
 
 def spec_of(name, module, load):
