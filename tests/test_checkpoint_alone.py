@@ -222,6 +222,20 @@ def test_prepare_makes_the_memory_ready(no_agent, tmp_path):
         assert checkpointer.save(1, state_of(1), storage=Storage.DISK).wait_stored()
 
 
+def test_who_looks_at_no_handle_is_told_what_is_not_stored(no_agent, tmp_path, capfd):
+    (tmp_path / "run").write_text("no folder")
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, state_of(step))
+            checkpointer.save(step + 10, state_of(step), storage=Storage.DISK)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("phalanx.checkpoint: ")]
+    assert len(lines) == 3, lines
+    assert "no memory outlives this process" in lines[0]  # once
+    for line, step in zip(lines[1:], (11, 12)):
+        assert line.startswith(f"phalanx.checkpoint: step {step} of {tmp_path / 'run'} is not stored: "), line
+        assert "Not a directory" in line
+
+
 def test_a_disk_that_refuses_costs_the_save(no_agent, tmp_path):
     (tmp_path / "run").write_text("no folder")
     with Checkpointer(tmp_path / "run") as checkpointer:

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 
@@ -183,6 +184,8 @@ class Alone:
                 self._settle(left, "failed", "the thread that stores has failed")
 
     def _settle(self, save, state, why):
+        if why and self._here.rank == 0:
+            say(f"step {save.step} of {self._directory} is {'stored' if state == 'stored' else 'not stored'}: {why}")
         with self._settled:
             save.outcome, save.group = {"state": state, "why": why or ""}, None
             asked = [number for number, key in self._waiting if key == save.key]
@@ -278,6 +281,13 @@ class Alone:
         except (door.Gone, door.Refusal) as error:
             return str(error)
         return _BEHIND + "; ".join(warnings) if warnings else None
+
+
+def say(text):
+    """To people, who may look at no handle: an agent does so, too."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # where there is no standard error any more
+        sys.stderr.write(f"phalanx.checkpoint: {text}\n")
+        sys.stderr.flush()
 
 
 def meeting(directory, step, branch):

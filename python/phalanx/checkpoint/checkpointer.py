@@ -87,7 +87,7 @@ class Checkpointer:
         self._pid = os.getpid()
         self._way = way.of(self.directory)
         self._peers = None  # for who asks no agent
-        self._saving = self._closed = self._has_failed = False
+        self._saving = self._closed = self._has_failed = self._has_said = False
         self._memory_budget = memory_budget or 0
         self._layout = layout
         self._describer = self._new_describer()
@@ -228,6 +228,11 @@ class Checkpointer:
     def _pass_over(self, handle, why):
         handle.is_over = True
         handle.explain(why)
+        if why is not alone.NOT_TO_MEMORY:
+            alone.say(f"rank {self._here.rank}: step {handle.step} of {self.directory} is not stored: {why}")
+        elif self._here.rank == 0 and not self._has_said:
+            self._has_said = True  # once: it is so for each of them
+            alone.say(why)
         _tell_step(handle.step)
 
     def save(self, step, state, storage=Storage.MEMORY, on_stored=None):

@@ -603,7 +603,7 @@ void CheckpointKeeper::Do(const LeaveMemory& action) {
   fetch_thread_.Finish();
   links_.say(
       fmt::format("checkpoint: {} is only in memory, {} ({} MiB): a new phalanx-run of this job takes it up, "
-                  "`phalanx ckpt rescue` writes it to a directory, and removing that folder frees the memory",
+                  "`phalanx ckpt rescue` writes it to a directory, `phalanx ckpt discard` frees the memory",
                   action.unstored, memory_->path(), memory_->Bytes() >> 20));
 }
 

@@ -121,7 +121,7 @@ std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, cons
                        : fmt::format("{} folders that `phalanx ckpt ls {}` lists", left.size(), ckpt::kMemoryRoot);
   return fmt::format(
       "checkpoint: agents that have gone left {} MiB of memory: {}; `phalanx ckpt rescue` writes the newest "
-      "step in it to a directory, and removing the folder frees it",
+      "step in it to a directory, `phalanx ckpt discard` frees it",
       bytes >> 20, which);
 }
 

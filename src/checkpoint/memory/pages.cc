@@ -8,6 +8,14 @@
 #include "checkpoint/rank/memory_names.h"
 
 namespace phalanx::checkpoint {
+namespace {
+
+std::string SizeText(uint64_t bytes) {
+  constexpr uint64_t kMiB = 1 << 20;
+  return bytes < kMiB ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} MiB", bytes / kMiB);
+}
+
+}  // namespace
 
 std::string NodePages::Page::SlotPath(int slot, uint64_t number) const {
   return fmt::format("{}/{}", folder, SlotName(name, slot, number));
@@ -121,8 +129,8 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
     const std::string limit =
         taken + more > free_bytes
             ? fmt::format(
-                  "{} MiB of /dev/shm or of the group's memory are free (`phalanx ckpt ls /dev/shm` shows what "
-                  "dead jobs have left there)",
+                  "{} MiB of /dev/shm or of the group's memory are free beyond the 64 MiB that others keep "
+                  "(`phalanx ckpt ls /dev/shm` shows what dead jobs have left there)",
                   free_bytes >> 20)
         : wanted.budget != 0 && total + wanted.bytes > wanted.budget
             ? fmt::format("memory_budget is {} MiB", wanted.budget >> 20)
@@ -132,8 +140,8 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
         plan.why = fmt::format("{} slots of {} MiB instead of {}: {}", slot, wanted.bytes >> 20, wanted.slots, limit);
         break;
       }
-      return absl::ResourceExhaustedError(fmt::format("{}: two slots of {} MiB each are needed for page '{}', and {}",
-                                                      dir, wanted.bytes >> 20, name, limit));
+      return absl::ResourceExhaustedError(fmt::format("{}: two slots of {} each are needed for page '{}', and {}", dir,
+                                                      SizeText(wanted.bytes), name, limit));
     }
     total += wanted.bytes;
     taken += more;
