@@ -403,7 +403,8 @@ def test_a_library_that_cython_has_made_before_torch(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\nos.environ['TOKENIZERS_PARALLELISM'] = 'false'\nprint(sys.argv)\nimport yaml\nimport torch\n"
-        "print(yaml.load('a: [1, 2]', yaml.CSafeLoader), sorted(n for n in sys.modules if 'cython' in n), torch.ones(2))\n"
+        "print(yaml.load('a: [1, 2]', yaml.CSafeLoader), torch.ones(2))\n"
+        "print(sorted(name for name in sys.modules if 'cython' in name))\n"
     )
     plain = subprocess.run([sys.executable, script], cwd=tmp_path, env=BASE_ENV, capture_output=True, text=True)
     with Agent(cwd=tmp_path) as agent:

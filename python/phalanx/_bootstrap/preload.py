@@ -433,7 +433,7 @@ class Preloader:
         _forget_orphans(before)
         has_begun = not f"{name}.".startswith(f"{error}.") or not before.issuperset(sys.modules)
         if isinstance(error, _Denied) and has_begun:
-            # Half done, it has left its marks, in what it imported or anywhere; done again in a fork it would meet them.
+            # Half done, it has left its marks, in what it imported or anywhere: done again in a fork it would meet them
             if str(error) in self._own:
                 raise Shadowed(str(error)) from None
             raise Tainted(name, f"it imports {error}, which must not be imported here") from None
