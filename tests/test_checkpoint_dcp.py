@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from checkpoint_agent import CheckpointAgent
 from harness import ckpt
+from test_checkpoint_job import jobs_with_memory as jobs_with_memory
+from test_checkpoint_job import make_job as make_job
 from test_checkpoint_job import memory_of_all
 
 WORLD = 2
