@@ -649,7 +649,7 @@ def load(folder):
 
 
 def test_without_an_agent_the_newest_step_on_disk_is_read(on_disk):
-    assert load(on_disk) == (2, "disk", None)
+    assert load(on_disk) == (2, "disk", f"step 2 is restored from storage, {on_disk / '2'}")
     assert Checkpointer(on_disk / "elsewhere").load(default=3) == (3, 0)
 
 
@@ -657,11 +657,12 @@ def test_a_step_without_a_whole_manifest_does_not_count(on_disk):
     manifest = on_disk / "2" / "manifest.json"
     whole = manifest.read_bytes()
     manifest.write_bytes(whole.replace(b'"step": 2', b'"step": 3'))
-    assert load(on_disk) == (1, "disk", f"{on_disk / '2'}: the checksum of its manifest is wrong")
+    restored = f"step 1 is restored from storage, {on_disk / '1'} (passed over: {on_disk / '2'}: "
+    assert load(on_disk) == (1, "disk", f"{restored}the checksum of its manifest is wrong)")
     manifest.write_bytes(whole[:-5])
-    assert load(on_disk) == (1, "disk", f"{on_disk / '2'}: its manifest does not end with a checksum")
+    assert load(on_disk) == (1, "disk", f"{restored}its manifest does not end with a checksum)")
     manifest.unlink()
-    assert load(on_disk)[0] == 1
+    assert load(on_disk) == (1, "disk", f"{restored}no manifest: not committed)")
 
 
 @pytest.mark.parametrize("damage", ["flipped", "short", "gone"])
@@ -696,7 +697,7 @@ def test_a_step_that_was_stored_later_counts_more(on_disk):
         write_manifest(on_disk / name, int(name), 9, shards, sequence=sequence)
     (on_disk / "5").mkdir()
     step, _, why = load(on_disk)
-    assert step == 1 and why.startswith(f"{on_disk}/5: ")
+    assert step == 1 and f"(passed over: {on_disk}/5: " in why
 
 
 # --- processes

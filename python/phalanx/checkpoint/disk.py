@@ -61,8 +61,9 @@ def find(directory, rank, agree, find_in=None):
         if why_not is not None:
             passed_over.append(f"{folder}: {why_not}")
             continue
-        found, why = _look(folder, manifest, rank, passed_over, find_in)
+        found, why = _look(folder, manifest, rank, find_in)
         if agree(manifest["step"], why):
+            found.why = f"step {found.step} is restored from storage, {folder}{_passed(passed_over)}"
             return found
         passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
     agree(-1, None)
@@ -81,12 +82,11 @@ def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None)
         if why_not is not None:
             passed_over.append(f"{folder}: {why_not}")
             continue
-        found, why = _look(folder, manifest, rank, passed_over, find_in)
+        found, why = _look(folder, manifest, rank, find_in)
         if why is None and manifest["kind"] == "full" and found.own is None:
             why = f"{folder}: it has nothing of rank {rank}: it was saved by a world of {manifest['world_size']}"
         if agree(manifest["step"], why, manifest.get("sequence", 0), step is not None):
-            passed = f" (passed over: {'; '.join(passed_over)})" if passed_over else ""
-            found.why = f"step {found.step} is restored from storage, {folder}, as asked for{passed}"
+            found.why = f"step {found.step} is restored from storage, {folder}, as asked for{_passed(passed_over)}"
             return found
         passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
         if step is not None:
@@ -96,6 +96,10 @@ def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None)
     of_timeline = "" if timeline is None else f" of timeline {timeline}"
     reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise NotThere(f"{directory} holds {meant}{of_timeline} that counts{reasons}; {_text_of(there)}")
+
+
+def _passed(sources):
+    return f" (passed over: {'; '.join(sources)})" if sources else ""
 
 
 def _is_meant(name, manifest, step, timeline):
@@ -120,10 +124,10 @@ def _text_of(there):
     return f"newest first, there are {', '.join(named)}{more}{of_one}"
 
 
-def _look(folder, manifest, rank, passed_over, find_in):
+def _look(folder, manifest, rank, find_in):
     """(what this rank finds there, why its part is not whole)."""
     try:
-        return (find_in or _found)(folder, manifest, rank, passed_over), None
+        return (find_in or _found)(folder, manifest, rank), None
     except (OSError, ValueError) as error:
         return None, f"{folder}: {error}"
 
@@ -165,8 +169,11 @@ def _whole(folder, step):
 def read_manifest(folder):
     """The manifest of a step. ValueError says what is wrong with it."""
     path = os.path.join(folder, "manifest.json")
-    with open(path, "rb") as file:
-        data = file.read()
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise ValueError("no manifest: not committed") from None
     last = _LAST_LINE.search(data)
     if last is None:
         raise ValueError("its manifest does not end with a checksum")
@@ -179,7 +186,7 @@ def read_manifest(folder):
     return manifest
 
 
-def _found(folder, manifest, rank, passed_over):
+def _found(folder, manifest, rank):
     if manifest["layout"] not in ("torch-zip", "safetensors"):
         raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.dcp")
     shards = {shard["rank"]: shard for shard in manifest["shards"]}
@@ -188,17 +195,10 @@ def _found(folder, manifest, rank, passed_over):
     if manifest["kind"] == "ddp" and main is None:
         raise ValueError("the image with the whole state is not in its manifest")
     paths = [_checked(folder, shard) if shard is not None else None for shard in (own, main)]
-    return Found(
-        manifest["step"],
-        "disk",
-        own=paths[0],
-        main=paths[1],
-        world_size=manifest["world_size"],
-        why="; ".join(passed_over) or None,
-    )
+    return Found(manifest["step"], "disk", own=paths[0], main=paths[1], world_size=manifest["world_size"])
 
 
-def found_sharded(folder, manifest, rank, passed_over, world_size=0):
+def found_sharded(folder, manifest, rank, world_size=0):
     """A step of torch.distributed.checkpoint. Any rank may have to read any file: what names them is read here, and of
     the others those that are this rank's where they are dealt out to `world_size` ranks in turn (0: to none)."""
     if manifest["layout"] != "dcp":
@@ -206,8 +206,7 @@ def found_sharded(folder, manifest, rank, passed_over, world_size=0):
     for shard in manifest["shards"]:
         if shard["rank"] < 0 or (world_size and shard["rank"] % world_size == rank):
             _checked(folder, shard)
-    why = "; ".join(passed_over) or None
-    return Found(manifest["step"], "disk", world_size=manifest["world_size"], why=why, directory=folder)
+    return Found(manifest["step"], "disk", world_size=manifest["world_size"], directory=folder)
 
 
 def _checked(folder, shard):
