@@ -386,8 +386,10 @@ def test_modules_of_the_scripts_own_tree_are_never_imported_ahead(library, folde
         + PRINT,
         helper="import wanted\norigin = 'own'",
     )
-    script = where / "script.py"
-    library.agent.start_zygote(script, learnt=["helper", "uses", "behind"])
+    script, learnt = where / "script.py", ["helper", "uses", "behind"]
+    said = library.agent.start_zygote(script, learnt=learnt)
+    assert (said["type"], said["module"]) == ("tainted", "uses")
+    assert library.agent.start_zygote(script, learnt=learnt, deny=["uses"])["type"] == "ready"
     loaded = loaded_before_first_line(library.agent.fork(), script, env=run_env(library))
     assert "wanted" in loaded and not {"helper", "uses", "behind"} & set(loaded)
 

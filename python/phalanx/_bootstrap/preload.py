@@ -431,12 +431,13 @@ class Preloader:
         """The error, where what was done of the import until then can be done again; else raises Tainted or Shadowed.
         `before`: the names of sys.modules then."""
         _forget_orphans(before)
-        has_begun = not f"{name}.".startswith(f"{error}.") or not before.issuperset(sys.modules)
-        if isinstance(error, _Denied) and has_begun:
-            # Half done, it has left its marks, in what it imported or anywhere: done again in a fork it would meet them
+        if isinstance(error, _Denied) and not before.issuperset(sys.modules):
+            # Half done, it has left its marks in what it imported; done again in a fork it would meet them.
             if str(error) in self._own:
                 raise Shadowed(str(error)) from None
-            raise Tainted(name, f"it imports {error}, which must not be imported here") from None
+            raise Tainted(name, _imports(error)) from None
+        if isinstance(error, _Denied) and not f"{name}.".startswith(f"{error}."):
+            raise Tainted(name, _imports(error)) from None  # it has come to that line: the script would do it once more
         return error
 
     def check(self, name):
@@ -500,6 +501,10 @@ class Preloader:
         if not isinstance(origin, str) or not os.path.isabs(origin) or name.startswith("_remote_module"):
             return False  # torch makes that one in a temporary folder
         return not self._libraries.have(origin)
+
+
+def _imports(denied):
+    return f"it imports {denied}, which must not be imported here"
 
 
 def _longest_module(name):
