@@ -220,7 +220,8 @@ class Checkpointer:
     def _why_no_host(self):
         """None: there is one."""
         try:
-            self._must_be_able_to_save()
+            if self._writer is None:
+                self._begin_alone()
         except RuntimeError as error:
             return str(error)
         return None
@@ -464,7 +465,7 @@ class Checkpointer:
         further, but where it will fail because that step is the `only` one."""
         if self._here.world_size == 1:
             return step < 0 or why is None
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if place.is_together():
             if self._peers is None:
                 self._peers = peers.Peers(self._here)
             try:

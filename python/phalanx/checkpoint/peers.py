@@ -4,6 +4,8 @@ waited for. All ranks make the same calls in the same order."""
 import torch
 import torch.distributed as dist
 
+from phalanx.checkpoint import place
+
 SAME, CHANGED, FAILED = 0, 1, 2
 
 
@@ -21,7 +23,7 @@ class Peers:
     def group(self):
         """None where this rank is the only one."""
         if self._own_group is None and self._here.world_size > 1:
-            if not (dist.is_available() and dist.is_initialized()):
+            if not place.is_together():
                 raise RuntimeError(
                     "phalanx.checkpoint.dcp: the ranks plan together: call torch.distributed.init_process_group() first"
                 )

@@ -10,6 +10,8 @@ import secrets
 import torch
 import torch.distributed as dist
 
+from phalanx.checkpoint import place
+
 MEET_S = 60  # that ranks wait for each other at their first save
 _EXCHANGE = datetime.timedelta(hours=6)  # a disk may be slow; a rank that has died is noticed before
 _BYTES = 4096  # of what a rank tells
@@ -28,7 +30,7 @@ def meet(here, name, why=None):
         if why is not None:
             raise Apart(why)
         return Group(here, None, None)
-    if not (dist.is_available() and dist.is_initialized()):
+    if not place.is_together():
         raise RuntimeError(
             f"phalanx.checkpoint: without phalanx-run the {here.world_size} ranks agree by a process group: call "
             "torch.distributed.init_process_group() before save()"

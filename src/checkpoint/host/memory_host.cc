@@ -28,7 +28,6 @@ using Json = nlohmann::json;
 constexpr const char* kAddress = "no agent";
 // All saves of a process are of one round.
 constexpr uint64_t kEpoch = 1;
-constexpr size_t kPathBytesMax = 32 << 10;
 constexpr const char* kOwnPage = "0";
 constexpr int64_t kBytesMax = int64_t{1} << 48;
 

@@ -13,6 +13,7 @@
 namespace phalanx::checkpoint {
 
 constexpr size_t kHostPacketBytesMax = 64 << 10;
+constexpr size_t kPathBytesMax = 32 << 10;  // of a path in one, or of a job's id
 
 // The fields of a request. Each is asked for once, with its bounds; the first that is missing, of another type or out
 // of its bounds makes `status` an InvalidArgument that names it, and those behind it count as empty.

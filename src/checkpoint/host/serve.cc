@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "base/process/process.h"
 #include "base/thread.h"
 #include "checkpoint/host/memory_host.h"
 #include "checkpoint/host/request.h"
@@ -23,9 +23,6 @@ namespace phalanx::checkpoint {
 namespace {
 
 using Answerer = std::function<std::string(Request&)>;
-
-// -1 where this kernel has no such handles: then the socket alone tells.
-Fd HandleOf(int64_t process) { return Fd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0))); }
 
 // False where nobody will ask any more.
 bool WaitForRequest(int socket, int owner) {
@@ -51,7 +48,8 @@ void Serve(int socket, int owner, const Answerer& answer) {
 }  // namespace
 
 Status ServeHost(HostSockets sockets, const std::string& root, int64_t owner) {
-  const Fd handle = HandleOf(owner);
+  // Not valid where this kernel has no such handles: then the socket alone tells.
+  const Fd handle = PidfdOpen(static_cast<pid_t>(owner));
   if (getppid() != static_cast<pid_t>(owner)) return absl::FailedPreconditionError("the rank is gone already");
   // What a job's manager tells all of its processes is for the rank to hear: this one ends behind it.
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) std::signal(number, SIG_IGN);

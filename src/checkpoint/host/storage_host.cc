@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kPathBytesMax = 32 << 10;
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kTrackersMax = 16;
 constexpr size_t kWarningsMax = 8;
