@@ -38,6 +38,7 @@ class CheckpointAgent:
         self.log = []  # packets, as they came
         self.waiting = []
         self.gone = set()  # steps that the rank has skipped
+        self.once_committed = set()  # steps, also those whose slots hold newer ones by now
         self.absent = {"unopened": [], "unsaved": []}  # ranks, as texts
         self.connect()
 
@@ -96,6 +97,7 @@ class CheckpointAgent:
     def commit(self, step):
         slot = self.sealed()[step]
         self.page.set(slot, COMMITTED, self.page.slot(slot)[0][0] >> 8)
+        self.once_committed.add(step)
         for index in self.restored - {slot}:
             self._replace(index)
         self.restored &= {slot}
@@ -167,9 +169,8 @@ class CheckpointAgent:
         self._answer_waiting()
 
     def _answer_waiting(self):
-        committed = {step for _, step, _ in self.committed()}
         for ours, packet in list(self.waiting):
-            if packet["step"] in committed | self.gone:
+            if packet["step"] in self.once_committed | self.gone:
                 self.waiting.remove((ours, packet))
                 state = "dropped" if packet["step"] in self.gone else packet["until"]
                 self._send(ours, packet, state=state, why="")

@@ -489,6 +489,16 @@ def test_what_on_stored_raises_is_reported_and_ends_nothing(agent, make, monkeyp
     ]
 
 
+def test_who_asks_late_is_told_of_a_save_whose_slot_holds_a_newer_one(agent, make):
+    checkpointer, told, release = make(), Told(), threading.Event()
+    disk(checkpointer, 1, lambda result: release.wait(30))
+    for step in range(2, 2 + 2 * agent.slots):
+        assert disk(checkpointer, step, told).wait_committed()
+    assert told.results == [] and 2 not in [step for _, step, _ in agent.committed()]
+    release.set()
+    assert told.wait(2 * agent.slots)[0] == StoreResult(2, True, None)
+
+
 def test_close_waits_for_what_is_to_be_told(agent, make):
     agent.commits = False
     checkpointer, told = make(), Told()

@@ -7,7 +7,7 @@ import stat
 import struct
 import zlib
 
-from harness import read_proc, wait_ends
+from harness import PATIENCE_S, read_proc, wait_ends
 
 TOKEN = "a-secret-of-this-job"
 MAGIC = b"PHLXRPLY"
@@ -63,6 +63,9 @@ def test_a_jobs_decisions_are_the_same_again(job):
     job.wait_world(1, after=life)
     job.stop()
     assert stayer.wait() == 0, job.story()
+    # Where it was a child of the node that left, nobody has waited for it.
+    left = [pid for pid in job.processes() if read_proc(pid, "comm").startswith(b"phalanx-master")]
+    assert wait_ends(left, PATIENCE_S) == [], job.story()
 
     masters, agents = logs(job, "master"), logs(job, "agent")
     assert (len(masters), len(agents)) == (1, 2)
