@@ -110,7 +110,9 @@ def test_what_does_not_count_is_no_step(folder):
     (folder / "20.7").mkdir()
     assert loaded(folder, step=20) == (4, 20, "20.4")
     (folder / "10" / "manifest.json").unlink()
-    with pytest.raises(LookupError, match=r"holds no step 10 that counts \(.*/10: no manifest: not committed\); newest first"):
+    with pytest.raises(
+        LookupError, match=r"holds no step 10 that counts \(.*/10: no manifest: not committed\); newest first"
+    ):
         Checkpointer(folder).load(step=10)
 
 

@@ -202,7 +202,15 @@ class Checkpointer:
         self._must_be_able_to_save()
         return self._writer.prepare(*self._described(state))
 
-    def _save_alone(self, handle, state, began_ns):
+    def _begin(self, handle, write, began_ns):
+        """`write()` begins the copy of what is saved."""
+        self._must_be_open()
+        if self._has_agent:
+            self._save(handle, write, began_ns)
+        else:
+            self._save_alone(handle, write, began_ns)
+
+    def _save_alone(self, handle, write, began_ns):
         """Without an agent. What is in the way of all ranks costs this save."""
         if handle.storage is Storage.MEMORY:
             return self._pass_over(handle, alone.NOT_TO_MEMORY)
@@ -215,7 +223,7 @@ class Checkpointer:
                 return self._pass_over(handle, f"step {handle.step} was saved before")
         except together.Apart as error:
             return self._pass_over(handle, str(error))
-        return self._save(handle, state, began_ns)
+        return self._save(handle, write, began_ns)
 
     def _why_no_host(self):
         """None: there is one."""
@@ -250,21 +258,15 @@ class Checkpointer:
         from: this process is ended when all have it.
         """
         began_ns = time.monotonic_ns()
-        storage = _checked_storage(storage, on_stored)
+        storage = checked_storage(storage, on_stored)
         self._must_be_open()
         step = int(step)
-        if not self._has_agent:
-            handle = SaveHandle(self, step, storage, self._way.saves(step))
-            self._save_alone(handle, state, began_ns)
-            if on_stored is not None:
-                self._teller.tell(handle, on_stored)
-            return handle
-        is_last = self._may_be_last(step, began_ns) and self._safe_points.is_due()
+        is_last = self._has_agent and self._may_be_last(step, began_ns) and self._safe_points.is_due()
         to_memory = is_last and self._is_lent()
         if is_last and not to_memory:
             storage = Storage.DISK
         handle = SaveHandle(self, step, storage, self._way.saves(step))
-        self._save(handle, state, began_ns)
+        self._begin(handle, lambda: self._write(handle, state, began_ns), began_ns)
         if on_stored is not None:
             self._teller.tell(handle, on_stored)
         if is_last:
@@ -292,7 +294,7 @@ class Checkpointer:
             self._teller.finish(_TELL_S)
             rescale.come_to_safe_point(handle.step)
 
-    def _save(self, handle, state, began_ns):
+    def _save(self, handle, write, began_ns):
         with self._writer.lock, phalanx.saving():
             if self._saving:  # a signal handler's save within another
                 self._writer.give_up(handle, "another save was under way in this thread")
@@ -300,7 +302,7 @@ class Checkpointer:
             self._saving = True
             try:
                 self._writer.finish()
-                self._write(handle, state, began_ns)
+                write()
             except BaseException as error:
                 # The others do not wait for this rank's part, and hear why there is none.
                 why = str(error) if isinstance(error, Exception) else type(error).__name__
@@ -423,7 +425,7 @@ class Checkpointer:
 
     def _find(self, step=None, timeline=None):
         if step is not None or timeline is not None:
-            found = self._find_exactly(_number("step", step), _number("timeline", timeline))
+            found = self._find_exactly(number("step", step), number("timeline", timeline))
         elif self._is_able_to_save() and self._has_agent:
             found = self._ask_for_files()
         else:
@@ -520,7 +522,7 @@ class Checkpointer:
         Also the newest: trackers then name the one before. Memory keeps what it holds of the step, and so load() may
         give it. RuntimeError says what the file system has refused.
         """
-        step, timeline = _number("step", step), _number("timeline", timeline)
+        step, timeline = number("step", step), number("timeline", timeline)
         _check("step", step, step is not None, "a whole number of 0 or more")
         try:
             return stored.delete(self.directory, step, timeline)
@@ -544,7 +546,7 @@ def _check(name, value, is_right, what):
         raise ValueError(f"phalanx.checkpoint: {name} is {value!r}; expected {what}")
 
 
-def _checked_storage(storage, on_stored):
+def checked_storage(storage, on_stored=None):
     storage = Storage(storage)
     if on_stored is not None and not callable(on_stored):
         raise TypeError(f"phalanx.checkpoint: on_stored is {on_stored!r}; expected a function of a StoreResult")
@@ -556,7 +558,7 @@ def _checked_storage(storage, on_stored):
     return storage
 
 
-def _number(name, value):
+def number(name, value):
     """A whole number of 0 or more, of whatever type; None stays None."""
     is_right = value is None or (hasattr(value, "__index__") and not isinstance(value, bool) and int(value) >= 0)
     _check(name, value, is_right, "None or a whole number of 0 or more")

@@ -22,7 +22,8 @@ from torch.distributed.checkpoint._traverse import set_element
 
 from phalanx._bootstrap import board
 from phalanx.checkpoint import checkpointer, disk, overlap, peers, per_rank, plan, position, rng, sharded, states
-from phalanx.checkpoint.handle import SaveHandle
+from phalanx.checkpoint.handle import SaveHandle, Storage
+from phalanx.checkpoint.storage_writer import StorageWriter
 
 _OWN = "phalanx.rank_"  # keys of what is a rank's own
 _OWN_ROOM = 64 << 10  # random numbers at the start of an epoch come and go
@@ -43,10 +44,12 @@ class Checkpointer(checkpointer.Checkpointer):
     def __init__(self, *settings, **named_settings):
         self._shared = None  # of who leads: the writer of the .metadata
         self._plan = None
-        self._forms = sharded.Forms()
+        self.forms = sharded.Forms()
+        self.last_plan = None  # of a StorageWriter's planner, for this rank
         self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
         self._peers = peers.Peers(self._here)
+        self._peers_of_writers = peers.Peers(self._here)  # async_save() has a thread of its own
 
     def _make_writers(self, answer, slots, overlapping, verify):
         super()._make_writers(answer, slots, overlapping, verify)
@@ -80,13 +83,39 @@ class Checkpointer(checkpointer.Checkpointer):
             expanded, image = self._planned(state, handle.step)
         except peers.NotTogether as error:
             return self._writer.give_up(handle, str(error))
+        return self._write_file(handle, expanded, image, self._plan.metadata, began_ns)
+
+    def _write_file(self, handle, expanded, image, described, began_ns):
         if self._shared is not None:
             first = SaveHandle(self, handle.step, handle.storage, handle.branch)
-            self._shared.write(first, states.Expanded(), sharded.metadata_image(self._plan.metadata), began_ns)
+            self._shared.write(first, states.Expanded(), sharded.metadata_image(described), began_ns)
             if not first.is_sealed:
                 handle.is_over = True
                 return handle.explain(first.why)
         return self._writer.write(handle, expanded, image, began_ns)
+
+    def get_storage_writer(self, step, storage=Storage.DISK):
+        """A writer for one stock dcp.save() or dcp.async_save(), by whatever planner, of that step: to disk, or to
+        memory alone. All ranks call this together, and save with it what all have a part in. dcp.save() returns, and
+        the Future of async_save() is done, when the step is stored, or committed; what is in the way raises there.
+
+        Random numbers and data positions are not added: what is saved is what dcp.save() is given.
+        """
+        self._must_be_open()
+        storage, step = checkpointer.checked_storage(storage), checkpointer.number("step", step)
+        if step is None:
+            raise ValueError("phalanx.checkpoint: step is None; expected a whole number of 0 or more")
+        self._peers_of_writers.group()  # here and not in a thread: a new group is for all ranks to make together
+        return StorageWriter(self, self._here, self._peers_of_writers, step, storage)
+
+    def save_planned(self, step, storage, image, state, described, began_ns):
+        """For a StorageWriter: saves this rank's file, and returns a SaveHandle. `state`: the tensors in it by name;
+        `described`: the .metadata, on the first rank of each node."""
+        expanded = states.Expanded()
+        expanded.state = state
+        handle = SaveHandle(self, step, storage, self._way.saves(step))
+        self._begin(handle, lambda: self._write_file(handle, expanded, image, described, began_ns), began_ns)
+        return handle
 
     def _planned(self, state, step):
         """(Expanded, image) of this rank, agreed upon with all others."""
@@ -126,10 +155,10 @@ class Checkpointer(checkpointer.Checkpointer):
     def _plan_anew(self, local):
         self._plan = None
         found = self._peers.arrange(
-            lambda: sharded.Part(local, self._forms, self._here.first_rank),
+            lambda: sharded.Part(local, self.forms, self._here.first_rank),
             lambda parts: sharded.arranged(local.planner, parts),
         )
-        found.structure, found.file = local.structure(), sharded.File(found, self._forms)
+        found.structure, found.file = local.structure(), sharded.File(found, self.forms)
         self._plan = found
 
     def _own(self, state):

@@ -70,8 +70,8 @@ class Peers:
             return arranged([make_part()])[0]
         try:
             part = make_part()
-        except Exception:
-            self._exchange(_Error(f"rank {self._here.rank} cannot plan its part"), arranged)
+        except Exception as error:
+            self._exchange(_Error(f"rank {self._here.rank} cannot plan its part: {error}"), arranged)
             raise
         answer = self._exchange(part, arranged)
         if isinstance(answer, _Error):

@@ -4,12 +4,14 @@ that names it all. torch's own planner says what there is; docs/formats/checkpoi
 What several ranks have is written once on each node, so that a node's memory holds all that its ranks need.
 """
 
+import copy
 import pickle
 import re
 
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner, filesystem
 from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import find_state_dict_object
 
 from phalanx.checkpoint import framed, plan, refuse, zipped
@@ -144,6 +146,10 @@ class Assignment:
 def arranged(planner, parts):
     """An Assignment for each part. Raises ValueError where the parts make up no state."""
     _, metadata = planner.create_global_plan([part.plan for part in parts])
+    return _assigned(metadata, parts)
+
+
+def _assigned(metadata, parts):
     nodes = {}
     for rank, part in enumerate(parts):
         nodes.setdefault(part.node, []).append(rank)
@@ -174,13 +180,14 @@ def _place_on_node(ranks, parts, items):
         rank = min(have_it, key=lambda each: ends[each])
         at, length = ends[rank], parts[rank].lengths[index]
         items[rank].append((index, at, length))
-        infos[index] = filesystem._StorageInfo(file_name(rank), at, length)
-        ends[rank] = -(-(at + length) // ALIGNMENT) * ALIGNMENT
+        infos[index] = _info(rank, at, length)
+        ends[rank] = _aligned(at + length)
     return infos
 
 
 def _described(metadata, stored):
     """The .metadata, as torch's own writer pickles it."""
+    metadata = copy.copy(metadata)
     metadata.storage_data = stored
     if hasattr(metadata, "version"):
         metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
@@ -247,6 +254,81 @@ class File:
             raise _Otherwise
         image.add_memory(value.storages)
         image.frame[begin : begin + len(item.frame)] = item.frame
+
+
+def _aligned(at):
+    return -(-at // ALIGNMENT) * ALIGNMENT
+
+
+# --- what a planner of the user's has planned
+
+
+class Resolved:
+    """The data of all that this rank has of a save, as the planner gives it. `final`: the planner's plan for this rank,
+    `local`: the one that it has made from this rank's state alone, with what other ranks are to write in its place."""
+
+    def __init__(self, final, local, planner, forms):
+        self._forms = forms
+        self._data = {}
+        self.final = {item.index for item in final.items}
+        self.lengths = {}
+        for item in (*final.items, *local.items):
+            if item.index not in self._data:
+                self._data[item.index] = data = planner.resolve_data(item)
+                self.lengths[item.index] = self._length(item, data)
+
+    def _length(self, item, data):
+        if item.type is WriteItemType.BYTE_IO:
+            return data.getbuffer().nbytes
+        try:
+            refuse.unless_savable(data)
+        except refuse.Refused as refused:
+            raise refuse.CannotSave(f"{item.index.fqn}: {refused}") from None
+        return self._forms.tensor(data.shape, data.dtype).length
+
+    def laid_out(self, assignment):
+        """(image, {fqn: tensor} of the memory in it) of the file that this rank writes."""
+        image, state = framed.Image(), {}
+        for index, at, length in assignment.items:
+            data = self._data[index]
+            if not isinstance(data, torch.Tensor):
+                image.add(at, zipped.Zipped(data.getvalue(), (), (), length), ())
+                continue
+            tensor = state[index.fqn] = data.detach().resolve_conj().resolve_neg().contiguous()
+            image.add(at, self._forms.tensor(tensor.shape, tensor.dtype), [framed.Part(tensor)])
+        return image, state
+
+
+class Choice:
+    """What a rank tells of a save that a planner of the user's has planned. `metadata`: of who coordinates, None on all
+    others."""
+
+    def __init__(self, step, node, resolved, metadata):
+        self.step, self.node, self.metadata = step, node, metadata
+        self.final, self.lengths = resolved.final, resolved.lengths
+
+
+def arranged_as_planned(parts):
+    """An Assignment for each Choice. What the planner has saved once, as several ranks have it, lies on each of their
+    nodes, as with arranged(); what it has left out of all ranks' plans is left out. Raises ValueError where they do not
+    save the same step."""
+    steps = sorted({part.step for part in parts})
+    if len(steps) > 1:
+        raise ValueError(f"they save different steps, from {steps[0]} to {steps[-1]}")
+    wanted = set().union(*(part.final for part in parts))
+    for part in parts:
+        part.lengths = {index: length for index, length in part.lengths.items() if index in wanted}
+    (metadata,) = (part.metadata for part in parts if part.metadata is not None)
+    return _assigned(metadata, parts)
+
+
+def results(rank, assignment):
+    """For torch: where each item of this rank's file lies."""
+    return [WriteResult(index, length, _info(rank, at, length)) for index, at, length in assignment.items]
+
+
+def _info(rank, at, length):
+    return filesystem._StorageInfo(file_name(rank), at, length)
 
 
 def metadata_image(described):
