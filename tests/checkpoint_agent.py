@@ -37,7 +37,8 @@ class CheckpointAgent:
         self.news = threading.Condition()
         self.log = []  # packets, as they came
         self.waiting = []
-        self.gone = set()  # steps that the rank has skipped
+        self.gone = set()  # steps that others have skipped
+        self.skipped = set()  # (step, branch) that the rank has
         self.once_committed = set()  # steps, also those whose slots hold newer ones by now
         self.absent = {"unopened": [], "unsaved": []}  # ranks, as texts
         self.connect()
@@ -161,7 +162,7 @@ class CheckpointAgent:
             self.commit(packet["step"])
 
     def _on_skipped(self, ours, packet):
-        self.gone.add(packet["step"])
+        self.skipped.add((packet["step"], packet["branch"]))
         self._answer_waiting()
 
     def _on_wait(self, ours, packet):
@@ -170,9 +171,10 @@ class CheckpointAgent:
 
     def _answer_waiting(self):
         for ours, packet in list(self.waiting):
-            if packet["step"] in self.once_committed | self.gone:
+            is_dropped = packet["step"] in self.gone or (packet["step"], packet["branch"]) in self.skipped
+            if is_dropped or packet["step"] in self.once_committed:
                 self.waiting.remove((ours, packet))
-                state = "dropped" if packet["step"] in self.gone else packet["until"]
+                state = "dropped" if is_dropped else packet["until"]
                 self._send(ours, packet, state=state, why="")
 
     def _on_absent(self, ours, packet):

@@ -75,13 +75,18 @@ class Alone:
         with self._lock:
             if (step, branch) in self._saves:
                 return False
-        if self._group is None or self._group.is_lost():
-            self._group = None
-            self._group = together.meet(self._here, meeting(self._directory, step, branch))
+        self.meet(step, branch)
         with self._lock:
             self._saves[step, branch] = _Save(step, branch, self._group)
             self._unsettled += 1
         return True
+
+    def meet(self, step, branch):
+        """The ranks find each other, which makes a process group: before a save that another thread begins. Raises
+        Apart."""
+        if self._group is None or self._group.is_lost():
+            self._group = None
+            self._group = together.meet(self._here, meeting(self._directory, step, branch))
 
     def finish(self, timeout_s=None):
         """Waits until each save that has begun is stored, or will not be; at most that long."""

@@ -214,16 +214,21 @@ class Checkpointer:
         """Without an agent. What is in the way of all ranks costs this save."""
         if handle.storage is Storage.MEMORY:
             return self._pass_over(handle, alone.NOT_TO_MEMORY)
-        self._must_be_who_it_was()
         try:
-            why = self._why_no_host()
-            if why is not None:  # the others are not to wait for this rank
-                together.meet(self._here, alone.meeting(self.directory, handle.step, handle.branch), why)
+            self._meet_alone(handle.step, handle.branch)
             if not self._alone.begins(handle.step, handle.branch):
                 return self._pass_over(handle, f"step {handle.step} was saved before")
         except together.Apart as error:
             return self._pass_over(handle, str(error))
         return self._save(handle, write, began_ns)
+
+    def _meet_alone(self, step, branch):
+        """The host is there, and the ranks have found each other; or together.Apart says why not."""
+        self._must_be_who_it_was()
+        why = self._why_no_host()
+        if why is not None:  # the others are not to wait for this rank
+            together.meet(self._here, alone.meeting(self.directory, step, branch), why)
+        self._alone.meet(step, branch)
 
     def _why_no_host(self):
         """None: there is one."""
@@ -296,6 +301,7 @@ class Checkpointer:
 
     def _save(self, handle, write, began_ns):
         with self._writer.lock, phalanx.saving():
+            self._must_be_open()  # close() may have been faster than a thread that saves
             if self._saving:  # a signal handler's save within another
                 self._writer.give_up(handle, "another save was under way in this thread")
                 return
@@ -311,7 +317,12 @@ class Checkpointer:
             finally:
                 self._saving = False
         handle.held_ns += time.monotonic_ns() - began_ns
-        _tell_step(handle.step)
+        if self._tells(handle):
+            _tell_step(handle.step)
+
+    def _tells(self, handle):
+        """Whether the training has come to the step of that save."""
+        return True
 
     def wait(self):
         """Waits until nothing of the last save is read any more: to be called before anything but an optimizer's step()
@@ -325,7 +336,8 @@ class Checkpointer:
         if self._is_able_to_save():
             self._closed = True
             safe_point.hear(0)
-            self._writer.close()
+            with self._writer.lock:
+                self._close_writers()
             if self._alone is not None:
                 self._alone.finish(self._storage_wait_s or self._patience_alone_s())
             self._teller.finish(self._storage_wait_s)
@@ -334,6 +346,9 @@ class Checkpointer:
                 self._alone.end()
             self._teller.finish()
             _open.discard(self)
+
+    def _close_writers(self):
+        self._writer.close()
 
     def _patience_alone_s(self):
         """Of a script that just ends, where no agent goes on storing: as long as storage may take; but not of one that

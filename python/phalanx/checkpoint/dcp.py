@@ -13,6 +13,7 @@ import functools
 import io
 import itertools
 import pathlib
+import weakref
 
 import torch
 import torch.distributed.checkpoint as stock
@@ -21,7 +22,20 @@ from torch.distributed.checkpoint import state_dict as torch_state
 from torch.distributed.checkpoint._traverse import set_element
 
 from phalanx._bootstrap import board
-from phalanx.checkpoint import checkpointer, disk, overlap, peers, per_rank, plan, position, rng, sharded, states
+from phalanx.checkpoint import (
+    checkpointer,
+    disk,
+    overlap,
+    peers,
+    per_rank,
+    plan,
+    position,
+    rng,
+    safe_point,
+    sharded,
+    states,
+    together,
+)
 from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.storage_writer import StorageWriter
 
@@ -45,7 +59,7 @@ class Checkpointer(checkpointer.Checkpointer):
         self._shared = None  # of who leads: the writer of the .metadata
         self._plan = None
         self.forms = sharded.Forms()
-        self.last_plan = None  # of a StorageWriter's planner, for this rank
+        self._of_threads = weakref.WeakSet()  # handles of saves that another thread makes while the training goes on
         self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
         self._peers = peers.Peers(self._here)
@@ -73,10 +87,10 @@ class Checkpointer(checkpointer.Checkpointer):
             return why
         return why or self._shared.prepare(states.Expanded(), sharded.metadata_image(self._plan.metadata))
 
-    def close(self):
-        if self._shared is not None and self._is_able_to_save():
+    def _close_writers(self):
+        if self._shared is not None:
             self._shared.close()
-        super().close()
+        super()._close_writers()
 
     def _write(self, handle, state, began_ns):
         try:
@@ -105,17 +119,32 @@ class Checkpointer(checkpointer.Checkpointer):
         storage, step = checkpointer.checked_storage(storage), checkpointer.number("step", step)
         if step is None:
             raise ValueError("phalanx.checkpoint: step is None; expected a whole number of 0 or more")
-        self._peers_of_writers.group()  # here and not in a thread: a new group is for all ranks to make together
-        return StorageWriter(self, self._here, self._peers_of_writers, step, storage)
+        # What all ranks count and make together is made here: async_save() goes on in a thread of its own.
+        branch = self._way.begins(step)
+        self._peers_of_writers.group()
+        if not self._has_agent and storage is Storage.DISK:
+            try:
+                self._meet_alone(step, branch)
+            except together.Apart as error:
+                raise RuntimeError(f"phalanx.checkpoint: step {step} of {self.directory}: {error}") from None
+        handle = SaveHandle(self, step, storage, branch)
+        return StorageWriter(self, self._here, self._peers_of_writers, handle)
 
-    def save_planned(self, step, storage, image, state, described, began_ns):
-        """For a StorageWriter: saves this rank's file, and returns a SaveHandle. `state`: the tensors in it by name;
+    def save_planned(self, handle, lay_out, described, began_ns):
+        """For a StorageWriter: saves this rank's file. `lay_out()` gives its image, and the tensors in it by name;
         `described`: the .metadata, on the first rank of each node."""
-        expanded = states.Expanded()
-        expanded.state = state
-        handle = SaveHandle(self, step, storage, self._way.saves(step))
-        self._begin(handle, lambda: self._write_file(handle, expanded, image, described, began_ns), began_ns)
-        return handle
+
+        def write():
+            expanded = states.Expanded()
+            image, expanded.state = lay_out()
+            return self._write_file(handle, expanded, image, described, began_ns)
+
+        if not safe_point.is_here():
+            self._of_threads.add(handle)
+        self._begin(handle, write, began_ns)
+
+    def _tells(self, handle):
+        return handle not in self._of_threads
 
     def _planned(self, state, step):
         """(Expanded, image) of this rank, agreed upon with all others."""

@@ -1,6 +1,8 @@
 """What the ranks of a job agree upon when sharded state is saved: over a process group of gloo's, so that no device is
 waited for. All ranks make the same calls in the same order."""
 
+import pickle
+
 import torch
 import torch.distributed as dist
 
@@ -70,7 +72,8 @@ class Peers:
             return arranged([make_part()])[0]
         try:
             part = make_part()
-        except Exception as error:
+            pickle.dumps(part)  # before the others wait for it
+        except BaseException as error:
             self._exchange(_Error(f"rank {self._here.rank} cannot plan its part: {error}"), arranged)
             raise
         answer = self._exchange(part, arranged)
@@ -83,7 +86,12 @@ class Peers:
         parts = [None] * self._here.world_size if is_first else None
         dist.gather_object(part, parts, dst=0, group=group)
         mine = [None]
-        dist.scatter_object_list(mine, _answers(parts, arranged) if is_first else None, src=0, group=group)
+        try:
+            answers = _answers(parts, arranged) if is_first else None
+        except BaseException as error:
+            dist.scatter_object_list(mine, [_Error(f"rank 0 cannot plan: {error}")] * len(parts), src=0, group=group)
+            raise
+        dist.scatter_object_list(mine, answers, src=0, group=group)
         return mine[0]
 
 

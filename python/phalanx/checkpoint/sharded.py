@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner, filesystem
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import find_state_dict_object
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from phalanx.checkpoint import framed, plan, refuse, zipped
 
@@ -146,10 +147,11 @@ class Assignment:
 def arranged(planner, parts):
     """An Assignment for each part. Raises ValueError where the parts make up no state."""
     _, metadata = planner.create_global_plan([part.plan for part in parts])
-    return _assigned(metadata, parts)
+    return _assigned(metadata, parts, {})
 
 
-def _assigned(metadata, parts):
+def _assigned(metadata, parts, chosen):
+    """`chosen`: {index: the rank that is to write it where it is one of the node's}."""
     nodes = {}
     for rank, part in enumerate(parts):
         nodes.setdefault(part.node, []).append(rank)
@@ -157,9 +159,10 @@ def _assigned(metadata, parts):
     stored = {}  # index -> where it lies: on the first node that has it
     of_node = {}
     for node, ranks in nodes.items():
-        of_node[node] = _place_on_node(ranks, parts, items)
+        of_node[node] = _place_on_node(ranks, parts, items, chosen)
         for index, info in of_node[node].items():
-            stored.setdefault(index, info)
+            if index not in stored or chosen.get(index) in ranks:
+                stored[index] = info
     assignments = []
     for rank, part in enumerate(parts):
         is_first = nodes[part.node][0] == rank
@@ -168,8 +171,8 @@ def _assigned(metadata, parts):
     return assignments
 
 
-def _place_on_node(ranks, parts, items):
-    """Gives each item of a node to that of the ranks which has it and the least to write so far."""
+def _place_on_node(ranks, parts, items, chosen):
+    """Gives each item of a node to the rank that is chosen, or to that which has it and the least to write so far."""
     holders = {}
     for rank in ranks:
         for index in parts[rank].lengths:
@@ -177,7 +180,9 @@ def _place_on_node(ranks, parts, items):
     ends = dict.fromkeys(ranks, 0)
     infos = {}
     for index, have_it in holders.items():
-        rank = min(have_it, key=lambda each: ends[each])
+        rank = chosen.get(index)
+        if rank not in have_it:
+            rank = min(have_it, key=lambda each: ends[each])
         at, length = ends[rank], parts[rank].lengths[index]
         items[rank].append((index, at, length))
         infos[index] = _info(rank, at, length)
@@ -264,33 +269,45 @@ def _aligned(at):
 
 
 class Resolved:
-    """The data of all that this rank has of a save, as the planner gives it. `final`: the planner's plan for this rank,
-    `local`: the one that it has made from this rank's state alone, with what other ranks are to write in its place."""
+    """What this rank has of a save. `final`: the planner's plan for this rank; `local`: the one that it has made of
+    this rank's state alone, with what other ranks are to write in its place. Of tensors among those only the size is
+    taken: the planner may make a copy of each that it is asked for."""
 
     def __init__(self, final, local, planner, forms):
-        self._forms = forms
+        self._planner, self._forms = planner, forms
+        self._items = {item.index: item for item in (*local.items, *final.items)}
         self._data = {}
         self.final = {item.index for item in final.items}
-        self.lengths = {}
-        for item in (*final.items, *local.items):
-            if item.index not in self._data:
-                self._data[item.index] = data = planner.resolve_data(item)
-                self.lengths[item.index] = self._length(item, data)
+        self.lengths, self.kinds = {}, {}
+        for index, item in self._items.items():
+            if index in self.final or item.type is WriteItemType.BYTE_IO:
+                self._take(index, planner.resolve_data(item))
+            else:
+                found = item.tensor_data
+                self._tell(index, found.chunk.sizes, found.properties.dtype)
 
-    def _length(self, item, data):
-        if item.type is WriteItemType.BYTE_IO:
-            return data.getbuffer().nbytes
-        try:
-            refuse.unless_savable(data)
-        except refuse.Refused as refused:
-            raise refuse.CannotSave(f"{item.index.fqn}: {refused}") from None
-        return self._forms.tensor(data.shape, data.dtype).length
+    def _take(self, index, data):
+        self._data[index] = data
+        if isinstance(data, torch.Tensor):
+            _refuse_unless_savable(index.fqn, data)
+            self._tell(index, data.shape, data.dtype)
+        else:
+            self.lengths[index], self.kinds[index] = data.getbuffer().nbytes, None
+
+    def _tell(self, index, shape, dtype):
+        self.lengths[index] = self._forms.tensor(shape, dtype).length
+        self.kinds[index] = tuple(shape), dtype
 
     def laid_out(self, assignment):
-        """(image, {fqn: tensor} of the memory in it) of the file that this rank writes."""
+        """(image, {fqn: tensor} of the memory in it) of the file that this rank writes. Raises CannotSave."""
         image, state = framed.Image(), {}
         for index, at, length in assignment.items:
-            data = self._data[index]
+            if index not in self._data:
+                kind = self.kinds[index]
+                self._take(index, self._planner.resolve_data(self._items[index]))
+                if self.kinds[index] != kind:
+                    raise refuse.CannotSave(f"{index.fqn}: planned as {kind}, and is {self.kinds[index]}")
+            data = self._data.pop(index)
             if not isinstance(data, torch.Tensor):
                 image.add(at, zipped.Zipped(data.getvalue(), (), (), length), ())
                 continue
@@ -299,27 +316,43 @@ class Resolved:
         return image, state
 
 
+def _refuse_unless_savable(fqn, tensor):
+    try:
+        refuse.unless_savable(tensor)
+    except refuse.Refused as refused:
+        raise refuse.CannotSave(f"{fqn}: {refused}") from None
+    if is_traceable_wrapper_subclass(tensor):
+        raise refuse.CannotSave(f"{fqn}: tensors of {type(tensor).__name__}, which hold others, are not supported")
+
+
 class Choice:
     """What a rank tells of a save that a planner of the user's has planned. `metadata`: of who coordinates, None on all
     others."""
 
     def __init__(self, step, node, resolved, metadata):
         self.step, self.node, self.metadata = step, node, metadata
-        self.final, self.lengths = resolved.final, resolved.lengths
+        self.final, self.lengths, self.kinds = resolved.final, resolved.lengths, resolved.kinds
 
 
 def arranged_as_planned(parts):
     """An Assignment for each Choice. What the planner has saved once, as several ranks have it, lies on each of their
-    nodes, as with arranged(); what it has left out of all ranks' plans is left out. Raises ValueError where they do not
-    save the same step."""
+    nodes, as with arranged(), and on storage as the planner's choice of rank has it; what it has left out of all ranks'
+    plans is left out. Raises ValueError where they do not save the same step."""
     steps = sorted({part.step for part in parts})
     if len(steps) > 1:
         raise ValueError(f"they save different steps, from {steps[0]} to {steps[-1]}")
-    wanted = set().union(*(part.final for part in parts))
+    chosen = {}  # index -> the rank that the planner has writing it
+    for rank, part in enumerate(parts):
+        for index in part.final:
+            chosen.setdefault(index, rank)
     for part in parts:
-        part.lengths = {index: length for index, length in part.lengths.items() if index in wanted}
+        part.lengths = {
+            index: length
+            for index, length in part.lengths.items()
+            if index in chosen and part.kinds[index] == parts[chosen[index]].kinds[index]
+        }
     (metadata,) = (part.metadata for part in parts if part.metadata is not None)
-    return _assigned(metadata, parts)
+    return _assigned(metadata, parts, chosen)
 
 
 def results(rank, assignment):

@@ -22,6 +22,12 @@ class Way:
         self._has_loaded, self._last_step = True, None
         return self._branch
 
+    def begins(self, step):
+        """The same of a save that may have been tried before: that one's part is known to be lost, perhaps."""
+        if step == self._last_step:
+            self._branch += 1
+        return self.saves(step)
+
     def saves(self, step):
         """The branch of a save: a new one where the script has gone back by itself."""
         if self._last_step is not None and step < self._last_step:
