@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -889,3 +890,10 @@ def test_settings_that_mean_nothing_are_refused(wrong, tmp_path):
     name, value = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=f"{name} is {value!r}; expected"):
         Checkpointer(tmp_path, **wrong)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run7", Path("gs://bucket/run7"), b"file:///data/run7"])
+def test_a_url_is_no_directory(url):
+    """It would be a folder below the script's own, which nobody looks for there."""
+    with pytest.raises(ValueError, match=re.escape(f"directory is {url!r}; expected a path in a file system")):
+        Checkpointer(url)

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import sys
 import time
 import weakref
@@ -39,6 +40,7 @@ TRACKERS = ("latest", "dlrover_latest.txt")
 _STORAGE_WAIT_S = 600  # of close(); a job's end waits as long
 _FAILED_S = 30  # of the same, without an agent, where the script has failed
 _TELL_S = 2  # for functions that are to hear of earlier saves, before nodes join or leave
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # pathlib has made one slash of two
 _open = weakref.WeakSet()
 
 
@@ -79,7 +81,7 @@ class Checkpointer:
         _check("verify", verify, verify in ("always", "never"), "'always' or 'never'")
         for name, value in (("keep_last", keep_last), ("keep_every", keep_every), ("memory_budget", memory_budget)):
             _check(name, value, value is None or (type(value) is int and value > 0), "None or a number above 0")
-        self.directory = os.path.abspath(os.fspath(directory))
+        self.directory = os.path.abspath(_path("directory", directory))
         self.weights_only = weights_only
         self.source = None  # of the last load(): "memory", "disk" or None
         self.why = None  # of the last load(): what was decided, and which sources were passed over
@@ -559,6 +561,14 @@ def _make_directory(path):
 def _check(name, value, is_right, what):
     if not is_right:
         raise ValueError(f"phalanx.checkpoint: {name} is {value!r}; expected {what}")
+
+
+def _path(name, value):
+    """A URL would be a folder of that name here, on a disk that ends with this machine."""
+    path = os.fsdecode(value)
+    is_path = _URL.match(path) is None
+    _check(name, value, is_path, "a path in a file system that all nodes see: mount what is behind a URL")
+    return path
 
 
 def checked_storage(storage, on_stored=None):
