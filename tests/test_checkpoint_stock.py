@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +151,8 @@ def test_a_writer_is_for_one_save(make_alone):
         dcp.save({"a": torch.ones(3)}, storage_writer=writer)
     with pytest.raises(ValueError, match="checkpoint_id is '/elsewhere'; expected none: step 2 goes to "):
         dcp.save({}, storage_writer=checkpointer.get_storage_writer(2), checkpoint_id="/elsewhere")
+    with pytest.raises(ValueError, match="use_collectives is False; expected True"):
+        dcp.save({}, storage_writer=checkpointer.get_storage_writer(2), use_collectives=False)
     for wrong in (None, -1, "3", True):
         with pytest.raises(ValueError, match="step is "):
             checkpointer.get_storage_writer(wrong)
@@ -236,13 +239,13 @@ def test_what_cannot_be_saved_is_named(make_alone):
 def choice(node, final, kinds, metadata=None):
     """As a rank tells it: `kinds` of all that it has by name, of which the planner has it write `final`."""
     forms = sharded.Forms()
-    found = sharded.Choice.__new__(sharded.Choice)
-    found.step, found.node, found.metadata = 1, node, metadata
     indices = {name: MetadataIndex(name, torch.Size([0])) for name in kinds}
-    found.final = {indices[name] for name in final}
-    found.kinds = {indices[name]: kind for name, kind in kinds.items()}
-    found.lengths = {indices[name]: forms.tensor(*kind).length for name, kind in kinds.items()}
-    return found
+    resolved = SimpleNamespace(
+        final={indices[name] for name in final},
+        kinds={indices[name]: kind for name, kind in kinds.items()},
+        lengths={indices[name]: forms.tensor(*kind).length for name, kind in kinds.items()},
+    )
+    return sharded.Choice(1, node, resolved, metadata)
 
 
 def test_each_node_has_what_its_ranks_hold_and_storage_what_the_planner_chose():

@@ -217,20 +217,19 @@ class Checkpointer:
         if handle.storage is Storage.MEMORY:
             return self._pass_over(handle, alone.NOT_TO_MEMORY)
         try:
-            self._meet_alone(handle.step, handle.branch)
+            self._must_have_host(handle.step, handle.branch)
             if not self._alone.begins(handle.step, handle.branch):
                 return self._pass_over(handle, f"step {handle.step} was saved before")
         except together.Apart as error:
             return self._pass_over(handle, str(error))
         return self._save(handle, write, began_ns)
 
-    def _meet_alone(self, step, branch):
-        """The host is there, and the ranks have found each other; or together.Apart says why not."""
+    def _must_have_host(self, step, branch):
+        """Or together.Apart, on all ranks, says why there is none."""
         self._must_be_who_it_was()
         why = self._why_no_host()
         if why is not None:  # the others are not to wait for this rank
             together.meet(self._here, alone.meeting(self.directory, step, branch), why)
-        self._alone.meet(step, branch)
 
     def _why_no_host(self):
         """None: there is one."""
@@ -249,7 +248,7 @@ class Checkpointer:
         elif self._here.rank == 0 and not self._has_said:
             self._has_said = True  # once: it is so for each of them
             alone.say(why)
-        _tell_step(handle.step)
+        _tell_step(handle)
 
     def save(self, step, state, storage=Storage.MEMORY, on_stored=None):
         """Saves `state` as that of `step` and returns a SaveHandle, in general before all of it is copied.
@@ -319,12 +318,7 @@ class Checkpointer:
             finally:
                 self._saving = False
         handle.held_ns += time.monotonic_ns() - began_ns
-        if self._tells(handle):
-            _tell_step(handle.step)
-
-    def _tells(self, handle):
-        """Whether the training has come to the step of that save."""
-        return True
+        _tell_step(handle)
 
     def wait(self):
         """Waits until nothing of the last save is read any more: to be called before anything but an optimizer's step()
@@ -539,8 +533,7 @@ class Checkpointer:
         Also the newest: trackers then name the one before. Memory keeps what it holds of the step, and so load() may
         give it. RuntimeError says what the file system has refused.
         """
-        step, timeline = number("step", step), number("timeline", timeline)
-        _check("step", step, step is not None, "a whole number of 0 or more")
+        step, timeline = step_number(step), number("timeline", timeline)
         try:
             return stored.delete(self.directory, step, timeline)
         except OSError as error:
@@ -583,6 +576,11 @@ def checked_storage(storage, on_stored=None):
     return storage
 
 
+def step_number(value):
+    _check("step", value, value is not None, "a whole number of 0 or more")
+    return number("step", value)
+
+
 def number(name, value):
     """A whole number of 0 or more, of whatever type; None stays None."""
     is_right = value is None or (hasattr(value, "__index__") and not isinstance(value, bool) and int(value) >= 0)
@@ -590,10 +588,10 @@ def number(name, value):
     return value if value is None else int(value)
 
 
-def _tell_step(step):
+def _tell_step(handle):
     """Not where safe points go by the optimizer's steps: two ways of counting would be mixed."""
-    if board.tells_steps() or board.on_step is None:
-        phalanx.step(step)
+    if handle.tells_step and (board.tells_steps() or board.on_step is None):
+        phalanx.step(handle.step)
 
 
 def _close_all():

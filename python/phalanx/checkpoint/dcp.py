@@ -13,7 +13,6 @@ import functools
 import io
 import itertools
 import pathlib
-import weakref
 
 import torch
 import torch.distributed.checkpoint as stock
@@ -59,7 +58,6 @@ class Checkpointer(checkpointer.Checkpointer):
         self._shared = None  # of who leads: the writer of the .metadata
         self._plan = None
         self.forms = sharded.Forms()
-        self._of_threads = weakref.WeakSet()  # handles of saves that another thread makes while the training goes on
         self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
         self._peers = peers.Peers(self._here)
@@ -116,15 +114,14 @@ class Checkpointer(checkpointer.Checkpointer):
         Random numbers and data positions are not added: what is saved is what dcp.save() is given.
         """
         self._must_be_open()
-        storage, step = checkpointer.checked_storage(storage), checkpointer.number("step", step)
-        if step is None:
-            raise ValueError("phalanx.checkpoint: step is None; expected a whole number of 0 or more")
+        storage, step = checkpointer.checked_storage(storage), checkpointer.step_number(step)
         # What all ranks count and make together is made here: async_save() goes on in a thread of its own.
         branch = self._way.begins(step)
         self._peers_of_writers.group()
         if not self._has_agent and storage is Storage.DISK:
             try:
-                self._meet_alone(step, branch)
+                self._must_have_host(step, branch)
+                self._alone.meet(step, branch)
             except together.Apart as error:
                 raise RuntimeError(f"phalanx.checkpoint: step {step} of {self.directory}: {error}") from None
         handle = SaveHandle(self, step, storage, branch)
@@ -139,12 +136,8 @@ class Checkpointer(checkpointer.Checkpointer):
             image, expanded.state = lay_out()
             return self._write_file(handle, expanded, image, described, began_ns)
 
-        if not safe_point.is_here():
-            self._of_threads.add(handle)
+        handle.tells_step = safe_point.is_here()  # else the training is further by now
         self._begin(handle, write, began_ns)
-
-    def _tells(self, handle):
-        return handle not in self._of_threads
 
     def _planned(self, state, step):
         """(Expanded, image) of this rank, agreed upon with all others."""

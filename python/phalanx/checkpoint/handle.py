@@ -27,6 +27,7 @@ class SaveHandle:
         self.why = None
         self.held_ns = 0
         self.staged_ns = None
+        self.tells_step = True  # the training has come to that step where the save begins
         self.is_over = False  # the copy: it is sealed or given up
         self.is_sealed = False
         self._checkpointer = checkpointer

@@ -71,23 +71,24 @@ class Peers:
         if self.group() is None:
             return arranged([make_part()])[0]
         try:
-            part = make_part()
-            pickle.dumps(part)  # before the others wait for it
+            packed = pickle.dumps(make_part())
         except BaseException as error:
-            self._exchange(_Error(f"rank {self._here.rank} cannot plan its part: {error}"), arranged)
+            failed = _Error(f"rank {self._here.rank} cannot plan its part: {error}")
+            self._exchange(pickle.dumps(failed), arranged)
             raise
-        answer = self._exchange(part, arranged)
+        answer = self._exchange(packed, arranged)
         if isinstance(answer, _Error):
             raise NotTogether(answer.text)
         return answer
 
-    def _exchange(self, part, arranged):
+    def _exchange(self, packed, arranged):
+        """`packed`: this rank's part, pickled."""
         group, is_first = self.group(), self._here.rank == 0
         parts = [None] * self._here.world_size if is_first else None
-        dist.gather_object(part, parts, dst=0, group=group)
+        dist.gather_object(packed, parts, dst=0, group=group)
         mine = [None]
         try:
-            answers = _answers(parts, arranged) if is_first else None
+            answers = _answers(list(map(pickle.loads, parts)), arranged) if is_first else None
         except BaseException as error:
             dist.scatter_object_list(mine, [_Error(f"rank 0 cannot plan: {error}")] * len(parts), src=0, group=group)
             raise

@@ -4,7 +4,6 @@ that names it all. torch's own planner says what there is; docs/formats/checkpoi
 What several ranks have is written once on each node, so that a node's memory holds all that its ranks need.
 """
 
-import copy
 import pickle
 import re
 
@@ -63,10 +62,7 @@ class Local:
         """Raises CannotSave for a tensor that no file can hold."""
         for fqn, value in self.state.items():
             for tensor in _tensors_of(value):
-                try:
-                    refuse.unless_savable(tensor)
-                except refuse.Refused as refused:
-                    raise refuse.CannotSave(f"{fqn}: {refused}") from None
+                _refuse_unless_savable(fqn, tensor)
 
     def tensor(self, index):
         """The memory of an item, contiguous; a copy where it is not."""
@@ -75,6 +71,13 @@ class Local:
         if type(found) is not torch.Tensor:
             found = find_state_dict_object(self.state, index)
         return found.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _refuse_unless_savable(fqn, tensor):
+    try:
+        refuse.unless_savable(tensor)
+    except refuse.Refused as refused:
+        raise refuse.CannotSave(f"{fqn}: {refused}") from None
 
 
 def _tensors_of(value):
@@ -192,7 +195,6 @@ def _place_on_node(ranks, parts, items, chosen):
 
 def _described(metadata, stored):
     """The .metadata, as torch's own writer pickles it."""
-    metadata = copy.copy(metadata)
     metadata.storage_data = stored
     if hasattr(metadata, "version"):
         metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
@@ -290,6 +292,9 @@ class Resolved:
         self._data[index] = data
         if isinstance(data, torch.Tensor):
             _refuse_unless_savable(index.fqn, data)
+            if is_traceable_wrapper_subclass(data):
+                kind = type(data).__name__
+                raise refuse.CannotSave(f"{index.fqn}: tensors of {kind}, which hold others, are not supported")
             self._tell(index, data.shape, data.dtype)
         else:
             self.lengths[index], self.kinds[index] = data.getbuffer().nbytes, None
@@ -314,15 +319,6 @@ class Resolved:
             tensor = state[index.fqn] = data.detach().resolve_conj().resolve_neg().contiguous()
             image.add(at, self._forms.tensor(tensor.shape, tensor.dtype), [framed.Part(tensor)])
         return image, state
-
-
-def _refuse_unless_savable(fqn, tensor):
-    try:
-        refuse.unless_savable(tensor)
-    except refuse.Refused as refused:
-        raise refuse.CannotSave(f"{fqn}: {refused}") from None
-    if is_traceable_wrapper_subclass(tensor):
-        raise refuse.CannotSave(f"{fqn}: tensors of {type(tensor).__name__}, which hold others, are not supported")
 
 
 class Choice:

@@ -23,7 +23,7 @@ class Way:
         return self._branch
 
     def begins(self, step):
-        """The same of a save that may have been tried before: that one's part is known to be lost, perhaps."""
+        """As saves(), but that the same step once more is a new branch, too: who tries a save again that has failed."""
         if step == self._last_step:
             self._branch += 1
         return self.saves(step)
