@@ -56,14 +56,13 @@ Left = collections.namedtuple("Left", "environment said")
 Left.__doc__ = """What imports have left that is not in modules: variables {name: value; None: unset}, and what they
 wrote, [(stream's name, text)]."""
 
-_modules = {}  # name: module, in the order of their imports
 _steps = []  # steps.Step
-_step_of = {}  # name: the index of its step
-_detached = {}  # {name: (name, package that has it by name, attribute, module)}, of all steps
+_modules_of = []  # of each step what is hidden still: {name: module}, in the order of their imports
+_step_of = {}  # name: the index of its step, of all that have been hidden
+_detached = []  # of each step what it has in packages that are none of its own: {name: what attach puts back}
 _needs = {}  # top-level name: those of other hidden libraries that are there wherever it is
 _origins = {}  # top-level name: its file, of those that are found on sys.path: torch makes one as it is imported
 _path_entries = []  # what their imports have put on sys.path
-given_out = set()  # names
 _imported_with = {}  # {name: value, None: unset} of variables, as the script sets them before it imports these
 _finder = None
 _marks = None  # marks.Marks
@@ -72,12 +71,21 @@ _surroundings = None  # surroundings.Surroundings
 
 def find(name):
     """A module that has been imported, hidden or not; or None."""
-    return sys.modules.get(name) or _modules.get(name)
+    return sys.modules.get(name) or _hidden(name)
 
 
 def names():
     """Those that are hidden, in the order of their imports."""
-    return list(_modules)
+    return [name for modules in _modules_of for name in modules]
+
+
+def was_given_out(name):
+    return name in _step_of and _hidden(name) is None
+
+
+def _hidden(name):
+    index = _step_of.get(name)
+    return None if index is None else _modules_of[index].get(name)
 
 
 def take_over(left):
@@ -107,7 +115,7 @@ def hide(steps, path_before, marks, importers, imported_with=None):
     _imported_with.update(imported_with or {})
     _steps.extend(steps)
     for index, step in enumerate(steps):
-        _modules.update(step.modules)
+        _modules_of.append(dict(step.modules))
         _step_of.update(dict.fromkeys(step.modules, index))
         for name in COUNTED_ANEW.intersection(step.variables):
             del step.variables[name]
@@ -115,16 +123,17 @@ def hide(steps, path_before, marks, importers, imported_with=None):
             sys.modules.pop(name, None)
     for step in reversed(steps):
         replaced.undo(step.replaced)
-    every = {**sys.modules, **_modules}
+    modules = {name: module for step in steps for name, module in step.modules.items()}
+    every = {**sys.modules, **modules}
     for step in steps:
-        _detached.update((taken[0], taken) for taken in detach(step.modules, every))
+        _detached.append({taken[0]: taken for taken in detach(step.modules, every)})
     _path_entries.extend(entry for entry in sys.path if entry not in path_before)
     sys.path[:] = [entry for entry in sys.path if entry in path_before]
-    for top in {_top(name) for name in _modules}:
+    for top in {_top(name) for name in modules}:
         origin = getattr(getattr(find(top), "__spec__", None), "origin", None)
         if origin is not None and _origin(top) == origin:
             _origins[top] = origin
-    _needs.update(_closed(_needs_of_libraries(importers)))
+    _needs.update(_closed(_needs_of_libraries(modules, importers)))
 
 
 def detach(modules, others):
@@ -148,22 +157,22 @@ def attach(taken):
             setattr(parent, child, module)
 
 
-def _needs_of_libraries(importers):
+def _needs_of_libraries(modules, importers):
     """{library: others that it has imported first, or has a module, a function, a class or an object of in a name}: all
     that is found by way of it may be asked for its module, as inspect.getfile and typing.get_type_hints do."""
     needs, values = {}, {}
     for name, importer in importers.items():
-        if name in _modules and importer in _modules:
+        if name in modules and importer in modules:
             needs.setdefault(_top(importer), set()).add(_top(name))
-    for name, module in _modules.items():
+    for name, module in modules.items():
         if _top(name) not in WITH_ALL and isinstance(module, types.ModuleType):
             values.setdefault(_top(name), {}).update((id(value), value) for value in list(vars(module).values()))
     for top, found in values.items():
-        needs.setdefault(top, set()).update(map(_top, _modules_of(found.values()) & _modules.keys()))
+        needs.setdefault(top, set()).update(map(_top, _modules_behind(found.values()) & modules.keys()))
     return needs
 
 
-def _modules_of(values):
+def _modules_behind(values):
     """Names of the modules that values are, or are of. No code of theirs runs."""
     names, classes = set(), {}
     for value in values:
@@ -207,13 +216,14 @@ def replace_path_entry(old, new):
 
 def make_own():
     """Has this fork copy the pages that the script's imports will write: 3 ms of a recovery."""
-    list(_modules.items())
+    for modules in _modules_of:
+        list(modules.items())
     if _marks is not None:
         _marks.make_own()
 
 
 def any_there():
-    return bool(_modules)
+    return any(_modules_of)
 
 
 def await_imports(threads, go_cold, keep):
@@ -221,7 +231,7 @@ def await_imports(threads, go_cold, keep):
     hidden is not what this import would find, one of two is called, with why and whether it is only what torch imports
     late: `go_cold`, which does not return, or `keep`, where that is too late."""
     global _finder
-    if _modules:
+    if any_there():
         _finder = _Finder(threads, go_cold, keep)
         sys.meta_path.insert(0, _finder)
 
@@ -255,7 +265,7 @@ def give_out_rest():
         if _finder in sys.meta_path:
             sys.meta_path.remove(_finder)
         _finder = None
-    _give_out(list(_modules))
+    _Group(range(len(_steps)), [None]).give_out()
 
 
 def can_be_hidden(name):
@@ -282,33 +292,24 @@ class _Finder:
         self.is_settled = False  # the life may begin anew no more
 
     def find_spec(self, name, path=None, target=None):
-        module = _modules.get(name)
+        module = _hidden(name)
         if module is None:
             return None
-        tops = {_top(name)} | _needs.get(_top(name), set())
-        with_all = not WITH_ALL.isdisjoint(tops)
-        if with_all:
-            wanted = {_step_of[name]} | _steps[_step_of[name]].needs
-            steps = [index for index in sorted(wanted) if not _modules.keys().isdisjoint(_steps[index].modules)]
-            names = list(filter(_modules.__contains__, itertools.chain(*(_steps[index].modules for index in steps))))
-        else:
-            names = [n for n in _modules if _top(n) in tops]
-            steps = sorted({_step_of[n] for n in names})
-        owners = [None] if with_all else sorted(tops)
+        group = _group_of(name)
         # Of what torch imports late, or NumPy, which is there already.
         is_part = (self._is_torch_out and _top(name) in WITH_ALL) or (_top(name) in sys.modules and _top(name) != name)
-        why = self._why_mixed or (self._why_not_later(names, steps) if is_part else self._why_not(names, steps, owners))
-        if why is not None and not self._goes_on(name, names, is_part, why):
+        why = self._why_mixed or (self._why_not_later(group) if is_part else self._why_not(group))
+        if why is not None and not self._goes_on(name, group, is_part, why):
             return None
-        return spec_of(name, module, lambda: self._give_out(name, names, steps, owners))
+        return spec_of(name, module, lambda: self._give_out(name, group))
 
-    def _goes_on(self, name, names, is_part, why):
+    def _goes_on(self, name, group, is_part, why):
         """Whether what is hidden is given out although it differs."""
         top = _top(name)
         why = f"{top} was imported ahead of its turn, but {why}"
         is_child = os.getpid() != self._pid
         if is_child and (self._why_mixed or not is_part):
-            self._leave_to_python([n for n in names if top in WITH_ALL or _top(n) == top], why)
+            self._leave_to_python([n for n in group.names() if top in WITH_ALL or _top(n) == top], why)
             return False
         if not is_child and not self._may_not_begin_anew():
             self._go_cold(why, is_part)
@@ -327,7 +328,7 @@ class _Finder:
         when it can begin anew no more."""
         if not self._is_torch_out or os.getpid() != self._pid or self._may_not_begin_anew():
             return
-        for index in sorted({_step_of[left] for left in _modules if _top(left) in WITH_ALL}):
+        for index in [index for index, modules in enumerate(_modules_of) if _has_part_of_torch(modules)]:
             variables = _steps[index].variables
             if name in variables and os.environ.get(name) != variables[name]:
                 self._go_cold(f"what torch imports late has read {name}, which the script has changed", True)
@@ -342,33 +343,30 @@ class _Finder:
             except OSError:
                 pass
             raise ImportError(why)
-        for name in names:
-            del _modules[name]
+        _take(names)
         self._why_mixed = why
 
-    def _give_out(self, name, names, steps, owners):
-        """Its module is in sys.modules already. `owners`: whose marks are put back, None for those of all."""
-        if name not in _modules:
+    def _give_out(self, name, group):
+        """Its module is in sys.modules already."""
+        if _hidden(name) is None:
             return  # somebody keeps the spec, and loads by it once more
-        del _modules[name]
-        given_out.add(name)
-        _give_out(names)
-        if owners == [None]:
+        group.give_out()
+        if group.is_with_torch:
             self._is_torch_out = True
             sys.path.extend(_path_entries)
             del _path_entries[:]
-        if not _modules and self in sys.meta_path:
+        if not any_there() and self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._take_over(steps)
-        if owners == [None]:
-            self._replace_by(steps)
+        self._take_over(group.steps)
+        if group.is_with_torch:
+            self._replace_by(group.steps)
         else:
-            for index in steps:
-                replaced.redo(replaced.by_libraries(_steps[index].replaced, owners))
-        for owner in owners:
+            for index in group.steps:
+                replaced.redo(replaced.by_libraries(_steps[index].replaced, group.owners))
+        for owner in group.owners:
             self._filters += _marks.put_back(owner)
         load_watch.call_for_loaded()
-        self._threads.count(names)
+        self._threads.count(group)
 
     def _take_over(self, steps):
         """What the imports of these steps have left, but for variables that they have looked at and the script has
@@ -392,11 +390,11 @@ class _Finder:
             self._replaced.add(index)
             replaced.redo(_steps[index].replaced)
 
-    def _why_not(self, names, steps, owners):
-        return self._why_not_by_script(names, steps) or self._threads.why_not(names) or _marks.why_not(owners)
+    def _why_not(self, group):
+        return self._why_not_by_script(group) or self._threads.why_not(group) or _marks.why_not(group.owners)
 
-    def _why_not_by_script(self, names, steps):
-        own = _own_among(names)
+    def _why_not_by_script(self, group):
+        own = group.why_not_all()
         if own is not None:
             return own
         if builtins.__import__ is not self._import:
@@ -407,21 +405,21 @@ class _Finder:
                 return f"the script has put an import hook on sys.meta_path ({type(finder).__name__})"
         if sys.path_hooks != self._path_hooks:
             return "the script has changed sys.path_hooks"
-        if self._would_warn_otherwise(steps):
+        if self._would_warn_otherwise(group.steps):
             return "the script has set filters of warnings"
         why = _surroundings.why_not()
-        if why is None and not _BRING_LIBRARIES.isdisjoint(names):
+        if why is None and group.brings_libraries():
             why = _surroundings.why_no_libraries()
-        why = why or self._why_not_by_variables(names, steps) or self._why_not_by_path(names)
-        return why or self._why_not_by_replaced(names, steps)
+        why = why or self._why_not_by_variables(group) or self._why_not_by_path(group)
+        return why or self._why_not_by_replaced(group)
 
-    def _why_not_later(self, names, steps):
+    def _why_not_later(self, group):
         """The same of what torch imports late, once torch is there: what it has read, and where it is. The rest of what
         scripts do behind `import torch` is no reason to begin anew."""
-        why = _own_among(names) or self._why_not_by_reads(steps) or self._why_not_by_path(names)
-        if why is None and "triton" in names:
+        why = group.why_not_all() or _why_not_by_reads(group.steps, dict(os.environ)) or self._why_not_by_path(group)
+        if why is None and "triton" in group:
             why = self._why_not_by_compilers()
-        return why or self._why_not_by_replaced(names, steps)
+        return why or self._why_not_by_replaced(group)
 
     def _why_not_by_compilers(self):
         """Triton's C++ reads these, and its knobs by it, when it is imported."""
@@ -430,40 +428,31 @@ class _Finder:
                 return f"it may have read {variable}, {_how_changed(variable)}"
         return None
 
-    @staticmethod
-    def _why_not_by_reads(steps):
-        environment = dict(os.environ)  # which takes what three questions of it take
-        for index in steps:
-            for variable, seen in _steps[index].variables.items():
-                if environment.get(variable) != seen:
-                    return f"it has read {variable}, {_how_changed(variable)}"
-        return None
-
-    def _why_not_by_variables(self, names, steps):
-        why = self._why_not_by_reads(steps)
+    def _why_not_by_variables(self, group):
+        now, before = dict(os.environ), self._environment
+        why = _why_not_by_reads(group.steps, now)
         if why is not None:
             return why
-        now, before = dict(os.environ), self._environment
         changed = {name for name in {*now, *before} if now.get(name) != before.get(name)} - COUNTED_ANEW
-        unseen = _READ_UNSEEN if _BRING_LIBRARIES.isdisjoint(names) else _READ_UNSEEN + _READ_BY_LIBRARIES
+        unseen = _READ_UNSEEN + _READ_BY_LIBRARIES if group.brings_libraries() else _READ_UNSEEN
         for variable in sorted(changed.union(_surroundings.changed_variables()) - _READ_WITH_A_DEVICE):
             if variable.startswith(unseen):
                 return f"it may have read {variable}, {_how_changed(variable)}"
         return None
 
-    def _why_not_by_path(self, names):
+    def _why_not_by_path(self, group):
         if self._path is not None and search_path.look() == self._path:
             return None
-        for top in sorted({_top(name) for name in names}):
+        for top in sorted({_top(name) for name in group.names()}):
             if top in _origins and _origin(top) != _origins[top]:
                 return f"{top} is another one on the script's sys.path"
         return None
 
-    def _why_not_by_replaced(self, names, steps):
+    def _why_not_by_replaced(self, group):
         """Of torch and its parts. Of what others replace, a script's own stays (replaced.redo)."""
-        if WITH_ALL.isdisjoint(map(_top, names)):
+        if not _has_part_of_torch(group.names()):
             return None
-        coming = [index for index in steps if index not in self._replaced]
+        coming = [index for index in group.steps if index not in self._replaced]
         return replaced.why_not([change for index in coming for change in _steps[index].replaced])
 
     def _would_warn_otherwise(self, steps):
@@ -481,12 +470,13 @@ def _how_changed(variable):
     return "which the script has changed since"
 
 
-def _own_among(names):
-    """Why not, where the script has put one of these there itself."""
-    if sys.modules.keys().isdisjoint(names):
-        return None
-    own = next((name for name in names if name in sys.modules and not _OF_CYTHON.match(name)), None)
-    return f"the script has put {own} into sys.modules" if own is not None else None
+def _why_not_by_reads(steps, environment):
+    """`environment`: what the script has by now, as a plain dict: os.environ takes three times as long to ask."""
+    for index in steps:
+        for variable, seen in _steps[index].variables.items():
+            if environment.get(variable) != seen:
+                return f"it has read {variable}, {_how_changed(variable)}"
+    return None
 
 
 def spec_of(name, module, load):
@@ -521,9 +511,79 @@ class _Loader:
         self._load()
 
 
-def _give_out(names):
-    """Touches each module once: every page of a fork's that is written is copied."""
-    found = {name: _modules.pop(name) for name in names if name in _modules}
-    sys.modules.update({name: module for name, module in found.items() if name not in sys.modules})
-    given_out.update(found)
-    attach([_detached[name] for name in _detached.keys() & found.keys()])
+def _group_of(name):
+    """What is given out with it: of a library that torch brought along all its modules and those of the libraries that
+    it needs, and with a module of torch all that came until the step that brought it."""
+    tops = {_top(name)} | _needs.get(_top(name), set())
+    if WITH_ALL.isdisjoint(tops):
+        return _Group(range(len(_steps)), sorted(tops), tops)
+    return _Group(sorted({_step_of[name]} | _steps[_step_of[name]].needs), [None])
+
+
+class _Group:
+    """Hidden modules that are given out together: those of these steps, and of the libraries `tops` alone (None: all).
+    `owners`: whose marks are put back with them; None: those of all, as torch is among them.
+
+    Of torch they are a thousand: what can be asked of them is asked a dict at a time. That takes a tenth."""
+
+    def __init__(self, steps, owners, tops=None):
+        parts = [(index, _of_tops(_modules_of[index], tops)) for index in steps]
+        self._parts = [modules for _, modules in parts if modules]
+        self.steps = [index for index, modules in parts if modules]
+        self.owners = owners
+        self.is_with_torch = owners == [None]
+
+    def __contains__(self, name):
+        return any(name in modules for modules in self._parts)
+
+    def names(self):
+        return itertools.chain(*self._parts)
+
+    def brings_libraries(self):
+        return any(name in self for name in _BRING_LIBRARIES)
+
+    def why_not_all(self):
+        """Why not, where the script has put one of these there itself."""
+        for modules in self._parts:
+            if sys.modules.keys().isdisjoint(modules.keys()):
+                continue
+            own = next((name for name in modules if name in sys.modules and not _OF_CYTHON.match(name)), None)
+            if own is not None:
+                return f"the script has put {own} into sys.modules"
+        return None
+
+    def give_out(self):
+        """Those that are hidden still."""
+        for index, modules in zip(self.steps, self._parts):
+            found = _take_of(index, modules)
+            there = sys.modules.keys() & found.keys()
+            if any(sys.modules[name] is not found[name] for name in there):
+                sys.modules.update({name: module for name, module in found.items() if name not in there})
+            else:
+                sys.modules.update(found)
+            attach([_detached[index][name] for name in _detached[index].keys() & found.keys()])
+
+
+def _of_tops(modules, tops):
+    return modules if tops is None else {name: module for name, module in modules.items() if _top(name) in tops}
+
+
+def _has_part_of_torch(names):
+    return any(_top(name) in WITH_ALL for name in names)
+
+
+def _take(names):
+    """These are hidden no more."""
+    for index in {_step_of[name] for name in names}:
+        _take_of(index, dict.fromkeys(names))
+
+
+def _take_of(index, names):
+    """Returns those of this step that were hidden until now, {name: module}. Whoever has the dict of all keeps it as it
+    is."""
+    modules = _modules_of[index]
+    if modules is names:
+        _modules_of[index] = {}
+        return modules
+    _modules_of[index] = {name: module for name, module in modules.items() if name not in names}
+    return {name: module for name, module in modules.items() if name in names}

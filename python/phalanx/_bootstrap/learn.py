@@ -64,7 +64,7 @@ def _anything_new():
     for name in reversed(sys.modules):
         if name == places.last_preloaded:
             return False
-        if name not in hidden.given_out and _worth_learning(name, sys.modules[name]):
+        if not hidden.was_given_out(name) and _worth_learning(name, sys.modules[name]):
             return True
     return False
 
