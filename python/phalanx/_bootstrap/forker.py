@@ -9,7 +9,19 @@ import signal
 import sys
 import time
 
-from phalanx._bootstrap import elasticity, hidden, libraries, linux, places, preload, runner, scratch, threads, wire
+from phalanx._bootstrap import (
+    elasticity,
+    hidden,
+    libraries,
+    linux,
+    pages,
+    places,
+    preload,
+    runner,
+    scratch,
+    threads,
+    wire,
+)
 from phalanx._bootstrap.scanning import scan, takes
 from phalanx._bootstrap.watching import generated, watch
 from phalanx._bootstrap.watching.taken import Taken
@@ -110,7 +122,9 @@ def _preload(channel, message, asked_of_site):
     variables = {**at_start.variables, **loader.variables_read}
     files.update(at_start.files)
     seen = runner.Seen(variables, loader.all_names_read or at_start.walked, read, files, absent - own, loaded - own)
-    return runner.Warmth(environment, of_wrapper, coerced, seen, late_check, counted, left), loader.generators()
+    warmth = runner.Warmth(environment, of_wrapper, coerced, seen, late_check, counted, left)
+    pages.share()
+    return warmth, loader.generators()
 
 
 def _why_no_fork(version, flags, malloc):

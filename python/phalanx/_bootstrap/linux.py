@@ -1,5 +1,6 @@
 """The few things of Linux that Python's os module does not offer. Without ctypes they are left out, silently."""
 
+import errno
 import mmap
 import os
 import signal
@@ -18,6 +19,7 @@ FOR_RANKS = frozenset(
 
 _FUTEX_WAITERS = 0x80000000
 _MADV_DONTFORK = 10
+_MADV_POPULATE_WRITE = 23
 
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_SET_BYTES = 128  # sigset_t, of glibc and musl
@@ -83,6 +85,15 @@ def _map_for_good(path, at):
         return None
     _libc.madvise(ctypes.c_void_p(mapped), size, _MADV_DONTFORK)
     return mapped + at % page
+
+
+def populate(address, size):
+    """Has the kernel give this process pages of its own there, as writing them would (Linux 5.14). False where it does
+    not know how. What is not mapped there stays so."""
+    if _libc is None:
+        return False
+    failed = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
+    return not failed or ctypes.get_errno() != errno.EINVAL
 
 
 def coerced_locale():

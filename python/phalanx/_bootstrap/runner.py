@@ -20,6 +20,7 @@ from phalanx._bootstrap import (
     learn,
     linux,
     memory,
+    pages,
     places,
     preload,
     rescale,
@@ -137,6 +138,7 @@ class Warmth:
         by the kernel before somebody waits for it."""
         places.forget_old_finders()
         hidden.make_own()
+        pages.make_own()
 
     def why_not(self, request):
         """A reason why this request needs a fresh interpreter, or None."""
@@ -405,6 +407,8 @@ def _attach_board(place):
 
 def _report_first_step(channel, step):
     hidden.training_has_begun()
+    if os.environ.get("LOCAL_RANK") == "0":
+        pages.learn()
     channel.send_or_give_up({"type": "first_step", "step": step, "modules": learn.modules()})
 
 
