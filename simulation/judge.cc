@@ -393,6 +393,7 @@ void Judge::OnRankUp(const WorkerProcess& process) {
 // An old round whose nodes know of no newer one, and which shares none with it, cannot be held up by anybody
 // (docs/simulation.md, "What does not hold"); any other makes no step more.
 void Judge::OnTrainingStep(uint64_t epoch, int64_t step, const std::vector<int>& machines) {
+  saves_.OnTrainingStep(epoch);
   if (epoch >= stepped_epoch_) {
     stepped_epoch_ = epoch;
     stepped_on_ = machines;

@@ -160,6 +160,9 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
     return;
   }
   Pass(Moment::kRestore);
+  if (decided.source() == v1::RestoreDecided::MEMORY) resumed_.emplace(save, epoch);
+  const std::optional<SaveKey> stored = StoredKey(decided.name());
+  if (decided.source() == v1::RestoreDecided::DISK && stored) resumed_.emplace(*stored, epoch);
   // It is not tried twice in a row. That a node fails to read what others lend is judged where it does (OnNotRestored).
   const bool unread = order.reason().find("could not read it") != std::string::npos;
   if (!parts_.judge.remembered() || !MembersStand(master) || unread) return;
@@ -170,6 +173,11 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
   const auto wrong = [&](const std::string& why) {
     parts_.judge.Violated("restore-newest", fmt::format("epoch {}: {}: {}", epoch, order.reason(), why));
   };
+  for (const std::string& folder : looked ? looked_->but : std::set<std::string>()) {
+    const std::optional<SaveKey> left_out = StoredKey(folder);
+    const bool doubted = order.reason().find(fmt::format("/{}: lives in a row", folder)) != std::string::npos;
+    if (doubted && left_out && !MayBePassedOver(*left_out)) return wrong(folder + " is on storage");
+  }
   switch (decided.source()) {
     case v1::RestoreDecided::MEMORY:
       if (memory != save) return wrong(memory ? Text(*memory) + " is in memory" : "memory does not hold all of it");
@@ -177,9 +185,8 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
       return;
     case v1::RestoreDecided::DISK:
       if (looked && looked_->name != decided.name()) return wrong("storage holds " + looked_->name);
-      if (const StoredStep* const step = parts_.storage.Look(decided.name()); memory && step && step->manifest) {
-        const SaveKey stored{step->manifest->epoch, save.step, step->manifest->branch};
-        if (stored <= *memory) return wrong(Text(*memory) + " is in memory");
+      if (memory && stored && *stored <= *memory && !MayBePassedOver(*memory)) {
+        return wrong(Text(*memory) + " is in memory");
       }
       return;
     default:
@@ -188,8 +195,27 @@ void SaveJudge::CheckRestore(const SimMaster& master, const v1::CheckpointOrder&
   }
 }
 
+// Rounds in a row, some day, that made no step. Which of them failed by themselves the master knows: those that did not
+// are among them here.
+bool SaveJudge::MayBePassedOver(const SaveKey& save) const {
+  const uint32_t lives = parts_.scenario.spec.older_save_after_lives();
+  const auto [first, behind_last] = resumed_.equal_range(save);
+  uint32_t row = 0, longest = 0;
+  for (auto it = first; it != behind_last; ++it) {
+    row = stepped_.contains(it->second) ? 0 : row + 1;
+    longest = std::max(longest, row);
+  }
+  return lives > 0 && longest >= lives;
+}
+
+std::optional<SaveKey> SaveJudge::StoredKey(const std::string& folder) const {
+  const StoredStep* const stored = parts_.storage.Look(folder);
+  if (stored == nullptr || !stored->manifest) return std::nullopt;
+  return SaveKey{stored->manifest->epoch, stored->manifest->step, stored->manifest->branch};
+}
+
 void SaveJudge::OnLookedAtStorage(uint64_t epoch, const std::set<std::string>& but) {
-  looked_ = Looked{epoch, -1, {}, ""};
+  looked_ = Looked{epoch, -1, {}, "", but};
   for (const ckpt::FoundStep& step : parts_.storage.Find()) {
     if (step.state != ckpt::StepState::kCommitted || but.contains(step.name)) continue;
     looked_->step = step.step;

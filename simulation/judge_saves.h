@@ -44,6 +44,7 @@ class SaveJudge {
     round_begun_at_ = parts_.queue.now();
     size_of_[epoch] = {world_size, nodes};
   }
+  void OnTrainingStep(uint64_t epoch) { stepped_.insert(epoch); }
 
   // --- ranks ---
   void OnCopyBegins(const WorkerProcess& process, const SharedPage& page, int slot, const SaveKey& save);
@@ -98,17 +99,23 @@ class SaveJudge {
   std::optional<SaveKey> NewestInMemory(const SimMaster& master) const;
   bool CanRestore(const SimMaster& master, const SaveKey& save, const std::vector<Holdings>& memories) const;
   static Holdings HoldingsOf(const Machine& machine);
+  std::optional<SaveKey> StoredKey(const std::string& folder) const;
+  // So many rounds have restored it and made no step that it may be passed over.
+  bool MayBePassedOver(const SaveKey& save) const;
 
   const Parts parts_;
   std::map<SaveKey, std::map<uint64_t, Sealed>> sealed_;  // by timeline
   std::set<SaveKey> committed_;                           // by any master
   std::optional<SaveKey> known_;                          // to this master, as the newest
   std::map<uint64_t, std::string> decided_;               // what is restored, by epoch
+  std::multimap<SaveKey, uint64_t> resumed_;              // epochs that have restored it
+  std::set<uint64_t> stepped_;                            // epochs
   struct Looked {
     uint64_t epoch = 0;
     int64_t step = -1;
     SaveKey save;
     std::string name;
+    std::set<std::string> but;
   };
   std::optional<Looked> looked_;
   std::set<std::string> counts_;  // folders that were complete when their manifest was written

@@ -32,6 +32,12 @@ v1::JobSpec DrawSpec(Random& random, const ScenarioLimits& limits) {
   return spec;
 }
 
+// Drawn apart, so that other jobs are what they would be without it.
+uint32_t DrawOlderSaveAfter(uint64_t seed) {
+  Random random(seed, 3);
+  return static_cast<uint32_t>(random.OneOf({0, 1, 2, 2, 2, 3}));
+}
+
 // Grants divisors of its largest batch. Drawn apart, so that other jobs are what they would be without such configs.
 std::string DrawElasticConfig(uint64_t seed, const v1::JobSpec& spec) {
   Random random(seed, 2);
@@ -207,6 +213,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.seed = seed;
   scenario.spec = DrawSpec(random, limits);
   scenario.spec.set_elastic_config(DrawElasticConfig(seed, scenario.spec));
+  scenario.spec.set_older_save_after_lives(DrawOlderSaveAfter(seed));
   scenario.embedded = !random.OneIn(3);
   scenario.warm = !random.OneIn(6);
   scenario.script = DrawScript(random);
@@ -230,11 +237,12 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
 std::vector<std::string> Describe(const Scenario& s) {
   std::vector<std::string> lines;
   const std::string restarts = s.spec.has_max_restarts() ? fmt::format("{}", s.spec.max_restarts()) : "not given";
-  lines.push_back(fmt::format(
-      "job: {}:{} nodes in units of {}, max restarts {}, join timeout {} s, last call {} ms, rescale grace "
-      "{} ms; {} master",
-      s.spec.min_nodes(), s.spec.max_nodes(), s.spec.node_unit(), restarts, s.spec.join_timeout_ms() / 1'000,
-      s.spec.last_call_ms(), s.spec.rescale_grace_ms(), s.embedded ? "embedded" : "standalone"));
+  lines.push_back(
+      fmt::format("job: {}:{} nodes in units of {}, max restarts {}, join timeout {} s, last call {} ms, rescale grace "
+                  "{} ms, an older save after {} lives; {} master",
+                  s.spec.min_nodes(), s.spec.max_nodes(), s.spec.node_unit(), restarts,
+                  s.spec.join_timeout_ms() / 1'000, s.spec.last_call_ms(), s.spec.rescale_grace_ms(),
+                  s.spec.older_save_after_lives(), s.embedded ? "embedded" : "standalone"));
   if (!s.spec.elastic_config().empty()) lines.push_back("elastic config: " + s.spec.elastic_config());
   const Script& script = s.script;
   lines.push_back(

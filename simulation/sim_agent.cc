@@ -92,6 +92,12 @@ NodeWorkersEvents SimAgent::WorkersEvents() {
   return events;
 }
 
+// As the board says it: nothing before the first of this life.
+int64_t SimAgent::StepOf(const WorkerProcess& process) const {
+  if (process.steps == 0 || !parts_.scenario.script.tells_step) return process.steps;
+  return process.from_step + process.steps;
+}
+
 void SimAgent::OnExited(const Process& process, const RankEnd& end) {
   keeper_.OnRankEnded(process);
   agent::WorkerEnded event;
@@ -105,7 +111,7 @@ void SimAgent::OnExited(const Process& process, const RankEnd& end) {
   exited.set_unix_ms(parts_.queue.now() / kMs);
   exited.set_last_words(end.last_words);
   if (process->epoch == board_epoch_) {
-    exited.set_steps(parts_.scenario.script.tells_step ? process->from_step + process->steps : process->steps);
+    exited.set_steps(StepOf(*process));
     *exited.mutable_progress() = ReadProgress();
   }
   Feed(event);
@@ -371,7 +377,7 @@ void SimAgent::Do(const agent::SendBeat& action) {
   int64_t least = INT64_MAX;
   int64_t most = 0;
   for (const Process& p : board_) {
-    const int64_t step = p == nullptr ? 0 : parts_.scenario.script.tells_step ? p->from_step + p->steps : p->steps;
+    const int64_t step = p == nullptr ? 0 : StepOf(*p);
     least = std::min(least, step);
     most = std::max(most, step);
   }

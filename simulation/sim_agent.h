@@ -113,6 +113,7 @@ class SimAgent final : public AgentEnd {
   void LinkFailed(uint64_t dial, const std::string& why);
   void Connected(uint64_t dial, SimMaster* master);
   void OnExited(const Process& process, const RankEnd& end);
+  int64_t StepOf(const WorkerProcess& process) const;
   void CloseStream();
   // gRPC's keepalive: a master that says nothing is asked, and given up where it does not answer.
   void PingLater(StreamId stream, Micros after);

@@ -8,9 +8,9 @@ from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 
 
-def node(job, directory, *plan, index=0, nproc=2):
+def node(job, directory, *plan, index=0, nproc=2, flags=()):
     """`plan`: what each life does, as tests/workloads/going_back.py has it."""
-    return job.node(index, "going_back.py", directory, *plan, nnodes="1", nproc=nproc, flags=["--redirects=3"])
+    return job.node(index, "going_back.py", directory, *plan, nnodes="1", nproc=nproc, flags=["--redirects=3", *flags])
 
 
 def told(job, event, rank=0):
@@ -62,6 +62,27 @@ def test_another_run_in_the_same_directory(make_job, directory, id_of_next):
     assert node(second, directory, "disk:10 save:20 die", "load", "--keep-last=2").wait() == 0, second.story()
     assert told(second, "loaded") == [(20, 20)], "what memory holds is newer than a higher step of another run"
     assert stored(directory) == {"200": (2, 0), "10": (3, 1)}
+
+
+@pytest.mark.parametrize("where", ["save", "disk"])
+def test_a_doubted_save_is_passed_over_for_the_one_before(job, directory, where):
+    """Two lives that went on from step 20 fail before a step."""
+    plan = ["load disk:10 die", f"load {where}:20 die", "load fail", "load fail", "load save:11 die", "load"]
+    assert node(job, directory, *plan, flags=["--max-restarts=9"]).wait() == 0, job.story()
+    for rank in (0, 1):
+        assert told(job, "loaded", rank) == [(0, None), (10, 10), (20, 20), (20, 20), (10, 10), (11, 11)]
+    (why,) = {each["why"] for each in job.found("loaded", life=4)}
+    at = "step 20 in memory" if where == "save" else f"{directory}/20"
+    assert f"{at}: lives in a row that went on from it failed without a step" in why
+    assert f"step 20 of {directory}: 2 lives in a row that went on from it failed without a step" in job.story()
+
+
+@pytest.mark.parametrize("why", ["fail", "die"])
+def test_a_save_is_not_doubted_where_that_is_asked_for_or_ranks_are_killed(job, directory, why):
+    plan = ["load disk:10 save:20 die", f"load {why}", f"load {why}", "load"]
+    flags = ["--max-restarts=9", *(["--older-save-after=0"] if why == "fail" else [])]
+    assert node(job, directory, *plan, flags=flags).wait() == 0, job.story()
+    assert told(job, "loaded") == [(0, None), (20, 20), (20, 20), (20, 20)]
 
 
 # --- to a step that is named

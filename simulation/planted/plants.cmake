@@ -10,9 +10,9 @@ phx_plant(NAME lease-not-renewed FILE master/core/core.cc SEEDS 500
 
 phx_plant(NAME double-charge FILE master/core/failures.cc SEEDS 500
   WHAT "one failure of a worker costs two restarts"
-  FIND [==[  const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);]==]
-  PUT [==[  if (PLANTED) static_cast<void>(ChargeFailure(job.budget, round.stepped, turn.now));
-  const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);]==])
+  FIND [==[  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);]==]
+  PUT [==[  if (PLANTED) static_cast<void>(ChargeFailure(job.budget, round.stepped, older_next, turn.now));
+  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);]==])
 
 phx_plant(NAME change-is-charged FILE master/core/rounds.cc SEEDS 500
   WHAT "a change of the nodes costs a restart"
@@ -203,6 +203,24 @@ phx_plant(NAME store-never-ends FILE master/topics/checkpoints.cc SEEDS 1000
   WHAT "a store whose writer was lost goes on for ever"
   FIND [==[      if (dir.store) LoseWriter(name, dir, session);]==]
   PUT [==[      if (dir.store && !PLANTED) LoseWriter(name, dir, session);]==])
+
+phx_plant(NAME doubted-too-soon FILE master/topics/doubts.cc SEEDS 3000
+  WHAT "a save is passed over a life before it may be"
+  FIND [==[ && FailedLives(doubts) >= lives;]==]
+  PUT [==[ && FailedLives(doubts) + (PLANTED ? 1 : 0) >= lives;]==])
+
+phx_plant(NAME steps-do-not-clear FILE master/topics/doubts.cc SEEDS 3000
+  WHAT "lives that made steps count against the save that they went on from"
+  FIND [==[  doubts.before_failure.reset();
+  if (end]==]
+  PUT [==[  doubts.before_failure.reset();
+  if (PLANTED && end == LifeEnd::kStepped) end = LifeEnd::kFailed;
+  if (end]==])
+
+phx_plant(NAME never-trusted-again FILE master/topics/doubts.cc SEEDS 8000
+  WHAT "a job begins anew beside a save in memory that lives got nowhere with"
+  FIND [==[  if (doubts.kept.saves.empty()) return false;]==]
+  PUT [==[  if (doubts.kept.saves.empty() || PLANTED) return false;]==])
 
 # --- checkpoints: agents and their memory ---
 

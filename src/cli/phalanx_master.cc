@@ -39,6 +39,7 @@ struct MasterFlags {
   int64_t join_timeout_s = 600;
   int64_t last_call_ms = 300;
   int64_t rescale_grace_s = 30;
+  uint32_t older_save_after_lives = 2;
   std::string elastic_config;
   std::string token_file;
   std::string state_dir;
@@ -73,6 +74,10 @@ void Declare(CLI::App& app, MasterFlags& f) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--rescale-grace", f.rescale_grace_s, "seconds that a planned change waits for ranks' safe points")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--older-save-after", f.older_save_after_lives,
+                 "lives in a row that go on from a save and fail without a step before an older one is tried; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--elastic-config", f.elastic_config,
@@ -135,6 +140,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     spec.set_last_call_ms(flags.last_call_ms);
     spec.set_node_unit(flags.node_unit);
     spec.set_rescale_grace_ms(flags.rescale_grace_s * 1'000);
+    spec.set_older_save_after_lives(flags.older_save_after_lives);
     PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, spec));
   }
   options.replay_log = flags.replay_log;

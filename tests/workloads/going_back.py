@@ -1,5 +1,6 @@
 """Does in each life what it is told: "load", "load:STEP" and "load:STEP@TIMELINE", "save:STEP" and "disk:STEP" of a
-state that has the step in it, "tell:STEP" of what becomes of one on disk, "delete:STEP", "spoil" that state, "die"."""
+state that has the step in it, "tell:STEP" of what becomes of one on disk, "delete:STEP", "spoil" that state, "die" (it
+is killed), "fail" (it raises)."""
 
 import argparse
 import os
@@ -69,6 +70,8 @@ def main():
             weight.fill_(float("nan"))
         elif what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif what == "fail":
+            raise RuntimeError("it is told to fail")
     checkpointer.close()
     leave_group()
 

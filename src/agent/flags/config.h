@@ -89,10 +89,11 @@ struct LaunchConfig {
 
   // Stopping.
   int64_t stop_timeout_ms = 30'000;
-  int64_t rescale_grace_ms = 30'000;  // 0: a planned change waits for no rank
-  bool rescale_signal = false;        // SIGUSR1 announces it to ranks that catch that
-  bool save_at_breakpoint = false;    // for every Checkpointer, whatever it says itself
-  int64_t restart_grace_ms = 500;     // = stop_timeout_ms where that was given and --restart-grace was not
+  int64_t rescale_grace_ms = 30'000;    // 0: a planned change waits for no rank
+  uint32_t older_save_after_lives = 2;  // that failed without a step in a row; 0: never
+  bool rescale_signal = false;          // SIGUSR1 announces it to ranks that catch that
+  bool save_at_breakpoint = false;      // for every Checkpointer, whatever it says itself
+  int64_t restart_grace_ms = 500;       // = stop_timeout_ms where that was given and --restart-grace was not
   std::set<int> signals_to_handle;
   std::string signals_to_handle_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as given: TORCHELASTIC_SIGNALS_TO_HANDLE
 

@@ -234,6 +234,12 @@ Status HandleRescaleGrace(Draft& draft, const GivenFlag& given) {
   return Assign(draft.config.rescale_grace_ms, ParseSecondsToMs(given.value));
 }
 
+Status HandleOlderSaveAfter(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(const int64_t lives, ParseInteger(given.value, 0, kMaxRestarts));
+  draft.config.older_save_after_lives = static_cast<uint32_t>(lives);
+  return absl::OkStatus();
+}
+
 Status HandleRescaleSignal(Draft& draft, const GivenFlag&) {
   draft.config.rescale_signal = true;
   return absl::OkStatus();
@@ -441,8 +447,8 @@ constexpr FlagRow kTable[] = {
      "checked, without effect: scripts are never started by multiprocessing", HandleStartMethod, nullptr},
     {"--max-restarts", kOne, "N", kPet, kTorch, kBetter, G::kFailures,
      "worker failures the job survives; changes of membership cost none. Given: torchrun's meaning, 0 included. Not "
-     "given: 3, renewed by "
-     "--restart-window of steps, and two lives in a row without a step end the job",
+     "given: 3, renewed by --restart-window of steps, and two lives in a row without a step end the job, unless the "
+     "next one goes on from an older save (--older-save-after)",
      HandleMaxRestarts, nullptr},
     {"--monitor-interval", kOne, "S", kPet, kTorch, kIgnored, G::kFailures,
      "checked, without effect: events are pushed, nothing is polled", HandleMonitorInterval, nullptr},
@@ -557,6 +563,10 @@ constexpr FlagRow kTable[] = {
     {"--restart-window", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds of steps that renew the restart budget where --max-restarts is not given (default 3600)",
      HandleRestartWindow, nullptr},
+    {"--older-save-after", kOne, "LIVES", kNoPet, kOurs, kNew, G::kFailures,
+     "so many lives in a row that went on from a save and failed without a step: the next one goes on from the save "
+     "before it, where storage has one, and what was trained since is trained again (default 2; 0: never)",
+     HandleOlderSaveAfter, nullptr},
     {"--debug-rank", kOne, "N", kNoPet, kOurs, kNew, G::kOutput,
      "the terminal is rank N's, for breakpoint() and pdb; other ranks read nothing, and pass breakpoint() over. "
      "--max-restarts is 0 then, where it is not given",

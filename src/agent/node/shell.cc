@@ -248,6 +248,7 @@ void NodeAgent::Do(const SendHello&) {
   spec.set_last_call_fixed(config_.last_call_given);
   spec.set_node_unit(config_.node_unit);
   spec.set_rescale_grace_ms(config_.rescale_grace_ms);
+  spec.set_older_save_after_lives(config_.older_save_after_lives);
   spec.set_elastic_config(config_.elastic_config);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);

@@ -233,6 +233,7 @@ void AdmitSpec(v1::JobSpec& spec) {
   spec.set_last_call_ms(Span(spec.last_call_ms()));
   spec.set_node_unit(std::max(standard.node_unit(), spec.node_unit()));
   spec.set_rescale_grace_ms(Span(spec.rescale_grace_ms()));
+  spec.set_older_save_after_lives(std::min(spec.older_save_after_lives(), kMaxRounds));
   Cut(*spec.mutable_elastic_config(), elasticity::kBlockBytesMax + 4);  // still too long, so that the door sees it
 }
 

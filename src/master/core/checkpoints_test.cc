@@ -291,6 +291,311 @@ TEST_F(CheckpointsTest, ASealedSaveThatSomeRankLacksIsDroppedAndTheOneBeforeRest
   EXPECT_EQ(Orders(Order::kCommitted).at(b_).save().step(), 10);
 }
 
+// Lives that go on from a save, and end before a step. Both nodes hold step 20 in memory; storage has older ones.
+class DoubtedSavesTest : public CheckpointsTest {
+ protected:
+  DoubtedSavesTest() {
+    job_.state.budget.given.reset();  // --max-restarts knows no crash loop
+    Seal(a_, 20);
+    Seal(b_, 20);
+    FailRound();
+  }
+
+  void HoldBoth() {
+    Hold(a_, {{1, 20, {0, 1}}});
+    Hold(b_, {{1, 20, {2, 3}}});
+  }
+
+  void AskBoth() {
+    AskRestore(a_);
+    AskRestore(b_);
+  }
+
+  void Found(int64_t step, bool same_job = true) { FoundOnDisk(step, step < 0 ? "" : std::to_string(step), same_job); }
+
+  // That step of storage is whole; what b is told.
+  Order Checked(int64_t step) {
+    CheckedOnDisk(a_, std::to_string(step));
+    CheckedOnDisk(b_, std::to_string(step));
+    return Orders(Order::kRestore).at(b_);
+  }
+
+  void GoOnFromMemory() {
+    HoldBoth();
+    AskBoth();
+    Found(10);
+    ASSERT_EQ(Orders(Order::kRestore).at(b_).restore().source(), v1::RestoreDecided::MEMORY);
+  }
+
+  void FailWithoutStep() {
+    job_.orders.clear();
+    job_.Exit(a_, JobFixture::Ended(0, 1));
+  }
+
+  void DoubtMemory() {
+    GoOnFromMemory();
+    FailWithoutStep();
+    GoOnFromMemory();
+    FailWithoutStep();
+    ASSERT_FALSE(job_.state.outcome) << "it is no crash loop yet";
+    ASSERT_EQ(job_.Records("checkpoint-doubted").size(), 1U);
+  }
+
+  const Doubts& doubts() const { return job_.state.checkpoints.dirs.at(kDir).doubts; }
+};
+
+TEST_F(DoubtedSavesTest, AfterTwoLivesWithoutAStepTheSaveBeforeOnStorageIsRestored) {
+  DoubtMemory();
+  EXPECT_THAT(job_.Records("checkpoint-doubted"),
+              ElementsAre(testing::HasSubstr("step 20 of /data/run: 2 lives in a row that went on from it failed")));
+  EXPECT_THAT(job_.told.at(a_).notices, testing::Contains(testing::HasSubstr("an older save is tried next")));
+  HoldBoth();
+  EXPECT_EQ(Orders(Order::kCommitted).at(a_).save().step(), 20) << "memory keeps it";
+  AskBoth();
+  Found(10);
+  const Order order = Checked(10);
+  EXPECT_EQ(order.restore().name(), "10");
+  EXPECT_THAT(order.reason(), testing::HasSubstr("step 20 in memory: lives in a row that went on from it failed"));
+  FailWithoutStep();
+  EXPECT_TRUE(job_.state.phase == Phase::kBlaming || job_.state.outcome) << "a crash loop ends the job all the same";
+}
+
+TEST_F(DoubtedSavesTest, AStepInBetweenClearsASave) {
+  job_.state.budget.given = 10;
+  GoOnFromMemory();
+  FailWithoutStep();
+  GoOnFromMemory();
+  FailRound();
+  GoOnFromMemory();
+  FailWithoutStep();
+  EXPECT_TRUE(job_.Records("checkpoint-doubted").empty()) << "the first of two in a row";
+}
+
+TEST_F(DoubtedSavesTest, AStepOfALifeThatANodesLossEndsClearsItToo) {
+  job_.state.budget.given = 10;
+  GoOnFromMemory();
+  FailWithoutStep();
+  ASSERT_EQ(doubts().kept.failed_lives, 1U);
+  GoOnFromMemory();
+  job_.AllStep();
+  const uint64_t epoch = Epoch();
+  job_.Detach(b_);
+  job_.Pass(60'000, {b_});
+  ASSERT_NE(Epoch(), epoch);
+  EXPECT_EQ(doubts().kept.failed_lives, 0U);
+}
+
+TEST_F(DoubtedSavesTest, ARankThatIsKilledSaysNothingOfTheSave) {
+  job_.state.budget.given = 10;
+  for (int life = 0; life < 3; ++life) {
+    GoOnFromMemory();
+    job_.orders.clear();
+    job_.Kill(a_, 0);
+  }
+  EXPECT_TRUE(job_.Records("checkpoint-doubted").empty());
+}
+
+TEST_F(DoubtedSavesTest, OfTwoDirectoriesNoneGoesBackAlone) {
+  job_.state.budget.given = 10;
+  for (int life = 0; life < 3; ++life) {
+    GoOnFromMemory();
+    v1::CheckpointReport other = Report();
+    other.set_dir("/data/other");
+    other.mutable_restore_asked();
+    Tell(a_, other);
+    v1::CheckpointReport found = Report();
+    found.set_dir("/data/other");
+    found.mutable_found()->set_step(-1);
+    Tell(job_.Ranks().front(), found);
+    ASSERT_EQ(Orders(Order::kRestore).size(), 1U);
+    FailWithoutStep();
+  }
+  EXPECT_TRUE(job_.Records("checkpoint-doubted").empty());
+}
+
+TEST_F(DoubtedSavesTest, ALifeInWhichNotAllHaveAskedSaysNothing) {
+  job_.state.budget.given = 10;
+  for (int life = 0; life < 3; ++life) {
+    HoldBoth();
+    AskRestore(a_);
+    Found(10);
+    EXPECT_EQ(Orders(Order::kRestore).size(), 1U);
+    FailWithoutStep();
+  }
+  EXPECT_TRUE(job_.Records("checkpoint-doubted").empty());
+}
+
+TEST_F(DoubtedSavesTest, WhereNothingOlderIsThereItIsTriedAgain) {
+  DoubtMemory();
+  HoldBoth();
+  AskBoth();
+  Found(-1);
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U) << "with all that was passed over";
+  Found(-1);
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_THAT(order.reason(), testing::HasSubstr("nothing older can be restored: it is tried again"));
+  EXPECT_TRUE(doubts().kept.saves.empty());
+  FailWithoutStep();
+  EXPECT_TRUE(job_.state.phase == Phase::kBlaming || job_.state.outcome) << "there is nothing else to try";
+}
+
+// --older-save-after=1 as well: what is tried again is not doubted again.
+TEST_F(DoubtedSavesTest, AJobThatHasNothingOlderEndsInACrashLoop) {
+  job_.state.spec->set_older_save_after_lives(1);
+  GoOnFromMemory();
+  FailWithoutStep();
+  ASSERT_FALSE(job_.state.outcome);
+  HoldBoth();
+  AskBoth();
+  Found(-1);
+  Found(-1);
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).save().step(), 20);
+  FailWithoutStep();
+  EXPECT_TRUE(job_.state.phase == Phase::kBlaming || job_.state.outcome);
+}
+
+// Longer than where memory has something that nobody doubts.
+TEST_F(DoubtedSavesTest, StorageThatDoesNotAnswerIsWaitedFor) {
+  DoubtMemory();
+  HoldBoth();
+  AskBoth();
+  job_.orders.clear();
+  job_.Pass(2 * kFindOnDiskMs);
+  EXPECT_TRUE(Orders(Order::kRestore).empty());
+  EXPECT_THAT(job_.Records("checkpoint-lag"), testing::Contains(testing::HasSubstr("that lives got on with")));
+  job_.Pass(kDoubtedPatienceMs + kFindOnDiskMs);
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_THAT(order.reason(), testing::HasSubstr("storage has not answered"));
+}
+
+TEST_F(DoubtedSavesTest, TheSameSaveOnStorageIsPassedOverToo) {
+  DoubtMemory();
+  HoldBoth();
+  AskBoth();
+  Found(20);
+  const auto finds = Orders(Order::kFind);
+  ASSERT_EQ(finds.size(), 1U);
+  EXPECT_THAT(finds.begin()->second.find().but(), ElementsAre("20"));
+  Found(10);
+  const Order order = Checked(10);
+  EXPECT_EQ(order.restore().name(), "10");
+  EXPECT_THAT(order.reason(), testing::HasSubstr("/data/run/20: lives in a row that went on from it failed"));
+}
+
+TEST_F(DoubtedSavesTest, ASaveOfAnotherJobWithItsNumberIsNotTheSame) {
+  DoubtMemory();
+  HoldBoth();
+  AskBoth();
+  Found(20, /*same_job=*/false);
+  EXPECT_EQ(Checked(20).restore().name(), "20");
+}
+
+TEST_F(DoubtedSavesTest, AStepOnStorageIsPassedOverAndTriedAgainWhereItIsTheOnlyOne) {
+  for (int life = 0; life < 2; ++life) {
+    Hold(a_, {});
+    Hold(b_, {});
+    AskBoth();
+    Found(30);
+    EXPECT_EQ(Checked(30).restore().name(), "30");
+    FailWithoutStep();
+  }
+  Hold(a_, {});
+  Hold(b_, {});
+  AskBoth();
+  auto finds = Orders(Order::kFind);
+  EXPECT_TRUE(finds.empty()) << "the first who asked has it looked for";
+  Found(-1);
+  finds = Orders(Order::kFind);
+  ASSERT_EQ(finds.size(), 1U) << "with all that was passed over";
+  EXPECT_TRUE(finds.begin()->second.find().but().empty());
+  Found(30);
+  EXPECT_EQ(Checked(30).restore().name(), "30");
+}
+
+TEST_F(DoubtedSavesTest, WhatThisJobNeverSavedIsNotItsToPassOver) {
+  job_.state.budget.given = 10;
+  for (int life = 0; life < 3; ++life) {
+    Hold(a_, {});
+    Hold(b_, {});
+    AskBoth();
+    Found(30, /*same_job=*/false);
+    EXPECT_EQ(Checked(30).restore().name(), "30");
+    FailWithoutStep();
+  }
+  EXPECT_TRUE(job_.Records("checkpoint-doubted").empty());
+}
+
+TEST_F(DoubtedSavesTest, ALaterStoreEndsIt) {
+  DoubtMemory();
+  Doubts now = doubts();
+  Lift(now, {1, 10, 0}, "10");
+  EXPECT_EQ(now.kept.saves.size(), 1U) << "an older one is stored";
+  Lift(now, {4, 15, 0}, "15");
+  EXPECT_TRUE(now.kept.saves.empty()) << "memory has a newer one by then";
+  now = doubts();
+  Lift(now, {1, 20, 0}, "20");
+  Lift(now, {4, 15, 0}, "15");
+  EXPECT_THAT(now.kept.saves, ElementsAre(Pair(SaveKey{1, 20, 0}, "20")))
+      << "it was on its way to storage, and is there";
+}
+
+TEST_F(DoubtedSavesTest, WhatIsDoubtedIsNotBegunToBeStored) {
+  GoOnFromMemory();
+  FailWithoutStep();
+  Hold(a_, {{1, 20, {0, 1}}});
+  Hold(b_, {{1, 20, {2, 3}}});
+  AskBoth();
+  Found(10);
+  FailWithoutStep();
+  Hold(a_, {{1, 20, {0, 1}}}, /*awaited=*/20);
+  Hold(b_, {{1, 20, {2, 3}}});
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty()) << "it would be the newest on storage";
+}
+
+TEST_F(DoubtedSavesTest, TheOldestOfTooManyIsForgotten) {
+  Doubts doubts;
+  for (uint64_t epoch = 1; epoch <= kMaxDoubted + 1; ++epoch) {
+    NoteDecided(doubts, SaveKey{epoch, 10, 0});
+    EXPECT_TRUE(EndLife(doubts, LifeEnd::kFailed, /*counts=*/true, 1));
+  }
+  EXPECT_EQ(doubts.kept.saves.size(), kMaxDoubted);
+  EXPECT_FALSE(doubts.kept.saves.contains({1, 10, 0}));
+}
+
+TEST_F(DoubtedSavesTest, ANodesLossIsTakenBack) {
+  DoubtMemory();
+  ReturnLife(job_.state.checkpoints);
+  EXPECT_TRUE(doubts().kept.saves.empty());
+  EXPECT_EQ(doubts().kept.failed_lives, 1U);
+  ReturnLife(job_.state.checkpoints);
+  EXPECT_EQ(doubts().kept.failed_lives, 1U) << "only the last";
+}
+
+TEST_F(DoubtedSavesTest, ANewMasterKnowsWhatIsDoubted) {
+  DoubtMemory();
+  v1::Snapshot::Checkpoints saved;
+  SaveCheckpoints(job_.state.checkpoints, saved);
+  const auto restored = RestoreCheckpoints(saved, Epoch(), 2);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  const Doubts& known = restored->dirs.at(kDir).doubts;
+  EXPECT_EQ(known.kept.saves, doubts().kept.saves);
+  EXPECT_EQ(known.kept.saves.size(), 1U);
+  EXPECT_EQ(known.kept.resumed, doubts().kept.resumed);
+  EXPECT_EQ(known.kept.failed_lives, 2U);
+}
+
+TEST_F(DoubtedSavesTest, WithoutTheRuleTwoLivesAreACrashLoop) {
+  job_.state.spec->set_older_save_after_lives(0);
+  GoOnFromMemory();
+  FailWithoutStep();
+  GoOnFromMemory();
+  FailWithoutStep();
+  EXPECT_TRUE(job_.state.phase == Phase::kBlaming || job_.state.outcome);
+  EXPECT_TRUE(job_.Records("checkpoint-doubted").empty());
+}
+
 TEST_F(CheckpointsTest, ALaterStepOnStorageIsRestored) {
   FailRound();
   Hold(a_, {{1, 10, {0, 1}}});

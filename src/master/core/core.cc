@@ -106,6 +106,7 @@ v1::JobSpec DefaultSpec() {
   spec.set_last_call_ms(kDefaultLastCallMs);
   spec.set_node_unit(1);
   spec.set_rescale_grace_ms(kDefaultRescaleGraceMs);
+  spec.set_older_save_after_lives(kDefaultOlderSaveAfterLives);
   return spec;
 }
 

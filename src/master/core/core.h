@@ -54,6 +54,7 @@ constexpr int64_t kBlameMs = 1'000;
 constexpr int64_t kSavingNoticeMs = 60'000;
 // How long a planned change waits for ranks that want a safe point first, where nobody says otherwise.
 constexpr int64_t kDefaultRescaleGraceMs = 30'000;
+constexpr uint32_t kDefaultOlderSaveAfterLives = 2;
 constexpr int64_t kDefaultJoinTimeoutMs = 600'000;
 constexpr int64_t kDefaultLastCallMs = 300;
 // The safe point's step lies so much ahead of the foremost rank: the word must be with all ranks before.

@@ -39,7 +39,8 @@ void Judge(Turn& turn, const Failure& failure) {
   }
   if (exit.steps() > 0) MarkStepped(turn);
   round.budget_before = job.budget;
-  const Charge charge = ChargeFailure(job.budget, round.stepped, turn.now);
+  const bool older_next = !WasKilled(exit) && WillDoubtSave(job.checkpoints, job.spec->older_save_after_lives());
+  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);
   if (charge == Charge::kRestart) {
     round.failed = fmt::format("{}, restart {} of {}", Describe(failure), job.budget.used, AllowedRestarts(job.budget));
     return;
@@ -123,6 +124,7 @@ void ReturnCharge(Turn& turn, const Node& node, uint64_t session) {
       turn.now - last.ended_at > LeaseMs(static_cast<int64_t>(job.nodes.size())))
     return;
   GiveBackCharge(turn, last);
+  ReturnLife(job.checkpoints);
 }
 
 void ForgiveCollateral(Turn& turn) {

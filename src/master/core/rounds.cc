@@ -21,6 +21,14 @@
 namespace phalanx::master {
 namespace {
 
+// A save cannot be why a rank is killed.
+LifeEnd EndOf(const Round& round) {
+  if (round.stepped) return LifeEnd::kStepped;
+  if (round.failed.empty() || round.failures.empty()) return LifeEnd::kOther;
+  const Failure& cause = round.failures[FirstCause(round.failures)];
+  return WasKilled(cause.told.exited()) ? LifeEnd::kOther : LifeEnd::kFailed;
+}
+
 void HoldRound(Turn& turn, const std::string& cause, size_t left) {
   JobState& job = turn.job;
   const std::string wait = SecondsText(job.spec->join_timeout_ms());
@@ -235,6 +243,7 @@ void EndRound(Turn& turn) {
   JobState& job = turn.job;
   if (!job.round) return;
   turn.Apply(EndCheckpoints(job.checkpoints, !job.round->failed.empty() || !job.round->broken.empty(), turn.now));
+  turn.Apply(OnLifeEnds(job.checkpoints, EndOf(*job.round), job.spec->older_save_after_lives(), turn.now));
   StopRestoring(job.checkpoints);
   for (const Slot& slot : job.round->slots) {
     if (slot.session != 0) job.nodes.at(slot.session).group_rank = -1;

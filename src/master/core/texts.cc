@@ -50,7 +50,7 @@ std::string ThereText(size_t there, const v1::JobSpec& spec) {
 
 std::string VerdictText(Charge charge, const Budget& budget) {
   if (charge == Charge::kCrashLoop)
-    return fmt::format("crash loop: {} lives in a row ended without a step", kCrashLoopLives);
+    return fmt::format("crash loop: {} lives in a row ended without a step", budget.lives_without_step);
   if (!budget.given) return fmt::format("all {} restarts are used up", kDefaultRestarts);
   if (*budget.given == 0) return "--max-restarts=0 allows no restart";
   return fmt::format("--max-restarts={} is used up", *budget.given);
@@ -120,6 +120,8 @@ std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked)
   compare("--rdzv-conf join_timeout", SecondsText(job.join_timeout_ms()), SecondsText(asked.join_timeout_ms()));
   compare("--rdzv-conf last_call_timeout", fmt::format("{} ms", job.last_call_ms()),
           fmt::format("{} ms", asked.last_call_ms()));
+  compare("--older-save-after", fmt::format("{}", job.older_save_after_lives()),
+          fmt::format("{}", asked.older_save_after_lives()));
   if (parts.empty()) return "";
   return fmt::format("what the job's first node was given counts: {}", fmt::join(parts, ", "));
 }

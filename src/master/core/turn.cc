@@ -67,7 +67,11 @@ void Turn::Apply(CheckpointOrders orders) {
   }
   if (orders.remember) RememberSoon();
   if (orders.remember_first) RememberFirst(Remember::When::kBefore);
-  for (CheckpointOrders::Note& note : orders.notes) Note(note.kind, "", note.text, -1, std::move(note.detail));
+  for (CheckpointOrders::Note& note : orders.notes) {
+    const uint64_t first = job.round && !job.round->slots.empty() ? job.round->slots.front().session : 0;
+    if (note.is_for_people && first != 0) SendNotice(first, note.text);
+    Note(note.kind, "", note.text, -1, std::move(note.detail));
+  }
 }
 
 std::string Turn::Because() const {

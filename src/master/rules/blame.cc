@@ -76,6 +76,8 @@ bool IsCollateral(const v1::WorkerExited& exit) {
   return SaysPeerIsGone(tail);
 }
 
+bool WasKilled(const v1::WorkerExited& exit) { return exit.signal() == SIGKILL || exit.signal() == SIGTERM; }
+
 void AddFailure(std::vector<Failure>& failures, Failure failure) {
   if (failures.size() < kMaxFailures) return failures.push_back(std::move(failure));
   if (failure.collateral) return;

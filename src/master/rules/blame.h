@@ -30,6 +30,9 @@ struct Failure {
 // Whether the worker only suffered from another's end: a table of what torch, gloo and NCCL say when a peer is gone.
 bool IsCollateral(const v1::WorkerExited& exit);
 
+// Whether somebody else has ended the worker: a person, the kernel for want of memory, whoever runs the machine.
+bool WasKilled(const v1::WorkerExited& exit);
+
 // Adds `failure`, keeping at most kMaxFailures: an own death displaces the last collateral one.
 void AddFailure(std::vector<Failure>& failures, Failure failure);
 

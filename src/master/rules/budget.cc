@@ -23,11 +23,12 @@ void NoteStep(Budget& budget, Instant now) {
   if (budget.stepping_since == kNever) budget.stepping_since = now;
 }
 
-Charge ChargeFailure(Budget& budget, bool stepped, Instant now) {
+Charge ChargeFailure(Budget& budget, bool stepped, bool older_next, Instant now) {
   if (Renewed(budget, now)) budget.used = 0;
   budget.stepping_since = kNever;
   budget.lives_without_step = stepped ? 0 : budget.lives_without_step + 1;
-  if (!budget.given && budget.lives_without_step >= kCrashLoopLives) return Charge::kCrashLoop;
+  const bool repeats = budget.lives_without_step >= kCrashLoopLives && !older_next;
+  if (!budget.given && repeats) return Charge::kCrashLoop;
   if (budget.used >= AllowedRestarts(budget)) return Charge::kExhausted;
   ++budget.used;
   return Charge::kRestart;

@@ -2,7 +2,8 @@
 //
 // With --max-restarts N, torchrun's meaning: N failures are survived in all, 0 included. Without it: kDefaultRestarts,
 // renewed when the job has been stepping for window_ms since its last failure; and kCrashLoopLives lives in a row that
-// failed without a single step end the job, since another restart would only repeat them.
+// failed without a single step end the job, since another restart would only repeat them: unless the next one is to go
+// on from another save.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ uint32_t RestartsLeft(const Budget& budget, Instant now);
 // A step was made in the live round.
 void NoteStep(Budget& budget, Instant now);
 
-// One life ended by the failure of one or more workers; `stepped`: any of its ranks had made a step.
-Charge ChargeFailure(Budget& budget, bool stepped, Instant now);
+// One life ended by the failure of one or more workers; `stepped`: any of its ranks had made a step; `older_next`: else
+// the next one goes on from an older save.
+Charge ChargeFailure(Budget& budget, bool stepped, bool older_next, Instant now);
 
 }  // namespace phalanx::master

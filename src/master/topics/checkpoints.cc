@@ -12,6 +12,7 @@ constexpr char kNotInMemory[] = "some of its images are no longer in memory";
 constexpr size_t kMaxNodesNamed = 8;
 constexpr char kAndMore[] = "; and more";
 constexpr char kStoredAlready[] = "it is stored already";
+constexpr char kDoubted[] = "lives in a row that went on from it failed without a step";
 
 std::string TooManyDirs(const std::string& name) {
   return fmt::format("{} is one directory too many: a job saves to at most {}", name, kMaxCheckpointDirs);
@@ -45,7 +46,8 @@ class Stepper {
     // A directory of which nothing is left makes room for another. Who still uses it opens it again.
     std::erase_if(s_.dirs, [](const auto& entry) {
       const CheckpointDir& dir = entry.second;
-      return !dir.committed && !dir.stored && !dir.wanted && !dir.store;
+      const bool is_doubted = dir.doubts.kept.failed_lives > 0 || !dir.doubts.kept.saves.empty();
+      return !dir.committed && !dir.stored && !dir.wanted && !dir.store && !is_doubted;
     });
     for (auto& [name, dir] : s_.dirs) {
       dir.sealed.clear();
@@ -67,8 +69,38 @@ class Stepper {
       dir.checked.clear();
       dir.damaged.clear();
       dir.too_damaged = false;
+      BeginDoubts(dir.doubts);
     }
   }
+
+  void LifeEnds(LifeEnd end, uint32_t lives) {
+    const bool is_only_one = RestoresFromOneDirectory();
+    for (auto& [name, dir] : s_.dirs) {
+      const uint32_t before = dir.doubts.kept.failed_lives;
+      const bool doubted = EndLife(dir.doubts, end, is_only_one && AllTold(dir), lives);
+      out_.remember = out_.remember || dir.doubts.kept.failed_lives != before || doubted;
+      if (!doubted) continue;
+      const int64_t step = dir.doubts.from->step;
+      Note("checkpoint-doubted", name,
+           fmt::format("step {} of {}: {} {}; an older save is tried next, where storage has one", step, name,
+                       dir.doubts.kept.failed_lives, kDoubted),
+           step);
+      out_.notes.back().is_for_people = true;
+    }
+  }
+
+  bool WillDoubt(uint32_t lives) const {
+    return RestoresFromOneDirectory() && std::ranges::any_of(s_.dirs, [&](const auto& entry) {
+             return WouldDoubt(entry.second.doubts, AllTold(entry.second), lives);
+           });
+  }
+
+  // Of two, one might go back and the other not: the parts of a state would be of two steps.
+  bool RestoresFromOneDirectory() const {
+    return std::ranges::count_if(s_.dirs, [](const auto& entry) { return !entry.second.decided.empty(); }) == 1;
+  }
+
+  bool AllTold(const CheckpointDir& dir) const { return dir.doubts.told.size() == s_.members.size(); }
 
   void End(bool breakpoint) {
     for (auto& [name, dir] : s_.dirs) {
@@ -588,17 +620,18 @@ class Stepper {
   }
 
   // What storage held when the round began it may hold no more.
-  static void AskAnew(CheckpointDir& dir) {
+  static void AskAnew(CheckpointDir& dir, const std::string& passed_over = "") {
     dir.found.reset();
     dir.find_by = dir.check_notice_at = kNever;
     dir.checking.clear();
     dir.checked.clear();
-    dir.passed_over.clear();
+    dir.passed_over = passed_over;
   }
 
   // With the images that this node needs and lacks.
-  void SendDecision(uint64_t session, const std::string& name, const CheckpointDir& dir,
+  void SendDecision(uint64_t session, const std::string& name, CheckpointDir& dir,
                     const v1::CheckpointOrder& decision) {
+    if (s_.rank_of.contains(session)) dir.doubts.told.insert(s_.rank_of.at(session));
     const bool lacks = decision.restore().source() == v1::RestoreDecided::MEMORY && !dir.lenders.empty();
     if (!lacks || !s_.rank_of.contains(session)) return SendTo(session, decision);
     const size_t group_rank = s_.rank_of.at(session);
@@ -649,7 +682,7 @@ class Stepper {
 
   void OnSilentStorage(const std::string& name, CheckpointDir& dir) {
     const std::string silence = fmt::format("storage has not answered for {} s", (now_ - dir.asked_at) / 1'000);
-    if (OffersMemory(dir)) {
+    if (MayDoWithMemory(dir, dir.asked_at, kFindOnDiskMs)) {
       v1::FoundOnDisk silent;
       silent.set_step(-1);
       silent.set_why(silence);
@@ -657,7 +690,9 @@ class Stepper {
     }
     dir.find_by = now_ + kFindOnDiskMs;
     Note("checkpoint-lag", name,
-         fmt::format("memory holds nothing of {}, and {}: training waits for what it holds", name, silence), -1);
+         fmt::format("memory holds nothing of {}{}, and {}: training waits for what it holds", name,
+                     IsDoubtedInMemory(dir) ? " that lives got on with" : "", silence),
+         -1);
   }
 
   static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.offered; }
@@ -669,11 +704,24 @@ class Stepper {
       return;
     }
     if (!dir.found) return Find(name, dir);
+    if (IsDoubtedOnStorage(dir)) {
+      NoteFolder(dir.doubts, KeyOf(*dir.found), dir.found->name());
+      dir.found.reset();
+      return Find(name, dir);
+    }
+    if (IsDoubtedInMemory(dir)) PassOver(dir, fmt::format("step {} in memory: {}", dir.committed->step, kDoubted));
     v1::CheckpointOrder choice = Choose(name, dir);
+    if (choice.restore().source() == v1::RestoreDecided::NOTHING && TrustAgain(dir.doubts)) {
+      PassOver(dir, "nothing older can be restored: it is tried again");
+      out_.remember = true;
+      AskAnew(dir, dir.passed_over);
+      return Find(name, dir);
+    }
     if (choice.restore().source() == v1::RestoreDecided::DISK && !AllIn(dir.checked)) {
       return Check(name, dir);
     }
     dir.check_notice_at = kNever;
+    NoteDecided(dir.doubts, GoneOnFrom(dir, choice));
     choice.mutable_restore()->set_branch(dir.asking_branch);
     const v1::CheckpointOrder& decision = dir.decided[dir.asking_branch] = std::move(choice);
     out_.remember_first = true;  // some ranks may have restored it when a new master is asked by the others
@@ -690,7 +738,41 @@ class Stepper {
     v1::CheckpointOrder order = OrderOf(name, {}, "a rank wants to restore");
     order.mutable_find();
     for (const std::string& damaged : dir.damaged) order.mutable_find()->add_but(damaged);
+    for (const auto& [save, folder] : dir.doubts.kept.saves) {
+      if (folder.empty()) continue;
+      order.mutable_find()->add_but(folder);
+      PassOver(dir, fmt::format("{}/{}: {}", name, folder, kDoubted));
+    }
     SendTo(first, order);
+  }
+
+  // --- saves that no life gets anywhere with ---
+
+  static bool IsDoubtedOnStorage(const CheckpointDir& dir) {
+    const v1::FoundOnDisk& found = *dir.found;
+    return found.step() >= 0 && found.same_job() && dir.doubts.kept.saves.contains(KeyOf(found));
+  }
+
+  static bool IsDoubtedInMemory(const CheckpointDir& dir) {
+    return OffersMemory(dir) && dir.doubts.kept.saves.contains(*dir.committed);
+  }
+
+  // Of another job's saves it is not for this one to say which is taken.
+  static std::optional<SaveKey> GoneOnFrom(const CheckpointDir& dir, const v1::CheckpointOrder& choice) {
+    switch (choice.restore().source()) {
+      case v1::RestoreDecided::MEMORY:
+        return dir.committed;
+      case v1::RestoreDecided::DISK:
+        return dir.found->same_job() ? std::optional(KeyOf(*dir.found)) : std::nullopt;
+      default:
+        return std::nullopt;
+    }
+  }
+
+  // Memory has something to go on from where storage does not answer for so long. What lives got nowhere with is worth
+  // more patience.
+  bool MayDoWithMemory(const CheckpointDir& dir, Instant since, int64_t patience_ms) const {
+    return OffersMemory(dir) && now_ - since >= (IsDoubtedInMemory(dir) ? kDoubtedPatienceMs : patience_ms);
   }
 
   // Each node reads its own part, once a stream: what is damaged is known before any rank has loaded a part of it.
@@ -713,7 +795,7 @@ class Stepper {
     if (dir.asking.empty() || !dir.found) return;  // the next who asks has it checked on
     const std::string text = fmt::format("step {} of {} is read on storage for {} s, and {} not answered",
                                          dir.found->step(), name, (now_ - dir.check_at) / 1'000, Unheard(dir.checked));
-    if (OffersMemory(dir) && now_ - dir.check_at >= kCheckOnDiskMs) {
+    if (MayDoWithMemory(dir, dir.check_at, kCheckOnDiskMs)) {
       dir.found->set_step(-1);
       dir.found->set_why(text);
       return Decide(name, dir);
@@ -768,7 +850,7 @@ class Stepper {
 
   // Memory before storage, unless that holds a later save.
   v1::CheckpointOrder Choose(const std::string& name, const CheckpointDir& dir) const {
-    const bool memory = OffersMemory(dir);
+    const bool memory = OffersMemory(dir) && !IsDoubtedInMemory(dir);
     const bool disk = dir.found->step() >= 0 && (!memory || IsNewerOnDisk(dir));
     std::string passed_over = dir.passed_over;
     if (!dir.found->why().empty()) passed_over += (passed_over.empty() ? "" : "; ") + dir.found->why();
@@ -862,6 +944,8 @@ class Stepper {
     if (const std::optional<SaveKey> milestone = NextMilestone(dir))
       return BeginStore(name, dir, *milestone, s_.world_size);
     if (!dir.wanted || !dir.committed || !dir.covered) return;
+    // It would be the newest on storage, and the older one that ranks read there might go for it.
+    if (IsDoubtedInMemory(dir)) return;
     dir.wanted = false;
     BeginStore(name, dir, *dir.committed, dir.committed_world_size);
   }
@@ -949,6 +1033,7 @@ class Stepper {
     out_.remember = true;
     const int64_t took_ms = now_ - store.begun_at;
     if (error.empty()) dir.stored = store.save;
+    if (error.empty()) Lift(dir.doubts, store.save, store.name);
     dir.milestones.erase(store.save);
     const std::string text =
         error.empty() ? fmt::format("step {} is stored in {}/{} ({} ms)", store.save.step, name, store.name, took_ms)
@@ -985,6 +1070,18 @@ CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant
   stepper.End(breakpoint);
   return stepper.Take();
 }
+
+CheckpointOrders OnLifeEnds(CheckpointState& state, LifeEnd end, uint32_t lives, Instant now) {
+  Stepper stepper(state, now);
+  stepper.LifeEnds(end, lives);
+  return stepper.Take();
+}
+
+void ReturnLife(CheckpointState& state) {
+  for (auto& [name, dir] : state.dirs) ReturnLife(dir.doubts);
+}
+
+bool WillDoubtSave(CheckpointState& state, uint32_t lives) { return Stepper(state, 0).WillDoubt(lives); }
 
 void StopRestoring(CheckpointState& state) {
   for (auto& [name, dir] : state.dirs) dir.find_by = dir.check_notice_at = kNever;

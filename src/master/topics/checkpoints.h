@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/counted.h"
 #include "base/save_key.h"
+#include "master/topics/doubts.h"
 #include "phalanx/v1/checkpoint.pb.h"
 
 namespace phalanx::master {
@@ -47,6 +48,8 @@ constexpr int64_t kFindOnDiskMs = 10'000;
 // How long all nodes together may take to read what storage offers while memory has something to offer: that is in
 // proportion to a node's part, and a later step is worth minutes.
 constexpr int64_t kCheckOnDiskMs = 300'000;
+// The same where memory has only what lives got nowhere with.
+constexpr int64_t kDoubtedPatienceMs = 1'800'000;
 // A save that is on its way to storage, or a step that is read there, for so long is worth a line,
 // and again after each such span.
 constexpr int64_t kStoreLagNoticeMs = 60'000;
@@ -111,6 +114,7 @@ struct CheckpointDir {
   std::set<uint64_t> checked;     // those of them where it is whole
   std::set<std::string> damaged;  // folders on storage
   bool too_damaged = false;       // there are more of them, and what storage holds beside them is not known
+  Doubts doubts;
 };
 
 struct CheckpointState {
@@ -133,6 +137,7 @@ struct CheckpointOrders {
     std::string kind;
     std::string text;
     std::vector<std::pair<std::string, std::variant<int64_t, std::string>>> detail;
+    bool is_for_people = false;  // also on a console
   };
   // The same for all of these streams.
   struct Order {
@@ -150,6 +155,12 @@ CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32
                                   std::vector<CheckpointMember> members, Instant now);
 // The live round is over. `breakpoint`: otherwise than planned.
 CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant now);
+// The life of the round that is over has ended so: src/master/topics/doubts.h.
+CheckpointOrders OnLifeEnds(CheckpointState& state, LifeEnd end, uint32_t lives, Instant now);
+// Its failure was a node's loss.
+void ReturnLife(CheckpointState& state);
+// Whether OnLifeEnds would come to doubt what the live round has restored, were its end LifeEnd::kFailed.
+bool WillDoubtSave(CheckpointState& state, uint32_t lives);
 // No rank of the round that is over restores any more: nothing is due from storage.
 void StopRestoring(CheckpointState& state);
 // What an agent tells. Sessions that are no members of the live round are heard only about stores.

@@ -26,6 +26,15 @@ void Save(const std::string& name, const CheckpointDir& dir, v1::Snapshot::Check
   for (const auto& [branch, decision] : dir.decided) *wire.add_decided() = decision;
   for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
   wire.set_passed_over(dir.passed_over);
+  const Doubts::Kept& doubts = dir.doubts.kept;
+  if (doubts.resumed) SetKey(*wire.mutable_resumed(), *doubts.resumed);
+  wire.set_failed_lives(doubts.failed_lives);
+  wire.set_tried_all(doubts.tried_all);
+  for (const auto& [save, folder] : doubts.saves) {
+    v1::Snapshot::CheckpointDir::Doubted& doubted = *wire.add_doubted();
+    SetKey(*doubted.mutable_save(), save);
+    doubted.set_folder(folder);
+  }
 }
 
 Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
@@ -34,6 +43,9 @@ Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
   }
   if (!v1::CheckpointKind_IsValid(wire.kind())) {
     return absl::DataLossError(fmt::format("checkpoints of kind {}", static_cast<int>(wire.kind())));
+  }
+  if (wire.doubted_size() > static_cast<int>(kMaxDoubted)) {
+    return absl::DataLossError(fmt::format("{} saves doubted", wire.doubted_size()));
   }
   if (wire.dropped_size() > kMaxNames || wire.damaged_size() > kMaxNames ||
       wire.decided_size() > static_cast<int>(kMaxDecided)) {
@@ -59,6 +71,11 @@ CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, std::optional<ui
     dir.committed = KeyOf(wire.committed());
     dir.committed_world_size = wire.committed_world_size();
   }
+  Doubts::Kept& doubts = dir.doubts.kept;
+  if (wire.has_resumed()) doubts.resumed = KeyOf(wire.resumed());
+  doubts.failed_lives = wire.failed_lives();
+  doubts.tried_all = wire.tried_all();
+  for (const auto& doubted : wire.doubted()) doubts.saves[KeyOf(doubted.save())] = doubted.folder();
   if (!live) return dir;
   for (const v1::SaveId& save : wire.dropped()) dir.dropped.insert(KeyOf(save));
   for (const v1::CheckpointOrder& decision : wire.decided()) dir.decided[decision.restore().branch()] = decision;
