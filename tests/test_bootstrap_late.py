@@ -344,6 +344,57 @@ def test_what_torch_does_not_go_by(place):
     assert place.warm("train", learnt=["torch"]) == place.plain("train") == (0, "[1]\n", "", [])
 
 
+def test_a_module_that_the_script_loads_by_its_spec(place):
+    """It is put nowhere, as anybody who loads one so has it."""
+    text = """
+        import sys, importlib.util
+        sys.argv = list(sys.argv)
+        spec = importlib.util.find_spec("networkx")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        print(module.__name__, "networkx" in sys.modules)
+        """
+    place.own(train=text)
+    assert place.warm("train", learnt=["torch", "networkx"]) == place.plain("train")
+
+
+HIDDEN_BY_TWO = """
+import sys, threading, types
+from phalanx._bootstrap import hidden
+from phalanx._bootstrap.steps import Step
+sys.setswitchinterval(1e-6)
+names = ["torch"] + [f"{top}.m{n}" for n in range(1000) for top in ("torch", "sympy")] + ["sympy"]
+barrier = threading.Barrier(2)
+def give_out(group):
+    barrier.wait()
+    group.give_out()
+for round in range(200):
+    modules = {name: types.ModuleType(name) for name in names}
+    hidden._steps[:] = [Step(modules, frozenset(), {}, None, [])]
+    hidden._modules_of[:], hidden._detached[:] = [dict(modules)], [{}]
+    hidden._step_of.update(dict.fromkeys(modules, 0))
+    groups = [hidden._group_of("torch"), hidden._group_of("sympy")]
+    threads = [threading.Thread(target=give_out, args=(group,)) for group in groups]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    assert not hidden.any_there(), len(hidden.names())
+    assert all(sys.modules[name] is modules[name] for name in names)
+    for name in names: del sys.modules[name]
+"""
+
+
+def test_two_threads_that_import_at_the_same_time():
+    """What one of them has taken lies hidden no more, whatever the other takes."""
+    python = os.path.join(os.path.dirname(os.path.dirname(__file__)), "python")
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN_BY_TWO],
+        env={**BASE_ENV, "PYTHONPATH": python},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture
 def library_of_c(tmp_path_factory):
     """A function that makes a library, and returns its path. `name`: what others find it by."""

@@ -350,7 +350,7 @@ class _Finder:
         """Its module is in sys.modules already."""
         if _hidden(name) is None:
             return  # somebody keeps the spec, and loads by it once more
-        group.give_out()
+        group.give_out(name)
         if group.is_with_torch:
             self._is_torch_out = True
             sys.path.extend(_path_entries)
@@ -537,7 +537,7 @@ class _Group:
         return any(name in modules for modules in self._parts)
 
     def names(self):
-        return itertools.chain(*self._parts)
+        return itertools.chain(*map(list, self._parts))
 
     def brings_libraries(self):
         return any(name in self for name in _BRING_LIBRARIES)
@@ -547,25 +547,28 @@ class _Group:
         for modules in self._parts:
             if sys.modules.keys().isdisjoint(modules.keys()):
                 continue
-            own = next((name for name in modules if name in sys.modules and not _OF_CYTHON.match(name)), None)
+            own = next((name for name in list(modules) if name in sys.modules and not _OF_CYTHON.match(name)), None)
             if own is not None:
                 return f"the script has put {own} into sys.modules"
         return None
 
-    def give_out(self):
-        """Those that are hidden still."""
+    def give_out(self, asked_for=None):
+        """Those that are hidden still. `asked_for`: whoever imports this one puts it where it belongs, or not."""
         for index, modules in zip(self.steps, self._parts):
             found = _take_of(index, modules)
             there = sys.modules.keys() & found.keys()
-            if any(sys.modules[name] is not found[name] for name in there):
+            if asked_for in found:
+                there.add(asked_for)
+            if any(sys.modules.get(name) is not found[name] for name in there):
                 sys.modules.update({name: module for name, module in found.items() if name not in there})
             else:
                 sys.modules.update(found)
-            attach([_detached[index][name] for name in _detached[index].keys() & found.keys()])
+            attach([_detached[index][name] for name in (_detached[index].keys() & found.keys()) - {asked_for}])
 
 
 def _of_tops(modules, tops):
-    return modules if tops is None else {name: module for name, module in modules.items() if _top(name) in tops}
+    # Of a copy: other threads import, too.
+    return modules if tops is None else {name: module for name, module in [*modules.items()] if _top(name) in tops}
 
 
 def _has_part_of_torch(names):
@@ -579,11 +582,11 @@ def _take(names):
 
 
 def _take_of(index, names):
-    """Returns those of this step that were hidden until now, {name: module}. Whoever has the dict of all keeps it as it
-    is."""
+    """Returns those of this step that were hidden until now, {name: module}. Each is taken by one thread, whichever
+    others import at the same time."""
     modules = _modules_of[index]
     if modules is names:
         _modules_of[index] = {}
         return modules
-    _modules_of[index] = {name: module for name, module in modules.items() if name not in names}
-    return {name: module for name, module in modules.items() if name in names}
+    found = {name: modules.pop(name, None) for name in [*names]}
+    return {name: module for name, module in found.items() if module is not None}
