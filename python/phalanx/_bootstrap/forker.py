@@ -50,12 +50,11 @@ def serve(fd, asked_of_site):
                 os._exit(0)
             if message.get("ahead"):
                 warmth.seen.watch_files()
-            worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators)
+            make_own = warmth.make_own if message.get("ahead") else None
+            worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators, make_own)
             if worker is not None:
-                if message.get("ahead"):
-                    warmth.make_own()
                 # Signals stay out until the rank's streams are in place (runner.run).
-                request, fds = runner.wait_for_request(worker, _drop_signals_until_asked)
+                request, fds = runner.wait_for_request(worker, _drop_signals_until_asked, warmth.make_own)
                 return worker, request, fds, warmth
     except (wire.Closed, OSError):
         os._exit(0)
@@ -300,8 +299,9 @@ def _late_check(kind, script, cwd, found):
     return check
 
 
-def _fork_spare(channel, request_id, worker_fd, agent_pid, generators):
-    """Forks twice, so that the agent, a subreaper, becomes the parent. Returns, in the spare only, its channel."""
+def _fork_spare(channel, request_id, worker_fd, agent_pid, generators, make_own):
+    """Forks twice, so that the agent, a subreaper, becomes the parent. Returns, in the spare only, its channel.
+    `make_own`, where given, is called in it first: the agent looks at memory when it hears of the spare."""
     go_read, go_write = os.pipe()
     try:
         middle = os.fork()
@@ -316,7 +316,7 @@ def _fork_spare(channel, request_id, worker_fd, agent_pid, generators):
             os._exit(0)
         os.close(go_write)
         channel.close()
-        return _be_spare(go_read, worker_fd, agent_pid, generators)
+        return _be_spare(go_read, worker_fd, agent_pid, generators, make_own)
     os.close(go_read)
     os.close(worker_fd)
     reason = os.strerror(middle.errno) if isinstance(middle, OSError) else _reap(middle)
@@ -335,7 +335,7 @@ def _reap(pid):
     return os.strerror(os.WEXITSTATUS(status)) if os.WIFEXITED(status) else f"killed by signal {os.WTERMSIG(status)}"
 
 
-def _be_spare(go_read, worker_fd, agent_pid, generators):
+def _be_spare(go_read, worker_fd, agent_pid, generators, make_own):
     os.setsid()
     told = os.read(go_read, 1)
     os.close(go_read)
@@ -343,6 +343,8 @@ def _be_spare(go_read, worker_fd, agent_pid, generators):
         os._exit(0)
     _renew_identity()
     _fresh_randomness(generators)
+    if make_own is not None:
+        make_own()
     worker = wire.Channel(worker_fd)
     worker.send({"type": "spare", "pid": os.getpid()})
     return worker

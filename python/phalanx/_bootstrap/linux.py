@@ -1,6 +1,5 @@
 """The few things of Linux that Python's os module does not offer. Without ctypes they are left out, silently."""
 
-import errno
 import mmap
 import os
 import signal
@@ -88,12 +87,16 @@ def _map_for_good(path, at):
 
 
 def populate(address, size):
-    """Has the kernel give this process pages of its own there, as writing them would (Linux 5.14). False where it does
-    not know how. What is not mapped there stays so."""
-    if _libc is None:
-        return False
-    failed = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
-    return not failed or ctypes.get_errno() != errno.EINVAL
+    """Has the kernel give this process pages of its own there, as writing them would (Linux 5.14). What is not mapped
+    there stays so. Returns whether all of it was done."""
+    return _libc is not None and not _libc.madvise(
+        ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE
+    )
+
+
+def can_populate():
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        return ctypes is not None and populate(ctypes.addressof(ctypes.c_char.from_buffer(page)), mmap.PAGESIZE)
 
 
 def coerced_locale():

@@ -196,6 +196,8 @@ def run(channel, request, fds, warmth=None):
     _attach_board(request.get("board"))
     rescale.use(channel)
     hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
+    if (request.get("board") or {}).get("slot") == 0:  # one rank of the node, whatever its variables say
+        pages.watch()
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
     # "cold": why this worker, though forked, started afresh.
     channel.send_or_give_up({"type": "started", **({key: request[key] for key in ("cold", "deny") if key in request})})
@@ -407,8 +409,7 @@ def _attach_board(place):
 
 def _report_first_step(channel, step):
     hidden.training_has_begun()
-    if os.environ.get("LOCAL_RANK") == "0":
-        pages.learn()
+    pages.learn()
     channel.send_or_give_up({"type": "first_step", "step": step, "modules": learn.modules()})
 
 
@@ -421,6 +422,7 @@ def _be_nobody(channel):
     hooks.forget()
     rescale.forget()
     memory.forget()
+    pages.forget()
     channel.close()
 
 
@@ -537,9 +539,9 @@ def _own_words():
     return [sys.executable, *linux.interpreter_options()[1:]]
 
 
-def wait_for_request(channel, wait=lambda channel: None):
+def wait_for_request(channel, wait=lambda channel: None, prepare=lambda: None):
     """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it. `wait` is
-    called before each message."""
+    called before each message, `prepare` where the agent asks for that."""
     try:
         while True:
             wait(channel)
@@ -549,5 +551,6 @@ def wait_for_request(channel, wait=lambda channel: None):
             wire.close_all(fds)
             if message["type"] != "prepare":
                 os._exit(0)
+            prepare()
     except (wire.Closed, OSError):
         os._exit(0)

@@ -147,6 +147,10 @@ void SparePool::Do(const TellCold& action) { events_.on_cold(action.why); }
 
 // --- events -------------------------------------------------------------------------------------------------------
 
+void SparePool::Prepare() {
+  for (const auto& [pid, channel] : spares_) channel->Send(R"({"type":"prepare"})");
+}
+
 void SparePool::OnZygoteEnded(int zygote, const ZygoteEnd& end) {
   ended_zygote_ = std::move(zygotes_.extract(zygote).mapped());  // it is calling us
   core_.OnZygoteEnded(zygote, end);

@@ -73,6 +73,9 @@ class SparePool {
   void Learn(const std::vector<std::string>& modules);
   void Unlearn(const std::string& module);
 
+  // Spares that wait have done ahead what a life has shown to be of use since they were forked.
+  void Prepare();
+
   // Whether that process is a zygote or a waiting spare.
   bool Knows(pid_t pid) const;
 

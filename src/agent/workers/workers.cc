@@ -410,6 +410,7 @@ void Workers::OnMessage(int local_rank, pid_t pid, const PeerMessage& message) {
     Warn(fmt::format("a spare had to start afresh: {}", started->cold));
   } else if (const auto* first = std::get_if<FirstStep>(&message)) {
     if (pool_) pool_->Learn(first->modules);
+    if (pool_ && local_rank == 0) pool_->Prepare();  // whose life tells which pages it has written
     events_.on_first_step(local_rank, epoch, first->step, worker->warm);
   } else if (std::holds_alternative<SafePointReached>(message)) {
     events_.on_safe_point(local_rank, epoch);
