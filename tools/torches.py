@@ -34,7 +34,7 @@ TESTS = (
     *("tests/test_bootstrap_changes.py", "tests/test_bootstrap_generated.py", "tests/test_bootstrap_late.py"),
     *("tests/test_bootstrap_libraries.py", "tests/test_bootstrap_links.py"),
     *("tests/test_bootstrap_process.py", "tests/test_bootstrap_scan.py", "tests/test_bootstrap_search_path.py"),
-    *("tests/test_bootstrap_standing.py",),
+    *("tests/test_bootstrap_standing.py", "tests/test_bootstrap_pages.py"),
     *("tests/test_bootstrap_start.py", "tests/test_bootstrap_steps.py"),
     "tests/test_bootstrap_torch.py",
     *("tests/test_bootstrap_memory.py", "tests/test_checkpoint_plan.py", "tests/test_checkpoint_save.py"),
