@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A small DDP training on gloo that saves each 10th step to memory and begins each life where the last save was.
 
-BENCH_GOODPUT, JSON: mib of the state, step_ms, every (steps), directory. Events: main, restored (n, source, why), step
+BENCH_GOODPUT, JSON: mib of the state, step_ms, every (steps), directory; disk_every, optional: steps between saves that
+go to disk as well. Events: main, restored (n, source, why), step
 (the first three of a life, then each 25th; n is the step, first 1), done.
 """
 
@@ -17,6 +18,7 @@ tell("main")
 import phalanx  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from phalanx.checkpoint import Storage  # noqa: E402
 from phalanx.checkpoint.ddp import Checkpointer  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -52,7 +54,8 @@ def train(model, optimizer, checkpointer, done, settings):
         if steps_here <= 3 or steps_here % 25 == 0:
             tell("step", n=steps_here, at_step=done)
         if done % settings["every"] == 0:
-            checkpointer.save(done, state)
+            to_disk = "disk_every" in settings and done % settings["disk_every"] == 0
+            checkpointer.save(done, state, storage=Storage.DISK if to_disk else Storage.MEMORY)
         left_s = settings["step_ms"] / 1000 - (time.monotonic() - began)
         select.select([], [], [], max(0.0, left_s))  # as long as a larger model takes
     return done
