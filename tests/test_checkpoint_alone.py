@@ -15,7 +15,9 @@ torch = pytest.importorskip("torch")
 
 from harness import WORKLOADS, ckpt, clean_environment  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import Checkpointer, Storage, ddp, named, together  # noqa: E402
+from phalanx.checkpoint import Checkpointer, Storage, ddp  # noqa: E402
+from phalanx.checkpoint.formats import named  # noqa: E402
+from phalanx.checkpoint.ranks import together  # noqa: E402
 
 KINDS = ("full", "ddp", "dcp")
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from checkpoint_agent import CheckpointAgent  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import Checkpointer, cuda, native, overlap  # noqa: E402
+from phalanx.checkpoint import Checkpointer, native  # noqa: E402
+from phalanx.checkpoint.copying import cuda, overlap  # noqa: E402
 
 WIDTH = 2048
 on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -346,7 +346,7 @@ def test_a_load_that_fails_leaves_no_state_behind(make_alone):
 
 
 def parts_of(states, nodes):
-    from phalanx.checkpoint import plan, sharded
+    from phalanx.checkpoint.formats import plan, sharded
 
     forms = sharded.Forms()
     locals_ = [sharded.Local(state, plan.Describer()) for state in states]
@@ -355,7 +355,7 @@ def parts_of(states, nodes):
 
 def test_every_node_holds_all_that_its_ranks_need():
     import torch
-    from phalanx.checkpoint import sharded
+    from phalanx.checkpoint.formats import sharded
 
     shared = {"weight": torch.arange(9.0), "step": 7, "large": torch.ones(100)}
     states = [{**shared, f"own_{rank}": torch.full((3,), rank)} for rank in range(4)]
@@ -376,7 +376,7 @@ def test_every_node_holds_all_that_its_ranks_need():
 
 def test_a_value_that_outgrows_its_place_asks_for_a_new_plan():
     import torch
-    from phalanx.checkpoint import plan, sharded
+    from phalanx.checkpoint.formats import plan, sharded
 
     locals_, parts, forms = parts_of([{"weight": torch.ones(4), "note": "n"}], [0])
     (assignment,) = sharded.arranged(locals_[0].planner, parts)
@@ -428,7 +428,7 @@ NESTED = {
 def test_states_that_hold_the_same_tensors_otherwise_are_told_apart(what):
     """What lies in a tuple is one value, whose tensors are named in its own pickle alone."""
     import torch
-    from phalanx.checkpoint import plan, sharded
+    from phalanx.checkpoint.formats import plan, sharded
 
     forms = sharded.Forms()
     planned = assignment = file = None
@@ -473,7 +473,7 @@ def test_a_world_that_grows_goes_on_from_the_memory_of_those_who_hold_it(job, tm
 def test_items_of_more_than_4_gib_are_read(tmp_path):
     """The file is sparse: only what stands around the data is written."""
     import torch
-    from phalanx.checkpoint import plan, zipped
+    from phalanx.checkpoint.formats import plan, zipped
 
     size = (4 << 30) + 3
     pickled = plan.Describer().describe(torch.empty(size, dtype=torch.uint8)).pickle

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from phalanx.checkpoint import door
+from phalanx.checkpoint.link import door
 
 TIMEOUT_S = 30
 

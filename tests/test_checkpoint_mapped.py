@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from phalanx.checkpoint import mapped, plan, selftest  # noqa: E402
+from phalanx.checkpoint import selftest  # noqa: E402
+from phalanx.checkpoint.formats import mapped, plan  # noqa: E402
 from test_checkpoint_plan import (  # noqa: E402
     buffer_of_others,
     odd_sizes,

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from phalanx.checkpoint import overlap  # noqa: E402
+from phalanx.checkpoint.copying import overlap  # noqa: E402
 
 WIDTH = 256  # a weight of 256 KB
 overlaps = pytest.mark.skipif(overlap.why_not_with(torch.__version__) is not None, reason="no torch that overlaps")

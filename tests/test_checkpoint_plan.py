@@ -9,7 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from phalanx.checkpoint import CannotSave, loadable, native, plan, refuse, selftest, states  # noqa: E402
+from phalanx.checkpoint import CannotSave, native, selftest  # noqa: E402
+from phalanx.checkpoint.formats import plan  # noqa: E402
+from phalanx.checkpoint.state import loadable, refuse, states  # noqa: E402
 
 Pair = namedtuple("Pair", "first second")
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from phalanx._bootstrap import board, rescale
-from phalanx.checkpoint import safe_point
+from phalanx.checkpoint.ranks import safe_point
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job

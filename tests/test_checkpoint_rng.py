@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from phalanx.checkpoint import rng  # noqa: E402
+from phalanx.checkpoint.state import rng  # noqa: E402
 
 
 def draws():

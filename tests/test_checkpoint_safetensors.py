@@ -18,7 +18,9 @@ stock = pytest.importorskip("safetensors.torch")
 from checkpoint_agent import CheckpointAgent  # noqa: E402
 from harness import ckpt  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import CannotSave, Checkpointer, DataPosition, dcp, ddp, named, overlap  # noqa: E402
+from phalanx.checkpoint import CannotSave, Checkpointer, DataPosition, dcp, ddp  # noqa: E402
+from phalanx.checkpoint.copying import overlap  # noqa: E402
+from phalanx.checkpoint.formats import named  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from test_checkpoint_job import memory_of_all, start  # noqa: E402
 from test_checkpoint_plan import PLAIN, REFUSED, Pair, same  # noqa: E402

@@ -27,13 +27,13 @@ from phalanx.checkpoint import (  # noqa: E402
     StoreResult,
     dcp,
     ddp,
-    named,
     native,
-    overlap,
-    safe_point,
 )
-from phalanx.checkpoint.flight import Flight  # noqa: E402
+from phalanx.checkpoint.copying import overlap  # noqa: E402
+from phalanx.checkpoint.copying.flight import Flight  # noqa: E402
+from phalanx.checkpoint.formats import named  # noqa: E402
 from phalanx.checkpoint.handle import SaveHandle  # noqa: E402
+from phalanx.checkpoint.ranks import safe_point  # noqa: E402
 from share import free_port  # noqa: E402
 from zygote_agent import Agent  # noqa: E402
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from phalanx.checkpoint import Storage, sharded
+from phalanx.checkpoint import Storage
+from phalanx.checkpoint.formats import sharded
 from test_checkpoint_dcp import make_alone as make_alone
 from test_checkpoint_dcp import of_ranks
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory

@@ -11,7 +11,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-from phalanx.checkpoint import CannotSave, Checkpointer, Storage, dcp, ddp, together
+from phalanx.checkpoint import CannotSave, Checkpointer, Storage, dcp, ddp
+from phalanx.checkpoint.ranks import together
 
 KINDS = {"full": Checkpointer, "ddp": ddp.Checkpointer, "dcp": dcp.Checkpointer}
 

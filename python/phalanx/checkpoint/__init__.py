@@ -10,11 +10,11 @@
 
 from phalanx.checkpoint.checkpointer import Checkpointer
 from phalanx.checkpoint.handle import SaveHandle, Storage
-from phalanx.checkpoint.per_rank import PerRank
-from phalanx.checkpoint.position import DataPosition
-from phalanx.checkpoint.refuse import CannotSave
+from phalanx.checkpoint.link.telling import StoreResult
+from phalanx.checkpoint.state.per_rank import PerRank
+from phalanx.checkpoint.state.position import DataPosition
+from phalanx.checkpoint.state.refuse import CannotSave
 from phalanx.checkpoint.stored import StoredStep
-from phalanx.checkpoint.telling import StoreResult
 
 __all__ = [
     "CannotSave",

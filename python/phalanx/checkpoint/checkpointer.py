@@ -13,28 +13,13 @@ import torch
 
 import phalanx
 from phalanx._bootstrap import board, rescale
-from phalanx.checkpoint import (
-    absent,
-    alone,
-    disk,
-    door,
-    loadable,
-    mapped,
-    named,
-    native,
-    peers,
-    place,
-    plan,
-    safe_point,
-    selftest,
-    states,
-    stored,
-    telling,
-    together,
-    way,
-    writer,
-)
+from phalanx.checkpoint import native, selftest, stored
+from phalanx.checkpoint.copying import writer
+from phalanx.checkpoint.formats import disk, mapped, named, plan
 from phalanx.checkpoint.handle import SaveHandle, Storage
+from phalanx.checkpoint.link import absent, alone, door, telling
+from phalanx.checkpoint.ranks import peers, place, safe_point, together, way
+from phalanx.checkpoint.state import loadable, states
 
 TRACKERS = ("latest", "dlrover_latest.txt")
 _STORAGE_WAIT_S = 600  # of close(); a job's end waits as long

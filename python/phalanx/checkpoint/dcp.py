@@ -21,21 +21,12 @@ from torch.distributed.checkpoint import state_dict as torch_state
 from torch.distributed.checkpoint._traverse import set_element
 
 from phalanx._bootstrap import board
-from phalanx.checkpoint import (
-    checkpointer,
-    disk,
-    overlap,
-    peers,
-    per_rank,
-    plan,
-    position,
-    rng,
-    safe_point,
-    sharded,
-    states,
-    together,
-)
+from phalanx.checkpoint import checkpointer
+from phalanx.checkpoint.copying import overlap
+from phalanx.checkpoint.formats import disk, plan, sharded
 from phalanx.checkpoint.handle import SaveHandle, Storage
+from phalanx.checkpoint.ranks import peers, safe_point, together
+from phalanx.checkpoint.state import per_rank, position, rng, states
 from phalanx.checkpoint.storage_writer import StorageWriter
 
 _OWN = "phalanx.rank_"  # keys of what is a rank's own

@@ -1,7 +1,8 @@
 """For DistributedDataParallel, where all ranks have the same state: local rank 0 of each node saves it (without agents
 rank 0 of all), every rank what is its own, random numbers and data positions."""
 
-from phalanx.checkpoint import checkpointer, handle, per_rank, position, rng, states
+from phalanx.checkpoint import checkpointer, handle
+from phalanx.checkpoint.state import per_rank, position, rng, states
 
 
 class Checkpointer(checkpointer.Checkpointer):

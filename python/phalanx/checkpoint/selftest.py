@@ -14,7 +14,8 @@ from collections import OrderedDict
 import torch
 
 from phalanx._library import LibraryMissing
-from phalanx.checkpoint import native, plan
+from phalanx.checkpoint import native
+from phalanx.checkpoint.formats import plan
 
 _EPOCH = 1
 _state = None  # "" once it has passed, else what is wrong

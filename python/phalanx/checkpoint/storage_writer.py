@@ -11,8 +11,11 @@ import torch.distributed.checkpoint as stock
 from torch.distributed.checkpoint.planner import SavePlanner
 from torch.futures import Future
 
-from phalanx.checkpoint import alone, peers, refuse, sharded
+from phalanx.checkpoint.formats import sharded
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link import alone
+from phalanx.checkpoint.ranks import peers
+from phalanx.checkpoint.state import refuse
 
 
 class StorageWriter(stock.StorageWriter):

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 
-from phalanx.checkpoint import disk
+from phalanx.checkpoint.formats import disk
 
 TRACKERS = ("latest", "dlrover_latest.txt", "latest_checkpointed_iteration.txt")
 _OURS = re.compile(r"((main|rank_\d+)\.(pt|safetensors)|__\d+_0\.distcp|\.metadata)\Z")

@@ -2,7 +2,7 @@
 
 import torch
 
-from phalanx.checkpoint import per_rank, position, refuse, rng
+from phalanx.checkpoint.state import per_rank, position, refuse, rng
 
 
 class Expanded:

@@ -9,8 +9,11 @@ import weakref
 
 import torch
 
-from phalanx.checkpoint import cuda, door, flight, native, overlap, refuse
+from phalanx.checkpoint import native
+from phalanx.checkpoint.copying import cuda, flight, overlap
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link import door
+from phalanx.checkpoint.state import refuse
 
 SMALL_BYTES = 64 << 10  # what is no larger is copied at once: threads would win nothing
 _REASON_CHARS = 4096  # of a packet

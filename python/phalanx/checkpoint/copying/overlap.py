@@ -14,7 +14,7 @@ import weakref
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from phalanx.checkpoint.refuse import local_part, storage_identity
+from phalanx.checkpoint.state.refuse import local_part, storage_identity
 
 _guards = weakref.WeakSet()
 _hook = None  # torch's handle of the global hook, once it is there

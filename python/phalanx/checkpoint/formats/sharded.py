@@ -14,7 +14,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import find_state_dict_object
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from phalanx.checkpoint import framed, plan, refuse, zipped
+from phalanx.checkpoint.formats import framed, plan, zipped
+from phalanx.checkpoint.state import refuse
 
 _FILE_NAME = re.compile(r"__(\d+)_0\.distcp")
 ALIGNMENT = 64  # of the items of a file

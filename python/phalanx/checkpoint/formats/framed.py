@@ -4,7 +4,8 @@ them."""
 import array
 import ctypes
 
-from phalanx.checkpoint import native, plan
+from phalanx.checkpoint import native
+from phalanx.checkpoint.formats import plan
 
 
 class Part:

@@ -1,6 +1,7 @@
 """One save between its begin and its end."""
 
-from phalanx.checkpoint import native, refuse
+from phalanx.checkpoint import native
+from phalanx.checkpoint.state import refuse
 
 
 class Flight:

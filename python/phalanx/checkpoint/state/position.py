@@ -1,6 +1,6 @@
 """Where in its data a rank stands, so that a resumed run sees the batches that the one before would have seen next."""
 
-from phalanx.checkpoint import rng
+from phalanx.checkpoint.state import rng
 
 MARK = "phalanx_data_position"
 

@@ -21,7 +21,8 @@ from collections import OrderedDict
 import torch
 from torch.serialization import location_tag, normalize_storage_type
 
-from phalanx.checkpoint import native, refuse
+from phalanx.checkpoint import native
+from phalanx.checkpoint.state import refuse
 
 _Tensor = torch.Tensor
 _rebuild_tensor = torch._utils._rebuild_tensor_v2

@@ -12,7 +12,9 @@ import os
 
 import torch
 
-from phalanx.checkpoint import framed, native, plan, refuse, zipped
+from phalanx.checkpoint import native
+from phalanx.checkpoint.formats import framed, plan, zipped
+from phalanx.checkpoint.state import refuse
 
 HEADER_BYTES_MAX = 100_000_000
 _LENGTH_BYTES = 8

@@ -12,7 +12,8 @@ from collections import OrderedDict
 
 import torch
 
-from phalanx.checkpoint import native, plan
+from phalanx.checkpoint import native
+from phalanx.checkpoint.formats import plan
 
 try:
     import numpy

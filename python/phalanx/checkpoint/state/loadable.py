@@ -6,7 +6,7 @@ import pickle
 
 import torch
 
-from phalanx.checkpoint import refuse
+from phalanx.checkpoint.state import refuse
 
 
 class Classes:

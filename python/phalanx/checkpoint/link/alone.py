@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 
-from phalanx.checkpoint import door, host, together
+from phalanx.checkpoint.link import door, host
+from phalanx.checkpoint.ranks import together
 
 EPOCH = 1  # of all saves of a process, as the host has it
 NOT_TO_MEMORY = (

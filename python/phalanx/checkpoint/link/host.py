@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 from phalanx._launch import process
-from phalanx.checkpoint import door
+from phalanx.checkpoint.link import door
 
 _PACKET_BYTES_MAX = 64 << 10
 _SHARDS_A_PACKET = 256

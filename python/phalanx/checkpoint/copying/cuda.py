@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from phalanx.checkpoint import framed
+from phalanx.checkpoint.formats import framed
 
 
 class Copier:

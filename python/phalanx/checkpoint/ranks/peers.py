@@ -6,7 +6,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from phalanx.checkpoint import place
+from phalanx.checkpoint.ranks import place
 
 SAME, CHANGED, FAILED = 0, 1, 2
 

@@ -10,7 +10,7 @@ import secrets
 import torch
 import torch.distributed as dist
 
-from phalanx.checkpoint import place
+from phalanx.checkpoint.ranks import place
 
 MEET_S = 60  # that ranks wait for each other at their first save
 _EXCHANGE = datetime.timedelta(hours=6)  # a disk may be slow; a rank that has died is noticed before

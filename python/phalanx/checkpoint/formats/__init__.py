@@ -1,0 +1,1 @@
+"""Images and files: what stands where in them, and reading them again."""

@@ -1,0 +1,1 @@
+"""Which rank this is, and what the ranks of a job agree upon."""

@@ -1,0 +1,1 @@
+"""What a user gives to save(), as plain values and tensors, and back."""
