@@ -12,7 +12,7 @@ import time
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 
-from zygote_agent import Agent  # noqa: E402
+from zygote_agent import Agent, write_board  # noqa: E402
 
 ROUNDS = 5
 SCRIPT = """
@@ -36,7 +36,10 @@ def memory_kb(pid):
 
 def one_life(worker, script):
     start = time.monotonic_ns()
-    status, out, err = worker.run(script, env={"OMP_NUM_THREADS": "1", "LOCAL_RANK": "0"}).result()
+    board = os.path.join(os.path.dirname(script), "board")
+    write_board(board)
+    run = worker.run(script, env={"OMP_NUM_THREADS": "1"}, board={"path": board, "slot": 0})
+    status, out, err = run.result()
     end = time.monotonic_ns()
     assert status == 0, err
     first_line, imported, stepped = map(int, out.split())

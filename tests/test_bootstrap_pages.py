@@ -2,13 +2,12 @@
 
 import mmap
 import os
-import struct
 import subprocess
 import sys
 
 import pytest
 from phalanx._bootstrap import linux, pages
-from zygote_agent import Agent
+from zygote_agent import Agent, write_board
 
 
 def marks_what_is_written():
@@ -68,7 +67,7 @@ class Zygote:
 
     def faults_of(self, spare, slot=0, **env):
         path = self.folder / "board"
-        path.write_bytes(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 4, 192, 2, 0, 5, -1, 0, b"") + bytes(384))
+        write_board(path)
         board = {"path": str(path), "slot": slot}
         env = {**self.agent.env, **env}
         status, out, err = spare.run(self.folder / "script.py", cwd=self.folder, env=env, board=board).result()

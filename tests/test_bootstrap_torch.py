@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 import pytest
-from zygote_agent import BASE_ENV, Agent
+from zygote_agent import BASE_ENV, Agent, write_board
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
 
@@ -57,8 +57,7 @@ def run(agent, tmp_path):
 @pytest.fixture
 def board(tmp_path):
     path = f"/dev/shm/phalanx-test-{os.getpid()}"
-    with open(path, "wb") as file:
-        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 4, 192, 2, 0, 5, REDO_UNTIL, 0, b"") + bytes(384))
+    write_board(path, REDO_UNTIL)
     yield {"path": path, "slot": 1}
     os.unlink(path)
 

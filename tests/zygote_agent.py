@@ -25,6 +25,13 @@ TIMEOUT_S = 60
 BASE_ENV = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
+def write_board(path, redo_until=-1):
+    """A board of two slots for ranks of round 5 (docs/formats/rank-board.md). `redo_until`: a step that an earlier
+    life has come to."""
+    with open(path, "wb") as file:
+        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 4, 192, 2, 0, 5, redo_until, 0, b"") + bytes(384))
+
+
 def become_subreaper():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
