@@ -32,12 +32,16 @@ def torn(writer, event):
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
-@pytest.mark.parametrize("writer", WRITERS)
-def test_kills_beside_a_writer_that_no_optimizer_is(job, directory, pytestconfig, choose, writer):
-    """At the defaults, with parameters that are copied while the training goes on: of SGD 64 MiB."""
+@pytest.mark.parametrize(
+    ("writer", "device"), [*((writer, ()) for writer in WRITERS), ("AverageSwap", ("--device",)), ("Thread", ("--device",))]
+)
+def test_kills_beside_a_writer_that_no_optimizer_is(job, directory, pytestconfig, choose, writer, device):
+    """At the defaults, with parameters that are copied while the training goes on: of SGD 64 MiB. From the host's
+    memory, and as from a device's."""
     kills = pytestconfig.getoption("--kills") or 4
     seed = choose.randrange(1 << 31)
-    events = run(job, directory, writer, f"--seed={seed}", f"--deaths={kills}", timeout_s=60 + 5 * kills)
+    arguments = [writer, f"--seed={seed}", f"--deaths={kills}", *device]
+    events = run(job, directory, *arguments, timeout_s=60 + 5 * kills)
     found, promised = [event for event in events if event["ev"] == "restored"], 0
     assert [why for why in (torn(writer, event) for event in found) if why is not None] == []
     for event in events:

@@ -6,12 +6,15 @@ Each parameter has the step's number in all of its elements, so that an image of
 import argparse
 import os
 import random
+import sys
 import threading
 import time
+from pathlib import Path
 
 import faults
 import torch
 from phalanx.checkpoint import Checkpointer
+from phalanx.checkpoint.copying import cuda
 from report import report
 
 parser = argparse.ArgumentParser()
@@ -21,6 +24,7 @@ parser.add_argument("--floats", type=int, default=8 << 20, help="of each of two 
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--deaths", type=int, default=0, help="lives that end somewhere behind one of their saves")
 parser.add_argument("--verify", help="as Checkpointer has it; left out: its default")
+parser.add_argument("--device", action="store_true", help="the state lies on one that is none, and slow")
 options = parser.parse_args()
 
 LIFE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -105,6 +109,14 @@ def whole(tensor):
     return low.item() if low == high else None
 
 
+def put_on_a_device():
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    from slow_device import SlowDriver
+
+    driver = SlowDriver(seed=options.seed * 1_000_003 + LIFE)
+    cuda.Driver = lambda: driver
+
+
 def plan_death():
     """(save, microseconds behind its begin), or None."""
     if options.deaths <= LIFE:
@@ -115,6 +127,8 @@ def plan_death():
 
 def main():
     torch.set_num_threads(1)
+    if options.device:
+        put_on_a_device()
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     settings = {} if options.verify is None else {"verify": options.verify}

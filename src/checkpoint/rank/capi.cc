@@ -55,7 +55,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 5; }
+uint32_t phx_ckpt_abi_version() { return 6; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();
@@ -155,6 +155,14 @@ int phx_ckpt_check_file(const char* path, char* error, size_t error_size) {
   const std::string why = CheckFile(path);
   Tell(why, error, error_size);
   return why.empty() ? 0 : PHX_CKPT_BROKEN;
+}
+
+void phx_ckpt_scatter(const void* from, const uint64_t* to, const uint64_t* bytes, uint64_t n) {
+  const auto* source = static_cast<const uint8_t*>(from);
+  for (uint64_t i = 0; i < n; ++i) {
+    std::memcpy(reinterpret_cast<void*>(to[i]), source, bytes[i]);
+    source += bytes[i];
+  }
 }
 
 uint32_t phx_crc32(uint32_t crc, const void* data, uint64_t n) { return phalanx::Crc32(crc, data, n); }

@@ -88,7 +88,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 5 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 6 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
@@ -116,8 +116,9 @@ PHX_CKPT_API void phx_ckpt_filled(phx_ckpt* ckpt);
  * the image is sealed. */
 PHX_CKPT_API void phx_ckpt_give_up(phx_ckpt* ckpt, uint64_t record);
 
-/* Blocks until no source is read any more, and until the image is sealed or given up; only where filled records are
- * still missing it returns with PHX_CKPT_COPYING. */
+/* Blocks until the image is sealed or given up, and so no source is read any more. Only where filled records are still
+ * missing it returns with PHX_CKPT_COPYING: all other records are copied then, and where phx_ckpt_save.verify is set
+ * their sources are read once more behind phx_ckpt_filled. */
 PHX_CKPT_API int phx_ckpt_wait_copied(phx_ckpt* ckpt, phx_ckpt_outcome* outcome);
 /* The same, until CLOCK_MONOTONIC comes to `deadline_ns`: PHX_CKPT_COPYING where it does. */
 PHX_CKPT_API int phx_ckpt_wait_copied_until(phx_ckpt* ckpt, int64_t deadline_ns, phx_ckpt_outcome* outcome);
@@ -134,6 +135,8 @@ PHX_CKPT_API int phx_ckpt_parts(const void* image, uint64_t bytes, uint64_t* at,
                                 char* error, size_t error_size);
 /* Reads a whole image, in a slot or on disk, and compares the CRC of every record: 0, or a code and what is wrong. */
 PHX_CKPT_API int phx_ckpt_check_file(const char* path, char* error, size_t error_size);
+/* Copies the memory at `from`, one piece of bytes[i] behind the other, to the addresses to[i]. */
+PHX_CKPT_API void phx_ckpt_scatter(const void* from, const uint64_t* to, const uint64_t* bytes, uint64_t n);
 /* CRC-32 of zip files, going on from `crc`. */
 PHX_CKPT_API uint32_t phx_crc32(uint32_t crc, const void* data, uint64_t n);
 

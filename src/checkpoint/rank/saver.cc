@@ -246,8 +246,8 @@ ImageTail Saver::Tail() const { return {pickle_, info_, serialization_id_}; }
 void Saver::Filled() {
   MutexLock lock(mutex_);
   filled_ = true;
-  if (phase_ == Phase::kAwaitingFill) Enter(Phase::kFilling, copied_chunks_, chunks_.size());
-  while (phase_ == Phase::kFilling && workers_max_ == 0) DoBatch();
+  if (phase_ == Phase::kAwaitingFill) OnAllCopied();
+  while (workers_max_ == 0 && (phase_ == Phase::kComparing || phase_ == Phase::kFilling)) DoBatch();
 }
 
 void Saver::GiveUpRecord(uint64_t record) {
@@ -347,17 +347,21 @@ void Saver::Enter(Phase phase, size_t first, size_t end) {
 
 void Saver::OnPhaseDone() {
   if (differing_) return GiveUp(*differing_);
-  if (phase_ == Phase::kFilling) return Seal();
-  if (phase_ == Phase::kCopying && compare_) return Enter(Phase::kComparing, 0, copied_chunks_);
-  OnCopied();
+  if (phase_ == Phase::kCopying) return OnCopied();
+  if (phase_ == Phase::kComparing) return Enter(Phase::kFilling, copied_chunks_, chunks_.size());
+  Seal();
 }
 
-// No source is read any more.
 void Saver::OnCopied() {
-  if (copied_chunks_ == chunks_.size()) return Seal();
-  if (filled_) return Enter(Phase::kFilling, copied_chunks_, chunks_.size());
+  if (filled_ || copied_chunks_ == chunks_.size()) return OnAllCopied();
   phase_ = Phase::kAwaitingFill;
   changed_.WakeAll();
+}
+
+// Here, and what the caller has filled: only a look behind all of it says that one moment had all of it.
+void Saver::OnAllCopied() {
+  if (compare_) return Enter(Phase::kComparing, 0, copied_chunks_);
+  Enter(Phase::kFilling, copied_chunks_, chunks_.size());
 }
 
 void Saver::GiveUp(uint64_t differing_record) {

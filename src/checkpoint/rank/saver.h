@@ -67,6 +67,7 @@ class Saver {
   void Enter(Phase phase, size_t first, size_t end);
   void OnPhaseDone();
   void OnCopied();
+  void OnAllCopied();
   void Seal();
   void GiveUp(uint64_t differing_record);
   phx_ckpt_outcome TrySeal();

@@ -175,6 +175,38 @@ TEST_F(SaverTest, TakesRecordsThatTheCallerFills) {
   }
 }
 
+TEST_F(SaverTest, LooksAtItsSourcesAgainBehindWhatTheCallerFills) {
+  when_[3] = PHX_CKPT_FILLED;
+  const std::string before = state_[0];
+  for (const bool writes : {false, true}) {
+    phx_ckpt_save save = Save(writes ? 2 : 1, 2);
+    save.verify = 1;
+    const int slot = Begin(save);
+    ASSERT_GE(slot, 0) << error();
+    EXPECT_EQ(Wait().state, PHX_CKPT_COPYING) << "its own part is copied";
+    auto* data = static_cast<char*>(phx_ckpt_slot_data(ckpt_, slot));
+    state_[3].copy(data + offsets_[3], bytes_[3]);
+    if (writes) state_[0][state_[0].size() / 2] ^= 1;
+    phx_ckpt_filled(ckpt_);
+    const phx_ckpt_outcome outcome = Wait();
+    EXPECT_EQ(outcome.state, writes ? PHX_CKPT_CHANGED : PHX_CKPT_SEALED);
+    EXPECT_EQ(outcome.differing_record, 0U);
+    EXPECT_EQ(memory_.ReadSlot(slot).sealed(), !writes);
+    state_[0] = before;
+  }
+}
+
+TEST(Scatter, BringsEachPieceToItsPlace) {
+  const std::string from = "abcdef";
+  std::string first(2, '.'), second(4, '.');
+  const uint64_t to[] = {reinterpret_cast<uint64_t>(second.data()), reinterpret_cast<uint64_t>(first.data()),
+                         reinterpret_cast<uint64_t>(first.data())};
+  const uint64_t bytes[] = {4, 0, 2};
+  phx_ckpt_scatter(from.data(), to, bytes, 3);
+  EXPECT_EQ(second, "abcd");
+  EXPECT_EQ(first, "ef");
+}
+
 TEST_F(SaverTest, WaitsNoLongerThanAsked) {
   when_[3] = PHX_CKPT_FILLED;
   const int slot = Begin(Save(1, 1));

@@ -1,5 +1,7 @@
 """One save between its begin and its end."""
 
+import time
+
 from phalanx.checkpoint import native
 from phalanx.checkpoint.state import refuse
 
@@ -13,7 +15,7 @@ class Flight:
         self.alarms = alarms  # overlap.Alarms, or None where nothing is copied later
         self.began_ns = began_ns  # after save() was called
         self.state = state  # for the names of tensors
-        self.copies = None  # cuda.Copies
+        self.copies = None  # device.Copies
         self.hooks = None  # overlap.Loading
         self._filled = False
 
@@ -22,9 +24,12 @@ class Flight:
         outcome so far."""
         if self.copies is None:
             return slots.wait_copied()
-        self.copies.fence()
-        # Returns where only CUDA's records are missing: their checksums hold nobody up.
         outcome = slots.poll() if self._filled else slots.wait_copied()
+        if not self.copies.is_queued() or outcome.state != native.COPYING:
+            # What the host copied is looked at again behind what devices have copied, so all of it is waited for here.
+            return self.wait(slots)
+        self.copies.fence()
+        # CUDA's records are looked at, and their checksums made, while the training goes on.
         if self.copies.are_over():
             self._hand_over(slots)
         return outcome
@@ -33,6 +38,12 @@ class Flight:
         """Waits for the end of the copy: the outcome is final, but for COPYING where time.monotonic_ns() came to
         `until_ns` before."""
         if self.copies is not None:
+            if not self.copies.is_queued():
+                slots.wait_copied(until_ns)
+                if until_ns is not None and time.monotonic_ns() >= until_ns:
+                    return slots.poll()
+                self.copies.look_again()
+            # Also of a save that was given up: whoever takes its slot next must not find copies under way.
             if not self.copies.wait(until_ns):
                 return slots.poll()
             self._hand_over(slots)
@@ -48,10 +59,14 @@ class Flight:
         return refuse.path_of_storage(self.state, identity) or f"record {record}"
 
     def _hand_over(self, slots):
-        """Tells the native side that what CUDA has copied is there."""
-        if not self._filled:
-            self._filled = True
-            slots.filled()
+        """Tells the native side that what devices have copied is there, or that it was written meanwhile."""
+        if self._filled:
+            return
+        self._filled = True
+        differing = self.copies.land()
+        if differing is not None:
+            slots.give_up(differing)
+        slots.filled()
 
 
 def reason(outcome, current):

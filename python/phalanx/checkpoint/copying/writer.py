@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from phalanx.checkpoint import native
-from phalanx.checkpoint.copying import cuda, flight, overlap
+from phalanx.checkpoint.copying import cuda, device, flight, overlap
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link import door
 from phalanx.checkpoint.state import refuse
@@ -45,7 +45,7 @@ class Writer:
         self._plan = None
         self._slot_bytes = 0
         self._flight = None
-        self._copier = None
+        self._copier = device.Copier(cuda.Driver())
         self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
         info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
         info.update(world_size=here.world_size, kind=kind, job_id=here.job_id)
@@ -62,7 +62,7 @@ class Writer:
             try:
                 why = self._plan_for(expanded, image)
                 self._slots.map()
-                return (self._pin() if _on_devices(image) else None) or why
+                return (self._pin() if self._copier.records_of(image) else None) or why
             except _OBSTACLES as error:
                 return str(error)
 
@@ -109,8 +109,7 @@ class Writer:
         with self.lock:
             self.finish()
             self._guard.close()
-            if self._copier is not None:
-                self._copier.unpin()
+            self._copier.unpin()
             self._slots.close()
 
     # --- the plan
@@ -178,7 +177,7 @@ class Writer:
 
     def _begin(self, handle, expanded, image, began_ns):
         later, alarms, why = self._choose(expanded, image)
-        on_device = _on_devices(image)
+        on_device = self._copier.records_of(image)
         if self._proves and not on_device:
             alarms = None  # the second look at the memory itself says more
         not_pinned = self._pin() if on_device else None
@@ -203,9 +202,13 @@ class Writer:
             # A file that the agent replaced since is mapped anew, and nobody has pinned that.
             pinned = not_pinned is None and self._slots.changes() == self._pinned_at
             guarded, offsets = set(later), self._plan.offsets
-            records = [(image.storages[index], offsets[index], index in guarded) for index in on_device]
+            records = [(index, image.storages[index], offsets[index], index in guarded) for index in on_device]
             address = self._slots.slot_data(slot)
-            self._flight.copies = self._copier.copy(address, self._plan.file_bytes, records, pinned)
+            copies = self._copier.copy(address, self._plan.file_bytes, records, pinned, self._proves)
+            handle.explain(copies.why)
+            self._flight.copies = copies
+            if not guarded.difference(on_device):
+                copies.look_again()  # else behind what the host copies later
         self._flight.hooks = self._hooks_for_loading(expanded)
         return None
 
@@ -232,8 +235,6 @@ class Writer:
 
     def _pin(self):
         """Has CUDA pin the slots as they are now. Why it does not, or None."""
-        if self._copier is None:
-            self._copier = cuda.Copier()
         self._pinned_at = self._slots.changes()
         files = {slot: (self._slots.file_number(slot), self._slot_bytes) for slot in range(_SLOTS_MAX)}
         self._copier.unpin(but=files)  # before the native side unmaps them
@@ -390,12 +391,6 @@ class _Plan:
 def _place(tensor):
     local = refuse.local_part(tensor)
     return [local.data_ptr(), local.numel()]
-
-
-def _on_devices(image):
-    if not torch.cuda.is_initialized():
-        return []  # thousands of storages need not be asked
-    return [index for index, storage in enumerate(image.storages) if storage.device.type == "cuda"]
 
 
 def copy_threads(here):
