@@ -552,6 +552,14 @@ def test_a_verdict_hangs_on_all_that_decides_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tidy.shutil, "which", lambda _: "dpkg-query")
     names.append(verdict())
     assert "libabsl-dev 2" in versions[0] and "libstdc++-" in versions[0]
+    assert all(len(line.split()) == 2 and "-" not in line.split()[1] for line in versions[0].splitlines())
+
+    def elsewhere(project, command):
+        status, said = run(project, command)
+        return status, said.replace("Host CPU: ", "Host CPU: another than ")
+
+    monkeypatch.setattr(external, "run", elsewhere)
+    assert verdict() == names[0], "on a machine with another processor"
     monkeypatch.setattr(external, "run", run)
     (tmp_path / "tidy.py").write_text("another way to ask\n")
     monkeypatch.setattr(tidy, "__file__", str(tmp_path / "tidy.py"))

@@ -27,6 +27,8 @@ from tools.lint.project import Finding, Project
 PACKAGES = Path(__file__).resolve().parents[1] / "apt-packages.txt"
 # What the packages of that list stand on: headers of the language, of the C library, of gRPC's C part.
 HEADERS_BENEATH = ("libc6-dev", "libgrpc-dev", "libstdc++-*-dev")
+UPSTREAM = "${Package} ${source:Upstream-Version}\\n"
+LLVM_VERSION = re.compile(r"LLVM version \S+")
 BATCH_FILES = 10
 PROGRESS_EVERY_S = 10
 MAIN_FILE_CHECK = "misc-unused-using-decls"
@@ -132,13 +134,15 @@ def record(project):
 
 def surroundings(project):
     """What decides over all sources beside their own text: clang-tidy, how we ask it and read its answer, and the
-    headers of others, by the versions of their packages. Where there are no packages those count by nothing."""
-    version = external.run(project, [config.CLANG_TIDY, "--version"])[1]
+    headers of others, by the versions of their packages. Where there are no packages those count by nothing. The same on
+    all machines that have the same: clang-tidy also tells of the processor, and a distribution's own revisions mend
+    what no header shows."""
+    version = "".join(LLVM_VERSION.findall(external.run(project, [config.CLANG_TIDY, "--version"])[1]))
     ours = "".join(Path(module).read_text() for module in (__file__, external.__file__, cpp_text.__file__))
     packages = ""
     if shutil.which("dpkg-query"):
         names = [*packages_of("build"), *HEADERS_BENEATH]
-        packages = external.run(project, ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n", *names])[1]
+        packages = external.run(project, ["dpkg-query", "-W", "-f", UPSTREAM, *names])[1]
     return "\0".join((version, ours, packages))
 
 
