@@ -15,8 +15,14 @@ OFTEN = ["--step-ms=50", "--memory-every=7"]
 
 
 def wait_two_saves(job, life):
-    """From then on it is known how far apart they are."""
-    job.wait(lambda events: len(job.found("saved", life=life, rank=0)) >= 2, f"two saves in life {life}")
+    """Of all ranks: from then on each knows how far apart they are."""
+
+    def all_have(events):
+        saved = job.found("saved", life=life)
+        world = saved[0]["world"] if saved else 1
+        return all(sum(event["rank"] == rank for event in saved) >= 2 for rank in range(world))
+
+    job.wait(all_have, f"two saves in life {life}")
 
 
 def check_nothing_done_again(job, life, ranks, source):
