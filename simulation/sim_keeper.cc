@@ -512,7 +512,7 @@ void SimKeeper::Do(const agent::WriteImages& action) {
 
 // The manifest, then what need not be kept goes.
 void SimKeeper::Do(const agent::CloseStep& action) {
-  const ckpt::StepToClose step = agent::ToClose(action, kJobId, parts_.queue.now() / kMs);
+  const ckpt::StepToPublish step = agent::ToPublish(action, kJobId, parts_.queue.now() / kMs);
   auto manifest = std::make_shared<Status>();
   OnStorage(
       {2,

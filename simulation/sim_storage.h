@@ -11,7 +11,7 @@
 
 #include "base/save_key.h"
 #include "base/status.h"
-#include "checkpoint/disk/close_step.h"
+#include "checkpoint/disk/retention.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/rank/control.h"
 #include "simulation/event_queue.h"

@@ -42,7 +42,9 @@ def make_slow(monkeypatch):
     return make
 
 
-@pytest.fixture(params=["slow", pytest.param("cuda", marks=pytest.mark.skipif(not has_device, reason="no CUDA device"))])
+@pytest.fixture(
+    params=["slow", pytest.param("cuda", marks=pytest.mark.skipif(not has_device, reason="no CUDA device"))]
+)
 def where(request, make_slow):
     """The device of tensors. Chunks are small, so that there are several of a weight."""
     if request.param == "slow":

@@ -413,6 +413,28 @@ def test_storage_hangs(hanging_disk, job):
 
 
 @pytest.mark.slow
+def test_storage_of_one_directory_hangs_and_that_of_another_does_not(hanging_disk, job, tmp_path):
+    """Nobody waits behind a disk that is not its own: neither who stores nor who restores."""
+    places = [hanging_disk.path / "first", tmp_path / "second"]
+    node = job.node(0, "two_places.py", *places, nnodes="1", nproc=1, flags=[RESTARTS, "--redirects=3"])
+
+    def wait_stored(n, life=0):
+        return job.wait(lambda _: next((e for e in job.found("stored", life=life) if e["n"] >= n), None), f"step {n}")
+
+    wait_stored(10)
+    with hanging_disk.hanging():
+        stored = job.found("stored")[-1]["n"]
+        wait_stored(stored + 50)
+        os.kill(job.pid(0, 0), signal.SIGKILL)
+        begun = job.wait_events("begun", life=1)[0]
+        assert begun["second"] >= stored + 50
+        wait_stored(begun["second"] + 50, life=1)
+        assert job.found("late") == job.found("unstored") == []
+    job.wait(lambda _: stored_steps(places[0])[-1] > stored, "the first goes on")
+    end(job, node)
+
+
+@pytest.mark.slow
 def test_a_milestone_is_stored_itself_when_storage_is_behind(hanging_disk, job):
     """It comes while another step hangs on its way: no newer one takes its place, as it does with other steps."""
     directory = hanging_disk.path / "checkpoints"

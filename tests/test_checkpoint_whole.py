@@ -33,7 +33,8 @@ def torn(writer, event):
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize(
-    ("writer", "device"), [*((writer, ()) for writer in WRITERS), ("AverageSwap", ("--device",)), ("Thread", ("--device",))]
+    ("writer", "device"),
+    [*((writer, ()) for writer in WRITERS), ("AverageSwap", ("--device",)), ("Thread", ("--device",))],
 )
 def test_kills_beside_a_writer_that_no_optimizer_is(job, directory, pytestconfig, choose, writer, device):
     """At the defaults, with parameters that are copied while the training goes on: of SGD 64 MiB. From the host's

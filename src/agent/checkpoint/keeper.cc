@@ -17,12 +17,11 @@
 #include "agent/checkpoint/storage.h"
 #include "agent/workers/wire.h"
 #include "base/clock.h"
-#include "checkpoint/disk/close_step.h"
-#include "checkpoint/disk/recycled.h"
-#include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
+#include "checkpoint/storage/posix.h"
+#include "checkpoint/storage/publish.h"
 
 namespace phalanx::agent {
 namespace {
@@ -56,8 +55,10 @@ CheckpointKeeper::~CheckpointKeeper() {
   *alive_ = false;
   exchange_.OnRound();  // what is being fetched is waited for
   for (const auto& [local_rank, socket] : ranks_) loop_.Unwatch(socket.get());
-  storage_thread_.Abandon();
-  lookup_thread_.Abandon();
+  for (auto& [dir, lane] : lanes_) {
+    lane.writes.Abandon();
+    lane.reads.Abandon();
+  }
 }
 
 template <typename Work, typename Done>
@@ -70,6 +71,13 @@ void CheckpointKeeper::RunOn(TaskThread& thread, Work work, Done done) {
       Run();
     });
   });
+}
+
+CheckpointKeeper::Lane& CheckpointKeeper::LaneOf(const std::string& dir) {
+  Lane& lane = lanes_[dir];
+  // What is no storage was refused when it was to be opened.
+  if (!lane.storage) lane.storage = ckpt::OpenStorage(dir).value_or(std::make_shared<ckpt::PosixStorage>(dir));
+  return lane;
 }
 
 void CheckpointKeeper::TellLeftMemory() {
@@ -168,16 +176,18 @@ Status CheckpointKeeper::OpenPages(int local_rank, const OpenPacket& packet, std
 }
 
 void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
-  if (looking_at_directories_) {
+  if (looking_at_ > 0) {
     opening_.emplace_back(local_rank, packet);
     return;
   }
   std::string own, main;
+  const Status is_storage = ckpt::OpenStorage(packet.dir).status();
+  if (!is_storage.ok()) return AnswerError(local_rank, packet.id, Message(is_storage));
   const Status opened = OpenPages(local_rank, packet, &own, &main);
   if (!opened.ok()) return AnswerError(local_rank, packet.id, Message(opened));
   if (memory_->WantsMark(packet.dir)) {
     RunOn(
-        lookup_thread_, [dir = packet.dir] { return ckpt::MarkOf(dir); },
+        LaneOf(packet.dir).reads, [dir = packet.dir] { return ckpt::MarkOf(dir); },
         [this](const ckpt::DirectoryMark& mark) { memory_->SetMark(mark); });
   }
   CheckpointOptions given = packet.options;
@@ -317,7 +327,7 @@ void CheckpointKeeper::Do(const ScanMemory& action) {
     Feed(saving::Scanned{action.epoch, {}, std::nullopt});
     return;
   }
-  if (looking_at_directories_) return;  // it goes on from there
+  if (looking_at_ > 0) return;  // it goes on from there
   if (!memory_->TakenUp().empty()) return LookAtDirectories();
   Scan();
 }
@@ -325,17 +335,28 @@ void CheckpointKeeper::Do(const ScanMemory& action) {
 // Whose checkpoints were deleted does not want them back from memory. A file system that does not answer in time keeps
 // nobody from going on.
 void CheckpointKeeper::LookAtDirectories() {
-  looking_at_directories_ = true;
-  RunOn(
-      lookup_thread_, [taken_up = memory_->TakenUp()] { return ckpt::GoneOf(taken_up); },
-      [this](const std::set<std::string>& gone) { OnDirectoriesLookedAt(gone); });
+  const std::vector<ckpt::DirectoryMark> taken_up = memory_->TakenUp();
+  looking_at_ = taken_up.size();
+  for (const ckpt::DirectoryMark& mark : taken_up) {
+    RunOn(
+        LaneOf(mark.dir).reads, [mark] { return ckpt::GoneOf({mark}); },
+        [this](const std::set<std::string>& gone) { OnDirectoryLookedAt(gone); });
+  }
   loop_.At(MonotonicMs() + kLookMs, [this, alive = alive_] {
-    if (*alive) OnDirectoriesLookedAt({});
+    if (*alive) GoOnBehindLook();
   });
 }
 
-void CheckpointKeeper::OnDirectoriesLookedAt(const std::set<std::string>& gone) {
-  if (!std::exchange(looking_at_directories_, false)) return;
+void CheckpointKeeper::OnDirectoryLookedAt(const std::set<std::string>& gone) {
+  if (looking_at_ == 0) return;  // it was too late
+  gone_.insert(gone.begin(), gone.end());
+  if (looking_at_ == 1) return GoOnBehindLook();
+  --looking_at_;
+}
+
+void CheckpointKeeper::GoOnBehindLook() {
+  if (std::exchange(looking_at_, 0) == 0) return;
+  const std::set<std::string> gone = std::exchange(gone_, {});
   for (const std::string& dir : gone) {
     links_.say(fmt::format("checkpoint: {} was deleted since: its memory goes too", dir));
   }
@@ -464,19 +485,23 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 }
 
 void CheckpointKeeper::Do(const FindSteps& action) {
+  Lane& lane = LaneOf(action.dir);
   RunOn(
-      lookup_thread_, [action, job = options_.job_id] { return FindNewestStep(action.dir, action.but, job); },
+      lane.reads,
+      [storage = lane.storage, but = action.but, job = options_.job_id] { return FindNewestStep(*storage, but, job); },
       [this, action](const FoundSteps& steps) {
         Feed(saving::Found{action.epoch, action.dir, steps});
       });
 }
 
 void CheckpointKeeper::Do(const CheckStep& action) {
-  const std::string folder = action.dir + "/" + action.name;
   const auto ranks = static_cast<uint32_t>(options_.local_world_size);
+  Lane& lane = LaneOf(action.dir);
   RunOn(
-      lookup_thread_,
-      [folder, first = rank_base_, ranks, world = world_size_] { return CheckShards(folder, first, ranks, world); },
+      lane.reads,
+      [storage = lane.storage, name = action.name, first = rank_base_, ranks, world = world_size_] {
+        return CheckShards(*storage, name, first, ranks, world);
+      },
       [this, action](const CheckedStep& checked) {
         checked_[action.dir] = {action.name, checked.files};
         Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error});
@@ -531,8 +556,9 @@ void CheckpointKeeper::Do(const AnswerImages& action) {
 }
 
 void CheckpointKeeper::Do(const MakeStepFolder& action) {
+  Lane& lane = LaneOf(action.dir);
   RunOn(
-      storage_thread_, [action] { return ckpt::ClaimStep(action.dir, action.save.step, action.save.epoch); },
+      lane.writes, [storage = lane.storage, save = action.save] { return storage->Begin(save.step, save.epoch); },
       [this, action](const StatusOr<std::string>& name) {
         Feed(saving::FolderMade{action.dir, action.save, name.ok() ? *name : "", Message(name.status())});
       });
@@ -553,8 +579,10 @@ void CheckpointKeeper::Do(const WriteImages& action) {
     Feed(saving::ImagesWritten{action.dir, action.save, action.name, {}, refused});
     return;
   }
+  Lane& lane = LaneOf(action.dir);
   RunOn(
-      storage_thread_, [images, kind, name = action.name] { return WriteShards(images, kind, name); },
+      lane.writes,
+      [storage = lane.storage, name = action.name, images, kind] { return WriteShards(*storage, name, images, kind); },
       [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
         ReplaceSlots();
@@ -563,8 +591,12 @@ void CheckpointKeeper::Do(const WriteImages& action) {
 }
 
 void CheckpointKeeper::Do(const CloseStep& action) {
+  Lane& lane = LaneOf(action.dir);
   RunOn(
-      storage_thread_, [step = ToClose(action, options_.job_id, UnixMs())] { return ckpt::CloseStep(step); },
+      lane.writes,
+      [storage = lane.storage, step = ToPublish(action, options_.job_id, UnixMs())] {
+        return ckpt::PublishStep(*storage, step);
+      },
       [this, action](const StatusOr<std::vector<std::string>>& closed) {
         if (closed.ok()) {
           for (const std::string& warning : *closed) links_.say(fmt::format("checkpoint: {}", warning));
@@ -580,8 +612,9 @@ void CheckpointKeeper::OnLeaving() { FeedAndRun(saving::Leaving{}); }
 void CheckpointKeeper::Tidy() { FeedAndRun(saving::TidyAsked{}); }
 
 void CheckpointKeeper::Do(const TidyUp& action) {
+  Lane& lane = LaneOf(action.dir);
   RunOn(
-      storage_thread_, [dir = action.dir] { return ckpt::RemoveRecycled(dir); },
+      lane.writes, [storage = lane.storage] { return storage->Tidy(); },
       [this, dir = action.dir](const Status& removed) {
         Feed(saving::Tidied{dir, Message(removed)});
       });

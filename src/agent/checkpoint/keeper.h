@@ -23,6 +23,7 @@
 #include "base/status.h"
 #include "base/task_thread.h"
 #include "checkpoint/memory/memory.h"
+#include "checkpoint/storage/storage.h"
 
 namespace phalanx::agent {
 
@@ -78,6 +79,13 @@ class CheckpointKeeper {
   void End(bool failed);
 
  private:
+  // Storage of one directory, and who waits for it: so that who restores waits behind no write, and nobody behind the
+  // storage of another directory.
+  struct Lane {
+    std::shared_ptr<checkpoint::Storage> storage;
+    TaskThread writes{"phx-storage"};
+    TaskThread reads{"phx-lookup"};
+  };
   struct LookedAt {
     std::vector<ReadImage> images;  // those of `read_` first
     std::set<std::string> unread;
@@ -124,8 +132,11 @@ class CheckpointKeeper {
 
   Status OpenMemory();
   void TellLeftMemory();
+  // Made where it is missing.
+  Lane& LaneOf(const std::string& dir);
   void LookAtDirectories();
-  void OnDirectoriesLookedAt(const std::set<std::string>& gone);
+  void OnDirectoryLookedAt(const std::set<std::string>& gone);
+  void GoOnBehindLook();
   void Scan();
   void OnScanned(uint64_t epoch, const LookedAt& looked);
   void FetchNext();
@@ -157,15 +168,15 @@ class CheckpointKeeper {
   uint64_t scan_epoch_ = 0;            // whose ranks the last scan is for
   std::set<std::string> read_all_of_;  // directories, for them
   std::vector<ReadImage> read_;        // images, for them
-  bool looking_at_directories_ = false;
+  size_t looking_at_ = 0;              // directories
+  std::set<std::string> gone_;         // of those that have been looked at
+  std::map<std::string, Lane> lanes_;  // by directory
   // By local rank, -1 where that has gone since.
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
   std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at
   bool running_ = false;
   std::function<void()> when_stored_;
   TaskThread memory_thread_{"phx-memory"};
-  TaskThread storage_thread_{"phx-storage"};
-  TaskThread lookup_thread_{"phx-lookup"};
   TaskThread fetch_thread_{"phx-fetch"};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

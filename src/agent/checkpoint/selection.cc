@@ -243,10 +243,9 @@ std::string StoreRefusal(const std::vector<ckpt::MemoryImage>& held, int local_w
   return fmt::format("{} of {} images are no longer in memory", local_world_size - own, local_world_size);
 }
 
-ckpt::StepToClose ToClose(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms) {
+ckpt::StepToPublish ToPublish(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms) {
   const v1::WriteManifest& wire = action.order.write_manifest();
-  ckpt::StepToClose step;
-  step.dir = action.dir;
+  ckpt::StepToPublish step;
   step.name = wire.name();
   step.trackers = action.options.trackers;
   step.retention = {action.options.keep_last, action.options.keep_every};

@@ -10,11 +10,11 @@
 
 #include "agent/checkpoint/checkpoints.h"
 #include "agent/checkpoint/kinds.h"
-#include "checkpoint/disk/close_step.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/memory/memory.h"
 #include "checkpoint/memory/memory_reader.h"
+#include "checkpoint/storage/publish.h"
 #include "phalanx/v1/checkpoint.pb.h"
 
 namespace phalanx::agent {
@@ -112,6 +112,6 @@ v1::CheckpointKind KindOfSave(const std::vector<checkpoint::MemoryImage>& images
 std::string StoreRefusal(const std::vector<checkpoint::MemoryImage>& held, int local_world_size);
 
 // The manifest that the master has ordered, and what is to be done once it is there.
-checkpoint::StepToClose ToClose(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms);
+checkpoint::StepToPublish ToPublish(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms);
 
 }  // namespace phalanx::agent

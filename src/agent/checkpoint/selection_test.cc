@@ -345,7 +345,7 @@ TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {
   shard.set_file("rank_2.safetensors");
   shard.set_bytes(8192);
   shard.set_crc32(5);
-  const ckpt::StepToClose step = ToClose(action, "job", 1'700'000'000'000);
+  const ckpt::StepToPublish step = ToPublish(action, "job", 1'700'000'000'000);
   EXPECT_EQ(step.name, "100.7");
   EXPECT_EQ(step.retention.keep_last, 3);
   EXPECT_EQ(step.manifest.epoch, 7u);

@@ -7,9 +7,7 @@
 #include "agent/checkpoint/kinds.h"
 #include "agent/checkpoint/selection.h"
 #include "checkpoint/disk/manifest.h"
-#include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/steps.h"
-#include "checkpoint/disk/verify.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/image/safetensors.h"
 
@@ -29,8 +27,9 @@ const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
 
 }  // namespace
 
-FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but, const std::string& job_id) {
-  const StatusOr<std::vector<ckpt::FoundStep>> steps = ckpt::FindSteps(dir);
+FoundSteps FindNewestStep(ckpt::Storage& storage, const std::set<std::string>& but, const std::string& job_id) {
+  const std::string& dir = storage.location();
+  const StatusOr<std::vector<ckpt::FoundStep>> steps = storage.List();
   if (steps.ok()) return {NewestStep(dir, *steps, but, job_id), WhyNotKnown(dir, *steps, but)};
   FoundSteps none;
   none.found.set_step(-1);
@@ -40,34 +39,33 @@ FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& b
   return none;
 }
 
-CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size) {
+CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_t first_rank, uint32_t ranks,
+                        uint32_t world_size) {
   CheckedStep checked;
-  const ckpt::FoundStep step = ckpt::LookAtStep(folder);
-  if (!step.manifest) {
-    checked.error = fmt::format("{}: {}", folder, step.why);
+  const ckpt::FoundStep found = storage.LookAt(step);
+  if (!found.manifest) {
+    checked.error = fmt::format("{}/{}: {}", storage.location(), step, found.why);
     return checked;
   }
-  for (const ckpt::Shard& shard : ShardsOfRanks(*step.manifest, first_rank, ranks, world_size)) {
-    const Status whole = ckpt::CheckShardFile(folder, shard);
+  for (const ckpt::Shard& shard : ShardsOfRanks(*found.manifest, first_rank, ranks, world_size)) {
+    const Status whole = storage.Check(step, shard);
     if (!whole.ok()) checked.error = Message(whole);
-    checked.files[shard.rank] = folder + "/" + shard.file;
+    checked.files[shard.rank] = storage.PathOf(step, shard.file);
   }
   return checked;
 }
 
-WrittenImages WriteShards(const std::vector<ckpt::MemoryImage>& images, v1::CheckpointKind kind,
-                          const std::string& name) {
+WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step, const std::vector<ckpt::MemoryImage>& images,
+                          v1::CheckpointKind kind) {
   WrittenImages written;
   for (const ckpt::MemoryImage& image : images) {
-    ckpt::WriteJob job;
-    job.source = image.path;
-    job.dir = image.dir;
-    job.step_name = name;
-    job.rank = RankOf(image);
-    job.file = ckpt::ShardName(LayoutOf(image, kind), job.rank);
-    job.bytes = image.image.bytes;
-    job.crc32 = image.image.crc32;
-    const StatusOr<ckpt::Shard> shard = ckpt::WriteShard(job);
+    ckpt::FileToPut file;
+    file.source = image.path;
+    file.rank = RankOf(image);
+    file.name = ckpt::ShardName(LayoutOf(image, kind), file.rank);
+    file.bytes = image.image.bytes;
+    file.crc32 = image.image.crc32;
+    const StatusOr<ckpt::Shard> shard = storage.Put(step, file);
     if (!shard.ok()) {
       written.error = Message(shard.status());
       return written;

@@ -10,12 +10,13 @@
 
 #include "agent/checkpoint/checkpoints.h"
 #include "checkpoint/memory/memory.h"
+#include "checkpoint/storage/storage.h"
 #include "phalanx/v1/checkpoint.pb.h"
 
 namespace phalanx::agent {
 
 // The newest committed step of a directory, those named in `but` apart, and why newer ones do not count.
-FoundSteps FindNewestStep(const std::string& dir, const std::set<std::string>& but, const std::string& job_id);
+FoundSteps FindNewestStep(checkpoint::Storage& storage, const std::set<std::string>& but, const std::string& job_id);
 
 struct CheckedStep {
   std::map<int64_t, std::string> files;  // by rank
@@ -23,15 +24,16 @@ struct CheckedStep {
 };
 
 // The shards of a step that these ranks read (ShardsOfRanks), each byte of them.
-CheckedStep CheckShards(const std::string& folder, uint32_t first_rank, uint32_t ranks, uint32_t world_size);
+CheckedStep CheckShards(checkpoint::Storage& storage, const std::string& step, uint32_t first_rank, uint32_t ranks,
+                        uint32_t world_size);
 
 struct WrittenImages {
   std::vector<v1::Shard> shards;
   std::string error;  // empty: all of them are written
 };
 
-// Images that are held in memory, all of one save, into the step's folder. Ends with the first that cannot be written.
-WrittenImages WriteShards(const std::vector<checkpoint::MemoryImage>& images, v1::CheckpointKind kind,
-                          const std::string& name);
+// Images that are held in memory, all of one save, as files of the step. Ends with the first that cannot be written.
+WrittenImages WriteShards(checkpoint::Storage& storage, const std::string& step,
+                          const std::vector<checkpoint::MemoryImage>& images, v1::CheckpointKind kind);
 
 }  // namespace phalanx::agent

@@ -10,7 +10,6 @@
 #include "base/crc/crc32.h"
 #include "base/fd.h"
 #include "base/test_folder.h"
-#include "checkpoint/disk/close_step.h"
 #include "checkpoint/disk/recycled.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
@@ -199,25 +198,6 @@ TEST_F(Persist, RemovesWhatWasRecycledAtTheEnd) {
   EXPECT_TRUE(RemoveRecycled(folder_ / "run").ok());
   EXPECT_FALSE(folder_.Has("run/.recycled"));
   EXPECT_TRUE(RemoveRecycled(folder_ / "run").ok());
-}
-
-TEST_F(Persist, WhereATrackerCannotBeWrittenNothingIsDeleted) {
-  const auto close = [&](const std::string& name) {
-    const StatusOr<Shard> shard = WriteShard(Job(name, name));
-    EXPECT_TRUE(shard.ok()) << shard.status();
-    return CloseStep({folder_ / "run", name, ManifestOf(ParseStepName(name)->step, *shard), {"latest"}, {1, 0}});
-  };
-  ASSERT_THAT(close("1").value(), IsEmpty());
-  std::filesystem::remove(folder_ / "run/latest");
-  folder_.Write("run/latest/in the way", "");
-  const std::vector<std::string> warnings = close("2").value();
-  ASSERT_THAT(warnings, SizeIs(1));
-  EXPECT_THAT(warnings[0], HasSubstr("latest: rename"));
-  EXPECT_EQ(LookAtStep(folder_ / "run/1").state, StepState::kCommitted);
-  EXPECT_EQ(LookAtStep(folder_ / "run/2").state, StepState::kCommitted);
-  std::filesystem::remove_all(folder_ / "run/latest");
-  ASSERT_THAT(close("3").value(), IsEmpty());
-  EXPECT_EQ(FindSteps(folder_ / "run").value().size(), 1U);
 }
 
 }  // namespace

@@ -4,10 +4,8 @@
 
 #include <limits>
 
-#include "checkpoint/disk/close_step.h"
-#include "checkpoint/disk/persist.h"
-#include "checkpoint/disk/recycled.h"
-#include "checkpoint/disk/steps.h"
+#include "checkpoint/storage/publish.h"
+#include "checkpoint/storage/storage.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -38,25 +36,27 @@ StatusOr<Json> StorageHost::Claim(Request& request) {
   const int64_t step = request.Number("step", 0, kNumberMax);
   const int64_t epoch = request.Number("epoch", 0, kNumberMax);
   PHX_RETURN_IF_ERROR(request.status());
-  PHX_ASSIGN_OR_RETURN(const std::string name, ClaimStep(dir, step, static_cast<uint64_t>(epoch)));
+  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<Storage> storage, OpenStorage(dir));
+  PHX_ASSIGN_OR_RETURN(const std::string name, storage->Begin(step, static_cast<uint64_t>(epoch)));
   return Json{{"name", name}};
 }
 
 StatusOr<Json> StorageHost::Write(Request& request) {
-  WriteJob job;
-  job.source = request.Text("path", kPathBytesMax);
-  job.dir = request.Text("dir", kPathBytesMax);
-  job.step_name = request.Text("name", kNameBytesMax);
+  FileToPut file;
+  file.source = request.Text("path", kPathBytesMax);
+  const std::string dir = request.Text("dir", kPathBytesMax);
+  const std::string step = request.Text("name", kNameBytesMax);
   const std::string layout = request.Text("layout", kNameBytesMax);
-  job.rank = request.Number("rank", kMainRank, kRankMax);
-  job.bytes = static_cast<uint64_t>(request.Number("bytes", 0, kNumberMax));
-  job.crc32 = static_cast<uint32_t>(request.Number("crc32", 0, std::numeric_limits<uint32_t>::max()));
+  file.rank = request.Number("rank", kMainRank, kRankMax);
+  file.bytes = static_cast<uint64_t>(request.Number("bytes", 0, kNumberMax));
+  file.crc32 = static_cast<uint32_t>(request.Number("crc32", 0, std::numeric_limits<uint32_t>::max()));
   PHX_RETURN_IF_ERROR(request.status());
   if (layout != kTorchLayout && layout != kNamedLayout && layout != kDcpLayout) {
     return absl::InvalidArgumentError(fmt::format("layout is '{}': expected torch-zip, safetensors or dcp", layout));
   }
-  job.file = ShardName(layout, job.rank);
-  PHX_ASSIGN_OR_RETURN(const Shard shard, WriteShard(job));
+  file.name = ShardName(layout, file.rank);
+  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<Storage> storage, OpenStorage(dir));
+  PHX_ASSIGN_OR_RETURN(const Shard shard, storage->Put(step, file));
   return Json{{"rank", shard.rank}, {"file", shard.file}, {"bytes", shard.bytes}, {"crc32", shard.crc32}};
 }
 
@@ -68,10 +68,10 @@ StatusOr<Json> StorageHost::AddShards(Request& request) {
 }
 
 StatusOr<Json> StorageHost::Close(Request& request) {
-  StepToClose step;
+  StepToPublish step;
   step.manifest.shards = std::move(shards_);
   shards_.clear();
-  step.dir = request.Text("dir", kPathBytesMax);
+  const std::string dir = request.Text("dir", kPathBytesMax);
   step.name = request.Text("name", kNameBytesMax);
   step.manifest.step = request.Number("step", 0, kNumberMax);
   step.manifest.branch = static_cast<uint32_t>(request.Number("branch", 0, std::numeric_limits<uint32_t>::max()));
@@ -85,7 +85,8 @@ StatusOr<Json> StorageHost::Close(Request& request) {
   step.retention.keep_last = static_cast<int>(request.Number("keep_last", 0, kRankMax));
   step.retention.keep_every = request.Number("keep_every", 0, kNumberMax);
   PHX_RETURN_IF_ERROR(request.status());
-  PHX_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CloseStep(step));
+  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<Storage> storage, OpenStorage(dir));
+  PHX_ASSIGN_OR_RETURN(std::vector<std::string> warnings, PublishStep(*storage, step));
   if (warnings.size() > kWarningsMax) warnings.resize(kWarningsMax);  // of an answer that fits a packet
   return Json{{"warnings", warnings}};
 }
@@ -93,7 +94,8 @@ StatusOr<Json> StorageHost::Close(Request& request) {
 StatusOr<Json> StorageHost::Tidy(Request& request) {
   const std::string dir = request.Text("dir", kPathBytesMax);
   PHX_RETURN_IF_ERROR(request.status());
-  PHX_RETURN_IF_ERROR(RemoveRecycled(dir));
+  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<Storage> storage, OpenStorage(dir));
+  PHX_RETURN_IF_ERROR(storage->Tidy());
   return Json::object();
 }
 

@@ -7,8 +7,6 @@ import time
 import warnings
 import weakref
 
-import torch
-
 from phalanx.checkpoint import native
 from phalanx.checkpoint.copying import cuda, device, flight, overlap
 from phalanx.checkpoint.handle import Storage

@@ -7,10 +7,11 @@
 
 #include "base/clock.h"
 #include "base/crc/crc32.h"
-#include "checkpoint/disk/close_step.h"
 #include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
+#include "checkpoint/storage/posix.h"
+#include "checkpoint/storage/publish.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -64,9 +65,10 @@ Status WriteStep(const Flags& flags, int64_t step, const std::vector<WriteJob>& 
   manifest.kind = kFullKind;
   manifest.layout = kTorchLayout;
   manifest.job_id = "persist";
+  PosixStorage storage(flags.dir);
   PHX_ASSIGN_OR_RETURN(const int64_t write_ns, WriteShards(flags, name, jobs, manifest));
   PHX_ASSIGN_OR_RETURN(const std::vector<std::string> warnings,
-                       CloseStep({flags.dir, name, manifest, flags.trackers, flags.retention}));
+                       PublishStep(storage, {name, manifest, flags.trackers, flags.retention}));
   if (!warnings.empty()) return absl::UnavailableError(warnings.front());
   fmt::print("{{\"name\": \"{}\", \"write_ns\": {}}}\n", name, write_ns);
   return std::fflush(stdout) == 0 ? absl::OkStatus() : CallFailed("stdout", "write", errno);

@@ -1,25 +1,21 @@
-#include "checkpoint/disk/close_step.h"
-
-#include "checkpoint/disk/persist.h"
-#include "checkpoint/disk/steps.h"
-#include "checkpoint/disk/tracker.h"
+#include "checkpoint/storage/publish.h"
 
 namespace phalanx::checkpoint {
 
-StatusOr<std::vector<std::string>> CloseStep(const StepToClose& step) {
-  PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> before, FindSteps(step.dir));
+StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPublish& step) {
+  PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> before, storage.List());
   Manifest manifest = step.manifest;
   const NextPlace place = NextPlaceOf(manifest.step, before);
   manifest.sequence = place.sequence;
   manifest.timeline = place.timeline;
-  PHX_RETURN_IF_ERROR(WriteManifest(step.dir, step.name, manifest));
-  const Status tracked = WriteTrackers(step.dir, step.name, manifest.step, step.trackers);
+  PHX_RETURN_IF_ERROR(storage.Publish(step.name, manifest));
+  const Status tracked = storage.PointTo(step.name, manifest.step, step.trackers);
   if (!tracked.ok()) return std::vector<std::string>{Message(tracked)};
-  const StatusOr<std::vector<FoundStep>> steps = FindSteps(step.dir);
+  const StatusOr<std::vector<FoundStep>> steps = storage.List();
   if (!steps.ok()) return std::vector<std::string>{Message(steps.status())};
   std::vector<std::string> warnings;
   for (const std::string& old : StepsToDelete(*steps, step.retention)) {
-    const Status deleted = DeleteStep(step.dir, old);
+    const Status deleted = storage.Delete(old);
     if (!deleted.ok()) warnings.push_back(Message(deleted));
   }
   return warnings;

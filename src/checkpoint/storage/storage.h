@@ -1,0 +1,77 @@
+// Where the steps of one checkpoint directory are kept (docs/formats/checkpoint-manifest.md): what the agent, and a
+// host without one, ask of storage. posix.h is the one that there is. Another one, an object store, is made by writing
+// these calls for it, and is right when storage_test.cc says so of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/disk/manifest.h"
+#include "checkpoint/disk/steps.h"
+
+namespace phalanx::checkpoint {
+
+// A file of a step, as it lies in memory.
+struct FileToPut {
+  std::string source;  // path; the file may be longer than `bytes`, and must not change meanwhile
+  std::string name;    // plain
+  int64_t rank = 0;    // or kMainRank
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;  // of those bytes
+};
+
+// Every call blocks for as long as storage takes, which may be for ever. Several threads may call; of one step, one at
+// a time writes on each node. Errors name the place, the call and the reason. `step` is a step's name, as Begin gives
+// it.
+class Storage {
+ public:
+  explicit Storage(std::string location) : location_(std::move(location)) {}
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  virtual ~Storage() = default;
+
+  // The directory, as jobs name it.
+  const std::string& location() const { return location_; }
+
+  // A name for a step under which nobody has put anything yet. Of several that ask at once each gets its own.
+  virtual StatusOr<std::string> Begin(int64_t step, uint64_t epoch) = 0;
+  // DataLoss where the source is not what its CRC says, FailedPrecondition where the step counts already: then, and
+  // with every other error, no file of the step has changed.
+  virtual StatusOr<Shard> Put(const std::string& step, const FileToPut& file) = 0;
+  // Last of all: from here on the step counts. Again with the same manifest it is fine; AlreadyExists where the step
+  // has another.
+  virtual Status Publish(const std::string& step, const Manifest& manifest) = 0;
+  // For programs that look for the newest step: each tracker (checkpoint/disk/tracker.h) names this one.
+  virtual Status PointTo(const std::string& step, int64_t number, const std::vector<std::string>& trackers) = 0;
+
+  // Newest first (OrderNewestFirst); files are there in their sizes, and nobody has read them. NotFound where there is
+  // no such directory.
+  virtual StatusOr<std::vector<FoundStep>> List() = 0;
+  // One of them; without a manifest where it does not count, with the reason.
+  virtual FoundStep LookAt(const std::string& step) = 0;
+  // Exactly so many bytes of a file, from `offset` on. DataLoss where the file ends before.
+  virtual Status Read(const std::string& step, const std::string& file, uint64_t offset, std::span<uint8_t> to) = 0;
+  // Whether the file is what the manifest says, to the last byte: DataLoss where it is not. By Read, unless a storage
+  // has a faster way.
+  virtual Status Check(const std::string& step, const Shard& file);
+
+  // First of all it counts no more. Fine where it is gone already; what is not ours stays.
+  virtual Status Delete(const std::string& step) = 0;
+  // What is kept for the next steps goes.
+  virtual Status Tidy() = 0;
+
+  // Where a rank opens the file.
+  virtual std::string PathOf(const std::string& step, const std::string& file) const = 0;
+
+ private:
+  const std::string location_;
+};
+
+// Reads and writes nothing. InvalidArgument where no storage is known for such a location: a URL is no path.
+StatusOr<std::shared_ptr<Storage>> OpenStorage(const std::string& location);
+
+}  // namespace phalanx::checkpoint
