@@ -19,12 +19,12 @@ FROM_BYTES = 16  # optimizers count steps on the host
 
 class SlowDriver:
     """`is_here(storage)`: of the host's memory, left out of the device's; `devices`: how many there are;
-    `no_memory_for`: so many of the next calls of Queue.empty find none; `not_pinned`: what pin() says."""
+    `no_memory_at`: the how manieth call of Queue.empty from now on finds none; `not_pinned`: what pin() says."""
 
     def __init__(self, seed=0, devices=1, is_here=lambda storage: False, late_s=LATE_S):
         self._random = random.Random(seed)
         self._devices, self._is_here, self.late_s = devices, is_here, late_s
-        self.not_pinned = self.no_memory_for = 0
+        self.not_pinned = self.no_memory_at = 0
         self.pinned = set()
         self.queues = []
 
@@ -83,8 +83,8 @@ class SlowQueue:
         event.synchronize()
 
     def empty(self, count):
-        if self._driver.no_memory_for > 0:
-            self._driver.no_memory_for -= 1
+        self._driver.no_memory_at -= 1
+        if self._driver.no_memory_at == 0:
             raise torch.cuda.OutOfMemoryError("the device has no memory")
         return torch.empty(count, dtype=torch.uint8).fill_(0xA5)
 
@@ -98,8 +98,9 @@ class SlowQueue:
         for to, source in pieces:
             self._work.put(("copy", lambda to=to, source=source: to.copy_(source)))
 
-    def run(self, call):
-        self._work.put(("run", call))
+    def run(self, *calls):
+        for call in calls:
+            self._work.put(("run", call))
 
     def event(self):
         event = SlowEvent()

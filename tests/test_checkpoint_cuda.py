@@ -15,11 +15,11 @@ on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 def test_without_a_device_nothing_is_asked_of_cuda():
     copier = device.Copier(cuda.Driver())
     copier.unpin()
-    copies = copier.copy(0x1000, 64, [], pinned=True, proves=True)
+    copies = copier.copy(0x1000, 64, [], pinned=True, proves=True, wait_for_host=list)
     copies.look_again()
     copies.fence()
     copies.wait()
-    assert copies.are_over()
+    assert copies.land() is None
 
 
 class Runtime:
@@ -80,8 +80,8 @@ def test_a_slot_that_is_not_pinned_is_filled_at_once():
     records = [(0, first.untyped_storage(), 5, True), (1, torch.empty(0).untyped_storage(), 9, False)]
     records.append((2, second.untyped_storage(), 20, False))
     copier = device.Copier(cuda.Driver())
-    copies = copier.copy(native.address(slot), len(slot), records, pinned=False, proves=True)
-    assert copies.are_over() and copies.land() is None
+    copies = copier.copy(native.address(slot), len(slot), records, pinned=False, proves=True, wait_for_host=list)
+    assert copies.land() is None
     assert bytes(slot) == bytes(5) + b"\1\2\3" + bytes(12) + b"\7\0\10\0" + bytes(40)
 
 

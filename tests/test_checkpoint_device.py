@@ -1,6 +1,8 @@
 """What is copied from devices is whole: on a device where there is one, and on one that is none, which does everything
 late and in pieces."""
 
+import ctypes
+import gc
 import signal
 import threading
 import time
@@ -123,7 +125,7 @@ def between_the_looks(monkeypatch, write):
     monkeypatch.setattr(device.Copies, "look_again", look_behind)
 
 
-# --- what is whole -------------------------------------------------------------------------------------------------
+# --- what is whole ---------------------------------------------------------------------------------------------------
 
 
 def on_host(value):
@@ -200,7 +202,7 @@ def test_devices_are_looked_at_again_when_all_of_them_were_copied(agent, make_sl
     assert all("follow" in queue.done for queue in driver.queues)
 
 
-# --- what is not ---------------------------------------------------------------------------------------------------
+# --- what is not -----------------------------------------------------------------------------------------------------
 
 
 @needs_overlap
@@ -246,9 +248,9 @@ def test_what_is_copied_at_once_is_looked_at_twice_as_well(agent, where, tmp_pat
     tensor = torch.zeros(size, device=where)
     look_again = device._Group.look_again
 
-    def write_before(self, scratch):
+    def write_before(self):
         self._queue.run(lambda: tensor[size // 3 : size // 3 + 1].fill_(1))
-        look_again(self, scratch)
+        look_again(self)
 
     with Checkpointer(tmp_path / "run") as checkpointer:
         state = {"others": others, "this": tensor, "last": torch.zeros(30, device=where)}
@@ -288,7 +290,7 @@ def test_what_the_host_copies_is_looked_at_again_behind_the_device(agent, make_s
         assert checkpointer.load()[1] == (1 if writes else 2)
 
 
-# --- a device that has no room, and a slot that is not pinned ----------------------------------------------------------
+# --- a device that has no room, and a slot that is not pinned --------------------------------------------------------
 
 
 def test_without_memory_for_the_second_look_all_is_copied_at_once(agent, make_slow, tmp_path):
@@ -296,15 +298,17 @@ def test_without_memory_for_the_second_look_all_is_copied_at_once(agent, make_sl
     with Checkpointer(tmp_path / "run") as checkpointer:
         training = Training("cpu", checkpointer)
         assert training.save().wait_committed()
-        for call in range(1, 7):  # whichever piece of memory it is that is not there
-            driver.no_memory_for = call
+        for call in range(1, 100):  # whichever piece of memory it is that is not there
+            driver.no_memory_at = call
             handle = training.save()
-            driver.no_memory_for = 0
+            if driver.no_memory_at > 0:
+                break  # it takes no more pieces
             training.weight().data.mul_(-1)
             training.fill()
             assert "the device has no memory for the second look" in handle.why
             assert handle.wait_committed()
             assert training.load()[0] == {"weight": {training.number}, "bias": {training.number}}
+        assert call > 5
 
 
 def test_a_slot_that_is_not_pinned_is_filled_at_once(agent, make_slow, tmp_path):
@@ -317,6 +321,55 @@ def test_a_slot_that_is_not_pinned_is_filled_at_once(agent, make_slow, tmp_path)
             training.fill()
             assert "CUDA does not pin a slot" in handle.why and handle.wait_committed()
             assert training.load()[0] == {"weight": {training.number}, "bias": {training.number}}
+
+
+@needs_overlap
+def test_a_second_look_for_which_there_is_no_memory_proves_nothing(agent, make_slow, tmp_path, monkeypatch):
+    """The save is dropped, the training hears nothing of it, and the next one goes its usual way."""
+    make_slow()
+    look_again = device._FromDevice.look_again
+
+    def without_memory(self):
+        look_again(self)
+        raise torch.cuda.OutOfMemoryError("the device has no memory")
+
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+        with monkeypatch.context() as patched:
+            patched.setattr(device._FromDevice, "look_again", without_memory)
+            handle = training.save()
+            training.step()
+            assert not handle.wait_committed()
+        assert handle.why == "the device had no memory for the second look"
+        assert checkpointer.load()[1] == 1
+        handle = training.save()
+        assert handle.why is None and handle.wait_committed()
+
+
+class CutOff(BaseException):
+    """As a signal handler may raise it."""
+
+
+@needs_overlap
+@pytest.mark.parametrize("where_it_is", [(device._Group, "copy"), (device.Copies, "look_again")])
+def test_a_save_that_is_cut_off_costs_itself_alone(agent, make_slow, tmp_path, monkeypatch, where_it_is):
+    make_slow()
+
+    def cut_off(self):
+        raise CutOff
+
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+        with monkeypatch.context() as patched:
+            patched.setattr(*where_it_is, cut_off)
+            with pytest.raises(CutOff):
+                training.save()
+        assert agent.wait_packet("skipped")["step"] == 2
+        for _ in range(4):  # more than there are slots
+            assert training.save().wait_committed()
+        assert training.load()[1] == 6
 
 
 class Changing:
@@ -337,9 +390,11 @@ def test_what_is_filled_at_once_is_read_twice():
     slot = torch.zeros(64, dtype=torch.uint8)
     still = device._Record(4, slot, 0, torch.ones(8, dtype=torch.uint8), False)
     changing = device._Record(5, slot, 16, Changing(), True)
-    assert device._copied_at_once({"a": [still], "b": [changing]}, True).land() == 5
-    assert device._copied_at_once({"a": [still]}, True).land() is None
-    assert device._copied_at_once({"b": [changing]}, False).land() is None
+    waits = []
+    assert device._copied_at_once({"a": [still], "b": [changing]}, True, lambda: waits.append(1)).land() == 5
+    assert waits == [1], "what the host copies is there before the second look"
+    assert device._copied_at_once({"a": [still]}, True, list).land() is None
+    assert device._copied_at_once({"b": [changing]}, False, list).land() is None
     assert slot[:8].tolist() == [1] * 8 and slot[16:24].tolist() == [3] * 8
 
 
@@ -356,6 +411,58 @@ def test_what_was_pinned_is_let_go(agent, make_slow, tmp_path):
     assert driver.pinned == set(), "also with copies under way"
 
 
+@needs_overlap
+def test_an_image_is_sealed_without_anybody_coming_by(agent, make_slow, tmp_path):
+    """As from the host: an evaluation may follow that takes long."""
+    make_slow()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        training.save()
+        training.save()
+        assert agent.wait_packet("sealed", 2)["step"] == 2
+
+
+@needs_overlap
+def test_who_never_closes_has_its_last_image_sealed_and_its_slots_let_go(agent, make_slow, tmp_path):
+    driver = make_slow()
+    training = Training("cpu", Checkpointer(tmp_path / "run"))
+    assert training.save().wait_committed()
+    training.save()
+    training.checkpointer = None
+    assert agent.wait_packet("sealed", 2)["step"] == 2
+    for thread in threading.enumerate():
+        if thread.name == "phalanx-copies":
+            thread.join()
+    gc.collect()
+    assert driver.pinned == set()
+
+
+def test_what_is_begun_in_inference_mode_ends_outside_it(agent, make_slow, tmp_path):
+    make_slow()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+        with torch.inference_mode():
+            handle = checkpointer.save(2, {"model": training.model, "optimizer": training.optimizer})
+        training.step()
+        assert handle.wait_committed(), handle.why
+        assert training.load() == ({"weight": {1}, "bias": {1}}, 2)
+
+
+def test_memory_for_the_host_is_the_hosts_whatever_the_default_device():
+    with torch.device("meta"):
+        assert cuda.Driver().host_bytes(8).device.type == "cpu"
+
+
+def test_memory_that_lies_between_words_is_compared_by_bytes():
+    memory = torch.zeros(64, dtype=torch.uint8)
+    assert memory.data_ptr() % 8 == 0
+    between = torch.frombuffer((ctypes.c_uint8 * 16).from_address(memory.data_ptr() + 4), dtype=torch.uint8)
+    for pieces, dtype in (((memory[:16], memory[8:24]), torch.int64), ((memory[:16], between), torch.uint8)):
+        assert {each.dtype for each in device._in_words(*pieces)} == {dtype}
+    assert device._comparable_bytes(between) < device._comparable_bytes(memory)
+
+
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
@@ -366,7 +473,7 @@ def test_a_step_waits_for_the_second_look(agent, make_slow, tmp_path, monkeypatc
         training = Training("cpu", checkpointer)
         assert training.save().wait_committed()
         handle = training.save()
-        (part,) = checkpointer._writer._flight.copies._parts
+        (part,) = checkpointer._writer._flight._copies._parts
         training.step()
         assert part.over.query(), "the stand-in's training is held on the host"
         assert handle.wait_committed()
@@ -414,3 +521,19 @@ def test_a_handler_may_save_within_a_save(agent, make_slow, tmp_path):
         signal.signal(signal.SIGALRM, before)
         assert handles, "the handler has run"
         assert handle.wait_committed() and checkpointer.load()[1] == (2 if handles[0].why else 90)
+
+
+def test_a_handler_may_close_within_a_save(agent, make_slow, tmp_path):
+    """The slots stay until the save is over."""
+    driver = make_slow(late_s=0.05)
+    checkpointer = Checkpointer(tmp_path / "run")
+    training = Training("cpu", checkpointer, extra={"more": torch.ones(1 << 16)})
+    assert training.save().wait_committed()
+    closed = []
+    before = signal.signal(signal.SIGALRM, lambda *_: closed.append(checkpointer.close()))
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    training.save()
+    signal.signal(signal.SIGALRM, before)
+    assert closed == [None], "within it"
+    assert agent.wait_packet("sealed", 2)["step"] == 2
+    assert driver.pinned == set()

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import sys
+import threading
 import time
 import weakref
 
@@ -75,6 +76,8 @@ class Checkpointer:
         self._way = way.of(self.directory)
         self._peers = None  # for who asks no agent
         self._saving = self._closed = self._has_failed = self._has_said = False
+        self._saver = None  # the thread that saves
+        self._closes_behind = False  # behind the save within which a signal handler closes
         self._memory_budget = memory_budget or 0
         self._layout = layout
         self._describer = self._new_describer()
@@ -286,12 +289,19 @@ class Checkpointer:
             rescale.come_to_safe_point(handle.step)
 
     def _save(self, handle, write, began_ns):
+        try:
+            self._save_alone(handle, write, began_ns)
+        finally:
+            if self._closes_behind and self._saver is None:
+                self.close()
+
+    def _save_alone(self, handle, write, began_ns):
         with self._writer.lock, phalanx.saving():
             self._must_be_open()  # close() may have been faster than a thread that saves
             if self._saving:  # a signal handler's save within another
                 self._writer.give_up(handle, "another save was under way in this thread")
                 return
-            self._saving = True
+            self._saving, self._saver = True, threading.get_ident()
             try:
                 self._writer.finish()
                 write()
@@ -301,7 +311,7 @@ class Checkpointer:
                 self._writer.give_up(handle, f"rank {self._here.rank}: {why}")
                 raise
             finally:
-                self._saving = False
+                self._saving, self._saver = False, None
         handle.held_ns += time.monotonic_ns() - began_ns
         _tell_step(handle)
 
@@ -314,7 +324,9 @@ class Checkpointer:
     def close(self):
         """Waits for the last copy, and until each `on_stored` was called: ten minutes for storage, and as long as those
         calls take. What is in memory stays with the agent."""
-        if self._is_able_to_save():
+        if self._saver == threading.get_ident():
+            self._closes_behind = True
+        elif self._is_able_to_save():
             self._closed = True
             safe_point.hear(0)
             with self._writer.lock:

@@ -43,7 +43,8 @@ class Checkpointer(checkpointer.Checkpointer):
             expanded, image = self._described_own(state)
             self._own.write(own, expanded, image, began_ns)
             if not own.is_sealed:
-                self._writer.give_up(saving, own.why)
+            self._own.finish(own)  # what lies on a device is copied meanwhile
+                self._writer.give_up(saving, own.why or "what is this rank's own is not sealed")
                 return
             state = states.with_rng_of(state, expanded.state)  # asking for it once is enough
         super()._write(saving, state, began_ns)
@@ -52,10 +53,10 @@ class Checkpointer(checkpointer.Checkpointer):
         expanded = states.expand(states.own_part(state), rng_into=self._rng)
         return expanded, self._own_describer.describe(expanded.state)
 
-    def close(self):
-        if self._own is not None and self._is_able_to_save():
+    def _close_writers(self):
+        if self._own is not None:
             self._own.close()
-        super().close()
+        super()._close_writers()
 
     def read(self, found, map_location="cpu"):
         if found.main is None:

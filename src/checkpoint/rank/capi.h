@@ -1,9 +1,9 @@
 /* Saving a rank's state into its slots, for what is loaded into a rank: a plain C interface, used through ctypes.
  *
  * Returns: 0 or more is fine, below 0 a code; texts go into the caller's buffer, cut to its size. Nothing throws. One
- * thread at a time may use a handle, except for phx_ckpt_filled, phx_ckpt_give_up and phx_ckpt_poll, which any thread
- * may call. After a fork the child's copy of a handle is dead: it has no threads, writes nothing, and answers with
- * PHX_CKPT_BROKEN. */
+ * thread at a time may use a handle, except for phx_ckpt_filled, phx_ckpt_give_up, phx_ckpt_poll and the two waits,
+ * which any thread may call. After a fork the child's copy of a handle is dead: it has no threads, writes nothing, and
+ * answers with PHX_CKPT_BROKEN. */
 #pragma once
 
 #include <stddef.h>

@@ -32,9 +32,9 @@ class Driver:
     def host_bytes(self, count):
         """Memory of the host, pinned where CUDA pins it: a copy into other memory holds the caller."""
         try:
-            return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
         except RuntimeError:
-            return torch.empty(count, dtype=torch.uint8)
+            return torch.empty(count, dtype=torch.uint8, device="cpu")
 
     def queue(self, device):
         return Queue(device)
@@ -70,10 +70,11 @@ class Queue:
             for to, source in pairs:
                 to.copy_(source, non_blocking=True)
 
-    def run(self, call):
-        """`call` queues operations of torch on tensors of this device."""
+    def run(self, *calls):
+        """Each queues operations of torch on tensors of this device."""
         with torch.cuda.stream(self._stream):
-            call()
+            for call in calls:
+                call()
 
     def event(self):
         """Has query() and synchronize(): over when all is that was queued here until now."""

@@ -15,21 +15,20 @@ import bisect
 import ctypes
 import functools
 import itertools
-import threading
-import time
 
 import torch
 
 from phalanx.checkpoint import native
 from phalanx.checkpoint.formats import framed
 
-# Of one comparison; as much memory is taken of a device that large records are copied from. One sample stands for each.
+# Of one comparison; as much memory is taken of a device that large records are copied from.
 CHUNK_BYTES = 32 << 20
 # What is no larger is gathered on the device and copied in one piece.
 SMALL_BYTES = 64 << 10
-GATHERED_BYTES_MAX = 32 << 20  # of one piece
-_SAMPLE_BYTES = 64
+GATHERED_BYTES_MAX = 4 << 20  # of one piece
+SAMPLE_EVERY_BYTES = 256 << 10  # one word of so many
 _NO_MEMORY = "the device has no memory for the second look: copied before save() returned"
+_WORD_BYTES = 8
 
 
 class Copier:
@@ -66,9 +65,10 @@ class Copier:
             del self._pinned[slot]
             self._driver.unpin(address)
 
-    def copy(self, address, count, records, pinned, proves):
+    @torch.inference_mode(False)
+    def copy(self, address, count, records, pinned, proves, wait_for_host):
         """Queues the copies into the slot and returns what follows them. `records`: (number, storage, offset, guarded)
-        each; `proves`: they are looked at twice.
+        each; `proves`: they are looked at twice. `wait_for_host()` returns when all is copied that the host copies.
 
         Behind this call the current stream of each device goes on only when the unguarded ones are copied; what
         changes the guarded ones must call `Copies.fence` first. Into a slot that is not pinned, and where a device has
@@ -81,17 +81,26 @@ class Copier:
                 record = _Record(number, slot, offset, _bytes_of(storage), guarded)
                 by_device.setdefault(self._driver.device_of(storage), []).append(record)
         if not pinned:
-            return _copied_at_once(by_device, proves)
+            return _copied_at_once(by_device, proves, wait_for_host)
+        try:
+            parts = self._begin(by_device, proves)
+        except torch.cuda.OutOfMemoryError:
+            return _copied_at_once(by_device, proves, wait_for_host, why=_NO_MEMORY)
+        return Copies(parts, proves)
+
+    def _begin(self, by_device, proves):
+        begun = [self._queue_of(device) for device in by_device]
         try:
             parts = [
-                _FromDevice(self._queue_of(device), self._driver, wanted, proves)
-                for device, wanted in by_device.items()
+                _FromDevice(queue, self._driver, wanted, proves) for queue, wanted in zip(begun, by_device.values())
             ]
-        except torch.cuda.OutOfMemoryError:  # nothing is queued yet
-            return _copied_at_once(by_device, proves, why=_NO_MEMORY)
-        for part in parts:
-            part.begin()
-        return Copies(parts, proves)
+            for part in parts:
+                part.begin()
+        except BaseException:
+            for queue in begun:  # whoever takes the slot next must not find copies under way
+                queue.event().synchronize()
+            raise
+        return parts
 
     def _queue_of(self, device):
         queue = self._queues.get(device)
@@ -107,51 +116,32 @@ class Copies:
         """`why`: of a save that was copied before this was there."""
         self._parts, self._proves, self.why = parts, proves, why
         self._differing = differing
-        self._is_queued = not proves or not parts  # all of it: the second look, too
-        self._waiting = None  # a thread, for who waits no longer than some time
 
+    @torch.inference_mode(False)
     def look_again(self):
-        """Queues the second look, once: to be called when all is copied that others copy."""
-        if self._is_queued:
+        """Queues the second look: to be called once, when all is copied that others copy. Where it raises, what was
+        copied is not proven."""
+        if not self._proves:
             return
-        self._is_queued = True
         for part, other in itertools.permutations(self._parts, 2):
             part.queue.follow(other.copied)
         for part in self._parts:
             part.look_again()
 
-    def is_queued(self):
-        return self._is_queued
-
     def fence(self):
-        """What is queued from now on, on the current streams, runs behind the copies. Does not block."""
+        """What is queued from now on, on the current streams, runs behind what was queued here. Does not block."""
         for part in self._parts:
             part.queue.hold_current(part.over)
 
-    def are_over(self):
-        return self._is_queued and all(part.over.query() for part in self._parts)
-
-    def wait(self, until_ns=None):
-        """False where time.monotonic_ns() came to `until_ns` before they were over."""
-        if until_ns is None:
-            self._synchronize()
-            return True
-        if self._waiting is None and not self.are_over():  # CUDA knows no wait with an end
-            self._waiting = threading.Thread(target=self._synchronize, name="phalanx-wait-copies", daemon=True)
-            self._waiting.start()
-        if self._waiting is not None:
-            self._waiting.join(max(0, until_ns - time.monotonic_ns()) / 1e9)
-        return self.are_over()
+    def wait(self):
+        for part in self._parts:
+            part.over.synchronize()
 
     def land(self):
         """When they are over: brings what was gathered to its places. The number of a record that was written while it
         was copied, or None."""
         found = [part.land() for part in self._parts]
         return next((number for number in [self._differing, *found] if number is not None), None)
-
-    def _synchronize(self):
-        for part in self._parts:
-            part.over.synchronize()
 
 
 class _Record:
@@ -172,98 +162,117 @@ class _Record:
 
 
 class _FromDevice:
-    """The copies of one device, in the order in which its queue makes them. Takes all memory that it needs before it
-    queues anything: torch.cuda.OutOfMemoryError."""
+    """The copies of one device, in the order in which its queue makes them. All memory that it needs, but for a few
+    bytes, is taken before anything is queued: torch.cuda.OutOfMemoryError."""
 
     def __init__(self, queue, driver, records, proves):
         self.queue, self._proves = queue, proves
-        self._flags = _Flags()
+        self._looks = _Looks(queue)
         at_once = [each for each in records if not each.guarded]
         later = [each for each in records if each.guarded]
-        self._at_once = _Group(queue, driver, at_once, self._flags, proves)
-        self._later = _Group(queue, driver, later, self._flags, proves)
-        largest = max([0, *(each.source.numel() for each in self._at_once.large + self._later.large)])
-        self._scratch = queue.empty(min(CHUNK_BYTES, largest) if proves else 0)
-        self._samples = _Samples(queue, self._later.large if proves else [], self._flags)
-        self._flags.take_memory(queue)
+        self._at_once = _Group(queue, driver, at_once, self._looks, proves)
+        self._later = _Group(queue, driver, later, self._looks, proves)
+        self._samples = _Samples(queue, self._later.large if proves else [], self._looks)
+        self._looks.take_memory()
         self.copied = self.over = None  # events
 
     def begin(self):
         queue = self.queue
         queue.follow_current()
-        queue.run(self._flags.clear)
+        queue.run(self._looks.clear)
         self._samples.take()
         self._at_once.copy()
         if self._proves:
-            self._at_once.look_again(self._scratch)
+            self._at_once.look_again()
         held = queue.event()
         self._later.copy()
         self.copied = self.over = queue.event()
         queue.hold_current(held)
 
     def look_again(self):
-        self._samples.look_again()
-        self._later.look_again(self._scratch)
-        self.over = self.queue.event()
+        try:
+            self._samples.look_again()
+            self._later.look_again()
+        finally:
+            self.over = self.queue.event()
 
     def land(self):
         """The number of a record that differed, or None."""
         self._at_once.land()
         self._later.land()
-        return self._flags.first_raised(self.queue) if self._proves else None
+        return self._looks.first_that_differed() if self._proves else None
 
 
-class _Flags:
-    """What was found to differ, on the device: a byte for each comparison, 1 where it did."""
+class _Looks:
+    """Comparisons on one device, and what they came to: a byte each, 1 where the two were not the same."""
 
-    def __init__(self):
+    def __init__(self, queue):
+        self._queue = queue
         self._names = []  # call each: the number of the record that differed
-        self._bytes = None
+        self._largest = 0  # of what is compared with the slot, in bytes
+        self._most = 0  # words or bytes of a comparison
+        self._found = self._unequal = self._scratch = None
 
-    def add(self, name):
-        """Its number."""
+    def add(self, name, count):
+        """The number of a comparison of so many words, or bytes, on the device."""
         self._names.append(name)
+        self._most = max(self._most, count)
         return len(self._names) - 1
 
-    def take_memory(self, queue):
-        self._bytes = queue.empty(len(self._names))
+    def add_with_slot(self, name, source):
+        self._largest = max(self._largest, source.numel())
+        return self.add(name, source.numel() // _WORD_BYTES if _has_words(source) else source.numel())
+
+    def take_memory(self):
+        self._found = self._queue.empty(len(self._names)).view(torch.bool)
+        self._unequal = self._queue.empty(self._most).view(torch.bool)
+        self._scratch = self._queue.empty(self._largest)
 
     def clear(self):
-        self._bytes.zero_()
+        self._found.zero_()
 
-    def raise_where(self, flag, first, second):
-        """On the queue: compares two pieces of the device's memory."""
-        differ = torch.ne(*_in_words(first, second)).any()
-        self._bytes[flag : flag + 1].bitwise_or_(differ.to(torch.uint8))
+    def calls_with_slot(self, look, to, source):
+        """What the queue is to run."""
+        was_copied = self._scratch[: source.numel()]
+        bring = functools.partial(was_copied.copy_, to, non_blocking=True)
+        return bring, functools.partial(self.compare, look, was_copied, source)
 
-    def first_raised(self, queue):
-        raised = queue.read(lambda: self._bytes).tolist()
-        return next((name() for name, is_raised in zip(self._names, raised) if is_raised), None)
+    def compare(self, look, first, second):
+        first, second = _in_words(first, second)
+        unequal = self._unequal[: first.numel()]
+        torch.ne(first, second, out=unequal)
+        torch.any(unequal, out=self._found[look])
+
+    def first_that_differed(self):
+        found = self._queue.read(lambda: self._found).tolist()
+        return next((name() for name, differed in zip(self._names, found) if differed), None)
 
 
 class _Group:
     """Records of one device that are copied at the same time."""
 
-    def __init__(self, queue, driver, records, flags, proves):
-        self._queue, self._flags = queue, flags
+    def __init__(self, queue, driver, records, looks, proves):
+        self._queue, self._looks = queue, looks
         self.large = [each for each in records if each.source.numel() > SMALL_BYTES]
         small = [each for each in records if each.source.numel() <= SMALL_BYTES]
-        self._gathered = [_Gathered(queue, driver, each, flags, proves) for each in _pieces(small)]
-        self._flag_of = [flags.add(functools.partial(int, each.number)) for each in self.large]
+        self._gathered = [_Gathered(queue, driver, each, looks, proves) for each in _pieces(small)]
+        self._chunks = []  # (look, in the slot, on the device)
+        for record in self.large if proves else ():
+            size = _comparable_bytes(record.source)
+            for to, source in zip(record.to().split(size), record.source.split(size)):
+                look = looks.add_with_slot(functools.partial(int, record.number), source)
+                self._chunks.append((look, to, source))
 
     def copy(self):
         for each in self._gathered:
             each.copy()
         self._queue.copy([(each.to(), each.source) for each in self.large])
 
-    def look_again(self, scratch):
+    def look_again(self):
         for each in self._gathered:
             each.look_again()
-        for flag, record in zip(self._flag_of, self.large):
-            for to, source in zip(record.to().split(CHUNK_BYTES), record.source.split(CHUNK_BYTES)):
-                was_copied = scratch[: source.numel()]
-                self._queue.copy([(was_copied, to)])
-                self._queue.run(functools.partial(self._flags.raise_where, flag, was_copied, source))
+        calls = (self._looks.calls_with_slot(*chunk) for chunk in self._chunks)
+        self._queue.run(*itertools.chain.from_iterable(calls))
 
     def land(self):
         for each in self._gathered:
@@ -273,23 +282,22 @@ class _Group:
 class _Twice:
     """Pieces of a device's memory that are gathered into one, twice, and compared there."""
 
-    def __init__(self, queue, sources, numbers, flags, proves):
+    def __init__(self, queue, sources, numbers, looks, proves):
         """`numbers`: of which record each piece is."""
-        self._queue, self._sources, self._numbers, self._flags = queue, sources, numbers, flags
-        self.ends = list(itertools.accumulate(each.numel() for each in sources))
-        count = self.ends[-1] if sources else 0
-        self.first, self._second = queue.empty(count), queue.empty(count if proves else 0)
-        self._flag = flags.add(self._name) if proves and sources else None
+        self._queue, self._sources, self._numbers, self._looks = queue, sources, numbers, looks
+        self.ends = list(itertools.accumulate(each.numel() * each.element_size() for each in sources))
+        self.first, self._second = queue.empty(self.ends[-1]), queue.empty(self.ends[-1] if proves else 0)
+        self._look = looks.add(self._name, self.ends[-1]) if proves else None
 
     def gather(self):
         self._queue.run(functools.partial(self._gather, self.first))
 
     def gather_again(self):
-        self._queue.run(functools.partial(self._gather, self._second))
-        self._queue.run(functools.partial(self._flags.raise_where, self._flag, self.first, self._second))
+        compare = functools.partial(self._looks.compare, self._look, self.first, self._second)
+        self._queue.run(functools.partial(self._gather, self._second), compare)
 
     def _gather(self, into):
-        torch.cat(self._sources, out=into)
+        torch.cat(self._sources, out=into.view(self._sources[0].dtype))
 
     def _name(self):
         differs = self._queue.read(lambda: torch.ne(self.first, self._second).nonzero())
@@ -299,10 +307,10 @@ class _Twice:
 class _Gathered:
     """Small records: one piece of memory on the device, from where one copy brings them to the host."""
 
-    def __init__(self, queue, driver, records, flags, proves):
+    def __init__(self, queue, driver, records, looks, proves):
         self._queue, self._records = queue, records
         sources, numbers = [each.source for each in records], [each.number for each in records]
-        self._twice = _Twice(queue, sources, numbers, flags, proves)
+        self._twice = _Twice(queue, sources, numbers, looks, proves)
         self._on_host = driver.host_bytes(self._twice.ends[-1])
 
     def copy(self):
@@ -320,33 +328,42 @@ class _Gathered:
 
 
 class _Samples:
-    """A few bytes of each chunk that is copied later, as they were when the save began: what writes a whole tensor
-    before its copy has come to it is found by them."""
+    """A word of each SAMPLE_EVERY_BYTES that are copied later, as they were when the save began: what writes a whole
+    tensor before its copy has come to it is found by them."""
 
-    def __init__(self, queue, records, flags):
-        sources, numbers = [], []
-        for record in records:
-            for source in record.source.split(CHUNK_BYTES):
-                begin = max(0, (source.numel() - _SAMPLE_BYTES) // 2)  # a write may begin or end with the chunk
-                sources.append(source[begin : begin + _SAMPLE_BYTES])
-                numbers.append(record.number)
-        self._twice = _Twice(queue, sources, numbers, flags, proves=True) if sources else None
+    def __init__(self, queue, records, looks):
+        self._kinds = []
+        for are_words in (True, False):
+            chosen = [each for each in records if _has_words(each.source) == are_words]
+            sources = [_sampled(each.source, are_words) for each in chosen]
+            if chosen:
+                self._kinds.append(_Twice(queue, sources, [each.number for each in chosen], looks, proves=True))
 
     def take(self):
-        if self._twice is not None:
-            self._twice.gather()
+        for each in self._kinds:
+            each.gather()
 
     def look_again(self):
-        if self._twice is not None:
-            self._twice.gather_again()
+        for each in self._kinds:
+            each.gather_again()
 
 
-def _copied_at_once(by_device, proves, why=None):
+def _sampled(source, are_words):
+    """From the middle of each piece: a write may begin or end with it."""
+    every = SAMPLE_EVERY_BYTES
+    begin = min(every, source.numel()) // 2 // _WORD_BYTES * _WORD_BYTES
+    if not are_words:
+        return source[begin::every]
+    return source.view(torch.int64)[begin // _WORD_BYTES :: every // _WORD_BYTES]
+
+
+def _copied_at_once(by_device, proves, wait_for_host, why=None):
     records = list(itertools.chain.from_iterable(by_device.values()))
     for record in records:
         record.to().copy_(record.source.cpu())
     differing = None
     if proves:
+        wait_for_host()
         again = (each.number for each in records if not torch.equal(each.to(), each.source.cpu()))
         differing = next(again, None)
     return Copies([], proves, differing, why)
@@ -364,10 +381,19 @@ def _pieces(records):
     return pieces
 
 
+def _has_words(piece):
+    """Whether a device may look at it as at numbers of 8 bytes, and so compare it faster."""
+    return piece.numel() % _WORD_BYTES == 0 and piece.data_ptr() % _WORD_BYTES == 0
+
+
 def _in_words(*pieces):
-    """As numbers of 8 bytes where all of them can be looked at so: a device compares them faster."""
-    are_words = all(each.numel() % 8 == 0 and each.storage_offset() % 8 == 0 for each in pieces)
+    are_words = all(map(_has_words, pieces)) and all(each.storage_offset() % _WORD_BYTES == 0 for each in pieces)
     return [each.view(torch.int64) for each in pieces] if are_words else pieces
+
+
+def _comparable_bytes(source):
+    """As many bytes of it as are compared at a time: a comparison takes a byte of the device for each word, or byte."""
+    return CHUNK_BYTES if _has_words(source) else max(1, CHUNK_BYTES // _WORD_BYTES)
 
 
 def _bytes_of(storage):

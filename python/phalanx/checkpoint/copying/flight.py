@@ -1,69 +1,131 @@
 """One save between its begin and its end."""
 
+import threading
 import time
+
+import torch
 
 from phalanx.checkpoint import native
 from phalanx.checkpoint.state import refuse
 
+_NO_MEMORY = "the device had no memory for the second look"
+
 
 class Flight:
-    """A copy under way. It keeps all memory alive that is read."""
+    """A copy under way. It keeps all memory alive that is read.
 
-    def __init__(self, handle, image, alarms, began_ns, state):
+    Of a copy from devices a thread of its own waits for these, and hands over to the native side: nobody else has to
+    come by until the image is sealed. It alone does so: a signal handler that waits within another's wait waits, too.
+    """
+
+    def __init__(self, handle, image, alarms, began_ns, state, copies=None, is_host_later=False):
+        """`copies`: device.Copies; `is_host_later`: the host copies later, too."""
         self.handle = handle
         self.image = image
-        self.alarms = alarms  # overlap.Alarms, or None where nothing is copied later
         self.began_ns = began_ns  # after save() was called
         self.state = state  # for the names of tensors
-        self.copies = None  # device.Copies
         self.hooks = None  # overlap.Loading
-        self._filled = False
+        self.changed = None  # (record number, sentence) of what gives the image away before it is sealed
+        self._is_by_the_script = True
+        self._alarms = alarms  # overlap.Alarms, or None where nothing is copied later
+        self._lock = threading.RLock()  # of the alarms
+        self._copies, self._is_host_later = copies, is_host_later
+        self.landed = threading.Event()  # no device writes to the slot any more
+        if copies is None:
+            self.landed.set()
+
+    def begin(self, slots):
+        if self._copies is None:
+            return
+        try:
+            if not self._is_host_later:
+                self._look_again()  # else behind what the host copies, by the thread
+        finally:
+            self._begin_landing(slots)
+
+    def _begin_landing(self, slots):
+        try:
+            threading.Thread(target=self._land, args=(slots,), name="phalanx-copies", daemon=True).start()
+        except RuntimeError:  # this process may have no more threads
+            self._land(slots)
 
     def protect(self, slots):
         """Behind this call the sources may be changed: by the caller, and by what it queues on its CUDA streams. The
         outcome so far."""
-        if self.copies is None:
+        if self._copies is None:
             return slots.wait_copied()
-        outcome = slots.poll() if self._filled else slots.wait_copied()
-        if not self.copies.is_queued() or outcome.state != native.COPYING:
+        if self._is_host_later:
             # What the host copied is looked at again behind what devices have copied, so all of it is waited for here.
             return self.wait(slots)
-        self.copies.fence()
+        self._copies.fence()
         # CUDA's records are looked at, and their checksums made, while the training goes on.
-        if self.copies.are_over():
-            self._hand_over(slots)
+        outcome = slots.poll()
+        if outcome.state != native.COPYING:
+            self.landed.wait()  # of a save that was given up: whoever takes its slot must not find copies under way
         return outcome
 
     def wait(self, slots, until_ns=None):
         """Waits for the end of the copy: the outcome is final, but for COPYING where time.monotonic_ns() came to
         `until_ns` before."""
-        if self.copies is not None:
-            if not self.copies.is_queued():
-                slots.wait_copied(until_ns)
-                if until_ns is not None and time.monotonic_ns() >= until_ns:
-                    return slots.poll()
-                self.copies.look_again()
-            # Also of a save that was given up: whoever takes its slot next must not find copies under way.
-            if not self.copies.wait(until_ns):
-                return slots.poll()
-            self._hand_over(slots)
+        if self._copies is not None:
+            left_s = None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e9
+            if not self.landed.wait(left_s):
+                return native.Outcome(state=native.COPYING)
         return slots.wait_copied(until_ns)
 
     def release(self):
         if self.hooks is not None:
             self.hooks.remove()
 
+    def look_for_alarms(self):
+        """The number of a record that was perhaps torn, or None; `changed` says why. To be asked before what they watch
+        changes: once."""
+        with self._lock:
+            alarms, self._alarms = self._alarms, None
+            changed = alarms.what_changed() if alarms is not None else None
+        if changed is None:
+            return None
+        self.changed = changed[0], f"{self.path_of(changed[0])}: {changed[1]}"
+        return changed[0]
+
+    def is_by_the_script(self):
+        """What gives the image away is something that the script has done, and may do again."""
+        return self._is_by_the_script
+
     def path_of(self, record):
         """What the user calls a record: the path of the first tensor in it."""
         identity = self.image.storages[record]._cdata
         return refuse.path_of_storage(self.state, identity) or f"record {record}"
 
-    def _hand_over(self, slots):
-        """Tells the native side that what devices have copied is there, or that it was written meanwhile."""
-        if self._filled:
-            return
-        self._filled = True
-        differing = self.copies.land()
+    def _look_again(self):
+        self.changed, self._is_by_the_script = (0, "its second look was cut off"), False
+        try:
+            self._copies.look_again()
+        except torch.cuda.OutOfMemoryError:
+            self.changed = 0, _NO_MEMORY
+        else:
+            self.changed, self._is_by_the_script = None, True
+
+    def _land(self, slots):
+        """Tells the native side that what devices have copied is there, or that it is not proven."""
+        differing = 0
+        try:
+            if self._is_host_later:
+                slots.wait_copied()
+                self._look_again()
+            self._copies.wait()
+            differing = self._copies.land()
+        finally:
+            try:
+                self._settle(slots, differing)
+            finally:
+                self.landed.set()
+
+    def _settle(self, slots, differing):
+        if self.changed is not None:
+            differing = self.changed[0]
+        elif differing is None:
+            differing = self.look_for_alarms()
         if differing is not None:
             slots.give_up(differing)
         slots.filled()
@@ -71,6 +133,8 @@ class Flight:
 
 def reason(outcome, current):
     """Why the image was not sealed."""
+    if outcome.state == native.CHANGED and current.changed is not None:
+        return current.changed[1]
     if outcome.state == native.CHANGED:
         path = current.path_of(outcome.differing_record)
         return f"{path} changed while it was copied, though no optimizer was seen to step"

@@ -36,7 +36,7 @@ class Guard:
         if seen is None:
             seen = self._seen[optimizer] = _Seen()
         seen.fired += 1
-        if _is_capturing():
+        if is_capturing():
             seen.captured = True
         wait = self._wait() if self.armed else None
         if wait is not None:
@@ -316,5 +316,5 @@ def _forget_in_child():
     _guards.clear()
 
 
-def _is_capturing():
+def is_capturing():
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -37,20 +37,21 @@ class Writer:
         self._proves = verify == "always"
         self.lock = threading.RLock()
         self._slots = native.Slots(control_path, here.epoch)
+        self._copier = device.Copier(cuda.Driver())
+        self._held = _Held(self._slots, self._copier)
+        self._flight = None
         self._guard = overlap.Guard(self._before_step)
         if not overlapping:
             self._guard.off = "overlap=False"
         self._plan = None
         self._slot_bytes = 0
-        self._flight = None
-        self._copier = device.Copier(cuda.Driver())
         self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
         info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
         info.update(world_size=here.world_size, kind=kind, job_id=here.job_id)
         self._info_begins = json.dumps(info).encode("utf-8", "surrogateescape")[:-1] + b", "
         self._sealed_begins = door.packet(type="sealed", dir=directory, page=page)[:-1]
         # An image that nobody waits for any more is sealed all the same. The flight lives until then.
-        weakref.finalize(self, self._slots.close).atexit = False
+        weakref.finalize(self, self._held.let_go).atexit = False
 
     def prepare(self, expanded, image):
         """Slots that fit. Why there are fewer than asked for, or None."""
@@ -107,8 +108,7 @@ class Writer:
         with self.lock:
             self.finish()
             self._guard.close()
-            self._copier.unpin()
-            self._slots.close()
+            self._held.let_go()
 
     # --- the plan
 
@@ -191,24 +191,34 @@ class Writer:
         slot = self._slots.begin(save, image.native_frame(self._plan.file_bytes, save.info))
         handle.explain(why)
         handle.explain(not_pinned)
-        self._flight = flight.Flight(handle, image, alarms, time.monotonic_ns() - began_ns, expanded.state)
-        self._guard.mark(expanded.optimizers)
-        if not overlapping:
-            return self.finish()
-        self._guard.armed = True
+        held_ns = time.monotonic_ns() - began_ns
+        copies = None
         if on_device:
             # A file that the agent replaced since is mapped anew, and nobody has pinned that.
             pinned = not_pinned is None and self._slots.changes() == self._pinned_at
-            guarded, offsets = set(later), self._plan.offsets
-            records = [(index, image.storages[index], offsets[index], index in guarded) for index in on_device]
-            address = self._slots.slot_data(slot)
-            copies = self._copier.copy(address, self._plan.file_bytes, records, pinned, self._proves)
+            copies = self._copy_from_devices(slot, image, on_device, set(later), pinned)
             handle.explain(copies.why)
-            self._flight.copies = copies
-            if not guarded.difference(on_device):
-                copies.look_again()  # else behind what the host copies later
-        self._flight.hooks = self._hooks_for_loading(expanded)
+        is_host_later = bool(set(later).difference(on_device))
+        current = flight.Flight(handle, image, alarms, held_ns, expanded.state, copies, is_host_later)
+        self._flight, self._held.landed = current, current.landed
+        self._guard.mark(expanded.optimizers)
+        current.begin(self._slots)
+        if not overlapping:
+            return self.finish()
+        self._guard.armed = True
+        current.hooks = self._hooks_for_loading(expanded)
         return None
+
+    def _copy_from_devices(self, slot, image, on_device, guarded, pinned):
+        offsets, address = self._plan.offsets, self._slots.slot_data(slot)
+        records = [(index, image.storages[index], offsets[index], index in guarded) for index in on_device]
+        try:
+            return self._copier.copy(
+                address, self._plan.file_bytes, records, pinned, self._proves, self._slots.wait_copied
+            )
+        except BaseException:  # also of a signal handler: the next save must find the slot free
+            self._slots.give_up(on_device[0])
+            raise
 
     def _request(self, handle, image, when):
         here = self._here
@@ -259,6 +269,11 @@ class Writer:
             return
         began_ns = time.monotonic_ns()
         outcome = current.protect(self._slots)
+        if overlap.is_capturing():
+            # What is captured writes nothing now, and calls no hook when it does.
+            current.changed = 0, "an optimizer's step was captured into a CUDA graph while it was copied"
+            self._slots.give_up(0)
+            return
         current.handle.held_ns += time.monotonic_ns() - began_ns
         if outcome.state == native.COPYING:
             changed = self._look_for_alarms(current)  # what they watch changes from now on
@@ -276,6 +291,8 @@ class Writer:
         handle = current.handle
         if handle.is_over:
             return  # an alarm has given it up
+        if outcome.state == native.COPYING:
+            self._slots.give_up(0)  # nobody will say that all is there
         handle.is_over = True
         handle.is_sealed = outcome.state == native.SEALED
         if handle.is_sealed:
@@ -284,7 +301,7 @@ class Writer:
             self._look_for_alarms(current)
             return
         self.give_up(handle, flight.reason(outcome, current))
-        if outcome.state == native.CHANGED:
+        if outcome.state == native.CHANGED and current.is_by_the_script():
             self._distrust(handle.why)
 
     def _tell_again(self, handle):
@@ -294,14 +311,13 @@ class Writer:
 
     def _look_for_alarms(self, current):
         """The number of a record that was perhaps torn, or None."""
-        alarms, current.alarms = current.alarms, None
-        changed = alarms.what_changed() if alarms is not None else None
+        changed = current.look_for_alarms()
         if changed is None:
             return None
-        why = f"{current.path_of(changed[0])}: {changed[1]}"
+        why = current.changed[1]
         self.give_up(current.handle, why)
         self._distrust(why)
-        return changed[0]
+        return changed
 
     def _distrust(self, why):
         """From now on everything is copied before save() returns."""
@@ -343,6 +359,21 @@ def _guards_of(image, memory, identity, records):
 
 class _Plan:
     """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
+class _Held:
+    """What is to be let go when its Writer is: also when nobody has closed that."""
+
+    def __init__(self, slots, copier):
+        self._slots, self._copier = slots, copier
+        self.landed = None  # threading.Event of the last flight
+
+    def let_go(self):
+        """Waits for a copy under way, which is sealed all the same."""
+        if self.landed is not None:
+            self.landed.wait()
+        self._copier.unpin()
+        self._slots.close()
+
+
 
     __slots__ = (
         "_guards",
