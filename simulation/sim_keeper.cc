@@ -442,7 +442,7 @@ void SimKeeper::Do(const agent::FindSteps& action) {
 void SimKeeper::Do(const agent::CheckStep& action) {
   struct Checked {
     agent::CheckedFolder folder;
-    std::string error;
+    std::string error;  // it is gone since it was found
   };
   auto checked = std::make_shared<Checked>();
   const auto ranks = static_cast<uint32_t>(parts_.local_world_size);
@@ -462,7 +462,7 @@ void SimKeeper::Do(const agent::CheckStep& action) {
              },
              [this, checked, action] {
                checked_[action.dir] = checked->folder;
-               core_.OnChecked(action.epoch, action.dir, action.name, checked->error);
+               core_.OnChecked(action.epoch, action.dir, action.name, checked->error, !checked->error.empty());
              }});
 }
 

@@ -18,8 +18,10 @@ MAY_INCLUDE = {
     "checkpoint/files": {"base"},
     "checkpoint/memory": {"base", "checkpoint/files", "checkpoint/image", "checkpoint/rank"},
     "checkpoint/disk": {"base", "checkpoint/files", "checkpoint/image", "checkpoint/rank"},
+    "checkpoint/storage": {"base", "checkpoint/disk", "checkpoint/files"},
     "checkpoint/remote": {"base", "checkpoint/files"},
     "checkpoint/host": {
+        "checkpoint/storage",
         "base",
         "checkpoint/disk",
         "checkpoint/files",

@@ -502,7 +502,7 @@ void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const s
 // Where nobody lends an image any more its ranks fail with the reason, and the round with them. The next one has others
 // to go on from: it does not come to this again where this node can reach nobody.
 void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_t branch, uint64_t request,
-                                const std::string& error) {
+                                const std::string& error, bool unreadable) {
   if (epoch != epoch_) return;
   Dir& dir = dirs_[name];
   if (request != 0) return ImagesFetched(name, dir, request, error);
@@ -510,6 +510,7 @@ void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_
   if (order.empty()) return;
   if (!error.empty()) {
     dir.not_fetched[branch] = not_fetched_ = error;
+  report.mutable_checked()->set_unreadable(unreadable);
     Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} was not read from other nodes' memory: {}",
                                  order.mapped().save().step(), name, error)});
   }

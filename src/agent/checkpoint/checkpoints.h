@@ -197,7 +197,9 @@ class NodeCheckpoints {
 
   // What was found for a round to restore: `epoch` is that of the question, and an answer to an older one is none.
   void OnFound(uint64_t epoch, const std::string& dir, const FoundSteps& steps);
-  void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error);
+  // `unreadable`: the error says that nobody knows whether the step is whole.
+  void OnChecked(uint64_t epoch, const std::string& dir, const std::string& name, const std::string& error,
+                 bool unreadable);
   // What was to be fetched of another node's memory is here; or why not.
   // `request`: as of the order that was carried out.
   void OnFetched(uint64_t epoch, const std::string& dir, uint32_t branch, uint64_t request, const std::string& error);

@@ -426,13 +426,13 @@ TEST_F(NodeCheckpointsTest, AnAnswerBelongsToTheRoundThatHasAsked) {
   found.found.set_step(20);
   BeginRound(2);
   node_.OnFound(1, kDir, found);
-  node_.OnChecked(1, kDir, "20", "");
+  node_.OnChecked(1, kDir, "20", "", false);
   EXPECT_TRUE(TakeAll<TellMaster>().empty());
   node_.OnOrder(find);
   EXPECT_EQ(TakeAll<FindSteps>().at(0).epoch, 2U);
   node_.OnFound(2, kDir, found);
   EXPECT_EQ(Reports(Report::kFound).at(0).epoch(), 2U);
-  node_.OnChecked(2, kDir, "20", "gone");
+  node_.OnChecked(2, kDir, "20", "gone", true);
   EXPECT_EQ(Reports(Report::kChecked).at(0).checked().error(), "gone");
 }
 

@@ -73,11 +73,19 @@ void CheckpointKeeper::RunOn(TaskThread& thread, Work work, Done done) {
   });
 }
 
-CheckpointKeeper::Lane& CheckpointKeeper::LaneOf(const std::string& dir) {
+template <typename Work, typename Done>
+void CheckpointKeeper::RunOnLane(const std::string& dir, TaskThread Lane::*thread, Work work, Done done) {
   Lane& lane = lanes_[dir];
   // What is no storage was refused when it was to be opened.
-  if (!lane.storage) lane.storage = ckpt::OpenStorage(dir).value_or(std::make_shared<ckpt::PosixStorage>(dir));
-  return lane;
+  if (!lane.storage) lane.storage = options_.open_storage(dir).value_or(std::make_shared<ckpt::PosixStorage>(dir));
+  ++lane.waiting;
+  RunOn(
+      lane.*thread, [storage = lane.storage, work = std::move(work)] { return work(*storage); },
+      [this, dir, done = std::move(done)](const auto& result) {
+        const auto behind = lanes_.find(dir);
+        if (--behind->second.waiting == 0) lanes_.erase(behind);
+        done(result);
+      });
 }
 
 void CheckpointKeeper::TellLeftMemory() {
@@ -181,13 +189,13 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
     return;
   }
   std::string own, main;
-  const Status is_storage = ckpt::OpenStorage(packet.dir).status();
+  const Status is_storage = options_.open_storage(packet.dir).status();
   if (!is_storage.ok()) return AnswerError(local_rank, packet.id, Message(is_storage));
   const Status opened = OpenPages(local_rank, packet, &own, &main);
   if (!opened.ok()) return AnswerError(local_rank, packet.id, Message(opened));
   if (memory_->WantsMark(packet.dir)) {
-    RunOn(
-        LaneOf(packet.dir).reads, [dir = packet.dir] { return ckpt::MarkOf(dir); },
+    RunOnLane(
+        packet.dir, &Lane::reads, [dir = packet.dir](ckpt::Storage&) { return ckpt::MarkOf(dir); },
         [this](const ckpt::DirectoryMark& mark) { memory_->SetMark(mark); });
   }
   CheckpointOptions given = packet.options;
@@ -338,8 +346,8 @@ void CheckpointKeeper::LookAtDirectories() {
   const std::vector<ckpt::DirectoryMark> taken_up = memory_->TakenUp();
   looking_at_ = taken_up.size();
   for (const ckpt::DirectoryMark& mark : taken_up) {
-    RunOn(
-        LaneOf(mark.dir).reads, [mark] { return ckpt::GoneOf({mark}); },
+    RunOnLane(
+        mark.dir, &Lane::reads, [mark](ckpt::Storage&) { return ckpt::GoneOf({mark}); },
         [this](const std::set<std::string>& gone) { OnDirectoryLookedAt(gone); });
   }
   loop_.At(MonotonicMs() + kLookMs, [this, alive = alive_] {
@@ -485,10 +493,9 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 }
 
 void CheckpointKeeper::Do(const FindSteps& action) {
-  Lane& lane = LaneOf(action.dir);
-  RunOn(
-      lane.reads,
-      [storage = lane.storage, but = action.but, job = options_.job_id] { return FindNewestStep(*storage, but, job); },
+  RunOnLane(
+      action.dir, &Lane::reads,
+      [but = action.but, job = options_.job_id](ckpt::Storage& storage) { return FindNewestStep(storage, but, job); },
       [this, action](const FoundSteps& steps) {
         Feed(saving::Found{action.epoch, action.dir, steps});
       });
@@ -496,15 +503,14 @@ void CheckpointKeeper::Do(const FindSteps& action) {
 
 void CheckpointKeeper::Do(const CheckStep& action) {
   const auto ranks = static_cast<uint32_t>(options_.local_world_size);
-  Lane& lane = LaneOf(action.dir);
-  RunOn(
-      lane.reads,
-      [storage = lane.storage, name = action.name, first = rank_base_, ranks, world = world_size_] {
-        return CheckShards(*storage, name, first, ranks, world);
+  RunOnLane(
+      action.dir, &Lane::reads,
+      [name = action.name, first = rank_base_, ranks, world = world_size_](ckpt::Storage& storage) {
+        return CheckShards(storage, name, first, ranks, world);
       },
       [this, action](const CheckedStep& checked) {
         checked_[action.dir] = {action.name, checked.files};
-        Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error});
+        Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error, checked.unreadable});
       });
 }
 
@@ -556,9 +562,9 @@ void CheckpointKeeper::Do(const AnswerImages& action) {
 }
 
 void CheckpointKeeper::Do(const MakeStepFolder& action) {
-  Lane& lane = LaneOf(action.dir);
-  RunOn(
-      lane.writes, [storage = lane.storage, save = action.save] { return storage->Begin(save.step, save.epoch); },
+  RunOnLane(
+      action.dir, &Lane::writes,
+      [save = action.save](ckpt::Storage& storage) { return storage.Begin(save.step, save.epoch); },
       [this, action](const StatusOr<std::string>& name) {
         Feed(saving::FolderMade{action.dir, action.save, name.ok() ? *name : "", Message(name.status())});
       });
@@ -579,10 +585,9 @@ void CheckpointKeeper::Do(const WriteImages& action) {
     Feed(saving::ImagesWritten{action.dir, action.save, action.name, {}, refused});
     return;
   }
-  Lane& lane = LaneOf(action.dir);
-  RunOn(
-      lane.writes,
-      [storage = lane.storage, name = action.name, images, kind] { return WriteShards(*storage, name, images, kind); },
+  RunOnLane(
+      action.dir, &Lane::writes,
+      [name = action.name, images, kind](ckpt::Storage& storage) { return WriteShards(storage, name, images, kind); },
       [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
         ReplaceSlots();
@@ -591,11 +596,10 @@ void CheckpointKeeper::Do(const WriteImages& action) {
 }
 
 void CheckpointKeeper::Do(const CloseStep& action) {
-  Lane& lane = LaneOf(action.dir);
-  RunOn(
-      lane.writes,
-      [storage = lane.storage, step = ToPublish(action, options_.job_id, UnixMs())] {
-        return ckpt::PublishStep(*storage, step);
+  RunOnLane(
+      action.dir, &Lane::writes,
+      [step = ToPublish(action, options_.job_id, UnixMs())](ckpt::Storage& storage) {
+        return ckpt::PublishStep(storage, step);
       },
       [this, action](const StatusOr<std::vector<std::string>>& closed) {
         if (closed.ok()) {
@@ -612,9 +616,8 @@ void CheckpointKeeper::OnLeaving() { FeedAndRun(saving::Leaving{}); }
 void CheckpointKeeper::Tidy() { FeedAndRun(saving::TidyAsked{}); }
 
 void CheckpointKeeper::Do(const TidyUp& action) {
-  Lane& lane = LaneOf(action.dir);
-  RunOn(
-      lane.writes, [storage = lane.storage] { return storage->Tidy(); },
+  RunOnLane(
+      action.dir, &Lane::writes, [](ckpt::Storage& storage) { return storage.Tidy(); },
       [this, dir = action.dir](const Status& removed) {
         Feed(saving::Tidied{dir, Message(removed)});
       });

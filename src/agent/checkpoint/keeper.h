@@ -42,6 +42,8 @@ class CheckpointKeeper {
     bool at_breakpoint = false;  // for every directory, whatever its ranks say
     bool lends = false;          // nodes that join may read this one's memory
     checkpoint::LendingPorts lending_ports = {};
+    std::function<StatusOr<std::shared_ptr<checkpoint::Storage>>(const std::string&)> open_storage =
+        checkpoint::OpenStorage;
   };
 
   CheckpointKeeper(EventLoop& loop, Options options, Links links);
@@ -80,9 +82,10 @@ class CheckpointKeeper {
 
  private:
   // Storage of one directory, and who waits for it: so that who restores waits behind no write, and nobody behind the
-  // storage of another directory.
+  // storage of another directory. It is there while something is waited for.
   struct Lane {
     std::shared_ptr<checkpoint::Storage> storage;
+    size_t waiting = 0;  // tasks
     TaskThread writes{"phx-storage"};
     TaskThread reads{"phx-lookup"};
   };
@@ -132,8 +135,9 @@ class CheckpointKeeper {
 
   Status OpenMemory();
   void TellLeftMemory();
-  // Made where it is missing.
-  Lane& LaneOf(const std::string& dir);
+  // As RunOn, on a thread of that directory's; `work` is given its storage.
+  template <typename Work, typename Done>
+  void RunOnLane(const std::string& dir, TaskThread Lane::*thread, Work work, Done done);
   void LookAtDirectories();
   void OnDirectoryLookedAt(const std::set<std::string>& gone);
   void GoOnBehindLook();

@@ -11,16 +11,20 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <system_error>
 
+#include "base/test_folder.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
 #include "checkpoint/rank/memory_names.h"
+#include "checkpoint/storage/posix.h"
 
 namespace phalanx::agent {
 namespace {
 
 namespace ckpt = phalanx::checkpoint;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -73,9 +77,21 @@ class KeeperTest : public ::testing::Test {
 
   std::unique_ptr<CheckpointKeeper> NewAgent() {
     return std::make_unique<CheckpointKeeper>(
-        loop_, CheckpointKeeper::Options{1, job_, kAddress, false, false, {}},
-        CheckpointKeeper::Links{[](const v1::CheckpointReport&) {},
+        loop_, CheckpointKeeper::Options{1, job_, kAddress, false, false, {}, open_storage_},
+        CheckpointKeeper::Links{[this](const v1::CheckpointReport& report) {
+                                  told_.push_back(report);
+                                  if (heard_) heard_();
+                                },
                                 [this](const std::string& text) { said_ += text + "\n"; }});
+  }
+
+  // Directories whose storage has found steps or made a folder, in order.
+  std::vector<std::string> Answered() const {
+    std::vector<std::string> dirs;
+    for (const v1::CheckpointReport& told : told_) {
+      if (told.has_found() || told.has_store_prepared()) dirs.push_back(told.dir());
+    }
+    return dirs;
   }
 
   // The folder of its agent; empty: there is none.
@@ -91,7 +107,63 @@ class KeeperTest : public ::testing::Test {
   EventLoop loop_;
   std::string path_;  // of its memory
   std::string said_;
+  std::vector<v1::CheckpointReport> told_;
+  std::function<void()> heard_;
+  std::function<StatusOr<std::shared_ptr<ckpt::Storage>>(const std::string&)> open_storage_ = ckpt::OpenStorage;
 };
+
+// It answers nothing until the test lets it.
+class HangingStorage : public ckpt::PosixStorage {
+ public:
+  HangingStorage(const std::string& location, std::latch& gate) : PosixStorage(location), gate_(gate) {}
+  StatusOr<std::vector<ckpt::FoundStep>> List() override {
+    gate_.wait();
+    return std::vector<ckpt::FoundStep>();
+  }
+  StatusOr<std::string> Begin(int64_t step, uint64_t /*epoch*/) override {
+    gate_.wait();
+    return std::to_string(step);
+  }
+
+ private:
+  std::latch& gate_;
+};
+
+// While one directory's storage hangs, in what it reads and what it writes.
+TEST_F(KeeperTest, NobodyWaitsBehindStorageThatIsNotItsOwn) {
+  const TestFolder folder;
+  std::filesystem::create_directories(folder / "good");
+  std::latch gate(1);
+  open_storage_ = [&](const std::string& dir) -> StatusOr<std::shared_ptr<ckpt::Storage>> {
+    if (dir == folder / "good") return ckpt::OpenStorage(dir);
+    return std::make_shared<HangingStorage>(dir, gate);
+  };
+  const std::unique_ptr<CheckpointKeeper> agent = NewAgent();
+  v1::StartRound round;
+  round.set_epoch(1);
+  agent->OnRound(round);
+  const auto tell = [&](const std::string& dir, bool finds) {
+    v1::CheckpointOrder order;
+    order.set_dir(folder / dir);
+    order.mutable_save()->set_epoch(1);
+    order.mutable_save()->set_step(7);
+    finds ? static_cast<void>(order.mutable_find()) : static_cast<void>(order.mutable_prepare_store());
+    agent->OnOrder(order);
+  };
+  // The good one's two answers come first, whatever was asked before.
+  heard_ = [&] {
+    if (Answered().size() == 2) {
+      EXPECT_THAT(Answered(), Each(folder / "good"));
+      gate.count_down();
+    }
+    if (Answered().size() == 4) loop_.Stop();
+  };
+  for (const bool finds : {true, false}) {
+    tell("hangs", finds);
+    tell("good", finds);
+  }
+  loop_.Run();
+}
 
 // The one before has told people that a new phalanx-run takes it up.
 TEST_F(KeeperTest, AnAgentThatEndsBeforeItsFirstRoundLeavesTheMemoryThatItHasTakenUp) {

@@ -31,7 +31,9 @@ void On(Node& node, const Leaving& /*event*/) { node.OnLeaving(); }
 void On(Node& node, const TidyAsked& /*event*/) { node.OnTidy(); }
 void On(Node& node, const Ended& event) { node.OnEnd(event.in_memory, event.failed); }
 void On(Node& node, const Found& event) { node.OnFound(event.epoch, event.dir, event.steps); }
-void On(Node& node, const Checked& event) { node.OnChecked(event.epoch, event.dir, event.name, event.error); }
+void On(Node& node, const Checked& event) {
+  node.OnChecked(event.epoch, event.dir, event.name, event.error, event.unreadable);
+}
 void On(Node& node, const FolderMade& event) { node.OnFolderMade(event.dir, event.save, event.name, event.error); }
 void On(Node& node, const ImagesWritten& event) {
   node.OnImagesWritten(event.dir, event.save, event.name, event.shards, event.error);

@@ -91,6 +91,7 @@ struct Checked {  // OnChecked
   std::string name;
   std::string error;
 };
+  bool unreadable = false;
 struct FolderMade {  // OnFolderMade
   std::string dir;
   SaveKey save;

@@ -45,11 +45,14 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
   const ckpt::FoundStep found = storage.LookAt(step);
   if (!found.manifest) {
     checked.error = fmt::format("{}/{}: {}", storage.location(), step, found.why);
+    // Without a manifest it is gone since it was found, or this node does not see what that one has seen.
+    checked.unreadable = found.state != ckpt::StepState::kDamaged;
     return checked;
   }
   for (const ckpt::Shard& shard : ShardsOfRanks(*found.manifest, first_rank, ranks, world_size)) {
     const Status whole = storage.Check(step, shard);
     if (!whole.ok()) checked.error = Message(whole);
+    checked.unreadable = checked.unreadable || (!whole.ok() && !absl::IsDataLoss(whole));
     checked.files[shard.rank] = storage.PathOf(step, shard.file);
   }
   return checked;

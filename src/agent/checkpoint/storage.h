@@ -21,6 +21,7 @@ FoundSteps FindNewestStep(checkpoint::Storage& storage, const std::set<std::stri
 struct CheckedStep {
   std::map<int64_t, std::string> files;  // by rank
   std::string error;                     // empty: all of them are whole
+  bool unreadable = false;               // some could not be read: nobody knows whether they are whole
 };
 
 // The shards of a step that these ranks read (ShardsOfRanks), each byte of them.

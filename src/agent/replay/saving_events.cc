@@ -134,6 +134,7 @@ void Fill(Wire& wire, const saving::Checked& event) {
 // What storage has done for a save.
 template <typename Message, typename Event>
 Message& FillStored(Message& message, const Event& event) {
+  wire.mutable_checked()->set_unreadable(event.unreadable);
   message.set_dir(event.dir);
   SetKey(*message.mutable_save(), event.save);
   message.set_error(event.error);
@@ -316,7 +317,7 @@ StatusOr<saving::Event> SavingEventOf(const v1::SavingEvent& wire) {
       return saving::Found{wire.found().epoch(), wire.found().dir(), {wire.found().found(), wire.found().unreadable()}};
     case Wire::kChecked:
       return saving::Checked{wire.checked().epoch(), wire.checked().dir(), wire.checked().name(),
-                             wire.checked().error()};
+                             wire.checked().error(), wire.checked().unreadable()};
     case Wire::kFolderMade:
       return saving::FolderMade{wire.folder_made().dir(), KeyOf(wire.folder_made().save()), wire.folder_made().name(),
                                 wire.folder_made().error()};

@@ -71,7 +71,7 @@ std::vector<saving::Event> Events() {
       saving::TidyAsked{},
       saving::Ended{{Page(0, 10)}, true},
       saving::Found{2, kDir, {found, "EIO"}},
-      saving::Checked{2, kDir, "step-10", "a CRC"},
+      saving::Checked{2, kDir, "step-10", "a CRC", true},
       saving::FolderMade{kDir, {1, 10}, "step-10", "ENOSPC"},
       saving::ImagesWritten{kDir, {1, 10}, "10.1", {Shard(0), Shard(1)}, "ENOSPC"},
       saving::StepClosed{kDir, {1, 10}, "ENOSPC"},

@@ -16,10 +16,11 @@ constexpr size_t kReaders = 4;  // what one reader gets of a disk, or of a serve
 
 Status CheckShardFile(const std::string& folder, const Shard& shard) {
   const std::string path = folder + "/" + shard.file;
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file.valid()) return CallFailed(path, "open", errno);
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return CallFailed(path, "fstat", errno);
+  if (!S_ISREG(info.st_mode)) return absl::DataLossError(fmt::format("{} is not a regular file", path));
   if (static_cast<uint64_t>(info.st_size) != shard.bytes) {
     return absl::DataLossError(
         fmt::format("{} has {} bytes, and its manifest says {}", path, info.st_size, shard.bytes));

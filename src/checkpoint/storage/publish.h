@@ -19,8 +19,8 @@ struct StepToPublish {
 };
 
 // Publishes the step as the one behind all that is stored there, then writes the trackers, then deletes what need not
-// be kept; all its files are there. The error is that of the manifest: the step does not count. The texts tell what
-// went wrong behind it. Where a tracker could not be written nothing is deleted: it may name a step that would go.
+// be kept; all its files are there. The error is that of the manifest, as of Publish. The texts tell what went
+// wrong behind it. Where a tracker could not be written nothing is deleted: it may name a step that would go.
 StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPublish& step);
 
 }  // namespace phalanx::checkpoint

@@ -29,13 +29,16 @@ std::string SchemeOf(const std::string& location) {
 Status Storage::Check(const std::string& step, const Shard& file) {
   std::vector<uint8_t> part(std::min(file.bytes, kReadBytes));
   uint32_t crc = 0;
+  if (part.empty()) PHX_RETURN_IF_ERROR(Read(step, file.file, 0, part));  // whether it is there
   for (uint64_t at = 0; at < file.bytes; at += part.size()) {
     part.resize(std::min<uint64_t>(part.size(), file.bytes - at));
     PHX_RETURN_IF_ERROR(Read(step, file.file, at, part));
     crc = Crc32(crc, part.data(), part.size());
   }
-  uint8_t beyond = 0;
-  if (Read(step, file.file, file.bytes, {&beyond, 1}).ok()) {
+  uint8_t byte = 0;
+  Status beyond = Read(step, file.file, file.bytes, {&byte, 1});
+  if (!beyond.ok() && !absl::IsDataLoss(beyond)) return beyond;
+  if (beyond.ok()) {
     return absl::DataLossError(
         fmt::format("{} has more than {} bytes, as its manifest says", PathOf(step, file.file), file.bytes));
   }

@@ -1,6 +1,7 @@
 // Where the steps of one checkpoint directory are kept (docs/formats/checkpoint-manifest.md): what the agent, and a
-// host without one, ask of storage. posix.h is the one that there is. Another one, an object store, is made by writing
-// these calls for it, and is right when storage_test.cc says so of it.
+// host without one, ask of storage. posix.h is the one that there is; storage_test.cc says what any other has to do.
+// Ranks open files by PathOf, `phalanx ckpt` and Checkpointer.steps() and delete() read folders, and a directory that
+// was deleted is known by its inode (checkpoint/memory/memory.h): whoever adds an object store has those to do as well.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +40,11 @@ class Storage {
 
   // A name for a step under which nobody has put anything yet. Of several that ask at once each gets its own.
   virtual StatusOr<std::string> Begin(int64_t step, uint64_t epoch) = 0;
-  // DataLoss where the source is not what its CRC says, FailedPrecondition where the step counts already: then, and
-  // with every other error, no file of the step has changed.
+  // DataLoss where the source is not what its CRC says, FailedPrecondition where the step counts already: then no file
+  // of the step has changed.
   virtual StatusOr<Shard> Put(const std::string& step, const FileToPut& file) = 0;
   // Last of all: from here on the step counts. Again with the same manifest it is fine; AlreadyExists where the step
-  // has another.
+  // has another. With any other error it may count or not: the next List says so.
   virtual Status Publish(const std::string& step, const Manifest& manifest) = 0;
   // For programs that look for the newest step: each tracker (checkpoint/disk/tracker.h) names this one.
   virtual Status PointTo(const std::string& step, int64_t number, const std::vector<std::string>& trackers) = 0;
@@ -51,12 +52,13 @@ class Storage {
   // Newest first (OrderNewestFirst); files are there in their sizes, and nobody has read them. NotFound where there is
   // no such directory.
   virtual StatusOr<std::vector<FoundStep>> List() = 0;
-  // One of them; without a manifest where it does not count, with the reason.
+  // One of them, as List has it; without a manifest where it does not count, with the reason. A step that could not be
+  // looked at is kUnreadable: kUncommitted and kDamaged ones may be deleted (checkpoint/disk/retention.h).
   virtual FoundStep LookAt(const std::string& step) = 0;
   // Exactly so many bytes of a file, from `offset` on. DataLoss where the file ends before.
   virtual Status Read(const std::string& step, const std::string& file, uint64_t offset, std::span<uint8_t> to) = 0;
-  // Whether the file is what the manifest says, to the last byte: DataLoss where it is not. By Read, unless a storage
-  // has a faster way.
+  // Whether the file is what the manifest says, to the last byte: DataLoss where it is not, another error where nobody
+  // knows. By Read, unless a storage has a faster way.
   virtual Status Check(const std::string& step, const Shard& file);
 
   // First of all it counts no more. Fine where it is gone already; what is not ours stays.

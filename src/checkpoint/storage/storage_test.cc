@@ -174,6 +174,59 @@ TEST_P(StorageTest, WhatIsDeletedCountsNoMoreAndItsNameIsNotNeeded) {
   EXPECT_EQ(storage_->LookAt(other).state, StepState::kCommitted);
 }
 
+TEST_P(StorageTest, LooksAtAStepAsItListsIt) {
+  const std::string name = storage_->Begin(7, 1).value();
+  Store(name, 7, 1);
+  const std::string begun = storage_->Begin(7, 1).value();
+  storage_->Put(begun, File("rank_0.pt", 0, "text")).value();
+  const std::vector<FoundStep> steps = storage_->List().value();
+  ASSERT_EQ(steps.size(), 2U);
+  for (const FoundStep& listed : steps) {
+    const FoundStep seen = storage_->LookAt(listed.name);
+    EXPECT_EQ(seen.name, listed.name);
+    EXPECT_EQ(std::pair(seen.step, seen.number), std::pair(listed.step, listed.number));
+    EXPECT_EQ(seen.state, listed.state) << listed.name;
+    EXPECT_EQ(seen.manifest, listed.manifest);
+  }
+  EXPECT_EQ(storage_->LookAt("8").state, StepState::kUncommitted);
+  EXPECT_EQ(storage_->LookAt("../run/7").manifest, std::nullopt);
+}
+
+TEST_P(StorageTest, OneNodeSeesWhatAnotherHasStored) {
+  const std::unique_ptr<Storage> other = GetParam().make(folder_ / "run");
+  const std::string name = storage_->Begin(7, 1).value();
+  std::vector<Shard> shards = {storage_->Put(name, File("rank_0.pt", 0, Text(1))).value()};
+  shards.push_back(other->Put(name, File("rank_1.pt", 1, Text(2))).value());
+  ASSERT_TRUE(storage_->Publish(name, ManifestOf(7, 1, shards)).ok());
+  EXPECT_EQ(other->LookAt(name).manifest->shards, shards);
+  for (const Shard& shard : shards) EXPECT_TRUE(other->Check(name, shard).ok());
+}
+
+TEST_P(StorageTest, AFileThatIsMissingOrShortMakesAStepDamaged) {
+  for (const bool is_missing : {true, false}) {
+    const std::string name = storage_->Begin(7, 1).value();
+    Manifest manifest = ManifestOf(7, is_missing ? 1 : 2, {storage_->Put(name, File("rank_0.pt", 0, "text")).value()});
+    manifest.shards.push_back(manifest.shards[0]);
+    manifest.shards[1].rank = 1;
+    manifest.shards[1].file = "rank_1.pt";
+    if (!is_missing) {
+      storage_->Put(name, File("rank_1.pt", 1, "text")).value();
+      manifest.shards[1].bytes += 1;
+    }
+    ASSERT_TRUE(storage_->Publish(name, manifest).ok());
+    EXPECT_EQ(storage_->LookAt(name).state, StepState::kDamaged);
+  }
+}
+
+TEST_P(StorageTest, WhatItPointsToIsTheStepThatWasNamedLast) {
+  for (const int64_t step : {7, 8}) {
+    const std::string name = storage_->Begin(step, 1).value();
+    ASSERT_TRUE(storage_->PointTo(name, step, {"latest"}).ok());
+    EXPECT_EQ(folder_.Read("run/latest"), name);
+  }
+  EXPECT_FALSE(storage_->PointTo("8", 8, {"../tracker"}).ok());
+}
+
 TEST_P(StorageTest, WhereThereIsNoDirectoryNothingIsListed) {
   const std::unique_ptr<Storage> none = GetParam().make(folder_ / "none");
   EXPECT_TRUE(absl::IsNotFound(none->List().status()));

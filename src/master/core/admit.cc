@@ -146,7 +146,7 @@ bool IsSane(const v1::CheckpointReport& report) {
     case v1::CheckpointReport::kRestoreAsked:
       return report.restore_asked().images_size() <= kMaxImagesAsked;
     case v1::CheckpointReport::kSealed:
-      return IsSane(report.sealed().save());
+      return IsSane(report.sealed());
     case v1::CheckpointReport::kSkipped:
       return IsSane(report.skipped().save());
     case v1::CheckpointReport::kFound:

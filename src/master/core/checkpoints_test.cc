@@ -122,11 +122,16 @@ class CheckpointsTest : public ::testing::Test {
     Tell(job_.Ranks().front(), report);
   }
 
-  void CheckedOnDisk(uint64_t session, const std::string& name, const std::string& error = "") {
+  void CheckedOnDisk(uint64_t session, const std::string& name, const std::string& error = "",
+                     bool unreadable = false) {
     v1::CheckpointReport report = Report();
     report.mutable_checked()->set_name(name);
     report.mutable_checked()->set_error(error);
+    report.mutable_checked()->set_unreadable(unreadable);
     Tell(session, report);
+  }
+  void CannotReadOnDisk(uint64_t session, const std::string& name, const std::string& error) {
+    CheckedOnDisk(session, name, error, true);
   }
 
   // Orders of the last event of one kind, by session.
@@ -669,6 +674,37 @@ TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {
   const Order order = Orders(Order::kRestore).at(b_);
   EXPECT_EQ(order.save().step(), 20);
   EXPECT_NE(order.reason().find("rank_2.pt is damaged"), std::string::npos) << order.reason();
+}
+
+TEST_F(CheckpointsTest, AStepThatANodeCannotReadIsNotDamagedAndNobodyBeginsAnew) {
+  FailRound();
+  Hold(a_, {});
+  Hold(b_, {});
+  AskRestore(b_);
+  FoundOnDisk(30, "30");
+  CheckedOnDisk(a_, "30");
+  CannotReadOnDisk(b_, "30", "rank_2.pt: read: Input/output error");
+  const auto& journal = job_.journal_state.checkpoints.dirs;
+  EXPECT_TRUE(!journal.contains(kDir) || journal.at(kDir).damaged.empty()) << "a new master asks again";
+  EXPECT_EQ(Orders(Order::kFind).begin()->second.find().but(0), "30") << "an older one is looked for";
+  FoundOnDisk(-1, "");
+  const Order order = Orders(Order::kRestore).at(b_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::NOTHING);
+  EXPECT_FALSE(order.has_save()) << "the ranks fail with the reason";
+  EXPECT_THAT(order.reason(), testing::HasSubstr("rank_2.pt: read: Input/output error"));
+}
+
+TEST_F(CheckpointsTest, AnOlderStepIsRestoredWhereTheNewestCannotBeRead) {
+  FailRound();
+  Hold(a_, {});
+  Hold(b_, {});
+  AskRestore(b_);
+  FoundOnDisk(30, "30");
+  CannotReadOnDisk(b_, "30", "EIO");
+  FoundOnDisk(20, "20");
+  CheckedOnDisk(a_, "20");
+  CheckedOnDisk(b_, "20");
+  EXPECT_EQ(Orders(Order::kRestore).at(b_).save().step(), 20);
 }
 
 class DamagedStorageTest : public CheckpointsTest {

@@ -70,6 +70,7 @@ class Stepper {
       dir.damaged.clear();
       dir.too_damaged = false;
       BeginDoubts(dir.doubts);
+      dir.unread.clear();
     }
   }
 
@@ -765,6 +766,7 @@ class Stepper {
       case v1::RestoreDecided::DISK:
         return dir.found->same_job() ? std::optional(KeyOf(*dir.found)) : std::nullopt;
       default:
+    for (const std::string& unread : dir.unread) order.mutable_find()->add_but(unread);
         return std::nullopt;
     }
   }
@@ -823,14 +825,14 @@ class Stepper {
       return;
     if (checked.error().empty()) {
       dir.checked.insert(session);
-    } else if (dir.damaged.size() >= kMaxDamaged) {
+    } else if (dir.damaged.size() + dir.unread.size() >= kMaxDamaged) {
       dir.too_damaged = true;
       dir.found->set_step(-1);
       dir.found->set_why(fmt::format("more than {} steps on storage are damaged", kMaxDamaged));
       dir.check_notice_at = kNever;
     } else {
-      out_.remember = true;  // a new master need not have it read once more
-      dir.damaged.insert(checked.name());
+      out_.remember = out_.remember || !checked.unreadable();  // a new master need not have it read once more
+      (checked.unreadable() ? dir.unread : dir.damaged).insert(checked.name());
       PassOver(dir, checked.error());
       dir.checking.clear();
       dir.checked.clear();
@@ -871,11 +873,12 @@ class Stepper {
       order.mutable_restore()->set_world_size(dir.committed_world_size);
       return order;
     }
-    const std::string what = dir.too_damaged  ? "whether there is a step to restore is not known of"
+    const bool is_known = !dir.too_damaged && dir.unread.empty();
+    const std::string what = !is_known        ? "whether there is a step to restore is not known of"
                              : dir.unreadable ? "not all nodes can have the step that memory holds of"
                                               : "there is nothing to restore in";
     v1::CheckpointOrder order = OrderOf(name, {0, -1}, fmt::format("{} {}{}", what, name, passed_over));
-    if (dir.too_damaged || dir.unreadable) order.clear_save();  // the ranks fail: none begins anew
+    if (!is_known || dir.unreadable) order.clear_save();  // the ranks fail: none begins anew
     order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
     return order;
   }

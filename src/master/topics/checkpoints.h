@@ -123,6 +123,8 @@ struct CheckpointState {
   CountedVector<CheckpointMember> members;         // by group rank
   std::map<uint64_t, size_t> rank_of;              // of the members that are here: the group rank, by session
   CountedMap<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session of members that are here
+  // Folders of which some node could not read its part: nobody knows whether they are whole. A new master asks again.
+  std::set<std::string> unread;
   bool settled = false;                            // ... all of them, and what follows from them is decided
   bool limit_told = false;                         // of directories, in the live round
   std::map<std::string, CheckpointDir> dirs;
