@@ -20,4 +20,8 @@ constexpr int kPingTimeoutMs = 5'000;
 // the master may queue several for each checkpoint directory, and nothing is written while it does.
 constexpr size_t kMaxQueued = 4'096;
 
+// Of what is to be the same on all ranks of a save: so many values are compared, with names of so many bytes.
+constexpr size_t kMaxSharedValues = 64;
+constexpr size_t kMaxSharedValueNameBytes = 256;
+
 }  // namespace phalanx::wire

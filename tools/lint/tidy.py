@@ -134,9 +134,9 @@ def record(project):
 
 def surroundings(project):
     """What decides over all sources beside their own text: clang-tidy, how we ask it and read its answer, and the
-    headers of others, by the versions of their packages. Where there are no packages those count by nothing. The same on
-    all machines that have the same: clang-tidy also tells of the processor, and a distribution's own revisions mend
-    what no header shows."""
+    headers of others, by the versions of their packages. Where there are no packages those count by nothing. It is the
+    same on all machines that have the same: clang-tidy also tells of the processor, and a distribution's own revisions
+    mend what no header shows."""
     version = "".join(LLVM_VERSION.findall(external.run(project, [config.CLANG_TIDY, "--version"])[1]))
     ours = "".join(Path(module).read_text() for module in (__file__, external.__file__, cpp_text.__file__))
     packages = ""

@@ -26,7 +26,7 @@ from phalanx.checkpoint.copying import overlap
 from phalanx.checkpoint.formats import disk, plan, sharded
 from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.ranks import peers, safe_point, together
-from phalanx.checkpoint.state import per_rank, position, rng, states
+from phalanx.checkpoint.state import per_rank, position, rng, shared_values, states
 from phalanx.checkpoint.storage_writer import StorageWriter
 
 _OWN = "phalanx.rank_"  # keys of what is a rank's own
@@ -82,6 +82,7 @@ class Checkpointer(checkpointer.Checkpointer):
         super()._close_writers()
 
     def _write(self, handle, state, began_ns):
+        handle.values = shared_values.checksums(state)
         try:
             expanded, image = self._planned(state, handle.step)
         except peers.NotTogether as error:

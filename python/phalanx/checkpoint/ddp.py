@@ -2,7 +2,7 @@
 rank 0 of all), every rank what is its own, random numbers and data positions."""
 
 from phalanx.checkpoint import checkpointer, handle
-from phalanx.checkpoint.state import per_rank, position, rng, states
+from phalanx.checkpoint.state import per_rank, position, rng, shared_values, states
 
 
 class Checkpointer(checkpointer.Checkpointer):
@@ -38,12 +38,13 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def _write(self, saving, state, began_ns):
         """The small image first: the node's save is complete with the large one."""
+        saving.values = shared_values.checksums(state)
         if self._own is not None:
             own = handle.SaveHandle(self, saving.step, saving.storage, saving.branch)
             expanded, image = self._described_own(state)
             self._own.write(own, expanded, image, began_ns)
-            if not own.is_sealed:
             self._own.finish(own)  # what lies on a device is copied meanwhile
+            if not own.is_sealed:
                 self._writer.give_up(saving, own.why or "what is this rank's own is not sealed")
                 return
             state = states.with_rng_of(state, expanded.state)  # asking for it once is enough

@@ -30,6 +30,7 @@ class SaveHandle:
         self.tells_step = True  # the training has come to that step where the save begins
         self.is_over = False  # the copy: it is sealed or given up
         self.is_sealed = False
+        self.values = {}  # {name: CRC-32} of what is to be the same on all ranks
         self._checkpointer = checkpointer
 
     def wait_staged(self, timeout=None):

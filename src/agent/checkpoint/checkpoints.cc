@@ -177,7 +177,8 @@ bool NodeCheckpoints::Complete(const Dir& dir, const Save& save) const {
   return save.pages.size() == pages;
 }
 
-void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool main, SaveKey key, bool store) {
+void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool main, SaveKey key, bool store,
+                               const std::map<std::string, uint32_t>& values) {
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
   Dir& dir = found->second;
@@ -186,6 +187,14 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   if (dir.committed && key <= *dir.committed && !store) return;
   Save& save = dir.saves[key];
   save.pages.insert(main ? kMainPage : local_rank);
+  for (const auto& [value, crc] : values) {
+    std::vector<v1::SharedValue>& known = save.values[value];
+    if (known.size() == 2 || (known.size() == 1 && known[0].crc32() == crc)) continue;
+    v1::SharedValue& told = known.emplace_back();
+    told.set_name(value);
+    told.set_crc32(crc);
+    told.set_local_rank(static_cast<uint32_t>(local_rank));
+  }
   save.store = save.store || store;
   if (save.complete && !store) return;
   if (!Complete(dir, save)) return;
@@ -205,6 +214,11 @@ void NodeCheckpoints::TellSealed(const std::string& name, const Dir& dir, const 
   SetKey(*report.mutable_sealed()->mutable_save(), save);
   report.mutable_sealed()->set_store(store);
   report.mutable_sealed()->set_milestone(store && IsMilestone(dir, save));
+  if (const auto sealed = dir.saves.find(save); sealed != dir.saves.end()) {
+    for (const auto& [value, told] : sealed->second.values) {
+      report.mutable_sealed()->mutable_values()->Add(told.begin(), told.end());
+    }
+  }
   Tell(std::move(report));
 }
 
@@ -491,18 +505,19 @@ void NodeCheckpoints::OnFound(uint64_t epoch, const std::string& name, const Fou
 
 // What an older round has read are other ranks' shards.
 void NodeCheckpoints::OnChecked(uint64_t epoch, const std::string& name, const std::string& folder,
-                                const std::string& error) {
+                                const std::string& error, bool unreadable) {
   if (epoch != epoch_) return;
   v1::CheckpointReport report = Report(name);
   report.mutable_checked()->set_name(folder);
   report.mutable_checked()->set_error(error);
+  report.mutable_checked()->set_unreadable(unreadable);
   Tell(std::move(report));
 }
 
 // Where nobody lends an image any more its ranks fail with the reason, and the round with them. The next one has others
 // to go on from: it does not come to this again where this node can reach nobody.
 void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_t branch, uint64_t request,
-                                const std::string& error, bool unreadable) {
+                                const std::string& error) {
   if (epoch != epoch_) return;
   Dir& dir = dirs_[name];
   if (request != 0) return ImagesFetched(name, dir, request, error);
@@ -510,7 +525,6 @@ void NodeCheckpoints::OnFetched(uint64_t epoch, const std::string& name, uint32_
   if (order.empty()) return;
   if (!error.empty()) {
     dir.not_fetched[branch] = not_fetched_ = error;
-  report.mutable_checked()->set_unreadable(unreadable);
     Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} was not read from other nodes' memory: {}",
                                  order.mapped().save().step(), name, error)});
   }

@@ -175,7 +175,9 @@ class NodeCheckpoints {
   // What ranks say. An error is a sentence for the rank.
   std::string OnOpen(int local_rank, const std::string& dir, const CheckpointOptions& options);
   // `save` is one of the live round, whatever its epoch says.
-  void OnSealed(int local_rank, const std::string& dir, bool main, SaveKey save, bool store);
+  // `values`: CRC by name, of what is to be the same on all ranks.
+  void OnSealed(int local_rank, const std::string& dir, bool main, SaveKey save, bool store,
+                const std::map<std::string, uint32_t>& values = {});
   void OnSkipped(int local_rank, const std::string& dir, SaveKey save, const std::string& why);
   void OnWait(int local_rank, int64_t request, const std::string& dir, SaveKey save, bool until_stored);
   // `branch`: that which begins with it.
@@ -247,6 +249,8 @@ class NodeCheckpoints {
     bool store = false;
     bool complete = false;               // all pages are; the master has been told
     std::optional<std::string> skipped;  // why it will not be; the master has been told
+    // By name: of the first rank that told, and of the first that has another.
+    std::map<std::string, std::vector<v1::SharedValue>> values;
   };
   struct Loss {
     bool dropped = false;  // some rank has no image of it; else all have, and it is not stored

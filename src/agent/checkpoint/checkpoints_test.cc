@@ -90,6 +90,20 @@ class NodeCheckpointsTest : public ::testing::Test {
 
 using Report = v1::CheckpointReport;
 
+TEST_F(NodeCheckpointsTest, OfEachValueTheMasterHearsOneAndOneThatDiffers) {
+  Open();
+  node_.OnSealed(0, kDir, false, {0, 10}, false, {{"best", 1}, {"step", 10}});
+  node_.OnSealed(1, kDir, false, {0, 10}, false, {{"best", 2}, {"step", 10}});
+  const v1::CheckpointSealed sealed = Reports(Report::kSealed).at(0).sealed();
+  ASSERT_EQ(sealed.values_size(), 3);
+  EXPECT_EQ(sealed.values(0).name(), "best");
+  EXPECT_EQ(sealed.values(0).local_rank(), 0U);
+  EXPECT_EQ(sealed.values(1).name(), "best");
+  EXPECT_EQ(sealed.values(1).crc32(), 2U);
+  EXPECT_EQ(sealed.values(1).local_rank(), 1U);
+  EXPECT_EQ(sealed.values(2).name(), "step");
+}
+
 TEST_F(NodeCheckpointsTest, TheMasterHearsOfASaveWhenAllImagesAreSealed) {
   Open();
   node_.OnSealed(0, kDir, false, {0, 10}, false);

@@ -244,7 +244,8 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
 }
 
 void CheckpointKeeper::On(int local_rank, const SealedPacket& packet) {
-  Feed(saving::Sealed{local_rank, packet.dir, packet.main, packet.save.step, packet.store, packet.save.branch});
+  Feed(saving::Sealed{local_rank, packet.dir, packet.main, packet.save.step, packet.store, packet.save.branch,
+                      packet.values});
 }
 
 void CheckpointKeeper::On(int local_rank, const SkippedPacket& packet) {

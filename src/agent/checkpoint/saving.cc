@@ -11,7 +11,7 @@ void On(Node& node, const Attached& /*event*/) { node.OnAttached(); }
 void On(Node& node, const Ordered& event) { node.OnOrder(event.order); }
 void On(Node& /*node*/, const Opened& /*event*/) {}  // its answer is a part of what is decided: Step
 void On(Node& node, const Sealed& event) {
-  node.OnSealed(event.local_rank, event.dir, event.main, {0, event.step, event.branch}, event.store);
+  node.OnSealed(event.local_rank, event.dir, event.main, {0, event.step, event.branch}, event.store, event.values);
 }
 void On(Node& node, const Skipped& event) {
   node.OnSkipped(event.local_rank, event.dir, {0, event.step, event.branch}, event.why);

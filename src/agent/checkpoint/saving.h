@@ -41,6 +41,7 @@ struct Sealed {  // OnSealed
   int64_t step = 0;
   bool store = false;
   uint32_t branch = 0;
+  std::map<std::string, uint32_t> values = {};
 };
 struct Skipped {  // OnSkipped
   int local_rank = 0;
@@ -90,8 +91,8 @@ struct Checked {  // OnChecked
   std::string dir;
   std::string name;
   std::string error;
-};
   bool unreadable = false;
+};
 struct FolderMade {  // OnFolderMade
   std::string dir;
   SaveKey save;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
+#include "wire/limits.h"
 
 namespace phalanx::agent {
 namespace {
@@ -115,12 +116,27 @@ StatusOr<RankPacket> Prepare(const Json& packet) {
   return RankPacket{std::move(prepare)};
 }
 
+StatusOr<std::map<std::string, uint32_t>> Values(const Json& packet) {
+  std::map<std::string, uint32_t> values;
+  const auto given = packet.find("values");
+  if (given == packet.end()) return values;
+  if (!given->is_object() || given->size() > wire::kMaxSharedValues) return Wrong("values", "a short object");
+  for (const auto& [name, crc] : given->items()) {
+    const bool is_crc = crc.is_number_unsigned() && crc.get<uint64_t>() <= UINT32_MAX;
+    if (name.size() > wire::kMaxSharedValueNameBytes || !is_crc)
+      return Wrong("values", "an object of CRCs by short names");
+    values[name] = crc.get<uint32_t>();
+  }
+  return values;
+}
+
 StatusOr<RankPacket> Sealed(const Json& packet) {
   SealedPacket sealed;
   PHX_ASSIGN_OR_RETURN(sealed.dir, Directory(packet));
   PHX_ASSIGN_OR_RETURN(sealed.main, IsMain(packet));
   PHX_ASSIGN_OR_RETURN(sealed.save, Save(packet));
   sealed.store = Flag(packet, "disk");
+  PHX_ASSIGN_OR_RETURN(sealed.values, Values(packet));
   return RankPacket{std::move(sealed)};
 }
 

@@ -39,6 +39,7 @@ struct SealedPacket {
   bool main = false;
   SaveOfRank save;
   bool store = false;
+  std::map<std::string, uint32_t> values;  // CRC by name, of what is to be the same on all ranks
 };
 struct SkippedPacket {
   std::string dir;

@@ -45,6 +45,10 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   EXPECT_TRUE(sealed.store);
   EXPECT_EQ(sealed.save.step, 7);
   EXPECT_EQ(sealed.save.branch, 0U);
+  EXPECT_TRUE(sealed.values.empty());
+  const auto compared =
+      Parsed<SealedPacket>(R"({"type":"sealed","dir":"/d","step":7,"values":{"best":4294967295,"step":0}})");
+  EXPECT_EQ(compared.values, (std::map<std::string, uint32_t>{{"best", 4294967295}, {"step", 0}}));
 
   EXPECT_EQ(Parsed<SkippedPacket>(R"({"type":"skipped","dir":"/d","step":7,"why":"no slot"})").why, "no slot");
   EXPECT_TRUE(Parsed<WaitPacket>(R"({"type":"wait","id":3,"dir":"/d","step":7,"until":"stored"})").until_stored);
@@ -85,6 +89,10 @@ TEST(CheckpointWire, RefusesTheRestByName) {
       {R"({"type":"prepare","id":1,"dir":"/d","page":"other","bytes":1,"slots":3})", "page"},
       {R"({"type":"sealed","dir":"/d","page":"own","step":-1})", "step"},
       {R"({"type":"sealed","dir":"/d","page":"own","step":1,"branch":4294967296})", "branch"},
+      {R"({"type":"sealed","dir":"/d","step":1,"values":[]})", "values"},
+      {R"({"type":"sealed","dir":"/d","step":1,"values":{"a":-1}})", "values"},
+      {R"({"type":"sealed","dir":"/d","step":1,"values":{"a":4294967296}})", "values"},
+      {R"({"type":"sealed","dir":"/d","step":1,"values":{"a":"b"}})", "values"},
       {R"({"type":"wait","id":1,"dir":"/d","step":1,"until":"tomorrow"})", "until"},
       {R"({"type":"open","id":1,"dir":"/d","kind":"other"})", "kind"},
       {R"({"type":"open","id":1,"dir":"/d","kind":"full","trackers":[1]})", "trackers"},

@@ -72,6 +72,11 @@ void Fill(Wire& wire, const saving::Sealed& event) {
   sealed.set_step(event.step);
   sealed.set_store(event.store);
   sealed.set_branch(event.branch);
+  for (const auto& [name, crc] : event.values) {
+    v1::SharedValue& value = *sealed.add_values();
+    value.set_name(name);
+    value.set_crc32(crc);
+  }
 }
 
 void Fill(Wire& wire, const saving::Skipped& event) {
@@ -129,12 +134,12 @@ void Fill(Wire& wire, const saving::Checked& event) {
   wire.mutable_checked()->set_dir(event.dir);
   wire.mutable_checked()->set_name(event.name);
   wire.mutable_checked()->set_error(event.error);
+  wire.mutable_checked()->set_unreadable(event.unreadable);
 }
 
 // What storage has done for a save.
 template <typename Message, typename Event>
 Message& FillStored(Message& message, const Event& event) {
-  wire.mutable_checked()->set_unreadable(event.unreadable);
   message.set_dir(event.dir);
   SetKey(*message.mutable_save(), event.save);
   message.set_error(event.error);
@@ -234,7 +239,9 @@ StatusOr<saving::Event> From(const Wire::Opened& wire) {
 StatusOr<saving::Event> From(const Wire::Sealed& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
   PHX_RETURN_IF_ERROR(CheckStepOf(wire.step()));
-  return saving::Sealed{rank, wire.dir(), wire.main(), wire.step(), wire.store(), wire.branch()};
+  saving::Sealed event{rank, wire.dir(), wire.main(), wire.step(), wire.store(), wire.branch()};
+  for (const v1::SharedValue& value : wire.values()) event.values[value.name()] = value.crc32();
+  return event;
 }
 
 StatusOr<saving::Event> From(const Wire::Skipped& wire) {

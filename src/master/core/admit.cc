@@ -5,6 +5,7 @@
 
 #include "elasticity/job_sizes.h"
 #include "master/core/door.h"
+#include "wire/limits.h"
 
 namespace phalanx::master {
 namespace {
@@ -128,6 +129,13 @@ bool IsSane(const v1::CheckpointsHeld& held) {
   });
   const bool source = !held.has_source() || IsSane(held.source());
   return held.saves_size() <= kMaxHeldSaves && held.awaited_size() <= kMaxHeldSaves && saves && awaited && source;
+}
+
+bool IsSane(const v1::CheckpointSealed& sealed) {
+  const bool values = std::all_of(sealed.values().begin(), sealed.values().end(), [](const v1::SharedValue& value) {
+    return value.name().size() <= wire::kMaxSharedValueNameBytes && value.local_rank() < kMaxLocalWorldSize;
+  });
+  return IsSane(sealed.save()) && sealed.values_size() <= static_cast<int>(2 * wire::kMaxSharedValues) && values;
 }
 
 bool IsSane(const v1::ShardsWritten& written) {

@@ -234,6 +234,16 @@ TEST(Admit, WhatNoAgentWouldTellOfCheckpointsIsNotHeard) {
   EXPECT_EQ(Admitted(message).body_case(), v1::AgentMessage::BODY_NOT_SET);
   report.set_dir("/checkpoints");
   EXPECT_TRUE(Admitted(message).has_checkpoint());
+  v1::SharedValue& value = *report.mutable_sealed()->add_values();
+  value.set_name(std::string(256, 'x'));
+  EXPECT_TRUE(Admitted(message).has_checkpoint());
+  value.set_name(std::string(257, 'x'));
+  EXPECT_EQ(Admitted(message).body_case(), v1::AgentMessage::BODY_NOT_SET);
+  value.set_name("x");
+  for (int i = 1; i < 128; ++i) *report.mutable_sealed()->add_values() = report.sealed().values(0);
+  EXPECT_TRUE(Admitted(message).has_checkpoint());
+  *report.mutable_sealed()->add_values() = report.sealed().values(0);
+  EXPECT_EQ(Admitted(message).body_case(), v1::AgentMessage::BODY_NOT_SET);
   report.mutable_skipped()->set_why(std::string(513, 'x'));
   EXPECT_EQ(Admitted(message).checkpoint().skipped().why().size(), 512U);
 }

@@ -676,6 +676,30 @@ TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {
   EXPECT_NE(order.reason().find("rank_2.pt is damaged"), std::string::npos) << order.reason();
 }
 
+TEST_F(CheckpointsTest, AValueThatDiffersIsToldOnceWithTheRanksThatHaveIt) {
+  const auto seal = [&](uint64_t session, int64_t step, uint32_t best) {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_sealed()->mutable_save(), Epoch(), step);
+    v1::SharedValue& value = *report.mutable_sealed()->add_values();
+    value.set_name("best");
+    value.set_crc32(best);
+    value.set_local_rank(1);
+    Tell(session, report);
+  };
+  const auto told = [&] { return job_.Records("checkpoint-differs"); };
+  seal(a_, 10, 1);
+  seal(b_, 10, 1);
+  EXPECT_TRUE(told().empty());
+  seal(a_, 20, 1);
+  seal(b_, 20, 2);
+  ASSERT_EQ(told().size(), 1U);
+  EXPECT_THAT(told()[0], testing::HasSubstr("'best' is not the same on ranks 1 and 3")) << told()[0];
+  EXPECT_EQ(Orders(Order::kCommitted).size(), 2U) << "the save goes on";
+  seal(a_, 30, 1);
+  seal(b_, 30, 2);
+  EXPECT_EQ(told().size(), 1U) << "once";
+}
+
 TEST_F(CheckpointsTest, AStepThatANodeCannotReadIsNotDamagedAndNobodyBeginsAnew) {
   FailRound();
   Hold(a_, {});

@@ -10,6 +10,7 @@ namespace {
 
 constexpr char kNotInMemory[] = "some of its images are no longer in memory";
 constexpr size_t kMaxNodesNamed = 8;
+constexpr size_t kMaxValuesTold = 16;
 constexpr char kAndMore[] = "; and more";
 constexpr char kStoredAlready[] = "it is stored already";
 constexpr char kDoubted[] = "lives in a row that went on from it failed without a step";
@@ -51,6 +52,7 @@ class Stepper {
     });
     for (auto& [name, dir] : s_.dirs) {
       dir.sealed.clear();
+      dir.values.clear();
       dir.store_asked.clear();
       dir.milestone_asked.clear();
       if (!same_world) dir.milestones.clear();
@@ -68,9 +70,9 @@ class Stepper {
       dir.checking.clear();
       dir.checked.clear();
       dir.damaged.clear();
+      dir.unread.clear();
       dir.too_damaged = false;
       BeginDoubts(dir.doubts);
-      dir.unread.clear();
     }
   }
 
@@ -291,11 +293,34 @@ class Stepper {
       }
       return SendTo(session, order);
     }
+    Compare(session, name, dir, sealed);
     std::set<uint64_t>& sessions = dir.sealed[save];
     sessions.insert(session);
     if (sealed.store()) dir.store_asked.insert(save);
     if (sealed.milestone()) dir.milestone_asked.insert(save);
     if (AllIn(sessions)) Commit(name, dir, save);
+  }
+
+  // Of a value that differs only that of one rank is saved, on storage, or on a node: who gave it to all ranks to save
+  // would never hear that theirs are lost. Each name is told once.
+  void Compare(uint64_t session, const std::string& name, CheckpointDir& dir, const v1::CheckpointSealed& sealed) {
+    const uint32_t rank_base = s_.members[s_.rank_of.at(session)].rank_base;
+    std::map<std::string, RankValue>& known = dir.values[KeyOf(sealed.save())];
+    for (const v1::SharedValue& value : sealed.values()) {
+      const RankValue told{value.crc32(), rank_base + value.local_rank()};
+      const auto [first, is_first] = known.try_emplace(value.name(), told);
+      if (is_first || first->second.crc32 == told.crc32 || dir.values_told.size() == kMaxValuesTold) continue;
+      if (!dir.values_told.insert(value.name()).second) continue;
+      const int64_t step = sealed.save().step();
+      Note(
+          "checkpoint-differs", name,
+          fmt::format("step {} of {}: '{}' is not the same on ranks {} and {}; each rank is given back that of one, or "
+                      "its own where the script saves PerRank(..)",
+                      step, name, value.name(), std::min(first->second.rank, told.rank),
+                      std::max(first->second.rank, told.rank)),
+          step);
+      out_.notes.back().is_for_people = true;
+    }
   }
 
   // Said again: the order was lost with its stream.
@@ -316,6 +341,7 @@ class Stepper {
     if (milestone) dir.milestones[save] = dir.sealed.at(save);
     dir.milestone_asked.erase(dir.milestone_asked.begin(), dir.milestone_asked.upper_bound(save));
     dir.sealed.erase(dir.sealed.begin(), dir.sealed.upper_bound(save));
+    dir.values.erase(dir.values.begin(), dir.values.upper_bound(save));
     dir.store_asked.erase(dir.store_asked.begin(), dir.store_asked.upper_bound(save));
     v1::CheckpointOrder order = OrderOf(name, save, "all ranks have sealed it");
     order.mutable_committed()->set_hold(milestone);
@@ -335,6 +361,7 @@ class Stepper {
     if (dir.dropped.size() > kMaxDropped) dir.dropped.erase(dir.dropped.begin());
     out_.remember = true;
     dir.sealed.erase(save);
+    dir.values.erase(save);
     dir.store_asked.erase(save);
     dir.milestone_asked.erase(save);
     v1::CheckpointOrder order = OrderOf(name, save, skipped.why());
@@ -739,6 +766,7 @@ class Stepper {
     v1::CheckpointOrder order = OrderOf(name, {}, "a rank wants to restore");
     order.mutable_find();
     for (const std::string& damaged : dir.damaged) order.mutable_find()->add_but(damaged);
+    for (const std::string& unread : dir.unread) order.mutable_find()->add_but(unread);
     for (const auto& [save, folder] : dir.doubts.kept.saves) {
       if (folder.empty()) continue;
       order.mutable_find()->add_but(folder);
@@ -766,7 +794,6 @@ class Stepper {
       case v1::RestoreDecided::DISK:
         return dir.found->same_job() ? std::optional(KeyOf(*dir.found)) : std::nullopt;
       default:
-    for (const std::string& unread : dir.unread) order.mutable_find()->add_but(unread);
         return std::nullopt;
     }
   }

@@ -73,6 +73,12 @@ struct Store {
   Instant notice_at = kNever;
 };
 
+// A value as a rank has it.
+struct RankValue {
+  uint32_t crc32 = 0;
+  uint32_t rank = 0;
+};
+
 struct CheckpointDir {
   v1::CheckpointKind kind = v1::FULL;
   bool at_breakpoint = false;
@@ -80,7 +86,10 @@ struct CheckpointDir {
   // In memory.
   std::map<SaveKey, std::set<uint64_t>> sealed;  // of the live round, by session of members here, not committed yet
   std::set<SaveKey> store_asked;                 // of those
-  std::set<SaveKey> dropped;  // of the live round, also behind a newer commit: who asks late must hear of it
+  // Of those: what is to be the same on all ranks, by name, and of which rank it was told first.
+  std::map<SaveKey, std::map<std::string, RankValue>> values;
+  std::set<std::string> values_told;  // names of those that were not the same, the first few
+  std::set<SaveKey> dropped;          // of the live round, also behind a newer commit: who asks late must hear of it
   std::optional<SaveKey> committed;
   uint32_t committed_world_size = 0;
   bool covered = false;     // the members of the live round hold all of it
@@ -114,6 +123,8 @@ struct CheckpointDir {
   std::set<uint64_t> checked;     // those of them where it is whole
   std::set<std::string> damaged;  // folders on storage
   bool too_damaged = false;       // there are more of them, and what storage holds beside them is not known
+  // Folders of which some node could not read its part: nobody knows whether they are whole. A new master asks again.
+  std::set<std::string> unread;
   Doubts doubts;
 };
 
@@ -123,8 +134,6 @@ struct CheckpointState {
   CountedVector<CheckpointMember> members;         // by group rank
   std::map<uint64_t, size_t> rank_of;              // of the members that are here: the group rank, by session
   CountedMap<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session of members that are here
-  // Folders of which some node could not read its part: nobody knows whether they are whole. A new master asks again.
-  std::set<std::string> unread;
   bool settled = false;                            // ... all of them, and what follows from them is decided
   bool limit_told = false;                         // of directories, in the live round
   std::map<std::string, CheckpointDir> dirs;

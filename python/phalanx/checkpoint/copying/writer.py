@@ -239,7 +239,9 @@ class Writer:
 
     def _sealed(self, handle):
         to_disk = b"true" if handle.storage is Storage.DISK else b"false"
-        return self._sealed_begins + b',"step":%d,"branch":%d,"disk":%s}' % (handle.step, handle.branch, to_disk)
+        save = b',"step":%d,"branch":%d,"disk":%s' % (handle.step, handle.branch, to_disk)
+        values = b',"values":' + json.dumps(handle.values).encode() if handle.values else b""
+        return self._sealed_begins + save + values + b"}"
 
     def _pin(self):
         """Has CUDA pin the slots as they are now. Why it does not, or None."""
@@ -267,13 +269,13 @@ class Writer:
     def _protect(self, current):
         if self._flight is not current:
             return
-        began_ns = time.monotonic_ns()
-        outcome = current.protect(self._slots)
         if overlap.is_capturing():
             # What is captured writes nothing now, and calls no hook when it does.
             current.changed = 0, "an optimizer's step was captured into a CUDA graph while it was copied"
             self._slots.give_up(0)
             return
+        began_ns = time.monotonic_ns()
+        outcome = current.protect(self._slots)
         current.handle.held_ns += time.monotonic_ns() - began_ns
         if outcome.state == native.COPYING:
             changed = self._look_for_alarms(current)  # what they watch changes from now on
@@ -289,10 +291,10 @@ class Writer:
         self._guard.armed = False
         current.release()
         handle = current.handle
-        if handle.is_over:
-            return  # an alarm has given it up
         if outcome.state == native.COPYING:
             self._slots.give_up(0)  # nobody will say that all is there
+        if handle.is_over:
+            return  # an alarm has given it up
         handle.is_over = True
         handle.is_sealed = outcome.state == native.SEALED
         if handle.is_sealed:
@@ -357,8 +359,6 @@ def _guards_of(image, memory, identity, records):
     return found
 
 
-class _Plan:
-    """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
 class _Held:
     """What is to be let go when its Writer is: also when nobody has closed that."""
 
@@ -374,6 +374,8 @@ class _Held:
         self._slots.close()
 
 
+class _Plan:
+    """Where the records of a state lie in the slots, and what else is the same for all states of this structure."""
 
     __slots__ = (
         "_guards",
