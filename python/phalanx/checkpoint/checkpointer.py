@@ -290,12 +290,12 @@ class Checkpointer:
 
     def _save(self, handle, write, began_ns):
         try:
-            self._save_alone(handle, write, began_ns)
+            self._save_and_hold(handle, write, began_ns)
         finally:
             if self._closes_behind and self._saver is None:
                 self.close()
 
-    def _save_alone(self, handle, write, began_ns):
+    def _save_and_hold(self, handle, write, began_ns):
         with self._writer.lock, phalanx.saving():
             self._must_be_open()  # close() may have been faster than a thread that saves
             if self._saving:  # a signal handler's save within another
