@@ -148,8 +148,8 @@ def equal(a, b):
 @pytest.mark.parametrize("settings", [{}, {"fused": True}, {"capturable": True}])
 def test_saves_are_as_the_state_was(agent, where, tmp_path, settings, verify):
     """Copied later, at once and gathered, while the training goes on."""
-    if where == "cpu" and "capturable" in settings:
-        settings = {"amsgrad": True}
+    if where == "cpu" and ("capturable" in settings or overlap.why_not_with(torch.__version__)):
+        settings = {"amsgrad": True}  # older torch fuses nothing on a CPU
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH)).to(where)
     optimizer = torch.optim.AdamW(model.parameters(), **settings)
     average = torch.zeros(WIDTH, WIDTH, device=where)
