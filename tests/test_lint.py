@@ -98,6 +98,12 @@ ONE_FILE = [
     (rules_python.no_sleep, "tests/a.py", "from time import sleep as rest\nrest(1)", "def sleep():\n    rest(1)"),
     (rules_python.no_sleep, "tests/a.py", "import time as t\nt.sleep(1)", "t.sleep(1)"),
     (
+        rules_python.no_name_twice,
+        "python/phalanx/a.py",
+        "class A:\n    def save(self): ...\n    def load(self): ...\n    def save(self): ...",
+        "class A:\n    @property\n    def at(self): ...\n    @at.setter\n    def at(self, to): ...\ndef at(): ...",
+    ),
+    (
         rules_python.no_blind_except,
         "a.py",
         "try:\n    f()\nexcept:\n    pass",

@@ -24,6 +24,7 @@ CHECKS = {
     "sleep": (lambda project: [*rules_cpp.no_sleep(project), *rules_python.no_sleep(project)], {"sleep"}),
     "catch-all": (rules_cpp.no_catch_all, {"catch-all"}),
     "blind-except": (rules_python.no_blind_except, {"blind-except"}),
+    "name-twice": (rules_python.no_name_twice, {"name-twice"}),
     "old-python": (rules_old_python.old_python, {"old-python"}),
     "getenv": (rules_cpp.no_getenv, {"getenv"}),
     "function-length": (ratchet.check, {"function-length"}),

@@ -56,3 +56,25 @@ def raises_again(handler):
     """A handler that ends in a bare `raise` hides nothing."""
     last = handler.body[-1]
     return isinstance(last, ast.Raise) and last.exc is None
+
+
+def no_name_twice(project):
+    """A second function takes the place of the first without a word, and a class is full of calls by name."""
+    for path, tree in parsed(project):
+        for scope in ast.walk(tree):
+            if not isinstance(scope, (ast.Module, ast.ClassDef)):
+                continue
+            seen = {}
+            for node in scope.body:
+                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_meant_twice(node):
+                    continue
+                if node.name in seen:
+                    advice = f"{node.name} is defined in line {seen[node.name]} already; give one of them another name"
+                    yield Finding(path, node.lineno, "name-twice", advice)
+                seen[node.name] = node.lineno
+
+
+def is_meant_twice(function):
+    """As a property's setter, or what typing overloads."""
+    decorators = {ast.unparse(each).split(".")[-1] for each in function.decorator_list}
+    return bool(decorators & {"setter", "deleter", "getter", "overload"})
