@@ -11,11 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from checkpoint_agent import CheckpointAgent  # noqa: E402
-from phalanx._bootstrap import memory  # noqa: E402
 from phalanx.checkpoint import Checkpointer, native  # noqa: E402
 from phalanx.checkpoint.copying import cuda, device, overlap  # noqa: E402
 from slow_device import SlowDriver  # noqa: E402
+from test_checkpoint_cuda import agent as agent  # noqa: E402
 
 WIDTH = 512  # a weight of 1 MiB
 PATIENCE_S = 30
@@ -23,15 +22,6 @@ has_device = torch.cuda.is_available()
 needs_overlap = pytest.mark.skipif(
     overlap.why_not_with(torch.__version__) is not None, reason="this torch copies nothing later"
 )
-
-
-@pytest.fixture
-def agent(monkeypatch):
-    monkeypatch.setenv("PHALANX_EPOCH", "1")
-    with CheckpointAgent() as agent:
-        memory.keep(agent.rank_fd)
-        yield agent
-        memory.forget()
 
 
 @pytest.fixture

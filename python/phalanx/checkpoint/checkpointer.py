@@ -75,8 +75,8 @@ class Checkpointer:
         self._pid = os.getpid()
         self._way = way.of(self.directory)
         self._peers = None  # for who asks no agent
-        self._saving = self._closed = self._has_failed = self._has_said = False
-        self._saver = None  # the thread that saves
+        self._closed = self._has_failed = self._has_said = False
+        self._saver = None  # the thread that saves at this moment
         self._closes_behind = False  # behind the save within which a signal handler closes
         self._memory_budget = memory_budget or 0
         self._layout = layout
@@ -269,7 +269,7 @@ class Checkpointer:
 
     def _may_be_last(self, step, now_ns):
         """Whether this save is all that the rank has to save. Where several of these save it is not."""
-        if self._saving or not safe_point.is_here():
+        if self._saver is not None or not safe_point.is_here():
             return False
         self._safe_points.saves(step, now_ns)
         is_alone = not any(each._safe_points.has_saved for each in _open if each is not self)
@@ -298,10 +298,10 @@ class Checkpointer:
     def _save_and_hold(self, handle, write, began_ns):
         with self._writer.lock, phalanx.saving():
             self._must_be_open()  # close() may have been faster than a thread that saves
-            if self._saving:  # a signal handler's save within another
+            if self._saver is not None:  # a signal handler's save within another
                 self._writer.give_up(handle, "another save was under way in this thread")
                 return
-            self._saving, self._saver = True, threading.get_ident()
+            self._saver = threading.get_ident()
             try:
                 self._writer.finish()
                 write()
@@ -311,7 +311,7 @@ class Checkpointer:
                 self._writer.give_up(handle, f"rank {self._here.rank}: {why}")
                 raise
             finally:
-                self._saving, self._saver = False, None
+                self._saver = None
         handle.held_ns += time.monotonic_ns() - began_ns
         _tell_step(handle)
 

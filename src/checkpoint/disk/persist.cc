@@ -29,9 +29,7 @@ StatusOr<Fd> OpenSource(const WriteJob& job) {
 
 Status CheckJob(const WriteJob& job) {
   if (job.bytes == 0) return absl::InvalidArgumentError(fmt::format("{}: an empty shard", job.source));
-  if (!ParseStepName(job.step_name)) {
-    return absl::InvalidArgumentError(fmt::format("'{}' is not the name of a step", job.step_name));
-  }
+  PHX_RETURN_IF_ERROR(CheckStepName(job.step_name));
   if (!IsFileName(job.file) || job.file == kManifestName) {
     return absl::InvalidArgumentError("a shard needs a plain file name");
   }

@@ -71,27 +71,6 @@ std::optional<FoundStep> LookAt(const std::string& folder) {
   return found;
 }
 
-// Nothing where the folder is nobody's step.
-std::optional<FoundStep> Find(const std::string& dir, const std::string& name, const StepName& parsed) {
-  const std::string folder = fmt::format("{}/{}", dir, name);
-  std::optional<FoundStep> there = LookAt(folder);
-  if (!there) return std::nullopt;
-  FoundStep& found = *there;
-  if (found.manifest && found.manifest->step != parsed.step) {
-    Refuse(found, StepState::kDamaged, fmt::format("{} is of step {}", kManifestName, found.manifest->step));
-  }
-  if (found.state == StepState::kUncommitted) {
-    const StatusOr<bool> ours = HoldsOurs(folder);
-    if (ours.ok() && !*ours) return std::nullopt;
-    if (!ours.ok() && absl::IsNotFound(ours.status())) return std::nullopt;  // deleted meanwhile
-    if (!ours.ok()) Refuse(found, StepState::kUnreadable, Message(ours.status()));
-  }
-  found.name = name;
-  found.step = parsed.step;
-  found.number = parsed.number;
-  return there;
-}
-
 Status RemoveFile(const std::string& path) {
   return unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : CallFailed(path, "unlink", errno);
 }
@@ -121,6 +100,11 @@ std::optional<StepName> ParseStepName(std::string_view name) {
 
 std::string StepNameText(const StepName& name) {
   return name.number == 0 ? fmt::format("{}", name.step) : fmt::format("{}.{}", name.step, name.number);
+}
+
+Status CheckStepName(std::string_view name) {
+  if (ParseStepName(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("'{}' is not the name of a step", name));
 }
 
 StepName FreeStepName(int64_t step, uint64_t epoch, const std::vector<std::string>& names) {
@@ -170,6 +154,28 @@ FoundStep LookAtStep(const std::string& folder) {
   return LookAtShards(folder, found);
 }
 
+std::optional<FoundStep> FindStep(const std::string& dir, const std::string& name) {
+  const std::optional<StepName> parsed = ParseStepName(name);
+  if (!parsed) return std::nullopt;
+  const std::string folder = fmt::format("{}/{}", dir, name);
+  std::optional<FoundStep> there = LookAt(folder);
+  if (!there) return std::nullopt;
+  FoundStep& found = *there;
+  if (found.manifest && found.manifest->step != parsed->step) {
+    Refuse(found, StepState::kDamaged, fmt::format("{} is of step {}", kManifestName, found.manifest->step));
+  }
+  if (found.state == StepState::kUncommitted) {
+    const StatusOr<bool> ours = HoldsOurs(folder);
+    if (ours.ok() && !*ours) return std::nullopt;
+    if (!ours.ok() && absl::IsNotFound(ours.status())) return std::nullopt;  // deleted meanwhile
+    if (!ours.ok()) Refuse(found, StepState::kUnreadable, Message(ours.status()));
+  }
+  found.name = name;
+  found.step = parsed->step;
+  found.number = parsed->number;
+  return there;
+}
+
 void OrderNewestFirst(std::vector<FoundStep>& steps) {
   const auto by_number = [](const FoundStep& a, const FoundStep& b) {
     return std::tie(a.step, a.number) < std::tie(b.step, b.number);
@@ -189,9 +195,7 @@ StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir) {
   PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(dir));
   std::vector<FoundStep> steps;
   for (const std::string& name : names) {
-    const std::optional<StepName> parsed = ParseStepName(name);
-    if (!parsed) continue;
-    if (std::optional<FoundStep> found = Find(dir, name, *parsed)) steps.push_back(*std::move(found));
+    if (std::optional<FoundStep> found = FindStep(dir, name)) steps.push_back(*std::move(found));
   }
   OrderNewestFirst(steps);
   return steps;
@@ -213,7 +217,7 @@ const FoundStep* NewestCommitted(const std::vector<FoundStep>& newest_first) {
 }
 
 Status DeleteStep(const std::string& dir, const std::string& name) {
-  if (!ParseStepName(name)) return absl::InvalidArgumentError(fmt::format("'{}' is not the name of a step", name));
+  PHX_RETURN_IF_ERROR(CheckStepName(name));
   const std::string folder = fmt::format("{}/{}", dir, name);
   const FoundStep found = LookAtStep(folder);
   PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kManifestName)));

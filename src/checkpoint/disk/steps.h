@@ -20,6 +20,8 @@ struct StepName {
 };
 std::optional<StepName> ParseStepName(std::string_view name);
 std::string StepNameText(const StepName& name);
+// InvalidArgument where it is none. Pure.
+Status CheckStepName(std::string_view name);
 // The name that a save takes in a directory that holds these. Pure.
 StepName FreeStepName(int64_t step, uint64_t epoch, const std::vector<std::string>& names);
 
@@ -52,6 +54,9 @@ void OrderNewestFirst(std::vector<FoundStep>& steps);
 // looked at. Folders that hold none of our files are left out. An empty list where the directory is empty, NotFound
 // where there is none.
 StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir);
+
+// One of them. Nothing where there is none of that name.
+std::optional<FoundStep> FindStep(const std::string& dir, const std::string& name);
 
 // One step by its folder, wherever that lies and whatever it is called.
 FoundStep LookAtStep(const std::string& folder);

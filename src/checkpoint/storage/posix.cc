@@ -39,26 +39,16 @@ Status PosixStorage::PointTo(const std::string& step, int64_t number, const std:
 StatusOr<std::vector<FoundStep>> PosixStorage::List() { return FindSteps(location()); }
 
 FoundStep PosixStorage::LookAt(const std::string& step) {
-  const std::optional<StepName> name = ParseStepName(step);
-  FoundStep found;
-  if (!name) {
-    found.why = fmt::format("'{}' is not the name of a step", step);
-    return found;
-  }
-  found = LookAtStep(fmt::format("{}/{}", location(), step));
-  found.step = name->step;
-  found.number = name->number;
-  if (found.manifest && found.manifest->step != name->step) {
-    found.state = StepState::kDamaged;
-    found.why = fmt::format("{} is of step {}", kManifestName, found.manifest->step);
-    found.manifest.reset();
-  }
-  return found;
+  if (std::optional<FoundStep> found = FindStep(location(), step)) return *std::move(found);
+  FoundStep none;
+  none.name = step;
+  none.why = "no manifest: not committed";
+  return none;
 }
 
 Status PosixStorage::Read(const std::string& step, const std::string& file, uint64_t offset, std::span<uint8_t> to) {
-  if (!ParseStepName(step) || !IsFileName(file))
-    return absl::InvalidArgumentError(fmt::format("no file {} of {}", file, step));
+  PHX_RETURN_IF_ERROR(CheckStepName(step));
+  if (!IsFileName(file)) return absl::InvalidArgumentError(fmt::format("'{}' is not the name of a file", file));
   const std::string path = PathOf(step, file);
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd.valid()) return CallFailed(path, "open", errno);
@@ -76,7 +66,7 @@ Status PosixStorage::Read(const std::string& step, const std::string& file, uint
 }
 
 Status PosixStorage::Check(const std::string& step, const Shard& file) {
-  if (!ParseStepName(step)) return absl::InvalidArgumentError(fmt::format("'{}' is not the name of a step", step));
+  PHX_RETURN_IF_ERROR(CheckStepName(step));
   return CheckShardFile(fmt::format("{}/{}", location(), step), file);
 }
 

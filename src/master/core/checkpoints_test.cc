@@ -134,6 +134,14 @@ class CheckpointsTest : public ::testing::Test {
     CheckedOnDisk(session, name, error, true);
   }
 
+  // A round begins with nothing in memory, and a rank wants to restore.
+  void AskOfWhatStorageHas() {
+    FailRound();
+    Hold(a_, {});
+    Hold(b_, {});
+    AskRestore(b_);
+  }
+
   // Orders of the last event of one kind, by session.
   std::map<uint64_t, v1::CheckpointOrder> Orders(v1::CheckpointOrder::BodyCase kind) const {
     std::map<uint64_t, v1::CheckpointOrder> orders;
@@ -656,10 +664,7 @@ TEST_F(CheckpointsTest, ASaveBehindGoingBackIsNewerWhateverItsStep) {
 }
 
 TEST_F(CheckpointsTest, ADamagedStepOnStorageIsPassedOverByAll) {
-  FailRound();
-  Hold(a_, {});
-  Hold(b_, {});
-  AskRestore(b_);
+  AskOfWhatStorageHas();
   FoundOnDisk(30, "30");
   CheckedOnDisk(a_, "30");
   CheckedOnDisk(b_, "30", "rank_2.pt is damaged");
@@ -701,10 +706,7 @@ TEST_F(CheckpointsTest, AValueThatDiffersIsToldOnceWithTheRanksThatHaveIt) {
 }
 
 TEST_F(CheckpointsTest, AStepThatANodeCannotReadIsNotDamagedAndNobodyBeginsAnew) {
-  FailRound();
-  Hold(a_, {});
-  Hold(b_, {});
-  AskRestore(b_);
+  AskOfWhatStorageHas();
   FoundOnDisk(30, "30");
   CheckedOnDisk(a_, "30");
   CannotReadOnDisk(b_, "30", "rank_2.pt: read: Input/output error");
@@ -719,10 +721,7 @@ TEST_F(CheckpointsTest, AStepThatANodeCannotReadIsNotDamagedAndNobodyBeginsAnew)
 }
 
 TEST_F(CheckpointsTest, AnOlderStepIsRestoredWhereTheNewestCannotBeRead) {
-  FailRound();
-  Hold(a_, {});
-  Hold(b_, {});
-  AskRestore(b_);
+  AskOfWhatStorageHas();
   FoundOnDisk(30, "30");
   CannotReadOnDisk(b_, "30", "EIO");
   FoundOnDisk(20, "20");

@@ -26,7 +26,7 @@ class Flight:
         self.state = state  # for the names of tensors
         self.hooks = None  # overlap.Loading
         self.changed = None  # (record number, sentence) of what gives the image away before it is sealed
-        self._is_by_the_script = True
+        self.is_by_the_script = True  # what gives it away, and the script may do so again
         self._alarms = alarms  # overlap.Alarms, or None where nothing is copied later
         self._lock = threading.RLock()  # of the alarms
         self._copies, self._is_host_later = copies, is_host_later
@@ -88,23 +88,19 @@ class Flight:
         self.changed = changed[0], f"{self.path_of(changed[0])}: {changed[1]}"
         return changed[0]
 
-    def is_by_the_script(self):
-        """What gives the image away is something that the script has done, and may do again."""
-        return self._is_by_the_script
-
     def path_of(self, record):
         """What the user calls a record: the path of the first tensor in it."""
         identity = self.image.storages[record]._cdata
         return refuse.path_of_storage(self.state, identity) or f"record {record}"
 
     def _look_again(self):
-        self.changed, self._is_by_the_script = (0, "its second look was cut off"), False
+        self.changed, self.is_by_the_script = (0, "its second look was cut off"), False
         try:
             self._copies.look_again()
         except torch.cuda.OutOfMemoryError:
             self.changed = 0, _NO_MEMORY
         else:
-            self.changed, self._is_by_the_script = None, True
+            self.changed, self.is_by_the_script = None, True
 
     def _land(self, slots):
         """Tells the native side that what devices have copied is there, or that it is not proven."""

@@ -303,7 +303,7 @@ class Writer:
             self._look_for_alarms(current)
             return
         self.give_up(handle, flight.reason(outcome, current))
-        if outcome.state == native.CHANGED and current.is_by_the_script():
+        if outcome.state == native.CHANGED and current.is_by_the_script:
             self._distrust(handle.why)
 
     def _tell_again(self, handle):
