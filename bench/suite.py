@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long the tests take, run after run: a row of bench/results/suite.json for each run that is recorded.
+"""How long the tests take, run after run: a row of bench/results/suite.json and suite.md for each run that is recorded.
 
 python bench/suite.py [--run quick|default|long] [--note TEXT]
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import report
 from support.results import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,6 +71,8 @@ def main():
     content.update(table=table(history), notes=[], rows=history)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(content, indent=1) + "\n")
+    if options.json == HISTORY:
+        report.render()
     print(content["table"])
     return 1 if times["failed"] else 0
 
