@@ -82,7 +82,7 @@ TEST(Simulation, ASeedMeansTheSameEverywhere) {
 TEST(Simulation, SeedsMeetAllThatIsSimulated) {
   std::vector<int> kinds(FaultTable().size());
   std::vector<uint64_t> moments(kMoments);
-  std::vector<int> checkpoints(v1::CheckpointKind_ARRAYSIZE);
+  std::map<std::string_view, int> checkpoints;
   int good = 0, failed = 0, left = 0, large = 0, elastic = 0, late = 0, never = 0;
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
     const Scenario scenario = ScenarioOf(seed, {});
@@ -98,11 +98,11 @@ TEST(Simulation, SeedsMeetAllThatIsSimulated) {
     failed += run.exit_code == 1 ? 1 : 0;
     left += run.exit_code == 143 ? 1 : 0;
     for (size_t i = 0; i < kMoments; ++i) moments[i] += run.moments[i];
-    if (scenario.script.saving) ++checkpoints[static_cast<size_t>(scenario.script.saving->kind)];
+    if (scenario.script.saving) ++checkpoints[KindOf(scenario.script.saving->form)];
   }
   for (const FaultRow& row : FaultTable()) EXPECT_GT(kinds[static_cast<size_t>(row.kind)], 20) << row.name;
   for (size_t i = 1; i < kMoments; ++i) EXPECT_GT(moments[i], 1'000U) << "moment " << i;
-  for (const int jobs : checkpoints) EXPECT_GT(jobs, 100);
+  for (const SaveKind& kind : kSaveKinds) EXPECT_GT(checkpoints[kind.name], 100) << kind.name;
   EXPECT_GT(good, 1'000);
   EXPECT_GT(failed, 100);
   EXPECT_GT(left, 5);

@@ -22,7 +22,7 @@ ckpt::ControlPage Parse(const SharedPage& page) {
 
 std::string Text(const SaveKey& save) { return fmt::format("step {} of epoch {}", save.step, save.epoch); }
 
-bool IsShared(const std::string& page) { return page == ckpt::kMainPageName || page == ckpt::kMetadataPageName; }
+bool IsShared(const std::string& page) { return ckpt::IsSharedPage(page); }
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void SaveJudge::CheckSealed(const RoundSize& round, const SaveKey& save) {
   const auto found = sealed_.find(save);
   if (found != sealed_.end()) {
     for (const auto& [timeline, sealed] : found->second) {
-      const bool shared = kind() == v1::FULL || sealed.main.size() == round.nodes;
+      const bool shared = !form().shared || sealed.main.size() == round.nodes;
       if (sealed.ranks.size() == round.world_size && sealed.world_size == round.world_size && shared) return;
     }
   }
@@ -124,9 +124,9 @@ bool SaveJudge::CanRestore(const SimMaster& master, const SaveKey& save, const s
     world_size = held->second.world_size;
   }
   if (ranks.size() != world_size && !committed) return false;
-  if (kind() != v1::FULL && (!main || (is_half && !committed))) return false;
-  if (kind() == v1::DDP) return true;
-  return ranks.size() == world_size && (kind() == v1::DCP || world_size == state.world_size);
+  if (form().shared && (!main || (is_half && !committed))) return false;
+  if (form().own == FileNeed::kNobody) return true;
+  return ranks.size() == world_size && (form().own == FileNeed::kAnyRank || world_size == state.world_size);
 }
 
 std::optional<SaveKey> SaveJudge::NewestInMemory(const SimMaster& master) const {
@@ -301,8 +301,8 @@ void SaveJudge::OnStepCounts(const std::string& name) {
     if (!same) return wrong(fmt::format("the shard of rank {} is of {}", rank, Text(KeyOf(image))));
   }
   // What ranks have for themselves beside a state that all share goes with the nodes that are lost.
-  const int64_t first = kind() == v1::FULL ? 0 : ckpt::kMainRank;
-  const int64_t behind_last = kind() == v1::DDP ? 0 : manifest.world_size;
+  const int64_t first = form().shared && !form().several ? ckpt::kMainRank : 0;
+  const int64_t behind_last = form().own == FileNeed::kNobody ? 0 : manifest.world_size;
   for (int64_t rank = first; rank < behind_last; ++rank) {
     const bool listed = std::ranges::any_of(manifest.shards, [&](const ckpt::Shard& s) { return s.rank == rank; });
     if (!listed || !step.shards.contains(rank)) return wrong(fmt::format("it has no shard of rank {}", rank));

@@ -89,7 +89,7 @@ class SaveJudge {
     ++passed_[static_cast<size_t>(moment)];
     ++all_passed_;
   }
-  v1::CheckpointKind kind() const { return parts_.scenario.script.saving->kind; }
+  const SaveForm& form() const { return parts_.scenario.script.saving->form; }
   void CheckCommitted(const SimMaster& master, uint64_t before, const SaveKey& save);
   void CheckSealed(const RoundSize& round, const SaveKey& save);
   void CheckRestore(const SimMaster& master, const v1::CheckpointOrder& order);

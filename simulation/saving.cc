@@ -62,7 +62,7 @@ void RankSaves::Load(const Process& process, SimKeeper& keeper, std::function<vo
 std::vector<uint32_t> RankSaves::WantedOf(const Process& process, const RestoreAnswer& answer) const {
   std::vector<uint32_t> wanted;
   const v1::RestoreDecided& decided = answer.order.restore();
-  const bool is_shared_out = parts_.saving.kind == v1::DCP && decided.source() == v1::RestoreDecided::MEMORY;
+  const bool is_shared_out = parts_.saving.form.own == FileNeed::kAnyRank && decided.source() == v1::RestoreDecided::MEMORY;
   if (!is_shared_out || !answer.refused.empty()) return wanted;
   for (uint32_t rank = process->rank; rank < decided.world_size(); rank += process->world_size) {
     if (!answer.images.files.ranks.contains(std::to_string(rank))) wanted.push_back(rank);
@@ -91,7 +91,7 @@ void RankSaves::Read(const Process& process, const RestoreAnswer& answer,
 // What it needs is among what it was given, and still in its slot.
 std::string RankSaves::ReadMemory(const Process& process, const RestoreAnswer& answer, Restored& restored) const {
   const agent::RestoreFiles& files = answer.images.files;
-  const std::string& needed = parts_.saving.kind == v1::FULL ? files.own : files.main;
+  const std::string& needed = parts_.saving.form.shared ? files.main : files.own;
   if (needed.empty()) return "its node has no image for it";
   for (const ckpt::MemoryImage& image : answer.images.images) {
     const auto page = process->machine->shared_memory.find(image.page);
@@ -117,8 +117,8 @@ std::string RankSaves::ReadStorage(const Process& process, const RestoreAnswer& 
   if (step == nullptr || !step->manifest) return fmt::format("{}/{} is gone", kCheckpointDir, restored.name);
   const agent::RestoreFiles& files = answer.images.files;
   const bool had = step->shards.contains(process->rank);
-  if (parts_.saving.kind != v1::DCP && had && files.own.empty()) return "it was given no shard of its own";
-  if (parts_.saving.kind == v1::DDP && files.main.empty()) return "it was given no shard that all share";
+  if (parts_.saving.form.own != FileNeed::kAnyRank && had && files.own.empty()) return "it was given no shard of its own";
+  if (parts_.saving.form.own == FileNeed::kNobody && files.main.empty()) return "it was given no shard that all share";
   restored.timeline = step->shards.begin()->second.layout_hash;
   return "";
 }
@@ -137,9 +137,10 @@ Micros RankSaves::Save(const Process& process, SimKeeper& keeper, int64_t step, 
   copy.image.rank = process->rank;
   copy.image.world_size = process->world_size;
   copy.image.layout_hash = TimelineOf(*process);
+  copy.image.form = parts_.saving.form;
   copy.page = process->own_page;
   const Micros own = BeginCopy(copy);
-  if (parts_.saving.kind == v1::FULL || process->local_rank != 0) return own;
+  if (!parts_.saving.form.shared || process->local_rank != 0) return own;
   copy.main = true;
   copy.page = process->main_page;
   return std::max(own, BeginCopy(copy));

@@ -150,13 +150,24 @@ bool MayChangeItsWorld(const Scenario& scenario) {
                      [first](const Arrival& machine) { return machine.local_world_size != first; });
 }
 
+SaveForm DrawSharedForm(Random& random) {
+  switch (random.Below(6)) {
+    case 0:
+      return kDcpForm;
+    case 3:
+      return kFilesForm;
+    default:
+      return kDdpForm;
+  }
+}
+
 // Drawn apart, so that the job is what it would be without.
 std::optional<Saving> DrawSaving(const Scenario& scenario) {
   Random random(scenario.seed, 4);
   if (!scenario.script.steps || random.OneIn(4)) return std::nullopt;
   Saving saving;
   const bool any_kind = !MayChangeItsWorld(scenario);
-  saving.kind = any_kind && random.OneIn(2) ? v1::FULL : random.OneIn(3) ? v1::DCP : v1::DDP;
+  saving.form = any_kind && random.OneIn(2) ? kFullForm : DrawSharedForm(random);
   saving.slots = random.OneIn(3) ? 2 : 3;
   saving.store_every = random.OneOf({0, 1, 1, 2, 5});
   saving.at_breakpoint = random.OneIn(4);
@@ -177,11 +188,10 @@ int64_t StepsBetweenSaves(const Scenario& scenario) {
 }
 
 std::string Name(const Saving& saving) {
-  const char* const kind = saving.kind == v1::DCP ? "dcp" : saving.kind == v1::DDP ? "ddp" : "full";
   return fmt::format(
       "checkpoints: {}, {} slots, each {}. to storage, copied in {} ms, written in {} ms, keep {} and each "
       "{}.{}{}",
-      kind, saving.slots, saving.store_every, saving.copy / kMs, saving.write / kMs, saving.keep_last,
+      KindOf(saving.form), saving.slots, saving.store_every, saving.copy / kMs, saving.write / kMs, saving.keep_last,
       saving.keep_every, saving.at_breakpoint ? ", at a breakpoint, too" : "",
       saving.waits_at_end ? "; ranks await storage before they end" : "");
 }

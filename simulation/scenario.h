@@ -21,7 +21,7 @@ enum class OnRescale { kNothing, kWaits, kEnds };
 
 // What the script's Checkpointers do, and what memory and storage take for it.
 struct Saving {
-  v1::CheckpointKind kind = v1::FULL;
+  SaveForm form;
   int slots = 3;
   int64_t store_every = 1;  // each so many saves go to storage, too; 0: none does
   bool at_breakpoint = false;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "agent/checkpoint/kinds.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/rank/memory_names.h"
 #include "checkpoint/remote/image_request.h"
@@ -25,13 +24,14 @@ constexpr Micros kMakeFile = 5 * kMs;
 constexpr uint64_t kImageBytes = ckpt::kControlBytes;
 constexpr uint64_t kFreeBytes = uint64_t{1} << 40;
 
-v1::Shard ShardOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
+v1::Shard ShardOf(const ckpt::MemoryImage& image) {
   v1::Shard shard;
   const int64_t rank = agent::RankOf(image);
   shard.set_rank(static_cast<int32_t>(rank));
-  shard.set_file(ckpt::ShardName(kind == v1::DCP ? ckpt::kDcpLayout : ckpt::kTorchLayout, rank));
+  shard.set_file(ckpt::ShardName(image.image.form.own == FileNeed::kAnyRank ? ckpt::kDcpLayout : ckpt::kTorchLayout, rank));
   shard.set_bytes(image.image.bytes);
   shard.set_crc32(image.image.crc32);
+  shard.set_needed_by(static_cast<v1::FileNeed>(agent::NeedOf(image)));
   return shard;
 }
 
@@ -54,12 +54,8 @@ void SimKeeper::OpenPage(const std::string& name) {
   pages_.Add(kCheckpointDir, name, ckpt::kMemoryRoot, page->bytes.data());
 }
 
-agent::SaveKinds::HasPage SimKeeper::PagesOf() const {
-  return [this](const std::string& dir, const std::string& page) { return pages_.Has(dir, page); };
-}
-
 std::string SimKeeper::PageName(const Process& process, bool main) const {
-  return main ? agent::SharedPageOf(core_.KindOf(kCheckpointDir)) : std::to_string(process->local_rank);
+  return main ? ckpt::kMainPageName : std::to_string(process->local_rank);
 }
 
 void SimKeeper::Do(const agent::ScanMemory& action) {
@@ -94,7 +90,7 @@ void SimKeeper::Scan() {
   Later(parts_.machine.random.Between(1, parts_.saving.scan), [this, images, epoch = scan_epoch_] {
     if (epoch != scan_epoch_) return;
     for (const ckpt::MemoryImage& image : agent::NextToRead(images, read_, read_all_of_)) read_.push_back({image, ""});
-    core_.OnScanned(epoch, agent::HeldPages(read_, agent::UnreadOf(images, read_), PagesOf()), Lend());
+    core_.OnScanned(epoch, agent::HeldPages(read_, agent::UnreadOf(images, read_)), Lend());
   });
 }
 
@@ -120,7 +116,7 @@ void SimKeeper::Fetch(const agent::FetchImages& action, int tries) {
     for (const v1::ImageElsewhere& elsewhere : action.order.restore().elsewhere()) {
       const std::optional<ckpt::SlotImage> image = Read(elsewhere, fetched.save);
       if (image) fetched.images[elsewhere.rank()] = *image;
-      const bool can_do_without = core_.KindOf(action.dir) == v1::DDP && elsewhere.rank() >= 0;
+      const bool can_do_without = core_.FormOfDirectory(action.dir).own == FileNeed::kNobody && elsewhere.rank() >= 0;
       if (!image && !can_do_without) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
       if (!image && tries > 1 && action.epoch == epoch_ && SomeLenderLives(elsewhere)) return Fetch(action, tries - 1);
     }
@@ -148,7 +144,7 @@ std::optional<ckpt::SlotImage> SimKeeper::Read(const v1::ImageElsewhere& elsewhe
       const bool is_it = machine->address == source.address() && machine->lends_at == source.port();
       if (!is_it || !machine->Works() || machine->cut > 0 || parts_.machine.cut > 0) continue;
       for (const auto& [name, page] : machine->shared_memory) {
-        const bool is_shared = name == ckpt::kMainPageName || name == ckpt::kMetadataPageName;
+        const bool is_shared = ckpt::IsSharedPage(name);
         if (is_shared != (elsewhere.rank() < 0)) continue;
         ckpt::ControlPage now;
         if (!ckpt::ParseControl(page->bytes.data(), page->bytes.size(), &now).empty()) continue;
@@ -197,7 +193,7 @@ void SimKeeper::Do(const agent::TidyUp& action) {
 }
 
 void SimKeeper::End(bool failed) {
-  core_.OnEnd(agent::HeldPages(pages_.Images(), PagesOf()), failed);
+  core_.OnEnd(agent::HeldPages(pages_.Images()), failed);
   Run();
 }
 
@@ -239,14 +235,13 @@ void SimKeeper::Open(const Process& process, Task answered) {
   OpenPage(std::to_string(process->local_rank));
   pages_.MarkOpened(kCheckpointDir, std::to_string(process->local_rank));
   process->own_page = parts_.machine.shared_memory.at(std::to_string(process->local_rank));
-  if (saving.kind != v1::FULL) {
-    const char* const shared = agent::SharedPageOf(saving.kind);
-    OpenPage(shared);
-    pages_.MarkOpened(kCheckpointDir, shared);
-    process->main_page = parts_.machine.shared_memory.at(shared);
+  if (saving.form.shared) {
+    OpenPage(ckpt::kMainPageName);
+    pages_.MarkOpened(kCheckpointDir, ckpt::kMainPageName);
+    process->main_page = parts_.machine.shared_memory.at(ckpt::kMainPageName);
   }
   core_.OnOpen(process->local_rank, kCheckpointDir,
-               {saving.kind, saving.at_breakpoint, saving.keep_last, saving.keep_every, {}});
+               {saving.form, saving.at_breakpoint, saving.keep_last, saving.keep_every, {}});
   Run();
   Later(0, [this, process, answered = std::move(answered)]() mutable {
     if (Hears(process)) answered();
@@ -320,7 +315,7 @@ void SimKeeper::Do(const agent::AnswerRestore& action) {
   answer.refused = action.refused;
   answer.images = agent::ToRestore(action.order, rank_base_ + static_cast<uint32_t>(action.local_rank),
                                    pages_.Images(action.dir, KeyOf(action.order.save())), checked_[action.dir],
-                                   FilesOf(KeyOf(action.order.save())), core_.KindOf(action.dir));
+                                   FilesOf(KeyOf(action.order.save())), core_.FormOfDirectory(action.dir));
   if (fetched_.save == KeyOf(action.order.save())) {
     for (const auto& [rank, image] : fetched_.images) answer.fetched.push_back(image);
   }
@@ -482,7 +477,6 @@ void SimKeeper::Do(const agent::MakeStepFolder& action) {
 
 void SimKeeper::Do(const agent::WriteImages& action) {
   std::vector<ckpt::MemoryImage> images = pages_.Images(action.dir, action.save);
-  const v1::CheckpointKind kind = agent::KindOfSave(images, PagesOf());
   images = agent::ImagesToStore(std::move(images), action.main);
   std::erase_if(images, [&](const ckpt::MemoryImage& image) { return !pages_.Hold(image); });
   const std::string refused = agent::StoreRefusal(images, parts_.local_world_size);
@@ -496,10 +490,10 @@ void SimKeeper::Do(const agent::WriteImages& action) {
   };
   auto written = std::make_shared<Written>();
   OnStorage({images.size(),
-             [this, written, images, kind, name = action.name](size_t i) {
+             [this, written, images, name = action.name](size_t i) {
                const Status status = parts_.storage.WriteShard(name, agent::RankOf(images[i]), images[i].image);
                parts_.judge.saves().OnShardWritten(parts_.machine, name, images[i]);
-               if (status.ok()) written->shards.push_back(ShardOf(images[i], kind));
+               if (status.ok()) written->shards.push_back(ShardOf(images[i]));
                if (!status.ok()) written->error = Message(status);
                return status.ok();
              },

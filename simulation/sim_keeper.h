@@ -154,7 +154,6 @@ class SimKeeper {
   void OnDirectoriesLookedAt();
   void Scan();
   void ReplaceSlots();
-  agent::SaveKinds::HasPage PagesOf() const;
   void OnStorage(StorageJob job);
   void WorkOnStorage(size_t step);
   Micros Takes();

@@ -201,12 +201,12 @@ class CheckpointAgent:
         name = "rank_0.pt" if self.layout == "torch-zip" else "rank_0.safetensors"
         shutil.copyfile(self.slot_path(slot), os.path.join(folder, name))
         rank = self.page.slot(slot)[0]
-        shard = {"rank": 0, "file": name, "bytes": rank[3], "crc32": rank[7]}
+        shard = {"rank": 0, "file": name, "bytes": rank[3], "crc32": rank[7], "needed_by": "owner"}
         write_manifest(folder, step, rank[2], [shard], layout=self.layout)
 
 
 def write_manifest(folder, step, epoch, shards, kind="full", world_size=1, layout="torch-zip", **fields):
-    manifest = {"format": "phalanx-manifest", "version": 1, "step": step, "epoch": epoch, "world_size": world_size}
+    manifest = {"format": "phalanx-manifest", "version": 2, "step": step, "epoch": epoch, "world_size": world_size}
     manifest.update(kind=kind, layout=layout, shards=shards)
     manifest.update({"job_id": "test", "written_unix_ms": 0, "sequence": 0, **fields})
     text = json.dumps(manifest).encode() + b"\n"

@@ -20,7 +20,7 @@ class ControlPage:
 
     def __init__(self, path, epoch):
         with open(path, "wb") as file:
-            file.write(struct.pack("<8sIIQQQ", b"PHXSLOTS", 2, 0, 0, epoch, 1).ljust(PAGE_BYTES, b"\0"))
+            file.write(struct.pack("<8sIIQQQ", b"PHXSLOTS", 3, 0, 0, epoch, 1).ljust(PAGE_BYTES, b"\0"))
         with open(path, "r+b") as file:
             self.map = mmap.mmap(file.fileno(), PAGE_BYTES)
 

@@ -25,7 +25,6 @@ namespace {
 using checkpoint::FoundStep;
 using checkpoint::ImageRecord;
 using checkpoint::IsMemoryName;
-using checkpoint::IsSharded;
 using checkpoint::Manifest;
 using checkpoint::MemoryDirectory;
 using checkpoint::MemoryFolder;
@@ -217,12 +216,17 @@ CkptAnswer ShowStep(const std::string& path, bool json) {
     text += fmt::format("job '{}', epoch {}, world {}, kind {}, layout {}, written {}\n", Printable(manifest.job_id),
                         manifest.epoch, manifest.world_size, manifest.kind, manifest.layout,
                         manifest.written_unix_ms > 0 ? Clock(manifest.written_unix_ms, true) : "-");
-    Rows rows = {{"RANK", "SIZE", "CRC32", "FILE"}};
+    Rows rows = {{"RANK", "NEEDED BY", "SIZE", "CRC32", "FILE"}};
     object["shards"] = ordered_json::array();
     for (const Shard& shard : manifest.shards) {
-      rows.push_back({fmt::format("{}", shard.rank), Bytes(shard.bytes), HexText(shard.crc32), shard.file});
-      object["shards"].push_back(
-          {{"rank", shard.rank}, {"file", shard.file}, {"bytes", shard.bytes}, {"crc32", shard.crc32}});
+      const std::string need(NameOf(shard.needed_by));
+      rows.push_back(
+          {fmt::format("{}", shard.rank), need, Bytes(shard.bytes), HexText(shard.crc32), Printable(shard.file)});
+      object["shards"].push_back({{"rank", shard.rank},
+                                  {"file", shard.file},
+                                  {"bytes", shard.bytes},
+                                  {"crc32", shard.crc32},
+                                  {"needed_by", need}});
     }
     text += Table(rows);
   }
@@ -309,7 +313,7 @@ Status VerifyMemories(const std::string& path, Kind kind, std::vector<Checked>& 
       for (const std::string& problem : directory.problems) all.push_back({directory.folder, 0, problem});
       for (const MemorySlot& slot : directory.slots) {
         if (!slot.slot.why.empty()) all.push_back({slot.path, 0, slot.slot.why});
-        if (slot.slot.sealed()) all.push_back(CheckFile(slot.path, slot.slot.image.crc32, !IsSharded(directory)));
+        if (slot.slot.sealed()) all.push_back(CheckFile(slot.path, slot.slot.image.crc32, slot.slot.image.form.own != FileNeed::kAnyRank));
       }
     }
   }

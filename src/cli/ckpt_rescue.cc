@@ -8,6 +8,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -17,13 +20,14 @@
 #include "checkpoint/files/files.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
+#include "checkpoint/storage/files_of.h"
+#include "checkpoint/storage/storage.h"
 #include "cli/ckpt_image.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {
 namespace {
 
-using checkpoint::IsSharded;
 using checkpoint::LockMemory;
 using checkpoint::Manifest;
 using checkpoint::MemoryDirectory;
@@ -38,6 +42,7 @@ using checkpoint::Shard;
 // One rank's image, and what it says of itself.
 struct Found {
   std::string path;
+  SaveForm form;
   const char* layout = checkpoint::kTorchLayout;
   bool main = false;  // what is the same on all ranks; `info.rank` is whose copy it is
   uint64_t bytes = 0;
@@ -81,20 +86,22 @@ StatusOr<Found> FoundIn(const MemorySlot& slot) {
                                            sealed.step, sealed.rank));
   }
   return Found{.path = slot.path,
+               .form = sealed.form,
                .layout = image.named ? checkpoint::kNamedLayout : checkpoint::kTorchLayout,
-               .main = slot.page == checkpoint::kMainPageName,
+               .main = checkpoint::IsSharedPage(slot.page),
                .bytes = sealed.bytes,
                .crc32 = sealed.crc32,
                .branch = sealed.branch,
                .info = info};
 }
 
-// Files of torch.distributed.checkpoint say nothing of themselves: all that is known is what their seal says.
-Found FoundSharded(const MemorySlot& slot, const std::string& job_id) {
+// Files that any rank may need say nothing of themselves: all that is known is what their seal says.
+Found FoundForAnyRank(const MemorySlot& slot, const std::string& job_id) {
   const checkpoint::SlotImage& sealed = slot.slot.image;
   return Found{.path = slot.path,
-               .layout = checkpoint::kDcpLayout,
-               .main = slot.page == checkpoint::kMetadataPageName,
+               .form = sealed.form,
+               .layout = sealed.form.several ? checkpoint::kFilesLayout : checkpoint::kDcpLayout,
+               .main = checkpoint::IsSharedPage(slot.page),
                .bytes = sealed.bytes,
                .crc32 = sealed.crc32,
                .branch = sealed.branch,
@@ -103,18 +110,18 @@ Found FoundSharded(const MemorySlot& slot, const std::string& job_id) {
                         .epoch = sealed.epoch,
                         .rank = sealed.rank,
                         .world_size = sealed.world_size,
-                        .kind = checkpoint::kDcpKind,
+                        .kind = std::string(KindOf(sealed.form)),
                         .job_id = job_id}};
 }
 
-// Whether a file on disk is the rest of this step cannot be told where the state is sharded, so all of it must be here.
+// Whether a file on disk is the rest of this step cannot be told where any rank may need it, so all of it must be here.
 Status CheckAllRanks(const SaveOfAll& save) {
   const uint32_t world_size = save.slots.front()->slot.image.world_size;
   const size_t ranks = RanksOf(save);
   if (ranks == world_size) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      fmt::format("sharded state is rescued where all of its ranks are: of {} this memory has {}; a phalanx-run of the "
-                  "same job takes it up, on the same nodes",
+      fmt::format("a state that its ranks share out is rescued where all of them are: of {} this memory has {}; a "
+                  "phalanx-run of the same job takes it up, on the same nodes",
                   world_size, ranks));
 }
 
@@ -127,43 +134,31 @@ std::string NothingText(size_t pages, std::optional<int64_t> step, const std::st
 StatusOr<Chosen> Choose(const std::vector<const MemoryDirectory*>& directories, std::optional<int64_t> step,
                         const std::string& job_id) {
   size_t pages = 0;
-  size_t sharded = 0;
   for (const MemoryDirectory* directory : directories) {
     if (!directory->problems.empty()) return absl::DataLossError(directory->problems.front());
     pages += directory->pages.size();
-    sharded += IsSharded(*directory) ? 1 : 0;
   }
   const std::string& folder = directories.front()->folder;
-  if (sharded != 0 && sharded != directories.size()) {
-    return absl::DataLossError(fmt::format("{}: only some of its nodes have sharded state", folder));
-  }
   const SaveOfAll save = NewestOfAll(directories, step);
   if (save.slots.empty()) {
     return absl::NotFoundError(NothingText(pages, step, folder.substr(0, folder.rfind('/'))));
   }
+  const SaveForm& form = save.slots.front()->slot.image.form;
+  if (!std::ranges::all_of(save.slots, [&](const MemorySlot* slot) { return slot->slot.image.form == form; })) {
+    return absl::DataLossError(fmt::format("{}: its images are of saves of different kinds", folder));
+  }
+  const bool is_for_any_rank = form.own == FileNeed::kAnyRank;
   Chosen chosen{.found = {}, .committed = save.committed, .newer = save.newer};
   for (const MemorySlot* slot : save.slots) {
-    if (sharded > 0) {
-      chosen.found.push_back(FoundSharded(*slot, job_id));
+    if (is_for_any_rank) {
+      chosen.found.push_back(FoundForAnyRank(*slot, job_id));
     } else {
       PHX_ASSIGN_OR_RETURN(Found one, FoundIn(*slot));
       chosen.found.push_back(std::move(one));
     }
   }
-  if (sharded > 0) PHX_RETURN_IF_ERROR(CheckAllRanks(save));
+  if (is_for_any_rank) PHX_RETURN_IF_ERROR(CheckAllRanks(save));
   return chosen;
-}
-
-StatusOr<Shard> WriteOne(const Found& found, const std::string& to, const std::string& step_name) {
-  checkpoint::WriteJob job;
-  job.source = found.path;
-  job.dir = to;
-  job.step_name = step_name;
-  job.rank = found.main ? checkpoint::kMainRank : int64_t{found.info.rank};
-  job.file = checkpoint::ShardName(found.layout, job.rank);
-  job.bytes = found.bytes;
-  job.crc32 = found.crc32;
-  return checkpoint::WriteShard(job);
 }
 
 // One that was rescued on another node: NotFound where it was not, yet.
@@ -182,12 +177,15 @@ StatusOr<Shard> ReadOne(const std::string& folder, int64_t rank, const Found& li
                     "state; remove it or name another place",
                     path, info.rank, info.world_size, info.step, info.epoch, info.job_id));
   }
-  return Shard{.rank = rank, .file = file, .bytes = image.file.bytes(), .crc32 = FileCrc(image.file)};
+  return Shard{.rank = rank,
+               .file = file,
+               .bytes = image.file.bytes(),
+               .crc32 = FileCrc(image.file),
+               .needed_by = rank == checkpoint::kMainRank ? FileNeed::kEveryRank : like.form.own};
 }
 
-bool IsDdp(const ImageInfo& info) { return info.kind == checkpoint::kDdpKind || info.kind == "ddp-rank"; }
-
-bool HasMain(const ImageInfo& info) { return IsDdp(info) || info.kind == checkpoint::kDcpKind; }
+// What a rank has for itself: others, and a world without that rank, can do without.
+bool CanDoWithoutOwn(const Found& found) { return found.form.own == FileNeed::kNobody; }
 
 Manifest ManifestFor(const Found& like, std::vector<Shard> shards, int64_t now_unix_ms) {
   const ImageInfo& info = like.info;
@@ -196,7 +194,7 @@ Manifest ManifestFor(const Found& like, std::vector<Shard> shards, int64_t now_u
   manifest.epoch = info.epoch;
   manifest.branch = like.branch;
   manifest.world_size = info.world_size;
-  manifest.kind = IsDdp(info) ? checkpoint::kDdpKind : info.kind;
+  manifest.kind = KindOf(like.form);
   manifest.layout = like.layout;
   manifest.job_id = info.job_id;
   manifest.written_unix_ms = now_unix_ms;
@@ -244,7 +242,7 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
   }
   if (!rescued.missing.empty()) {
     const std::string what = rescued.counts ? "the step counts without them"
-                                            : fmt::format("{}{}", kWhenItCounts, IsDdp(info) ? kOrWithoutThem : "");
+                                            : fmt::format("{}{}", kWhenItCounts, CanDoWithoutOwn(chosen.found.front()) ? kOrWithoutThem : "");
     answer.text += fmt::format("{} more are missing, the first is {}: {}\n", rescued.missing.size(),
                                rescued.missing.front(), what);
   }
@@ -257,44 +255,62 @@ bool CountsWithout(const std::vector<std::string>& missing, const Found& like) {
 }
 
 // Those of the images in memory; of the state that is the same on all ranks one copy is enough.
-StatusOr<std::map<int64_t, Shard>> WriteAll(const std::vector<Found>& found, const std::string& to,
-                                            const std::string& step_name) {
-  std::map<int64_t, Shard> shards;
+StatusOr<std::vector<Shard>> WriteAll(const std::vector<Found>& found, const std::string& to,
+                                      const std::string& step_name) {
+  PHX_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenStorage(to));
+  std::vector<Shard> all;
+  bool has_main = false;
   for (const Found& one : found) {
-    if (one.main && shards.contains(checkpoint::kMainRank)) continue;
-    PHX_ASSIGN_OR_RETURN(Shard shard, WriteOne(one, to, step_name));
-    shards[shard.rank] = std::move(shard);
+    if (one.main && std::exchange(has_main, true)) continue;
+    const int64_t rank = one.main ? checkpoint::kMainRank : int64_t{one.info.rank};
+    PHX_ASSIGN_OR_RETURN(
+        const std::vector<Shard> shards,
+        checkpoint::PutImage(*storage, step_name, {one.path, one.form, rank, one.bytes, one.crc32}));
+    all.insert(all.end(), shards.begin(), shards.end());
   }
-  return shards;
+  return all;
 }
 
-StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& options, int64_t now) {
-  const std::vector<Found>& found = chosen.found;
-  const std::string& to = options.to;
-  if (options.without_lost && !IsDdp(found.front().info)) {
-    return absl::InvalidArgumentError(
-        fmt::format("--without-lost is for DDP: step {} is of kind '{}', and each rank's part of it is needed",
-                    found.front().info.step, found.front().info.kind));
-  }
-  if (mkdir(to.c_str(), 0777) != 0 && errno != EEXIST) return checkpoint::CallFailed(to, "mkdir", errno);
-  const ImageInfo& info = found.front().info;
-  const std::string step_name = checkpoint::StepNameText({.step = info.step});
-  Rescued rescued{.folder = fmt::format("{}/{}", to, step_name), .missing = {}};
-  PHX_ASSIGN_OR_RETURN(const auto shards, WriteAll(found, to, step_name));
-  rescued.written = shards.size();
-  std::vector<std::string>& missing = rescued.missing;
-  std::vector<Shard> all;
-  for (int64_t rank = HasMain(info) ? checkpoint::kMainRank : 0; rank < int64_t{info.world_size}; ++rank) {
-    const auto it = shards.find(rank);
-    StatusOr<Shard> shard = it != shards.end() ? it->second : ReadOne(rescued.folder, rank, found.front());
+// Those of the ranks whose images are not in this memory: in `folder`, where they were rescued on other nodes. Names
+// are of those that are missing.
+Status AddOthers(const Found& like, const std::string& folder, std::vector<Shard>& all,
+                 std::vector<std::string>& missing) {
+  std::set<int64_t> here;
+  for (const Shard& shard : all) here.insert(shard.rank);
+  for (int64_t rank = like.form.shared ? checkpoint::kMainRank : 0; rank < int64_t{like.info.world_size}; ++rank) {
+    if (here.contains(rank)) continue;
+    StatusOr<Shard> shard = ReadOne(folder, rank, like);
     if (absl::IsNotFound(shard.status())) {
-      missing.push_back(checkpoint::ShardName(found.front().layout, rank));
+      missing.push_back(checkpoint::ShardName(like.layout, rank));
     } else if (!shard.ok()) {
       return shard.status();
     } else {
       all.push_back(*std::move(shard));
     }
   }
+  return absl::OkStatus();
+}
+
+StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& options, int64_t now) {
+  const std::vector<Found>& found = chosen.found;
+  const std::string& to = options.to;
+  if (options.without_lost && !CanDoWithoutOwn(found.front())) {
+    return absl::InvalidArgumentError(
+        fmt::format("--without-lost is for DDP: step {} is of kind '{}', and each rank's part of it is needed",
+                    found.front().info.step, KindOf(found.front().form)));
+  }
+  if (mkdir(to.c_str(), 0777) != 0 && errno != EEXIST) return checkpoint::CallFailed(to, "mkdir", errno);
+  const ImageInfo& info = found.front().info;
+  const std::string step_name = checkpoint::StepNameText({.step = info.step});
+  Rescued rescued{.folder = fmt::format("{}/{}", to, step_name), .missing = {}};
+  PHX_ASSIGN_OR_RETURN(std::vector<Shard> all, WriteAll(found, to, step_name));
+  rescued.written = all.size();
+  std::vector<std::string>& missing = rescued.missing;
+  // Where any rank may need any file, all are here (Choose).
+  if (found.front().form.own != FileNeed::kAnyRank) {
+    PHX_RETURN_IF_ERROR(AddOthers(found.front(), rescued.folder, all, missing));
+  }
+  std::ranges::stable_sort(all, {}, &Shard::rank);
   rescued.counts = missing.empty() || (options.without_lost && CountsWithout(missing, found.front()));
   if (rescued.counts) {
     const Status written = checkpoint::WriteManifest(to, step_name, ManifestFor(found.front(), std::move(all), now));

@@ -15,6 +15,8 @@
 #include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/image/image.h"
+#include "checkpoint/image/test_file_table.h"
+#include "checkpoint/image/test_file_table.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
 #include "cli/ckpt_discard.h"
@@ -69,6 +71,7 @@ class Memory {
     int64_t step;
     bool committed = false;
     bool dropped = false;
+    SaveForm form = {};
   };
 
   void Rank(uint32_t local_rank, uint32_t rank, uint32_t world, const std::vector<Sealed>& slots) const {
@@ -98,7 +101,8 @@ class Memory {
                                         .world_size = world,
                                         .crc32 = Crc32(0, sealed.image.data(), sealed.image.size()),
                                         .records = 2,
-                                        .sealed_unix_ms = kNow};
+                                        .sealed_unix_ms = kNow,
+                                        .form = sealed.form};
       EXPECT_TRUE(control.Seal(static_cast<int>(i), generation, image));
       if (sealed.committed) control.SetCommitted(static_cast<int>(i), generation);
       if (sealed.dropped) control.SetDropped(static_cast<int>(i), generation);
@@ -391,7 +395,7 @@ TEST(CkptRescue, CountsWhenTheLastNodesRanksAreThere) {
 TEST(CkptRescue, WritesTheSharedStateOnce) {
   const TestFolder root;
   const auto image = [](uint32_t rank, const char* kind) {
-    return Memory::Sealed{ImageText(20, rank, 2, 'x', kind), 20};
+    return Memory::Sealed{ImageText(20, rank, 2, 'x', kind), 20, false, false, kDdpForm};
   };
   const Memory one(root);
   one.Rank(0, 0, 2, {image(0, "ddp-rank")});
@@ -414,7 +418,7 @@ TEST(CkptRescue, WritesTheSharedStateOnce) {
 TEST(CkptRescue, LetsAStepOfDdpCountWithoutLostNodes) {
   const TestFolder root;
   const auto image = [](uint32_t rank, const char* kind) {
-    return Memory::Sealed{ImageText(20, rank, 2, 'x', kind), 20, true};
+    return Memory::Sealed{ImageText(20, rank, 2, 'x', kind), 20, true, false, kDdpForm};
   };
   const Memory one(root);
   one.Rank(0, 0, 2, {image(0, "ddp-rank")});
@@ -430,6 +434,34 @@ TEST(CkptRescue, LetsAStepOfDdpCountWithoutLostNodes) {
   EXPECT_THAT(without->text, HasSubstr("the first is rank_1.pt: the step counts without them"));
   const auto steps = checkpoint::FindSteps(root / "out");
   EXPECT_EQ(checkpoint::NewestCommitted(*steps)->manifest->shards.size(), 2u);
+  EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
+}
+
+// As files under their own names: that of which two ranks have a copy comes from the first.
+TEST(CkptRescue, WritesNamedFiles) {
+  const TestFolder root;
+  const auto image = [](const std::vector<checkpoint::FileOfImage>& files) {
+    return Memory::Sealed{checkpoint::ImageOfFiles(files, 12'288), 20, true, false, kFilesForm};
+  };
+  const std::string zeros(4'096, '\0');
+  const uint32_t crc = Crc32(0, zeros.data(), zeros.size());
+  const Memory memory(root);
+  memory.Rank(0, 0, 2, {image({{"model.pt", 4'096, 4'096, crc}})});
+  memory.Page("main", 0, 2, {image({})});
+  const Status half = CkptRescue(root.path(), {.to = root / "half"}, kNow).status();
+  EXPECT_THAT(Message(half), HasSubstr("of 2 this memory has 1"));
+  memory.Rank(1, 1, 2, {image({{"model.pt", 4'096, 4'096, crc, true}, {"optimizer_1.pt", 8'192, 4'096, crc}})});
+  const StatusOr<CkptAnswer> answer = CkptRescue(root.path(), {.to = root / "out"}, kNow);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->exit_code, 0) << answer->text;
+  const auto steps = checkpoint::FindSteps(root / "out");
+  const checkpoint::Manifest& manifest = *steps->front().manifest;
+  EXPECT_EQ(manifest.kind, "files");
+  ASSERT_EQ(manifest.shards.size(), 2u);
+  EXPECT_EQ(manifest.shards[0].file, "model.pt");
+  EXPECT_EQ(manifest.shards[0].needed_by, FileNeed::kAnyRank);
+  EXPECT_EQ(manifest.shards[1].file, "optimizer_1.pt");
+  EXPECT_EQ(manifest.shards[1].rank, 1);
   EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
 }
 

@@ -16,7 +16,7 @@ import phalanx
 from phalanx._bootstrap import board, rescale
 from phalanx.checkpoint import native, selftest, stored
 from phalanx.checkpoint.copying import writer
-from phalanx.checkpoint.formats import disk, mapped, named, plan
+from phalanx.checkpoint.formats import disk, forms, mapped, named, plan
 from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.link import absent, alone, door, telling
 from phalanx.checkpoint.ranks import peers, place, safe_point, together, way
@@ -142,7 +142,17 @@ class Checkpointer:
     def _writer_of(self, page, control, kind, slots, overlapping, verify):
         budget = self._budget_of(page)
         return writer.Writer(
-            self._door, control, self.directory, page, kind, self._here, slots, budget, overlapping, verify
+            self._door,
+            control,
+            self.directory,
+            page,
+            kind,
+            forms.OF_KIND[self.kind],
+            self._here,
+            slots,
+            budget,
+            overlapping,
+            verify,
         )
 
     # What classes for other strategies change.
@@ -452,7 +462,7 @@ class Checkpointer:
             self._go_back_alone()
         try:
             return disk.find_exactly(
-                self.directory, self._here.rank, self._agree, step, timeline, self._find_in(exactly=True)
+                self.directory, self._here.rank, self._agree, step, timeline, self._find_in()
             )
         except disk.NotThere as error:
             raise LookupError(f"phalanx.checkpoint: {error}") from None
@@ -465,7 +475,7 @@ class Checkpointer:
             self._writer.finish()
             self._alone.finish(_STORAGE_WAIT_S)
 
-    def _find_in(self, exactly=False):
+    def _find_in(self):
         """What looks at the manifests of this strategy's layouts; None: disk's own."""
         return None
 

@@ -20,10 +20,9 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import state_dict as torch_state
 from torch.distributed.checkpoint._traverse import set_element
 
-from phalanx._bootstrap import board
-from phalanx.checkpoint import checkpointer
+from phalanx.checkpoint import checkpointer, shared_out
 from phalanx.checkpoint.copying import overlap
-from phalanx.checkpoint.formats import disk, plan, sharded
+from phalanx.checkpoint.formats import plan, sharded
 from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.ranks import peers, safe_point, together
 from phalanx.checkpoint.state import per_rank, position, rng, shared_values, states
@@ -34,7 +33,7 @@ _OWN_ROOM = 64 << 10  # random numbers at the start of an epoch come and go
 _LENGTH_BYTES = 8
 
 
-class Checkpointer(checkpointer.Checkpointer):
+class Checkpointer(shared_out.Checkpointer):
     """As phalanx.checkpoint.Checkpointer, but that load() writes into the state that it is given, and that prepare(),
     save() and load() are for all ranks together: where one is called, all must come. "rng", data positions and PerRank
     stand at the top level of the state, and are each rank's own.
@@ -42,61 +41,23 @@ class Checkpointer(checkpointer.Checkpointer):
     Modules and optimizers in the state stand for what torch.distributed.checkpoint.state_dict gives for them.
     """
 
-    kind = "dcp"
-    layouts = ("torch",)
+    kind = layout_on_disk = "dcp"
 
     def __init__(self, *settings, **named_settings):
-        self._shared = None  # of who leads: the writer of the .metadata
         self._plan = None
         self.forms = sharded.Forms()
         self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
-        self._peers = peers.Peers(self._here)
         self._peers_of_writers = peers.Peers(self._here)  # async_save() has a thread of its own
-
-    def _make_writers(self, answer, slots, overlapping, verify):
-        super()._make_writers(answer, slots, overlapping, verify)
-        if self._here.leads:
-            self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
 
     # --- saving
 
-    def _is_lent(self):
-        """A node that goes takes its ranks' shards with it."""
-        return not board.node_leaves()
-
-    def prepare(self, state):
-        self._must_be_able_to_save()
-        try:
-            expanded, image = self._planned(state, 0)
-        except peers.NotTogether as error:
-            return str(error)
-        why = self._writer.prepare(expanded, image)
-        if self._shared is None:
-            return why
-        return why or self._shared.prepare(states.Expanded(), sharded.metadata_image(self._plan.metadata))
-
-    def _close_writers(self):
-        if self._shared is not None:
-            self._shared.close()
-        super()._close_writers()
+    def _index(self):
+        return sharded.metadata_image(self._plan.metadata)
 
     def _write(self, handle, state, began_ns):
         handle.values = shared_values.checksums(state)
-        try:
-            expanded, image = self._planned(state, handle.step)
-        except peers.NotTogether as error:
-            return self._writer.give_up(handle, str(error))
-        return self._write_file(handle, expanded, image, self._plan.metadata, began_ns)
-
-    def _write_file(self, handle, expanded, image, described, began_ns):
-        if self._shared is not None:
-            first = SaveHandle(self, handle.step, handle.storage, handle.branch)
-            self._shared.write(first, states.Expanded(), sharded.metadata_image(described), began_ns)
-            if not first.is_sealed:
-                handle.is_over = True
-                return handle.explain(first.why)
-        return self._writer.write(handle, expanded, image, began_ns)
+        super()._write(handle, state, began_ns)
 
     def get_storage_writer(self, step, storage=Storage.DISK):
         """A writer for one stock dcp.save() or dcp.async_save(), by whatever planner, of that step: to disk, or to
@@ -126,7 +87,8 @@ class Checkpointer(checkpointer.Checkpointer):
         def write():
             expanded = states.Expanded()
             image, expanded.state = lay_out()
-            return self._write_file(handle, expanded, image, described, began_ns)
+            index = functools.partial(sharded.metadata_image, described)
+            return self._write_part(handle, expanded, image, index, began_ns)
 
         handle.tells_step = safe_point.is_here()  # else the training is further by now
         self._begin(handle, write, began_ns)
@@ -211,9 +173,8 @@ class Checkpointer(checkpointer.Checkpointer):
         paths[".metadata"] = found.main
 
         def fetch(names):
-            ranks = sorted(sharded.rank_of(name) for name in names)
-            answer = self._ask("images", branch=found.branch, ranks=ranks)
-            return {sharded.file_name(rank): path for rank, path in answer["ranks"].items()}
+            fetched = self._fetch(found, map(sharded.rank_of, names))
+            return {sharded.file_name(rank): path for rank, path in fetched.items()}
 
         return _MemoryReader(_Slots(paths, where), fetch)
 
@@ -270,10 +231,6 @@ class Checkpointer(checkpointer.Checkpointer):
                 state[key].load_state_dict(value)
             elif isinstance(state.get(key), per_rank.PerRank):
                 state[key].value = value["value"]
-
-    def _find_in(self, exactly=False):
-        """Where no agent has the nodes read all files before, and a step is named, each rank reads some of them."""
-        return functools.partial(disk.found_sharded, world_size=self._here.world_size if exactly else 0)
 
 
 class _LoadPlanner(stock.DefaultLoadPlanner):

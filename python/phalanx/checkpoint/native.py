@@ -7,13 +7,14 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint3
 
 from phalanx._library import load
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
 CONTROL_BYTES = 4096
 _SLOTS_AT, _SLOT_FIELDS_BYTES, _FILE_NUMBER_AT = 256, 256, 128  # docs/formats/checkpoint-image.md
 HEAD = (1 << 64) - 1  # a patch's record: PHX_CKPT_HEAD
+SPAN = 1 << 63  # the same, with the number of a span: PHX_CKPT_SPAN
 _TEXT_BYTES = 1024
 
 
@@ -33,6 +34,7 @@ class Save(ctypes.Structure):
         ("rank", c_uint32),
         ("world_size", c_uint32),
         ("branch", c_uint32),
+        ("form", c_uint32),
         ("n", c_uint64),
         ("bytes", c_void_p),
         ("source", c_void_p),
@@ -59,6 +61,8 @@ class Frame(ctypes.Structure):
         ("record_at", c_void_p),
         ("patches", c_void_p),
         ("patch_count", c_uint64),
+        ("spans", c_void_p),
+        ("span_count", c_uint64),
         ("digits", c_uint32),
     )
 

@@ -115,7 +115,7 @@ def write_image(folder, image):
 def control_page(count, slot_bytes, epoch):
     """The page as an agent would write it, with file number 1 for each slot."""
     page = bytearray(4096)
-    struct.pack_into("<8sIIQQQ", page, 0, b"PHXSLOTS", 2, count, slot_bytes, epoch, 1)
+    struct.pack_into("<8sIIQQQ", page, 0, b"PHXSLOTS", 3, count, slot_bytes, epoch, 1)
     for slot in range(count):
         struct.pack_into("<Q", page, 256 + 256 * slot + 128, 1)
     return bytes(page)

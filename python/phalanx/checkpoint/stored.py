@@ -11,6 +11,7 @@ import secrets
 from phalanx.checkpoint.formats import disk
 
 TRACKERS = ("latest", "dlrover_latest.txt", "latest_checkpointed_iteration.txt")
+UNFINISHED = ".unfinished"  # in a step's folder until its manifest is: all that is there is ours
 _OURS = re.compile(r"((main|rank_\d+)\.(pt|safetensors)|__\d+_0\.distcp|\.metadata)\Z")
 
 
@@ -26,7 +27,7 @@ class StoredStep:
     written: float  # seconds since 1970
     bytes: int  # of all shards
     path: str  # its folder
-    kind: str  # "full", "ddp" or "dcp"
+    kind: str  # "full", "ddp", "dcp" or "files"
 
 
 def steps(directory):
@@ -87,14 +88,17 @@ def _delete(folder, manifest):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    listed = {shard["file"] for shard in manifest["shards"]}
     try:
+        if not all(map(_OURS.match, listed)):
+            _mark_unfinished(fd)
         if not _unlink("manifest.json", fd):
             return False
         os.fsync(fd)
-        listed = {shard["file"] for shard in manifest["shards"]}
         for name in os.listdir(fd):
             if name in listed or _OURS.match(name):
                 _unlink(name, fd)
+        _unlink(UNFINISHED, fd)
     except OSError as error:
         raise OSError(error.errno, error.strerror, folder) from error  # it names no more than a file in there
     finally:
@@ -105,6 +109,13 @@ def _delete(folder, manifest):
         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
             raise
     return True
+
+
+def _mark_unfinished(fd):
+    """Without its manifest nobody would know whose files of other names are. On a full disk it is worth more that they
+    go."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(UNFINISHED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=fd))
 
 
 def _unlink(name, fd):

@@ -65,7 +65,7 @@ void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pag
     v1::HeldSave& held = saves[{page.dir, page.save}];
     held.set_dir(page.dir);
     SetKey(*held.mutable_save(), page.save);
-    held.set_kind(page.kind);
+    SetForm(*held.mutable_form(), page.form);
     held.set_world_size(page.world_size);
     if (page.page == kMainPage) {
       held.set_main(true);
@@ -117,7 +117,7 @@ std::optional<SaveKey> NodeCheckpoints::NewestComplete(const Dir& dir) {
 
 void NodeCheckpoints::TellOpened(const std::string& name, const CheckpointOptions& options) {
   v1::CheckpointReport report = Report(name);
-  report.mutable_opened()->set_kind(options.kind);
+  SetForm(*report.mutable_opened()->mutable_form(), options.form);
   report.mutable_opened()->set_at_breakpoint(options.at_breakpoint);
   Tell(std::move(report));
 }
@@ -162,8 +162,8 @@ void NodeCheckpoints::OnAttached() {
 
 std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, const CheckpointOptions& options) {
   Dir& dir = dirs_[name];
-  if (!dir.opened.empty() && dir.options->kind != options.kind) {
-    return fmt::format("{}: the ranks of this node do not agree of which kind it is (full, ddp or dcp)", name);
+  if (!dir.opened.empty() && dir.options->form != options.form) {
+    return fmt::format("{}: the ranks of this node do not agree of which kind it is (full, ddp, dcp or files)", name);
   }
   const bool first = dir.opened.empty();
   dir.options = options;
@@ -173,7 +173,7 @@ std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, con
 }
 
 bool NodeCheckpoints::Complete(const Dir& dir, const Save& save) const {
-  const size_t pages = static_cast<size_t>(local_world_size_) + (dir.options->kind == v1::FULL ? 0 : 1);
+  const size_t pages = static_cast<size_t>(local_world_size_) + (dir.options->form.shared ? 1 : 0);
   return save.pages.size() == pages;
 }
 
@@ -572,9 +572,9 @@ AbsentRanks NodeCheckpoints::AbsentFrom(const std::string& name) const {
   return absent;
 }
 
-v1::CheckpointKind NodeCheckpoints::KindOf(const std::string& name) const {
+SaveForm NodeCheckpoints::FormOfDirectory(const std::string& name) const {
   const auto dir = dirs_.find(name);
-  return dir != dirs_.end() && dir->second.options ? dir->second.options->kind : v1::FULL;
+  return dir != dirs_.end() && dir->second.options ? dir->second.options->form : SaveForm{};
 }
 
 }  // namespace phalanx::agent

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/save_form.h"
 #include "base/save_key.h"
 #include "phalanx/v1/agent.pb.h"
 
@@ -18,7 +19,7 @@ namespace phalanx::agent {
 
 // What a rank gave its Checkpointer.
 struct CheckpointOptions {
-  v1::CheckpointKind kind = v1::FULL;
+  SaveForm form;
   bool at_breakpoint = false;
   int keep_last = 0;       // 0: not asked
   int64_t keep_every = 0;  // 0: not asked
@@ -35,7 +36,7 @@ constexpr int64_t kLookMs = 2'000;
 // One image as it was found in memory.
 struct HeldPage {
   std::string dir;
-  v1::CheckpointKind kind = v1::FULL;
+  SaveForm form;
   int page = 0;
   SaveKey save;
   uint32_t rank = 0;
@@ -214,7 +215,7 @@ class NodeCheckpoints {
 
   AbsentRanks AbsentFrom(const std::string& dir) const;
   // Of the directory as its ranks have opened it.
-  v1::CheckpointKind KindOf(const std::string& dir) const;
+  SaveForm FormOfDirectory(const std::string& dir) const;
   // A step is on its way to storage, or is to be; or storage is being tidied up.
   bool Storing() const;
   // For lines about what is waited for; empty where it is only tidied up.

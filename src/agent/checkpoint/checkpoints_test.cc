@@ -19,9 +19,9 @@ class NodeCheckpointsTest : public ::testing::Test {
     node_.OnRound(epoch, group_rank);
   }
 
-  void Open(v1::CheckpointKind kind = v1::FULL, bool at_breakpoint = false) {
+  void Open(const SaveForm& form = kFullForm, bool at_breakpoint = false) {
     CheckpointOptions options;
-    options.kind = kind;
+    options.form = form;
     options.at_breakpoint = at_breakpoint;
     for (const int local_rank : {0, 1}) EXPECT_EQ(node_.OnOpen(local_rank, kDir, options), "");
     node_.Take();
@@ -116,7 +116,7 @@ TEST_F(NodeCheckpointsTest, TheMasterHearsOfASaveWhenAllImagesAreSealed) {
 }
 
 TEST_F(NodeCheckpointsTest, WithDdpTheSharedImageCountsToo) {
-  Open(v1::DDP);
+  Open(kDdpForm);
   SealAll(10);
   EXPECT_TRUE(Reports(Report::kSealed).empty());
   node_.OnSealed(0, kDir, true, {0, 10}, false);
@@ -124,9 +124,9 @@ TEST_F(NodeCheckpointsTest, WithDdpTheSharedImageCountsToo) {
 }
 
 TEST_F(NodeCheckpointsTest, OfAShardedSaveTheSharedImageCountsToo) {
-  Open(v1::DCP);
-  EXPECT_EQ(node_.KindOf(kDir), v1::DCP);
-  EXPECT_EQ(node_.KindOf("/other"), v1::FULL);
+  Open(kDcpForm);
+  EXPECT_EQ(node_.FormOfDirectory(kDir), kDcpForm);
+  EXPECT_EQ(node_.FormOfDirectory("/other"), kFullForm);
   SealAll(10);
   EXPECT_TRUE(Reports(Report::kSealed).empty());
   node_.OnSealed(0, kDir, true, {0, 10}, false);
@@ -135,7 +135,7 @@ TEST_F(NodeCheckpointsTest, OfAShardedSaveTheSharedImageCountsToo) {
 
 TEST_F(NodeCheckpointsTest, RanksThatDoNotAgreeAreRefused) {
   CheckpointOptions ddp;
-  ddp.kind = v1::DDP;
+  ddp.form = kDdpForm;
   EXPECT_EQ(node_.OnOpen(0, kDir, {}), "");
   EXPECT_THAT(node_.OnOpen(1, kDir, ddp), HasSubstr("do not agree"));
 }
@@ -505,7 +505,7 @@ TEST_F(NodeCheckpointsTest, WhatIsHeldIsToldByItsSave) {
   ASSERT_EQ(TakeAll<ScanMemory>().size(), 1U);
   HeldPage page;
   page.dir = kDir;
-  page.kind = v1::DDP;
+  page.form = kDdpForm;
   page.save = {1, 10};
   page.world_size = 4;
   page.rank = 2;
@@ -733,7 +733,7 @@ TEST_F(NodeCheckpointsTest, NoStoreIsAwaitedFromAJobThatHasEnded) {
 }
 
 TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsForWhatIsOnlyInMemory) {
-  Open(v1::FULL, true);
+  Open(kFullForm, true);
   SealAll(10);
   Commit(10);
   EXPECT_FALSE(node_.Storing());
@@ -860,7 +860,7 @@ TEST_F(NodeCheckpointsTest, WhatIsSealedBehindTheJobsEndIsNotAwaited) {
 
 // The store goes on into the next round, in which another node may have group rank 0.
 TEST_F(NodeCheckpointsTest, TheSharedImageIsWrittenByTheNodeThatMadeTheFolder) {
-  Open(v1::DDP);
+  Open(kDdpForm);
   v1::CheckpointOrder prepare = Order(10);
   prepare.mutable_prepare_store();
   v1::CheckpointOrder write = Order(10);
@@ -926,7 +926,7 @@ TEST_F(NodeCheckpointsTest, MemoryStaysWhereASaveIsNowhereElse) {
 // The second order is for a store that was cut off before its folder was told of, and has begun again: the master takes
 // the first name that it hears.
 TEST_F(NodeCheckpointsTest, TheSharedImageGoesIntoAnyFolderThatTheNodeMadeForIt) {
-  Open(v1::DDP);
+  Open(kDdpForm);
   v1::CheckpointOrder prepare = Order(10);
   prepare.mutable_prepare_store();
   node_.OnOrder(prepare);

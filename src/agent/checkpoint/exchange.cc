@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "agent/checkpoint/kinds.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/memory/memory.h"
 #include "checkpoint/remote/image_fetch.h"
@@ -57,8 +56,8 @@ ckpt::LentImages ToLend(const std::vector<ReadImage>& images) {
   return lent;
 }
 
-FetchedFiles FetchAll(const v1::CheckpointOrder& order, v1::CheckpointKind kind, const std::string& folder,
-                      uint64_t number, const Fd& stop) {
+FetchedFiles FetchAll(const v1::CheckpointOrder& order, const SaveForm& form, const std::string& folder, uint64_t number,
+                      const Fd& stop) {
   FetchedFiles fetched;
   if (!stop.valid()) fetched.error = "there is no descriptor for a way to give it up";
   if (!fetched.error.empty()) return fetched;
@@ -70,7 +69,7 @@ FetchedFiles FetchAll(const v1::CheckpointOrder& order, v1::CheckpointKind kind,
       continue;
     }
     // Random numbers and the like, which ranks of a larger world have not either.
-    const bool can_do_without = kind == v1::DDP && elsewhere.rank() != ckpt::kMainRank;
+    const bool can_do_without = form.own == FileNeed::kNobody && elsewhere.rank() != ckpt::kMainRank;
     if (can_do_without && !absl::IsCancelled(read)) continue;
     for (const auto& [rank, file] : std::exchange(fetched.files, {})) unlink(file.c_str());
     fetched.error = Message(read);

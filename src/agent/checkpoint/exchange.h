@@ -26,9 +26,9 @@ struct FetchedFiles {
   std::string error;  // empty: all are there; else none is
 };
 // Reads what the order, which has `restore`, names elsewhere, into new files in `folder`; `number` tells them from
-// others there. What a save of that kind can do without is left out where nobody lends it. Blocks until all is there,
+// others there. What a save of that form can do without is left out where nobody lends it. Blocks until all is there,
 // or nobody lends it, or `stop` can be read.
-FetchedFiles FetchAll(const v1::CheckpointOrder& order, v1::CheckpointKind kind, const std::string& folder,
+FetchedFiles FetchAll(const v1::CheckpointOrder& order, const SaveForm& form, const std::string& folder,
                       uint64_t number, const Fd& stop);
 
 class ImageExchange {

@@ -12,7 +12,6 @@
 #include <optional>
 #include <utility>
 
-#include "agent/checkpoint/kinds.h"
 #include "agent/checkpoint/selection.h"
 #include "agent/checkpoint/storage.h"
 #include "agent/workers/wire.h"
@@ -29,10 +28,6 @@ namespace {
 namespace ckpt = phalanx::checkpoint;
 
 std::string PageName(int local_rank) { return std::to_string(local_rank); }
-
-SaveKinds::HasPage PagesOf(const ckpt::NodeMemory& memory) {
-  return [&memory](const std::string& dir, const std::string& page) { return memory.HasPage(dir, page); };
-}
 
 void AddPath(JsonObject& object, const char* role, const std::string& path) {
   if (path.empty()) {
@@ -177,9 +172,9 @@ Status CheckpointKeeper::OpenPages(int local_rank, const OpenPacket& packet, std
   PHX_RETURN_IF_ERROR(OpenMemory());
   PHX_ASSIGN_OR_RETURN(*own, memory_->OpenPage(packet.dir, PageName(local_rank)));
   memory_->MarkOpened(packet.dir, PageName(local_rank));
-  if (packet.options.kind == v1::FULL) return absl::OkStatus();
-  PHX_ASSIGN_OR_RETURN(*main, memory_->OpenPage(packet.dir, SharedPageOf(packet.options.kind)));
-  memory_->MarkOpened(packet.dir, SharedPageOf(packet.options.kind));
+  if (!packet.options.form.shared) return absl::OkStatus();
+  PHX_ASSIGN_OR_RETURN(*main, memory_->OpenPage(packet.dir, ckpt::kMainPageName));
+  memory_->MarkOpened(packet.dir, ckpt::kMainPageName);
   return absl::OkStatus();
 }
 
@@ -217,7 +212,7 @@ void CheckpointKeeper::On(int local_rank, const PreparePacket& packet) {
 // One at a time: what one takes is not free for the next.
 void CheckpointKeeper::PrepareNext() {
   const auto& [local_rank, packet] = preparing_.front();
-  const std::string page = packet.main ? SharedPageOf(core_.KindOf(packet.dir)) : PageName(local_rank);
+  const std::string page = packet.main ? ckpt::kMainPageName : PageName(local_rank);
   const StatusOr<ckpt::SlotPlan> plan =
       memory_->Plan(packet.dir, page, packet.bytes, packet.slots, packet.memory_budget);
   if (!plan.ok()) return OnPrepared(plan.status(), {});
@@ -404,7 +399,7 @@ void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
   const StatusOr<std::optional<v1::ImageSource>> source = exchange_.Lend(looked.lent);
   if (!source.ok()) links_.say(fmt::format("checkpoint: {}", Message(source.status())));
   Feed(
-      saving::Scanned{epoch, HeldPages(read_, looked.unread, PagesOf(*memory_)), source.ok() ? *source : std::nullopt});
+      saving::Scanned{epoch, HeldPages(read_, looked.unread), source.ok() ? *source : std::nullopt});
 }
 
 void CheckpointKeeper::Do(const MarkCommitted& action) {
@@ -470,7 +465,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   std::vector<ckpt::MemoryImage> in_memory;
   if (memory_) in_memory = memory_->Images(action.dir, KeyOf(save));
   const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir],
-                                            exchange_.Of(action.dir, KeyOf(save)), core_.KindOf(action.dir));
+                                            exchange_.Of(action.dir, KeyOf(save)), core_.FormOfDirectory(action.dir));
   bool stable = true;
   for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
   ReplaceSlots();
@@ -530,8 +525,8 @@ void CheckpointKeeper::FetchNext() {
   if (!folder.ok()) return OnFetched(action, {{}, Message(folder.status())});
   RunOn(
       fetch_thread_,
-      [order, kind = core_.KindOf(action.dir), folder = *folder, number = exchange_.NextNumber(),
-       stop = exchange_.stop()] { return FetchAll(order, kind, folder, number, *stop); },
+      [order, form = core_.FormOfDirectory(action.dir), folder = *folder, number = exchange_.NextNumber(),
+       stop = exchange_.stop()] { return FetchAll(order, form, folder, number, *stop); },
       [this](const FetchedFiles& fetched) { OnFetched(fetches_.front(), fetched); });
 }
 
@@ -573,11 +568,7 @@ void CheckpointKeeper::Do(const MakeStepFolder& action) {
 
 void CheckpointKeeper::Do(const WriteImages& action) {
   std::vector<ckpt::MemoryImage> images;
-  v1::CheckpointKind kind = v1::FULL;
-  if (memory_) {
-    images = memory_->Images(action.dir, action.save);
-    kind = KindOfSave(images, PagesOf(*memory_));
-  }
+  if (memory_) images = memory_->Images(action.dir, action.save);
   images = ImagesToStore(std::move(images), action.main);
   std::erase_if(images, [&](const ckpt::MemoryImage& image) { return !memory_->Hold(image); });
   const std::string refused = StoreRefusal(images, options_.local_world_size);
@@ -588,7 +579,7 @@ void CheckpointKeeper::Do(const WriteImages& action) {
   }
   RunOnLane(
       action.dir, &Lane::writes,
-      [name = action.name, images, kind](ckpt::Storage& storage) { return WriteShards(storage, name, images, kind); },
+      [name = action.name, images](ckpt::Storage& storage) { return WriteShards(storage, name, images); },
       [this, action, images](const WrittenImages& written) {
         for (const ckpt::MemoryImage& image : images) memory_->Release(image);
         ReplaceSlots();
@@ -625,7 +616,7 @@ void CheckpointKeeper::Do(const TidyUp& action) {
 }
 
 void CheckpointKeeper::End(bool failed) {
-  if (memory_) FeedAndRun(saving::Ended{HeldPages(memory_->Images(), PagesOf(*memory_)), failed});
+  if (memory_) FeedAndRun(saving::Ended{HeldPages(memory_->Images()), failed});
 }
 
 void CheckpointKeeper::Do(const RemoveMemory& /*action*/) {

@@ -18,15 +18,12 @@ namespace {
 
 // Of a step whose shards have been named by their images' layouts.
 const char* LayoutOf(const v1::WriteManifest& order) {
-  if (order.kind() == v1::DCP) return ckpt::kDcpLayout;
+  if (order.form().several()) return ckpt::kFilesLayout;
+  if (order.form().own() == v1::ANY_RANK) return ckpt::kDcpLayout;
   const bool is_named = std::ranges::any_of(order.shards(), [](const v1::Shard& shard) {
     return shard.file() == ckpt::ShardName(ckpt::kNamedLayout, shard.rank());
   });
   return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
-}
-
-const char* KindName(v1::CheckpointKind kind) {
-  return kind == v1::DCP ? ckpt::kDcpKind : kind == v1::DDP ? ckpt::kDdpKind : ckpt::kFullKind;
 }
 
 }  // namespace
@@ -79,16 +76,21 @@ std::set<std::string> UnreadOf(const std::vector<ckpt::MemoryImage>& images, con
   return unread;
 }
 
-std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread,
-                                const SaveKinds::HasPage& has_page) {
-  SaveKinds kinds(has_page);
-  for (const ReadImage& each : images) kinds.Add(each.image);
+bool IsShared(const ckpt::MemoryImage& image) { return ckpt::IsSharedPage(image.page); }
+
+int64_t RankOf(const ckpt::MemoryImage& image) { return IsShared(image) ? ckpt::kMainRank : int64_t{image.image.rank}; }
+
+FileNeed NeedOf(const ckpt::MemoryImage& image) {
+  return IsShared(image) ? FileNeed::kEveryRank : image.image.form.own;
+}
+
+std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread) {
   std::vector<HeldPage> pages;
   for (const auto& [image, wrong] : images) {
     if (!wrong.empty()) continue;
     HeldPage& page = pages.emplace_back();
     page.dir = image.dir;
-    page.kind = kinds.Of(image);
+    page.form = image.image.form;
     page.page = IsShared(image) ? kMainPage : 0;
     page.save = KeyOf(image.image);
     page.rank = image.image.rank;
@@ -100,11 +102,11 @@ std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std:
   return pages;
 }
 
-std::vector<HeldPage> HeldPages(const std::vector<ckpt::MemoryImage>& images, const SaveKinds::HasPage& has_page) {
+std::vector<HeldPage> HeldPages(const std::vector<ckpt::MemoryImage>& images) {
   std::vector<ReadImage> read;
   read.reserve(images.size());
   for (const ckpt::MemoryImage& image : images) read.push_back({image, ""});
-  return HeldPages(read, {}, has_page);
+  return HeldPages(read, {});
 }
 
 std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, const std::string& job_id) {
@@ -129,14 +131,13 @@ std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, cons
 
 ImagesToRestore RestoreFromMemory(const std::vector<ckpt::MemoryImage>& images, uint32_t rank, uint32_t world_size) {
   ImagesToRestore restore;
-  const bool is_sharded =
-      std::ranges::any_of(images, [](const ckpt::MemoryImage& image) { return image.page == ckpt::kMetadataPageName; });
   for (const ckpt::MemoryImage& image : images) {
     const bool is_own = !IsShared(image) && image.image.rank == rank;
-    if (image.image.world_size != world_size || !(is_own || IsShared(image) || is_sharded)) continue;
+    const bool is_for_any = NeedOf(image) == FileNeed::kAnyRank;
+    if (image.image.world_size != world_size || !(is_own || IsShared(image) || is_for_any)) continue;
     if (is_own) restore.files.own = image.path;
     if (IsShared(image)) restore.files.main = image.path;
-    if (is_sharded && !IsShared(image)) restore.files.ranks[std::to_string(image.image.rank)] = image.path;
+    if (is_for_any) restore.files.ranks[std::to_string(image.image.rank)] = image.path;
     restore.images.push_back(image);
   }
   return restore;
@@ -144,11 +145,11 @@ ImagesToRestore RestoreFromMemory(const std::vector<ckpt::MemoryImage>& images, 
 
 namespace {
 
-void AddFetched(RestoreFiles& files, uint32_t rank, const FetchedImages& fetched, v1::CheckpointKind kind) {
+void AddFetched(RestoreFiles& files, uint32_t rank, const FetchedImages& fetched, const SaveForm& form) {
   for (const auto& [of_rank, path] : fetched) {
     if (of_rank == ckpt::kMainRank) files.main = path;
     if (of_rank == static_cast<int32_t>(rank)) files.own = path;
-    if (of_rank != ckpt::kMainRank && kind == v1::DCP) files.ranks[std::to_string(of_rank)] = path;
+    if (of_rank != ckpt::kMainRank && form.own == FileNeed::kAnyRank) files.ranks[std::to_string(of_rank)] = path;
   }
 }
 
@@ -164,11 +165,11 @@ RestoreFiles RestoreFromStep(const std::map<int64_t, std::string>& shards, int64
 
 ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
                           const std::vector<ckpt::MemoryImage>& in_memory, const CheckedFolder& checked,
-                          const FetchedImages& fetched, v1::CheckpointKind kind) {
+                          const FetchedImages& fetched, const SaveForm& form) {
   const v1::RestoreDecided& decided = order.restore();
   if (decided.source() == v1::RestoreDecided::MEMORY) {
     ImagesToRestore restore = RestoreFromMemory(in_memory, rank, decided.world_size());
-    AddFetched(restore.files, rank, fetched, kind);
+    AddFetched(restore.files, rank, fetched, form);
     return restore;
   }
   const bool on_disk = decided.source() == v1::RestoreDecided::DISK && checked.name == decided.name();
@@ -178,12 +179,12 @@ ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
 
 std::vector<ckpt::Shard> ShardsOfRanks(const ckpt::Manifest& manifest, uint32_t first_rank, uint32_t ranks,
                                        uint32_t world_size) {
-  const bool is_dealt = manifest.layout == ckpt::kDcpLayout && world_size > 0;
   std::vector<ckpt::Shard> shards;
   for (const ckpt::Shard& shard : manifest.shards) {
+    const bool is_dealt = shard.needed_by == FileNeed::kAnyRank && world_size > 0;
     const int64_t rank = is_dealt ? shard.rank % int64_t{world_size} : shard.rank;
     const bool ours = rank >= int64_t{first_rank} && rank < int64_t{first_rank} + ranks;
-    if (ours || shard.rank == ckpt::kMainRank) shards.push_back(shard);
+    if (ours || shard.needed_by == FileNeed::kEveryRank) shards.push_back(shard);
   }
   return shards;
 }
@@ -226,15 +227,10 @@ std::string WhyNotKnown(const std::string& dir, const std::vector<ckpt::FoundSte
 // --- what a node stores -------------------------------------------------------------------------------------------
 
 std::vector<ckpt::MemoryImage> ImagesToStore(std::vector<ckpt::MemoryImage> images, bool main) {
-  std::erase_if(images, [main](const ckpt::MemoryImage& image) { return IsShared(image) && !main; });
+  std::erase_if(images, [main](const ckpt::MemoryImage& image) {
+    return IsShared(image) && (!main || image.image.form.several);
+  });
   return images;
-}
-
-v1::CheckpointKind KindOfSave(const std::vector<ckpt::MemoryImage>& images, const SaveKinds::HasPage& has_page) {
-  if (images.empty()) return v1::FULL;
-  SaveKinds kinds(has_page);
-  for (const ckpt::MemoryImage& image : images) kinds.Add(image);
-  return kinds.Of(images.front());
 }
 
 std::string StoreRefusal(const std::vector<ckpt::MemoryImage>& held, int local_world_size) {
@@ -254,12 +250,13 @@ ckpt::StepToPublish ToPublish(const CloseStep& action, const std::string& job_id
   manifest.epoch = action.order.save().epoch();
   manifest.branch = action.order.save().branch();
   manifest.world_size = wire.world_size();
-  manifest.kind = KindName(wire.kind());
+  manifest.kind = KindOf(FormOf(wire.form()));
   manifest.layout = LayoutOf(wire);
   manifest.job_id = job_id;
   manifest.written_unix_ms = written_unix_ms;
   for (const v1::Shard& shard : wire.shards()) {
-    manifest.shards.push_back({shard.rank(), shard.file(), shard.bytes(), shard.crc32()});
+    manifest.shards.push_back(
+        {shard.rank(), shard.file(), shard.bytes(), shard.crc32(), static_cast<FileNeed>(shard.needed_by())});
   }
   return step;
 }

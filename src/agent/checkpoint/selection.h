@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "agent/checkpoint/checkpoints.h"
-#include "agent/checkpoint/kinds.h"
+#include "base/save_form.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/memory/memory.h"
@@ -38,12 +38,19 @@ std::vector<checkpoint::MemoryImage> NextToRead(const std::vector<checkpoint::Me
 // Directories with images that were not read.
 std::set<std::string> UnreadOf(const std::vector<checkpoint::MemoryImage>& images, const std::vector<ReadImage>& read);
 
-// What is told of memory when a round begins: images that are whole. Those that are not still show of which kind their
-// save is. `unread`: as of UnreadOf.
-std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread,
-                                const SaveKinds::HasPage& has_page);
+// Whether all ranks of a node share the image.
+bool IsShared(const checkpoint::MemoryImage& image);
+
+// Whose its file is on storage: a rank's; kMainRank of a shared one.
+int64_t RankOf(const checkpoint::MemoryImage& image);
+
+// Who needs its file to restore the save.
+FileNeed NeedOf(const checkpoint::MemoryImage& image);
+
+// What is told of memory when a round begins: images that are whole. `unread`: as of UnreadOf.
+std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread);
 // Of images that nobody has read: they count as what was sealed.
-std::vector<HeldPage> HeldPages(const std::vector<checkpoint::MemoryImage>& images, const SaveKinds::HasPage& has_page);
+std::vector<HeldPage> HeldPages(const std::vector<checkpoint::MemoryImage>& images);
 
 // A line about memory that agents of this user have left and that is of another job: nobody else would ever tell of it.
 // Empty where there is none.
@@ -55,7 +62,7 @@ std::string LeftMemoryText(const std::vector<checkpoint::MemoryFolder>& memories
 struct RestoreFiles {
   std::string own;
   std::string main;                          // what all ranks share
-  std::map<std::string, std::string> ranks;  // of a sharded save, by rank: what they share is in one image only
+  std::map<std::string, std::string> ranks;  // where any rank may need any image: all that are here, by rank
 };
 
 struct ImagesToRestore {
@@ -63,8 +70,8 @@ struct ImagesToRestore {
   std::vector<checkpoint::MemoryImage> images;  // that the rank is given
 };
 
-// `images` are those of the save on this node. A rank of a sharded save is given all of them, else its own and the
-// shared one. Images of a world of another size are of another save.
+// `images` are those of the save on this node. A rank is given those that it may need. Images of a world of another
+// size are of another save.
 ImagesToRestore RestoreFromMemory(const std::vector<checkpoint::MemoryImage>& images, uint32_t rank,
                                   uint32_t world_size);
 
@@ -84,10 +91,10 @@ using FetchedImages = std::map<int32_t, std::string>;
 // `fetched` those that it did not hold. Nothing where they are gone, or another folder was checked since.
 ImagesToRestore ToRestore(const v1::CheckpointOrder& order, uint32_t rank,
                           const std::vector<checkpoint::MemoryImage>& in_memory, const CheckedFolder& checked,
-                          const FetchedImages& fetched, v1::CheckpointKind kind);
+                          const FetchedImages& fetched, const SaveForm& form);
 
-// The shards of a step that `ranks` ranks from `first_rank` on read, and the shared one. Sharded state is read by
-// worlds of any size: its shards are dealt out to the ranks in turn.
+// The files of a step that `ranks` ranks from `first_rank` on read: what every rank needs, their own, and of what any
+// rank may need those that are theirs where they are dealt out to the ranks of the world in turn.
 std::vector<checkpoint::Shard> ShardsOfRanks(const checkpoint::Manifest& manifest, uint32_t first_rank, uint32_t ranks,
                                              uint32_t world_size);
 
@@ -102,11 +109,9 @@ std::string WhyNotKnown(const std::string& dir, const std::vector<checkpoint::Fo
 
 // --- what a node stores -------------------------------------------------------------------------------------------
 
-// `images` are those of a save on this node: the shared one goes to storage only from the node that is told so.
+// `images` are those of a save on this node: the shared one goes to storage only from the node that is told so, and
+// nowhere where it says no more than the manifest will.
 std::vector<checkpoint::MemoryImage> ImagesToStore(std::vector<checkpoint::MemoryImage> images, bool main);
-
-// Of which kind the save is. FULL where nothing of it is left.
-v1::CheckpointKind KindOfSave(const std::vector<checkpoint::MemoryImage>& images, const SaveKinds::HasPage& has_page);
 
 // Why a save cannot be stored of which only these images could be held; empty: it can. Each local rank has one.
 std::string StoreRefusal(const std::vector<checkpoint::MemoryImage>& held, int local_world_size);

@@ -33,17 +33,16 @@ Texts Pages(const std::vector<ckpt::MemoryImage>& images) {
   return pages;
 }
 
-bool NoPage(const std::string&, const std::string&) { return false; }
-
 // --- what memory holds --------------------------------------------------------------------------------------------
 
 TEST(HeldPagesTest, TellsWhatAnImageIs) {
   ckpt::MemoryImage own = Image("1", 3);
   own.committed = true;
-  const std::vector<HeldPage> pages = HeldPages({{own, ""}, {Image(ckpt::kMainPageName), ""}}, {}, NoPage);
+  own.image.form = kDdpForm;
+  const std::vector<HeldPage> pages = HeldPages({{own, ""}, {Image(ckpt::kMainPageName), ""}}, {});
   ASSERT_EQ(pages.size(), 2u);
   EXPECT_EQ(pages[0].dir, kDir);
-  EXPECT_EQ(pages[0].kind, v1::DDP);
+  EXPECT_EQ(pages[0].form, kDdpForm);
   EXPECT_NE(pages[0].page, kMainPage);
   EXPECT_EQ(pages[0].save, (SaveKey{7, 100}));
   EXPECT_EQ(pages[0].rank, 3u);
@@ -53,18 +52,27 @@ TEST(HeldPagesTest, TellsWhatAnImageIs) {
   EXPECT_FALSE(pages[1].committed);
 }
 
-TEST(HeldPagesTest, LeavesOutWhatIsNotWholeButKnowsTheKindByIt) {
-  const std::vector<HeldPage> pages =
-      HeldPages({{Image("0"), ""}, {Image("1"), "its checksum differs"}, {Image(ckpt::kMetadataPageName), "cut off"}},
-                {}, NoPage);
+TEST(HeldPagesTest, LeavesOutWhatIsNotWhole) {
+  const std::vector<HeldPage> pages = HeldPages(
+      {{Image("0", 2), ""}, {Image("1", 3), "its checksum differs"}, {Image(ckpt::kMainPageName), "cut off"}}, {});
   ASSERT_EQ(pages.size(), 1u);
-  EXPECT_EQ(pages[0].kind, v1::DCP);
+  EXPECT_EQ(pages[0].rank, 2u);
+}
+
+TEST(NeedOfTest, EachImageSaysWhoNeedsIt) {
+  ckpt::MemoryImage own = Image("0", 5), shared = Image(ckpt::kMainPageName, 5);
+  own.image.form = shared.image.form = kDcpForm;
+  EXPECT_EQ(NeedOf(own), FileNeed::kAnyRank);
+  EXPECT_EQ(RankOf(own), 5);
+  EXPECT_EQ(NeedOf(shared), FileNeed::kEveryRank);
+  EXPECT_EQ(RankOf(shared), ckpt::kMainRank);
+  EXPECT_EQ(NeedOf(Image("0")), FileNeed::kOwner);
 }
 
 TEST(HeldPagesTest, TellsWhereOlderImagesWereNotRead) {
   ckpt::MemoryImage elsewhere = Image("0");
   elsewhere.dir = "/data/other";
-  const std::vector<HeldPage> pages = HeldPages({{Image("0"), ""}, {elsewhere, ""}}, {kDir}, NoPage);
+  const std::vector<HeldPage> pages = HeldPages({{Image("0"), ""}, {elsewhere, ""}}, {kDir});
   ASSERT_EQ(pages.size(), 2u);
   EXPECT_TRUE(pages[0].older_unread);
   EXPECT_FALSE(pages[1].older_unread);
@@ -162,16 +170,18 @@ TEST(RestoreFromMemoryTest, WhichImagesARankIsGiven) {
     Texts given;
   };
   const ckpt::MemoryImage first = Image("0", 2), second = Image("1", 3);
-  const ckpt::MemoryImage main = Image(ckpt::kMainPageName, 2), metadata = Image(ckpt::kMetadataPageName, 2);
+  const ckpt::MemoryImage main = Image(ckpt::kMainPageName, 2);
+  ckpt::MemoryImage first_part = first, second_part = second;
+  first_part.image.form = second_part.image.form = kDcpForm;
   for (const Case& c : {
            Case{"its own", {first, second}, "1", "", {}, {"1"}},
            Case{"and the shared one", {first, second, main}, "1", "main", {}, {"1", "main"}},
-           Case{"of a sharded save all",
-                {first, second, metadata},
+           Case{"all that any rank may need",
+                {first_part, second_part, main},
                 "1",
-                "metadata",
+                "main",
                 {{"2", "0"}, {"3", "1"}},
-                {"0", "1", "metadata"}},
+                {"0", "1", "main"}},
            Case{"none where its own is gone", {first}, "", "", {}, {}},
            Case{"none of a world of another size", {Image("1", 3, 8), Image("main", 2, 8)}, "", "", {}, {}},
        }) {
@@ -214,7 +224,10 @@ TEST(ShardsOfRanksTest, WhoReadsWhich) {
        }) {
     ckpt::Manifest manifest;
     manifest.layout = c.layout;
-    for (int64_t rank = ckpt::kMainRank; rank < 5; ++rank) manifest.shards.push_back({rank, "file", 1, 2});
+    const FileNeed own = c.layout == ckpt::kDcpLayout ? FileNeed::kAnyRank : FileNeed::kOwner;
+    for (int64_t rank = ckpt::kMainRank; rank < 5; ++rank) {
+      manifest.shards.push_back({rank, "file", 1, 2, rank == ckpt::kMainRank ? FileNeed::kEveryRank : own});
+    }
     std::vector<int64_t> ranks;
     for (const ckpt::Shard& shard : ShardsOfRanks(manifest, c.first_rank, c.ranks, c.world_size)) {
       ranks.push_back(shard.rank);
@@ -279,12 +292,10 @@ TEST(ImagesToStoreTest, TheSharedOneOnlyWhereItIsAskedFor) {
   EXPECT_EQ(Pages(ImagesToStore(images, false)), (Texts{"0", "1"}));
 }
 
-TEST(ImagesToStoreTest, TheKindIsTheSavesWhateverIsStoredOfIt) {
-  EXPECT_EQ(KindOfSave({Image("0"), Image(ckpt::kMetadataPageName)}, NoPage), v1::DCP);
-  EXPECT_EQ(KindOfSave({Image("0")}, NoPage), v1::FULL);
-  EXPECT_EQ(KindOfSave({Image("0")}, [](const auto&, const auto& page) { return page == ckpt::kMainPageName; }),
-            v1::DDP);
-  EXPECT_EQ(KindOfSave({}, [](const auto&, const auto&) { return true; }), v1::FULL);
+TEST(ImagesToStoreTest, NotWhereTheManifestSaysTheSame) {
+  ckpt::MemoryImage own = Image("0"), shared = Image(ckpt::kMainPageName);
+  own.image.form = shared.image.form = kFilesForm;
+  EXPECT_EQ(Pages(ImagesToStore({own, shared}, true)), (Texts{"0"}));
 }
 
 TEST(StoreRefusalTest, EachLocalRankMustHaveItsImage) {
@@ -304,12 +315,12 @@ TEST(ToRestoreTest, GivesWhatWasReadFromOtherNodes) {
   order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
   order.mutable_restore()->set_world_size(4);
   const FetchedImages fetched = {{static_cast<int32_t>(ckpt::kMainRank), "main"}, {2, "two"}, {3, "three"}};
-  const RestoreFiles files = ToRestore(order, 3, {}, {}, fetched, v1::DDP).files;
+  const RestoreFiles files = ToRestore(order, 3, {}, {}, fetched, kDdpForm).files;
   EXPECT_EQ(files.main, "main");
   EXPECT_EQ(files.own, "three");
   EXPECT_TRUE(files.ranks.empty());
-  EXPECT_EQ(ToRestore(order, 5, {}, {}, fetched, v1::DDP).files.own, "");
-  const RestoreFiles sharded = ToRestore(order, 3, {}, {}, fetched, v1::DCP).files;
+  EXPECT_EQ(ToRestore(order, 5, {}, {}, fetched, kDdpForm).files.own, "");
+  const RestoreFiles sharded = ToRestore(order, 3, {}, {}, fetched, kDcpForm).files;
   EXPECT_EQ(sharded.ranks, (std::map<std::string, std::string>{{"2", "two"}, {"3", "three"}}));
 }
 
@@ -318,16 +329,16 @@ TEST(ToRestoreTest, GivesWhatTheMasterHasChosen) {
   order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
   order.mutable_restore()->set_world_size(4);
   const CheckedFolder checked{"100", {{0, "/data/run/100/rank_0.pt"}, {ckpt::kMainRank, "/data/run/100/main.pt"}}};
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "0");
-  EXPECT_EQ(ToRestore(order, 1, {Image("0")}, checked, {}, v1::FULL).files.own, "") << "it is another rank's";
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, kFullForm).files.own, "0");
+  EXPECT_EQ(ToRestore(order, 1, {Image("0")}, checked, {}, kFullForm).files.own, "") << "it is another rank's";
   order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
   order.mutable_restore()->set_name("100");
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "/data/run/100/rank_0.pt");
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.main, "/data/run/100/main.pt");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, kFullForm).files.own, "/data/run/100/rank_0.pt");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, kFullForm).files.main, "/data/run/100/main.pt");
   order.mutable_restore()->set_name("90");
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "") << "nobody has read that one";
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, kFullForm).files.own, "") << "nobody has read that one";
   order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
-  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, v1::FULL).files.own, "");
+  EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, kFullForm).files.own, "");
 }
 
 TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {
@@ -338,22 +349,23 @@ TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {
   action.order.mutable_save()->set_step(100);
   v1::WriteManifest& order = *action.order.mutable_write_manifest();
   order.set_name("100.7");
-  order.set_kind(v1::DDP);
+  SetForm(*order.mutable_form(), kDdpForm);
   order.set_world_size(4);
   v1::Shard& shard = *order.add_shards();
   shard.set_rank(2);
   shard.set_file("rank_2.safetensors");
   shard.set_bytes(8192);
   shard.set_crc32(5);
+  shard.set_needed_by(v1::NOBODY);
   const ckpt::StepToPublish step = ToPublish(action, "job", 1'700'000'000'000);
   EXPECT_EQ(step.name, "100.7");
   EXPECT_EQ(step.retention.keep_last, 3);
   EXPECT_EQ(step.manifest.epoch, 7u);
-  EXPECT_EQ(step.manifest.kind, ckpt::kDdpKind);
+  EXPECT_EQ(step.manifest.kind, "ddp");
   EXPECT_EQ(step.manifest.layout, ckpt::kNamedLayout);
   EXPECT_EQ(step.manifest.written_unix_ms, 1'700'000'000'000);
   ASSERT_EQ(step.manifest.shards.size(), 1u);
-  EXPECT_EQ(step.manifest.shards[0], (ckpt::Shard{2, "rank_2.safetensors", 8192, 5}));
+  EXPECT_EQ(step.manifest.shards[0], (ckpt::Shard{2, "rank_2.safetensors", 8192, 5, FileNeed::kNobody}));
 }
 
 }  // namespace

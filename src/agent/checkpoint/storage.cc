@@ -4,12 +4,10 @@
 
 #include <algorithm>
 
-#include "agent/checkpoint/kinds.h"
 #include "agent/checkpoint/selection.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/disk/steps.h"
-#include "checkpoint/files/files.h"
-#include "checkpoint/image/safetensors.h"
+#include "checkpoint/storage/files_of.h"
 
 namespace phalanx::agent {
 
@@ -17,12 +15,17 @@ namespace ckpt = phalanx::checkpoint;
 
 namespace {
 
-// The image itself says whether it is a zip or a safetensors file. One that cannot be read is not written either.
-const char* LayoutOf(const ckpt::MemoryImage& image, v1::CheckpointKind kind) {
-  if (kind == v1::DCP) return ckpt::kDcpLayout;
-  const StatusOr<ckpt::MappedFile> file = ckpt::MappedFile::Open(image.path);
-  const bool is_named = file.ok() && ckpt::IsSafetensors(file->data(), file->bytes());
-  return is_named ? ckpt::kNamedLayout : ckpt::kTorchLayout;
+// Of one save, on one node: its message to the master holds so many.
+constexpr size_t kFilesMax = 8'192;
+constexpr size_t kFilesBytesMax = size_t{768} << 10;
+
+void Add(WrittenImages& written, const ckpt::Shard& shard) {
+  v1::Shard& wire = written.shards.emplace_back();
+  wire.set_rank(static_cast<int32_t>(shard.rank));
+  wire.set_file(shard.file);
+  wire.set_bytes(shard.bytes);
+  wire.set_crc32(shard.crc32);
+  wire.set_needed_by(static_cast<v1::FileNeed>(shard.needed_by));
 }
 
 }  // namespace
@@ -58,26 +61,22 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
   return checked;
 }
 
-WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step, const std::vector<ckpt::MemoryImage>& images,
-                          v1::CheckpointKind kind) {
+WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step, const std::vector<ckpt::MemoryImage>& images) {
   WrittenImages written;
   for (const ckpt::MemoryImage& image : images) {
-    ckpt::FileToPut file;
-    file.source = image.path;
-    file.rank = RankOf(image);
-    file.name = ckpt::ShardName(LayoutOf(image, kind), file.rank);
-    file.bytes = image.image.bytes;
-    file.crc32 = image.image.crc32;
-    const StatusOr<ckpt::Shard> shard = storage.Put(step, file);
-    if (!shard.ok()) {
-      written.error = Message(shard.status());
+    const StatusOr<std::vector<ckpt::Shard>> shards = ckpt::PutImage(
+        storage, step, {image.path, image.image.form, RankOf(image), image.image.bytes, image.image.crc32});
+    if (!shards.ok()) {
+      written.error = Message(shards.status());
       return written;
     }
-    v1::Shard& wire = written.shards.emplace_back();
-    wire.set_rank(static_cast<int32_t>(shard->rank));
-    wire.set_file(shard->file);
-    wire.set_bytes(shard->bytes);
-    wire.set_crc32(shard->crc32);
+    for (const ckpt::Shard& shard : *shards) Add(written, shard);
+  }
+  size_t bytes = 0;
+  for (const v1::Shard& shard : written.shards) bytes += shard.ByteSizeLong();
+  if (written.shards.size() > kFilesMax || bytes > kFilesBytesMax) {
+    written.error = fmt::format("{} files of this node are too many for one step: at most {} in {} KiB of names",
+                                written.shards.size(), kFilesMax, kFilesBytesMax >> 10);
   }
   return written;
 }

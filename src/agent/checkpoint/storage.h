@@ -35,6 +35,6 @@ struct WrittenImages {
 
 // Images that are held in memory, all of one save, as files of the step. Ends with the first that cannot be written.
 WrittenImages WriteShards(checkpoint::Storage& storage, const std::string& step,
-                          const std::vector<checkpoint::MemoryImage>& images, v1::CheckpointKind kind);
+                          const std::vector<checkpoint::MemoryImage>& images);
 
 }  // namespace phalanx::agent

@@ -85,9 +85,10 @@ StatusOr<RankPacket> Open(const Json& packet) {
   PHX_ASSIGN_OR_RETURN(open.id, Number(packet, "id", 0, INT64_MAX));
   PHX_ASSIGN_OR_RETURN(open.dir, Directory(packet));
   PHX_ASSIGN_OR_RETURN(const std::string kind, Text(packet, "kind", kPathMax));
-  if (kind != "full" && kind != "ddp" && kind != "dcp") return Wrong("kind", "\"full\", \"ddp\" or \"dcp\"");
+  const std::optional<SaveForm> form = FormOfKind(kind);
+  if (!form) return Wrong("kind", R"("full", "ddp", "dcp" or "files")");
   CheckpointOptions& options = open.options;
-  options.kind = kind == "ddp" ? v1::DDP : kind == "dcp" ? v1::DCP : v1::FULL;
+  options.form = *form;
   options.at_breakpoint = Flag(packet, "save_at_breakpoint");
   PHX_ASSIGN_OR_RETURN(const int64_t keep_last, NumberOr(packet, "keep_last", 0, 0, 1'000'000));
   options.keep_last = static_cast<int>(keep_last);

@@ -27,13 +27,13 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
       Parsed<OpenPacket>(R"({"type":"open","id":1,"dir":"/d","kind":"ddp","keep_last":3,"keep_every":100,)"
                          R"("save_at_breakpoint":true,"trackers":["latest"],"slots_wanted":3,"memory_budget":null})");
   EXPECT_EQ(open.dir, "/d");
-  EXPECT_EQ(open.options.kind, v1::DDP);
+  EXPECT_EQ(open.options.form, kDdpForm);
   EXPECT_EQ(open.options.keep_last, 3);
   EXPECT_EQ(open.options.keep_every, 100);
   EXPECT_TRUE(open.options.at_breakpoint);
   EXPECT_EQ(open.options.trackers, std::vector<std::string>{"latest"});
 
-  EXPECT_EQ(Parsed<OpenPacket>(R"({"type":"open","id":1,"dir":"/d","kind":"dcp"})").options.kind, v1::DCP);
+  EXPECT_EQ(Parsed<OpenPacket>(R"({"type":"open","id":1,"dir":"/d","kind":"dcp"})").options.form, kDcpForm);
 
   const auto prepare =
       Parsed<PreparePacket>(R"({"type":"prepare","id":2,"dir":"/d","page":"main","bytes":8192,"slots":3})");

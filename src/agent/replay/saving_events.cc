@@ -24,7 +24,7 @@ constexpr int kMaxTrackers = 8;
 
 void Fill(Wire::Page& wire, const HeldPage& page) {
   wire.set_dir(page.dir);
-  wire.set_kind(page.kind);
+  SetForm(*wire.mutable_form(), page.form);
   wire.set_main(page.page == kMainPage);
   SetKey(*wire.mutable_save(), page.save);
   wire.set_rank(page.rank);
@@ -59,7 +59,7 @@ Message& FillAsking(Message& message, const Event& event) {
 
 void Fill(Wire& wire, const saving::Opened& event) {
   auto& opened = FillAsking(*wire.mutable_opened(), event);
-  opened.set_kind(event.options.kind);
+  SetForm(*opened.mutable_form(), event.options.form);
   opened.set_at_breakpoint(event.options.at_breakpoint);
   opened.set_keep_last(static_cast<uint32_t>(event.options.keep_last));
   opened.set_keep_every(event.options.keep_every);
@@ -192,9 +192,7 @@ Status CheckDir(const std::string& dir) {
   return is_path ? absl::OkStatus() : Wrong("the directory of checkpoints");
 }
 
-Status CheckKind(v1::CheckpointKind kind) {
-  return v1::CheckpointKind_IsValid(kind) ? absl::OkStatus() : Wrong(fmt::format("kind {}", static_cast<int>(kind)));
-}
+Status CheckForm(const v1::SaveForm& form) { return IsForm(form) ? absl::OkStatus() : Wrong("the form of a save"); }
 
 // What each request of a rank has.
 template <typename Message>
@@ -208,8 +206,8 @@ StatusOr<std::vector<HeldPage>> PagesOf(const google::protobuf::RepeatedPtrField
   std::vector<HeldPage> pages;
   pages.reserve(static_cast<size_t>(wire.size()));
   for (const Wire::Page& page : wire) {
-    PHX_RETURN_IF_ERROR(CheckKind(page.kind()));
-    pages.push_back({page.dir(), page.kind(), page.main() ? kMainPage : 0, KeyOf(page.save()), page.rank(),
+    PHX_RETURN_IF_ERROR(CheckForm(page.form()));
+    pages.push_back({page.dir(), FormOf(page.form()), page.main() ? kMainPage : 0, KeyOf(page.save()), page.rank(),
                      page.world_size(), page.committed(), page.sealed_unix_ms(), page.older_unread()});
   }
   return pages;
@@ -224,11 +222,11 @@ StatusOr<saving::Event> From(const Wire::Scanned& wire) {
 
 StatusOr<saving::Event> From(const Wire::Opened& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
-  PHX_RETURN_IF_ERROR(CheckKind(wire.kind()));
+  PHX_RETURN_IF_ERROR(CheckForm(wire.form()));
   const bool keeps_sane = wire.keep_last() <= kMaxKeepLast && wire.keep_every() >= 0 && wire.keep_every() <= kMaxStep;
   if (!keeps_sane || wire.trackers_size() > kMaxTrackers) return Wrong("what a rank gave its Checkpointer");
   CheckpointOptions options;
-  options.kind = wire.kind();
+  options.form = FormOf(wire.form());
   options.at_breakpoint = wire.at_breakpoint();
   options.keep_last = static_cast<int>(wire.keep_last());
   options.keep_every = wire.keep_every();

@@ -36,7 +36,7 @@ v1::CheckpointOrder Order(int64_t step, uint64_t epoch = 1) {
 }
 
 // An image of a save of epoch 1, of a world of two.
-HeldPage Page(uint32_t rank, int64_t step) { return {kDir, v1::FULL, 0, {1, step}, rank, 2, true}; }
+HeldPage Page(uint32_t rank, int64_t step) { return {kDir, kFullForm, 0, {1, step}, rank, 2, true}; }
 
 v1::Shard Shard(int32_t rank) {
   v1::Shard shard;
@@ -54,13 +54,13 @@ std::vector<saving::Event> Events() {
   found.set_step(10);
   HeldPage shared = Page(1, 10);
   shared.page = kMainPage;
-  shared.kind = v1::DDP;
+  shared.form = kDdpForm;
   return {
       saving::RoundBegun{2, 1},
       saving::Scanned{2, {Page(0, 10), shared}},
       saving::Attached{},
       saving::Ordered{dropped},
-      saving::Opened{1, kDir, {v1::DCP, true, 3, 100, {"latest", "last"}}},
+      saving::Opened{1, kDir, {kDcpForm, true, 3, 100, {"latest", "last"}}},
       saving::Sealed{1, kDir, true, 12, true},
       saving::Skipped{1, kDir, 12, "no slot: \xff"},
       saving::WaitAsked{1, 7, kDir, 12, true},
@@ -102,7 +102,7 @@ TEST(SavingReplay, EveryEventComesBackAsItWas) {
   EXPECT_EQ(std::get<saving::Skipped>(Back(events[6])).why, "no slot: \xff");
   const HeldPage shared = std::get<saving::Scanned>(Back(events[1])).pages.at(1);
   EXPECT_EQ(shared.page, kMainPage);
-  EXPECT_EQ(shared.kind, v1::DDP);
+  EXPECT_EQ(shared.form, kDdpForm);
   EXPECT_EQ(shared.save, (SaveKey{1, 10}));
   EXPECT_EQ(shared.world_size, 2U);
   EXPECT_TRUE(shared.committed);
@@ -143,7 +143,7 @@ TEST(SavingReplay, WhatNoAgentSeesIsRefused) {
   };
   opened().set_local_rank(4'096);
   IsRefused(wire);
-  opened().set_kind(static_cast<v1::CheckpointKind>(3));
+  opened().mutable_form()->set_own(v1::EVERY_RANK);
   IsRefused(wire);
   opened().set_keep_last(UINT32_MAX);
   IsRefused(wire);
@@ -152,9 +152,9 @@ TEST(SavingReplay, WhatNoAgentSeesIsRefused) {
   v1::SavingEvent::Opened& many = opened();
   for (int i = 0; i < 9; ++i) many.add_trackers("tracker");
   IsRefused(wire);
-  wire.mutable_scanned()->add_pages()->set_kind(static_cast<v1::CheckpointKind>(3));
+  wire.mutable_scanned()->add_pages()->mutable_form()->set_own(v1::NOBODY);
   IsRefused(wire);
-  wire.mutable_ended()->add_in_memory()->set_kind(static_cast<v1::CheckpointKind>(-1));
+  wire.mutable_ended()->add_in_memory()->mutable_form()->set_own(static_cast<v1::FileNeed>(-1));
   IsRefused(wire);
 }
 
@@ -188,9 +188,9 @@ struct Recorded {
 void Save(Recorded& node) {
   node.On(saving::RoundBegun{1, 0});
   node.On(saving::Scanned{1, {}});
-  const CheckpointOptions options{v1::FULL, false, 2, 0, {}};
+  const CheckpointOptions options{kFullForm, false, 2, 0, {}};
   for (const int rank : {0, 1}) node.On(saving::Opened{rank, kDir, options});
-  node.On(saving::Opened{1, kDir, {v1::DDP, false, 0, 0, {}}});
+  node.On(saving::Opened{1, kDir, {kDdpForm, false, 0, 0, {}}});
   for (const int rank : {0, 1}) node.On(saving::Sealed{rank, kDir, false, 10, true});
   node.On(saving::WaitAsked{0, 3, kDir, 10, true});
   v1::CheckpointOrder order = Order(10);
@@ -214,7 +214,7 @@ void Restore(Recorded& node) {
   for (const int rank : {1, 0}) node.On(saving::RankGone{rank});
   node.On(saving::RoundBegun{2, 0});
   node.On(saving::Scanned{2, {Page(0, 10), Page(1, 10)}});
-  node.On(saving::Opened{0, kDir, {v1::FULL, false, 2, 0, {}}});
+  node.On(saving::Opened{0, kDir, {kFullForm, false, 2, 0, {}}});
   node.On(saving::RestoreAsked{0, 4, kDir});
   v1::CheckpointOrder order = Order(10);
   order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
@@ -342,7 +342,7 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
       {MakeStepFolder{kDir, save}, "make a folder in /data/run for step 7 of epoch 4"},
       {WriteImages{kDir, save, "step-7", true},
        "write images of step 7 of epoch 4 to step-7 in /data/run, the shared one too"},
-      {CloseStep{kDir, {}, {v1::FULL, false, 2, 100, {"latest"}}},
+      {CloseStep{kDir, {}, {kFullForm, false, 2, 100, {"latest"}}},
        "close a step in /data/run: ; keep the last 2, and each 100th; trackers [latest]"},
       {TidyUp{kDir}, "tidy up /data/run"},
       {RemoveMemory{}, "remove the memory"},

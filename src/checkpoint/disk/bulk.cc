@@ -60,7 +60,8 @@ Status ReadBlock(const Bulk& bulk, uint64_t at, char* buffer) {
   const uint64_t bytes = BlockBytes(bulk, at);
   uint64_t got = 0;
   while (got < bytes) {
-    const ssize_t n = pread(bulk.source_fd, buffer + got, bytes - got, static_cast<off_t>(at + got));
+    const auto from = static_cast<off_t>(bulk.source_offset + at + got);
+    const ssize_t n = pread(bulk.source_fd, buffer + got, bytes - got, from);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return CallFailed(bulk.source, "read", errno);
     if (n == 0) {

@@ -33,7 +33,8 @@ struct Bulk {
   std::string path;  // for errors
   int source_fd = -1;
   std::string source;  // for errors
-  uint64_t bytes = 0;  // of the source, from its beginning
+  uint64_t source_offset = 0;
+  uint64_t bytes = 0;  // of the source, from there on
   // Past the page cache, as far as the file system can; the file is then longer by what rounds it up.
   bool direct = true;
   // By io_uring where the kernel lets us (direct writes only), else by threads of our own.

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "phalanx-manifest";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
 constexpr std::string_view kCrcWord = "crc32 ";
 constexpr size_t kLastLineBytes = kCrcWord.size() + 8 + 1;
 constexpr size_t kMaxNameBytes = 255;
@@ -78,6 +78,15 @@ Status Read(const ordered_json& object, const char* field, std::string& out) {
   return absl::OkStatus();
 }
 
+Status Read(const ordered_json& object, const char* field, FileNeed& out) {
+  std::string text;
+  PHX_RETURN_IF_ERROR(Read(object, field, text));
+  const std::optional<FileNeed> need = FileNeedOf(text);
+  if (!need) return absl::InvalidArgumentError(fmt::format("'{}' is none of {}", field, fmt::join(kFileNeeds, ", ")));
+  out = *need;
+  return absl::OkStatus();
+}
+
 StatusOr<std::vector<Shard>> ReadShards(const ordered_json& object) {
   const auto it = object.find("shards");
   if (it == object.end() || !it->is_array()) return Missing("shards", "a list");
@@ -90,6 +99,7 @@ StatusOr<std::vector<Shard>> ReadShards(const ordered_json& object) {
     PHX_RETURN_IF_ERROR(Read(entry, "file", shard.file));
     PHX_RETURN_IF_ERROR(Read(entry, "bytes", shard.bytes));
     PHX_RETURN_IF_ERROR(Read(entry, "crc32", shard.crc32));
+    PHX_RETURN_IF_ERROR(Read(entry, "needed_by", shard.needed_by));
     shards.push_back(std::move(shard));
   }
   return shards;
@@ -103,6 +113,7 @@ bool IsKind(std::string_view kind) {
 Status CheckShards(const Manifest& manifest) {
   if (manifest.shards.empty()) return absl::InvalidArgumentError("'shards' is empty");
   std::set<std::string_view> files;
+  bool shared = false, without_is_nothing = false;
   for (const Shard& shard : manifest.shards) {
     if (shard.rank < kMainRank || shard.rank >= int64_t{manifest.world_size}) {
       return absl::InvalidArgumentError(
@@ -114,13 +125,16 @@ Status CheckShards(const Manifest& manifest) {
     if (!files.insert(shard.file).second) {
       return absl::InvalidArgumentError(fmt::format("two shards are '{}'", shard.file));
     }
+    if ((shard.rank == kMainRank) != (shard.needed_by == FileNeed::kEveryRank)) {
+      return absl::InvalidArgumentError(fmt::format("'{}' is of rank {}, and needed by {}", shard.file, shard.rank,
+                                                    NameOf(shard.needed_by)));
+    }
+    shared = shared || shard.rank == kMainRank;
+    without_is_nothing = without_is_nothing || shard.needed_by == FileNeed::kNobody || manifest.layout == kDcpLayout;
   }
-  const bool shared = std::ranges::any_of(manifest.shards, [](const Shard& shard) { return shard.rank == kMainRank; });
-  if (!shared && (manifest.kind == kDdpKind || manifest.kind == kDcpKind)) {
-    return absl::InvalidArgumentError(
-        fmt::format("'kind' is {}, and what all ranks share is not among the shards", manifest.kind));
-  }
-  return absl::OkStatus();
+  if (shared || !without_is_nothing) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("'kind' is {}, and what all ranks share is not among the shards", manifest.kind));
 }
 
 // The object in front of the last line, whose CRC is right.
@@ -145,7 +159,11 @@ StatusOr<ordered_json> Unwrap(std::string_view text) {
 std::string ManifestText(const Manifest& manifest) {
   ordered_json shards = ordered_json::array();
   for (const Shard& shard : manifest.shards) {
-    shards.push_back({{"rank", shard.rank}, {"file", shard.file}, {"bytes", shard.bytes}, {"crc32", shard.crc32}});
+    shards.push_back({{"rank", shard.rank},
+                      {"file", shard.file},
+                      {"bytes", shard.bytes},
+                      {"crc32", shard.crc32},
+                      {"needed_by", NameOf(shard.needed_by)}});
   }
   const ordered_json object = {{"format", kFormat},
                                {"version", kVersion},
@@ -199,9 +217,9 @@ Status CheckManifest(const Manifest& manifest) {
     return absl::InvalidArgumentError(
         fmt::format("'kind' is not 1 to {} small letters, digits and '-'", kMaxKindBytes));
   }
-  if (manifest.layout != kTorchLayout && manifest.layout != kNamedLayout && manifest.layout != kDcpLayout) {
-    return absl::InvalidArgumentError(
-        fmt::format("'layout' is neither {} nor {} nor {}", kTorchLayout, kNamedLayout, kDcpLayout));
+  constexpr std::array<std::string_view, 4> kLayouts = {kTorchLayout, kNamedLayout, kDcpLayout, kFilesLayout};
+  if (std::ranges::find(kLayouts, manifest.layout) == kLayouts.end()) {
+    return absl::InvalidArgumentError(fmt::format("'layout' is none of {}", fmt::join(kLayouts, ", ")));
   }
   return CheckShards(manifest);
 }

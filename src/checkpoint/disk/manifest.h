@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/save_form.h"
 #include "base/status.h"
 
 namespace phalanx::checkpoint {
@@ -20,10 +21,8 @@ constexpr int64_t kMainRank = -1;
 constexpr const char* kTorchLayout = "torch-zip";    // files of torch.save
 constexpr const char* kNamedLayout = "safetensors";  // files of safetensors
 constexpr const char* kDcpLayout = "dcp";            // the files of torch.distributed.checkpoint
-// Manifest::kind: whose the shards are.
-constexpr const char* kFullKind = "full";  // each rank's, all of its state
-constexpr const char* kDdpKind = "ddp";    // one for all, and what is each rank's own
-constexpr const char* kDcpKind = "dcp";    // each rank's part, and one that names the parts
+constexpr const char* kFilesLayout = "files";        // each is what it is
+
 
 // "rank_<rank>.pt" and "main.pt", or ".safetensors" for ".pt"; of sharded state as torch.distributed.checkpoint has
 // them: "__<rank>_0.distcp" and ".metadata".
@@ -31,11 +30,13 @@ std::string ShardName(std::string_view layout, int64_t rank);
 // Whether ShardName has such names.
 bool IsShardName(std::string_view name);
 
+// A file of a step.
 struct Shard {
-  int64_t rank = 0;
+  int64_t rank = 0;  // whose it is, or kMainRank
   std::string file;  // in the step's directory
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
+  FileNeed needed_by = FileNeed::kOwner;
 
   bool operator==(const Shard&) const = default;
 };
@@ -50,7 +51,7 @@ struct Manifest {
   uint32_t branch = 0;  // of its round (SaveKey)
   uint64_t epoch = 0;
   uint32_t world_size = 0;
-  std::string kind;
+  std::string kind;  // what people call the form (KindOf); who needs which file the shards say
   std::string layout;
   std::string job_id;
   int64_t written_unix_ms = 0;

@@ -63,9 +63,9 @@ TEST(Manifest, IgnoresFieldsThatItDoesNotKnow) {
 }
 
 TEST(Manifest, OfANewerVersionSaysSo) {
-  const Status status = ParseManifest(Changed("\"version\": 1", "\"version\": 2")).status();
+  const Status status = ParseManifest(Changed("\"version\": 2", "\"version\": 3")).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(Message(status), HasSubstr("newer Phalanx (version 2"));
+  EXPECT_THAT(Message(status), HasSubstr("newer Phalanx (version 3"));
 }
 
 TEST(Manifest, RefusesFieldsWithTheirNameAndValue) {
@@ -73,7 +73,7 @@ TEST(Manifest, RefusesFieldsWithTheirNameAndValue) {
     const char *from, *to, *said;
   } kCases[] = {
       {"phalanx-manifest", "other", "'format'"},
-      {"\"version\": 1", "\"version\": 0", "'version' is 0"},
+      {"\"version\": 2", "\"version\": 0", "'version' is 0"},
       {"\"step\": 1200", "\"step\": -1", "'step' is -1"},
       {"\"step\": 1200", "\"step\": 1.5", "'step' is missing or not a whole number"},
       {"\"step\": 1200", "\"step\": 9223372036854775808", "'step' is 9223372036854775808"},
@@ -84,8 +84,12 @@ TEST(Manifest, RefusesFieldsWithTheirNameAndValue) {
       {"\"world_size\": 2", "\"world_size\": 4294967296", "'world_size' is 4294967296"},
       {"\"kind\": \"full\"", "\"kind\": \"Full\"", "'kind'"},
       {"\"kind\": \"full\"", "\"kind\": 7", "'kind' is missing or not a text"},
-      {"\"kind\": \"full\"", "\"kind\": \"ddp\"", "'kind' is ddp, and what all ranks share is not among the shards"},
-      {"\"kind\": \"full\"", "\"kind\": \"dcp\"", "'kind' is dcp, and what all ranks share is not among the shards"},
+      {"\"needed_by\": \"owner\"", "\"needed_by\": \"nobody\"", "what all ranks share is not among the shards"},
+      {"\"needed_by\": \"owner\"", "\"needed_by\": \"all\"", "'needed_by' is none of owner, every-rank, any-rank, nobody"},
+      {"\"needed_by\": \"owner\"", "\"needed\": \"owner\"", "'needed_by' is missing"},
+      {"\"needed_by\": \"owner\"", "\"needed_by\": \"every-rank\"", "'rank_0.pt' is of rank 0, and needed by every-rank"},
+      {"\"rank\": 0", "\"rank\": -1", "'rank_0.pt' is of rank -1, and needed by owner"},
+      {"torch-zip", "dcp", "what all ranks share is not among the shards"},
       {"torch-zip", "tar", "'layout'"},
       {"\"crc32\": 0", "\"crc32\": 4294967296", "'crc32' is 4294967296"},
       {"rank_1.pt", "rank_0.pt", "two shards are 'rank_0.pt'"},
@@ -108,7 +112,7 @@ TEST(Manifest, RefusesFieldsWithTheirNameAndValue) {
 }
 
 TEST(Manifest, KnowsTheLayoutsAndTheirNames) {
-  for (const char* layout : {"dcp", "safetensors"}) {
+  for (const char* layout : {"files", "safetensors"}) {
     EXPECT_TRUE(ParseManifest(Changed("torch-zip", layout)).ok()) << layout;
   }
   EXPECT_EQ(ShardName(kTorchLayout, 3), "rank_3.pt");

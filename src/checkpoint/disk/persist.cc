@@ -23,8 +23,9 @@ StatusOr<Fd> OpenSource(const WriteJob& job) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return CallFailed(job.source, "fstat", errno);
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(fmt::format("{} is not a regular file", job.source));
-  if (static_cast<uint64_t>(info.st_size) >= job.bytes) return fd;
-  return absl::DataLossError(fmt::format("{} has {} bytes instead of {}", job.source, info.st_size, job.bytes));
+  const auto bytes = static_cast<uint64_t>(info.st_size);
+  if (job.offset <= bytes && bytes - job.offset >= job.bytes) return fd;
+  return absl::DataLossError(fmt::format("{} has {} bytes instead of {}", job.source, bytes, job.offset + job.bytes));
 }
 
 Status CheckJob(const WriteJob& job) {
@@ -45,8 +46,9 @@ Status CheckUncommitted(const std::string& folder) {
 }
 
 Status MakeStepFolder(const std::string& dir, const std::string& folder) {
-  if (mkdir(folder.c_str(), 0777) == 0) return SyncFolder(dir);
-  return errno == EEXIST ? absl::OkStatus() : CallFailed(folder, "mkdir", errno);
+  if (mkdir(folder.c_str(), 0777) != 0) return errno == EEXIST ? absl::OkStatus() : CallFailed(folder, "mkdir", errno);
+  PHX_RETURN_IF_ERROR(MarkUnfinished(folder));
+  return SyncFolder(dir);
 }
 
 // All of the file's blocks, so that a full disk is known before anything is written. What lies there for a next step
@@ -79,6 +81,7 @@ StatusOr<Shard> WriteShard(const WriteJob& job) {
                                             .path = draft.path(),
                                             .source_fd = source.get(),
                                             .source = job.source,
+                                            .source_offset = job.offset,
                                             .bytes = job.bytes,
                                             .direct = job.direct,
                                             .ring = job.ring});
@@ -90,7 +93,8 @@ StatusOr<Shard> WriteShard(const WriteJob& job) {
   // A manifest may have come while a slow disk took its time.
   PHX_RETURN_IF_ERROR(CheckUncommitted(folder));
   PHX_RETURN_IF_ERROR(draft.Place(folder, job.file));
-  return Shard{.rank = job.rank, .file = job.file, .bytes = job.bytes, .crc32 = *crc};
+  return Shard{
+      .rank = job.rank, .file = job.file, .bytes = job.bytes, .crc32 = *crc, .needed_by = job.needed_by};
 }
 
 Status WriteManifest(const std::string& dir, const std::string& step_name, const Manifest& manifest) {
@@ -108,7 +112,9 @@ Status WriteManifest(const std::string& dir, const std::string& step_name, const
     if (!there.ok() && !absl::IsOutOfRange(there.status())) return there.status();
     return absl::AlreadyExistsError(fmt::format("{}: the step has a manifest already", path));
   }
-  return ReplaceFile(dir, step_name, folder, kManifestName, text);
+  PHX_RETURN_IF_ERROR(ReplaceFile(dir, step_name, folder, kManifestName, text));
+  unlink(fmt::format("{}/{}", folder, kUnfinishedName).c_str());  // one that stays is none of what counts
+  return absl::OkStatus();
 }
 
 }  // namespace phalanx::checkpoint

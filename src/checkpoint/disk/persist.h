@@ -10,13 +10,15 @@
 namespace phalanx::checkpoint {
 
 struct WriteJob {
-  std::string source;  // path of the slot; the file may be longer than `bytes`, and must not change meanwhile
+  std::string source;  // path of the slot; there may be more in it than these bytes, which must not change meanwhile
   std::string dir;
   std::string step_name;  // its folder is made where it is missing
   std::string file;
   int64_t rank = 0;  // or kMainRank
   uint64_t bytes = 0;
   uint32_t crc32 = 0;  // of those bytes
+  FileNeed needed_by = FileNeed::kOwner;
+  uint64_t offset = 0;  // of the bytes in the source
   bool direct = true;  // past the page cache, where the file system can
   bool ring = true;    // by io_uring, where the kernel lets us
 };

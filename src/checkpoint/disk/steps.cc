@@ -1,5 +1,6 @@
 #include "checkpoint/disk/steps.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <charconv>
 #include <tuple>
 
+#include "base/fd.h"
 #include "checkpoint/disk/recycled.h"
 #include "checkpoint/files/files.h"
 
@@ -25,7 +27,9 @@ std::optional<Number> ParseDecimal(std::string_view text) {
   return value;
 }
 
-bool IsOurFile(std::string_view name) { return name == kManifestName || IsShardName(name); }
+bool IsOurFile(std::string_view name) {
+  return name == kManifestName || name == kUnfinishedName || IsShardName(name);
+}
 
 FoundStep& Refuse(FoundStep& found, StepState state, std::string why) {
   found.state = state;
@@ -79,9 +83,15 @@ Status RemoveOurs(const std::string& folder) {
   const StatusOr<std::vector<std::string>> names = ListFolder(folder);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   if (!names.ok()) return names.status();
+  // Nobody has anything else in a folder that is not finished. Its mark goes last: what is left counts as ours until
+  // then.
+  const bool all = std::ranges::find(*names, kUnfinishedName) != names->end();
   for (const std::string& name : *names) {
-    if (IsOurFile(name)) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, name)));
+    if (name == kUnfinishedName || !(all || IsOurFile(name))) continue;
+    const Status removed = RemoveFile(fmt::format("{}/{}", folder, name));
+    if (!removed.ok() && IsOurFile(name)) return removed;  // of others: a folder, say
   }
+  if (all) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kUnfinishedName)));
   const bool removed = rmdir(folder.c_str()) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST;
   return removed ? absl::OkStatus() : CallFailed(folder, "rmdir", errno);
 }
@@ -124,12 +134,19 @@ StatusOr<std::string> ClaimStep(const std::string& dir, int64_t step, uint64_t e
     const std::string text = StepNameText(name);
     const std::string folder = fmt::format("{}/{}", dir, text);
     if (mkdir(folder.c_str(), 0777) == 0) {
+      PHX_RETURN_IF_ERROR(MarkUnfinished(folder));
       PHX_RETURN_IF_ERROR(SyncFolder(dir));
       return text;
     }
     if (errno != EEXIST) return CallFailed(folder, "mkdir", errno);
     name.number = std::max(name.number + 1, epoch);
   }
+}
+
+Status MarkUnfinished(const std::string& folder) {
+  const std::string path = fmt::format("{}/{}", folder, kUnfinishedName);
+  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+  return fd.valid() ? absl::OkStatus() : CallFailed(path, "open", errno);
 }
 
 FoundStep LookAtStep(const std::string& folder) {
@@ -220,6 +237,11 @@ Status DeleteStep(const std::string& dir, const std::string& name) {
   PHX_RETURN_IF_ERROR(CheckStepName(name));
   const std::string folder = fmt::format("{}/{}", dir, name);
   const FoundStep found = LookAtStep(folder);
+  const bool has_names = found.manifest && std::ranges::any_of(found.manifest->shards, [](const Shard& shard) {
+                           return !IsOurFile(shard.file);
+                         });
+  // Without its manifest nobody would know whose they are. On a full disk it is worth more that they go.
+  if (has_names) MarkUnfinished(folder).IgnoreError();
   PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kManifestName)));
   if (found.state != StepState::kUncommitted) PHX_RETURN_IF_ERROR(SyncFolder(folder));
   if (found.manifest) PHX_RETURN_IF_ERROR(Recycle(dir, name, found.manifest->shards));

@@ -13,6 +13,9 @@
 
 namespace phalanx::checkpoint {
 
+// Lies in a step's folder until its manifest does: all files there are ours, whatever their names.
+constexpr const char* kUnfinishedName = ".unfinished";
+
 // "1200" is step 1200, number 0; "1200.4" the same step, taken again. Pure.
 struct StepName {
   int64_t step = 0;
@@ -46,6 +49,9 @@ struct FoundStep {
   std::optional<Manifest> manifest;  // of those that count, and of no others
   std::string why;                   // it does not count; empty where it does
 };
+
+// Of a folder that was just made, or whose manifest is about to go.
+Status MarkUnfinished(const std::string& folder);
 
 // By their sequence, those of one by step and number. What has no manifest takes its place by its number. Pure.
 void OrderNewestFirst(std::vector<FoundStep>& steps);

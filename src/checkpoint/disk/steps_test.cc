@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "base/test_folder.h"
 #include "checkpoint/disk/tracker.h"
 
@@ -74,6 +76,49 @@ TEST(ClaimStep, IsNewerThanAllOfItsStep) {
 TEST(ClaimStep, NamesTheMissingDirectory) {
   const Status status = ClaimStep("/nowhere/run", 1, 1).status();
   EXPECT_EQ(Message(status), "/nowhere/run: opendir: No such file or directory");
+}
+
+// What a job has called its files nobody can tell from what others have put there.
+TEST(Unfinished, AllFilesOfAFolderAreOurs) {
+  const TestFolder folder;
+  const std::string name = *ClaimStep(folder.path(), 100, 4);
+  EXPECT_TRUE(folder.Has("100/.unfinished"));
+  folder.Write("100/model.pt", "half");
+  EXPECT_THAT(Names(folder), ElementsAre("100"));
+  EXPECT_TRUE(DeleteStep(folder.path(), name).ok());
+  EXPECT_FALSE(folder.Has("100"));
+  folder.Write("100/model.pt", "somebody's");
+  EXPECT_THAT(Names(folder), IsEmpty()) << "nobody's step";
+  EXPECT_TRUE(DeleteStep(folder.path(), name).ok());
+  EXPECT_TRUE(folder.Has("100/model.pt"));
+}
+
+TEST(Unfinished, ADeletedStepOfNamedFilesIsOursToItsLastFile) {
+  const TestFolder folder;
+  const Manifest manifest{
+      .step = 100,
+      .world_size = 1,
+      .kind = "files",
+      .layout = "files",
+      .job_id = "job",
+      .shards = {{.rank = 0, .file = "model.pt", .bytes = 10, .crc32 = 1, .needed_by = FileNeed::kAnyRank}}};
+  const auto write = [&] {
+    folder.Write("100/model.pt", std::string(10, 'a'));
+    folder.Write("100/manifest.json", ManifestText(manifest));
+  };
+  write();
+  folder.Write("100/inner/theirs", "");  // no file: it keeps the folder from going
+  EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
+  EXPECT_FALSE(folder.Has("100/model.pt"));
+  EXPECT_FALSE(folder.Has("100/.unfinished"));
+  EXPECT_TRUE(folder.Has("100/inner/theirs"));
+  // Killed behind the manifest: the next who deletes goes on from there.
+  write();
+  EXPECT_TRUE(MarkUnfinished(folder / "100").ok());
+  std::filesystem::remove(folder / "100/manifest.json");
+  EXPECT_THAT(Names(folder), ElementsAre("100"));
+  EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
+  EXPECT_FALSE(folder.Has("100/model.pt"));
 }
 
 TEST(FindSteps, ListsNewestFirst) {

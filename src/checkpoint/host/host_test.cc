@@ -84,6 +84,7 @@ class HostTest : public testing::Test {
     sealed.rank = 3;
     sealed.world_size = 4;
     sealed.records = 1;
+    sealed.form = kDdpForm;
     sealed.crc32 = Crc32(0, image.data(), image.size());
     ASSERT_TRUE(control.Seal(slot, generation, sealed));
     munmap(page, kControlBytes);
@@ -113,18 +114,21 @@ TEST_F(HostTest, TakesASaveFromMemoryToDisk) {
   const Json held = AskMemory(request);
   EXPECT_EQ(held["bytes"], kControlBytes) << held;
   EXPECT_EQ(held["rank"], 3);
-  EXPECT_EQ(held["layout"], "torch-zip");
+  EXPECT_EQ(held["form"], NumberOf(kDdpForm));
 
   const Json claimed = AskStorage({{"type", "claim"}, {"step", 10}, {"epoch", 1}});
   EXPECT_EQ(claimed["name"], "10");
   Json write = held;
   write.update({{"type", "write"}, {"name", "10"}});
-  const Json shard = AskStorage(write);
-  EXPECT_EQ(shard["file"], "rank_3.pt") << shard;
-  Json others = Json::array({shard});
-  for (const int rank : {0, 1, 2}) {
+  const Json written = AskStorage(write);
+  EXPECT_EQ(written["layout"], "torch-zip") << written;
+  EXPECT_EQ(written["more"], false);
+  EXPECT_EQ(written["shards"][0]["file"], "rank_3.pt");
+  EXPECT_EQ(written["shards"][0]["needed_by"], "nobody");
+  Json others = written["shards"];
+  for (const int rank : {0, 1, -1}) {
     write["rank"] = rank;
-    others.push_back(AskStorage(write));
+    others.push_back(AskStorage(write)["shards"][0]);
   }
   request["type"] = "release";
   EXPECT_EQ(AskMemory(request), Json::object());
@@ -134,7 +138,7 @@ TEST_F(HostTest, TakesASaveFromMemoryToDisk) {
   EXPECT_EQ(AskStorage({{"type", "shards"}, {"shards", {others[1], others[2], others[3]}}}), Json::object());
   Json close = {
       {"type", "close"},      {"name", "10"},   {"step", 10},      {"branch", 0},           {"epoch", 1},
-      {"world_size", 4},      {"kind", "full"}, {"job_id", "job"}, {"layout", "torch-zip"}, {"trackers", {"latest"}},
+      {"world_size", 4},      {"kind", "ddp"}, {"job_id", "job"}, {"layout", "torch-zip"}, {"trackers", {"latest"}},
       {"written_unix_ms", 5}, {"keep_last", 0}, {"keep_every", 0}};
   EXPECT_EQ(AskStorage(close)["warnings"], Json::array());
   const FoundStep step = LookAtStep(dir_ + "/10");

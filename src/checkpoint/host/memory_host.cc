@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "checkpoint/files/files.h"
-#include "checkpoint/image/safetensors.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
 #include "checkpoint/rank/memory_names.h"
@@ -73,7 +71,7 @@ std::string PageIn(Request& request) {
 
 Status CheckPage(const std::string& page) {
   if (page == kOwnPage || IsSharedPage(page)) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("page is '{}': expected own, main or metadata", page));
+  return absl::InvalidArgumentError(fmt::format("page is '{}': expected own or main", page));
 }
 
 }  // namespace
@@ -166,13 +164,11 @@ StatusOr<Json> MemoryHost::HoldOne(Request& request, bool holds) {
       return Json::object();
     }
     if (!memory_->Hold(image)) break;
-    const StatusOr<MappedFile> file = MappedFile::Open(image.path);
-    const bool is_named = file.ok() && IsSafetensors(file->data(), file->bytes());
     return Json{{"path", image.path},
                 {"bytes", image.image.bytes},
                 {"crc32", image.image.crc32},
                 {"rank", IsSharedPage(page) ? kMainRank : int64_t{image.image.rank}},
-                {"layout", is_named ? kNamedLayout : kTorchLayout}};
+                {"form", NumberOf(image.image.form)}};
   }
   return absl::NotFoundError(fmt::format("memory has no image of step {} on page '{}'", save.step, page));
 }

@@ -1,6 +1,7 @@
 #include "checkpoint/host/request.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <limits>
 
@@ -50,6 +51,13 @@ int64_t Request::NumberIn(const Json& object, const char* name, int64_t min, int
   return min;
 }
 
+FileNeed Request::NeedIn(const Json& object, const char* name) {
+  const std::string text = TextIn(object, name, kTypeBytesMax);
+  const std::optional<FileNeed> need = FileNeedOf(text);
+  if (!need) Refuse(name, fmt::format("one of {}", fmt::join(kFileNeeds, ", ")));
+  return need.value_or(FileNeed::kOwner);
+}
+
 std::string Request::Text(const char* name, size_t bytes_max) { return TextIn(object_, name, bytes_max); }
 
 int64_t Request::Number(const char* name, int64_t min, int64_t max) { return NumberIn(object_, name, min, max); }
@@ -87,6 +95,7 @@ std::vector<Shard> Request::Shards(const char* name) {
     shard.file = TextIn(each, "file", kFileNameBytesMax);
     shard.bytes = static_cast<uint64_t>(NumberIn(each, "bytes", 0, std::numeric_limits<int64_t>::max()));
     shard.crc32 = static_cast<uint32_t>(NumberIn(each, "crc32", 0, std::numeric_limits<uint32_t>::max()));
+    shard.needed_by = NeedIn(each, "needed_by");
     shards.push_back(std::move(shard));
   }
   return shards;

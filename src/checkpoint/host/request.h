@@ -32,6 +32,7 @@ class Request {
  private:
   const nlohmann::json* Find(const nlohmann::json& object, const char* name);
   int64_t NumberIn(const nlohmann::json& object, const char* name, int64_t min, int64_t max);
+  FileNeed NeedIn(const nlohmann::json& object, const char* name);
   std::string TextIn(const nlohmann::json& object, const char* name, size_t bytes_max);
   void Refuse(const char* name, const std::string& expected);
 

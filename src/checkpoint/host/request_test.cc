@@ -11,12 +11,12 @@ using testing::HasSubstr;
 
 TEST(RequestTest, HasWhatWasSent) {
   Request request(R"({"type":"t","text":"a","low":-5,"names":["x","y"],
-                      "shards":[{"rank":-1,"file":"main.pt","bytes":7,"crc32":4294967295}]})");
+                      "shards":[{"rank":-1,"file":"main.pt","bytes":7,"crc32":4294967295,"needed_by":"every-rank"}]})");
   EXPECT_EQ(request.type(), "t");
   EXPECT_EQ(request.Text("text", 1), "a");
   EXPECT_EQ(request.Number("low", -5, 0), -5);
   EXPECT_THAT(request.Texts("names", 2), ElementsAre("x", "y"));
-  EXPECT_THAT(request.Shards("shards"), ElementsAre(Shard{-1, "main.pt", 7, 0xffffffff}));
+  EXPECT_THAT(request.Shards("shards"), ElementsAre(Shard{-1, "main.pt", 7, 0xffffffff, FileNeed::kEveryRank}));
   EXPECT_TRUE(request.status().ok()) << request.status();
 }
 
@@ -39,6 +39,9 @@ TEST(RequestTest, NamesWhatIsWrong) {
       {R"({"type":"t","number":1,"text":"a","names":[],"shards":{}})", "shards of t: expected a list"},
       {R"({"type":"t","number":1,"text":"a","names":[],"shards":[1]})", "shards of t: expected objects"},
       {R"({"type":"t","number":1,"text":"a","names":[],"shards":[{"rank":-2}]})", "rank of t"},
+      {R"({"type":"t","number":1,"text":"a","names":[],
+           "shards":[{"rank":0,"file":"a","bytes":1,"crc32":1,"needed_by":"me"}]})",
+       "needed_by of t: expected one of owner, every-rank, any-rank, nobody"},
       {R"([])", "a request is a JSON object"},
       {"{", "a request is a JSON object"},
       {R"({"type":7})", "type of : expected a text"},

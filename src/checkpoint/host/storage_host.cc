@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
+#include <optional>
+#include <utility>
 
+#include "checkpoint/storage/files_of.h"
 #include "checkpoint/storage/publish.h"
 #include "checkpoint/storage/storage.h"
 
@@ -14,6 +19,8 @@ using Json = nlohmann::json;
 
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kTrackersMax = 16;
+constexpr size_t kShardsOfPacket = 100;
+constexpr int64_t kFormMax = 15;
 constexpr size_t kWarningsMax = 8;
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kRankMax = std::numeric_limits<int32_t>::max();
@@ -24,6 +31,7 @@ std::string StorageHost::Answer(Request& request) {
   const std::string& type = request.type();
   const StatusOr<Json> answer = type == "claim"    ? Claim(request)
                                 : type == "write"  ? Write(request)
+                                : type == "more"   ? StatusOr<Json>(More())
                                 : type == "shards" ? AddShards(request)
                                 : type == "close"  ? Close(request)
                                 : type == "tidy"   ? Tidy(request)
@@ -42,22 +50,38 @@ StatusOr<Json> StorageHost::Claim(Request& request) {
 }
 
 StatusOr<Json> StorageHost::Write(Request& request) {
-  FileToPut file;
-  file.source = request.Text("path", kPathBytesMax);
+  ImageToStore image;
+  image.path = request.Text("path", kPathBytesMax);
   const std::string dir = request.Text("dir", kPathBytesMax);
   const std::string step = request.Text("name", kNameBytesMax);
-  const std::string layout = request.Text("layout", kNameBytesMax);
-  file.rank = request.Number("rank", kMainRank, kRankMax);
-  file.bytes = static_cast<uint64_t>(request.Number("bytes", 0, kNumberMax));
-  file.crc32 = static_cast<uint32_t>(request.Number("crc32", 0, std::numeric_limits<uint32_t>::max()));
+  const std::optional<SaveForm> form = FormOfNumber(static_cast<uint32_t>(request.Number("form", 0, kFormMax)));
+  image.rank = request.Number("rank", kMainRank, kRankMax);
+  image.bytes = static_cast<uint64_t>(request.Number("bytes", 0, kNumberMax));
+  image.crc32 = static_cast<uint32_t>(request.Number("crc32", 0, std::numeric_limits<uint32_t>::max()));
   PHX_RETURN_IF_ERROR(request.status());
-  if (layout != kTorchLayout && layout != kNamedLayout && layout != kDcpLayout) {
-    return absl::InvalidArgumentError(fmt::format("layout is '{}': expected torch-zip, safetensors or dcp", layout));
-  }
-  file.name = ShardName(layout, file.rank);
+  if (!form) return absl::InvalidArgumentError("form of write: no save has that one");
+  image.form = *form;
   PHX_ASSIGN_OR_RETURN(const std::shared_ptr<Storage> storage, OpenStorage(dir));
-  PHX_ASSIGN_OR_RETURN(const Shard shard, storage->Put(step, file));
-  return Json{{"rank", shard.rank}, {"file", shard.file}, {"bytes", shard.bytes}, {"crc32", shard.crc32}};
+  PHX_ASSIGN_OR_RETURN(written_, PutImage(*storage, step, image));
+  Json answer = More();
+  answer["layout"] = LayoutOf(image);
+  return answer;
+}
+
+// As many as fit a packet, however long their names are.
+Json StorageHost::More() {
+  const size_t count = std::min(written_.size(), kShardsOfPacket);
+  Json shards = Json::array();
+  for (size_t i = 0; i < count; ++i) {
+    const Shard& shard = written_[i];
+    shards.push_back({{"rank", shard.rank},
+                      {"file", shard.file},
+                      {"bytes", shard.bytes},
+                      {"crc32", shard.crc32},
+                      {"needed_by", NameOf(shard.needed_by)}});
+  }
+  written_.erase(written_.begin(), written_.begin() + static_cast<std::ptrdiff_t>(count));
+  return {{"shards", std::move(shards)}, {"more", !written_.empty()}};
 }
 
 StatusOr<Json> StorageHost::AddShards(Request& request) {

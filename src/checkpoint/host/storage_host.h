@@ -12,17 +12,19 @@ namespace phalanx::checkpoint {
 // On one thread, which waits for as long as storage takes.
 class StorageHost {
  public:
-  // To claim, write, shards, close and tidy.
+  // To claim, write, more, shards, close and tidy.
   std::string Answer(Request& request);
 
  private:
   static StatusOr<nlohmann::json> Claim(Request& request);
-  static StatusOr<nlohmann::json> Write(Request& request);
+  StatusOr<nlohmann::json> Write(Request& request);
+  nlohmann::json More();
   StatusOr<nlohmann::json> AddShards(Request& request);
   StatusOr<nlohmann::json> Close(Request& request);
   static StatusOr<nlohmann::json> Tidy(Request& request);
 
-  std::vector<Shard> shards_;  // of the manifest to come
+  std::vector<Shard> written_;  // of the last image, and not told yet
+  std::vector<Shard> shards_;   // of the manifest to come
 };
 
 }  // namespace phalanx::checkpoint

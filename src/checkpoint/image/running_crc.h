@@ -1,4 +1,4 @@
-// The CRC of an image from its beginning on, without reading long records whose own CRC is known.
+// The CRC of an image, or of a part of it, without reading long records whose own CRC is known.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ constexpr uint64_t kJoinFrom = 64 << 10;  // shorter records are read once more 
 // The CRC of everything up to here; long records are joined by the CRC they have.
 class RunningCrc {
  public:
-  explicit RunningCrc(const uint8_t* image) : image_(image) {}
+  explicit RunningCrc(const uint8_t* image, uint64_t begin = 0) : image_(image), at_(begin) {}
   void Read(uint64_t end) {
     crc32_ = Crc32(crc32_, image_ + at_, end - at_);
     at_ = end;
@@ -25,7 +25,7 @@ class RunningCrc {
 
  private:
   const uint8_t* image_;
-  uint64_t at_ = 0;
+  uint64_t at_;
   uint32_t crc32_ = 0;
   Crc32Joiner joiner_;
 };

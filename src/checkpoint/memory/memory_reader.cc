@@ -127,8 +127,6 @@ bool AddBytes(const std::string& path, uint64_t& bytes) {
   return complete;
 }
 
-bool IsSharded(const MemoryDirectory& directory) { return std::ranges::count(directory.pages, kMetadataPageName) > 0; }
-
 bool IsMemoryName(std::string_view name) {
   if (!name.starts_with(kMemoryPrefix)) return false;
   name.remove_prefix(kMemoryPrefix.size());

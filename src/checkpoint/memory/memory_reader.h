@@ -42,9 +42,6 @@ struct MemoryFolder {
   std::vector<std::string> problems;
 };
 
-// Its slots hold files of torch.distributed.checkpoint. Pure.
-bool IsSharded(const MemoryDirectory& directory);
-
 // "phx-<uid>-<16 hex digits>-<16 hex digits>", and perhaps "-<number>". Pure.
 bool IsMemoryName(std::string_view name);
 

@@ -36,6 +36,7 @@ typedef struct {
   int64_t step;
   uint32_t rank, world_size;
   uint32_t branch; /* how often the ranks have gone back in this round */
+  uint32_t form;   /* who needs which image of the save: NumberOf() in base/save_form.h, 0 as of a state of its own */
   uint64_t n;
   const uint64_t* bytes;
   const void* const* source; /* not looked at for records of PHX_CKPT_FILLED or without bytes */
@@ -54,6 +55,14 @@ typedef struct {
 
 /* phx_ckpt_patch.record: all bytes before the first record, with this patch's own as they stand in the frame */
 #define PHX_CKPT_HEAD UINT64_MAX
+/* And with the number of a span added: all bytes of it, with the CRCs in it that were patched before */
+#define PHX_CKPT_SPAN (UINT64_C(1) << 63)
+
+/* A part of an image: a file in it. It cuts no record. */
+typedef struct {
+  uint64_t at;
+  uint64_t bytes;
+} phx_ckpt_span;
 
 /* Where the CRC of a record's data is to stand, in the frame: 4 bytes, or 8 digits. */
 typedef struct {
@@ -69,6 +78,8 @@ typedef struct {
   const uint64_t* record_at;     /* where each record's data lies in the image; ascending */
   const phx_ckpt_patch* patches; /* written in this order */
   uint64_t patch_count;
+  const phx_ckpt_span* spans; /* ascending */
+  uint64_t span_count;
   uint32_t digits; /* CRCs stand there as 0: u32, 1: 8 lower-case hex digits */
 } phx_ckpt_frame;
 
@@ -88,7 +99,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 6 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 7 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);

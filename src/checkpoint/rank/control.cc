@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are stored as they are in memory");
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'S', 'L', 'O', 'T', 'S'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint64_t kVersionAt = 8;
 constexpr uint64_t kCountAt = 12;
 constexpr uint64_t kSlotBytesAt = 16;
@@ -52,7 +52,7 @@ struct Fields {
   int64_t sealed_unix_ms;
   uint64_t generation;
   uint32_t branch;
-  uint32_t unused;
+  uint32_t form;
 };
 static_assert(sizeof(Fields) == kFieldsBytes);
 
@@ -77,8 +77,10 @@ std::string ParseFields(const uint8_t* at, Slot* slot) {
   if (fields.bytes == 0 || fields.bytes % kControlBytes != 0) return "its image has no whole number of pages";
   if (fields.step < 0) return "its step is below 0";
   if (fields.world_size == 0 || fields.rank >= fields.world_size) return "its rank is not within its world";
-  slot->image = {fields.step,       fields.epoch, fields.bytes,   fields.layout_hash,    fields.rank,
-                 fields.world_size, fields.crc32, fields.records, fields.sealed_unix_ms, fields.branch};
+  const std::optional<SaveForm> form = FormOfNumber(fields.form);
+  if (!form) return "who needs it is not known";
+  slot->image = {fields.step,  fields.epoch,   fields.bytes,          fields.layout_hash, fields.rank, fields.world_size,
+                 fields.crc32, fields.records, fields.sealed_unix_ms, fields.branch,      *form};
   return {};
 }
 
@@ -226,7 +228,7 @@ bool Control::Seal(int slot, uint64_t generation, const SlotImage& image) {
   uint8_t* at = page_ + SlotAt(slot);
   const Fields fields = {image.step,           image.epoch,      image.bytes,  image.layout_hash,
                          image.rank,           image.world_size, image.crc32,  image.records,
-                         image.sealed_unix_ms, generation,       image.branch, 0};
+                         image.sealed_unix_ms, generation,       image.branch, NumberOf(image.form)};
   uint64_t expected = Word(generation, SlotState::kWriting);
   if (live_epoch() != image.epoch || Atomic(at + kWordAt).load() != expected) return false;
   const uint32_t crc32 = Crc32(0, &fields, sizeof fields);

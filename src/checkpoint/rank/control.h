@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/save_form.h"
+
 namespace phalanx::checkpoint {
 
 constexpr uint64_t kControlBytes = 4096;
@@ -26,6 +28,7 @@ struct SlotImage {
   uint32_t records = 0;
   int64_t sealed_unix_ms = 0;
   uint32_t branch = 0;
+  SaveForm form = {};
 };
 
 // A slot as it was when the page was copied.

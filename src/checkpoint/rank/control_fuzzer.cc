@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string why;
     Require(control.Begin(i, slot, &generation, &why));
     control.SetLiveEpoch(1);
-    Require(control.Seal(i, generation, {1, 1, page.slot_bytes, 1, 0, 1, 1, 1, 1}));
+    Require(control.Seal(i, generation, {1, 1, page.slot_bytes, 1, 0, 1, 1, 1, 1, 0, phalanx::kDdpForm}));
   }
   return 0;
 }

@@ -18,7 +18,7 @@ using testing::IsEmpty;
 constexpr uint64_t kEpoch = 7;
 constexpr uint64_t kBytes = 8192;
 
-SlotImage ImageOf(int64_t step, uint64_t epoch = kEpoch) { return {step, epoch, kBytes, 99, 1, 2, 0xABCD, 3, 1234}; }
+SlotImage ImageOf(int64_t step, uint64_t epoch = kEpoch) { return {step, epoch, kBytes, 99, 1, 2, 0xABCD, 3, 1234, 0, kDcpForm}; }
 
 // A page in memory, with as many slots.
 class Page {
@@ -91,7 +91,7 @@ TEST(Control, RefusesPagesOfOthers) {
   EXPECT_THAT(ParseControl(page.bytes.data(), 100, &parsed), HasSubstr("100 bytes"));
   page.bytes[8] = 1;
   EXPECT_THAT(Parse(page), HasSubstr("version 1"));
-  page.bytes[8] = 2;
+  page.bytes[8] = 3;
   page.bytes[12] = 4;
   EXPECT_THAT(Parse(page), HasSubstr("4 slots"));
   page.bytes[12] = 2;

@@ -40,14 +40,48 @@ bool IsInFrame(const ImageLayout& layout, uint64_t at, uint64_t bytes) {
   return layout.data_at[before] + layout.bytes[before] <= at;
 }
 
+bool IsOfHead(const phx_ckpt_patch& patch) { return patch.record == PHX_CKPT_HEAD; }
+bool IsOfSpan(const phx_ckpt_patch& patch) { return !IsOfHead(patch) && (patch.record & PHX_CKPT_SPAN) != 0; }
+
+// The first record that does not begin before that place.
+size_t FirstFrom(const ImageLayout& layout, uint64_t at) {
+  return static_cast<size_t>(std::ranges::lower_bound(layout.data_at, at) - layout.data_at.begin());
+}
+
 // What is wrong with it; empty: nothing.
-std::string WhyNoPatch(const ImageLayout& layout, const phx_ckpt_patch& patch, bool digits) {
-  const uint64_t bytes = PatchBytes(digits);
-  const bool is_head = patch.record == PHX_CKPT_HEAD;
-  const bool is_known = is_head || patch.record < layout.bytes.size();
+std::string WhyNoSpan(const ImageLayout& layout, const phx_ckpt_span& span) {
+  const bool is_within = span.at <= layout.file_bytes && span.bytes <= layout.file_bytes - span.at;
+  const auto cuts = [&](uint64_t at) {
+    const size_t behind = FirstFrom(layout, at);
+    return behind > 0 && layout.data_at[behind - 1] + layout.bytes[behind - 1] > at;
+  };
+  if (is_within && !cuts(span.at) && !cuts(span.at + span.bytes)) return {};
+  return "a file of " + std::to_string(span.bytes) + " bytes cannot lie at " + std::to_string(span.at);
+}
+
+// What is wrong with it; empty: nothing.
+std::string WhyNoPatch(const ImageLayout& layout, const phx_ckpt_patch& patch, const phx_ckpt_frame& frame) {
+  const uint64_t bytes = PatchBytes(frame.digits != 0);
+  const bool is_head = IsOfHead(patch);
+  const bool is_known = is_head || (IsOfSpan(patch) ? (patch.record ^ PHX_CKPT_SPAN) < frame.span_count
+                                                    : patch.record < layout.bytes.size());
   if (is_known && IsInFrame(layout, patch.at, bytes) && (!is_head || patch.at + bytes <= HeadBytes(layout))) return {};
   const std::string whose = is_head ? "the head" : "record " + std::to_string(patch.record);
   return "the CRC of " + whose + " cannot stand at " + std::to_string(patch.at);
+}
+
+// Without reading records whose own CRC is known.
+uint32_t CrcOf(const uint8_t* image, const ImageLayout& layout, const phx_ckpt_span& span,
+               const uint32_t* record_crc32) {
+  const uint64_t end = span.at + span.bytes;
+  RunningCrc crc(image, span.at);
+  for (size_t i = FirstFrom(layout, span.at); i < layout.bytes.size() && layout.data_at[i] < end; ++i) {
+    if (layout.bytes[i] < kJoinFrom) continue;
+    crc.Read(layout.data_at[i]);
+    crc.Pass(layout.bytes[i], record_crc32[i]);
+  }
+  crc.Read(end);
+  return crc.value();
 }
 
 void PutCrc(uint8_t* at, uint32_t crc, bool digits) {
@@ -56,6 +90,12 @@ void PutCrc(uint8_t* at, uint32_t crc, bool digits) {
 }
 
 }  // namespace
+
+FrameCrcs CrcsOf(const phx_ckpt_frame& frame) {
+  return {{frame.patches, frame.patches + frame.patch_count},
+          {frame.spans, frame.spans + frame.span_count},
+          frame.digits != 0};
+}
 
 std::string PlanFrame(const phx_ckpt_save& save, const phx_ckpt_frame& frame, ImageLayout* layout) {
   layout->bytes.assign(save.bytes, save.bytes + save.n);
@@ -79,8 +119,11 @@ std::string PlanFrame(const phx_ckpt_save& save, const phx_ckpt_frame& frame, Im
   }
   layout->tail_at = covered + frame.byte_count;
   layout->hash = HashFrame(*layout);
+  for (uint64_t i = 0; i < frame.span_count; ++i) {
+    if (std::string why = WhyNoSpan(*layout, frame.spans[i]); !why.empty()) return why;
+  }
   for (uint64_t i = 0; i < frame.patch_count; ++i) {
-    if (std::string why = WhyNoPatch(*layout, frame.patches[i], frame.digits != 0); !why.empty()) return why;
+    if (std::string why = WhyNoPatch(*layout, frame.patches[i], frame); !why.empty()) return why;
   }
   return {};
 }
@@ -98,20 +141,15 @@ void PutFrame(uint8_t* image, const ImageLayout& layout, const phx_ckpt_frame& f
   std::memset(image + layout.tail_at, 0, layout.file_bytes - layout.tail_at);
 }
 
-uint32_t FinishFrame(uint8_t* image, const ImageLayout& layout, const std::vector<phx_ckpt_patch>& patches, bool digits,
-                     const uint32_t* record_crc32) {
-  for (const phx_ckpt_patch& patch : patches) {
-    const bool is_head = patch.record == PHX_CKPT_HEAD;
-    PutCrc(image + patch.at, is_head ? Crc32(0, image, HeadBytes(layout)) : record_crc32[patch.record], digits);
+uint32_t FinishFrame(uint8_t* image, const ImageLayout& layout, const FrameCrcs& crcs, const uint32_t* record_crc32) {
+  for (const phx_ckpt_patch& patch : crcs.patches) {
+    const uint32_t crc32 =
+        IsOfHead(patch)   ? Crc32(0, image, HeadBytes(layout))
+        : IsOfSpan(patch) ? CrcOf(image, layout, crcs.spans[patch.record ^ PHX_CKPT_SPAN], record_crc32)
+                          : record_crc32[patch.record];
+    PutCrc(image + patch.at, crc32, crcs.digits);
   }
-  RunningCrc crc(image);
-  for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
-    if (layout.bytes[i] < kJoinFrom) continue;
-    crc.Read(layout.data_at[i]);
-    crc.Pass(layout.bytes[i], record_crc32[i]);
-  }
-  crc.Read(layout.file_bytes);
-  return crc.value();
+  return CrcOf(image, layout, {0, layout.file_bytes}, record_crc32);
 }
 
 }  // namespace phalanx::checkpoint

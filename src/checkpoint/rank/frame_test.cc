@@ -51,6 +51,8 @@ class FrameTest : public testing::Test {
     frame_.record_at = record_at_.data();
     frame_.patches = patches_.data();
     frame_.patch_count = patches_.size();
+    frame_.spans = spans_.data();
+    frame_.span_count = spans_.size();
   }
   // The image as it should be.
   std::string Expected() const {
@@ -64,8 +66,11 @@ class FrameTest : public testing::Test {
     image += frame_bytes_.substr(given);
     for (const phx_ckpt_patch& patch : patches_) {
       const bool is_head = patch.record == PHX_CKPT_HEAD;
-      const uint32_t crc = is_head ? Crc32(0, image.data(), record_at_[0])
-                                   : Crc32(0, records_[patch.record].data(), records_[patch.record].size());
+      const bool is_span = !is_head && (patch.record & PHX_CKPT_SPAN) != 0;
+      const phx_ckpt_span span = is_span ? spans_.at(patch.record ^ PHX_CKPT_SPAN) : phx_ckpt_span{};
+      const uint32_t crc = is_head   ? Crc32(0, image.data(), record_at_[0])
+                           : is_span ? Crc32(0, image.data() + span.at, span.bytes)
+                                     : Crc32(0, records_[patch.record].data(), records_[patch.record].size());
       std::array<char, 9> digits{};
       std::snprintf(digits.data(), digits.size(), "%08x", crc);
       if (frame_.digits != 0) image.replace(patch.at, 8, digits.data(), 8);
@@ -87,6 +92,7 @@ class FrameTest : public testing::Test {
   std::vector<uint64_t> record_at_ = {64, 300064, 300064, 300200};
   std::string frame_bytes_ = std::string(500, '\0');
   std::vector<phx_ckpt_patch> patches_ = {{10, 0}, {300100, 2}, {370210, 3}, {60, 0}};
+  std::vector<phx_ckpt_span> spans_;
   phx_ckpt_save save_{};
   phx_ckpt_frame frame_{};
 };
@@ -115,6 +121,35 @@ TEST_F(FrameTest, TheImageIsTheFrameWithItsRecordsAndTheirChecksums) {
     memory_.Commit(slot);
   }
   phx_ckpt_close(ckpt);
+}
+
+// A file in the image: the CRCs in it are there when its own is taken.
+TEST_F(FrameTest, ASpanHasTheChecksumOfAllItsBytes) {
+  std::array<char, 256> error{};
+  spans_ = {{64, 300100}, {300200, 70011}, {300220, 0}};
+  spans_[2] = {300164, 36};
+  patches_ = {{300100, 0}, {300110, 2}, {0, PHX_CKPT_SPAN | 0}, {4, PHX_CKPT_SPAN | 1}, {8, PHX_CKPT_SPAN | 2}};
+  Point();
+  phx_ckpt* ckpt = phx_ckpt_open(memory_.control_path().c_str(), kEpoch, error.data(), error.size());
+  const int slot = phx_ckpt_begin_framed(ckpt, &save_, &frame_, error.data(), error.size());
+  ASSERT_GE(slot, 0) << error.data();
+  phx_ckpt_outcome outcome{};
+  EXPECT_EQ(phx_ckpt_wait_copied(ckpt, &outcome), 0);
+  std::ifstream file(memory_.SlotPath(slot), std::ios::binary);
+  EXPECT_TRUE((std::string{std::istreambuf_iterator<char>(file), {}} == Expected()));
+  phx_ckpt_close(ckpt);
+}
+
+TEST_F(FrameTest, ASpanThatCutsARecordOrLeavesTheImageIsRefused) {
+  for (const phx_ckpt_span span : {phx_ckpt_span{100, 1000}, phx_ckpt_span{0, 100}, phx_ckpt_span{0, kSlotBytes + 1},
+                                   phx_ckpt_span{kSlotBytes + 1, 0}, phx_ckpt_span{UINT64_MAX, 2}}) {
+    spans_ = {span};
+    EXPECT_THAT(WhyNot(), HasSubstr("a file of")) << span.at;
+  }
+  spans_ = {{64, 300000}};
+  EXPECT_EQ(WhyNot(), "");
+  patches_.push_back({0, PHX_CKPT_SPAN | 1});
+  EXPECT_THAT(WhyNot(), HasSubstr("cannot stand at 0"));
 }
 
 TEST_F(FrameTest, AZipAfterAFrameHasALayoutOfItsOwn) {

@@ -15,12 +15,10 @@ constexpr const char* kInfoFile = "info.json";      // in the folder of a checkp
 constexpr const char* kFetchedFolder = "fetched";   // in a node's folder: images of other nodes
 constexpr std::string_view kControlPrefix = "control-";
 
-// Pages that the ranks of a node share: the whole state, or what names the parts of a sharded one. A rank's own page
-// has its local rank for a name.
+// The page that the ranks of a node share. A rank's own page has its local rank for a name.
 constexpr const char* kMainPageName = "main";
-constexpr const char* kMetadataPageName = "metadata";
 
-inline bool IsSharedPage(std::string_view page) { return page == kMainPageName || page == kMetadataPageName; }
+inline bool IsSharedPage(std::string_view page) { return page == kMainPageName; }
 
 inline std::string SlotPrefix(std::string_view page) { return "slot-" + std::string(page) + "-"; }
 

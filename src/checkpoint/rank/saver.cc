@@ -52,6 +52,7 @@ std::string Misuse(const phx_ckpt_save& save) {
   }
   if (save.threads < 0 || save.threads > kThreadsMax)
     return std::to_string(save.threads) + " threads, and 0 to 64 can be";
+  if (!FormOfNumber(save.form)) return "no save is of the form " + std::to_string(save.form);
   if (save.n > kImageRecordsMax) return std::to_string(save.n) + " records are more than an image may have";
   for (uint64_t i = 0; i < save.n; ++i) {
     const uint8_t when = WhenOf(save, i);
@@ -101,7 +102,7 @@ int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::st
 
   began_ns_ = NowNs(CLOCK_MONOTONIC);
   workers_max_ = threads;
-  image_ = {save.step, epoch_, layout_.file_bytes, layout_.hash, save.rank, save.world_size, 0, 0, 0, save.branch};
+  image_ = {save.step, epoch_, layout_.file_bytes, layout_.hash, save.rank, save.world_size, 0, 0, 0, save.branch, *FormOfNumber(save.form)};
   image_.records = static_cast<uint32_t>(save.n);
   crc32_.assign(save.n, 0);
   if (framed_) PutFrame(data_, layout_, *frame);
@@ -147,8 +148,7 @@ int Saver::Refuse(const phx_ckpt_save& save, std::string* why) {
 std::string Saver::Plan(const phx_ckpt_save& save, const phx_ckpt_frame* frame) {
   const bool was_framed = std::exchange(framed_, frame != nullptr);
   if (framed_) {
-    patches_.assign(frame->patches, frame->patches + frame->patch_count);
-    digits_ = frame->digits != 0;
+    frame_crcs_ = CrcsOf(*frame);
     return PlanFrame(save, *frame, &layout_);
   }
   if (was_framed) layout_ = {};
@@ -394,7 +394,7 @@ phx_ckpt_outcome Saver::TrySeal() {
   for (const Chunk& chunk : chunks_) {
     crc32_[chunk.record] = joiner.Join(crc32_[chunk.record], chunk.crc32, chunk.bytes);
   }
-  image_.crc32 = framed_ ? FinishFrame(data_, layout_, patches_, digits_, crc32_.data())
+  image_.crc32 = framed_ ? FinishFrame(data_, layout_, frame_crcs_, crc32_.data())
                          : FinishImage(data_, layout_, Tail(), crc32_.data());
   image_.sealed_unix_ms = NowNs(CLOCK_REALTIME) / 1000000;
   if (!files_.control().Seal(slot_, generation_, image_)) outcome.state = PHX_CKPT_LATE;

@@ -15,6 +15,7 @@
 
 #include "checkpoint/image/image.h"
 #include "checkpoint/rank/capi.h"
+#include "checkpoint/rank/frame.h"
 #include "checkpoint/rank/slot_files.h"
 #include "checkpoint/rank/thread.h"
 
@@ -92,8 +93,7 @@ class Saver {
   ImageLayout layout_;
   std::string pickle_, info_, serialization_id_, notify_;
   bool framed_ = false;  // the caller has laid the image out
-  bool digits_ = false;  // and its CRCs are text
-  std::vector<phx_ckpt_patch> patches_;
+  FrameCrcs frame_crcs_;  // of a framed one
   int notify_fd_ = -1;
   SlotImage image_;
   int slot_ = -1;

@@ -62,7 +62,7 @@ Status WriteStep(const Flags& flags, int64_t step, const std::vector<WriteJob>& 
   manifest.step = step;
   manifest.epoch = flags.epoch;
   manifest.world_size = static_cast<uint32_t>(jobs.size());
-  manifest.kind = kFullKind;
+  manifest.kind = KindOf(kFullForm);
   manifest.layout = kTorchLayout;
   manifest.job_id = "persist";
   PosixStorage storage(flags.dir);

@@ -25,7 +25,9 @@ StatusOr<Shard> PosixStorage::Put(const std::string& step, const FileToPut& file
                      .file = file.name,
                      .rank = file.rank,
                      .bytes = file.bytes,
-                     .crc32 = file.crc32});
+                     .crc32 = file.crc32,
+                     .needed_by = file.needed_by,
+                     .offset = file.offset});
 }
 
 Status PosixStorage::Publish(const std::string& step, const Manifest& manifest) {

@@ -18,11 +18,13 @@ namespace phalanx::checkpoint {
 
 // A file of a step, as it lies in memory.
 struct FileToPut {
-  std::string source;  // path; the file may be longer than `bytes`, and must not change meanwhile
+  std::string source;  // path; there may be more in it than these bytes, which must not change meanwhile
   std::string name;    // plain
   int64_t rank = 0;    // or kMainRank
   uint64_t bytes = 0;
   uint32_t crc32 = 0;  // of those bytes
+  FileNeed needed_by = FileNeed::kOwner;
+  uint64_t offset = 0;  // of the bytes in the source
 };
 
 // Every call blocks for as long as storage takes, which may be for ever. Several threads may call; of one step, one at

@@ -111,6 +111,8 @@ bool IsName(const std::string& name) {
 }
 
 constexpr uint32_t kMaxPort = 65'535;
+// Of one save; as many as fit into a message.
+constexpr int kMaxFilesOfNode = 8'192;
 constexpr size_t kMaxAddressBytes = 64;
 constexpr size_t kImageKeyBytes = 32;  // docs/formats/image-read.md
 
@@ -121,7 +123,7 @@ bool IsSane(const v1::ImageSource& source) {
 
 bool IsSane(const v1::CheckpointsHeld& held) {
   const bool saves = std::all_of(held.saves().begin(), held.saves().end(), [](const v1::HeldSave& save) {
-    return IsPath(save.dir()) && IsSane(save.save()) && v1::CheckpointKind_IsValid(save.kind()) &&
+    return IsPath(save.dir()) && IsSane(save.save()) && IsForm(save.form()) &&
            save.ranks_size() <= static_cast<int>(kMaxLocalWorldSize);
   });
   const bool awaited = std::all_of(held.awaited().begin(), held.awaited().end(), [](const v1::AwaitedStore& store) {
@@ -140,9 +142,10 @@ bool IsSane(const v1::CheckpointSealed& sealed) {
 
 bool IsSane(const v1::ShardsWritten& written) {
   const bool is_named = written.name().empty() || IsName(written.name());
-  return IsSane(written.save()) && is_named && written.shards_size() <= static_cast<int>(kMaxLocalWorldSize) + 1 &&
-         std::all_of(written.shards().begin(), written.shards().end(),
-                     [](const v1::Shard& shard) { return IsName(shard.file()) || shard.file() == ".metadata"; });
+  return IsSane(written.save()) && is_named && written.shards_size() <= kMaxFilesOfNode &&
+         std::all_of(written.shards().begin(), written.shards().end(), [](const v1::Shard& shard) {
+           return (IsName(shard.file()) || shard.file() == ".metadata") && v1::FileNeed_IsValid(shard.needed_by());
+         });
 }
 
 bool IsSane(const v1::CheckpointReport& report) {
@@ -150,7 +153,7 @@ bool IsSane(const v1::CheckpointReport& report) {
   if (!IsPath(report.dir())) return false;
   switch (report.body_case()) {
     case v1::CheckpointReport::kOpened:
-      return v1::CheckpointKind_IsValid(report.opened().kind());
+      return IsForm(report.opened().form());
     case v1::CheckpointReport::kRestoreAsked:
       return report.restore_asked().images_size() <= kMaxImagesAsked;
     case v1::CheckpointReport::kSealed:

@@ -210,7 +210,8 @@ TEST(Admit, WhatMemoryHoldsIsHeardWhereAllOfItIsSane) {
       [](auto& h) { h.mutable_source()->set_address(std::string(65, '1')); },
       [](auto& h) { h.mutable_source()->set_key("short"); },
       [](auto& h) { h.mutable_awaited(0)->mutable_save()->set_step(-1); },
-      [](auto& h) { h.mutable_saves(0)->set_kind(static_cast<v1::CheckpointKind>(9)); },
+      [](auto& h) { h.mutable_saves(0)->mutable_form()->set_own(static_cast<v1::FileNeed>(9)); },
+      [](auto& h) { h.mutable_saves(0)->mutable_form()->set_own(v1::EVERY_RANK); },
       [](auto& h) {
         for (int i = 0; i < 1'024; ++i) *h.add_awaited() = h.awaited(0);
       },
@@ -222,7 +223,7 @@ TEST(Admit, WhatMemoryHoldsIsHeardWhereAllOfItIsSane) {
   }
   v1::AgentMessage opened;
   opened.mutable_checkpoint()->set_dir("/checkpoints");
-  opened.mutable_checkpoint()->mutable_opened()->set_kind(static_cast<v1::CheckpointKind>(9));
+  opened.mutable_checkpoint()->mutable_opened()->mutable_form()->set_own(v1::NOBODY);
   EXPECT_EQ(Admitted(opened).body_case(), v1::AgentMessage::BODY_NOT_SET);
 }
 

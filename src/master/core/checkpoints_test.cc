@@ -41,9 +41,9 @@ class CheckpointsTest : public ::testing::Test {
     job_.Say(session, report);
   }
 
-  void Open(v1::CheckpointKind kind, bool at_breakpoint = false) {
+  void Open(const SaveForm& form, bool at_breakpoint = false) {
     v1::CheckpointReport report = Report();
-    report.mutable_opened()->set_kind(kind);
+    SetForm(*report.mutable_opened()->mutable_form(), form);
     report.mutable_opened()->set_at_breakpoint(at_breakpoint);
     Tell(a_, report);
   }
@@ -69,7 +69,7 @@ class CheckpointsTest : public ::testing::Test {
     std::vector<uint32_t> ranks;
     bool committed = true;
     uint32_t world_size = 4;
-    v1::CheckpointKind kind = v1::FULL;
+    SaveForm form = kFullForm;
     bool main = false;
     bool older_unread = false;
   };
@@ -96,7 +96,7 @@ class CheckpointsTest : public ::testing::Test {
       v1::HeldSave& save = *report.mutable_held()->add_saves();
       save.set_dir(kDir);
       Set(save.mutable_save(), held.epoch, held.step);
-      save.set_kind(held.kind);
+      SetForm(*save.mutable_form(), held.form);
       save.set_world_size(held.world_size);
       save.set_main(held.main);
       save.set_committed(held.committed);
@@ -248,7 +248,7 @@ TEST_F(CheckpointsTest, TheNewestSaveThatAllHoldIsRestoredFromMemory) {
 
 TEST_F(CheckpointsTest, OlderSavesAreReadOnlyWhereNoNewerOneCanBeRestored) {
   const auto unread = [](int64_t step, std::vector<uint32_t> ranks) {
-    return Held{1, step, std::move(ranks), true, 4, v1::FULL, false, true};
+    return Held{1, step, std::move(ranks), true, 4, kFullForm, false, true};
   };
   FailRound();
   Hold(a_, {unread(20, {0, 1})});
@@ -278,7 +278,7 @@ TEST_F(CheckpointsTest, OlderSavesAreReadOnlyWhereNoNewerOneCanBeRestored) {
 TEST_F(CheckpointsTest, ANodeThatReadsOlderSavesIsAskedAgainOnItsNextStream) {
   FailRound();
   Hold(b_, {{1, 10, {2, 3}}});
-  const Held newest{1, 20, {0, 1}, true, 4, v1::FULL, false, true};
+  const Held newest{1, 20, {0, 1}, true, 4, kFullForm, false, true};
   Hold(a_, {newest});
   ASSERT_EQ(Orders(Order::kReadOlder).size(), 1U);
   Hold(a_, {newest});
@@ -788,8 +788,8 @@ TEST_F(CheckpointsTest, AnotherWorldSizeCannotTakeShardsFromMemory) {
 
 TEST_F(CheckpointsTest, AnotherWorldSizeTakesWhatIsTheSameOnAllRanks) {
   FailRound();
-  Hold(a_, {{1, 10, {0, 1}, true, 8, v1::DDP, true}});
-  Hold(b_, {{1, 10, {6, 7}, true, 8, v1::DDP, true}});
+  Hold(a_, {{1, 10, {0, 1}, true, 8, kDdpForm, true}});
+  Hold(b_, {{1, 10, {6, 7}, true, 8, kDdpForm, true}});
   EXPECT_EQ(Orders(Order::kCommitted).size(), 2U);
 }
 
@@ -824,7 +824,7 @@ class LendingTest : public CheckpointsTest {
 };
 
 TEST_F(LendingTest, ANodeThatHoldsNothingReadsWhatAllRanksShare) {
-  const auto orders = Restored({{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {});
+  const auto orders = Restored({{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {});
   for (const uint64_t session : {a_, b_}) {
     EXPECT_EQ(orders.at(session).restore().source(), v1::RestoreDecided::MEMORY);
     EXPECT_EQ(orders.at(session).save().step(), 10);
@@ -858,7 +858,7 @@ class ShardedLendingTest : public LendingTest {
 };
 
 TEST_F(ShardedLendingTest, ImagesAreLentAsTheyAreAskedFor) {
-  const auto orders = Restored({{1, 10, {0, 1, 2, 3}, true, 4, v1::DCP, true}}, {});
+  const auto orders = Restored({{1, 10, {0, 1, 2, 3}, true, 4, kDcpForm, true}}, {});
   EXPECT_EQ(orders.at(b_).restore().source(), v1::RestoreDecided::MEMORY);
   EXPECT_EQ(Elsewhere(orders.at(a_)), "");
   EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "what names all parts";
@@ -868,7 +868,7 @@ TEST_F(ShardedLendingTest, ImagesAreLentAsTheyAreAskedFor) {
 
 TEST_F(ShardedLendingTest, AWorldOfAnotherSizeSharesThemOut) {
   const auto orders =
-      Restored({{1, 10, {0, 1, 2}, true, 6, v1::DCP, true}}, {{1, 10, {3, 4, 5}, true, 6, v1::DCP, true}});
+      Restored({{1, 10, {0, 1, 2}, true, 6, kDcpForm, true}}, {{1, 10, {3, 4, 5}, true, 6, kDcpForm, true}});
   EXPECT_EQ(orders.at(a_).restore().source(), v1::RestoreDecided::MEMORY);
   EXPECT_EQ(orders.at(a_).restore().world_size(), 6U);
   EXPECT_EQ(Elsewhere(orders.at(a_)), "") << "its own names the others' parts, too";
@@ -876,8 +876,17 @@ TEST_F(ShardedLendingTest, AWorldOfAnotherSizeSharesThemOut) {
   EXPECT_FALSE(job_.state.checkpoints.dirs.at(kDir).lenders.empty());
 }
 
+// Each node has what its ranks have saved, and a rank wants another one's all the same: a file by its name, say.
+TEST_F(ShardedLendingTest, WhereNobodyLacksAnythingImagesAreLentToWhoAsks) {
+  const auto orders =
+      Restored({{1, 10, {0, 1}, true, 4, kFilesForm, true}}, {{1, 10, {2, 3}, true, 4, kFilesForm, true}});
+  EXPECT_EQ(Elsewhere(orders.at(a_)), "");
+  EXPECT_TRUE(job_.state.checkpoints.dirs.at(kDir).lenders.empty()) << "of large worlds only where it is needed";
+  EXPECT_EQ(Asked(a_, {3}), "3: 72");
+}
+
 TEST_F(ShardedLendingTest, RanksThatAreOnAnotherNodeNow) {
-  const auto orders = Restored({{1, 10, {2, 3}, true, 4, v1::DCP, true}}, {{1, 10, {0, 1}, true, 4, v1::DCP, true}});
+  const auto orders = Restored({{1, 10, {2, 3}, true, 4, kDcpForm, true}}, {{1, 10, {0, 1}, true, 4, kDcpForm, true}});
   EXPECT_EQ(orders.at(a_).restore().source(), v1::RestoreDecided::MEMORY);
   EXPECT_EQ(Asked(a_, {0}), "0: 72");
   EXPECT_FALSE(job_.state.checkpoints.dirs.at(kDir).covered) << "each node would store another one's ranks";
@@ -889,14 +898,14 @@ TEST_F(ShardedLendingTest, APartThatNobodyHoldsSendsAllToStorage) {
     EXPECT_EQ(order.restore().source(), v1::RestoreDecided::NOTHING);
     return order.reason();
   };
-  EXPECT_THAT(reason({{1, 10, {0, 1, 2}, true, 4, v1::DCP, true}}, {}),
+  EXPECT_THAT(reason({{1, 10, {0, 1, 2}, true, 4, kDcpForm, true}}, {}),
               testing::HasSubstr("the image of rank 3 is not in the memory of this round's nodes"));
-  EXPECT_THAT(reason({{1, 10, {0, 1}, true, 4, v1::DCP, false}}, {{1, 10, {2, 3}, true, 4, v1::DCP, false}}),
+  EXPECT_THAT(reason({{1, 10, {0, 1}, true, 4, kDcpForm, false}}, {{1, 10, {2, 3}, true, 4, kDcpForm, false}}),
               testing::HasSubstr("the node of group rank 0 holds a part of it"));
 }
 
 TEST_F(ShardedLendingTest, ANewMasterAnswersWhenItKnowsWhoHoldsWhat) {
-  Restored({{1, 10, {0, 1, 2, 3}, true, 4, v1::DCP, true}}, {});
+  Restored({{1, 10, {0, 1, 2, 3}, true, 4, kDcpForm, true}}, {});
   CheckpointState& state = job_.state.checkpoints;
   state.settled = false;
   state.held.clear();
@@ -907,7 +916,7 @@ TEST_F(ShardedLendingTest, ANewMasterAnswersWhenItKnowsWhoHoldsWhat) {
 TEST_F(LendingTest, ALenderWhoseStreamIsBrokenJustNowStaysOne) {
   FailRound();
   Hold(a_, {});
-  Hold(b_, {{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {}, kPortOfB);
+  Hold(b_, {{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {}, kPortOfB);
   AskRestore(a_);
   CheckpointState state = job_.state.checkpoints;
   OnCheckpointSessionLost(state, b_, 0);
@@ -924,20 +933,20 @@ TEST_F(LendingTest, ARankWhoseImageNobodyHoldsIsNotRestoredFromMemory) {
 }
 
 TEST_F(LendingTest, OfASaveThatNobodyCommittedAHalfIsNothing) {
-  const auto orders = Restored({{1, 10, {0, 1}, false, 4, v1::DDP, true}}, {{1, 10, {2, 3}, false, 4, v1::DDP, false}});
+  const auto orders = Restored({{1, 10, {0, 1}, false, 4, kDdpForm, true}}, {{1, 10, {2, 3}, false, 4, kDdpForm, false}});
   EXPECT_THAT(orders.at(b_).reason(), testing::HasSubstr("group rank 1 holds a part of it"));
 }
 
 TEST_F(LendingTest, AnOlderSaveThatAllHoldIsPassedOver) {
-  const Held older{1, 5, {0, 1}, true, 4, v1::DDP, true}, newer{1, 10, {0, 1}, true, 4, v1::DDP, true};
-  const auto orders = Restored({older, newer}, {{1, 5, {2, 3}, true, 4, v1::DDP, true}});
+  const Held older{1, 5, {0, 1}, true, 4, kDdpForm, true}, newer{1, 10, {0, 1}, true, 4, kDdpForm, true};
+  const auto orders = Restored({older, newer}, {{1, 5, {2, 3}, true, 4, kDdpForm, true}});
   EXPECT_EQ(orders.at(b_).save().step(), 10);
   EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "ranks 2 and 3 have lost what they had for themselves";
 }
 
 TEST_F(LendingTest, WhatIsLentIsNotStored) {
-  Open(v1::DDP);
-  Restored({{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {});
+  Open(kDdpForm);
+  Restored({{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {});
   v1::CheckpointReport report = Report();
   Set(report.mutable_sealed()->mutable_save(), Epoch(), 10);
   EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
@@ -948,7 +957,7 @@ TEST_F(LendingTest, WhatIsLentIsNotStored) {
 TEST_F(LendingTest, WhatANodeCouldNotReadIsPassedOver) {
   for (const int64_t on_disk : {5, -1}) {
     FailRound();
-    Hold(a_, {{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {}, kPortOfA);
+    Hold(a_, {{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {}, kPortOfA);
     Hold(b_, {}, {}, 0, "10.0.0.7 port 4000: no byte for 10 s");
     AskRestore(b_);
     FoundOnDisk(on_disk, on_disk < 0 ? "" : "5");
@@ -964,7 +973,7 @@ TEST_F(LendingTest, WhatANodeCouldNotReadIsPassedOver) {
 
 // The one that it was restored from is nobody's any more.
 TEST_F(LendingTest, ANewerSaveIsLentByNobody) {
-  Restored({{1, 10, {0, 1}, true, 2, v1::DDP, true}}, {});
+  Restored({{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {});
   Seal(a_, 20);
   Seal(b_, 20);
   AskRestore(b_, 1);
@@ -984,8 +993,8 @@ class ShardedTest : public CheckpointsTest {
     return Orders(Order::kRestore).at(a_);
   }
 
-  Held first_{1, 10, {0, 1}, true, 4, v1::DCP, true};
-  Held second_{1, 10, {2, 3}, true, 4, v1::DCP, true};
+  Held first_{1, 10, {0, 1}, true, 4, kDcpForm, true};
+  Held second_{1, 10, {2, 3}, true, 4, kDcpForm, true};
 };
 
 TEST_F(ShardedTest, AllShardsAndWhatNamesThemAreRestoredFromMemory) {
@@ -1561,21 +1570,21 @@ TEST_F(StoringTest, AStoreGoesOnWhenTheRoundEnds) {
 }
 
 TEST_F(StoringTest, ABreakpointStoresWhatIsOnlyInMemory) {
-  Open(v1::FULL, true);
+  Open(kFullForm, true);
   SealAll(10, false);
   FailRound();
   EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
 }
 
 TEST_F(StoringTest, WithoutThatOptionABreakpointStoresNothing) {
-  Open(v1::FULL, false);
+  Open(kFullForm, false);
   SealAll(10, false);
   FailRound();
   EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
 }
 
 TEST_F(StoringTest, ANodeThatLeavesStoresFirst) {
-  Open(v1::FULL, true);
+  Open(kFullForm, true);
   SealAll(10, false);
   job_.orders.clear();
   job_.Leave(b_);
@@ -1651,7 +1660,7 @@ TEST_F(StoringTest, WhatIsWantedIsStoredWhenTheLastNodeIsBack) {
     v1::HeldSave& held = *report.mutable_held()->add_saves();
     held.set_dir(kDir);
     Set(held.mutable_save(), 1, 10);
-    held.set_kind(v1::FULL);
+    SetForm(*held.mutable_form(), kFullForm);
     held.set_world_size(2);
     held.set_committed(true);
     held.add_ranks(rank);

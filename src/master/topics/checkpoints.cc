@@ -271,7 +271,7 @@ class Stepper {
 
   void OnOpened(const std::string& name, const v1::CheckpointOpened& opened) {
     CheckpointDir& dir = s_.dirs[name];
-    dir.kind = opened.kind();
+    dir.form = FormOf(opened.form());
     dir.at_breakpoint = opened.at_breakpoint();
   }
 
@@ -388,7 +388,7 @@ class Stepper {
     for (const auto& [from, list] : s_.held) {
       for (const v1::HeldSave& save : list.saves()) {
         if (IsOneTooMany(save.dir())) continue;
-        s_.dirs[save.dir()].kind = save.kind();
+        s_.dirs[save.dir()].form = FormOf(save.form());
         found[save.dir()][KeyOf(save.save())][from] = &save;
       }
     }
@@ -487,16 +487,15 @@ class Stepper {
   // What keeps the save from being restored in the live round; empty: nothing does.
   std::string Missing(const HeldBySession& by_session, bool was_committed) const {
     const v1::HeldSave& first = *by_session.begin()->second;
-    if (first.kind() == v1::DCP) return MissingOfSharded(by_session, was_committed);
-    const bool whole = first.kind() == v1::DDP;  // in the shared image
-    std::optional<Lenders> lenders;              // of large worlds: only where one is needed
+    if (first.form().own() == v1::ANY_RANK) return MissingForAnyRank(by_session, was_committed);
+    std::optional<Lenders> lenders;  // of large worlds: only where one is needed
     std::set<uint32_t> ranks;
     for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
     const bool complete = ranks.size() == first.world_size();
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
       // Nobody knows whether it would have sealed the rest.
-      const bool is_half = whole && held != nullptr && !held->main() && !was_committed;
+      const bool is_half = first.form().shared() && held != nullptr && !held->main() && !was_committed;
       if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
       for (const int32_t image : LackedBy(group_rank, held, first)) {
         if (!lenders) lenders = LendersOf(by_session);
@@ -506,28 +505,28 @@ class Stepper {
         return fmt::format("the node of rank {} does not hold that rank's image", image);
       }
     }
-    if (!whole && first.world_size() != s_.world_size) {
+    if (first.form().own() == v1::OWNER && first.world_size() != s_.world_size) {
       return fmt::format("it was saved by {} ranks, and {} are to go on", first.world_size(), s_.world_size);
     }
     return complete || was_committed ? "" : "some rank had not sealed it";
   }
 
   // Worlds of any size share it out among them, and any rank may need any rank's image: all are to be somewhere.
-  std::string MissingOfSharded(const HeldBySession& by_session, bool was_committed) const {
+  std::string MissingForAnyRank(const HeldBySession& by_session, bool was_committed) const {
     const v1::HeldSave& first = *by_session.begin()->second;
     std::set<uint32_t> ranks;
     for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
     std::optional<Lenders> lenders;
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
-      const bool is_half = held != nullptr && !held->main() && !was_committed;
+      const bool is_half = first.form().shared() && held != nullptr && !held->main() && !was_committed;
       if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
       if (IsEnoughFor(group_rank, held, first)) continue;
       if (!lenders) lenders = LendersOf(by_session);
       if (held == nullptr && lenders->empty()) {
         return fmt::format("the node of group rank {} does not hold it", group_rank);
       }
-      if ((held == nullptr || !held->main()) && !lenders->contains(kSharedImage)) {
+      if (LacksShared(held, first) && !lenders->contains(kSharedImage)) {
         return fmt::format("the node of group rank {} holds a part of it", group_rank);
       }
       std::set<uint32_t> own;
@@ -544,11 +543,15 @@ class Stepper {
     return "";
   }
 
-  // Of sharded state: what it holds is all that its ranks need, since the world is the one that has saved it. What
-  // several ranks have lies on each node, and its .metadata names those.
+  // Where any rank may need any image: what it holds is all that its ranks need, since the world is the one that has
+  // saved it. What several ranks have lies on each node, and the image that its ranks share names those.
   bool IsEnoughFor(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
-    return held != nullptr && held->main() && any.world_size() == s_.world_size &&
+    return held != nullptr && !LacksShared(held, any) && any.world_size() == s_.world_size &&
            OwnLackedBy(group_rank, held).empty();
+  }
+
+  static bool LacksShared(const v1::HeldSave* held, const v1::HeldSave& any) {
+    return any.form().shared() && (held == nullptr || !held->main());
   }
 
   // Why it is not tried again to have a node read what it lacks; empty: it is, or there is nothing.
@@ -565,7 +568,7 @@ class Stepper {
 
   // Its ranks cannot do with what it holds.
   bool NeedsOthers(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
-    if (any.kind() == v1::DCP) return !IsEnoughFor(group_rank, held, any);
+    if (any.form().own() == v1::ANY_RANK) return !IsEnoughFor(group_rank, held, any);
     return !LackedBy(group_rank, held, any).empty();
   }
 
@@ -577,8 +580,8 @@ class Stepper {
   // The images of its ranks' part of the save that they cannot do without and it does not hold. `any`: somebody's part.
   std::vector<int32_t> LackedBy(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
     std::vector<int32_t> lacked;
-    if (any.kind() != v1::FULL && (held == nullptr || !held->main())) lacked.push_back(kSharedImage);
-    if (any.kind() == v1::DDP) return lacked;
+    if (LacksShared(held, any)) lacked.push_back(kSharedImage);
+    if (any.form().own() == v1::NOBODY) return lacked;
     for (const uint32_t rank : OwnLackedBy(group_rank, held)) lacked.push_back(static_cast<int32_t>(rank));
     return lacked;
   }
@@ -602,9 +605,20 @@ class Stepper {
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
       if (held == nullptr || !LackedBy(group_rank, held, first).empty()) return false;
-      if (first.kind() == v1::DCP) ranks.insert(held->ranks().begin(), held->ranks().end());
+      ranks.insert(held->ranks().begin(), held->ranks().end());
     }
-    return first.kind() != v1::DCP || ranks.size() == first.world_size();
+    return first.form().own() != v1::ANY_RANK || ranks.size() == first.world_size();
+  }
+
+  // As the members have told when the round began.
+  HeldBySession HeldOf(const std::string& name, const SaveKey& save) const {
+    HeldBySession by_session;
+    for (const auto& [session, held] : s_.held) {
+      for (const v1::HeldSave& each : held.saves()) {
+        if (each.dir() == name && KeyOf(each.save()) == save) by_session[session] = &each;
+      }
+    }
+    return by_session;
   }
 
   Lenders LendersOf(const HeldBySession& by_session) const {
@@ -639,7 +653,7 @@ class Stepper {
     // Who lends what is known when all have told what they hold: a new master has yet to hear it.
     const bool can_tell =
         known != dir.decided.end() && (s_.settled || known->second.restore().source() != v1::RestoreDecided::MEMORY);
-    if (can_tell && asked.request() != 0) return SendImages(session, dir, known->second, asked);
+    if (can_tell && asked.request() != 0) return SendImages(session, name, dir, known->second, asked);
     if (can_tell) return SendDecision(session, name, dir, known->second);
     if (dir.asking.empty() && !dir.decided.empty()) AskAnew(dir);
     dir.asking.insert(session);
@@ -670,16 +684,18 @@ class Stepper {
       }
     }
     v1::CheckpointOrder order = decision;
-    if (dir.kind != v1::FULL && (held == nullptr || !held->main())) AddElsewhere(order, dir, kSharedImage, group_rank);
-    if (dir.kind == v1::DCP) return SendTo(session, order);
+    if (dir.form.shared && (held == nullptr || !held->main())) AddElsewhere(order, dir, kSharedImage, group_rank);
+    if (dir.form.own == FileNeed::kAnyRank) return SendTo(session, order);
     for (const uint32_t rank : OwnLackedBy(group_rank, held)) {
       AddElsewhere(order, dir, static_cast<int32_t>(rank), group_rank);
     }
     SendTo(session, order);
   }
 
-  void SendImages(uint64_t session, const CheckpointDir& dir, const v1::CheckpointOrder& decision,
+  // Also where each node holds what its ranks need: a rank may want another one's all the same.
+  void SendImages(uint64_t session, const std::string& name, CheckpointDir& dir, const v1::CheckpointOrder& decision,
                   const v1::RestoreAsked& asked) {
+    if (dir.lenders.empty()) dir.lenders = LendersOf(HeldOf(name, KeyOf(decision.save())));
     v1::CheckpointOrder order = decision;
     order.mutable_restore()->set_request(asked.request());
     for (const uint32_t rank : asked.images()) {
@@ -1045,7 +1061,7 @@ class Stepper {
     v1::CheckpointOrder order = OrderOf(name, store.save, "all its shards are written");
     v1::WriteManifest& manifest = *order.mutable_write_manifest();
     manifest.set_name(store.name);
-    manifest.set_kind(dir->kind);
+    SetForm(*manifest.mutable_form(), dir->form);
     manifest.set_world_size(store.world_size);
     for (const v1::Shard& shard : store.shards) *manifest.add_shards() = shard;
     SendTo(store.members.front().session, order);

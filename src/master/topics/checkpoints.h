@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/counted.h"
+#include "base/save_form.h"
 #include "base/save_key.h"
 #include "master/topics/doubts.h"
 #include "phalanx/v1/checkpoint.pb.h"
@@ -80,7 +81,7 @@ struct RankValue {
 };
 
 struct CheckpointDir {
-  v1::CheckpointKind kind = v1::FULL;
+  SaveForm form;
   bool at_breakpoint = false;
 
   // In memory.

@@ -15,7 +15,7 @@ constexpr int kMaxNames = static_cast<int>(kMaxDropped);
 
 void Save(const std::string& name, const CheckpointDir& dir, v1::Snapshot::CheckpointDir& wire) {
   wire.set_dir(name);
-  wire.set_kind(dir.kind);
+  SetForm(*wire.mutable_form(), dir.form);
   wire.set_at_breakpoint(dir.at_breakpoint);
   if (dir.committed) SetKey(*wire.mutable_committed(), *dir.committed);
   wire.set_committed_world_size(dir.committed_world_size);
@@ -41,8 +41,8 @@ Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
   if (wire.dir().empty() || wire.dir()[0] != '/' || wire.dir().size() > kMaxPathBytes) {
     return absl::DataLossError(fmt::format("a checkpoint directory's name of {} bytes", wire.dir().size()));
   }
-  if (!v1::CheckpointKind_IsValid(wire.kind())) {
-    return absl::DataLossError(fmt::format("checkpoints of kind {}", static_cast<int>(wire.kind())));
+  if (!IsForm(wire.form())) {
+    return absl::DataLossError(fmt::format("checkpoints of which {} needs a file", static_cast<int>(wire.form().own())));
   }
   if (wire.doubted_size() > static_cast<int>(kMaxDoubted)) {
     return absl::DataLossError(fmt::format("{} saves doubted", wire.doubted_size()));
@@ -63,7 +63,7 @@ Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
 // again that they have sealed it, which commits it again: until then nobody knows whether they still hold it.
 CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, std::optional<uint64_t> live) {
   CheckpointDir dir;
-  dir.kind = wire.kind();
+  dir.form = FormOf(wire.form());
   dir.at_breakpoint = wire.at_breakpoint();
   if (wire.has_stored()) dir.stored = KeyOf(wire.stored());
   dir.wanted = wire.wanted();

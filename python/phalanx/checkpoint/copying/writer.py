@@ -27,12 +27,13 @@ class Writer:
     """
 
     def __init__(
-        self, checkpoint_door, control_path, directory, page, kind, here, slots_wanted, budget, overlapping, verify
+        self, checkpoint_door, control_path, directory, page, kind, form, here, slots_wanted, budget, overlapping, verify
     ):
-        """`page`: "own" or "main", which of the rank's images this is; `kind`: what the image says that it is;
+        """`page`: "own" or "main", which of the rank's images this is; `kind`: what the image says that it is; `form`:
+        who needs which image of a save, a number of formats/forms.py;
         `budget`: bytes that its slots may take, 0: no limit."""
         self._door, self._directory, self._page = checkpoint_door, directory, page
-        self._here = here
+        self._here, self._form = here, form
         self._slots_wanted, self._budget = slots_wanted, budget
         self._proves = verify == "always"
         self.lock = threading.RLock()
@@ -224,7 +225,7 @@ class Writer:
         here = self._here
         info = self._info(handle)
         notify = self._sealed(handle)
-        save = native.Save(step=handle.step, branch=handle.branch, rank=here.rank)
+        save = native.Save(step=handle.step, branch=handle.branch, form=self._form, rank=here.rank)
         save.world_size, save.n = here.world_size, len(image.sizes)
         save.bytes, save.source = native.address(image.sizes), native.address(image.pointers)
         save.when = native.address(when)

@@ -16,7 +16,7 @@ _LAST_LINE = re.compile(rb"crc32 ([0-9A-Fa-f]{8})\n\Z")
 class Found:
     """Where a step is to be read from. `source` "memory", "disk" or None; `own` is the image of this rank, `main` that
     with the whole state where ranks share one. `stable`: the files stay as they are while this process lives. `ranks`:
-    of sharded states in memory, the images of this node's ranks by rank; `directory`: of a step on disk; `branch`: of
+    where any rank may need any image in memory, those of this node by rank; `directory`: of a step on disk; `branch`: of
     the answer of an agent."""
 
     branch = 0
@@ -83,7 +83,7 @@ def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None)
             passed_over.append(f"{folder}: {why_not}")
             continue
         found, why = _look(folder, manifest, rank, find_in)
-        if why is None and manifest["kind"] == "full" and found.own is None:
+        if why is None and found.own is None and _is_for_owners(manifest):
             why = f"{folder}: it has nothing of rank {rank}: it was saved by a world of {manifest['world_size']}"
         if agree(manifest["step"], why, manifest.get("sequence", 0), step is not None):
             found.why = f"step {found.step} is restored from storage, {folder}, as asked for{_passed(passed_over)}"
@@ -181,30 +181,36 @@ def read_manifest(folder):
     if zlib.crc32(text) != int(last.group(1), 16):
         raise ValueError("the checksum of its manifest is wrong")
     manifest = json.loads(text.decode("utf-8"))
-    if not isinstance(manifest, dict) or manifest.get("format") != "phalanx-manifest" or manifest.get("version") != 1:
+    if not isinstance(manifest, dict) or manifest.get("format") != "phalanx-manifest" or manifest.get("version") != 2:
         raise ValueError("its manifest is of another format or version")
     return manifest
 
 
+def _is_for_owners(manifest):
+    """Each rank needs a file of its own."""
+    return any(shard["needed_by"] == "owner" for shard in manifest["shards"])
+
+
 def _found(folder, manifest, rank):
     if manifest["layout"] not in ("torch-zip", "safetensors"):
-        raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.dcp")
+        raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.{manifest['kind']}")
     shards = {shard["rank"]: shard for shard in manifest["shards"]}
     own = shards.get(rank)
     main = shards.get(_MAIN)
-    if manifest["kind"] == "ddp" and main is None:
+    if main is None and not _is_for_owners(manifest):
         raise ValueError("the image with the whole state is not in its manifest")
     paths = [_checked(folder, shard) if shard is not None else None for shard in (own, main)]
     return Found(manifest["step"], "disk", own=paths[0], main=paths[1], world_size=manifest["world_size"])
 
 
-def found_sharded(folder, manifest, rank, world_size=0):
-    """A step of torch.distributed.checkpoint. Any rank may have to read any file: what names them is read here, and of
-    the others those that are this rank's where they are dealt out to `world_size` ranks in turn (0: to none)."""
-    if manifest["layout"] != "dcp":
-        raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.Checkpointer")
+def found_for_any_rank(folder, manifest, rank, layout, world_size):
+    """A step of that layout, of which any rank may have to read any file: what every rank needs is read here, and of
+    the others those that are this rank's where they are dealt out to the ranks in turn."""
+    if manifest["layout"] != layout:
+        wanted = {"dcp": "dcp.Checkpointer", "files": "files.Checkpointer"}.get(manifest["layout"], "Checkpointer")
+        raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.{wanted}")
     for shard in manifest["shards"]:
-        if shard["rank"] < 0 or (world_size and shard["rank"] % world_size == rank):
+        if shard["needed_by"] == "every-rank" or shard["rank"] % world_size == rank:
             _checked(folder, shard)
     return Found(manifest["step"], "disk", world_size=manifest["world_size"], directory=folder)
 

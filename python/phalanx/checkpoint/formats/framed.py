@@ -48,6 +48,7 @@ class Image:
         self.sizes, self.pointers = array.array("Q"), array.array("Q")
         self.record_at = array.array("Q")
         self.patches = array.array("Q")  # (place, record) after each other
+        self.spans = array.array("Q")  # (place, bytes) after each other, of files in the image
         self.length = 0
 
     def add(self, at, zipped, parts):
@@ -74,7 +75,7 @@ class Image:
         """The same frame for other memory of the same sizes."""
         other = Image()
         other.frame, other.length = self.frame, self.length
-        other.record_at, other.patches = self.record_at, self.patches
+        other.record_at, other.patches, other.spans = self.record_at, self.patches, self.spans
         return other
 
     def add_bytes(self, data):
@@ -104,4 +105,5 @@ class Image:
         frame = native.Frame(byte_count=len(self.frame), patch_count=len(self.patches) // 2)
         frame.bytes = ctypes.addressof(ctypes.c_uint8.from_buffer(self.frame))
         frame.record_at, frame.patches = native.address(self.record_at), native.address(self.patches)
+        frame.spans, frame.span_count = native.address(self.spans), len(self.spans) // 2
         return frame

@@ -39,10 +39,15 @@ class NotPlain(Exception):
     """The image holds something that is not read here."""
 
 
-def load(path):
-    """The state in the image at `path`: its tensors' memory is the file's until it is written. NotPlain."""
+def load(path, begin=0, length=0):
+    """The state in the image at `path`, or in that part of it: its tensors' memory is the file's until it is written.
+    NotPlain."""
+    before = begin % mmap.ALLOCATIONGRANULARITY
     with open(path, "rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        whole = mmap.mmap(
+            file.fileno(), before + length if length else 0, access=mmap.ACCESS_COPY, offset=begin - before
+        )
+    memory = memoryview(whole)[before:] if before else whole
     try:
         at, lengths = native.parts(memory)
     except native.Failure as failure:

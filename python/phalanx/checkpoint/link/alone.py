@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+from phalanx.checkpoint import stored
+from phalanx.checkpoint.formats import forms
 from phalanx.checkpoint.link import door, host
 from phalanx.checkpoint.ranks import together
 
@@ -23,7 +25,6 @@ NOT_TO_MEMORY = (
     "without phalanx-run no memory outlives this process: save with storage=Storage.DISK, or start the script by "
     "`phalanx-run script.py`"
 )
-_SHARED_PAGES = {"full": "", "ddp": "main", "dcp": "metadata"}
 _BEHIND = "it is stored, but "
 _SETTLED_MAX = 1024  # whose outcome is known, and remembered for who asks late
 
@@ -47,7 +48,7 @@ class Alone:
     def __init__(self, directory, kind, here):
         """Raises door.Gone where there is no host to be had."""
         self._directory, self._kind, self._here = directory, kind, here
-        self._shared_page = _SHARED_PAGES[kind] if here.leads else ""
+        self._shared_page = "main" if forms.is_shared(kind) and here.leads else ""
         self._host = host.Host()
         self._group = None
         self._settings, self._layout = {}, None
@@ -214,8 +215,9 @@ class Alone:
         if why is not None:
             self._drop(save)
             if name is not None:
-                with contextlib.suppress(OSError):
-                    os.rmdir(os.path.join(self._directory, name))  # nobody has written there
+                with contextlib.suppress(OSError):  # nobody has written there
+                    os.unlink(os.path.join(self._directory, name, stored.UNFINISHED))
+                    os.rmdir(os.path.join(self._directory, name))
             return "dropped", why
         shards, why = self._write(save, votes[0]["name"])
         told = self._exchange(save, why=why, shards=shards)
@@ -255,11 +257,9 @@ class Alone:
             self._host.memory.ask("commit", **fields)
             for page in sorted(save.pages):
                 held = self._host.memory.ask("hold", page=page, **fields)
-                if self._kind == "dcp":
-                    held["layout"] = "dcp"
                 try:
-                    self._layout = held["layout"]
-                    shards.append(self._host.write(held, dir=self._directory, name=name))
+                    self._layout, written = self._host.write(held, dir=self._directory, name=name)
+                    shards.extend(written)
                 finally:
                     self._host.memory.ask("release", page=page, **fields)
         except (door.Gone, door.Refusal) as error:

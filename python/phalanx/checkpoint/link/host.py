@@ -12,7 +12,7 @@ from phalanx._launch import process
 from phalanx.checkpoint.link import door
 
 _PACKET_BYTES_MAX = 64 << 10
-_SHARDS_A_PACKET = 256
+_SHARDS_A_PACKET = 40  # whatever their names
 _ENDS_WITHIN_S = 10
 
 
@@ -78,9 +78,14 @@ class Host:
         self.memory, self.storage = (Lane(pair[0]) for pair in pairs)
 
     def write(self, held, **fields):
-        """The shard of an image that memory holds."""
-        image = {key: held[key] for key in ("path", "bytes", "crc32", "rank", "layout")}
-        return self.storage.ask("write", **{**image, **fields})
+        """(the layout, shards) of an image that memory holds: as they are on disk now."""
+        image = {key: held[key] for key in ("path", "bytes", "crc32", "rank", "form")}
+        answer = self.storage.ask("write", **{**image, **fields})
+        layout, shards = answer["layout"], answer["shards"]
+        while answer["more"]:
+            answer = self.storage.ask("more")
+            shards += answer["shards"]
+        return layout, shards
 
     def close_step(self, shards, **manifest):
         """All shards are there: from now on the step counts. What went wrong behind that."""

@@ -1,4 +1,4 @@
-"""What the ranks of a job agree upon when sharded state is saved: over a process group of gloo's, so that no device is
+"""What the ranks of a job agree upon when they share a state out among them: over a process group of gloo's, so that no device is
 waited for. All ranks make the same calls in the same order."""
 
 import pickle
@@ -27,7 +27,7 @@ class Peers:
         if self._own_group is None and self._here.world_size > 1:
             if not place.is_together():
                 raise RuntimeError(
-                    "phalanx.checkpoint.dcp: the ranks plan together: call torch.distributed.init_process_group() first"
+                    "phalanx.checkpoint: the ranks plan together: call torch.distributed.init_process_group() first"
                 )
             self._own_group = dist.new_group(backend="gloo")
         return self._own_group

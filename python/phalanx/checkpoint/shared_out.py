@@ -1,0 +1,92 @@
+"""States that the ranks share out among them: each writes its part, any rank may need any part, and what names the parts
+lies once on each node."""
+
+import functools
+
+from phalanx._bootstrap import board
+from phalanx.checkpoint import checkpointer
+from phalanx.checkpoint.formats import disk
+from phalanx.checkpoint.handle import SaveHandle
+from phalanx.checkpoint.ranks import peers
+from phalanx.checkpoint.state import states
+
+
+class Checkpointer(checkpointer.Checkpointer):
+    """As phalanx.checkpoint.Checkpointer, but that prepare(), save() and load() are for all ranks together: where one
+    is called, all must come."""
+
+    layouts = ("torch",)
+
+    def __init__(self, *settings, **named_settings):
+        self._shared = None  # of who leads: the writer of what names the parts
+        super().__init__(*settings, **named_settings)
+        self._peers = peers.Peers(self._here)
+
+    # What classes for one layout of parts change.
+
+    layout_on_disk = None
+
+    def _planned(self, state, step):
+        """(Expanded, image) of this rank, agreed upon with all others. peers.NotTogether."""
+        raise NotImplementedError
+
+    def _index(self):
+        """The image of what names the parts as they were planned last, on the first rank of each node."""
+        raise NotImplementedError
+
+    # --- saving
+
+    def _make_writers(self, answer, slots, overlapping, verify):
+        super()._make_writers(answer, slots, overlapping, verify)
+        if self._here.leads:
+            self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
+
+    def _is_lent(self):
+        """A node that goes takes its ranks' parts with it."""
+        return not board.node_leaves()
+
+    def prepare(self, state):
+        self._must_be_able_to_save()
+        try:
+            expanded, image = self._planned(state, 0)
+        except peers.NotTogether as error:
+            return str(error)
+        why = self._writer.prepare(expanded, image)
+        if self._shared is None:
+            return why
+        return why or self._shared.prepare(states.Expanded(), self._index())
+
+    def _close_writers(self):
+        if self._shared is not None:
+            self._shared.close()
+        super()._close_writers()
+
+    def _write(self, handle, state, began_ns):
+        try:
+            expanded, image = self._planned(state, handle.step)
+        except peers.NotTogether as error:
+            return self._writer.give_up(handle, str(error))
+        return self._write_part(handle, expanded, image, self._index, began_ns)
+
+    def _write_part(self, handle, expanded, image, index, began_ns):
+        """`index()`: the image of what names the parts."""
+        if self._shared is not None:
+            first = SaveHandle(self, handle.step, handle.storage, handle.branch)
+            self._shared.write(first, states.Expanded(), index(), began_ns)
+            if not first.is_sealed:
+                handle.is_over = True
+                return handle.explain(first.why)
+        return self._writer.write(handle, expanded, image, began_ns)
+
+    # --- restoring
+
+    def _find_in(self):
+        """No agent has the nodes read all files before: each rank reads some of them."""
+        return functools.partial(
+            disk.found_for_any_rank, layout=self.layout_on_disk, world_size=self._here.world_size
+        )
+
+    def _fetch(self, found, ranks):
+        """{rank: path} of those ranks' images, which other nodes have in memory."""
+        answer = self._ask("images", branch=found.branch, ranks=sorted(ranks))
+        return {int(rank): path for rank, path in answer["ranks"].items()}
