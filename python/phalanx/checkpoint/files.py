@@ -1,0 +1,227 @@
+"""For checkpoints that are folders of named files: each rank saves as many as it has, under the names that programs of
+others look for, and any rank loads what it wants, in a world of any size.
+
+    ckpt = phalanx.checkpoint.files.Checkpointer("/data/run7")
+    files, step = ckpt.load(default={})
+    if files:
+        model.load_state_dict(files["model.pt"])
+        optimizer.load_state_dict(files[f"optimizer_{rank}.pt"])
+    ckpt.save(step, {"model.pt": model, f"optimizer_{rank}.pt": optimizer, "config.json": text.encode()})
+"""
+
+import collections.abc
+import contextlib
+import io
+import os
+
+import torch
+
+from phalanx.checkpoint import shared_out
+from phalanx.checkpoint.formats import disk, mapped, several
+from phalanx.checkpoint.ranks import peers
+from phalanx.checkpoint.state import loadable, refuse, states
+
+
+class Checkpointer(shared_out.Checkpointer):
+    """As phalanx.checkpoint.Checkpointer, but that a state is {file name: what is in it}: bytes as they are, anything
+    else as torch.save() would write it. prepare(), save() and load() are for all ranks together: where one is called,
+    all must come; a rank that has nothing to save gives {}.
+
+    Where several ranks give a file of the same name they give the same content: it lies once on each of their nodes,
+    and the copy of the lowest rank goes to storage.
+    """
+
+    kind = layout_on_disk = "files"
+
+    def __init__(self, *settings, **named_settings):
+        self._agreed = None
+        super().__init__(*settings, **named_settings)
+
+    def _new_describer(self):
+        return several.Describer()
+
+    # --- saving
+
+    def _index(self):
+        return several.index_image(self._agreed.ranks_of)
+
+    def _planned(self, state, step):
+        try:
+            expanded, contents = self._described_files(state)
+        except Exception:
+            self._peers.vote_failed(step)
+            raise
+        is_known = self._agreed is not None and self._agreed.given == list(contents)
+        if self._peers.vote(peers.SAME if is_known else peers.CHANGED, step) != peers.SAME:
+            self._agreed = None
+            self._agreed = self._peers.arrange(lambda: _Names(list(contents), self._here.first_rank), _agreed)
+        kept = {name: contents[name] for name in self._agreed.written}
+        return expanded, self._describer.image(kept, self._agreed.copied)
+
+    def _described_files(self, state):
+        """(Expanded, {name: what is in the file}) of all that this rank has."""
+        if not isinstance(state, dict):
+            raise refuse.CannotSave(f"a {type(state).__name__}; expected a dict of file names and what is in them")
+        if len(state) > several.FILES_MAX:
+            raise refuse.CannotSave(f"{len(state)} files of one rank; expected at most {several.FILES_MAX}")
+        expanded, contents = states.Expanded(), {}
+        expanded.state = {}
+        for name in sorted(state, key=str):
+            why = several.why_no_name(name)
+            if why is not None:
+                raise refuse.CannotSave(f"state[{name!r}]: {why}")
+            contents[name] = self._described_file(name, state[name], expanded)
+        return expanded, contents
+
+    def _described_file(self, name, value, expanded):
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            if not len(value):
+                raise refuse.CannotSave(f"state[{name!r}] is empty; expected a byte or more")
+            return self._describer.describe(name, value)
+        own = states.expand(value, rng_into=self._rng)
+        expanded.modules += own.modules
+        expanded.optimizers += own.optimizers
+        expanded.state[name] = own.state
+        try:
+            content = self._describer.describe(name, own.state)
+        except refuse.CannotSave as error:
+            raise refuse.CannotSave(f"state[{name!r}]: {error}") from None
+        if self.weights_only:
+            self._loadable.check(content.classes, own.state)
+        return content
+
+    # --- restoring
+
+    def load(self, default=None, step=None, timeline=None, map_location="cpu"):
+        """(files, step) of the newest step that every rank has: a StoredFiles, from which this rank takes what it wants
+        before the next save is committed. (default, 0) where there is none. Arguments as in
+        phalanx.checkpoint.Checkpointer; `map_location` is that of files[name]."""
+        map_location = loadable.location(map_location)
+        found = self._find(step, timeline)
+        if found.source is None:
+            return default, 0
+        if found.source == "disk":
+            places = _on_disk(found.directory)
+            return StoredFiles(found, places, None, self._open_file, map_location), found.step
+        return self._in_memory(found, map_location), found.step
+
+    def _in_memory(self, found, map_location):
+        where = f"step {found.step} of {self.directory}"
+        if found.main is None:
+            raise RuntimeError(f"phalanx.checkpoint.files: {where} in memory is none of phalanx.checkpoint.files")
+        try:
+            ranks_of = several.read_index(found.main)
+        except ValueError as error:
+            raise RuntimeError(f"phalanx.checkpoint.files: {where}: {error}") from None
+        images = _Images(found, ranks_of, self._fetch)
+        return StoredFiles(found, ranks_of, images, self._open_file, map_location)
+
+    def _open_file(self, found, place, map_location):
+        """What torch.load() gives for it."""
+        path, begin, length = place
+        mmap = found.source == "memory" and found.stable
+        try:
+            if mmap and map_location == "cpu":
+                with contextlib.suppress(mapped.NotPlain):
+                    return states.restore(mapped.load(path, begin, length))
+            with io.BufferedReader(several.Section(path, begin, length)) as file:
+                loaded = torch.load(file, map_location=map_location, weights_only=self.weights_only)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise RuntimeError(f"phalanx.checkpoint.files: {path} cannot be read: {error}") from error
+        return states.restore(loaded)
+
+
+class StoredFiles(collections.abc.Mapping):
+    """The files of one step, of all ranks, by their names. files[name] loads one, as torch.load() does; read(name) gives
+    its bytes. Each rank asks for what it wants, when it wants it: what lies in the memory of other nodes is fetched
+    then, and a file stays as it is until the next save is committed. KeyError for names that the step does not have."""
+
+    def __init__(self, found, places, images, open_file, map_location):
+        """`places`: {name: place} on disk, or {name: [rank, ..]} where `images` finds the place."""
+        self.step = found.step
+        self._found, self._places, self._images = found, places, images
+        self._open, self._map_location = open_file, map_location
+
+    def __getitem__(self, name):
+        return self._open(self._found, self._place_of(name), self._map_location)
+
+    def read(self, name):
+        path, begin, length = self._place_of(name)
+        with io.BufferedReader(several.Section(path, begin, length)) as file:
+            return file.read()
+
+    def _place_of(self, name):
+        """(path, place, bytes)."""
+        if name not in self._places:
+            raise KeyError(name)
+        return self._places[name] if self._images is None else self._images.place_of(name)
+
+    def __iter__(self):
+        return iter(self._places)
+
+    def __len__(self):
+        return len(self._places)
+
+    def __repr__(self):
+        return f"<step {self.step}: {len(self)} files, from {self._found.source}>"
+
+
+class _Images:
+    """Images in memory: this node's, and those that were fetched."""
+
+    def __init__(self, found, ranks_of, fetch):
+        self._found, self._ranks_of, self._fetch = found, ranks_of, fetch
+        self._paths = {int(rank): path for rank, path in found.ranks.items()}
+        self._tables = {}
+
+    def place_of(self, name):
+        ranks = self._ranks_of[name]
+        rank = next((each for each in ranks if each in self._paths), ranks[0])
+        if rank not in self._paths:
+            self._paths.update(self._fetch(self._found, [rank]))
+        if rank not in self._tables:
+            self._tables[rank] = several.table(self._paths[rank])
+        begin, length = self._tables[rank][name]
+        return self._paths[rank], begin, length
+
+
+def _on_disk(folder):
+    """{name: place} of the files of a step that was found whole."""
+    shards = disk.read_manifest(folder)["shards"]
+    return {shard["file"]: (os.path.join(folder, shard["file"]), 0, shard["bytes"]) for shard in shards}
+
+
+# --- what the ranks agree upon
+
+
+class _Names:
+    """What a rank tells: the names of its files. `node`: ranks with the same share memory."""
+
+    def __init__(self, names, node):
+        self.names, self.node = names, node
+
+
+class _Agreed:
+    """What a rank writes. `given`: the names that it has told; `written`: those that it writes; `copied`: those of them
+    that go to storage from another rank; `ranks_of`: {name: [ranks that write it]} of all ranks."""
+
+    def __init__(self, given, written, copied, ranks_of):
+        self.given, self.written, self.copied, self.ranks_of = given, written, copied, ranks_of
+
+
+def _agreed(parts):
+    """An _Agreed for each _Names. Raises ValueError where no rank has a file."""
+    ranks_of, on_node = {}, set()
+    for rank, part in enumerate(parts):
+        for name in part.names:
+            if (name, part.node) not in on_node:
+                on_node.add((name, part.node))
+                ranks_of.setdefault(name, []).append(rank)
+    if not ranks_of:
+        raise ValueError("no rank has a file to save")
+    agreed = []
+    for rank, part in enumerate(parts):
+        written = [name for name in part.names if rank in ranks_of[name]]
+        copied = {name for name in written if ranks_of[name][0] != rank}
+        agreed.append(_Agreed(part.names, written, copied, ranks_of))
+    return agreed
