@@ -331,7 +331,9 @@ void SimKeeper::AskImages(const Process& process, const std::vector<uint32_t>& r
   if (!Hears(process)) return;
   const int64_t request = next_request_++;
   requests_[request] = {process, {}, {}, std::move(answered)};
-  core_.OnImagesAsked(process->local_rank, request, kCheckpointDir, 0, ranks);
+  agent::ImageParts parts;
+  for (const uint32_t rank : ranks) parts[rank];
+  core_.OnImagesAsked(process->local_rank, request, kCheckpointDir, 0, parts);
   Run();
 }
 
@@ -340,7 +342,7 @@ void SimKeeper::Do(const agent::AnswerImages& action) {
   if (request.empty()) return;
   ImagesAnswer answer;
   answer.refused = action.refused;
-  for (const uint32_t rank : action.ranks) {
+  for (const auto& [rank, ranges] : action.parts) {
     const auto image = fetched_.images.find(static_cast<int32_t>(rank));
     const bool is_there = fetched_.save == action.save && image != fetched_.images.end();
     if (is_there) answer.images.push_back(image->second);

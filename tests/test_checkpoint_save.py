@@ -792,8 +792,8 @@ def test_a_killed_rank_leaves_no_torn_image(agent, tmp_path):
         fds = [null.fileno(), worker.out.fileno(), worker.err.fileno(), agent.rank_fd]
         worker.run(script, tmp_path / "run", "dies", cwd=tmp_path, stdio=fds, env={"PHALANX_EPOCH": "1"})
         assert worker.wait() == -signal.SIGKILL
-    if overlap.why_not_with(torch.__version__) is None:
-        assert agent.sealed() == {}, "it waited for the comparison, which nobody has made"
+    for slot in agent.sealed().values():  # where the copy was faster than the kill
+        assert native.check_file(agent.slot_path(slot)) is None
 
 
 def test_the_ten_lines_of_the_documentation_run_and_resume(agent, main_page, tmp_path):

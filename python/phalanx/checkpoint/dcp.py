@@ -172,8 +172,8 @@ class Checkpointer(shared_out.Checkpointer):
         paths = {sharded.file_name(rank): path for rank, path in found.ranks.items()}
         paths[".metadata"] = found.main
 
-        def fetch(names):
-            fetched = self._fetch(found, map(sharded.rank_of, names))
+        def fetch(parts):
+            fetched = self._fetch(found, {sharded.rank_of(name): ranges for name, ranges in parts.items()})
             return {sharded.file_name(rank): path for rank, path in fetched.items()}
 
         return _MemoryReader(_Slots(paths, where), fetch)
@@ -258,19 +258,24 @@ class _Slots(filesystem.FileSystem):
 
 
 class _MemoryReader(filesystem.FileSystemReader):
-    """Of files in `slots`. `fetch(names)` brings further ones: it returns their paths by name."""
+    """Of files in `slots`. `fetch({name: [(from, behind the last), ..]})` brings parts of further ones: it returns their
+    paths by name."""
 
     def __init__(self, slots, fetch):
         super().__init__(".")
         self.fs = slots
+        self._here = set(slots.paths)
         self._fetch = fetch
 
     def read_data(self, plan, planner):
         """torch's own, behind what it is going to read."""
-        wanted = {self.storage_data[item.storage_index].relative_path for item in plan.items}
-        missing = wanted - set(self.fs.paths)
-        if missing:
-            self.fs.paths.update(self._fetch(missing))
+        wanted = {}
+        for item in plan.items:
+            place = self.storage_data[item.storage_index]
+            if place.relative_path not in self._here:
+                wanted.setdefault(place.relative_path, set()).add((place.offset, place.offset + place.length))
+        if wanted:
+            self.fs.paths.update(self._fetch(wanted))
         return super().read_data(plan, planner)
 
 

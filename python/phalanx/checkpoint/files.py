@@ -22,6 +22,9 @@ from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import loadable, refuse, states
 
 
+_ZIP = b"PK\x03\x04"
+
+
 class Checkpointer(shared_out.Checkpointer):
     """As phalanx.checkpoint.Checkpointer, but that a state is {file name: what is in it}: bytes as they are, anything
     else as torch.save() would write it. prepare(), save() and load() are for all ranks together: where one is called,
@@ -54,7 +57,10 @@ class Checkpointer(shared_out.Checkpointer):
         is_known = self._agreed is not None and self._agreed.given == list(contents)
         if self._peers.vote(peers.SAME if is_known else peers.CHANGED, step) != peers.SAME:
             self._agreed = None
-            self._agreed = self._peers.arrange(lambda: _Names(list(contents), self._here.first_rank), _agreed)
+            try:
+                self._agreed = self._peers.arrange(lambda: _Names(list(contents), self._here.first_rank), _agreed)
+            except ValueError as error:  # of the only rank
+                raise peers.NotTogether(str(error)) from None
         kept = {name: contents[name] for name in self._agreed.written}
         return expanded, self._describer.image(kept, self._agreed.copied)
 
@@ -125,6 +131,8 @@ class Checkpointer(shared_out.Checkpointer):
                 with contextlib.suppress(mapped.NotPlain):
                     return states.restore(mapped.load(path, begin, length))
             with io.BufferedReader(several.Section(path, begin, length)) as file:
+                if file.peek(len(_ZIP))[: len(_ZIP)] != _ZIP:
+                    raise ValueError("it is no zip file of torch.save: read() gives its bytes")
                 loaded = torch.load(file, map_location=map_location, weights_only=self.weights_only)
         except (OSError, RuntimeError, ValueError) as error:
             raise RuntimeError(f"phalanx.checkpoint.files: {path} cannot be read: {error}") from error
@@ -167,22 +175,24 @@ class StoredFiles(collections.abc.Mapping):
 
 
 class _Images:
-    """Images in memory: this node's, and those that were fetched."""
+    """Images in memory: this node's, and those of which parts were fetched."""
 
     def __init__(self, found, ranks_of, fetch):
         self._found, self._ranks_of, self._fetch = found, ranks_of, fetch
-        self._paths = {int(rank): path for rank, path in found.ranks.items()}
+        self._here = {int(rank): path for rank, path in found.ranks.items()}
         self._tables = {}
 
     def place_of(self, name):
         ranks = self._ranks_of[name]
-        rank = next((each for each in ranks if each in self._paths), ranks[0])
-        if rank not in self._paths:
-            self._paths.update(self._fetch(self._found, [rank]))
+        rank = next((each for each in ranks if each in self._here), ranks[0])
         if rank not in self._tables:
-            self._tables[rank] = several.table(self._paths[rank])
+            self._tables[rank] = several.table(self._path(rank, 0, several.TABLE_BYTES_MAX))
         begin, length = self._tables[rank][name]
-        return self._paths[rank], begin, length
+        return self._path(rank, begin, begin + length), begin, length
+
+    def _path(self, rank, begin, end):
+        """Of a file that has those bytes."""
+        return self._here.get(rank) or self._fetch(self._found, {rank: [(begin, end)]})[rank]
 
 
 def _on_disk(folder):

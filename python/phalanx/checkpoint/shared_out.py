@@ -5,7 +5,7 @@ import functools
 
 from phalanx._bootstrap import board
 from phalanx.checkpoint import checkpointer
-from phalanx.checkpoint.formats import disk
+from phalanx.checkpoint.formats import disk, fetching
 from phalanx.checkpoint.handle import SaveHandle
 from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import states
@@ -86,7 +86,10 @@ class Checkpointer(checkpointer.Checkpointer):
             disk.found_for_any_rank, layout=self.layout_on_disk, world_size=self._here.world_size
         )
 
-    def _fetch(self, found, ranks):
-        """{rank: path} of those ranks' images, which other nodes have in memory."""
-        answer = self._ask("images", branch=found.branch, ranks=sorted(ranks))
+    def _fetch(self, found, parts):
+        """{rank: path} of images that other nodes have in memory. `parts`: {rank: [(from, behind the last), ..]} of the
+        bytes that are wanted; the file may have no others."""
+        joined = fetching.joined(parts)
+        wanted = {str(rank): ranges for rank, ranges in joined.items() if ranges}
+        answer = self._ask("images", branch=found.branch, ranks=sorted(joined), **({"ranges": wanted} if wanted else {}))
         return {int(rank): path for rank, path in answer["ranks"].items()}

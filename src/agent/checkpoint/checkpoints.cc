@@ -135,7 +135,7 @@ void NodeCheckpoints::TellWanted(const std::string& name, const Dir& dir) {
     v1::RestoreAsked& asked = *report.mutable_restore_asked();
     asked.set_branch(wanted.branch);
     asked.set_request(number);
-    for (const uint32_t rank : wanted.ranks) asked.add_images(rank);
+    for (const auto& [rank, ranges] : wanted.parts) asked.add_images(rank);
     Tell(std::move(report));
   }
 }
@@ -354,7 +354,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       // Said again on a new stream: the first answer will do.
       if (dir.decided.contains(branch) || !dir.fetching.try_emplace(branch, order).second) return;
       Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is read from other nodes' memory", save.step, name)});
-      return Do(FetchImages{name, order, epoch_});
+      return Do(FetchImages{name, order, epoch_, {}});
     }
     case v1::CheckpointOrder::kFind:
       return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}, epoch_});
@@ -390,13 +390,13 @@ void NodeCheckpoints::Restored(const std::string& name, Dir& dir, const v1::Chec
 }
 
 void NodeCheckpoints::OnImagesAsked(int local_rank, int64_t request, const std::string& name, uint32_t branch,
-                                    const std::vector<uint32_t>& ranks) {
+                                    const ImageParts& parts) {
   Dir& dir = dirs_[name];
   const auto known = dir.decided.lower_bound(branch);
   if (known == dir.decided.end() || known->second.restore().source() != v1::RestoreDecided::MEMORY) {
-    return Do(AnswerImages{local_rank, request, name, {}, ranks, "no save is restored from memory"});
+    return Do(AnswerImages{local_rank, request, name, {}, parts, "no save is restored from memory"});
   }
-  dir.wanted[++images_asked_] = {local_rank, request, known->first, ranks, false};
+  dir.wanted[++images_asked_] = {local_rank, request, known->first, parts, false};
   TellWanted(name, dir);
 }
 
@@ -406,11 +406,11 @@ void NodeCheckpoints::ImagesFound(const std::string& name, Dir& dir, const v1::C
   if (wanted == dir.wanted.end() || std::exchange(wanted->second.fetching, true)) return;
   std::set<uint32_t> lent;
   for (const v1::ImageElsewhere& each : order.restore().elsewhere()) lent.insert(static_cast<uint32_t>(each.rank()));
-  for (const uint32_t rank : wanted->second.ranks) {
+  for (const auto& [rank, ranges] : wanted->second.parts) {
     if (lent.contains(rank)) continue;
     return ImagesFetched(name, dir, wanted->first, fmt::format("no node lends the image of rank {}", rank));
   }
-  Do(FetchImages{name, order, epoch_});
+  Do(FetchImages{name, order, epoch_, wanted->second.parts});
 }
 
 void NodeCheckpoints::ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error) {
@@ -424,7 +424,7 @@ void NodeCheckpoints::ImagesFetched(const std::string& name, Dir& dir, uint64_t 
     Do(SayCheckpoint{fmt::format("checkpoint: a part of step {} of {} was not read from other nodes' memory: {}",
                                  save.step, name, error)});
   }
-  Do(AnswerImages{was.local_rank, was.request, name, save, was.ranks, error});
+  Do(AnswerImages{was.local_rank, was.request, name, save, was.parts, error});
 }
 
 void NodeCheckpoints::Committed(const std::string& name, Dir& dir, const SaveKey& save) {

@@ -13,6 +13,7 @@
 
 #include "base/save_form.h"
 #include "base/save_key.h"
+#include "checkpoint/remote/byte_ranges.h"
 #include "phalanx/v1/agent.pb.h"
 
 namespace phalanx::agent {
@@ -26,6 +27,9 @@ struct CheckpointOptions {
   std::vector<std::string> trackers;
   bool operator==(const CheckpointOptions&) const = default;
 };
+
+// Which parts of which ranks' images a rank wants from other nodes, by rank. No range: all of it.
+using ImageParts = std::map<uint32_t, checkpoint::ByteRanges>;
 
 // An image of this node: the own one of a local rank, or that which all ranks share (kMainPage).
 constexpr int kMainPage = -1;
@@ -105,7 +109,7 @@ struct AnswerImages {
   int64_t request = 0;
   std::string dir;
   SaveKey save;
-  std::vector<uint32_t> ranks;
+  ImageParts parts;
   std::string refused;  // why they will not be; empty: they are
 };
 struct FindSteps {
@@ -123,6 +127,7 @@ struct FetchImages {
   std::string dir;
   v1::CheckpointOrder order;
   uint64_t epoch = 0;  // of the round that restores
+  ImageParts parts;    // of those that were asked for; of all others all of it
 };
 struct MakeStepFolder {
   std::string dir;
@@ -183,9 +188,8 @@ class NodeCheckpoints {
   void OnWait(int local_rank, int64_t request, const std::string& dir, SaveKey save, bool until_stored);
   // `branch`: that which begins with it.
   void OnRestore(int local_rank, int64_t request, const std::string& dir, uint32_t branch);
-  // Of sharded state that was restored from memory as of that branch: these ranks' images, from other nodes.
-  void OnImagesAsked(int local_rank, int64_t request, const std::string& dir, uint32_t branch,
-                     const std::vector<uint32_t>& ranks);
+  // Of a save that was restored from memory as of that branch, and whose images any rank may need.
+  void OnImagesAsked(int local_rank, int64_t request, const std::string& dir, uint32_t branch, const ImageParts& parts);
   void OnRankGone(int local_rank);
 
   // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
@@ -242,7 +246,7 @@ class NodeCheckpoints {
     int local_rank = 0;
     int64_t request = 0;
     uint32_t branch = 0;
-    std::vector<uint32_t> ranks;
+    ImageParts parts;
     bool fetching = false;
   };
   struct Save {

@@ -297,6 +297,9 @@ TEST_F(NodeCheckpointsTest, RanksAreAnsweredWhenWhatOthersLendIsHere) {
   EXPECT_TRUE(node_.Take().empty()) << "it is here already";
 }
 
+// Of one all of it, of one a part.
+const ImageParts kParts = {{3, {}}, {5, checkpoint::ByteRanges({{0, 4096}})}};
+
 // Of sharded state: a rank asks for the images that it needs once it knows what is restored.
 class ImagesAskedTest : public NodeCheckpointsTest {
  protected:
@@ -306,7 +309,7 @@ class ImagesAskedTest : public NodeCheckpointsTest {
     node_.OnRestore(0, 7, kDir, 0);
     node_.OnOrder(decision_);
     node_.Take();
-    node_.OnImagesAsked(0, 8, kDir, 0, {3, 5});
+    node_.OnImagesAsked(0, 8, kDir, 0, kParts);
   }
 
   // The number that the master has been told last.
@@ -334,11 +337,12 @@ TEST_F(ImagesAskedTest, AreFetchedAndHandedOut) {
   node_.OnOrder(Lent(request, {3, 5}));  // of a new stream
   const auto fetches = TakeAll<FetchImages>();
   ASSERT_EQ(fetches.size(), 1U);
+  EXPECT_EQ(fetches[0].parts, kParts);
   node_.OnFetched(fetches[0].epoch, kDir, 0, request, "");
   const auto answers = TakeAll<AnswerImages>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].request, 8);
-  EXPECT_EQ(answers[0].ranks, (std::vector<uint32_t>{3, 5}));
+  EXPECT_EQ(answers[0].parts, kParts);
   EXPECT_EQ(answers[0].save.step, 10);
   EXPECT_EQ(answers[0].refused, "");
 }
@@ -348,7 +352,7 @@ TEST_F(ImagesAskedTest, AreRefusedWhereNobodyLendsOneOrItCannotBeRead) {
   auto answers = TakeAll<AnswerImages>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].refused, "no node lends the image of rank 5");
-  node_.OnImagesAsked(0, 9, kDir, 0, {3, 5});
+  node_.OnImagesAsked(0, 9, kDir, 0, kParts);
   const uint64_t request = Told();
   node_.OnOrder(Lent(request, {3, 5}));
   node_.OnFetched(TakeAll<FetchImages>().at(0).epoch, kDir, 0, request, "10.0.0.7 port 4000: connection refused");
@@ -374,7 +378,7 @@ TEST_F(ImagesAskedTest, AreAskedForAgainOfANewMasterAlsoWhereThatSaysTheDecision
 
 TEST_F(ImagesAskedTest, AreRefusedWhereNothingIsRestoredFromMemory) {
   node_.Take();
-  node_.OnImagesAsked(0, 9, "/other", 0, {3});
+  node_.OnImagesAsked(0, 9, "/other", 0, {{3, {}}});
   const auto answers = TakeAll<AnswerImages>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].refused, "no save is restored from memory");

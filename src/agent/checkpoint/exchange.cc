@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,8 +31,9 @@ StatusOr<ckpt::ImageSource> SourceOf(const v1::ImageSource& wire) {
   return source;
 }
 
-Status FetchOne(const v1::CheckpointOrder& order, const v1::ImageElsewhere& elsewhere, const std::string& folder,
-                const std::string& path, const Fd& stop) {
+// `ranges`: nothing where all of it is wanted.
+Status FetchOne(const FetchJob& job, const v1::ImageElsewhere& elsewhere, const std::string& path,
+                const std::optional<ckpt::ByteRanges>& ranges, const Fd& stop) {
   std::vector<ckpt::ImageSource> sources;
   Status wrong = absl::OkStatus();
   for (const v1::ImageSource& wire : elsewhere.sources()) {
@@ -40,8 +42,16 @@ Status FetchOne(const v1::CheckpointOrder& order, const v1::ImageElsewhere& else
     if (source.ok()) sources.push_back(*std::move(source));
   }
   if (sources.empty() && !wrong.ok()) return wrong;
-  return ckpt::FetchImage({order.dir(), KeyOf(order.save()), elsewhere.rank()}, std::move(sources), path,
-                          ckpt::FreeMemoryBytes(folder), stop.get());
+  const ckpt::ImageName image = {job.order.dir(), KeyOf(job.order.save()), elsewhere.rank()};
+  const uint64_t bytes_max = ckpt::FreeMemoryBytes(job.folder);
+  if (!ranges) return ckpt::FetchImage(image, std::move(sources), path, bytes_max, stop.get());
+  return ckpt::FetchRanges(image, std::move(sources), path, *ranges, bytes_max, stop.get());
+}
+
+std::optional<ckpt::ByteRanges> PartsOf(const ImageParts& parts, int32_t rank) {
+  const auto of_rank = rank < 0 ? parts.end() : parts.find(static_cast<uint32_t>(rank));
+  if (of_rank == parts.end() || of_rank->second.empty()) return std::nullopt;
+  return of_rank->second;
 }
 
 }  // namespace
@@ -56,22 +66,27 @@ ckpt::LentImages ToLend(const std::vector<ReadImage>& images) {
   return lent;
 }
 
-FetchedFiles FetchAll(const v1::CheckpointOrder& order, const SaveForm& form, const std::string& folder, uint64_t number,
-                      const Fd& stop) {
+FetchedFiles FetchAll(const FetchJob& job, const Fd& stop) {
   FetchedFiles fetched;
   if (!stop.valid()) fetched.error = "there is no descriptor for a way to give it up";
   if (!fetched.error.empty()) return fetched;
-  for (const v1::ImageElsewhere& elsewhere : order.restore().elsewhere()) {
-    const std::string path = fmt::format("{}/{}.{}", folder, number, elsewhere.rank());
-    const Status read = FetchOne(order, elsewhere, folder, path, stop);
+  for (const v1::ImageElsewhere& elsewhere : job.order.restore().elsewhere()) {
+    const std::optional<ckpt::ByteRanges> parts = PartsOf(job.parts, elsewhere.rank());
+    const auto begun = job.begun.find(elsewhere.rank());
+    const bool goes_on = parts && begun != job.begun.end();
+    const std::string path =
+        goes_on ? begun->second : fmt::format("{}/{}.{}", job.folder, job.number, elsewhere.rank());
+    const Status read = FetchOne(job, elsewhere, path, parts, stop);
     if (read.ok()) {
-      fetched.files[elsewhere.rank()] = path;
+      fetched.files[elsewhere.rank()] = {path, parts};
       continue;
     }
     // Random numbers and the like, which ranks of a larger world have not either.
-    const bool can_do_without = form.own == FileNeed::kNobody && elsewhere.rank() != ckpt::kMainRank;
+    const bool can_do_without = job.form.own == FileNeed::kNobody && elsewhere.rank() != ckpt::kMainRank;
     if (can_do_without && !absl::IsCancelled(read)) continue;
-    for (const auto& [rank, file] : std::exchange(fetched.files, {})) unlink(file.c_str());
+    for (const auto& [rank, file] : std::exchange(fetched.files, {})) {
+      if (!job.begun.contains(rank) || job.begun.at(rank) != file.path) unlink(file.path.c_str());
+    }
     fetched.error = Message(read);
     break;
   }
@@ -114,33 +129,75 @@ void ImageExchange::OnCommitted(const std::string& dir, const SaveKey& save) {
   kept_.erase(kept);
 }
 
-void ImageExchange::Keep(const std::string& dir, const SaveKey& save, const FetchedImages& files) {
+void ImageExchange::Keep(const std::string& dir, const SaveKey& save, const std::map<int32_t, FetchedFile>& files) {
   Kept& kept = kept_[dir];
   if (kept.save != save) Remove(std::exchange(kept, {save, {}}).files);
-  for (const auto& [rank, path] : files) {
-    const bool is_new = kept.files.try_emplace(rank, path).second;
-    if (!is_new) unlink(path.c_str());
+  for (const auto& [rank, file] : files) {
+    const auto [had, is_new] = kept.files.try_emplace(rank, file);
+    if (is_new) continue;
+    FetchedFile& old = had->second;
+    if (old.path == file.path) {
+      old.parts->Add(*file.parts);  // a file of parts that has some more now
+    } else if (!old.parts) {
+      unlink(file.path.c_str());
+    } else {
+      unlink(std::exchange(old, file).path.c_str());
+    }
   }
 }
 
-FetchedImages ImageExchange::Of(const std::string& dir, const SaveKey& save) const {
+const ImageExchange::Kept* ImageExchange::KeptOf(const std::string& dir, const SaveKey& save) const {
   const auto kept = kept_.find(dir);
-  return kept != kept_.end() && kept->second.save == save ? kept->second.files : FetchedImages();
+  return kept != kept_.end() && kept->second.save == save ? &kept->second : nullptr;
 }
 
-v1::CheckpointOrder ImageExchange::WithoutKept(const v1::CheckpointOrder& order) const {
-  const FetchedImages files = Of(order.dir(), KeyOf(order.save()));
-  v1::CheckpointOrder rest = order;
-  rest.mutable_restore()->clear_elsewhere();
-  for (const v1::ImageElsewhere& each : order.restore().elsewhere()) {
-    if (!files.contains(each.rank())) *rest.mutable_restore()->add_elsewhere() = each;
+FetchedImages ImageExchange::WholeOf(const std::string& dir, const SaveKey& save) const {
+  FetchedImages whole;
+  const Kept* const kept = KeptOf(dir, save);
+  if (kept == nullptr) return whole;
+  for (const auto& [rank, file] : kept->files) {
+    if (!file.parts) whole[rank] = file.path;
   }
-  return rest;
+  return whole;
+}
+
+std::string ImageExchange::Find(const std::string& dir, const SaveKey& save, uint32_t rank,
+                                const ckpt::ByteRanges& ranges) const {
+  const Kept* const kept = KeptOf(dir, save);
+  if (kept == nullptr) return "";
+  const auto file = kept->files.find(static_cast<int32_t>(rank));
+  if (file == kept->files.end()) return "";
+  const std::optional<ckpt::ByteRanges>& parts = file->second.parts;
+  const bool has_all = !parts || (!ranges.empty() && ranges.Without(*parts).empty());
+  return has_all ? file->second.path : "";
+}
+
+FetchJob ImageExchange::WithoutKept(const v1::CheckpointOrder& order, const ImageParts& parts) const {
+  FetchJob job;
+  job.order = order;
+  job.order.mutable_restore()->clear_elsewhere();
+  const Kept* const kept = KeptOf(order.dir(), KeyOf(order.save()));
+  for (const v1::ImageElsewhere& each : order.restore().elsewhere()) {
+    std::optional<ckpt::ByteRanges> wanted = PartsOf(parts, each.rank());
+    const auto had = kept == nullptr ? decltype(kept->files.end()){} : kept->files.find(each.rank());
+    if (kept != nullptr && had != kept->files.end()) {
+      const FetchedFile& file = had->second;
+      if (!file.parts) continue;
+      if (wanted) {
+        wanted = wanted->Without(*file.parts);
+        if (wanted->empty()) continue;
+        job.begun[each.rank()] = file.path;
+      }
+    }
+    *job.order.mutable_restore()->add_elsewhere() = each;
+    if (wanted) job.parts[static_cast<uint32_t>(each.rank())] = *std::move(wanted);
+  }
+  return job;
 }
 
 // Whoever has it mapped keeps it.
-void ImageExchange::Remove(const FetchedImages& files) {
-  for (const auto& [rank, path] : files) unlink(path.c_str());
+void ImageExchange::Remove(const std::map<int32_t, FetchedFile>& files) {
+  for (const auto& [rank, file] : files) unlink(file.path.c_str());
 }
 
 }  // namespace phalanx::agent

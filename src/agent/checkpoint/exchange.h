@@ -20,16 +20,28 @@ namespace phalanx::agent {
 // Images that were found whole, as they are lent.
 checkpoint::LentImages ToLend(const std::vector<ReadImage>& images);
 
+// A file with an image of another node, or with parts of it.
+struct FetchedFile {
+  std::string path;
+  std::optional<checkpoint::ByteRanges> parts;  // that are in it; none: all of it is
+};
+
 // What a fetch has come to: files by whose image it is.
 struct FetchedFiles {
-  FetchedImages files;
+  std::map<int32_t, FetchedFile> files;
   std::string error;  // empty: all are there; else none is
 };
-// Reads what the order, which has `restore`, names elsewhere, into new files in `folder`; `number` tells them from
-// others there. What a save of that form can do without is left out where nobody lends it. Blocks until all is there,
-// or nobody lends it, or `stop` can be read.
-FetchedFiles FetchAll(const v1::CheckpointOrder& order, const SaveForm& form, const std::string& folder,
-                      uint64_t number, const Fd& stop);
+// What is to be read: of the images that the order, which has `restore`, names elsewhere.
+struct FetchJob {
+  v1::CheckpointOrder order;
+  ImageParts parts;                      // of those; of all others all of it
+  std::map<int32_t, std::string> begun;  // files that have other parts of them
+  SaveForm form;                         // what a save of that form can do without is left out where nobody lends it
+  std::string folder;                    // for new files
+  uint64_t number = 0;                   // that tells them from others there
+};
+// Blocks until all is there, or nobody lends it, or `stop` can be read.
+FetchedFiles FetchAll(const FetchJob& job, const Fd& stop);
 
 class ImageExchange {
  public:
@@ -54,19 +66,23 @@ class ImageExchange {
   // What the next FetchAll is to be told.
   std::shared_ptr<const Fd> stop() const { return stop_; }
   uint64_t NextNumber() { return ++numbers_; }
-  // Beside what was fetched of that save before; a second file of an image goes.
-  void Keep(const std::string& dir, const SaveKey& save, const FetchedImages& files);
-  // Of that save; empty where nothing of it was fetched.
-  FetchedImages Of(const std::string& dir, const SaveKey& save) const;
-  // The order without what it names elsewhere and was fetched before.
-  v1::CheckpointOrder WithoutKept(const v1::CheckpointOrder& order) const;
+  // Beside what was fetched of that save before; a second file of an image goes, or the first, where that has less.
+  void Keep(const std::string& dir, const SaveKey& save, const std::map<int32_t, FetchedFile>& files);
+  // Of that save, whole images; empty where none of it was fetched.
+  FetchedImages WholeOf(const std::string& dir, const SaveKey& save) const;
+  // Where those parts are; empty: not all of them are here.
+  std::string Find(const std::string& dir, const SaveKey& save, uint32_t rank,
+                   const checkpoint::ByteRanges& ranges) const;
+  // What is left to be fetched; with an order that names nothing elsewhere where all is here.
+  FetchJob WithoutKept(const v1::CheckpointOrder& order, const ImageParts& parts) const;
 
  private:
   struct Kept {
     SaveKey save;
-    FetchedImages files;
+    std::map<int32_t, FetchedFile> files;
   };
-  static void Remove(const FetchedImages& files);
+  static void Remove(const std::map<int32_t, FetchedFile>& files);
+  const Kept* KeptOf(const std::string& dir, const SaveKey& save) const;
 
   const std::string address_;
   const checkpoint::LendingPorts ports_;

@@ -257,7 +257,7 @@ void CheckpointKeeper::On(int local_rank, const RestorePacket& packet) {
 }
 
 void CheckpointKeeper::On(int local_rank, const ImagesPacket& packet) {
-  Feed(saving::ImagesAsked{local_rank, packet.id, packet.dir, packet.branch, packet.ranks});
+  Feed(saving::ImagesAsked{local_rank, packet.id, packet.dir, packet.branch, packet.parts});
 }
 
 void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
@@ -404,10 +404,11 @@ void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
 
 void CheckpointKeeper::Do(const MarkCommitted& action) {
   if (!memory_) return;
+  // First: what is committed over may be written over, and is lent no more. Of a save of the live round: the one of an
+  // older round is what nodes go on from.
+  if (action.save.epoch == epoch_) exchange_.OnCommitted(action.dir, action.save);
   memory_->Commit(action.dir, action.save);
   memory_->FreeUnneeded(action.dir, action.save);
-  // Of a save of the live round: the one of an older round is what nodes go on from.
-  if (action.save.epoch == epoch_) exchange_.OnCommitted(action.dir, action.save);
   ReplaceSlots();
 }
 
@@ -465,7 +466,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   std::vector<ckpt::MemoryImage> in_memory;
   if (memory_) in_memory = memory_->Images(action.dir, KeyOf(save));
   const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir],
-                                            exchange_.Of(action.dir, KeyOf(save)), core_.FormOfDirectory(action.dir));
+                                            exchange_.WholeOf(action.dir, KeyOf(save)), core_.FormOfDirectory(action.dir));
   bool stable = true;
   for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
   ReplaceSlots();
@@ -518,15 +519,16 @@ void CheckpointKeeper::Do(const FetchImages& action) {
 // One at a time: what one has brought the next need not read, and ranks may have it mapped.
 void CheckpointKeeper::FetchNext() {
   const FetchImages& action = fetches_.front();
-  const v1::CheckpointOrder order = exchange_.WithoutKept(action.order);
-  if (action.epoch != epoch_ || order.restore().elsewhere().empty()) return OnFetched(action, {});
+  FetchJob job = exchange_.WithoutKept(action.order, action.parts);
+  if (action.epoch != epoch_ || job.order.restore().elsewhere().empty()) return OnFetched(action, {});
   const Status opened = OpenMemory();
   const StatusOr<std::string> folder = opened.ok() ? memory_->FetchedFolder() : opened;
   if (!folder.ok()) return OnFetched(action, {{}, Message(folder.status())});
+  job.form = core_.FormOfDirectory(action.dir);
+  job.folder = *folder;
+  job.number = exchange_.NextNumber();
   RunOn(
-      fetch_thread_,
-      [order, form = core_.FormOfDirectory(action.dir), folder = *folder, number = exchange_.NextNumber(),
-       stop = exchange_.stop()] { return FetchAll(order, form, folder, number, *stop); },
+      fetch_thread_, [job = std::move(job), stop = exchange_.stop()] { return FetchAll(job, *stop); },
       [this](const FetchedFiles& fetched) { OnFetched(fetches_.front(), fetched); });
 }
 
@@ -536,7 +538,7 @@ void CheckpointKeeper::OnFetched(const FetchImages& action, const FetchedFiles& 
     const v1::RestoreDecided& restore = action.order.restore();
     Feed(saving::Fetched{action.epoch, action.dir, restore.branch(), restore.request(), fetched.error});
   } else {  // of a round that is over: its files have no owner any more
-    for (const auto& [rank, path] : fetched.files) unlink(path.c_str());
+    for (const auto& [rank, file] : fetched.files) unlink(file.path.c_str());
   }
   fetches_.pop_front();
   if (!fetches_.empty()) FetchNext();
@@ -544,15 +546,14 @@ void CheckpointKeeper::OnFetched(const FetchImages& action, const FetchedFiles& 
 
 void CheckpointKeeper::Do(const AnswerImages& action) {
   if (!action.refused.empty()) return AnswerError(action.local_rank, action.request, action.refused);
-  const FetchedImages files = exchange_.Of(action.dir, action.save);
   std::map<std::string, std::string> paths;
-  for (const uint32_t rank : action.ranks) {
-    const auto file = files.find(static_cast<int32_t>(rank));
-    if (file == files.end()) {
+  for (const auto& [rank, ranges] : action.parts) {
+    const std::string path = exchange_.Find(action.dir, action.save, rank, ranges);
+    if (path.empty()) {
       const std::string gone = fmt::format("the image of rank {} is no longer here: a newer save is committed", rank);
       return AnswerError(action.local_rank, action.request, gone);
     }
-    paths[std::to_string(rank)] = file->second;
+    paths[std::to_string(rank)] = path;
   }
   Answer(action.local_rank, JsonObject().Add("id", action.request).Add("ranks", paths).Text());
 }

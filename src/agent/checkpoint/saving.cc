@@ -23,7 +23,7 @@ void On(Node& node, const RestoreAsked& event) {
   node.OnRestore(event.local_rank, event.request, event.dir, event.branch);
 }
 void On(Node& node, const ImagesAsked& event) {
-  node.OnImagesAsked(event.local_rank, event.request, event.dir, event.branch, event.ranks);
+  node.OnImagesAsked(event.local_rank, event.request, event.dir, event.branch, event.parts);
 }
 void On(Node& node, const RankGone& event) { node.OnRankGone(event.local_rank); }
 void On(Node& node, const JobEnded& /*event*/) { node.OnJobEnded(); }

@@ -69,7 +69,7 @@ struct ImagesAsked {  // OnImagesAsked
   int64_t request = 0;
   std::string dir;
   uint32_t branch = 0;
-  std::vector<uint32_t> ranks;
+  ImageParts parts;
 };
 struct RankGone {  // OnRankGone
   int local_rank = 0;

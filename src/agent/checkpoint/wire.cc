@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/utf8.h"
 #include "wire/limits.h"
 
 namespace phalanx::agent {
 namespace {
+
+namespace ckpt = phalanx::checkpoint;
 
 using Json = nlohmann::json;
 
@@ -169,6 +173,28 @@ StatusOr<RankPacket> Restore(const Json& packet) {
   return RankPacket{std::move(restore)};
 }
 
+constexpr char kRanges[] = "{rank: [[from, behind the last], ..]}";
+
+std::optional<uint32_t> RankOf(const std::string& text) {
+  uint32_t rank = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return rank;
+}
+
+StatusOr<ckpt::ByteRanges> RangesOf(const Json& list) {
+  ckpt::ByteRanges ranges;
+  if (!list.is_array() || list.empty()) return Wrong("ranges", kRanges);
+  for (const Json& range : list) {
+    const bool is_range = range.is_array() && range.size() == 2 && range[0].is_number_unsigned() &&
+                          range[1].is_number_unsigned() && range[0].get<uint64_t>() < range[1].get<uint64_t>() &&
+                          range[1].get<uint64_t>() <= kBytesMax;
+    if (!is_range) return Wrong("ranges", kRanges);
+    ranges.Add({range[0].get<uint64_t>(), range[1].get<uint64_t>()});
+  }
+  return ranges;
+}
+
 StatusOr<RankPacket> Images(const Json& packet) {
   ImagesPacket images;
   PHX_ASSIGN_OR_RETURN(images.id, Number(packet, "id", 0, INT64_MAX));
@@ -179,7 +205,15 @@ StatusOr<RankPacket> Images(const Json& packet) {
   for (const Json& rank : *ranks) {
     const bool is_rank = rank.is_number_unsigned() && rank.get<uint64_t>() <= kRankMax;
     if (!is_rank) return Wrong("ranks", "a list of ranks");
-    images.ranks.push_back(rank.get<uint32_t>());
+    images.parts[rank.get<uint32_t>()];
+  }
+  const auto ranges = packet.find("ranges");
+  if (ranges == packet.end()) return RankPacket{std::move(images)};
+  if (!ranges->is_object()) return Wrong("ranges", kRanges);
+  for (const auto& [rank, list] : ranges->items()) {
+    const std::optional<uint32_t> number = RankOf(rank);
+    if (!number || !images.parts.contains(*number)) return Wrong("ranges", "of ranks that are asked for");
+    PHX_ASSIGN_OR_RETURN(images.parts[*number], RangesOf(list));
   }
   return RankPacket{std::move(images)};
 }

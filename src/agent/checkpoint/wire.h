@@ -61,7 +61,7 @@ struct ImagesPacket {
   int64_t id = 0;
   std::string dir;
   uint32_t branch = 0;
-  std::vector<uint32_t> ranks;
+  ImageParts parts;
 };
 struct AbsentPacket {
   int64_t id = 0;

@@ -55,7 +55,10 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   EXPECT_EQ(Parsed<RestorePacket>(R"({"type":"restore","id":4,"dir":"/d","branch":2})").branch, 2U);
   const auto images = Parsed<ImagesPacket>(R"({"type":"images","id":5,"dir":"/d","branch":2,"ranks":[0,7]})");
   EXPECT_EQ(images.branch, 2U);
-  EXPECT_EQ(images.ranks, (std::vector<uint32_t>{0, 7}));
+  EXPECT_EQ(images.parts, (ImageParts{{0, {}}, {7, {}}}));
+  const auto parts = Parsed<ImagesPacket>(
+      R"({"type":"images","id":5,"dir":"/d","branch":2,"ranks":[0,7],"ranges":{"7":[[0,5],[9,12]]}})");
+  EXPECT_EQ(parts.parts, (ImageParts{{0, {}}, {7, checkpoint::ByteRanges({{0, 5}, {9, 12}})}}));
   EXPECT_EQ(Parsed<AbsentPacket>(R"({"type":"absent","id":5,"dir":"/d"})").id, 5);
 }
 
@@ -82,6 +85,13 @@ TEST(CheckpointWire, RefusesTheRestByName) {
       {R"({"type":"images","id":1,"dir":"/d","ranks":[]})", "ranks"},
       {R"({"type":"images","id":1,"dir":"/d","ranks":[-1]})", "ranks"},
       {R"({"type":"images","id":1,"dir":"/d","ranks":[2147483648]})", "ranks"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":[]})", "ranges"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":{"2":[[0,1]]}})", "ranges"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":{"x":[[0,1]]}})", "ranges"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":{"1":[]}})", "ranges"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":{"1":[[1,1]]}})", "ranges"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":{"1":[[-1,1]]}})", "ranges"},
+      {R"({"type":"images","id":1,"dir":"/d","ranks":[1],"ranges":{"1":[[0]]}})", "ranges"},
       {R"({"type":"restore","id":1,"dir":"/d\u0000e"})", "dir"},
       {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":0,"slots":3})", "bytes"},
       {R"({"type":"prepare","id":1,"dir":"/d","page":"own","bytes":18446744073709551615,"slots":3})", "bytes"},

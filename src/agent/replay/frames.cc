@@ -106,9 +106,17 @@ std::string Text(const AnswerRestore& action) {
   if (!action.refused.empty()) return fmt::format("refuse {}: {}", who, action.refused);
   return fmt::format("answer {}: {}", who, replay::OneLine(action.order));
 }
+// Whose, and how many bytes where not all of it is meant.
+std::string Text(const ImageParts& parts) {
+  std::vector<std::string> texts;
+  for (const auto& [rank, ranges] : parts) {
+    texts.push_back(ranges.empty() ? fmt::format("{}", rank) : fmt::format("{}: {} bytes", rank, ranges.Bytes()));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
 std::string Text(const AnswerImages& action) {
   const std::string what =
-      fmt::format("images [{}] of {} in {} for local rank {}, request {}", fmt::join(action.ranks, " "),
+      fmt::format("images [{}] of {} in {} for local rank {}, request {}", Text(action.parts),
                   Text(action.save), action.dir, action.local_rank, action.request);
   if (!action.refused.empty()) return fmt::format("refuse {}: {}", what, action.refused);
   return fmt::format("hand out {}", what);

@@ -104,7 +104,14 @@ void Fill(Wire& wire, const saving::ImagesAsked& event) {
   auto& asked = FillAsking(*wire.mutable_images_asked(), event);
   asked.set_request(event.request);
   asked.set_branch(event.branch);
-  for (const uint32_t rank : event.ranks) asked.add_ranks(rank);
+  for (const auto& [rank, ranges] : event.parts) {
+    auto& part = *asked.add_parts();
+    part.set_rank(rank);
+    for (const checkpoint::ByteRange& range : ranges.All()) {
+      part.add_bytes(range.begin);
+      part.add_bytes(range.end);
+    }
+  }
 }
 
 void Fill(Wire& wire, const saving::RankGone& event) {
@@ -261,8 +268,13 @@ StatusOr<saving::Event> From(const Wire::RestoreAsked& wire) {
 
 StatusOr<saving::Event> From(const Wire::ImagesAsked& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
-  return saving::ImagesAsked{
-      rank, wire.request(), wire.dir(), wire.branch(), {wire.ranks().begin(), wire.ranks().end()}};
+  saving::ImagesAsked asked{rank, wire.request(), wire.dir(), wire.branch(), {}};
+  for (const Wire::ImagePart& part : wire.parts()) {
+    checkpoint::ByteRanges& ranges = asked.parts[part.rank()];
+    if (part.bytes_size() % 2 != 0) return Wrong("the parts of an image");
+    for (int i = 0; i < part.bytes_size(); i += 2) ranges.Add({part.bytes(i), part.bytes(i + 1)});
+  }
+  return asked;
 }
 
 StatusOr<saving::Event> From(const Wire::RankGone& wire) {

@@ -77,7 +77,7 @@ std::vector<saving::Event> Events() {
       saving::StepClosed{kDir, {1, 10}, "ENOSPC"},
       saving::Tidied{kDir, "EACCES"},
       saving::Fetched{1, kDir, 2, 3, "ECONNREFUSED"},
-      saving::ImagesAsked{1, 9, kDir, 2, {0, 5}},
+      saving::ImagesAsked{1, 9, kDir, 2, {{0, {}}, {5, checkpoint::ByteRanges({{1, 2}, {9, 12}})}}},
   };
 }
 
@@ -334,11 +334,11 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
       {ReleaseSave{kDir, save}, "release the images of step 7 of epoch 4 of /data/run"},
       {AnswerWait{1, 3, "failed", "why"}, "answer wait 3 of local rank 1: failed, why"},
       {AnswerRestore{1, 3, kDir, {}, ""}, "answer restore 3 of local rank 1 in /data/run: "},
-      {AnswerImages{1, 3, kDir, save, {0, 5}, "gone"},
-       "refuse images [0 5] of step 7 of epoch 4 in /data/run for local rank 1, request 3: gone"},
+      {AnswerImages{1, 3, kDir, save, {{0, {}}, {5, checkpoint::ByteRanges({{0, 7}})}}, "gone"},
+       "refuse images [0, 5: 7 bytes] of step 7 of epoch 4 in /data/run for local rank 1, request 3: gone"},
       {FindSteps{kDir, {"a", "b"}, 4}, "find the newest step in /data/run for epoch 4, but for [a b]"},
       {CheckStep{kDir, "step-7", 4}, "check step-7 in /data/run for epoch 4"},
-      {FetchImages{kDir, elsewhere, 5}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},
+      {FetchImages{kDir, elsewhere, 5, {}}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},
       {MakeStepFolder{kDir, save}, "make a folder in /data/run for step 7 of epoch 4"},
       {WriteImages{kDir, save, "step-7", true},
        "write images of step 7 of epoch 4 to step-7 in /data/run, the shared one too"},

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,9 +32,9 @@ class Reader {
  public:
   Reader(const ImageSource& source, int stop_fd) : source_(source), stop_fd_(stop_fd) {}
 
-  StatusOr<ImageAnswer> Ask(const ImageName& image, uint64_t offset, uint64_t bytes) {
+  StatusOr<ImageAnswer> Ask(const ImageName& image, uint64_t offset, uint64_t bytes, bool proved = false) {
     if (!socket_.valid()) PHX_RETURN_IF_ERROR(Connect());
-    PHX_RETURN_IF_ERROR(Send(FormatRequest({source_.key, image, offset, bytes})));
+    PHX_RETURN_IF_ERROR(Send(FormatRequest({source_.key, image, offset, bytes, proved})));
     char head[kAnswerBytes];
     PHX_RETURN_IF_ERROR(Receive(head, sizeof head));
     StatusOr<ImageAnswer> answer = ParseAnswer(std::string_view(head, sizeof head));
@@ -124,6 +125,7 @@ struct Fetch {
   int file = -1;
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
+  bool proved = false;  // part by part; else all of it by its CRC
 };
 
 Status WriteAt(const Fetch& fetch, const char* data, uint64_t bytes, uint64_t at) {
@@ -140,7 +142,7 @@ Status WriteAt(const Fetch& fetch, const char* data, uint64_t bytes, uint64_t at
 
 // The CRC of the part.
 StatusOr<uint32_t> ReadPart(const Fetch& fetch, Reader& reader, uint64_t at, uint64_t bytes, std::vector<char>& block) {
-  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, reader.Ask(fetch.image, at, bytes));
+  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, reader.Ask(fetch.image, at, bytes, fetch.proved));
   if (!answer.found || answer.image_bytes != fetch.bytes || answer.crc32 != fetch.crc32 || answer.bytes != bytes) {
     return reader.Failed("it does not hold the image any more");
   }
@@ -152,6 +154,12 @@ StatusOr<uint32_t> ReadPart(const Fetch& fetch, Reader& reader, uint64_t at, uin
     PHX_RETURN_IF_ERROR(WriteAt(fetch, block.data(), n, at));
     at += n;
   }
+  if (!fetch.proved) return crc;
+  char text[kProofBytes];
+  PHX_RETURN_IF_ERROR(reader.Receive(text, sizeof text));
+  const ImageProof proof = ParseProof(std::string_view(text, sizeof text));
+  if (!proof.still_lent) return reader.Failed("it has begun to write over the image");
+  if (proof.crc32 != crc) return reader.Failed("bytes were changed on their way");
   return crc;
 }
 
@@ -211,7 +219,73 @@ Status FetchInto(Fetch& fetch, const ImageAnswer& answer, uint64_t bytes_max) {
   return absl::OkStatus();
 }
 
+// One reader's life, as ReadParts.
+void ReadRanges(const Fetch& fetch, size_t first_source, const std::vector<ByteRange>& parts, SharedParts& turns) {
+  std::vector<char> block(std::min(fetch.bytes, kBlockBytes));
+  size_t at = first_source % fetch.sources.size();
+  std::optional<Reader> reader;
+  while (const std::optional<size_t> turn = turns.TakeNext()) {
+    const ByteRange& part = parts[*turn];
+    StatusOr<uint32_t> crc = absl::UnavailableError("no node lends it");
+    for (size_t tried = 0; tried < fetch.sources.size(); ++tried) {
+      if (!reader) reader.emplace(fetch.sources[at], fetch.stop_fd);
+      crc = ReadPart(fetch, *reader, part.begin, part.bytes(), block);
+      if (crc.ok() || !absl::IsUnavailable(crc.status())) break;
+      at = (at + 1) % fetch.sources.size();
+      reader.reset();
+    }
+    turns.Done(*turn, crc);
+  }
+}
+
+// Up to the image's end, in parts of which each is read at once.
+std::vector<ByteRange> PartsOf(const ByteRanges& ranges, uint64_t image_bytes) {
+  std::vector<ByteRange> parts;
+  for (const ByteRange& range : ranges.All()) {
+    const uint64_t end = std::min(range.end, image_bytes);
+    for (uint64_t at = range.begin; at < end; at += kPartBytes) parts.push_back({at, std::min(at + kPartBytes, end)});
+  }
+  return parts;
+}
+
+Status FetchRangesInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges& ranges, uint64_t bytes_max) {
+  fetch.bytes = answer.image_bytes;
+  fetch.crc32 = answer.crc32;
+  fetch.proved = true;
+  if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
+  const std::vector<ByteRange> parts = PartsOf(ranges, fetch.bytes);
+  uint64_t wanted = 0;
+  for (const ByteRange& part : parts) wanted += part.bytes();
+  if (wanted > bytes_max) {
+    return absl::ResourceExhaustedError(
+        fmt::format("it takes {} MiB, and there is memory for {}", wanted >> 20, bytes_max >> 20));
+  }
+  if (ftruncate(fetch.file, static_cast<off_t>(fetch.bytes)) != 0) return CallFailed(fetch.path, "ftruncate", errno);
+  for (const ByteRange& part : parts) {
+    // So that nobody is ever killed by a full /dev/shm.
+    const int full =
+        posix_fallocate(fetch.file, static_cast<off_t>(part.begin), static_cast<off_t>(part.bytes()));
+    if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
+  }
+  SharedParts turns(parts.size(), 1);
+  const size_t readers = std::clamp<size_t>(parts.size(), 1, std::min(kReadersMax, CrewSize()));
+  RunCrew(readers, [&](size_t i) { ReadRanges(fetch, i, parts, turns); });
+  return turns.Crc().status();
+}
+
 }  // namespace
+
+Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, const std::string& path,
+                   const ByteRanges& ranges, uint64_t bytes_max, int stop_fd) {
+  const bool is_new = access(path.c_str(), F_OK) != 0;
+  const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return CallFailed(path, "open", errno);
+  const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
+  Fetch fetch{image, sources, path, stop_fd, file.get()};
+  const Status fetched = answer.ok() ? FetchRangesInto(fetch, *answer, ranges, bytes_max) : answer.status();
+  if (!fetched.ok() && is_new) unlink(path.c_str());
+  return fetched;
+}
 
 Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, const std::string& path, uint64_t bytes_max,
                   int stop_fd) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "checkpoint/remote/byte_ranges.h"
 #include "checkpoint/remote/image_request.h"
 
 namespace phalanx::checkpoint {
@@ -23,5 +24,11 @@ struct ImageSource {
 // said.
 Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, const std::string& path, uint64_t bytes_max,
                   int stop_fd);
+
+// Only these parts of it, up to its end, into the same places of a file as long as the image: `path`, which is made,
+// or has other parts of the same image. Memory is reserved for what is read alone. OK: each part is what one of them
+// lends. Else a file that was made is removed, and one that was there has what it had.
+Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, const std::string& path,
+                   const ByteRanges& ranges, uint64_t bytes_max, int stop_fd);
 
 }  // namespace phalanx::checkpoint

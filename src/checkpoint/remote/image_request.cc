@@ -23,7 +23,8 @@ constexpr size_t kRankAt = 60;
 constexpr size_t kOffsetAt = 64;
 constexpr size_t kBytesAt = 72;
 constexpr size_t kDirBytesAt = 80;
-constexpr size_t kCrcAt = 84;
+constexpr size_t kProvedAt = 84;
+constexpr size_t kCrcAt = 88;
 
 constexpr size_t kStatusAt = 8;
 constexpr size_t kImageCrcAt = 12;
@@ -59,6 +60,7 @@ std::string FormatRequest(const ImageRequest& request) {
   Put(text, kOffsetAt, request.offset);
   Put(text, kBytesAt, request.bytes);
   Put(text, kDirBytesAt, static_cast<uint32_t>(request.image.dir.size()));
+  Put(text, kProvedAt, uint32_t{request.proved});
   Put(text, kCrcAt, CrcOf(text, request.image.dir));
   return text + request.image.dir;
 }
@@ -78,7 +80,10 @@ StatusOr<std::optional<ImageRequest>> ParseRequest(std::string_view arrived, siz
   if (CrcOf(arrived, dir) != Get<uint32_t>(arrived, kCrcAt)) {
     return absl::InvalidArgumentError("the request's CRC is not that of its bytes");
   }
+  const auto proved = Get<uint32_t>(arrived, kProvedAt);
+  if (proved > 1) return absl::InvalidArgumentError("the request wants what is not known here");
   ImageRequest request;
+  request.proved = proved == 1;
   std::copy_n(arrived.begin() + kKeyAt, kImageKeyBytes, request.key.begin());
   request.image.dir = dir;
   request.image.save = {Get<uint64_t>(arrived, kEpochAt), Get<int64_t>(arrived, kStepAt),
@@ -122,5 +127,14 @@ StatusOr<ImageAnswer> ParseAnswer(std::string_view text) {
   }
   return answer;
 }
+
+std::string FormatProof(const ImageProof& proof) {
+  std::string text(kProofBytes, '\0');
+  Put(text, 0, proof.crc32);
+  Put(text, 4, uint32_t{proof.still_lent});
+  return text;
+}
+
+ImageProof ParseProof(std::string_view text) { return {Get<uint32_t>(text, 0), Get<uint32_t>(text, 4) == 1}; }
 
 }  // namespace phalanx::checkpoint

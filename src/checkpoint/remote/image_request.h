@@ -13,8 +13,9 @@
 namespace phalanx::checkpoint {
 
 constexpr size_t kImageKeyBytes = 32;
-constexpr size_t kRequestHeadBytes = 88;
+constexpr size_t kRequestHeadBytes = 92;
 constexpr size_t kAnswerBytes = 32;
+constexpr size_t kProofBytes = 8;
 constexpr size_t kRequestDirMax = 4096;
 // Either side gives up a connection that has not moved for so long.
 constexpr int64_t kImageStallMs = 10'000;
@@ -34,6 +35,13 @@ struct ImageRequest {
   ImageName image;
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  bool proved = false;  // the bytes are to be followed by an ImageProof
+};
+
+// Behind a part of an image: what tells that it is just that.
+struct ImageProof {
+  uint32_t crc32 = 0;       // of the part
+  bool still_lent = false;  // behind its last byte nobody had been free to write over the image
 };
 
 struct ImageAnswer {
@@ -54,5 +62,9 @@ std::optional<ImageKey> KeyIn(std::string_view arrived);
 std::string FormatAnswer(const ImageAnswer& answer);
 // `text` has kAnswerBytes.
 StatusOr<ImageAnswer> ParseAnswer(std::string_view text);
+
+std::string FormatProof(const ImageProof& proof);
+// `text` has kProofBytes.
+ImageProof ParseProof(std::string_view text);
 
 }  // namespace phalanx::checkpoint

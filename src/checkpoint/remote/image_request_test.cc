@@ -11,6 +11,7 @@ ImageRequest Request() {
   request.image = {"/data/run7", {3, -1, 2}, -1};
   request.offset = 5;
   request.bytes = uint64_t{1} << 40;
+  request.proved = true;
   return request;
 }
 
@@ -23,7 +24,14 @@ TEST(ImageRequest, ComesBack) {
   EXPECT_EQ((*parsed)->key, Request().key);
   EXPECT_EQ((*parsed)->offset, 5u);
   EXPECT_EQ((*parsed)->bytes, uint64_t{1} << 40);
+  EXPECT_TRUE((*parsed)->proved);
   EXPECT_EQ(used, text.size() - 4);
+}
+
+TEST(ImageProof, ComesBack) {
+  EXPECT_EQ(ParseProof(FormatProof({9, true})).crc32, 9u);
+  EXPECT_TRUE(ParseProof(FormatProof({9, true})).still_lent);
+  EXPECT_FALSE(ParseProof(FormatProof({9, false})).still_lent);
 }
 
 TEST(ImageRequest, WaitsForItsLastByte) {

@@ -6,12 +6,15 @@
 #include <sys/random.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "base/crc/crc32.h"
 #include "base/listen_tcp.h"
 #include "base/socket_address.h"
 #include "base/thread.h"
@@ -24,6 +27,8 @@ namespace {
 constexpr size_t kConnectionsMax = 512;
 // What one connection is sent before it is another's turn.
 constexpr uint64_t kTurnBytes = uint64_t{4} << 20;
+// What is read at once of an image whose bytes are proved.
+constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 
 // Where this process may open no further descriptor.
 constexpr int64_t kNoRoomMs = 1'000;
@@ -45,12 +50,24 @@ class ImageServer::Connections {
     Listen();
   }
 
-  void Lend(LentImages images) { images_ = std::move(images); }
+  // From any thread.
+  void Lend(LentImages images) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    images_ = std::move(images);
+  }
   void Withdraw(const std::string& dir) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(images_, [&](const auto& entry) { return entry.first.dir == dir; });
   }
 
  private:
+  // Of bytes that a proof follows.
+  struct Proved {
+    ImageName image;
+    LentImage as;  // as it was lent when the answer began
+    uint32_t crc32 = 0;
+    std::string block;  // what was read of the image and is to be sent
+  };
   struct Connection {
     Fd socket;
     std::string arrived;
@@ -58,6 +75,7 @@ class ImageServer::Connections {
     Fd file;
     off_t offset = 0;
     uint64_t left = 0;  // of the image's bytes, to be sent
+    std::optional<Proved> proved;
     EventLoop::TimerId stall;
   };
   enum class Turn { kGoesOn, kWaitsToRead, kWaitsToWrite, kOver };
@@ -124,6 +142,7 @@ class ImageServer::Connections {
 
   Turn Advance(Connection& connection, uint64_t* sent) {
     if (!connection.head.empty()) return SendHead(connection);
+    if (connection.proved) return SendProved(connection, sent);
     if (connection.left > 0) return SendImage(connection, sent);
     connection.file.Reset();
     const std::optional<ImageKey> key = KeyIn(connection.arrived);
@@ -149,18 +168,59 @@ class ImageServer::Connections {
 
   void Begin(Connection& connection, const ImageRequest& request, uint64_t* sent) {
     ImageAnswer answer;
-    const auto lent = images_.find(request.image);
-    if (lent != images_.end() && request.offset <= lent->second.bytes) {
-      const LentImage& image = lent->second;
+    const std::optional<LentImage> lent = Find(request.image);
+    if (lent && request.offset <= lent->bytes) {
+      const LentImage& image = *lent;
       connection.file.Reset(open(image.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
       if (connection.file.valid()) {
         answer = {true, image.crc32, image.bytes, std::min(request.bytes, image.bytes - request.offset)};
         connection.offset = static_cast<off_t>(request.offset);
         connection.left = answer.bytes;
+        if (request.proved) connection.proved = Proved{request.image, image, 0, {}};
       }
     }
     connection.head = FormatAnswer(answer);
     *sent += connection.head.size();
+  }
+
+  std::optional<LentImage> Find(const ImageName& image) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lent = images_.find(image);
+    return lent == images_.end() ? std::nullopt : std::optional(lent->second);
+  }
+
+  // Read here, since the CRC is wanted. Whoever writes over an image has it withdrawn before: while it is not, what was
+  // read is of it.
+  Turn SendProved(Connection& connection, uint64_t* sent) {
+    Proved& proved = *connection.proved;
+    if (proved.block.empty() && connection.left == 0) {
+      connection.head = FormatProof({proved.crc32, Find(proved.image) == proved.as});
+      connection.proved.reset();
+      return Turn::kGoesOn;
+    }
+    if (proved.block.empty() && !ReadBlock(connection, proved)) return Turn::kOver;
+    const ssize_t n = send(connection.socket.get(), proved.block.data(), proved.block.size(), MSG_NOSIGNAL | MSG_MORE);
+    if (n < 0 && errno == EINTR) return Turn::kGoesOn;
+    if (n < 0 && errno == EAGAIN) return Turn::kWaitsToWrite;
+    if (n < 0) return Turn::kOver;
+    proved.block.erase(0, static_cast<size_t>(n));
+    *sent += static_cast<uint64_t>(n);
+    return Turn::kGoesOn;
+  }
+
+  // False where somebody has cut the file.
+  static bool ReadBlock(Connection& connection, Proved& proved) {
+    proved.block.resize(std::min(connection.left, kBlockBytes));
+    ssize_t n = 0;
+    do {
+      n = pread(connection.file.get(), proved.block.data(), proved.block.size(), connection.offset);
+    } while (n < 0 && errno == EINTR);
+    if (n <= 0) return false;
+    proved.block.resize(static_cast<size_t>(n));
+    proved.crc32 = Crc32(proved.crc32, proved.block.data(), proved.block.size());
+    connection.offset += n;
+    connection.left -= static_cast<uint64_t>(n);
+    return true;
   }
 
   static Turn SendHead(Connection& connection) {
@@ -188,7 +248,8 @@ class ImageServer::Connections {
   EventLoop& loop_;
   const ImageKey key_;
   const Fd listener_;
-  LentImages images_;
+  std::mutex mutex_;
+  LentImages images_;  // guarded by `mutex_`
   std::map<int, Connection> connections_;  // by socket
 };
 
@@ -223,14 +284,8 @@ ImageServer::~ImageServer() {
   thread_.join();
 }
 
-void ImageServer::Lend(LentImages images) {
-  // Shared: a std::function is copied, and the table need not be.
-  auto lent = std::make_shared<LentImages>(std::move(images));
-  loop_.Post([this, lent] { connections_->Lend(std::move(*lent)); });
-}
+void ImageServer::Lend(LentImages images) { connections_->Lend(std::move(images)); }
 
-void ImageServer::Withdraw(const std::string& dir) {
-  loop_.Post([this, dir] { connections_->Withdraw(dir); });
-}
+void ImageServer::Withdraw(const std::string& dir) { connections_->Withdraw(dir); }
 
 }  // namespace phalanx::checkpoint

@@ -22,6 +22,7 @@ struct LentImage {
   std::string path;
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
+  bool operator==(const LentImage&) const = default;
 };
 using LentImages = std::map<ImageName, LentImage>;
 
@@ -45,7 +46,7 @@ class ImageServer {
 
   // From now on these, and no others.
   void Lend(LentImages images);
-  // Those of that directory no more.
+  // Those of that directory no more. When it has returned nobody is told any more that one of them is still lent.
   void Withdraw(const std::string& dir);
 
  private:

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -135,6 +137,64 @@ TEST_F(ImageServerTest, AnImageThatIsWrittenOverIsNotTaken) {
   EXPECT_THAT(Message(Fetch({SourceOf(*node)})), HasSubstr("the image has CRC"));
   const auto cut = Node(sealed.substr(0, sealed.size() / 2), sealed);
   EXPECT_FALSE(Fetch({SourceOf(*cut)}).ok());
+}
+
+TEST_F(ImageServerTest, GivesPartsOfIt) {
+  const std::string bytes = Bytes((size_t{70} << 20) + 3);
+  const auto first = Node(bytes), second = Node(bytes);
+  const std::vector<ImageSource> sources = {SourceOf(*first), SourceOf(*second)};
+  const auto expected = [&](const ByteRanges& ranges) {
+    std::string image(bytes.size(), '\0');
+    for (const ByteRange& range : ranges.All()) {
+      const uint64_t end = std::min<uint64_t>(range.end, bytes.size());
+      image.replace(range.begin, end - range.begin, bytes, range.begin, end - range.begin);
+    }
+    return image;
+  };
+  ByteRanges ranges({{5, 10'000}, {size_t{3} << 20, size_t{40} << 20}, {bytes.size() - 2, UINT64_MAX}});
+  ASSERT_TRUE(FetchRanges(kImage, sources, to_, ranges, UINT64_MAX, stop_.get()).ok());
+  EXPECT_TRUE(Text(to_) == expected(ranges));
+  struct stat info {};
+  ASSERT_EQ(stat(to_.c_str(), &info), 0);
+  EXPECT_LT(info.st_blocks * 512, int64_t{45} << 20) << "what is not there takes no memory";
+  // Others, into the same file.
+  const ByteRanges more({{0, 5}, {10'000, 20'000}});
+  ASSERT_TRUE(FetchRanges(kImage, {sources[1]}, to_, more, UINT64_MAX, stop_.get()).ok());
+  ranges.Add(more);
+  EXPECT_TRUE(Text(to_) == expected(ranges));
+  EXPECT_THAT(Message(FetchRanges(kImage, sources, to_, ByteRanges({{0, 3 << 20}}), 1 << 20, stop_.get())),
+              HasSubstr("it takes 3 MiB, and there is memory for 1"));
+  EXPECT_TRUE(Text(to_) == expected(ranges)) << "what was there before is there";
+}
+
+TEST_F(ImageServerTest, APartIsTakenOnlyWhileTheImageIsLent) {
+  const std::string bytes = Bytes(size_t{64} << 20);  // more than sockets hold
+  const auto node = Node(bytes), other = Node(bytes);
+  const Fd reader(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress address = *ParseIp(kHere);
+  address.set_port(node->port());
+  ASSERT_EQ(connect(reader.get(), address.get(), address.length), 0);
+  const std::string request = FormatRequest({node->key(), kImage, 0, bytes.size(), true});
+  ASSERT_EQ(send(reader.get(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  std::string got(kAnswerBytes, '\0');
+  ASSERT_EQ(recv(reader.get(), got.data(), got.size(), MSG_WAITALL), static_cast<ssize_t>(got.size()));
+  EXPECT_EQ(ParseAnswer(got)->bytes, bytes.size());
+  node->Withdraw(kImage.dir);  // most of it is still to be read
+  got.resize(bytes.size() + kProofBytes);
+  for (size_t done = 0; done < got.size();) {
+    const ssize_t n = recv(reader.get(), got.data() + done, got.size() - done, 0);
+    ASSERT_GT(n, 0);
+    done += static_cast<size_t>(n);
+  }
+  const ImageProof proof = ParseProof(std::string_view(got).substr(bytes.size()));
+  EXPECT_FALSE(proof.still_lent);
+  EXPECT_EQ(proof.crc32, Crc32(0, bytes.data(), bytes.size()));
+  // Who reads it so asks another node.
+  const ByteRanges part({{0, 4096}});
+  ASSERT_TRUE(FetchRanges(kImage, {SourceOf(*node), SourceOf(*other)}, to_, part, UINT64_MAX, stop_.get()).ok());
+  EXPECT_THAT(Message(FetchRanges(kImage, {SourceOf(*node)}, to_ + "2", part, UINT64_MAX, stop_.get())),
+              HasSubstr("it does not hold the image any more"));
+  EXPECT_NE(access((to_ + "2").c_str(), F_OK), 0);
 }
 
 TEST_F(ImageServerTest, IsGivenUp) {

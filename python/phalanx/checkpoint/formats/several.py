@@ -19,6 +19,7 @@ _HEADER = struct.Struct("<8sIIQII")
 _ENTRY = struct.Struct("<QQIIII")  # where, bytes, CRC, flags, bytes of the name, 0
 _CRC_AT, _TABLE_CRC_AT = 16, 24
 _COPIED_ELSEWHERE = 1
+TABLE_BYTES_MAX = 1 << 20  # of the files' table, with its header
 _SLACK = 64 << 10  # what pickles may grow by before slots are made anew
 
 

@@ -1,0 +1,25 @@
+"""Which parts of images a rank reads from other nodes' memory: few enough for one packet. Pure."""
+
+_GAP = 256 << 10  # what is read as well rather than asked around
+_RANGES_MAX = 1000  # of all images together
+
+
+def joined(parts):
+    """{rank: [[from, behind the last], ..]} for what is wanted, {rank: [(from, behind the last), ..]}: in order, near
+    ones as one; [], all of the image, for those of which there are too many."""
+    found = {rank: _near(ranges, _GAP) for rank, ranges in parts.items()}
+    gap = _GAP
+    while sum(map(len, found.values())) > _RANGES_MAX and gap < 1 << 40:
+        gap *= 8
+        found = {rank: _near(ranges, gap) for rank, ranges in found.items()}
+    return found if sum(map(len, found.values())) <= _RANGES_MAX else dict.fromkeys(found, [])
+
+
+def _near(ranges, gap):
+    together = []
+    for begin, end in sorted(ranges):
+        if together and begin <= together[-1][1] + gap:
+            together[-1][1] = max(together[-1][1], end)
+        else:
+            together.append([begin, end])
+    return together
