@@ -115,14 +115,39 @@ def test_a_rank_may_save_none(job, directory):
 
 
 @pytest.mark.slow
+def test_a_step_of_files_is_not_taken_for_another_state(make_job, directory, tmp_path):
+    """Nor the other way round: under an agent, too, which has found it."""
+    assert start(make_job(), directory, "--steps=2", "--disk-every=2", nproc=1).wait() == 0
+    script = tmp_path / "script.py"
+
+    def run(kind, line):
+        checkpointer = f"from phalanx.checkpoint{kind} import Checkpointer\nckpt = Checkpointer({str(directory)!r})\n"
+        script.write_text(f"from phalanx.checkpoint import Storage\n{checkpointer}{line}\n")
+        job = make_job()
+        node = job.standalone(script, nproc=1, flags=["--max-restarts=0"])
+        return node.wait(), node.stderr
+
+    code, said = run("", "ckpt.load()")
+    assert code == 1
+    wanted = f"step 2 of {directory}: its layout is files: load it through phalanx.checkpoint.files.Checkpointer"
+    assert wanted in said, said
+    code, said = run("", "assert ckpt.save(5, {}, storage=Storage.DISK).wait_stored()")
+    assert code == 0, said
+    code, said = run(".files", "ckpt.load()")
+    assert code == 1
+    assert f"step 5 of {directory}: its layout is torch-zip: load it through phalanx.checkpoint.Checkpointer" in said, said
+
+
+@pytest.mark.slow
 def test_without_an_agent_they_go_to_disk(make_job, directory):
     for steps in (2, 4):
         job = make_job()
         job.launcher = "torchrun"
-        assert start(job, directory, f"--steps={steps}", "--disk-every=2").wait() == 0, job.story()
+        assert start(job, directory, f"--steps={steps}", "--disk-every=2", "--more=100").wait() == 0, job.story()
+    more = [f"more_{number}" for number in range(100)]  # than ranks tell each other at once
     for event in of_ranks(job, "loaded"):
-        loaded_whole(event, 2, "disk")
-    assert sorted(path.name for path in (directory / "4").iterdir()) == sorted([*NAMES, "manifest.json"])
+        loaded_whole(event, 2, "disk", sorted([*NAMES, *more]))
+    assert sorted(path.name for path in (directory / "4").iterdir()) == sorted([*NAMES, *more, "manifest.json"])
 
 
 # --- one rank, in this process
@@ -161,10 +186,30 @@ def test_a_file_is_what_torch_load_reads_or_the_bytes_that_were_given(one, agent
     assert loaded["view"].untyped_storage().data_ptr() == loaded["weight"].untyped_storage().data_ptr()
     assert found.read("notes") == b"as they are"
     assert found["empty.pt"] == {}
+    assert "notes" in found and "other.pt" not in found and found.get("other.pt", 7) == 7
     with pytest.raises(KeyError, match=r"other\.pt"):
         found["other.pt"]
     with pytest.raises(RuntimeError, match=r"no zip file of torch\.save: read\(\) gives its bytes"):
         found["notes"]
+
+
+def test_files_in_memory_are_asked_for_before_the_next_save(one, agent):
+    checkpointer, in_memory = one
+    assert checkpointer.save(1, {"a": b"one"}, storage=Storage.MEMORY).wait_committed()
+    in_memory(1)
+    found, _ = checkpointer.load()
+    assert found.read("a") == b"one"
+    assert checkpointer.save(2, {"a": b"two"}, storage=Storage.MEMORY).wait_committed()
+    assert list(found) == ["a"]
+    with pytest.raises(RuntimeError, match="'a' of step 1 was asked for behind a save of this rank"):
+        found.read("a")
+
+
+def test_names_that_are_gone_are_forgotten(one, agent):
+    checkpointer, _ = one
+    for step in range(1, 9):
+        checkpointer.save(step, {f"step_{step}.pt": {"x": torch.ones(9)}}, storage=Storage.MEMORY).wait_committed()
+    assert list(checkpointer._describer._describers) == list(checkpointer._describer._zips) == ["step_8.pt"]
 
 
 def test_each_file_in_an_image_has_its_checksum(one, agent):
@@ -210,6 +255,7 @@ def test_what_grows_or_changes_its_names_is_saved_all_the_same(one, agent):
         ({"manifest.json": b"x"}, "manifest.json, are taken"),
         ({3: b"x"}, "3 is no text"),
         ({"a": b""}, r"state['a'] is empty"),
+        ({"a": memoryview(torch.zeros(3, 0).numpy())}, r"state['a'] is empty"),
         ({"a.pt": {"x": torch.empty(3, device="meta")}}, "state['a.pt']"),
         ({"a.pt": {"x": object()}}, "weights_only"),
         ({str(number): b"x" for number in range(4097)}, "4097 files of one rank; expected at most 4096"),
@@ -227,6 +273,22 @@ def test_a_step_without_any_file_is_not_saved(one):
     checkpointer, _ = one
     handle = checkpointer.save(1, {}, storage=Storage.MEMORY)
     assert not handle.wait_committed() and "no rank has a file to save" in handle.why
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([f"{number}" for number in range(8193)], "8193 files whose names take 350 KiB; expected at most 8192 files"),
+        ([f"{number:0200}" for number in range(4000)], "4000 files whose names take 937 KiB; expected at most 8192"),
+    ],
+    ids=["files", "names"],
+)
+def test_more_than_a_node_can_tell_of_is_refused_before_anything_is_copied(names, said):
+    half = len(names) // 2
+    parts = [files._Names(names[:half], 4), files._Names(names[half:], 4)]
+    with pytest.raises(ValueError, match="the node of rank 4 has " + said):
+        files._agreed(parts)
+    assert files._agreed([files._Names(names[:half], 4), files._Names(names[half:], 5)])
 
 
 def test_what_several_ranks_give_lies_once_on_each_node():

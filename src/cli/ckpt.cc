@@ -15,6 +15,7 @@
 #include "checkpoint/disk/bulk.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
+#include "checkpoint/image/file_table.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "cli/ckpt_image.h"
 #include "cli/rows.h"
@@ -97,7 +98,7 @@ std::string StateText(const MemorySlot& slot) {
   return slot.slot.is_committed() ? "committed" : "sealed";
 }
 
-ordered_json ManifestJson(const Manifest& manifest) {
+ordered_json SummaryJson(const Manifest& manifest) {
   return {{"world_size", manifest.world_size},
           {"kind", manifest.kind},
           {"layout", manifest.layout},
@@ -110,7 +111,7 @@ ordered_json StepJson(const FoundStep& found) {
   ordered_json json = {{"name", found.name}, {"step", found.step}, {"epoch", found.epoch}};
   json["state"] = StateText(found.state);
   json["why"] = found.why;
-  if (found.manifest) json.update(ManifestJson(*found.manifest));
+  if (found.manifest) json.update(SummaryJson(*found.manifest));
   return json;
 }
 
@@ -231,6 +232,27 @@ CkptAnswer ShowStep(const std::string& path, bool json) {
     text += Table(rows);
   }
   return {json ? Dump(object, 2) : text, found.manifest ? 0 : 1};
+}
+
+// Of an image in memory that holds named files; nothing where it is none.
+std::optional<CkptAnswer> ShowFiles(const std::string& path, bool json) {
+  const StatusOr<checkpoint::MappedFile> file = checkpoint::MappedFile::Open(path);
+  std::vector<checkpoint::FileOfImage> files;
+  if (!file.ok() || !checkpoint::ParseFileTable(file->data(), file->bytes(), &files).empty()) return std::nullopt;
+  Rows rows = {{"OFFSET", "SIZE", "CRC32", "FILE", "ON DISK"}};
+  ordered_json list = ordered_json::array();
+  for (const checkpoint::FileOfImage& each : files) {
+    rows.push_back({fmt::format("{}", each.offset), Bytes(each.bytes), HexText(each.crc32), Printable(each.name),
+                    each.copied_elsewhere ? "from another rank" : "from this one"});
+    list.push_back({{"name", each.name},
+                    {"offset", each.offset},
+                    {"bytes", each.bytes},
+                    {"crc32", each.crc32},
+                    {"copied_elsewhere", each.copied_elsewhere}});
+  }
+  const ordered_json object = {{"path", path}, {"bytes", file->bytes()}, {"files", std::move(list)}};
+  if (json) return CkptAnswer{Dump(object, 2)};
+  return CkptAnswer{fmt::format("{} files in {}\n", files.size(), Bytes(file->bytes())) + Table(rows)};
 }
 
 StatusOr<CkptAnswer> ShowImage(const std::string& path, bool json) {
@@ -417,10 +439,26 @@ StatusOr<CkptAnswer> CkptList(const std::string& given, bool json, int64_t now_u
   return StepsAnswer(path, steps, json, now_unix_ms);
 }
 
+StatusOr<CkptAnswer> CkptSteps(const std::string& directory) {
+  ordered_json list = ordered_json::array();
+  const StatusOr<std::vector<FoundStep>> steps = checkpoint::FindSteps(directory);
+  if (!steps.ok() && !absl::IsNotFound(steps.status())) return steps.status();
+  for (const FoundStep& found : steps.value_or(std::vector<FoundStep>())) {
+    ordered_json step = {{"name", found.name}, {"step", found.step}, {"why", found.why}};
+    if (found.timeline) step["timeline"] = *found.timeline;
+    if (found.manifest) step["manifest"] = ordered_json::parse(checkpoint::ManifestJson(*found.manifest));
+    list.push_back(std::move(step));
+  }
+  return CkptAnswer{Dump({{"version", 1}, {"steps", std::move(list)}}, -1)};
+}
+
 StatusOr<CkptAnswer> CkptShow(const std::string& given, bool json) {
   const std::string path = Trimmed(given);
   PHX_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
-  if (kind == Kind::kFile) return ShowImage(path, json);
+  if (kind == Kind::kFile) {
+    const std::optional<CkptAnswer> files = ShowFiles(path, json);
+    return files ? *files : ShowImage(path, json);
+  }
   if (kind == Kind::kStep) return ShowStep(path, json);
   return absl::InvalidArgumentError(
       fmt::format("{} is neither a step's folder nor an image; `phalanx ckpt ls` lists what is in it", path));

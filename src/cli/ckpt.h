@@ -16,6 +16,10 @@ struct CkptAnswer {
 // The steps of a directory; of a node's memory folder, or of all of them below /dev/shm, the slots.
 StatusOr<CkptAnswer> CkptList(const std::string& path, bool json, int64_t now_unix_ms);
 
+// For programs, as JSON: the steps of a directory, newest first, with all that the manifests of those that count list.
+// Without a step where there is no such directory.
+StatusOr<CkptAnswer> CkptSteps(const std::string& directory);
+
 // A step's manifest, or the records of an image.
 StatusOr<CkptAnswer> CkptShow(const std::string& path, bool json);
 

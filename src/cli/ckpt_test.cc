@@ -451,6 +451,9 @@ TEST(CkptRescue, WritesNamedFiles) {
   const Status half = CkptRescue(root.path(), {.to = root / "half"}, kNow).status();
   EXPECT_THAT(Message(half), HasSubstr("of 2 this memory has 1"));
   memory.Rank(1, 1, 2, {image({{"model.pt", 4'096, 4'096, crc, true}, {"optimizer_1.pt", 8'192, 4'096, crc}})});
+  const auto shown = CkptShow(root / memory.Path("slot-1-0.9"), false);
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  EXPECT_THAT(shown->text, AllOf(HasSubstr("2 files in"), HasSubstr("optimizer_1.pt"), HasSubstr("from another rank")));
   const StatusOr<CkptAnswer> answer = CkptRescue(root.path(), {.to = root / "out"}, kNow);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->exit_code, 0) << answer->text;

@@ -18,6 +18,7 @@ parser.add_argument("--steps", type=int, default=6, help="0: until the stop file
 parser.add_argument("--disk-every", type=int, default=0)
 parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
 parser.add_argument("--width", type=int, default=64)
+parser.add_argument("--more", type=int, default=0, help="so many small files more of rank 1")
 parser.add_argument("--idle", action="store_true", help="rank 1 saves no file")
 parser.add_argument("--group", action="store_true", help="make a process group, as ranks without an agent must")
 options = parser.parse_args()
@@ -43,6 +44,8 @@ def files_at(step):
         return {}
     files = {"model.pt": {"weights": torch.full((options.width, 64), float(step)), "step": step}}
     files[f"optimizer_{RANK}.pt"] = state_of(RANK, step)
+    if RANK == 1:
+        files.update({f"more_{number}": b"%d" % number for number in range(options.more)})
     if RANK == 0:
         files["config.json"] = b'{"step": %d}' % step
     return files

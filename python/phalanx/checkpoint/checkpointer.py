@@ -40,6 +40,7 @@ class Checkpointer:
 
     kind = "full"
     layouts = ("torch", "safetensors")
+    layouts_on_disk = ("torch-zip", "safetensors")
 
     def __init__(
         self,
@@ -504,6 +505,9 @@ class Checkpointer:
         branch = self._way.goes_back()
         found = disk.from_answer(self._ask("restore", branch=branch))
         found.branch = branch
+        why_not = disk.why_no_layout(found.layout, self.layouts_on_disk)
+        if why_not is not None:
+            raise RuntimeError(f"phalanx.checkpoint: step {found.step} of {self.directory}: {why_not}")
         return found
 
     def _ask(self, request, **fields):

@@ -41,7 +41,8 @@ class Checkpointer(shared_out.Checkpointer):
     Modules and optimizers in the state stand for what torch.distributed.checkpoint.state_dict gives for them.
     """
 
-    kind = layout_on_disk = "dcp"
+    kind = "dcp"
+    layouts_on_disk = ("dcp",)
 
     def __init__(self, *settings, **named_settings):
         self._plan = None

@@ -13,6 +13,8 @@ import collections.abc
 import contextlib
 import io
 import os
+import pickle
+import weakref
 
 import torch
 
@@ -23,6 +25,10 @@ from phalanx.checkpoint.state import loadable, refuse, states
 
 
 _ZIP = b"PK\x03\x04"
+_NODE_FILES_MAX = 8192
+_NODE_BYTES_MAX = 700 << 10  # of their names, with what a manifest has beside each
+_BESIDE_NAME = 40
+_NOT_LOADED = (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
 
 
 class Checkpointer(shared_out.Checkpointer):
@@ -34,10 +40,12 @@ class Checkpointer(shared_out.Checkpointer):
     and the copy of the lowest rank goes to storage.
     """
 
-    kind = layout_on_disk = "files"
+    kind = "files"
+    layouts_on_disk = ("files",)
 
     def __init__(self, *settings, **named_settings):
         self._agreed = None
+        self._given = None  # weakref to the StoredFiles of the last load() from memory
         super().__init__(*settings, **named_settings)
 
     def _new_describer(self):
@@ -47,6 +55,12 @@ class Checkpointer(shared_out.Checkpointer):
 
     def _index(self):
         return several.index_image(self._agreed.ranks_of)
+
+    def _write(self, handle, state, began_ns):
+        given = self._given and self._given()
+        if given is not None:
+            given.expire()
+        super()._write(handle, state, began_ns)
 
     def _planned(self, state, step):
         try:
@@ -81,7 +95,7 @@ class Checkpointer(shared_out.Checkpointer):
 
     def _described_file(self, name, value, expanded):
         if isinstance(value, (bytes, bytearray, memoryview)):
-            if not len(value):
+            if not memoryview(value).nbytes:
                 raise refuse.CannotSave(f"state[{name!r}] is empty; expected a byte or more")
             return self._describer.describe(name, value)
         own = states.expand(value, rng_into=self._rng)
@@ -120,7 +134,9 @@ class Checkpointer(shared_out.Checkpointer):
         except ValueError as error:
             raise RuntimeError(f"phalanx.checkpoint.files: {where}: {error}") from None
         images = _Images(found, ranks_of, self._fetch)
-        return StoredFiles(found, ranks_of, images, self._open_file, map_location)
+        files = StoredFiles(found, ranks_of, images, self._open_file, map_location)
+        self._given = weakref.ref(files)
+        return files
 
     def _open_file(self, found, place, map_location):
         """What torch.load() gives for it."""
@@ -134,21 +150,35 @@ class Checkpointer(shared_out.Checkpointer):
                 if file.peek(len(_ZIP))[: len(_ZIP)] != _ZIP:
                     raise ValueError("it is no zip file of torch.save: read() gives its bytes")
                 loaded = torch.load(file, map_location=map_location, weights_only=self.weights_only)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise RuntimeError(f"phalanx.checkpoint.files: {path} cannot be read: {error}") from error
+        except _NOT_LOADED as error:
+            raise RuntimeError(
+                f"phalanx.checkpoint.files: {path} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
         return states.restore(loaded)
 
 
 class StoredFiles(collections.abc.Mapping):
     """The files of one step, of all ranks, by their names. files[name] loads one, as torch.load() does; read(name) gives
     its bytes. Each rank asks for what it wants, when it wants it: what lies in the memory of other nodes is fetched
-    then, and a file stays as it is until the next save is committed. KeyError for names that the step does not have."""
+    then. Files in memory can be asked for until this rank saves again. KeyError for names that the step does not
+    have."""
 
     def __init__(self, found, places, images, open_file, map_location):
         """`places`: {name: place} on disk, or {name: [rank, ..]} where `images` finds the place."""
         self.step = found.step
         self._found, self._places, self._images = found, places, images
         self._open, self._map_location = open_file, map_location
+        self._is_over = False
+
+    def expire(self):
+        """Memory may be written over from now on."""
+        self._is_over = True
+
+    def __contains__(self, name):
+        return name in self._places
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
 
     def __getitem__(self, name):
         return self._open(self._found, self._place_of(name), self._map_location)
@@ -162,6 +192,11 @@ class StoredFiles(collections.abc.Mapping):
         """(path, place, bytes)."""
         if name not in self._places:
             raise KeyError(name)
+        if self._is_over:
+            raise RuntimeError(
+                f"phalanx.checkpoint.files: {name!r} of step {self.step} was asked for behind a save of this rank: take "
+                "files from memory before, or call load() again"
+            )
         return self._places[name] if self._images is None else self._images.place_of(name)
 
     def __iter__(self):
@@ -197,7 +232,7 @@ class _Images:
 
 def _on_disk(folder):
     """{name: place} of the files of a step that was found whole."""
-    shards = disk.read_manifest(folder)["shards"]
+    shards = disk.manifest_of(folder)["shards"]
     return {shard["file"]: (os.path.join(folder, shard["file"]), 0, shard["bytes"]) for shard in shards}
 
 
@@ -221,12 +256,20 @@ class _Agreed:
 
 def _agreed(parts):
     """An _Agreed for each _Names. Raises ValueError where no rank has a file."""
-    ranks_of, on_node = {}, set()
+    ranks_of, on_node, nodes = {}, set(), {}
     for rank, part in enumerate(parts):
         for name in part.names:
             if (name, part.node) not in on_node:
                 on_node.add((name, part.node))
                 ranks_of.setdefault(name, []).append(rank)
+                nodes.setdefault(part.node, []).append(name)
+    for node, names in nodes.items():
+        size = sum(len(name.encode()) + _BESIDE_NAME for name in names)
+        if len(names) > _NODE_FILES_MAX or size > _NODE_BYTES_MAX:
+            raise ValueError(
+                f"the node of rank {node} has {len(names)} files whose names take {size >> 10} KiB; expected at most "
+                f"{_NODE_FILES_MAX} files and {_NODE_BYTES_MAX >> 10} KiB"
+            )
     if not ranks_of:
         raise ValueError("no rank has a file to save")
     agreed = []

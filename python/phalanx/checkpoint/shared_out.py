@@ -24,7 +24,7 @@ class Checkpointer(checkpointer.Checkpointer):
 
     # What classes for one layout of parts change.
 
-    layout_on_disk = None
+    layouts_on_disk = ()  # one
 
     def _planned(self, state, step):
         """(Expanded, image) of this rank, agreed upon with all others. peers.NotTogether."""
@@ -83,7 +83,7 @@ class Checkpointer(checkpointer.Checkpointer):
     def _find_in(self):
         """No agent has the nodes read all files before: each rank reads some of them."""
         return functools.partial(
-            disk.found_for_any_rank, layout=self.layout_on_disk, world_size=self._here.world_size
+            disk.found_for_any_rank, layout=self.layouts_on_disk[0], world_size=self._here.world_size
         )
 
     def _fetch(self, found, parts):

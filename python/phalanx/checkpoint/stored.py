@@ -12,7 +12,8 @@ from phalanx.checkpoint.formats import disk
 
 TRACKERS = ("latest", "dlrover_latest.txt", "latest_checkpointed_iteration.txt")
 UNFINISHED = ".unfinished"  # in a step's folder until its manifest is: all that is there is ours
-_OURS = re.compile(r"((main|rank_\d+)\.(pt|safetensors)|__\d+_0\.distcp|\.metadata)\Z")
+_DELETED = ".deleted.json"  # what was the manifest of a step that is being deleted
+_OURS = re.compile(r"((main|rank_\d+)\.(pt|safetensors)|__\d+_0\.distcp|\.metadata|\.unfinished)\Z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,29 +34,24 @@ class StoredStep:
 def steps(directory):
     """[StoredStep], that which was stored last first."""
     found = []
-    for name, manifest, why_not in disk.newest_first(directory):
-        if why_not is None:
-            entry = _entry(os.path.join(directory, name), manifest)
-            found.extend([] if entry is None else [entry])
+    for stored in disk.newest_first(directory):
+        if stored.why is None:
+            found.append(_entry(os.path.join(directory, stored.name), stored.manifest))
     return found
 
 
 def _entry(path, manifest):
-    """None where the manifest has not what every one has."""
-    try:
-        return StoredStep(
-            step=int(manifest["step"]),
-            timeline=int(manifest.get("timeline", 0)),
-            sequence=int(manifest.get("sequence", 0)),
-            branch=int(manifest.get("branch", 0)),
-            world_size=int(manifest["world_size"]),
-            written=manifest["written_unix_ms"] / 1000,
-            bytes=sum(shard["bytes"] for shard in manifest["shards"]),
-            path=path,
-            kind=str(manifest["kind"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+    return StoredStep(
+        step=manifest["step"],
+        timeline=manifest["timeline"],
+        sequence=manifest["sequence"],
+        branch=manifest["branch"],
+        world_size=manifest["world_size"],
+        written=manifest["written_unix_ms"] / 1000,
+        bytes=sum(shard["bytes"] for shard in manifest["shards"]),
+        path=path,
+        kind=manifest["kind"],
+    )
 
 
 # --- deleting
@@ -69,9 +65,9 @@ def delete(directory, step, timeline=None):
     for a step. Trackers name another one before that.
     """
     found = {
-        name: manifest
-        for name, manifest, why_not in disk.newest_first(directory)
-        if why_not is None and manifest["step"] == step and timeline in (None, manifest.get("timeline", 0))
+        stored.name: stored.manifest
+        for stored in disk.newest_first(directory)
+        if stored.why is None and stored.step == step and timeline in (None, stored.timeline)
     }
     if not found:
         return False
@@ -90,15 +86,15 @@ def _delete(folder, manifest):
         return False
     listed = {shard["file"] for shard in manifest["shards"]}
     try:
-        if not all(map(_OURS.match, listed)):
-            _mark_unfinished(fd)
-        if not _unlink("manifest.json", fd):
+        try:  # in one go: it counts no more, and who goes on with a deletion that is cut off knows what is to go
+            os.rename("manifest.json", _DELETED, src_dir_fd=fd, dst_dir_fd=fd)
+        except FileNotFoundError:
             return False
         os.fsync(fd)
         for name in os.listdir(fd):
             if name in listed or _OURS.match(name):
                 _unlink(name, fd)
-        _unlink(UNFINISHED, fd)
+        _unlink(_DELETED, fd)
     except OSError as error:
         raise OSError(error.errno, error.strerror, folder) from error  # it names no more than a file in there
     finally:
@@ -109,13 +105,6 @@ def _delete(folder, manifest):
         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
             raise
     return True
-
-
-def _mark_unfinished(fd):
-    """Without its manifest nobody would know whose files of other names are. On a full disk it is worth more that they
-    go."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(UNFINISHED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=fd))
 
 
 def _unlink(name, fd):
@@ -145,7 +134,7 @@ def _lead_away(directory, deleted):
 def _newest_but(directory, deleted):
     """(name, manifest) or None."""
     there = disk.newest_first(directory)
-    return next(((name, found) for name, found, why_not in there if why_not is None and name not in deleted), None)
+    return next(((each.name, each.manifest) for each in there if each.why is None and each.name not in deleted), None)
 
 
 def _word(tracker, name, manifest):

@@ -15,6 +15,8 @@ constexpr size_t kStoredKept = 1'024;
 // A rank may be behind the others by a load().
 constexpr size_t kDecidedKept = 4;
 constexpr char kJobEnded[] = "the job has ended";
+constexpr char kNobodyLends[] =
+    "no node lends the image of rank {}: what this life has saved other nodes lend from the next one on";
 
 }  // namespace
 
@@ -408,19 +410,22 @@ void NodeCheckpoints::ImagesFound(const std::string& name, Dir& dir, const v1::C
   for (const v1::ImageElsewhere& each : order.restore().elsewhere()) lent.insert(static_cast<uint32_t>(each.rank()));
   for (const auto& [rank, ranges] : wanted->second.parts) {
     if (lent.contains(rank)) continue;
-    return ImagesFetched(name, dir, wanted->first, fmt::format("no node lends the image of rank {}", rank));
+    return ImagesFetched(name, dir, wanted->first, fmt::format(kNobodyLends, rank), true);
   }
   Do(FetchImages{name, order, epoch_, wanted->second.parts});
 }
 
-void NodeCheckpoints::ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error) {
+void NodeCheckpoints::ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error,
+                                    bool nobody_lends) {
   const auto wanted = dir.wanted.extract(request);
   if (wanted.empty()) return;
   const Wanted& was = wanted.mapped();
   const auto known = dir.decided.find(was.branch);
   const SaveKey save = known == dir.decided.end() ? SaveKey{} : KeyOf(known->second.save());
   if (!error.empty()) {
-    not_fetched_ = error;
+    // What this life has saved nobody lends yet: that says nothing of what the next one can read.
+    const bool is_of_this_life = known != dir.decided.end() && save.epoch == epoch_ && nobody_lends;
+    if (!is_of_this_life) not_fetched_ = error;
     Do(SayCheckpoint{fmt::format("checkpoint: a part of step {} of {} was not read from other nodes' memory: {}",
                                  save.step, name, error)});
   }

@@ -308,7 +308,8 @@ class NodeCheckpoints {
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
   void Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void ImagesFound(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
-  void ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error);
+  void ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error,
+                     bool nobody_lends = false);
   bool AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
   bool IsOnlyInMemory(const HeldPage& page) const;
   // A new phalanx-run can go on from it, whatever other nodes hold.

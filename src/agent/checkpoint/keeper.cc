@@ -482,6 +482,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
     case v1::RestoreDecided::DISK:
       answer.Add("source", "disk");
       files.Add("directory", action.dir + "/" + decided.name());
+      answer.Add("layout", checked_[action.dir].layout);
       break;
     default:
       answer.Add("source", "none");
@@ -506,7 +507,7 @@ void CheckpointKeeper::Do(const CheckStep& action) {
         return CheckShards(storage, name, first, ranks, world);
       },
       [this, action](const CheckedStep& checked) {
-        checked_[action.dir] = {action.name, checked.files};
+        checked_[action.dir] = {action.name, checked.files, checked.layout};
         Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error, checked.unreadable});
       });
 }

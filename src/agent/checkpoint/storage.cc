@@ -18,6 +18,7 @@ namespace {
 // Of one save, on one node: its message to the master holds so many.
 constexpr size_t kFilesMax = 8'192;
 constexpr size_t kFilesBytesMax = size_t{768} << 10;
+constexpr size_t kBesideNameBytes = 40;
 
 void Add(WrittenImages& written, const ckpt::Shard& shard) {
   v1::Shard& wire = written.shards.emplace_back();
@@ -52,6 +53,7 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
     checked.unreadable = found.state != ckpt::StepState::kDamaged;
     return checked;
   }
+  checked.layout = found.manifest->layout;
   for (const ckpt::Shard& shard : ShardsOfRanks(*found.manifest, first_rank, ranks, world_size)) {
     const Status whole = storage.Check(step, shard);
     if (!whole.ok()) checked.error = Message(whole);
@@ -62,21 +64,24 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
 }
 
 WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step, const std::vector<ckpt::MemoryImage>& images) {
-  WrittenImages written;
-  for (const ckpt::MemoryImage& image : images) {
-    const StatusOr<std::vector<ckpt::Shard>> shards = ckpt::PutImage(
-        storage, step, {image.path, image.image.form, RankOf(image), image.image.bytes, image.image.crc32});
-    if (!shards.ok()) {
-      written.error = Message(shards.status());
-      return written;
-    }
-    for (const ckpt::Shard& shard : *shards) Add(written, shard);
-  }
+  std::vector<ckpt::FileToPut> files;
   size_t bytes = 0;
-  for (const v1::Shard& shard : written.shards) bytes += shard.ByteSizeLong();
-  if (written.shards.size() > kFilesMax || bytes > kFilesBytesMax) {
-    written.error = fmt::format("{} files of this node are too many for one step: at most {} in {} KiB of names",
-                                written.shards.size(), kFilesMax, kFilesBytesMax >> 10);
+  for (const ckpt::MemoryImage& image : images) {
+    const StatusOr<std::vector<ckpt::FileToPut>> of_image =
+        ckpt::FilesOf({image.path, image.image.form, RankOf(image), image.image.bytes, image.image.crc32});
+    if (!of_image.ok()) return {{}, Message(of_image.status())};
+    for (const ckpt::FileToPut& file : *of_image) bytes += file.name.size() + kBesideNameBytes;
+    files.insert(files.end(), of_image->begin(), of_image->end());
+  }
+  if (files.size() > kFilesMax || bytes > kFilesBytesMax) {
+    return {{}, fmt::format("{} files of this node, whose names take {} KiB: at most {} in {} KiB can be told of a step",
+                            files.size(), bytes >> 10, kFilesMax, kFilesBytesMax >> 10)};
+  }
+  WrittenImages written;
+  for (const ckpt::FileToPut& file : files) {
+    const StatusOr<ckpt::Shard> shard = storage.Put(step, file);
+    if (!shard.ok()) return {{}, Message(shard.status())};
+    Add(written, *shard);
   }
   return written;
 }

@@ -17,6 +17,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "phalanx-manifest";
 constexpr uint64_t kVersion = 2;
+constexpr uint64_t kVersionOfNeeds = 2;  // from which on each file says who needs it
 constexpr std::string_view kCrcWord = "crc32 ";
 constexpr size_t kLastLineBytes = kCrcWord.size() + 8 + 1;
 constexpr size_t kMaxNameBytes = 255;
@@ -87,7 +88,13 @@ Status Read(const ordered_json& object, const char* field, FileNeed& out) {
   return absl::OkStatus();
 }
 
-StatusOr<std::vector<Shard>> ReadShards(const ordered_json& object) {
+// Who needed the files of a step of that kind before manifests said it.
+FileNeed NeedBefore(std::string_view kind, int64_t rank) {
+  if (rank == kMainRank) return FileNeed::kEveryRank;
+  return FormOfKind(kind).value_or(kFullForm).own;
+}
+
+StatusOr<std::vector<Shard>> ReadShards(const ordered_json& object, const Manifest& manifest, uint64_t version) {
   const auto it = object.find("shards");
   if (it == object.end() || !it->is_array()) return Missing("shards", "a list");
   std::vector<Shard> shards;
@@ -99,7 +106,11 @@ StatusOr<std::vector<Shard>> ReadShards(const ordered_json& object) {
     PHX_RETURN_IF_ERROR(Read(entry, "file", shard.file));
     PHX_RETURN_IF_ERROR(Read(entry, "bytes", shard.bytes));
     PHX_RETURN_IF_ERROR(Read(entry, "crc32", shard.crc32));
-    PHX_RETURN_IF_ERROR(Read(entry, "needed_by", shard.needed_by));
+    if (version < kVersionOfNeeds) {
+      shard.needed_by = NeedBefore(manifest.kind, shard.rank);
+    } else {
+      PHX_RETURN_IF_ERROR(Read(entry, "needed_by", shard.needed_by));
+    }
     shards.push_back(std::move(shard));
   }
   return shards;
@@ -156,7 +167,7 @@ StatusOr<ordered_json> Unwrap(std::string_view text) {
 
 }  // namespace
 
-std::string ManifestText(const Manifest& manifest) {
+std::string ManifestJson(const Manifest& manifest) {
   ordered_json shards = ordered_json::array();
   for (const Shard& shard : manifest.shards) {
     shards.push_back({{"rank", shard.rank},
@@ -178,7 +189,11 @@ std::string ManifestText(const Manifest& manifest) {
                                {"job_id", manifest.job_id},
                                {"written_unix_ms", manifest.written_unix_ms},
                                {"shards", std::move(shards)}};
-  const std::string body = object.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return object.dump(1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string ManifestText(const Manifest& manifest) {
+  const std::string body = ManifestJson(manifest) + "\n";
   return body + LastLine(body);
 }
 
@@ -193,7 +208,7 @@ StatusOr<Manifest> ParseManifest(std::string_view text) {
     return absl::FailedPreconditionError(
         fmt::format("written by a newer Phalanx (version {}, this one knows {})", version, kVersion));
   }
-  if (version != kVersion) return absl::InvalidArgumentError(fmt::format("'version' is {}", version));
+  if (version == 0) return absl::InvalidArgumentError(fmt::format("'version' is {}", version));
   Manifest manifest;
   PHX_RETURN_IF_ERROR(Read(object, "step", manifest.step));
   PHX_RETURN_IF_ERROR(ReadOr(object, "sequence", manifest.sequence));
@@ -205,7 +220,7 @@ StatusOr<Manifest> ParseManifest(std::string_view text) {
   PHX_RETURN_IF_ERROR(Read(object, "layout", manifest.layout));
   PHX_RETURN_IF_ERROR(Read(object, "job_id", manifest.job_id));
   PHX_RETURN_IF_ERROR(Read(object, "written_unix_ms", manifest.written_unix_ms));
-  PHX_ASSIGN_OR_RETURN(manifest.shards, ReadShards(object));
+  PHX_ASSIGN_OR_RETURN(manifest.shards, ReadShards(object, manifest, version));
   PHX_RETURN_IF_ERROR(CheckManifest(manifest));
   return manifest;
 }

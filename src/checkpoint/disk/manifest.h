@@ -60,7 +60,10 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Bytes of a job's id that are no UTF-8 are replaced.
+// Its JSON object. Bytes of a job's id that are no UTF-8 are replaced.
+std::string ManifestJson(const Manifest& manifest);
+
+// That and its last line.
 std::string ManifestText(const Manifest& manifest);
 
 // DataLoss where the text is cut off or changed, FailedPrecondition where a newer Phalanx wrote it, InvalidArgument

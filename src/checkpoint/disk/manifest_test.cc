@@ -62,6 +62,26 @@ TEST(Manifest, IgnoresFieldsThatItDoesNotKnow) {
   EXPECT_TRUE(ParseManifest(Changed("\"epoch\"", "\"later\": [{}], \"epoch\"")).ok());
 }
 
+TEST(Manifest, OfTheFirstVersionSaysByItsKindWhoNeedsWhat) {
+  const struct {
+    const char* kind;
+    FileNeed own;
+  } kCases[] = {{"full", FileNeed::kOwner}, {"ddp", FileNeed::kNobody}, {"dcp", FileNeed::kAnyRank}};
+  for (const auto& [kind, own] : kCases) {
+    Manifest manifest = Sample();
+    manifest.kind = kind;
+    manifest.shards[1] = {.rank = kMainRank, .file = "main.pt", .bytes = 4096, .crc32 = 0};
+    manifest.shards[0].needed_by = own;
+    manifest.shards[1].needed_by = FileNeed::kEveryRank;
+    std::string body = ManifestJson(manifest) + "\n";
+    body.replace(body.find("\"version\": 2"), 12, "\"version\": 1");
+    for (size_t at; (at = body.find("\"needed_by\"")) != std::string::npos;) body.replace(at, 11, "\"once\"");
+    const StatusOr<Manifest> read = ParseManifest(Signed(body));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, manifest) << kind;
+  }
+}
+
 TEST(Manifest, OfANewerVersionSaysSo) {
   const Status status = ParseManifest(Changed("\"version\": 2", "\"version\": 3")).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));

@@ -46,7 +46,12 @@ Status CheckUncommitted(const std::string& folder) {
 }
 
 Status MakeStepFolder(const std::string& dir, const std::string& folder) {
-  if (mkdir(folder.c_str(), 0777) != 0) return errno == EEXIST ? absl::OkStatus() : CallFailed(folder, "mkdir", errno);
+  if (mkdir(folder.c_str(), 0777) != 0) {
+    if (errno != EEXIST) return CallFailed(folder, "mkdir", errno);
+    // Of one who was killed in between.
+    const StatusOr<std::vector<std::string>> names = ListFolder(folder);
+    return names.ok() && names->empty() ? MarkUnfinished(folder) : absl::OkStatus();
+  }
   PHX_RETURN_IF_ERROR(MarkUnfinished(folder));
   return SyncFolder(dir);
 }
@@ -107,13 +112,17 @@ Status WriteManifest(const std::string& dir, const std::string& step_name, const
   const std::string text = ManifestText(manifest);
   PHX_RETURN_IF_ERROR(WithContext(ParseManifest(text).status(), path));
   const StatusOr<std::string> there = ReadFile(path, kMaxManifestBytes);
-  if (there.ok() && *there == text) return SyncFolder(folder);
+  const std::string mark = fmt::format("{}/{}", folder, kUnfinishedName);
+  if (there.ok() && *there == text) {
+    unlink(mark.c_str());
+    return SyncFolder(folder);
+  }
   if (!absl::IsNotFound(there.status())) {
     if (!there.ok() && !absl::IsOutOfRange(there.status())) return there.status();
     return absl::AlreadyExistsError(fmt::format("{}: the step has a manifest already", path));
   }
   PHX_RETURN_IF_ERROR(ReplaceFile(dir, step_name, folder, kManifestName, text));
-  unlink(fmt::format("{}/{}", folder, kUnfinishedName).c_str());  // one that stays is none of what counts
+  unlink(mark.c_str());  // one that stays beside a manifest says nothing
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <tuple>
 
 #include "base/fd.h"
@@ -28,7 +29,7 @@ std::optional<Number> ParseDecimal(std::string_view text) {
 }
 
 bool IsOurFile(std::string_view name) {
-  return name == kManifestName || name == kUnfinishedName || IsShardName(name);
+  return name == kManifestName || name == kUnfinishedName || name == kDeletedName || IsShardName(name);
 }
 
 FoundStep& Refuse(FoundStep& found, StepState state, std::string why) {
@@ -83,15 +84,18 @@ Status RemoveOurs(const std::string& folder) {
   const StatusOr<std::vector<std::string>> names = ListFolder(folder);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   if (!names.ok()) return names.status();
-  // Nobody has anything else in a folder that is not finished. Its mark goes last: what is left counts as ours until
-  // then.
-  const bool all = std::ranges::find(*names, kUnfinishedName) != names->end();
+  const auto has = [&](const char* name) { return std::ranges::find(*names, name) != names->end(); };
+  // A folder that was never finished has nothing of anybody else's.
+  const bool all = has(kUnfinishedName) && !has(kDeletedName);
   for (const std::string& name : *names) {
-    if (name == kUnfinishedName || !(all || IsOurFile(name))) continue;
+    if (name == kUnfinishedName || name == kDeletedName || !(all || IsOurFile(name))) continue;
     const Status removed = RemoveFile(fmt::format("{}/{}", folder, name));
     if (!removed.ok() && IsOurFile(name)) return removed;  // of others: a folder, say
   }
-  if (all) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kUnfinishedName)));
+  // Last: what is left is known to be ours until then.
+  for (const char* name : {kUnfinishedName, kDeletedName}) {
+    if (has(name)) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, name)));
+  }
   const bool removed = rmdir(folder.c_str()) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST;
   return removed ? absl::OkStatus() : CallFailed(folder, "rmdir", errno);
 }
@@ -134,7 +138,10 @@ StatusOr<std::string> ClaimStep(const std::string& dir, int64_t step, uint64_t e
     const std::string text = StepNameText(name);
     const std::string folder = fmt::format("{}/{}", dir, text);
     if (mkdir(folder.c_str(), 0777) == 0) {
-      PHX_RETURN_IF_ERROR(MarkUnfinished(folder));
+      if (const Status marked = MarkUnfinished(folder); !marked.ok()) {
+        rmdir(folder.c_str());
+        return marked;
+      }
       PHX_RETURN_IF_ERROR(SyncFolder(dir));
       return text;
     }
@@ -167,6 +174,7 @@ FoundStep LookAtStep(const std::string& folder) {
   found.step = manifest->step;
   found.epoch = manifest->epoch;
   found.sequence = manifest->sequence;
+  found.timeline = manifest->timeline;
   found.manifest = *std::move(manifest);
   return LookAtShards(folder, found);
 }
@@ -236,15 +244,17 @@ const FoundStep* NewestCommitted(const std::vector<FoundStep>& newest_first) {
 Status DeleteStep(const std::string& dir, const std::string& name) {
   PHX_RETURN_IF_ERROR(CheckStepName(name));
   const std::string folder = fmt::format("{}/{}", dir, name);
-  const FoundStep found = LookAtStep(folder);
-  const bool has_names = found.manifest && std::ranges::any_of(found.manifest->shards, [](const Shard& shard) {
-                           return !IsOurFile(shard.file);
-                         });
-  // Without its manifest nobody would know whose they are. On a full disk it is worth more that they go.
-  if (has_names) MarkUnfinished(folder).IgnoreError();
-  PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kManifestName)));
-  if (found.state != StepState::kUncommitted) PHX_RETURN_IF_ERROR(SyncFolder(folder));
-  if (found.manifest) PHX_RETURN_IF_ERROR(Recycle(dir, name, found.manifest->shards));
+  const std::string manifest = fmt::format("{}/{}", folder, kManifestName);
+  const std::string deleted = fmt::format("{}/{}", folder, kDeletedName);
+  // In one go: it counts no more, and who goes on with a deletion that is cut off knows what is to go.
+  if (rename(manifest.c_str(), deleted.c_str()) == 0) {
+    PHX_RETURN_IF_ERROR(SyncFolder(folder));
+  } else if (errno != ENOENT) {
+    return CallFailed(manifest, "rename", errno);
+  }
+  const StatusOr<std::string> text = ReadFile(deleted, kMaxManifestBytes);
+  const StatusOr<Manifest> listed = text.ok() ? ParseManifest(*text) : text.status();
+  if (listed.ok()) PHX_RETURN_IF_ERROR(Recycle(dir, name, listed->shards));
   return RemoveOurs(folder);
 }
 

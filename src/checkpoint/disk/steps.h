@@ -15,6 +15,8 @@ namespace phalanx::checkpoint {
 
 // Lies in a step's folder until its manifest does: all files there are ours, whatever their names.
 constexpr const char* kUnfinishedName = ".unfinished";
+// What was the manifest of a step that is being deleted.
+constexpr const char* kDeletedName = ".deleted.json";
 
 // "1200" is step 1200, number 0; "1200.4" the same step, taken again. Pure.
 struct StepName {
@@ -45,12 +47,13 @@ struct FoundStep {
   uint64_t number = 0;
   uint64_t epoch = 0;     // of the manifest; 0 without one
   uint64_t sequence = 0;  // of the manifest; without one that of the newest step with a lower number
+  std::optional<uint64_t> timeline;  // of the manifest, where one can be read
   StepState state = StepState::kUncommitted;
   std::optional<Manifest> manifest;  // of those that count, and of no others
   std::string why;                   // it does not count; empty where it does
 };
 
-// Of a folder that was just made, or whose manifest is about to go.
+// Of a folder that was just made.
 Status MarkUnfinished(const std::string& folder);
 
 // By their sequence, those of one by step and number. What has no manifest takes its place by its number. Pure.

@@ -93,7 +93,7 @@ TEST(Unfinished, AllFilesOfAFolderAreOurs) {
   EXPECT_TRUE(folder.Has("100/model.pt"));
 }
 
-TEST(Unfinished, ADeletedStepOfNamedFilesIsOursToItsLastFile) {
+TEST(Deleted, AStepOfNamedFilesGoesToItsLastFileAndNoFurther) {
   const TestFolder folder;
   const Manifest manifest{
       .step = 100,
@@ -106,17 +106,26 @@ TEST(Unfinished, ADeletedStepOfNamedFilesIsOursToItsLastFile) {
     folder.Write("100/model.pt", std::string(10, 'a'));
     folder.Write("100/manifest.json", ManifestText(manifest));
   };
+  for (const bool marked : {false, true}) {
+    write();
+    folder.Write("100/README.md", "theirs");
+    if (marked) folder.Write("100/.unfinished", "");  // of a writer who was killed behind the manifest
+    EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
+    EXPECT_FALSE(folder.Has("100/model.pt"));
+    EXPECT_TRUE(folder.Has("100/README.md"));
+    EXPECT_FALSE(folder.Has("100/.deleted.json"));
+    EXPECT_FALSE(folder.Has("100/.unfinished"));
+  }
+  // Killed behind the rename: the next who deletes goes on from there.
   write();
-  folder.Write("100/inner/theirs", "");  // no file: it keeps the folder from going
+  std::filesystem::rename(folder / "100/manifest.json", folder / "100/.deleted.json");
+  EXPECT_THAT(Names(folder), ElementsAre("100"));
   EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
   EXPECT_FALSE(folder.Has("100/model.pt"));
-  EXPECT_FALSE(folder.Has("100/.unfinished"));
-  EXPECT_TRUE(folder.Has("100/inner/theirs"));
-  // Killed behind the manifest: the next who deletes goes on from there.
+  EXPECT_TRUE(folder.Has("100/README.md"));
+  // What is damaged goes, too.
   write();
-  EXPECT_TRUE(MarkUnfinished(folder / "100").ok());
-  std::filesystem::remove(folder / "100/manifest.json");
-  EXPECT_THAT(Names(folder), ElementsAre("100"));
+  folder.Write("100/model.pt", "short");
   EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
   EXPECT_FALSE(folder.Has("100/model.pt"));
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/crc/crc32.h"
+#include "base/utf8.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/image/image_bytes.h"
 
@@ -55,7 +56,7 @@ bool IsNameOfFile(std::string_view name) {
                         std::ranges::none_of(name, [](char c) {
                           return c == '/' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) == 0x7F;
                         });
-  return is_plain && name != "manifest.json";
+  return is_plain && name != "manifest.json" && ToUtf8(name) == name;
 }
 
 std::string ParseFileTable(const void* data, uint64_t bytes, std::vector<FileOfImage>* files) {

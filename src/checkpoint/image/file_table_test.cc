@@ -70,7 +70,7 @@ TEST(FileTableTest, FilesThatDoNotLieOneBehindTheOtherAreRefused) {
 TEST(FileTableTest, NamesArePlainAndDifferent) {
   EXPECT_THAT(WhyNot(ImageOfFiles({{"a", 4096, 1, 0}, {"a", 8192, 1, 0}}, 16384)), HasSubstr("two files"));
   for (const std::string& name : {std::string(), std::string("a/b"), std::string(".."), std::string(".metadata"),
-                                  std::string("manifest.json"), std::string("a\nb"), std::string("a\0b", 3)}) {
+                                  std::string("manifest.json"), std::string("a\nb"), std::string("a\0b", 3), std::string("a\xff\xfe")}) {
     EXPECT_FALSE(IsNameOfFile(name)) << name;
     EXPECT_THAT(WhyNot(ImageOfFiles({{name, 4096, 1, 0}}, 16384)), HasSubstr("plain name")) << name;
   }

@@ -883,6 +883,7 @@ TEST_F(ShardedLendingTest, WhereNobodyLacksAnythingImagesAreLentToWhoAsks) {
   EXPECT_EQ(Elsewhere(orders.at(a_)), "");
   EXPECT_TRUE(job_.state.checkpoints.dirs.at(kDir).lenders.empty()) << "of large worlds only where it is needed";
   EXPECT_EQ(Asked(a_, {3}), "3: 72");
+  EXPECT_TRUE(job_.state.checkpoints.dirs.at(kDir).lenders.empty()) << "of another save they would be wrong";
 }
 
 TEST_F(ShardedLendingTest, RanksThatAreOnAnotherNodeNow) {

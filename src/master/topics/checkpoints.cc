@@ -333,6 +333,7 @@ class Stepper {
   void Commit(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
     dir.committed = save;
     dir.committed_world_size = s_.world_size;
+    dir.committed_form = dir.form;
     dir.covered = dir.offered = true;
     dir.lenders.clear();
     dir.sealed_unix_ms = 0;
@@ -388,7 +389,6 @@ class Stepper {
     for (const auto& [from, list] : s_.held) {
       for (const v1::HeldSave& save : list.saves()) {
         if (IsOneTooMany(save.dir())) continue;
-        s_.dirs[save.dir()].form = FormOf(save.form());
         found[save.dir()][KeyOf(save.save())][from] = &save;
       }
     }
@@ -450,6 +450,7 @@ class Stepper {
       if (missing.empty()) {
         dir.committed = save;
         dir.committed_world_size = by_session.begin()->second->world_size();
+        dir.committed_form = FormOf(by_session.begin()->second->form());
         dir.covered = HoldAll(by_session);
         dir.offered = true;
         dir.lenders = LendersWhereNeeded(by_session);
@@ -610,15 +611,19 @@ class Stepper {
     return first.form().own() != v1::ANY_RANK || ranks.size() == first.world_size();
   }
 
-  // As the members have told when the round began.
-  HeldBySession HeldOf(const std::string& name, const SaveKey& save) const {
-    HeldBySession by_session;
-    for (const auto& [session, held] : s_.held) {
-      for (const v1::HeldSave& each : held.saves()) {
-        if (each.dir() == name && KeyOf(each.save()) == save) by_session[session] = &each;
+  // Of these ranks' images, as the members have told when the round began.
+  Lenders LendersOf(const std::string& name, const SaveKey& save, const std::set<uint32_t>& ranks) const {
+    Lenders lenders;
+    for (const auto& [session, all] : s_.held) {
+      if (!all.has_source()) continue;
+      for (const v1::HeldSave& held : all.saves()) {
+        if (held.dir() != name || KeyOf(held.save()) != save) continue;
+        for (const uint32_t rank : held.ranks()) {
+          if (ranks.contains(rank)) lenders[static_cast<int32_t>(rank)].push_back(all.source());
+        }
       }
     }
-    return by_session;
+    return lenders;
   }
 
   Lenders LendersOf(const HeldBySession& by_session) const {
@@ -653,7 +658,7 @@ class Stepper {
     // Who lends what is known when all have told what they hold: a new master has yet to hear it.
     const bool can_tell =
         known != dir.decided.end() && (s_.settled || known->second.restore().source() != v1::RestoreDecided::MEMORY);
-    if (can_tell && asked.request() != 0) return SendImages(session, name, dir, known->second, asked);
+    if (can_tell && asked.request() != 0) return SendImages(session, name, known->second, asked);
     if (can_tell) return SendDecision(session, name, dir, known->second);
     if (dir.asking.empty() && !dir.decided.empty()) AskAnew(dir);
     dir.asking.insert(session);
@@ -684,30 +689,32 @@ class Stepper {
       }
     }
     v1::CheckpointOrder order = decision;
-    if (dir.form.shared && (held == nullptr || !held->main())) AddElsewhere(order, dir, kSharedImage, group_rank);
-    if (dir.form.own == FileNeed::kAnyRank) return SendTo(session, order);
+    if (dir.committed_form.shared && (held == nullptr || !held->main())) {
+      AddElsewhere(order, dir.lenders, kSharedImage, group_rank);
+    }
+    if (dir.committed_form.own == FileNeed::kAnyRank) return SendTo(session, order);
     for (const uint32_t rank : OwnLackedBy(group_rank, held)) {
-      AddElsewhere(order, dir, static_cast<int32_t>(rank), group_rank);
+      AddElsewhere(order, dir.lenders, static_cast<int32_t>(rank), group_rank);
     }
     SendTo(session, order);
   }
 
   // Also where each node holds what its ranks need: a rank may want another one's all the same.
-  void SendImages(uint64_t session, const std::string& name, CheckpointDir& dir, const v1::CheckpointOrder& decision,
+  void SendImages(uint64_t session, const std::string& name, const v1::CheckpointOrder& decision,
                   const v1::RestoreAsked& asked) {
-    if (dir.lenders.empty()) dir.lenders = LendersOf(HeldOf(name, KeyOf(decision.save())));
+    const Lenders lenders = LendersOf(name, KeyOf(decision.save()), {asked.images().begin(), asked.images().end()});
     v1::CheckpointOrder order = decision;
     order.mutable_restore()->set_request(asked.request());
     for (const uint32_t rank : asked.images()) {
-      AddElsewhere(order, dir, static_cast<int32_t>(rank), s_.rank_of.at(session));
+      AddElsewhere(order, lenders, static_cast<int32_t>(rank), s_.rank_of.at(session));
     }
     SendTo(session, order);
   }
 
   // Each node begins with another lender. What nobody has ever lent is of no rank of the save.
-  void AddElsewhere(v1::CheckpointOrder& order, const CheckpointDir& dir, int32_t image, size_t group_rank) const {
-    const auto lenders = dir.lenders.find(image);
-    if (lenders == dir.lenders.end()) return;
+  static void AddElsewhere(v1::CheckpointOrder& order, const Lenders& all_lenders, int32_t image, size_t group_rank) {
+    const auto lenders = all_lenders.find(image);
+    if (lenders == all_lenders.end()) return;
     v1::ImageElsewhere& elsewhere = *order.mutable_restore()->add_elsewhere();
     elsewhere.set_rank(image);
     const std::vector<v1::ImageSource>& all = lenders->second;
@@ -1012,6 +1019,7 @@ class Stepper {
     store.members.assign(s_.members.begin(), s_.members.end());
     for (const CheckpointMember& member : store.members) store.unwritten.insert(member.session);
     store.world_size = world_size;
+    store.form = dir.committed == save ? dir.committed_form : dir.form;  // a milestone is of this life
     store.begun_at = now_;
     store.notice_at = now_ + kStoreLagNoticeMs;
     v1::CheckpointOrder order = OrderOf(name, store.save, "it goes to storage");
@@ -1061,7 +1069,7 @@ class Stepper {
     v1::CheckpointOrder order = OrderOf(name, store.save, "all its shards are written");
     v1::WriteManifest& manifest = *order.mutable_write_manifest();
     manifest.set_name(store.name);
-    SetForm(*manifest.mutable_form(), dir->form);
+    SetForm(*manifest.mutable_form(), store.form);
     manifest.set_world_size(store.world_size);
     for (const v1::Shard& shard : store.shards) *manifest.add_shards() = shard;
     SendTo(store.members.front().session, order);

@@ -69,6 +69,7 @@ struct Store {
   std::set<uint64_t> unwritten;  // sessions of those whose shards are still to come
   std::vector<v1::Shard> shards;
   uint32_t world_size = 0;
+  SaveForm form;
   bool closing = false;  // the manifest is being written
   Instant begun_at = 0;
   Instant notice_at = kNever;
@@ -81,7 +82,7 @@ struct RankValue {
 };
 
 struct CheckpointDir {
-  SaveForm form;
+  SaveForm form;  // of what its ranks save, as they have opened it
   bool at_breakpoint = false;
 
   // In memory.
@@ -93,6 +94,7 @@ struct CheckpointDir {
   std::set<SaveKey> dropped;          // of the live round, also behind a newer commit: who asks late must hear of it
   std::optional<SaveKey> committed;
   uint32_t committed_world_size = 0;
+  SaveForm committed_form;
   bool covered = false;     // the members of the live round hold all of it
   bool offered = false;     // they can go on from it: what one lacks others lend
   bool unreadable = false;  // of the live round: a node could not read a newer one that others lend

@@ -1,16 +1,15 @@
-"""Which files hold the newest step: as the agent says it, or, without an agent, by the manifests on disk
-(docs/formats/checkpoint-manifest.md)."""
+"""Which files hold the newest step: as the agent says it, or, without an agent, by the manifests on disk, as
+`phalanx ckpt steps` reads them (docs/formats/checkpoint-manifest.md)."""
 
 import json
 import os
-import re
-import zlib
+import subprocess
 
-_STEP = re.compile(r"(\d+)(?:\.(\d+))?\Z")
+from phalanx._launch import process
+
 _MAIN = -1  # the rank of what is the same on all
 _NAMED_MAX = 20
 _NOT_WHOLE_ELSEWHERE = "another rank's part of it is not whole"
-_LAST_LINE = re.compile(rb"crc32 ([0-9A-Fa-f]{8})\n\Z")
 
 
 class Found:
@@ -20,6 +19,7 @@ class Found:
     the answer of an agent."""
 
     branch = 0
+    layout = None  # of a step on disk that an agent has found
 
     def __init__(
         self, step, source, own=None, main=None, world_size=0, why=None, stable=False, ranks=None, directory=None
@@ -33,7 +33,7 @@ def from_answer(answer):
     """The agent's answer to `restore`."""
     source = answer["source"] if answer["step"] >= 0 and answer["source"] != "none" else None
     files = answer.get("files") or {}
-    return Found(
+    found = Found(
         answer["step"],
         source,
         own=files.get("own"),
@@ -44,6 +44,8 @@ def from_answer(answer):
         ranks=files.get("ranks"),
         directory=files.get("directory"),
     )
+    found.layout = answer.get("layout")
+    return found
 
 
 class NotThere(Exception):
@@ -56,13 +58,13 @@ def find(directory, rank, agree, find_in=None):
     manifest, for layouts of other strategies. `agree(step, why)`: whether all ranks take that step, of which this one
     found its part whole (None) or not (why); -1: there is none."""
     passed_over = []
-    for name, manifest, why_not in newest_first(directory):
-        folder = os.path.join(directory, name)
-        if why_not is not None:
-            passed_over.append(f"{folder}: {why_not}")
+    for stored in newest_first(directory):
+        folder = os.path.join(directory, stored.name)
+        if stored.why is not None:
+            passed_over.append(f"{folder}: {stored.why}")
             continue
-        found, why = _look(folder, manifest, rank, find_in)
-        if agree(manifest["step"], why):
+        found, why = _look(folder, stored.manifest, rank, find_in)
+        if agree(stored.step, why):
             found.why = f"step {found.step} is restored from storage, {folder}{_passed(passed_over)}"
             return found
         passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
@@ -75,17 +77,17 @@ def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None)
     several folders of that step the one that was stored last is meant: where its bytes are not whole, no other takes
     its place, since that is of another past. Of a timeline alone the next older step does."""
     passed_over, there = [], newest_first(directory)
-    for name, manifest, why_not in there:
-        if not _is_meant(name, manifest, step, timeline):
-            continue
-        folder = os.path.join(directory, name)
-        if why_not is not None:
-            passed_over.append(f"{folder}: {why_not}")
+    for stored in there:
+        if step not in (None, stored.step) or not (timeline is None or stored.timeline in (None, timeline)):
+            continue  # one whose timeline is not known may be meant
+        folder, manifest = os.path.join(directory, stored.name), stored.manifest
+        if stored.why is not None:
+            passed_over.append(f"{folder}: {stored.why}")
             continue
         found, why = _look(folder, manifest, rank, find_in)
         if why is None and found.own is None and _is_for_owners(manifest):
             why = f"{folder}: it has nothing of rank {rank}: it was saved by a world of {manifest['world_size']}"
-        if agree(manifest["step"], why, manifest.get("sequence", 0), step is not None):
+        if agree(stored.step, why, manifest["sequence"], step is not None):
             found.why = f"step {found.step} is restored from storage, {folder}, as asked for{_passed(passed_over)}"
             return found
         passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
@@ -102,25 +104,18 @@ def _passed(sources):
     return f" (passed over: {'; '.join(sources)})" if sources else ""
 
 
-def _is_meant(name, manifest, step, timeline):
-    """One whose manifest cannot be read is of no timeline that is known: it may be meant."""
-    if step is not None and int(_STEP.match(name).group(1)) != step:
-        return False
-    return timeline is None or manifest is None or manifest.get("timeline", 0) == timeline
-
-
 def _text_of(there):
     """What counts there, for people: at most _NAMED_MAX steps."""
-    counting = [manifest for _, manifest, why_not in there if why_not is None]
+    counting = [stored for stored in there if stored.why is None]
     if not counting:
         return "no other step is there"
-    several = len({manifest.get("timeline", 0) for manifest in counting}) > 1
+    several = len({stored.timeline for stored in counting}) > 1
     named = [
-        f"{manifest['step']} (timeline {manifest.get('timeline', 0)})" if several else str(manifest["step"])
-        for manifest in counting[:_NAMED_MAX]
+        f"{stored.step} (timeline {stored.timeline})" if several else str(stored.step)
+        for stored in counting[:_NAMED_MAX]
     ]
     more = f" and {len(counting) - _NAMED_MAX} more" if len(counting) > _NAMED_MAX else ""
-    of_one = "" if several else f", of timeline {counting[0].get('timeline', 0)}"
+    of_one = "" if several else f", of timeline {counting[0].timeline}"
     return f"newest first, there are {', '.join(named)}{more}{of_one}"
 
 
@@ -133,57 +128,36 @@ def _look(folder, manifest, rank, find_in):
 
 
 def newest_first(directory):
-    """[(name, manifest, why it does not count)] of the folders of steps, by the order in which they were stored; what
-    has no manifest stands by its number. All files of one that counts have their lengths, those of other ranks, too."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    matches = [(name, _STEP.match(name)) for name in names]
-    by_number = sorted((int(match.group(1)), int(match.group(2) or 0), name) for name, match in matches if match)
-    ordered, highest = [], 0
-    for step, number, name in by_number:
-        manifest, why = _whole(os.path.join(directory, name), step)
-        sequence = manifest.get("sequence", 0) if manifest is not None else 0
-        place = sequence or highest
-        highest = max(highest, place)
-        ordered.append(((place, step, number), (name, manifest, why)))
-    return [found for _, found in sorted(ordered, key=lambda entry: entry[0], reverse=True)]
+    """[Stored] of the folders of steps, by the order in which they were stored; what has no manifest stands by its
+    number. All files of one that counts have their lengths, those of other ranks, too. RuntimeError where nobody can
+    look."""
+    command = process.find_command("phalanx")
+    if command is None:
+        raise RuntimeError("phalanx.checkpoint: the command phalanx is not there: is the wheel installed for this Python?")
+    done = subprocess.run([command, "ckpt", "steps", "--", directory], capture_output=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise RuntimeError(f"phalanx.checkpoint: {directory}: {done.stderr.decode('utf-8', 'replace').strip()}")
+    return [Stored(**step) for step in json.loads(done.stdout.decode("utf-8", "replace"))["steps"]]
 
 
-def _whole(folder, step):
-    """(the manifest of a step, why it does not count)."""
-    try:
-        manifest = read_manifest(folder)
-        if manifest["step"] != step:
-            return manifest, f"its manifest is of step {manifest['step']}"
-        for shard in manifest["shards"]:
-            length = os.stat(os.path.join(folder, os.path.basename(shard["file"]))).st_size
-            if length != shard["bytes"]:
-                return manifest, f"{shard['file']} is {length} bytes long instead of {shard['bytes']}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return None, str(error)
-    return manifest, None
+def manifest_of(folder):
+    """Of a step that counts. RuntimeError where it does no more."""
+    directory, name = os.path.split(folder)
+    stored = next((each for each in newest_first(directory) if each.name == name), None)
+    if stored is None or stored.manifest is None:
+        raise RuntimeError(f"phalanx.checkpoint: {folder} is gone, or not whole any more")
+    return stored.manifest
 
 
-def read_manifest(folder):
-    """The manifest of a step. ValueError says what is wrong with it."""
-    path = os.path.join(folder, "manifest.json")
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise ValueError("no manifest: not committed") from None
-    last = _LAST_LINE.search(data)
-    if last is None:
-        raise ValueError("its manifest does not end with a checksum")
-    text = data[: last.start()]
-    if zlib.crc32(text) != int(last.group(1), 16):
-        raise ValueError("the checksum of its manifest is wrong")
-    manifest = json.loads(text.decode("utf-8"))
-    if not isinstance(manifest, dict) or manifest.get("format") != "phalanx-manifest" or manifest.get("version") != 2:
-        raise ValueError("its manifest is of another format or version")
-    return manifest
+class Stored:
+    """A folder of a step. `manifest`: None, and `why` says why not, where it does not count; `timeline`: None where
+    nobody knows."""
+
+    __slots__ = ("manifest", "name", "step", "timeline", "why")
+
+    def __init__(self, name, step, why, timeline=None, manifest=None):
+        self.name, self.step, self.timeline, self.manifest = name, step, timeline, manifest
+        self.why = why or None
 
 
 def _is_for_owners(manifest):
@@ -191,9 +165,20 @@ def _is_for_owners(manifest):
     return any(shard["needed_by"] == "owner" for shard in manifest["shards"])
 
 
+_IMAGES = ("torch-zip", "safetensors")
+
+
+def why_no_layout(layout, wanted=_IMAGES):
+    """None: a step of that layout is one of those that are wanted."""
+    if layout is None or layout in wanted:
+        return None
+    loads_it = {"dcp": "dcp.Checkpointer", "files": "files.Checkpointer"}.get(layout, "Checkpointer")
+    return f"its layout is {layout}: load it through phalanx.checkpoint.{loads_it}"
+
+
 def _found(folder, manifest, rank):
-    if manifest["layout"] not in ("torch-zip", "safetensors"):
-        raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.{manifest['kind']}")
+    if why_no_layout(manifest["layout"]):
+        raise ValueError(why_no_layout(manifest["layout"]))
     shards = {shard["rank"]: shard for shard in manifest["shards"]}
     own = shards.get(rank)
     main = shards.get(_MAIN)
@@ -206,9 +191,8 @@ def _found(folder, manifest, rank):
 def found_for_any_rank(folder, manifest, rank, layout, world_size):
     """A step of that layout, of which any rank may have to read any file: what every rank needs is read here, and of
     the others those that are this rank's where they are dealt out to the ranks in turn."""
-    if manifest["layout"] != layout:
-        wanted = {"dcp": "dcp.Checkpointer", "files": "files.Checkpointer"}.get(manifest["layout"], "Checkpointer")
-        raise ValueError(f"its layout is {manifest['layout']}: load it through phalanx.checkpoint.{wanted}")
+    if why_no_layout(manifest["layout"], (layout,)):
+        raise ValueError(why_no_layout(manifest["layout"], (layout,)))
     for shard in manifest["shards"]:
         if shard["needed_by"] == "every-rank" or shard["rank"] % world_size == rank:
             _checked(folder, shard)
@@ -218,8 +202,6 @@ def found_for_any_rank(folder, manifest, rank, layout, world_size):
 def _checked(folder, shard):
     """The path of a shard whose length and checksum are right."""
     name = shard["file"]
-    if os.path.basename(name) != name or name in ("", ".", ".."):
-        raise ValueError(f"its manifest names a file {name!r}, which is none of its folder")
     path = os.path.join(folder, name)
     length, value = _crc32_of(path)
     if length != shard["bytes"]:

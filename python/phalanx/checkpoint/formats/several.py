@@ -61,6 +61,9 @@ class Describer:
     def image(self, contents, copied):
         """The image of `contents`, {name: what describe() has made}, in that order. Files whose names are in `copied`
         go to storage from another rank."""
+        for known in (self._describers, self._zips):  # of names that are gone
+            for name in [name for name in known if name not in contents]:
+                del known[name]
         image = Image()
         image.add_bytes(_table(contents, copied))
         patches = array.array("Q")

@@ -14,7 +14,8 @@ from phalanx.checkpoint.ranks import place
 
 MEET_S = 60  # that ranks wait for each other at their first save
 _EXCHANGE = datetime.timedelta(hours=6)  # a disk may be slow; a rank that has died is noticed before
-_BYTES = 4096  # of what a rank tells
+_BYTES = 4096  # of what ranks tell at once; more takes a round more
+_LENGTH_BYTES = 8
 _REASON_BYTES = 1024  # of that, as JSON
 _GO = b"go"
 
@@ -112,13 +113,19 @@ class Group:
             return False  # the script has destroyed its group, and the store with it: ours works on
 
     def _gathered(self, value):
+        """In one round where no rank has much to tell, else in two: all know from the first how long the longest is."""
         data = json.dumps(value).encode("ascii")
-        if len(data) > _BYTES:
-            raise ValueError(f"a rank has {len(data)} bytes to tell, and {_BYTES} are the most")
-        mine = torch.frombuffer(bytearray(data.ljust(_BYTES)), dtype=torch.uint8)
+        first = self._gather(len(data).to_bytes(_LENGTH_BYTES, "little") + data[:_BYTES], _LENGTH_BYTES + _BYTES)
+        lengths = [int.from_bytes(each[:_LENGTH_BYTES], "little") for each in first]
+        longest = max(lengths)
+        whole = [each[_LENGTH_BYTES:] for each in first] if longest <= _BYTES else self._gather(data, longest)
+        return [json.loads(each[:length]) for each, length in zip(whole, lengths)]
+
+    def _gather(self, data, length):
+        mine = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8)
         all_of_them = [torch.empty_like(mine) for _ in range(self._here.world_size)]
         self._group.allgather([all_of_them], [mine]).wait()
-        return [json.loads(ctypes.string_at(tensor.data_ptr(), _BYTES)) for tensor in all_of_them]
+        return [ctypes.string_at(tensor.data_ptr(), length) for tensor in all_of_them]
 
 
 def reason(text):
