@@ -62,7 +62,8 @@ void RankSaves::Load(const Process& process, SimKeeper& keeper, std::function<vo
 std::vector<uint32_t> RankSaves::WantedOf(const Process& process, const RestoreAnswer& answer) const {
   std::vector<uint32_t> wanted;
   const v1::RestoreDecided& decided = answer.order.restore();
-  const bool is_shared_out = parts_.saving.form.own == FileNeed::kAnyRank && decided.source() == v1::RestoreDecided::MEMORY;
+  const bool is_shared_out =
+      parts_.saving.form.own == FileNeed::kAnyRank && decided.source() == v1::RestoreDecided::MEMORY;
   if (!is_shared_out || !answer.refused.empty()) return wanted;
   for (uint32_t rank = process->rank; rank < decided.world_size(); rank += process->world_size) {
     if (!answer.images.files.ranks.contains(std::to_string(rank))) wanted.push_back(rank);
@@ -117,7 +118,8 @@ std::string RankSaves::ReadStorage(const Process& process, const RestoreAnswer& 
   if (step == nullptr || !step->manifest) return fmt::format("{}/{} is gone", kCheckpointDir, restored.name);
   const agent::RestoreFiles& files = answer.images.files;
   const bool had = step->shards.contains(process->rank);
-  if (parts_.saving.form.own != FileNeed::kAnyRank && had && files.own.empty()) return "it was given no shard of its own";
+  if (parts_.saving.form.own != FileNeed::kAnyRank && had && files.own.empty())
+    return "it was given no shard of its own";
   if (parts_.saving.form.own == FileNeed::kNobody && files.main.empty()) return "it was given no shard that all share";
   restored.timeline = step->shards.begin()->second.layout_hash;
   return "";

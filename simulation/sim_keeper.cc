@@ -28,7 +28,8 @@ v1::Shard ShardOf(const ckpt::MemoryImage& image) {
   v1::Shard shard;
   const int64_t rank = agent::RankOf(image);
   shard.set_rank(static_cast<int32_t>(rank));
-  shard.set_file(ckpt::ShardName(image.image.form.own == FileNeed::kAnyRank ? ckpt::kDcpLayout : ckpt::kTorchLayout, rank));
+  shard.set_file(
+      ckpt::ShardName(image.image.form.own == FileNeed::kAnyRank ? ckpt::kDcpLayout : ckpt::kTorchLayout, rank));
   shard.set_bytes(image.image.bytes);
   shard.set_crc32(image.image.crc32);
   shard.set_needed_by(static_cast<v1::FileNeed>(agent::NeedOf(image)));

@@ -135,7 +135,9 @@ def test_a_step_of_files_is_not_taken_for_another_state(make_job, directory, tmp
     assert code == 0, said
     code, said = run(".files", "ckpt.load()")
     assert code == 1
-    assert f"step 5 of {directory}: its layout is torch-zip: load it through phalanx.checkpoint.Checkpointer" in said, said
+    assert f"step 5 of {directory}: its layout is torch-zip: load it through phalanx.checkpoint.Checkpointer" in said, (
+        said
+    )
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ from phalanx.checkpoint import (  # noqa: E402
     ddp,
     native,
 )
-from phalanx.checkpoint.copying import overlap  # noqa: E402
 from phalanx.checkpoint.copying.flight import Flight  # noqa: E402
 from phalanx.checkpoint.formats import named  # noqa: E402
 from phalanx.checkpoint.handle import SaveHandle  # noqa: E402

@@ -176,7 +176,15 @@ def test_ddp_loads_a_named_step_from_disk_under_an_agent(agent, make, tmp_path):
             (tmp_path / "run" / "1").mkdir(exist_ok=True)
             (tmp_path / "run" / "1" / name).write_bytes(open(page.slot_path(slot), "rb").read())
             fields = page.page.slot(slot)[0]
-            shards.append({"rank": rank, "file": name, "bytes": fields[3], "crc32": fields[7], "needed_by": "every-rank" if rank < 0 else "nobody"})
+            shards.append(
+                {
+                    "rank": rank,
+                    "file": name,
+                    "bytes": fields[3],
+                    "crc32": fields[7],
+                    "needed_by": "every-rank" if rank < 0 else "nobody",
+                }
+            )
         write_manifest(tmp_path / "run" / "1", 1, 1, shards, kind="ddp")
         state, step = checkpointer.load(step=1)
         assert (int(state["w"][0]), step, checkpointer.source) == (1, 1, "disk")

@@ -335,7 +335,8 @@ Status VerifyMemories(const std::string& path, Kind kind, std::vector<Checked>& 
       for (const std::string& problem : directory.problems) all.push_back({directory.folder, 0, problem});
       for (const MemorySlot& slot : directory.slots) {
         if (!slot.slot.why.empty()) all.push_back({slot.path, 0, slot.slot.why});
-        if (slot.slot.sealed()) all.push_back(CheckFile(slot.path, slot.slot.image.crc32, slot.slot.image.form.own != FileNeed::kAnyRank));
+        if (slot.slot.sealed())
+          all.push_back(CheckFile(slot.path, slot.slot.image.crc32, slot.slot.image.form.own != FileNeed::kAnyRank));
       }
     }
   }

@@ -242,7 +242,8 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
   }
   if (!rescued.missing.empty()) {
     const std::string what = rescued.counts ? "the step counts without them"
-                                            : fmt::format("{}{}", kWhenItCounts, CanDoWithoutOwn(chosen.found.front()) ? kOrWithoutThem : "");
+                                            : fmt::format("{}{}", kWhenItCounts,
+                                                          CanDoWithoutOwn(chosen.found.front()) ? kOrWithoutThem : "");
     answer.text += fmt::format("{} more are missing, the first is {}: {}\n", rescued.missing.size(),
                                rescued.missing.front(), what);
   }
@@ -263,9 +264,8 @@ StatusOr<std::vector<Shard>> WriteAll(const std::vector<Found>& found, const std
   for (const Found& one : found) {
     if (one.main && std::exchange(has_main, true)) continue;
     const int64_t rank = one.main ? checkpoint::kMainRank : int64_t{one.info.rank};
-    PHX_ASSIGN_OR_RETURN(
-        const std::vector<Shard> shards,
-        checkpoint::PutImage(*storage, step_name, {one.path, one.form, rank, one.bytes, one.crc32}));
+    PHX_ASSIGN_OR_RETURN(const std::vector<Shard> shards,
+                         checkpoint::PutImage(*storage, step_name, {one.path, one.form, rank, one.bytes, one.crc32}));
     all.insert(all.end(), shards.begin(), shards.end());
   }
   return all;

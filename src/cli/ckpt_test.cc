@@ -16,7 +16,6 @@
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/image/test_file_table.h"
-#include "checkpoint/image/test_file_table.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
 #include "cli/ckpt_discard.h"

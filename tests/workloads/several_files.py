@@ -29,7 +29,9 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 def digest(state):
     found = hashlib.sha256()
     for name, value in sorted(state.items()):
-        found.update(name.encode() + (value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode()))
+        found.update(
+            name.encode() + (value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+        )
     return found.hexdigest()[:16]
 
 

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "checkpoint/files": {"base"},
     "checkpoint/memory": {"base", "checkpoint/files", "checkpoint/image", "checkpoint/rank"},
     "checkpoint/disk": {"base", "checkpoint/files", "checkpoint/image", "checkpoint/rank"},
-    "checkpoint/storage": {"base", "checkpoint/disk", "checkpoint/files"},
+    "checkpoint/storage": {"base", "checkpoint/disk", "checkpoint/files", "checkpoint/image"},
     "checkpoint/remote": {"base", "checkpoint/files"},
     "checkpoint/host": {
         "checkpoint/storage",
@@ -72,7 +72,6 @@ MAY_INCLUDE = {
 # here calls it pure, and each one that calls itself so is here, with its .cc.
 CORES = (
     "src/agent/checkpoint/checkpoints*",
-    "src/agent/checkpoint/kinds.*",
     "src/agent/checkpoint/saving.*",
     "src/agent/checkpoint/selection.*",
     "src/agent/checkpoint/wire.*",
@@ -95,9 +94,11 @@ CORES = (
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/host/request.*",
     "src/checkpoint/disk/retention.*",
+    "src/checkpoint/image/file_table.*",
     "src/checkpoint/image/image*",
     "src/checkpoint/image/safetensors.*",
     "src/checkpoint/memory/pages.*",
+    "src/checkpoint/remote/byte_ranges.*",
     "src/checkpoint/remote/image_request.*",
     "src/checkpoint/rank/frame.*",
     "src/checkpoint/rank/memory_names.*",

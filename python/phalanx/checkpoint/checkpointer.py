@@ -462,9 +462,7 @@ class Checkpointer:
         else:
             self._go_back_alone()
         try:
-            return disk.find_exactly(
-                self.directory, self._here.rank, self._agree, step, timeline, self._find_in()
-            )
+            return disk.find_exactly(self.directory, self._here.rank, self._agree, step, timeline, self._find_in())
         except disk.NotThere as error:
             raise LookupError(f"phalanx.checkpoint: {error}") from None
 

@@ -259,8 +259,8 @@ class _Slots(filesystem.FileSystem):
 
 
 class _MemoryReader(filesystem.FileSystemReader):
-    """Of files in `slots`. `fetch({name: [(from, behind the last), ..]})` brings parts of further ones: it returns their
-    paths by name."""
+    """Of files in `slots`. `fetch({name: [(from, behind the last), ..]})` brings parts of further ones: it returns
+    their paths by name."""
 
     def __init__(self, slots, fetch):
         super().__init__(".")

@@ -23,12 +23,20 @@ from phalanx.checkpoint.formats import disk, mapped, several
 from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import loadable, refuse, states
 
-
 _ZIP = b"PK\x03\x04"
 _NODE_FILES_MAX = 8192
 _NODE_BYTES_MAX = 700 << 10  # of their names, with what a manifest has beside each
 _BESIDE_NAME = 40
-_NOT_LOADED = (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
+_NOT_LOADED = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    pickle.UnpicklingError,
+)
 
 
 class Checkpointer(shared_out.Checkpointer):
@@ -158,10 +166,10 @@ class Checkpointer(shared_out.Checkpointer):
 
 
 class StoredFiles(collections.abc.Mapping):
-    """The files of one step, of all ranks, by their names. files[name] loads one, as torch.load() does; read(name) gives
-    its bytes. Each rank asks for what it wants, when it wants it: what lies in the memory of other nodes is fetched
-    then. Files in memory can be asked for until this rank saves again. KeyError for names that the step does not
-    have."""
+    """The files of one step, of all ranks, by their names. files[name] loads one, as torch.load() does; read(name)
+    gives its bytes. Each rank asks for what it wants, when it wants it: what lies in the memory of other nodes is
+    fetched then. Files in memory can be asked for until this rank saves again. KeyError for names that the step does
+    not have."""
 
     def __init__(self, found, places, images, open_file, map_location):
         """`places`: {name: place} on disk, or {name: [rank, ..]} where `images` finds the place."""
@@ -178,7 +186,8 @@ class StoredFiles(collections.abc.Mapping):
         return name in self._places
 
     def get(self, name, default=None):
-        return self[name] if name in self else default
+        """Mapping's own would take a file that cannot be loaded for one that is not there."""
+        return default if name not in self._places else self[name]
 
     def __getitem__(self, name):
         return self._open(self._found, self._place_of(name), self._map_location)
@@ -194,8 +203,8 @@ class StoredFiles(collections.abc.Mapping):
             raise KeyError(name)
         if self._is_over:
             raise RuntimeError(
-                f"phalanx.checkpoint.files: {name!r} of step {self.step} was asked for behind a save of this rank: take "
-                "files from memory before, or call load() again"
+                f"phalanx.checkpoint.files: {name!r} of step {self.step} was asked for behind a save of this rank: "
+                "take files from memory before, or call load() again"
             )
         return self._places[name] if self._images is None else self._images.place_of(name)
 

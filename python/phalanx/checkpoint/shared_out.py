@@ -1,5 +1,5 @@
-"""States that the ranks share out among them: each writes its part, any rank may need any part, and what names the parts
-lies once on each node."""
+"""States that the ranks share out among them: each writes its part, any rank may need any part, and what names the
+parts lies once on each node."""
 
 import functools
 
@@ -91,5 +91,7 @@ class Checkpointer(checkpointer.Checkpointer):
         bytes that are wanted; the file may have no others."""
         joined = fetching.joined(parts)
         wanted = {str(rank): ranges for rank, ranges in joined.items() if ranges}
-        answer = self._ask("images", branch=found.branch, ranks=sorted(joined), **({"ranges": wanted} if wanted else {}))
+        answer = self._ask(
+            "images", branch=found.branch, ranks=sorted(joined), **({"ranges": wanted} if wanted else {})
+        )
         return {int(rank): path for rank, path in answer["ranks"].items()}

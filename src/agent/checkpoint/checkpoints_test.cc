@@ -351,7 +351,8 @@ TEST_F(ImagesAskedTest, AreRefusedWhereNobodyLendsOneOrItCannotBeRead) {
   node_.OnOrder(Lent(Told(), {3}));
   auto answers = TakeAll<AnswerImages>();
   ASSERT_EQ(answers.size(), 1U);
-  EXPECT_EQ(answers[0].refused, "no node lends the image of rank 5: what this life has saved other nodes lend from the next one on");
+  EXPECT_EQ(answers[0].refused,
+            "no node lends the image of rank 5: what this life has saved other nodes lend from the next one on");
   node_.OnImagesAsked(0, 9, kDir, 0, kParts);
   const uint64_t request = Told();
   node_.OnOrder(Lent(request, {3, 5}));

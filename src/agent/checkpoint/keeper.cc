@@ -398,8 +398,7 @@ void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
   read_ = looked.images;
   const StatusOr<std::optional<v1::ImageSource>> source = exchange_.Lend(looked.lent);
   if (!source.ok()) links_.say(fmt::format("checkpoint: {}", Message(source.status())));
-  Feed(
-      saving::Scanned{epoch, HeldPages(read_, looked.unread), source.ok() ? *source : std::nullopt});
+  Feed(saving::Scanned{epoch, HeldPages(read_, looked.unread), source.ok() ? *source : std::nullopt});
 }
 
 void CheckpointKeeper::Do(const MarkCommitted& action) {
@@ -465,8 +464,9 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   answer.Add("world_size", static_cast<int64_t>(decided.world_size())).Add("why", action.order.reason());
   std::vector<ckpt::MemoryImage> in_memory;
   if (memory_) in_memory = memory_->Images(action.dir, KeyOf(save));
-  const ImagesToRestore restore = ToRestore(action.order, rank, in_memory, checked_[action.dir],
-                                            exchange_.WholeOf(action.dir, KeyOf(save)), core_.FormOfDirectory(action.dir));
+  const ImagesToRestore restore =
+      ToRestore(action.order, rank, in_memory, checked_[action.dir], exchange_.WholeOf(action.dir, KeyOf(save)),
+                core_.FormOfDirectory(action.dir));
   bool stable = true;
   for (const ckpt::MemoryImage& image : restore.images) stable = memory_->HandOut(image) && stable;
   ReplaceSlots();

@@ -328,7 +328,8 @@ TEST(ToRestoreTest, GivesWhatTheMasterHasChosen) {
   v1::CheckpointOrder order;
   order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
   order.mutable_restore()->set_world_size(4);
-  const CheckedFolder checked{"100", {{0, "/data/run/100/rank_0.pt"}, {ckpt::kMainRank, "/data/run/100/main.pt"}}, "torch-zip"};
+  const CheckedFolder checked{
+      "100", {{0, "/data/run/100/rank_0.pt"}, {ckpt::kMainRank, "/data/run/100/main.pt"}}, "torch-zip"};
   EXPECT_EQ(ToRestore(order, 0, {Image("0")}, checked, {}, kFullForm).files.own, "0");
   EXPECT_EQ(ToRestore(order, 1, {Image("0")}, checked, {}, kFullForm).files.own, "") << "it is another rank's";
   order.mutable_restore()->set_source(v1::RestoreDecided::DISK);

@@ -63,7 +63,8 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
   return checked;
 }
 
-WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step, const std::vector<ckpt::MemoryImage>& images) {
+WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step,
+                          const std::vector<ckpt::MemoryImage>& images) {
   std::vector<ckpt::FileToPut> files;
   size_t bytes = 0;
   for (const ckpt::MemoryImage& image : images) {
@@ -74,8 +75,9 @@ WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step, const
     files.insert(files.end(), of_image->begin(), of_image->end());
   }
   if (files.size() > kFilesMax || bytes > kFilesBytesMax) {
-    return {{}, fmt::format("{} files of this node, whose names take {} KiB: at most {} in {} KiB can be told of a step",
-                            files.size(), bytes >> 10, kFilesMax, kFilesBytesMax >> 10)};
+    return {{},
+            fmt::format("{} files of this node, whose names take {} KiB: at most {} in {} KiB can be told of a step",
+                        files.size(), bytes >> 10, kFilesMax, kFilesBytesMax >> 10)};
   }
   WrittenImages written;
   for (const ckpt::FileToPut& file : files) {

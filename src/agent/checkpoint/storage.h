@@ -22,7 +22,7 @@ struct CheckedStep {
   std::map<int64_t, std::string> files;  // by rank
   std::string error;                     // empty: all of them are whole
   bool unreadable = false;               // some could not be read: nobody knows whether they are whole
-  std::string layout;  // of its manifest
+  std::string layout;                    // of its manifest
 };
 
 // The shards of a step that these ranks read (ShardsOfRanks), each byte of them.

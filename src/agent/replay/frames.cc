@@ -115,9 +115,8 @@ std::string Text(const ImageParts& parts) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 std::string Text(const AnswerImages& action) {
-  const std::string what =
-      fmt::format("images [{}] of {} in {} for local rank {}, request {}", Text(action.parts),
-                  Text(action.save), action.dir, action.local_rank, action.request);
+  const std::string what = fmt::format("images [{}] of {} in {} for local rank {}, request {}", Text(action.parts),
+                                       Text(action.save), action.dir, action.local_rank, action.request);
   if (!action.refused.empty()) return fmt::format("refuse {}: {}", what, action.refused);
   return fmt::format("hand out {}", what);
 }

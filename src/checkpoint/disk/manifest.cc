@@ -137,8 +137,8 @@ Status CheckShards(const Manifest& manifest) {
       return absl::InvalidArgumentError(fmt::format("two shards are '{}'", shard.file));
     }
     if ((shard.rank == kMainRank) != (shard.needed_by == FileNeed::kEveryRank)) {
-      return absl::InvalidArgumentError(fmt::format("'{}' is of rank {}, and needed by {}", shard.file, shard.rank,
-                                                    NameOf(shard.needed_by)));
+      return absl::InvalidArgumentError(
+          fmt::format("'{}' is of rank {}, and needed by {}", shard.file, shard.rank, NameOf(shard.needed_by)));
     }
     shared = shared || shard.rank == kMainRank;
     without_is_nothing = without_is_nothing || shard.needed_by == FileNeed::kNobody || manifest.layout == kDcpLayout;

@@ -23,7 +23,6 @@ constexpr const char* kNamedLayout = "safetensors";  // files of safetensors
 constexpr const char* kDcpLayout = "dcp";            // the files of torch.distributed.checkpoint
 constexpr const char* kFilesLayout = "files";        // each is what it is
 
-
 // "rank_<rank>.pt" and "main.pt", or ".safetensors" for ".pt"; of sharded state as torch.distributed.checkpoint has
 // them: "__<rank>_0.distcp" and ".metadata".
 std::string ShardName(std::string_view layout, int64_t rank);

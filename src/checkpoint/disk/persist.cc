@@ -98,8 +98,7 @@ StatusOr<Shard> WriteShard(const WriteJob& job) {
   // A manifest may have come while a slow disk took its time.
   PHX_RETURN_IF_ERROR(CheckUncommitted(folder));
   PHX_RETURN_IF_ERROR(draft.Place(folder, job.file));
-  return Shard{
-      .rank = job.rank, .file = job.file, .bytes = job.bytes, .crc32 = *crc, .needed_by = job.needed_by};
+  return Shard{.rank = job.rank, .file = job.file, .bytes = job.bytes, .crc32 = *crc, .needed_by = job.needed_by};
 }
 
 Status WriteManifest(const std::string& dir, const std::string& step_name, const Manifest& manifest) {

@@ -19,8 +19,8 @@ struct WriteJob {
   uint32_t crc32 = 0;  // of those bytes
   FileNeed needed_by = FileNeed::kOwner;
   uint64_t offset = 0;  // of the bytes in the source
-  bool direct = true;  // past the page cache, where the file system can
-  bool ring = true;    // by io_uring, where the kernel lets us
+  bool direct = true;   // past the page cache, where the file system can
+  bool ring = true;     // by io_uring, where the kernel lets us
 };
 
 // Blocks its caller's thread for as long as the storage takes, and nobody else. DataLoss where the source is not what

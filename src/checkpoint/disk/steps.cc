@@ -89,7 +89,7 @@ Status RemoveOurs(const std::string& folder) {
   const bool all = has(kUnfinishedName) && !has(kDeletedName);
   for (const std::string& name : *names) {
     if (name == kUnfinishedName || name == kDeletedName || !(all || IsOurFile(name))) continue;
-    const Status removed = RemoveFile(fmt::format("{}/{}", folder, name));
+    Status removed = RemoveFile(fmt::format("{}/{}", folder, name));
     if (!removed.ok() && IsOurFile(name)) return removed;  // of others: a folder, say
   }
   // Last: what is left is known to be ours until then.

@@ -45,8 +45,8 @@ struct FoundStep {
   std::string name;
   int64_t step = 0;
   uint64_t number = 0;
-  uint64_t epoch = 0;     // of the manifest; 0 without one
-  uint64_t sequence = 0;  // of the manifest; without one that of the newest step with a lower number
+  uint64_t epoch = 0;                // of the manifest; 0 without one
+  uint64_t sequence = 0;             // of the manifest; without one that of the newest step with a lower number
   std::optional<uint64_t> timeline;  // of the manifest, where one can be read
   StepState state = StepState::kUncommitted;
   std::optional<Manifest> manifest;  // of those that count, and of no others

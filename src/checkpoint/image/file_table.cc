@@ -52,10 +52,10 @@ std::string ParseEntry(const uint8_t* image, uint64_t end, uint64_t* at, FileOfI
 }  // namespace
 
 bool IsNameOfFile(std::string_view name) {
-  const bool is_plain = !name.empty() && name.size() <= kFileOfImageNameMax && name[0] != '.' &&
-                        std::ranges::none_of(name, [](char c) {
-                          return c == '/' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) == 0x7F;
-                        });
+  const bool is_plain =
+      !name.empty() && name.size() <= kFileOfImageNameMax && name[0] != '.' && std::ranges::none_of(name, [](char c) {
+        return c == '/' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) == 0x7F;
+      });
   return is_plain && name != "manifest.json" && ToUtf8(name) == name;
 }
 

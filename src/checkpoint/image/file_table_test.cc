@@ -53,15 +53,15 @@ TEST(FileTableTest, WhatIsNoneIsRefused) {
 
 TEST(FileTableTest, FilesThatDoNotLieOneBehindTheOtherAreRefused) {
   for (const std::vector<FileOfImage>& files : std::vector<std::vector<FileOfImage>>{
-           {{"a", 0, 10, 0}},                           // in the table
-           {{"a", 4100, 10, 0}},                        // within a page
-           {{"a", 4096, 5000, 0}, {"b", 8192, 1, 0}},   // over the one before
-           {{"b", 8192, 1, 0}, {"a", 4096, 1, 0}},      // in another order
-           {{"a", 4096, 12289, 0}},                     // behind the image's end
-           {{"a", 1u << 20, 1, 0}},                     // all of it
-           {{"a", 4096, UINT64_MAX, 0}},                //
-           {{"a", UINT64_MAX - 4095, 4096, 0}},         //
-           {{"a", 4096, 0, 0}},                         // empty
+           {{"a", 0, 10, 0}},                          // in the table
+           {{"a", 4100, 10, 0}},                       // within a page
+           {{"a", 4096, 5000, 0}, {"b", 8192, 1, 0}},  // over the one before
+           {{"b", 8192, 1, 0}, {"a", 4096, 1, 0}},     // in another order
+           {{"a", 4096, 12289, 0}},                    // behind the image's end
+           {{"a", 1u << 20, 1, 0}},                    // all of it
+           {{"a", 4096, UINT64_MAX, 0}},               //
+           {{"a", UINT64_MAX - 4095, 4096, 0}},        //
+           {{"a", 4096, 0, 0}},                        // empty
        }) {
     EXPECT_THAT(WhyNot(ImageOfFiles(files, 16384)), HasSubstr("does not lie")) << files[0].offset;
   }
@@ -69,8 +69,9 @@ TEST(FileTableTest, FilesThatDoNotLieOneBehindTheOtherAreRefused) {
 
 TEST(FileTableTest, NamesArePlainAndDifferent) {
   EXPECT_THAT(WhyNot(ImageOfFiles({{"a", 4096, 1, 0}, {"a", 8192, 1, 0}}, 16384)), HasSubstr("two files"));
-  for (const std::string& name : {std::string(), std::string("a/b"), std::string(".."), std::string(".metadata"),
-                                  std::string("manifest.json"), std::string("a\nb"), std::string("a\0b", 3), std::string("a\xff\xfe")}) {
+  for (const std::string& name :
+       {std::string(), std::string("a/b"), std::string(".."), std::string(".metadata"), std::string("manifest.json"),
+        std::string("a\nb"), std::string("a\0b", 3), std::string("a\xff\xfe")}) {
     EXPECT_FALSE(IsNameOfFile(name)) << name;
     EXPECT_THAT(WhyNot(ImageOfFiles({{name, 4096, 1, 0}}, 16384)), HasSubstr("plain name")) << name;
   }

@@ -79,8 +79,9 @@ std::string ParseFields(const uint8_t* at, Slot* slot) {
   if (fields.world_size == 0 || fields.rank >= fields.world_size) return "its rank is not within its world";
   const std::optional<SaveForm> form = FormOfNumber(fields.form);
   if (!form) return "who needs it is not known";
-  slot->image = {fields.step,  fields.epoch,   fields.bytes,          fields.layout_hash, fields.rank, fields.world_size,
-                 fields.crc32, fields.records, fields.sealed_unix_ms, fields.branch,      *form};
+  slot->image = {fields.step,           fields.epoch,      fields.bytes, fields.layout_hash,
+                 fields.rank,           fields.world_size, fields.crc32, fields.records,
+                 fields.sealed_unix_ms, fields.branch,     *form};
   return {};
 }
 

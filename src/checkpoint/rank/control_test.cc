@@ -18,7 +18,9 @@ using testing::IsEmpty;
 constexpr uint64_t kEpoch = 7;
 constexpr uint64_t kBytes = 8192;
 
-SlotImage ImageOf(int64_t step, uint64_t epoch = kEpoch) { return {step, epoch, kBytes, 99, 1, 2, 0xABCD, 3, 1234, 0, kDcpForm}; }
+SlotImage ImageOf(int64_t step, uint64_t epoch = kEpoch) {
+  return {step, epoch, kBytes, 99, 1, 2, 0xABCD, 3, 1234, 0, kDcpForm};
+}
 
 // A page in memory, with as many slots.
 class Page {

@@ -143,10 +143,10 @@ void PutFrame(uint8_t* image, const ImageLayout& layout, const phx_ckpt_frame& f
 
 uint32_t FinishFrame(uint8_t* image, const ImageLayout& layout, const FrameCrcs& crcs, const uint32_t* record_crc32) {
   for (const phx_ckpt_patch& patch : crcs.patches) {
-    const uint32_t crc32 =
-        IsOfHead(patch)   ? Crc32(0, image, HeadBytes(layout))
-        : IsOfSpan(patch) ? CrcOf(image, layout, crcs.spans[patch.record ^ PHX_CKPT_SPAN], record_crc32)
-                          : record_crc32[patch.record];
+    const uint32_t crc32 = IsOfHead(patch) ? Crc32(0, image, HeadBytes(layout))
+                           : IsOfSpan(patch)
+                               ? CrcOf(image, layout, crcs.spans[patch.record ^ PHX_CKPT_SPAN], record_crc32)
+                               : record_crc32[patch.record];
     PutCrc(image + patch.at, crc32, crcs.digits);
   }
   return CrcOf(image, layout, {0, layout.file_bytes}, record_crc32);

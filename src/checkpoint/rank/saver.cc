@@ -102,7 +102,8 @@ int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::st
 
   began_ns_ = NowNs(CLOCK_MONOTONIC);
   workers_max_ = threads;
-  image_ = {save.step, epoch_, layout_.file_bytes, layout_.hash, save.rank, save.world_size, 0, 0, 0, save.branch, *FormOfNumber(save.form)};
+  image_ = {save.step, epoch_,      layout_.file_bytes,      layout_.hash, save.rank, save.world_size, 0, 0,
+            0,         save.branch, *FormOfNumber(save.form)};
   image_.records = static_cast<uint32_t>(save.n);
   crc32_.assign(save.n, 0);
   if (framed_) PutFrame(data_, layout_, *frame);

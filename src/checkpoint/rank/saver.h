@@ -92,7 +92,7 @@ class Saver {
   // The save, written by Begin while nobody else looks. Chunks: each belongs to who took it.
   ImageLayout layout_;
   std::string pickle_, info_, serialization_id_, notify_;
-  bool framed_ = false;  // the caller has laid the image out
+  bool framed_ = false;   // the caller has laid the image out
   FrameCrcs frame_crcs_;  // of a framed one
   int notify_fd_ = -1;
   SlotImage image_;

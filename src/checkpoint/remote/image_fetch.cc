@@ -263,8 +263,7 @@ Status FetchRangesInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges
   if (ftruncate(fetch.file, static_cast<off_t>(fetch.bytes)) != 0) return CallFailed(fetch.path, "ftruncate", errno);
   for (const ByteRange& part : parts) {
     // So that nobody is ever killed by a full /dev/shm.
-    const int full =
-        posix_fallocate(fetch.file, static_cast<off_t>(part.begin), static_cast<off_t>(part.bytes()));
+    const int full = posix_fallocate(fetch.file, static_cast<off_t>(part.begin), static_cast<off_t>(part.bytes()));
     if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
   }
   SharedParts turns(parts.size(), 1);
@@ -282,7 +281,7 @@ Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, con
   if (!file.valid()) return CallFailed(path, "open", errno);
   const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
   Fetch fetch{image, sources, path, stop_fd, file.get()};
-  const Status fetched = answer.ok() ? FetchRangesInto(fetch, *answer, ranges, bytes_max) : answer.status();
+  Status fetched = answer.ok() ? FetchRangesInto(fetch, *answer, ranges, bytes_max) : answer.status();
   if (!fetched.ok() && is_new) unlink(path.c_str());
   return fetched;
 }

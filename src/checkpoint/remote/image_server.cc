@@ -249,7 +249,7 @@ class ImageServer::Connections {
   const ImageKey key_;
   const Fd listener_;
   std::mutex mutex_;
-  LentImages images_;  // guarded by `mutex_`
+  LentImages images_;                      // guarded by `mutex_`
   std::map<int, Connection> connections_;  // by socket
 };
 

@@ -39,7 +39,11 @@ class StorageTest : public testing::TestWithParam<Kind> {
   }
   FileToPut File(const std::string& name, int64_t rank, const std::string& text) {
     folder_.Write("slot", text);
-    return {folder_ / "slot", name, rank, text.size(), Crc32(0, text.data(), text.size()),
+    return {folder_ / "slot",
+            name,
+            rank,
+            text.size(),
+            Crc32(0, text.data(), text.size()),
             rank == kMainRank ? FileNeed::kEveryRank : FileNeed::kOwner};
   }
   static std::string Text(char seed) {

@@ -934,7 +934,8 @@ TEST_F(LendingTest, ARankWhoseImageNobodyHoldsIsNotRestoredFromMemory) {
 }
 
 TEST_F(LendingTest, OfASaveThatNobodyCommittedAHalfIsNothing) {
-  const auto orders = Restored({{1, 10, {0, 1}, false, 4, kDdpForm, true}}, {{1, 10, {2, 3}, false, 4, kDdpForm, false}});
+  const auto orders =
+      Restored({{1, 10, {0, 1}, false, 4, kDdpForm, true}}, {{1, 10, {2, 3}, false, 4, kDdpForm, false}});
   EXPECT_THAT(orders.at(b_).reason(), testing::HasSubstr("group rank 1 holds a part of it"));
 }
 

@@ -42,7 +42,8 @@ Status CheckDir(const v1::Snapshot::CheckpointDir& wire) {
     return absl::DataLossError(fmt::format("a checkpoint directory's name of {} bytes", wire.dir().size()));
   }
   if (!IsForm(wire.form())) {
-    return absl::DataLossError(fmt::format("checkpoints of which {} needs a file", static_cast<int>(wire.form().own())));
+    return absl::DataLossError(
+        fmt::format("checkpoints of which {} needs a file", static_cast<int>(wire.form().own())));
   }
   if (wire.doubted_size() > static_cast<int>(kMaxDoubted)) {
     return absl::DataLossError(fmt::format("{} saves doubted", wire.doubted_size()));

@@ -27,7 +27,18 @@ class Writer:
     """
 
     def __init__(
-        self, checkpoint_door, control_path, directory, page, kind, form, here, slots_wanted, budget, overlapping, verify
+        self,
+        checkpoint_door,
+        control_path,
+        directory,
+        page,
+        kind,
+        form,
+        here,
+        slots_wanted,
+        budget,
+        overlapping,
+        verify,
     ):
         """`page`: "own" or "main", which of the rank's images this is; `kind`: what the image says that it is; `form`:
         who needs which image of a save, a number of formats/forms.py;

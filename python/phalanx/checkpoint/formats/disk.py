@@ -15,8 +15,8 @@ _NOT_WHOLE_ELSEWHERE = "another rank's part of it is not whole"
 class Found:
     """Where a step is to be read from. `source` "memory", "disk" or None; `own` is the image of this rank, `main` that
     with the whole state where ranks share one. `stable`: the files stay as they are while this process lives. `ranks`:
-    where any rank may need any image in memory, those of this node by rank; `directory`: of a step on disk; `branch`: of
-    the answer of an agent."""
+    where any rank may need any image in memory, those of this node by rank; `directory`: of a step on disk; `branch`:
+    of the answer of an agent."""
 
     branch = 0
     layout = None  # of a step on disk that an agent has found
@@ -133,7 +133,9 @@ def newest_first(directory):
     look."""
     command = process.find_command("phalanx")
     if command is None:
-        raise RuntimeError("phalanx.checkpoint: the command phalanx is not there: is the wheel installed for this Python?")
+        raise RuntimeError(
+            "phalanx.checkpoint: the command phalanx is not there: is the wheel installed for this Python?"
+        )
     done = subprocess.run([command, "ckpt", "steps", "--", directory], capture_output=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise RuntimeError(f"phalanx.checkpoint: {directory}: {done.stderr.decode('utf-8', 'replace').strip()}")

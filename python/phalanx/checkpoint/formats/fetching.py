@@ -12,7 +12,8 @@ def joined(parts):
     while sum(map(len, found.values())) > _RANGES_MAX and gap < 1 << 40:
         gap *= 8
         found = {rank: _near(ranges, gap) for rank, ranges in found.items()}
-    return found if sum(map(len, found.values())) <= _RANGES_MAX else dict.fromkeys(found, [])
+    are_few = sum(map(len, found.values())) <= _RANGES_MAX
+    return found if are_few else {rank: [] for rank in found}
 
 
 def _near(ranges, gap):

@@ -172,7 +172,7 @@ class Section(io.RawIOBase):
 
     def __init__(self, path, begin, length):
         super().__init__()
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close() does so
+        self._file = open(path, "rb", buffering=0)
         self._begin, self._length, self._at = begin, length, 0
 
     def readable(self):

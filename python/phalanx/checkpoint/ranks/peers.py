@@ -1,5 +1,5 @@
-"""What the ranks of a job agree upon when they share a state out among them: over a process group of gloo's, so that no device is
-waited for. All ranks make the same calls in the same order."""
+"""What the ranks of a job agree upon when they share a state out among them: over a process group of gloo's, so that no
+device is waited for. All ranks make the same calls in the same order."""
 
 import pickle
 
