@@ -259,7 +259,10 @@ def test_what_grows_or_changes_its_names_is_saved_all_the_same(one, agent):
         ({"a": b""}, r"state['a'] is empty"),
         ({"a": memoryview(torch.zeros(3, 0).numpy())}, r"state['a'] is empty"),
         ({"a.pt": {"x": torch.empty(3, device="meta")}}, "state['a.pt']"),
-        ({"a.pt": {"x": object()}}, "weights_only"),
+        ({"a.pt": {"x": object()}}, "state['a.pt']: "),
+        ({"a.pt": {"x": lambda: 1}}, "state['a.pt']: "),
+        ({"rng": True}, "state['rng'] is True: a file holds bytes as they are"),
+        ({"a.txt": "text"}, "state['a.txt'] is 'text': a file holds bytes as they are (of a text its encode())"),
         ({str(number): b"x" for number in range(4097)}, "4097 files of one rank; expected at most 4096"),
     ],
 )

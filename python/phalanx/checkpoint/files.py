@@ -106,16 +106,21 @@ class Checkpointer(shared_out.Checkpointer):
             if not memoryview(value).nbytes:
                 raise refuse.CannotSave(f"state[{name!r}] is empty; expected a byte or more")
             return self._describer.describe(name, value)
-        own = states.expand(value, rng_into=self._rng)
+        if isinstance(value, (str, bool)):
+            raise refuse.CannotSave(
+                f"state[{name!r}] is {value!r}: a file holds bytes as they are (of a text its encode()), or a state: a "
+                "module, an optimizer, a tensor, a dict or the like, in which other values stand"
+            )
+        try:
+            own = states.expand(value, rng_into=self._rng)
+            content = self._describer.describe(name, own.state)
+            if self.weights_only:
+                self._loadable.check(content.classes, own.state)
+        except (refuse.CannotSave, pickle.PicklingError) as error:
+            raise refuse.CannotSave(f"state[{name!r}]: {error}") from None
         expanded.modules += own.modules
         expanded.optimizers += own.optimizers
         expanded.state[name] = own.state
-        try:
-            content = self._describer.describe(name, own.state)
-        except refuse.CannotSave as error:
-            raise refuse.CannotSave(f"state[{name!r}]: {error}") from None
-        if self.weights_only:
-            self._loadable.check(content.classes, own.state)
         return content
 
     # --- restoring
@@ -146,7 +151,7 @@ class Checkpointer(shared_out.Checkpointer):
         self._given = weakref.ref(files)
         return files
 
-    def _open_file(self, found, place, map_location):
+    def _open_file(self, found, name, place, map_location):
         """What torch.load() gives for it."""
         path, begin, length = place
         mmap = found.source == "memory" and found.stable
@@ -160,7 +165,8 @@ class Checkpointer(shared_out.Checkpointer):
                 loaded = torch.load(file, map_location=map_location, weights_only=self.weights_only)
         except _NOT_LOADED as error:
             raise RuntimeError(
-                f"phalanx.checkpoint.files: {path} cannot be loaded: {type(error).__name__}: {error}"
+                f"phalanx.checkpoint.files: {name!r} of step {found.step}, in {path}, cannot be loaded: "
+                f"{type(error).__name__}: {error}"
             ) from error
         return states.restore(loaded)
 
@@ -190,7 +196,7 @@ class StoredFiles(collections.abc.Mapping):
         return default if name not in self._places else self[name]
 
     def __getitem__(self, name):
-        return self._open(self._found, self._place_of(name), self._map_location)
+        return self._open(self._found, name, self._place_of(name), self._map_location)
 
     def read(self, name):
         path, begin, length = self._place_of(name)

@@ -165,7 +165,8 @@ void NodeCheckpoints::OnAttached() {
 std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, const CheckpointOptions& options) {
   Dir& dir = dirs_[name];
   if (!dir.opened.empty() && dir.options->form != options.form) {
-    return fmt::format("{}: the ranks of this node do not agree of which kind it is (full, ddp, dcp or files)", name);
+    return fmt::format("it was opened as of kind {} in this life, by a rank of this node, and is now as of kind {}",
+                       KindOf(dir.options->form), KindOf(options.form));
   }
   const bool first = dir.opened.empty();
   dir.options = options;
