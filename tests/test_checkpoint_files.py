@@ -141,6 +141,24 @@ def test_a_step_of_files_is_not_taken_for_another_state(make_job, directory, tmp
 
 
 @pytest.mark.slow
+def test_a_save_of_files_in_memory_is_not_taken_for_another_state(job, directory, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from phalanx.checkpoint import Checkpointer\n"
+        "from phalanx.checkpoint.files import Checkpointer as Files\n"
+        "is_first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
+        f"ckpt = (Files if is_first else Checkpointer)({str(directory)!r})\n"
+        "assert ckpt.load()[1] == 0\n"
+        "assert ckpt.save(1, {'a': b'x'}).wait_committed()\n"
+        "os._exit(7)\n"
+    )
+    node = job.standalone(script, nproc=1, flags=["--max-restarts=1"])
+    assert node.wait() == 1, job.story()
+    assert "in memory it is of kind files, and this Checkpointer is of kind full" in node.stderr, job.story()
+
+
+@pytest.mark.slow
 def test_without_an_agent_they_go_to_disk(make_job, directory):
     for steps in (2, 4):
         job = make_job()
@@ -199,12 +217,13 @@ def test_files_in_memory_are_asked_for_before_the_next_save(one, agent):
     checkpointer, in_memory = one
     assert checkpointer.save(1, {"a": b"one"}, storage=Storage.MEMORY).wait_committed()
     in_memory(1)
-    found, _ = checkpointer.load()
-    assert found.read("a") == b"one"
+    both = [checkpointer.load()[0] for _ in range(2)]
+    assert [found.read("a") for found in both] == [b"one", b"one"]
     assert checkpointer.save(2, {"a": b"two"}, storage=Storage.MEMORY).wait_committed()
-    assert list(found) == ["a"]
-    with pytest.raises(RuntimeError, match="'a' of step 1 was asked for behind a save of this rank"):
-        found.read("a")
+    for found in both:
+        assert list(found) == ["a"]
+        with pytest.raises(RuntimeError, match="'a' of step 1 was asked for behind a save of this rank"):
+            found.read("a")
 
 
 def test_names_that_are_gone_are_forgotten(one, agent):

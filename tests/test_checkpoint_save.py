@@ -678,6 +678,15 @@ def test_a_step_without_a_whole_manifest_does_not_count(on_disk):
     assert load(on_disk) == (1, "disk", f"{restored}no manifest: not committed)")
 
 
+def test_nobody_begins_anew_beside_a_step_that_may_be_whole(on_disk):
+    """Of a newer Phalanx, say."""
+    shutil.rmtree(on_disk / "1")
+    shards = json.loads((on_disk / "2" / "manifest.json").read_bytes().partition(b"\n")[0])["shards"]
+    write_manifest(on_disk / "2", 2, 9, shards, version=99)
+    with pytest.raises(RuntimeError, match="whether there is a step to restore is not known: .*newer Phalanx"):
+        load(on_disk)
+
+
 @pytest.mark.parametrize("damage", ["flipped", "short", "gone"])
 def test_a_step_whose_file_is_damaged_is_passed_over(on_disk, damage):
     path = on_disk / "2" / "rank_0.pt"

@@ -16,6 +16,7 @@ from test_checkpoint_dcp import make_alone as make_alone
 from test_checkpoint_dcp import of_ranks
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 WORLD = 2
@@ -141,6 +142,18 @@ def test_what_was_saved_is_loaded_whole_or_in_part(make_alone, tmp_path):
         some = {"view": torch.zeros(5)}
         dcp.load(some, storage_reader=checkpointer.get_storage_reader())
         assert some["view"].tolist() == state["view"].tolist()
+
+
+def test_a_reader_of_memory_is_refused_behind_the_next_save(make_alone):
+    make, in_memory = make_alone
+    checkpointer = make()
+    dcp.save({"a": torch.ones(3)}, storage_writer=checkpointer.get_storage_writer(1, Storage.MEMORY))
+    in_memory(1)
+    reader = checkpointer.get_storage_reader()
+    dcp.load({"a": torch.zeros(3)}, storage_reader=reader)
+    dcp.save({"a": torch.ones(3)}, storage_writer=checkpointer.get_storage_writer(2, Storage.MEMORY))
+    with pytest.raises(CheckpointException, match="before a save of this rank: ask get_storage_reader"):
+        dcp.load({"a": torch.zeros(3)}, storage_reader=reader)
 
 
 def test_a_writer_is_for_one_save(make_alone):

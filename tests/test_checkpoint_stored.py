@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from checkpoint_agent import write_manifest  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import Checkpointer, Storage, StoredStep, ddp  # noqa: E402
+from phalanx.checkpoint import Checkpointer, Storage, StoredStep, ddp, stored  # noqa: E402
 from share import free_port  # noqa: E402
 
 
@@ -321,6 +321,24 @@ def test_a_step_whose_deletion_ends_at_any_moment_is_whole_or_none(folder, monke
         break
     assert count > 8 and seen == {True, False}
     assert paths(folder) == ["15", "20", "10"]
+
+
+def test_a_deletion_that_was_cut_off_is_gone_on_with(tmp_path):
+    """It counts no more, whoever asks; the next call takes what is left, and nothing of others."""
+    folder = tmp_path / "1"
+    folder.mkdir()
+    for name in ("model.pt", "optimizer_0.pt"):
+        (folder / name).write_bytes(b"x" * 100)
+    shards = [
+        {"rank": 0, "file": name, "bytes": 100, "crc32": 0, "needed_by": "any-rank"}
+        for name in ("model.pt", "optimizer_0.pt")
+    ]
+    write_manifest(folder, 1, 1, shards, kind="files", layout="files")
+    (folder / "manifest.json").rename(folder / ".deleted.json")
+    (folder / "notes.txt").write_text("of others")
+    assert stored.steps(str(tmp_path)) == []
+    assert not stored.delete(str(tmp_path), 1)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
 def test_of_many_calls_at_once_one_deletes(folder):

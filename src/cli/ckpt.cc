@@ -440,17 +440,28 @@ StatusOr<CkptAnswer> CkptList(const std::string& given, bool json, int64_t now_u
   return StepsAnswer(path, steps, json, now_unix_ms);
 }
 
-StatusOr<CkptAnswer> CkptSteps(const std::string& directory) {
+StatusOr<CkptAnswer> CkptSteps(const std::string& directory, const std::string& name) {
   ordered_json list = ordered_json::array();
-  const StatusOr<std::vector<FoundStep>> steps = checkpoint::FindSteps(directory);
+  StatusOr<std::vector<FoundStep>> steps = std::vector<FoundStep>();
+  if (name.empty()) {
+    steps = checkpoint::FindSteps(directory);
+  } else if (std::optional<FoundStep> one = checkpoint::FindStep(directory, name)) {
+    steps->push_back(*std::move(one));
+  }
   if (!steps.ok() && !absl::IsNotFound(steps.status())) return steps.status();
   for (const FoundStep& found : steps.value_or(std::vector<FoundStep>())) {
-    ordered_json step = {{"name", found.name}, {"step", found.step}, {"why", found.why}};
+    ordered_json step = {
+        {"name", found.name}, {"step", found.step}, {"state", StateText(found.state)}, {"why", found.why}};
     if (found.timeline) step["timeline"] = *found.timeline;
     if (found.manifest) step["manifest"] = ordered_json::parse(checkpoint::ManifestJson(*found.manifest));
     list.push_back(std::move(step));
   }
   return CkptAnswer{Dump({{"version", 1}, {"steps", std::move(list)}}, -1)};
+}
+
+StatusOr<CkptAnswer> CkptDelete(const std::string& directory, const std::string& name) {
+  PHX_RETURN_IF_ERROR(checkpoint::DeleteStep(directory, name));
+  return CkptAnswer{};
 }
 
 StatusOr<CkptAnswer> CkptShow(const std::string& given, bool json) {

@@ -16,9 +16,12 @@ struct CkptAnswer {
 // The steps of a directory; of a node's memory folder, or of all of them below /dev/shm, the slots.
 StatusOr<CkptAnswer> CkptList(const std::string& path, bool json, int64_t now_unix_ms);
 
-// For programs, as JSON: the steps of a directory, newest first, with all that the manifests of those that count list.
-// Without a step where there is no such directory.
-StatusOr<CkptAnswer> CkptSteps(const std::string& directory);
+// For programs, as JSON: the steps of a directory, newest first, or that of a name (empty: all), with all that the
+// manifests of those that count list. Without a step where there is no such directory, or none of that name.
+StatusOr<CkptAnswer> CkptSteps(const std::string& directory, const std::string& name);
+
+// Goes on with the deletion of a step that was cut off.
+StatusOr<CkptAnswer> CkptDelete(const std::string& directory, const std::string& name);
 
 // A step's manifest, or the records of an image.
 StatusOr<CkptAnswer> CkptShow(const std::string& path, bool json);

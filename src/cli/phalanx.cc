@@ -102,10 +102,12 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
   rescue->add_flag("--without-lost", flags.without_lost,
                    "DDP: what ranks of lost nodes had of their own is not needed");
   DeclareCkpt(*ckpt, flags, "discard", "removes a dead job's memory; of /dev/shm, that of all your dead jobs");
-  ckpt->add_subcommand("steps", "the steps of a directory, for phalanx.checkpoint")
-      ->group("")
-      ->add_option("DIRECTORY", flags.path)
-      ->required();
+  for (const char* name : {"steps", "delete"}) {  // for phalanx.checkpoint
+    CLI::App* command = ckpt->add_subcommand(name)->group("");
+    command->add_option("DIRECTORY", flags.path)->required();
+    CLI::Option* step = command->add_option("NAME", flags.other, "of a step's folder");
+    if (command->get_name() == "delete") step->required();
+  }
   CLI::App* host = ckpt->add_subcommand("host", "serves a rank without an agent, which starts it");
   host->group("");  // no people
   host->add_option("--memory-fd", flags.memory_fd)->required()->check(CLI::NonNegativeNumber);
@@ -115,7 +117,8 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
 
 StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags) {
   if (command == "ls") return CkptList(flags.path, flags.json, UnixMs());
-  if (command == "steps") return CkptSteps(flags.path);
+  if (command == "steps") return CkptSteps(flags.path, flags.other);
+  if (command == "delete") return CkptDelete(flags.path, flags.other);
   if (command == "show") return CkptShow(flags.path, flags.json);
   if (command == "verify") return CkptVerify(flags.path, flags.json);
   if (command == "diff") return CkptDiff(flags.path, flags.other, flags.json);

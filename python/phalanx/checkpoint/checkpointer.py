@@ -504,6 +504,8 @@ class Checkpointer:
         found = disk.from_answer(self._ask("restore", branch=branch))
         found.branch = branch
         why_not = disk.why_no_layout(found.layout, self.layouts_on_disk)
+        if found.kind is not None and forms.OF_KIND.get(found.kind) != forms.OF_KIND[self.kind]:
+            why_not = f"in memory it is of kind {found.kind}, and this Checkpointer is of kind {self.kind}"
         if why_not is not None:
             raise RuntimeError(f"phalanx.checkpoint: step {found.step} of {self.directory}: {why_not}")
         return found

@@ -177,7 +177,9 @@ class Checkpointer(shared_out.Checkpointer):
             fetched = self._fetch(found, {sharded.rank_of(name): ranges for name, ranges in parts.items()})
             return {sharded.file_name(rank): path for rank, path in fetched.items()}
 
-        return _MemoryReader(_Slots(paths, where), fetch)
+        reader = _MemoryReader(_Slots(paths, where), fetch)
+        self._given.add(reader)
+        return reader
 
     def load(self, state, step=None, timeline=None, map_location=None):
         """Writes the newest step that every rank has into `state`, and returns the step; 0, and `state` stays as it is,
@@ -267,9 +269,19 @@ class _MemoryReader(filesystem.FileSystemReader):
         self.fs = slots
         self._here = set(slots.paths)
         self._fetch = fetch
+        self._is_over = False
+
+    def expire(self):
+        """Memory may be written over from now on."""
+        self._is_over = True
 
     def read_data(self, plan, planner):
         """torch's own, behind what it is going to read."""
+        if self._is_over:
+            raise RuntimeError(
+                "phalanx.checkpoint.dcp: this reader is of what memory held before a save of this rank: ask "
+                "get_storage_reader() for another"
+            )
         wanted = {}
         for item in plan.items:
             place = self.storage_data[item.storage_index]

@@ -14,7 +14,6 @@ import contextlib
 import io
 import os
 import pickle
-import weakref
 
 import torch
 
@@ -53,7 +52,6 @@ class Checkpointer(shared_out.Checkpointer):
 
     def __init__(self, *settings, **named_settings):
         self._agreed = None
-        self._given = None  # weakref to the StoredFiles of the last load() from memory
         super().__init__(*settings, **named_settings)
 
     def _new_describer(self):
@@ -63,12 +61,6 @@ class Checkpointer(shared_out.Checkpointer):
 
     def _index(self):
         return several.index_image(self._agreed.ranks_of)
-
-    def _write(self, handle, state, began_ns):
-        given = self._given and self._given()
-        if given is not None:
-            given.expire()
-        super()._write(handle, state, began_ns)
 
     def _planned(self, state, step):
         try:
@@ -134,7 +126,7 @@ class Checkpointer(shared_out.Checkpointer):
         if found.source is None:
             return default, 0
         if found.source == "disk":
-            places = _on_disk(found.directory)
+            places = _on_disk(found)
             return StoredFiles(found, places, None, self._open_file, map_location), found.step
         return self._in_memory(found, map_location), found.step
 
@@ -148,7 +140,7 @@ class Checkpointer(shared_out.Checkpointer):
             raise RuntimeError(f"phalanx.checkpoint.files: {where}: {error}") from None
         images = _Images(found, ranks_of, self._fetch)
         files = StoredFiles(found, ranks_of, images, self._open_file, map_location)
-        self._given = weakref.ref(files)
+        self._given.add(files)
         return files
 
     def _open_file(self, found, name, place, map_location):
@@ -183,6 +175,11 @@ class StoredFiles(collections.abc.Mapping):
         self._found, self._places, self._images = found, places, images
         self._open, self._map_location = open_file, map_location
         self._is_over = False
+
+    __hash__ = object.__hash__  # of this one, for those who are told when it expires
+
+    def __eq__(self, other):
+        return self is other
 
     def expire(self):
         """Memory may be written over from now on."""
@@ -245,9 +242,10 @@ class _Images:
         return self._here.get(rank) or self._fetch(self._found, {rank: [(begin, end)]})[rank]
 
 
-def _on_disk(folder):
+def _on_disk(found):
     """{name: place} of the files of a step that was found whole."""
-    shards = disk.manifest_of(folder)["shards"]
+    folder = found.directory
+    shards = (found.manifest or disk.manifest_of(folder))["shards"]
     return {shard["file"]: (os.path.join(folder, shard["file"]), 0, shard["bytes"]) for shard in shards}
 
 

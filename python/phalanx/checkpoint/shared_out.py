@@ -2,6 +2,7 @@
 parts lies once on each node."""
 
 import functools
+import weakref
 
 from phalanx._bootstrap import board
 from phalanx.checkpoint import checkpointer
@@ -19,6 +20,7 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def __init__(self, *settings, **named_settings):
         self._shared = None  # of who leads: the writer of what names the parts
+        self._given = weakref.WeakSet()  # readers of what memory held: expire() is called before it may hold it no more
         super().__init__(*settings, **named_settings)
         self._peers = peers.Peers(self._here)
 
@@ -70,6 +72,8 @@ class Checkpointer(checkpointer.Checkpointer):
 
     def _write_part(self, handle, expanded, image, index, began_ns):
         """`index()`: the image of what names the parts."""
+        for reader in list(self._given):
+            reader.expire()
         if self._shared is not None:
             first = SaveHandle(self, handle.step, handle.storage, handle.branch)
             self._shared.write(first, states.Expanded(), index(), began_ns)
@@ -89,9 +93,11 @@ class Checkpointer(checkpointer.Checkpointer):
     def _fetch(self, found, parts):
         """{rank: path} of images that other nodes have in memory. `parts`: {rank: [(from, behind the last), ..]} of the
         bytes that are wanted; the file may have no others."""
-        joined = fetching.joined(parts)
-        wanted = {str(rank): ranges for rank, ranges in joined.items() if ranges}
-        answer = self._ask(
-            "images", branch=found.branch, ranks=sorted(joined), **({"ranges": wanted} if wanted else {})
-        )
-        return {int(rank): path for rank, path in answer["ranks"].items()}
+        paths = {}
+        for portion in fetching.portions(parts):
+            joined = fetching.joined(portion)
+            wanted = {str(rank): ranges for rank, ranges in joined.items() if ranges}
+            more = {"ranges": wanted} if wanted else {}
+            answer = self._ask("images", branch=found.branch, ranks=sorted(joined), **more)
+            paths.update((int(rank), path) for rank, path in answer["ranks"].items())
+        return paths

@@ -64,9 +64,14 @@ def delete(directory, step, timeline=None):
     As retention does (docs/formats/checkpoint-manifest.md): the manifest goes first, so that nobody takes what is left
     for a step. Trackers name another one before that.
     """
+    there = disk.newest_first(directory)
+    for stored in there:
+        was_begun = stored.step == step and stored.manifest is None
+        if was_begun and os.path.exists(os.path.join(directory, stored.name, _DELETED)):
+            disk.go_on_deleting(directory, stored.name)
     found = {
         stored.name: stored.manifest
-        for stored in disk.newest_first(directory)
+        for stored in there
         if stored.why is None and stored.step == step and timeline in (None, stored.timeline)
     }
     if not found:

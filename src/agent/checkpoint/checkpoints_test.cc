@@ -137,7 +137,8 @@ TEST_F(NodeCheckpointsTest, RanksThatDoNotAgreeAreRefused) {
   CheckpointOptions ddp;
   ddp.form = kDdpForm;
   EXPECT_EQ(node_.OnOpen(0, kDir, {}), "");
-  EXPECT_THAT(node_.OnOpen(1, kDir, ddp), HasSubstr("of kind full in this life, by a rank of this node, and is now as of kind ddp"));
+  EXPECT_THAT(node_.OnOpen(1, kDir, ddp),
+              HasSubstr("of kind full in this life, by a rank of this node, and is now as of kind ddp"));
 }
 
 TEST_F(NodeCheckpointsTest, ACommittedSaveIsMarkedAndAnswered) {

@@ -45,7 +45,9 @@ Status FetchOne(const FetchJob& job, const v1::ImageElsewhere& elsewhere, const 
   const ckpt::ImageName image = {job.order.dir(), KeyOf(job.order.save()), elsewhere.rank()};
   const uint64_t bytes_max = ckpt::FreeMemoryBytes(job.folder);
   if (!ranges) return ckpt::FetchImage(image, std::move(sources), path, bytes_max, stop.get());
-  return ckpt::FetchRanges(image, std::move(sources), path, *ranges, bytes_max, stop.get());
+  const auto begun = job.begun.find(elsewhere.rank());
+  const bool goes_on = begun != job.begun.end() && begun->second == path;
+  return ckpt::FetchRanges(image, std::move(sources), {path, goes_on}, *ranges, bytes_max, stop.get());
 }
 
 std::optional<ckpt::ByteRanges> PartsOf(const ImageParts& parts, int32_t rank) {
@@ -61,7 +63,10 @@ ckpt::LentImages ToLend(const std::vector<ReadImage>& images) {
   for (const auto& [image, wrong] : images) {
     if (!wrong.empty()) continue;
     const ckpt::ImageName name = {image.dir, KeyOf(image.image), static_cast<int32_t>(RankOf(image))};
-    lent[name] = {image.path, image.image.bytes, image.image.crc32};
+    // Of a step that was saved twice the same one as ranks here are given (NodePages::Images).
+    const ckpt::LentImage as = {image.path, image.image.bytes, image.image.crc32};
+    if (image.committed) lent.insert_or_assign(name, as);
+    lent.try_emplace(name, as);
   }
   return lent;
 }
@@ -96,6 +101,8 @@ FetchedFiles FetchAll(const FetchJob& job, const Fd& stop) {
 ImageExchange::~ImageExchange() { OnRound(); }
 
 StatusOr<std::optional<v1::ImageSource>> ImageExchange::Lend(ckpt::LentImages images) {
+  // A look at memory may end behind a commit, from when on these are written over.
+  std::erase_if(images, [this](const auto& image) { return committed_.contains(image.first.dir); });
   if (images.empty() || address_.empty()) {
     if (server_) server_->Lend({});
     return std::nullopt;
@@ -118,20 +125,25 @@ void ImageExchange::OnRound() {
     static_cast<void>(write(stop_->get(), &one, sizeof one) == 0);
   }
   stop_ = std::make_shared<const Fd>(eventfd(0, EFD_CLOEXEC));
-  for (const auto& [dir, kept] : std::exchange(kept_, {})) Remove(kept.files);
+  for (const auto& [dir, kept] : std::exchange(kept_, {})) Remove(kept);
+  committed_.clear();
 }
 
 void ImageExchange::OnCommitted(const std::string& dir, const SaveKey& save) {
   if (server_) server_->Withdraw(dir);
+  committed_[dir] = save;
   const auto kept = kept_.find(dir);
   if (kept == kept_.end() || kept->second.save >= save) return;
-  Remove(kept->second.files);
+  Remove(kept->second);
   kept_.erase(kept);
 }
 
 void ImageExchange::Keep(const std::string& dir, const SaveKey& save, const std::map<int32_t, FetchedFile>& files) {
+  if (const auto newer = committed_.find(dir); newer != committed_.end() && save < newer->second) {
+    return Remove({save, files, {}});  // it ended behind the commit
+  }
   Kept& kept = kept_[dir];
-  if (kept.save != save) Remove(std::exchange(kept, {save, {}}).files);
+  if (kept.save != save) Remove(std::exchange(kept, {save, {}, {}}));
   for (const auto& [rank, file] : files) {
     const auto [had, is_new] = kept.files.try_emplace(rank, file);
     if (is_new) continue;
@@ -141,7 +153,7 @@ void ImageExchange::Keep(const std::string& dir, const SaveKey& save, const std:
     } else if (!old.parts) {
       unlink(file.path.c_str());
     } else {
-      unlink(std::exchange(old, file).path.c_str());
+      kept.replaced.push_back(std::exchange(old, file).path);  // ranks may be about to open it
     }
   }
 }
@@ -196,8 +208,9 @@ FetchJob ImageExchange::WithoutKept(const v1::CheckpointOrder& order, const Imag
 }
 
 // Whoever has it mapped keeps it.
-void ImageExchange::Remove(const std::map<int32_t, FetchedFile>& files) {
-  for (const auto& [rank, file] : files) unlink(file.path.c_str());
+void ImageExchange::Remove(const Kept& kept) {
+  for (const auto& [rank, file] : kept.files) unlink(file.path.c_str());
+  for (const std::string& path : kept.replaced) unlink(path.c_str());
 }
 
 }  // namespace phalanx::agent

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/checkpoint/selection.h"
 #include "base/fd.h"
@@ -66,7 +67,8 @@ class ImageExchange {
   // What the next FetchAll is to be told.
   std::shared_ptr<const Fd> stop() const { return stop_; }
   uint64_t NextNumber() { return ++numbers_; }
-  // Beside what was fetched of that save before; a second file of an image goes, or the first, where that has less.
+  // Beside what was fetched of that save before; a second file of an image goes where the first has all of it. Where a
+  // newer save is committed by now all of them go.
   void Keep(const std::string& dir, const SaveKey& save, const std::map<int32_t, FetchedFile>& files);
   // Of that save, whole images; empty where none of it was fetched.
   FetchedImages WholeOf(const std::string& dir, const SaveKey& save) const;
@@ -80,15 +82,17 @@ class ImageExchange {
   struct Kept {
     SaveKey save;
     std::map<int32_t, FetchedFile> files;
+    std::vector<std::string> replaced;  // files with parts of images of which all is there now
   };
-  static void Remove(const std::map<int32_t, FetchedFile>& files);
+  static void Remove(const Kept& kept);
   const Kept* KeptOf(const std::string& dir, const SaveKey& save) const;
 
   const std::string address_;
   const checkpoint::LendingPorts ports_;
   std::unique_ptr<checkpoint::ImageServer> server_;
   std::shared_ptr<const Fd> stop_;
-  std::map<std::string, Kept> kept_;  // by directory
+  std::map<std::string, Kept> kept_;          // by directory
+  std::map<std::string, SaveKey> committed_;  // of the live round, the newest by directory
   uint64_t numbers_ = 0;
 };
 

@@ -477,6 +477,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
   switch (decided.source()) {
     case v1::RestoreDecided::MEMORY:
       answer.Add("source", "memory");
+      if (!in_memory.empty()) answer.Add("kind", std::string(KindOf(in_memory.front().image.form)));
       if (stable) answer.AddTrue("stable");
       break;
     case v1::RestoreDecided::DISK:

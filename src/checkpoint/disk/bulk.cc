@@ -242,7 +242,7 @@ bool SetDirect(int fd, bool direct) {
 }
 
 StatusOr<uint32_t> WriteOnce(const Bulk& bulk) {
-  if (bulk.direct && bulk.ring && bulk.bytes > kBlockBytes) {
+  if (bulk.direct && bulk.ring) {
     Ring ring;
     if (ring.usable()) return RingWriter(bulk, ring).Run();
   }

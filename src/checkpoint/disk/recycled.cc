@@ -14,6 +14,9 @@
 namespace phalanx::checkpoint {
 namespace {
 
+// Files of one step. Each that is written looks at all of them.
+constexpr size_t kRecycledMax = 4'096;
+
 std::string Folder(const std::string& dir) { return dir + "/.recycled"; }
 
 // The size of a file that may be written over as far as its name tells: of this user, and no second name keeps it.
@@ -69,7 +72,7 @@ StatusOr<Draft> MakeShardDraft(const std::string& dir, const std::string& step_n
 
 Status Recycle(const std::string& dir, const std::string& step_name, const std::vector<Shard>& shards) {
   const std::string folder = Folder(dir);
-  const bool may = MakeFolder(folder).ok();
+  const bool may = shards.size() <= kRecycledMax && MakeFolder(folder).ok();
   uint64_t room = 0;
   for (const Shard& shard : shards) room += shard.bytes;
   const uint64_t kept = RemoveUnfit(folder, shards);

@@ -80,7 +80,7 @@ Status RemoveFile(const std::string& path) {
   return unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : CallFailed(path, "unlink", errno);
 }
 
-Status RemoveOurs(const std::string& folder) {
+Status RemoveOurs(const std::string& folder, bool list_is_known) {
   const StatusOr<std::vector<std::string>> names = ListFolder(folder);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   if (!names.ok()) return names.status();
@@ -92,9 +92,13 @@ Status RemoveOurs(const std::string& folder) {
     Status removed = RemoveFile(fmt::format("{}/{}", folder, name));
     if (!removed.ok() && IsOurFile(name)) return removed;  // of others: a folder, say
   }
-  // Last: what is left is known to be ours until then.
-  for (const char* name : {kUnfinishedName, kDeletedName}) {
-    if (has(name)) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, name)));
+  // Last: what is left is known to be ours until then. What nobody can read may list files that are left: people find
+  // them by it.
+  if (has(kUnfinishedName)) PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kUnfinishedName)));
+  const StatusOr<std::vector<std::string>> left = ListFolder(folder);
+  const bool is_last = left.ok() && left->size() == 1;
+  if (has(kDeletedName) && (list_is_known || is_last)) {
+    PHX_RETURN_IF_ERROR(RemoveFile(fmt::format("{}/{}", folder, kDeletedName)));
   }
   const bool removed = rmdir(folder.c_str()) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST;
   return removed ? absl::OkStatus() : CallFailed(folder, "rmdir", errno);
@@ -255,7 +259,7 @@ Status DeleteStep(const std::string& dir, const std::string& name) {
   const StatusOr<std::string> text = ReadFile(deleted, kMaxManifestBytes);
   const StatusOr<Manifest> listed = text.ok() ? ParseManifest(*text) : text.status();
   if (listed.ok()) PHX_RETURN_IF_ERROR(Recycle(dir, name, listed->shards));
-  return RemoveOurs(folder);
+  return RemoveOurs(folder, listed.ok());
 }
 
 }  // namespace phalanx::checkpoint

@@ -123,6 +123,13 @@ TEST(Deleted, AStepOfNamedFilesGoesToItsLastFileAndNoFurther) {
   EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
   EXPECT_FALSE(folder.Has("100/model.pt"));
   EXPECT_TRUE(folder.Has("100/README.md"));
+  // Of a list that nobody can read people are told where its files lie.
+  write();
+  folder.Write("100/manifest.json", "damaged");
+  EXPECT_TRUE(DeleteStep(folder.path(), "100").ok());
+  EXPECT_TRUE(folder.Has("100/model.pt"));
+  EXPECT_THAT(Names(folder), ElementsAre("100"));
+  std::filesystem::remove(folder / "100/.deleted.json");
   // What is damaged goes, too.
   write();
   folder.Write("100/model.pt", "short");

@@ -274,15 +274,17 @@ Status FetchRangesInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges
 
 }  // namespace
 
-Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, const std::string& path,
+Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, const PartsFile& to,
                    const ByteRanges& ranges, uint64_t bytes_max, int stop_fd) {
-  const bool is_new = access(path.c_str(), F_OK) != 0;
-  const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const std::string& path = to.path;
+  const int making = to.is_there ? 0 : O_CREAT | O_EXCL;
+  const Fd file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | making, 0600));
+  if (!file.valid() && to.is_there && errno == ENOENT) return absl::CancelledError("what was fetched before is gone");
   if (!file.valid()) return CallFailed(path, "open", errno);
   const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
   Fetch fetch{image, sources, path, stop_fd, file.get()};
   Status fetched = answer.ok() ? FetchRangesInto(fetch, *answer, ranges, bytes_max) : answer.status();
-  if (!fetched.ok() && is_new) unlink(path.c_str());
+  if (!fetched.ok() && !to.is_there) unlink(path.c_str());
   return fetched;
 }
 

@@ -25,10 +25,16 @@ struct ImageSource {
 Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, const std::string& path, uint64_t bytes_max,
                   int stop_fd);
 
-// Only these parts of it, up to its end, into the same places of a file as long as the image: `path`, which is made,
-// or has other parts of the same image. Memory is reserved for what is read alone. OK: each part is what one of them
-// lends. Else a file that was made is removed, and one that was there has what it had.
-Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, const std::string& path,
+// A file with parts of an image.
+struct PartsFile {
+  std::string path;
+  bool is_there = false;  // it has others; else it is made
+};
+
+// Only these parts of it, up to its end, into the same places of a file as long as the image. Memory is reserved for
+// what is read alone. OK: each part is what one of them lends. Else a file that was made is removed, and one that was
+// there has what it had. Cancelled where one that is to be there is gone.
+Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, const PartsFile& to,
                    const ByteRanges& ranges, uint64_t bytes_max, int stop_fd);
 
 }  // namespace phalanx::checkpoint

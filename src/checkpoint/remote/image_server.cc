@@ -28,7 +28,7 @@ constexpr size_t kConnectionsMax = 512;
 // What one connection is sent before it is another's turn.
 constexpr uint64_t kTurnBytes = uint64_t{4} << 20;
 // What is read at once of an image whose bytes are proved.
-constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
+constexpr uint64_t kBlockBytes = uint64_t{256} << 10;
 
 // Where this process may open no further descriptor.
 constexpr int64_t kNoRoomMs = 1'000;

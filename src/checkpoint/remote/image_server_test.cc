@@ -152,19 +152,22 @@ TEST_F(ImageServerTest, GivesPartsOfIt) {
     return image;
   };
   ByteRanges ranges({{5, 10'000}, {size_t{3} << 20, size_t{40} << 20}, {bytes.size() - 2, UINT64_MAX}});
-  ASSERT_TRUE(FetchRanges(kImage, sources, to_, ranges, UINT64_MAX, stop_.get()).ok());
+  ASSERT_TRUE(FetchRanges(kImage, sources, {to_}, ranges, UINT64_MAX, stop_.get()).ok());
   EXPECT_TRUE(Text(to_) == expected(ranges));
   struct stat info {};
   ASSERT_EQ(stat(to_.c_str(), &info), 0);
   EXPECT_LT(info.st_blocks * 512, int64_t{45} << 20) << "what is not there takes no memory";
   // Others, into the same file.
   const ByteRanges more({{0, 5}, {10'000, 20'000}});
-  ASSERT_TRUE(FetchRanges(kImage, {sources[1]}, to_, more, UINT64_MAX, stop_.get()).ok());
+  ASSERT_TRUE(FetchRanges(kImage, {sources[1]}, {to_, true}, more, UINT64_MAX, stop_.get()).ok());
   ranges.Add(more);
   EXPECT_TRUE(Text(to_) == expected(ranges));
-  EXPECT_THAT(Message(FetchRanges(kImage, sources, to_, ByteRanges({{0, 3 << 20}}), 1 << 20, stop_.get())),
+  EXPECT_THAT(Message(FetchRanges(kImage, sources, {to_, true}, ByteRanges({{0, 3 << 20}}), 1 << 20, stop_.get())),
               HasSubstr("it takes 3 MiB, and there is memory for 1"));
   EXPECT_TRUE(Text(to_) == expected(ranges)) << "what was there before is there";
+  unlink(to_.c_str());
+  EXPECT_TRUE(absl::IsCancelled(FetchRanges(kImage, sources, {to_, true}, more, UINT64_MAX, stop_.get())));
+  EXPECT_NE(access(to_.c_str(), F_OK), 0) << "of nobody any more";
 }
 
 TEST_F(ImageServerTest, APartIsTakenOnlyWhileTheImageIsLent) {
@@ -191,8 +194,8 @@ TEST_F(ImageServerTest, APartIsTakenOnlyWhileTheImageIsLent) {
   EXPECT_EQ(proof.crc32, Crc32(0, bytes.data(), bytes.size()));
   // Who reads it so asks another node.
   const ByteRanges part({{0, 4096}});
-  ASSERT_TRUE(FetchRanges(kImage, {SourceOf(*node), SourceOf(*other)}, to_, part, UINT64_MAX, stop_.get()).ok());
-  EXPECT_THAT(Message(FetchRanges(kImage, {SourceOf(*node)}, to_ + "2", part, UINT64_MAX, stop_.get())),
+  ASSERT_TRUE(FetchRanges(kImage, {SourceOf(*node), SourceOf(*other)}, {to_}, part, UINT64_MAX, stop_.get()).ok());
+  EXPECT_THAT(Message(FetchRanges(kImage, {SourceOf(*node)}, {to_ + "2"}, part, UINT64_MAX, stop_.get())),
               HasSubstr("it does not hold the image any more"));
   EXPECT_NE(access((to_ + "2").c_str(), F_OK), 0);
 }

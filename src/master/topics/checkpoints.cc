@@ -42,6 +42,7 @@ class Stepper {
       if (member.session != 0) s_.rank_of[member.session] = s_.members.IndexOf(member);
     }
     s_.held.clear();
+    s_.held_by_gone.clear();
     s_.settled = false;
     s_.limit_told = false;
     // A directory of which nothing is left makes room for another. Who still uses it opens it again.
@@ -159,7 +160,7 @@ class Stepper {
     const bool finds = !s_.members.empty() && session == s_.members.front().session;
     // First, so that no new store begins with it when one of its own ends.
     if (const auto rank = s_.rank_of.extract(session)) s_.members[rank.mapped()].session = 0;
-    s_.held.erase(session);
+    if (auto told = s_.held.extract(session)) s_.held_by_gone.insert(std::move(told));
     for (auto& [name, dir] : s_.dirs) {
       dir.asking.erase(session);
       dir.checking.erase(session);
@@ -614,15 +615,17 @@ class Stepper {
   // Of these ranks' images, as the members have told when the round began.
   Lenders LendersOf(const std::string& name, const SaveKey& save, const std::set<uint32_t>& ranks) const {
     Lenders lenders;
-    for (const auto& [session, all] : s_.held) {
-      if (!all.has_source()) continue;
+    const auto add = [&](const v1::CheckpointsHeld& all) {
+      if (!all.has_source()) return;
       for (const v1::HeldSave& held : all.saves()) {
         if (held.dir() != name || KeyOf(held.save()) != save) continue;
         for (const uint32_t rank : held.ranks()) {
           if (ranks.contains(rank)) lenders[static_cast<int32_t>(rank)].push_back(all.source());
         }
       }
-    }
+    };
+    for (const auto& [session, all] : s_.held) add(all);
+    for (const auto& [session, all] : s_.held_by_gone) add(all);
     return lenders;
   }
 

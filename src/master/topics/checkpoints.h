@@ -137,8 +137,10 @@ struct CheckpointState {
   CountedVector<CheckpointMember> members;         // by group rank
   std::map<uint64_t, size_t> rank_of;              // of the members that are here: the group rank, by session
   CountedMap<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session of members that are here
-  bool settled = false;                            // ... all of them, and what follows from them is decided
-  bool limit_told = false;                         // of directories, in the live round
+  // Of those whose stream has ended since: their image servers may live.
+  std::map<uint64_t, v1::CheckpointsHeld> held_by_gone;
+  bool settled = false;     // all have told, and what follows from it is decided
+  bool limit_told = false;  // of directories, in the live round
   std::map<std::string, CheckpointDir> dirs;
 
   // Members, and what they hold, looked at so far.

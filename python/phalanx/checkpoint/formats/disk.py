@@ -20,6 +20,8 @@ class Found:
 
     branch = 0
     layout = None  # of a step on disk that an agent has found
+    kind = None  # of one in memory, where this node has a part of it
+    manifest = None  # of a step on disk that was found here
 
     def __init__(
         self, step, source, own=None, main=None, world_size=0, why=None, stable=False, ranks=None, directory=None
@@ -44,7 +46,7 @@ def from_answer(answer):
         ranks=files.get("ranks"),
         directory=files.get("directory"),
     )
-    found.layout = answer.get("layout")
+    found.layout, found.kind = answer.get("layout"), answer.get("kind")
     return found
 
 
@@ -57,11 +59,12 @@ def find(directory, rank, agree, find_in=None):
     `why`. Checksums of the files it names are read: that takes as long as the disk does. `find_in`: what looks at a
     manifest, for layouts of other strategies. `agree(step, why)`: whether all ranks take that step, of which this one
     found its part whole (None) or not (why); -1: there is none."""
-    passed_over = []
+    passed_over, unreadable = [], []
     for stored in newest_first(directory):
         folder = os.path.join(directory, stored.name)
         if stored.why is not None:
             passed_over.append(f"{folder}: {stored.why}")
+            unreadable += passed_over[-1:] if stored.is_unreadable else []
             continue
         found, why = _look(folder, stored.manifest, rank, find_in)
         if agree(stored.step, why):
@@ -69,6 +72,10 @@ def find(directory, rank, agree, find_in=None):
             return found
         passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
     agree(-1, None)
+    if unreadable:  # a job does not begin anew beside steps that may be whole
+        raise RuntimeError(
+            f"phalanx.checkpoint: whether there is a step to restore is not known: {'; '.join(unreadable)}"
+        )
     return Found(-1, None, why="; ".join(passed_over) or None)
 
 
@@ -127,38 +134,51 @@ def _look(folder, manifest, rank, find_in):
         return None, f"{folder}: {error}"
 
 
-def newest_first(directory):
+def newest_first(directory, name=None):
     """[Stored] of the folders of steps, by the order in which they were stored; what has no manifest stands by its
-    number. All files of one that counts have their lengths, those of other ranks, too. RuntimeError where nobody can
-    look."""
+    number. All files of one that counts have their lengths, those of other ranks, too. `name`: of that folder alone.
+    RuntimeError where nobody can look."""
+    answer = _asked("steps", directory, *([] if name is None else [name]))
+    return [Stored(**step) for step in json.loads(answer)["steps"]]
+
+
+def go_on_deleting(directory, name):
+    """Of a step whose deletion was cut off."""
+    _asked("delete", directory, name)
+
+
+def _asked(request, directory, *more):
+    """What `phalanx ckpt` says."""
     command = process.find_command("phalanx")
     if command is None:
         raise RuntimeError(
             "phalanx.checkpoint: the command phalanx is not there: is the wheel installed for this Python?"
         )
-    done = subprocess.run([command, "ckpt", "steps", "--", directory], capture_output=True, stdin=subprocess.DEVNULL)
+    words = [command, "ckpt", request, "--", directory, *more]
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise RuntimeError(f"phalanx.checkpoint: {directory}: {done.stderr.decode('utf-8', 'replace').strip()}")
-    return [Stored(**step) for step in json.loads(done.stdout.decode("utf-8", "replace"))["steps"]]
+    return done.stdout.decode("utf-8", "replace")
 
 
 def manifest_of(folder):
     """Of a step that counts. RuntimeError where it does no more."""
     directory, name = os.path.split(folder)
-    stored = next((each for each in newest_first(directory) if each.name == name), None)
+    stored = next(iter(newest_first(directory, name)), None)
     if stored is None or stored.manifest is None:
         raise RuntimeError(f"phalanx.checkpoint: {folder} is gone, or not whole any more")
     return stored.manifest
 
 
 class Stored:
-    """A folder of a step. `manifest`: None, and `why` says why not, where it does not count; `timeline`: None where
-    nobody knows."""
+    """A folder of a step. `manifest`: None, and `why` says why not, where it does not count, or where nobody can tell
+    (`is_unreadable`); `timeline`: None where nobody knows."""
 
-    __slots__ = ("manifest", "name", "step", "timeline", "why")
+    __slots__ = ("is_unreadable", "manifest", "name", "step", "timeline", "why")
 
-    def __init__(self, name, step, why, timeline=None, manifest=None):
+    def __init__(self, name, step, state, why, timeline=None, manifest=None):
         self.name, self.step, self.timeline, self.manifest = name, step, timeline, manifest
+        self.is_unreadable = state == "unreadable"
         self.why = why or None
 
 
@@ -198,7 +218,9 @@ def found_for_any_rank(folder, manifest, rank, layout, world_size):
     for shard in manifest["shards"]:
         if shard["needed_by"] == "every-rank" or shard["rank"] % world_size == rank:
             _checked(folder, shard)
-    return Found(manifest["step"], "disk", world_size=manifest["world_size"], directory=folder)
+    found = Found(manifest["step"], "disk", world_size=manifest["world_size"], directory=folder)
+    found.manifest = manifest
+    return found
 
 
 def _checked(folder, shard):

@@ -2,6 +2,14 @@
 
 _GAP = 256 << 10  # what is read as well rather than asked around
 _RANGES_MAX = 1000  # of all images together
+_IMAGES_MAX = 200  # of one packet, and of its answer
+
+
+def portions(parts):
+    """The same, so many images at a time."""
+    ranks = sorted(parts)
+    for at in range(0, len(ranks), _IMAGES_MAX):
+        yield {rank: parts[rank] for rank in ranks[at : at + _IMAGES_MAX]}
 
 
 def joined(parts):

@@ -20,6 +20,7 @@ _ENTRY = struct.Struct("<QQIIII")  # where, bytes, CRC, flags, bytes of the name
 _CRC_AT, _TABLE_CRC_AT = 16, 24
 _COPIED_ELSEWHERE = 1
 TABLE_BYTES_MAX = 1 << 20  # of the files' table, with its header
+_INDEX_BYTES_MAX = 1 << 30
 _SLACK = 64 << 10  # what pickles may grow by before slots are made anew
 
 
@@ -140,7 +141,10 @@ def index_image(ranks_of):
 def read_index(path):
     """{name: [ranks that hold it, that which goes to storage first]}. ValueError."""
     with open(path, "rb") as file:
-        index = json.loads(file.read().rstrip(b"\0").decode())
+        data = file.read(_INDEX_BYTES_MAX)
+    if not data.startswith(b'{"version"'):
+        raise ValueError("it has no index of files")
+    index = json.loads(data.rstrip(b"\0").decode())
     if not isinstance(index, dict) or index.get("version") != 1 or not isinstance(index.get("files"), dict):
         raise ValueError("the index of its files is of another version")
     return index["files"]
