@@ -683,7 +683,7 @@ def test_nobody_begins_anew_beside_a_step_that_may_be_whole(on_disk):
     shutil.rmtree(on_disk / "1")
     shards = json.loads((on_disk / "2" / "manifest.json").read_bytes().partition(b"\n")[0])["shards"]
     write_manifest(on_disk / "2", 2, 9, shards, version=99)
-    with pytest.raises(RuntimeError, match="whether there is a step to restore is not known: .*newer Phalanx"):
+    with pytest.raises(RuntimeError, match=r"whether there is a step to restore is not known: .*newer Phalanx"):
         load(on_disk)
 
 
