@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/disk/bulk.h"
+#include "checkpoint/disk/shard_json.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/image/file_table.h"
@@ -223,11 +224,7 @@ CkptAnswer ShowStep(const std::string& path, bool json) {
       const std::string need(NameOf(shard.needed_by));
       rows.push_back(
           {fmt::format("{}", shard.rank), need, Bytes(shard.bytes), HexText(shard.crc32), Printable(shard.file)});
-      object["shards"].push_back({{"rank", shard.rank},
-                                  {"file", shard.file},
-                                  {"bytes", shard.bytes},
-                                  {"crc32", shard.crc32},
-                                  {"needed_by", need}});
+      object["shards"].push_back(checkpoint::ShardJson<ordered_json>(shard));
     }
     text += Table(rows);
   }

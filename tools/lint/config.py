@@ -94,6 +94,7 @@ CORES = (
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/host/request.*",
     "src/checkpoint/disk/retention.*",
+    "src/checkpoint/disk/shard_json.*",
     "src/checkpoint/image/file_table.*",
     "src/checkpoint/image/image*",
     "src/checkpoint/image/safetensors.*",

@@ -1,6 +1,7 @@
 """States that the ranks share out among them: each writes its part, any rank may need any part, and what names the
 parts lies once on each node."""
 
+import abc
 import functools
 import weakref
 
@@ -12,7 +13,7 @@ from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import states
 
 
-class Checkpointer(checkpointer.Checkpointer):
+class Checkpointer(checkpointer.Checkpointer, abc.ABC):
     """As phalanx.checkpoint.Checkpointer, but that prepare(), save() and load() are for all ranks together: where one
     is called, all must come."""
 
@@ -28,13 +29,13 @@ class Checkpointer(checkpointer.Checkpointer):
 
     layouts_on_disk = ()  # one
 
+    @abc.abstractmethod
     def _planned(self, state, step):
         """(Expanded, image) of this rank, agreed upon with all others. peers.NotTogether."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _index(self):
         """The image of what names the parts as they were planned last, on the first rank of each node."""
-        raise NotImplementedError
 
     # --- saving
 

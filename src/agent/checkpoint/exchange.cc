@@ -32,7 +32,7 @@ StatusOr<ckpt::ImageSource> SourceOf(const v1::ImageSource& wire) {
 }
 
 // `ranges`: nothing where all of it is wanted.
-Status FetchOne(const FetchJob& job, const v1::ImageElsewhere& elsewhere, const std::string& path,
+Status FetchOne(const FetchJob& job, const v1::ImageElsewhere& elsewhere, const ckpt::PartsFile& to,
                 const std::optional<ckpt::ByteRanges>& ranges, const Fd& stop) {
   std::vector<ckpt::ImageSource> sources;
   Status wrong = absl::OkStatus();
@@ -44,10 +44,8 @@ Status FetchOne(const FetchJob& job, const v1::ImageElsewhere& elsewhere, const 
   if (sources.empty() && !wrong.ok()) return wrong;
   const ckpt::ImageName image = {job.order.dir(), KeyOf(job.order.save()), elsewhere.rank()};
   const uint64_t bytes_max = ckpt::FreeMemoryBytes(job.folder);
-  if (!ranges) return ckpt::FetchImage(image, std::move(sources), path, bytes_max, stop.get());
-  const auto begun = job.begun.find(elsewhere.rank());
-  const bool goes_on = begun != job.begun.end() && begun->second == path;
-  return ckpt::FetchRanges(image, std::move(sources), {path, goes_on}, *ranges, bytes_max, stop.get());
+  if (!ranges) return ckpt::FetchImage(image, std::move(sources), to.path, bytes_max, stop.get());
+  return ckpt::FetchRanges(image, std::move(sources), to, *ranges, bytes_max, stop.get());
 }
 
 std::optional<ckpt::ByteRanges> PartsOf(const ImageParts& parts, int32_t rank) {
@@ -81,7 +79,7 @@ FetchedFiles FetchAll(const FetchJob& job, const Fd& stop) {
     const bool goes_on = parts && begun != job.begun.end();
     const std::string path =
         goes_on ? begun->second : fmt::format("{}/{}.{}", job.folder, job.number, elsewhere.rank());
-    const Status read = FetchOne(job, elsewhere, path, parts, stop);
+    const Status read = FetchOne(job, elsewhere, {path, goes_on}, parts, stop);
     if (read.ok()) {
       fetched.files[elsewhere.rank()] = {path, parts};
       continue;
@@ -177,11 +175,10 @@ std::string ImageExchange::Find(const std::string& dir, const SaveKey& save, uin
                                 const ckpt::ByteRanges& ranges) const {
   const Kept* const kept = KeptOf(dir, save);
   if (kept == nullptr) return "";
-  const auto file = kept->files.find(static_cast<int32_t>(rank));
-  if (file == kept->files.end()) return "";
-  const std::optional<ckpt::ByteRanges>& parts = file->second.parts;
-  const bool has_all = !parts || (!ranges.empty() && ranges.Without(*parts).empty());
-  return has_all ? file->second.path : "";
+  const FetchedFile* const file = kept->Of(static_cast<int32_t>(rank));
+  if (file == nullptr) return "";
+  const bool has_all = !file->parts || (!ranges.empty() && ranges.Without(*file->parts).empty());
+  return has_all ? file->path : "";
 }
 
 FetchJob ImageExchange::WithoutKept(const v1::CheckpointOrder& order, const ImageParts& parts) const {
@@ -191,15 +188,12 @@ FetchJob ImageExchange::WithoutKept(const v1::CheckpointOrder& order, const Imag
   const Kept* const kept = KeptOf(order.dir(), KeyOf(order.save()));
   for (const v1::ImageElsewhere& each : order.restore().elsewhere()) {
     std::optional<ckpt::ByteRanges> wanted = PartsOf(parts, each.rank());
-    const auto had = kept == nullptr ? decltype(kept->files.end()){} : kept->files.find(each.rank());
-    if (kept != nullptr && had != kept->files.end()) {
-      const FetchedFile& file = had->second;
-      if (!file.parts) continue;
-      if (wanted) {
-        wanted = wanted->Without(*file.parts);
-        if (wanted->empty()) continue;
-        job.begun[each.rank()] = file.path;
-      }
+    const FetchedFile* const had = kept == nullptr ? nullptr : kept->Of(each.rank());
+    if (had != nullptr && !had->parts) continue;
+    if (had != nullptr && wanted) {
+      wanted = wanted->Without(*had->parts);
+      if (wanted->empty()) continue;
+      job.begun[each.rank()] = had->path;
     }
     *job.order.mutable_restore()->add_elsewhere() = each;
     if (wanted) job.parts[static_cast<uint32_t>(each.rank())] = *std::move(wanted);

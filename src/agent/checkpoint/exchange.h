@@ -83,6 +83,11 @@ class ImageExchange {
     SaveKey save;
     std::map<int32_t, FetchedFile> files;
     std::vector<std::string> replaced;  // files with parts of images of which all is there now
+    // Null: nothing of that rank's image is there.
+    const FetchedFile* Of(int32_t rank) const {
+      const auto file = files.find(rank);
+      return file == files.end() ? nullptr : &file->second;
+    }
   };
   static void Remove(const Kept& kept);
   const Kept* KeptOf(const std::string& dir, const SaveKey& save) const;

@@ -79,12 +79,10 @@ WrittenImages WriteShards(ckpt::Storage& storage, const std::string& step,
             fmt::format("{} files of this node, whose names take {} KiB: at most {} in {} KiB can be told of a step",
                         files.size(), bytes >> 10, kFilesMax, kFilesBytesMax >> 10)};
   }
+  const StatusOr<std::vector<ckpt::Shard>> shards = ckpt::PutFiles(storage, step, files);
+  if (!shards.ok()) return {{}, Message(shards.status())};
   WrittenImages written;
-  for (const ckpt::FileToPut& file : files) {
-    const StatusOr<ckpt::Shard> shard = storage.Put(step, file);
-    if (!shard.ok()) return {{}, Message(shard.status())};
-    Add(written, *shard);
-  }
+  for (const ckpt::Shard& shard : *shards) Add(written, shard);
   return written;
 }
 

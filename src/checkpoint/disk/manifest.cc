@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/crc/crc32.h"
+#include "checkpoint/disk/shard_json.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -170,11 +171,7 @@ StatusOr<ordered_json> Unwrap(std::string_view text) {
 std::string ManifestJson(const Manifest& manifest) {
   ordered_json shards = ordered_json::array();
   for (const Shard& shard : manifest.shards) {
-    shards.push_back({{"rank", shard.rank},
-                      {"file", shard.file},
-                      {"bytes", shard.bytes},
-                      {"crc32", shard.crc32},
-                      {"needed_by", NameOf(shard.needed_by)}});
+    shards.push_back(ShardJson<ordered_json>(shard));
   }
   const ordered_json object = {{"format", kFormat},
                                {"version", kVersion},

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "checkpoint/disk/shard_json.h"
 #include "checkpoint/storage/files_of.h"
 #include "checkpoint/storage/publish.h"
 #include "checkpoint/storage/storage.h"
@@ -73,12 +74,7 @@ Json StorageHost::More() {
   const size_t count = std::min(written_.size(), kShardsOfPacket);
   Json shards = Json::array();
   for (size_t i = 0; i < count; ++i) {
-    const Shard& shard = written_[i];
-    shards.push_back({{"rank", shard.rank},
-                      {"file", shard.file},
-                      {"bytes", shard.bytes},
-                      {"crc32", shard.crc32},
-                      {"needed_by", NameOf(shard.needed_by)}});
+    shards.push_back(ShardJson<Json>(written_[i]));
   }
   written_.erase(written_.begin(), written_.begin() + static_cast<std::ptrdiff_t>(count));
   return {{"shards", std::move(shards)}, {"more", !written_.empty()}};

@@ -28,8 +28,6 @@ constexpr uint64_t kNameBytesAt = 24;
 constexpr uint64_t kEntryHeadBytes = 32;
 constexpr uint32_t kCopiedElsewhere = 1;
 
-uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
-
 // The entry at `at`, which ends before `end`. The reason where there is none.
 std::string ParseEntry(const uint8_t* image, uint64_t end, uint64_t* at, FileOfImage* file) {
   if (end - *at < kEntryHeadBytes) return "its table of files is cut off";

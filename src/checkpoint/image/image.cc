@@ -28,8 +28,6 @@ struct Place {
   uint64_t end = 0;  // behind its descriptor
 };
 
-uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
-
 // Of the zip64 block, with its own header; 0: there is none.
 uint64_t Zip64Bytes(uint64_t header_at, uint64_t bytes) {
   const uint64_t fields = (bytes >= kMax32 ? 16 : 0) + (header_at >= kMax32 ? 8 : 0);

@@ -28,6 +28,8 @@ constexpr uint16_t kMax16 = 0xFFFF;
 constexpr uint16_t kZip64Id = 0x0001;
 constexpr uint16_t kPaddingId = 0x4246;
 
+inline uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
 template <typename T>
 inline T Get(const uint8_t* at) {
   T value;

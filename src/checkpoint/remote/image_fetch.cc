@@ -123,9 +123,9 @@ struct Fetch {
   const std::string& path;
   int stop_fd = -1;
   int file = -1;
+  bool proved = false;  // part by part; else all of it by its CRC
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
-  bool proved = false;  // part by part; else all of it by its CRC
 };
 
 Status WriteAt(const Fetch& fetch, const char* data, uint64_t bytes, uint64_t at) {
@@ -164,63 +164,7 @@ StatusOr<uint32_t> ReadPart(const Fetch& fetch, Reader& reader, uint64_t at, uin
 }
 
 // One reader's life: parts that nobody else has taken, from one source, and where that fails from the next.
-void ReadParts(const Fetch& fetch, size_t first_source, SharedParts& parts) {
-  std::vector<char> block(std::min(fetch.bytes, kBlockBytes));
-  size_t at = first_source % fetch.sources.size();
-  std::optional<Reader> reader;
-  while (const std::optional<size_t> part = parts.TakeNext()) {
-    StatusOr<uint32_t> crc = absl::UnavailableError("no node lends it");
-    for (size_t tried = 0; tried < fetch.sources.size(); ++tried) {
-      if (!reader) reader.emplace(fetch.sources[at], fetch.stop_fd);
-      crc = ReadPart(fetch, *reader, parts.BeginOf(*part), parts.BytesOf(*part), block);
-      if (crc.ok() || !absl::IsUnavailable(crc.status())) break;
-      at = (at + 1) % fetch.sources.size();
-      reader.reset();
-    }
-    parts.Done(*part, crc);
-  }
-}
-
-// What the first source that holds it says of it; those before that are taken out.
-StatusOr<ImageAnswer> AskForImage(const ImageName& image, std::vector<ImageSource>& sources, int stop_fd) {
-  StatusOr<ImageAnswer> answer = absl::UnavailableError("no node lends it");
-  while (!sources.empty()) {
-    Reader reader(sources.front(), stop_fd);
-    answer = reader.Ask(image, 0, 0);
-    if (answer.ok() && answer->found) return answer;
-    if (answer.ok()) answer = reader.Failed("it does not hold the image any more");
-    if (absl::IsCancelled(answer.status())) return answer;
-    sources.erase(sources.begin());
-  }
-  return answer;
-}
-
-// The image as the first source holds it. So may others: a state that all ranks share has random numbers of one of
-// them.
-Status FetchInto(Fetch& fetch, const ImageAnswer& answer, uint64_t bytes_max) {
-  fetch.bytes = answer.image_bytes;
-  fetch.crc32 = answer.crc32;
-  if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
-  if (fetch.bytes > bytes_max) {
-    return absl::ResourceExhaustedError(
-        fmt::format("it takes {} MiB, and there is memory for {}", fetch.bytes >> 20, bytes_max >> 20));
-  }
-  if (ftruncate(fetch.file, 0) != 0) return CallFailed(fetch.path, "ftruncate", errno);
-  // So that nobody is ever killed by a full /dev/shm.
-  const int full = posix_fallocate(fetch.file, 0, static_cast<off_t>(fetch.bytes));
-  if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
-  SharedParts parts(fetch.bytes, kPartBytes);
-  const size_t readers = std::clamp<size_t>(parts.count(), 1, std::min(kReadersMax, CrewSize()));
-  RunCrew(readers, [&](size_t i) { ReadParts(fetch, i, parts); });
-  PHX_ASSIGN_OR_RETURN(const uint32_t crc, parts.Crc());
-  if (crc != fetch.crc32) {
-    return absl::DataLossError(fmt::format("the image has CRC {:08x} instead of {:08x}", crc, fetch.crc32));
-  }
-  return absl::OkStatus();
-}
-
-// One reader's life, as ReadParts.
-void ReadRanges(const Fetch& fetch, size_t first_source, const std::vector<ByteRange>& parts, SharedParts& turns) {
+void ReadParts(const Fetch& fetch, size_t first_source, const std::vector<ByteRange>& parts, SharedParts& turns) {
   std::vector<char> block(std::min(fetch.bytes, kBlockBytes));
   size_t at = first_source % fetch.sources.size();
   std::optional<Reader> reader;
@@ -238,6 +182,20 @@ void ReadRanges(const Fetch& fetch, size_t first_source, const std::vector<ByteR
   }
 }
 
+// What the first source that holds it says of it; those before that are taken out.
+StatusOr<ImageAnswer> AskForImage(const ImageName& image, std::vector<ImageSource>& sources, int stop_fd) {
+  StatusOr<ImageAnswer> answer = absl::UnavailableError("no node lends it");
+  while (!sources.empty()) {
+    Reader reader(sources.front(), stop_fd);
+    answer = reader.Ask(image, 0, 0);
+    if (answer.ok() && answer->found) return answer;
+    if (answer.ok()) answer = reader.Failed("it does not hold the image any more");
+    if (absl::IsCancelled(answer.status())) return answer;
+    sources.erase(sources.begin());
+  }
+  return answer;
+}
+
 // Up to the image's end, in parts of which each is read at once.
 std::vector<ByteRange> PartsOf(const ByteRanges& ranges, uint64_t image_bytes) {
   std::vector<ByteRange> parts;
@@ -248,12 +206,8 @@ std::vector<ByteRange> PartsOf(const ByteRanges& ranges, uint64_t image_bytes) {
   return parts;
 }
 
-Status FetchRangesInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges& ranges, uint64_t bytes_max) {
-  fetch.bytes = answer.image_bytes;
-  fetch.crc32 = answer.crc32;
-  fetch.proved = true;
-  if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
-  const std::vector<ByteRange> parts = PartsOf(ranges, fetch.bytes);
+// The file is as long as the image, and has memory for those parts.
+Status Reserve(const Fetch& fetch, const std::vector<ByteRange>& parts, uint64_t bytes_max) {
   uint64_t wanted = 0;
   for (const ByteRange& part : parts) wanted += part.bytes();
   if (wanted > bytes_max) {
@@ -266,10 +220,24 @@ Status FetchRangesInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges
     const int full = posix_fallocate(fetch.file, static_cast<off_t>(part.begin), static_cast<off_t>(part.bytes()));
     if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
   }
-  SharedParts turns(parts.size(), 1);
+  return absl::OkStatus();
+}
+
+// The image as the first source holds it. So may others: a state that all ranks share has random numbers of one of
+// them. Where no part is proved `ranges` are all of it.
+Status FetchInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges& ranges, uint64_t bytes_max) {
+  fetch.bytes = answer.image_bytes;
+  fetch.crc32 = answer.crc32;
+  if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
+  const std::vector<ByteRange> parts = PartsOf(ranges, fetch.bytes);
+  PHX_RETURN_IF_ERROR(Reserve(fetch, parts, bytes_max));
+  // Of all of it these are the parts themselves, whose CRCs make up that of the image.
+  SharedParts turns(fetch.proved ? parts.size() : fetch.bytes, fetch.proved ? 1 : kPartBytes);
   const size_t readers = std::clamp<size_t>(parts.size(), 1, std::min(kReadersMax, CrewSize()));
-  RunCrew(readers, [&](size_t i) { ReadRanges(fetch, i, parts, turns); });
-  return turns.Crc().status();
+  RunCrew(readers, [&](size_t i) { ReadParts(fetch, i, parts, turns); });
+  PHX_ASSIGN_OR_RETURN(const uint32_t crc, turns.Crc());
+  if (fetch.proved || crc == fetch.crc32) return absl::OkStatus();
+  return absl::DataLossError(fmt::format("the image has CRC {:08x} instead of {:08x}", crc, fetch.crc32));
 }
 
 }  // namespace
@@ -282,8 +250,8 @@ Status FetchRanges(const ImageName& image, std::vector<ImageSource> sources, con
   if (!file.valid() && to.is_there && errno == ENOENT) return absl::CancelledError("what was fetched before is gone");
   if (!file.valid()) return CallFailed(path, "open", errno);
   const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
-  Fetch fetch{image, sources, path, stop_fd, file.get()};
-  Status fetched = answer.ok() ? FetchRangesInto(fetch, *answer, ranges, bytes_max) : answer.status();
+  Fetch fetch{image, sources, path, stop_fd, file.get(), true};
+  Status fetched = answer.ok() ? FetchInto(fetch, *answer, ranges, bytes_max) : answer.status();
   if (!fetched.ok() && !to.is_there) unlink(path.c_str());
   return fetched;
 }
@@ -292,10 +260,11 @@ Status FetchImage(const ImageName& image, std::vector<ImageSource> sources, cons
                   int stop_fd) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return CallFailed(path, "open", errno);
+  const ByteRanges all({{0, UINT64_MAX}});
   while (true) {
     const StatusOr<ImageAnswer> answer = AskForImage(image, sources, stop_fd);
-    Fetch fetch{image, sources, path, stop_fd, file.get()};
-    Status fetched = answer.ok() ? FetchInto(fetch, *answer, bytes_max) : answer.status();
+    Fetch fetch{image, sources, path, stop_fd, file.get(), false};
+    Status fetched = answer.ok() ? FetchInto(fetch, *answer, all, bytes_max) : answer.status();
     if (fetched.ok()) return fetched;
     if (answer.ok()) sources.erase(sources.begin());
     const bool goes_on = absl::IsUnavailable(fetched) || absl::IsDataLoss(fetched);

@@ -52,14 +52,18 @@ StatusOr<std::vector<FileToPut>> FilesOf(const ImageToStore& image) {
   return std::vector<FileToPut>{std::move(file)};
 }
 
-StatusOr<std::vector<Shard>> PutImage(Storage& storage, const std::string& step, const ImageToStore& image) {
-  PHX_ASSIGN_OR_RETURN(const std::vector<FileToPut> files, FilesOf(image));
+StatusOr<std::vector<Shard>> PutFiles(Storage& storage, const std::string& step, const std::vector<FileToPut>& files) {
   std::vector<Shard> shards;
   for (const FileToPut& file : files) {
     PHX_ASSIGN_OR_RETURN(Shard shard, storage.Put(step, file));
     shards.push_back(std::move(shard));
   }
   return shards;
+}
+
+StatusOr<std::vector<Shard>> PutImage(Storage& storage, const std::string& step, const ImageToStore& image) {
+  PHX_ASSIGN_OR_RETURN(const std::vector<FileToPut> files, FilesOf(image));
+  return PutFiles(storage, step, files);
 }
 
 }  // namespace phalanx::checkpoint

@@ -25,6 +25,7 @@ const char* LayoutOf(const ImageToStore& image);
 StatusOr<std::vector<FileToPut>> FilesOf(const ImageToStore& image);
 
 // All of them, in a step as Storage::Begin gave it. The error is that of the first that could not be put.
+StatusOr<std::vector<Shard>> PutFiles(Storage& storage, const std::string& step, const std::vector<FileToPut>& files);
 StatusOr<std::vector<Shard>> PutImage(Storage& storage, const std::string& step, const ImageToStore& image);
 
 }  // namespace phalanx::checkpoint

@@ -612,16 +612,21 @@ class Stepper {
     return first.form().own() != v1::ANY_RANK || ranks.size() == first.world_size();
   }
 
+  // Null: the node has told of no such save.
+  static const v1::HeldSave* HeldIn(const v1::CheckpointsHeld& all, const std::string& name, const SaveKey& save) {
+    const auto held = std::ranges::find_if(
+        all.saves(), [&](const v1::HeldSave& each) { return each.dir() == name && KeyOf(each.save()) == save; });
+    return held == all.saves().end() ? nullptr : &*held;
+  }
+
   // Of these ranks' images, as the members have told when the round began.
   Lenders LendersOf(const std::string& name, const SaveKey& save, const std::set<uint32_t>& ranks) const {
     Lenders lenders;
     const auto add = [&](const v1::CheckpointsHeld& all) {
-      if (!all.has_source()) return;
-      for (const v1::HeldSave& held : all.saves()) {
-        if (held.dir() != name || KeyOf(held.save()) != save) continue;
-        for (const uint32_t rank : held.ranks()) {
-          if (ranks.contains(rank)) lenders[static_cast<int32_t>(rank)].push_back(all.source());
-        }
+      const v1::HeldSave* const held = all.has_source() ? HeldIn(all, name, save) : nullptr;
+      if (held == nullptr) return;
+      for (const uint32_t rank : held->ranks()) {
+        if (ranks.contains(rank)) lenders[static_cast<int32_t>(rank)].push_back(all.source());
       }
     };
     for (const auto& [session, all] : s_.held) add(all);
@@ -685,12 +690,8 @@ class Stepper {
     const bool lacks = decision.restore().source() == v1::RestoreDecided::MEMORY && !dir.lenders.empty();
     if (!lacks || !s_.rank_of.contains(session)) return SendTo(session, decision);
     const size_t group_rank = s_.rank_of.at(session);
-    const v1::HeldSave* held = nullptr;
-    if (s_.held.contains(session)) {
-      for (const v1::HeldSave& save : s_.held.at(session).saves()) {
-        if (save.dir() == name && KeyOf(save.save()) == *dir.committed) held = &save;
-      }
-    }
+    const v1::HeldSave* const held =
+        s_.held.contains(session) ? HeldIn(s_.held.at(session), name, *dir.committed) : nullptr;
     v1::CheckpointOrder order = decision;
     if (dir.committed_form.shared && (held == nullptr || !held->main())) {
       AddElsewhere(order, dir.lenders, kSharedImage, group_rank);

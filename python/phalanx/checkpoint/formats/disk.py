@@ -190,7 +190,7 @@ def _is_for_owners(manifest):
 _IMAGES = ("torch-zip", "safetensors")
 
 
-def why_no_layout(layout, wanted=_IMAGES):
+def why_no_layout(layout, wanted):
     """None: a step of that layout is one of those that are wanted."""
     if layout is None or layout in wanted:
         return None
@@ -198,9 +198,14 @@ def why_no_layout(layout, wanted=_IMAGES):
     return f"its layout is {layout}: load it through phalanx.checkpoint.{loads_it}"
 
 
+def _must_be_of(manifest, layouts):
+    why_not = why_no_layout(manifest["layout"], layouts)
+    if why_not is not None:
+        raise ValueError(why_not)
+
+
 def _found(folder, manifest, rank):
-    if why_no_layout(manifest["layout"]):
-        raise ValueError(why_no_layout(manifest["layout"]))
+    _must_be_of(manifest, _IMAGES)
     shards = {shard["rank"]: shard for shard in manifest["shards"]}
     own = shards.get(rank)
     main = shards.get(_MAIN)
@@ -213,8 +218,7 @@ def _found(folder, manifest, rank):
 def found_for_any_rank(folder, manifest, rank, layout, world_size):
     """A step of that layout, of which any rank may have to read any file: what every rank needs is read here, and of
     the others those that are this rank's where they are dealt out to the ranks in turn."""
-    if why_no_layout(manifest["layout"], (layout,)):
-        raise ValueError(why_no_layout(manifest["layout"], (layout,)))
+    _must_be_of(manifest, (layout,))
     for shard in manifest["shards"]:
         if shard["needed_by"] == "every-rank" or shard["rank"] % world_size == rank:
             _checked(folder, shard)
