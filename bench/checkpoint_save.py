@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """What saving costs a training: phalanx.checkpoint beside DLRover's flash checkpoint, torch.save, and DCP's async_save.
 
-    python bench/checkpoint_save.py [--shapes 1x1024,2x1024:shared,1x4096,2x2048] [--rounds 2] [--json F]
+    python bench/checkpoint_save.py [--shapes 1x1024,2x1024:shared,1x4096,2x2048] [--rounds 2] [--device cuda]
+                                 [--json F]
 
 A shape is ranks x MiB of each rank's state; "shared": DDP, all ranks have the same and one saves it. Each round starts
 one job a contender, in turn (workloads/toy_training.py says what a step is): saves under the training, saves that are
 waited for, saves to disk, saves to memory right behind one to disk, and what a life after a SIGKILL finds in memory. Of
 several ranks the slowest counts. --many is a job of so many tensors, for phalanx alone. A shape whose images do not fit
-into this machine's memory is left out with a sentence.
+into this machine's memory is left out with a sentence. With --device cuda the state lies on a GPU, and the training
+works there; all ranks share the first one.
 
 held          save() itself, and what a later step waits for it
 busy step     a step while a save is under way, over the median of the plain steps before that save
 committed     save() called -> every rank has it; over the memcpy of as many bytes into warm shared memory, which
-              takes turns with it
+              takes turns with it; from a device, over the copy into memory that is pinned
 on disk       save() called -> written and synced; phalanx writes over the file of a deleted step (keep_last=1), once
               there is one. torch.save and DCP have no other saves, so theirs count as held too
 """
@@ -221,7 +223,8 @@ class Run:
         self.seconds("restore: load() returns, in a new life", slowest(events, "load_s"), remark)
         self.seconds("restore: and the state is in module and optimizer", slowest(events, "ready_s"))
         self.seconds("restore: load() again: the map alone", slowest(events, "map_s"))
-        self.seconds("restore: load_state_dict(assign=True), no second copy", slowest(events, "assign_s"))
+        if "assign_s" in events[0]:
+            self.seconds("restore: load_state_dict(assign=True), no second copy", slowest(events, "assign_s"))
 
     def add_lacks(self, settings):
         for text, wanted in (
@@ -293,6 +296,7 @@ def compare(tables, shape, options):
         "mib": shape.mib,
         "tensors": shape.tensors,
         "shared": shape.shared,
+        "device": options.device,
         "step_ms": step_ms(shape, options),
         "saves": options.saves,
         "disk_saves": options.disk_saves,
@@ -310,7 +314,7 @@ def compare(tables, shape, options):
 def many_tensors(tables, options):
     shape = Shape(1, options.many_mib, False, options.many)
     settings = {"mib": shape.mib, "tensors": shape.tensors, "shared": False, "step_ms": step_ms(shape, options)}
-    settings.update(saves=options.saves, disk_saves=0, behind=0, restores=False)
+    settings.update(device=options.device, saves=options.saves, disk_saves=0, behind=0, restores=False)
     Run(tables, "phalanx", shape, options).do(settings)
 
 
@@ -324,6 +328,7 @@ def parse():
         "--many", type=arguments.count_or_zero, default=100_000, help="tensors of the last job, 0: without it"
     )
     parser.add_argument("--many-mib", type=arguments.count, default=1024, help="and its state")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the state lies")
     parser.add_argument("--rounds", type=arguments.count, default=2)
     parser.add_argument(
         "--saves", type=arguments.count_or_zero, default=5, help="under the training, and as many that are waited for"

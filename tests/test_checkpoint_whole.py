@@ -2,6 +2,7 @@
 
 import pytest
 from harness import PATIENCE_S
+from test_checkpoint_cuda import on_device
 from test_checkpoint_job import RESTARTS
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
@@ -34,14 +35,18 @@ def torn(writer, event):
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize(
     ("writer", "device"),
-    [*((writer, ()) for writer in WRITERS), ("AverageSwap", ("--device",)), ("Thread", ("--device",))],
+    [
+        *((writer, "cpu") for writer in WRITERS),
+        *((writer, "slow") for writer in ("AverageSwap", "Thread")),
+        *(pytest.param(writer, "cuda", marks=on_device) for writer in WRITERS),
+    ],
 )
 def test_kills_beside_a_writer_that_no_optimizer_is(job, directory, pytestconfig, choose, writer, device):
     """At the defaults, with parameters that are copied while the training goes on: of SGD 64 MiB. From the host's
-    memory, and as from a device's."""
+    memory, as from a device's, and from one's where there is one."""
     kills = pytestconfig.getoption("--kills") or 4
     seed = choose.randrange(1 << 31)
-    arguments = [writer, f"--seed={seed}", f"--deaths={kills}", *device]
+    arguments = [writer, f"--seed={seed}", f"--deaths={kills}", f"--device={device}"]
     events = run(job, directory, *arguments, timeout_s=60 + 5 * kills)
     found, promised = [event for event in events if event["ev"] == "restored"], 0
     assert [why for why in (torn(writer, event) for event in found) if why is not None] == []

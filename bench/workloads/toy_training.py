@@ -1,11 +1,11 @@
 """What save_*.py have in common: a training whose state is as large as asked for, and what is measured while one way of
 saving saves it. Each of them gives a Way to `run`.
 
-BENCH_SAVING, JSON: mib and tensors of a rank's state; shared: all ranks have the same; step_ms; saves, disk_saves,
-behind: how many of each; directory; restores: a further life looks at what memory has kept.
+BENCH_SAVING, JSON: mib and tensors of a rank's state; device: where it lies; shared: all ranks have the same; step_ms;
+saves, disk_saves, behind: how many of each; directory; restores: a further life looks at what memory has kept.
 
-A step is forward and backward passes over a few matrices that stay in cache, as they would on an accelerator, then
-AdamW over the whole state, whose gradients stay as they are, then an all_reduce. Events: main, plan, save (one under
+A step is forward and backward passes over a few matrices, which stay in cache where they are a processor's, then AdamW
+over the whole state, whose gradients stay as they are, then an all_reduce. A device has done all that when it ends. Events: main, plan, save (one under
 the training), committed (one waited for), stored, behind, ready (may be killed), restored, done.
 """
 
@@ -76,28 +76,35 @@ class Save:
 class State(nn.Module):
     """So many parameters; their two moments and step counters are the optimizer's."""
 
-    def __init__(self, tensors, mib):
+    def __init__(self, tensors, mib, device):
         super().__init__()
         count = max(1, tensors // 3)
         floats = max(1, mib * MIB // 12 // count)
         for index in range(count):
-            parameter = nn.Parameter(torch.rand(floats))
+            parameter = nn.Parameter(torch.rand(floats, device=device))
             parameter.grad = torch.full_like(parameter, 1e-3)
             self.register_parameter(f"p{index}", parameter)
+
+
+def wait_for(device):
+    """Until it has done what was queued."""
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 class Work:
     """Forward and backward passes that take about so long where nothing else runs."""
 
-    def __init__(self, step_ms):
-        self.layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
-        self.batch = torch.rand(64, 256)
-        self.times = 1
+    def __init__(self, step_ms, device):
+        width, rows, tries = (256, 64, 100) if device == "cpu" else (4096, 4096, 10)
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(device)
+        self.batch = torch.rand(rows, width, device=device)
         for _ in range(2):  # the first finds torch cold
             began = time.perf_counter()
-            for _ in range(100):
+            for _ in range(tries):
                 self.once()
-            each_ms = (time.perf_counter() - began) * 10
+            wait_for(device)
+            each_ms = (time.perf_counter() - began) * 1000 / tries
         self.times = max(1, round(step_ms / each_ms))
 
     def once(self):
@@ -115,9 +122,10 @@ class Training:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.shared = settings["shared"]
         torch.manual_seed(0 if self.shared else self.rank)
-        self.model = State(settings["tensors"], settings["mib"])
+        self.device = settings["device"]
+        self.model = State(settings["tensors"], settings["mib"], self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6, fused=True)
-        self.work = Work(settings["step_ms"])
+        self.work = Work(settings["step_ms"], self.device)
         self.directory = settings["directory"]
         self.number = 0
 
@@ -130,6 +138,7 @@ class Training:
         began = time.monotonic()
         self.work.do()
         self.optimizer.step()
+        wait_for(self.device)
         self.on_all(True)
         self.number += 1
         return time.monotonic() - began
@@ -153,6 +162,7 @@ class Training:
     def load(self, state):
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        wait_for(self.device)
 
     def tensors(self):
         yield from self.model.parameters()
@@ -161,24 +171,34 @@ class Training:
 
 
 class Memcpy:
-    """The plain thing: the tensors, one after another, into shared memory that is there already."""
+    """The plain thing: the tensors, one after another, into shared memory that is there already; from a device into
+    memory that is pinned."""
 
     def __init__(self, training):
         self.training = training
         self.bytes = min(WINDOW_BYTES, training.settings["mib"] * MIB)
-        self.window = mmap.mmap(-1, self.bytes)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.window))
-        ctypes.memset(self.address, 1, self.bytes)
+        if training.device == "cpu":
+            window = mmap.mmap(-1, self.bytes)
+            self.window = torch.frombuffer(window, dtype=torch.uint8)
+        else:
+            self.window = torch.empty(self.bytes, dtype=torch.uint8, pin_memory=True)
+        ctypes.memset(self.window.data_ptr(), 1, self.bytes)
 
     def seconds(self):
-        sources = [(tensor.data_ptr(), tensor.nbytes) for tensor in self.training.tensors()]
+        sources = list(self.training.tensors())
         at = 0
         began = time.monotonic()
-        for source, length in sources:
+        for source in sources:
+            length = source.nbytes
             if at + length > self.bytes:
                 at = 0
-            ctypes.memmove(self.address + at, source, length)
+            if source.device.type == "cpu":  # of each, in a training on a device: counters
+                ctypes.memmove(self.window.data_ptr() + at, source.data_ptr(), length)
+            else:
+                to = self.window[at : at + length]
+                to.copy_(source.detach().reshape(-1).view(torch.uint8), non_blocking=True)
             at += length
+        wait_for(self.training.device)
         return time.monotonic() - began
 
 
@@ -280,8 +300,9 @@ def later_life(training, way):
     for _ in range(MAPS):
         (again, _, _), map_s = timed(way.load)
         maps_s.append(map_s)
-    _, assign_s = timed(lambda: training.model.load_state_dict(again["model"], assign=True))
-    times = {"load_s": load_s, "ready_s": load_s + copy_s, "map_s": statistics.median(maps_s), "assign_s": assign_s}
+    times = {"load_s": load_s, "ready_s": load_s + copy_s, "map_s": statistics.median(maps_s)}
+    if training.device == "cpu":
+        _, times["assign_s"] = timed(lambda: training.model.load_state_dict(again["model"], assign=True))
     tell("restored", source=source, why=why, **times)
 
 

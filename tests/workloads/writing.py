@@ -24,7 +24,7 @@ parser.add_argument("--floats", type=int, default=8 << 20, help="of each of two 
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--deaths", type=int, default=0, help="lives that end somewhere behind one of their saves")
 parser.add_argument("--verify", help="as Checkpointer has it; left out: its default")
-parser.add_argument("--device", action="store_true", help="the state lies on one that is none, and slow")
+parser.add_argument("--device", choices=["cpu", "slow", "cuda"], default="cpu", help="slow: one that is none")
 options = parser.parse_args()
 
 LIFE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -38,8 +38,9 @@ PASS_S = 0.005
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = torch.nn.Parameter(torch.zeros(options.floats))
-        self.second = torch.nn.Parameter(torch.zeros(options.floats))
+        where = "cuda" if options.device == "cuda" else "cpu"
+        self.first = torch.nn.Parameter(torch.zeros(options.floats, device=where))
+        self.second = torch.nn.Parameter(torch.zeros(options.floats, device=where))
 
 
 class AverageSwap:
@@ -127,7 +128,7 @@ def plan_death():
 
 def main():
     torch.set_num_threads(1)
-    if options.device:
+    if options.device == "slow":
         put_on_a_device()
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
