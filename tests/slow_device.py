@@ -5,6 +5,7 @@ threads that do their work late, in pieces, and in any order that a device might
 for an event finds half a copy. What the training does it does at once: to hold it is to hold the caller.
 """
 
+import ctypes
 import queue
 import random
 import threading
@@ -29,6 +30,9 @@ class SlowDriver:
         self.queues = []
 
     def is_in_use(self):
+        return True
+
+    def can_queue(self):
         return True
 
     def device_of(self, storage):
@@ -85,15 +89,14 @@ class SlowQueue:
             raise torch.cuda.OutOfMemoryError("the device has no memory")
         return torch.empty(count, dtype=torch.uint8).fill_(0xA5)
 
-    def copy(self, pairs):
+    def copy(self, to, sources, sizes):
         pieces = []
-        for to, source in pairs:
-            assert to.numel() == source.numel()
-            size = max(1, -(-to.numel() // PIECES))
-            pieces.extend(zip(to.split(size), source.split(size)))
+        for target, source, size in zip(to, sources, sizes):
+            count = max(1, -(-size // PIECES))
+            pieces.extend((target + at, source + at, min(count, size - at)) for at in range(0, size, count))
         self._random.shuffle(pieces)
-        for to, source in pieces:
-            self._work.put(("copy", lambda to=to, source=source: to.copy_(source)))
+        for piece in pieces:
+            self._work.put(("copy", lambda piece=piece: ctypes.memmove(*piece)))
 
     def run(self, *calls):
         for call in calls:

@@ -1,7 +1,6 @@
 """What is copied from devices is whole: on a device where there is one, and on one that is none, which does everything
 late and in pieces."""
 
-import ctypes
 import gc
 import signal
 import threading
@@ -13,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from phalanx.checkpoint import Checkpointer, native  # noqa: E402
 from phalanx.checkpoint.copying import cuda, device, overlap  # noqa: E402
+from phalanx.checkpoint.formats import framed  # noqa: E402
 from slow_device import SlowDriver  # noqa: E402
 from test_checkpoint_cuda import agent as agent  # noqa: E402
 
@@ -104,7 +104,7 @@ def before_the_copy(monkeypatch, write):
 
 def between_the_looks(monkeypatch, write):
     """`write()` when all was copied, and before it is looked at again."""
-    look_again = device.Copies.look_again
+    look_again = device.Copies._look_again
 
     def look_behind(self):
         for part in self._parts:
@@ -112,7 +112,7 @@ def between_the_looks(monkeypatch, write):
         write()
         look_again(self)
 
-    monkeypatch.setattr(device.Copies, "look_again", look_behind)
+    monkeypatch.setattr(device.Copies, "_look_again", look_behind)
 
 
 # --- what is whole ---------------------------------------------------------------------------------------------------
@@ -342,8 +342,7 @@ class CutOff(BaseException):
 
 
 @needs_overlap
-@pytest.mark.parametrize("where_it_is", [(device._Group, "copy"), (device.Copies, "look_again")])
-def test_a_save_that_is_cut_off_costs_itself_alone(agent, make_slow, tmp_path, monkeypatch, where_it_is):
+def test_a_save_that_is_cut_off_costs_itself_alone(agent, make_slow, tmp_path, monkeypatch):
     make_slow()
 
     def cut_off(self):
@@ -353,7 +352,7 @@ def test_a_save_that_is_cut_off_costs_itself_alone(agent, make_slow, tmp_path, m
         training = Training("cpu", checkpointer)
         assert training.save().wait_committed()
         with monkeypatch.context() as patched:
-            patched.setattr(*where_it_is, cut_off)
+            patched.setattr(device._Group, "copy", cut_off)
             with pytest.raises(CutOff):
                 training.save()
         assert agent.wait_packet("skipped")["step"] == 2
@@ -368,18 +367,17 @@ class Changing:
     def __init__(self):
         self.count = 0
 
-    def numel(self):
-        return 8
-
     def cpu(self):
         self.count += 1
         return torch.full((8,), self.count, dtype=torch.uint8)
 
 
-def test_what_is_filled_at_once_is_read_twice():
-    slot = torch.zeros(64, dtype=torch.uint8)
-    still = device._Record(4, slot, 0, torch.ones(8, dtype=torch.uint8), False)
-    changing = device._Record(5, slot, 16, Changing(), True)
+def test_what_is_filled_at_once_is_read_twice(monkeypatch):
+    source, slot = Changing(), torch.zeros(64, dtype=torch.uint8)
+    ones, address = torch.ones(8, dtype=torch.uint8), slot.data_ptr()
+    still = device._Record(4, ones.untyped_storage(), ones.data_ptr(), 8, address, False)
+    changing = device._Record(5, ones.untyped_storage(), ones.data_ptr(), 8, address + 16, True)
+    monkeypatch.setattr(device._Record, "view", lambda self: ones if self is still else source)
     waits = []
     assert device._copied_at_once({"a": [still], "b": [changing]}, True, lambda: waits.append(1)).land() == 5
     assert waits == [1], "what the host copies is there before the second look"
@@ -444,13 +442,91 @@ def test_memory_for_the_host_is_the_hosts_whatever_the_default_device():
         assert cuda.Driver().host_bytes(8).device.type == "cpu"
 
 
-def test_memory_that_lies_between_words_is_compared_by_bytes():
-    memory = torch.zeros(64, dtype=torch.uint8)
+def test_samples_are_words_where_memory_has_words():
+    memory = torch.arange(3 << 18, dtype=torch.int32).view(torch.uint8)
     assert memory.data_ptr() % 8 == 0
-    between = torch.frombuffer((ctypes.c_uint8 * 16).from_address(memory.data_ptr() + 4), dtype=torch.uint8)
-    for pieces, dtype in (((memory[:16], memory[8:24]), torch.int64), ((memory[:16], between), torch.uint8)):
-        assert {each.dtype for each in device._in_words(*pieces)} == {dtype}
-    assert device._comparable_bytes(between) < device._comparable_bytes(memory)
+    every, storage = device.SAMPLE_EVERY_BYTES, memory.untyped_storage()
+    for begin, size in ((0, 1 << 20), (4, 1 << 20), (0, (1 << 20) + 4), (0, 80_000), (8, every + every // 2 + 1)):
+        part = framed.Part(memory[begin : begin + size])
+        record = device._Record(0, part if begin else storage, memory.data_ptr() + begin, size, 0, True)
+        dtype = torch.int64 if begin % 8 == 0 and size % 8 == 0 else torch.uint8
+        assert record.has_words() == (dtype is torch.int64)
+        first = min(every, size) // 2 // 8 * 8
+        expected = memory[begin : begin + size][first:]
+        expected = expected.view(dtype)[:: every // dtype.itemsize] if dtype is torch.int64 else expected[::every]
+        assert torch.equal(device._sampled(record, dtype), expected)
+
+
+@pytest.mark.filterwarnings("ignore:phalanx.checkpoint:RuntimeWarning")
+@pytest.mark.parametrize("number", [0, 3, 7, 8])
+@pytest.mark.parametrize("at", ["first", "last", "middle"])
+def test_who_was_written_is_named_wherever_the_write_is(agent, where, tmp_path, monkeypatch, number, at):
+    """Records whose sizes are no multiples of words, some of them over several comparisons, all looked at together."""
+    sizes = [70_001, 299_999, 65_537, 900_003, 100_000, 299_936, 65_543, 300_000, 1_000_001]
+    tensors = [torch.zeros(size, dtype=torch.uint8, device=where) for size in sizes]
+    byte = {"first": 0, "last": sizes[number] - 1, "middle": sizes[number] // 2}[at]
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        assert checkpointer.save(1, {"t": tensors}).wait_committed()
+        write = tensors[number][byte : byte + 1].fill_
+        look_again = device._Group.look_again
+
+        def write_before(self):
+            self._queue.run(lambda: write(1))
+            look_again(self)
+
+        monkeypatch.setattr(device._Group, "look_again", write_before)
+        handle = checkpointer.save(2, {"t": tensors})
+        assert not handle.wait_committed()
+        assert f"state['t'][{number}] changed while it was copied" in handle.why
+
+
+@needs_overlap
+def test_what_the_device_refuses_behind_save_costs_that_save_alone(agent, make_slow, tmp_path, monkeypatch):
+    """Queued by a thread: the training hears of it by the handle."""
+    driver = make_slow()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+        queue = driver.queues[0]
+
+        def refuse(*unused):
+            raise RuntimeError("CUDA queues no copy (error 719)")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(device._FromDevice, "copy_later", lambda self: queue.run(refuse) or refuse())
+            patched.setattr(queue, "run", lambda *calls: None)
+            handle = training.save()
+            training.step()
+            assert not handle.wait_committed()
+        assert handle.why == "its copy was cut off: CUDA queues no copy (error 719)"
+        assert training.save().wait_committed()
+        assert checkpointer.load()[1] == 4
+
+
+@needs_overlap
+def test_save_returns_while_what_is_guarded_waits_for_room(agent, make_slow, tmp_path, monkeypatch):
+    """A device's queue that is full holds the thread that fills it, and a step, but not save()."""
+    driver = make_slow()
+    gate = threading.Event()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+        queue = driver.queues[0]
+        copy = queue.copy
+
+        def copy_behind(*moves):
+            if threading.current_thread() is not threading.main_thread():
+                assert gate.wait(PATIENCE_S)
+            copy(*moves)
+
+        monkeypatch.setattr(queue, "copy", copy_behind)
+        handle = training.save()
+        assert not handle.is_over
+        threading.Timer(0.2, gate.set).start()
+        training.step()
+        assert gate.is_set(), "the step has waited"
+        assert handle.wait_committed(), handle.why
+        assert training.load()[0] == {"weight": {2}, "bias": {2}}
 
 
 # --- order -----------------------------------------------------------------------------------------------------------

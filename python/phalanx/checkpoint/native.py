@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint3
 
 from phalanx._library import load
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
@@ -94,6 +94,7 @@ _FUNCTIONS = {
     "phx_ckpt_parts": (c_int, (c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_char_p, c_size_t)),
     "phx_ckpt_check_file": (c_int, (c_char_p, c_char_p, c_size_t)),
     "phx_ckpt_scatter": (None, (c_void_p, c_void_p, c_void_p, c_uint64)),
+    "phx_ckpt_queue_copies": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64)),
     "phx_crc32": (c_uint32, (c_uint32, c_void_p, c_uint64)),
 }
 _library = None
@@ -217,6 +218,12 @@ def check_file(path):
 def scatter(pointer, addresses, sizes):
     """Copies the memory at `pointer`, piece by piece, to `addresses`; both are arrays of u64."""
     library().phx_ckpt_scatter(pointer, address(addresses), address(sizes), len(sizes))
+
+
+def queue_copies(copy, stream, to, sources, sizes):
+    """Queues copies by `copy`, the address of cudaMemcpyAsync or hipMemcpyAsync, on `stream`, its handle. `to`,
+    `sources` (addresses) and `sizes` are arrays of u64. Its first error, or 0."""
+    return library().phx_ckpt_queue_copies(copy, stream, address(to), address(sources), address(sizes), len(sizes))
 
 
 def crc32(value, pointer, count):

@@ -55,7 +55,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 7; }
+uint32_t phx_ckpt_abi_version() { return 8; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();
@@ -163,6 +163,17 @@ void phx_ckpt_scatter(const void* from, const uint64_t* to, const uint64_t* byte
     std::memcpy(reinterpret_cast<void*>(to[i]), source, bytes[i]);
     source += bytes[i];
   }
+}
+
+int phx_ckpt_queue_copies(phx_ckpt_async_copy copy, void* stream, const uint64_t* to, const uint64_t* from,
+                          const uint64_t* bytes, uint64_t n) {
+  constexpr int kByAddress = 4;  // cudaMemcpyDefault
+  for (uint64_t i = 0; i < n; ++i) {
+    const int error =
+        copy(reinterpret_cast<void*>(to[i]), reinterpret_cast<const void*>(from[i]), bytes[i], kByAddress, stream);
+    if (error != 0) return error;
+  }
+  return 0;
 }
 
 uint32_t phx_crc32(uint32_t crc, const void* data, uint64_t n) { return phalanx::Crc32(crc, data, n); }

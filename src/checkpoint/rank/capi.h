@@ -99,7 +99,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 7 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 8 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
@@ -148,6 +148,12 @@ PHX_CKPT_API int phx_ckpt_parts(const void* image, uint64_t bytes, uint64_t* at,
 PHX_CKPT_API int phx_ckpt_check_file(const char* path, char* error, size_t error_size);
 /* Copies the memory at `from`, one piece of bytes[i] behind the other, to the addresses to[i]. */
 PHX_CKPT_API void phx_ckpt_scatter(const void* from, const uint64_t* to, const uint64_t* bytes, uint64_t n);
+/* cudaMemcpyAsync, or hipMemcpyAsync: returns its error, 0 for none. This library is linked with neither. */
+typedef int (*phx_ckpt_async_copy)(void* to, const void* from, size_t bytes, int kind, void* stream);
+/* Queues a copy of bytes[i] from from[i] to to[i] on the stream, for each i, of the kind that looks at the addresses
+ * (cudaMemcpyDefault, hipMemcpyDefault). The first error, behind which nothing is queued, or 0. */
+PHX_CKPT_API int phx_ckpt_queue_copies(phx_ckpt_async_copy copy, void* stream, const uint64_t* to, const uint64_t* from,
+                                       const uint64_t* bytes, uint64_t n);
 /* CRC-32 of zip files, going on from `crc`. */
 PHX_CKPT_API uint32_t phx_crc32(uint32_t crc, const void* data, uint64_t n);
 

@@ -207,6 +207,31 @@ TEST(Scatter, BringsEachPieceToItsPlace) {
   EXPECT_EQ(first, "ef");
 }
 
+TEST(QueueCopies, EndsWithTheFirstError) {
+  const std::string from = "abcdef";
+  std::string to(6, '.');
+  std::vector<uint64_t> targets, sources, bytes;
+  for (size_t i = 0; i < 3; ++i) {
+    targets.push_back(reinterpret_cast<uint64_t>(to.data() + 4 - 2 * i));
+    sources.push_back(reinterpret_cast<uint64_t>(from.data() + 2 * i));
+    bytes.push_back(2);
+  }
+  int left = 3;  // copies until one fails; the "stream"
+  const auto copy = [](void* target, const void* source, size_t length, int kind, void* stream) {
+    EXPECT_EQ(kind, 4);
+    if (--*static_cast<int*>(stream) < 0) return 700;
+    std::memcpy(target, source, length);
+    return 0;
+  };
+  EXPECT_EQ(phx_ckpt_queue_copies(copy, &left, targets.data(), sources.data(), bytes.data(), 3), 0);
+  EXPECT_EQ(to, "efcdab");
+  to.assign(6, '.');
+  left = 1;
+  EXPECT_EQ(phx_ckpt_queue_copies(copy, &left, targets.data(), sources.data(), bytes.data(), 3), 700);
+  EXPECT_EQ(to, "....ab");
+  EXPECT_EQ(left, -1) << "nothing is tried behind an error";
+}
+
 TEST_F(SaverTest, WaitsNoLongerThanAsked) {
   when_[3] = PHX_CKPT_FILLED;
   const int slot = Begin(Save(1, 1));

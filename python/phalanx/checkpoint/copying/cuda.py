@@ -7,12 +7,23 @@ import ctypes
 
 import torch
 
+from phalanx.checkpoint import native
+
 
 class Driver:
-    """CUDA, as torch gives it."""
+    """CUDA, as torch gives it, and of its runtime the copy that torch gives for tensors alone."""
+
+    def __init__(self):
+        self._copy = None  # the address of cudaMemcpyAsync
 
     def is_in_use(self):
         return torch.cuda.is_initialized()
+
+    def can_queue(self):
+        """Whether copies can be queued: to be asked where CUDA is in use."""
+        if self._copy is None:
+            self._copy = _find_runtime("hipMemcpyAsync" if torch.version.hip else "cudaMemcpyAsync")
+        return self._copy is not None
 
     def device_of(self, storage):
         """None where it lies on the host."""
@@ -37,14 +48,15 @@ class Driver:
             return torch.empty(count, dtype=torch.uint8, device="cpu")
 
     def queue(self, device):
-        return Queue(device)
+        return Queue(device, self._copy)
 
 
 class Queue:
     """Work on one device, beside what the training has queued there. No call waits for any of it."""
 
-    def __init__(self, device):
-        self.device = device
+    def __init__(self, device, copy):
+        """`copy`: the address of cudaMemcpyAsync."""
+        self.device, self._copy = device, copy
         self._stream = torch.cuda.Stream(device)
 
     def follow_current(self):
@@ -64,11 +76,14 @@ class Queue:
         with torch.cuda.stream(self._stream):
             return torch.empty(count, dtype=torch.uint8, device=self.device)
 
-    def copy(self, pairs):
-        """[(to, from)] of as many bytes each, in any order."""
+    def copy(self, to, sources, sizes):
+        """Memory, between addresses of this device and of pinned memory of the host, in any order. Arrays of u64. Holds
+        the caller, without Python's lock, where the device's own queue is full. RuntimeError where CUDA refuses."""
         with torch.cuda.stream(self._stream):
-            for to, source in pairs:
-                to.copy_(source, non_blocking=True)
+            error = native.queue_copies(self._copy, self._stream.cuda_stream, to, sources, sizes)
+        if error != 0:
+            _forget_last_error()
+            raise RuntimeError(f"CUDA queues no copy (error {error})")
 
     def run(self, *calls):
         """Each queues operations of torch on tensors of this device."""
@@ -84,6 +99,22 @@ class Queue:
         """What `call` gives, a tensor of this device, on the host: behind all that is queued here."""
         with torch.cuda.stream(self._stream):
             return call().cpu()
+
+
+def _find_runtime(name):
+    """The address of a function of the runtime that torch has loaded, or None."""
+    for path in (None, *_loaded("libcudart", "libamdhip64")):
+        function = getattr(ctypes.CDLL(path), name, None)
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value
+    return None
+
+
+def _loaded(*names):
+    """Paths of the libraries of this process that are called so: not every torch shows them to all others."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/") and ".so" in line}
+    return sorted(path for path in paths if path.rpartition("/")[2].startswith(names))
 
 
 def _forget_last_error():

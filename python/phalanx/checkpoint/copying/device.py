@@ -6,6 +6,9 @@ Behind the last byte that is copied, on whatever device or on the host, all that
 slot, on the device and byte by byte. So each byte was the same when it was copied and after all were: one moment had
 all of them (docs/checkpoint.md, "When copies overlap, and when not").
 
+save() itself queues no more than the samples and what anybody may write: a device takes some thousand copies, and then
+holds whoever queues another. The rest is queued by a thread.
+
 A slot is pinned once per mapping: a copy into memory that is not would hold the training. `driver` in here is
 cuda.Driver, or what stands in for it where there is no device.
 """
@@ -15,20 +18,23 @@ import bisect
 import ctypes
 import functools
 import itertools
+import threading
 
 import torch
 
 from phalanx.checkpoint import native
 from phalanx.checkpoint.formats import framed
 
-# Of one comparison; as much memory is taken of a device that large records are copied from.
-CHUNK_BYTES = 32 << 20
+# Of one comparison; twice as much memory is taken of a device that large records are copied from.
+CHUNK_BYTES = 16 << 20
 # What is no larger is gathered on the device and copied in one piece.
 SMALL_BYTES = 64 << 10
 GATHERED_BYTES_MAX = 4 << 20  # of one piece
 SAMPLE_EVERY_BYTES = 256 << 10  # one word of so many
 _NO_MEMORY = "the device has no memory for the second look: copied before save() returned"
+_NO_RUNTIME = "CUDA's runtime was not found in this process: copies hold the training"
 _WORD_BYTES = 8
+_ALIGNMENT_BYTES = 64  # of what is compared: devices copy faster from there
 
 
 class Copier:
@@ -47,6 +53,8 @@ class Copier:
 
     def pin(self, slots):
         """Pins slots, {slot: (address, bytes, file)}, once for each mapping. Why it cannot be, or None."""
+        if not self._driver.can_queue():
+            return _NO_RUNTIME
         for slot, (address, count, file) in slots.items():
             if slot in self._pinned:
                 continue
@@ -66,19 +74,19 @@ class Copier:
             self._driver.unpin(address)
 
     @torch.inference_mode(False)
-    def copy(self, address, count, records, pinned, proves, wait_for_host):
-        """Queues the copies into the slot and returns what follows them. `records`: (number, storage, offset, guarded)
-        each; `proves`: they are looked at twice. `wait_for_host()` returns when all is copied that the host copies.
+    def copy(self, address, records, pinned, proves, wait_for_host):
+        """Begins the copies into the slot at `address` and returns what follows them. `records`: (number, storage,
+        address of it, bytes, offset in the slot, guarded) each; `proves`: they are looked at twice. `wait_for_host()`
+        returns when all is copied that the host copies.
 
-        Behind this call the current stream of each device goes on only when the unguarded ones are copied; what
-        changes the guarded ones must call `Copies.fence` first. Into a slot that is not pinned, and where a device has
-        no memory for the second look, all is copied before this returns.
+        Behind this call the current stream of each device goes on only when the unguarded ones are copied; the guarded
+        ones wait for `Copies.go_on`, and what changes them must call `Copies.fence` first. Into a slot that is not
+        pinned, and where a device has no memory for the second look, all is copied before this returns.
         """
-        slot = torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
         by_device = {}
-        for number, storage, offset, guarded in records:
-            if storage.nbytes() > 0:
-                record = _Record(number, slot, offset, _bytes_of(storage), guarded)
+        for number, storage, source, size, offset, guarded in records:
+            if size > 0:
+                record = _Record(number, storage, source, size, address + offset, guarded)
                 by_device.setdefault(self._driver.device_of(storage), []).append(record)
         if not pinned:
             return _copied_at_once(by_device, proves, wait_for_host)
@@ -116,20 +124,33 @@ class Copies:
         """`why`: of a save that was copied before this was there."""
         self._parts, self._proves, self.why = parts, proves, why
         self._differing = differing
+        self._is_queued = threading.Event()
 
     @torch.inference_mode(False)
-    def look_again(self):
-        """Queues the second look: to be called once, when all is copied that others copy. Where it raises, what was
-        copied is not proven."""
-        if not self._proves:
-            return
+    def go_on(self, wait_for_host):
+        """Queues the copies of what is guarded and, when `wait_for_host()` has returned, the second look. To be called
+        once, by any thread. Where it raises, what was copied is not proven."""
+        try:
+            for part in self._parts:
+                part.copy_later()
+            wait_for_host()
+            if self._proves:
+                self._look_again()
+        finally:
+            self._is_queued.set()
+
+    def _look_again(self):
+        """When all is copied, on whatever device."""
         for part, other in itertools.permutations(self._parts, 2):
             part.queue.follow(other.copied)
         for part in self._parts:
             part.look_again()
 
     def fence(self):
-        """What is queued from now on, on the current streams, runs behind what was queued here. Does not block."""
+        """What is queued from now on, on the current streams, runs behind all that `go_on` queues, which is waited
+        for, and not what it does."""
+        if self._parts:
+            self._is_queued.wait()
         for part in self._parts:
             part.queue.hold_current(part.over)
 
@@ -145,20 +166,28 @@ class Copies:
 
 
 class _Record:
-    """One storage, and where its bytes go."""
+    """One storage: where its bytes are, and where they go."""
 
-    __slots__ = ("_slot", "guarded", "number", "offset", "source")
+    __slots__ = ("_storage", "guarded", "number", "size", "source", "to")
 
-    def __init__(self, number, slot, offset, source, guarded):
-        self.number, self.offset, self.guarded = number, offset, guarded
-        self.source = source  # its bytes, on the device
-        self._slot = slot
+    def __init__(self, number, storage, source, size, to, guarded):
+        """`source`, `to`: addresses, of which the first is the device's."""
+        self.number, self.source, self.size, self.to, self.guarded = number, source, size, to, guarded
+        self._storage = storage
 
-    def to(self):
-        return self._slot[self.offset : self.offset + self.source.numel()]
+    def view(self, dtype=torch.uint8, begin=0, every=1):
+        """A tensor of each `every` bytes of it from `begin` on; both are multiples of the element's size."""
+        storage, at = self._storage.whole() if isinstance(self._storage, framed.Part) else (self._storage, 0)
+        unit, count = dtype.itemsize, -(-(self.size - begin) // every)
+        tensor = torch.empty(0, dtype=dtype, device=storage.device)
+        return tensor.set_(storage, (at + begin) // unit, (count,), (every // unit,))
 
-    def address(self):
-        return self._slot.data_ptr() + self.offset
+    def in_slot(self):
+        return torch.frombuffer((ctypes.c_uint8 * self.size).from_address(self.to), dtype=torch.uint8)
+
+    def has_words(self):
+        """Whether it may be looked at as at numbers of 8 bytes. Devices' memory begins with one."""
+        return self.size % _WORD_BYTES == 0 and self.source % _WORD_BYTES == 0
 
 
 class _FromDevice:
@@ -179,15 +208,19 @@ class _FromDevice:
     def begin(self):
         queue = self.queue
         queue.follow_current()
-        queue.run(self._looks.clear)
+        self._looks.begin()
         self._samples.take()
         self._at_once.copy()
         if self._proves:
             self._at_once.look_again()
-        held = queue.event()
-        self._later.copy()
         self.copied = self.over = queue.event()
-        queue.hold_current(held)
+        queue.hold_current(self.over)
+
+    def copy_later(self):
+        try:
+            self._later.copy()
+        finally:
+            self.copied = self.over = self.queue.event()
 
     def look_again(self):
         try:
@@ -204,48 +237,62 @@ class _FromDevice:
 
 
 class _Looks:
-    """Comparisons on one device, and what they came to: a byte each, 1 where the two were not the same."""
+    """Comparisons on one device: of each whether its two sides were the same, and else where they were not."""
 
     def __init__(self, queue):
         self._queue = queue
-        self._names = []  # call each: the number of the record that differed
-        self._largest = 0  # of what is compared with the slot, in bytes
-        self._most = 0  # words or bytes of a comparison
-        self._found = self._unequal = self._scratch = None
+        self._layouts = []  # of each: (bytes of an element, where each record ends, its number)
+        self._most = 0  # elements of a comparison
+        self._largest = 0  # of those with the slot, in bytes
+        self._found = self._where = self._unequal = self._sides = None
 
-    def add(self, name, count):
-        """The number of a comparison of so many words, or bytes, on the device."""
-        self._names.append(name)
-        self._most = max(self._most, count)
-        return len(self._names) - 1
+    def add(self, unit, ends, numbers):
+        """The number of a comparison of elements of so many bytes, up to the last of `ends`."""
+        self._layouts.append((unit, ends, numbers))
+        self._most = max(self._most, ends[-1] // unit)
+        return len(self._layouts) - 1
 
-    def add_with_slot(self, name, source):
-        self._largest = max(self._largest, source.numel())
-        return self.add(name, source.numel() // _WORD_BYTES if _has_words(source) else source.numel())
+    def add_with_slot(self, ends, numbers):
+        self._largest = max(self._largest, ends[-1])
+        return self.add(_WORD_BYTES, ends, numbers)
 
     def take_memory(self):
-        self._found = self._queue.empty(len(self._names)).view(torch.bool)
-        self._unequal = self._queue.empty(self._most).view(torch.bool)
-        self._scratch = self._queue.empty(self._largest)
+        empty = self._queue.empty
+        self._found, self._where = empty(len(self._layouts)), empty(len(self._layouts) * _WORD_BYTES)
+        self._unequal = empty(self._most)
+        self._sides = empty(self._largest), empty(self._largest)
 
-    def clear(self):
-        self._found.zero_()
+    def begin(self):
+        """What lies between records is the same on both sides from here on."""
+        self._queue.run(self._found.zero_, *(side.zero_ for side in self._sides))
 
-    def calls_with_slot(self, look, to, source):
-        """What the queue is to run."""
-        was_copied = self._scratch[: source.numel()]
-        bring = functools.partial(was_copied.copy_, to, non_blocking=True)
-        return bring, functools.partial(self.compare, look, was_copied, source)
+    def compare_with_slot(self, look, piece):
+        slot, source = self._sides
+        sizes = _numbers(part.size for part in piece)
+        self._queue.copy(_numbers(slot.data_ptr() + part.at for part in piece), _numbers(map(_Part.to, piece)), sizes)
+        self._queue.copy(
+            _numbers(source.data_ptr() + part.at for part in piece), _numbers(map(_Part.source, piece)), sizes
+        )
+        _, ends, _ = self._layouts[look]
+        sides = (side[: ends[-1]].view(torch.int64) for side in self._sides)
+        self._queue.run(functools.partial(self.compare, look, *sides))
 
     def compare(self, look, first, second):
-        first, second = _in_words(first, second)
+        """To be run by the queue."""
         unequal = self._unequal[: first.numel()]
-        torch.ne(first, second, out=unequal)
-        torch.any(unequal, out=self._found[look])
+        torch.ne(first, second, out=unequal.view(torch.bool))
+        torch.any(unequal.view(torch.bool), dim=0, out=self._found.view(torch.bool)[look])
+        torch.argmax(unequal, dim=0, out=self._where.view(torch.int64)[look])
 
     def first_that_differed(self):
+        """The number of its record, or None."""
         found = self._queue.read(lambda: self._found).tolist()
-        return next((name() for name, differed in zip(self._names, found) if differed), None)
+        look = next((look for look, differed in enumerate(found) if differed), None)
+        if look is None:
+            return None
+        unit, ends, numbers = self._layouts[look]
+        at = self._queue.read(lambda: self._where.view(torch.int64)[look]).item() * unit
+        return numbers[bisect.bisect_right(ends, at)]
 
 
 class _Group:
@@ -253,41 +300,56 @@ class _Group:
 
     def __init__(self, queue, driver, records, looks, proves):
         self._queue, self._looks = queue, looks
-        self.large = [each for each in records if each.source.numel() > SMALL_BYTES]
-        small = [each for each in records if each.source.numel() <= SMALL_BYTES]
-        self._gathered = [_Gathered(queue, driver, each, looks, proves) for each in _pieces(small)]
-        self._chunks = []  # (look, in the slot, on the device)
-        for record in self.large if proves else ():
-            size = _comparable_bytes(record.source)
-            for to, source in zip(record.to().split(size), record.source.split(size)):
-                look = looks.add_with_slot(functools.partial(int, record.number), source)
-                self._chunks.append((look, to, source))
+        self.large = [each for each in records if each.size > SMALL_BYTES]
+        small = [each for each in records if each.size <= SMALL_BYTES]
+        self._gathered = [_Gathered(queue, driver, each, looks, proves) for each in _gatherable(small)]
+        self._compared = []  # (look, parts of large records)
+        for piece in _comparable(self.large) if proves else ():
+            ends = [_aligned(part.at + part.size) for part in piece]
+            self._compared.append((looks.add_with_slot(ends, [part.record.number for part in piece]), piece))
 
     def copy(self):
         for each in self._gathered:
             each.copy()
-        self._queue.copy([(each.to(), each.source) for each in self.large])
+        to, sources = _numbers(each.to for each in self.large), _numbers(each.source for each in self.large)
+        self._queue.copy(to, sources, _numbers(each.size for each in self.large))
 
     def look_again(self):
         for each in self._gathered:
             each.look_again()
-        calls = (self._looks.calls_with_slot(*chunk) for chunk in self._chunks)
-        self._queue.run(*itertools.chain.from_iterable(calls))
+        for look, piece in self._compared:
+            self._looks.compare_with_slot(look, piece)
 
     def land(self):
         for each in self._gathered:
             each.land()
 
 
-class _Twice:
-    """Pieces of a device's memory that are gathered into one, twice, and compared there."""
+class _Part:
+    """Of a large record: so many bytes from `begin` on, and where among those that are compared with them."""
 
-    def __init__(self, queue, sources, numbers, looks, proves):
-        """`numbers`: of which record each piece is."""
-        self._queue, self._sources, self._numbers, self._looks = queue, sources, numbers, looks
-        self.ends = list(itertools.accumulate(each.numel() * each.element_size() for each in sources))
-        self.first, self._second = queue.empty(self.ends[-1]), queue.empty(self.ends[-1] if proves else 0)
-        self._look = looks.add(self._name, self.ends[-1]) if proves else None
+    __slots__ = ("at", "begin", "record", "size")
+
+    def __init__(self, record, begin, size, at):
+        self.record, self.begin, self.size, self.at = record, begin, size, at
+
+    def to(self):
+        return self.record.to + self.begin
+
+    def source(self):
+        return self.record.source + self.begin
+
+
+class _Twice:
+    """Views of a device's memory that are gathered into one piece, twice, and compared there."""
+
+    def __init__(self, queue, views, numbers, looks, proves):
+        """`numbers`: of which record each view is."""
+        self._queue, self._views, self._looks = queue, views, looks
+        ends = list(itertools.accumulate(each.numel() * each.element_size() for each in views))
+        self.size = ends[-1]
+        self.first, self._second = queue.empty(self.size), queue.empty(self.size if proves else 0)
+        self._look = looks.add(1, ends, numbers) if proves else None
 
     def gather(self):
         self._queue.run(functools.partial(self._gather, self.first))
@@ -297,11 +359,7 @@ class _Twice:
         self._queue.run(functools.partial(self._gather, self._second), compare)
 
     def _gather(self, into):
-        torch.cat(self._sources, out=into.view(self._sources[0].dtype))
-
-    def _name(self):
-        differs = self._queue.read(lambda: torch.ne(self.first, self._second).nonzero())
-        return self._numbers[bisect.bisect_right(self.ends, int(differs[0]))]
+        torch.cat(self._views, out=into.view(self._views[0].dtype))
 
 
 class _Gathered:
@@ -309,21 +367,21 @@ class _Gathered:
 
     def __init__(self, queue, driver, records, looks, proves):
         self._queue, self._records = queue, records
-        sources, numbers = [each.source for each in records], [each.number for each in records]
-        self._twice = _Twice(queue, sources, numbers, looks, proves)
-        self._on_host = driver.host_bytes(self._twice.ends[-1])
+        views, numbers = [each.view() for each in records], [each.number for each in records]
+        self._twice = _Twice(queue, views, numbers, looks, proves)
+        self._on_host = driver.host_bytes(self._twice.size)
 
     def copy(self):
         self._twice.gather()
-        self._queue.copy([(self._on_host, self._twice.first)])
+        to, source = self._on_host.data_ptr(), self._twice.first.data_ptr()
+        self._queue.copy(_numbers([to]), _numbers([source]), _numbers([self._twice.size]))
 
     def look_again(self):
         self._twice.gather_again()
 
     def land(self):
         """Behind the copies: brings the records to their places."""
-        addresses = array.array("Q", [each.address() for each in self._records])
-        sizes = array.array("Q", [each.source.numel() for each in self._records])
+        addresses, sizes = _numbers(each.to for each in self._records), _numbers(each.size for each in self._records)
         native.scatter(self._on_host.data_ptr(), addresses, sizes)
 
 
@@ -333,11 +391,11 @@ class _Samples:
 
     def __init__(self, queue, records, looks):
         self._kinds = []
-        for are_words in (True, False):
-            chosen = [each for each in records if _has_words(each.source) == are_words]
-            sources = [_sampled(each.source, are_words) for each in chosen]
+        for dtype in (torch.int64, torch.uint8):
+            chosen = [each for each in records if each.has_words() == (dtype is torch.int64)]
+            views = [_sampled(each, dtype) for each in chosen]
             if chosen:
-                self._kinds.append(_Twice(queue, sources, [each.number for each in chosen], looks, proves=True))
+                self._kinds.append(_Twice(queue, views, [each.number for each in chosen], looks, proves=True))
 
     def take(self):
         for each in self._kinds:
@@ -348,55 +406,54 @@ class _Samples:
             each.gather_again()
 
 
-def _sampled(source, are_words):
+def _sampled(record, dtype):
     """From the middle of each piece: a write may begin or end with it."""
     every = SAMPLE_EVERY_BYTES
-    begin = min(every, source.numel()) // 2 // _WORD_BYTES * _WORD_BYTES
-    if not are_words:
-        return source[begin::every]
-    return source.view(torch.int64)[begin // _WORD_BYTES :: every // _WORD_BYTES]
+    return record.view(dtype, min(every, record.size) // 2 // _WORD_BYTES * _WORD_BYTES, every)
 
 
 def _copied_at_once(by_device, proves, wait_for_host, why=None):
     records = list(itertools.chain.from_iterable(by_device.values()))
     for record in records:
-        record.to().copy_(record.source.cpu())
+        record.in_slot().copy_(record.view().cpu())
     differing = None
     if proves:
         wait_for_host()
-        again = (each.number for each in records if not torch.equal(each.to(), each.source.cpu()))
+        again = (each.number for each in records if not torch.equal(each.in_slot(), each.view().cpu()))
         differing = next(again, None)
     return Copies([], proves, differing, why)
 
 
-def _pieces(records):
+def _gatherable(records):
     """The records in lists of at most GATHERED_BYTES_MAX."""
     pieces, count = [], GATHERED_BYTES_MAX
     for record in records:
-        if count + record.source.numel() > GATHERED_BYTES_MAX:
+        if count + record.size > GATHERED_BYTES_MAX:
             pieces.append([])
             count = 0
         pieces[-1].append(record)
-        count += record.source.numel()
+        count += record.size
     return pieces
 
 
-def _has_words(piece):
-    """Whether a device may look at it as at numbers of 8 bytes, and so compare it faster."""
-    return piece.numel() % _WORD_BYTES == 0 and piece.data_ptr() % _WORD_BYTES == 0
+def _comparable(records):
+    """Lists of _Part, of which each takes CHUNK_BYTES at most."""
+    pieces, at = [], CHUNK_BYTES
+    for record in records:
+        begin = 0
+        while begin < record.size:
+            if at >= CHUNK_BYTES:
+                pieces.append([])
+                at = 0
+            size = min(record.size - begin, CHUNK_BYTES - at)
+            pieces[-1].append(_Part(record, begin, size, at))
+            at, begin = _aligned(at + size), begin + size
+    return pieces
 
 
-def _in_words(*pieces):
-    are_words = all(map(_has_words, pieces)) and all(each.storage_offset() % _WORD_BYTES == 0 for each in pieces)
-    return [each.view(torch.int64) for each in pieces] if are_words else pieces
+def _aligned(count):
+    return -(-count // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def _comparable_bytes(source):
-    """As many bytes of it as are compared at a time: a comparison takes a byte of the device for each word, or byte."""
-    return CHUNK_BYTES if _has_words(source) else max(1, CHUNK_BYTES // _WORD_BYTES)
-
-
-def _bytes_of(storage):
-    whole, begin = storage.whole() if isinstance(storage, framed.Part) else (storage, 0)
-    source = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return source.set_(whole, begin, (storage.nbytes(),), (1,))
+def _numbers(values):
+    return array.array("Q", values)

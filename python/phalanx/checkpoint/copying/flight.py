@@ -9,13 +9,14 @@ from phalanx.checkpoint import native
 from phalanx.checkpoint.state import refuse
 
 _NO_MEMORY = "the device had no memory for the second look"
+_CUT_OFF = "its copy was cut off"
 
 
 class Flight:
     """A copy under way. It keeps all memory alive that is read.
 
-    Of a copy from devices a thread of its own waits for these, and hands over to the native side: nobody else has to
-    come by until the image is sealed. It alone does so: a signal handler that waits within another's wait waits, too.
+    Of a copy from devices a thread of its own queues what save() has left, waits for them, and hands over to the native
+    side: nobody else has to come by until the image is sealed. It alone does so: a signal handler that waits within another's wait waits, too.
     """
 
     def __init__(self, handle, image, alarms, began_ns, state, copies=None, is_host_later=False):
@@ -37,13 +38,6 @@ class Flight:
     def begin(self, slots):
         if self._copies is None:
             return
-        try:
-            if not self._is_host_later:
-                self._look_again()  # else behind what the host copies, by the thread
-        finally:
-            self._begin_landing(slots)
-
-    def _begin_landing(self, slots):
         try:
             threading.Thread(target=self._land, args=(slots,), name="phalanx-copies", daemon=True).start()
         except RuntimeError:  # this process may have no more threads
@@ -93,12 +87,15 @@ class Flight:
         identity = self.image.storages[record]._cdata
         return refuse.path_of_storage(self.state, identity) or f"record {record}"
 
-    def _look_again(self):
-        self.changed, self.is_by_the_script = (0, "its second look was cut off"), False
+    def _go_on(self, slots):
+        """Queues the rest, of which the second look comes behind all that is copied, by devices or by the host."""
+        self.changed, self.is_by_the_script = (0, _CUT_OFF), False
         try:
-            self._copies.look_again()
+            self._copies.go_on(slots.wait_copied if self._is_host_later else lambda: None)
         except torch.cuda.OutOfMemoryError:
             self.changed = 0, _NO_MEMORY
+        except RuntimeError as error:  # as torch says what CUDA says
+            self.changed = 0, f"{_CUT_OFF}: {error}"
         else:
             self.changed, self.is_by_the_script = None, True
 
@@ -106,9 +103,7 @@ class Flight:
         """Tells the native side that what devices have copied is there, or that it is not proven."""
         differing = 0
         try:
-            if self._is_host_later:
-                slots.wait_copied()
-                self._look_again()
+            self._go_on(slots)
             self._copies.wait()
             differing = self._copies.land()
         finally:

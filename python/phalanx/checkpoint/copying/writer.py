@@ -223,11 +223,12 @@ class Writer:
 
     def _copy_from_devices(self, slot, image, on_device, guarded, pinned):
         offsets, address = self._plan.offsets, self._slots.slot_data(slot)
-        records = [(index, image.storages[index], offsets[index], index in guarded) for index in on_device]
+        records = [
+            (index, image.storages[index], image.pointers[index], image.sizes[index], offsets[index], index in guarded)
+            for index in on_device
+        ]
         try:
-            return self._copier.copy(
-                address, self._plan.file_bytes, records, pinned, self._proves, self._slots.wait_copied
-            )
+            return self._copier.copy(address, records, pinned, self._proves, self._slots.wait_copied)
         except BaseException:  # also of a signal handler: the next save must find the slot free
             self._slots.give_up(on_device[0])
             raise
