@@ -51,12 +51,12 @@ struct MasterBefore {
 class Judge {
  public:
   Judge(const EventQueue& queue, Story& story, const Scenario& scenario,
-        const std::vector<std::unique_ptr<Machine>>& machines, const SimStorage& storage)
+        const std::vector<std::unique_ptr<Machine>>& machines, const SimStorage& storage, const SimStorage& archive)
       : queue_(queue),
         story_(story),
         scenario_(scenario),
         granted_(GrantedBy(scenario.spec)),
-        saves_({queue, *this, scenario, machines, storage}) {}
+        saves_({queue, *this, scenario, machines, storage, archive}) {}
   Judge(const Judge&) = delete;
   Judge& operator=(const Judge&) = delete;
 

@@ -310,7 +310,24 @@ void SaveJudge::OnStepCounts(const std::string& name) {
   if (counts_.insert(name).second) Pass(Moment::kCounts);
 }
 
+// What was asked for to be in the archive is there before it goes.
+void SaveJudge::JudgeArchived(const std::string& name) {
+  const StoredStep* const step = parts_.storage.Look(name);
+  const std::optional<Saving>& saving = parts_.scenario.script.saving;
+  if (!saving || saving->archive_every <= 0 || step == nullptr || !step->manifest) return;
+  if (step->manifest->step % saving->archive_every != 0) return;
+  const std::vector<ckpt::FoundStep> archived = parts_.archive.Find();
+  const bool is_there = std::ranges::any_of(archived, [&](const ckpt::FoundStep& copy) {
+    return copy.manifest && copy.manifest->step == step->manifest->step &&
+           copy.manifest->sequence == step->manifest->sequence;
+  });
+  if (is_there) return;
+  parts_.judge.Violated("archived-before-deleted",
+                        fmt::format("{}/{} is deleted, and no copy of it is in the archive", kCheckpointDir, name));
+}
+
 void SaveJudge::OnStepDeleted(const std::string& name) {
+  JudgeArchived(name);
   deleted_.insert(name);
   for (const ckpt::FoundStep& step : parts_.storage.Find()) {
     const bool counts = step.state == ckpt::StepState::kCommitted;

@@ -33,6 +33,7 @@ class SaveJudge {
     const Scenario& scenario;
     const std::vector<std::unique_ptr<Machine>>& machines;
     const SimStorage& storage;
+    const SimStorage& archive;
   };
   explicit SaveJudge(const Parts& parts) : parts_(parts) {}
 
@@ -66,6 +67,7 @@ class SaveJudge {
   uint64_t CountAll() const { return all_passed_; }
 
  private:
+  void JudgeArchived(const std::string& name);
   struct RoundSize {
     uint32_t world_size = 0;
     size_t nodes = 0;

@@ -177,6 +177,8 @@ std::optional<Saving> DrawSaving(const Scenario& scenario) {
   saving.copy = random.OneOf({1, 10, 100, 1'000}) * kMs;
   saving.scan = random.OneOf({1, 10, 300}) * kMs;
   saving.write = random.OneOf({1, 20, 200, 1'500}) * kMs;
+  saving.archives = random.OneIn(3);
+  if (saving.archives) saving.archive_every = random.OneIn(2) ? random.Between(1, 3) : 0;
   return saving;
 }
 
@@ -190,9 +192,10 @@ int64_t StepsBetweenSaves(const Scenario& scenario) {
 std::string Name(const Saving& saving) {
   return fmt::format(
       "checkpoints: {}, {} slots, each {}. to storage, copied in {} ms, written in {} ms, keep {} and each "
-      "{}.{}{}",
+      "{}.{}{}{}",
       KindOf(saving.form), saving.slots, saving.store_every, saving.copy / kMs, saving.write / kMs, saving.keep_last,
-      saving.keep_every, saving.at_breakpoint ? ", at a breakpoint, too" : "",
+      saving.keep_every, saving.archives ? fmt::format(", archive each {}.", saving.archive_every) : "",
+      saving.at_breakpoint ? ", at a breakpoint, too" : "",
       saving.waits_at_end ? "; ranks await storage before they end" : "");
 }
 
@@ -232,7 +235,10 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.machines = DrawMachines(random, scenario, limits);
   DrawNames(scenario);
   scenario.script.saving = DrawSaving(scenario);
-  if (scenario.script.saving) scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
+  if (scenario.script.saving) {
+    scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
+    scenario.script.saving->archive_every *= scenario.script.checkpoint_every;
+  }
   FaultLimits drawn;
   drawn.machines = static_cast<uint32_t>(scenario.machines.size());
   for (const Arrival& machine : scenario.machines) drawn.workers = std::max(drawn.workers, machine.local_world_size);

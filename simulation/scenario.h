@@ -27,6 +27,8 @@ struct Saving {
   bool at_breakpoint = false;
   int keep_last = 0;
   int64_t keep_every = 0;
+  bool archives = false;      // what is on storage is copied to an archive
+  int64_t archive_every = 0;  // steps that it divides; 0: the newest
   bool waits_at_end = false;  // for storage, before a rank ends
   Micros copy = 10 * kMs;     // of an image, at most
   Micros scan = 5 * kMs;      // of a node's memory, when a round begins

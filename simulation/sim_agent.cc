@@ -61,6 +61,7 @@ SimKeeper::Parts SimAgent::KeeperParts() {
           parts_.judge,
           saving ? *saving : kNone,
           parts_.storage,
+          parts_.archive,
           parts_.machine,
           parts_.machines,
           static_cast<int>(arrival().local_world_size),

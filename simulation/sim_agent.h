@@ -38,6 +38,7 @@ class SimAgent final : public AgentEnd {
     const std::vector<std::unique_ptr<Machine>>& machines;
     StartTroubles& troubles;
     SimStorage& storage;
+    SimStorage& archive;
     std::function<SimMaster*()> master;  // that holds the endpoint now; null: nobody
     // Starts one as this agent's child, `resume`: that takes up its job. OnMasterReady or OnMasterInUse follows.
     std::function<void(SimAgent& agent, bool resume)> start_master;

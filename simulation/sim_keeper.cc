@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "checkpoint/disk/archive.h"
 #include "checkpoint/disk/manifest.h"
 #include "checkpoint/rank/memory_names.h"
 #include "checkpoint/remote/image_request.h"
@@ -242,7 +243,13 @@ void SimKeeper::Open(const Process& process, Task answered) {
     process->main_page = parts_.machine.shared_memory.at(ckpt::kMainPageName);
   }
   core_.OnOpen(process->local_rank, kCheckpointDir,
-               {saving.form, saving.at_breakpoint, saving.keep_last, saving.keep_every, {}});
+               {saving.form,
+                saving.at_breakpoint,
+                saving.keep_last,
+                saving.keep_every,
+                {},
+                saving.archives ? "/archive" : "",
+                saving.archive_every});
   Run();
   Later(0, [this, process, answered = std::move(answered)]() mutable {
     if (Hears(process)) answered();
@@ -524,12 +531,66 @@ void SimKeeper::Do(const agent::CloseStep& action) {
            return manifest->ok();
          }
          for (const std::string& old : parts_.storage.StepsToDelete(step.retention)) {
+           if (IsStillNeeded(old)) continue;
            parts_.judge.saves().OnStepDeleted(old);
            parts_.storage.Delete(old);
          }
          return true;
        },
        [this, manifest, action] { core_.OnStepClosed(action.dir, KeyOf(action.order.save()), Message(*manifest)); }});
+}
+
+bool SimKeeper::IsStillNeeded(const std::string& name) const {
+  const Saving& saving = parts_.saving;
+  if (!saving.archives) return false;
+  const std::vector<std::string> due = ckpt::StepsToArchive(parts_.storage.Find(), archived_, saving.archive_every);
+  return name == copied_from_ || std::ranges::find(due, name) != due.end();
+}
+
+// What TieredStorage::Archive does, a step at a time: the archive may be slow, or refuse one.
+void SimKeeper::Do(const agent::ArchiveSteps& action) {
+  struct Done {
+    std::vector<int64_t> steps;
+    std::string error;
+  };
+  auto done = std::make_shared<Done>();
+  CopyNext(
+      [done](const StatusOr<std::optional<int64_t>>& copied) {
+        if (copied.ok() && *copied) done->steps.push_back(**copied);
+        if (!copied.ok()) done->error = Message(copied.status());
+        return copied.ok() && *copied;
+      },
+      [this, done, dir = action.dir] { core_.OnArchived(dir, done->steps, done->error); });
+}
+
+void SimKeeper::CopyNext(std::function<bool(const StatusOr<std::optional<int64_t>>&)> go_on, Task over) {
+  archived_ = parts_.archive.Find();
+  const std::vector<std::string> due =
+      ckpt::StepsToArchive(parts_.storage.Find(), archived_, parts_.saving.archive_every);
+  if (due.empty()) {
+    go_on(std::optional<int64_t>());
+    return over();
+  }
+  copied_from_ = due.front();
+  Later(Takes(), [this, go_on = std::move(go_on), over = std::move(over)]() mutable {
+    const std::string name = std::exchange(copied_from_, "");
+    const bool goes_on = go_on(Copied(name));
+    if (!goes_on) return over();
+    CopyNext(std::move(go_on), std::move(over));
+  });
+}
+
+StatusOr<std::optional<int64_t>> SimKeeper::Copied(const std::string& name) {
+  const StoredStep* const step = parts_.storage.Look(name);
+  if (step == nullptr || !step->manifest) return absl::NotFoundError(fmt::format("{} is gone", name));
+  if (parts_.machine.random.OneIn(5)) return absl::UnavailableError("the archive is away");
+  const ckpt::Manifest& manifest = *step->manifest;
+  PHX_ASSIGN_OR_RETURN(const std::string copy, parts_.archive.Claim({manifest.epoch, manifest.step}));
+  for (const auto& [rank, image] : step->shards) {
+    PHX_RETURN_IF_ERROR(parts_.archive.WriteShard(copy, rank, image));
+  }
+  PHX_RETURN_IF_ERROR(parts_.archive.WriteManifest(copy, manifest));
+  return std::optional(manifest.step);
 }
 
 }  // namespace phalanx::simulation

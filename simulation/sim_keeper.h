@@ -46,6 +46,7 @@ class SimKeeper {
     Judge& judge;
     const Saving& saving;
     SimStorage& storage;
+    SimStorage& archive;
     Machine& machine;
     const std::vector<std::unique_ptr<Machine>>& machines;  // all of them
     int local_world_size = 1;
@@ -137,6 +138,7 @@ class SimKeeper {
   void Do(const agent::MakeStepFolder& action);
   void Do(const agent::WriteImages& action);
   void Do(const agent::CloseStep& action);
+  void Do(const agent::ArchiveSteps& action);
   void Do(const agent::TidyUp& action);
   void Do(const agent::RemoveMemory& action);
   void Do(const agent::LeaveMemory& action);
@@ -154,6 +156,11 @@ class SimKeeper {
   void OnDirectoriesLookedAt();
   void Scan();
   void ReplaceSlots();
+  // The next step that is due in the archive is copied; `go_on` hears what came of it, nothing where none was due, and
+  // says whether there is a next. Then `over`.
+  void CopyNext(std::function<bool(const StatusOr<std::optional<int64_t>>&)> go_on, Task over);
+  StatusOr<std::optional<int64_t>> Copied(const std::string& name);
+  bool IsStillNeeded(const std::string& name) const;
   void OnStorage(StorageJob job);
   void WorkOnStorage(size_t step);
   Micros Takes();
@@ -171,6 +178,8 @@ class SimKeeper {
   int64_t next_request_ = 1;
   std::map<std::string, agent::CheckedFolder> checked_;
   Fetched fetched_;
+  std::vector<checkpoint::FoundStep> archived_;  // as this agent has seen it last
+  std::string copied_from_;                      // the step that it is copying to the archive
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;

@@ -22,7 +22,7 @@ RunResult RunScenario(const Scenario& scenario, bool told) { return World(scenar
 World::World(const Scenario& scenario, bool told)
     : scenario_(scenario),
       story_(told),
-      judge_(queue_, story_, scenario_, machines_, storage_),
+      judge_(queue_, story_, scenario_, machines_, storage_, archive_),
       network_(queue_, scenario.seed, scenario.machines.size()),
       troubles_(scenario.machines.size()),
       training_({queue_, story_, judge_, scenario_.script, machines_, storage_, scenario.seed}),
@@ -113,8 +113,8 @@ void World::Arrive(size_t machine) {
   const auto start = [this](SimAgent& agent, bool resume) { StartEmbedded(agent, resume); };
   const auto on_end = [this](const SimAgent& agent) { OnAgentEnd(agent); };
   const SimAgent::Parts parts{
-      queue_,    network_,           story_,   judge_, scenario_, training_, *machines_[machine],
-      machines_, troubles_[machine], storage_, holder, start,     on_end};
+      queue_,    network_,           story_,   judge_,   scenario_, training_, *machines_[machine],
+      machines_, troubles_[machine], storage_, archive_, holder,    start,     on_end};
   agents_[machine].push_back(std::make_unique<SimAgent>(parts, static_cast<int>(agents_[machine].size()) + 1));
   machines_[machine]->gate.Pass([agent = agents_[machine].back().get()] { agent->Start(); });
 }

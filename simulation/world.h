@@ -99,6 +99,7 @@ class World {
   EventQueue queue_;
   Story story_;
   SimStorage storage_;
+  SimStorage archive_;
   Judge judge_;
   Network network_;
   std::vector<std::unique_ptr<Machine>> machines_;

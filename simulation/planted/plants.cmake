@@ -255,3 +255,8 @@ phx_plant(NAME newest-deleted FILE checkpoint/disk/retention.cc SEEDS 500
   WHAT "with keep_last=1 the step that was just stored is deleted"
   FIND [==[(kept.size() < last || due)) {]==]
   PUT [==[(kept.size() + (PLANTED ? 1 : 0) < last || due)) {]==])
+
+phx_plant(NAME archive-has-the-newest-alone FILE checkpoint/disk/archive.cc SEEDS 2000
+  WHAT "of the steps that are to be in the archive all but the newest count as if they were"
+  FIND [==[    if (every <= 0) break;]==]
+  PUT [==[    if (every <= 0 || PLANTED) break;]==])

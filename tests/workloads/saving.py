@@ -32,6 +32,8 @@ parser.add_argument("--wait", choices=("no", "committed", "stored"), default="co
 parser.add_argument("--layout", default="torch")
 parser.add_argument("--keep-last", type=int)
 parser.add_argument("--keep-every", type=int)
+parser.add_argument("--archive")
+parser.add_argument("--archive-every", type=int)
 parser.add_argument("--memory-budget", type=int)
 parser.add_argument("--slots", type=int, default=3)
 parser.add_argument("--at-breakpoint", action="store_true")
@@ -177,6 +179,8 @@ def make_checkpointer():
         options.directory,
         keep_last=options.keep_last,
         keep_every=options.keep_every,
+        archive=options.archive,
+        archive_every=options.archive_every,
         memory_budget=options.memory_budget,
         slots=options.slots,
         save_at_breakpoint=options.at_breakpoint,

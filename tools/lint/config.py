@@ -93,6 +93,7 @@ CORES = (
     "src/base/utf8.*",
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/host/request.*",
+    "src/checkpoint/disk/archive.*",
     "src/checkpoint/disk/retention.*",
     "src/checkpoint/disk/shard_json.*",
     "src/checkpoint/image/file_table.*",

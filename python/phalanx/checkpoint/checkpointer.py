@@ -55,20 +55,27 @@ class Checkpointer:
         trackers=TRACKERS,
         weights_only=True,
         layout="torch",
+        archive=None,
+        archive_every=None,
     ):
         """`keep_last`, `keep_every`: which steps stay on disk; neither: all. `save_at_breakpoint`: the newest step in
         memory goes to disk when a worker fails or the job is drained. `memory_budget`: bytes of memory that this
         directory may take on this node. `verify`: "always" reads all of the state's memory once more behind the copy,
         and commits only what is the same; "never" trusts that nobody writes meanwhile. `overlap=False` copies all of it
         before save() returns. `weights_only`: as in torch.load. `layout`: "torch" for files of torch.save,
-        "safetensors"; either loads both.
+        "safetensors"; either loads both. `archive`: another directory, to which what is stored is copied behind that:
+        the newest step, or with `archive_every` each that it divides. It is asked where `directory` has nothing to
+        restore, and nothing is deleted there.
         """
         _check("slots", slots, slots in (2, 3), "2 or 3")
         _check("layout", layout, layout in self.layouts, " or ".join(repr(known) for known in self.layouts))
         _check("verify", verify, verify in ("always", "never"), "'always' or 'never'")
-        for name, value in (("keep_last", keep_last), ("keep_every", keep_every), ("memory_budget", memory_budget)):
+        numbers = {"keep_last": keep_last, "keep_every": keep_every, "memory_budget": memory_budget}
+        numbers["archive_every"] = archive_every
+        for name, value in numbers.items():
             _check(name, value, value is None or (type(value) is int and value > 0), "None or a number above 0")
         self.directory = os.path.abspath(_path("directory", directory))
+        self.archive = _archive_of(self.directory, archive, archive_every)
         self.weights_only = weights_only
         self.source = None  # of the last load(): "memory", "disk" or None
         self.why = None  # of the last load(): what was decided, and which sources were passed over
@@ -92,6 +99,7 @@ class Checkpointer:
         self._settings = {
             "keep_last": keep_last or 0,
             "keep_every": keep_every or 0,
+            **({"archive": self.archive, "archive_every": archive_every or 0} if self.archive else {}),
             "save_at_breakpoint": bool(save_at_breakpoint),
             "trackers": list(trackers),
             "slots_wanted": slots,
@@ -449,7 +457,7 @@ class Checkpointer:
             found = self._ask_for_files()
         else:
             self._go_back_alone()
-            found = disk.find(self.directory, self._here.rank, self._agree, self._find_in())
+            found = disk.find(self._on_disk(), self._here.rank, self._agree, self._find_in())
         self.why, self.source = found.why, found.source
         return found
 
@@ -462,9 +470,12 @@ class Checkpointer:
         else:
             self._go_back_alone()
         try:
-            return disk.find_exactly(self.directory, self._here.rank, self._agree, step, timeline, self._find_in())
+            return disk.find_exactly(self._on_disk(), self._here.rank, self._agree, step, timeline, self._find_in())
         except disk.NotThere as error:
             raise LookupError(f"phalanx.checkpoint: {error}") from None
+
+    def _on_disk(self):
+        return disk.Places(self.directory, self.archive)
 
     def _go_back_alone(self):
         """Behind what this life is storing: that is the newest then."""
@@ -533,25 +544,38 @@ class Checkpointer:
     # --- what is stored
 
     def steps(self):
-        """[StoredStep] of what lies whole in the directory at this moment, that which was stored last first. What is
-        damaged, or not all there yet, is not in it. Any process may ask, with an agent or without."""
-        return stored.steps(self.directory)
+        """[StoredStep] of what lies whole in the directory, or in its archive alone, at this moment, that which was
+        stored last first. What is damaged, or not all there yet, is not in it. Any process may ask, with an agent or
+        without."""
+        return stored.steps(self._on_disk())
 
     def delete(self, step, timeline=None):
-        """Removes that step from disk, of all timelines or of that one: True where this call has done so, False where
-        there is none, or another call was faster. Any process may call it, one rank or all.
+        """Removes that step from disk, also from the archive, of all timelines or of that one: True where this call has
+        done so, False where there is none, or another call was faster. Any process may call it, one rank or all.
 
         Also the newest: trackers then name the one before. Memory keeps what it holds of the step, and so load() may
         give it. RuntimeError says what the file system has refused.
         """
         step, timeline = step_number(step), number("timeline", timeline)
         try:
-            return stored.delete(self.directory, step, timeline)
+            deleted = [stored.delete(place, step, timeline) for place in filter(None, (self.archive, self.directory))]
+            return any(deleted)
         except OSError as error:
             raise RuntimeError(
                 f"phalanx.checkpoint: step {step} of {self.directory} is not deleted: "
                 f"{error.filename}: {error.strerror}"
             ) from error
+
+
+def _archive_of(directory, archive, every):
+    """Its absolute path, or None."""
+    _check("archive_every", every, every is None or archive is not None, "None where no archive is given")
+    if archive is None:
+        return None
+    path = os.path.abspath(_path("archive", archive))
+    is_apart = os.path.commonpath([path, directory]) not in (path, directory)
+    _check("archive", archive, is_apart, f"a directory that is not {directory}, nor in it or around it")
+    return path
 
 
 def _make_directory(path):

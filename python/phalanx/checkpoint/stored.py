@@ -31,13 +31,11 @@ class StoredStep:
     kind: str  # "full", "ddp", "dcp" or "files"
 
 
-def steps(directory):
+def steps(places):
     """[StoredStep], that which was stored last first."""
-    found = []
-    for stored in disk.newest_first(directory):
-        if stored.why is None:
-            found.append(_entry(os.path.join(directory, stored.name), stored.manifest))
-    return found
+    counting = [each for each in places.all() if each.why is None]
+    counting.sort(key=lambda each: -each.manifest["sequence"])
+    return [_entry(each.folder, each.manifest) for each in counting]
 
 
 def _entry(path, manifest):

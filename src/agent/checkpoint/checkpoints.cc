@@ -172,6 +172,7 @@ std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, con
   dir.options = options;
   dir.opened.insert(local_rank);
   if (first) TellOpened(name, options);
+  if (group_rank_ == 0 && !std::exchange(dir.archive_looked_at, true)) Archive(name, dir);
   return "";
 }
 
@@ -208,8 +209,8 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
 }
 
 bool NodeCheckpoints::IsMilestone(const Dir& dir, const SaveKey& save) {
-  const int64_t every = dir.options ? dir.options->keep_every : 0;
-  return every > 0 && save.step % every == 0;
+  const auto is_due = [&](int64_t every) { return every > 0 && save.step % every == 0; };
+  return dir.options && (is_due(dir.options->keep_every) || is_due(dir.options->archive_every));
 }
 
 void NodeCheckpoints::TellSealed(const std::string& name, const Dir& dir, const SaveKey& save, bool store) {
@@ -360,7 +361,10 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Do(FetchImages{name, order, epoch_, {}});
     }
     case v1::CheckpointOrder::kFind:
-      return Do(FindSteps{name, {order.find().but().begin(), order.find().but().end()}, epoch_});
+      return Do(FindSteps{name,
+                          {order.find().but().begin(), order.find().but().end()},
+                          epoch_,
+                          {order.find().doubted().begin(), order.find().doubted().end()}});
     case v1::CheckpointOrder::kCheck:
       return Do(CheckStep{name, order.check().name(), epoch_});
     case v1::CheckpointOrder::kPrepareStore:
@@ -562,6 +566,32 @@ void NodeCheckpoints::OnStepClosed(const std::string& name, const SaveKey& save,
   SetKey(*report.mutable_manifest_written()->mutable_save(), save);
   report.mutable_manifest_written()->set_error(error);
   Tell(std::move(report));
+  if (error.empty()) Archive(name, dirs_[name]);
+}
+
+void NodeCheckpoints::Archive(const std::string& name, Dir& dir) {
+  if (!dir.options || dir.options->archive.empty()) return;
+  if (std::exchange(dir.archiving, true)) {
+    dir.archives_again = true;
+    return;
+  }
+  Do(ArchiveSteps{name, *dir.options});
+}
+
+void NodeCheckpoints::OnArchived(const std::string& name, const std::vector<int64_t>& steps, const std::string& error) {
+  Dir& dir = dirs_[name];
+  dir.archiving = false;
+  const std::string archive = dir.options ? dir.options->archive : "";
+  for (const int64_t step : steps) {
+    Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is copied to {}", step, name, archive)});
+  }
+  if (!error.empty()) {
+    Do(
+        SayCheckpoint{fmt::format("checkpoint: {} is not copied to {}: {}; it is tried again with the next step that "
+                                  "is stored",
+                                  name, archive, error)});
+  }
+  if (std::exchange(dir.archives_again, false)) Archive(name, dir);
 }
 
 AbsentRanks NodeCheckpoints::AbsentFrom(const std::string& name) const {

@@ -25,6 +25,8 @@ struct CheckpointOptions {
   int keep_last = 0;       // 0: not asked
   int64_t keep_every = 0;  // 0: not asked
   std::vector<std::string> trackers;
+  std::string archive = "";   // where stored steps are copied to; empty: nowhere
+  int64_t archive_every = 0;  // steps that it divides; 0: the newest
   bool operator==(const CheckpointOptions&) const = default;
 };
 
@@ -114,8 +116,9 @@ struct AnswerImages {
 };
 struct FindSteps {
   std::string dir;
-  std::set<std::string> but;  // folders that are damaged
-  uint64_t epoch = 0;         // of the round that asks
+  std::set<std::string> but;           // folders that are damaged, or whose save is doubted
+  uint64_t epoch = 0;                  // of the round that asks
+  std::set<std::string> doubted = {};  // those whose save is
 };
 struct CheckStep {
   std::string dir;
@@ -144,6 +147,10 @@ struct CloseStep {  // the manifest, then trackers, then what need not be kept g
   v1::CheckpointOrder order;
   CheckpointOptions options;
 };
+struct ArchiveSteps {  // what is due there and not there yet; OnArchived follows
+  std::string dir;
+  CheckpointOptions options;
+};
 struct TidyUp {  // files that are kept on storage to be written over go; OnTidied follows
   std::string dir;
 };
@@ -157,8 +164,8 @@ struct SayCheckpoint {
 
 using CheckpointAction =
     std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, HoldSave, ReleaseSave, AnswerWait, AnswerRestore,
-                 AnswerImages, FindSteps, CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, TidyUp,
-                 RemoveMemory, LeaveMemory, SayCheckpoint>;
+                 AnswerImages, FindSteps, CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, ArchiveSteps,
+                 TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
 
@@ -216,11 +223,13 @@ class NodeCheckpoints {
                        const std::vector<v1::Shard>& shards, const std::string& error);
   void OnStepClosed(const std::string& dir, const SaveKey& save, const std::string& error);
   void OnTidied(const std::string& dir, const std::string& error);
+  // `steps` were copied, and behind an error others were not, that should have been.
+  void OnArchived(const std::string& dir, const std::vector<int64_t>& steps, const std::string& error);
 
   AbsentRanks AbsentFrom(const std::string& dir) const;
   // Of the directory as its ranks have opened it.
   SaveForm FormOfDirectory(const std::string& dir) const;
-  // A step is on its way to storage, or is to be; or storage is being tidied up.
+  // A step is on its way to storage or to an archive, or is to be; or storage is being tidied up.
   bool Storing() const;
   // For lines about what is waited for; empty where it is only tidied up.
   std::string StoringText() const;
@@ -283,7 +292,10 @@ class NodeCheckpoints {
     std::map<uint32_t, std::string> not_fetched;       // why they did not come, of what is decided
     std::map<uint64_t, Wanted> wanted;                 // by the number that the master is told
     std::optional<uint32_t> restore_asked;             // the newest branch
-    std::string unreadable;  // why this node, asked in the live round, cannot tell whether storage holds a step
+    bool archive_looked_at = false;                    // for what an agent before this one has left undone
+    bool archiving = false;
+    bool archives_again = false;  // when that is over: a step was stored meanwhile
+    std::string unreadable;       // why this node, asked in the live round, cannot tell whether storage holds a step
   };
 
   void Do(CheckpointAction action) { actions_.push_back(std::move(action)); }
@@ -317,6 +329,7 @@ class NodeCheckpoints {
   // A save was asked to be stored, and storage has neither that nor a newer one.
   static bool Owes(const Dir& dir);
   bool StoresSteps() const;
+  void Archive(const std::string& name, Dir& dir);
   void TidyWhereIdle();
   void SettleWaits(Dir& dir);
   // True where the wait is over.

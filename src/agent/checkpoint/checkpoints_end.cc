@@ -33,13 +33,21 @@ bool NodeCheckpoints::StoresSteps() const {
   return std::any_of(dirs_.begin(), dirs_.end(), [](const auto& entry) { return !entry.second.storing.empty(); });
 }
 
-bool NodeCheckpoints::Storing() const { return StoresSteps() || wants_tidy_ || !tidying_.empty(); }
+bool NodeCheckpoints::Storing() const {
+  const bool archives =
+      std::any_of(dirs_.begin(), dirs_.end(), [](const auto& entry) { return entry.second.archiving; });
+  return StoresSteps() || archives || wants_tidy_ || !tidying_.empty();
+}
 
 std::string NodeCheckpoints::StoringText() const {
   std::string text;
   for (const auto& [name, dir] : dirs_) {
-    if (dir.storing.empty()) continue;
-    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", dir.storing.rbegin()->step, name);
+    const char* const comma = text.empty() ? "" : ", ";
+    if (!dir.storing.empty()) {
+      text += fmt::format("{}step {} of {}", comma, dir.storing.rbegin()->step, name);
+    } else if (dir.archiving) {
+      text += fmt::format("{}{}, to be copied to {}", comma, name, dir.options ? dir.options->archive : "");
+    }
   }
   return text;
 }

@@ -71,6 +71,7 @@ void CheckpointKeeper::RunOn(TaskThread& thread, Work work, Done done) {
 template <typename Work, typename Done>
 void CheckpointKeeper::RunOnLane(const std::string& dir, TaskThread Lane::*thread, Work work, Done done) {
   Lane& lane = lanes_[dir];
+  if (const auto tiers = tiers_.find(dir); tiers != tiers_.end()) lane.storage = tiers->second.storage;
   // What is no storage was refused when it was to be opened.
   if (!lane.storage) lane.storage = options_.open_storage(dir).value_or(std::make_shared<ckpt::PosixStorage>(dir));
   ++lane.waiting;
@@ -184,7 +185,7 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
     return;
   }
   std::string own, main;
-  const Status is_storage = options_.open_storage(packet.dir).status();
+  const Status is_storage = OpenTiers(packet);
   if (!is_storage.ok()) return AnswerError(local_rank, packet.id, Message(is_storage));
   const Status opened = OpenPages(local_rank, packet, &own, &main);
   if (!opened.ok()) return AnswerError(local_rank, packet.id, Message(opened));
@@ -201,6 +202,21 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
   answer.Add("id", packet.id).Add("control", own);
   AddPath(answer, "main", main);
   Answer(local_rank, answer.Text());
+}
+
+Status CheckpointKeeper::OpenTiers(const OpenPacket& packet) {
+  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<ckpt::Storage> directory, options_.open_storage(packet.dir));
+  const std::string& wanted = packet.options.archive;
+  if (wanted.empty()) {
+    tiers_.erase(packet.dir);
+    return absl::OkStatus();
+  }
+  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<ckpt::Storage> archive, options_.open_storage(wanted));
+  Tiers& tiers = tiers_[packet.dir];
+  const int64_t every = packet.options.archive_every;
+  if (tiers.storage && tiers.archive == wanted && tiers.every == every) return absl::OkStatus();
+  tiers = {wanted, every, std::make_shared<ckpt::TieredStorage>(directory, archive, every)};
+  return absl::OkStatus();
 }
 
 void CheckpointKeeper::On(int local_rank, const PreparePacket& packet) {
@@ -482,7 +498,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
       break;
     case v1::RestoreDecided::DISK:
       answer.Add("source", "disk");
-      files.Add("directory", action.dir + "/" + decided.name());
+      if (checked_[action.dir].name == decided.name()) files.Add("directory", checked_[action.dir].place);
       answer.Add("layout", checked_[action.dir].layout);
       break;
     default:
@@ -494,7 +510,9 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 void CheckpointKeeper::Do(const FindSteps& action) {
   RunOnLane(
       action.dir, &Lane::reads,
-      [but = action.but, job = options_.job_id](ckpt::Storage& storage) { return FindNewestStep(storage, but, job); },
+      [but = action.but, doubted = action.doubted, job = options_.job_id](ckpt::Storage& storage) {
+        return FindNewestStep(storage, but, doubted, job);
+      },
       [this, action](const FoundSteps& steps) {
         Feed(saving::Found{action.epoch, action.dir, steps});
       });
@@ -508,7 +526,7 @@ void CheckpointKeeper::Do(const CheckStep& action) {
         return CheckShards(storage, name, first, ranks, world);
       },
       [this, action](const CheckedStep& checked) {
-        checked_[action.dir] = {action.name, checked.files, checked.layout};
+        checked_[action.dir] = {action.name, checked.files, checked.layout, checked.place};
         Feed(saving::Checked{action.epoch, action.dir, action.name, checked.error, checked.unreadable});
       });
 }
@@ -601,6 +619,19 @@ void CheckpointKeeper::Do(const CloseStep& action) {
           for (const std::string& warning : *closed) links_.say(fmt::format("checkpoint: {}", warning));
         }
         Feed(saving::StepClosed{action.dir, KeyOf(action.order.save()), Message(closed.status())});
+      });
+}
+
+void CheckpointKeeper::Do(const ArchiveSteps& action) {
+  const auto tiers = tiers_.find(action.dir);
+  if (tiers == tiers_.end()) return (void)Feed(saving::Archived{action.dir, {}, ""});
+  RunOnLane(
+      action.dir, &Lane::copies,
+      [tiers = tiers->second.storage, trackers = action.options.trackers](ckpt::Storage&) {
+        return tiers->Archive(trackers);
+      },
+      [this, dir = action.dir](const ckpt::ArchivedSteps& done) {
+        Feed(saving::Archived{dir, done.steps, done.error});
       });
 }
 

@@ -24,6 +24,7 @@
 #include "base/task_thread.h"
 #include "checkpoint/memory/memory.h"
 #include "checkpoint/storage/storage.h"
+#include "checkpoint/storage/tiered.h"
 
 namespace phalanx::agent {
 
@@ -88,6 +89,13 @@ class CheckpointKeeper {
     size_t waiting = 0;  // tasks
     TaskThread writes{"phx-storage"};
     TaskThread reads{"phx-lookup"};
+    TaskThread copies{"phx-archive"};
+  };
+  // Of a directory with an archive. It stays, and what it knows of that.
+  struct Tiers {
+    std::string archive;
+    int64_t every = 0;
+    std::shared_ptr<checkpoint::TieredStorage> storage;
   };
   struct LookedAt {
     std::vector<ReadImage> images;  // those of `read_` first
@@ -128,12 +136,15 @@ class CheckpointKeeper {
   void Do(const MakeStepFolder& action);
   void Do(const WriteImages& action);
   void Do(const CloseStep& action);
+  void Do(const ArchiveSteps& action);
   void Do(const TidyUp& action);
   void Do(const RemoveMemory& action);
   void Do(const LeaveMemory& action);
   void Do(const SayCheckpoint& action);
 
   Status OpenMemory();
+  // Whether there is storage for what a rank has named.
+  Status OpenTiers(const OpenPacket& packet);
   void TellLeftMemory();
   // As RunOn, on a thread of that directory's; `work` is given its storage.
   template <typename Work, typename Done>
@@ -169,12 +180,13 @@ class CheckpointKeeper {
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;
-  uint64_t scan_epoch_ = 0;            // whose ranks the last scan is for
-  std::set<std::string> read_all_of_;  // directories, for them
-  std::vector<ReadImage> read_;        // images, for them
-  size_t looking_at_ = 0;              // directories
-  std::set<std::string> gone_;         // of those that have been looked at
-  std::map<std::string, Lane> lanes_;  // by directory
+  uint64_t scan_epoch_ = 0;             // whose ranks the last scan is for
+  std::set<std::string> read_all_of_;   // directories, for them
+  std::vector<ReadImage> read_;         // images, for them
+  size_t looking_at_ = 0;               // directories
+  std::set<std::string> gone_;          // of those that have been looked at
+  std::map<std::string, Lane> lanes_;   // by directory
+  std::map<std::string, Tiers> tiers_;  // by directory
   // By local rank, -1 where that has gone since.
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
   std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at

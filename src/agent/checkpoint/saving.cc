@@ -40,6 +40,7 @@ void On(Node& node, const ImagesWritten& event) {
 }
 void On(Node& node, const StepClosed& event) { node.OnStepClosed(event.dir, event.save, event.error); }
 void On(Node& node, const Tidied& event) { node.OnTidied(event.dir, event.error); }
+void On(Node& node, const Archived& event) { node.OnArchived(event.dir, event.steps, event.error); }
 void On(Node& node, const Fetched& event) {
   node.OnFetched(event.epoch, event.dir, event.branch, event.request, event.error);
 }

@@ -115,6 +115,11 @@ struct Tidied {  // OnTidied
   std::string dir;
   std::string error;
 };
+struct Archived {  // OnArchived
+  std::string dir;
+  std::vector<int64_t> steps;
+  std::string error;
+};
 
 struct Fetched {  // OnFetched
   uint64_t epoch = 0;
@@ -126,7 +131,7 @@ struct Fetched {  // OnFetched
 
 using Event = std::variant<RoundBegun, Scanned, Attached, Ordered, Opened, Sealed, Skipped, WaitAsked, RestoreAsked,
                            RankGone, JobEnded, Leaving, TidyAsked, Ended, Found, Checked, FolderMade, ImagesWritten,
-                           StepClosed, Tidied, Fetched, ImagesAsked>;
+                           StepClosed, Tidied, Archived, Fetched, ImagesAsked>;
 
 // --- the step -----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ struct CheckedFolder {
   std::string name;
   std::map<int64_t, std::string> shards;  // paths by rank, of those that its ranks read
   std::string layout;                     // of its manifest
+  std::string place = "";                 // where it lies
 };
 
 // Files of images that were read from other nodes' memory, by whose they are: a rank, or kMainRank.

@@ -31,10 +31,15 @@ void Add(WrittenImages& written, const ckpt::Shard& shard) {
 
 }  // namespace
 
-FoundSteps FindNewestStep(ckpt::Storage& storage, const std::set<std::string>& but, const std::string& job_id) {
+FoundSteps FindNewestStep(ckpt::Storage& storage, const std::set<std::string>& but,
+                          const std::set<std::string>& doubted, const std::string& job_id) {
   const std::string& dir = storage.location();
-  const StatusOr<std::vector<ckpt::FoundStep>> steps = storage.List();
-  if (steps.ok()) return {NewestStep(dir, *steps, but, job_id), WhyNotKnown(dir, *steps, but)};
+  const StatusOr<std::vector<ckpt::FoundStep>> steps = storage.ListPast(but, doubted);
+  if (steps.ok()) {
+    FoundSteps found{NewestStep(dir, *steps, but, job_id), WhyNotKnown(dir, *steps, but)};
+    if (found.found.step() >= 0) found.found.set_place(storage.PathOf(found.found.name(), ""));
+    return found;
+  }
   FoundSteps none;
   none.found.set_step(-1);
   if (absl::IsNotFound(steps.status())) return none;  // nothing was ever saved there
@@ -54,6 +59,7 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
     return checked;
   }
   checked.layout = found.manifest->layout;
+  checked.place = storage.PathOf(step, "");
   for (const ckpt::Shard& shard : ShardsOfRanks(*found.manifest, first_rank, ranks, world_size)) {
     const Status whole = storage.Check(step, shard);
     if (!whole.ok()) checked.error = Message(whole);

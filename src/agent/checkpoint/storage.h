@@ -15,14 +15,17 @@
 
 namespace phalanx::agent {
 
-// The newest committed step of a directory, those named in `but` apart, and why newer ones do not count.
-FoundSteps FindNewestStep(checkpoint::Storage& storage, const std::set<std::string>& but, const std::string& job_id);
+// The newest committed step of a directory, those named in `but` apart, and why newer ones do not count. `doubted`: as
+// of Storage::ListPast.
+FoundSteps FindNewestStep(checkpoint::Storage& storage, const std::set<std::string>& but,
+                          const std::set<std::string>& doubted, const std::string& job_id);
 
 struct CheckedStep {
   std::map<int64_t, std::string> files;  // by rank
   std::string error;                     // empty: all of them are whole
   bool unreadable = false;               // some could not be read: nobody knows whether they are whole
   std::string layout;                    // of its manifest
+  std::string place;                     // where it lies
 };
 
 // The shards of a step that these ranks read (ShardsOfRanks), each byte of them.

@@ -27,7 +27,7 @@ TEST(FindNewestStep, WhatCannotBeReadIsNotEmpty) {
            Case{folder / "file", folder / "file" + ": opendir: Not a directory"},
            Case{folder / "loop", folder / "loop/2" + ": stat: Too many levels of symbolic links"},
        }) {
-    const FoundSteps steps = FindNewestStep(**checkpoint::OpenStorage(c.dir), {}, "job");
+    const FoundSteps steps = FindNewestStep(**checkpoint::OpenStorage(c.dir), {}, {}, "job");
     EXPECT_EQ(steps.found.step(), -1) << c.dir;
     EXPECT_EQ(steps.unreadable, c.unreadable) << c.dir;
   }

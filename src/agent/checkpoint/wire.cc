@@ -59,11 +59,13 @@ bool Flag(const Json& packet, const char* field) {
   return value != packet.end() && value->is_boolean() && value->get<bool>();
 }
 
-StatusOr<std::string> Directory(const Json& packet) {
-  PHX_ASSIGN_OR_RETURN(std::string dir, Text(packet, "dir", kPathMax));
-  if (dir.empty() || dir[0] != '/' || dir.find('\0') != std::string::npos) return Wrong("dir", "an absolute path");
-  return dir;
+StatusOr<std::string> Path(const Json& packet, const char* field) {
+  PHX_ASSIGN_OR_RETURN(std::string path, Text(packet, field, kPathMax));
+  if (path.empty() || path[0] != '/' || path.find('\0') != std::string::npos) return Wrong(field, "an absolute path");
+  return path;
 }
+
+StatusOr<std::string> Directory(const Json& packet) { return Path(packet, "dir"); }
 
 StatusOr<bool> IsMain(const Json& packet) {
   if (!packet.contains("page")) return false;
@@ -97,6 +99,11 @@ StatusOr<RankPacket> Open(const Json& packet) {
   PHX_ASSIGN_OR_RETURN(const int64_t keep_last, NumberOr(packet, "keep_last", 0, 0, 1'000'000));
   options.keep_last = static_cast<int>(keep_last);
   PHX_ASSIGN_OR_RETURN(options.keep_every, NumberOr(packet, "keep_every", 0, 0, kStepMax));
+  if (packet.contains("archive")) {
+    PHX_ASSIGN_OR_RETURN(options.archive, Path(packet, "archive"));
+    if (options.archive == open.dir) return Wrong("archive", "another directory than that whose archive it is");
+  }
+  PHX_ASSIGN_OR_RETURN(options.archive_every, NumberOr(packet, "archive_every", 0, 0, kStepMax));
   const auto trackers = packet.find("trackers");
   if (trackers == packet.end()) return RankPacket{std::move(open)};
   if (!trackers->is_array() || trackers->size() > kTrackersMax) return Wrong("trackers", "a short list");

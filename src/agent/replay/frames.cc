@@ -121,8 +121,8 @@ std::string Text(const AnswerImages& action) {
   return fmt::format("hand out {}", what);
 }
 std::string Text(const FindSteps& action) {
-  return fmt::format("find the newest step in {} for epoch {}, but for [{}]", action.dir, action.epoch,
-                     fmt::join(action.but, " "));
+  return fmt::format("find the newest step in {} for epoch {}, but for [{}], of which are doubted [{}]", action.dir,
+                     action.epoch, fmt::join(action.but, " "), fmt::join(action.doubted, " "));
 }
 std::string Text(const CheckStep& action) {
   return fmt::format("check {} in {} for epoch {}", action.name, action.dir, action.epoch);
@@ -147,6 +147,10 @@ std::string Text(const CloseStep& action) {
   return fmt::format("close a step in {}: {}; keep the last {}, and each {}th; trackers [{}]", action.dir,
                      replay::OneLine(action.order), options.keep_last, options.keep_every,
                      fmt::join(options.trackers, " "));
+}
+std::string Text(const ArchiveSteps& action) {
+  return fmt::format("copy what is due of {} to {}, each {}th; trackers [{}]", action.dir, action.options.archive,
+                     action.options.archive_every, fmt::join(action.options.trackers, " "));
 }
 std::string Text(const TidyUp& action) { return fmt::format("tidy up {}", action.dir); }
 std::string Text(const RemoveMemory& /*action*/) { return "remove the memory"; }

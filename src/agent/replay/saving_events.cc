@@ -64,6 +64,8 @@ void Fill(Wire& wire, const saving::Opened& event) {
   opened.set_keep_last(static_cast<uint32_t>(event.options.keep_last));
   opened.set_keep_every(event.options.keep_every);
   for (const std::string& tracker : event.options.trackers) opened.add_trackers(tracker);
+  opened.set_archive(event.options.archive);
+  opened.set_archive_every(event.options.archive_every);
 }
 
 void Fill(Wire& wire, const saving::Sealed& event) {
@@ -165,6 +167,12 @@ void Fill(Wire& wire, const saving::ImagesWritten& event) {
 
 void Fill(Wire& wire, const saving::StepClosed& event) { FillStored(*wire.mutable_step_closed(), event); }
 
+void Fill(Wire& wire, const saving::Archived& event) {
+  wire.mutable_archived()->set_dir(event.dir);
+  wire.mutable_archived()->mutable_steps()->Assign(event.steps.begin(), event.steps.end());
+  wire.mutable_archived()->set_error(event.error);
+}
+
 void Fill(Wire& wire, const saving::Tidied& event) {
   wire.mutable_tidied()->set_dir(event.dir);
   wire.mutable_tidied()->set_error(event.error);
@@ -230,7 +238,8 @@ StatusOr<saving::Event> From(const Wire::Scanned& wire) {
 StatusOr<saving::Event> From(const Wire::Opened& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
   PHX_RETURN_IF_ERROR(CheckForm(wire.form()));
-  const bool keeps_sane = wire.keep_last() <= kMaxKeepLast && wire.keep_every() >= 0 && wire.keep_every() <= kMaxStep;
+  const bool keeps_sane = wire.keep_last() <= kMaxKeepLast && wire.keep_every() >= 0 && wire.keep_every() <= kMaxStep &&
+                          wire.archive_every() >= 0 && wire.archive_every() <= kMaxStep;
   if (!keeps_sane || wire.trackers_size() > kMaxTrackers) return Wrong("what a rank gave its Checkpointer");
   CheckpointOptions options;
   options.form = FormOf(wire.form());
@@ -238,6 +247,8 @@ StatusOr<saving::Event> From(const Wire::Opened& wire) {
   options.keep_last = static_cast<int>(wire.keep_last());
   options.keep_every = wire.keep_every();
   options.trackers.assign(wire.trackers().begin(), wire.trackers().end());
+  options.archive = wire.archive();
+  options.archive_every = wire.archive_every();
   return saving::Opened{rank, wire.dir(), std::move(options)};
 }
 
@@ -342,6 +353,10 @@ StatusOr<saving::Event> SavingEventOf(const v1::SavingEvent& wire) {
       return From(wire.images_written());
     case Wire::kStepClosed:
       return saving::StepClosed{wire.step_closed().dir(), KeyOf(wire.step_closed().save()), wire.step_closed().error()};
+    case Wire::kArchived: {
+      const Wire::Archived& archived = wire.archived();
+      return saving::Archived{archived.dir(), {archived.steps().begin(), archived.steps().end()}, archived.error()};
+    }
     case Wire::kTidied:
       return saving::Tidied{wire.tidied().dir(), wire.tidied().error()};
     case Wire::kFetched:

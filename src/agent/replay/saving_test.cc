@@ -76,6 +76,7 @@ std::vector<saving::Event> Events() {
       saving::ImagesWritten{kDir, {1, 10}, "10.1", {Shard(0), Shard(1)}, "ENOSPC"},
       saving::StepClosed{kDir, {1, 10}, "ENOSPC"},
       saving::Tidied{kDir, "EACCES"},
+      saving::Archived{kDir, {10, 20}, "EROFS"},
       saving::Fetched{1, kDir, 2, 3, "ECONNREFUSED"},
       saving::ImagesAsked{1, 9, kDir, 2, {{0, {}}, {5, checkpoint::ByteRanges({{1, 2}, {9, 12}})}}},
   };
@@ -205,6 +206,7 @@ void Save(Recorded& node) {
   order.mutable_write_manifest()->set_name("step-10");
   node.OnOrder(order);
   node.On(saving::StepClosed{kDir, {1, 10}, ""});
+  node.On(saving::Archived{kDir, {10}, "EROFS"});
   order.mutable_store_ended()->set_stored(true);
   node.OnOrder(order);
 }
@@ -336,7 +338,8 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
       {AnswerRestore{1, 3, kDir, {}, ""}, "answer restore 3 of local rank 1 in /data/run: "},
       {AnswerImages{1, 3, kDir, save, {{0, {}}, {5, checkpoint::ByteRanges({{0, 7}})}}, "gone"},
        "refuse images [0, 5: 7 bytes] of step 7 of epoch 4 in /data/run for local rank 1, request 3: gone"},
-      {FindSteps{kDir, {"a", "b"}, 4}, "find the newest step in /data/run for epoch 4, but for [a b]"},
+      {FindSteps{kDir, {"a", "b"}, 4, {"b"}},
+       "find the newest step in /data/run for epoch 4, but for [a b], of which are doubted [b]"},
       {CheckStep{kDir, "step-7", 4}, "check step-7 in /data/run for epoch 4"},
       {FetchImages{kDir, elsewhere, 5, {}}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},
       {MakeStepFolder{kDir, save}, "make a folder in /data/run for step 7 of epoch 4"},
@@ -344,6 +347,8 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
        "write images of step 7 of epoch 4 to step-7 in /data/run, the shared one too"},
       {CloseStep{kDir, {}, {kFullForm, false, 2, 100, {"latest"}}},
        "close a step in /data/run: ; keep the last 2, and each 100th; trackers [latest]"},
+      {ArchiveSteps{kDir, {kFullForm, false, 0, 0, {"latest"}, "/far", 100}},
+       "copy what is due of /data/run to /far, each 100th; trackers [latest]"},
       {TidyUp{kDir}, "tidy up /data/run"},
       {RemoveMemory{}, "remove the memory"},
       {LeaveMemory{"step 7"}, "leave the memory, for step 7"},

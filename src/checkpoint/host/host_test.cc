@@ -139,7 +139,7 @@ TEST_F(HostTest, TakesASaveFromMemoryToDisk) {
   Json close = {
       {"type", "close"},      {"name", "10"},   {"step", 10},      {"branch", 0},           {"epoch", 1},
       {"world_size", 4},      {"kind", "ddp"},  {"job_id", "job"}, {"layout", "torch-zip"}, {"trackers", {"latest"}},
-      {"written_unix_ms", 5}, {"keep_last", 0}, {"keep_every", 0}};
+      {"written_unix_ms", 5}, {"keep_last", 0}, {"keep_every", 0}, {"archive", ""},         {"archive_every", 0}};
   EXPECT_EQ(AskStorage(close)["warnings"], Json::array());
   const FoundStep step = LookAtStep(dir_ + "/10");
   ASSERT_EQ(step.state, StepState::kCommitted) << step.why;

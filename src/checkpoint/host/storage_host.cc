@@ -23,6 +23,7 @@ constexpr size_t kTrackersMax = 16;
 constexpr size_t kShardsOfPacket = 100;
 constexpr int64_t kFormMax = 15;
 constexpr size_t kWarningsMax = 8;
+constexpr size_t kStepsMax = 64;  // of an answer that fits a packet
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kRankMax = std::numeric_limits<int32_t>::max();
 
@@ -30,13 +31,14 @@ constexpr int64_t kRankMax = std::numeric_limits<int32_t>::max();
 
 std::string StorageHost::Answer(Request& request) {
   const std::string& type = request.type();
-  const StatusOr<Json> answer = type == "claim"    ? Claim(request)
-                                : type == "write"  ? Write(request)
-                                : type == "more"   ? StatusOr<Json>(More())
-                                : type == "shards" ? AddShards(request)
-                                : type == "close"  ? Close(request)
-                                : type == "tidy"   ? Tidy(request)
-                                                   : absl::UnimplementedError(fmt::format("no request '{}'", type));
+  const StatusOr<Json> answer = type == "claim"     ? Claim(request)
+                                : type == "write"   ? Write(request)
+                                : type == "more"    ? StatusOr<Json>(More())
+                                : type == "shards"  ? AddShards(request)
+                                : type == "close"   ? Close(request)
+                                : type == "archive" ? Archive(request)
+                                : type == "tidy"    ? Tidy(request)
+                                                    : absl::UnimplementedError(fmt::format("no request '{}'", type));
   return answer.ok() ? AnswerText(*answer) : ErrorText(answer.status());
 }
 
@@ -104,11 +106,31 @@ StatusOr<Json> StorageHost::Close(Request& request) {
   step.trackers = request.Texts("trackers", kTrackersMax);
   step.retention.keep_last = static_cast<int>(request.Number("keep_last", 0, kRankMax));
   step.retention.keep_every = request.Number("keep_every", 0, kNumberMax);
+  const std::string archive = request.Text("archive", kPathBytesMax);
+  const int64_t archive_every = request.Number("archive_every", 0, kNumberMax);
   PHX_RETURN_IF_ERROR(request.status());
-  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<Storage> storage, OpenStorage(dir));
+  PHX_ASSIGN_OR_RETURN(std::shared_ptr<Storage> storage, OpenStorage(dir));
+  if (!archive.empty()) {
+    std::shared_ptr<TieredStorage>& tiers = tiers_[dir];
+    if (!tiers) {
+      PHX_ASSIGN_OR_RETURN(std::shared_ptr<Storage> far, OpenStorage(archive));
+      tiers = std::make_shared<TieredStorage>(std::move(storage), std::move(far), archive_every);
+    }
+    storage = tiers;
+  }
   PHX_ASSIGN_OR_RETURN(std::vector<std::string> warnings, PublishStep(*storage, step));
   if (warnings.size() > kWarningsMax) warnings.resize(kWarningsMax);  // of an answer that fits a packet
   return Json{{"warnings", warnings}};
+}
+
+StatusOr<Json> StorageHost::Archive(Request& request) {
+  const std::string dir = request.Text("dir", kPathBytesMax);
+  const std::vector<std::string> trackers = request.Texts("trackers", kTrackersMax);
+  PHX_RETURN_IF_ERROR(request.status());
+  const auto tiers = tiers_.find(dir);
+  if (tiers == tiers_.end()) return absl::FailedPreconditionError(fmt::format("{} has no archive", dir));
+  const ArchivedSteps done = tiers->second->Archive(trackers);
+  return Json{{"steps", done.steps.size() > kStepsMax ? std::vector<int64_t>() : done.steps}, {"why", done.error}};
 }
 
 StatusOr<Json> StorageHost::Tidy(Request& request) {

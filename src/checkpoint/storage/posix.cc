@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "base/fd.h"
 #include "checkpoint/disk/persist.h"
@@ -15,6 +17,12 @@
 #include "checkpoint/files/files.h"
 
 namespace phalanx::checkpoint {
+
+Status PosixStorage::Make() {
+  std::error_code error;
+  std::filesystem::create_directories(location(), error);
+  return error ? CallFailed(location(), "mkdir", error.value()) : absl::OkStatus();
+}
 
 StatusOr<std::string> PosixStorage::Begin(int64_t step, uint64_t epoch) { return ClaimStep(location(), step, epoch); }
 
@@ -77,7 +85,7 @@ Status PosixStorage::Delete(const std::string& step) { return DeleteStep(locatio
 Status PosixStorage::Tidy() { return RemoveRecycled(location()); }
 
 std::string PosixStorage::PathOf(const std::string& step, const std::string& file) const {
-  return fmt::format("{}/{}/{}", location(), step, file);
+  return file.empty() ? fmt::format("{}/{}", location(), step) : fmt::format("{}/{}/{}", location(), step, file);
 }
 
 }  // namespace phalanx::checkpoint

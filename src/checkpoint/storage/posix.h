@@ -14,6 +14,7 @@ class PosixStorage : public Storage {
  public:
   using Storage::Storage;
 
+  Status Make() override;
   StatusOr<std::string> Begin(int64_t step, uint64_t epoch) override;
   // Past the page cache, where the file system can.
   StatusOr<Shard> Put(const std::string& step, const FileToPut& file) override;

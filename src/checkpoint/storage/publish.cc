@@ -1,5 +1,7 @@
 #include "checkpoint/storage/publish.h"
 
+#include <set>
+
 namespace phalanx::checkpoint {
 
 StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPublish& step) {
@@ -14,7 +16,9 @@ StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPub
   const StatusOr<std::vector<FoundStep>> steps = storage.List();
   if (!steps.ok()) return std::vector<std::string>{Message(steps.status())};
   std::vector<std::string> warnings;
+  const std::set<std::string> needed = storage.StillNeeded(*steps);
   for (const std::string& old : StepsToDelete(*steps, step.retention)) {
+    if (needed.contains(old)) continue;
     const Status deleted = storage.Delete(old);
     if (!deleted.ok()) warnings.push_back(Message(deleted));
   }

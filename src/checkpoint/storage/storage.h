@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ class Storage {
   // The directory, as jobs name it.
   const std::string& location() const { return location_; }
 
+  // Makes what does not exist yet of the directory, and of those that it lies in. Who has named it does that for
+  // others.
+  virtual Status Make() = 0;
   // A name for a step under which nobody has put anything yet. Of several that ask at once each gets its own.
   virtual StatusOr<std::string> Begin(int64_t step, uint64_t epoch) = 0;
   // DataLoss where the source is not what its CRC says, FailedPrecondition where the step counts already: then no file
@@ -54,6 +58,12 @@ class Storage {
   // Newest first (OrderNewestFirst); files are there in their sizes, and nobody has read them. NotFound where there is
   // no such directory.
   virtual StatusOr<std::vector<FoundStep>> List() = 0;
+  // The same, for who cannot use those named in `useless`. `doubted`: those of them that nobody can use wherever they
+  // lie; of the others another copy will do.
+  virtual StatusOr<std::vector<FoundStep>> ListPast(const std::set<std::string>& useless,
+                                                    const std::set<std::string>& doubted);
+  // Names, of what List has returned, of steps that are not to be deleted yet, whatever else wants them gone.
+  virtual std::set<std::string> StillNeeded(const std::vector<FoundStep>& newest_first);
   // One of them, as List has it; without a manifest where it does not count, with the reason. A step that could not be
   // looked at is kUnreadable: kUncommitted and kDamaged ones may be deleted (checkpoint/disk/retention.h).
   virtual FoundStep LookAt(const std::string& step) = 0;
@@ -68,7 +78,7 @@ class Storage {
   // What is kept for the next steps goes.
   virtual Status Tidy() = 0;
 
-  // Where a rank opens the file.
+  // Where a rank opens the file. Without one: where the step lies.
   virtual std::string PathOf(const std::string& step, const std::string& file) const = 0;
 
  private:

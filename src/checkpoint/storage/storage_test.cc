@@ -11,6 +11,7 @@
 #include "base/crc/crc32.h"
 #include "base/test_folder.h"
 #include "checkpoint/storage/posix.h"
+#include "checkpoint/storage/tiered.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -232,6 +233,17 @@ TEST_P(StorageTest, WhatItPointsToIsTheStepThatWasNamedLast) {
   EXPECT_FALSE(storage_->PointTo("8", 8, {"../tracker"}).ok());
 }
 
+TEST_P(StorageTest, ADirectoryIsMadeWithThoseAboveIt) {
+  const std::unique_ptr<Storage> deep = GetParam().make(folder_ / "no/such/run");
+  EXPECT_FALSE(deep->Begin(1, 1).ok());
+  ASSERT_TRUE(deep->Make().ok());
+  EXPECT_TRUE(deep->Make().ok());
+  EXPECT_EQ(deep->Begin(1, 1).value(), "1");
+  EXPECT_EQ(deep->PathOf("1", ""), folder_ / "no/such/run/1");
+  folder_.Write("file", "");
+  EXPECT_THAT(Message(GetParam().make(folder_ / "file")->Make()), HasSubstr("mkdir"));
+}
+
 TEST_P(StorageTest, WhereThereIsNoDirectoryNothingIsListed) {
   const std::unique_ptr<Storage> none = GetParam().make(folder_ / "none");
   EXPECT_TRUE(absl::IsNotFound(none->List().status()));
@@ -240,6 +252,11 @@ TEST_P(StorageTest, WhereThereIsNoDirectoryNothingIsListed) {
 const Kind kKinds[] = {
     {"Posix", [](const std::string& folder) { return std::make_unique<PosixStorage>(folder); }},
     {"Reading", [](const std::string& folder) { return std::make_unique<ReadingStorage>(folder); }},
+    {"Tiered",
+     [](const std::string& folder) {
+       return std::make_unique<TieredStorage>(std::make_shared<PosixStorage>(folder),
+                                              std::make_shared<PosixStorage>(folder + "-archive"), 0);
+     }},
 };
 INSTANTIATE_TEST_SUITE_P(All, StorageTest, testing::ValuesIn(kKinds), [](const auto& each) { return each.param.name; });
 

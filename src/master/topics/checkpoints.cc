@@ -797,6 +797,7 @@ class Stepper {
     for (const auto& [save, folder] : dir.doubts.kept.saves) {
       if (folder.empty()) continue;
       order.mutable_find()->add_but(folder);
+      order.mutable_find()->add_doubted(folder);
       PassOver(dir, fmt::format("{}/{}: {}", name, folder, kDoubted));
     }
     SendTo(first, order);
@@ -904,6 +905,10 @@ class Stepper {
     return found.same_job() && on_disk > *dir.committed && found.written_unix_ms() >= dir.sealed_unix_ms;
   }
 
+  static std::string PlaceOf(const std::string& name, const v1::FoundOnDisk& found) {
+    return found.place().empty() ? fmt::format("{}/{}", name, found.name()) : found.place();
+  }
+
   // Memory before storage, unless that holds a later save.
   v1::CheckpointOrder Choose(const std::string& name, const CheckpointDir& dir) const {
     const bool memory = OffersMemory(dir) && !IsDoubtedInMemory(dir);
@@ -913,8 +918,8 @@ class Stepper {
     if (!passed_over.empty()) passed_over = fmt::format(" (passed over: {})", passed_over);
     if (disk) {
       v1::CheckpointOrder order = OrderOf(name, {0, dir.found->step()},
-                                          fmt::format("step {} is restored from storage, {}/{}{}", dir.found->step(),
-                                                      name, dir.found->name(), passed_over));
+                                          fmt::format("step {} is restored from storage, {}{}", dir.found->step(),
+                                                      PlaceOf(name, *dir.found), passed_over));
       order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
       order.mutable_restore()->set_name(dir.found->name());
       order.mutable_restore()->set_world_size(dir.found->world_size());

@@ -16,7 +16,8 @@ class Flight:
     """A copy under way. It keeps all memory alive that is read.
 
     Of a copy from devices a thread of its own queues what save() has left, waits for them, and hands over to the native
-    side: nobody else has to come by until the image is sealed. It alone does so: a signal handler that waits within another's wait waits, too.
+    side: nobody else has to come by until the image is sealed. It alone does so: a signal handler that waits within
+    another's wait waits, too.
     """
 
     def __init__(self, handle, image, alarms, began_ns, state, copies=None, is_host_later=False):

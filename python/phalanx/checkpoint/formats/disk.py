@@ -7,6 +7,7 @@ import subprocess
 
 from phalanx._launch import process
 
+_OF_A_SAVE = ("step", "sequence", "timeline", "branch", "epoch", "job_id", "written_unix_ms")
 _MAIN = -1  # the rank of what is the same on all
 _NAMED_MAX = 20
 _NOT_WHOLE_ELSEWHERE = "another rank's part of it is not whole"
@@ -50,18 +51,53 @@ def from_answer(answer):
     return found
 
 
+class Places:
+    """A directory of steps and, perhaps, its archive."""
+
+    def __init__(self, directory, archive=None):
+        self.directory, self._archive = directory, archive
+
+    def to_restore(self):
+        """[Stored] one after another, the newest first. Whoever takes one that counts asks for no more, and so the
+        archive is looked at by those alone who cannot use the newest of the directory, or find none."""
+        here = newest_first(self.directory)
+        for index, stored in enumerate(here):
+            yield stored
+            if stored.why is None and self._archive is not None:
+                yield from self._behind(here[: index + 1], here[index + 1 :])
+                return
+        if self._archive is not None:
+            yield from newest_first(self._archive)
+
+    def _behind(self, tried, left):
+        archived = newest_first(self._archive)
+        known = {stored.save for stored in left}
+        others = [stored for stored in archived if stored.save is None or stored.save not in known]
+        counting = [stored for stored in (*left, *others) if stored.save is not None]
+        yield from (stored for stored in (*left, *others) if stored.save is None)
+        yield from sorted(counting, key=lambda stored: -stored.manifest["sequence"])
+
+    def all(self):
+        """Those of the directory, then what the archive alone has. That is looked at by who comes to it."""
+        here = newest_first(self.directory)
+        yield from here
+        known = {stored.save for stored in here}
+        if self._archive is not None:
+            yield from (each for each in newest_first(self._archive) if each.save is None or each.save not in known)
+
+
 class NotThere(Exception):
     """No step that counts is what was asked for; the text says so, and what there is."""
 
 
-def find(directory, rank, agree, find_in=None):
+def find(places, rank, agree, find_in=None):
     """The newest step on disk whose manifest and files are whole, for this rank. Sources that were passed over are in
     `why`. Checksums of the files it names are read: that takes as long as the disk does. `find_in`: what looks at a
     manifest, for layouts of other strategies. `agree(step, why)`: whether all ranks take that step, of which this one
     found its part whole (None) or not (why); -1: there is none."""
     passed_over, unreadable = [], []
-    for stored in newest_first(directory):
-        folder = os.path.join(directory, stored.name)
+    for stored in places.to_restore():
+        folder = stored.folder
         if stored.why is not None:
             passed_over.append(f"{folder}: {stored.why}")
             unreadable += passed_over[-1:] if stored.is_unreadable else []
@@ -79,15 +115,16 @@ def find(directory, rank, agree, find_in=None):
     return Found(-1, None, why="; ".join(passed_over) or None)
 
 
-def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None):
+def find_exactly(places, rank, agree, step=None, timeline=None, find_in=None):
     """As find(), but only of that step, that timeline, or both: NotThere, on all ranks, where none is there. Of
     several folders of that step the one that was stored last is meant: where its bytes are not whole, no other takes
     its place, since that is of another past. Of a timeline alone the next older step does."""
-    passed_over, there = [], newest_first(directory)
-    for stored in there:
+    passed_over, there = [], []
+    for stored in places.all():
+        there.append(stored)
         if step not in (None, stored.step) or not (timeline is None or stored.timeline in (None, timeline)):
             continue  # one whose timeline is not known may be meant
-        folder, manifest = os.path.join(directory, stored.name), stored.manifest
+        folder, manifest = stored.folder, stored.manifest
         if stored.why is not None:
             passed_over.append(f"{folder}: {stored.why}")
             continue
@@ -104,7 +141,7 @@ def find_exactly(directory, rank, agree, step=None, timeline=None, find_in=None)
     meant = "nothing" if step is None else f"no step {step}"
     of_timeline = "" if timeline is None else f" of timeline {timeline}"
     reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
-    raise NotThere(f"{directory} holds {meant}{of_timeline} that counts{reasons}; {_text_of(there)}")
+    raise NotThere(f"{places.directory} holds {meant}{of_timeline} that counts{reasons}; {_text_of(there)}")
 
 
 def _passed(sources):
@@ -139,7 +176,7 @@ def newest_first(directory, name=None):
     number. All files of one that counts have their lengths, those of other ranks, too. `name`: of that folder alone.
     RuntimeError where nobody can look."""
     answer = _asked("steps", directory, *([] if name is None else [name]))
-    return [Stored(**step) for step in json.loads(answer)["steps"]]
+    return [Stored(directory, **step) for step in json.loads(answer)["steps"]]
 
 
 def go_on_deleting(directory, name):
@@ -172,11 +209,13 @@ def manifest_of(folder):
 
 class Stored:
     """A folder of a step. `manifest`: None, and `why` says why not, where it does not count, or where nobody can tell
-    (`is_unreadable`); `timeline`: None where nobody knows."""
+    (`is_unreadable`); `timeline`: None where nobody knows; `save`: the same for all copies of one that counts."""
 
-    __slots__ = ("is_unreadable", "manifest", "name", "step", "timeline", "why")
+    __slots__ = ("folder", "is_unreadable", "manifest", "name", "save", "step", "timeline", "why")
 
-    def __init__(self, name, step, state, why, timeline=None, manifest=None):
+    def __init__(self, directory, name, step, state, why, timeline=None, manifest=None):
+        self.folder = os.path.join(directory, name)
+        self.save = None if manifest is None else tuple(manifest[key] for key in _OF_A_SAVE)
         self.name, self.step, self.timeline, self.manifest = name, step, timeline, manifest
         self.is_unreadable = state == "unreadable"
         self.why = why or None

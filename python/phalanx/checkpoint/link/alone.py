@@ -57,6 +57,7 @@ class Alone:
         self._settled = threading.Condition(self._lock)
         self._saves = collections.OrderedDict()
         self._unsettled = 0
+        self._is_archiving = False
         self._waiting = []  # (id, key) of who waits for an outcome
         self._to_store = queue.SimpleQueue()
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -91,9 +92,10 @@ class Alone:
             self._group = together.meet(self._here, meeting(self._directory, step, branch))
 
     def finish(self, timeout_s=None):
-        """Waits until each save that has begun is stored, or will not be; at most that long."""
+        """Waits until each save that has begun is stored, or will not be, and copied to the archive where there is one;
+        at most that long."""
         with self._settled:
-            return self._settled.wait_for(lambda: self._unsettled == 0, timeout_s)
+            return self._settled.wait_for(lambda: self._unsettled == 0 and not self._is_archiving, timeout_s)
 
     def end(self):
         """The Checkpointer has closed its end. What is not settled never counts."""
@@ -186,6 +188,7 @@ class Alone:
                     self._drop(save)
                     state, why = "failed", str(error)
                 self._settle(save, state, why)
+                self._archive()
         finally:  # nobody waits for what this thread does not do any more
             for left in [each for each in self._saves.values() if each.outcome is None] if save is not None else ():
                 self._settle(left, "failed", "the thread that stores has failed")
@@ -198,11 +201,31 @@ class Alone:
             asked = [number for number, key in self._waiting if key == save.key]
             self._waiting = [entry for entry in self._waiting if entry[1] != save.key]
             self._unsettled -= 1
+            self._is_archiving = state == "stored" and self._here.rank == 0 and "archive" in self._settings
             while len(self._saves) > _SETTLED_MAX and next(iter(self._saves.values())).outcome is not None:
                 self._saves.popitem(last=False)
             self._settled.notify_all()
         for number in asked:
             self._answer(number, save.outcome)
+
+    def _archive(self):
+        """Behind a step that was stored, before the next one is. Rank 0 does it for all."""
+        if not self._is_archiving:
+            return
+        archive = self._settings["archive"]
+        try:
+            done = self._host.storage.ask("archive", dir=self._directory, trackers=self._settings["trackers"])
+            said = [f"step {step} of {self._directory} is copied to {archive}" for step in done["steps"]]
+            why = done["why"]
+        except (door.Gone, door.Refusal) as error:
+            said, why = [], str(error)
+        if why:
+            said.append(f"{self._directory} is not copied to {archive}: {why}; it is tried again with the next step")
+        for text in said:
+            say(text)
+        with self._settled:
+            self._is_archiving = False
+            self._settled.notify_all()
 
     def _store(self, save):
         """(state, why), the same on all ranks that come to it. All make the same three exchanges, or one, or the group
@@ -269,6 +292,7 @@ class Alone:
     def _close(self, save, name, shards):
         """Why the step does not count, or what went wrong behind that."""
         kept = {key: self._settings[key] for key in ("trackers", "keep_last", "keep_every")}
+        kept.update({key: self._settings.get(key, nothing) for key, nothing in (("archive", ""), ("archive_every", 0))})
         try:
             warnings = self._host.close_step(
                 shards,
