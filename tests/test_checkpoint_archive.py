@@ -27,6 +27,7 @@ DISK = ("--disk-every=3", "--memory-every=0", "--wait=stored")
 
 @pytest.fixture
 def archive(tmp_path):
+    (tmp_path / "mounted").mkdir()
     return tmp_path / "mounted" / "archive"
 
 
@@ -160,6 +161,10 @@ def test_a_step_of_the_archive_is_loaded_by_its_number_and_deleted_with_the_othe
     assert load(tmp_path, step=20)[0] == 20
     checkpointer = Checkpointer(tmp_path / "run", archive=tmp_path / "far")
     assert [each.step for each in checkpointer.steps()] == [30, 20, 10]
+    flip(next((tmp_path / "run" / "30").glob("*.pt")))
+    step, why = load(tmp_path, step=30)
+    assert step == 30 and f"{tmp_path}/far/30, as asked for (passed over: {tmp_path}/run/30: the checksum" in why
+    assert load(tmp_path, timeline=0)[0] == 30
     assert checkpointer.delete(30) and checkpointer.delete(20) and not checkpointer.delete(20)
     assert stored_steps(tmp_path / "run") == [] and stored_steps(tmp_path / "far") == [10]
     with pytest.raises(LookupError, match="newest first, there are 10"):
@@ -175,9 +180,32 @@ def test_an_archive_that_is_away_is_missed_by_those_alone_who_need_it(tmp_path):
     assert load(tmp_path, step=1)[0] == 1
     with Checkpointer(tmp_path / "run", archive=tmp_path / "far") as checkpointer:
         assert checkpointer.save(2, state_of(2), storage=Storage.DISK).wait_stored()
+        with pytest.warns(RuntimeWarning, match="what it alone has is left out"):
+            assert [each.step for each in checkpointer.steps()] == [2, 1]
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(RuntimeError, match=r"far: .*Not a directory"):
         load(tmp_path)  # a job does not begin anew where it is not known whether there is a step
+
+
+def test_a_newest_step_that_is_cut_off_is_taken_from_its_copy(tmp_path):
+    save(tmp_path, 1, 2)
+    os.truncate(next((tmp_path / "run" / "2").glob("*.pt")), 100)
+    assert load(tmp_path)[0] == 2
+
+
+def test_what_the_archive_has_of_another_run_is_not_what_is_newest(tmp_path):
+    """The directory was lost, and a life did not know of the archive: it counts anew."""
+    save(tmp_path, 1, 2, 3, 4, archive_every=1)
+    shutil.rmtree(tmp_path / "run")
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        for step in (1, 2):
+            assert checkpointer.save(step, state_of(step), storage=Storage.DISK).wait_stored()
+    checkpointer = Checkpointer(tmp_path / "run", archive=tmp_path / "far")
+    found = checkpointer.steps()
+    assert found[0].path == f"{tmp_path}/run/2"
+    for stored in found[1:]:
+        checkpointer.delete(stored.step, timeline=stored.timeline)
+    assert load(tmp_path)[0] == 2
 
 
 def test_what_is_no_archive_is_refused_at_the_door(tmp_path):

@@ -336,7 +336,7 @@ def test_a_deletion_that_was_cut_off_is_gone_on_with(tmp_path):
     write_manifest(folder, 1, 1, shards, kind="files", layout="files")
     (folder / "manifest.json").rename(folder / ".deleted.json")
     (folder / "notes.txt").write_text("of others")
-    assert stored.steps(str(tmp_path)) == []
+    assert Checkpointer(tmp_path).steps() == []
     assert not stored.delete(str(tmp_path), 1)
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 

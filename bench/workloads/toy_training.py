@@ -6,8 +6,8 @@ saves, disk_saves, behind: how many of each; directory; restores: a further life
 
 A step is forward and backward passes over a few matrices, which stay in cache where they are a processor's, then AdamW
 over the whole state, whose gradients stay as they are, then an all_reduce. A device has done all that when it ends.
-Events: main, plan, save (one under
-the training), committed (one waited for), stored, behind, ready (may be killed), restored, done.
+Events: main, plan, save (one under the training), committed (one waited for), stored, behind, ready (may be killed),
+restored, done.
 """
 
 import ctypes

@@ -483,7 +483,7 @@ class Checkpointer:
             self._way.goes_back()
         if self._is_able_to_save():
             self._writer.finish()
-            self._alone.finish(_STORAGE_WAIT_S)
+            self._alone.finish_storing(_STORAGE_WAIT_S)
 
     def _find_in(self):
         """What looks at the manifests of this strategy's layouts; None: disk's own."""
@@ -545,7 +545,7 @@ class Checkpointer:
 
     def steps(self):
         """[StoredStep] of what lies whole in the directory, or in its archive alone, at this moment, that which was
-        stored last first. What is damaged, or not all there yet, is not in it. Any process may ask, with an agent or
+        stored last first. An archive that cannot be read is a RuntimeWarning, and left out. What is damaged, or not all there yet, is not in it. Any process may ask, with an agent or
         without."""
         return stored.steps(self._on_disk())
 
@@ -558,7 +558,8 @@ class Checkpointer:
         """
         step, timeline = step_number(step), number("timeline", timeline)
         try:
-            deleted = [stored.delete(place, step, timeline) for place in filter(None, (self.archive, self.directory))]
+            # What has been deleted here is not copied any more.
+            deleted = [stored.delete(place, step, timeline) for place in filter(None, (self.directory, self.archive))]
             return any(deleted)
         except OSError as error:
             raise RuntimeError(
@@ -573,7 +574,8 @@ def _archive_of(directory, archive, every):
     if archive is None:
         return None
     path = os.path.abspath(_path("archive", archive))
-    is_apart = os.path.commonpath([path, directory]) not in (path, directory)
+    places = [os.path.realpath(path), os.path.realpath(directory)]
+    is_apart = os.path.commonpath(places) not in places
     _check("archive", archive, is_apart, f"a directory that is not {directory}, nor in it or around it")
     return path
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import secrets
+import warnings
 
 from phalanx.checkpoint.formats import disk
 
@@ -33,9 +34,18 @@ class StoredStep:
 
 def steps(places):
     """[StoredStep], that which was stored last first."""
-    counting = [each for each in places.all() if each.why is None]
-    counting.sort(key=lambda each: -each.manifest["sequence"])
-    return [_entry(each.folder, each.manifest) for each in counting]
+    try:
+        there, _ = places.all()
+    except RuntimeError as error:
+        if places.archive is None:
+            raise
+        there = disk.newest_first(places.directory)
+        warnings.warn(f"{error}: what it alone has is left out", RuntimeWarning, stacklevel=3)
+    found = {}
+    for each in there:
+        if each.why is None:
+            found.setdefault(each.save, each)  # of two copies the directory's
+    return [_entry(each.folder, each.manifest) for each in found.values()]
 
 
 def _entry(path, manifest):

@@ -14,6 +14,10 @@ constexpr size_t kLostKept = 64;
 constexpr size_t kStoredKept = 1'024;
 // A rank may be behind the others by a load().
 constexpr size_t kDecidedKept = 4;
+bool HaveSameArchive(const CheckpointOptions& one, const CheckpointOptions& other) {
+  return one.archive == other.archive && one.archive_every == other.archive_every;
+}
+
 constexpr char kJobEnded[] = "the job has ended";
 constexpr char kNobodyLends[] =
     "no node lends the image of rank {}: what this life has saved other nodes lend from the next one on";
@@ -55,6 +59,7 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     dir.wanted.clear();
     dir.restore_asked.reset();
     dir.unreadable.clear();
+    if (group_rank != 0) dir.archive_looked_at = false;  // what others leave undone it looks for when it is its turn
   }
   Do(ScanMemory{epoch_});
 }
@@ -121,6 +126,7 @@ void NodeCheckpoints::TellOpened(const std::string& name, const CheckpointOption
   v1::CheckpointReport report = Report(name);
   SetForm(*report.mutable_opened()->mutable_form(), options.form);
   report.mutable_opened()->set_at_breakpoint(options.at_breakpoint);
+  report.mutable_opened()->set_archive(options.archive);
   Tell(std::move(report));
 }
 
@@ -169,9 +175,20 @@ std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, con
                        KindOf(dir.options->form), KindOf(options.form));
   }
   const bool first = dir.opened.empty();
-  dir.options = options;
+  // Who only looks, at what is stored say, need not name it.
+  const bool has_archive = !first && !dir.options->archive.empty();
+  if (has_archive && !options.archive.empty() && !HaveSameArchive(*dir.options, options)) {
+    return fmt::format("its archive is {}, each {}. step, by a rank of this node, and is now {}, each {}.",
+                       dir.options->archive, dir.options->archive_every, options.archive, options.archive_every);
+  }
+  CheckpointOptions kept = options;
+  if (has_archive) kept.archive = dir.options->archive;
+  if (has_archive) kept.archive_every = dir.options->archive_every;
+  const bool is_told = !first && HaveSameArchive(*dir.options, kept);
+  dir.options = std::move(kept);
   dir.opened.insert(local_rank);
-  if (first) TellOpened(name, options);
+  if (!is_told) TellOpened(name, *dir.options);
+  if (dir.options->archive.empty()) return "";
   if (group_rank_ == 0 && !std::exchange(dir.archive_looked_at, true)) Archive(name, dir);
   return "";
 }
@@ -364,9 +381,10 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Do(FindSteps{name,
                           {order.find().but().begin(), order.find().but().end()},
                           epoch_,
-                          {order.find().doubted().begin(), order.find().doubted().end()}});
+                          {order.find().doubted().begin(), order.find().doubted().end()},
+                          order.find().archive()});
     case v1::CheckpointOrder::kCheck:
-      return Do(CheckStep{name, order.check().name(), epoch_});
+      return Do(CheckStep{name, order.check().name(), epoch_, order.check().archive()});
     case v1::CheckpointOrder::kPrepareStore:
       dir.storing.insert(save);
       if (std::exchange(dir.folder_of, save) != save) dir.folders.clear();
@@ -575,13 +593,14 @@ void NodeCheckpoints::Archive(const std::string& name, Dir& dir) {
     dir.archives_again = true;
     return;
   }
+  dir.archiving_to = dir.options->archive;
   Do(ArchiveSteps{name, *dir.options});
 }
 
 void NodeCheckpoints::OnArchived(const std::string& name, const std::vector<int64_t>& steps, const std::string& error) {
   Dir& dir = dirs_[name];
   dir.archiving = false;
-  const std::string archive = dir.options ? dir.options->archive : "";
+  const std::string& archive = dir.archiving_to;
   for (const int64_t step : steps) {
     Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is copied to {}", step, name, archive)});
   }
@@ -606,6 +625,11 @@ AbsentRanks NodeCheckpoints::AbsentFrom(const std::string& name) const {
     }
   }
   return absent;
+}
+
+CheckpointOptions NodeCheckpoints::OptionsOf(const std::string& name) const {
+  const auto dir = dirs_.find(name);
+  return dir == dirs_.end() ? CheckpointOptions{} : dir->second.options.value_or(CheckpointOptions{});
 }
 
 SaveForm NodeCheckpoints::FormOfDirectory(const std::string& name) const {

@@ -119,11 +119,13 @@ struct FindSteps {
   std::set<std::string> but;           // folders that are damaged, or whose save is doubted
   uint64_t epoch = 0;                  // of the round that asks
   std::set<std::string> doubted = {};  // those whose save is
+  std::string archive = "";            // of the directory, as some node's ranks have named it
 };
 struct CheckStep {
   std::string dir;
   std::string name;
-  uint64_t epoch = 0;  // of the round that asks
+  uint64_t epoch = 0;        // of the round that asks
+  std::string archive = "";  // as in FindSteps
 };
 // Reads the images that order.restore().elsewhere names from the nodes that lend them; OnFetched follows.
 struct FetchImages {
@@ -229,6 +231,8 @@ class NodeCheckpoints {
   AbsentRanks AbsentFrom(const std::string& dir) const;
   // Of the directory as its ranks have opened it.
   SaveForm FormOfDirectory(const std::string& dir) const;
+  // The same; nothing where none has.
+  CheckpointOptions OptionsOf(const std::string& dir) const;
   // A step is on its way to storage or to an archive, or is to be; or storage is being tidied up.
   bool Storing() const;
   // For lines about what is waited for; empty where it is only tidied up.
@@ -294,6 +298,7 @@ class NodeCheckpoints {
     std::optional<uint32_t> restore_asked;             // the newest branch
     bool archive_looked_at = false;                    // for what an agent before this one has left undone
     bool archiving = false;
+    std::string archiving_to;
     bool archives_again = false;  // when that is over: a step was stored meanwhile
     std::string unreadable;       // why this node, asked in the live round, cannot tell whether storage holds a step
   };

@@ -46,7 +46,7 @@ std::string NodeCheckpoints::StoringText() const {
     if (!dir.storing.empty()) {
       text += fmt::format("{}step {} of {}", comma, dir.storing.rbegin()->step, name);
     } else if (dir.archiving) {
-      text += fmt::format("{}{}, to be copied to {}", comma, name, dir.options ? dir.options->archive : "");
+      text += fmt::format("{}{}, to be copied to {}", comma, name, dir.archiving_to);
     }
   }
   return text;

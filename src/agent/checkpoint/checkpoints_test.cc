@@ -564,6 +564,118 @@ TEST_F(NodeCheckpointsTest, AMilestoneIsHeldUntilItsStoreHasEnded) {
   EXPECT_TRUE(TakeAll<HoldSave>().empty()) << "it is over";
 }
 
+class ArchiveTest : public NodeCheckpointsTest {
+ protected:
+  void Open(int64_t every = 0) {
+    CheckpointOptions options;
+    options.archive = "/far";
+    options.archive_every = every;
+    for (const int local_rank : {0, 1}) EXPECT_EQ(node_.OnOpen(local_rank, kDir, options), "");
+  }
+  void Close(int64_t step, const std::string& error = "") { node_.OnStepClosed(kDir, {1, step}, error); }
+  std::string Said() {
+    std::string said;
+    for (const SayCheckpoint& each : TakeAll<SayCheckpoint>()) said += each.text + "\n";
+    return said;
+  }
+};
+
+TEST_F(ArchiveTest, WhatIsStoredIsCopiedAndOnceMoreWhereAStepCameMeanwhile) {
+  Open();
+  ASSERT_EQ(TakeAll<ArchiveSteps>().size(), 1U) << "what an agent before it has left undone";
+  node_.OnArchived(kDir, {}, "");
+  EXPECT_EQ(Said(), "");
+  Close(10);
+  EXPECT_EQ(TakeAll<ArchiveSteps>().size(), 1U);
+  Close(20);
+  Close(30);
+  EXPECT_TRUE(TakeAll<ArchiveSteps>().empty()) << "one at a time";
+  node_.OnArchived(kDir, {10}, "");
+  std::vector<ArchiveSteps> again;
+  std::string said;
+  for (const CheckpointAction& action : node_.Take()) {
+    if (const auto* each = std::get_if<ArchiveSteps>(&action)) again.push_back(*each);
+    if (const auto* each = std::get_if<SayCheckpoint>(&action)) said = each->text;
+  }
+  ASSERT_EQ(again.size(), 1U);
+  EXPECT_EQ(again[0].options.archive, "/far");
+  EXPECT_EQ(said, "checkpoint: step 10 of /data/run is copied to /far");
+  node_.OnArchived(kDir, {}, "EROFS");
+  EXPECT_EQ(
+      Said(),
+      "checkpoint: /data/run is not copied to /far: EROFS; it is tried again with the next step that is stored\n");
+  Close(40, "ENOSPC");
+  EXPECT_TRUE(TakeAll<ArchiveSteps>().empty()) << "it does not count";
+}
+
+TEST_F(ArchiveTest, TheNodeOfGroupRank0LooksOnceForWhatIsLeftUndone) {
+  BeginRound(2, 1);
+  Open();
+  EXPECT_TRUE(TakeAll<ArchiveSteps>().empty());
+  BeginRound(3, 0);
+  Open();
+  EXPECT_EQ(TakeAll<ArchiveSteps>().size(), 1U);
+  node_.OnArchived(kDir, {}, "");
+  BeginRound(4, 0);
+  Open();
+  EXPECT_TRUE(TakeAll<ArchiveSteps>().empty());
+}
+
+TEST_F(ArchiveTest, OfALifeThereIsOneAndWhoOnlyLooksNeedNotNameIt) {
+  BeginRound(2);
+  Open(10);
+  ASSERT_EQ(Reports(Report::kOpened).size(), 1U);
+  EXPECT_EQ(node_.OnOpen(0, kDir, {}), "");
+  EXPECT_EQ(node_.OptionsOf(kDir).archive, "/far");
+  EXPECT_EQ(node_.OptionsOf(kDir).archive_every, 10);
+  CheckpointOptions another;
+  another.archive = "/near";
+  EXPECT_THAT(node_.OnOpen(1, kDir, another), HasSubstr("its archive is /far, each 10. step"));
+  BeginRound(3);
+  EXPECT_EQ(node_.OnOpen(0, kDir, {}), "");
+  EXPECT_EQ(node_.OptionsOf(kDir).archive, "") << "the next life names none";
+  node_.Take();
+  EXPECT_EQ(node_.OnOpen(1, kDir, another), "");
+  const auto opened = Reports(Report::kOpened);
+  ASSERT_EQ(opened.size(), 1U) << "the first did not know of it";
+  EXPECT_EQ(opened[0].opened().archive(), "/near");
+}
+
+// The rank of another node has named it: this node's may come later.
+TEST_F(ArchiveTest, WhereItIsTheMasterSaysToo) {
+  node_.Take();
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_find()->set_archive("/far");
+  order.mutable_find()->add_but("10");
+  order.mutable_find()->add_doubted("10");
+  node_.OnOrder(order);
+  const std::vector<FindSteps> finds = TakeAll<FindSteps>();
+  ASSERT_EQ(finds.size(), 1U);
+  EXPECT_EQ(finds[0].archive, "/far");
+  EXPECT_EQ(finds[0].doubted, std::set<std::string>{"10"});
+  order.mutable_check()->set_archive("/far");
+  node_.OnOrder(order);
+  EXPECT_EQ(TakeAll<CheckStep>().at(0).archive, "/far");
+}
+
+TEST_F(ArchiveTest, TheEndWaitsForWhatIsBeingCopied) {
+  Open();
+  EXPECT_TRUE(node_.Storing());
+  EXPECT_EQ(node_.StoringText(), "/data/run, to be copied to /far");
+  node_.OnArchived(kDir, {}, "");
+  EXPECT_FALSE(node_.Storing());
+  EXPECT_EQ(node_.StoringText(), "");
+}
+
+TEST_F(ArchiveTest, WhatIsToBeInItIsStoredItself) {
+  Open(10);
+  node_.Take();
+  SealAll(15, true);
+  EXPECT_FALSE(Reports(Report::kSealed).back().sealed().milestone());
+  SealAll(20, true);
+  EXPECT_TRUE(Reports(Report::kSealed).back().sealed().milestone());
+}
+
 TEST_F(NodeCheckpointsTest, KnowsWhichRanksSaveNothing) {
   using ::testing::ElementsAre;
   const auto absent = [this] {

@@ -53,7 +53,9 @@ CheckpointKeeper::~CheckpointKeeper() {
   for (auto& [dir, lane] : lanes_) {
     lane.writes.Abandon();
     lane.reads.Abandon();
+    lane.copies.Abandon();
   }
+  for (const auto& [dir, tiers] : tiers_) tiers.storage->StopArchiving();
 }
 
 template <typename Work, typename Done>
@@ -185,7 +187,7 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
     return;
   }
   std::string own, main;
-  const Status is_storage = OpenTiers(packet);
+  const Status is_storage = options_.open_storage(packet.dir).status();
   if (!is_storage.ok()) return AnswerError(local_rank, packet.id, Message(is_storage));
   const Status opened = OpenPages(local_rank, packet, &own, &main);
   if (!opened.ok()) return AnswerError(local_rank, packet.id, Message(opened));
@@ -198,25 +200,29 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
   given.at_breakpoint = given.at_breakpoint || options_.at_breakpoint;
   const std::string refused = Feed(saving::Opened{local_rank, packet.dir, std::move(given)});
   if (!refused.empty()) return AnswerError(local_rank, packet.id, refused);
+  const CheckpointOptions options = core_.OptionsOf(packet.dir);
+  UseTiers(packet.dir, options.archive, options.archive_every);
   JsonObject answer;
   answer.Add("id", packet.id).Add("control", own);
   AddPath(answer, "main", main);
   Answer(local_rank, answer.Text());
 }
 
-Status CheckpointKeeper::OpenTiers(const OpenPacket& packet) {
-  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<ckpt::Storage> directory, options_.open_storage(packet.dir));
-  const std::string& wanted = packet.options.archive;
-  if (wanted.empty()) {
-    tiers_.erase(packet.dir);
-    return absl::OkStatus();
+void CheckpointKeeper::UseTiers(const std::string& dir, const std::string& archive, int64_t every) {
+  if (archive.empty()) {
+    tiers_.erase(dir);
+    return;
   }
-  PHX_ASSIGN_OR_RETURN(const std::shared_ptr<ckpt::Storage> archive, options_.open_storage(wanted));
-  Tiers& tiers = tiers_[packet.dir];
-  const int64_t every = packet.options.archive_every;
-  if (tiers.storage && tiers.archive == wanted && tiers.every == every) return absl::OkStatus();
-  tiers = {wanted, every, std::make_shared<ckpt::TieredStorage>(directory, archive, every)};
-  return absl::OkStatus();
+  Tiers& tiers = tiers_[dir];
+  if (tiers.storage && tiers.archive == archive && tiers.every == every) return;
+  const auto open = [this](const std::string& location) {
+    return options_.open_storage(location).value_or(std::make_shared<ckpt::PosixStorage>(location));
+  };
+  tiers = {archive, every, std::make_shared<ckpt::TieredStorage>(open(dir), open(archive), every)};
+}
+
+void CheckpointKeeper::UseArchive(const std::string& dir, const std::string& archive) {
+  if (!archive.empty() && !tiers_.contains(dir)) UseTiers(dir, archive, 0);
 }
 
 void CheckpointKeeper::On(int local_rank, const PreparePacket& packet) {
@@ -498,7 +504,8 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
       break;
     case v1::RestoreDecided::DISK:
       answer.Add("source", "disk");
-      if (checked_[action.dir].name == decided.name()) files.Add("directory", checked_[action.dir].place);
+      files.Add("directory", checked_[action.dir].name == decided.name() ? checked_[action.dir].place
+                                                                         : action.dir + "/" + decided.name());
       answer.Add("layout", checked_[action.dir].layout);
       break;
     default:
@@ -508,6 +515,7 @@ void CheckpointKeeper::Do(const AnswerRestore& action) {
 }
 
 void CheckpointKeeper::Do(const FindSteps& action) {
+  UseArchive(action.dir, action.archive);
   RunOnLane(
       action.dir, &Lane::reads,
       [but = action.but, doubted = action.doubted, job = options_.job_id](ckpt::Storage& storage) {
@@ -519,6 +527,7 @@ void CheckpointKeeper::Do(const FindSteps& action) {
 }
 
 void CheckpointKeeper::Do(const CheckStep& action) {
+  UseArchive(action.dir, action.archive);
   const auto ranks = static_cast<uint32_t>(options_.local_world_size);
   RunOnLane(
       action.dir, &Lane::reads,

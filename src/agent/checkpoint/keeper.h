@@ -143,8 +143,10 @@ class CheckpointKeeper {
   void Do(const SayCheckpoint& action);
 
   Status OpenMemory();
-  // Whether there is storage for what a rank has named.
-  Status OpenTiers(const OpenPacket& packet);
+  // The storage of that directory is this one from now on.
+  void UseTiers(const std::string& dir, const std::string& archive, int64_t every);
+  // Where this node's ranks have not opened it yet.
+  void UseArchive(const std::string& dir, const std::string& archive);
   void TellLeftMemory();
   // As RunOn, on a thread of that directory's; `work` is given its storage.
   template <typename Work, typename Done>

@@ -14,6 +14,7 @@
 #include <latch>
 #include <system_error>
 
+#include "base/crc/crc32.h"
 #include "base/test_folder.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
@@ -162,6 +163,45 @@ TEST_F(KeeperTest, NobodyWaitsBehindStorageThatIsNotItsOwn) {
     tell("hangs", finds);
     tell("good", finds);
   }
+  loop_.Run();
+}
+
+// No rank of this node has opened the directory, whose archive another one's rank has named.
+TEST_F(KeeperTest, AnArchiveThatTheMasterNamesIsAsked) {
+  const TestFolder folder;
+  ckpt::PosixStorage archive(folder / "far");
+  ASSERT_TRUE(archive.Make().ok());
+  const std::string name = archive.Begin(7, 1).value();
+  folder.Write("slot", "x");
+  ckpt::Manifest manifest;
+  manifest.step = 7;
+  manifest.world_size = 1;
+  manifest.kind = "full";
+  manifest.layout = ckpt::kTorchLayout;
+  manifest.shards = {*archive.Put(name, {folder / "slot", "rank_0.pt", 0, 1, Crc32(0, "x", 1)})};
+  ASSERT_TRUE(archive.Publish(name, manifest).ok());
+  const std::unique_ptr<CheckpointKeeper> agent = NewAgent();
+  v1::StartRound round;
+  round.set_epoch(1);
+  round.set_world_size(1);
+  agent->OnRound(round);
+  v1::CheckpointOrder order;
+  order.set_dir(folder / "run");
+  order.mutable_find()->set_archive(folder / "far");
+  heard_ = [&] {
+    if (told_.back().has_found()) {
+      EXPECT_EQ(told_.back().found().step(), 7);
+      EXPECT_EQ(told_.back().found().place(), folder / "far/7");
+      order.mutable_check()->set_name(told_.back().found().name());
+      order.mutable_check()->set_archive(folder / "far");
+      agent->OnOrder(order);
+    }
+    if (told_.back().has_checked()) {
+      EXPECT_EQ(told_.back().checked().error(), "");
+      loop_.Stop();
+    }
+  };
+  agent->OnOrder(order);
   loop_.Run();
 }
 

@@ -53,7 +53,7 @@ CheckedStep CheckShards(ckpt::Storage& storage, const std::string& step, uint32_
   CheckedStep checked;
   const ckpt::FoundStep found = storage.LookAt(step);
   if (!found.manifest) {
-    checked.error = fmt::format("{}/{}: {}", storage.location(), step, found.why);
+    checked.error = fmt::format("{}: {}", storage.PathOf(step, ""), found.why);
     // Without a manifest it is gone since it was found, or this node does not see what that one has seen.
     checked.unreadable = found.state != ckpt::StepState::kDamaged;
     return checked;

@@ -25,11 +25,14 @@ T Parsed(const std::string& json) {
 TEST(CheckpointWire, ReadsWhatRanksSay) {
   const auto open =
       Parsed<OpenPacket>(R"({"type":"open","id":1,"dir":"/d","kind":"ddp","keep_last":3,"keep_every":100,)"
+                         R"("archive":"/a","archive_every":7,)"
                          R"("save_at_breakpoint":true,"trackers":["latest"],"slots_wanted":3,"memory_budget":null})");
   EXPECT_EQ(open.dir, "/d");
   EXPECT_EQ(open.options.form, kDdpForm);
   EXPECT_EQ(open.options.keep_last, 3);
   EXPECT_EQ(open.options.keep_every, 100);
+  EXPECT_EQ(open.options.archive, "/a");
+  EXPECT_EQ(open.options.archive_every, 7);
   EXPECT_TRUE(open.options.at_breakpoint);
   EXPECT_EQ(open.options.trackers, std::vector<std::string>{"latest"});
 
@@ -81,6 +84,9 @@ TEST(CheckpointWire, RefusesTheRestByName) {
       {R"({"type":"dance","id":1})", "type"},
       {R"({"type":"restore","id":"x","dir":"/d"})", "id"},
       {R"({"type":"restore","id":1,"dir":"relative"})", "dir"},
+      {R"({"type":"open","id":1,"dir":"/d","kind":"full","archive":"far"})", "archive"},
+      {R"({"type":"open","id":1,"dir":"/d","kind":"full","archive":"/d"})", "archive"},
+      {R"({"type":"open","id":1,"dir":"/d","kind":"full","archive":"/a","archive_every":-1})", "archive_every"},
       {R"({"type":"images","id":1,"dir":"/d"})", "ranks"},
       {R"({"type":"images","id":1,"dir":"/d","ranks":[]})", "ranks"},
       {R"({"type":"images","id":1,"dir":"/d","ranks":[-1]})", "ranks"},

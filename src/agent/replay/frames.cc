@@ -120,12 +120,15 @@ std::string Text(const AnswerImages& action) {
   if (!action.refused.empty()) return fmt::format("refuse {}: {}", what, action.refused);
   return fmt::format("hand out {}", what);
 }
+std::string Behind(const std::string& archive) {
+  return archive.empty() ? "" : fmt::format(", and in its archive {}", archive);
+}
 std::string Text(const FindSteps& action) {
-  return fmt::format("find the newest step in {} for epoch {}, but for [{}], of which are doubted [{}]", action.dir,
-                     action.epoch, fmt::join(action.but, " "), fmt::join(action.doubted, " "));
+  return fmt::format("find the newest step in {} for epoch {}, but for [{}], of which are doubted [{}]{}", action.dir,
+                     action.epoch, fmt::join(action.but, " "), fmt::join(action.doubted, " "), Behind(action.archive));
 }
 std::string Text(const CheckStep& action) {
-  return fmt::format("check {} in {} for epoch {}", action.name, action.dir, action.epoch);
+  return fmt::format("check {} in {} for epoch {}{}", action.name, action.dir, action.epoch, Behind(action.archive));
 }
 std::string Text(const FetchImages& action) {
   std::vector<std::string> images;

@@ -340,7 +340,7 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
        "refuse images [0, 5: 7 bytes] of step 7 of epoch 4 in /data/run for local rank 1, request 3: gone"},
       {FindSteps{kDir, {"a", "b"}, 4, {"b"}},
        "find the newest step in /data/run for epoch 4, but for [a b], of which are doubted [b]"},
-      {CheckStep{kDir, "step-7", 4}, "check step-7 in /data/run for epoch 4"},
+      {CheckStep{kDir, "step-7", 4, "/far"}, "check step-7 in /data/run for epoch 4, and in its archive /far"},
       {FetchImages{kDir, elsewhere, 5, {}}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},
       {MakeStepFolder{kDir, save}, "make a folder in /data/run for step 7 of epoch 4"},
       {WriteImages{kDir, save, "step-7", true},

@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 
 #include "base/fd.h"
 #include "checkpoint/disk/persist.h"
@@ -18,11 +16,7 @@
 
 namespace phalanx::checkpoint {
 
-Status PosixStorage::Make() {
-  std::error_code error;
-  std::filesystem::create_directories(location(), error);
-  return error ? CallFailed(location(), "mkdir", error.value()) : absl::OkStatus();
-}
+Status PosixStorage::Make() { return MakeFolder(location()); }
 
 StatusOr<std::string> PosixStorage::Begin(int64_t step, uint64_t epoch) { return ClaimStep(location(), step, epoch); }
 

@@ -1,5 +1,6 @@
 #include "checkpoint/storage/publish.h"
 
+#include <algorithm>
 #include <set>
 
 namespace phalanx::checkpoint {
@@ -8,7 +9,7 @@ StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPub
   PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> before, storage.List());
   Manifest manifest = step.manifest;
   const NextPlace place = NextPlaceOf(manifest.step, before);
-  manifest.sequence = place.sequence;
+  manifest.sequence = std::max(place.sequence, storage.HighestSequenceElsewhere() + 1);
   manifest.timeline = place.timeline;
   PHX_RETURN_IF_ERROR(storage.Publish(step.name, manifest));
   const Status tracked = storage.PointTo(step.name, manifest.step, step.trackers);

@@ -41,8 +41,8 @@ class Storage {
   // The directory, as jobs name it.
   const std::string& location() const { return location_; }
 
-  // Makes what does not exist yet of the directory, and of those that it lies in. Who has named it does that for
-  // others.
+  // Makes the directory, where it does not exist; not those that it lies in: a file system that is not mounted would be
+  // taken for an empty one.
   virtual Status Make() = 0;
   // A name for a step under which nobody has put anything yet. Of several that ask at once each gets its own.
   virtual StatusOr<std::string> Begin(int64_t step, uint64_t epoch) = 0;
@@ -62,6 +62,9 @@ class Storage {
   // lie; of the others another copy will do.
   virtual StatusOr<std::vector<FoundStep>> ListPast(const std::set<std::string>& useless,
                                                     const std::set<std::string>& doubted);
+  // Of steps that lie elsewhere as well, and are no more listed here: a step that is stored next is behind it. 0: none
+  // is known. Reads nothing.
+  virtual uint64_t HighestSequenceElsewhere() { return 0; }
   // Names, of what List has returned, of steps that are not to be deleted yet, whatever else wants them gone.
   virtual std::set<std::string> StillNeeded(const std::vector<FoundStep>& newest_first);
   // One of them, as List has it; without a manifest where it does not count, with the reason. A step that could not be

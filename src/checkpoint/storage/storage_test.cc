@@ -233,15 +233,14 @@ TEST_P(StorageTest, WhatItPointsToIsTheStepThatWasNamedLast) {
   EXPECT_FALSE(storage_->PointTo("8", 8, {"../tracker"}).ok());
 }
 
-TEST_P(StorageTest, ADirectoryIsMadeWithThoseAboveIt) {
-  const std::unique_ptr<Storage> deep = GetParam().make(folder_ / "no/such/run");
-  EXPECT_FALSE(deep->Begin(1, 1).ok());
-  ASSERT_TRUE(deep->Make().ok());
-  EXPECT_TRUE(deep->Make().ok());
-  EXPECT_EQ(deep->Begin(1, 1).value(), "1");
-  EXPECT_EQ(deep->PathOf("1", ""), folder_ / "no/such/run/1");
-  folder_.Write("file", "");
-  EXPECT_THAT(Message(GetParam().make(folder_ / "file")->Make()), HasSubstr("mkdir"));
+TEST_P(StorageTest, ADirectoryIsMadeAndNotWhatItLiesIn) {
+  const std::unique_ptr<Storage> next = GetParam().make(folder_ / "next");
+  EXPECT_FALSE(next->Begin(1, 1).ok());
+  ASSERT_TRUE(next->Make().ok());
+  EXPECT_TRUE(next->Make().ok());
+  EXPECT_EQ(next->Begin(1, 1).value(), "1");
+  EXPECT_EQ(next->PathOf("1", ""), folder_ / "next/1");
+  EXPECT_THAT(Message(GetParam().make(folder_ / "not/mounted")->Make()), HasSubstr("mkdir: No such file"));
 }
 
 TEST_P(StorageTest, WhereThereIsNoDirectoryNothingIsListed) {

@@ -3,19 +3,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "checkpoint/disk/archive.h"
-#include "checkpoint/storage/files_of.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
 bool IsArchived(const std::string& step) { return step.starts_with(kArchivedPrefix); }
 
-bool IsCopyOf(const FoundStep& archived, const FoundStep& here) {
-  return archived.manifest && here.manifest && AreSameSave(*archived.manifest, *here.manifest);
+bool AreCopies(const FoundStep& one, const FoundStep& other) {
+  return one.manifest && other.manifest && AreSameSave(*one.manifest, *other.manifest);
+}
+
+// What a directory has to offer: a step that counts and is not useless, and whether a newer one is damaged, of which
+// there may be a copy.
+struct Best {
+  bool is_there = false;
+  bool is_behind_damage = false;
+};
+Best BestOf(const std::vector<FoundStep>& newest_first, const std::set<std::string>& useless,
+            const std::set<std::string>& doubted) {
+  Best best;
+  for (const FoundStep& found : newest_first) {
+    const bool counts = found.state == StepState::kCommitted;
+    best.is_there = counts && !useless.contains(found.name);
+    if (best.is_there) break;
+    const bool is_damaged = counts ? !doubted.contains(found.name) : found.state != StepState::kUncommitted;
+    best.is_behind_damage = best.is_behind_damage || is_damaged;
+  }
+  return best;
 }
 
 std::string Within(const std::string& step) {
@@ -47,36 +66,67 @@ Status TieredStorage::PointTo(const std::string& step, int64_t number, const std
 
 StatusOr<std::vector<FoundStep>> TieredStorage::List() { return ListPast({}, {}); }
 
+StatusOr<std::vector<FoundStep>> TieredStorage::ListArchive() {
+  StatusOr<std::vector<FoundStep>> archived = archive_->List();
+  if (!absl::IsNotFound(archived.status())) return archived;
+  PHX_RETURN_IF_ERROR(archive_->Make());
+  return std::vector<FoundStep>();
+}
+
 StatusOr<std::vector<FoundStep>> TieredStorage::ListPast(const std::set<std::string>& useless,
                                                          const std::set<std::string>& doubted) {
   StatusOr<std::vector<FoundStep>> here = directory_->List();
   if (!here.ok() && !absl::IsNotFound(here.status())) return here;
-  const bool has_one = here.ok() && NewestCommitted(*here) != nullptr;
-  if (useless.empty() && has_one) return here;
-  StatusOr<std::vector<FoundStep>> archived = archive_->List();
-  if (absl::IsNotFound(archived.status()) || (!archived.ok() && has_one)) return here;
+  const Status is_there = here.status();
+  if (!here.ok()) here = std::vector<FoundStep>();
+  const Best best = BestOf(*here, useless, doubted);
+  if (best.is_there && !best.is_behind_damage) return here;
+  StatusOr<std::vector<FoundStep>> archived = ListArchive();
+  if (!archived.ok() && best.is_there) return here;
   if (!archived.ok()) return archived.status();
-  std::vector<FoundStep> both = here.ok() ? *std::move(here) : std::vector<FoundStep>();
-  const size_t of_directory = both.size();
+  if (archived->empty() && !is_there.ok()) return is_there;
+  // What the archive counts higher than this directory, which has none of it, or as what is another step here, is of a
+  // past that this one does not go on from: it comes last.
+  uint64_t newest = NewestCommitted(*here) == nullptr ? UINT64_MAX : 0;
+  std::set<uint64_t> taken;
+  for (const FoundStep& found : *here) {
+    newest = std::max(newest, found.sequence);
+    if (found.manifest) taken.insert(found.sequence);
+  }
+  std::vector<FoundStep> both = *std::move(here), of_another;
+  std::set<std::string> as_good_as_gone;  // of which a copy will do
+  std::ranges::set_difference(useless, doubted, std::inserter(as_good_as_gone, as_good_as_gone.end()));
   for (FoundStep& found : *archived) {
-    const bool is_left_out =
-        std::any_of(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(of_directory), [&](const FoundStep& step) {
-          const bool other_will_do = useless.contains(step.name) && !doubted.contains(step.name);
-          return !other_will_do && IsCopyOf(found, step);
-        });
-    if (is_left_out) continue;
     found.name = kArchivedPrefix + found.name;
-    both.push_back(std::move(found));
+    const bool is_known = std::ranges::any_of(
+        both, [&](const FoundStep& other) { return AreCopies(found, other) && !as_good_as_gone.contains(other.name); });
+    if (is_known) continue;
+    const bool is_copy = std::ranges::any_of(both, [&](const FoundStep& other) { return AreCopies(found, other); });
+    const bool is_of_another = !is_copy && (found.sequence > newest || taken.contains(found.sequence));
+    (is_of_another ? of_another : both).push_back(std::move(found));
   }
   OrderNewestFirst(both);
+  OrderNewestFirst(of_another);
+  std::ranges::move(of_another, std::back_inserter(both));
   return both;
+}
+
+uint64_t TieredStorage::HighestSequenceElsewhere() {
+  const std::lock_guard lock(mutex_);
+  uint64_t highest = 0;
+  for (const FoundStep& found : archived_.value_or(std::vector<FoundStep>())) {
+    highest = std::max(highest, found.sequence);
+  }
+  return highest;
 }
 
 std::set<std::string> TieredStorage::StillNeeded(const std::vector<FoundStep>& newest_first) {
   const std::lock_guard lock(mutex_);
   const std::vector<std::string> names =
       StepsToArchive(newest_first, archived_.value_or(std::vector<FoundStep>()), every_);
-  std::set<std::string> needed(names.begin(), names.end());
+  std::set<std::string> needed;
+  std::ranges::set_difference(std::set<std::string>(names.begin(), names.end()), damaged_,
+                              std::inserter(needed, needed.end()));
   needed.insert(copied_from_);
   return needed;
 }
@@ -108,49 +158,71 @@ std::string TieredStorage::PathOf(const std::string& step, const std::string& fi
 
 ArchivedSteps TieredStorage::Archive(const std::vector<std::string>& trackers) {
   ArchivedSteps done;
-  for (;;) {
+  StatusOr<std::vector<FoundStep>> archived = ListArchive();
+  if (!archived.ok()) return {{}, Message(archived.status())};
+  {
+    const std::lock_guard lock(mutex_);
+    archived_ = *std::move(archived);
+  }
+  std::set<std::string> tried;
+  while (!stop_) {
     const StatusOr<std::vector<FoundStep>> here = directory_->List();
-    if (absl::IsNotFound(here.status())) return done;
-    StatusOr<std::vector<FoundStep>> archived = archive_->List();
-    if (absl::IsNotFound(archived.status())) archived = std::vector<FoundStep>();
-    for (const Status& status : {here.status(), archived.status()}) {
-      if (!status.ok()) return {std::move(done.steps), Message(status)};
-    }
+    if (absl::IsNotFound(here.status())) break;
+    if (!here.ok()) return {std::move(done.steps), Message(here.status())};
     std::string next;
     {
       const std::lock_guard lock(mutex_);
-      archived_ = *std::move(archived);
       const std::vector<std::string> names = StepsToArchive(*here, *archived_, every_);
-      if (names.empty()) return done;
-      next = copied_from_ = names.front();
+      const auto found = std::ranges::find_if(
+          names, [&](const std::string& name) { return !tried.contains(name) && !damaged_.contains(name); });
+      if (found == names.end()) break;
+      next = copied_from_ = *found;
     }
-    const Status copied = Copy(next, trackers);
+    tried.insert(next);
+    StatusOr<std::optional<FoundStep>> copied = Copy(next);
     const std::lock_guard lock(mutex_);
     copied_from_.clear();
-    if (!copied.ok()) return {std::move(done.steps), Message(copied)};
-    done.steps.push_back(std::ranges::find(*here, next, &FoundStep::name)->step);
+    if (absl::IsDataLoss(copied.status())) damaged_.insert(next);
+    if (!copied.ok() && done.error.empty()) done.error = Message(copied.status());
+    if (!copied.ok() || !*copied) continue;
+    done.steps.push_back((*copied)->step);
+    archived_->push_back(**std::move(copied));
+    OrderNewestFirst(*archived_);
   }
+  const Status pointed = done.steps.empty() ? absl::OkStatus() : PointToNewest(trackers);
+  if (!pointed.ok() && done.error.empty()) done.error = Message(pointed);
+  return done;
 }
 
-Status TieredStorage::Copy(const std::string& step, const std::vector<std::string>& trackers) {
+StatusOr<std::optional<FoundStep>> TieredStorage::Copy(const std::string& step) {
   const FoundStep found = directory_->LookAt(step);
-  if (!found.manifest) return absl::FailedPreconditionError(fmt::format("{}: {}", PathOf(step, ""), found.why));
-  const Manifest& manifest = *found.manifest;
-  std::vector<FileToPut> files;
+  if (!found.manifest) return std::nullopt;
+  PHX_ASSIGN_OR_RETURN(const std::string name, archive_->Begin(found.step, found.manifest->epoch));
+  const Status put = PutAll(step, *found.manifest, name);
+  // Somebody may have deleted it meanwhile, here and in the archive.
+  const bool counts = directory_->LookAt(step).manifest == found.manifest;
+  const Status published = put.ok() && counts ? archive_->Publish(name, *found.manifest) : put;
+  if (published.ok() && counts) return archive_->LookAt(name);
+  (void)archive_->Delete(name);  // what is left of it does not count
+  if (!counts) return std::nullopt;
+  return published;
+}
+
+Status TieredStorage::PutAll(const std::string& step, const Manifest& manifest, const std::string& name) {
   for (const Shard& shard : manifest.shards) {
-    files.push_back(
-        {directory_->PathOf(step, shard.file), shard.file, shard.rank, shard.bytes, shard.crc32, shard.needed_by, 0});
+    if (stop_) return absl::CancelledError(fmt::format("{}: this agent ends", PathOf(step, "")));
+    const StatusOr<Shard> put = archive_->Put(name, {directory_->PathOf(step, shard.file), shard.file, shard.rank,
+                                                     shard.bytes, shard.crc32, shard.needed_by, 0});
+    if (!put.ok()) return put.status();
   }
-  PHX_RETURN_IF_ERROR(archive_->Make());
-  PHX_ASSIGN_OR_RETURN(const std::string name, archive_->Begin(manifest.step, manifest.epoch));
-  const StatusOr<std::vector<Shard>> put = PutFiles(*archive_, name, files);
-  Status published = put.status();
-  if (published.ok()) published = archive_->Publish(name, manifest);
-  if (!published.ok()) {
-    (void)archive_->Delete(name);  // what is left of it does not count
-    return published;
-  }
-  return archive_->PointTo(name, manifest.step, trackers);
+  return absl::OkStatus();
+}
+
+// Another agent may have copied a newer one.
+Status TieredStorage::PointToNewest(const std::vector<std::string>& trackers) {
+  PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> there, archive_->List());
+  const FoundStep* const newest = NewestCommitted(there);
+  return newest == nullptr ? absl::OkStatus() : archive_->PointTo(newest->name, newest->step, trackers);
 }
 
 }  // namespace phalanx::checkpoint

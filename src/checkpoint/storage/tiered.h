@@ -3,6 +3,7 @@
 // can do without it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,6 +38,7 @@ class TieredStorage : public Storage {
   StatusOr<std::vector<FoundStep>> List() override;
   StatusOr<std::vector<FoundStep>> ListPast(const std::set<std::string>& useless,
                                             const std::set<std::string>& doubted) override;
+  uint64_t HighestSequenceElsewhere() override;
   std::set<std::string> StillNeeded(const std::vector<FoundStep>& newest_first) override;
   FoundStep LookAt(const std::string& step) override;
   Status Read(const std::string& step, const std::string& file, uint64_t offset, std::span<uint8_t> to) override;
@@ -45,20 +47,30 @@ class TieredStorage : public Storage {
   Status Tidy() override;
   std::string PathOf(const std::string& step, const std::string& file) const override;
 
-  // Copies what is to be in the archive and is not, oldest first, until all is there or something fails. Its trackers
-  // name what was copied last. One call at a time.
+  // Copies what is to be in the archive and is not, oldest first. Where one step cannot be copied the next are all the
+  // same; one whose files are not what its manifest says is never tried again. Then the archive's trackers name the
+  // newest that is there. One call at a time.
   ArchivedSteps Archive(const std::vector<std::string>& trackers);
+  // Archive returns behind the file that it is copying. By any thread.
+  void StopArchiving() { stop_ = true; }
 
  private:
   Storage& TierOf(const std::string& step) const;
-  Status Copy(const std::string& step, const std::vector<std::string>& trackers);
+  // As it is; made where it does not exist, which what it lies in has to.
+  StatusOr<std::vector<FoundStep>> ListArchive();
+  // The copy, as the archive has it; nothing where the step does not count any more.
+  StatusOr<std::optional<FoundStep>> Copy(const std::string& step);
+  Status PutAll(const std::string& step, const Manifest& manifest, const std::string& name);
+  Status PointToNewest(const std::vector<std::string>& trackers);
 
   const std::shared_ptr<Storage> directory_;
   const std::shared_ptr<Storage> archive_;
   const int64_t every_;
+  std::atomic<bool> stop_ = false;
   std::mutex mutex_;                                // of what follows
   std::optional<std::vector<FoundStep>> archived_;  // as Archive has seen it last
   std::string copied_from_;                         // the step that is being copied
+  std::set<std::string> damaged_;                   // steps of the directory that are not what their manifests say
 };
 
 }  // namespace phalanx::checkpoint

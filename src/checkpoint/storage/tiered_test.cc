@@ -137,11 +137,75 @@ TEST_F(TieredStorageTest, ACopyThatFailsCountsForNothingAndIsMadeAgain) {
   EXPECT_THAT(Archive().error, HasSubstr("the archive is full"));
   EXPECT_FALSE(folder_.Has("archive/10"));
   archive_->fails_at = -2;
-  folder_.Write("run/10/rank_0.pt", "damaged, and long");
-  EXPECT_THAT(Archive().error, HasSubstr("rank_0.pt"));
-  EXPECT_THAT(NamesOf(archive_->List()), IsEmpty());
-  folder_.Write("run/10/rank_0.pt", TextOf(10, 0));
   EXPECT_THAT(Archive().steps, ElementsAre(10));
+}
+
+TEST_F(TieredStorageTest, ADamagedStepHoldsUpNoOther) {
+  MakeTiers(10);
+  Store(10);
+  folder_.Write("run/10/rank_0.pt", "damaged, and long");
+  Store(20, {.keep_last = 1});
+  const ArchivedSteps done = Archive();
+  EXPECT_THAT(done.steps, ElementsAre(20));
+  EXPECT_THAT(done.error, HasSubstr("rank_0.pt"));
+  EXPECT_EQ(Archive().error, "") << "said once";
+  Store(30, {.keep_last = 1});
+  EXPECT_THAT(NamesOf(directory_->List()), ElementsAre("30")) << "nobody waits for its copy";
+}
+
+TEST_F(TieredStorageTest, ADeletionIsNotUndone) {
+  Store(10);
+  archive_->before_put = [&] { EXPECT_TRUE(directory_->Delete("10").ok()); };
+  const ArchivedSteps done = Archive();
+  EXPECT_THAT(done.steps, IsEmpty());
+  EXPECT_THAT(NamesOf(archive_->List()), IsEmpty());
+}
+
+TEST_F(TieredStorageTest, WhatEndsStopsBehindAFile) {
+  MakeTiers(10);
+  for (const int64_t step : {10, 20}) Store(step);
+  archive_->before_put = [&] { tiered_->StopArchiving(); };
+  EXPECT_THAT(Archive().error, HasSubstr("this agent ends"));
+  EXPECT_THAT(NamesOf(archive_->List()), IsEmpty());
+}
+
+TEST_F(TieredStorageTest, TrackersNeverGoBack) {
+  MakeTiers(100);
+  for (const int64_t step : {80, 100}) Store(step);
+  Archive();
+  const auto all = std::make_unique<TieredStorage>(directory_, archive_, 10);
+  EXPECT_THAT(all->Archive({"latest"}).steps, ElementsAre(80));
+  EXPECT_EQ(folder_.Read("archive/latest"), "100");
+}
+
+TEST_F(TieredStorageTest, AnArchiveThatIsNotMountedIsNotTakenForAnEmptyOne) {
+  const auto far = std::make_shared<PosixStorage>(folder_ / "mnt/archive");
+  TieredStorage unmounted(directory_, far, 0);
+  EXPECT_THAT(Message(unmounted.List().status()), HasSubstr("mkdir: No such file or directory"));
+  Store(10);
+  EXPECT_THAT(unmounted.Archive({}).error, HasSubstr("mkdir: No such file or directory"));
+  EXPECT_FALSE(folder_.Has("mnt"));
+}
+
+TEST_F(TieredStorageTest, WhatIsStoredIsBehindAllThatTheArchiveHas) {
+  for (const int64_t step : {10, 20, 30}) Store(step);
+  Archive();
+  std::filesystem::remove_all(folder_ / "run");
+  ASSERT_TRUE(directory_->Make().ok());
+  StepToPublish put;  // by a life without the archive
+  put.name = directory_->Begin(1, 1).value();
+  folder_.Write("slot", "x");
+  put.manifest.step = 1;
+  put.manifest.world_size = 1;
+  put.manifest.kind = "full";
+  put.manifest.layout = kTorchLayout;
+  put.manifest.job_id = "job";
+  put.manifest.shards = {*directory_->Put(put.name, {folder_ / "slot", "rank_0.pt", 0, 1, Crc32(0, "x", 1)})};
+  ASSERT_TRUE(PublishStep(*directory_, put).ok());
+  EXPECT_EQ(directory_->LookAt("1").manifest->sequence, 1U);
+  Archive();
+  Store(2);
+  EXPECT_EQ(directory_->LookAt("2").manifest->sequence, 4U);
 }
 
 TEST_F(TieredStorageTest, TheArchiveIsAskedWhereTheDirectoryHasNothing) {
@@ -188,10 +252,46 @@ TEST_F(TieredStorageTest, OfAStepThatIsUselessHereTheCopyWillDo) {
   EXPECT_THAT(NamesOf(tiered_->ListPast({"20"}, {})), testing::UnorderedElementsAre("20", "archive:20", "10"));
   EXPECT_THAT(NamesOf(tiered_->ListPast({"20", "archive:20"}, {})),
               testing::UnorderedElementsAre("20", "archive:20", "10"));
+  archive_->lists = 0;
   EXPECT_THAT(NamesOf(tiered_->ListPast({"20"}, {"20"})), ElementsAre("20", "10"))
       << "a save with which nobody gets on is the same wherever it lies";
+  EXPECT_EQ(archive_->lists, 0);
   archive_->is_there = false;
   EXPECT_THAT(NamesOf(tiered_->ListPast({"20"}, {})), ElementsAre("20", "10"));
+  EXPECT_THAT(std::string(tiered_->ListPast({"20", "10"}, {}).status().message()), HasSubstr("the archive is away"))
+      << "nobody begins anew beside it";
+}
+
+TEST_F(TieredStorageTest, OfAStepThatListFindsDamagedTheCopyWillDoToo) {
+  Store(10);
+  Store(20);
+  Archive();
+  std::filesystem::remove(folder_ / "run/20/rank_0.pt");
+  EXPECT_THAT(NamesOf(tiered_->List()), ElementsAre("archive:20", "10"));
+}
+
+TEST_F(TieredStorageTest, WhatTheArchiveHasOfAnotherPastComesLast) {
+  for (const int64_t step : {10, 20, 30}) Store(step);
+  Archive();
+  std::filesystem::remove_all(folder_ / "run");
+  MakeTiers(0);
+  std::filesystem::rename(folder_ / "archive", folder_ / "away");
+  Store(1);  // a life that does not see the archive
+  Archive();
+  std::filesystem::copy(folder_ / "away/30", folder_ / "archive/30", std::filesystem::copy_options::recursive);
+  EXPECT_THAT(NamesOf(tiered_->ListPast({"1"}, {})), testing::UnorderedElementsAre("1", "archive:1", "archive:30"));
+  EXPECT_EQ(NamesOf(tiered_->ListPast({"1"}, {})).back(), "archive:30");
+}
+
+TEST_F(TieredStorageTest, OfTwoCopiesInTheArchiveOneIsListed) {
+  Store(10);
+  Archive();
+  std::filesystem::copy(folder_ / "archive/10", folder_ / "archive/10.1");
+  std::filesystem::remove_all(folder_ / "run");
+  const std::vector<std::string> names = NamesOf(tiered_->List());
+  ASSERT_EQ(names.size(), 1U);
+  EXPECT_THAT(NamesOf(tiered_->ListPast({names[0]}, {names[0]})), ElementsAre(names[0]));
+  EXPECT_THAT(NamesOf(tiered_->ListPast({names[0]}, {})), testing::SizeIs(2)) << "of a damaged one the other will do";
 }
 
 }  // namespace

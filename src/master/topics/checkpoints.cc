@@ -59,6 +59,7 @@ class Stepper {
       if (!same_world) dir.milestones.clear();
       for (auto& [save, sessions] : dir.milestones) sessions.clear();  // they tell again what they hold
       dir.dropped.clear();
+      dir.archive.clear();
       dir.covered = dir.offered = dir.unreadable = false;
       dir.lenders.clear();
       dir.asking.clear();
@@ -274,6 +275,7 @@ class Stepper {
     CheckpointDir& dir = s_.dirs[name];
     dir.form = FormOf(opened.form());
     dir.at_breakpoint = opened.at_breakpoint();
+    if (!opened.archive().empty()) dir.archive = opened.archive();
   }
 
   void OnSealed(uint64_t session, const std::string& name, const v1::CheckpointSealed& sealed) {
@@ -791,7 +793,7 @@ class Stepper {
     dir.asked_at = now_;
     dir.find_by = now_ + kFindOnDiskMs;
     v1::CheckpointOrder order = OrderOf(name, {}, "a rank wants to restore");
-    order.mutable_find();
+    order.mutable_find()->set_archive(dir.archive);
     for (const std::string& damaged : dir.damaged) order.mutable_find()->add_but(damaged);
     for (const std::string& unread : dir.unread) order.mutable_find()->add_but(unread);
     for (const auto& [save, folder] : dir.doubts.kept.saves) {
@@ -836,6 +838,7 @@ class Stepper {
   void Check(const std::string& name, CheckpointDir& dir) {
     v1::CheckpointOrder order = OrderOf(name, {0, dir.found->step()}, "it may be restored");
     order.mutable_check()->set_name(dir.found->name());
+    order.mutable_check()->set_archive(dir.archive);
     if (dir.check_notice_at == kNever) {
       dir.check_at = now_;
       dir.check_notice_at = now_ + kStoreLagNoticeMs;

@@ -84,6 +84,7 @@ struct RankValue {
 struct CheckpointDir {
   SaveForm form;  // of what its ranks save, as they have opened it
   bool at_breakpoint = false;
+  std::string archive;  // as the ranks have named it; empty: there is none
 
   // In memory.
   std::map<SaveKey, std::set<uint64_t>> sealed;  // of the live round, by session of members here, not committed yet

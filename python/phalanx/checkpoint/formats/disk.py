@@ -1,6 +1,7 @@
 """Which files hold the newest step: as the agent says it, or, without an agent, by the manifests on disk, as
 `phalanx ckpt steps` reads them (docs/formats/checkpoint-manifest.md)."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -55,35 +56,68 @@ class Places:
     """A directory of steps and, perhaps, its archive."""
 
     def __init__(self, directory, archive=None):
-        self.directory, self._archive = directory, archive
+        self.directory, self.archive = directory, archive
 
     def to_restore(self):
-        """[Stored] one after another, the newest first. Whoever takes one that counts asks for no more, and so the
-        archive is looked at by those alone who cannot use the newest of the directory, or find none."""
-        here = newest_first(self.directory)
-        for index, stored in enumerate(here):
+        """[Stored] one after another, the newest first, and where the archive has a copy that behind the other. Who
+        takes the first that counts asks for no more: so the archive is looked at by those alone who cannot use the
+        newest of the directory, or find none."""
+        here, given = newest_first(self.directory), []
+        for stored in here:
+            if stored.why is None and any(each.is_damaged for each in given):
+                break  # of that one a copy may be in the archive
+            given.append(stored)
             yield stored
-            if stored.why is None and self._archive is not None:
-                yield from self._behind(here[: index + 1], here[index + 1 :])
-                return
-        if self._archive is not None:
-            yield from newest_first(self._archive)
+            if stored.why is None and self.archive is not None:
+                break
+        if self.archive is None:
+            return
+        try:
+            archived = newest_first(self.archive)
+        except RuntimeError:
+            if all(stored.why is not None or stored in given for stored in here):
+                raise
+            archived = []
+        merged, others = _merged(here, archived)
+        yield from (stored for stored in (*merged, *others) if stored not in given)
 
-    def _behind(self, tried, left):
-        archived = newest_first(self._archive)
-        known = {stored.save for stored in left}
-        others = [stored for stored in archived if stored.save is None or stored.save not in known]
-        counting = [stored for stored in (*left, *others) if stored.save is not None]
-        yield from (stored for stored in (*left, *others) if stored.save is None)
-        yield from sorted(counting, key=lambda stored: -stored.manifest["sequence"])
+    def in_turn(self):
+        """Those of the directory, then those of the archive, which is looked at by who comes to it."""
+        yield from newest_first(self.directory)
+        if self.archive is not None:
+            yield from newest_first(self.archive)
 
     def all(self):
-        """Those of the directory, then what the archive alone has. That is looked at by who comes to it."""
-        here = newest_first(self.directory)
-        yield from here
-        known = {stored.save for stored in here}
-        if self._archive is not None:
-            yield from (each for each in newest_first(self._archive) if each.save is None or each.save not in known)
+        """(those of both, the newest first; what the archive has of another past)."""
+        archived = [] if self.archive is None else newest_first(self.archive)
+        return _merged(newest_first(self.directory), archived)
+
+
+def _merged(here, archived):
+    """(what counts behind what does not, what is of another past). Of two copies that of the archive is the later. What
+    the archive counts higher than the directory, which has none of it, or as what is another step here, is of a past
+    that this one does not go on from: an archive of another run, or one that a life did not know of."""
+    highest = _highest_sequence(here)
+    known, counting, others = {stored.save for stored in here}, [], []
+    taken = {stored.manifest["sequence"] for stored in here if stored.save is not None}
+    for stored in (*here, *archived):
+        if stored.save is not None:
+            sequence = stored.manifest["sequence"]
+            is_of_another = stored.save not in known and (sequence > highest or sequence in taken)
+            (others if is_of_another else counting).append(stored)
+    for found in (counting, others):
+        found.sort(key=lambda stored: -stored.manifest["sequence"])
+    return [*(stored for stored in (*here, *archived) if stored.save is None), *counting], others
+
+
+def _highest_sequence(here):
+    """What is damaged has one, too, and does not tell it. Of nothing that counts it is above all."""
+    damaged = 0
+    for stored in here:
+        if stored.save is not None:
+            return stored.manifest["sequence"] + damaged
+        damaged += stored.is_damaged
+    return float("inf")
 
 
 class NotThere(Exception):
@@ -118,12 +152,15 @@ def find(places, rank, agree, find_in=None):
 def find_exactly(places, rank, agree, step=None, timeline=None, find_in=None):
     """As find(), but only of that step, that timeline, or both: NotThere, on all ranks, where none is there. Of
     several folders of that step the one that was stored last is meant: where its bytes are not whole, no other takes
-    its place, since that is of another past. Of a timeline alone the next older step does."""
-    passed_over, there = [], []
-    for stored in places.all():
+    its place but a copy of the same save, since that is of another past. Of a timeline alone the next older step
+    does."""
+    passed_over, there, meant = [], [], None
+    for stored in itertools.chain(*places.all()) if step is None else places.in_turn():
         there.append(stored)
         if step not in (None, stored.step) or not (timeline is None or stored.timeline in (None, timeline)):
             continue  # one whose timeline is not known may be meant
+        if meant is not None and stored.save != meant:
+            continue
         folder, manifest = stored.folder, stored.manifest
         if stored.why is not None:
             passed_over.append(f"{folder}: {stored.why}")
@@ -136,12 +173,14 @@ def find_exactly(places, rank, agree, step=None, timeline=None, find_in=None):
             return found
         passed_over.append(why or f"{folder}: {_NOT_WHOLE_ELSEWHERE}")
         if step is not None:
-            raise NotThere(f"step {step} cannot be restored: {passed_over[-1]}")
+            meant = stored.save
+    if meant is not None:
+        raise NotThere(f"step {step} cannot be restored: {'; '.join(passed_over)}")
     agree(-1, None)
-    meant = "nothing" if step is None else f"no step {step}"
+    what = "nothing" if step is None else f"no step {step}"
     of_timeline = "" if timeline is None else f" of timeline {timeline}"
     reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
-    raise NotThere(f"{places.directory} holds {meant}{of_timeline} that counts{reasons}; {_text_of(there)}")
+    raise NotThere(f"{places.directory} holds {what}{of_timeline} that counts{reasons}; {_text_of(there)}")
 
 
 def _passed(sources):
@@ -150,7 +189,7 @@ def _passed(sources):
 
 def _text_of(there):
     """What counts there, for people: at most _NAMED_MAX steps."""
-    counting = [stored for stored in there if stored.why is None]
+    counting = list({stored.save: stored for stored in there if stored.why is None}.values())
     if not counting:
         return "no other step is there"
     several = len({stored.timeline for stored in counting}) > 1
@@ -211,13 +250,14 @@ class Stored:
     """A folder of a step. `manifest`: None, and `why` says why not, where it does not count, or where nobody can tell
     (`is_unreadable`); `timeline`: None where nobody knows; `save`: the same for all copies of one that counts."""
 
-    __slots__ = ("folder", "is_unreadable", "manifest", "name", "save", "step", "timeline", "why")
+    __slots__ = ("folder", "is_damaged", "is_unreadable", "manifest", "name", "save", "step", "timeline", "why")
 
     def __init__(self, directory, name, step, state, why, timeline=None, manifest=None):
         self.folder = os.path.join(directory, name)
         self.save = None if manifest is None else tuple(manifest[key] for key in _OF_A_SAVE)
         self.name, self.step, self.timeline, self.manifest = name, step, timeline, manifest
         self.is_unreadable = state == "unreadable"
+        self.is_damaged = state in ("damaged", "unreadable")
         self.why = why or None
 
 

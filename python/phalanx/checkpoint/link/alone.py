@@ -57,7 +57,7 @@ class Alone:
         self._settled = threading.Condition(self._lock)
         self._saves = collections.OrderedDict()
         self._unsettled = 0
-        self._is_archiving = False
+        self._is_copying = False  # to the archive
         self._waiting = []  # (id, key) of who waits for an outcome
         self._to_store = queue.SimpleQueue()
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,11 +95,16 @@ class Alone:
         """Waits until each save that has begun is stored, or will not be, and copied to the archive where there is one;
         at most that long."""
         with self._settled:
-            return self._settled.wait_for(lambda: self._unsettled == 0 and not self._is_archiving, timeout_s)
+            return self._settled.wait_for(lambda: self._unsettled == 0 and not self._is_copying, timeout_s)
+
+    def finish_storing(self, timeout_s):
+        """The same, whatever its archive does."""
+        with self._settled:
+            return self._settled.wait_for(lambda: self._unsettled == 0, timeout_s)
 
     def end(self):
         """The Checkpointer has closed its end. What is not settled never counts."""
-        if self._saves and self._unsettled == 0 and self._here.rank == 0:
+        if self._saves and self._unsettled == 0 and not self._is_copying and self._here.rank == 0:
             with contextlib.suppress(door.Gone, door.Refusal):  # files that the next run of the job writes over
                 self._host.storage.ask("tidy", dir=self._directory)
         with contextlib.suppress(OSError):
@@ -190,6 +195,7 @@ class Alone:
                 self._settle(save, state, why)
                 self._archive()
         finally:  # nobody waits for what this thread does not do any more
+            self._is_copying = False
             for left in [each for each in self._saves.values() if each.outcome is None] if save is not None else ():
                 self._settle(left, "failed", "the thread that stores has failed")
 
@@ -201,7 +207,7 @@ class Alone:
             asked = [number for number, key in self._waiting if key == save.key]
             self._waiting = [entry for entry in self._waiting if entry[1] != save.key]
             self._unsettled -= 1
-            self._is_archiving = state == "stored" and self._here.rank == 0 and "archive" in self._settings
+            self._is_copying = state == "stored" and self._here.rank == 0 and "archive" in self._settings
             while len(self._saves) > _SETTLED_MAX and next(iter(self._saves.values())).outcome is not None:
                 self._saves.popitem(last=False)
             self._settled.notify_all()
@@ -210,7 +216,7 @@ class Alone:
 
     def _archive(self):
         """Behind a step that was stored, before the next one is. Rank 0 does it for all."""
-        if not self._is_archiving:
+        if not self._is_copying:
             return
         archive = self._settings["archive"]
         try:
@@ -224,7 +230,7 @@ class Alone:
         for text in said:
             say(text)
         with self._settled:
-            self._is_archiving = False
+            self._is_copying = False
             self._settled.notify_all()
 
     def _store(self, save):
