@@ -544,9 +544,9 @@ class Checkpointer:
     # --- what is stored
 
     def steps(self):
-        """[StoredStep] of what lies whole in the directory, or in its archive alone, at this moment, that which was
-        stored last first. An archive that cannot be read is a RuntimeWarning, and left out. What is damaged, or not all there yet, is not in it. Any process may ask, with an agent or
-        without."""
+        """[StoredStep] of what lies whole in the directory, or in its archive alone, at this moment, that which
+        was stored last first. An archive that cannot be read is a RuntimeWarning, and left out. What is
+        damaged, or not all there yet, is not in it. Any process may ask, with an agent or without."""
         return stored.steps(self._on_disk())
 
     def delete(self, step, timeline=None):

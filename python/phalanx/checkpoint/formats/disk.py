@@ -63,15 +63,16 @@ class Places:
         takes the first that counts asks for no more: so the archive is looked at by those alone who cannot use the
         newest of the directory, or find none."""
         here, given = newest_first(self.directory), []
+        if self.archive is None:
+            yield from here
+            return
         for stored in here:
             if stored.why is None and any(each.is_damaged for each in given):
                 break  # of that one a copy may be in the archive
             given.append(stored)
             yield stored
-            if stored.why is None and self.archive is not None:
+            if stored.why is None:
                 break
-        if self.archive is None:
-            return
         try:
             archived = newest_first(self.archive)
         except RuntimeError:
