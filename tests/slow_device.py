@@ -28,12 +28,16 @@ class SlowDriver:
         self.not_pinned = self.no_memory_at = 0
         self.pinned = set()
         self.queues = []
+        self.entered = []  # (thread, device)
 
     def is_in_use(self):
         return True
 
     def can_queue(self):
         return True
+
+    def enter_thread(self, device):
+        self.entered.append((threading.current_thread().name, device))
 
     def device_of(self, storage):
         if storage.nbytes() < FROM_BYTES or self._is_here(storage):
@@ -54,15 +58,15 @@ class SlowDriver:
         return torch.empty(count, dtype=torch.uint8)
 
     def queue(self, device):
-        self.queues.append(SlowQueue(self, random.Random(self._random.random())))
+        self.queues.append(SlowQueue(self, random.Random(self._random.random()), device))
         return self.queues[-1]
 
 
 class SlowQueue:
     """One after the other, by a thread."""
 
-    def __init__(self, driver, choose):
-        self._driver, self._random = driver, choose
+    def __init__(self, driver, choose, device):
+        self._driver, self._random, self.device = driver, choose, device
         self._work = queue.SimpleQueue()
         self.done = []  # what was done, in order
         threading.Thread(target=self._serve, daemon=True).start()

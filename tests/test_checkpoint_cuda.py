@@ -72,9 +72,17 @@ def test_what_cuda_refuses_to_pin_leaves_no_error_behind(runtime):
     assert runtime.calls == [("register", 0x1000), ("register", 0x2000), "forget"]
 
 
-def test_a_function_is_found_in_what_torch_has_loaded_or_nowhere():
-    assert cuda._find_runtime("getpid")
-    assert cuda._find_runtime("cudaMemcpyAsyncOfNobody") is None
+ASYNC_COPY = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
+)
+
+
+def test_a_function_is_found_in_what_torch_has_loaded_or_nowhere(monkeypatch):
+    assert cuda._find_runtime("MemcpyAsyncOfNobody") is None
+    monkeypatch.setattr(torch.version, "hip", "6.0")  # whose functions begin with "hip"
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: types.SimpleNamespace(hipMemcpyAsync=ASYNC_COPY(lambda *_: 0)))
+    assert cuda._find_runtime("MemcpyAsync")
+    monkeypatch.undo()
     native.library()
     (path,) = cuda._loaded("libphalanx_checkpoint")
     assert os.path.samefile(path, native.library()._name)
@@ -86,11 +94,6 @@ def test_without_its_runtime_all_is_copied_at_once(runtime, monkeypatch):
     monkeypatch.setattr(cuda, "_find_runtime", lambda name: None)
     why = device.Copier(cuda.Driver()).pin({0: (0x1000, 64, (1, 64))})
     assert why == "CUDA's runtime was not found in this process: copies hold the training"
-
-
-ASYNC_COPY = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
-)
 
 
 @pytest.mark.parametrize("error", [0, 700])

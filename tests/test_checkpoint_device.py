@@ -487,20 +487,68 @@ def test_what_the_device_refuses_behind_save_costs_that_save_alone(agent, make_s
     with Checkpointer(tmp_path / "run") as checkpointer:
         training = Training("cpu", checkpointer)
         assert training.save().wait_committed()
-        queue = driver.queues[0]
+        (entered,) = {each[0] for each in driver.entered}
+        assert entered == "phalanx-copies"
 
         def refuse(*unused):
             raise RuntimeError("CUDA queues no copy (error 719)")
 
         with monkeypatch.context() as patched:
-            patched.setattr(device._FromDevice, "copy_later", lambda self: queue.run(refuse) or refuse())
-            patched.setattr(queue, "run", lambda *calls: None)
+            patched.setattr(device._FromDevice, "copy_later", refuse)
             handle = training.save()
             training.step()
             assert not handle.wait_committed()
         assert handle.why == "its copy was cut off: CUDA queues no copy (error 719)"
         assert training.save().wait_committed()
         assert checkpointer.load()[1] == 4
+
+
+@needs_overlap
+def test_what_the_device_refuses_within_save_costs_that_save_alone(agent, make_slow, tmp_path, monkeypatch):
+    make_slow()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+
+        def refuse(self):
+            raise RuntimeError("CUDA error 900")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(device._FromDevice, "begin", refuse)
+            handle = training.save()
+        assert not handle.wait_committed() and handle.why == "the device refuses it: CUDA error 900"
+        assert training.save().wait_committed()
+
+
+@needs_overlap
+@pytest.mark.parametrize("behind", ["copy_later", "look_again"])
+def test_memory_that_is_freed_or_moved_is_not_read(agent, make_slow, tmp_path, monkeypatch, behind):
+    """Between save() and the copies, or between those and the second look."""
+    make_slow()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        assert training.save().wait_committed()
+        go_on = getattr(device._FromDevice, behind)
+
+        def move_before(self):
+            monkeypatch.setattr(device._Record, "is_there", lambda record: False)
+            go_on(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(device._FromDevice, behind, move_before)
+            handle = training.save()
+            assert not handle.wait_committed()
+        assert "was freed or moved, and no step was made" in handle.why
+        monkeypatch.undo()
+
+
+def test_a_record_knows_whether_its_memory_is_where_it_was():
+    memory = torch.zeros(100, dtype=torch.uint8)
+    storage = memory.untyped_storage()
+    record = device._Record(0, storage, memory.data_ptr(), 100, 0, True)
+    assert record.is_there()
+    storage.resize_(0)
+    assert not record.is_there()
 
 
 @needs_overlap

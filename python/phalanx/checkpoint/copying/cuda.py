@@ -9,12 +9,14 @@ import torch
 
 from phalanx.checkpoint import native
 
+_CAPTURES_DO_NOT_MIND = 2  # cudaStreamCaptureModeRelaxed
+
 
 class Driver:
     """CUDA, as torch gives it, and of its runtime the copy that torch gives for tensors alone."""
 
     def __init__(self):
-        self._copy = None  # the address of cudaMemcpyAsync
+        self._copy = None  # the address of cudaMemcpyAsync; 0: there is none
 
     def is_in_use(self):
         return torch.cuda.is_initialized()
@@ -22,8 +24,17 @@ class Driver:
     def can_queue(self):
         """Whether copies can be queued: to be asked where CUDA is in use."""
         if self._copy is None:
-            self._copy = _find_runtime("hipMemcpyAsync" if torch.version.hip else "cudaMemcpyAsync")
-        return self._copy is not None
+            self._copy = _find_runtime("MemcpyAsync") or 0
+        return self._copy != 0
+
+    def enter_thread(self, device):
+        """To be called first in a thread that queues: else its device is the first one, on which each `with stream`
+        would make a context, and what it asks for would end a graph that the training captures meanwhile."""
+        torch.cuda.set_device(device)
+        exchange = _find_runtime("ThreadExchangeStreamCaptureMode")
+        if exchange is not None:
+            mode = ctypes.c_int(_CAPTURES_DO_NOT_MIND)
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(exchange)(ctypes.byref(mode))
 
     def device_of(self, storage):
         """None where it lies on the host."""
@@ -102,9 +113,14 @@ class Queue:
 
 
 def _find_runtime(name):
-    """The address of a function of the runtime that torch has loaded, or None."""
+    """The address of a function, without the "cuda" or "hip" before it, of the runtime that torch has loaded, or
+    None."""
+    whole = ("hip" if torch.version.hip else "cuda") + name
     for path in (None, *_loaded("libcudart", "libamdhip64")):
-        function = getattr(ctypes.CDLL(path), name, None)
+        try:
+            function = getattr(ctypes.CDLL(path), whole, None)
+        except OSError:  # its file was replaced since
+            continue
         if function is not None:
             return ctypes.cast(function, ctypes.c_void_p).value
     return None
@@ -118,8 +134,7 @@ def _loaded(*names):
 
 
 def _forget_last_error():
-    """The training's next kernel would raise it as its own. torch has no call for that; its libraries have loaded
-    CUDA's for all to see."""
-    forget = getattr(ctypes.CDLL(None), "cudaGetLastError", None)
+    """The training's next kernel would raise it as its own. torch has no call for that."""
+    forget = _find_runtime("GetLastError")
     if forget is not None:
-        forget()
+        ctypes.CFUNCTYPE(ctypes.c_int)(forget)()

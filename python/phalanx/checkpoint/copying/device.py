@@ -15,6 +15,7 @@ cuda.Driver, or what stands in for it where there is no device.
 
 import array
 import bisect
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -35,6 +36,10 @@ _NO_MEMORY = "the device has no memory for the second look: copied before save()
 _NO_RUNTIME = "CUDA's runtime was not found in this process: copies hold the training"
 _WORD_BYTES = 8
 _ALIGNMENT_BYTES = 64  # of what is compared: devices copy faster from there
+
+
+class Refused(Exception):
+    """No copy is under way: what a device has said."""
 
 
 class Copier:
@@ -94,7 +99,9 @@ class Copier:
             parts = self._begin(by_device, proves)
         except torch.cuda.OutOfMemoryError:
             return _copied_at_once(by_device, proves, wait_for_host, why=_NO_MEMORY)
-        return Copies(parts, proves)
+        except RuntimeError as error:  # as torch says what CUDA says
+            raise Refused(f"the device refuses it: {error}") from None
+        return Copies(parts, proves, driver=self._driver)
 
     def _begin(self, by_device, proves):
         begun = [self._queue_of(device) for device in by_device]
@@ -120,11 +127,17 @@ class Copier:
 class Copies:
     """Copies that are under way on one or more devices."""
 
-    def __init__(self, parts, proves, differing=None, why=None):
+    def __init__(self, parts, proves, differing=None, why=None, driver=None):
         """`why`: of a save that was copied before this was there."""
+        self._driver = driver
         self._parts, self._proves, self.why = parts, proves, why
         self._differing = differing
         self._is_queued = threading.Event()
+
+    def enter_thread(self):
+        """To be called first in a thread of their own."""
+        if self._parts:
+            self._driver.enter_thread(self._parts[0].queue.device)
 
     @torch.inference_mode(False)
     def go_on(self, wait_for_host):
@@ -138,6 +151,13 @@ class Copies:
                 self._look_again()
         finally:
             self._is_queued.set()
+
+    def end(self):
+        """No device writes to the slot behind this, whatever became of the copies."""
+        self._is_queued.set()
+        for part in self._parts:
+            with contextlib.suppress(RuntimeError):  # a device that is lost writes nothing
+                part.queue.event().synchronize()
 
     def _look_again(self):
         """When all is copied, on whatever device."""
@@ -186,8 +206,13 @@ class _Record:
         return torch.frombuffer((ctypes.c_uint8 * self.size).from_address(self.to), dtype=torch.uint8)
 
     def has_words(self):
-        """Whether it may be looked at as at numbers of 8 bytes. Devices' memory begins with one."""
-        return self.size % _WORD_BYTES == 0 and self.source % _WORD_BYTES == 0
+        """Whether it may be looked at as at numbers of 8 bytes."""
+        at = self._storage.whole()[1] if isinstance(self._storage, framed.Part) else 0
+        return all(number % _WORD_BYTES == 0 for number in (self.size, self.source, at))
+
+    def is_there(self):
+        """It is as large as it was, and where it was: whoever frees or moves its memory may do so without a step."""
+        return self._storage.nbytes() == self.size and self._storage.data_ptr() == self.source
 
 
 class _FromDevice:
@@ -218,12 +243,14 @@ class _FromDevice:
 
     def copy_later(self):
         try:
+            self._later.must_be_there()
             self._later.copy()
         finally:
             self.copied = self.over = self.queue.event()
 
     def look_again(self):
         try:
+            self._later.must_be_there()
             self._samples.look_again()
             self._later.look_again()
         finally:
@@ -319,6 +346,12 @@ class _Group:
             each.look_again()
         for look, piece in self._compared:
             self._looks.compare_with_slot(look, piece)
+
+    def must_be_there(self):
+        """Its addresses are nobody's any more where it is not."""
+        for record in self.large:
+            if not record.is_there():
+                raise RuntimeError(f"the memory of record {record.number} was freed or moved, and no step was made")
 
     def land(self):
         for each in self._gathered:

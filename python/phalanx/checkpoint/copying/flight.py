@@ -39,10 +39,17 @@ class Flight:
     def begin(self, slots):
         if self._copies is None:
             return
+        thread = threading.Thread(target=self._land_in_thread, args=(slots,), name="phalanx-copies", daemon=True)
         try:
-            threading.Thread(target=self._land, args=(slots,), name="phalanx-copies", daemon=True).start()
+            thread.start()
         except RuntimeError:  # this process may have no more threads
             self._land(slots)
+        except BaseException:  # of a signal handler: whoever waits for it must not wait for ever
+            if thread.ident is None:
+                self._copies.end()
+                slots.give_up(0)
+                self.landed.set()
+            raise
 
     def protect(self, slots):
         """Behind this call the sources may be changed: by the caller, and by what it queues on its CUDA streams. The
@@ -88,32 +95,36 @@ class Flight:
         identity = self.image.storages[record]._cdata
         return refuse.path_of_storage(self.state, identity) or f"record {record}"
 
-    def _go_on(self, slots):
-        """Queues the rest, of which the second look comes behind all that is copied, by devices or by the host."""
-        self.changed, self.is_by_the_script = (0, _CUT_OFF), False
+    def _land_in_thread(self, slots):
         try:
-            self._copies.go_on(slots.wait_copied if self._is_host_later else lambda: None)
-        except torch.cuda.OutOfMemoryError:
-            self.changed = 0, _NO_MEMORY
-        except RuntimeError as error:  # as torch says what CUDA says
-            self.changed = 0, f"{_CUT_OFF}: {error}"
-        else:
-            self.changed, self.is_by_the_script = None, True
+            self._copies.enter_thread()
+        except RuntimeError:
+            pass  # what is queued from here says so, too
+        self._land(slots)
 
     def _land(self, slots):
-        """Tells the native side that what devices have copied is there, or that it is not proven."""
-        differing = 0
+        """Queues the rest, of which the second look comes behind all that is copied, by devices or by the host. Then
+        tells the native side that what devices have copied is there, or that it is not proven."""
+        failed, differing = _CUT_OFF, None
         try:
-            self._go_on(slots)
+            self._copies.go_on(slots.wait_copied if self._is_host_later else lambda: None)
             self._copies.wait()
             differing = self._copies.land()
+            failed = None
+        except torch.cuda.OutOfMemoryError:
+            failed = _NO_MEMORY
+        except (RuntimeError, native.Failure) as error:  # as torch says what CUDA says
+            failed = f"{_CUT_OFF}: {error}"
         finally:
             try:
-                self._settle(slots, differing)
+                self._copies.end()
+                self._settle(slots, failed, differing)
             finally:
                 self.landed.set()
 
-    def _settle(self, slots, differing):
+    def _settle(self, slots, failed, differing):
+        if failed is not None and self.changed is None:
+            self.changed, self.is_by_the_script = (0, failed), False
         if self.changed is not None:
             differing = self.changed[0]
         elif differing is None:

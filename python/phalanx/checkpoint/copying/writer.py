@@ -16,7 +16,7 @@ from phalanx.checkpoint.state import refuse
 SMALL_BYTES = 64 << 10  # what is no larger is copied at once: threads would win nothing
 _REASON_CHARS = 4096  # of a packet
 _FSDP = "FSDP frees and moves parameters during the forward and backward pass"
-_OBSTACLES = (door.Refusal, door.Gone, native.Failure)
+_OBSTACLES = (door.Refusal, door.Gone, native.Failure, device.Refused)
 _SLOTS_MAX = 3
 
 
@@ -212,8 +212,8 @@ class Writer:
             handle.explain(copies.why)
         is_host_later = bool(set(later).difference(on_device))
         current = flight.Flight(handle, image, alarms, held_ns, expanded.state, copies, is_host_later)
-        self._flight, self._held.landed = current, current.landed
         self._guard.mark(expanded.optimizers)
+        self._flight, self._held.landed = current, current.landed
         current.begin(self._slots)
         if not overlapping:
             return self.finish()
