@@ -14,13 +14,13 @@ constexpr size_t kLostKept = 64;
 constexpr size_t kStoredKept = 1'024;
 // A rank may be behind the others by a load().
 constexpr size_t kDecidedKept = 4;
-bool HaveSameArchive(const CheckpointOptions& one, const CheckpointOptions& other) {
-  return one.archive == other.archive && one.archive_every == other.archive_every;
-}
-
 constexpr char kJobEnded[] = "the job has ended";
 constexpr char kNobodyLends[] =
     "no node lends the image of rank {}: what this life has saved other nodes lend from the next one on";
+
+bool HaveSameArchive(const CheckpointOptions& one, const CheckpointOptions& other) {
+  return one.archive == other.archive && one.archive_every == other.archive_every;
+}
 
 }  // namespace
 
@@ -175,16 +175,16 @@ std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, con
                        KindOf(dir.options->form), KindOf(options.form));
   }
   const bool first = dir.opened.empty();
-  // Who only looks, at what is stored say, need not name it.
-  const bool has_archive = !first && !dir.options->archive.empty();
-  if (has_archive && !options.archive.empty() && !HaveSameArchive(*dir.options, options)) {
-    return fmt::format("its archive is {}, each {}. step, by a rank of this node, and is now {}, each {}.",
-                       dir.options->archive, dir.options->archive_every, options.archive, options.archive_every);
-  }
   CheckpointOptions kept = options;
-  if (has_archive) kept.archive = dir.options->archive;
-  if (has_archive) kept.archive_every = dir.options->archive_every;
+  if (!first && kept.archive.empty()) {  // who only looks, at what is stored say, need not name it
+    kept.archive = dir.options->archive;
+    kept.archive_every = dir.options->archive_every;
+  }
   const bool is_told = !first && HaveSameArchive(*dir.options, kept);
+  if (!first && !is_told && !dir.options->archive.empty()) {
+    return fmt::format("its archive is {}, each {}. step, by a rank of this node, and is now {}, each {}.",
+                       dir.options->archive, dir.options->archive_every, kept.archive, kept.archive_every);
+  }
   dir.options = std::move(kept);
   dir.opened.insert(local_rank);
   if (!is_told) TellOpened(name, *dir.options);
@@ -589,7 +589,7 @@ void NodeCheckpoints::OnStepClosed(const std::string& name, const SaveKey& save,
 
 void NodeCheckpoints::Archive(const std::string& name, Dir& dir) {
   if (!dir.options || dir.options->archive.empty()) return;
-  if (std::exchange(dir.archiving, true)) {
+  if (!dir.archiving_to.empty()) {
     dir.archives_again = true;
     return;
   }
@@ -599,8 +599,7 @@ void NodeCheckpoints::Archive(const std::string& name, Dir& dir) {
 
 void NodeCheckpoints::OnArchived(const std::string& name, const std::vector<int64_t>& steps, const std::string& error) {
   Dir& dir = dirs_[name];
-  dir.archiving = false;
-  const std::string& archive = dir.archiving_to;
+  const std::string archive = std::exchange(dir.archiving_to, "");
   for (const int64_t step : steps) {
     Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is copied to {}", step, name, archive)});
   }

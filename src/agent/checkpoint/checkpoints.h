@@ -297,10 +297,9 @@ class NodeCheckpoints {
     std::map<uint64_t, Wanted> wanted;                 // by the number that the master is told
     std::optional<uint32_t> restore_asked;             // the newest branch
     bool archive_looked_at = false;                    // for what an agent before this one has left undone
-    bool archiving = false;
-    std::string archiving_to;
-    bool archives_again = false;  // when that is over: a step was stored meanwhile
-    std::string unreadable;       // why this node, asked in the live round, cannot tell whether storage holds a step
+    std::string archiving_to;                          // where a copy is under way to; empty: none is
+    bool archives_again = false;                       // when that is over: a step was stored meanwhile
+    std::string unreadable;  // why this node, asked in the live round, cannot tell whether storage holds a step
   };
 
   void Do(CheckpointAction action) { actions_.push_back(std::move(action)); }

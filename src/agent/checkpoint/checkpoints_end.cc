@@ -35,7 +35,7 @@ bool NodeCheckpoints::StoresSteps() const {
 
 bool NodeCheckpoints::Storing() const {
   const bool archives =
-      std::any_of(dirs_.begin(), dirs_.end(), [](const auto& entry) { return entry.second.archiving; });
+      std::any_of(dirs_.begin(), dirs_.end(), [](const auto& entry) { return !entry.second.archiving_to.empty(); });
   return StoresSteps() || archives || wants_tidy_ || !tidying_.empty();
 }
 
@@ -45,7 +45,7 @@ std::string NodeCheckpoints::StoringText() const {
     const char* const comma = text.empty() ? "" : ", ";
     if (!dir.storing.empty()) {
       text += fmt::format("{}step {} of {}", comma, dir.storing.rbegin()->step, name);
-    } else if (dir.archiving) {
+    } else if (!dir.archiving_to.empty()) {
       text += fmt::format("{}{}, to be copied to {}", comma, name, dir.archiving_to);
     }
   }

@@ -74,8 +74,7 @@ template <typename Work, typename Done>
 void CheckpointKeeper::RunOnLane(const std::string& dir, TaskThread Lane::*thread, Work work, Done done) {
   Lane& lane = lanes_[dir];
   if (const auto tiers = tiers_.find(dir); tiers != tiers_.end()) lane.storage = tiers->second.storage;
-  // What is no storage was refused when it was to be opened.
-  if (!lane.storage) lane.storage = options_.open_storage(dir).value_or(std::make_shared<ckpt::PosixStorage>(dir));
+  if (!lane.storage) lane.storage = OpenStorage(dir);
   ++lane.waiting;
   RunOn(
       lane.*thread, [storage = lane.storage, work = std::move(work)] { return work(*storage); },
@@ -208,6 +207,10 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
   Answer(local_rank, answer.Text());
 }
 
+std::shared_ptr<ckpt::Storage> CheckpointKeeper::OpenStorage(const std::string& location) const {
+  return options_.open_storage(location).value_or(std::make_shared<ckpt::PosixStorage>(location));
+}
+
 void CheckpointKeeper::UseTiers(const std::string& dir, const std::string& archive, int64_t every) {
   if (archive.empty()) {
     tiers_.erase(dir);
@@ -215,10 +218,7 @@ void CheckpointKeeper::UseTiers(const std::string& dir, const std::string& archi
   }
   Tiers& tiers = tiers_[dir];
   if (tiers.storage && tiers.archive == archive && tiers.every == every) return;
-  const auto open = [this](const std::string& location) {
-    return options_.open_storage(location).value_or(std::make_shared<ckpt::PosixStorage>(location));
-  };
-  tiers = {archive, every, std::make_shared<ckpt::TieredStorage>(open(dir), open(archive), every)};
+  tiers = {archive, every, std::make_shared<ckpt::TieredStorage>(OpenStorage(dir), OpenStorage(archive), every)};
 }
 
 void CheckpointKeeper::UseArchive(const std::string& dir, const std::string& archive) {

@@ -143,6 +143,8 @@ class CheckpointKeeper {
   void Do(const SayCheckpoint& action);
 
   Status OpenMemory();
+  // What is no storage was refused when it was to be opened.
+  std::shared_ptr<checkpoint::Storage> OpenStorage(const std::string& location) const;
   // The storage of that directory is this one from now on.
   void UseTiers(const std::string& dir, const std::string& archive, int64_t every);
   // Where this node's ranks have not opened it yet.

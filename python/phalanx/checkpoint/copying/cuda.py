@@ -16,22 +16,25 @@ class Driver:
     """CUDA, as torch gives it, and of its runtime the copy that torch gives for tensors alone."""
 
     def __init__(self):
-        self._copy = None  # the address of cudaMemcpyAsync; 0: there is none
+        self._functions = {}  # of the runtime, as they were found: once, as many saves ask for them
 
     def is_in_use(self):
         return torch.cuda.is_initialized()
 
     def can_queue(self):
         """Whether copies can be queued: to be asked where CUDA is in use."""
-        if self._copy is None:
-            self._copy = _find_runtime("MemcpyAsync") or 0
-        return self._copy != 0
+        return self._function("MemcpyAsync") is not None
+
+    def _function(self, name):
+        if name not in self._functions:
+            self._functions[name] = _find_runtime(name)
+        return self._functions[name]
 
     def enter_thread(self, device):
         """To be called first in a thread that queues: else its device is the first one, on which each `with stream`
         would make a context, and what it asks for would end a graph that the training captures meanwhile."""
         torch.cuda.set_device(device)
-        exchange = _find_runtime("ThreadExchangeStreamCaptureMode")
+        exchange = self._function("ThreadExchangeStreamCaptureMode")
         if exchange is not None:
             mode = ctypes.c_int(_CAPTURES_DO_NOT_MIND)
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(exchange)(ctypes.byref(mode))
@@ -59,7 +62,7 @@ class Driver:
             return torch.empty(count, dtype=torch.uint8, device="cpu")
 
     def queue(self, device):
-        return Queue(device, self._copy)
+        return Queue(device, self._function("MemcpyAsync"))
 
 
 class Queue:

@@ -197,18 +197,21 @@ class _Record:
 
     def view(self, dtype=torch.uint8, begin=0, every=1):
         """A tensor of each `every` bytes of it from `begin` on; both are multiples of the element's size."""
-        storage, at = self._storage.whole() if isinstance(self._storage, framed.Part) else (self._storage, 0)
+        storage, at = self._place()
         unit, count = dtype.itemsize, -(-(self.size - begin) // every)
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         return tensor.set_(storage, (at + begin) // unit, (count,), (every // unit,))
+
+    def _place(self):
+        """(the whole storage, where in it this begins)."""
+        return self._storage.whole() if isinstance(self._storage, framed.Part) else (self._storage, 0)
 
     def in_slot(self):
         return torch.frombuffer((ctypes.c_uint8 * self.size).from_address(self.to), dtype=torch.uint8)
 
     def has_words(self):
         """Whether it may be looked at as at numbers of 8 bytes."""
-        at = self._storage.whole()[1] if isinstance(self._storage, framed.Part) else 0
-        return all(number % _WORD_BYTES == 0 for number in (self.size, self.source, at))
+        return all(number % _WORD_BYTES == 0 for number in (self.size, self.source, self._place()[1]))
 
     def is_there(self):
         """It is as large as it was, and where it was: whoever frees or moves its memory may do so without a step."""
