@@ -50,7 +50,7 @@ std::string BaseName(const std::string& path) { return path.substr(path.rfind('/
 
 StatusOr<Kind> KindOf(const std::string& path) {
   struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return checkpoint::CallFailed(path, "stat", errno);
+  if (stat(path.c_str(), &info) != 0) return CallFailed(path, "stat", errno);
   if (!S_ISDIR(info.st_mode)) return Kind::kFile;
   if (path == "/dev/shm") return Kind::kAllMemory;
   if (IsMemoryName(BaseName(path))) return Kind::kMemory;
@@ -408,15 +408,15 @@ Status DiffSteps(const std::string& a, const std::string& b, std::vector<Differe
 
 Status CopyNew(const std::string& from, const checkpoint::MappedFile& file, const std::string& to) {
   const Fd source(open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!source.valid()) return checkpoint::CallFailed(from, "open", errno);
+  if (!source.valid()) return CallFailed(from, "open", errno);
   const Fd fd(open(to.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!fd.valid()) return checkpoint::CallFailed(to, "open", errno);
+  if (!fd.valid()) return CallFailed(to, "open", errno);
   const uint32_t crc = FileCrc(file);
   const StatusOr<uint32_t> written = checkpoint::WriteBulk(
       {.fd = fd.get(), .path = to, .source_fd = source.get(), .source = from, .bytes = file.bytes()});
   Status status = written.status();
   if (status.ok() && *written != crc) status = absl::DataLossError("the image changed while it was copied");
-  if (status.ok() && fsync(fd.get()) != 0) status = checkpoint::CallFailed(to, "fsync", errno);
+  if (status.ok() && fsync(fd.get()) != 0) status = CallFailed(to, "fsync", errno);
   if (!status.ok()) unlink(to.c_str());
   return status;
 }

@@ -299,7 +299,7 @@ StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& opt
         fmt::format("--without-lost is for DDP: step {} is of kind '{}', and each rank's part of it is needed",
                     found.front().info.step, KindOf(found.front().form)));
   }
-  if (mkdir(to.c_str(), 0777) != 0 && errno != EEXIST) return checkpoint::CallFailed(to, "mkdir", errno);
+  if (mkdir(to.c_str(), 0777) != 0 && errno != EEXIST) return CallFailed(to, "mkdir", errno);
   const ImageInfo& info = found.front().info;
   const std::string step_name = checkpoint::StepNameText({.step = info.step});
   Rescued rescued{.folder = fmt::format("{}/{}", to, step_name), .missing = {}};

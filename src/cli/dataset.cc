@@ -20,7 +20,7 @@ bool IsFolder(const std::string& path) {
 
 StatusOr<std::optional<data::Sidecar>> ReadSidecar(const std::string& prefix) {
   const std::string path = data::SidecarPath(prefix);
-  const StatusOr<std::string> text = checkpoint::ReadFile(path, data::kMaxSidecarBytes);
+  const StatusOr<std::string> text = ReadFile(path, data::kMaxSidecarBytes);
   if (absl::IsNotFound(text.status())) return std::optional<data::Sidecar>();
   if (!text.ok()) return text.status();
   StatusOr<data::Sidecar> sidecar = data::ParseSidecar(*text);

@@ -53,12 +53,6 @@ Status SyncFd(int fd, const std::string& path) {
 
 }  // namespace
 
-Status CallFailed(const std::string& path, const char* call, int error_number) {
-  const Status failed = ErrnoStatus(error_number, fmt::format("{}: {}", path, call));
-  const bool is_gone = absl::IsNotFound(failed) && error_number != ENOENT;
-  return is_gone ? absl::UnavailableError(Message(failed)) : failed;
-}
-
 StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
   if (!folder) return CallFailed(path, "opendir", errno);
@@ -87,23 +81,6 @@ Status SyncFolder(const std::string& path) {
     if (errno != EINTR) return CallFailed(path, "fsync", errno);
   }
   return absl::OkStatus();
-}
-
-StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!fd.valid()) return CallFailed(path, "open", errno);
-  std::string text;
-  char buffer[64 << 10];
-  while (true) {
-    const ssize_t n = read(fd.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return CallFailed(path, "read", errno);
-    if (n == 0) return text;
-    text.append(buffer, static_cast<size_t>(n));
-    if (text.size() > max_bytes) {
-      return absl::OutOfRangeError(fmt::format("{}: more than {} bytes", path, max_bytes));
-    }
-  }
 }
 
 StatusOr<MappedFile> MappedFile::Open(const std::string& path) {

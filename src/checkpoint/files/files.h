@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace phalanx::checkpoint {
-
-// "<path>: <call>: <text of errno>". NotFound for ENOENT alone: a device that is gone says nothing of what it holds.
-Status CallFailed(const std::string& path, const char* call, int error_number);
 
 // Names of what lies there, without "." and "..", sorted.
 StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
@@ -22,9 +20,6 @@ Status MakeFolder(const std::string& path);
 
 // So that its names survive a crash. File systems that cannot do that are taken as they are.
 Status SyncFolder(const std::string& path);
-
-// The whole file. NotFound where it is not there, OutOfRange where it has more bytes.
-StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
 
 // A file's bytes for reading. Cut by somebody else meanwhile it ends its reader, as mappings do.
 class MappedFile {
