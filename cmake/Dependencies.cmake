@@ -44,6 +44,9 @@ phx_packages(phx_absl absl_status absl_statusor)
 # gRPC + protobuf: streams and contracts.
 phx_packages(phx_grpc grpc++ protobuf)
 
+# OpenSSL, which gRPC's TLS is of: certificates from a job's token.
+phx_packages(phx_openssl libcrypto)
+
 # SQLite: the event record.
 phx_find_library(SQLITE_LIBRARY sqlite3)
 add_library(phx_sqlite INTERFACE)

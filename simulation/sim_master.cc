@@ -64,7 +64,7 @@ void SimMaster::OnMessage(StreamId stream, v1::AgentMessage message) {
       Do({id, std::make_shared<const v1::MasterMessage>(master::RefusedFor(fault))}, "");
     } else {
       const std::string address = message.hello().address();
-      Feed(master::AttachedOf(id, std::move(message), address, /*token_ok=*/true));
+      Feed(master::AttachedOf(id, std::move(message), address));
       if (state_.nodes.contains(id)) attendance_.any_agent = true;
     }
   }

@@ -28,4 +28,10 @@ std::string Environment::NonEmptyOr(const std::string& name, const std::string& 
   return it == values_.end() || it->second.empty() ? fallback : it->second;
 }
 
+Environment Environment::Without(const std::string& name) const {
+  Environment less = *this;
+  less.values_.erase(name);
+  return less;
+}
+
 }  // namespace phalanx

@@ -26,6 +26,9 @@ class Environment {
   // `fallback` where the variable is not set, or set to nothing.
   std::string NonEmptyOr(const std::string& name, const std::string& fallback) const;
 
+  // The same but for that variable.
+  Environment Without(const std::string& name) const;
+
   const std::map<std::string, std::string>& values() const { return values_; }
 
  private:

@@ -9,6 +9,9 @@
 #include "cli/rows.h"
 #include "cli/state_dir.h"
 #include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/credentials.h"
+#include "wire/grpc_log.h"
+#include "wire/link_fault.h"
 
 namespace phalanx::cli {
 namespace {
@@ -17,16 +20,28 @@ namespace {
 constexpr int64_t kAskTimeoutMs = 3'000;
 constexpr int64_t kMaxRows = 1'000'000;
 
+// Of certificates from files; else of the token.
+StatusOr<wire::Credentials> CredentialsOf(const Environment& env, const std::string& token) {
+  TlsFiles files;
+  files.certificate = env.NonEmptyOr("PHALANX_TLS_CERT", "");
+  files.key = env.NonEmptyOr("PHALANX_TLS_KEY", "");
+  files.authority = env.NonEmptyOr("PHALANX_TLS_CA", "");
+  if (files.given()) return wire::Credentials::FromFiles(files);
+  if (token.empty()) return wire::Credentials();
+  return wire::Credentials::FromToken(token, wire::Role::kViewer);
+}
+
 class AdminClient {
  public:
-  AdminClient(const std::string& address, std::string job, std::string token)
-      : job_(std::move(job)), token_(std::move(token)) {
+  static StatusOr<AdminClient> To(const std::string& address, std::string job, const wire::Credentials& credentials) {
+    wire::SilenceGrpc();
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     args.SetMaxReceiveMessageSize(-1);
-    stub_ = v1::Admin::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
+    PHX_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, credentials.Dial(address, args));
+    return AdminClient(std::move(job), v1::Admin::NewStub(channel));
   }
 
   StatusOr<JobView> Ask(bool rows) {
@@ -34,7 +49,6 @@ class AdminClient {
     view.live = true;
     v1::StatusRequest request;
     request.set_job_id(job_);
-    request.set_token(token_);
     grpc::ClientContext context;
     SetDeadline(context);
     const grpc::Status asked = stub_->Status(&context, request, &view.status);
@@ -45,12 +59,13 @@ class AdminClient {
   }
 
  private:
+  AdminClient(std::string job, std::unique_ptr<v1::Admin::Stub> stub) : job_(std::move(job)), stub_(std::move(stub)) {}
+
   StatusOr<std::vector<master::RecordRow>> AskRows() {
     std::vector<master::RecordRow> rows;
     while (true) {
       v1::EventsRequest request;
       request.set_job_id(job_);
-      request.set_token(token_);
       request.set_after_id(rows.empty() ? 0 : rows.back().id);
       v1::EventsReply reply;
       grpc::ClientContext context;
@@ -69,19 +84,35 @@ class AdminClient {
   }
 
   static Status ToStatus(const grpc::Status& status) {
-    const bool silent = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    const wire::LinkFault fault = wire::FaultOf(status);
+    if (fault == wire::LinkFault::kNotProved) {
+      return absl::PermissionDeniedError(
+          fmt::format("the master and this command do not believe each other: PHALANX_TOKEN is another job's, or "
+                      "PHALANX_TLS_CA another authority ({})",
+                      status.error_message()));
+    }
+    if (fault == wire::LinkFault::kClosed) {
+      return absl::PermissionDeniedError("the job is closed: give its token as PHALANX_TOKEN");
+    }
+    const bool silent = fault == wire::LinkFault::kNone && (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                                                            status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
     if (silent) return absl::UnavailableError(fmt::format("no master answers ({})", status.error_message()));
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    if (fault == wire::LinkFault::kForeign) {
       return absl::FailedPreconditionError("what answers there is not a Phalanx master");
     }
     return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 
   std::string job_;
-  std::string token_;
   std::unique_ptr<v1::Admin::Stub> stub_;
 };
+
+StatusOr<JobView> AskMaster(const std::string& address, const JobQuery& query, const Environment& env,
+                            const std::string& token) {
+  PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token));
+  PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
+  return client.Ask(query.rows);
+}
 
 StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job) {
   PHX_ASSIGN_OR_RETURN(master::RecordReader reader, master::RecordReader::Open(folder + "/events.db"));
@@ -124,7 +155,7 @@ v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
   std::string token = env.NonEmptyOr("PHALANX_TOKEN", "");
   if (!query.master.empty()) {
-    StatusOr<JobView> view = AdminClient(query.master, query.job, token).Ask(query.rows);
+    StatusOr<JobView> view = AskMaster(query.master, query, env, token);
     if (!view.ok()) return WithContext(view.status(), fmt::format("--master={}", query.master));
     return view;
   }
@@ -133,7 +164,7 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
   if (address.ok()) {
     const StatusOr<std::string> kept = ReadPrivateLine(folder + "/token");
     if (kept.ok()) token = *kept;
-    StatusOr<JobView> view = AdminClient(*address, query.job, token).Ask(query.rows);
+    StatusOr<JobView> view = AskMaster(*address, query, env, token);
     if (view.ok()) {
       if (!query.rows || MissingRows(view->rows) == 0) return view;
       // The master remembers a part; the record knows the rest.

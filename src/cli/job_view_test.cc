@@ -13,6 +13,7 @@
 
 #include "cli/state_dir.h"
 #include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/test_credentials.h"
 
 namespace phalanx::cli {
 namespace {
@@ -27,7 +28,7 @@ class FakeMaster : public v1::Admin::Service {
  public:
   FakeMaster() {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", wire::TestCredentials(wire::Role::kMaster).ForServer(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -79,7 +80,8 @@ class ViewJobTest : public ::testing::Test {
   }
   JobView View(JobQuery query = {}) {
     query.state_dir = folder_;
-    const StatusOr<JobView> view = ViewJob(query, Environment());
+    const StatusOr<JobView> view =
+        ViewJob(query, Environment(std::map<std::string, std::string>{{"PHALANX_TOKEN", "secret"}}));
     EXPECT_TRUE(view.ok()) << view.status();
     return view.ok() ? *view : JobView();
   }

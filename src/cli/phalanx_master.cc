@@ -19,6 +19,7 @@
 #include "base/net.h"
 #include "base/process/process.h"
 #include "base/thread.h"
+#include "cli/host.h"
 #include "cli/state_dir.h"
 #include "master/core/door.h"
 #include "master/serve/server.h"
@@ -42,6 +43,8 @@ struct MasterFlags {
   uint32_t older_save_after_lives = 2;
   std::string elastic_config;
   std::string token_file;
+  TlsFiles tls;
+  bool require_token = false;
   std::string state_dir;
   std::string replay_log;
   bool resume = false;
@@ -83,6 +86,10 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_option("--elastic-config", f.elastic_config,
                  "a DeepSpeed config with an elasticity block: rounds have world sizes that it grants");
   app.add_option("--token-file", f.token_file, "file with the job's token; else PHALANX_TOKEN");
+  app.add_option("--tls-cert", f.tls.certificate, "in place of a token: this master's certificate, PEM");
+  app.add_option("--tls-key", f.tls.key, "its private key, PEM");
+  app.add_option("--tls-ca", f.tls.authority, "the authority whose certificates nodes show, PEM");
+  app.add_flag("--require-token", f.require_token, "refuse to run without a token or certificate");
   app.add_option("--state-dir", f.state_dir, "folder of this job's record (default: ~/.local/state/phalanx/<job>)");
   app.add_flag("--resume", f.resume,
                "go on with the job of a master that has died: from the journal in --state-dir, or from its agents");
@@ -106,6 +113,27 @@ StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
   return token;
 }
 
+// Without a token the master makes one, for commands of this user; nodes come in clear.
+Status ReadCredentials(const MasterFlags& flags, const Environment& env, master::ServerOptions& options,
+                       std::string& token) {
+  if (flags.tls.certificate.empty() != flags.tls.key.empty() ||
+      flags.tls.certificate.empty() != flags.tls.authority.empty()) {
+    return absl::InvalidArgumentError("--tls-cert, --tls-key, --tls-ca: expected all three or none");
+  }
+  if (flags.tls.given()) {
+    PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromFiles(flags.tls));
+    return absl::OkStatus();
+  }
+  PHX_ASSIGN_OR_RETURN(token, Token(flags, env));
+  options.plain_nodes = token.empty();
+  if (token.empty() && flags.require_token) {
+    return absl::InvalidArgumentError("--require-token: expected --token-file, PHALANX_TOKEN or --tls-cert");
+  }
+  if (token.empty()) token = RandomHex(16);
+  PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromToken(token, wire::Role::kMaster));
+  return absl::OkStatus();
+}
+
 Status ReadElasticConfig(const std::string& path, v1::JobSpec& spec) {
   if (path.empty()) return absl::OkStatus();
   const std::string flag = fmt::format("--elastic-config={}", path);
@@ -118,7 +146,7 @@ Status ReadElasticConfig(const std::string& path, v1::JobSpec& spec) {
   return fault ? absl::InvalidArgumentError(*fault) : absl::OkStatus();
 }
 
-StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environment& env) {
+StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environment& env, std::string& token) {
   master::ServerOptions options;
   options.hosts = flags.hosts;
   options.port = flags.port;
@@ -126,7 +154,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.verbose = flags.verbose || !flags.embedded;
   options.resume = flags.resume;
   if (flags.embedded) options.linger_ms = flags.linger_ms;
-  PHX_ASSIGN_OR_RETURN(options.token, Token(flags, env));
+  PHX_RETURN_IF_ERROR(ReadCredentials(flags, env, options, token));
   if (!flags.spec_from_hello) {
     auto nodes = agent::ParseNodes(flags.nnodes);
     if (nodes.ok()) nodes = agent::NodesInUnits(*nodes, flags.node_unit);
@@ -205,18 +233,20 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   for (const int signal : {SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
 
   RaiseOpenFilesLimit(UINT64_MAX);  // a connection a node
-  const StatusOr<master::ServerOptions> options = Options(flags, env);
+  std::string token;                // of this user's commands; empty: certificates from files
+  const StatusOr<master::ServerOptions> options = Options(flags, env, token);
   if (!options.ok()) return Fail(flags, options.status(), 2);
   const Status folder = MakePrivateFolder(options->state_dir);
   if (!folder.ok()) return Fail(flags, WithContext(folder, "--state-dir"), 1);
-  if (options->token.empty()) {
-    Log(LogLevel::kWarning, "no-token", {{"what", "anyone who knows the job id may join; set PHALANX_TOKEN"}});
+  if (options->plain_nodes) {
+    Log(LogLevel::kWarning, "no-token",
+        {{"what", "whoever reaches this port and knows the job id may join; give --token-file or PHALANX_TOKEN"}});
   }
   StatusOr<std::unique_ptr<master::MasterServer>> server = master::MasterServer::Open(*options);
   if (!server.ok()) return Fail(flags, server.status(), 1);
 
   if (flags.unnamed) MarkUnnamed(options->state_dir);
-  const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), options->token);
+  const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), token);
   std::atomic<bool> over = false;
   StatusOr<std::thread> waiter = StartThread([&signals, &server, &options, &flags, &over] {
     PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);

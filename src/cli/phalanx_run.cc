@@ -86,7 +86,7 @@ int Main(int argc, char** argv) {
   }
   auto config = std::get<agent::LaunchConfig>(std::move(parsed));
   config.open_files_limit = OpenFilesLimit();
-  return Launch(std::move(config), std::move(env));
+  return Launch(std::move(config), env.Without(agent::kTokenVariable));
 }
 
 }  // namespace

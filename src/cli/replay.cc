@@ -33,8 +33,8 @@ StatusOr<std::unique_ptr<replay::Player>> PlayerOf(const v1::ReplayStart& start)
 std::string MasterText(const v1::MasterEvent& event) {
   switch (event.body_case()) {
     case v1::MasterEvent::kAttached:
-      return fmt::format("stream {} from {}, token {}: {}", event.attached().session(), event.attached().peer_address(),
-                         event.attached().token_ok() ? "right" : "wrong", replay::OneLine(event.attached().message()));
+      return fmt::format("stream {} from {}: {}", event.attached().session(), event.attached().peer_address(),
+                         replay::OneLine(event.attached().message()));
     case v1::MasterEvent::kSaid:
       return fmt::format("stream {}: {}", event.said().session(), replay::OneLine(event.said().message()));
     case v1::MasterEvent::kDetached:

@@ -4,9 +4,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/credentials.h"
 #include "wire/operation.h"
 
 namespace phalanx::wire {
@@ -16,7 +18,8 @@ class AdminCall final : public Operation {
  public:
   // How a call of this kind is asked for at the service.
   using Ask = std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*, void* tag)>;
-  using Answer = std::function<grpc::Status(const Request&, Reply&)>;
+  // `caller`: who has proved to be there; none: the connection is in clear.
+  using Answer = std::function<grpc::Status(std::optional<Role> caller, const Request&, Reply&)>;
 
   // Waits for one call and, when it comes, for the next. Deletes itself; `alive` counts such objects. Must not outlive
   // what `ask` and `answer` refer to.
@@ -30,7 +33,7 @@ class AdminCall final : public Operation {
     }
     Start(ask_, answer_, alive_);
     answered_ = true;
-    const grpc::Status status = answer_(request_, reply_);
+    const grpc::Status status = answer_(RoleOf(*context_.auth_context()), request_, reply_);
     if (status.ok()) {
       writer_.Finish(reply_, status, this);
     } else {

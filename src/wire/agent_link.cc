@@ -3,16 +3,24 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <deque>
 #include <thread>
 #include <utility>
 
 #include "base/thread.h"
 #include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/grpc_log.h"
 #include "wire/limits.h"
+#include "wire/link_fault.h"
 
 namespace phalanx::wire {
 namespace {
+
+// A master that ends says to some that dial it just then what a closed one says always.
+constexpr int kSentAwayForGood = 3;
+// Files that are renewed are not so at the same moment on all machines, and a master looks at them each second.
+constexpr int64_t kRenewalMs = 5'000;
 
 grpc::ChannelArguments ChannelArgs() {
   grpc::ChannelArguments args;
@@ -28,12 +36,6 @@ grpc::ChannelArguments ChannelArgs() {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // the master may have nothing to say for days
   return args;
-}
-
-// gRPC tells what answered only in the text: a foreign server speaks no HTTP/2, or knows no such method.
-bool IsForeign(const grpc::Status& status) {
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return true;
-  return status.error_message().find("http1.x server") != std::string::npos;
 }
 
 }  // namespace
@@ -57,8 +59,8 @@ struct MasterLink::Impl {
   // A completion-queue tag: what to do on the loop's thread.
   using Tag = std::function<void(bool ok)>;
 
-  Impl(EventLoop& l, const std::string& master_address, LinkEvents e)
-      : loop(l), events(std::move(e)), address(master_address) {}
+  Impl(EventLoop& l, const std::string& master_address, Credentials c, LinkEvents e)
+      : loop(l), events(std::move(e)), address(master_address), credentials(std::move(c)) {}
 
   void ServeQueue() {
     void* tag = nullptr;
@@ -81,7 +83,7 @@ struct MasterLink::Impl {
       return true;
     }
     loop.Post([this, why = started.status(), alive = std::weak_ptr<bool>(alive)] {
-      if (!alive.expired()) events.on_down(why, false);
+      if (!alive.expired()) events.on_down(why, LinkFault::kNone);
     });
     return false;
   }
@@ -93,9 +95,15 @@ struct MasterLink::Impl {
   // it connects again and gives up what does not answer, stand still for as long as the wall clock was set back.
   void Dial() {
     if (!StartServing()) return;
+    StatusOr<std::shared_ptr<grpc::Channel>> dialled = credentials.Dial(address, ChannelArgs());
+    if (!dialled.ok()) {
+      return loop.Post([this, why = dialled.status(), alive = std::weak_ptr<bool>(alive)] {
+        if (!alive.expired()) events.on_down(why, LinkFault::kNone);
+      });
+    }
     auto c = std::make_shared<Call>();
     call = c;
-    channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArgs());
+    channel = *std::move(dialled);
     stub = v1::AgentLink::NewStub(channel);
     dial_timer = loop.At(MonotonicMs() + kDialTimeoutMs, [c] { c->context.TryCancel(); });
     c->stream = stub->PrepareAsyncAttach(&c->context, &queue);
@@ -152,7 +160,17 @@ struct MasterLink::Impl {
                                           : s.error_message();
     events.on_down(
         Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
-        IsForeign(s));
+        FaultNow(s));
+  }
+
+  LinkFault FaultNow(const grpc::Status& status) {
+    const LinkFault fault = FaultOf(status);
+    sent_away = fault == LinkFault::kClosed ? sent_away + 1 : 0;
+    if (fault != LinkFault::kNotProved) not_believed_since = kNever;
+    if (fault == LinkFault::kClosed) return sent_away >= kSentAwayForGood ? fault : LinkFault::kNone;
+    if (fault != LinkFault::kNotProved || !credentials.from_files()) return fault;
+    not_believed_since = std::min(not_believed_since, MonotonicMs());
+    return MonotonicMs() - not_believed_since >= kRenewalMs ? fault : LinkFault::kNone;
   }
 
   EventLoop& loop;
@@ -160,17 +178,22 @@ struct MasterLink::Impl {
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   grpc::CompletionQueue queue;
   const std::string address;
+  const Credentials credentials;
   std::shared_ptr<grpc::Channel> channel;  // of the last dial
   std::unique_ptr<v1::AgentLink::Stub> stub;
   std::shared_ptr<Call> call;
   std::function<void()> closed;
+  int sent_away = 0;  // in a row
+  Instant not_believed_since = kNever;
   EventLoop::TimerId dial_timer{};
   EventLoop::TimerId close_timer{};
   std::thread thread;
 };
 
-MasterLink::MasterLink(EventLoop& loop, const std::string& address, LinkEvents events)
-    : impl_(std::make_unique<Impl>(loop, address, std::move(events))) {}
+MasterLink::MasterLink(EventLoop& loop, const std::string& address, Credentials credentials, LinkEvents events)
+    : impl_(std::make_unique<Impl>(loop, address, std::move(credentials), std::move(events))) {
+  SilenceGrpc();
+}
 
 MasterLink::~MasterLink() {
   if (impl_->call) impl_->call->context.TryCancel();

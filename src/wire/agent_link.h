@@ -9,20 +9,22 @@
 #include "base/event_loop.h"
 #include "base/status.h"
 #include "phalanx/v1/agent.pb.h"
+#include "wire/credentials.h"
+#include "wire/link_fault.h"
 
 namespace phalanx::wire {
 
 struct LinkEvents {
   std::function<void()> on_up;
   std::function<void(v1::MasterMessage)> on_message;
-  // The stream is over or never came up. `hopeless`: something that is not a Phalanx master answers there.
-  std::function<void(const Status& why, bool hopeless)> on_down;
+  // The stream is over or never came up.
+  std::function<void(const Status& why, LinkFault fault)> on_down;
 };
 
 class MasterLink {
  public:
   // `address` is host:port. No events are sent before Dial().
-  MasterLink(EventLoop& loop, const std::string& address, LinkEvents events);
+  MasterLink(EventLoop& loop, const std::string& address, Credentials credentials, LinkEvents events);
   MasterLink(const MasterLink&) = delete;
   MasterLink& operator=(const MasterLink&) = delete;
   // Cancels the stream and joins the thread.

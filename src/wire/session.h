@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/credentials.h"
 #include "wire/operation.h"
 
 namespace phalanx::wire {
@@ -48,6 +50,8 @@ class Session {
 
   uint64_t id() const { return id_; }
   std::string peer() const { return context_.peer(); }
+  // Who has proved to be there; none: the connection is in clear.
+  std::optional<Role> role() const { return RoleOf(*context_.auth_context()); }
   bool accepted() const { return accepted_; }
   bool greeted() const { return greeted_; }
   bool ending() const { return ending_; }

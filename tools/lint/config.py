@@ -61,9 +61,9 @@ MAY_INCLUDE = {
     "master/record": {"base"},
     "master/journal": {"base", "proto", "master/core", "master/rules", "master/topics", "wire/protocol.h"},
     "master/replay": {"base", "proto", "replay", "master/core", "master/journal", "wire/protocol.h"},
-    "master/endpoint": {"base", "proto", "master/core"},
+    "master/endpoint": {"base", "proto", "master/core", "wire"},
     "master/serve": {"base", "proto", "replay", "wire", "master"},
-    "cli": {"base", "proto", "replay", "store", "checkpoint", "data", "elasticity", "agent", "master"},
+    "cli": {"base", "proto", "replay", "store", "wire", "checkpoint", "data", "elasticity", "agent", "master"},
     "fuzz": {"base"},
     "simulation": {"base", "proto", "agent", "checkpoint", "master", "wire/limits.h", "wire/protocol.h"},
 }

@@ -47,9 +47,7 @@ class Stepper {
     if (s_.leave_at != kNever) EndLeaving("the master, which would say when, is gone");
     if (s_.finish || s_.phase == Phase::kLeaving) return FinishIfGone();
     // While a master that was there is away, something else may have its port. Ranks train on, and it may come back.
-    if (event.hopeless && !s_.was_attached) {
-      return Fail(fmt::format("{}; give --rdzv-endpoint a port that is free or a Phalanx master's", event.why));
-    }
+    if (event.hopeless && !s_.was_attached) return Fail(event.why);
     if (!s_.master_gone.empty()) return;
     s_.next_dial = now_ + s_.reconnect_ms;
     s_.reconnect_ms = std::min(s_.reconnect_ms * 2, s_.reconnect_max_ms);

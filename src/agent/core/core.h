@@ -65,7 +65,7 @@ struct Begin {  // the master's place is known
 struct LinkUp {};  // the stream is open; Hello is due
 struct LinkDown {
   std::string why;
-  bool hopeless = false;  // what answers is not a Phalanx master: a node that has met none there need not dial again
+  bool hopeless = false;  // who answers there will not let it in: a node that was never let in need not dial again
 };
 struct FromMaster {
   v1::MasterMessage message;

@@ -9,7 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/tls_files.h"
+
 namespace phalanx::agent {
+
+// Of the job's token. Not in the environment of anything that phalanx-run starts but its master.
+constexpr const char* kTokenVariable = "PHALANX_TOKEN";
 
 enum class ScriptKind {
   kScript,   // python -u <script> args...
@@ -129,7 +134,8 @@ struct LaunchConfig {
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;
   std::string master_addr_env;            // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
-  std::string token;                      // PHALANX_TOKEN, or made for kStandalone; empty: only the job id is checked
+  std::string token;                      // --job-token-file, PHALANX_TOKEN, or made for kStandalone
+  TlsFiles tls;                           // --tls-cert, --tls-key, --tls-ca, absolute; in place of a token
   std::vector<std::string> report_files;  // --report-file, absolute
   std::string replay_log;                 // --replay-log, absolute; empty: none is kept
   int64_t parent_pid = 0;                 // --parent-pid; 0: whoever started us may end before us

@@ -14,7 +14,7 @@ struct GroupTitle {
   FlagGroup group;
   const char* title;
 };
-constexpr std::array<GroupTitle, 8> kGroupTitles = {{
+constexpr std::array<GroupTitle, 9> kGroupTitles = {{
     {G::kJob, "The job"},
     {G::kRendezvous, "How nodes find each other"},
     {G::kScript, "The script"},
@@ -22,6 +22,7 @@ constexpr std::array<GroupTitle, 8> kGroupTitles = {{
     {G::kOutput, "Output"},
     {G::kWarm, "Warm workers"},
     {G::kPlaces, "Places"},
+    {G::kSecurity, "Security"},
     {G::kOther, "Other"},
 }};
 

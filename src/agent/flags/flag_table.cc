@@ -312,6 +312,24 @@ Status HandleStateDir(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleJobTokenFile(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a file with the job's token");
+  draft.job_token_file = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleRequireToken(Draft& draft, const GivenFlag&) {
+  draft.require_token = true;
+  return absl::OkStatus();
+}
+
+template <std::string TlsFiles::*kFile>
+Status HandleTlsFile(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a PEM file");
+  draft.config.tls.*kFile = given.value;
+  return absl::OkStatus();
+}
+
 Status HandleReportFile(Draft& draft, const GivenFlag& given) {
   if (given.value.empty()) return Expected("a file");
   draft.config.report_files.push_back(given.value);
@@ -584,6 +602,20 @@ constexpr FlagRow kTable[] = {
      "directory under which each job has its own for record, address and token; beside those lies what launches learn "
      "for the next (modules to import ahead, generated code) (default ${XDG_STATE_HOME:-~/.local/state}/phalanx)",
      HandleStateDir, nullptr},
+    {"--job-token-file", kOne, "FILE", kNoPet, kOurs, kNew, G::kSecurity,
+     "the job's token, the same on all nodes: agents and master prove by it that they belong together, and talk "
+     "encrypted (docs/security.md); else PHALANX_TOKEN",
+     HandleJobTokenFile, nullptr},
+    {"--tls-cert", kOne, "FILE", kNoPet, kOurs, kNew, G::kSecurity,
+     "in place of a token: this node's certificate, PEM; --tls-key and --tls-ca go with it",
+     HandleTlsFile<&TlsFiles::certificate>, nullptr},
+    {"--tls-key", kOne, "FILE", kNoPet, kOurs, kNew, G::kSecurity, "its private key, PEM",
+     HandleTlsFile<&TlsFiles::key>, nullptr},
+    {"--tls-ca", kOne, "FILE", kNoPet, kOurs, kNew, G::kSecurity,
+     "the authority whose certificates the job's other programs show, PEM", HandleTlsFile<&TlsFiles::authority>,
+     nullptr},
+    {"--require-token", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kSecurity,
+     "refuse to run without a token or certificate", HandleRequireToken, nullptr},
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
      "ports to take for the workers' stores, two at least (default: any free port)", HandlePortRange, nullptr},
     {"--elastic-config", kOne, "FILE", kNoPet, kOurs, kNew, G::kJob,

@@ -26,7 +26,7 @@ enum class FlagStanding {
   kUnsupported,  // known, refused for good
 };
 
-enum class FlagGroup { kJob, kRendezvous, kScript, kFailures, kOutput, kWarm, kPlaces, kOther };
+enum class FlagGroup { kJob, kRendezvous, kScript, kFailures, kOutput, kWarm, kPlaces, kSecurity, kOther };
 
 // Where a value came from, for messages: "--nnodes" or "PET_NNODES".
 struct GivenFlag {
@@ -59,7 +59,9 @@ struct Draft {
   std::optional<int64_t> shutdown_timeout_ms;  // --shutdown-timeout
   std::optional<int64_t> restart_grace_ms;
   std::optional<int64_t> torch_shutdown_timeout_ms;
-  std::string state_root;       // --state-dir
+  std::string state_root;  // --state-dir
+  std::string job_token_file;
+  bool require_token = false;
   std::set<std::string> given;  // main names of the flags given, by command line or PET_*
   std::vector<std::string> notices;
 };

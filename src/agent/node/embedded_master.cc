@@ -46,15 +46,19 @@ std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlac
   if (resume) args.push_back("--resume");
   if (config.rdzv_id_invented) args.push_back("--unnamed");
   if (!config.replay_log.empty()) args.push_back(fmt::format("--replay-log={}", config.replay_log));
+  if (config.tls.given()) {
+    args.push_back(fmt::format("--tls-cert={}", config.tls.certificate));
+    args.push_back(fmt::format("--tls-key={}", config.tls.key));
+    args.push_back(fmt::format("--tls-ca={}", config.tls.authority));
+  }
   return args;
 }
 
-// Whether other nodes are to reach this job by a name that may mean something else to them than to this machine.
+}  // namespace
+
 bool OthersComeByName(const LaunchConfig& config) {
   return config.max_nodes > 1 && config.endpoint_host != "localhost" && !IsLoopback(config.endpoint_host);
 }
-
-}  // namespace
 
 std::string AdvertisedAddress(const LaunchConfig& config, const std::string& towards_master,
                               const std::vector<std::string>& interfaces) {
@@ -123,7 +127,7 @@ Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env,
   spec.program = OwnSibling("phalanx-master");
   spec.args = MasterArgs(config, place, resume, kReadyFd);
   spec.env = env.values();
-  if (!config.token.empty()) spec.env["PHALANX_TOKEN"] = config.token;
+  if (!config.token.empty()) spec.env[kTokenVariable] = config.token;
   spec.cwd = std::string("/");  // GCC 12 warns wrongly of the plain literal
   spec.stdin_fd = null.get();
   spec.stdout_fd = spec.stderr_fd = log.get();

@@ -31,6 +31,9 @@ struct Hosting {
 Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>& endpoint_addresses,
                       const std::function<bool(const std::string&)>& is_local);
 
+// Whether other nodes are to reach this job by a name that may mean something else to them than to this machine. Pure.
+bool OthersComeByName(const LaunchConfig& config);
+
 // Where other nodes reach this one: `towards_master`, the address that its stream to the master leaves from; the first
 // of `interfaces` that others can reach, where that is a loopback address only because the machine's own name is one.
 // Pure.

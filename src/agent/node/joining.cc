@@ -22,6 +22,35 @@ std::string BindingFlag(const LaunchConfig& config) {
   return fmt::format("--numa-binding={}", Name(config.numa_binding));
 }
 
+StatusOr<wire::Credentials> CredentialsOf(const LaunchConfig& config) {
+  if (config.tls.given()) return wire::Credentials::FromFiles(config.tls);
+  if (!config.token.empty()) return wire::Credentials::FromToken(config.token, wire::Role::kAgent);
+  return wire::Credentials();
+}
+
+std::string DownText(wire::LinkFault fault, const std::string& address, const std::string& why) {
+  switch (fault) {
+    case wire::LinkFault::kNone:
+      return why;
+    case wire::LinkFault::kForeign:
+      return fmt::format(
+          "what answers at {} is not a Phalanx master ({}); give --rdzv-endpoint a port that is free or a Phalanx "
+          "master's",
+          address, why);
+    case wire::LinkFault::kNotProved:
+      return fmt::format(
+          "the master at {} and this node do not believe each other ({}): give all nodes of the job the same token "
+          "(PHALANX_TOKEN, --job-token-file), or certificates of one authority (--tls-ca)",
+          address, why);
+    case wire::LinkFault::kClosed:
+      return fmt::format(
+          "the job at {} is closed, and this node has nothing to prove that it belongs to it: give it the job's token "
+          "(PHALANX_TOKEN, --job-token-file), or a certificate (--tls-cert)",
+          address);
+  }
+  return why;
+}
+
 }  // namespace
 
 // --nproc-per-node gpu, xpu, auto.
@@ -152,13 +181,19 @@ void NodeAgent::Do(const joining::Join& action) {
   wire::LinkEvents events;
   events.on_up = [this] { Feed(LinkUp{}); };
   events.on_message = [this](v1::MasterMessage message) { OnMessage(std::move(message)); };
-  events.on_down = [this, address](const Status& why, bool hopeless) {
-    const std::string text =
-        hopeless ? fmt::format("what answers at {} is not a Phalanx master ({})", address, Message(why)) : Message(why);
-    Feed(LinkDown{text, hopeless});
+  events.on_down = [this, address](const Status& why, wire::LinkFault fault) {
+    Feed(LinkDown{DownText(fault, address, Message(why)), fault != wire::LinkFault::kNone});
     Feed(leaving::StreamBroken{checkpoints_->StoringText()});
   };
-  link_ = std::make_unique<wire::MasterLink>(loop_, address, std::move(events));
+  StatusOr<wire::Credentials> credentials = CredentialsOf(config_);
+  if (!credentials.ok()) return Feed(MasterChildFailed{Message(credentials.status())});
+  if (!credentials->given() && master_ && OthersComeByName(config_)) {
+    Do(Say{fmt::format(
+        "the job is open: whoever reaches {} and knows its id may join it as a node; one token for all nodes closes it "
+        "(--job-token-file, docs/security.md)",
+        address)});
+  }
+  link_ = std::make_unique<wire::MasterLink>(loop_, address, *std::move(credentials), std::move(events));
   // What is in memory is older than any round to come.
   Feed(Begin{address, checkpoints_->TakeUp()});
 }

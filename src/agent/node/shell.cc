@@ -230,7 +230,6 @@ void NodeAgent::Do(const SendHello&) {
   hello.set_protocol_version(wire::kProtocolVersion);
   hello.set_software_version(PHALANX_VERSION);
   hello.set_job_id(config_.rdzv_id);
-  hello.set_token(config_.token);
   hello.set_node_id(node_id_);
   hello.set_hostname(Hostname());
   hello.set_address(address_);

@@ -82,7 +82,6 @@ void AdmitExit(v1::WorkerExited& exit) {
 
 void AdmitHello(v1::Hello& hello) {
   DropUnknownFields(hello);
-  hello.clear_token();
   Cut(*hello.mutable_software_version(), kMaxNameBytes);
   // One more than allowed, so that the door sees it.
   const int addresses = std::min<int>(hello.interface_addresses_size(), static_cast<int>(kMaxInterfaceAddresses) + 1);
@@ -254,9 +253,9 @@ Failure AdmitFailure(v1::Failure failure, const std::string& node) {
   return {std::move(failure), node, collateral};
 }
 
-AgentAttached AttachedOf(uint64_t session, v1::AgentMessage message, const std::string& peer_address, bool token_ok) {
+AgentAttached AttachedOf(uint64_t session, v1::AgentMessage message, const std::string& peer_address) {
   Admit(message);
-  return {session, std::move(message), peer_address, token_ok};
+  return {session, std::move(message), peer_address};
 }
 
 Event EventOf(uint64_t session, v1::AgentMessage message) {

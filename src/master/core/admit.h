@@ -25,9 +25,8 @@ void AdmitSpec(v1::JobSpec& spec);
 // A failure that an earlier master has kept, bounded like what an agent says. `node`: its name.
 Failure AdmitFailure(v1::Failure failure, const std::string& node);
 
-// The event of a stream's first message, which is a Hello. `peer_address`: the stream's other end; `token_ok`: the
-// shell's comparison. The token itself goes no further.
-AgentAttached AttachedOf(uint64_t session, v1::AgentMessage message, const std::string& peer_address, bool token_ok);
+// The event of a stream's first message, which is a Hello. `peer_address`: the stream's other end.
+AgentAttached AttachedOf(uint64_t session, v1::AgentMessage message, const std::string& peer_address);
 
 // The event of any later one.
 Event EventOf(uint64_t session, v1::AgentMessage message);

@@ -60,7 +60,6 @@ TEST(Admit, BoundsAHelloAndKeepsNoToken) {
   v1::AgentMessage message;
   message.set_next_store_port(70'000);
   v1::Hello& said = *message.mutable_hello();
-  said.set_token("secret");
   said.set_software_version(std::string(kMaxNameBytes + 1, 'x'));
   for (size_t i = 0; i < kMaxInterfaceAddresses + 10; ++i) said.add_interface_addresses("10.0.0.1");
   said.set_seen_epoch(UINT64_MAX);
@@ -75,13 +74,11 @@ TEST(Admit, BoundsAHelloAndKeepsNoToken) {
     round->set_highest_step(INT64_MAX);
     round->set_reason(std::string(513, 'x'));
   }
-  const AgentAttached attached = AttachedOf(7, message, "10.0.0.9", true);
+  const AgentAttached attached = AttachedOf(7, message, "10.0.0.9");
   EXPECT_EQ(attached.session, 7U);
   EXPECT_EQ(attached.peer_address, "10.0.0.9");
-  EXPECT_TRUE(attached.token_ok);
   EXPECT_EQ(attached.message.next_store_port(), 70'000U) << "the door names it";
   const v1::Hello& hello = attached.hello();
-  EXPECT_TRUE(hello.token().empty());
   EXPECT_EQ(hello.software_version().size(), kMaxNameBytes);
   EXPECT_EQ(hello.interface_addresses_size(), static_cast<int>(kMaxInterfaceAddresses) + 1) << "the door sees it";
   EXPECT_LT(hello.seen_epoch(), UINT64_MAX / 2);

@@ -19,11 +19,6 @@ TEST(PeerAddress, OfAllForms) {
   }
 }
 
-TEST(SameToken, ComparesWhole) {
-  EXPECT_TRUE(SameToken("secret", "secret"));
-  for (const char* other : {"", "secre", "secrets", "Secret", "secresecre"}) EXPECT_FALSE(SameToken(other, "secret"));
-}
-
 TEST(DetailJson, IsAlwaysJson) {
   Record record;
   record.detail = {{"number", int64_t{7}}, {"text", std::string("a\xff\"b")}};

@@ -79,12 +79,11 @@ size_t UsableNodes(const v1::JobSpec& spec, size_t there);
 // --- events -------------------------------------------------------------------------------------------------------
 // What agents say is what crosses the wire (agent.proto), as the door admits it (admit.h): bounded once, and used so.
 
-// A stream begins. `message` is its Hello; the token in it was compared by the shell and is not there.
+// A stream begins. `message` is its Hello.
 struct AgentAttached {
   uint64_t session = 0;  // numbers streams; never used twice, never 0
   v1::AgentMessage message;
   std::string peer_address;  // where the stream comes from; empty: not known
-  bool token_ok = false;
 
   const v1::Hello& hello() const { return message.hello(); }
 };

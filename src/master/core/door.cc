@@ -29,7 +29,7 @@ std::string Shown(const std::string& text, size_t bytes_max = 64) {
   return shown;
 }
 
-Sentence CheckIdentity(const JobState& state, const v1::Hello& hello, bool token_ok) {
+Sentence CheckIdentity(const JobState& state, const v1::Hello& hello) {
   if (hello.protocol_version() != wire::kProtocolVersion) {
     return fmt::format(
         "this master speaks protocol version {} (Phalanx {}), the node version {} (Phalanx {}): install the "
@@ -37,11 +37,8 @@ Sentence CheckIdentity(const JobState& state, const v1::Hello& hello, bool token
         wire::kProtocolVersion, PHALANX_VERSION, hello.protocol_version(), Shown(hello.software_version()));
   }
   if (hello.job_id() != state.job_id) {
-    return fmt::format("this master serves job '{}', the node wants '{}': check --rdzv-id and --rdzv-endpoint",
-                       state.job_id, Shown(hello.job_id()));
-  }
-  if (!token_ok) {
-    return std::string("the node's token is not that of the job: set the same PHALANX_TOKEN on all nodes");
+    return fmt::format("this master serves another job than '{}': check --rdzv-id and --rdzv-endpoint",
+                       Shown(hello.job_id()));
   }
   return std::nullopt;
 }
@@ -175,7 +172,7 @@ Sentence CheckPlace(const JobState& state, const v1::Hello& hello) {
 
 Sentence CheckHello(const JobState& state, const AgentAttached& attached) {
   const v1::Hello& hello = attached.hello();
-  if (Sentence no = CheckIdentity(state, hello, attached.token_ok)) return no;
+  if (Sentence no = CheckIdentity(state, hello)) return no;
   if (Sentence no = CheckSizes(hello)) return no;
   if (Sentence no = CheckAddresses(hello, attached.message.next_store_port())) return no;
   if (Sentence no = CheckSpec(state, hello)) return no;
@@ -195,17 +192,8 @@ std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& a
   if (!sentence) return std::nullopt;
   v1::Refused refused;
   refused.set_sentence(*sentence);
-  refused.set_other_job(attached.hello().job_id() != state.job_id || !attached.token_ok);
+  refused.set_other_job(attached.hello().job_id() != state.job_id);
   return refused;
-}
-
-bool SameToken(std::string_view given, std::string_view expected) {
-  unsigned difference = given.size() == expected.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const char other = expected.empty() ? '\0' : expected[i % expected.size()];
-    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(other);
-  }
-  return difference == 0;
 }
 
 bool IsIpAddress(const std::string& text) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "master/core/core.h"
 
@@ -20,9 +19,6 @@ std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& a
 
 // Why no job can be like that, as a sentence; empty: one can.
 std::optional<std::string> SpecFault(const v1::JobSpec& spec);
-
-// Takes the same time whatever the first difference is, so that a guesser learns nothing.
-bool SameToken(std::string_view given, std::string_view expected);
 
 // A textual IP address, v4 or v6, without a scope.
 bool IsIpAddress(const std::string& text);

@@ -78,7 +78,7 @@ class JobFixture {
     const uint64_t session = ++sessions_;
     node_ids[session] = hello.node_id();
     v1::AgentMessage message = FirstMessage(hello, static_cast<uint32_t>(20'000 + session));
-    Send(AttachedOf(session, std::move(message), /*peer_address=*/"", /*token_ok=*/true));
+    Send(AttachedOf(session, std::move(message), /*peer_address=*/""));
     return session;
   }
   uint64_t Attach(const std::string& name, uint32_t workers = 2) { return Attach(Info(name, workers)); }

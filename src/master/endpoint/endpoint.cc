@@ -12,6 +12,12 @@ namespace {
 // A scanner, or a rank that knocks again and again, must not fill the disk.
 constexpr int kRefusalsTold = 32;
 
+void GiveTo(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd fd) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = fd.Release();
+  acceptor.HandleNewConnection(&connection);
+}
+
 // Of the round whose ranks live on the node that says it; 0: the message does not say.
 uint64_t EpochOf(const v1::AgentMessage& message) {
   if (message.has_beat()) return message.beat().epoch();
@@ -27,18 +33,20 @@ StatusOr<std::unique_ptr<Endpoint>> Endpoint::Listen(const std::vector<std::stri
   return std::unique_ptr<Endpoint>(new Endpoint(std::move(door), verbose));
 }
 
-void Endpoint::Offer(grpc::ServerBuilder& builder) {
+void Endpoint::Offer(grpc::ServerBuilder& builder, const wire::Credentials& credentials, bool plain) {
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, grpc::InsecureServerCredentials());
+  if (plain || !credentials.given()) {
+    plain_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, grpc::InsecureServerCredentials());
+  }
+  if (credentials.given()) {
+    tls_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials.ForServer());
+  }
 }
 
 Status Endpoint::Start() {
   FrontDoor::Events events;
-  events.on_grpc = [this](Fd fd) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.fd = fd.Release();
-    acceptor_->HandleNewConnection(&connection);
-  };
+  if (plain_) events.on_plain = [this](Fd fd) { GiveTo(*plain_, std::move(fd)); };
+  if (tls_) events.on_tls = [this](Fd fd) { GiveTo(*tls_, std::move(fd)); };
   events.on_refused = [this](const std::string& sentence) { Refused(sentence); };
   return door_->Start(std::move(events));
 }

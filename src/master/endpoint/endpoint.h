@@ -16,6 +16,7 @@
 #include "master/endpoint/live_clients.h"
 #include "master/endpoint/room.h"
 #include "phalanx/v1/agent.pb.h"
+#include "wire/credentials.h"
 
 namespace phalanx::master {
 
@@ -29,8 +30,8 @@ class Endpoint {
   uint16_t port() const { return door_->port(); }
 
   // Connections are given to the server that `builder` makes, from Start on. It must outlive this object, or be shut
-  // down after it.
-  void Offer(grpc::ServerBuilder& builder);
+  // down after it. `plain`: also those in clear; without credentials there are no others.
+  void Offer(grpc::ServerBuilder& builder, const wire::Credentials& credentials, bool plain);
   Status Start();
 
   // The store of a round is there. Of the live one, or of one that Follow is about to hear of.
@@ -55,7 +56,10 @@ class Endpoint {
   void Refused(const std::string& sentence);
 
   const bool verbose_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  using Acceptor = std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>;
+
+  Acceptor plain_;  // null: connections in clear are not taken
+  Acceptor tls_;
   LiveClients clients_;
   Store store_;
   bool all_let_in_ = false;

@@ -7,10 +7,11 @@
 namespace phalanx::master {
 
 enum class Caller {
-  kUnknown,   // what has come could be either; more must come
-  kGrpc,      // an agent or a command: the preface of HTTP/2
+  kUnknown,   // what has come could be several; more must come
+  kTls,       // an agent or a command that can prove who it is: the first record of TLS
+  kPlain,     // an agent or a command in clear: the preface of HTTP/2
   kStore,     // a rank: a client of torch's TCPStore, 2.2 or newer
-  kStranger,  // neither
+  kStranger,  // none of them
 };
 
 // As many bytes are looked at, at most.

@@ -12,11 +12,14 @@
 #include "base/net.h"
 #include "base/signals_blocked.h"
 #include "master/endpoint/first_bytes.h"
+#include "wire/closed_door.h"
 
 namespace phalanx::master {
 namespace {
 
 constexpr int64_t kAcceptPauseMs = 100;
+// Of one that was sent away, so much is read until it goes.
+constexpr size_t kFarewellBytes = 64 << 10;
 
 // Whether nothing but this family can be there: a machine without IPv6.
 bool NoSuchFamily(int error_number) { return error_number == EAFNOSUPPORT || error_number == EADDRNOTAVAIL; }
@@ -221,8 +224,12 @@ void FrontDoor::Look(uint64_t id, bool ended) {
     }
     case Caller::kStore:
       return Admit(id);
-    case Caller::kGrpc:
-      return events_.on_grpc(TakeOver(id));
+    case Caller::kTls:
+      if (events_.on_tls) return events_.on_tls(TakeOver(id));
+      return TurnAway(id, "it speaks TLS, and this master has no credentials");
+    case Caller::kPlain:
+      if (events_.on_plain) return events_.on_plain(TakeOver(id));
+      return SendAway(id);
   }
 }
 
@@ -247,6 +254,29 @@ Fd FrontDoor::TakeOver(uint64_t id) {
 void FrontDoor::TurnAway(uint64_t id, const std::string& why) {
   events_.on_refused(fmt::format("the endpoint refused {}: {}", visitors_.at(id).peer.Text(), why));
   Drop(id);
+}
+
+void FrontDoor::SendAway(uint64_t id) {
+  Visitor& visitor = visitors_.at(id);
+  events_.on_refused(
+      fmt::format("the endpoint refused {}: it speaks in clear, and this job is closed", visitor.peer.Text()));
+  const int fd = visitor.fd.get();
+  const std::string words = wire::ClosedAnswer();
+  const bool told = send(fd, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size());
+  if (!told || shutdown(fd, SHUT_WR) != 0) return Drop(id);
+  const int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+  loop_.Cancel(visitor.timer);
+  visitor.timer = loop_.At(loop_.Now() + kFirstBytesMs, [this, id] { Drop(id); });
+  // With bytes unread the kernel would reset the connection, and the words be lost.
+  loop_.Unwatch(fd);
+  loop_.Watch(fd, EPOLLIN | EPOLLRDHUP, [this, id, fd, left = kFarewellBytes](uint32_t) mutable {
+    char bytes[4096];
+    const ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0 || static_cast<size_t>(n) >= left) return Drop(id);
+    left -= static_cast<size_t>(n);
+  });
 }
 
 void FrontDoor::Drop(uint64_t id) {

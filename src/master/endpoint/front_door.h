@@ -29,8 +29,10 @@ class FrontDoor {
   static constexpr int64_t kFirstBytesMs = 10'000;
 
   struct Events {
-    // A connection for gRPC, non-blocking, of which nothing has been read. On the door's thread.
-    std::function<void(Fd)> on_grpc;
+    // A connection for gRPC, non-blocking, of which nothing has been read: in TLS, or in clear. On the door's thread.
+    // Empty: who calls so is turned away.
+    std::function<void(Fd)> on_tls;
+    std::function<void(Fd)> on_plain;
     // One sentence on a caller that was turned away. On the door's thread.
     std::function<void(const std::string&)> on_refused;
   };
@@ -83,6 +85,8 @@ class FrontDoor {
   Fd TakeOver(uint64_t id);
   void Drop(uint64_t id);
   void TurnAway(uint64_t id, const std::string& why);
+  // Tells gRPC at the other end to go, in its own words.
+  void SendAway(uint64_t id);
   std::string WhyNot(const Visitor& visitor) const;
   void CloseRelays();
 

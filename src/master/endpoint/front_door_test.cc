@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/socket_address.h"
+#include "wire/closed_door.h"
 
 namespace phalanx::master {
 namespace {
@@ -38,6 +39,9 @@ class Client {
   }
   void Send(std::string_view bytes) {
     EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  bool TrySend(std::string_view bytes) {
+    return send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
   // What comes next; "" where the connection ends.
   std::string Next() { return NextOf(fd_.get()); }
@@ -111,13 +115,24 @@ class FrontDoorTest : public testing::Test {
     auto door = FrontDoor::Listen({"127.0.0.1"}, 0);
     ASSERT_TRUE(door.ok()) << door.status();
     door_ = *std::move(door);
-    ASSERT_TRUE(door_
-                    ->Start({[this](Fd fd) { handed_over_.set_value(std::move(fd)); },
-                             [this](const std::string& why) {
-                               const std::lock_guard<std::mutex> lock(mutex_);
-                               refusals_ += why + "\n";
-                             }})
-                    .ok());
+    FrontDoor::Events events;
+    if (takes_plain_) events.on_plain = [this](Fd fd) { handed_over_.set_value(std::move(fd)); };
+    events.on_tls = [this](Fd fd) { handed_over_.set_value(std::move(fd)); };
+    events.on_refused = [this](const std::string& why) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      refusals_ += why + "\n";
+    };
+    ASSERT_TRUE(door_->Start(std::move(events)).ok());
+  }
+
+  // All that comes for gRPC of one connection, until it has as many bytes.
+  std::string HandedOver(size_t bytes) {
+    auto future = handed_over_.get_future();
+    if (future.wait_for(std::chrono::milliseconds(kAnswerMs)) != std::future_status::ready) return "nothing came";
+    const Fd fd = future.get();
+    std::string got;
+    for (std::string more = "x"; got.size() < bytes && !more.empty(); got += more) more = Client::NextOf(fd.get());
+    return got;
   }
 
   std::string refusals() {
@@ -141,6 +156,7 @@ class FrontDoorTest : public testing::Test {
     ADD_FAILURE() << "never refused as '" << why << "':\n" << refusals();
   }
 
+  bool takes_plain_ = true;
   std::promise<Fd> handed_over_;
   std::mutex mutex_;
   std::string refusals_;
@@ -152,16 +168,37 @@ TEST_F(FrontDoorTest, GrpcGetsItsConnectionUntouched) {
   client.Send(kPreface.substr(0, 3));  // by pieces, as a network may cut it
   client.Send(kPreface.substr(3, 15));
   client.Send(kPreface.substr(18) + "frame");
-  auto future = handed_over_.get_future();
-  ASSERT_EQ(future.wait_for(std::chrono::milliseconds(kAnswerMs)), std::future_status::ready);
-  const Fd fd = future.get();
+  EXPECT_EQ(HandedOver(kPreface.size() + 5), kPreface + "frame");
+}
+
+TEST_F(FrontDoorTest, SoDoesTls) {
+  Client client(door_->port());
+  const std::string hello("\x16\x03\x01\x00\x05hello", 10);
+  client.Send(hello.substr(0, 1));
+  client.Send(hello.substr(1));
+  EXPECT_EQ(HandedOver(hello.size()), hello);
+}
+
+class ClosedDoorTest : public FrontDoorTest {
+ protected:
+  ClosedDoorTest() { takes_plain_ = false; }
+};
+
+TEST_F(ClosedDoorTest, WhoSpeaksInClearIsToldInItsOwnWords) {
+  Client client(door_->port());
+  client.Send(kPreface + std::string(40'000, 'x'));  // what is unread must not cost it the answer
   std::string got;
-  while (got.size() < kPreface.size() + 5) {
-    const std::string more = Client::NextOf(fd.get());
-    ASSERT_FALSE(more.empty());
-    got += more;
+  for (std::string more = "x"; !more.empty(); got += more) more = client.Next();
+  EXPECT_EQ(got, wire::ClosedAnswer());
+  EXPECT_THAT(refusals(), HasSubstr("it speaks in clear, and this job is closed"));
+}
+
+TEST_F(ClosedDoorTest, WhoNeverGoesIsClosedBehindSoManyBytes) {
+  Client client(door_->port());
+  client.Send(kPreface);
+  for (int sent = 0; sent < 10'000 && client.TrySend(std::string(4'096, 'x')); ++sent) {
   }
-  EXPECT_EQ(got, kPreface + "frame");
+  EXPECT_FALSE(client.TrySend("x"));
 }
 
 TEST_F(FrontDoorTest, ARankIsLetInWhenItsNodeHasBegun) {

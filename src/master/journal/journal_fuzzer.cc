@@ -22,7 +22,7 @@ void Attach(JobState& state, uint64_t session, Instant now) {
   v1::Hello hello = TestHello("fuzzed", 1, *state.spec);
   if (state.round) hello.mutable_live_round()->set_epoch(state.round->epoch);
   hello.mutable_live_round()->set_group_world_size(1);
-  Step(state, AttachedOf(session, FirstMessage(std::move(hello)), "", /*token_ok=*/true), now);
+  Step(state, AttachedOf(session, FirstMessage(std::move(hello)), ""), now);
 }
 
 void Live(JobState state) {

@@ -47,15 +47,12 @@ void Fill(v1::MasterEvent& wire, const AgentAttached& event) {
   v1::MasterEvent::Attached& attached = *wire.mutable_attached();
   attached.set_session(event.session);
   attached.set_peer_address(event.peer_address);
-  attached.set_token_ok(event.token_ok);
   *attached.mutable_message() = event.message;
-  attached.mutable_message()->mutable_hello()->clear_token();
 }
 
 void Fill(v1::MasterEvent& wire, const AgentSaid& event) {
   wire.mutable_said()->set_session(event.session);
   *wire.mutable_said()->mutable_message() = event.message;
-  if (event.message.has_hello()) wire.mutable_said()->mutable_message()->mutable_hello()->clear_token();
 }
 
 void Fill(v1::MasterEvent& wire, const AgentDetached& event) {

@@ -8,7 +8,6 @@
 
 namespace phalanx::master {
 
-// A Hello's token is not in it, whatever the event has.
 v1::ReplayFrame EventFrame(Instant now, const Event& event);
 // Resume (src/master/core/core.h) is called.
 v1::ReplayFrame ResumedFrame(Instant now);

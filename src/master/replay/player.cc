@@ -37,7 +37,7 @@ class MasterPlayer final : public replay::Player {
         if (e.session() == 0 || !sessions_.insert(e.session()).second) {
           return absl::DataLossError(fmt::format("stream {} begins twice", e.session()));
         }
-        return AttachedOf(e.session(), e.message(), e.peer_address(), e.token_ok());
+        return AttachedOf(e.session(), e.message(), e.peer_address());
       }
       case v1::MasterEvent::kSaid:
         return EventOf(event.said().session(), event.said().message());

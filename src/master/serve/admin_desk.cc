@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "master/core/convert.h"
-#include "master/core/door.h"
 #include "master/serve/shell_decisions.h"
 #include "wire/admin_call.h"
 
@@ -18,19 +17,26 @@ void AdminDesk::Offer(grpc::ServerCompletionQueue& queue) {
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestStatus(context, request, writer, &queue, &queue, tag);
       },
-      [this](const auto& request, auto& reply) { return AnswerStatus(request, reply, MonotonicMs()); }, &calls_);
+      [this](std::optional<wire::Role> caller, const auto& request, auto& reply) {
+        return AnswerStatus(caller, request, reply, MonotonicMs());
+      },
+      &calls_);
   EventsCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestEvents(context, request, writer, &queue, &queue, tag);
       },
-      [this](const auto& request, auto& reply) { return AnswerEvents(request, reply); }, &calls_);
+      [this](std::optional<wire::Role> caller, const auto& request, auto& reply) {
+        return AnswerEvents(caller, request, reply);
+      },
+      &calls_);
 }
 
-grpc::Status AdminDesk::Admit(const std::string& job_id, const std::string& token) const {
+grpc::Status AdminDesk::Admit(std::optional<wire::Role> caller, const std::string& job_id) const {
   const std::string busy = WhyNoAnswer(calls_ - kKindsOfCalls);
   if (!busy.empty()) return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, busy);
-  if (!token_.empty() && !SameToken(token, token_)) {
-    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the token is not that of the job (PHALANX_TOKEN)");
+  if (caller != wire::Role::kAgent && caller != wire::Role::kViewer) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                        "only who proves to belong to the job learns of it (PHALANX_TOKEN, PHALANX_TLS_CERT)");
   }
   if (!job_id.empty() && job_id != job_id_) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, fmt::format("this master serves job '{}'", job_id_));
@@ -38,12 +44,13 @@ grpc::Status AdminDesk::Admit(const std::string& job_id, const std::string& toke
   return grpc::Status::OK;
 }
 
-grpc::Status AdminDesk::AnswerStatus(const grpc::ByteBuffer& request, grpc::ByteBuffer& reply, Instant now) {
+grpc::Status AdminDesk::AnswerStatus(std::optional<wire::Role> caller, const grpc::ByteBuffer& request,
+                                     grpc::ByteBuffer& reply, Instant now) {
   v1::StatusRequest asked;
   grpc::ByteBuffer bytes = request;  // reading takes them
   grpc::Status read = grpc::SerializationTraits<v1::StatusRequest>::Deserialize(&bytes, &asked);
   if (!read.ok()) return read;
-  grpc::Status allowed = Admit(asked.job_id(), asked.token());
+  grpc::Status allowed = Admit(caller, asked.job_id());
   if (!allowed.ok()) return allowed;
   if (now >= status_until_) {
     grpc::Status made = MakeStatus(now);
@@ -63,8 +70,9 @@ grpc::Status AdminDesk::MakeStatus(Instant now) {
   return grpc::SerializationTraits<v1::StatusReply>::Serialize(status, &status_, &owned);
 }
 
-grpc::Status AdminDesk::AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const {
-  grpc::Status allowed = Admit(request.job_id(), request.token());
+grpc::Status AdminDesk::AnswerEvents(std::optional<wire::Role> caller, const v1::EventsRequest& request,
+                                     v1::EventsReply& reply) const {
+  grpc::Status allowed = Admit(caller, request.job_id());
   if (!allowed.ok()) return allowed;
   const uint32_t limit = request.limit() == 0 ? kMaxEventsReply : std::min(request.limit(), kMaxEventsReply);
   reply = record_.After(request.after_id(), limit);

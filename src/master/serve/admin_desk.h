@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "master/core/core.h"
 #include "master/serve/record_keeper.h"
 #include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/credentials.h"
 
 namespace phalanx::master {
 
@@ -19,14 +21,9 @@ class AdminDesk {
   // Rows in one answer.
   static constexpr uint32_t kMaxEventsReply = 1'024;
 
-  // Who does not give `token` learns nothing; where it is empty, everybody does. Job and record must outlive this.
-  AdminDesk(std::string job_id, std::string token, int64_t started_unix_ms, const JobState& job,
-            const RecordKeeper& record)
-      : job_id_(std::move(job_id)),
-        token_(std::move(token)),
-        started_unix_ms_(started_unix_ms),
-        job_(job),
-        record_(record) {}
+  // Job and record must outlive this.
+  AdminDesk(std::string job_id, int64_t started_unix_ms, const JobState& job, const RecordKeeper& record)
+      : job_id_(std::move(job_id)), started_unix_ms_(started_unix_ms), job_(job), record_(record) {}
 
   grpc::Service& service() { return service_; }
   // Waits for calls at the queue from now on.
@@ -34,22 +31,25 @@ class AdminDesk {
   // Calls that are waited for or answered: operations that the queue has to give back.
   int calls() const { return calls_; }
 
+  // Who has proved nothing, or is another master, learns nothing.
+
   // Bytes of v1::StatusRequest and v1::StatusReply. The reply is made anew when StatusKeptMs are over: a copy of its
   // bytes costs nothing, whatever the number of nodes.
-  grpc::Status AnswerStatus(const grpc::ByteBuffer& request, grpc::ByteBuffer& reply, Instant now);
+  grpc::Status AnswerStatus(std::optional<wire::Role> caller, const grpc::ByteBuffer& request, grpc::ByteBuffer& reply,
+                            Instant now);
   // At most kMaxEventsReply rows: a millisecond or two.
-  grpc::Status AnswerEvents(const v1::EventsRequest& request, v1::EventsReply& reply) const;
+  grpc::Status AnswerEvents(std::optional<wire::Role> caller, const v1::EventsRequest& request,
+                            v1::EventsReply& reply) const;
 
  private:
   // How the generated code calls a service whose Status has bytes for messages.
   using Service = v1::Admin::WithRawMethod_Status<v1::Admin::WithAsyncMethod_Events<v1::Admin::Service>>;
   static constexpr int kKindsOfCalls = 2;  // one of each is waited for
 
-  grpc::Status Admit(const std::string& job_id, const std::string& token) const;
+  grpc::Status Admit(std::optional<wire::Role> caller, const std::string& job_id) const;
   grpc::Status MakeStatus(Instant now);
 
   const std::string job_id_;
-  const std::string token_;
   const int64_t started_unix_ms_;
   const JobState& job_;
   const RecordKeeper& record_;

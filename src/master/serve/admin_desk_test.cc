@@ -10,25 +10,24 @@ namespace {
 
 class AdminDeskTest : public ::testing::Test {
  protected:
-  grpc::Status Ask(const std::string& token, Instant now) {
-    v1::StatusRequest request;
-    request.set_token(token);
+  grpc::Status Ask(std::optional<wire::Role> caller, Instant now) {
+    const v1::StatusRequest request;
     grpc::ByteBuffer asked;
     grpc::ByteBuffer told;
     bool owned = false;
     EXPECT_TRUE(grpc::SerializationTraits<v1::StatusRequest>::Serialize(request, &asked, &owned).ok());
-    const grpc::Status status = desk_.AnswerStatus(asked, told, now);
+    const grpc::Status status = desk_.AnswerStatus(caller, asked, told, now);
     if (!status.ok()) return status;
     return grpc::SerializationTraits<v1::StatusReply>::Deserialize(&told, &reply_);
   }
   std::string ReasonAt(Instant now) {
-    EXPECT_TRUE(Ask("secret", now).ok());
+    EXPECT_TRUE(Ask(wire::Role::kViewer, now).ok());
     return reply_.reason();
   }
 
   JobState job_ = LargeJob(2, 8);
   RecordKeeper record_{1'000};
-  AdminDesk desk_{"job", "secret", 1'000, job_, record_};
+  AdminDesk desk_{"job", 1'000, job_, record_};
   v1::StatusReply reply_;
 };
 
@@ -55,18 +54,19 @@ TEST_F(AdminDeskTest, GivesTheAnswerOfALargeJobAgainForAWhile) {
   EXPECT_EQ(ReasonAt(10 + kept_ms), "second");
 }
 
-TEST_F(AdminDeskTest, GivesNothingAgainToWhoHasNoToken) {
+TEST_F(AdminDeskTest, GivesNothingAgainToWhoProvesNothing) {
   job_ = LargeJob(1'000, 8);
   ReasonAt(10);
-  EXPECT_EQ(Ask("", 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(Ask("secreT", 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Ask(std::nullopt, 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Ask(wire::Role::kMaster, 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(Ask(wire::Role::kAgent, 10).ok());
 }
 
 TEST_F(AdminDeskTest, RefusesWhatIsNoRequest) {
   const grpc::Slice garbage("\xff\xff\xff");
   const grpc::ByteBuffer asked(&garbage, 1);
   grpc::ByteBuffer told;
-  EXPECT_FALSE(desk_.AnswerStatus(asked, told, 10).ok());
+  EXPECT_FALSE(desk_.AnswerStatus(wire::Role::kAgent, asked, told, 10).ok());
 }
 
 }  // namespace

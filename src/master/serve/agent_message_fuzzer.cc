@@ -61,7 +61,7 @@ class Fuzzed {
   // As the shell does: a stream begins with a Hello, and what is refused or dropped speaks no more.
   void Hear(uint64_t session, const v1::AgentMessage& message) {
     if (state_.nodes.contains(session)) return Feed(EventOf(session, message));
-    if (message.has_hello()) Feed(AttachedOf(session, message, "10.0.0.9", /*token_ok=*/true));
+    if (message.has_hello()) Feed(AttachedOf(session, message, "10.0.0.9"));
   }
 
   void Feed(const Event& event) {

@@ -1,6 +1,5 @@
 #include "master/serve/server.h"
 
-#include <grpc/support/log.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/random.h>
@@ -27,6 +26,7 @@
 #include "master/serve/shell_decisions.h"
 #include "master/serve/state_lock.h"
 #include "replay/recorder.h"
+#include "wire/grpc_log.h"
 #include "wire/limits.h"
 #include "wire/operation.h"
 #include "wire/session.h"
@@ -65,8 +65,6 @@ std::string RandomId() {
   if (getrandom(words, sizeof words, GRND_NONBLOCK) < 0) words[0] ^= static_cast<uint64_t>(UnixMs());
   return fmt::format("{:016x}{:016x}", words[0], words[1]);
 }
-
-void DropGrpcLog(gpr_log_func_args*) {}
 
 }  // namespace
 
@@ -120,7 +118,7 @@ class MasterServer::Impl final : public SessionOwner {
   JobState state_;
   StateLock state_lock_;  // outlives those that write to the directory
   RecordKeeper record_{started_unix_ms_};
-  AdminDesk desk_{options_.job_id, options_.token, started_unix_ms_, state_, record_};
+  AdminDesk desk_{options_.job_id, started_unix_ms_, state_, record_};
 
   v1::AgentLink::AsyncService agent_service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
@@ -169,7 +167,7 @@ MasterServer::Impl::~Impl() {
 }
 
 Status MasterServer::Impl::Listen() {
-  gpr_set_log_function(DropGrpcLog);  // what it would say, our errors say in their own words
+  wire::SilenceGrpc();
   PHX_RETURN_IF_ERROR(Build());
   PHX_RETURN_IF_ERROR(TakeUp());
   state_.master_id = master_id_;
@@ -253,7 +251,7 @@ Status MasterServer::Impl::Build() {
   PHX_ASSIGN_OR_RETURN(endpoint_, Endpoint::Listen(options_.hosts, options_.port, options_.verbose));
   port_ = endpoint_->port();
   grpc::ServerBuilder builder;
-  endpoint_->Offer(builder);
+  endpoint_->Offer(builder, options_.credentials, options_.plain_nodes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // An agent that hears nothing pings; gRPC would take that for an attack and close the connection.
@@ -377,8 +375,12 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   if (const std::string fault = FirstMessageFault(message); !fault.empty()) {
     return Tell(session.id(), RefusedFor(fault));
   }
-  const bool token_ok = options_.token.empty() || SameToken(message.hello().token(), options_.token);
-  Feed(AttachedOf(session.id(), message, PeerAddress(session.peer()), token_ok));
+  const std::optional<wire::Role> role = session.role();
+  if (role.has_value() && *role != wire::Role::kAgent) {
+    return Tell(session.id(), RefusedFor(fmt::format("a {}'s certificate: it may look, and not join as a node",
+                                                     wire::NameOf(*role))));
+  }
+  Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());
   if (state_.nodes.contains(session.id())) attendance_.any_agent = true;
 }

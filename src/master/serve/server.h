@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "master/core/core.h"
 #include "master/serve/shell_decisions.h"
+#include "wire/credentials.h"
 
 namespace phalanx::master {
 
@@ -24,9 +25,12 @@ struct ServerOptions {
   uint16_t port = 0;                               // 0: any free one, the same on all hosts
   std::string job_id;
   std::optional<v1::JobSpec> spec;  // absent: the first node's counts
-  std::string token;                // empty: only the job id is checked
-  std::string state_dir;            // for the record and the journal; empty: none is kept
-  bool resume = false;              // go on with the job that the journal there tells of, where it does
+  // What this master shows, and who is believed to belong to the job. Nothing: connections are in clear alone.
+  wire::Credentials credentials;
+  // Nodes may also come in clear. Nothing but membership is served to them.
+  bool plain_nodes = false;
+  std::string state_dir;  // for the record and the journal; empty: none is kept
+  bool resume = false;    // go on with the job that the journal there tells of, where it does
   // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
   std::optional<int64_t> linger_ms;
   // A connection that carries no call for so long is closed; an agent's always carries one.

@@ -23,6 +23,7 @@
 #include "master/record/record.h"
 #include "master/serve/test_agent.h"
 #include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/link_fault.h"
 
 namespace phalanx::master {
 namespace {
@@ -47,8 +48,14 @@ class Server {
   static ServerOptions DefaultOptions() {
     ServerOptions options;
     options.job_id = "job";
-    options.token = "secret";
+    options.credentials = wire::TestCredentials(wire::Role::kMaster);
     options.linger_ms = 60'000;
+    return options;
+  }
+
+  static ServerOptions OpenOptions() {
+    ServerOptions options = DefaultOptions();
+    options.plain_nodes = true;
     return options;
   }
 
@@ -62,8 +69,9 @@ class Server {
   }
 
   template <typename Reply, typename Request>
-  grpc::Status Ask(const Request& request, Reply* reply) const {
-    const auto stub = v1::Admin::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  grpc::Status Ask(const Request& request, Reply* reply,
+                   const wire::Credentials& caller = wire::TestCredentials(wire::Role::kViewer)) const {
+    const auto stub = v1::Admin::NewStub(*caller.Dial(address_, {}));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     if constexpr (std::is_same_v<Request, v1::StatusRequest>) return stub->Status(&context, request, reply);
@@ -125,9 +133,7 @@ TEST(Server, RefusesWithASentence) {
   };
   const Case cases[] = {
       {[](auto& m) { m.mutable_hello()->set_protocol_version(9); }, "protocol version"},
-      {[](auto& m) { m.mutable_hello()->set_job_id("other"); }, "serves job 'job', the node wants 'other'"},
-      {[](auto& m) { m.mutable_hello()->set_token("secreT"); }, "token"},
-      {[](auto& m) { m.mutable_hello()->set_token(""); }, "token"},
+      {[](auto& m) { m.mutable_hello()->set_job_id("other"); }, "serves another job than 'other'"},
       {[](auto& m) { m.mutable_hello()->set_local_world_size(0); }, "0 workers"},
       {[](auto& m) { m.mutable_hello()->set_address("no address\x1b[31m"); }, "'no address?[31m' is not an IP address"},
       {[](auto& m) { m.mutable_hello()->add_interface_addresses("::x"); }, "interface address '::x'"},
@@ -224,7 +230,7 @@ Fd ConnectTo(uint16_t port) {
 
 // An agent hears nothing for hours while its job trains, and pings all the time.
 TEST(Server, PingsAreNoAttack) {
-  Server server;
+  Server server(Server::OpenOptions());
   const Fd fd = ConnectTo(server.port());
   // HTTP/2 as on the wire: a frame has its length, type (4: settings, 6: ping, 7: the peer wants to end) and flags.
   const auto frame = [](char type, size_t length) {
@@ -328,6 +334,45 @@ TEST(Server, AMessageThatIsTooLargeBreaksItsStreamAlone) {
   EXPECT_TRUE(a.NextDecision().has_start_round());
 }
 
+// What gRPC tells who dials so and says Hello; with a sentence of the master's where it has one.
+std::string Knock(const Server& server, const wire::Credentials& credentials, wire::LinkFault* fault) {
+  TestAgent agent(server.address(), "a", credentials);
+  agent.Hello();
+  const v1::MasterMessage answer = agent.Next();
+  if (answer.has_refused()) return answer.refused().sentence();
+  if (answer.has_welcome()) return "welcome";
+  const grpc::Status status = agent.Finish();
+  *fault = wire::FaultOf(status);
+  return "";
+}
+
+TEST(Server, TakesOnlyNodesThatProveThatTheyBelongToTheJob) {
+  Server server;
+  wire::LinkFault fault = wire::LinkFault::kNone;
+  EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kAgent, "secreT"), &fault), "");
+  EXPECT_EQ(fault, wire::LinkFault::kNotProved);
+  EXPECT_EQ(Knock(server, wire::Credentials(), &fault), "");
+  EXPECT_EQ(fault, wire::LinkFault::kClosed);
+  EXPECT_THAT(Knock(server, wire::TestCredentials(wire::Role::kViewer), &fault), HasSubstr("a viewer's certificate"));
+  EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kMaster), &fault), "");
+  EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kAgent), &fault), "welcome");
+}
+
+TEST(Server, OfAnOpenJobNodesComeInClearAndLearnNothingElse) {
+  Server server(Server::OpenOptions());
+  wire::LinkFault fault = wire::LinkFault::kNone;
+  EXPECT_EQ(Knock(server, wire::Credentials(), &fault), "welcome");
+  EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kAgent), &fault), "welcome");
+  EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kAgent, "secreT"), &fault), "");
+  EXPECT_EQ(fault, wire::LinkFault::kNotProved);
+  v1::StatusReply status;
+  v1::EventsReply events;
+  const wire::Credentials nothing;
+  EXPECT_EQ(server.Ask(v1::StatusRequest(), &status, nothing).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(server.Ask(v1::EventsRequest(), &events, nothing).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(server.Ask(v1::StatusRequest(), &status).ok());
+}
+
 TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
   Server server;
   TestAgent a(server.address(), "a");
@@ -336,8 +381,8 @@ TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
   EXPECT_TRUE(a.NextDecision().has_start_round());
   v1::StatusRequest request;
   v1::StatusReply reply;
-  EXPECT_EQ(server.Ask(request, &reply).error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  request.set_token("secret");
+  const wire::Credentials& others = wire::TestCredentials(wire::Role::kViewer, "secreT");
+  EXPECT_EQ(wire::FaultOf(server.Ask(request, &reply, others)), wire::LinkFault::kNotProved);
   request.set_job_id("other");
   EXPECT_EQ(server.Ask(request, &reply).error_code(), grpc::StatusCode::NOT_FOUND);
   request.set_job_id("job");
@@ -351,8 +396,6 @@ TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
 
   v1::EventsRequest events;
   v1::EventsReply told;
-  EXPECT_EQ(server.Ask(events, &told).error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  events.set_token("secret");
   ASSERT_TRUE(server.Ask(events, &told).ok());
   ASSERT_EQ(told.events_size(), 3);
   EXPECT_EQ(told.events(2).kind(), "round-started");
@@ -368,7 +411,6 @@ std::vector<v1::EventRecord> AllEvents(const Server& server) {
   std::vector<v1::EventRecord> rows;
   v1::EventsRequest request;
   v1::EventsReply reply;
-  request.set_token("secret");
   while (true) {
     EXPECT_TRUE(server.Ask(request, &reply).ok());
     if (reply.events().empty()) return rows;

@@ -24,7 +24,7 @@ double Answer(AdminDesk& desk, Instant now) {
   grpc::ByteBuffer request(nullptr, 0);
   grpc::ByteBuffer reply;
   const int64_t begin_ns = MonotonicNs();
-  PHX_CHECK(desk.AnswerStatus(request, reply, now).ok(), "no answer");
+  PHX_CHECK(desk.AnswerStatus(phalanx::wire::Role::kViewer, request, reply, now).ok(), "no answer");
   return MicrosecondsSince(begin_ns);
 }
 
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   using namespace phalanx::master;
   const JobState job = LargeJob(static_cast<uint32_t>(atoi(argv[1])), static_cast<uint32_t>(atoi(argv[2])));
   const RecordKeeper record(0);
-  AdminDesk desk("job", "", 0, job, record);
+  AdminDesk desk("job", 0, job, record);
   constexpr int64_t kApartMs = 3'600'000;  // each is made anew
   for (int round = 1; round <= atoi(argv[3]); ++round) OneRound(job, desk, round * kApartMs);
 }

@@ -10,16 +10,19 @@
 
 #include "master/core/test_hello.h"
 #include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/test_credentials.h"
 
 namespace phalanx::master {
 
 class TestAgent {
  public:
-  TestAgent(const std::string& address, const std::string& name) : name_(name) {
+  TestAgent(const std::string& address, const std::string& name,
+            const wire::Credentials& credentials = wire::TestCredentials(wire::Role::kAgent))
+      : name_(name) {
     // A connection of its own, as a node has.
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+    channel_ = *credentials.Dial(address, args);
     context_ = std::make_unique<grpc::ClientContext>();
     context_->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));  // so that a test ends
     stream_ = v1::AgentLink::NewStub(channel_)->Attach(context_.get());
@@ -31,7 +34,6 @@ class TestAgent {
 
   v1::AgentMessage HelloMessage(uint32_t nodes = 1) const {
     v1::Hello hello = TestHello(name_, 1, TestSpec(nodes, nodes));
-    hello.set_token("secret");
     hello.mutable_spec()->set_max_restarts(1);
     hello.mutable_spec()->set_last_call_ms(300);
     return FirstMessage(std::move(hello));

@@ -1,0 +1,148 @@
+// Handshakes of the real gRPC, both ends.
+#include "wire/credentials.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "base/test_folder.h"
+#include "phalanx/v1/admin.grpc.pb.h"
+#include "wire/grpc_log.h"
+#include "wire/link_fault.h"
+#include "wire/test_credentials.h"
+
+namespace phalanx::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Says who has called, as the phase of the job.
+class Doorman final : public v1::Admin::Service {
+ public:
+  explicit Doorman(const Credentials& credentials) {
+    SilenceGrpc();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", credentials.ForServer(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~Doorman() override { server_->Shutdown(); }
+
+  // The role's name; "in clear"; or what gRPC says.
+  std::string Ask(const Credentials& caller) const {
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto channel = caller.Dial("127.0.0.1:" + std::to_string(port_), args);
+    if (!channel.ok()) return Message(channel.status());
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::StatusReply reply;
+    const grpc::Status status = v1::Admin::NewStub(*channel)->Status(&context, v1::StatusRequest(), &reply);
+    if (status.ok()) return reply.phase();
+    return FaultOf(status) == LinkFault::kNotProved ? "not proved" : status.error_message();
+  }
+
+ private:
+  grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest*, v1::StatusReply* reply) override {
+    const std::optional<Role> role = RoleOf(*context->auth_context());
+    reply->set_phase(role ? std::string(NameOf(*role)) : "in clear");
+    return grpc::Status::OK;
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(Credentials, ProgramsOfOneTokenBelieveEachOther) {
+  const Doorman master(TestCredentials(Role::kMaster));
+  EXPECT_EQ(master.Ask(TestCredentials(Role::kAgent)), "agent");
+  EXPECT_EQ(master.Ask(TestCredentials(Role::kViewer)), "viewer");
+  const StatusOr<Credentials> later = Credentials::FromToken("secret", Role::kAgent);
+  ASSERT_TRUE(later.ok());
+  EXPECT_EQ(master.Ask(*later), "agent");
+}
+
+TEST(Credentials, OfAnotherTokenTheyDoNot) {
+  const Doorman master(TestCredentials(Role::kMaster));
+  EXPECT_EQ(master.Ask(TestCredentials(Role::kAgent, "secreT")), "not proved");
+  EXPECT_EQ(master.Ask(TestCredentials(Role::kAgent, "")), "not proved");
+  EXPECT_NE(master.Ask(Credentials()), "in clear");
+}
+
+// Who has the token might play the master's part; who has a viewer's certificate alone must not.
+TEST(Credentials, OnlyAMastersCertificateServes) {
+  const Doorman viewer(TestCredentials(Role::kViewer));
+  EXPECT_EQ(viewer.Ask(TestCredentials(Role::kAgent)), "not proved");
+}
+
+TEST(Credentials, NoneMeansInClear) {
+  const Doorman master((Credentials()));
+  EXPECT_EQ(master.Ask(Credentials()), "in clear");
+  EXPECT_FALSE(Credentials().given());
+}
+
+class CredentialFilesTest : public ::testing::Test {
+ protected:
+  TlsFiles Files(const std::string& who) const {
+    return {folder_ / (who + ".crt"), folder_ / (who + ".key"), folder_ / "ca.crt"};
+  }
+  void Issue(const std::string& token, const std::string& who, Role role) const {
+    const StatusOr<Identity> made = MakeIdentity(token, role);
+    ASSERT_TRUE(made.ok()) << made.status();
+    folder_.Write(who + ".crt", made->certificate);
+    folder_.Write(who + ".key", made->key);
+    folder_.Write("ca.crt", made->authority);
+  }
+  StatusOr<Credentials> Of(const std::string& who) const { return Credentials::FromFiles(Files(who)); }
+
+  TestFolder folder_;
+};
+
+TEST_F(CredentialFilesTest, CertificatesOfATokenMayLieInFiles) {
+  Issue("authority", "agent", Role::kAgent);
+  Issue("authority", "master", Role::kMaster);
+  const StatusOr<Credentials> agent = Of("agent");
+  const StatusOr<Credentials> serving = Of("master");
+  ASSERT_TRUE(agent.ok() && serving.ok());
+  EXPECT_TRUE(agent->from_files());
+  const Doorman master(*serving);
+  EXPECT_EQ(master.Ask(*agent), "agent");
+  EXPECT_EQ(master.Ask(TestCredentials(Role::kAgent)), "not proved");
+  EXPECT_EQ(Doorman(TestCredentials(Role::kMaster, "authority")).Ask(*agent), "agent");
+}
+
+// Renewed on both sides, by another authority even, while the master serves.
+TEST_F(CredentialFilesTest, RenewedFilesCountWithoutARestart) {
+  Issue("authority", "agent", Role::kAgent);
+  Issue("authority", "master", Role::kMaster);
+  const StatusOr<Credentials> agent = Of("agent");
+  const StatusOr<Credentials> serving = Of("master");
+  ASSERT_TRUE(agent.ok() && serving.ok());
+  const Doorman master(*serving);
+  ASSERT_EQ(master.Ask(*agent), "agent");
+  Issue("next authority", "agent", Role::kAgent);
+  Issue("next authority", "master", Role::kMaster);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string answer = "not proved";
+  while (answer == "not proved" && std::chrono::steady_clock::now() < until) answer = master.Ask(*agent);
+  EXPECT_EQ(answer, "agent");
+}
+
+TEST_F(CredentialFilesTest, WhatCannotBeUsedIsNamed) {
+  Issue("authority", "agent", Role::kAgent);
+  Issue("authority", "other", Role::kAgent);
+  EXPECT_THAT(Message(Of("nobody").status()), HasSubstr("nobody.crt: open: No such file"));
+  TlsFiles files = Files("agent");
+  files.key = Files("other").key;
+  EXPECT_THAT(Message(Credentials::FromFiles(files).status()), HasSubstr("other.key: not the private key"));
+  files.key = files.certificate;
+  EXPECT_THAT(Message(Credentials::FromFiles(files).status()), HasSubstr("agent.crt: no PEM private key"));
+  files = Files("agent");
+  files.authority = files.key;
+  EXPECT_THAT(Message(Credentials::FromFiles(files).status()), HasSubstr("agent.key: no PEM certificate"));
+}
+
+}  // namespace
+}  // namespace phalanx::wire

@@ -1,0 +1,22 @@
+// What a call to a master came to, where calling again will not change it. gRPC tells that only in texts; they are read
+// here alone.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+namespace phalanx::wire {
+
+// As long as the same program answers.
+enum class LinkFault {
+  kNone,
+  kForeign,    // it is not a Phalanx master
+  kNotProved,  // it or this side is not believed: another token or authority
+  // It takes only who proves to belong to the job, and this side has nothing to prove it with; or it is about to end,
+  // and will not say so again.
+  kClosed,
+};
+
+// Pure.
+LinkFault FaultOf(const grpc::Status& status);
+
+}  // namespace phalanx::wire

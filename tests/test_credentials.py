@@ -1,0 +1,255 @@
+"""Who may speak at a job's endpoint: holders of its token or of a certificate; of an open job, nodes in clear and no
+more than that (docs/security.md, docs/formats/credentials.md)."""
+
+import os
+import secrets
+import selectors
+import socket
+import stat
+import subprocess
+import threading
+
+import pytest
+from harness import PATIENCE_S, clean_environment, environment_of
+from share import free_port
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+NO_BELIEF = "this node do not believe each other"
+
+
+@pytest.fixture
+def token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(secrets.token_hex(16) + "\n")
+    path.chmod(0o600)
+    return path
+
+
+class Wire:
+    """A relay that keeps what passes, between nodes and the master at 127.0.0.1:`port`. Ends with the test."""
+
+    def __init__(self, port):
+        self.to, self.bytes = port, bytearray()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        selector, other = selectors.DefaultSelector(), {}
+        selector.register(self.listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is self.listener:
+                    near, _ = self.listener.accept()
+                    far = socket.create_connection(("127.0.0.1", self.to))
+                    other[near], other[far] = far, near
+                    for end in (near, far):
+                        selector.register(end, selectors.EVENT_READ)
+                    continue
+                if key.fileobj in other:  # else its other end has ended in the same breath
+                    self._pass_on(key.fileobj, other, selector)
+
+    def _pass_on(self, end, other, selector):
+        try:
+            data = end.recv(1 << 16)
+            self.bytes += data
+            if data:
+                return other[end].sendall(data)
+        except OSError:
+            pass
+        for each in (end, other[end]):
+            if each in other:
+                selector.unregister(each)
+        for each in (end, other.pop(end)):
+            other.pop(each, None)
+            each.close()
+
+
+def test_a_job_with_a_token_takes_nobody_else(job, token, tmp_path):
+    """Of three more nodes, without a token, with another one, with that of the job, the last alone trains."""
+    closed = [f"--job-token-file={token}"]
+    first = job.node(0, "light_steps.py", nnodes="1:2", flags=closed)
+    life = job.wait_world(1)
+    stranger = job.node(1, "light_steps.py", nnodes="1:2")
+    assert stranger.wait() == 1, job.story()
+    assert f"the job at 127.0.0.1:{job.port} is closed" in stranger.stderr, job.story()
+    other = tmp_path / "other"
+    other.write_text("another-token\n")
+    liar = job.node(1, "light_steps.py", nnodes="1:2", flags=[f"--job-token-file={other}"])
+    assert liar.wait() == 1, job.story()
+    assert NO_BELIEF in liar.stderr, job.story()
+    assert job.id not in stranger.stderr + liar.stderr  # nothing is learnt of the job
+    third = job.node(1, "light_steps.py", nnodes="1:2", env={"PHALANX_TOKEN": token.read_text().strip()})
+    job.wait_world(2, after=life)
+    job.stop()
+    assert (first.wait(), third.wait()) == (0, 0), job.story()
+
+
+def test_the_token_is_with_nobody_whom_the_job_starts(job, token):
+    """But with the master, which needs it: neither in the environment nor in the command of a rank or of its zygote."""
+    secret = token.read_text().strip()
+    nodes = [job.node(0, "light_steps.py", nnodes="1", env={"PHALANX_TOKEN": secret})]
+    job.wait_world(1)
+    holders = set()
+    for pid in job.processes():
+        words = environment_of(pid)
+        if any(secret.encode() in word for word in words):
+            holders.add(open(f"/proc/{pid}/comm").read().strip())
+        assert secret.encode() not in open(f"/proc/{pid}/cmdline", "rb").read()
+    assert holders == {"phalanx-run", "phalanx-master"}, job.story()
+    job.stop()
+    assert nodes[0].wait() == 0, job.story()
+
+
+def test_nothing_is_said_in_clear(job, token):
+    """What passes between two nodes' agents, a command and the master holds neither the token nor the job's id."""
+    job.start_master("2", f"--token-file={token}")
+    wire = Wire(job.port)
+    job.port = wire.port
+    nodes = [job.node(index, "light_steps.py", flags=[f"--job-token-file={token}"]) for index in (0, 1)]
+    job.wait_world(2)
+    env = {"PHALANX_TOKEN": token.read_text().strip()}
+    assert "running" in job.phalanx("status", f"--master=127.0.0.1:{wire.port}", env=env).stdout
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    assert len(wire.bytes) > 4096
+    for words in (token.read_text().strip(), job.id, "light_steps"):
+        assert words.encode() not in wire.bytes
+
+
+def test_status_is_for_those_who_prove_themselves(job, token):
+    job.start_master("1", f"--token-file={token}")
+    master = f"--master=127.0.0.1:{job.port}"
+    right = {"PHALANX_TOKEN": token.read_text().strip()}
+    assert '"phase": "gathering"' in job.phalanx("status", master, "--json", env=right).stdout
+    nothing = job.phalanx("status", master, check=False)
+    assert nothing.returncode == 1 and "the job is closed: give its token as PHALANX_TOKEN" in nothing.stderr
+    wrong = job.phalanx("status", master, check=False, env={"PHALANX_TOKEN": "wrong"})
+    assert wrong.returncode == 1 and "do not believe each other" in wrong.stderr
+    for call in ("status", "events"):
+        assert job.phalanx(call, f"--state-dir={job.folder / 'master'}").returncode == 0, "whose files it has made"
+
+
+def test_an_open_job_serves_membership_alone(job):
+    """torchrun's line without a secret works; nobody learns of the job but by its files."""
+    nodes = [job.node(index, "light_steps.py") for index in (0, 1)]
+    job.wait_world(2)
+    asked = job.phalanx("status", f"--master=127.0.0.1:{job.port}", check=False)
+    assert asked.returncode == 1 and "only who proves to belong to the job learns of it" in asked.stderr
+    folder = next(job.folder.glob("state?/*/address")).parent  # of the node that was first to start the master
+    assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
+    assert "running" in job.phalanx("status", f"--state-dir={folder}").stdout
+    other = job.run(
+        *("--nnodes=2", "--rdzv-id=guess", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.port}"),
+        *(f"--state-dir={job.folder / 'other'}", "--rdzv-conf=is_host=0", "light_steps.py"),
+    )
+    assert other.wait() == 1, job.story()
+    assert "serves another job than 'guess'" in other.stderr and job.id not in other.stderr
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
+def test_who_speaks_in_clear_is_sent_away_at_once(job, token):
+    """And so is whatever else knocks; the job goes on."""
+    node = job.node(0, "light_steps.py", nnodes="1", flags=[f"--job-token-file={token}"])
+    job.wait_world(1)
+    for words in (PREFACE + b"\0" * 4096, b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(4096)):
+        with socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE_S) as knocking:
+            knocking.sendall(words)
+            answer = b""
+            try:
+                while more := knocking.recv(4096):
+                    answer += more
+            except ConnectionResetError:
+                pass
+        assert len(answer) < 64 and job.id.encode() not in answer
+    job.stop()
+    assert node.wait() == 0, job.story()
+
+
+def test_require_token_refuses_to_run_open(job, token):
+    flags = ["--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-backend=c10d", "--require-token"]
+    refused = job.run(*flags, "light_steps.py")
+    assert refused.wait() == 2
+    assert "--require-token: expected a token" in refused.stderr
+    absent = job.run(*flags, "--job-token-file=/nowhere", "light_steps.py")
+    assert absent.wait() == 2
+    assert "--job-token-file=/nowhere" in absent.stderr
+    halves = job.run(*flags, f"--tls-cert={token}", "light_steps.py")
+    assert halves.wait() == 2
+    assert "--tls-cert, --tls-key, --tls-ca: expected all three or none" in halves.stderr
+
+
+class Authority:
+    """Certificates as a site makes them, by openssl."""
+
+    def __init__(self, folder, name):
+        self.folder, self.name = folder, name
+        folder.mkdir(exist_ok=True)
+        self._openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+            *("-subj", f"/CN={name}", "-keyout", "ca.key", "-out", "ca.crt"),
+        )
+
+    def issue(self, who, names):
+        """{who}.crt and {who}.key beside ca.crt."""
+        self._openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+            *("-subj", f"/CN={who}", "-addext", f"subjectAltName={names}", "-addext", "basicConstraints=CA:FALSE"),
+            *("-CA", "ca.crt", "-CAkey", "ca.key", "-keyout", f"{who}.key", "-out", f"{who}.crt"),
+        )
+
+    def flags(self, who):
+        where = self.folder
+        return [
+            f"--tls-cert={where / f'{who}.crt'}",
+            f"--tls-key={where / f'{who}.key'}",
+            f"--tls-ca={where / 'ca.crt'}",
+        ]
+
+    def variables(self, who):
+        return {
+            "PHALANX_TLS_CERT": self.folder / f"{who}.crt",
+            "PHALANX_TLS_KEY": self.folder / f"{who}.key",
+            "PHALANX_TLS_CA": self.folder / "ca.crt",
+        }
+
+    def _openssl(self, *arguments):
+        done = subprocess.run(
+            ["openssl", *arguments], cwd=self.folder, env=clean_environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_certificates_of_a_site_and_their_renewal(job, tmp_path):
+    """Two nodes by certificates; all files are renewed, by another authority, while they train; a third node comes."""
+    site = Authority(tmp_path / "tls", "site")
+    site.issue("node", "IP:127.0.0.1")
+    site.issue("viewer", "URI:phalanx:role/viewer")
+    nodes = [job.node(index, "light_steps.py", nnodes="1:3", flags=site.flags("node")) for index in (0, 1)]
+    life = job.wait_world(2)
+    master = f"--master=127.0.0.1:{job.port}"
+    assert "running" in job.phalanx("status", master, env=site.variables("viewer")).stdout
+    spy = job.node(2, "light_steps.py", nnodes="1:3", flags=site.flags("viewer"))
+    assert spy.wait() == 1, job.story()
+    assert "a viewer's certificate: it may look, and not join as a node" in spy.stderr
+    stranger = job.node(2, "light_steps.py", nnodes="1:3")
+    assert stranger.wait() == 1, job.story()
+
+    staged = Authority(tmp_path / "next", "next site")
+    staged.issue("node", "IP:127.0.0.1")
+    for name in ("ca.crt", "node.crt", "node.key"):
+        os.replace(tmp_path / "next" / name, tmp_path / "tls" / name)
+    nodes.append(job.node(2, "light_steps.py", nnodes="1:3", flags=site.flags("node")))
+    job.wait_world(3, after=life)
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0, 0], job.story()
+
+
+def test_files_that_are_no_certificates_are_named(job, tmp_path):
+    site = Authority(tmp_path / "tls", "site")
+    site.issue("node", "IP:127.0.0.1")
+    (tmp_path / "tls" / "node.key").write_text("no key\n")
+    node = job.node(0, "light_steps.py", nnodes="1", flags=site.flags("node"))
+    assert node.wait() != 0
+    assert f"{tmp_path / 'tls' / 'node.key'}: no PEM private key" in node.stderr, job.story()
