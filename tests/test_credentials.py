@@ -1,13 +1,16 @@
 """Who may speak at a job's endpoint: holders of its token or of a certificate; of an open job, nodes in clear and no
 more than that (docs/security.md, docs/formats/credentials.md)."""
 
+import json
 import os
 import secrets
 import selectors
 import socket
 import stat
 import subprocess
+import sys
 import threading
+import time
 
 import pytest
 from harness import PATIENCE_S, clean_environment, environment_of
@@ -163,6 +166,67 @@ def test_who_speaks_in_clear_is_sent_away_at_once(job, token):
             except ConnectionResetError:
                 pass
         assert len(answer) < 64 and job.id.encode() not in answer
+    job.stop()
+    assert node.wait() == 0, job.story()
+
+
+def test_who_was_turned_away_is_counted(job, token, tmp_path):
+    """For `phalanx status`; one with another token when it has had its time, as the master cannot see it try."""
+    node = job.node(0, "light_steps.py", nnodes="1", flags=[f"--job-token-file={token}"])
+    job.wait_world(1)
+    with socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE_S) as knocking:
+        knocking.sendall(PREFACE)
+        while knocking.recv(4096):
+            pass
+    folder = job.folder / "state0" / job.id
+    told = json.loads(job.phalanx("status", f"--state-dir={folder}", "--json").stdout)
+    assert told["refused_callers"] == 1 and "it speaks in clear, and this job is closed" in told["last_refused"]
+    wrong = job.phalanx("status", f"--master=127.0.0.1:{job.port}", check=False, env={"PHALANX_TOKEN": "wrong"})
+    assert wrong.returncode == 1
+    deadline = time.monotonic() + PATIENCE_S
+    while told["refused_callers"] == 1 and time.monotonic() < deadline:
+        told = json.loads(job.phalanx("status", f"--state-dir={folder}", "--json").stdout)
+    assert told["refused_callers"] == 2 and "it did not prove that it belongs to the job" in told["last_refused"]
+    assert (
+        "2 callers turned away; the last: the endpoint refused" in job.phalanx("status", f"--state-dir={folder}").stdout
+    )
+    job.stop()
+    assert node.wait() == 0, job.story()
+
+
+KNOCK = """
+import os, socket, sys
+"".encode("idna")  # imported while it may be read
+os.setuid(int(sys.argv[1]))
+with socket.create_connection((sys.argv[2], int(sys.argv[3])), timeout=60) as door:
+    door.sendall(bytes.fromhex(sys.argv[4]))
+    try:
+        print("answered" if door.recv(1) else "closed")
+    except ConnectionResetError:
+        print("closed")
+"""
+STORE_PING = b"\x00\xce\xf7\x85\x3c" + b"\x0d1234"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starting a process as another user needs root")
+def test_another_user_of_the_machine_stays_outside(job):
+    """Of an open job: at the store, at the endpoint as a client of the store, and there as a node."""
+    node = job.node(0, "light_steps.py", nnodes="1")
+    life = job.wait_world(1)
+    variables = dict(word.split(b"=", 1) for word in environment_of(job.pid(0, life)) if b"=" in word)
+    store = (variables[b"MASTER_ADDR"].decode(), variables[b"MASTER_PORT"].decode())
+    endpoint = ("127.0.0.1", str(job.port))
+    settings = b"\0\0\0\4\0\0\0\0\0"
+    for (host, port), words in ((store, STORE_PING), (endpoint, STORE_PING), (endpoint, PREFACE + settings)):
+        answers = []
+        for user in ("0", "65534"):
+            command = [sys.executable, "-c", KNOCK, user, host, port, words.hex()]
+            done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S)
+            assert done.returncode == 0, done.stderr
+            answers.append(done.stdout.strip())
+        assert answers == ["answered", "closed"], (host, port, words)
+    events = job.phalanx("events", f"--state-dir={job.folder / 'state0' / job.id}").stdout
+    assert "it is user 65534's, and this job is user 0's" in events
     job.stop()
     assert node.wait() == 0, job.story()
 

@@ -92,6 +92,10 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms) {
     return std::pair(static_cast<uint32_t>(a.group_rank()), a.hostname()) <
            std::pair(static_cast<uint32_t>(b.group_rank()), b.hostname());
   });
+  if (s.refused_callers() > 0) {
+    out += fmt::format("{} caller{} turned away; the last: {}\n", s.refused_callers(),
+                       s.refused_callers() == 1 ? "" : "s", Printable(s.last_refused()));
+  }
   out += fmt::format("{} agent{}{}\n", nodes.size(), nodes.size() == 1 ? "" : "s", Nodes(s));
   if (nodes.empty()) return out;
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
@@ -125,6 +129,8 @@ std::string StatusJson(const JobView& view) {
   if (view.live) {
     json["nodes"] = nodes;
     json["checkpoints"] = CheckpointsJson(s);
+    json["refused_callers"] = s.refused_callers();
+    if (s.refused_callers() > 0) json["last_refused"] = s.last_refused();
   }
   return Dump(json, 2);
 }

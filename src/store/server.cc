@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/event_loop.h"
+#include "base/local_peer.h"
 #include "base/process/process.h"
 #include "base/signals_blocked.h"
 #include "base/socket_address.h"
@@ -100,6 +101,7 @@ class StoreServer::Impl {
 
   // Belong to the thread.
   EventLoop loop_;
+  LocalPeers local_peers_;
   Engine engine_;
   std::vector<Connection> connections_;  // by ConnectionId
   uint64_t room_ = 0;                    // so many may be open, as far as is known; asked again when they are
@@ -239,6 +241,7 @@ bool StoreServer::Impl::RaiseFilesLimit() {
 
 std::string StoreServer::Impl::WhyRefuse(const SocketAddress& peer, int fd) {
   if (std::string why = WhyFull(); !why.empty()) return why;
+  if (std::string why = local_peers_.WhyForeign(peer, fd); !why.empty()) return why;
   if (peer.loopback() || allowed_.contains(peer.ip())) return "";
   SocketAddress local;
   local.length = sizeof local.storage;

@@ -64,7 +64,8 @@ class ListenSocket {
 };
 
 struct StoreOptions {
-  // IPs that may connect beside this machine's own (the members of the round). IPv4 in either notation.
+  // IPs that may connect beside this machine's own (the members of the round). IPv4 in either notation. From this
+  // machine, by whatever address, only this process's user and root may.
   std::set<std::string> allowed_peers;
   EngineOptions engine;
   // Absent: as many as the process may have files open for (room.h); its soft limit is raised where that is too few.

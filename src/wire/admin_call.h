@@ -13,13 +13,17 @@
 
 namespace phalanx::wire {
 
+struct Caller {
+  std::optional<Role> role;  // who has proved to be there; none: the connection is in clear
+  std::string peer;          // "ipv4:127.0.0.1:4711"
+};
+
 template <typename Request, typename Reply>
 class AdminCall final : public Operation {
  public:
   // How a call of this kind is asked for at the service.
   using Ask = std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*, void* tag)>;
-  // `caller`: who has proved to be there; none: the connection is in clear.
-  using Answer = std::function<grpc::Status(std::optional<Role> caller, const Request&, Reply&)>;
+  using Answer = std::function<grpc::Status(const Caller&, const Request&, Reply&)>;
 
   // Waits for one call and, when it comes, for the next. Deletes itself; `alive` counts such objects. Must not outlive
   // what `ask` and `answer` refer to.
@@ -33,7 +37,7 @@ class AdminCall final : public Operation {
     }
     Start(ask_, answer_, alive_);
     answered_ = true;
-    const grpc::Status status = answer_(RoleOf(*context_.auth_context()), request_, reply_);
+    const grpc::Status status = answer_({RoleOf(*context_.auth_context()), context_.peer()}, request_, reply_);
     if (status.ok()) {
       writer_.Finish(reply_, status, this);
     } else {

@@ -1,5 +1,7 @@
 #include "master/core/convert.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -69,6 +71,14 @@ std::string PeerAddress(const std::string& peer) {
     if (address.starts_with("::ffff:") && address.find('.') != std::string::npos) address = address.substr(7);
   }
   return IsIpAddress(address) ? address : "";
+}
+
+std::string PeerHostPort(const std::string& peer) {
+  const std::string address = PeerAddress(peer);
+  if (address.empty()) return "";
+  const std::string port = peer.substr(peer.rfind(':') + 1);
+  return address.find(':') == std::string::npos ? fmt::format("{}:{}", address, port)
+                                                : fmt::format("[{}]:{}", address, port);
 }
 
 std::string DetailJson(const Record& record) {

@@ -16,7 +16,11 @@ TEST(PeerAddress, OfAllForms) {
   for (const char* other :
        {"", "ipv4:", "ipv6:", "ipv6:%5B", "unix:/tmp/x:1", "ipv4:nonsense:1", "ipv6:%5D:1", "ipv6:%5B%5D:1"}) {
     EXPECT_EQ(PeerAddress(other), "") << other;
+    EXPECT_EQ(PeerHostPort(other), "") << other;
   }
+  EXPECT_EQ(PeerHostPort("ipv4:10.0.0.1:4711"), "10.0.0.1:4711");
+  EXPECT_EQ(PeerHostPort("ipv6:%5B2001:db8::1%5D:4711"), "[2001:db8::1]:4711");
+  EXPECT_EQ(PeerHostPort("ipv6:%5B::ffff:10.0.0.1%5D:4711"), "10.0.0.1:4711") << "as the kernel's address is shown";
 }
 
 TEST(DetailJson, IsAlwaysJson) {

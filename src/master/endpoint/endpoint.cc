@@ -10,7 +10,7 @@ namespace phalanx::master {
 namespace {
 
 // A scanner, or a rank that knocks again and again, must not fill the disk.
-constexpr int kRefusalsTold = 32;
+constexpr uint64_t kRefusalsTold = 32;
 
 void GiveTo(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd fd) {
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -52,8 +52,9 @@ Status Endpoint::Start() {
 }
 
 void Endpoint::Refused(const std::string& sentence) {
-  if (!verbose_ && ++refusals_ > kRefusalsTold) return;
-  const bool last = !verbose_ && refusals_ == kRefusalsTold;
+  const uint64_t count = refusals_.Add(sentence);
+  if (!verbose_ && count > kRefusalsTold) return;
+  const bool last = !verbose_ && count == kRefusalsTold;
   Log(LogLevel::kInfo, "endpoint", {{"what", sentence + (last ? "; others are not told" : "")}});
 }
 

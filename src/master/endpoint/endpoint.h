@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "master/core/convert.h"
 #include "master/core/core.h"
 #include "master/endpoint/front_door.h"
 #include "master/endpoint/live_clients.h"
+#include "master/endpoint/refusals.h"
 #include "master/endpoint/room.h"
 #include "phalanx/v1/agent.pb.h"
 #include "wire/credentials.h"
@@ -36,6 +38,12 @@ class Endpoint {
 
   // The store of a round is there. Of the live one, or of one that Follow is about to hear of.
   void OnStore(uint64_t epoch, const std::string& ip, uint32_t port);
+  // Who is at the other end of a connection ("ipv4:127.0.0.1:4711", as gRPC has it) has shown a certificate.
+  void Proved(const std::string& grpc_peer) { door_->Proved(PeerHostPort(grpc_peer)); }
+  const Refusals& refusals() const { return refusals_; }
+  // Somebody was turned away behind this door.
+  void CountRefused(const std::string& sentence) { refusals_.Add(sentence); }
+
   // After each step of the core: a round may have begun, or ended.
   void Follow(const JobState& state);
   // A node has attached: it may be a member of the live round, and may know its store.
@@ -64,7 +72,7 @@ class Endpoint {
   Store store_;
   bool all_let_in_ = false;
   EndpointWorld world_;
-  int refusals_ = 0;                 // the door's thread only
+  Refusals refusals_;
   std::unique_ptr<FrontDoor> door_;  // last: its thread ends before what it uses goes
 };
 

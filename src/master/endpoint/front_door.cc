@@ -192,6 +192,7 @@ bool FrontDoor::AcceptOne(int listener) {
   visitor.fd = std::move(fd);
   visitor.peer = peer;
   visitor.why_not = WhyNot(visitor);
+  visitor.why_foreign = local_peers_.WhyForeign(peer, visitor.fd.get());
   visitor.turn = turn_;
   if (static_cast<uint64_t>(visitor.fd.get()) >= room_.files) {
     TurnAway(id, room_.why_full);
@@ -225,17 +226,20 @@ void FrontDoor::Look(uint64_t id, bool ended) {
     case Caller::kStore:
       return Admit(id);
     case Caller::kTls:
-      if (events_.on_tls) return events_.on_tls(TakeOver(id));
-      return TurnAway(id, "it speaks TLS, and this master has no credentials");
+      if (!events_.on_tls) return TurnAway(id, "it speaks TLS, and this master has no credentials");
+      AwaitProof(visitor.peer.Text());
+      return events_.on_tls(TakeOver(id));
     case Caller::kPlain:
-      if (events_.on_plain) return events_.on_plain(TakeOver(id));
-      return SendAway(id);
+      if (!events_.on_plain) return SendAway(id);
+      if (!visitor.why_foreign.empty()) return TurnAway(id, visitor.why_foreign);
+      return events_.on_plain(TakeOver(id));
   }
 }
 
 void FrontDoor::Admit(uint64_t id) {
   Visitor& visitor = visitors_.at(id);
   if (!visitor.why_not.empty()) return TurnAway(id, visitor.why_not);
+  if (!visitor.why_foreign.empty()) return TurnAway(id, visitor.why_foreign);
   if (visitor.turn != turn_) return TurnAway(id, "the round that it came to is over");
   auto relay = std::make_unique<Relay>(loop_, TakeOver(id), [this, id] { relays_.erase(id); });
   if (relay->Start(store_, bound_to_)) relays_.emplace(id, std::move(relay));
@@ -254,6 +258,24 @@ Fd FrontDoor::TakeOver(uint64_t id) {
 void FrontDoor::TurnAway(uint64_t id, const std::string& why) {
   events_.on_refused(fmt::format("the endpoint refused {}: {}", visitors_.at(id).peer.Text(), why));
   Drop(id);
+}
+
+void FrontDoor::AwaitProof(const std::string& peer) {
+  const auto [at, is_new] = proving_.try_emplace(peer);
+  if (!is_new) loop_.Cancel(at->second);
+  at->second = loop_.At(loop_.Now() + kProofMs, [this, peer] {
+    proving_.erase(peer);
+    events_.on_refused(fmt::format("the endpoint refused {}: it did not prove that it belongs to the job", peer));
+  });
+}
+
+void FrontDoor::Proved(const std::string& peer) {
+  Post([this, peer] {
+    const auto at = proving_.find(peer);
+    if (at == proving_.end()) return;
+    loop_.Cancel(at->second);
+    proving_.erase(at);
+  });
 }
 
 void FrontDoor::SendAway(uint64_t id) {

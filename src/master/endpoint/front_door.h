@@ -16,6 +16,7 @@
 
 #include "base/event_loop.h"
 #include "base/fd.h"
+#include "base/local_peer.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "master/endpoint/relay.h"
@@ -27,6 +28,8 @@ class FrontDoor {
  public:
   // Who has not said who it is after this is closed.
   static constexpr int64_t kFirstBytesMs = 10'000;
+  // Who has not proved by then that it belongs to the job is counted as turned away. gRPC closes it.
+  static constexpr int64_t kProofMs = 10'000;
 
   struct Events {
     // A connection for gRPC, non-blocking, of which nothing has been read: in TLS, or in clear. On the door's thread.
@@ -60,6 +63,8 @@ class FrontDoor {
   void LetIn(std::vector<std::string> ips, bool allowed);
   // ... and from this machine by whatever address.
   void LetInLocal();
+  // The caller from that address ("127.0.0.1:4711"), whom on_tls was given, belongs to the job.
+  void Proved(const std::string& peer);
   // So many files of this process may be open when one more caller comes; at first as many as may be. Those that are in
   // stay.
   void SetRoom(EndpointRoom room);
@@ -70,6 +75,7 @@ class FrontDoor {
     SocketAddress peer;
     // As a client of the store: judged when it came. What it sends later may be all that is left of it.
     std::string why_not;
+    std::string why_foreign;  // another user of this machine, who may come by TLS alone
     uint64_t turn = 0;
     EventLoop::TimerId timer;
   };
@@ -85,6 +91,7 @@ class FrontDoor {
   Fd TakeOver(uint64_t id);
   void Drop(uint64_t id);
   void TurnAway(uint64_t id, const std::string& why);
+  void AwaitProof(const std::string& peer);
   // Tells gRPC at the other end to go, in its own words.
   void SendAway(uint64_t id);
   std::string WhyNot(const Visitor& visitor) const;
@@ -96,8 +103,10 @@ class FrontDoor {
 
   // Belong to the thread.
   EventLoop loop_;
+  LocalPeers local_peers_;
   Events events_;
   std::map<uint64_t, Visitor> visitors_;
+  std::map<std::string, EventLoop::TimerId> proving_;  // by address
   std::map<uint64_t, std::unique_ptr<Relay>> relays_;
   uint64_t next_id_ = 1;
   EventLoop::TimerId listen_again_{};

@@ -40,6 +40,12 @@ class Client {
   void Send(std::string_view bytes) {
     EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   }
+  std::string Name() const {
+    SocketAddress address;
+    address.length = sizeof address.storage;
+    EXPECT_EQ(getsockname(fd_.get(), address.get(), &address.length), 0);
+    return address.Text();
+  }
   bool TrySend(std::string_view bytes) {
     return send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
@@ -177,6 +183,16 @@ TEST_F(FrontDoorTest, SoDoesTls) {
   client.Send(hello.substr(0, 1));
   client.Send(hello.substr(1));
   EXPECT_EQ(HandedOver(hello.size()), hello);
+}
+
+// What TLS makes of a caller the door is told; of who says nothing more it is told nothing.
+TEST_F(FrontDoorTest, WhoIsToldToBelongIsNotCounted) {
+  Client client(door_->port());
+  client.Send("\x16\x03\x01");
+  ASSERT_EQ(HandedOver(3).size(), 3U);
+  door_->Proved(client.Name());
+  door_->Proved("127.0.0.1:1");
+  EXPECT_EQ(refusals(), "");
 }
 
 class ClosedDoorTest : public FrontDoorTest {

@@ -10,14 +10,15 @@
 
 namespace phalanx::master {
 
-void AdminDesk::Offer(grpc::ServerCompletionQueue& queue) {
+void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint) {
+  endpoint_ = &endpoint;
   using StatusCall = wire::AdminCall<grpc::ByteBuffer, grpc::ByteBuffer>;
   using EventsCall = wire::AdminCall<v1::EventsRequest, v1::EventsReply>;
   StatusCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestStatus(context, request, writer, &queue, &queue, tag);
       },
-      [this](std::optional<wire::Role> caller, const auto& request, auto& reply) {
+      [this](const wire::Caller& caller, const auto& request, auto& reply) {
         return AnswerStatus(caller, request, reply, MonotonicMs());
       },
       &calls_);
@@ -25,16 +26,17 @@ void AdminDesk::Offer(grpc::ServerCompletionQueue& queue) {
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestEvents(context, request, writer, &queue, &queue, tag);
       },
-      [this](std::optional<wire::Role> caller, const auto& request, auto& reply) {
+      [this](const wire::Caller& caller, const auto& request, auto& reply) {
         return AnswerEvents(caller, request, reply);
       },
       &calls_);
 }
 
-grpc::Status AdminDesk::Admit(std::optional<wire::Role> caller, const std::string& job_id) const {
+grpc::Status AdminDesk::Admit(const wire::Caller& caller, const std::string& job_id) const {
+  if (caller.role && endpoint_ != nullptr) endpoint_->Proved(caller.peer);
   const std::string busy = WhyNoAnswer(calls_ - kKindsOfCalls);
   if (!busy.empty()) return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, busy);
-  if (caller != wire::Role::kAgent && caller != wire::Role::kViewer) {
+  if (caller.role != wire::Role::kAgent && caller.role != wire::Role::kViewer) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
                         "only who proves to belong to the job learns of it (PHALANX_TOKEN, PHALANX_TLS_CERT)");
   }
@@ -44,7 +46,7 @@ grpc::Status AdminDesk::Admit(std::optional<wire::Role> caller, const std::strin
   return grpc::Status::OK;
 }
 
-grpc::Status AdminDesk::AnswerStatus(std::optional<wire::Role> caller, const grpc::ByteBuffer& request,
+grpc::Status AdminDesk::AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer& request,
                                      grpc::ByteBuffer& reply, Instant now) {
   v1::StatusRequest asked;
   grpc::ByteBuffer bytes = request;  // reading takes them
@@ -64,13 +66,18 @@ grpc::Status AdminDesk::MakeStatus(Instant now) {
   v1::StatusReply status = StatusOf(job_, now);
   status.set_started_unix_ms(started_unix_ms_);
   status.set_now_unix_ms(record_.UnixNow());
+  if (endpoint_ != nullptr) {
+    const Refusals::Told refused = endpoint_->refusals().Get();
+    status.set_refused_callers(refused.count);
+    status.set_last_refused(refused.last);
+  }
   bool owned = false;
   status_until_ = now + StatusKeptMs(job_.nodes.size());
   status_.Clear();
   return grpc::SerializationTraits<v1::StatusReply>::Serialize(status, &status_, &owned);
 }
 
-grpc::Status AdminDesk::AnswerEvents(std::optional<wire::Role> caller, const v1::EventsRequest& request,
+grpc::Status AdminDesk::AnswerEvents(const wire::Caller& caller, const v1::EventsRequest& request,
                                      v1::EventsReply& reply) const {
   grpc::Status allowed = Admit(caller, request.job_id());
   if (!allowed.ok()) return allowed;

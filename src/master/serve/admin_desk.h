@@ -10,9 +10,10 @@
 
 #include "base/clock.h"
 #include "master/core/core.h"
+#include "master/endpoint/endpoint.h"
 #include "master/serve/record_keeper.h"
 #include "phalanx/v1/admin.grpc.pb.h"
-#include "wire/credentials.h"
+#include "wire/admin_call.h"
 
 namespace phalanx::master {
 
@@ -26,8 +27,10 @@ class AdminDesk {
       : job_id_(std::move(job_id)), started_unix_ms_(started_unix_ms), job_(job), record_(record) {}
 
   grpc::Service& service() { return service_; }
-  // Waits for calls at the queue from now on.
-  void Offer(grpc::ServerCompletionQueue& queue);
+  // Waits for calls at the queue from now on. Who calls by a certificate is told to `endpoint`.
+  void Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint);
+  // The endpoint is about to go.
+  void Withdraw() { endpoint_ = nullptr; }
   // Calls that are waited for or answered: operations that the queue has to give back.
   int calls() const { return calls_; }
 
@@ -35,24 +38,24 @@ class AdminDesk {
 
   // Bytes of v1::StatusRequest and v1::StatusReply. The reply is made anew when StatusKeptMs are over: a copy of its
   // bytes costs nothing, whatever the number of nodes.
-  grpc::Status AnswerStatus(std::optional<wire::Role> caller, const grpc::ByteBuffer& request, grpc::ByteBuffer& reply,
+  grpc::Status AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer& request, grpc::ByteBuffer& reply,
                             Instant now);
   // At most kMaxEventsReply rows: a millisecond or two.
-  grpc::Status AnswerEvents(std::optional<wire::Role> caller, const v1::EventsRequest& request,
-                            v1::EventsReply& reply) const;
+  grpc::Status AnswerEvents(const wire::Caller& caller, const v1::EventsRequest& request, v1::EventsReply& reply) const;
 
  private:
   // How the generated code calls a service whose Status has bytes for messages.
   using Service = v1::Admin::WithRawMethod_Status<v1::Admin::WithAsyncMethod_Events<v1::Admin::Service>>;
   static constexpr int kKindsOfCalls = 2;  // one of each is waited for
 
-  grpc::Status Admit(std::optional<wire::Role> caller, const std::string& job_id) const;
+  grpc::Status Admit(const wire::Caller& caller, const std::string& job_id) const;
   grpc::Status MakeStatus(Instant now);
 
   const std::string job_id_;
   const int64_t started_unix_ms_;
   const JobState& job_;
   const RecordKeeper& record_;
+  Endpoint* endpoint_ = nullptr;  // null: not offered
   Service service_;
   int calls_ = 0;
   grpc::ByteBuffer status_;  // the reply that was made last

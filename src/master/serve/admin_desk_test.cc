@@ -10,13 +10,13 @@ namespace {
 
 class AdminDeskTest : public ::testing::Test {
  protected:
-  grpc::Status Ask(std::optional<wire::Role> caller, Instant now) {
+  grpc::Status Ask(std::optional<wire::Role> role, Instant now) {
     const v1::StatusRequest request;
     grpc::ByteBuffer asked;
     grpc::ByteBuffer told;
     bool owned = false;
     EXPECT_TRUE(grpc::SerializationTraits<v1::StatusRequest>::Serialize(request, &asked, &owned).ok());
-    const grpc::Status status = desk_.AnswerStatus(caller, asked, told, now);
+    const grpc::Status status = desk_.AnswerStatus({role, ""}, asked, told, now);
     if (!status.ok()) return status;
     return grpc::SerializationTraits<v1::StatusReply>::Deserialize(&told, &reply_);
   }
@@ -66,7 +66,7 @@ TEST_F(AdminDeskTest, RefusesWhatIsNoRequest) {
   const grpc::Slice garbage("\xff\xff\xff");
   const grpc::ByteBuffer asked(&garbage, 1);
   grpc::ByteBuffer told;
-  EXPECT_FALSE(desk_.AnswerStatus(wire::Role::kAgent, asked, told, 10).ok());
+  EXPECT_FALSE(desk_.AnswerStatus({wire::Role::kAgent, ""}, asked, told, 10).ok());
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ Status MasterServer::Impl::Listen() {
   state_.master_id = master_id_;
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
-  desk_.Offer(*queue_);
+  desk_.Offer(*queue_, *endpoint_);
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
@@ -341,6 +341,7 @@ void MasterServer::Impl::Shutdown() {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
     stoppable_ = false;
   }
+  desk_.Withdraw();
   endpoint_.reset();
   server_->Shutdown(AtOnce());
   // Every operation comes back before the queue may go.
@@ -360,6 +361,7 @@ Session* MasterServer::Impl::Find(uint64_t session) {
 }
 
 void MasterServer::Impl::OnAccepted(Session& session) {
+  if (endpoint_ && session.role()) endpoint_->Proved(session.peer());
   ++attendance_.open_streams;
   deadlines_.Begin(session.id(), MonotonicMs());
   if (!shutting_down_) OfferSession();
@@ -382,7 +384,11 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   }
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());
-  if (state_.nodes.contains(session.id())) attendance_.any_agent = true;
+  if (state_.nodes.contains(session.id())) {
+    attendance_.any_agent = true;
+  } else {
+    endpoint_->CountRefused(fmt::format("a node at {} was refused: phalanx events says why", session.peer()));
+  }
 }
 
 void MasterServer::Impl::OnEnded(Session& session) {

@@ -24,7 +24,7 @@ double Answer(AdminDesk& desk, Instant now) {
   grpc::ByteBuffer request(nullptr, 0);
   grpc::ByteBuffer reply;
   const int64_t begin_ns = MonotonicNs();
-  PHX_CHECK(desk.AnswerStatus(phalanx::wire::Role::kViewer, request, reply, now).ok(), "no answer");
+  PHX_CHECK(desk.AnswerStatus({wire::Role::kViewer, ""}, request, reply, now).ok(), "no answer");
   return MicrosecondsSince(begin_ns);
 }
 
