@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import selectors
+import signal
 import socket
 import stat
 import subprocess
@@ -13,11 +14,12 @@ import threading
 import time
 
 import pytest
-from harness import PATIENCE_S, clean_environment, environment_of
+from harness import PATIENCE_S, clean_environment, environment_of, read_proc
 from share import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 NO_BELIEF = "this node do not believe each other"
+PROOF_S = 12  # FrontDoor::kProofMs, and some more
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def test_status_is_for_those_who_prove_themselves(job, token):
     assert '"phase": "gathering"' in job.phalanx("status", master, "--json", env=right).stdout
     nothing = job.phalanx("status", master, check=False)
     assert nothing.returncode == 1 and "the job is closed: give its token as PHALANX_TOKEN" in nothing.stderr
-    wrong = job.phalanx("status", master, check=False, env={"PHALANX_TOKEN": "wrong"})
+    wrong = job.phalanx("status", master, check=False, env={"PHALANX_TOKEN": "wrong-but-long-enough"})
     assert wrong.returncode == 1 and "do not believe each other" in wrong.stderr
     for call in ("status", "events"):
         assert job.phalanx(call, f"--state-dir={job.folder / 'master'}").returncode == 0, "whose files it has made"
@@ -138,7 +140,7 @@ def test_an_open_job_serves_membership_alone(job):
     nodes = [job.node(index, "light_steps.py") for index in (0, 1)]
     job.wait_world(2)
     asked = job.phalanx("status", f"--master=127.0.0.1:{job.port}", check=False)
-    assert asked.returncode == 1 and "only who proves to belong to the job learns of it" in asked.stderr
+    assert asked.returncode == 1 and "the job is open, and tells of itself only by the files" in asked.stderr
     folder = next(job.folder.glob("state?/*/address")).parent  # of the node that was first to start the master
     assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
     assert "running" in job.phalanx("status", f"--state-dir={folder}").stdout
@@ -181,12 +183,17 @@ def test_who_was_turned_away_is_counted(job, token, tmp_path):
     folder = job.folder / "state0" / job.id
     told = json.loads(job.phalanx("status", f"--state-dir={folder}", "--json").stdout)
     assert told["refused_callers"] == 1 and "it speaks in clear, and this job is closed" in told["last_refused"]
-    wrong = job.phalanx("status", f"--master=127.0.0.1:{job.port}", check=False, env={"PHALANX_TOKEN": "wrong"})
+    wrong = job.phalanx(
+        "status", f"--master=127.0.0.1:{job.port}", check=False, env={"PHALANX_TOKEN": "wrong-but-long-enough"}
+    )
     assert wrong.returncode == 1
     deadline = time.monotonic() + PATIENCE_S
     while told["refused_callers"] == 1 and time.monotonic() < deadline:
         told = json.loads(job.phalanx("status", f"--state-dir={folder}", "--json").stdout)
-    assert told["refused_callers"] == 2 and "it did not prove that it belongs to the job" in told["last_refused"]
+    assert (
+        told["refused_callers"] == 2
+        and "it said nothing that proves that it belongs to the job" in told["last_refused"]
+    )
     assert (
         "2 callers turned away; the last: the endpoint refused" in job.phalanx("status", f"--state-dir={folder}").stdout
     )
@@ -194,14 +201,15 @@ def test_who_was_turned_away_is_counted(job, token, tmp_path):
     assert node.wait() == 0, job.story()
 
 
-KNOCK = """
+KNOCK = r"""
 import os, socket, sys
 "".encode("idna")  # imported while it may be read
 os.setuid(int(sys.argv[1]))
 with socket.create_connection((sys.argv[2], int(sys.argv[3])), timeout=60) as door:
     door.sendall(bytes.fromhex(sys.argv[4]))
     try:
-        print("answered" if door.recv(1) else "closed")
+        answer = door.recv(64)
+        print("closed" if not answer or b"Phalanx: closed" in answer else "answered")
     except ConnectionResetError:
         print("closed")
 """
@@ -296,7 +304,7 @@ def test_certificates_of_a_site_and_their_renewal(job, tmp_path):
     assert "running" in job.phalanx("status", master, env=site.variables("viewer")).stdout
     spy = job.node(2, "light_steps.py", nnodes="1:3", flags=site.flags("viewer"))
     assert spy.wait() == 1, job.story()
-    assert "a viewer's certificate: it may look, and not join as a node" in spy.stderr
+    assert "a viewer's certificate serves no job" in spy.stderr  # the endpoint is at its host, too
     stranger = job.node(2, "light_steps.py", nnodes="1:3")
     assert stranger.wait() == 1, job.story()
 
@@ -308,6 +316,73 @@ def test_certificates_of_a_site_and_their_renewal(job, tmp_path):
     job.wait_world(3, after=life)
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0, 0], job.story()
+
+
+def test_a_master_at_all_addresses_knows_its_own(job, token):
+    """The kernel writes IPv4 callers of such a master as IPv6 addresses; none of them is taken for a stranger."""
+    job.endpoint_host = "0.0.0.0"
+    job.start_master("1", f"--token-file={token}")
+    job.endpoint_host = "127.0.0.1"
+    node = job.node(0, "light_steps.py", nnodes="1", flags=[f"--job-token-file={token}"])
+    job.wait_world(1)
+    began = time.monotonic()
+    while time.monotonic() - began < PROOF_S:  # by then who has proved nothing is counted
+        told = json.loads(job.phalanx("status", f"--state-dir={job.folder / 'master'}", "--json").stdout)
+        assert (told["refused_callers"], told["world_size"]) == (0, 1), told
+    job.stop()
+    assert node.wait() == 0, job.story()
+
+
+def test_a_certificate_has_the_endpoints_name(job, tmp_path):
+    """The name alone is enough, also for the node that hosts the master; without it that node ends at once."""
+    site = Authority(tmp_path / "tls", "site")
+    site.issue("node", "DNS:localhost")
+    site.issue("other", "IP:127.0.0.2")
+    job.endpoint_host = "localhost"
+    nodes = [job.node(index, "light_steps.py", flags=site.flags("node")) for index in (0, 1)]
+    job.wait_world(2)
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    unfit = job.node(0, "light_steps.py", nnodes="1", flags=[*site.flags("other"), "--rdzv-id=unfit"])
+    assert unfit.wait() == 1, job.story()
+    assert "other.crt: expected 'localhost', the endpoint's name" in unfit.stderr, job.story()
+
+
+def test_a_certificate_of_another_authority_is_refused_with_a_sentence(job, tmp_path):
+    site = Authority(tmp_path / "tls", "site")
+    site.issue("node", "IP:127.0.0.1")
+    alien = Authority(tmp_path / "alien", "another site")
+    alien.issue("node", "IP:127.0.0.1")
+    first = job.node(0, "light_steps.py", nnodes="1:2", flags=site.flags("node"))
+    job.wait_world(1)
+    flags = [*alien.flags("node")[:2], site.flags("node")[2]]  # it believes the master, and is not believed
+    refused = job.node(1, "light_steps.py", nnodes="1:2", flags=flags)
+    assert refused.wait() == 1, job.story()
+    assert NO_BELIEF in refused.stderr, job.story()
+    folder = job.folder / "state0" / job.id
+    asked = job.phalanx("status", f"--state-dir={folder}", check=False, env=alien.variables("node"))
+    assert asked.returncode == 1 and NO_BELIEF.replace("node", "command") in asked.stderr
+    job.stop()
+    assert first.wait() == 0, job.story()
+
+
+def test_an_open_jobs_next_master_is_asked_with_the_same_token(job):
+    """By who has read the token before the master was killed."""
+    nodes = [job.node(index, "light_steps.py") for index in (0, 1)]
+    job.wait_world(2)
+    folder = next(job.folder.glob("state?/*/address")).parent
+    before = (folder / "token").read_text()
+    (pid,) = (pid for pid in job.processes() if read_proc(pid, "comm").startswith(b"phalanx-master"))
+    os.kill(pid, signal.SIGKILL)
+    env = {"PHALANX_TOKEN": before.strip()}
+    deadline, answered = time.monotonic() + PATIENCE_S, False
+    while not answered and time.monotonic() < deadline:
+        done = job.phalanx("status", f"--master=127.0.0.1:{job.port}", check=False, env=env)
+        assert "do not believe" not in done.stderr
+        answered = done.returncode == 0
+    assert answered and (folder / "token").read_text() == before
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
 
 
 def test_files_that_are_no_certificates_are_named(job, tmp_path):

@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "base/fd.h"
@@ -18,20 +17,28 @@ class LocalPeers {
  public:
   LocalPeers();
 
+  enum class Found {
+    kOwned,    // `user` has it
+    kGone,     // no process has it any more
+    kNowhere,  // no such socket is in this network namespace
+    kNotTold,  // by this kernel
+  };
   struct Owner {
+    Found found = Found::kNotTold;
     uid_t user = 0;
-    bool gone = false;  // no process has the socket any more; the user is not known
   };
 
-  // Of the socket at `peer` that is connected to `local`. None: it is not of this machine, or not of this network
-  // namespace, or the kernel does not tell.
-  std::optional<Owner> OwnerOf(const SocketAddress& peer, const SocketAddress& local);
+  // Of the socket at `peer` that is connected to `local`, whatever interface it is bound to.
+  Owner OwnerOf(const SocketAddress& peer, const SocketAddress& local);
 
   // Why the caller at the other end of the accepted connection `fd` may not speak: it is on this machine, and neither
   // this process's user nor root. Empty: it may, or is elsewhere, or the kernel does not tell.
-  std::string WhyForeign(const SocketAddress& peer, int fd);
+  std::string WhyForeign(SocketAddress peer, int fd);
 
  private:
+  // A socket that is bound to an interface is found by that alone; one that is not, by any.
+  Owner Ask(const SocketAddress& peer, const SocketAddress& local, uint32_t interface);
+
   Fd socket_;
   uint32_t sequence_ = 0;
 };

@@ -63,6 +63,19 @@ bool SocketAddress::wildcard() const {
   return IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
+uint32_t SocketAddress::scope() const { return family() == AF_INET6 ? V6(*this).sin6_scope_id : 0; }
+
+void SocketAddress::Unmap() {
+  if (family() != AF_INET6) return;
+  const in6_addr v6 = V6(*this).sin6_addr;
+  if (!IN6_IS_ADDR_V4MAPPED(&v6)) return;
+  in_addr v4{};
+  std::memcpy(&v4, v6.s6_addr + 12, sizeof v4);
+  const uint16_t port_before = port();
+  *this = FromV4(v4);
+  set_port(port_before);
+}
+
 // The port is at the same place in both families.
 static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
 

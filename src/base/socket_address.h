@@ -28,6 +28,10 @@ struct SocketAddress {
   // test.
   bool loopback() const;
   bool wildcard() const;
+  // The interface that a link-local IPv6 address is of; 0: none.
+  uint32_t scope() const;
+  // The kernel calls IPv4 peers of a socket of both families ::ffff:a.b.c.d: this makes them a.b.c.d.
+  void Unmap();
   uint16_t port() const;
   void set_port(uint16_t port);
   // "10.0.0.7", "fd00::7"; with the port: "10.0.0.7:80", "[fd00::7]:80".

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "base/env.h"
+
 namespace phalanx {
 
 // PEM, each.
@@ -11,6 +13,14 @@ struct TlsFiles {
   std::string key;
   std::string authority;
   bool given() const { return !certificate.empty(); }
+  bool any() const { return given() || !key.empty() || !authority.empty(); }
+  bool whole() const { return given() && !key.empty() && !authority.empty(); }
 };
+
+// As variables name them. Pure.
+inline TlsFiles TlsFilesOf(const Environment& env) {
+  return {env.NonEmptyOr("PHALANX_TLS_CERT", ""), env.NonEmptyOr("PHALANX_TLS_KEY", ""),
+          env.NonEmptyOr("PHALANX_TLS_CA", "")};
+}
 
 }  // namespace phalanx

@@ -20,15 +20,14 @@ namespace {
 constexpr int64_t kAskTimeoutMs = 3'000;
 constexpr int64_t kMaxRows = 1'000'000;
 
-// Of certificates from files; else of the token.
+// Of the token; else of certificates that variables name.
 StatusOr<wire::Credentials> CredentialsOf(const Environment& env, const std::string& token) {
-  TlsFiles files;
-  files.certificate = env.NonEmptyOr("PHALANX_TLS_CERT", "");
-  files.key = env.NonEmptyOr("PHALANX_TLS_KEY", "");
-  files.authority = env.NonEmptyOr("PHALANX_TLS_CA", "");
-  if (files.given()) return wire::Credentials::FromFiles(files);
-  if (token.empty()) return wire::Credentials();
-  return wire::Credentials::FromToken(token, wire::Role::kViewer);
+  if (!token.empty()) return wire::Credentials::FromToken(token, wire::Role::kViewer);
+  const TlsFiles files = TlsFilesOf(env);
+  if (files.any() && !files.whole()) {
+    return absl::InvalidArgumentError("PHALANX_TLS_CERT, PHALANX_TLS_KEY, PHALANX_TLS_CA: expected all three or none");
+  }
+  return files.given() ? wire::Credentials::FromFiles(files, wire::Side::kCaller) : wire::Credentials();
 }
 
 class AdminClient {
@@ -41,7 +40,7 @@ class AdminClient {
     args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     args.SetMaxReceiveMessageSize(-1);
     PHX_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, credentials.Dial(address, args));
-    return AdminClient(std::move(job), v1::Admin::NewStub(channel));
+    return AdminClient(std::move(job), v1::Admin::NewStub(channel), credentials);
   }
 
   StatusOr<JobView> Ask(bool rows) {
@@ -59,7 +58,8 @@ class AdminClient {
   }
 
  private:
-  AdminClient(std::string job, std::unique_ptr<v1::Admin::Stub> stub) : job_(std::move(job)), stub_(std::move(stub)) {}
+  AdminClient(std::string job, std::unique_ptr<v1::Admin::Stub> stub, const wire::Credentials& credentials)
+      : job_(std::move(job)), stub_(std::move(stub)), credentials_(credentials) {}
 
   StatusOr<std::vector<master::RecordRow>> AskRows() {
     std::vector<master::RecordRow> rows;
@@ -83,16 +83,23 @@ class AdminClient {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(kAskTimeoutMs));
   }
 
-  static Status ToStatus(const grpc::Status& status) {
-    const wire::LinkFault fault = wire::FaultOf(status);
+  Status ToStatus(const grpc::Status& status) const {
+    wire::LinkFault fault = wire::FaultOf(status);
+    // To be sent away in clear is nothing that TLS does: the master ends. One that does not believe a certificate cuts
+    // its caller off.
+    if (fault == wire::LinkFault::kClosed && credentials_.given()) fault = wire::LinkFault::kNone;
+    const bool cut_off = status.error_message().find("Socket closed") != std::string::npos;
+    if (cut_off && credentials_.from_files()) fault = wire::LinkFault::kNotProved;
     if (fault == wire::LinkFault::kNotProved) {
       return absl::PermissionDeniedError(
           fmt::format("the master and this command do not believe each other: PHALANX_TOKEN is another job's, or "
-                      "PHALANX_TLS_CA another authority ({})",
+                      "PHALANX_TLS_CERT and PHALANX_TLS_CA are of another authority or name ({})",
                       status.error_message()));
     }
     if (fault == wire::LinkFault::kClosed) {
-      return absl::PermissionDeniedError("the job is closed: give its token as PHALANX_TOKEN");
+      return absl::PermissionDeniedError(
+          "the job is closed: give its token as PHALANX_TOKEN, or a certificate as PHALANX_TLS_CERT, PHALANX_TLS_KEY "
+          "and PHALANX_TLS_CA");
     }
     const bool silent = fault == wire::LinkFault::kNone && (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                                                             status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
@@ -105,6 +112,7 @@ class AdminClient {
 
   std::string job_;
   std::unique_ptr<v1::Admin::Stub> stub_;
+  wire::Credentials credentials_;
 };
 
 StatusOr<JobView> AskMaster(const std::string& address, const JobQuery& query, const Environment& env,
@@ -153,7 +161,8 @@ v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector
 }
 
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
-  std::string token = env.NonEmptyOr("PHALANX_TOKEN", "");
+  const TlsFiles files = TlsFilesOf(env);
+  std::string token = files.any() ? "" : env.NonEmptyOr("PHALANX_TOKEN", "");  // as phalanx-run reads them
   if (!query.master.empty()) {
     StatusOr<JobView> view = AskMaster(query.master, query, env, token);
     if (!view.ok()) return WithContext(view.status(), fmt::format("--master={}", query.master));

@@ -31,7 +31,8 @@ CLI::App* Declare(CLI::App& app, AskFlags& flags, const std::string& name, const
   CLI::App* command = app.add_subcommand(name, what);
   command->add_option("JOB", flags.query.job, "the job's id (--rdzv-id); not given: the most recent job");
   command->add_option("--state-dir", flags.query.state_dir, "where jobs keep their records, or one job's folder");
-  command->add_option("--master", flags.query.master, "HOST:PORT of a live master to ask, with PHALANX_TOKEN");
+  command->add_option("--master", flags.query.master,
+                      "HOST:PORT of a live master to ask, with PHALANX_TOKEN or PHALANX_TLS_CERT, _KEY and _CA");
   command->add_flag("--json", flags.json, "for programs");
   return command;
 }

@@ -110,26 +110,42 @@ StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
   if (!token.ok()) return WithContext(token.status(), "--token-file");
   if (token->empty())
     return absl::InvalidArgumentError(fmt::format("--token-file={}: the file is empty", flags.token_file));
-  return token;
+  return agent::TokenIn(*token);
 }
 
-// Without a token the master makes one, for commands of this user; nodes come in clear.
+// Of an open job the master makes a token, for commands of this user; one that takes the job up keeps it. An open job
+// goes on without where OpenSSL makes no certificate of it.
+Status MakeOwnToken(master::ServerOptions& options, std::string& token) {
+  options.plain_nodes = true;
+  const StatusOr<std::string> kept = ReadPrivateLine(options.state_dir + "/token");
+  token = options.resume && kept.ok() && agent::CheckToken(*kept).ok() ? *kept : RandomHex(16);
+  StatusOr<wire::Credentials> made = wire::Credentials::FromToken(token, wire::Role::kMaster);
+  if (made.ok()) options.credentials = *std::move(made);
+  if (!made.ok()) Log(LogLevel::kWarning, "no-status", {{"what", Message(made.status())}});
+  return absl::OkStatus();
+}
+
 Status ReadCredentials(const MasterFlags& flags, const Environment& env, master::ServerOptions& options,
                        std::string& token) {
-  if (flags.tls.certificate.empty() != flags.tls.key.empty() ||
-      flags.tls.certificate.empty() != flags.tls.authority.empty()) {
-    return absl::InvalidArgumentError("--tls-cert, --tls-key, --tls-ca: expected all three or none");
+  TlsFiles tls = flags.tls;
+  if (!tls.any() && flags.token_file.empty()) tls = TlsFilesOf(env);
+  if (tls.any() && !tls.whole()) {
+    return absl::InvalidArgumentError(
+        "--tls-cert, --tls-key, --tls-ca (PHALANX_TLS_CERT and so on): expected all three or none");
   }
-  if (flags.tls.given()) {
-    PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromFiles(flags.tls));
+  if (tls.given()) {
+    PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromFiles(tls, wire::Side::kMaster));
     return absl::OkStatus();
   }
   PHX_ASSIGN_OR_RETURN(token, Token(flags, env));
-  options.plain_nodes = token.empty();
   if (token.empty() && flags.require_token) {
     return absl::InvalidArgumentError("--require-token: expected --token-file, PHALANX_TOKEN or --tls-cert");
   }
-  if (token.empty()) token = RandomHex(16);
+  if (token.empty()) return MakeOwnToken(options, token);
+  const Status good = agent::CheckToken(token);
+  if (!good.ok()) return WithContext(good, flags.token_file.empty() ? "PHALANX_TOKEN" : "--token-file");
+  const std::string weakness = agent::TokenWeakness(token);
+  if (!weakness.empty()) Log(LogLevel::kWarning, "weak-token", {{"what", weakness}});
   PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromToken(token, wire::Role::kMaster));
   return absl::OkStatus();
 }
@@ -154,7 +170,6 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.verbose = flags.verbose || !flags.embedded;
   options.resume = flags.resume;
   if (flags.embedded) options.linger_ms = flags.linger_ms;
-  PHX_RETURN_IF_ERROR(ReadCredentials(flags, env, options, token));
   if (!flags.spec_from_hello) {
     auto nodes = agent::ParseNodes(flags.nnodes);
     if (nodes.ok()) nodes = agent::NodesInUnits(*nodes, flags.node_unit);
@@ -177,6 +192,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     options.state_dir =
         fmt::format("{}/{}", DefaultStateRoot(env), agent::MastersDirectoryName(flags.job_id, Hostname(), flags.port));
   }
+  PHX_RETURN_IF_ERROR(ReadCredentials(flags, env, options, token));
   return options;
 }
 
@@ -186,6 +202,7 @@ class Signpost {
   Signpost(const std::string& folder, const std::string& host, uint16_t port, const std::string& token) {
     const std::string dial = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "::1" : host;
     Write(folder + "/address", JoinHostPort(dial, port));
+    if (token.empty()) unlink((folder + "/token").c_str());  // of an earlier master, and nobody believes it now
     if (!token.empty()) Write(folder + "/token", token);
   }
   Signpost(const Signpost&) = delete;

@@ -193,6 +193,7 @@ bool StoreServer::Impl::AcceptOne(int listener) {
     if (error_number == ECONNABORTED || error_number == EINTR) return true;
     return error_number != EAGAIN && OnAcceptError(listener, error_number);
   }
+  peer.Unmap();
   if (const std::string why = WhyRefuse(peer, fd.get()); !why.empty()) {
     Refuse(peer, why);
     return true;

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/test_folder.h"
 #include "phalanx/v1/admin.grpc.pb.h"
@@ -21,10 +24,11 @@ using ::testing::HasSubstr;
 // Says who has called, as the phase of the job.
 class Doorman final : public v1::Admin::Service {
  public:
-  explicit Doorman(const Credentials& credentials) {
+  explicit Doorman(const Credentials& credentials, std::function<void(const std::string&)> on_warning = {}) {
     SilenceGrpc();
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", credentials.ForServer(), &port_);
+    credentials_ = credentials.ForServer(std::move(on_warning));
+    builder.AddListeningPort("127.0.0.1:0", credentials_, &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -52,6 +56,7 @@ class Doorman final : public v1::Admin::Service {
   }
 
   int port_ = 0;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -95,7 +100,7 @@ class CredentialFilesTest : public ::testing::Test {
     folder_.Write(who + ".key", made->key);
     folder_.Write("ca.crt", made->authority);
   }
-  StatusOr<Credentials> Of(const std::string& who) const { return Credentials::FromFiles(Files(who)); }
+  StatusOr<Credentials> Of(const std::string& who) const { return Credentials::FromFiles(Files(who), Side::kCaller); }
 
   TestFolder folder_;
 };
@@ -104,7 +109,7 @@ TEST_F(CredentialFilesTest, CertificatesOfATokenMayLieInFiles) {
   Issue("authority", "agent", Role::kAgent);
   Issue("authority", "master", Role::kMaster);
   const StatusOr<Credentials> agent = Of("agent");
-  const StatusOr<Credentials> serving = Of("master");
+  const StatusOr<Credentials> serving = Credentials::FromFiles(Files("master"), Side::kMaster);
   ASSERT_TRUE(agent.ok() && serving.ok());
   EXPECT_TRUE(agent->from_files());
   const Doorman master(*serving);
@@ -118,7 +123,7 @@ TEST_F(CredentialFilesTest, RenewedFilesCountWithoutARestart) {
   Issue("authority", "agent", Role::kAgent);
   Issue("authority", "master", Role::kMaster);
   const StatusOr<Credentials> agent = Of("agent");
-  const StatusOr<Credentials> serving = Of("master");
+  const StatusOr<Credentials> serving = Credentials::FromFiles(Files("master"), Side::kMaster);
   ASSERT_TRUE(agent.ok() && serving.ok());
   const Doorman master(*serving);
   ASSERT_EQ(master.Ask(*agent), "agent");
@@ -130,18 +135,59 @@ TEST_F(CredentialFilesTest, RenewedFilesCountWithoutARestart) {
   EXPECT_EQ(answer, "agent");
 }
 
+// Two files are not replaced at the same moment; a half-done renewal must shut nobody out.
+TEST_F(CredentialFilesTest, FilesThatDoNotFitAreToldAndTheOldOnesCount) {
+  Issue("authority", "agent", Role::kAgent);
+  Issue("authority", "master", Role::kMaster);
+  const StatusOr<Credentials> agent = Of("agent");
+  const StatusOr<Credentials> serving = Credentials::FromFiles(Files("master"), Side::kMaster);
+  ASSERT_TRUE(agent.ok() && serving.ok());
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  const Doorman master(*serving, [&](const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    warnings.push_back(text);
+  });
+  ASSERT_EQ(master.Ask(*agent), "agent");
+  const std::string old = folder_.Read("master.crt");
+  folder_.Write("master.crt", folder_.Read("agent.crt"));
+  EXPECT_EQ(master.Ask(*agent), "agent");
+  EXPECT_EQ(master.Ask(*agent), "agent");
+  folder_.Write("master.crt", "nothing of use");
+  EXPECT_EQ(master.Ask(*agent), "agent");
+  folder_.Write("master.crt", old);
+  EXPECT_EQ(master.Ask(*agent), "agent");
+  const std::lock_guard<std::mutex> lock(mutex);
+  ASSERT_EQ(warnings.size(), 2U);
+  EXPECT_THAT(warnings[0], HasSubstr("master.key: not the private key of the certificate in"));
+  EXPECT_THAT(warnings[1], HasSubstr("master.crt: no PEM certificate; what was there before goes on to count"));
+}
+
 TEST_F(CredentialFilesTest, WhatCannotBeUsedIsNamed) {
   Issue("authority", "agent", Role::kAgent);
   Issue("authority", "other", Role::kAgent);
   EXPECT_THAT(Message(Of("nobody").status()), HasSubstr("nobody.crt: open: No such file"));
   TlsFiles files = Files("agent");
   files.key = Files("other").key;
-  EXPECT_THAT(Message(Credentials::FromFiles(files).status()), HasSubstr("other.key: not the private key"));
+  EXPECT_THAT(Message(Credentials::FromFiles(files, Side::kCaller).status()),
+              HasSubstr("other.key: not the private key"));
   files.key = files.certificate;
-  EXPECT_THAT(Message(Credentials::FromFiles(files).status()), HasSubstr("agent.crt: no PEM private key"));
+  EXPECT_THAT(Message(Credentials::FromFiles(files, Side::kCaller).status()),
+              HasSubstr("agent.crt: no PEM private key"));
+  EXPECT_THAT(
+      Message(Credentials::FromFiles(Files("agent"), Side::kMaster).status()),
+      HasSubstr("agent.crt: the certificate is not for a TLS server (its extended key usage lacks serverAuth)"));
   files = Files("agent");
   files.authority = files.key;
-  EXPECT_THAT(Message(Credentials::FromFiles(files).status()), HasSubstr("agent.key: no PEM certificate"));
+  EXPECT_THAT(Message(Credentials::FromFiles(files, Side::kCaller).status()),
+              HasSubstr("agent.key: no PEM certificate"));
+}
+
+TEST(Roles, ATypoGivesNoRights) {
+  EXPECT_EQ(RoleOfUri("phalanx:role/viewer"), Role::kViewer);
+  EXPECT_EQ(RoleOfUri("phalanx:role/viewr"), Role::kUnknown);
+  EXPECT_EQ(RoleOfUri("phalanx:role/"), Role::kUnknown);
+  EXPECT_EQ(RoleOfUri("spiffe://site/phalanx"), std::nullopt);
 }
 
 }  // namespace

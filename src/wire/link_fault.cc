@@ -9,9 +9,15 @@ LinkFault FaultOf(const grpc::Status& status) {
     return status.error_message().find(words) != std::string::npos;
   };
   // It speaks no HTTP/2, or knows no such method; or it speaks no TLS.
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED || says("http1.x server")) return LinkFault::kForeign;
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED || says("http1.x server") ||
+      says("Failed parsing HTTP/2")) {
+    return LinkFault::kForeign;
+  }
   if (says("wrong version number") || says("packet length too long")) return LinkFault::kForeign;
-  if (says("SSL_ERROR_SSL")) return LinkFault::kNotProved;  // not what a connection that breaks meanwhile comes to
+  // None of these is what a connection that breaks meanwhile comes to.
+  if (says("SSL_ERROR_SSL") || says("is not in peer certificate") || says("Cannot check peer")) {
+    return LinkFault::kNotProved;
+  }
   return says("GOAWAY received") ? LinkFault::kClosed : LinkFault::kNone;
 }
 

@@ -317,4 +317,21 @@ std::string MastersDirectoryName(std::string_view job_id, std::string_view hostn
   return fmt::format("{}{}{}-{}", kUnchosenId, kSharedIdMark, JobDirectoryName(hostname), port);
 }
 
+std::string TokenIn(const std::string& text) { return text.substr(0, text.find_first_of("\r\n")); }
+
+Status CheckToken(const std::string& token) {
+  constexpr size_t kBytesMax = 4'096;
+  const bool printable = std::all_of(token.begin(), token.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  if (printable && !token.empty() && token.size() <= kBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("expected 1 to {} printable ASCII characters without spaces", kBytesMax));
+}
+
+std::string TokenWeakness(const std::string& token) {
+  constexpr size_t kCharactersMin = 16;
+  if (token.empty() || token.size() >= kCharactersMin) return "";
+  return fmt::format("a token of {} character{} may be guessed; `openssl rand -hex 16` makes one that cannot",
+                     token.size(), token.size() == 1 ? "" : "s");
+}
+
 }  // namespace phalanx::agent

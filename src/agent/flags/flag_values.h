@@ -16,6 +16,13 @@
 
 namespace phalanx::agent {
 
+// The token of a file: its first line.
+std::string TokenIn(const std::string& text);
+// Why it is no token; never the token itself. Pure.
+Status CheckToken(const std::string& token);
+// What would make it easy to guess; empty: nothing.
+std::string TokenWeakness(const std::string& token);
+
 // A decimal integer between `least` and `most`; a sign is taken, spaces and anything else are not.
 [[nodiscard]] StatusOr<int64_t> ParseInteger(std::string_view text, int64_t least, int64_t most);
 

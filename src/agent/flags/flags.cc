@@ -565,35 +565,48 @@ class Resolver {
     return ResolveCredentials();
   }
 
+  // Flags count before variables; files of a variable before its token.
   Status ResolveCredentials() {
     TlsFiles& tls = config_.tls;
-    if (tls.certificate.empty() != tls.key.empty() || tls.certificate.empty() != tls.authority.empty()) {
-      return Wrong("--tls-cert, --tls-key, --tls-ca: expected all three or none");
+    const bool token_given = !draft_.job_token_file.empty();
+    const bool any_file = !tls.certificate.empty() || !tls.key.empty() || !tls.authority.empty();
+    if (any_file && token_given) return Wrong("--job-token-file: expected it or --tls-cert, not both");
+    if (any_file && !tls.whole()) return Wrong("--tls-cert, --tls-key, --tls-ca: expected all three or none");
+    if (!any_file && !token_given) {
+      tls = TlsFilesOf(env_);
+      if (tls.any() && !tls.whole()) {
+        return Wrong("PHALANX_TLS_CERT, PHALANX_TLS_KEY, PHALANX_TLS_CA: expected all three or none");
+      }
     }
     if (tls.given()) {
-      if (!draft_.job_token_file.empty()) return Wrong("--job-token-file: expected it or --tls-cert, not both");
       for (std::string* file : {&tls.certificate, &tls.key, &tls.authority}) *file = Absolute(*file);
       return absl::OkStatus();
     }
+    return ResolveToken();
+  }
+
+  Status ResolveToken() {
     const bool from_file = !draft_.job_token_file.empty();
     const std::string source = from_file ? fmt::format("--job-token-file={}", draft_.job_token_file) : kTokenVariable;
     config_.token = env_.NonEmptyOr(kTokenVariable, "");
     if (from_file) {
       const StatusOr<std::string> text = host_.read_file(Absolute(draft_.job_token_file));
       if (!text.ok()) return WithSource(text.status(), "--job-token-file", draft_.job_token_file);
-      config_.token = text->substr(0, text->find_first_of("\r\n"));
-      if (config_.token.empty()) return Wrong(fmt::format("{}: expected a token in the first line", source));
+      config_.token = TokenIn(*text);
     }
-    bool printable =
-        std::all_of(config_.token.begin(), config_.token.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-    if (!printable || config_.token.size() > 4096) {  // never shown
-      return Wrong(fmt::format("{}: expected at most 4096 printable ASCII characters without spaces", source));
+    if (from_file || !config_.token.empty()) {
+      const Status good = CheckToken(config_.token);
+      if (!good.ok()) return Wrong(fmt::format("{}: {}", source, Message(good)));
+      const std::string weakness = TokenWeakness(config_.token);
+      if (!weakness.empty()) Notice(fmt::format("{}: {}", source, weakness));
+      return absl::OkStatus();
     }
-    if (config_.token.empty() && config_.rendezvous == Rendezvous::kStandalone) config_.token = host_.fresh_token;
-    if (config_.token.empty() && draft_.require_token) {
-      return Wrong("--require-token: expected a token (--job-token-file, PHALANX_TOKEN) or a certificate (--tls-cert)");
+    if (config_.rendezvous == Rendezvous::kStandalone) {
+      config_.token = host_.fresh_token;
+      return absl::OkStatus();
     }
-    return absl::OkStatus();
+    if (!draft_.require_token) return absl::OkStatus();
+    return Wrong("--require-token: expected a token (--job-token-file, PHALANX_TOKEN) or a certificate (--tls-cert)");
   }
 
   Status ResolvePlaces() {

@@ -186,6 +186,44 @@ TEST(Flags, AGivenMasterNamesTheEndpoint) {
               AllOf(HasSubstr("PHALANX_TOKEN: expected"), Not(HasSubstr("a b"))));
 }
 
+TEST(Flags, ProvesByATokenOrByCertificates) {
+  const std::string token = "0123456789abcdef";
+  HostFacts host = Host();
+  host.read_file = [&](const std::string&) { return StatusOr<std::string>(token + "\r\nsecond line\n"); };
+  const std::vector<std::string> node = {"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:1"};
+  const auto with = [&node](std::vector<std::string> more) {
+    more.insert(more.begin(), node.begin(), node.end());
+    more.emplace_back("s.py");
+    return more;
+  };
+  const auto parse = [&](std::vector<std::string> more, Vars vars = {}) {
+    ParseResult parsed = ParseFlags(with(std::move(more)), Environment(std::move(vars)), host);
+    const auto* config = std::get_if<LaunchConfig>(&parsed);
+    EXPECT_NE(config, nullptr);
+    return config == nullptr ? LaunchConfig() : *config;
+  };
+  EXPECT_EQ(parse({"--job-token-file=f"}).token, token);
+  EXPECT_EQ(parse({"--job-token-file=f"}, {{"PHALANX_TOKEN", "another-token-of-the-shell"}}).token, token);
+  EXPECT_THAT(parse({"--job-token-file=f"}).notices, IsEmpty());
+  EXPECT_THAT(parse({}, {{"PHALANX_TOKEN", "short"}}).notices,
+              ElementsAre(HasSubstr("a token of 5 characters may be")));
+
+  const Vars tls = {{"PHALANX_TLS_CERT", "/c"}, {"PHALANX_TLS_KEY", "/k"}, {"PHALANX_TLS_CA", "/a"}};
+  const LaunchConfig by_variables = parse({}, tls);
+  EXPECT_EQ(by_variables.tls.certificate, "/c");
+  EXPECT_EQ(by_variables.tls.key, "/k");
+  EXPECT_EQ(by_variables.tls.authority, "/a");
+  EXPECT_EQ(by_variables.token, "");
+  EXPECT_EQ(parse({"--tls-cert=/x", "--tls-key=/y", "--tls-ca=/z"}, tls).tls.certificate, "/x");
+  EXPECT_FALSE(parse({"--job-token-file=f"}, tls).tls.given()) << "a flag counts before variables";
+
+  EXPECT_THAT(Error(with({"--tls-cert=/x"})), HasSubstr("--tls-cert, --tls-key, --tls-ca: expected all three or none"));
+  EXPECT_THAT(Error(with({}), {{"PHALANX_TLS_KEY", "/k"}}), HasSubstr("PHALANX_TLS_CA: expected all three or none"));
+  EXPECT_THAT(Error(with({"--tls-cert=/x", "--job-token-file=f"})), HasSubstr("--job-token-file: expected it or"));
+  EXPECT_THAT(Error(with({"--require-token"})), HasSubstr("--require-token: expected a token"));
+  EXPECT_EQ(Config({"--standalone", "--require-token", "s.py"}).token, "fresh-token");
+}
+
 TEST(Flags, RefusesBackendsByName) {
   EXPECT_EQ(Error({"--rdzv-backend=etcd-v2", "s.py"}),
             "--rdzv-backend=etcd-v2: expected c10d, which needs no etcd: the first node that binds --rdzv-endpoint "

@@ -127,6 +127,7 @@ Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env,
   spec.program = OwnSibling("phalanx-master");
   spec.args = MasterArgs(config, place, resume, kReadyFd);
   spec.env = env.values();
+  for (const char* name : {"PHALANX_TLS_CERT", "PHALANX_TLS_KEY", "PHALANX_TLS_CA"}) spec.env.erase(name);
   if (!config.token.empty()) spec.env[kTokenVariable] = config.token;
   spec.cwd = std::string("/");  // GCC 12 warns wrongly of the plain literal
   spec.stdin_fd = null.get();

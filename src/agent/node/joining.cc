@@ -23,9 +23,22 @@ std::string BindingFlag(const LaunchConfig& config) {
 }
 
 StatusOr<wire::Credentials> CredentialsOf(const LaunchConfig& config) {
-  if (config.tls.given()) return wire::Credentials::FromFiles(config.tls);
+  if (config.tls.given()) {
+    // Its own master is dialled by an address.
+    return wire::Credentials::FromFiles(config.tls, wire::Side::kCaller, config.endpoint_host);
+  }
   if (!config.token.empty()) return wire::Credentials::FromToken(config.token, wire::Role::kAgent);
   return wire::Credentials();
+}
+
+// Whoever dials this node's master expects the endpoint's name in its certificate.
+Status CheckMastersCertificate(const LaunchConfig& config) {
+  PHX_ASSIGN_OR_RETURN(const wire::Identity identity, wire::ReadIdentity(config.tls, wire::Side::kMaster));
+  const std::string name = config.endpoint_host.empty() ? "127.0.0.1" : config.endpoint_host;
+  if (wire::IsOfToken(identity) || wire::HasName(identity, name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{}: expected '{}', the endpoint's name, among the certificate's alternative names",
+                  config.tls.certificate, name));
 }
 
 std::string DownText(wire::LinkFault fault, const std::string& address, const std::string& why) {
@@ -39,13 +52,15 @@ std::string DownText(wire::LinkFault fault, const std::string& address, const st
           address, why);
     case wire::LinkFault::kNotProved:
       return fmt::format(
-          "the master at {} and this node do not believe each other ({}): give all nodes of the job the same token "
-          "(PHALANX_TOKEN, --job-token-file), or certificates of one authority (--tls-ca)",
+          "the master at {} and this node do not believe each other: give all nodes of the job the same token "
+          "(PHALANX_TOKEN, --job-token-file), or certificates of one authority (--tls-ca) ({})",
           address, why);
     case wire::LinkFault::kClosed:
       return fmt::format(
           "the job at {} is closed, and this node has nothing to prove that it belongs to it: give it the job's token "
-          "(PHALANX_TOKEN, --job-token-file), or a certificate (--tls-cert)",
+          "(PHALANX_TOKEN, --job-token-file), or a certificate (--tls-cert). An open job on this machine takes only "
+          "its "
+          "own user's nodes",
           address);
   }
   return why;
@@ -146,6 +161,10 @@ void NodeAgent::Do(const joining::Resolve& /*action*/) {
 }
 
 void NodeAgent::Do(const joining::StartMaster& action) {
+  if (config_.tls.given()) {
+    const Status fit = CheckMastersCertificate(config_);
+    if (!fit.ok()) return Feed(joining::MasterNotReady{false, Message(fit)});
+  }
   MakeMaster();
   master_place_ = {action.bind_address, action.port};
   const Status started = master_->Start(config_, env_, master_place_, false);

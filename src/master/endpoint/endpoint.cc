@@ -33,14 +33,12 @@ StatusOr<std::unique_ptr<Endpoint>> Endpoint::Listen(const std::vector<std::stri
   return std::unique_ptr<Endpoint>(new Endpoint(std::move(door), verbose));
 }
 
-void Endpoint::Offer(grpc::ServerBuilder& builder, const wire::Credentials& credentials, bool plain) {
+void Endpoint::Offer(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& tls, bool plain) {
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  if (plain || !credentials.given()) {
+  if (plain) {
     plain_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, grpc::InsecureServerCredentials());
   }
-  if (credentials.given()) {
-    tls_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials.ForServer());
-  }
+  if (tls) tls_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, tls);
 }
 
 Status Endpoint::Start() {
@@ -52,9 +50,9 @@ Status Endpoint::Start() {
 }
 
 void Endpoint::Refused(const std::string& sentence) {
-  const uint64_t count = refusals_.Add(sentence);
-  if (!verbose_ && count > kRefusalsTold) return;
-  const bool last = !verbose_ && count == kRefusalsTold;
+  refusals_.Add(sentence);
+  if (!verbose_ && ++refusals_told_ > kRefusalsTold) return;
+  const bool last = !verbose_ && refusals_told_ == kRefusalsTold;
   Log(LogLevel::kInfo, "endpoint", {{"what", sentence + (last ? "; others are not told" : "")}});
 }
 

@@ -18,7 +18,6 @@
 #include "master/endpoint/refusals.h"
 #include "master/endpoint/room.h"
 #include "phalanx/v1/agent.pb.h"
-#include "wire/credentials.h"
 
 namespace phalanx::master {
 
@@ -32,8 +31,8 @@ class Endpoint {
   uint16_t port() const { return door_->port(); }
 
   // Connections are given to the server that `builder` makes, from Start on. It must outlive this object, or be shut
-  // down after it. `plain`: also those in clear; without credentials there are no others.
-  void Offer(grpc::ServerBuilder& builder, const wire::Credentials& credentials, bool plain);
+  // down after it. Connections over TLS where there are credentials for them; those in clear where `plain`.
+  void Offer(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& tls, bool plain);
   Status Start();
 
   // The store of a round is there. Of the live one, or of one that Follow is about to hear of.
@@ -73,6 +72,7 @@ class Endpoint {
   bool all_let_in_ = false;
   EndpointWorld world_;
   Refusals refusals_;
+  uint64_t refusals_told_ = 0;       // the door's thread only
   std::unique_ptr<FrontDoor> door_;  // last: its thread ends before what it uses goes
 };
 

@@ -187,6 +187,7 @@ bool FrontDoor::AcceptOne(int listener) {
     listen_again_ = loop_.At(loop_.Now() + kAcceptPauseMs, [this] { ListenAgain(); });
     return false;
   }
+  peer.Unmap();
   const uint64_t id = next_id_++;
   Visitor& visitor = visitors_[id];
   visitor.fd = std::move(fd);
@@ -230,8 +231,8 @@ void FrontDoor::Look(uint64_t id, bool ended) {
       AwaitProof(visitor.peer.Text());
       return events_.on_tls(TakeOver(id));
     case Caller::kPlain:
-      if (!events_.on_plain) return SendAway(id);
-      if (!visitor.why_foreign.empty()) return TurnAway(id, visitor.why_foreign);
+      if (!events_.on_plain) return SendAway(id, "it speaks in clear, and this job is closed");
+      if (!visitor.why_foreign.empty()) return SendAway(id, visitor.why_foreign);
       return events_.on_plain(TakeOver(id));
   }
 }
@@ -261,12 +262,17 @@ void FrontDoor::TurnAway(uint64_t id, const std::string& why) {
 }
 
 void FrontDoor::AwaitProof(const std::string& peer) {
+  if (proving_.size() >= kProvingMax) return;
   const auto [at, is_new] = proving_.try_emplace(peer);
   if (!is_new) loop_.Cancel(at->second);
-  at->second = loop_.At(loop_.Now() + kProofMs, [this, peer] {
-    proving_.erase(peer);
-    events_.on_refused(fmt::format("the endpoint refused {}: it did not prove that it belongs to the job", peer));
-  });
+  // Behind what waits to be told: this machine may have stood still.
+  at->second = loop_.At(loop_.Now() + kProofMs, [this, peer] { loop_.Post([this, peer] { NotProved(peer); }); });
+}
+
+void FrontDoor::NotProved(const std::string& peer) {
+  if (proving_.erase(peer) == 0) return;
+  events_.on_refused(
+      fmt::format("the endpoint refused {}: it said nothing that proves that it belongs to the job", peer));
 }
 
 void FrontDoor::Proved(const std::string& peer) {
@@ -278,10 +284,9 @@ void FrontDoor::Proved(const std::string& peer) {
   });
 }
 
-void FrontDoor::SendAway(uint64_t id) {
+void FrontDoor::SendAway(uint64_t id, const std::string& why) {
   Visitor& visitor = visitors_.at(id);
-  events_.on_refused(
-      fmt::format("the endpoint refused {}: it speaks in clear, and this job is closed", visitor.peer.Text()));
+  events_.on_refused(fmt::format("the endpoint refused {}: {}", visitor.peer.Text(), why));
   const int fd = visitor.fd.get();
   const std::string words = wire::ClosedAnswer();
   const bool told = send(fd, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size());

@@ -30,6 +30,8 @@ class FrontDoor {
   static constexpr int64_t kFirstBytesMs = 10'000;
   // Who has not proved by then that it belongs to the job is counted as turned away. gRPC closes it.
   static constexpr int64_t kProofMs = 10'000;
+  // So many are watched for that at a time; further ones are not counted.
+  static constexpr size_t kProvingMax = 4'096;
 
   struct Events {
     // A connection for gRPC, non-blocking, of which nothing has been read: in TLS, or in clear. On the door's thread.
@@ -92,8 +94,9 @@ class FrontDoor {
   void Drop(uint64_t id);
   void TurnAway(uint64_t id, const std::string& why);
   void AwaitProof(const std::string& peer);
+  void NotProved(const std::string& peer);
   // Tells gRPC at the other end to go, in its own words.
-  void SendAway(uint64_t id);
+  void SendAway(uint64_t id, const std::string& why);
   std::string WhyNot(const Visitor& visitor) const;
   void CloseRelays();
 

@@ -14,11 +14,10 @@ class Refusals {
     std::string last;  // what was said of the last one
   };
 
-  // So many there are with it.
-  uint64_t Add(const std::string& sentence) {
+  void Add(const std::string& sentence) {
     const std::lock_guard<std::mutex> lock(mutex_);
     told_.last = sentence;
-    return ++told_.count;
+    ++told_.count;
   }
   Told Get() const {
     const std::lock_guard<std::mutex> lock(mutex_);

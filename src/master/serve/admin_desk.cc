@@ -36,9 +36,13 @@ grpc::Status AdminDesk::Admit(const wire::Caller& caller, const std::string& job
   if (caller.role && endpoint_ != nullptr) endpoint_->Proved(caller.peer);
   const std::string busy = WhyNoAnswer(calls_ - kKindsOfCalls);
   if (!busy.empty()) return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, busy);
-  if (caller.role != wire::Role::kAgent && caller.role != wire::Role::kViewer) {
+  if (!caller.role) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
-                        "only who proves to belong to the job learns of it (PHALANX_TOKEN, PHALANX_TLS_CERT)");
+                        "the job is open, and tells of itself only by the files of its state directory: ask on its "
+                        "master's machine, as its user (--state-dir)");
+  }
+  if (*caller.role == wire::Role::kUnknown) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the certificate's role is unknown");
   }
   if (!job_id.empty() && job_id != job_id_) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, fmt::format("this master serves job '{}'", job_id_));

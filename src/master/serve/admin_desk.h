@@ -34,7 +34,7 @@ class AdminDesk {
   // Calls that are waited for or answered: operations that the queue has to give back.
   int calls() const { return calls_; }
 
-  // Who has proved nothing, or is another master, learns nothing.
+  // Who has proved nothing learns nothing.
 
   // Bytes of v1::StatusRequest and v1::StatusReply. The reply is made anew when StatusKeptMs are over: a copy of its
   // bytes costs nothing, whatever the number of nodes.

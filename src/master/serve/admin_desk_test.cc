@@ -58,7 +58,7 @@ TEST_F(AdminDeskTest, GivesNothingAgainToWhoProvesNothing) {
   job_ = LargeJob(1'000, 8);
   ReasonAt(10);
   EXPECT_EQ(Ask(std::nullopt, 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(Ask(wire::Role::kMaster, 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Ask(wire::Role::kUnknown, 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(Ask(wire::Role::kAgent, 10).ok());
 }
 

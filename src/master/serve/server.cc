@@ -121,6 +121,7 @@ class MasterServer::Impl final : public SessionOwner {
   AdminDesk desk_{options_.job_id, started_unix_ms_, state_, record_};
 
   v1::AgentLink::AsyncService agent_service_;
+  std::shared_ptr<grpc::ServerCredentials> tls_;  // outlives the server
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Endpoint> endpoint_;
@@ -251,7 +252,8 @@ Status MasterServer::Impl::Build() {
   PHX_ASSIGN_OR_RETURN(endpoint_, Endpoint::Listen(options_.hosts, options_.port, options_.verbose));
   port_ = endpoint_->port();
   grpc::ServerBuilder builder;
-  endpoint_->Offer(builder, options_.credentials, options_.plain_nodes);
+  if (options_.credentials.given()) tls_ = options_.credentials.ForServer(record_.Warner("tls-files"));
+  endpoint_->Offer(builder, tls_, options_.plain_nodes || !tls_);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // An agent that hears nothing pings; gRPC would take that for an attack and close the connection.
@@ -378,9 +380,10 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     return Tell(session.id(), RefusedFor(fault));
   }
   const std::optional<wire::Role> role = session.role();
-  if (role.has_value() && *role != wire::Role::kAgent) {
-    return Tell(session.id(), RefusedFor(fmt::format("a {}'s certificate: it may look, and not join as a node",
-                                                     wire::NameOf(*role))));
+  // Of certificates in files a master's may be that of a node, too: any may come to host the master.
+  if (role.has_value() && *role != wire::Role::kAgent && *role != wire::Role::kMaster) {
+    return Tell(session.id(),
+                RefusedFor(fmt::format("a {}'s certificate: it may not join as a node", wire::NameOf(*role))));
   }
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());

@@ -353,7 +353,8 @@ TEST(Server, TakesOnlyNodesThatProveThatTheyBelongToTheJob) {
   EXPECT_EQ(fault, wire::LinkFault::kNotProved);
   EXPECT_EQ(Knock(server, wire::Credentials(), &fault), "");
   EXPECT_EQ(fault, wire::LinkFault::kClosed);
-  EXPECT_THAT(Knock(server, wire::TestCredentials(wire::Role::kViewer), &fault), HasSubstr("a viewer's certificate"));
+  EXPECT_THAT(Knock(server, wire::TestCredentials(wire::Role::kViewer), &fault),
+              HasSubstr("a viewer's certificate: it may not join as a node"));
   EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kMaster), &fault), "");
   EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kAgent), &fault), "welcome");
 }
