@@ -24,6 +24,7 @@ ALL = [
     "spare_node",
     "master_restart",
     "status",
+    "scale",
     "simulator",
     "cold_start",
     "notice",

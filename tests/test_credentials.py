@@ -3,6 +3,7 @@ more than that (docs/security.md, docs/formats/credentials.md)."""
 
 import json
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from harness import PATIENCE_S, clean_environment, environment_of, read_proc
@@ -346,6 +348,37 @@ def test_a_certificate_has_the_endpoints_name(job, tmp_path):
     unfit = job.node(0, "light_steps.py", nnodes="1", flags=[*site.flags("other"), "--rdzv-id=unfit"])
     assert unfit.wait() == 1, job.story()
     assert "other.crt: expected 'localhost', the endpoint's name" in unfit.stderr, job.story()
+
+
+def test_the_lines_of_the_page_make_certificates_that_work(job, tmp_path):
+    """Those of docs/security.md, but for the host's name."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "security.md").read_text()
+    block = re.search(r"\n((?:    (?:openssl req|    -addext).*\n)+)", page)[1]
+    lines = block.replace("DNS:node1,IP:10.0.0.7", "DNS:localhost")
+    assert lines.count("openssl req") == 3 and "DNS:localhost" in lines
+    made = subprocess.run(
+        ["bash", "-euc", lines],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert made.returncode == 0, made.stderr
+    flags = [
+        f"--tls-{name}={tmp_path / file}"
+        for name, file in (("cert", "node.crt"), ("key", "node.key"), ("ca", "ca.crt"))
+    ]
+    job.endpoint_host = "localhost"
+    nodes = [job.node(index, "light_steps.py", flags=flags) for index in (0, 1)]
+    job.wait_world(2)
+    env = {
+        f"PHALANX_TLS_{name}": tmp_path / file
+        for name, file in (("CERT", "me.crt"), ("KEY", "me.key"), ("CA", "ca.crt"))
+    }
+    assert "running" in job.phalanx("status", f"--master=localhost:{job.port}", env=env).stdout
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
 
 
 def test_a_certificate_of_another_authority_is_refused_with_a_sentence(job, tmp_path):

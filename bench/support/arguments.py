@@ -50,6 +50,11 @@ def whole(least):
     return parse
 
 
+def counts(text):
+    """[1000, 3000] of "1000,3000"."""
+    return [count(part) for part in text.split(",")]
+
+
 count = whole(1)
 count_or_zero = whole(0)
 

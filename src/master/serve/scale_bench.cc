@@ -1,0 +1,359 @@
+// What a master costs that serves many nodes: a phalanx-master as it is, and simulated agents in this process, each
+// with a connection and a stream of its own, as its node would have.
+//
+//   phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S
+//
+// All agents dial at once, at most kDialling at a time on their way, since they share one machine's queues. One JSON
+// line: seconds until all have their world; the master's CPU and memory by then; for each death of one rank, ms until
+// the first agent is told of the next round, and until the last one is; the master's CPU while agents beat for BEATS_S.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/fd.h"
+#include "base/process/process.h"
+#include "master/core/test_hello.h"
+#include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/grpc_log.h"
+#include "wire/operation.h"
+#include "wire/test_credentials.h"
+
+namespace phalanx::master {
+namespace {
+
+constexpr int kReadyFd = 3;
+constexpr size_t kDialling = 256;
+constexpr int64_t kPatienceMs = 300'000;
+constexpr const char* kToken = "the-token-of-a-benchmark";
+
+class Master {
+ public:
+  // Returns when it serves.
+  Master(const std::string& program, const std::string& folder, size_t agents, bool open) : folder_(folder) {
+    int fds[2];
+    PHX_CHECK(pipe(fds) == 0, "pipe");
+    const Fd ours(fds[0]);
+    Fd theirs(fds[1]);
+    SpawnSpec spec;
+    spec.program = program;
+    spec.args = {"phalanx-master",
+                 "--port=0",
+                 "--embedded",
+                 "--job-id=job",
+                 fmt::format("--nnodes={}", agents),
+                 "--max-restarts=1000",
+                 fmt::format("--state-dir={}", folder),
+                 fmt::format("--ready-fd={}", kReadyFd)};
+    spec.env = Environment::FromProcess().Without("PHALANX_TOKEN").values();
+    if (!open) spec.env["PHALANX_TOKEN"] = kToken;
+    spec.cwd.assign(1, '/');  // gcc 12 sees an overlap in the assignment of a literal here
+    log_ = Fd(::open((folder + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    spec.stdin_fd = spec.stdout_fd = spec.stderr_fd = log_.get();
+    spec.extra_fds = {theirs.get()};
+    StatusOr<Child> child = Spawn(spec);
+    PHX_CHECK(child.ok(), "the master could not be started: its path must be absolute");
+    pid_ = child->pid;
+    theirs.Reset();
+    char line[64] = {};
+    const ssize_t n = read(ours.get(), line, sizeof line - 1);
+    int port = 0;
+    PHX_CHECK(n > 0 && sscanf(line, "ready %d", &port) == 1, "the master is not ready");
+    address_ = fmt::format("127.0.0.1:{}", port);
+  }
+  Master(const Master&) = delete;
+  Master& operator=(const Master&) = delete;
+  ~Master() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    std::error_code error;
+    std::filesystem::remove_all(folder_, error);
+    std::filesystem::remove(folder_ + ".log", error);
+  }
+
+  const std::string& address() const { return address_; }
+
+  // Of all its threads, since its start.
+  int64_t CpuMs() const {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid_));
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    std::istringstream fields(text.substr(text.rfind(')') + 2));
+    std::string skipped;
+    for (int i = 0; i < 11; ++i) fields >> skipped;
+    int64_t user = 0;
+    int64_t system = 0;
+    fields >> user >> system;
+    return (user + system) * 1'000 / sysconf(_SC_CLK_TCK);
+  }
+  int64_t RssMb() const {
+    std::ifstream file(fmt::format("/proc/{}/statm", pid_));
+    int64_t size = 0;
+    int64_t resident = 0;
+    file >> size >> resident;
+    return resident * sysconf(_SC_PAGESIZE) >> 20;
+  }
+
+ private:
+  std::string folder_;
+  Fd log_;
+  pid_t pid_ = 0;
+  std::string address_;
+};
+
+// What the agents have come to, together.
+struct Fleet {
+  std::string address;
+  bool open = false;
+  size_t size = 0;
+  grpc::CompletionQueue queue;
+  size_t dialling = 0;
+  size_t told = 0;     // of the round that is waited for
+  uint64_t epoch = 0;  // that round is later than this
+  Instant first_told = 0;
+  int64_t beat_interval_ms = 0;
+};
+
+class Agent {
+ public:
+  Agent(Fleet& fleet, size_t index) : fleet_(fleet), index_(index) {}
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  void Dial() {
+    ++fleet_.dialling;
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    args.SetInt(GRPC_ARG_MINIMAL_STACK, 1);
+    args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    const wire::Credentials none;
+    const auto channel =
+        (fleet_.open ? none : wire::TestCredentials(wire::Role::kAgent, kToken)).Dial(fleet_.address, args);
+    PHX_CHECK(channel.ok(), "no channel");
+    stub_ = v1::AgentLink::NewStub(*channel);
+    stream_ = stub_->PrepareAsyncAttach(&context_, &fleet_.queue);
+    stream_->StartCall(&started_);
+  }
+
+  void Send(v1::AgentMessage message) {
+    message.set_sequence(next_sequence_++);
+    outgoing_.push_back(std::move(message));
+    if (!writing_) Write();
+  }
+
+  void Beat() {
+    v1::AgentMessage message;
+    message.mutable_beat()->set_epoch(epoch_);
+    message.mutable_beat()->set_min_step(++step_);
+    message.mutable_beat()->set_max_step(step_);
+    Send(std::move(message));
+  }
+
+  void Die() {
+    v1::AgentMessage message;
+    v1::WorkerExited& exited = *message.mutable_worker_exited();
+    exited.set_epoch(epoch_);
+    exited.set_signal(SIGKILL);
+    exited.set_script_started(true);
+    Send(std::move(message));
+  }
+
+  bool is_welcome() const { return is_welcome_; }
+
+  void Cancel() {
+    cancelled_ = true;
+    context_.TryCancel();
+  }
+
+ private:
+  void OnStarted(bool ok) {
+    if (!ok) return AskWhy();
+    stream_->Read(&incoming_, &read_);
+    v1::Hello hello = TestHello(fmt::format("node-{}", index_), 8,
+                                TestSpec(static_cast<uint32_t>(fleet_.size), static_cast<uint32_t>(fleet_.size)));
+    hello.mutable_spec()->set_max_restarts(1'000);
+    hello.mutable_spec()->set_last_call_ms(300);
+    Send(FirstMessage(std::move(hello)));
+  }
+
+  void OnRead(bool ok) {
+    if (!ok) return AskWhy();
+    if (incoming_.has_welcome()) {
+      --fleet_.dialling;
+      is_welcome_ = true;
+      fleet_.beat_interval_ms = incoming_.welcome().beat_interval_ms();
+    }
+    PHX_CHECK(!incoming_.has_refused(), "a node was refused");
+    if (incoming_.has_start_round() && incoming_.start_round().epoch() > fleet_.epoch) {
+      if (fleet_.told++ == 0) fleet_.first_told = MonotonicMs();
+      epoch_ = incoming_.start_round().epoch();
+    }
+    incoming_.Clear();
+    stream_->Read(&incoming_, &read_);
+  }
+
+  // At the end streams are cancelled; before, the world would never come.
+  void AskWhy() {
+    if (!cancelled_) stream_->Finish(&status_, &finished_);
+  }
+  void OnFinished(bool) { PHX_CHECK(cancelled_, ("a stream has ended: " + status_.error_message()).c_str()); }
+
+  void Write() {
+    writing_ = true;
+    stream_->Write(outgoing_.front(), &written_);
+  }
+  void OnWritten(bool ok) {
+    writing_ = false;
+    outgoing_.pop_front();
+    if (ok && !outgoing_.empty()) Write();
+  }
+
+  Fleet& fleet_;
+  const size_t index_;
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::AgentLink::Stub> stub_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::AgentMessage, v1::MasterMessage>> stream_;
+  v1::MasterMessage incoming_;
+  std::deque<v1::AgentMessage> outgoing_;
+  grpc::Status status_;
+  bool writing_ = false;
+  bool is_welcome_ = false;
+  bool cancelled_ = false;
+  uint64_t next_sequence_ = 1;
+  uint64_t epoch_ = 0;
+  int64_t step_ = 0;
+  wire::MemberOperation<Agent> started_{this, &Agent::OnStarted};
+  wire::MemberOperation<Agent> read_{this, &Agent::OnRead};
+  wire::MemberOperation<Agent> written_{this, &Agent::OnWritten};
+  wire::MemberOperation<Agent> finished_{this, &Agent::OnFinished};
+};
+
+using Agents = std::vector<std::unique_ptr<Agent>>;
+
+// Serves the queue until `until`, or `done`; `before_each` runs before each wait.
+bool Serve(Fleet& fleet, Instant until, const std::function<bool()>& done, const std::function<void()>& before_each) {
+  while (!done()) {
+    before_each();
+    const int64_t left_ms = until - MonotonicMs();
+    if (left_ms <= 0) return false;
+    void* tag = nullptr;
+    bool ok = false;
+    const auto wait = std::chrono::system_clock::now() + std::chrono::milliseconds(std::min<int64_t>(left_ms, 10));
+    if (fleet.queue.AsyncNext(&tag, &ok, wait) == grpc::CompletionQueue::GOT_EVENT) {
+      static_cast<wire::Operation*>(tag)->Done(ok);
+    }
+  }
+  return true;
+}
+
+// Lets each agent that was welcomed beat once in an interval, spread evenly over it.
+class Beats {
+ public:
+  Beats(Fleet& fleet, Agents& agents) : fleet_(fleet), agents_(agents) {}
+
+  void GoOn() {
+    if (fleet_.beat_interval_ms == 0) return;
+    const Instant now = MonotonicMs();
+    const auto due = static_cast<uint64_t>(now - began_) * fleet_.size / static_cast<uint64_t>(fleet_.beat_interval_ms);
+    for (; beaten_ < due; ++beaten_) {
+      const size_t index = beaten_ % fleet_.size;
+      if (index < agents_.size() && agents_[index]->is_welcome()) agents_[index]->Beat();
+    }
+  }
+
+ private:
+  Fleet& fleet_;
+  Agents& agents_;
+  const Instant began_ = MonotonicMs();
+  uint64_t beaten_ = 0;
+};
+
+void BeatFor(Fleet& fleet, Beats& beats, int64_t span_ms) {
+  Serve(
+      fleet, MonotonicMs() + span_ms, [] { return false; }, [&] { beats.GoOn(); });
+}
+
+void Measure(const std::string& program, size_t count, bool open, int deaths, int64_t beats_ms) {
+  if (!open) wire::TestCredentials(wire::Role::kAgent, kToken);
+  const std::string folder = (std::filesystem::temp_directory_path() / fmt::format("phx-scale-{}", getpid())).string();
+  const Master master(program, folder, count, open);
+  Fleet fleet;
+  fleet.address = master.address();
+  fleet.open = open;
+  fleet.size = count;
+  Agents agents;
+  Beats beats(fleet, agents);
+  const auto all_told = [&] { return fleet.told == count; };
+  const Instant began = MonotonicMs();
+  PHX_CHECK(Serve(fleet, began + kPatienceMs, all_told,
+                  [&] {
+                    while (agents.size() < count && fleet.dialling < kDialling) {
+                      agents.push_back(std::make_unique<Agent>(fleet, agents.size()));
+                      agents.back()->Dial();
+                    }
+                    beats.GoOn();
+                  }),
+            "not all agents have their world");
+  fmt::print("{{\"agents\": {}, \"how\": \"{}\", \"registered_s\": {:.3f}, \"master_cpu_s\": {:.3f}, \"rss_mb\": {}, ",
+             count, open ? "open" : "token", static_cast<double>(MonotonicMs() - began) / 1e3,
+             static_cast<double>(master.CpuMs()) / 1e3, master.RssMb());
+  std::string decided;
+  std::string last_told;
+  for (int death = 0; death < deaths; ++death) {
+    BeatFor(fleet, beats, 1'000);
+    fleet.epoch += 1;  // rounds are counted one by one here
+    fleet.told = 0;
+    const Instant dead = MonotonicMs();
+    agents[static_cast<size_t>(death) % count]->Die();
+    PHX_CHECK(Serve(fleet, dead + kPatienceMs, all_told, [&] { beats.GoOn(); }),
+              "not all agents were told of the next round");
+    decided += fmt::format("{}{}", death == 0 ? "" : ", ", fleet.first_told - dead);
+    last_told += fmt::format("{}{}", death == 0 ? "" : ", ", MonotonicMs() - dead);
+  }
+  const int64_t cpu_ms = master.CpuMs();
+  const Instant beating = MonotonicMs();
+  BeatFor(fleet, beats, beats_ms);
+  const double core = static_cast<double>(master.CpuMs() - cpu_ms) / static_cast<double>(MonotonicMs() - beating);
+  fmt::print(
+      "\"decided_ms\": [{}], \"last_told_ms\": [{}], \"beat_interval_ms\": {}, \"beating_core\": {:.4f}, "
+      "\"rss_then_mb\": {}}}\n",
+      decided, last_told, fleet.beat_interval_ms, core, master.RssMb());
+  fflush(stdout);
+  for (const auto& agent : agents) agent->Cancel();
+  fleet.queue.Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (fleet.queue.Next(&tag, &ok)) static_cast<wire::Operation*>(tag)->Done(false);
+}
+
+}  // namespace
+}  // namespace phalanx::master
+
+int main(int argc, char** argv) {
+  PHX_CHECK(argc == 6, "usage: phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S");
+  phalanx::RaiseOpenFilesLimit(UINT64_MAX);
+  phalanx::wire::SilenceGrpc();
+  const std::string how = argv[3];
+  PHX_CHECK(how == "open" || how == "token", "open or token");
+  phalanx::master::Measure(argv[1], static_cast<size_t>(atoi(argv[2])), how == "open", atoi(argv[4]),
+                           int64_t{1'000} * atoi(argv[5]));
+}
