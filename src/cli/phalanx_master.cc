@@ -115,14 +115,13 @@ StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
 
 // Of an open job the master makes a token, for commands of this user; one that takes the job up keeps it. An open job
 // goes on without where OpenSSL makes no certificate of it.
-Status MakeOwnToken(master::ServerOptions& options, std::string& token) {
+void MakeOwnToken(master::ServerOptions& options, std::string& token) {
   options.plain_nodes = true;
   const StatusOr<std::string> kept = ReadPrivateLine(options.state_dir + "/token");
   token = options.resume && kept.ok() && agent::CheckToken(*kept).ok() ? *kept : RandomHex(16);
   StatusOr<wire::Credentials> made = wire::Credentials::FromToken(token, wire::Role::kMaster);
-  if (made.ok()) options.credentials = *std::move(made);
-  if (!made.ok()) Log(LogLevel::kWarning, "no-status", {{"what", Message(made.status())}});
-  return absl::OkStatus();
+  if (!made.ok()) return Log(LogLevel::kWarning, "no-status", {{"what", Message(made.status())}});
+  options.credentials = *std::move(made);
 }
 
 Status ReadCredentials(const MasterFlags& flags, const Environment& env, master::ServerOptions& options,
@@ -141,7 +140,10 @@ Status ReadCredentials(const MasterFlags& flags, const Environment& env, master:
   if (token.empty() && flags.require_token) {
     return absl::InvalidArgumentError("--require-token: expected --token-file, PHALANX_TOKEN or --tls-cert");
   }
-  if (token.empty()) return MakeOwnToken(options, token);
+  if (token.empty()) {
+    MakeOwnToken(options, token);
+    return absl::OkStatus();
+  }
   const Status good = agent::CheckToken(token);
   if (!good.ok()) return WithContext(good, flags.token_file.empty() ? "PHALANX_TOKEN" : "--token-file");
   const std::string weakness = agent::TokenWeakness(token);
