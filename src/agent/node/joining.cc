@@ -58,9 +58,8 @@ std::string DownText(wire::LinkFault fault, const std::string& address, const st
     case wire::LinkFault::kClosed:
       return fmt::format(
           "the job at {} is closed, and this node has nothing to prove that it belongs to it: give it the job's token "
-          "(PHALANX_TOKEN, --job-token-file), or a certificate (--tls-cert). An open job on this machine takes only "
-          "its "
-          "own user's nodes",
+          "(PHALANX_TOKEN, --job-token-file), or a certificate (--tls-cert). An open job takes, of its master's "
+          "machine, only its own user's nodes",
           address);
   }
   return why;
