@@ -28,6 +28,7 @@ def flags_of(config):
 @pytest.mark.slow
 def test_only_valid_worlds_train(job, config):
     """Of three nodes two train and the third says why it does not; with a fourth four do; after a loss two."""
+    job.variables["PHALANX_TOKEN"] = "who-has-it-may-ask-the-master"
     nodes = [job.node(index, "light_steps.py", nnodes="1:4", flags=flags_of(config)) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     nodes.append(job.node(2, "light_steps.py", nnodes="1:4", flags=flags_of(config)))
