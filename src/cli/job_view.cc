@@ -84,12 +84,7 @@ class AdminClient {
   }
 
   Status ToStatus(const grpc::Status& status) const {
-    wire::LinkFault fault = wire::FaultOf(status);
-    // To be sent away in clear is nothing that TLS does: the master ends. One that does not believe a certificate cuts
-    // its caller off.
-    if (fault == wire::LinkFault::kClosed && credentials_.given()) fault = wire::LinkFault::kNone;
-    const bool cut_off = status.error_message().find("Socket closed") != std::string::npos;
-    if (cut_off && credentials_.from_files()) fault = wire::LinkFault::kNotProved;
+    const wire::LinkFault fault = wire::FaultOf(status, credentials_, /*was_up=*/false);
     if (fault == wire::LinkFault::kNotProved) {
       return absl::PermissionDeniedError(
           fmt::format("the master and this command do not believe each other: PHALANX_TOKEN is another job's, or "

@@ -164,12 +164,7 @@ struct MasterLink::Impl {
   }
 
   LinkFault FaultNow(const grpc::Status& status, bool was_up) {
-    LinkFault fault = FaultOf(status);
-    // To be sent away in clear is nothing that TLS does: the master ends.
-    if (fault == LinkFault::kClosed && credentials.given()) fault = LinkFault::kNone;
-    // What a master makes of a certificate that it does not believe, its caller sees as this.
-    const bool cut_off = !was_up && status.error_message().find("Socket closed") != std::string::npos;
-    if (cut_off && credentials.from_files()) fault = LinkFault::kNotProved;
+    const LinkFault fault = FaultOf(status, credentials, was_up);
     sent_away = fault == LinkFault::kClosed ? sent_away + 1 : 0;
     if (fault != LinkFault::kNotProved) not_believed_since = kNever;
     if (fault == LinkFault::kClosed) return sent_away >= kSentAwayForGood ? fault : LinkFault::kNone;

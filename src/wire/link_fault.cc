@@ -21,4 +21,13 @@ LinkFault FaultOf(const grpc::Status& status) {
   return says("GOAWAY received") ? LinkFault::kClosed : LinkFault::kNone;
 }
 
+LinkFault FaultOf(const grpc::Status& status, const Credentials& credentials, bool was_up) {
+  // What a master makes of a certificate that it does not believe, its caller sees as this.
+  const bool cut_off = !was_up && status.error_message().find("Socket closed") != std::string::npos;
+  if (cut_off && credentials.from_files()) return LinkFault::kNotProved;
+  const LinkFault fault = FaultOf(status);
+  // To be sent away in clear is nothing that TLS does: the master ends.
+  return fault == LinkFault::kClosed && credentials.given() ? LinkFault::kNone : fault;
+}
+
 }  // namespace phalanx::wire

@@ -4,6 +4,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "wire/credentials.h"
+
 namespace phalanx::wire {
 
 // As long as the same program answers.
@@ -18,5 +20,8 @@ enum class LinkFault {
 
 // Pure.
 LinkFault FaultOf(const grpc::Status& status);
+
+// The same of a caller with these credentials. `was_up`: the master had answered by then.
+LinkFault FaultOf(const grpc::Status& status, const Credentials& credentials, bool was_up);
 
 }  // namespace phalanx::wire

@@ -5,11 +5,8 @@
 //
 // One line a round: milliseconds from just before the new master's start until it was ready, the first agent was told
 // of the next round (which is decided when all are back), and the last one was. Agents dial at once when it is ready.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,16 +19,14 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/env.h"
-#include "base/fd.h"
 #include "base/process/process.h"
+#include "master/serve/bench_master.h"
 #include "master/serve/test_agent.h"
 
 namespace phalanx::master {
 namespace {
 
 constexpr int kThreads = 16;
-constexpr int kReadyFd = 3;
 
 // Runs `what` for each agent, on a few threads.
 void ForEach(int agents, const std::function<void(int)>& what) {
@@ -46,55 +41,12 @@ void ForEach(int agents, const std::function<void(int)>& what) {
   for (std::thread& thread : threads) thread.join();
 }
 
-class Master {
- public:
-  // Returns when it serves.
-  Master(const std::string& program, const std::string& folder, int agents, bool resume) {
-    int fds[2];
-    PHX_CHECK(pipe(fds) == 0, "pipe");
-    const Fd ours(fds[0]);
-    Fd theirs(fds[1]);
-    SpawnSpec spec;
-    spec.program = program;
-    spec.args = {"phalanx-master",
-                 "--port=0",
-                 "--job-id=job",
-                 fmt::format("--nnodes={}", agents),
-                 "--max-restarts=5",
-                 "--last-call-ms=0",
-                 fmt::format("--state-dir={}", folder),
-                 fmt::format("--ready-fd={}", kReadyFd)};
-    if (resume) spec.args.push_back("--resume");
-    spec.env = Environment::FromProcess().values();
-    spec.env["PHALANX_TOKEN"] = "secret";
-    spec.cwd.assign(1, '/');  // gcc 12 sees an overlap in the assignment of a literal here
-    log_ = Fd(open((folder + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    spec.stdin_fd = spec.stdout_fd = spec.stderr_fd = log_.get();
-    spec.extra_fds = {theirs.get()};
-    StatusOr<Child> child = Spawn(spec);
-    PHX_CHECK(child.ok(), "the master could not be started: its path must be absolute");
-    pid_ = child->pid;
-    theirs.Reset();
-    char line[64] = {};
-    const ssize_t n = read(ours.get(), line, sizeof line - 1);
-    int port = 0;
-    PHX_CHECK(n > 0 && sscanf(line, "ready %d", &port) == 1, "the master is not ready");
-    address_ = fmt::format("127.0.0.1:{}", port);
-  }
-  Master(const Master&) = delete;
-  Master& operator=(const Master&) = delete;
-  ~Master() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  const std::string& address() const { return address_; }
-
- private:
-  Fd log_;
-  pid_t pid_ = 0;
-  std::string address_;
-};
+// Of so many nodes; with `resume` it takes up the job of the one before.
+std::vector<std::string> FlagsFor(int agents, bool resume) {
+  std::vector<std::string> flags = {fmt::format("--nnodes={}", agents), "--max-restarts=5", "--last-call-ms=0"};
+  if (resume) flags.push_back("--resume");
+  return flags;
+}
 
 using Agents = std::vector<std::unique_ptr<TestAgent>>;
 
@@ -121,7 +73,7 @@ void OneRound(const std::string& program, int count) {
   std::vector<v1::StartRound> live;
   std::atomic<int64_t> first_at = 0;
   {
-    const Master master(program, folder, count, false);
+    const BenchMaster master(program, folder, "secret", FlagsFor(count, false));
     ForEach(count, [&](int i) {
       auto& agent = agents[static_cast<size_t>(i)];
       agent = std::make_unique<TestAgent>(master.address(), fmt::format("node-{}", i));
@@ -132,7 +84,7 @@ void OneRound(const std::string& program, int count) {
   ForEach(count, [&](int i) { agents[static_cast<size_t>(i)].reset(); });
 
   const int64_t began = MonotonicMs();
-  const Master master(program, folder, count, true);
+  const BenchMaster master(program, folder, "secret", FlagsFor(count, true));
   const int64_t ready = MonotonicMs();
   ForEach(count, [&](int i) {
     auto& agent = agents[static_cast<size_t>(i)];

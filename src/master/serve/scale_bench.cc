@@ -6,31 +6,26 @@
 // All agents dial at once, at most kDialling at a time on their way, since they share one machine's queues. One JSON
 // line: seconds until all have their world; the master's CPU and memory by then; for each death of one rank, ms until
 // the first agent is told of the next round, and until the last one is; the master's CPU while agents beat for BEATS_S.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/env.h"
-#include "base/fd.h"
 #include "base/process/process.h"
 #include "master/core/test_hello.h"
+#include "master/serve/bench_master.h"
 #include "phalanx/v1/agent.grpc.pb.h"
 #include "wire/grpc_log.h"
 #include "wire/operation.h"
@@ -39,83 +34,9 @@
 namespace phalanx::master {
 namespace {
 
-constexpr int kReadyFd = 3;
 constexpr size_t kDialling = 256;
 constexpr int64_t kPatienceMs = 300'000;
 constexpr const char* kToken = "the-token-of-a-benchmark";
-
-class Master {
- public:
-  // Returns when it serves.
-  Master(const std::string& program, const std::string& folder, size_t agents, bool open) : folder_(folder) {
-    int fds[2];
-    PHX_CHECK(pipe(fds) == 0, "pipe");
-    const Fd ours(fds[0]);
-    Fd theirs(fds[1]);
-    SpawnSpec spec;
-    spec.program = program;
-    spec.args = {"phalanx-master",
-                 "--port=0",
-                 "--embedded",
-                 "--job-id=job",
-                 fmt::format("--nnodes={}", agents),
-                 "--max-restarts=1000",
-                 fmt::format("--state-dir={}", folder),
-                 fmt::format("--ready-fd={}", kReadyFd)};
-    spec.env = Environment::FromProcess().Without("PHALANX_TOKEN").values();
-    if (!open) spec.env["PHALANX_TOKEN"] = kToken;
-    spec.cwd.assign(1, '/');  // gcc 12 sees an overlap in the assignment of a literal here
-    log_ = Fd(::open((folder + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    spec.stdin_fd = spec.stdout_fd = spec.stderr_fd = log_.get();
-    spec.extra_fds = {theirs.get()};
-    StatusOr<Child> child = Spawn(spec);
-    PHX_CHECK(child.ok(), "the master could not be started: its path must be absolute");
-    pid_ = child->pid;
-    theirs.Reset();
-    char line[64] = {};
-    const ssize_t n = read(ours.get(), line, sizeof line - 1);
-    int port = 0;
-    PHX_CHECK(n > 0 && sscanf(line, "ready %d", &port) == 1, "the master is not ready");
-    address_ = fmt::format("127.0.0.1:{}", port);
-  }
-  Master(const Master&) = delete;
-  Master& operator=(const Master&) = delete;
-  ~Master() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    std::error_code error;
-    std::filesystem::remove_all(folder_, error);
-    std::filesystem::remove(folder_ + ".log", error);
-  }
-
-  const std::string& address() const { return address_; }
-
-  // Of all its threads, since its start.
-  int64_t CpuMs() const {
-    std::ifstream file(fmt::format("/proc/{}/stat", pid_));
-    std::string text(std::istreambuf_iterator<char>(file), {});
-    std::istringstream fields(text.substr(text.rfind(')') + 2));
-    std::string skipped;
-    for (int i = 0; i < 11; ++i) fields >> skipped;
-    int64_t user = 0;
-    int64_t system = 0;
-    fields >> user >> system;
-    return (user + system) * 1'000 / sysconf(_SC_CLK_TCK);
-  }
-  int64_t RssMb() const {
-    std::ifstream file(fmt::format("/proc/{}/statm", pid_));
-    int64_t size = 0;
-    int64_t resident = 0;
-    file >> size >> resident;
-    return resident * sysconf(_SC_PAGESIZE) >> 20;
-  }
-
- private:
-  std::string folder_;
-  Fd log_;
-  pid_t pid_ = 0;
-  std::string address_;
-};
 
 // What the agents have come to, together.
 struct Fleet {
@@ -295,7 +216,8 @@ void BeatFor(Fleet& fleet, Beats& beats, int64_t span_ms) {
 void Measure(const std::string& program, size_t count, bool open, int deaths, int64_t beats_ms) {
   if (!open) wire::TestCredentials(wire::Role::kAgent, kToken);
   const std::string folder = (std::filesystem::temp_directory_path() / fmt::format("phx-scale-{}", getpid())).string();
-  const Master master(program, folder, count, open);
+  const BenchMaster master(program, folder, open ? "" : kToken,
+                           {"--embedded", fmt::format("--nnodes={}", count), "--max-restarts=1000"});
   Fleet fleet;
   fleet.address = master.address();
   fleet.open = open;
@@ -343,6 +265,9 @@ void Measure(const std::string& program, size_t count, bool open, int deaths, in
   void* tag = nullptr;
   bool ok = false;
   while (fleet.queue.Next(&tag, &ok)) static_cast<wire::Operation*>(tag)->Done(false);
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+  std::filesystem::remove(folder + ".log", error);
 }
 
 }  // namespace
