@@ -6,20 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host_port.h"
 #include "base/status.h"
 
 namespace phalanx {
-
-struct HostPort {
-  std::string host;  // without brackets
-  uint16_t port = 0;
-};
-
-// "[2001:db8::1]:29400" for IPv6, "host:29400" otherwise.
-std::string JoinHostPort(std::string_view host, uint16_t port);
-
-// "host:port", "[v6]:port". The error names the text and what would be right.
-StatusOr<HostPort> SplitHostPort(std::string_view text);
 
 // Textual IP addresses of `host` (a name or an address), by /etc/hosts and DNS; blocks for at most `timeout_ms`.
 // c-ares, not getaddrinfo: a static binary resolves names without loading the machine's libraries.
@@ -33,9 +23,6 @@ bool IsLocalAddress(const std::string& address);
 
 // The local address that a connection to `address` (textual IP) leaves from; nothing is sent.
 StatusOr<std::string> LocalAddressTowards(const std::string& address, uint16_t port);
-
-// 127.0.0.0/8 and ::1, as text.
-bool IsLoopback(std::string_view address);
 
 // UTF-8, whatever bytes the kernel was given.
 std::string Hostname();
