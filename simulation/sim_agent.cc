@@ -15,9 +15,9 @@
 namespace phalanx::simulation {
 namespace {
 
+constexpr Micros kPingAfter = wire::kPingMs * kMs;
+constexpr Micros kPingTimeout = wire::kPingMs * kMs;
 constexpr Micros kHandshakeTimeout = wire::kHandshakeTimeoutMs * kMs;
-constexpr Micros kPingAfter = wire::kPingAfterMs * kMs;
-constexpr Micros kPingTimeout = wire::kPingTimeoutMs * kMs;
 
 // A master that is a program of its own is named to all.
 agent::joining::Options JoiningOptionsOf(const Scenario& scenario) {
@@ -461,6 +461,10 @@ void SimAgent::Do(const agent::WantSpares& action) { workers_.WantSpares(action.
 void SimAgent::Do(const agent::KillStrays&) {}  // nothing here leaves its group
 
 void SimAgent::Do(const agent::RestartMaster&) { StartMaster(true); }
+void SimAgent::Do(const agent::HangUp&) {}
+void SimAgent::Do(const agent::TakeOver&) {}
+void SimAgent::Do(const agent::Herald&) {}
+void SimAgent::Do(const agent::StopHerald&) {}
 
 void SimAgent::Do(const agent::Say&) {}  // the story tells of it
 

@@ -122,6 +122,7 @@ class SimAgent final : public AgentEnd {
   void StartMaster(bool resume);
 
   void Do(const agent::Dial&);
+  void Do(const agent::HangUp&);
   void Do(const agent::SendHello&);
   void Do(const agent::SendBeat&);
   void Do(const agent::Send&);
@@ -136,6 +137,9 @@ class SimAgent final : public AgentEnd {
   void Do(const agent::WantSpares&);
   void Do(const agent::KillStrays&);
   void Do(const agent::RestartMaster&);
+  void Do(const agent::TakeOver&);
+  void Do(const agent::Herald&);
+  void Do(const agent::StopHerald&);
   void Do(const agent::Say&);
   void Do(const agent::ReportFailure&);
   void Do(const agent::Exit&);

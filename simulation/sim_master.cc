@@ -240,6 +240,8 @@ void SimMaster::Do(const master::Drop& action, const std::string&) { Cancel(acti
 
 void SimMaster::Do(const master::Record&, const std::string&) {}  // the story tells of it
 
+void SimMaster::Do(const master::Probe&, const std::string&) {}
+
 void SimMaster::Do(const master::Remember& action, const std::string&) {
   parts_.journal.Put(master::SaveState(state_, Now()));
   if (action.when != master::Remember::When::kBehind) parts_.journal.Flush();

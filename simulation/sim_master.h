@@ -114,6 +114,7 @@ class SimMaster {
   void Do(const master::Drop& action, const std::string& reason);
   void Do(const master::Record& action, const std::string& reason);
   void Do(const master::Remember& action, const std::string& reason);
+  void Do(const master::Probe& action, const std::string& reason);
 
   const Parts parts_;
   MachineClock clock_;

@@ -123,6 +123,7 @@ std::string Heard(const SimMaster& master, const master::Event& event) {
           [&](const AgentDetached& e) { return fmt::format("sees the stream of {} end", Node(master, e.session)); },
           [&](const AgentSaid& e) { return SaidText(Node(master, e.session), e.message); },
           [](const master::Tick&) { return std::string("sees time pass"); },
+          [](const master::Probed& e) { return fmt::format("has asked whether {} lives", e.node_id); },
       },
       event);
 }
@@ -161,6 +162,7 @@ std::string Decided(const SimMaster& master, const master::Action& action) {
                         [&](const Drop& a) { return fmt::format("drops {}", Node(master, a.session)); },
                         [](const Record& a) { return fmt::format("notes {}", a.kind); },
                         [](const Remember&) { return std::string(); },
+                        [](const master::Probe&) { return std::string(); },
                     },
                     action);
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
@@ -48,6 +49,11 @@ struct MasterFlags {
   std::string state_dir;
   std::string replay_log;
   bool resume = false;
+  bool elected = false;
+  uint64_t term = 0;
+  uint64_t candidate_term = 0;
+  std::string before_id;
+  bool before_broke = false;
   bool embedded = false;
   bool spec_from_hello = false;
   int64_t linger_ms = 10'000;
@@ -100,6 +106,16 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_flag("--embedded", f.embedded, "end some time after the last agent")->group(group);
   app.add_flag("--spec-from-hello", f.spec_from_hello, "take the job's shape from its first node")->group(group);
   app.add_option("--linger-ms", f.linger_ms, "how long to wait, embedded, for a next agent")->group(group);
+  app.add_flag("--elected", f.elected, "with --resume: this job's master was elected, and is not at its endpoint")
+      ->group(group);
+  app.add_option("--term", f.term, "with --resume: of this job's master, where its journal does not say")->group(group);
+  app.add_option("--candidate-term", f.candidate_term,
+                 "the job's master is lost: take the job up, as its master of this term, if most of its nodes come")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app.add_option("--before-id", f.before_id, "with --candidate-term: the id of that master")->group(group);
+  app.add_flag("--before-broke", f.before_broke, "... and it was not silent: its stream broke a moment ago")
+      ->group(group);
   app.add_flag("--unnamed", f.unnamed, "the record may go after 30 days: nobody chose the job's id")->group(group);
   app.add_option("--ready-fd", f.ready_fd, "say 'ready PORT' or 'error CODE SENTENCE' there")->group(group);
 }
@@ -172,6 +188,12 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.verbose = flags.verbose || !flags.embedded;
   options.resume = flags.resume;
   if (flags.embedded) options.linger_ms = flags.linger_ms;
+  options.succession = flags.embedded;
+  options.elected = flags.elected;
+  options.term = flags.term;
+  options.candidate_term = flags.candidate_term;
+  options.before_id = flags.before_id;
+  options.before_broke = flags.before_broke;
   if (!flags.spec_from_hello) {
     auto nodes = agent::ParseNodes(flags.nnodes);
     if (nodes.ok()) nodes = agent::NodesInUnits(*nodes, flags.node_unit);
@@ -253,7 +275,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
 
   RaiseOpenFilesLimit(UINT64_MAX);  // a connection a node
   std::string token;                // of this user's commands; empty: certificates from files
-  const StatusOr<master::ServerOptions> options = Options(flags, env, token);
+  StatusOr<master::ServerOptions> options = Options(flags, env, token);
   if (!options.ok()) return Fail(flags, options.status(), 2);
   const Status folder = MakePrivateFolder(options->state_dir);
   if (!folder.ok()) return Fail(flags, WithContext(folder, "--state-dir"), 1);
@@ -261,11 +283,18 @@ int Serve(const MasterFlags& flags, const Environment& env) {
     Log(LogLevel::kWarning, "no-token",
         {{"what", "whoever reaches this port and knows the job id may join; give --token-file or PHALANX_TOKEN"}});
   }
-  StatusOr<std::unique_ptr<master::MasterServer>> server = master::MasterServer::Open(*options);
+  StatusOr<std::unique_ptr<master::MasterServer>> server;
+  std::optional<Signpost> signpost;
+  const auto set_signpost = [&signpost, &server, &options, &token] {
+    signpost.emplace(options->state_dir, options->hosts.front(), (*server)->port(), token);
+  };
+  options->on_elected = set_signpost;
+  options->on_moved = [&signpost] { signpost.reset(); };
+  server = master::MasterServer::Open(*options);
   if (!server.ok()) return Fail(flags, server.status(), 1);
 
   if (flags.unnamed) MarkUnnamed(options->state_dir);
-  const Signpost signpost(options->state_dir, options->hosts.front(), (*server)->port(), token);
+  if (flags.candidate_term == 0) set_signpost();
   std::atomic<bool> over = false;
   StatusOr<std::thread> waiter = StartThread([&signals, &server, &options, &flags, &over] {
     PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);

@@ -43,6 +43,8 @@ std::string MasterText(const v1::MasterEvent& event) {
       return "time has passed";
     case v1::MasterEvent::kResumed:
       return "the job is taken up";
+    case v1::MasterEvent::kProbed:
+      return replay::OneLine(event.probed());
     case v1::MasterEvent::BODY_NOT_SET:
       return "";
   }

@@ -62,7 +62,9 @@ TEST(Replay, TellsWhatWasDecidedAndWhy) {
   EXPECT_THAT(answer.text, HasSubstr("agent abc on host of job 'job', recorded by Phalanx 0.0.1 from "));
   EXPECT_THAT(answer.text, HasSubstr("which may decide otherwise"));
   EXPECT_THAT(answer.text, HasSubstr("     2.468 s  begin { master_address: \"10.0.0.1:29400\" }\n"));
-  EXPECT_THAT(answer.text, HasSubstr("            -> dial the master, because: the node joins its job\n"));
+  EXPECT_THAT(
+      answer.text,
+      HasSubstr("            -> dial the master at 10.0.0.1:29400 for 20000 ms, because: the node joins its job\n"));
   EXPECT_THAT(answer.text, HasSubstr("(1 events without a decision; --all shows them)"));
   EXPECT_TRUE(answer.text.ends_with("4 events, 5 decisions: all the same\n")) << answer.text;
 }
@@ -80,8 +82,12 @@ TEST(Replay, ShowsTheFirstDifferenceWithBothVersions) {
   ASSERT_TRUE(answer.same.ok()) << answer.same.status();
   EXPECT_FALSE(*answer.same);
   EXPECT_THAT(answer.text, HasSubstr("different in 1 events, first in event 2 at     2.468 s, decision 2\n"));
-  EXPECT_THAT(answer.text, HasSubstr("  recorded: -> dial the master, because: of another version\n"));
-  EXPECT_THAT(answer.text, HasSubstr("  replayed: -> dial the master, because: the node joins its job\n"));
+  EXPECT_THAT(
+      answer.text,
+      HasSubstr("  recorded: -> dial the master at 10.0.0.1:29400 for 20000 ms, because: of another version\n"));
+  EXPECT_THAT(
+      answer.text,
+      HasSubstr("  replayed: -> dial the master at 10.0.0.1:29400 for 20000 ms, because: the node joins its job\n"));
   EXPECT_THAT(answer.text, HasSubstr("! here it differs"));
 }
 

@@ -59,7 +59,7 @@ class LargeJob : public ::testing::Test {
     for (const auto& [record, reason] : *records_) keeper.Add(record, reason);
   }
   void Open(master::RecordKeeper& keeper, bool resume) const {
-    keeper.Open(folder_ + "/events.db", {0, "m", "job", "", keeper.UnixNow(), 0}, resume);
+    keeper.Open(folder_ + "/events.db", {0, "m", "job", "", keeper.UnixNow(), 0}, resume, "");
   }
 
   // As a command asks a live master.

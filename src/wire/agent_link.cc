@@ -4,10 +4,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/grpc_peer.h"
 #include "base/thread.h"
 #include "phalanx/v1/agent.grpc.pb.h"
 #include "wire/grpc_log.h"
@@ -32,10 +35,16 @@ grpc::ChannelArguments ChannelArgs() {
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshakeTimeoutMs);
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingAfterMs);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // the master may have nothing to say for days
   return args;
+}
+
+// What gRPC says where the kernel, or its own ping, has waited in vain.
+bool IsSilence(const std::string& text) {
+  return std::ranges::any_of(std::array{"keepalive watchdog", "timed out", "No route to host", "unreachable"},
+                             [&text](const char* part) { return text.find(part) != std::string::npos; });
 }
 
 }  // namespace
@@ -59,8 +68,7 @@ struct MasterLink::Impl {
   // A completion-queue tag: what to do on the loop's thread.
   using Tag = std::function<void(bool ok)>;
 
-  Impl(EventLoop& l, const std::string& master_address, Credentials c, LinkEvents e)
-      : loop(l), events(std::move(e)), address(master_address), credentials(std::move(c)) {}
+  Impl(EventLoop& l, Credentials c, LinkEvents e) : loop(l), events(std::move(e)), credentials(std::move(c)) {}
 
   void ServeQueue() {
     void* tag = nullptr;
@@ -83,7 +91,7 @@ struct MasterLink::Impl {
       return true;
     }
     loop.Post([this, why = started.status(), alive = std::weak_ptr<bool>(alive)] {
-      if (!alive.expired()) events.on_down(why, LinkFault::kNone);
+      if (!alive.expired()) events.on_down(why, LinkFault::kNone, false);
     });
     return false;
   }
@@ -93,28 +101,36 @@ struct MasterLink::Impl {
 
   // By a channel of its own, and with a timer of ours: gRPC's timers, by which a channel that has failed waits before
   // it connects again and gives up what does not answer, stand still for as long as the wall clock was set back.
-  void Dial() {
+  void Dial(const std::string& address, int64_t timeout_ms) {
+    LetGo();
     if (!StartServing()) return;
     StatusOr<std::shared_ptr<grpc::Channel>> dialled = credentials.Dial(address, ChannelArgs());
     if (!dialled.ok()) {
       return loop.Post([this, why = dialled.status(), alive = std::weak_ptr<bool>(alive)] {
-        if (!alive.expired()) events.on_down(why, LinkFault::kNone);
+        if (!alive.expired()) events.on_down(why, LinkFault::kNone, false);
       });
     }
+    dial_timeout_ms = timeout_ms;
     auto c = std::make_shared<Call>();
     call = c;
     channel = *std::move(dialled);
     stub = v1::AgentLink::NewStub(channel);
-    dial_timer = loop.At(MonotonicMs() + kDialTimeoutMs, [c] { c->context.TryCancel(); });
+    dial_timer = loop.At(MonotonicMs() + timeout_ms, [c] { c->context.TryCancel(); });
     c->stream = stub->PrepareAsyncAttach(&c->context, &queue);
     c->stream->StartCall(MakeTag([this, c](bool ok) {
-      loop.Cancel(dial_timer);
+      if (call == c) loop.Cancel(dial_timer);
       if (!ok) return Finish(c);
       c->up = true;
       Read(c);
-      if (events.on_up && call == c && !c->closing) events.on_up();
+      if (events.on_up && call == c && !c->closing) events.on_up(PeerAddress(c->context.peer()));
       Write(c);
     }));
+  }
+
+  void LetGo() {
+    loop.Cancel(dial_timer);
+    if (call) call->context.TryCancel();
+    call.reset();
   }
 
   void Read(const std::shared_ptr<Call>& c) {
@@ -156,11 +172,11 @@ struct MasterLink::Impl {
     const grpc::Status& s = c->status;
     const bool unanswered = !c->up && s.error_code() == grpc::StatusCode::CANCELLED;
     const std::string text = s.ok()       ? "the master ended the stream"
-                             : unanswered ? fmt::format("no answer within {} s", kDialTimeoutMs / 1'000)
+                             : unanswered ? fmt::format("no answer within {} s", (dial_timeout_ms + 999) / 1'000)
                                           : s.error_message();
     events.on_down(
         Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
-        FaultNow(s, c->up));
+        FaultNow(s, c->up), unanswered || IsSilence(text));
   }
 
   LinkFault FaultNow(const grpc::Status& status, bool was_up) {
@@ -177,8 +193,8 @@ struct MasterLink::Impl {
   LinkEvents events;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   grpc::CompletionQueue queue;
-  const std::string address;
   const Credentials credentials;
+  int64_t dial_timeout_ms = 0;             // of the last dial
   std::shared_ptr<grpc::Channel> channel;  // of the last dial
   std::unique_ptr<v1::AgentLink::Stub> stub;
   std::shared_ptr<Call> call;
@@ -190,8 +206,8 @@ struct MasterLink::Impl {
   std::thread thread;
 };
 
-MasterLink::MasterLink(EventLoop& loop, const std::string& address, Credentials credentials, LinkEvents events)
-    : impl_(std::make_unique<Impl>(loop, address, std::move(credentials), std::move(events))) {
+MasterLink::MasterLink(EventLoop& loop, Credentials credentials, LinkEvents events)
+    : impl_(std::make_unique<Impl>(loop, std::move(credentials), std::move(events))) {
   SilenceGrpc();
 }
 
@@ -204,7 +220,11 @@ MasterLink::~MasterLink() {
   if (impl_->thread.joinable()) impl_->thread.join();
 }
 
-void MasterLink::Dial() { impl_->Dial(); }
+void MasterLink::Dial(const std::string& address, int64_t timeout_ms) { impl_->Dial(address, timeout_ms); }
+
+void MasterLink::HangUp() {
+  if (impl_->call) impl_->call->context.TryCancel();
+}
 
 void MasterLink::Send(v1::AgentMessage message) {
   const std::shared_ptr<Call>& c = impl_->call;

@@ -15,24 +15,28 @@
 namespace phalanx::wire {
 
 struct LinkEvents {
-  std::function<void()> on_up;
+  // `master_ip`: where the stream leads to, textual; empty: not known.
+  std::function<void(const std::string& master_ip)> on_up;
   std::function<void(v1::MasterMessage)> on_message;
-  // The stream is over or never came up.
-  std::function<void(const Status& why, LinkFault fault)> on_down;
+  // The stream is over or never came up. `silent`: nothing at all was heard from there, not even that nobody listens.
+  std::function<void(const Status& why, LinkFault fault, bool silent)> on_down;
 };
 
 class MasterLink {
  public:
-  // `address` is host:port. No events are sent before Dial().
-  MasterLink(EventLoop& loop, const std::string& address, Credentials credentials, LinkEvents events);
+  // No events are sent before Dial().
+  MasterLink(EventLoop& loop, Credentials credentials, LinkEvents events);
   MasterLink(const MasterLink&) = delete;
   MasterLink& operator=(const MasterLink&) = delete;
   // Cancels the stream and joins the thread.
   ~MasterLink();
 
-  // Opens a stream: exactly one of on_up and on_down follows; after on_up, one on_down in the end. Not while one is
-  // open.
-  void Dial();
+  // Opens a stream to `address`, host:port, that is given up after `timeout_ms`: exactly one of on_up and on_down
+  // follows; after on_up, one on_down in the end. What was open or dialled before is let go of, without an event.
+  void Dial(const std::string& address, int64_t timeout_ms);
+
+  // The stream that is open ends; on_down follows.
+  void HangUp();
 
   // Queues a message behind those already queued; numbers it. Dropped where no stream is up.
   void Send(v1::AgentMessage message);

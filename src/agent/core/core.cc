@@ -7,10 +7,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/signal_name.h"
+#include "wire/limits.h"
 
 namespace phalanx::agent {
 namespace {
+
+// When a master that says nothing is given up, where others may take its place; kNever: it is believed.
+Instant SilentAt(const CoreState& s) {
+  const bool watched = s.attached && !s.hung_up && !s.exited && s.search.successors.places_size() > 0 &&
+                       s.search.successors.term() == s.search.term && s.lease_ms > 0;
+  return watched ? s.heard_at + s.lease_ms : kNever;
+}
 
 // The decisions of one step; one object a call, so that helpers need no out-parameters.
 class Stepper {
@@ -25,14 +34,18 @@ class Stepper {
   }
 
   void On(const Begin& event) {
-    s_.options.master_address = event.master_address;
+    s_.options.master_address = s_.search.endpoint = event.master_address;
     s_.seen_epoch = std::max(s_.seen_epoch, event.seen_epoch);
+    s_.hosts_first_master = event.hosts_master;
     CountSilence();
     WarmUp();
-    Do(Dial{}, "the node joins its job");
+    DialNext("the node joins its job");
   }
 
-  void On(const LinkUp&) {
+  void On(const LinkUp& event) {
+    s_.up = true;
+    s_.hung_up = false;
+    s_.master_ip = event.master_ip;
     s_.reconnect_ms = kReconnectFirstMs;
     s_.turned_away.clear();
     s_.told_warming = s_.warming;
@@ -40,8 +53,17 @@ class Stepper {
   }
 
   void On(const LinkDown& event) {
-    if (s_.attached) CountSilence();
-    s_.attached = false;
+    if (s_.attached) {
+      const bool silent = std::exchange(s_.gave_up, false) || event.silent;
+      CountSilence();
+      // One that was silent answers a dial no sooner than the others.
+      s_.search.next = silent && Places(s_.search).size() > 1 ? 1 : 0;
+      s_.dials = 0;
+      s_.broke_at = silent ? kNever : now_;
+      s_.lost_why = silent ? "silent" : event.why;
+      PlanTakeOver(silent);
+    }
+    s_.attached = s_.up = false;
     s_.next_beat = kNever;
     s_.link_why = s_.turned_away.empty() ? event.why : s_.turned_away;
     if (s_.leave_at != kNever) EndLeaving("the master, which would say when, is gone");
@@ -49,12 +71,18 @@ class Stepper {
     // While a master that was there is away, something else may have its port. Ranks train on, and it may come back.
     if (event.hopeless && !s_.was_attached) return Fail(event.why);
     if (!s_.master_gone.empty()) return;
+    // All places are dialled in a row, and then again after a while.
+    if (std::exchange(s_.dial_at_once, false) || s_.search.next != 0) {
+      return DialNext("the master may be at another place");
+    }
     s_.next_dial = now_ + s_.reconnect_ms;
     s_.reconnect_ms = std::min(s_.reconnect_ms * 2, s_.reconnect_max_ms);
   }
 
   void On(const FromMaster& event) {
     const v1::MasterMessage& m = event.message;
+    if (s_.hung_up) return;  // what was on its way
+    s_.heard_at = now_;
     switch (m.body_case()) {
       case v1::MasterMessage::kWelcome:
         return OnWelcome(m.welcome());
@@ -68,6 +96,10 @@ class Stepper {
         return OnFinish(m.finish());
       case v1::MasterMessage::kAnnounceRescale:
         return OnAnnounce(m.announce_rescale());
+      case v1::MasterMessage::kSuccessors:
+        return OnSuccessors(m.successors());
+      case v1::MasterMessage::kBeatHeard:
+        return;  // a sign of life
       case v1::MasterMessage::kNotice:
         return Do(Say{m.notice().text()}, "the master says so");
       case v1::MasterMessage::kCheckpoint:  // of src/agent/checkpoint/checkpoints.h, beside this core
@@ -216,14 +248,28 @@ class Stepper {
     Fail(event.why);
   }
 
+  void On(const CandidateReady& event) {
+    if (s_.finish || s_.phase == Phase::kLeaving || !s_.candidate) return;
+    s_.search.own = event.address;
+    if (s_.attached || s_.up) return;  // another master was there before it
+    s_.next_dial = kNever;
+    DialAt(event.address, "this node has the first voice for the master that it has started");
+  }
+
   void On(const MasterChildDied& event) {
     if (s_.finish || s_.phase == Phase::kLeaving) return;
+    if (s_.candidate) return OnNotElected(event.why);
+    if (s_.moved_on) {
+      // Who comes to the endpoint was sent on by it.
+      if (s_.hosts_first_master) s_.master_start_at = now_ + kMasterTriedAgainMs;
+      return;
+    }
     const Instant welcomed_at = std::exchange(s_.master_welcomed_at, kNever);
     if (welcomed_at != kNever && now_ - welcomed_at >= kMasterGrownUpMs) s_.master_starts_in_vain = 0;
     if (s_.master_starts_in_vain++ < kMasterStartsInVain) {
       Do(Say{fmt::format("the job's master has ended ({}); it is started again, and ranks train on", event.why)},
          "nobody else knows of the job");
-      return Do(RestartMaster{}, "its journal and the agents know the job's state");
+      return Do(RestartMaster{s_.search.term}, "its journal and the agents know the job's state");
     }
     const std::string why = fmt::format("{}, {} times in a row", event.why, s_.master_starts_in_vain);
     const bool first_time = s_.master_starts_in_vain == kMasterStartsInVain + 1;
@@ -248,12 +294,17 @@ class Stepper {
     }
     if (now_ >= s_.master_start_at) {
       s_.master_start_at = kNever;
-      Do(RestartMaster{}, "what kept it from living may be mended");
+      Do(RestartMaster{s_.moved_on ? 0 : s_.search.term}, "what kept it from living may be mended");
     }
     if (now_ >= s_.next_dial) {
       s_.next_dial = kNever;
-      Do(Dial{}, "the master is dialled again");
+      DialNext("the master is dialled again");
     }
+    if (now_ >= SilentAt(s_)) {
+      s_.gave_up = s_.hung_up = true;
+      Do(HangUp{}, fmt::format("the master has been silent for {} ms", now_ - s_.heard_at));
+    }
+    if (now_ >= s_.take_over_at) TakeMastersPlace();
     if (now_ >= s_.kill_at) KillAll("the grace period is over");
     if (now_ >= s_.leave_at) EndLeaving("the time for a safe point is over");
     if (now_ >= s_.give_up_at) GiveUpGroups();
@@ -285,7 +336,128 @@ class Stepper {
     return it == s_.workers.end() ? nullptr : &it->second;
   }
 
+  void DialNext(const std::string& reason) {
+    const std::vector<std::string> places = Places(s_.search);
+    const std::string address = places[std::min(s_.search.next, places.size() - 1)];
+    s_.search.next = (s_.search.next + 1) % places.size();
+    DialAt(address, reason);
+  }
+
+  void DialAt(const std::string& address, const std::string& reason) {
+    s_.search.dialled = address;
+    ++s_.dials;
+    const bool of_many = Places(s_.search).size() > 1;
+    Do(Dial{address, of_many ? wire::kDialOneOfManyMs : wire::kDialTimeoutMs}, reason);
+  }
+
+  // The stream to a master that had welcomed this node is over.
+  void PlanTakeOver(bool silent) {
+    const std::optional<size_t> turn = TurnOf(s_.search, s_.options.node_id);
+    if (!turn || !s_.options.succession || !s_.search.world || HostsMaster(s_, true)) return;
+    s_.take_over_at = now_ + (silent ? 0 : kTakeOverMs) + static_cast<int64_t>(*turn) * kTakeOverTurnMs;
+  }
+
+  void TakeMastersPlace() {
+    s_.take_over_at = kNever;
+    const std::optional<size_t> turn = TurnOf(s_.search, s_.options.node_id);
+    if (s_.attached || s_.candidate || !turn || s_.finish || s_.phase == Phase::kLeaving) return;
+    // Another one may be elected, or be the first to try.
+    if (s_.up || (*turn > 0 && s_.dials <= Places(s_.search).size())) {
+      s_.take_over_at = now_ + kTakeOverTurnMs;
+      return;
+    }
+    s_.candidate = true;
+    s_.moved_on = false;
+    // No two of them, and no two tries, are of one term.
+    const uint64_t known = std::max(s_.search.term, s_.search.moved_term);
+    const uint64_t term = known + s_.take_overs++ * kMostSuccessors + *turn + 1;
+    Do(Say{fmt::format("the master at {} is lost ({}): this node would take its place", s_.search.address,
+                       s_.lost_why)},
+       "silence is worth a line");
+    const bool broke = s_.broke_at != kNever && now_ - s_.broke_at <= kBrokeMs;
+    Do(TakeOver{term, s_.search.master_id, broke}, "it is the first of those who may");
+  }
+
+  void OnNotElected(const std::string& why) {
+    s_.candidate = false;
+    s_.search.own.clear();
+    s_.search.next = 0;
+    s_.moved_on = true;
+    if (s_.attached) return;
+    Do(Say{fmt::format("the master that this node had started has ended: {}", why)}, "it was not elected");
+    // One after the other, so that they do not share the voices: a candidate gives up after some seconds.
+    const size_t turn = TurnOf(s_.search, s_.options.node_id).value_or(0);
+    s_.take_over_at = now_ + kTakeOverTurnMs + static_cast<int64_t>(turn) * kTakeOverAgainMs;
+  }
+
+  void OnSuccessors(const v1::Successors& successors) {
+    MasterSearch& search = s_.search;
+    search.successors = successors;
+    v1::World& confirmed = search.confirmed.emplace();
+    confirmed.set_term(successors.term());
+    confirmed.set_epoch(successors.epoch());
+    confirmed.set_nodes(successors.nodes());
+    confirmed.set_with_host(successors.with_host());
+    const bool of_world = search.world && search.world->term() == successors.term();
+    confirmed.set_member(of_world && search.world->epoch() == successors.epoch());
+    TellOldPlaces();
+  }
+
+  // Of a job that has been taken up, by the node that hosts its master and by those that might.
+  void TellOldPlaces() {
+    const MasterSearch& search = s_.search;
+    const bool mine = HostsMaster(s_, true) && search.dialled == search.own;
+    std::vector<std::string> addresses;
+    if (search.term > 0 && (mine || TurnOf(search, s_.options.node_id))) {
+      for (const std::string& address : {search.endpoint, search.before}) {
+        const bool known = std::find(addresses.begin(), addresses.end(), address) != addresses.end();
+        if (!address.empty() && address != search.address && !known) addresses.push_back(address);
+      }
+    }
+    if (std::exchange(s_.told_at, addresses) == addresses) return;
+    if (addresses.empty()) return Do(StopHerald{}, "others tell where the job's master is");
+    Do(Herald{std::move(addresses)}, "who comes late, or comes back, looks for the master there");
+  }
+
+  // This master is the one that counts from now on. What was known of the one before is given up.
+  void Follow(const v1::Welcome& welcome) {
+    MasterSearch& search = s_.search;
+    const bool another = s_.was_attached && search.term != welcome.term();
+    const std::string before = search.address;
+    const bool own = !search.own.empty() && search.dialled == search.own;
+    if (another) {
+      search.before = before;
+      if (!own) {
+        if (!s_.candidate) s_.moved_on = true;
+        s_.master_start_at = kNever;
+        if (!s_.candidate) search.own.clear();
+      }
+      Do(Say{fmt::format("the job's master is at {} now; the one at {} was lost", search.dialled, before)},
+         "its place was worth a line");
+    }
+    if (own) s_.candidate = false;
+    search.term = welcome.term();
+    search.master_id = welcome.master_id();
+    search.address = search.dialled;
+    search.ip = s_.master_ip;
+    s_.options.master_address = search.address;
+    if (search.moved_term <= search.term) {
+      search.moved_to.clear();
+      search.moved_term = 0;
+    }
+    search.next = 0;
+    s_.take_over_at = kNever;
+    s_.take_overs = 0;
+    TellOldPlaces();
+  }
+
   void OnWelcome(const v1::Welcome& welcome) {
+    if (welcome.term() < s_.search.term) {
+      s_.turned_away = fmt::format("what answers at {} was the job's master once", s_.search.dialled);
+      s_.hung_up = true;
+      return Do(HangUp{}, "the job has a later master");
+    }
+    Follow(welcome);
     s_.attached = true;
     s_.master_welcomed_at = std::min(s_.master_welcomed_at, now_);
     s_.next_notice = kNever;
@@ -295,6 +467,7 @@ class Stepper {
     if (welcome.lease_ms() > 0) {
       s_.reconnect_max_ms = std::clamp(welcome.lease_ms() / kReconnectsPerLease, kReconnectLeastMaxMs, kReconnectMaxMs);
     }
+    s_.lease_ms = welcome.lease_ms();
     s_.beat_interval_ms = std::clamp<int64_t>(welcome.beat_interval_ms(), 50, 3'600'000);
     s_.next_beat = now_ + s_.beat_interval_ms;
     if (s_.phase == Phase::kConnecting) s_.phase = Phase::kWaiting;
@@ -306,9 +479,26 @@ class Stepper {
   // answering at once.
   void OnRefused(const v1::Refused& refused) {
     const std::string why = fmt::format("the master refused this node: {}", refused.sentence());
+    if (refused.has_moved_to() || refused.not_elected()) return OnSentOn(refused);
     if (!refused.other_job() || !s_.was_attached) return Fail(why);
     s_.turned_away = why;
     s_.reconnect_ms = s_.reconnect_max_ms;
+  }
+
+  void OnSentOn(const v1::Refused& refused) {
+    s_.turned_away = refused.sentence();
+    s_.hung_up = true;
+    Do(HangUp{}, "the stream is over when both sides have said so");
+    // The endpoint may know more.
+    if (refused.not_elected() && s_.search.dialled != s_.search.endpoint) {
+      s_.search.next = Places(s_.search).size() - 1;
+    }
+    if (!refused.has_moved_to() || refused.term() <= std::max(s_.search.term, s_.search.moved_term)) return;
+    const auto port = static_cast<uint16_t>(refused.moved_to().port());
+    s_.search.moved_to = JoinHostPort(refused.moved_to().address(), port);
+    s_.search.moved_term = refused.term();
+    s_.search.next = 0;
+    s_.dial_at_once = true;
   }
 
   // A master that was started anew, or has missed the end of the last stream, must know.
@@ -342,6 +532,12 @@ class Stepper {
     if (s_.leave_at != kNever) return EndLeaving(round.reason());
     if (s_.phase == Phase::kLeaving) return;
     s_.seen_epoch = round.epoch();
+    v1::World& world = s_.search.world.emplace();
+    world.set_term(round.term());
+    world.set_epoch(round.epoch());
+    world.set_nodes(round.group_world_size());
+    world.set_with_host(round.with_host());
+    world.set_member(true);
     if (s_.round && !s_.recovering) {
       s_.recovering = true;
       s_.trouble_since = now_;
@@ -591,7 +787,7 @@ class Stepper {
   void ExitWith(int code, const std::string& reason) {
     s_.exited = true;
     s_.kill_at = s_.give_up_at = s_.leave_at = s_.next_beat = s_.next_dial = s_.next_notice = s_.spares_at = kNever;
-    s_.master_start_at = kNever;
+    s_.master_start_at = s_.take_over_at = kNever;
     Do(CloseStore{}, reason);
     Do(Exit{code}, reason);
   }
@@ -611,13 +807,46 @@ std::vector<Decision> Step(CoreState& state, const Event& event, Instant now) {
 }
 
 Instant NextDeadline(const CoreState& s) {
-  return std::min(
-      {s.next_beat, s.next_dial, s.master_start_at, s.next_notice, s.kill_at, s.give_up_at, s.leave_at, s.spares_at});
+  return std::min({SilentAt(s), s.next_beat, s.next_dial, s.master_start_at, s.take_over_at, s.next_notice, s.kill_at,
+                   s.give_up_at, s.leave_at, s.spares_at});
 }
 
 const v1::StartRound* LiveRound(const CoreState& s) {
   if (s.next) return &*s.next;
   return s.phase == Phase::kRunning && s.round ? &*s.round : nullptr;
+}
+
+void FillSuccession(const CoreState& s, v1::Hello& hello) {
+  const MasterSearch& search = s.search;
+  if (search.world) *hello.mutable_world() = *search.world;
+  if (search.confirmed) *hello.mutable_confirmed() = *search.confirmed;
+  if (search.successors.has_host()) *hello.mutable_successors() = search.successors;
+  hello.set_term(search.term);
+  if (search.moved_term > search.term) {  // a later one, that has not welcomed this node
+    const StatusOr<HostPort> moved = SplitHostPort(search.moved_to);
+    if (!moved.ok()) return;
+    hello.mutable_master()->set_address(moved->host);
+    hello.mutable_master()->set_port(moved->port);
+    return;
+  }
+  const StatusOr<HostPort> at = SplitHostPort(search.address);
+  if (search.master_id.empty() || search.ip.empty() || !at.ok()) return;
+  v1::MasterPlace& master = *hello.mutable_master();
+  master.set_port(at->port);
+  master.set_address(search.ip);
+  // Until a round of that master is confirmed nobody says on which node it is.
+  const v1::MasterPlace& host = search.successors.host();
+  if (search.successors.term() != search.term || host.node_id().empty()) return;
+  master.set_node_id(host.node_id());
+  if (IsLoopback(search.ip)) master.set_address(host.address());  // it is this node's own
+  // Its agent is known to listen at one address only.
+  if (host.address() == master.address()) master.set_presence_port(host.presence_port());
+}
+
+bool HostsMaster(const CoreState& s, bool child_runs) {
+  if (!child_runs || s.moved_on) return false;
+  const MasterSearch& search = s.search;
+  return search.own.empty() ? s.hosts_first_master && search.dialled == search.endpoint : search.dialled == search.own;
 }
 
 std::string DescribeEnd(int exit_code, int signal) {

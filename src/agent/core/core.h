@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/core/master_search.h"
 #include "base/clock.h"
 #include "phalanx/v1/agent.pb.h"
 
@@ -39,6 +40,14 @@ constexpr int64_t kReconnectLeastMaxMs = 200;
 constexpr int kMasterStartsInVain = 5;
 constexpr int64_t kMasterGrownUpMs = 10'000;
 constexpr int64_t kMasterTriedAgainMs = 10'000;
+// A master that has ended is started again by its own node within this. Then the first of its successors would take its
+// place, each further one so much later. Where it was silent, its lease is over by then.
+constexpr int64_t kTakeOverMs = 250;
+constexpr int64_t kTakeOverTurnMs = 1'000;
+constexpr int64_t kTakeOverAgainMs = 8'000;
+constexpr uint64_t kMostSuccessors = 3;
+// Only so soon behind its last word does the end of a master's node say that it gave its word to nobody else.
+constexpr int64_t kBrokeMs = 600;
 
 struct CoreOptions {
   int local_world_size = 1;  // until Prepared
@@ -48,6 +57,9 @@ struct CoreOptions {
   int64_t restart_grace_ms = 500;
   int64_t rescale_grace_ms = 30'000;
   int64_t join_timeout_ms = 600'000;
+  std::string node_id;
+  // It may host the job's master, where that is lost: no other program was named to be it.
+  bool succession = false;
   // Where the master is, for texts; until Begin.
   std::string master_address;
 };
@@ -60,12 +72,16 @@ struct Prepared {  // the node knows how many workers it has
 };
 struct Begin {  // the master's place is known
   std::string master_address;
-  uint64_t seen_epoch = 0;  // that memory of an earlier agent knows
+  uint64_t seen_epoch = 0;    // that memory of an earlier agent knows
+  bool hosts_master = false;  // it is this node's own child
 };
-struct LinkUp {};  // the stream is open; Hello is due
+struct LinkUp {                // the stream is open; Hello is due
+  std::string master_ip = {};  // where it leads to; empty: not known
+};
 struct LinkDown {
   std::string why;
   bool hopeless = false;  // who answers there will not let it in: a node that was never let in need not dial again
+  bool silent = false;    // nothing was heard from there, not even that nobody listens
 };
 struct FromMaster {
   v1::MasterMessage message;
@@ -126,15 +142,23 @@ struct MasterChildFailed {  // the embedded master could not be started
 struct MasterChildDied {  // the embedded master has ended, and was not asked to
   std::string why;
 };
+struct CandidateReady {  // follows TakeOver: the master that is to be listens there
+  std::string address;
+};
 struct Tick {};
 
-using Event = std::variant<Prepared, Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed,
-                           WorkerStepped, WorkerEnded, GroupSignalled, GroupGone, StopSignal, SafePointAsked,
-                           WorkerSafe, StoreRefusedClient, PassSignal, MasterChildFailed, MasterChildDied, Tick>;
+using Event =
+    std::variant<Prepared, Begin, LinkUp, LinkDown, FromMaster, Warm, WorkerStarted, WorkerStartFailed, WorkerStepped,
+                 WorkerEnded, GroupSignalled, GroupGone, StopSignal, SafePointAsked, WorkerSafe, StoreRefusedClient,
+                 PassSignal, MasterChildFailed, MasterChildDied, CandidateReady, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
-struct Dial {};        // open a stream; LinkUp or LinkDown follows
+struct Dial {  // open a stream there, and let go of what was open or dialled before; LinkUp or LinkDown follows
+  std::string address;
+  int64_t timeout_ms = 0;
+};
+struct HangUp {};      // end the stream that is open; LinkDown follows
 struct SendHello {};   // with the core's seen epoch and LiveRound
 struct SendBeat {      // with the board's steps; also tells the next store port
   uint64_t epoch = 0;  // whose board that is
@@ -182,7 +206,20 @@ struct WantSpares {
   int count = 0;
 };
 struct KillStrays {};
-struct RestartMaster {};  // the embedded one, from its journal, at the address it had
+struct RestartMaster {  // the embedded one, from its journal, at the address it had
+  uint64_t term = 0;
+};
+struct TakeOver {     // a master that is to be elected, in the place of one that is lost; CandidateReady follows, or
+  uint64_t term = 0;  // MasterChildDied
+  std::string before_id;
+  bool before_broke = false;  // it was not silent, and its stream broke a moment ago
+};
+// From now on, until Exit, whoever serves at the job's endpoint, or where the master before was, is told where the
+// job's master is.
+struct Herald {
+  std::vector<std::string> addresses;
+};
+struct StopHerald {};  // another node hosts the master now
 struct Say {
   std::string text;
 };
@@ -193,9 +230,9 @@ struct Exit {
   int code = 0;
 };
 
-using Action =
-    std::variant<Dial, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker, EndGroup, KillGroup,
-                 SignalWorker, AskForSafePoint, WantSpares, KillStrays, RestartMaster, Say, ReportFailure, Exit>;
+using Action = std::variant<Dial, HangUp, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker,
+                            EndGroup, KillGroup, SignalWorker, AskForSafePoint, WantSpares, KillStrays, RestartMaster,
+                            TakeOver, Herald, StopHerald, Say, ReportFailure, Exit>;
 
 struct Decision {
   Action action;
@@ -223,6 +260,9 @@ struct CoreState {
   bool attached = false;      // Welcome came on the open stream
   bool was_attached = false;  // ... or on one before
   int64_t beat_interval_ms = 1'000;
+  int64_t lease_ms = 0;
+  Instant heard_at = 0;  // from the master
+  bool gave_up = false;  // as it said nothing
   Instant next_beat = kNever;
   Instant next_dial = kNever;
   int64_t reconnect_ms = kReconnectFirstMs;
@@ -235,6 +275,21 @@ struct CoreState {
   Instant master_welcomed_at = kNever;  // when the embedded one that lives welcomed this node first
   int master_starts_in_vain = 0;
   Instant master_start_at = kNever;
+
+  MasterSearch search;               // where it is looked for
+  bool up = false;                   // a stream is open
+  std::string master_ip;             // where it leads to
+  bool hosts_first_master = false;   // the master that it joined at first is its own child
+  bool moved_on = false;             // the master that this node started is the job's no more
+  bool candidate = false;            // the one that it has started is to be elected
+  Instant take_over_at = kNever;     // it starts one then
+  Instant broke_at = kNever;         // the stream to the last one broke, which was not silent; kNever: it was
+  uint64_t take_overs = 0;           // so often since a master was there
+  bool hung_up = false;              // what still comes on the stream counts no more
+  bool dial_at_once = false;         // somebody has said where
+  std::string lost_why;              // why the stream to the last one ended
+  size_t dials = 0;                  // since the last one was lost
+  std::vector<std::string> told_at;  // Herald's addresses
 
   bool warming = true;        // until Warm: a job that trains need not stop for this node yet
   bool told_warming = false;  // by the last Hello
@@ -276,6 +331,12 @@ Instant NextDeadline(const CoreState& state);
 
 // The round that this node runs, or begins when the old groups are gone; null: none. What a Hello tells.
 const v1::StartRound* LiveRound(const CoreState& state);
+
+// What a Hello tells of the job's masters: the term and the place of the last one that welcomed this node, and the last
+// round that it was told. The shell adds what it has of its own.
+void FillSuccession(const CoreState& state, v1::Hello& hello);
+// The stream that is open leads to this node's own child.
+bool HostsMaster(const CoreState& state, bool child_runs);
 
 // "exit code 3" or "SIGKILL".
 std::string DescribeEnd(int exit_code, int signal);

@@ -33,7 +33,8 @@ bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlace& place, bool resume, int ready_fd) {
+std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlace& place, const MasterBegin& begin,
+                                    int ready_fd) {
   std::vector<std::string> args = {"phalanx-master",
                                    "--embedded",
                                    "--spec-from-hello",
@@ -43,7 +44,12 @@ std::vector<std::string> MasterArgs(const LaunchConfig& config, const MasterPlac
                                    fmt::format("--state-dir={}", config.state_dir),
                                    fmt::format("--ready-fd={}", ready_fd),
                                    fmt::format("--linger-ms={}", joining::MasterLingerMs(config.max_nodes))};
-  if (resume) args.push_back("--resume");
+  if (begin.resume) args.push_back("--resume");
+  if (begin.elected) args.push_back("--elected");
+  if (begin.term > 0) args.push_back(fmt::format("--term={}", begin.term));
+  if (begin.candidate_term > 0) args.push_back(fmt::format("--candidate-term={}", begin.candidate_term));
+  if (begin.before_broke) args.push_back("--before-broke");
+  if (!begin.before_id.empty()) args.push_back(fmt::format("--before-id={}", begin.before_id));
   if (config.rdzv_id_invented) args.push_back("--unnamed");
   if (!config.replay_log.empty()) args.push_back(fmt::format("--replay-log={}", config.replay_log));
   if (config.tls.given()) {
@@ -110,7 +116,7 @@ EmbeddedMaster::~EmbeddedMaster() {
 }
 
 Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place,
-                             bool resume) {
+                             const MasterBegin& begin) {
   is_ready_ = false;
   line_.clear();
   int fds[2];
@@ -125,7 +131,7 @@ Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env,
 
   SpawnSpec spec;
   spec.program = OwnSibling("phalanx-master");
-  spec.args = MasterArgs(config, place, resume, kReadyFd);
+  spec.args = MasterArgs(config, place, begin, kReadyFd);
   spec.env = env.values();
   for (const char* name : {"PHALANX_TLS_CERT", "PHALANX_TLS_KEY", "PHALANX_TLS_CA"}) spec.env.erase(name);
   if (!config.token.empty()) spec.env[kTokenVariable] = config.token;

@@ -56,6 +56,16 @@ struct MasterPlace {
   uint16_t port = 0;  // 0: any free one
 };
 
+// How it comes to the job.
+struct MasterBegin {
+  bool resume = false;          // the new master takes up the job of the one before
+  bool elected = false;         // ... which was elected in the place of another node's
+  uint64_t term = 0;            // which master of the job it is, whatever its journal says
+  uint64_t candidate_term = 0;  // above 0: it is to be elected, in the place of another node's
+  std::string before_id;        // ... that is called this
+  bool before_broke = false;    // ... and was not silent, but broke its stream a moment ago
+};
+
 class EmbeddedMaster {
  public:
   struct Events {
@@ -73,10 +83,13 @@ class EmbeddedMaster {
   ~EmbeddedMaster();
 
   // Starts `phalanx-master` from beside this executable, else from PATH; on_ready or on_not_ready follows.
-  // With `resume` the new master takes up the job of the one before. Not while one runs.
-  [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place, bool resume);
+  // Not while one runs.
+  [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place,
+                             const MasterBegin& begin);
 
   bool running() const { return pid_ > 0; }
+  // It has said that it listens, and lives.
+  bool serves() const { return running() && is_ready_; }
   // The last one did not end by itself.
   bool was_killed() const { return was_killed_; }
   // Runs `done` when the child has ended, or after `timeout_ms`.

@@ -9,26 +9,22 @@
 #include "agent/flags/elastic_config.h"
 #include "agent/flags/flag_values.h"
 #include "agent/flags/worker_env.h"
+#include "agent/node/job_credentials.h"
 #include "agent/node/shell.h"
 #include "base/clock.h"
 #include "base/net.h"
+#include "wire/limits.h"
 
 namespace phalanx::agent {
 namespace {
 
 constexpr int64_t kResolveTimeoutMs = 2'000;
+// Of a --port-range: two are for stores in turn, one for what is lent of checkpoints, one for a master, one for
+// presence.
+constexpr int kLeastPortsToHost = 5;
 
 std::string BindingFlag(const LaunchConfig& config) {
   return fmt::format("--numa-binding={}", Name(config.numa_binding));
-}
-
-StatusOr<wire::Credentials> CredentialsOf(const LaunchConfig& config) {
-  if (config.tls.given()) {
-    // Its own master is dialled by an address.
-    return wire::Credentials::FromFiles(config.tls, wire::Side::kCaller, config.endpoint_host);
-  }
-  if (!config.token.empty()) return wire::Credentials::FromToken(config.token, wire::Role::kAgent);
-  return wire::Credentials();
 }
 
 // Whoever dials this node's master expects the endpoint's name in its certificate.
@@ -166,7 +162,7 @@ void NodeAgent::Do(const joining::StartMaster& action) {
   }
   MakeMaster();
   master_place_ = {action.bind_address, action.port};
-  const Status started = master_->Start(config_, env_, master_place_, false);
+  const Status started = master_->Start(config_, env_, master_place_, {});
   if (!started.ok()) Feed(joining::MasterNotReady{false, Message(started)});
 }
 
@@ -175,6 +171,7 @@ void NodeAgent::MakeMaster() {
   events.on_ready = [this](uint16_t port) {
     Feed(leaving::MasterAnswered{});
     Feed(joining::MasterReady{port});
+    if (core_.candidate) Feed(CandidateReady{JoinHostPort(address_, port)});
   };
   events.on_not_ready = [this](const MasterNotReady& why) {
     Feed(leaving::MasterAnswered{});
@@ -197,10 +194,14 @@ void NodeAgent::Do(const joining::Join& action) {
   const Status prepared = PrepareAddress(host, port);
   if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});
   wire::LinkEvents events;
-  events.on_up = [this] { Feed(LinkUp{}); };
+  events.on_up = [this](const std::string& master_ip) {
+    if (!master_ip.empty()) master_addresses_.insert(master_ip);
+    Feed(LinkUp{master_ip});
+  };
   events.on_message = [this](v1::MasterMessage message) { OnMessage(std::move(message)); };
-  events.on_down = [this, address](const Status& why, wire::LinkFault fault) {
-    Feed(LinkDown{DownText(fault, address, Message(why)), fault != wire::LinkFault::kNone});
+  events.on_down = [this](const Status& why, wire::LinkFault fault, bool silent) {
+    const std::string text = DownText(fault, core_.search.dialled, Message(why));
+    Feed(LinkDown{text, fault != wire::LinkFault::kNone, silent});
     Feed(leaving::StreamBroken{checkpoints_->StoringText()});
   };
   StatusOr<wire::Credentials> credentials = CredentialsOf(config_);
@@ -211,15 +212,15 @@ void NodeAgent::Do(const joining::Join& action) {
         "(--job-token-file, docs/security.md)",
         address)});
   }
-  link_ = std::make_unique<wire::MasterLink>(loop_, address, *std::move(credentials), std::move(events));
+  link_ = std::make_unique<wire::MasterLink>(loop_, *std::move(credentials), std::move(events));
   // What is in memory is older than any round to come.
-  Feed(Begin{address, checkpoints_->TakeUp()});
+  Feed(Begin{address, checkpoints_->TakeUp(), master_ && master_->serves()});
 }
 
 // Where others reach this node: --local-addr, else the address that its stream to the master leaves from.
 Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master_port) {
   const StatusOr<std::vector<std::string>> masters = Resolve(master_host, kResolveTimeoutMs);
-  if (masters.ok()) master_addresses_ = *masters;
+  if (masters.ok()) master_addresses_.insert(masters->begin(), masters->end());
   if (config_.local_addr.empty()) {
     if (!masters.ok()) return WithContext(masters.status(), "--rdzv-endpoint");
     PHX_ASSIGN_OR_RETURN(const std::string leaves_from, LocalAddressTowards(masters->front(), master_port));
@@ -236,7 +237,27 @@ Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master
     address_ = *local;
   }
   KeepCheckpoints();
-  return ReserveStore();
+  PHX_RETURN_IF_ERROR(ReserveStore());
+  if (core_.options.succession) ReserveMastersPlace();
+  return absl::OkStatus();
+}
+
+// Where this node would host the job's master; and where its kernel says whether it lives. A node without does not.
+void NodeAgent::ReserveMastersPlace() {
+  if (config_.tls.given() && !CheckMastersCertificate(config_).ok()) return;
+  const int ports = config_.port_range_last - config_.port_range_first + 1;
+  if (config_.port_range_first != 0 && ports < kLeastPortsToHost) return;  // the stores need them
+  // The endpoint's number, where it is not this machine that is to have it.
+  const bool is_endpoint = std::any_of(master_addresses_.begin(), master_addresses_.end(), IsLocalAddress);
+  auto place = ReservedPort::Take(address_, is_endpoint ? 0 : config_.endpoint_port, config_.port_range_first,
+                                  config_.port_range_last);
+  if (!place.ok()) return Warn(fmt::format("this node cannot host the job's master: {}", Message(place.status())));
+  StatusOr<std::unique_ptr<PresencePort>> presence =
+      PresencePort::Open(loop_, address_, node_id_, config_.port_range_first, config_.port_range_last);
+  if (!presence.ok())
+    return Warn(fmt::format("this node cannot host the job's master: {}", Message(presence.status())));
+  successor_place_ = *std::move(place);
+  presence_ = *std::move(presence);
 }
 
 void NodeAgent::KeepCheckpoints() {

@@ -19,7 +19,7 @@ void NodeAgent::Do(const Exit& action) {
   begun.finished = core_.finish.has_value();
   begun.has_workers = supervisor_ != nullptr;
   begun.has_stream = link_ != nullptr;
-  begun.has_master = master_ != nullptr;
+  begun.has_master = master_ && !core_.moved_on && !core_.candidate;
   begun.beat_interval_ms = core_.beat_interval_ms;
   Feed(begun);
 }
@@ -43,6 +43,7 @@ void NodeAgent::Do(const leaving::Depart& action) {
   if (checkpoints_) checkpoints_->End(action.exit_code != 0);
   if (event_writer_) event_writer_->TellOfAgent(action.exit_code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt);
   WriteReport();
+  heralds_.clear();
   if (!supervisor_) return;
   for (const std::string& stray : supervisor_->Strays()) {
     Do(Say{fmt::format("left running, as the script left it: {}", stray)});
@@ -59,7 +60,9 @@ void NodeAgent::Do(const leaving::AwaitMaster& action) {
 }
 
 void NodeAgent::Do(const leaving::StartMaster& /*action*/) {
-  if (!master_->Start(config_, env_, master_place_, true).ok()) Feed(leaving::MasterAnswered{});
+  if (!master_->Start(config_, env_, master_place_, {true, !core_.search.own.empty(), core_.search.term, 0, "", false})
+           .ok())
+    Feed(leaving::MasterAnswered{});
 }
 
 void NodeAgent::Do(const leaving::EndProgram& /*action*/) { loop_.Stop(); }

@@ -9,6 +9,7 @@
 
 #include "agent/core/signals.h"
 #include "agent/flags/worker_env.h"
+#include "agent/node/job_credentials.h"
 #include "agent/node/named_file.h"
 #include "agent/replay/frames.h"
 #include "agent/report/failure_box.h"
@@ -28,13 +29,16 @@ constexpr uint64_t kStoreFilesPerRank = 8;
 // Our own error file is read by whoever reads that of torchrun.
 constexpr mode_t kAsTorchMakesIt = 0666;
 
-CoreOptions OptionsOf(const LaunchConfig& config) {
+CoreOptions OptionsOf(const LaunchConfig& config, const std::string& node_id) {
   CoreOptions options;
   options.stop_timeout_ms = config.stop_timeout_ms;
   options.restart_grace_ms = config.restart_grace_ms;
   options.join_timeout_ms = config.join_timeout_ms;
   options.rescale_grace_ms = config.rescale_grace_ms;
   options.max_nodes = config.max_nodes;
+  options.node_id = node_id;
+  options.succession =
+      config.max_nodes > 1 && config.master_addr_env.empty() && config.rendezvous != Rendezvous::kStandalone;
   return options;
 }
 
@@ -76,7 +80,7 @@ NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Envir
       guard_(guard),
       speaker_{config_.log_format, config_.rdzv_id, Hostname()},
       began_ms_(MonotonicMs()) {
-  core_.options = OptionsOf(config_);
+  core_.options = OptionsOf(config_, node_id_);
   joining_.options = JoiningOptionsOf(config_);
   leaving_.options = {config_.stop_timeout_ms, config_.max_nodes};
 }
@@ -222,9 +226,13 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
-void NodeAgent::Do(const Dial&) { link_->Dial(); }
+void NodeAgent::Do(const Dial& action) { link_->Dial(action.address, action.timeout_ms); }
 
-void NodeAgent::Do(const SendHello&) {
+void NodeAgent::Do(const HangUp&) { link_->HangUp(); }
+
+void NodeAgent::Do(const SendHello&) { SendMessage(HelloNow()); }
+
+v1::AgentMessage NodeAgent::HelloNow() {
   v1::AgentMessage message;
   v1::Hello& hello = *message.mutable_hello();
   hello.set_protocol_version(wire::kProtocolVersion);
@@ -258,7 +266,11 @@ void NodeAgent::Do(const SendHello&) {
     *hello.mutable_last_round() = *last_round_;
     hello.mutable_last_round()->clear_member_addresses();
   }
-  SendMessage(std::move(message));
+  FillSuccession(core_, hello);
+  hello.set_master_port(successor_place_.port());
+  if (presence_) hello.set_presence_port(presence_->port());
+  hello.set_hosts_master(HostsMaster(core_, master_ && master_->serves()));
+  return message;
 }
 
 void NodeAgent::Do(const SendBeat& action) {
@@ -424,10 +436,38 @@ void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.co
 
 void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
 
-void NodeAgent::Do(const RestartMaster&) {
-  const Status started = master_->Start(config_, env_, master_place_, true);
+void NodeAgent::Do(const RestartMaster& action) {
+  const Status started =
+      master_->Start(config_, env_, master_place_, {true, !core_.search.own.empty(), action.term, 0, "", false});
   if (!started.ok()) Feed(MasterChildDied{Message(started)});
 }
+
+void NodeAgent::Do(const TakeOver& action) {
+  successor_place_.Release();
+  MakeMaster();
+  master_place_ = {address_, successor_place_.port()};
+  const Status started = master_->Start(config_, env_, master_place_,
+                                        {false, false, 0, action.term, action.before_id, action.before_broke});
+  if (!started.ok()) Feed(MasterChildDied{Message(started)});
+}
+
+// A place that cannot be told now is not told at all: who comes there finds nobody.
+void NodeAgent::Do(const Herald& action) {
+  heralds_.clear();
+  for (const std::string& address : action.addresses) {
+    StatusOr<wire::Credentials> credentials = CredentialsOf(config_);
+    if (!credentials.ok()) return Warn(Message(credentials.status()));
+    heralds_.push_back(std::make_unique<OldPlaceHerald>(loop_, address, *std::move(credentials),
+                                                        [this]() -> std::optional<v1::AgentMessage> {
+                                                          if (!core_.attached) return std::nullopt;
+                                                          v1::AgentMessage message = HelloNow();
+                                                          message.mutable_hello()->set_only_tells(true);
+                                                          return message;
+                                                        }));
+  }
+}
+
+void NodeAgent::Do(const StopHerald&) { heralds_.clear(); }
 
 void NodeAgent::Do(const Say& action) { Tell(SayLine(speaker_, Level::kInfo, action.text, UnixMs())); }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "agent/machine/topology.h"
 #include "agent/node/embedded_master.h"
 #include "agent/node/event_writer.h"
+#include "agent/node/herald.h"
+#include "agent/node/presence.h"
 #include "agent/node/progress.h"
 #include "agent/report/job_report.h"
 #include "agent/report/say.h"
@@ -33,6 +36,7 @@
 #include "base/event_loop.h"
 #include "base/process/process.h"
 #include "base/process/signals.h"
+#include "base/reserved_port.h"
 #include "replay/recorder.h"
 #include "store/server.h"
 #include "wire/agent_link.h"
@@ -61,6 +65,7 @@ class NodeAgent {
   void MakeMaster();
   Status PrepareAddress(const std::string& master_host, uint16_t master_port);
   void StartSupervisor();
+  void ReserveMastersPlace();
   void KeepCheckpoints();
   void OnMessage(v1::MasterMessage message);
 
@@ -83,6 +88,7 @@ class NodeAgent {
   void OnWorkerExited(const WorkerEnd& end);
 
   void Do(const Dial&);
+  void Do(const HangUp&);
   void Do(const SendHello&);
   void Do(const SendBeat&);
   void Do(const Send&);
@@ -97,6 +103,9 @@ class NodeAgent {
   void Do(const WantSpares&);
   void Do(const KillStrays&);
   void Do(const RestartMaster&);
+  void Do(const TakeOver&);
+  void Do(const Herald&);
+  void Do(const StopHerald&);
   void Do(const Say&);
   void Do(const ReportFailure&);
   void Do(const Exit&);
@@ -123,6 +132,7 @@ class NodeAgent {
   void TellOfRound(const v1::StartRound& round);
 
   void SendMessage(v1::AgentMessage message);
+  v1::AgentMessage HelloNow();
   // What the board says now; empty where there is none.
   std::vector<RankProgress> ReadRanks();
   Status ReserveStore();
@@ -155,12 +165,15 @@ class NodeAgent {
   std::vector<WorkerCpus> cpus_;  // by local rank; empty without --numa-binding
   Instant prepared_at_ = 0;       // the time to find the master began
   std::string address_;           // where others reach this node (textual IP)
-  std::vector<std::string> master_addresses_;
+  std::set<std::string> master_addresses_;
   std::unique_ptr<SignalSource> signals_;
   std::unique_ptr<DeviceProbe> probe_;
   std::unique_ptr<EmbeddedMaster> master_;
   MasterPlace master_place_;
   std::unique_ptr<wire::MasterLink> link_;
+  ReservedPort successor_place_;            // port 0: this node hosts no master in another's place
+  std::unique_ptr<PresencePort> presence_;  // null: as well
+  std::vector<std::unique_ptr<OldPlaceHerald>> heralds_;
   std::unique_ptr<Supervisor> supervisor_;
   std::optional<store::ListenSocket> reserved_;
   uint16_t last_store_port_ = 0;  // of the last reservation; 0: there was none

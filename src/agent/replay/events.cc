@@ -25,13 +25,19 @@ void Fill(v1::AgentEvent& wire, const Prepared& event) {
 void Fill(v1::AgentEvent& wire, const Begin& event) {
   wire.mutable_begin()->set_master_address(event.master_address);
   wire.mutable_begin()->set_seen_epoch(event.seen_epoch);
+  wire.mutable_begin()->set_hosts_master(event.hosts_master);
 }
 
-void Fill(v1::AgentEvent& wire, const LinkUp& /*event*/) { wire.mutable_link_up(); }
+void Fill(v1::AgentEvent& wire, const LinkUp& event) { wire.mutable_link_up()->set_master_ip(event.master_ip); }
+
+void Fill(v1::AgentEvent& wire, const CandidateReady& event) {
+  wire.mutable_candidate_ready()->set_address(event.address);
+}
 
 void Fill(v1::AgentEvent& wire, const LinkDown& event) {
   wire.mutable_link_down()->set_why(event.why);
   wire.mutable_link_down()->set_hopeless(event.hopeless);
+  wire.mutable_link_down()->set_silent(event.silent);
 }
 
 void Fill(v1::AgentEvent& wire, const FromMaster& event) { *wire.mutable_from_master() = event.message; }
@@ -189,11 +195,11 @@ StatusOr<Event> CoreEventOf(const v1::AgentEvent& wire) {
     case v1::AgentEvent::kPrepared:
       return From(wire.prepared());
     case v1::AgentEvent::kBegin:
-      return Begin{wire.begin().master_address(), wire.begin().seen_epoch()};
+      return Begin{wire.begin().master_address(), wire.begin().seen_epoch(), wire.begin().hosts_master()};
     case v1::AgentEvent::kLinkUp:
-      return LinkUp{};
+      return LinkUp{wire.link_up().master_ip()};
     case v1::AgentEvent::kLinkDown:
-      return LinkDown{wire.link_down().why(), wire.link_down().hopeless()};
+      return LinkDown{wire.link_down().why(), wire.link_down().hopeless(), wire.link_down().silent()};
     case v1::AgentEvent::kFromMaster:
       return FromMaster{wire.from_master()};
     case v1::AgentEvent::kWarm:
@@ -224,6 +230,8 @@ StatusOr<Event> CoreEventOf(const v1::AgentEvent& wire) {
       return MasterChildFailed{wire.master_child_failed().why()};
     case v1::AgentEvent::kMasterChildDied:
       return MasterChildDied{wire.master_child_died().why()};
+    case v1::AgentEvent::kCandidateReady:
+      return CandidateReady{wire.candidate_ready().address()};
     case v1::AgentEvent::kTick:
       return Tick{};
     case v1::AgentEvent::kJoining:

@@ -14,7 +14,10 @@ namespace {
 // Longer than any job; keeps sums of times far from overflow.
 constexpr int64_t kMaxSpanMs = int64_t{1'000} * 365 * 24 * 3'600'000;
 
-std::string Text(const Dial& /*action*/) { return "dial the master"; }
+std::string Text(const Dial& action) {
+  return fmt::format("dial the master at {} for {} ms", action.address, action.timeout_ms);
+}
+std::string Text(const HangUp& /*action*/) { return "hang up"; }
 std::string Text(const SendHello& /*action*/) { return "send Hello"; }
 std::string Text(const SendBeat& action) { return fmt::format("send a beat of epoch {}", action.epoch); }
 std::string Text(const Send& action) { return fmt::format("send {}", replay::OneLine(action.message)); }
@@ -42,7 +45,15 @@ std::string Text(const AskForSafePoint& action) {
 }
 std::string Text(const WantSpares& action) { return fmt::format("want {} spares", action.count); }
 std::string Text(const KillStrays& /*action*/) { return "kill strays"; }
-std::string Text(const RestartMaster& /*action*/) { return "start the master again"; }
+std::string Text(const RestartMaster& action) { return fmt::format("start the master of term {} again", action.term); }
+std::string Text(const TakeOver& action) {
+  return fmt::format("start a master of term {} in the place of {}{}", action.term, action.before_id,
+                     action.before_broke ? ", whose stream broke" : "");
+}
+std::string Text(const Herald& action) {
+  return fmt::format("tell at {} where the master is", fmt::join(action.addresses, " and "));
+}
+std::string Text(const StopHerald& /*action*/) { return "tell no more where the master is"; }
 std::string Text(const Say& action) { return fmt::format("say: {}", action.text); }
 std::string Text(const ReportFailure& action) {
   return fmt::format("report the failure: {}", replay::OneLine(action.finish));
@@ -181,6 +192,7 @@ v1::AgentStart StartOf(const AgentOptions& options, const std::string& node_id, 
   start.set_restart_grace_ms(options.core.restart_grace_ms);
   start.set_rescale_grace_ms(options.core.rescale_grace_ms);
   start.set_join_timeout_ms(options.core.join_timeout_ms);
+  start.set_succession(options.core.succession);
   start.set_standalone(options.joining.standalone);
   start.set_has_own_master(options.joining.has_own_master);
   start.set_endpoint_host(options.joining.endpoint_host);
@@ -192,6 +204,8 @@ StatusOr<AgentOptions> OptionsAtStart(const v1::AgentStart& start) {
   AgentOptions options;
   CoreOptions& core = options.core;
   core.max_nodes = start.max_nodes();
+  core.node_id = start.node_id();
+  core.succession = start.succession();
   core.stop_timeout_ms = start.stop_timeout_ms();
   core.restart_grace_ms = start.restart_grace_ms();
   core.rescale_grace_ms = start.rescale_grace_ms();

@@ -50,9 +50,9 @@ std::vector<Event> Events() {
   progress.set_step(7);
   return {
       Prepared{2, 3},
-      Begin{"10.0.0.1:29400", 4},
-      LinkUp{},
-      LinkDown{"no UTF-8: \xff", true},
+      Begin{"10.0.0.1:29400", 4, true},
+      LinkUp{"10.0.0.1"},
+      LinkDown{"no UTF-8: \xff", true, true},
       FromMaster{Welcome()},
       Warm{},
       WorkerStarted{1, 2, 300},
@@ -68,6 +68,7 @@ std::vector<Event> Events() {
       PassSignal{SIGUSR1},
       MasterChildFailed{"no port"},
       MasterChildDied{"SIGKILL"},
+      CandidateReady{"10.0.0.2:29400"},
       Tick{},
   };
 }
@@ -290,7 +291,8 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
   v1::Finish finish;
   finish.set_exit_code(3);
   const std::vector<std::pair<Action, std::string>> all = {
-      {Dial{}, "dial the master"},
+      {Dial{"10.0.0.1:29400", 1'000}, "dial the master at 10.0.0.1:29400 for 1000 ms"},
+      {HangUp{}, "hang up"},
       {SendHello{}, "send Hello"},
       {SendBeat{4}, "send a beat of epoch 4"},
       {Send{message}, "send ready { }"},
@@ -305,7 +307,10 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
       {AskForSafePoint{4, 7, true}, "ask ranks of epoch 4 for a safe point behind step 7, as a node leaves"},
       {WantSpares{2}, "want 2 spares"},
       {KillStrays{}, "kill strays"},
-      {RestartMaster{}, "start the master again"},
+      {RestartMaster{3}, "start the master of term 3 again"},
+      {TakeOver{4, "id", true}, "start a master of term 4 in the place of id, whose stream broke"},
+      {Herald{{"10.0.0.1:29400"}}, "tell at 10.0.0.1:29400 where the master is"},
+      {StopHerald{}, "tell no more where the master is"},
       {Say{"text"}, "say: text"},
       {ReportFailure{finish}, "report the failure: exit_code: 3"},
       {Exit{3}, "exit with 3"},

@@ -5,6 +5,7 @@
 
 #include "elasticity/job_sizes.h"
 #include "master/core/door.h"
+#include "master/core/succession.h"
 #include "wire/limits.h"
 
 namespace phalanx::master {
@@ -47,6 +48,7 @@ void DropUnknownFields(google::protobuf::Message& message) {
 }
 
 void AdmitRound(v1::StartRound& round) {
+  round.set_term(std::min(round.term(), kMaxEpoch));
   round.set_epoch(std::min(round.epoch(), kMaxEpoch));
   round.set_restart_count(std::min(round.restart_count(), kMaxRounds));
   round.set_restarts_used(std::min(round.restarts_used(), kMaxRounds));
@@ -80,6 +82,27 @@ void AdmitExit(v1::WorkerExited& exit) {
   if (exit.end_note().size() > kMaxEndTextBytes) exit.clear_end_note();
 }
 
+void AdmitWorld(v1::World& world) {
+  world.set_term(std::min(world.term(), kMaxEpoch));
+  world.set_epoch(std::min(world.epoch(), kMaxEpoch));
+  world.set_nodes(std::min(world.nodes(), kMaxNodes));
+}
+
+// That can be dialled.
+bool IsPlace(const v1::MasterPlace& place) {
+  return IsIpAddress(place.address()) && place.port() > 0 &&
+         std::max(place.port(), place.presence_port()) <= UINT16_MAX && place.node_id().size() <= kMaxNameBytes;
+}
+
+bool AreSane(const v1::Successors& successors) {
+  const auto is_member = [](const v1::MasterPlace& place) {
+    return IsIpAddress(place.address()) && place.presence_port() <= UINT16_MAX &&
+           place.node_id().size() <= kMaxNameBytes;
+  };
+  return successors.places_size() <= kSuccessors && is_member(successors.host()) &&
+         std::all_of(successors.places().begin(), successors.places().end(), is_member);
+}
+
 void AdmitHello(v1::Hello& hello) {
   DropUnknownFields(hello);
   Cut(*hello.mutable_software_version(), kMaxNameBytes);
@@ -90,6 +113,11 @@ void AdmitHello(v1::Hello& hello) {
   hello.set_seen_epoch(std::min(hello.seen_epoch(), kMaxEpoch));
   if (hello.has_live_round()) AdmitRound(*hello.mutable_live_round());
   if (hello.has_last_round()) AdmitRound(*hello.mutable_last_round());
+  if (hello.has_world()) AdmitWorld(*hello.mutable_world());
+  if (hello.has_confirmed()) AdmitWorld(*hello.mutable_confirmed());
+  hello.set_term(std::min(hello.term(), kMaxEpoch));
+  if (hello.has_master() && !IsPlace(hello.master())) hello.clear_master();
+  if (hello.has_successors() && !AreSane(hello.successors())) hello.clear_successors();
 }
 
 // What no agent of ours would tell of checkpoints is not heard.

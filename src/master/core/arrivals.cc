@@ -14,6 +14,7 @@
 #include "master/core/ending.h"
 #include "master/core/members.h"
 #include "master/core/messages.h"
+#include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/lease.h"
 
@@ -90,6 +91,8 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   job.CountNode(node);
   turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
+  CountVoter(turn, e.session);
+  TellSuccessorsTo(turn, e.session);
 
   const std::string name = NodeName(job, hello);
   turn.Note(
@@ -125,6 +128,7 @@ void NoteRefusal(Turn& turn, const v1::Hello& hello, const std::string& why) {
 
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
+  if (StepsAside(turn, e) || IsHerald(job, e.hello()) || KnowsBetter(turn, e)) return;
   if (const std::optional<v1::Refused> refused = Refusal(job, e)) {
     const std::string& why = refused->sentence();
     NoteRefusal(turn, e.hello(), why);

@@ -10,6 +10,7 @@
 #include "master/core/arrivals.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
+#include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/lease.h"
 
@@ -33,8 +34,9 @@ bool IsNews(const Turn& turn, const v1::StartRound& live) {
   const JobState& job = turn.job;
   const bool knows_nothing = job.phase == Phase::kGathering && !job.last_round;
   if (!knows_nothing && !job.resumed) return false;
-  const uint64_t known = job.round ? job.round->epoch : job.last_round ? job.last_round->epoch : 0;
-  return live.epoch() > known && live.group_world_size() <= job.spec->max_nodes() &&
+  const Round* last = job.round ? &*job.round : job.last_round ? &*job.last_round : nullptr;
+  const auto known = last == nullptr ? std::pair<uint64_t, uint64_t>() : std::pair(last->term, last->epoch);
+  return std::pair(live.term(), live.epoch()) > known && live.group_world_size() <= job.spec->max_nodes() &&
          live.group_rank() < live.group_world_size();
 }
 
@@ -66,6 +68,7 @@ void Recall(Turn& turn, const v1::StartRound& live) {
     EndRound(turn);
   }
   Round round;
+  round.term = live.term();
   round.epoch = live.epoch();
   round.restart_count = live.restart_count();
   round.world_size = live.world_size();
@@ -91,7 +94,7 @@ void Recall(Turn& turn, const v1::StartRound& live) {
 
 // The place that waits for this node; null: none does.
 Slot* SlotOf(Turn& turn, const v1::Hello& hello, const v1::StartRound& live) {
-  if (!turn.HasLiveRound() || live.epoch() != turn.job.round->epoch ||
+  if (!turn.HasLiveRound() || live.term() != turn.job.round->term || live.epoch() != turn.job.round->epoch ||
       live.group_rank() >= turn.job.round->slots.size())
     return nullptr;
   Slot& slot = turn.job.round->slots[live.group_rank()];
@@ -108,8 +111,10 @@ void GiveUpAway(Turn& turn) {
     if (!std::exchange(slot.away, false) || turn.job.phase == Phase::kFinished) continue;
     const std::string name = slot.node.empty() ? fmt::format("of group rank {}", round.slots.IndexOf(slot)) : slot.node;
     const std::string what = fmt::format("node {} was lost ({})", name,
-                                         turn.job.resumed ? "it did not come back to the master that was started anew"
-                                                          : "its stream broke while the master stood still");
+                                         turn.job.resumed && turn.job.term > 0 && !turn.job.at_endpoint
+                                             ? "it did not come to the master that was elected"
+                                         : turn.job.resumed ? "it did not come back to the master that was started anew"
+                                                            : "its stream broke while the master stood still");
     turn.Note("node-lost", slot.node, what, -1, {{"broke_round", int64_t{1}}});
     round.broken.push_back(what);
   }
@@ -134,7 +139,7 @@ void TakeUpJob(Turn& turn) {
     job.round->broken.insert(job.round->broken.end(), leaving.begin(), leaving.end());
     leaving.clear();
   }
-  ++job.term;
+  ++job.incarnation;
   turn.RememberFirst(Remember::When::kBefore);
   job.resumed = true;
   job.back_by = turn.now + LeaseMs(static_cast<int64_t>(members));
@@ -145,11 +150,14 @@ void TakeUpJob(Turn& turn) {
                               job.round->away, job.round->away == 1 ? "" : "s", job.round->epoch,
                               SecondsText(job.back_by - turn.now))
                 : "the job is taken up from the journal: no round was live",
-            -1, {{"term", static_cast<int64_t>(job.term)}});
+            -1, {{"incarnation", static_cast<int64_t>(job.incarnation)}});
 }
 
 bool RunsOn(const Turn& turn, uint64_t session, const v1::Hello& hello) {
-  if (!turn.HasLiveRound() || hello.live_round().epoch() != turn.job.round->epoch) return false;
+  if (!turn.HasLiveRound() || hello.live_round().epoch() != turn.job.round->epoch ||
+      hello.live_round().term() != turn.job.round->term) {
+    return false;
+  }
   const Node& node = turn.job.nodes.at(session);
   return node.group_rank == static_cast<int64_t>(hello.live_round().group_rank()) &&
          node.hello.local_world_size() == hello.local_world_size();
@@ -169,9 +177,11 @@ bool GoesOn(Turn& turn, uint64_t session, const v1::StartRound& live) {
     slot->node = NodeName(turn.job, node.hello);
     slot->hostname = node.hello.hostname();
     slot->address = node.hello.address();
+    slot->presence_port = node.hello.presence_port();
     slot->rank_base = live.rank_base();
     slot->local_world_size = node.hello.local_world_size();
     IsHere(turn, *slot, session);
+    Confirm(turn, *slot);
     if (!turn.job.resumed) SayRescaleAgain(turn, *slot);  // else all are told when all are back
     TakeUpCheckpoints(turn, live.group_rank());
     turn.Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));
@@ -208,6 +218,7 @@ void SettleAway(Turn& turn) {
     TakeUpRescale(turn);
     const bool goes_on = job.round->broken.empty() && job.round->failed.empty();
     if (goes_on) {
+      TellSuccessors(turn);
       turn.Note("job-resumed", "",
                 fmt::format("all nodes of epoch {} are back: no rank was restarted", job.round->epoch));
     }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/grpc_peer.h"
 #include "master/core/door.h"
 
 namespace phalanx::master {

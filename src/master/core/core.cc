@@ -1,11 +1,15 @@
 #include "master/core/core.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "master/core/arrivals.h"
 #include "master/core/away.h"
 #include "master/core/departures.h"
+#include "master/core/election.h"
 #include "master/core/ending.h"
 #include "master/core/failures.h"
 #include "master/core/invariants.h"
@@ -13,7 +17,9 @@
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
+#include "master/core/succession.h"
 #include "master/core/turn.h"
+#include "master/rules/lease.h"
 
 namespace phalanx::master {
 namespace {
@@ -71,6 +77,8 @@ void On(Turn& turn, const AgentSaid& e) {
 void On(Turn& turn, const Tick& /*e*/) {
   turn.Apply(OnCheckpointTick(turn.job.checkpoints, turn.now));
   if (turn.now >= turn.job.remember_at) turn.remember = true;
+  ForgetVoters(turn);
+  Resign(turn);
   if (turn.job.lease_check != kNever && turn.now >= turn.job.lease_check) ExpireLeases(turn);
 }
 
@@ -93,6 +101,38 @@ void Settle(Turn& turn) {
   if (job.phase == Phase::kBlaming) SettleBlame(turn);
   if (job.phase == Phase::kRunning) SettleRound(turn);
   if (job.phase == Phase::kGathering) SettleGathering(turn);
+}
+
+// This master is elected: those that have come are heard, those that trained last first.
+void TakeOver(Turn& turn) {
+  JobState& job = turn.job;
+  const Candidacy candidacy = *std::exchange(job.candidacy, std::nullopt);
+  std::vector<AgentAttached> early;
+  for (const auto& [session, came] : candidacy.early) {
+    early.push_back({session, came.message, came.peer_address});
+    early.back().message.set_next_store_port(came.store_port);
+  }
+  const auto rank = [](const AgentAttached& e) {
+    return std::pair(e.hello().live_round().term(), e.hello().live_round().epoch());
+  };
+  std::stable_sort(early.begin(), early.end(),
+                   [&rank](const AgentAttached& a, const AgentAttached& b) { return rank(a) > rank(b); });
+  turn.Note("master-elected", "",
+            fmt::format("{} of the {} nodes that trained last have elected this master: the one before is lost",
+                        job.voters.confirmed.here(), job.voters.confirmed.nodes()),
+            -1, {{"term", static_cast<int64_t>(job.term)}});
+  for (const AgentAttached& e : early) On(turn, e);
+  if (job.back_by != kNever) {
+    const size_t away = job.round ? job.round->away : 0;
+    const bool all_gone = candidacy.agent_is_gone && away <= 1;
+    // Where the master fell silent, some notice it later than others.
+    const int64_t wait_ms =
+        candidacy.before_is_gone || away <= 1 ? candidacy.lease_ms / kElectedAwayPerLease : candidacy.lease_ms / 2;
+    job.back_by = all_gone ? turn.now : std::min(job.back_by, turn.now + wait_ms);
+  }
+  turn.remember = true;
+  Settle(turn);
+  CheckInvariants(job);
 }
 
 }  // namespace
@@ -147,10 +187,18 @@ uint64_t JobState::Visits() const {
 
 std::vector<Decision> Step(JobState& state, const Event& event, Instant now) {
   Turn turn(state, now);
+  if (state.moved_to) {
+    SendOn(turn, event);
+    return turn.Take();
+  }
+  if (state.candidacy) {
+    if (Stands(turn, event)) TakeOver(turn);
+    return turn.Take();
+  }
   ForgiveStandstill(turn);
   if (!Hear(turn, event)) return turn.Take();
   std::visit([&turn](const auto& e) { On(turn, e); }, event);
-  Settle(turn);
+  if (!state.candidacy) Settle(turn);
   CheckInvariants(state);
   return turn.Take();
 }
@@ -162,6 +210,8 @@ std::vector<Decision> Resume(JobState& state, Instant now) {
 }
 
 Instant NextDeadline(const JobState& s) {
+  if (s.moved_to) return kNever;
+  if (s.candidacy) return std::min({s.candidacy->until, s.candidacy->probe_at});
   // While members of a live round are away Settle decides nothing else.
   if (s.phase != Phase::kFinished && s.round && s.round->away > 0)
     return std::min({s.lease_check, s.back_by, s.remember_at});
@@ -169,6 +219,7 @@ Instant NextDeadline(const JobState& s) {
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
                    s.blame_deadline, s.back_by, s.remember_at, rescale_by, s.tell_end_by,
+                   s.phase == Phase::kGathering ? s.probe_at : kNever, s.beware_until,
                    NextCheckpointDeadline(s.checkpoints)});
 }
 

@@ -32,10 +32,12 @@
 #include "base/clock.h"
 #include "base/counted.h"
 #include "elasticity/job_sizes.h"
+#include "master/core/candidacy.h"
 #include "master/core/round.h"
 #include "master/rules/blame.h"
 #include "master/rules/budget.h"
 #include "master/rules/census.h"
+#include "master/rules/voters.h"
 #include "master/topics/checkpoints.h"
 #include "phalanx/v1/agent.pb.h"
 
@@ -97,8 +99,14 @@ struct AgentDetached {  // the stream is over; nothing more comes from this sess
   std::string cause;  // "its stream broke"
 };
 struct Tick {};  // NextDeadline has come
+// Follows Probe.
+struct Probed {
+  std::string node_id;
+  Reach master = Reach::kSilent;  // where it was asked for
+  Reach agent = Reach::kSilent;
+};
 
-using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick>;
+using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -135,7 +143,15 @@ struct Remember {
   When when = When::kBehind;
 };
 
-using Action = std::variant<Send, Drop, Record, Remember>;
+// Connects to those ports of a node that has no stream, and closes at once what answers.
+struct Probe {
+  std::string node_id;
+  std::string address;
+  uint32_t master_port = 0;    // of the master that was its agent's child; 0: it is not asked for
+  uint32_t presence_port = 0;  // of its agent; 0: as well
+};
+
+using Action = std::variant<Send, Drop, Record, Remember, Probe>;
 
 // `reason` is a sentence that a user understands; it is also the text of what is sent.
 struct Decision {
@@ -224,10 +240,26 @@ struct JobState {
   uint64_t Visits() const;
 
   std::string job_id;
-  std::string master_id;            // of this process, for its Welcome
-  uint64_t term = 1;                // which master of the job this is
-  std::optional<v1::JobSpec> spec;  // absent: the first node's counts
-  bool spec_of_first_node = false;  // ... and has been taken
+  std::string master_id;     // of this process, for its Welcome
+  uint64_t incarnation = 1;  // which process of this master it is
+  // Other nodes may take the job up: rounds need most of the last world. False: nobody else can, and nobody is asked.
+  bool succession = false;
+  bool at_endpoint = false;          // it was not elected: who tells of another master finds it
+  uint32_t port = 0;                 // of this process
+  uint64_t term = 0;                 // Welcome.term
+  v1::MasterPlace host;              // of the node whose agent's child this is; no id: it has not come yet
+  Electorate voters;                 // of no nodes: no round was confirmed
+  Instant beware_until = kNever;     // they are of an earlier life of the job, and forgotten then
+  Instant undecided_since = kNever;  // an elected one waits for voters
+  Instant probe_at = kNever;         // voters that are not here are asked whether they live
+  std::string asked_last;            // of them, by id
+  std::shared_ptr<const v1::MasterMessage> beat_heard;  // made once
+  std::shared_ptr<const v1::MasterMessage> successors;  // as they were told last; null: there are none
+  std::optional<Candidacy> candidacy;                   // it is not elected yet
+  std::optional<v1::MasterPlace> moved_to;              // another one was elected, and is there ...
+  uint64_t moved_term = 0;                              // ... of that term
+  std::optional<v1::JobSpec> spec;                      // absent: the first node's counts
+  bool spec_of_first_node = false;                      // ... and has been taken
   // The world sizes that a round may have, where the job has an elastic config.
   std::optional<elasticity::JobSizes> sizes;
   Phase phase = Phase::kGathering;

@@ -12,6 +12,7 @@
 #include "master/core/ending.h"
 #include "master/core/failures.h"
 #include "master/core/rescale.h"
+#include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/lease.h"
 
@@ -103,7 +104,13 @@ void EndBehindLast(Turn& turn, const LastLeft& end) {
 }  // namespace
 
 void On(Turn& turn, const AgentDetached& e) {
-  RemoveNode(turn, e.session, e.cause, turn.job.back_by != kNever && turn.now < turn.job.back_by);
+  JobState& job = turn.job;
+  const auto node = job.nodes.find(e.session);
+  if (node != job.nodes.end() && HasLeftSilence(turn, node->second)) {
+    const Instant back_by = turn.now + kHasLeftMs;
+    job.back_by = job.back_by == kNever ? back_by : std::max(job.back_by, back_by);
+  }
+  RemoveNode(turn, e.session, e.cause, job.back_by != kNever && turn.now < job.back_by);
 }
 
 void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
@@ -111,6 +118,7 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   Node& node = job.nodes.at(session);
   if (node.leaving) return;
   job.ChangeNode(node, [](Node& n) { n.leaving = true; });
+  job.voters.BeGone(node.hello.node_id());
   FreeWantedPlace(turn, node.hello, session);
   const int32_t signal = leaving.signal();
   const std::string why = signal != 0 ? SignalName(signal) : leaving.reason().empty() ? "on purpose" : leaving.reason();
@@ -168,6 +176,7 @@ void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may
   auto held = turn.job.nodes.extract(session);
   if (held.empty()) return;
   turn.job.UncountNode(held.mapped());
+  LoseVoter(turn, held.mapped(), silent_ms.has_value());
   GiveUpNode(turn, held.mapped(), session, cause, may_return, silent_ms);
   LeaveHost(turn.job, held.mapped().hello);
 }

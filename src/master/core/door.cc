@@ -75,6 +75,10 @@ Sentence CheckAddresses(const v1::Hello& hello, uint32_t next_store_port) {
   if (next_store_port == 0 || next_store_port > UINT16_MAX) {
     return fmt::format("port {} for the next store: 1 to 65535 are allowed", next_store_port);
   }
+  if (std::max(hello.master_port(), hello.presence_port()) > UINT16_MAX) {
+    return fmt::format("port {} for a master to be: up to 65535 are allowed",
+                       std::max(hello.master_port(), hello.presence_port()));
+  }
   return std::nullopt;
 }
 
@@ -107,6 +111,7 @@ Sentence ElasticFault(const v1::JobSpec& spec) {
 // One that comes back to its place was let in before.
 bool IsMember(const JobState& state, const v1::Hello& hello) {
   if (!state.round || hello.live_round().epoch() != state.round->epoch) return false;
+  if (hello.live_round().term() != state.round->term) return false;
   if (hello.live_round().group_rank() >= state.round->slots.size()) return false;
   const Slot& slot = state.round->slots[hello.live_round().group_rank()];
   return slot.node_id == hello.node_id() && slot.local_world_size == hello.local_world_size();

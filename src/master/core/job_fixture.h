@@ -26,6 +26,7 @@ struct ToldAgent {
   bool other_job = false;  // ... by another job's master
   bool welcome = false;
   bool dropped = false;
+  v1::Successors successors;  // as told last
 };
 
 // What one agent was told of a planned change, or of checkpoints.
@@ -243,6 +244,7 @@ class JobFixture {
   bool wants_safe_point = false;       // else all nodes answer at once that their ranks hear of nothing
   std::vector<ToldRescale> announced;  // not answered yet
   std::vector<ToldOrder> orders;       // about checkpoints
+  std::vector<Probe> probes;           // all so far
 
  private:
   static void Fill(v1::SaveId* save, uint64_t epoch, int64_t step) {
@@ -288,6 +290,11 @@ class JobFixture {
         announced.push_back({a.session, announce.epoch(), announce.at_step()});
         return;
       }
+      case v1::MasterMessage::kSuccessors:
+        agent.successors = message.successors();
+        return;
+      case v1::MasterMessage::kBeatHeard:
+        return;
       case v1::MasterMessage::kCheckpoint:
         orders.push_back({a.session, message.checkpoint()});
         return;
@@ -296,6 +303,7 @@ class JobFixture {
     }
   }
   void Note(const Remember&, const std::string&) { journal_state = state; }
+  void Note(const Probe& a, const std::string&) { probes.push_back(a); }
   void Note(const Drop& a, const std::string&) { told[a.session].dropped = true; }
   void Note(const Record& a, const std::string& reason) {
     records.push_back({a, reason});

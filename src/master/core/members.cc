@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "master/core/door.h"
+#include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/mixed_world.h"
 
@@ -164,6 +165,7 @@ Instant GrowthFrom(const JobState& s) { return s.round->begun_at + (s.sizes ? s.
 std::string WaitingText(const JobState& s) {
   const v1::JobSpec& spec = *s.spec;
   const size_t there = s.census.candidates();
+  if (there >= spec.min_nodes() && !MayDecide(s)) return UndecidedText(s);
   if (!s.sizes || there < spec.min_nodes()) return MissingText(there, spec);
   const uint64_t ranks = CommonRanks(s);
   for (size_t nodes = there + 1; ranks > 0 && nodes <= spec.max_nodes(); ++nodes) {

@@ -13,6 +13,7 @@ v1::MasterMessage WelcomeTo(const JobState& job, const Node& node) {
   welcome.set_beat_interval_ms(BeatIntervalMs(node.lease_ms));
   welcome.set_lease_ms(node.lease_ms);
   welcome.set_job_id(job.job_id);
+  welcome.set_term(job.term);
   return message;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "master/core/succession.h"
 #include "master/core/texts.h"
 
 namespace phalanx::master {
@@ -58,7 +59,10 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   node.min_step = beat.min_step();
   node.max_step = beat.max_step();
   OnProgress(turn, session, beat.epoch(), beat.progress());
-  if (!turn.IsLive(beat.epoch()) || node.group_rank < 0 || beat.max_step() <= 0) return;
+  AnswerBeat(turn, session);
+  const bool live = turn.IsLive(beat.epoch()) && node.group_rank >= 0;
+  if (live) Confirm(turn, turn.job.round->slots[static_cast<size_t>(node.group_rank)]);
+  if (!live || beat.max_step() <= 0) return;
   MarkStepped(turn);
   SeeStep(turn, beat.max_step(), beat.progress().has_step());
 }

@@ -22,6 +22,7 @@ struct Slot {
   std::string node;  // its name
   std::string hostname;
   std::string address;
+  uint32_t presence_port = 0;  // MasterPlace.presence_port
   uint32_t rank_base = 0;
   uint32_t local_world_size = 0;
   std::set<uint32_t> done;     // local ranks that ended with 0
@@ -31,15 +32,17 @@ struct Slot {
   // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
   // round is known from other members alone.
   bool away = false;
-  bool safe = false;      // while a rescale is announced: its ranks are at their safe point, or want none
-  bool answered = false;  // ... and it has told how far they are. Round::SetSafe, SetAnswered change both
-  bool leaving = false;   // its node has said that it goes, and waits for the others' safe point
-  bool left = false;      // its node has gone on purpose, and waits for nothing
+  bool safe = false;       // while a rescale is announced: its ranks are at their safe point, or want none
+  bool answered = false;   // ... and it has told how far they are. Round::SetSafe, SetAnswered change both
+  bool leaving = false;    // its node has said that it goes, and waits for the others' safe point
+  bool left = false;       // its node has gone on purpose, and waits for nothing
+  bool confirmed = false;  // its node has said that it knows of the round
 
   bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
 };
 
 struct Round {
+  uint64_t term = 0;  // of the master that began it
   uint64_t epoch = 0;
   uint32_t restart_count = 0;
   uint32_t world_size = 0;
@@ -47,6 +50,7 @@ struct Round {
   Instant begun_at = 0;
   CountedVector<Slot> slots;  // by group rank
   size_t slots_stepped = 0;
+  size_t slots_confirmed = 0;
   uint32_t ranks_ended = 0;
   uint32_t ranks_done = 0;
   bool stepped = false;  // any rank has made a step

@@ -15,6 +15,7 @@
 #include "master/core/members.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
+#include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/placement.h"
 
@@ -32,7 +33,7 @@ LifeEnd EndOf(const Round& round) {
 void HoldRound(Turn& turn, const std::string& cause, size_t left) {
   JobState& job = turn.job;
   const std::string wait = SecondsText(job.spec->join_timeout_ms());
-  const bool enough = job.sizes && job.census.candidates() >= job.spec->min_nodes();
+  const bool enough = (job.sizes || !MayDecide(job)) && job.census.candidates() >= job.spec->min_nodes();
   const std::string reason = enough ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(job), wait)
                                     : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause,
                                                   left, job.spec->min_nodes(), wait);
@@ -46,6 +47,7 @@ void HoldRound(Turn& turn, const std::string& cause, size_t left) {
   job.phase = Phase::kGathering;
   job.grow_at = job.grow_limit = kNever;
   job.reason = reason;
+  if (!MayDecide(job)) AskAbsent(turn);
 }
 
 // Every address that a member's workers may come from.
@@ -78,6 +80,8 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
   start.set_reason(round.reason);
   start.set_restarts_used(job.budget.used);
   start.set_lives_without_step(job.budget.lives_without_step);
+  start.set_term(job.term);
+  start.set_with_host(!job.host.node_id().empty() && job.round->SlotOfNode(job.host.node_id()) != nullptr);
   if (job.highest_step) start.set_highest_step(*job.highest_step);
   std::vector<std::string> names;
   // The node of group rank 0 goes first: it opens the store that the others will look for.
@@ -134,6 +138,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   }
   Round round;
   round.world_size = LayOut(spans);
+  round.term = job.term;
   round.epoch = ++job.highest_epoch;
   round.restart_count = job.rounds_begun++;
   round.reason = reason;
@@ -152,6 +157,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
     slot.node = NodeName(job, node.hello);
     slot.hostname = node.hello.hostname();
     slot.address = node.hello.address();
+    slot.presence_port = node.hello.presence_port();
     slot.rank_base = spans[rank].rank_base;
     slot.local_world_size = spans[rank].local_world_size;
   }
@@ -218,7 +224,7 @@ void SettleRound(Turn& turn) {
 void ReformRound(Turn& turn, const std::string& cause, bool change) {
   JobState& job = turn.job;
   const std::vector<uint64_t> members = NextMembers(job);
-  if (members.size() < job.spec->min_nodes())
+  if (members.size() < job.spec->min_nodes() || !MayDecide(job, members))
     return HoldRound(turn, cause, job.sizes ? job.census.candidates() : members.size());
   if (!change) return BeginRound(turn, members, cause);
   const size_t before = job.round->slots.size();
@@ -259,7 +265,9 @@ void SettleGathering(Turn& turn) {
   JobState& job = turn.job;
   if (!job.spec || (job.arrivals == 0)) return;
   const v1::JobSpec& spec = *job.spec;
-  if (CanBegin(job)) {
+  const bool decides = MayDecide(job);
+  if (CanBegin(job) && decides) {
+    job.probe_at = kNever;
     job.join_deadline = job.next_notice = kNever;
     if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms();
     const int64_t longest_ms =
@@ -267,10 +275,14 @@ void SettleGathering(Turn& turn) {
     if (job.gather_limit == kNever) job.gather_limit = turn.now + longest_ms;
     const bool enough =
         job.census.candidates() >= spec.max_nodes() || turn.now >= std::min(job.gather_at, job.gather_limit);
-    if (enough) BeginGathered(turn);
-    return;
+    if (!enough) return;
+    if (MayDecide(job, NextMembers(job))) return BeginGathered(turn);
+    job.gather_at = job.gather_limit = turn.now + kAskAbsentMs;  // some are here, and would be no members
+    return AskAbsent(turn);
   }
   job.gather_at = job.gather_limit = kNever;
+  if (decides) job.probe_at = kNever;
+  if (!decides && (job.probe_at == kNever || turn.now >= job.probe_at)) AskAbsent(turn);
   if (job.join_deadline == kNever) {
     job.join_deadline = turn.now + spec.join_timeout_ms();
     job.next_notice = turn.now + kWaitingNoticeMs;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/grpc_peer.h"
 #include "base/status.h"
 #include "master/core/convert.h"
 #include "master/core/core.h"

@@ -24,12 +24,12 @@ Remember::When Remembered(const JobFixture& job) {
 TEST(ResumeTerm, EachMasterHasOneMoreAndTheJournalKnows) {
   JobFixture job(1, 1);
   job.Attach("a");
-  EXPECT_EQ(job.state.term, 1U);
+  EXPECT_EQ(job.state.incarnation, 1U);
   Restarted second(job);
-  EXPECT_EQ(second.state.term, 2U);
-  EXPECT_EQ(second.journal_state.term, 2U) << "the third must not be the second once more";
+  EXPECT_EQ(second.state.incarnation, 2U);
+  EXPECT_EQ(second.journal_state.incarnation, 2U) << "the third must not be the second once more";
   const Restarted third(static_cast<const JobFixture&>(second));
-  EXPECT_EQ(third.state.term, 3U);
+  EXPECT_EQ(third.state.incarnation, 3U);
 }
 
 // A member that was lost goes before a newcomer, also where another master hears of its return.

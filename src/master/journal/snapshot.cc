@@ -8,6 +8,7 @@
 
 #include "master/core/admit.h"
 #include "master/core/door.h"
+#include "master/core/succession.h"
 #include "master/topics/checkpoints_saved.h"
 #include "phalanx/v1/journal.pb.h"
 
@@ -38,6 +39,7 @@ void Fill(v1::Snapshot::Slot& wire, const Slot& slot) {
   wire.set_stepped(slot.stepped);
   wire.set_leaving(slot.leaving);
   wire.set_left(slot.left);
+  wire.set_presence_port(slot.presence_port);
 }
 
 void Fill(v1::Snapshot::Rescale& wire, const Round& round, Instant now) {
@@ -49,6 +51,8 @@ void Fill(v1::Snapshot::Rescale& wire, const Round& round, Instant now) {
 }
 
 void Fill(v1::Snapshot::Round& wire, const Round& round, Instant now) {
+  wire.set_term(round.term);
+  wire.set_confirmed(round.slots_confirmed == round.slots.size());
   wire.set_epoch(round.epoch);
   wire.set_restart_count(round.restart_count);
   wire.set_world_size(round.world_size);
@@ -107,6 +111,7 @@ StatusOr<Slot> RestoreSlot(const v1::Snapshot::Slot& wire) {
   slot.stepped = wire.stepped();
   slot.leaving = wire.leaving();
   slot.left = wire.left();
+  slot.presence_port = wire.presence_port() <= UINT16_MAX ? wire.presence_port() : 0;
   return slot;
 }
 
@@ -134,8 +139,55 @@ Status RestoreRescale(Round& round, const v1::Snapshot::Rescale& wire, Instant n
   return absl::OkStatus();
 }
 
+// Who votes is all in the live round.
+bool IsOfVoters(const JobState& state) {
+  const bool none = state.voters.confirmed.nodes() == 0 && state.voters.told.nodes() == 0;
+  return none || (state.round && state.round->slots_confirmed == state.round->slots.size());
+}
+
+void Fill(v1::Snapshot::Voters& wire, const Voters& voters) {
+  wire.set_term(voters.term());
+  wire.set_epoch(voters.epoch());
+  wire.set_nodes(static_cast<uint32_t>(voters.nodes()));
+  for (const auto& [node_id, voter] : voters.known()) {
+    v1::Snapshot::Voter& known = *wire.add_known();
+    known.set_node_id(node_id);
+    known.set_address(voter.address);
+    known.set_presence_port(voter.presence_port);
+    known.set_gone(voter.gone);
+  }
+}
+
+StatusOr<Voters> VotersFrom(const v1::Snapshot::Voters& voters) {
+  if (voters.nodes() > kMaxNodes || voters.known_size() > static_cast<int>(voters.nodes())) {
+    return Contradiction(fmt::format("{} voters of {}", voters.known_size(), voters.nodes()));
+  }
+  Voters restored(voters.term(), voters.epoch(), voters.nodes());
+  for (const v1::Snapshot::Voter& voter : voters.known()) {
+    if (voter.presence_port() > UINT16_MAX) return Contradiction(fmt::format("port {}", voter.presence_port()));
+    restored.Add(voter.node_id(), voter.address(), voter.presence_port());
+    if (voter.gone()) restored.BeGone(voter.node_id());
+  }
+  return restored;
+}
+
+Status RestoreVoters(JobState& state, const v1::Snapshot& wire) {
+  if (!wire.has_voters()) {
+    const bool confirmed = state.round && state.round->slots_confirmed == state.round->slots.size();
+    if (confirmed) state.voters.confirmed = VotersOf(*state.round);
+    return absl::OkStatus();
+  }
+  PHX_ASSIGN_OR_RETURN(state.voters.confirmed, VotersFrom(wire.voters()));
+  if (wire.has_told_voters()) {
+    PHX_ASSIGN_OR_RETURN(state.voters.told, VotersFrom(wire.told_voters()));
+  }
+  state.voters.strict = wire.strict_voters();
+  return absl::OkStatus();
+}
+
 StatusOr<Round> RestoreRound(const v1::Snapshot::Round& wire, const Budget& budget, Instant now) {
   Round round;
+  round.term = wire.term();
   round.epoch = wire.epoch();
   round.restart_count = wire.restart_count();
   round.world_size = wire.world_size();
@@ -150,6 +202,8 @@ StatusOr<Round> RestoreRound(const v1::Snapshot::Round& wire, const Budget& budg
     round.slots_stepped += restored.stepped ? 1 : 0;
     round.ranks_done += static_cast<uint32_t>(restored.done.size());
     round.ranks_ended += static_cast<uint32_t>(restored.done.size() + restored.failed.size());
+    restored.confirmed = wire.confirmed();
+    round.slots_confirmed += wire.confirmed() ? 1 : 0;
     round.slots.push_back(std::move(restored));
   }
   PHX_RETURN_IF_ERROR(CheckRanks(round));
@@ -228,6 +282,7 @@ std::string SaveState(const JobState& state, Instant now) {
   wire.set_reason(state.reason);
   wire.set_verdict(state.verdict);
   if (state.outcome) wire.set_exit_code(state.outcome->exit_code);
+  wire.set_incarnation(state.incarnation);
   wire.set_term(state.term);
   for (const auto& [node_id, lost] : state.lost_places) {
     v1::Snapshot::LostPlace& place = *wire.add_lost_places();
@@ -236,6 +291,11 @@ std::string SaveState(const JobState& state, Instant now) {
     place.set_epoch(lost.epoch);
   }
   SaveCheckpoints(state.checkpoints, *wire.mutable_checkpoints());
+  if (!IsOfVoters(state)) {
+    Fill(*wire.mutable_voters(), state.voters.confirmed);
+    if (state.voters.told.nodes() > 0) Fill(*wire.mutable_told_voters(), state.voters.told);
+    wire.set_strict_voters(state.voters.strict);
+  }
   return wire.SerializeAsString();
 }
 
@@ -275,8 +335,10 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   state.reason = wire.reason();
   state.verdict = wire.verdict();
   PHX_RETURN_IF_ERROR(RestorePhase(state, wire));
-  if (wire.term() >= kMaxEpoch) return Contradiction(fmt::format("term {}", wire.term()));
-  state.term = std::max<uint64_t>(wire.term(), 1);
+  if (wire.incarnation() >= kMaxEpoch) return Contradiction(fmt::format("incarnation {}", wire.incarnation()));
+  state.incarnation = std::max<uint64_t>(wire.incarnation(), 1);
+  if (wire.term() > kMaxEpoch) return Contradiction(fmt::format("term {}", wire.term()));
+  state.term = wire.term();
   if (wire.lost_places_size() > static_cast<int>(kMaxNodes)) {
     return Contradiction(fmt::format("{} lost places", wire.lost_places_size()));
   }
@@ -288,6 +350,7 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   auto checkpoints = RestoreCheckpoints(wire.checkpoints(), live, state.round ? state.round->slots.size() : 0);
   if (!checkpoints.ok()) return Contradiction(Message(checkpoints.status()));
   state.checkpoints = *std::move(checkpoints);
+  PHX_RETURN_IF_ERROR(RestoreVoters(state, wire));
   if (wire.has_exit_code()) state.outcome = OutcomeOf(state, wire.exit_code(), wire.reason());
   // Somebody has been there, so that join_timeout counts.
   state.arrivals = state.spec ? 1 : 0;

@@ -37,6 +37,10 @@ class Texts {
     }
     return "remember";
   }
+  std::string operator()(const Probe& action) {
+    return fmt::format("ask at {} ports {} and {} whether node '{}' lives", action.address, action.master_port,
+                       action.presence_port, action.node_id);
+  }
 
  private:
   const v1::MasterMessage* last_ = nullptr;  // of the step's decisions, which outlive this
@@ -58,6 +62,24 @@ void Fill(v1::MasterEvent& wire, const AgentSaid& event) {
 void Fill(v1::MasterEvent& wire, const AgentDetached& event) {
   wire.mutable_detached()->set_session(event.session);
   wire.mutable_detached()->set_cause(event.cause);
+}
+
+v1::MasterEvent::Reach WireOf(Reach reach) {
+  switch (reach) {
+    case Reach::kAnswered:
+      return v1::MasterEvent::ANSWERED;
+    case Reach::kRefused:
+      return v1::MasterEvent::REFUSED;
+    case Reach::kSilent:
+      return v1::MasterEvent::SILENT;
+  }
+  return v1::MasterEvent::SILENT;
+}
+
+void Fill(v1::MasterEvent& wire, const Probed& event) {
+  wire.mutable_probed()->set_node_id(event.node_id);
+  wire.mutable_probed()->set_master(WireOf(event.master));
+  wire.mutable_probed()->set_agent(WireOf(event.agent));
 }
 
 void Fill(v1::MasterEvent& wire, const Tick& /*event*/) { wire.mutable_tick(); }

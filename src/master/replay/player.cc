@@ -14,6 +14,11 @@
 namespace phalanx::master {
 namespace {
 
+Reach ReachOf(v1::MasterEvent::Reach wire) {
+  if (wire == v1::MasterEvent::ANSWERED) return Reach::kAnswered;
+  return wire == v1::MasterEvent::REFUSED ? Reach::kRefused : Reach::kSilent;
+}
+
 class MasterPlayer final : public replay::Player {
  public:
   MasterPlayer(JobState state, bool resumes) : state_(std::move(state)), resumes_(resumes) {}
@@ -45,6 +50,8 @@ class MasterPlayer final : public replay::Player {
         return AgentDetached{event.detached().session(), event.detached().cause()};
       case v1::MasterEvent::kTick:
         return Tick{};
+      case v1::MasterEvent::kProbed:
+        return Probed{event.probed().node_id(), ReachOf(event.probed().master()), ReachOf(event.probed().agent())};
       case v1::MasterEvent::kResumed:
       case v1::MasterEvent::BODY_NOT_SET:
         return absl::DataLossError("an event that this version does not know");

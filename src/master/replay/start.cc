@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "master/core/admit.h"
 #include "master/core/door.h"
+#include "master/core/succession.h"
 #include "master/journal/snapshot.h"
 
 namespace phalanx::master {
@@ -32,6 +34,16 @@ StatusOr<JobState> StateOf(const v1::ReplayStart& start) {
     state.SetSpec(*own);
   }
   state.master_id = master.master_id();
+  if (master.has_before()) {
+    PHX_ASSIGN_OR_RETURN(const JobState before, RestoreState(master.before(), start.job_id(), start.now_ms()));
+    BewareOf(state, before, start.now_ms());
+  }
+  state.port = master.port();
+  state.term = std::max(state.term, master.term());
+  state.succession = master.succession();
+  state.at_endpoint = master.at_endpoint();
+  if (state.at_endpoint) state.voters.CountEnded();
+  if (master.candidate_term() > 0) state.candidacy = CandidacyOf(master.candidate_term(), master.before_broke());
   return state;
 }
 

@@ -6,21 +6,20 @@
 // is lost: its stream is cancelled and its place in the round is free. Both ends measure on their own monotonic clocks.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+
+#include "wire/limits.h"
 
 namespace phalanx::master {
 
-// Of a job of up to kNodesPerLease nodes. Larger jobs beat less often, so that the master's load stays the same.
-constexpr int64_t kLeaseMs = 3'000;
-constexpr int64_t kNodesPerLease = 2'000;
+using wire::kLeaseMs;
+using wire::LeaseMs;
 // Beats that a lease lasts: all but one may be late.
 constexpr int64_t kBeatsPerLease = 3;
 // A master that looks at its leases this much too late was itself stopped; the silence then says nothing about the
 // agents.
 constexpr int64_t kMasterStallMs = 1'000;
 
-constexpr int64_t LeaseMs(int64_t nodes) { return std::max(kLeaseMs, kLeaseMs * nodes / kNodesPerLease); }
 constexpr int64_t BeatIntervalMs(int64_t lease_ms) { return lease_ms / kBeatsPerLease; }
 
 }  // namespace phalanx::master

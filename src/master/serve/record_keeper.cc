@@ -48,21 +48,23 @@ int64_t RecordKeeper::UnixNow() const {
   return std::max(started_unix_ms_, earlier_unix_ms_) + (MonotonicMs() - started_);
 }
 
-void RecordKeeper::Open(const std::string& path, RecordRun run, bool resume) {
-  if (resume) Continue(path, run);
+void RecordKeeper::Open(const std::string& path, RecordRun run, bool resume, const std::string& before_id) {
+  if (resume || !before_id.empty()) Continue(path, run, before_id);
   writer_ = std::make_unique<RecordWriter>(path, run, UnixNow(), Warner("event-record"));
 }
 
 void RecordKeeper::Close() {
   if (writer_) writer_->Close(RecordWriter::kCloseMs);
+  writer_.reset();
 }
 
 // Rows of this master follow those of the one before: `phalanx ledger` sees one job.
-void RecordKeeper::Continue(const std::string& path, RecordRun& run) {
+void RecordKeeper::Continue(const std::string& path, RecordRun& run, const std::string& before_id) {
   StatusOr<RecordReader> reader = RecordReader::Open(path);
   if (!reader.ok()) return;
   const auto last = reader->LastRun(run.job_id);
   if (!last.ok() || !*last) return;
+  if (!before_id.empty() && (*last)->master_id != before_id) return;
   auto rows = reader->LastRows((*last)->run, kRowsReadBack);
   if (!rows.ok()) return;
   run = **last;

@@ -38,8 +38,9 @@ class RecordKeeper {
   // `started_unix_ms`: the wall clock at this moment.
   explicit RecordKeeper(int64_t started_unix_ms) : started_unix_ms_(started_unix_ms) {}
 
-  // Writes to `path` from now on, as `run`; where `resume`, behind the last row of the job's last run there.
-  void Open(const std::string& path, RecordRun run, bool resume);
+  // Writes to `path` from now on, as `run`; where `resume`, or where its master is called `before_id`, behind the last
+  // row of the job's last run there.
+  void Open(const std::string& path, RecordRun run, bool resume, const std::string& before_id);
   // Writes what is queued, waiting for a bounded time.
   void Close();
 
@@ -56,7 +57,7 @@ class RecordKeeper {
   DiskWarnings& warnings() { return *warnings_; }
 
  private:
-  void Continue(const std::string& path, RecordRun& run);
+  void Continue(const std::string& path, RecordRun& run, const std::string& before_id);
 
   const int64_t started_unix_ms_;
   const Instant started_ = MonotonicMs();

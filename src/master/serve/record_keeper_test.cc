@@ -33,7 +33,7 @@ class RecordKeeperTest : public ::testing::Test {
   // Of what a master that takes the job up remembers, once it has written a row.
   std::vector<int64_t> IdsOfTheNextMaster() const {
     RecordKeeper keeper(1'000);
-    keeper.Open(Path(), {0, "n", "job", "", 1'000, 0}, /*resume=*/true);
+    keeper.Open(Path(), {0, "n", "job", "", 1'000, 0}, /*resume=*/true, /*before_id=*/"");
     Record resumed;
     resumed.kind = "master-resumed";
     keeper.Add(resumed, "a new master");

@@ -10,18 +10,21 @@
 #include <mutex>
 #include <utility>
 
+#include "base/grpc_peer.h"
 #include "base/log.h"
 #include "base/net.h"
 #include "master/core/admit.h"
 #include "master/core/convert.h"
 #include "master/core/door.h"
 #include "master/core/messages.h"
+#include "master/core/succession.h"
 #include "master/endpoint/endpoint.h"
 #include "master/journal/journal.h"
 #include "master/journal/snapshot.h"
 #include "master/replay/frames.h"
 #include "master/replay/start.h"
 #include "master/serve/admin_desk.h"
+#include "master/serve/prober.h"
 #include "master/serve/record_keeper.h"
 #include "master/serve/shell_decisions.h"
 #include "master/serve/state_lock.h"
@@ -89,6 +92,7 @@ class MasterServer::Impl final : public SessionOwner {
   void OfferSession();
   void OnTick(bool ok);
   void OnStop(bool ok);
+  void OnProbed(bool ok);
   Instant NextWake();
   bool IsOver();
   void Shutdown();
@@ -96,6 +100,9 @@ class MasterServer::Impl final : public SessionOwner {
   // --- the past ---
   Status LockState();
   Status TakeUp();
+  void OnElected();
+  void OnMoved();
+  void BewareOfEarlier();
   Status RestoreJob();
   void ResumeJob(Instant now);
   Status OpenReplayLog();
@@ -111,6 +118,9 @@ class MasterServer::Impl final : public SessionOwner {
   void Do(const Drop& action, const std::string& reason);
   void Do(const Record& action, const std::string& reason);
   void Do(const Remember& action, const std::string& reason);
+  void Do(const Probe& action, const std::string& reason);
+  // On the prober's thread.
+  void TellOfProbes();
 
   const ServerOptions options_;
   const std::string master_id_ = RandomId();
@@ -128,6 +138,7 @@ class MasterServer::Impl final : public SessionOwner {
   uint16_t port_ = 0;
   bool shutting_down_ = false;
   bool shut_down_ = false;
+  bool moved_ = false;  // it sends on who comes
 
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;  // the one that is offered included
   uint64_t next_session_ = 1;
@@ -144,6 +155,11 @@ class MasterServer::Impl final : public SessionOwner {
   bool stoppable_ = true;
   bool stop_pending_ = false;  // guarded by stop_mutex_ until Shutdown
   bool stopped_ = false;
+
+  MemberOperation<Impl> probed_{this, &Impl::OnProbed};
+  grpc::Alarm probed_alarm_;
+  bool probed_pending_ = false;  // guarded by stop_mutex_
+  Prober prober_{[this] { TellOfProbes(); }};
 
   std::unique_ptr<JournalWriter> journal_;
   v1::ReplayStart replay_start_;                // what state_ is made of
@@ -170,15 +186,21 @@ MasterServer::Impl::~Impl() {
 Status MasterServer::Impl::Listen() {
   wire::SilenceGrpc();
   PHX_RETURN_IF_ERROR(Build());
-  PHX_RETURN_IF_ERROR(TakeUp());
+  if (options_.candidate_term == 0) PHX_RETURN_IF_ERROR(TakeUp());
   state_.master_id = master_id_;
+  state_.port = port_;
+  state_.succession = options_.succession;
+  state_.at_endpoint = options_.candidate_term == 0 && !options_.elected;
+  if (state_.at_endpoint) state_.voters.CountEnded();
+  state_.term = std::max(state_.term, options_.term);
+  if (options_.candidate_term > 0) state_.candidacy = CandidacyOf(options_.candidate_term, options_.before_broke);
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
   desk_.Offer(*queue_, *endpoint_);
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
-  if (state_.arrivals > 0) ResumeJob(MonotonicMs());
+  if (state_.arrivals > 0) ResumeJob(MonotonicMs());  // a candidate has none yet
   endpoint_->Follow(state_);
   return absl::OkStatus();
 }
@@ -200,11 +222,41 @@ Status MasterServer::Impl::TakeUp() {
   PHX_RETURN_IF_ERROR(LockState());
   const std::string journal = options_.state_dir + "/journal";
   if (options_.resume) PHX_RETURN_IF_ERROR(RestoreJob());
-  if (!options_.resume) unlink(journal.c_str());  // of an earlier job with this id
+  if (!options_.resume) {
+    if (options_.succession && options_.candidate_term == 0) BewareOfEarlier();
+    unlink(journal.c_str());  // of an earlier job with this id
+  }
   const RecordRun run{0, master_id_, options_.job_id, PHALANX_VERSION, record_.UnixNow(), 0};
-  record_.Open(options_.state_dir + "/events.db", run, options_.resume);
+  record_.Open(options_.state_dir + "/events.db", run, options_.resume, options_.before_id);
   journal_ = std::make_unique<JournalWriter>(journal, record_.Warner("journal"));
   return absl::OkStatus();
+}
+
+// The state directory may be needed by the next master of this node.
+void MasterServer::Impl::OnMoved() {
+  journal_.reset();
+  record_.Close();
+  state_lock_ = StateLock();
+  if (options_.on_moved) options_.on_moved();
+}
+
+// This node may have come back to a job that has gone on without it.
+void MasterServer::Impl::BewareOfEarlier() {
+  replay_start_.set_now_ms(MonotonicMs());
+  const StatusOr<std::string> payload = ReadJournal(options_.state_dir + "/journal");
+  if (!payload.ok()) return;
+  const StatusOr<JobState> before = RestoreState(*payload, options_.job_id, replay_start_.now_ms());
+  if (!before.ok()) return;
+  BewareOf(state_, *before, replay_start_.now_ms());
+  if (!options_.replay_log.empty()) replay_start_.mutable_master()->set_before(*payload);
+}
+
+// Until then the state directory may be that of the master before, which may be back. One that another master holds is
+// not waited for: the job goes on.
+void MasterServer::Impl::OnElected() {
+  const Status taken = TakeUp();
+  if (!taken.ok()) Log(LogLevel::kWarning, "state-dir", {{"what", Message(taken)}});
+  if (options_.on_elected) options_.on_elected();
 }
 
 // A journal that says nothing of use is set aside: the agents know enough.
@@ -234,6 +286,12 @@ Status MasterServer::Impl::OpenReplayLog() {
   replay_start_.set_job_id(options_.job_id);
   replay_start_.set_unix_ms(UnixMs() - (MonotonicMs() - replay_start_.now_ms()));
   replay_start_.mutable_master()->set_master_id(master_id_);
+  replay_start_.mutable_master()->set_succession(options_.succession);
+  replay_start_.mutable_master()->set_port(port_);
+  replay_start_.mutable_master()->set_at_endpoint(state_.at_endpoint);
+  replay_start_.mutable_master()->set_term(options_.term);
+  replay_start_.mutable_master()->set_candidate_term(options_.candidate_term);
+  replay_start_.mutable_master()->set_before_broke(options_.before_broke);
   if (options_.spec) *replay_start_.mutable_master()->mutable_spec() = *options_.spec;
   auto opened = replay::Recorder::Open(options_.replay_log, fmt::format("master-{}", master_id_), replay_start_,
                                        record_.Warner("replay-log"));
@@ -243,7 +301,7 @@ Status MasterServer::Impl::OpenReplayLog() {
     return absl::OkStatus();
   }
   Status why = WithContext(opened.status(), "--replay-log");
-  if (!options_.resume) return why;
+  if (!options_.resume && options_.candidate_term == 0) return why;
   record_.Warner("replay-log")(Message(why));
   return absl::OkStatus();
 }
@@ -345,9 +403,12 @@ void MasterServer::Impl::Shutdown() {
   }
   desk_.Withdraw();
   endpoint_.reset();
+  prober_.Finish();
   server_->Shutdown(AtOnce());
   // Every operation comes back before the queue may go.
-  auto busy = [this] { return !sessions_.empty() || desk_.calls() > 0 || tick_pending_ || stop_pending_; };
+  auto busy = [this] {
+    return !sessions_.empty() || desk_.calls() > 0 || tick_pending_ || stop_pending_ || probed_pending_;
+  };
   void* tag = nullptr;
   bool ok = false;
   while (busy() && queue_->Next(&tag, &ok)) static_cast<Operation*>(tag)->Done(ok);
@@ -387,7 +448,7 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   }
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());
-  if (state_.nodes.contains(session.id())) {
+  if (state_.nodes.contains(session.id()) || state_.candidacy || message.hello().only_tells()) {
     attendance_.any_agent = true;
   } else {
     endpoint_->CountRefused(fmt::format("a node at {} was refused: phalanx events says why", session.peer()));
@@ -409,7 +470,11 @@ void MasterServer::Impl::OnOver(Session& session) {
 void MasterServer::Impl::Feed(const Event& event) {
   const Instant now = MonotonicMs();
   if (recorder_) recorder_->Add(EventFrame(now, event));
-  CarryOut(Step(state_, event, now));
+  const bool stood = state_.candidacy.has_value();
+  const std::vector<Decision> decisions = Step(state_, event, now);
+  if (stood && !state_.candidacy) OnElected();
+  CarryOut(decisions);
+  if (state_.moved_to && !std::exchange(moved_, true)) OnMoved();
   if (endpoint_) endpoint_->Follow(state_);
   TellOfDisk();
 }
@@ -430,6 +495,23 @@ void MasterServer::Impl::Do(const Remember& action, const std::string&) {
   if (!journal_) return;
   journal_->Put(SaveState(state_, MonotonicMs()), action.when == Remember::When::kSynced);
   if (action.when != Remember::When::kBehind) journal_->Flush(JournalWriter::kFlushMs);
+}
+
+void MasterServer::Impl::Do(const Probe& action, const std::string&) { prober_.Ask(action); }
+
+void MasterServer::Impl::TellOfProbes() {
+  const std::lock_guard<std::mutex> lock(stop_mutex_);
+  if (!stoppable_ || std::exchange(probed_pending_, true)) return;
+  probed_alarm_.Set(queue_.get(), AtOnce(), &probed_);
+}
+
+void MasterServer::Impl::OnProbed(bool) {
+  {
+    const std::lock_guard<std::mutex> lock(stop_mutex_);
+    probed_pending_ = false;
+  }
+  if (shutting_down_) return;
+  for (const Probed& answer : prober_.Take()) Feed(answer);
 }
 
 // On one node's console: our own log may lie on the same full disk. With the next event, and beats are events.

@@ -33,6 +33,21 @@ struct ServerOptions {
   bool resume = false;    // go on with the job that the journal there tells of, where it does
   // A master that was started by an agent ends this long after its last agent went; absent: it waits on.
   std::optional<int64_t> linger_ms;
+  // Other nodes of the job may take it up, where it has several: who trained last has to agree to what is decided.
+  bool succession = false;
+  bool elected = false;  // the one that it goes on for was
+  uint64_t term = 0;     // which master of the job it is, where its journal names no later one
+  // The master of this term that is to be elected: it takes the job up from its agents. 0: it is the job's first
+  // master, or goes on in the place of that.
+  uint64_t candidate_term = 0;
+  // Of the master before (Welcome.master_id): its record is gone on with where that is here, too.
+  std::string before_id;
+  // Its stream to the node that starts this one broke a moment ago, and was not silent before.
+  bool before_broke = false;
+  // It is elected; on the thread that calls Run().
+  std::function<void()> on_elected;
+  // Another one was elected, and has the job; on the same thread.
+  std::function<void()> on_moved;
   // A connection that carries no call for so long is closed; an agent's always carries one.
   int idle_ms = kHandshakeMs;
   bool verbose = false;    // one line on stderr for each decision

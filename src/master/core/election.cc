@@ -1,0 +1,166 @@
+#include "master/core/election.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "master/core/door.h"
+#include "master/core/electorate.h"
+#include "master/core/messages.h"
+#include "master/core/texts.h"
+#include "master/rules/lease.h"
+
+namespace phalanx::master {
+namespace {
+
+constexpr size_t kFewVoters = 64;
+
+v1::MasterMessage NotElected(const std::string& why) {
+  v1::MasterMessage message = RefusedFor(why);
+  message.mutable_refused()->set_not_elected(true);
+  return message;
+}
+
+class Election {
+ public:
+  explicit Election(Turn& turn) : turn_(turn), c_(*turn.job.candidacy) {}
+
+  void On(const AgentAttached& e) {
+    if (c_.over) return turn_.Send(e.session, NotElected("this master was not elected"), "it has given up");
+    const v1::Hello& hello = e.hello();
+    if (hello.only_tells() && hello.job_id() == turn_.job.job_id) {
+      if (hello.term() >= c_.term) GiveUp("a master of a later term has been elected");
+      return turn_.Send(e.session, NotElected("this master is not elected"), "nobody may believe it");
+    }
+    if (const std::optional<v1::Refused> refused = Refusal(turn_.job, e)) {
+      return turn_.Send(e.session, MessageOf(*refused), refused->sentence());
+    }
+    if (hello.term() >= c_.term) {
+      const std::string why = "a master of a later term has been elected";
+      GiveUp(why);
+      return turn_.Send(e.session, NotElected(why), why);
+    }
+    for (auto early = c_.early.begin(); early != c_.early.end(); ++early) {
+      if (early->second.message.hello().node_id() != hello.node_id()) continue;
+      turn_.Do(Drop{early->first}, "the node has opened a new stream");
+      c_.early.erase(early);
+      break;
+    }
+    c_.lease_ms = std::max(c_.lease_ms, LeaseMs(std::max<int64_t>(hello.world().nodes(), 1)));
+    if (c_.until == kNever) c_.until = turn_.now + kCandidateLeases * c_.lease_ms;
+    if (hello.has_master() && (!c_.before || hello.term() > c_.before_term)) {
+      c_.before = hello.master();
+      c_.before_term = hello.term();
+      c_.before_is_gone = c_.before_is_silent = c_.agent_is_gone = false;
+      c_.since = c_.probe_at = turn_.now;
+      c_.until = turn_.now + kCandidateLeases * c_.lease_ms;
+    }
+    c_.early[e.session] = {e.message, e.peer_address, e.message.next_store_port()};
+  }
+
+  void On(const AgentSaid& e) {
+    const auto early = c_.early.find(e.session);
+    if (early != c_.early.end() && e.message.next_store_port() != 0) {
+      early->second.store_port = e.message.next_store_port();
+    }
+  }
+
+  void On(const AgentDetached& e) { c_.early.erase(e.session); }
+
+  void On(const Probed& e) {
+    if (c_.over || !c_.before) return;
+    if (e.node_id != c_.before->node_id()) return;
+    if (e.master == Reach::kAnswered) return GiveUp("the job's master answers again");
+    // Its end counts where it is found at once: later it may have had a part in another round.
+    if (c_.may_have_ended) c_.agent_is_gone = e.agent == Reach::kRefused;
+    c_.may_have_ended = false;
+    c_.before_is_gone = e.master == Reach::kRefused && e.agent == Reach::kRefused;
+    const bool asked_both = c_.before->presence_port() != 0;
+    c_.before_is_silent = asked_both && e.master == Reach::kSilent && e.agent == Reach::kSilent;
+  }
+
+  void On(const Tick&) {
+    if (c_.over) return;
+    if (turn_.now >= c_.until) {
+      const Voters voters = Count().confirmed;
+      return GiveUp(fmt::format("{} of the {} nodes that trained last came to it within {}", voters.here(),
+                                voters.nodes(), SecondsText(kCandidateLeases * c_.lease_ms)));
+    }
+    if (turn_.now < c_.probe_at || !c_.before) return;
+    c_.probe_at = turn_.now + kProbeEveryMs;
+    turn_.Do(Probe{c_.before->node_id(), c_.before->address(), c_.before->port(), c_.before->presence_port()},
+             "the master before may be back");
+  }
+
+  // Where its own node still runs, that starts it again.
+  bool IsLost() const {
+    if (!c_.before) return false;
+    return c_.before_is_gone || c_.before_is_silent || turn_.now >= LostAt(c_);
+  }
+
+  // By those who came; and it is gone itself where the agent that started it is.
+  bool IsElected() const {
+    if (c_.over || !IsLost()) return false;
+    const bool has_host = std::any_of(c_.early.begin(), c_.early.end(),
+                                      [](const auto& early) { return early.second.message.hello().hosts_master(); });
+    return has_host && Count().AreMost();
+  }
+
+  Electorate Count() const {
+    std::vector<const v1::Hello*> hellos;
+    for (const auto& [session, early] : c_.early) hellos.push_back(&early.message.hello());
+    Electorate all = ElectorateOf(hellos);
+    if (!c_.before || !c_.agent_is_gone) return all;
+    // It had not been with another one while it lived. Of a round that had gone on without it, it is no member.
+    if (IsWithHost(RankOf(all.confirmed))) BuryHost(all.confirmed);
+    if (all.told.nodes() > 0 && IsWithHost(RankOf(all.told))) BuryHost(all.told);
+    all.strict = true;
+    return all;
+  }
+
+ private:
+  bool IsWithHost(RoundRank rank) const {
+    if (c_.before_term != rank.first) return false;
+    return std::any_of(c_.early.begin(), c_.early.end(), [rank](const auto& early) {
+      const v1::Hello& hello = early.second.message.hello();
+      return (RankOf(hello.world()) == rank && hello.world().with_host()) ||
+             (RankOf(hello.confirmed()) == rank && hello.confirmed().with_host());
+    });
+  }
+
+  void BuryHost(Voters& voters) const {
+    voters.Add(c_.before->node_id(), c_.before->address(), c_.before->presence_port());
+    voters.BeGone(c_.before->node_id());
+  }
+
+  void GiveUp(const std::string& why) {
+    c_.over = true;
+    c_.over_at = turn_.now;
+    c_.until = c_.probe_at = kNever;
+    const auto message = std::make_shared<const v1::MasterMessage>(NotElected(why));
+    turn_.Note("not-elected", "", fmt::format("this master was not elected: {}", why));
+    for (const auto& [session, early] : c_.early) turn_.Send(session, message, why);
+  }
+
+  Turn& turn_;
+  Candidacy& c_;
+};
+
+}  // namespace
+
+bool Stands(Turn& turn, const Event& event) {
+  Election election(turn);
+  std::visit([&election](const auto& e) { election.On(e); }, event);
+  // The votes of many are counted as time passes.
+  const bool few = turn.job.candidacy->early.size() <= kFewVoters || std::holds_alternative<Tick>(event);
+  if (!few || !election.IsElected()) return false;
+  turn.job.voters = election.Count();
+  turn.job.term = turn.job.candidacy->term;
+  return true;
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,179 @@
+// Whose word counts where the job's master is lost, or cut off from its nodes: the members of the last round that all
+// of them have confirmed. A master may begin or end rounds while at least half of those that count are with it; one
+// that would become the job's master needs more than half. So there are never two that may. Pure.
+//
+// A member counts no more, is *gone*, only where it cannot have given its word to another master before it ended: it
+// has said that it leaves; or its stream broke while it was heard of all the time, and its machine's kernel then
+// refused connections to its agent (MasterPlace.presence_port). Silence, or a stream that broke, proves nothing; and
+// who is found to have ended later may have had a part in another election. A master at the job's endpoint has one more
+// way out: where *all* who are not here are found to have ended, again and again, and nobody has come who tells of
+// another master.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace phalanx::master {
+
+// So often in a row a member has to be found ended, for the way out. The nodes of another master would have told this
+// one of it by then.
+constexpr int kFoundEnded = 5;
+constexpr int64_t kAskAbsentMs = 250;
+
+struct Voter {
+  bool here = false;  // it has a stream to this master
+  bool gone = false;
+  bool just_lost = false;  // its stream broke, and its machine is being asked whether it lives
+  int refusals = 0;        // in a row, by its machine
+  // Where its agent is asked whether it lives. Port 0: it cannot be.
+  std::string address;
+  uint32_t presence_port = 0;
+};
+
+class Voters {
+ public:
+  Voters() = default;
+  // Of a round with so many members, in that term and epoch. Those that are not added are somewhere.
+  Voters(uint64_t term, uint64_t epoch, size_t nodes) : term_(term), epoch_(epoch), nodes_(nodes) {}
+
+  uint64_t term() const { return term_; }
+  uint64_t epoch() const { return epoch_; }
+  size_t nodes() const { return nodes_; }
+  size_t here() const { return here_; }
+  const std::map<std::string, Voter>& known() const { return known_; }
+
+  // One more of the members is known, where there may be one. Not twice.
+  void Add(const std::string& node_id, const std::string& address, uint32_t presence_port) {
+    if (known_.size() >= nodes_) return;
+    Voter voter;
+    voter.address = address;
+    voter.presence_port = presence_port;
+    known_.try_emplace(node_id, std::move(voter));
+  }
+  void Come(const std::string& node_id, const std::string& address, uint32_t presence_port) {
+    Change(node_id, [&](Voter& voter) {
+      voter = Voter();
+      voter.here = true;
+      voter.address = address;
+      voter.presence_port = presence_port;
+    });
+  }
+  // Its stream is over. `heard`: until now it was heard of all the time. True: its machine is to be asked at once.
+  bool Leave(const std::string& node_id, bool heard) {
+    bool ask = false;
+    Change(node_id, [&](Voter& voter) {
+      ask = voter.just_lost = voter.here && heard && voter.presence_port != 0;
+      voter.here = false;
+    });
+    return ask;
+  }
+  void BeGone(const std::string& node_id) {
+    Change(node_id, [](Voter& voter) {
+      voter.here = voter.just_lost = false;
+      voter.gone = true;
+    });
+  }
+  // What its machine says. True: it is gone by that.
+  bool Answer(const std::string& node_id, bool refused) {
+    bool gone = false;
+    Change(node_id, [&](Voter& voter) {
+      if (voter.here) return;
+      gone = std::exchange(voter.just_lost, false) && refused && !voter.gone;
+      voter.gone = voter.gone || gone;
+      voter.refusals = refused ? std::min(voter.refusals + 1, kFoundEnded) : 0;
+    });
+    return gone;
+  }
+
+  // This master is at the endpoint.
+  void CountEnded() { counts_ended_ = true; }
+
+  // Nobody else can be elected.
+  bool MayDecide() const { return MayDecide(here_); }
+  bool AreMost() const { return 2 * here_ > nodes_ - gone_ || (here_ > 0 && AllOthersEnded()); }
+  // ... where so many of those who are here have a part in what is decided.
+  bool MayDecide(size_t of_here) const {
+    // Where all are gone, others may have gone on from them.
+    if (2 * of_here >= nodes_ - gone_ && (of_here > 0 || nodes_ == 0)) return true;
+    return AllOthersEnded();
+  }
+  bool AreMost(size_t of_here) const { return 2 * of_here > nodes_ - gone_ || (of_here > 0 && AllOthersEnded()); }
+  bool IsHere(const std::string& node_id) const {
+    const auto found = known_.find(node_id);
+    return found != known_.end() && found->second.here;
+  }
+  // How many more would have to come for MayDecide.
+  size_t Missing() const { return MayDecide() ? 0 : (nodes_ - gone_ + 1) / 2 - here_; }
+
+ private:
+  bool AllOthersEnded() const { return counts_ended_ && here_ + gone_ + ended_ >= nodes_; }
+
+  template <typename How>
+  void Change(const std::string& node_id, How how) {
+    const auto found = known_.find(node_id);
+    if (found == known_.end()) return;
+    Count(found->second, static_cast<size_t>(-1));
+    how(found->second);
+    Count(found->second, 1);
+  }
+  void Count(const Voter& voter, size_t by) {
+    if (voter.here) here_ += by;
+    if (voter.gone) gone_ += by;
+    if (!voter.here && !voter.gone && voter.refusals >= kFoundEnded) ended_ += by;
+  }
+
+  uint64_t term_ = 0;
+  uint64_t epoch_ = 0;
+  size_t nodes_ = 0;
+  std::map<std::string, Voter> known_;  // by node id
+  size_t here_ = 0;
+  size_t gone_ = 0;
+  size_t ended_ = 0;
+  bool counts_ended_ = false;
+};
+
+// The members of the last round that is known to be confirmed; and of a later one that somebody was told, and that may
+// be: both are to agree until one is.
+struct Electorate {
+  Voters confirmed;
+  Voters told;          // of no nodes: there is none
+  bool strict = false;  // another master may have half of them
+
+  void Come(const std::string& node_id, const std::string& address, uint32_t presence_port) {
+    confirmed.Come(node_id, address, presence_port);
+    told.Come(node_id, address, presence_port);
+  }
+  bool Leave(const std::string& node_id, bool heard) {
+    const bool ask = confirmed.Leave(node_id, heard);
+    return told.Leave(node_id, heard) || ask;
+  }
+  void CountEnded() { confirmed.CountEnded(), told.CountEnded(); }
+  void BeGone(const std::string& node_id) {
+    confirmed.BeGone(node_id);
+    told.BeGone(node_id);
+  }
+  bool Answer(const std::string& node_id, bool refused) {
+    const bool gone = confirmed.Answer(node_id, refused);
+    return told.Answer(node_id, refused) || gone;
+  }
+  bool AreMost() const { return confirmed.AreMost() && (told.nodes() == 0 || told.AreMost()); }
+  bool MayDecide() const { return strict ? AreMost() : confirmed.MayDecide() && told.MayDecide(); }
+  // Those nodes are to be the next round.
+  bool MayDecide(const std::vector<std::string>& node_ids) const {
+    size_t of_confirmed = 0;
+    size_t of_told = 0;
+    for (const std::string& node_id : node_ids) {
+      of_confirmed += confirmed.IsHere(node_id) ? 1 : 0;
+      of_told += told.IsHere(node_id) ? 1 : 0;
+    }
+    if (!strict) return confirmed.MayDecide(of_confirmed) && told.MayDecide(of_told);
+    return confirmed.AreMost(of_confirmed) && (told.nodes() == 0 || told.AreMost(of_told));
+  }
+};
+
+}  // namespace phalanx::master
