@@ -12,6 +12,7 @@
 #include "simulation/campaign.h"
 #include "simulation/plants.h"
 #include "simulation/shrink.h"
+#include "simulation/succession_world.h"
 
 namespace phalanx::simulation {
 namespace {
@@ -26,6 +27,7 @@ struct Flags {
   unsigned threads = 0;
   std::string plant;
   bool list_plants = false;
+  bool succession = false;
 };
 
 constexpr uint64_t kMostSeeds = 1'000'000'000'000;
@@ -61,6 +63,7 @@ void Declare(CLI::App& app, Flags& f) {
       ->check(Number(0, kMostThreads))
       ->capture_default_str();
   app.add_option("--plant", f.plant, "with this known bug in the cores (--list-plants)");
+  app.add_flag("--succession", f.succession, "other worlds: masters are lost, and other nodes take the job up");
   app.add_flag("--list-plants", f.list_plants, "the known bugs that can be planted");
 }
 
@@ -126,6 +129,28 @@ int RunMany(const Flags& flags, const ScenarioLimits& limits) {
   return result.failed.empty() ? 0 : 1;
 }
 
+int RunSuccessions(const Flags& flags) {
+  uint64_t failed = 0;
+  SuccessionResult all;
+  const uint64_t from = flags.seed.value_or(flags.from);
+  const uint64_t seeds = flags.seed ? 1 : flags.seeds;
+  for (uint64_t seed = from; seed < from + seeds; ++seed) {
+    const SuccessionResult run = RunSuccession(seed, flags.explain);
+    for (const std::string& line : run.story) fmt::print("{}\n", line);
+    all.events += run.events;
+    all.elections += run.elections;
+    all.worlds += run.worlds;
+    all.held += run.held;
+    all.digest = (all.digest ^ run.digest) * 0x100000001B3ULL;
+    if (!run.violated) continue;
+    ++failed;
+    fmt::print("seed {}: VIOLATED {} (./run sim --succession --seed {} --explain)\n", seed, *run.violated, seed);
+  }
+  fmt::print("{} seeds from {}, {} events, {} masters elected, {} worlds, {} held, {} failed, digest {:016x}\n", seeds,
+             from, all.events, all.elections, all.worlds, all.held, failed, all.digest);
+  return failed == 0 ? 0 : 1;
+}
+
 int ListPlants() {
   if (Plants().empty()) fmt::print("this program has none; phalanx-sim-planted has (./run sim --list-plants)\n");
   for (const Plant& plant : Plants()) fmt::print("{:<24} {}\n", plant.name, plant.what);
@@ -151,6 +176,7 @@ int Main(int argc, char** argv) {
     fmt::print(stderr, "phalanx-sim: --plant={}: there is none of that name; --list-plants shows them\n", flags.plant);
     return 2;
   }
+  if (flags.succession) return RunSuccessions(flags);
   ScenarioLimits limits;
   limits.machines = flags.machines;
   return flags.seed ? RunOne(flags, limits) : RunMany(flags, limits);
