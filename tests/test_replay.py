@@ -101,8 +101,9 @@ def check_changes(job, path):
     changed.write_bytes(with_decision(whole, b"dial the master", b"dial the mister"))
     done = job.phalanx("replay", changed, check=False)
     assert done.returncode == 1
-    assert "recorded: -> dial the mister, because: the node joins its job\n" in done.stdout
-    assert "replayed: -> dial the master, because: the node joins its job\n" in done.stdout
+    where = f"at 127.0.0.1:{job.port} for 20000 ms, because: the node joins its job\n"
+    assert f"recorded: -> dial the mister {where}" in done.stdout
+    assert f"replayed: -> dial the master {where}" in done.stdout
 
     at = whole.index(b"dial the master")
     changed.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
