@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <string_view>
 #include <thread>
 #include <utility>
 

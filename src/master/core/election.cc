@@ -19,22 +19,16 @@ namespace {
 
 constexpr size_t kFewVoters = 64;
 
-v1::MasterMessage NotElected(const std::string& why) {
-  v1::MasterMessage message = RefusedFor(why);
-  message.mutable_refused()->set_not_elected(true);
-  return message;
-}
-
 class Election {
  public:
   explicit Election(Turn& turn) : turn_(turn), c_(*turn.job.candidacy) {}
 
   void On(const AgentAttached& e) {
-    if (c_.over) return turn_.Send(e.session, NotElected("this master was not elected"), "it has given up");
+    if (c_.over) return turn_.Send(e.session, NotElectedFor("this master was not elected"), "it has given up");
     const v1::Hello& hello = e.hello();
     if (hello.only_tells() && hello.job_id() == turn_.job.job_id) {
       if (hello.term() >= c_.term) GiveUp("a master of a later term has been elected");
-      return turn_.Send(e.session, NotElected("this master is not elected"), "nobody may believe it");
+      return turn_.Send(e.session, NotElectedFor("this master is not elected"), "nobody may believe it");
     }
     if (const std::optional<v1::Refused> refused = Refusal(turn_.job, e)) {
       return turn_.Send(e.session, MessageOf(*refused), refused->sentence());
@@ -42,7 +36,7 @@ class Election {
     if (hello.term() >= c_.term) {
       const std::string why = "a master of a later term has been elected";
       GiveUp(why);
-      return turn_.Send(e.session, NotElected(why), why);
+      return turn_.Send(e.session, NotElectedFor(why), why);
     }
     for (auto early = c_.early.begin(); early != c_.early.end(); ++early) {
       if (early->second.message.hello().node_id() != hello.node_id()) continue;
@@ -141,7 +135,7 @@ class Election {
     c_.over = true;
     c_.over_at = turn_.now;
     c_.until = c_.probe_at = kNever;
-    const auto message = std::make_shared<const v1::MasterMessage>(NotElected(why));
+    const auto message = std::make_shared<const v1::MasterMessage>(NotElectedFor(why));
     turn_.Note("not-elected", "", fmt::format("this master was not elected: {}", why));
     for (const auto& [session, early] : c_.early) turn_.Send(session, message, why);
   }

@@ -23,6 +23,12 @@ v1::MasterMessage RefusedFor(const std::string& sentence) {
   return message;
 }
 
+v1::MasterMessage NotElectedFor(const std::string& sentence) {
+  v1::MasterMessage message = RefusedFor(sentence);
+  message.mutable_refused()->set_not_elected(true);
+  return message;
+}
+
 v1::MasterMessage MessageOf(const v1::Refused& refused) {
   v1::MasterMessage message;
   *message.mutable_refused() = refused;

@@ -12,6 +12,8 @@ namespace phalanx::master {
 v1::MasterMessage WelcomeTo(const JobState& job, const Node& node);
 // The stream ends behind it.
 v1::MasterMessage RefusedFor(const std::string& sentence);
+// As well; the node looks for the job's master elsewhere.
+v1::MasterMessage NotElectedFor(const std::string& sentence);
 v1::MasterMessage MessageOf(const v1::Refused& refused);
 v1::MasterMessage HoldOf(uint64_t epoch, const std::string& reason);
 v1::MasterMessage NoticeOf(const std::string& text);

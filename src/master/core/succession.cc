@@ -170,7 +170,7 @@ void TellSuccessorsTo(Turn& turn, uint64_t session) {
   if (turn.job.successors) turn.Send(session, turn.job.successors, "who may take the job up");
 }
 
-// A beat may be late, and is never so late as an agent that has looked for another master (wire::LeaseMs / 2).
+// A beat may be late, and is never so late as an agent that has looked for another master.
 bool IsHeardOf(const Turn& turn, const Node& node) {
   return turn.now - node.last_heard <= BeatIntervalMs(node.lease_ms) * 13 / 10;
 }
@@ -216,10 +216,8 @@ void Resign(Turn& turn) {
   if (!waits || turn.now - job.undecided_since < kUndecidedMs) return;
   job.candidacy.emplace().over = true;
   job.candidacy->over_at = turn.now;
-  v1::MasterMessage message =
-      RefusedFor("this master has too few of the nodes that trained last: another one may have them");
-  message.mutable_refused()->set_not_elected(true);
-  const auto refused = std::make_shared<const v1::MasterMessage>(std::move(message));
+  const auto refused = std::make_shared<const v1::MasterMessage>(
+      NotElectedFor("this master has too few of the nodes that trained last: another one may have them"));
   for (const auto& [session, node] : job.nodes) turn.Send(session, refused, refused->refused().sentence());
   turn.Note("master-resigned", "", refused->refused().sentence());
 }
@@ -246,10 +244,8 @@ bool KnowsBetter(Turn& turn, const AgentAttached& e) {
     turn.remember = true;
     return false;
   }
-  v1::MasterMessage message = RefusedFor("this node has seen a later master of the job, and this one does not decide");
-  message.mutable_refused()->set_not_elected(true);
-  const std::string why = message.refused().sentence();
-  turn.Send(e.session, std::move(message), why);
+  const std::string why = "this node has seen a later master of the job, and this one does not decide";
+  turn.Send(e.session, NotElectedFor(why), why);
   return true;
 }
 

@@ -44,7 +44,7 @@ void AnswerBeat(Turn& turn, uint64_t session);
 // A node has come: it hears who may take the job up.
 void TellSuccessorsTo(Turn& turn, uint64_t session);
 
-// An agent that hears nothing for half a lease looks for another master, and comes back to this one where that has only
+// An agent that hears nothing for a lease looks for another master, and comes back to this one where that has only
 // stood still. True: the member whose stream is over had been silent so long, and is waited for.
 constexpr int64_t kHasLeftMs = 1'000;
 bool HasLeftSilence(const Turn& turn, const Node& node);

@@ -18,6 +18,15 @@ void TakeOwnSpec(JobState& restored, const v1::JobSpec& own) {
   restored.spec_of_first_node = false;
 }
 
+void TakeItsPlace(JobState& state, const v1::MasterStart& master) {
+  state.port = master.port();
+  state.term = std::max(state.term, master.term());
+  state.succession = master.succession();
+  state.at_endpoint = master.at_endpoint();
+  if (state.at_endpoint) state.voters.CountEnded();
+  if (master.candidate_term() > 0) state.candidacy = CandidacyOf(master.candidate_term(), master.before_broke());
+}
+
 StatusOr<JobState> StateOf(const v1::ReplayStart& start) {
   const v1::MasterStart& master = start.master();
   std::optional<v1::JobSpec> own;
@@ -38,12 +47,7 @@ StatusOr<JobState> StateOf(const v1::ReplayStart& start) {
     PHX_ASSIGN_OR_RETURN(const JobState before, RestoreState(master.before(), start.job_id(), start.now_ms()));
     BewareOf(state, before, start.now_ms());
   }
-  state.port = master.port();
-  state.term = std::max(state.term, master.term());
-  state.succession = master.succession();
-  state.at_endpoint = master.at_endpoint();
-  if (state.at_endpoint) state.voters.CountEnded();
-  if (master.candidate_term() > 0) state.candidacy = CandidacyOf(master.candidate_term(), master.before_broke());
+  TakeItsPlace(state, master);
   return state;
 }
 

@@ -188,12 +188,14 @@ Status MasterServer::Impl::Listen() {
   PHX_RETURN_IF_ERROR(Build());
   if (options_.candidate_term == 0) PHX_RETURN_IF_ERROR(TakeUp());
   state_.master_id = master_id_;
-  state_.port = port_;
-  state_.succession = options_.succession;
-  state_.at_endpoint = options_.candidate_term == 0 && !options_.elected;
-  if (state_.at_endpoint) state_.voters.CountEnded();
-  state_.term = std::max(state_.term, options_.term);
-  if (options_.candidate_term > 0) state_.candidacy = CandidacyOf(options_.candidate_term, options_.before_broke);
+  v1::MasterStart& start = *replay_start_.mutable_master();
+  start.set_port(port_);
+  start.set_succession(options_.succession);
+  start.set_at_endpoint(options_.candidate_term == 0 && !options_.elected);
+  start.set_term(options_.term);
+  start.set_candidate_term(options_.candidate_term);
+  start.set_before_broke(options_.before_broke);
+  TakeItsPlace(state_, start);
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
   desk_.Offer(*queue_, *endpoint_);
@@ -286,12 +288,6 @@ Status MasterServer::Impl::OpenReplayLog() {
   replay_start_.set_job_id(options_.job_id);
   replay_start_.set_unix_ms(UnixMs() - (MonotonicMs() - replay_start_.now_ms()));
   replay_start_.mutable_master()->set_master_id(master_id_);
-  replay_start_.mutable_master()->set_succession(options_.succession);
-  replay_start_.mutable_master()->set_port(port_);
-  replay_start_.mutable_master()->set_at_endpoint(state_.at_endpoint);
-  replay_start_.mutable_master()->set_term(options_.term);
-  replay_start_.mutable_master()->set_candidate_term(options_.candidate_term);
-  replay_start_.mutable_master()->set_before_broke(options_.before_broke);
   if (options_.spec) *replay_start_.mutable_master()->mutable_spec() = *options_.spec;
   auto opened = replay::Recorder::Open(options_.replay_log, fmt::format("master-{}", master_id_), replay_start_,
                                        record_.Warner("replay-log"));
