@@ -463,6 +463,7 @@ void SimAgent::Do(const agent::KillStrays&) {}  // nothing here leaves its group
 void SimAgent::Do(const agent::RestartMaster&) { StartMaster(true); }
 void SimAgent::Do(const agent::HangUp&) {}
 void SimAgent::Do(const agent::TakeOver&) {}
+void SimAgent::Do(const agent::LetGo&) {}
 void SimAgent::Do(const agent::Herald&) {}
 void SimAgent::Do(const agent::StopHerald&) {}
 

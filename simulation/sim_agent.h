@@ -138,6 +138,7 @@ class SimAgent final : public AgentEnd {
   void Do(const agent::KillStrays&);
   void Do(const agent::RestartMaster&);
   void Do(const agent::TakeOver&);
+  void Do(const agent::LetGo&);
   void Do(const agent::Herald&);
   void Do(const agent::StopHerald&);
   void Do(const agent::Say&);

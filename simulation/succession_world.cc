@@ -67,6 +67,7 @@ struct Agent {
   uint64_t sequence = 0;
   Master* child = nullptr;
   bool child_serves = false;
+  bool holds_child = false;  // that is to be elected
   uint16_t own_port = kPort;
   std::vector<std::string> heralds;
   std::set<Stream*> herald_streams;
@@ -526,13 +527,24 @@ class SuccessionWorld {
     });
   }
   void Do(Agent* a, const agent::TakeOver& action) {
+    a->holds_child = true;
     queue_.After(kStart, [this, a, term = action.term, broke = action.before_broke] {
       if (!a->alive) return;
       const std::string address = JoinHostPort(AddressOf(a->machine), a->own_port);
       if (Listener(address) != nullptr) return FeedAgent(a, agent::MasterChildDied{"the port is taken"});
       a->child = StartMaster(a, a->own_port, false, 0, term, broke);
       a->child_serves = true;
+      if (!a->holds_child) LetGo(a->child);
       FeedAgent(a, agent::CandidateReady{address});
+    });
+  }
+  void Do(Agent* a, const agent::LetGo&) {
+    a->holds_child = false;
+    if (a->child != nullptr) LetGo(a->child);
+  }
+  void LetGo(Master* m) {
+    queue_.After(kMs, [this, m] {
+      if (m->state.candidacy) EndMaster(m, "its node does not want it");
     });
   }
   void Do(Agent* a, const agent::Herald& action) {
@@ -568,11 +580,12 @@ class SuccessionWorld {
   template <typename Other>
   void Do(Agent*, const Other&) {}  // stores, boards, spares
 
-  // Its guard ends its ranks; its child lives on.
+  // Its guard ends its ranks; its child lives on, where it is the job's master.
   void KillAgent(Agent* a) {
     if (!std::exchange(a->alive, false)) return;
     if (a->stream != nullptr) CloseByAgent(std::exchange(a->stream, nullptr));
     for (Stream* s : std::exchange(a->herald_streams, {})) CloseByAgent(s);
+    if (a->child != nullptr) LetGo(a->child);
     FailPeers(*a);
   }
   // Ranks see that a peer is gone, some of them.

@@ -446,6 +446,8 @@ class Job:
                 f"--- {node.name}, {'running' if state is None else f'exit code {state}'}: {' '.join(node.command)}\n"
                 f"stdout:\n{''.join(node.lines['stdout'][-30:])}stderr:\n{''.join(node.lines['stderr'][-60:])}"
             )
+        for log in sorted(self.folder.glob("**/master.log")):
+            texts.append(f"--- {log.relative_to(self.folder)}:\n{''.join(log.read_text().splitlines(True)[-20:])}")
         return "\n".join(texts)
 
     # --- ending

@@ -61,7 +61,7 @@ def check_the_end(job, nodes):
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()
     lives = sorted(job.lives())
-    assert lives == list(range(len(lives))), "lives are counted on"
+    assert lives == list(range(len(lives))), f"lives are counted on: {job.story()}"
 
 
 @pytest.mark.parametrize("nnodes", ["2", "1:2"])

@@ -3,8 +3,11 @@
 import os
 import re
 import signal
+import socket
+import subprocess
 
-from harness import name_of, wait_ends
+import pytest
+from harness import command_path, name_of, wait_ends
 
 FLAGS = ["--max-restarts=0"]  # so that any loss that was counted as a failure would end the job
 HOSTS_IT = "the job's master is at ([^ ]+) now"
@@ -54,6 +57,25 @@ def test_the_masters_node_is_killed_and_then_the_next_one(job):
     job.stop()
     assert [last.wait(), back.wait()] == [0, 0], job.story()
     assert "restart 1" not in last.stderr
+
+
+@pytest.mark.parametrize("is_candidate", [True, False], ids=["to be elected", "the job's"])
+def test_a_master_whose_node_is_gone(tmp_path, is_candidate):
+    """One that was not elected ends with its node, whatever became of that; another serves those that live."""
+    near, far = socket.socketpair()
+    flags = ["--embedded", "--spec-from-hello", "--port=0", "--job-id=j", f"--state-dir={tmp_path}"]
+    flags += ["--candidate-term=2"] if is_candidate else []
+    command = [command_path("phalanx-master"), *flags, f"--ready-fd={far.fileno()}"]
+    with subprocess.Popen(command, pass_fds=[far.fileno()]) as master, near, far:
+        far.close()
+        assert near.recv(100).startswith(b"ready ")
+        near.close()
+        if is_candidate:
+            assert master.wait(20) == 1
+            return
+        with pytest.raises(subprocess.TimeoutExpired):
+            master.wait(1)
+        master.kill()
 
 
 def test_its_master_alone_is_killed_and_nobody_else_takes_it(job):

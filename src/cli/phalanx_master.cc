@@ -1,10 +1,13 @@
 // phalanx-master: flags in, calls out.
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -16,6 +19,7 @@
 #include "agent/flags/elastic_config.h"
 #include "agent/flags/flag_values.h"
 #include "base/env.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/net.h"
 #include "base/process/process.h"
@@ -250,11 +254,26 @@ class Signpost {
   std::vector<std::pair<std::string, std::string>> written_;
 };
 
-void SayReady(int fd, const std::string& line) {
+// `fd` is closed by that, but where it is `held`.
+void SayReady(int fd, const std::string& line, bool held = false) {
   if (fd < 0) return;
   const std::string text = line + "\n";
   if (write(fd, text.data(), text.size()) < 0) Log(LogLevel::kWarning, "ready-fd", {{"what", "nobody listens"}});
-  close(fd);
+  if (!held) close(fd);
+}
+
+// Waits for `wanted` of `signals`, or for the first when it is over. `leash`, where valid, is a socket whose other side
+// closes it when a master that is to be elected is not wanted.
+void WaitForEnd(int signals, Fd leash, int wanted, master::MasterServer& server, const std::atomic<bool>& over) {
+  while (wanted > 0 && !over) {
+    pollfd fds[] = {{signals, POLLIN, 0}, {leash.get(), POLLIN, 0}};  // one of -1 is passed over
+    if (poll(fds, 2, -1) < 0) continue;                               // interrupted: no other error is possible here
+    signalfd_siginfo signal;
+    if (fds[0].revents != 0 && read(signals, &signal, sizeof signal) > 0) --wanted;
+    if (fds[1].revents == 0) continue;
+    server.LetGo();
+    leash.Reset();
+  }
 }
 
 int Fail(const MasterFlags& flags, const Status& why, int code) {
@@ -296,17 +315,18 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   if (flags.unnamed) MarkUnnamed(options->state_dir);
   if (flags.candidate_term == 0) set_signpost();
   std::atomic<bool> over = false;
-  StatusOr<std::thread> waiter = StartThread([&signals, &server, &options, &flags, &over] {
+  const Fd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
+  if (!signal_fd.valid()) return Fail(flags, ErrnoStatus(errno, "signalfd"), 1);
+  const bool held = flags.candidate_term > 0;
+  StatusOr<std::thread> waiter = StartThread([&signal_fd, held, &server, &options, &flags, &over] {
     PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
-    int signal = 0;
-    sigwait(&signals, &signal);
     // The first may have gone to everything on this node (the end of a Slurm step or of a container): agents that leave
     // still need their master, and it ends after the last of them.
-    if (flags.embedded && !over) sigwait(&signals, &signal);
+    WaitForEnd(signal_fd.get(), Fd(held ? flags.ready_fd : -1), flags.embedded ? 2 : 1, **server, over);
     (*server)->Stop();
   });
   if (!waiter.ok()) return Fail(flags, waiter.status(), 1);
-  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()));
+  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()), held);
   const int code = (*server)->Run();
   over = true;
   pthread_kill(waiter->native_handle(), SIGHUP);  // it waits for that, too

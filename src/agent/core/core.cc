@@ -435,6 +435,7 @@ class Stepper {
       Do(Say{fmt::format("the job's master is at {} now; the one at {} was lost", search.dialled, before)},
          "its place was worth a line");
     }
+    if (!own && s_.candidate) Do(LetGo{}, "the job has a master");
     if (own) s_.candidate = false;
     search.term = welcome.term();
     search.master_id = welcome.master_id();

@@ -214,6 +214,8 @@ struct TakeOver {     // a master that is to be elected, in the place of one tha
   std::string before_id;
   bool before_broke = false;  // it was not silent, and its stream broke a moment ago
 };
+// The master that is to be is not wanted: it ends where it was not elected. MasterChildDied follows when it has.
+struct LetGo {};
 // From now on, until Exit, whoever serves at the job's endpoint, or where the master before was, is told where the
 // job's master is.
 struct Herald {
@@ -232,7 +234,7 @@ struct Exit {
 
 using Action = std::variant<Dial, HangUp, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker,
                             EndGroup, KillGroup, SignalWorker, AskForSafePoint, WantSpares, KillStrays, RestartMaster,
-                            TakeOver, Herald, StopHerald, Say, ReportFailure, Exit>;
+                            TakeOver, LetGo, Herald, StopHerald, Say, ReportFailure, Exit>;
 
 struct Decision {
   Action action;

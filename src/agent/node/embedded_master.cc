@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,9 +119,10 @@ EmbeddedMaster::~EmbeddedMaster() {
 Status EmbeddedMaster::Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place,
                              const MasterBegin& begin) {
   is_ready_ = false;
+  is_held_ = begin.candidate_term > 0;
   line_.clear();
   int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return ErrnoStatus(errno, "socketpair");
   ready_.Reset(fds[0]);
   const Fd child_end(fds[1]);
   // Not our stderr: a reader of it would wait for the master's end.
@@ -154,13 +156,19 @@ void EmbeddedMaster::ReadReady() {
   const size_t end = line_.find('\n');
   if (n > 0 && end == std::string::npos && line_.size() < kMaxReadyLine) return;
   loop_.Unwatch(ready_.get());
-  ready_.Reset();
   const auto said = ParseReadyLine(line_.substr(0, end));
-  if (const auto* ready = std::get_if<MasterReady>(&said)) {
+  const auto* ready = std::get_if<MasterReady>(&said);
+  if (ready == nullptr || !is_held_) ready_.Reset();
+  if (ready != nullptr) {
     is_ready_ = true;
     return events_.on_ready(ready->port);
   }
   events_.on_not_ready(std::get<MasterNotReady>(said));
+}
+
+void EmbeddedMaster::LetGo() {
+  is_held_ = false;
+  if (is_ready_) ready_.Reset();
 }
 
 void EmbeddedMaster::OnEnded(const ProcessEnd& end) {

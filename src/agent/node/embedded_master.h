@@ -87,6 +87,9 @@ class EmbeddedMaster {
   [[nodiscard]] Status Start(const LaunchConfig& config, const Environment& env, const MasterPlace& place,
                              const MasterBegin& begin);
 
+  // A child that is to be elected ends, where it was not. So it does when this program ends.
+  void LetGo();
+
   bool running() const { return pid_ > 0; }
   // It has said that it listens, and lives.
   bool serves() const { return running() && is_ready_; }
@@ -102,8 +105,9 @@ class EmbeddedMaster {
   EventLoop& loop_;
   Reaper& reaper_;
   Events events_;
-  pid_t pid_ = 0;  // 0: not started, or ended
-  Fd ready_;
+  pid_t pid_ = 0;         // 0: not started, or ended
+  Fd ready_;              // closed when the child has spoken, and is held no longer
+  bool is_held_ = false;  // it is to be elected, and ends when ready_ is closed before that
   std::string line_;
   bool is_ready_ = false;
   bool was_killed_ = false;

@@ -451,6 +451,8 @@ void NodeAgent::Do(const TakeOver& action) {
   if (!started.ok()) Feed(MasterChildDied{Message(started)});
 }
 
+void NodeAgent::Do(const LetGo&) { master_->LetGo(); }
+
 // A place that cannot be told now is not told at all: who comes there finds nobody.
 void NodeAgent::Do(const Herald& action) {
   heralds_.clear();

@@ -104,6 +104,7 @@ class NodeAgent {
   void Do(const KillStrays&);
   void Do(const RestartMaster&);
   void Do(const TakeOver&);
+  void Do(const LetGo&);
   void Do(const Herald&);
   void Do(const StopHerald&);
   void Do(const Say&);

@@ -50,6 +50,7 @@ std::string Text(const TakeOver& action) {
   return fmt::format("start a master of term {} in the place of {}{}", action.term, action.before_id,
                      action.before_broke ? ", whose stream broke" : "");
 }
+std::string Text(const LetGo& /*action*/) { return "let the master go that is not elected"; }
 std::string Text(const Herald& action) {
   return fmt::format("tell at {} where the master is", fmt::join(action.addresses, " and "));
 }

@@ -309,6 +309,7 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
       {KillStrays{}, "kill strays"},
       {RestartMaster{3}, "start the master of term 3 again"},
       {TakeOver{4, "id", true}, "start a master of term 4 in the place of id, whose stream broke"},
+      {LetGo{}, "let the master go that is not elected"},
       {Herald{{"10.0.0.1:29400"}}, "tell at 10.0.0.1:29400 where the master is"},
       {StopHerald{}, "tell no more where the master is"},
       {Say{"text"}, "say: text"},

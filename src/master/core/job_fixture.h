@@ -27,6 +27,7 @@ struct ToldAgent {
   bool welcome = false;
   bool dropped = false;
   v1::Successors successors;  // as told last
+  int beats_heard = 0;
 };
 
 // What one agent was told of a planned change, or of checkpoints.
@@ -294,6 +295,7 @@ class JobFixture {
         agent.successors = message.successors();
         return;
       case v1::MasterMessage::kBeatHeard:
+        ++agent.beats_heard;
         return;
       case v1::MasterMessage::kCheckpoint:
         orders.push_back({a.session, message.checkpoint()});

@@ -157,7 +157,7 @@ void CountVoter(Turn& turn, uint64_t session) {
 }
 
 void AnswerBeat(Turn& turn, uint64_t session) {
-  if (!turn.job.successors) return;
+  if (!HasSuccession(turn.job)) return;
   if (!turn.job.beat_heard) {
     v1::MasterMessage message;
     message.mutable_beat_heard();

@@ -39,7 +39,8 @@ void Confirm(Turn& turn, Slot& slot);
 void CountVoter(Turn& turn, uint64_t session);
 
 void TellSuccessors(Turn& turn);
-// An agent that may look for another master has to hear of this one.
+// An agent that may look for another master has to hear of this one, which was perhaps started anew, and has not told
+// successors by now.
 void AnswerBeat(Turn& turn, uint64_t session);
 // A node has come: it hears who may take the job up.
 void TellSuccessorsTo(Turn& turn, uint64_t session);

@@ -32,7 +32,25 @@ TEST(ResumeTerm, EachMasterHasOneMoreAndTheJournalKnows) {
   EXPECT_EQ(third.state.incarnation, 3U);
 }
 
-// A member that was lost goes before a newcomer, also where another master hears of its return.
+// An agent that had been told successors takes a master for lost that says nothing, and this one waits for others.
+TEST(ResumeSuccession, OneThatWaitsForTheOthersIsHeardOf) {
+  JobFixture job(2, 2);
+  job.state.succession = true;
+  const uint64_t a = job.Attach("a");
+  job.Attach("b");
+  job.AllStep();
+  Restarted next(job);
+  next.state.succession = true;  // as its flags say
+  const uint64_t back = next.ComeBack(a);
+  next.Say(back, v1::Beat());
+  EXPECT_EQ(next.told[back].beats_heard, 1);
+  EXPECT_EQ(next.told[back].successors.places_size(), 0);
+  Restarted alone(job);  // a service, which nobody succeeds
+  const uint64_t there = alone.ComeBack(a);
+  alone.Say(there, v1::Beat());
+  EXPECT_EQ(alone.told[there].beats_heard, 0);
+}
+
 // A job that is over must not begin anew, whatever becomes of the machine.
 TEST(ResumeEnd, TheDiskHasItBeforeAnybodyHears) {
   JobFixture job(1, 1);
@@ -46,6 +64,7 @@ TEST(ResumeEnd, TheDiskHasItBeforeAnybodyHears) {
   EXPECT_EQ(next.remembered, Remember::When::kSynced) << "what takes its place must be as sure";
 }
 
+// A member that was lost goes before a newcomer, also where another master hears of its return.
 TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
   JobFixture job(2, 3);
   const uint64_t a = job.Attach("a");

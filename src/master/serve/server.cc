@@ -79,7 +79,8 @@ class MasterServer::Impl final : public SessionOwner {
   Status Listen();
   uint16_t port() const { return port_; }
   int Run();
-  void Stop();
+  void Stop() { AskToEnd(true); }
+  void LetGo() { AskToEnd(false); }
 
   void OnAccepted(Session& session) override;
   void OnMessage(Session& session, const v1::AgentMessage& message) override;
@@ -91,6 +92,7 @@ class MasterServer::Impl final : public SessionOwner {
   Status Build();
   void OfferSession();
   void OnTick(bool ok);
+  void AskToEnd(bool elected_as_well);
   void OnStop(bool ok);
   void OnProbed(bool ok);
   Instant NextWake();
@@ -153,6 +155,7 @@ class MasterServer::Impl final : public SessionOwner {
   grpc::Alarm stop_alarm_;
   std::mutex stop_mutex_;  // guards stoppable_
   bool stoppable_ = true;
+  bool ends_elected_ = false;  // guarded by stop_mutex_; whatever it is, it ends
   bool stop_pending_ = false;  // guarded by stop_mutex_ until Shutdown
   bool stopped_ = false;
 
@@ -357,15 +360,18 @@ int MasterServer::Impl::Run() {
   return state_.outcome ? state_.outcome->exit_code : 1;
 }
 
-void MasterServer::Impl::Stop() {
+void MasterServer::Impl::AskToEnd(bool elected_as_well) {
   const std::lock_guard<std::mutex> lock(stop_mutex_);
-  if (!stoppable_ || std::exchange(stop_pending_, true)) return;
+  if (!stoppable_) return;
+  ends_elected_ |= elected_as_well;
+  if (std::exchange(stop_pending_, true)) return;
   stop_alarm_.Set(queue_.get(), AtOnce(), &stop_);
 }
 
 void MasterServer::Impl::OnStop(bool) {
   const std::lock_guard<std::mutex> lock(stop_mutex_);
   stop_pending_ = false;
+  if (!ends_elected_ && !state_.candidacy) return;
   stoppable_ = false;
   stopped_ = true;
 }
@@ -569,5 +575,7 @@ StatusOr<std::unique_ptr<MasterServer>> MasterServer::Open(ServerOptions options
 uint16_t MasterServer::port() const { return impl_->port(); }
 int MasterServer::Run() { return impl_->Run(); }
 void MasterServer::Stop() { impl_->Stop(); }
+
+void MasterServer::LetGo() { impl_->LetGo(); }
 
 }  // namespace phalanx::master

@@ -72,6 +72,8 @@ class MasterServer {
 
   // Ends Run() soon: streams are cancelled, agents train on. Any thread; once.
   void Stop();
+  // Likewise where this master has not been elected by then, or is not to be: its node does not want it. Any thread.
+  void LetGo();
 
  private:
   class Impl;
