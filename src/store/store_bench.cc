@@ -28,6 +28,8 @@ namespace {
 
 constexpr uint32_t kNonce = 4711;
 constexpr size_t kValueBytes = 32;
+// Connections from one address of 127/8: an address has 28,000 ports by default.
+constexpr size_t kClientsPerAddress = 20'000;
 
 [[noreturn]] void Die(const char* what) {
   fmt::print(stderr, "phalanx-store-bench: {}: {}\n", what, strerror(errno));
@@ -52,6 +54,8 @@ class Load {
   void Connect(Client* client) {
     client->fd = Fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!client->fd.valid()) Die("socket");
+    if (connected_ >= kClientsPerAddress) BindTo(client->fd.get(), INADDR_LOOPBACK + connected_ / kClientsPerAddress);
+    ++connected_;
     const int on = 1;
     setsockopt(client->fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const int rc = connect(client->fd.get(), reinterpret_cast<const sockaddr*>(&server_), sizeof server_);
@@ -86,6 +90,15 @@ class Load {
   }
 
  private:
+  void BindTo(int fd, size_t address) {
+    sockaddr_in from{};
+    from.sin_family = AF_INET;
+    from.sin_addr.s_addr = htonl(static_cast<uint32_t>(address));
+    const int on = 1;
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0) Die("bind");
+  }
+
   void Watch(int operation, Client* client, uint32_t events) {
     epoll_event event{};
     event.events = events;
@@ -103,6 +116,7 @@ class Load {
 
   const sockaddr_in server_;
   const Fd epoll_;
+  size_t connected_ = 0;
 };
 
 // Connects `count` clients that join a barrier of ADD and WAIT; seconds until all are released.
