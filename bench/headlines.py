@@ -42,6 +42,11 @@ HEADLINES = (
         peers=("torchrun, rank 0's store",),
     ),
     Headline(
+        "the same of the node that hosts the master, until the other two step (torchrun's end)",
+        "node_loss",
+        "the master's node of 3 killed to the first step of the others",
+    ),
+    Headline(
         "a node that says nothing more (cable, power), until the other node steps",
         "node_loss",
         "network cut (lease 3 s) to the survivor's first step",

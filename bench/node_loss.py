@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A node is lost -> the survivor's first step: phalanx-run beside torchrun, and a network cut for phalanx-run alone.
+"""A node is lost -> the survivors' first step: phalanx-run beside torchrun, and a network cut for phalanx-run alone.
 
     python bench/node_loss.py [--rounds 5] [--peer-rounds 1] [--who phalanx,torchrun-own-store] [--no-cut] [--json F]
 
@@ -7,6 +7,9 @@ Jobs of --nnodes=1:2, one rank a node. SIGKILL goes to everything of one node at
 rank 0, which holds the store. phalanx-run has a master that stands alone; torchrun loses only the node that does not
 hold its rendezvous, as a job that loses that one ends. For the cut the lost node lives in a network namespace of its
 own and the link there is taken down: no packet tells of it, so its lease of 3 s has to run out.
+
+The last rows are of jobs without a service: a node hosts the master, and is lost with it. Of torchrun's two
+other nodes it is measured until they have ended.
 """
 
 import argparse
@@ -16,10 +19,11 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from support.arguments import amount, count, count_or_zero, names
 from support.job import Job, TimedOut
-from support.peers import phalanx_with_master, torchrun_own_store
+from support.peers import phalanx, phalanx_with_master, torchrun, torchrun_own_store
 from support.results import Results, finish
 
 LINK, SUBNET = "phxbench0", "10.213.77"
@@ -93,6 +97,59 @@ class Namespace:
         subprocess.run(["ip", "netns", "del", self.name], check=True)
 
 
+def master_of(job):
+    return next(pid for pid in job.processes() if Path(f"/proc/{pid}/comm").read_text() == "phalanx-master\n")
+
+
+def lose_host(results, launcher, nodes, options):
+    """The one that hosts what the job's nodes meet at: nobody else knows of the job."""
+    ours = launcher.name == "phalanx-run"
+    others = nodes - 1
+    if ours:
+        what = f"the master's node of {nodes} killed to the first step of the other{'s' if others > 1 else ''}"
+    else:
+        what = f"the rendezvous' node of {nodes} killed to the end of the others"
+    job = Job(launcher, nodes, 1, flags=["--max-restarts=100"], nnodes=f"1:{nodes}")
+    try:
+        life, _ = job.wait_whole_life(limit_s=options.limit)
+        job.settle(life, options.settle)
+        # On one machine the endpoint is an address of all nodes: the one that was faster hosts our master.
+        began = job.kill_node(job.node_of(master_of(job)) if ours else 0)
+        if ours:
+            return results.add(what, launcher.name, job.wait_first_steps(began, others, options.limit) - began)
+        codes = [node.wait(options.limit) for node in job.nodes[1:]]
+        remark = f"they end, exit codes {' and '.join(map(str, codes))}"
+        results.add(what, launcher.name, time.monotonic() - began, remark)
+    except (TimedOut, subprocess.TimeoutExpired) as error:
+        results.add(what, launcher.name, None)
+        print(f"   {error}")
+    finally:
+        job.kill()
+
+
+def lose_host_by_cut(results, options):
+    what = "the master's node of 3 cut off (lease 3 s) to the first step of the others"
+    with Namespace() as namespace:
+        inside = ["ip", "netns", "exec", namespace.name]
+        job = Job(
+            phalanx(),
+            3,
+            1,
+            flags=["--max-restarts=100"],
+            nnodes="1:3",
+            places=[(f"{SUBNET}.2", inside), (f"{SUBNET}.1", []), (f"{SUBNET}.1", [])],
+            environment={"GLOO_SOCKET_IFNAME": LINK},
+            on_start=namespace.listen,
+        )
+        try:
+            life, _ = job.wait_whole_life()
+            job.settle(life, options.settle)
+            began = namespace.cut()
+            results.add(what, "phalanx-run", job.wait_first_steps(began, 2, options.limit) - began)
+        finally:
+            job.kill()
+
+
 def lose_by_cut(results, options):
     what = "network cut (lease 3 s) to the survivor's first step"
     with Namespace() as namespace:
@@ -135,6 +192,13 @@ def main():
             lose(results, torchrun_own_store(), 1, options)
         if not options.no_cut:
             lose_by_cut(results, options)
+        for nodes in (2, 3):
+            if "phalanx" in options.who:
+                lose_host(results, phalanx(), nodes, options)
+        if round_number < options.peer_rounds and "torchrun-own-store" in options.who:
+            lose_host(results, torchrun(), 3, options)
+        if not options.no_cut:
+            lose_host_by_cut(results, options)
     finish(options.json, "node_loss", results)
 
 
