@@ -122,12 +122,18 @@ bool IsFailure(const Row& row) {
 
 const Row* FirstCauseOf(const std::vector<const Row*>& rows, uint64_t ended_epoch) {
   const Row* collateral = nullptr;
+  const Row* early = nullptr;
   for (const Row* row : rows) {
-    if (row->epoch != ended_epoch || !IsFailure(*row)) continue;
+    if (row->epoch != ended_epoch || row->kind != "worker-exited") continue;
+    if (!IsFailure(*row)) {
+      const bool ended_well = row->reason.find(" ended well ") != std::string::npos;  // and not for a rescale
+      if (ended_well && early == nullptr && collateral == nullptr) early = row;
+      continue;
+    }
     if (NumberIn(Detail(*row), "collateral") == 0) return row;
     if (collateral == nullptr) collateral = row;
   }
-  return collateral;
+  return collateral != nullptr && early != nullptr ? early : collateral;
 }
 
 }  // namespace phalanx::cli

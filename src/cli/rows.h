@@ -43,7 +43,8 @@ std::optional<std::vector<Row>> Merged(const std::vector<Row>& recorded, const s
 bool IsTurn(const Row& row);
 // A worker ended otherwise than well.
 bool IsFailure(const Row& row);
-// The first own death in the round that ended, else its first failure; null where there is none.
+// The first own death in the round that ended; else the rank that ended well before its first failure, which others
+// have lost by that; else that failure. Null where there is none.
 const Row* FirstCauseOf(const std::vector<const Row*>& rows, uint64_t ended_epoch);
 
 }  // namespace phalanx::cli

@@ -60,16 +60,16 @@ std::string Where(const v1::Failure& f) {
                      f.hostname().empty() ? f.address() : fmt::format("{} {}", f.hostname(), f.address()));
 }
 
-std::string FirstCause(const v1::Failure& f) {
+std::string Told(const std::string& which, const v1::Failure& f) {
   const v1::WorkerExited& e = f.exited();
   const RecordedError error = ParseErrorJson(e.error_json());
-  std::string out = fmt::format("First cause: {}\n  time:  {}\n  end:   {}\n", Where(f), TimeText(e.unix_ms()), End(e));
+  std::string out = fmt::format("{}: {}\n  time:  {}\n  end:   {}\n", which, Where(f), TimeText(e.unix_ms()), End(e));
   if (!error.message.empty()) out += fmt::format("  error: {}\n", error.message);
   if (!error.traceback.empty()) {
     out += fmt::format("  traceback:\n{}", Tail(error.traceback));
   } else if (!e.last_words().empty()) {
     out += fmt::format("  last words on stderr:\n{}", Tail(e.last_words()));
-  } else if (e.signal() == 0) {
+  } else if (e.signal() == 0 && e.exit_code() != 0) {
     out += "  no traceback: decorate the script's main with torch.distributed.elastic's @record to keep one\n";
   }
   return out;
@@ -93,7 +93,11 @@ std::string FailureBox(const v1::Finish& finish, const std::string& script) {
   const std::string bold(kWidth, '=');
   const std::string thin(kWidth, '-');
   std::string out = fmt::format("{}\n{} FAILED: {}\n", bold, script, finish.reason());
-  if (finish.has_first_cause()) out += fmt::format("{}\n{}", thin, FirstCause(finish.first_cause()));
+  if (finish.has_first_cause()) out += fmt::format("{}\n{}", thin, Told("First cause", finish.first_cause()));
+  // One that ended well has nothing to say; who lost it may have.
+  const v1::WorkerExited& cause = finish.first_cause().exited();
+  const bool ended_early = finish.has_first_cause() && cause.exit_code() == 0 && cause.signal() == 0;
+  if (ended_early && finish.others_size() > 0) out += fmt::format("{}\n{}", thin, Told("Then", finish.others(0)));
   if (finish.others_size() > 0) out += fmt::format("{}\nOthers of the same round:\n", thin);
   for (const v1::Failure& other : finish.others()) {
     out += fmt::format("  {}: {}\n", Where(other), End(other.exited()));
@@ -104,7 +108,8 @@ std::string FailureBox(const v1::Finish& finish, const std::string& script) {
 std::string OwnErrorJson(const v1::Finish& finish) {
   const v1::WorkerExited& e = finish.first_cause().exited();
   json object = ParseObject(e.error_json());
-  const int code = e.signal() != 0 ? -e.signal() : e.exit_code();
+  int code = e.signal() != 0 ? -e.signal() : e.exit_code();
+  if (code == 0) code = finish.exit_code();  // it ended early
   auto it = object.find("message");
   if (it == object.end()) {
     object["message"] = {{"message", finish.reason()},

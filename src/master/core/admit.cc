@@ -277,7 +277,7 @@ void AdmitSpec(v1::JobSpec& spec) {
 
 Failure AdmitFailure(v1::Failure failure, const std::string& node) {
   AdmitExit(*failure.mutable_exited());
-  const bool collateral = IsCollateral(failure.exited());
+  const bool collateral = IsCollateral(failure.exited()) || EndedEarly(failure.exited());
   return {std::move(failure), node, collateral};
 }
 

@@ -355,6 +355,35 @@ TEST(FirstCause, IsTheOwnDeathEvenWhereTheVictimWasFaster) {
   EXPECT_EQ(job.told[a].outcome->others(0).rank(), 0U);
 }
 
+TEST(FirstCause, IsWhoEndedWellBeforeTheOthersHadLostIt) {
+  Job job(2, 2, 1);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  v1::WorkerExited early = Job::Ended(0, 0);
+  early.set_steps(12);
+  job.Exit(b, early);
+  job.Exit(a, Job::Collateral(0));
+  EXPECT_EQ(job.told[a].reason,
+            "rank 2 ended early (exit code 0, after step 12) on node b, then rank 0 failed (exit code 1) on node a, "
+            "restart 1 of 1");
+  EXPECT_THAT(job.Records("cause-refined"), ElementsAre(HasSubstr("rank 2 ended early")));
+  job.Exit(b, Job::Ended(1, 0));  // of this life
+  job.Exit(a, Job::Collateral(0));
+  job.Pass(kBlameMs);
+  ASSERT_TRUE(job.told[a].outcome);
+  EXPECT_EQ(job.told[a].outcome->exit_code(), 1);
+  EXPECT_EQ(job.told[a].outcome->first_cause().rank(), 3U);
+  EXPECT_EQ(job.told[a].outcome->others(0).rank(), 0U);
+
+  Job killed(2, 2, 0);
+  const uint64_t c = killed.Attach("c");
+  const uint64_t d = killed.Attach("d");
+  killed.Exit(d, early);
+  killed.Kill(c, 0);
+  ASSERT_TRUE(killed.told[c].outcome);
+  EXPECT_EQ(killed.told[c].outcome->first_cause().rank(), 0U) << "nobody but itself";
+}
+
 TEST(FirstCause, IsNotWaitedForWithoutEnd) {
   Job job(2, 2, 0);
   const uint64_t a = job.Attach("a");

@@ -42,7 +42,8 @@ void Judge(Turn& turn, const Failure& failure) {
   const bool older_next = !WasKilled(exit) && WillDoubtSave(job.checkpoints, job.spec->older_save_after_lives());
   const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);
   if (charge == Charge::kRestart) {
-    round.failed = fmt::format("{}, restart {} of {}", Describe(failure), job.budget.used, AllowedRestarts(job.budget));
+    round.failed = fmt::format("{}, restart {} of {}", DescribeCause(round.failures), job.budget.used,
+                               AllowedRestarts(job.budget));
     return;
   }
   turn.remember = true;
@@ -54,11 +55,16 @@ void Judge(Turn& turn, const Failure& failure) {
 
 void OnFailure(Turn& turn, Round& round, const Failure& failure) {
   JobState& job = turn.job;
-  const std::string told = Describe(failure) + (failure.collateral ? ", as a peer was gone" : "");
+  // Many may lose the same peer, and say the same.
+  const bool same_again = failure.collateral && !round.failures.empty();
+  const std::string told = same_again           ? DescribeEnd(failure) + ", as a peer was gone"
+                           : failure.collateral ? Describe(failure) + ", as a peer was gone"
+                                                : Describe(failure);
   turn.NoteRank(round, "worker-exited", failure.node, told, failure.told.rank(),
                 ExitDetail(failure.told.exited(), failure.collateral));
   const bool first = round.failures.empty();
   const uint32_t blamed = first ? failure.told.rank() : round.failures[FirstCause(round.failures)].told.rank();
+  if (first && failure.collateral && round.early) AddFailure(round.failures, *round.early);
   AddFailure(round.failures, failure);
   const Failure& cause = round.failures[FirstCause(round.failures)];
   if (cause.told.rank() != blamed) {
@@ -80,6 +86,10 @@ void OnExit(Turn& turn, Round& round, Slot& slot, const v1::WorkerExited& exit) 
   if (exit.exit_code() == 0 && exit.signal() == 0) {
     slot.done.insert(exit.local_rank());
     ++round.ranks_done;
+    if (!round.early && !exit.for_rescale()) {
+      round.early = MakeFailure(round, slot, exit);
+      round.early->collateral = true;  // it did not fail: another one may have
+    }
     turn.NoteRank(round, "worker-exited", slot.node, fmt::format("rank {} ended well on node {}", rank, slot.node),
                   rank, ExitDetail(exit, false));
     if (turn.IsLive(round.epoch) && round.ranks_done == round.world_size) {
@@ -148,8 +158,7 @@ void SettleBlame(Turn& turn) {
 }
 
 void Conclude(Turn& turn) {
-  const Failure& cause = turn.job.round->failures[FirstCause(turn.job.round->failures)];
-  FinishJob(turn, 1, fmt::format("{}; {}", Describe(cause), turn.job.verdict));
+  FinishJob(turn, 1, fmt::format("{}; {}", DescribeCause(turn.job.round->failures), turn.job.verdict));
 }
 
 }  // namespace phalanx::master

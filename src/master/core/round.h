@@ -55,6 +55,7 @@ struct Round {
   uint32_t ranks_done = 0;
   bool stepped = false;  // any rank has made a step
   std::vector<Failure> failures;
+  std::optional<Failure> early;     // the first rank that ended well, while others had not
   size_t away = 0;                  // slots that are
   std::string failed;               // a worker's failure that ends it, and the restart that this costs
   std::vector<std::string> broken;  // members that went, which ends it, too
@@ -81,8 +82,8 @@ struct Round {
   std::optional<int64_t> from_step;   // behind which it began; set once
   std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
   bool caught_up = false;             // ... and this one has as well
-  int64_t saving_ms = 0;              // of the node with the most
-  int64_t saving_noted_ms = 0;        // of that, in the record
+  int64_t saving_ms = 0;        // of the node with the most
+  int64_t saving_noted_ms = 0;  // of that, in the record
   Instant saving_noted_at = 0;
 
   // Of the places whose node is here: those that are not safe, and those that have not answered.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/signal_name.h"
+#include "master/rules/last_exception.h"
 
 namespace phalanx::master {
 namespace {
@@ -44,7 +45,13 @@ constexpr std::string_view kPeerIsGone[] = {
 // The exception stands at the end; what a script printed earlier says nothing about its end.
 constexpr size_t kExceptionTailBytes = 4'096;
 
-// The message of torch's error file, "" where there is none.
+bool SaysPeerIsGone(std::string_view text) {
+  return std::any_of(std::begin(kPeerIsGone), std::end(kPeerIsGone),
+                     [text](std::string_view said) { return text.find(said) != std::string_view::npos; });
+}
+
+}  // namespace
+
 std::string RecordedMessage(const std::string& error_json) {
   if (error_json.empty()) return "";
   const nlohmann::json parsed = nlohmann::json::parse(error_json, nullptr, /*allow_exceptions=*/false);
@@ -56,13 +63,6 @@ std::string RecordedMessage(const std::string& error_json) {
   const auto inner = message->find("message");
   return inner != message->end() && inner->is_string() ? inner->get<std::string>() : error_json;
 }
-
-bool SaysPeerIsGone(std::string_view text) {
-  return std::any_of(std::begin(kPeerIsGone), std::end(kPeerIsGone),
-                     [text](std::string_view said) { return text.find(said) != std::string_view::npos; });
-}
-
-}  // namespace
 
 bool IsCollateral(const v1::WorkerExited& exit) {
   if (exit.signal() == SIGPIPE) return true;
@@ -76,6 +76,8 @@ bool IsCollateral(const v1::WorkerExited& exit) {
   return SaysPeerIsGone(tail);
 }
 
+bool EndedEarly(const v1::WorkerExited& exit) { return exit.exit_code() == 0 && exit.signal() == 0; }
+
 bool WasKilled(const v1::WorkerExited& exit) { return exit.signal() == SIGKILL || exit.signal() == SIGTERM; }
 
 void AddFailure(std::vector<Failure>& failures, Failure failure) {
@@ -86,24 +88,46 @@ void AddFailure(std::vector<Failure>& failures, Failure failure) {
 }
 
 size_t FirstCause(const std::vector<Failure>& failures) {
-  const auto own = std::find_if(failures.begin(), failures.end(), [](const Failure& f) { return !f.collateral; });
-  return own == failures.end() ? 0 : static_cast<size_t>(own - failures.begin());
+  const auto first = [&failures](auto is) {
+    return static_cast<size_t>(std::find_if(failures.begin(), failures.end(), is) - failures.begin());
+  };
+  const size_t own = first([](const Failure& f) { return !f.collateral; });
+  if (own < failures.size()) return own;
+  const size_t early = first([](const Failure& f) { return EndedEarly(f.told.exited()); });
+  return early < failures.size() ? early : 0;
 }
 
 bool AllCollateral(const std::vector<Failure>& failures) {
   return std::all_of(failures.begin(), failures.end(), [](const Failure& f) { return f.collateral; });
 }
 
-std::string Describe(const Failure& f) {
+std::string DescribeEnd(const Failure& f) {
   const v1::WorkerExited& exit = f.told.exited();
   const uint32_t rank = f.told.rank();
   std::string text = fmt::format("rank {} failed (exit code {})", rank, exit.exit_code());
+  if (EndedEarly(exit)) {
+    text = fmt::format("rank {} ended early (exit code 0{})", rank,
+                       exit.steps() > 0 ? fmt::format(", after step {}", exit.steps()) : "");
+  }
   if (exit.signal() != 0)
     text =
         fmt::format("rank {} died ({}{})", rank, SignalName(exit.signal()), exit.core_dumped() ? ", core dumped" : "");
   if (!exit.killed_by().empty()) text = fmt::format("rank {} was killed by {}", rank, exit.killed_by());
   text += fmt::format(" on node {}", f.node);
   return exit.end_note().empty() ? text : fmt::format("{} ({})", text, exit.end_note());
+}
+
+std::string Describe(const Failure& f) {
+  const std::string exception = EndedEarly(f.told.exited()) ? "" : LastException(f.told.exited());
+  return exception.empty() ? DescribeEnd(f) : fmt::format("{}: {}", DescribeEnd(f), exception);
+}
+
+std::string DescribeCause(const std::vector<Failure>& failures) {
+  const Failure& cause = failures[FirstCause(failures)];
+  if (!EndedEarly(cause.told.exited())) return Describe(cause);
+  const auto failed =
+      std::find_if(failures.begin(), failures.end(), [](const Failure& f) { return !EndedEarly(f.told.exited()); });
+  return failed == failures.end() ? Describe(cause) : fmt::format("{}, then {}", Describe(cause), Describe(*failed));
 }
 
 }  // namespace phalanx::master

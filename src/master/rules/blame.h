@@ -27,8 +27,15 @@ struct Failure {
   bool collateral = false;
 };
 
+// The message of torch's error file, all of it where that is another one's, "" where there is none.
+std::string RecordedMessage(const std::string& error_json);
+
 // Whether the worker only suffered from another's end: a table of what torch, gloo and NCCL say when a peer is gone.
 bool IsCollateral(const v1::WorkerExited& exit);
+
+// It has ended with 0. Where others trained on, they have lost it by that, and it did not fail: its failure is
+// collateral, and goes before that of the others.
+bool EndedEarly(const v1::WorkerExited& exit);
 
 // Whether somebody else has ended the worker: a person, the kernel for want of memory, whoever runs the machine.
 bool WasKilled(const v1::WorkerExited& exit);
@@ -36,13 +43,20 @@ bool WasKilled(const v1::WorkerExited& exit);
 // Adds `failure`, keeping at most kMaxFailures: an own death displaces the last collateral one.
 void AddFailure(std::vector<Failure>& failures, Failure failure);
 
-// Index of the first cause; `failures` is not empty.
+// Index of the first cause; `failures` is not empty. One that ended well before its peers were lost is it where nobody
+// failed by itself.
 size_t FirstCause(const std::vector<Failure>& failures);
 
 bool AllCollateral(const std::vector<Failure>& failures);
 
 // "rank 3 died (SIGKILL) on node 127.0.0.2", "rank 0 failed (exit code 3) on node a", "rank 1 was killed by the
-// out-of-memory killer on node a"; a remark about the end follows in brackets.
+// out-of-memory killer on node a", "rank 1 ended early (exit code 0, after step 3) on node a"; a remark about the end
+// follows in brackets, then the exception: "...: ValueError: bad sample".
 std::string Describe(const Failure& failure);
+// ... without the exception, which costs the reading of what the worker has left.
+std::string DescribeEnd(const Failure& failure);
+// "rank 1 ended early (exit code 0) on node a, then rank 0 failed (exit code 1) on node a: RuntimeError: ...": the
+// first cause, and, where that did not fail itself, who did. `failures` is not empty.
+std::string DescribeCause(const std::vector<Failure>& failures);
 
 }  // namespace phalanx::master

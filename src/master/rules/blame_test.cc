@@ -59,6 +59,7 @@ TEST(BlameTail, OnlyTheEndOfLastWordsCounts) {
 Failure Made(uint32_t rank, bool collateral) {
   Failure failure;
   failure.told.set_rank(rank);
+  failure.told.mutable_exited()->set_exit_code(1);
   failure.collateral = collateral;
   return failure;
 }
@@ -66,6 +67,10 @@ Failure Made(uint32_t rank, bool collateral) {
 TEST(FirstCauseOf, IsTheFirstOwnDeathElseTheFirst) {
   EXPECT_EQ(FirstCause({Made(1, true), Made(2, false), Made(3, false)}), 1U);
   EXPECT_EQ(FirstCause({Made(1, true), Made(2, true)}), 0U);
+  Failure early = Made(3, true);
+  early.told.mutable_exited()->set_exit_code(0);
+  EXPECT_EQ(FirstCause({Made(1, true), early, Made(2, true)}), 1U) << "the others have lost it";
+  EXPECT_EQ(FirstCause({early, Made(1, true), Made(2, false)}), 2U);
 }
 
 TEST(AddFailure, KeepsTheOwnDeathHoweverLateItComes) {
@@ -92,6 +97,13 @@ TEST(Describe, SaysWhoKilledARankAndWhatElseIsKnown) {
   failure.told.mutable_exited()->set_exit_code(1);
   failure.told.mutable_exited()->set_end_note("2 processes were ended");
   EXPECT_EQ(Describe(failure), "rank 3 failed (exit code 1) on node a (2 processes were ended)");
+  failure.told.mutable_exited()->clear_end_note();
+  failure.told.mutable_exited()->set_last_words("Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 1\n");
+  EXPECT_EQ(Describe(failure), "rank 3 failed (exit code 1) on node a: KeyError: 1");
+  failure.told.mutable_exited()->set_exit_code(0);
+  EXPECT_EQ(Describe(failure), "rank 3 ended early (exit code 0) on node a") << "it went on behind that";
+  failure.told.mutable_exited()->set_steps(7);
+  EXPECT_EQ(Describe(failure), "rank 3 ended early (exit code 0, after step 7) on node a");
 }
 
 }  // namespace

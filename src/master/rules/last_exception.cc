@@ -1,0 +1,94 @@
+#include "master/rules/last_exception.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/utf8.h"
+#include "master/rules/blame.h"
+
+namespace phalanx::master {
+namespace {
+
+constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+
+// Without torch's "[rank1]: " or the "[rank1]:" of an empty line, and without the end of the line.
+std::string_view Bare(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (!line.starts_with("[rank")) return line;
+  const size_t end = line.find("]:");
+  const size_t digits = std::string_view("[rank").size();
+  if (end == std::string_view::npos || end == digits) return line;
+  const std::string_view rank = line.substr(digits, end - digits);
+  if (!std::all_of(rank.begin(), rank.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) return line;
+  line.remove_prefix(end + 2);
+  return line.starts_with(' ') ? line.substr(1) : line;
+}
+
+// "ValueError", "torch.cuda.OutOfMemoryError": what an exception's line begins with.
+bool IsName(std::string_view text) {
+  const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c >= 0x80; };
+  return !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) == 0 &&
+         std::all_of(text.begin(), text.end(), is_part);
+}
+
+bool IsException(std::string_view line) { return IsName(line.substr(0, line.find(':'))); }
+
+// A syntax error of the script itself comes without a traceback.
+bool IsSyntaxError(std::string_view line) {
+  return line.starts_with("SyntaxError: ") || line.starts_with("IndentationError: ") || line.starts_with("TabError: ");
+}
+
+std::string Shown(std::string_view bytes) {
+  const std::string text = ToUtf8(bytes.substr(0, 2 * kMaxExceptionBytes));
+  std::string shown(text.substr(0, kMaxExceptionBytes));
+  if (text.size() > kMaxExceptionBytes) {
+    // No half of a character is left.
+    while (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0xC0) == 0x80) shown.pop_back();
+    if (!shown.empty() && static_cast<unsigned char>(shown.back()) >= 0xC0) shown.pop_back();
+    shown += "...";
+  }
+  std::string printable;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(shown[i]);
+    // U+0080 to U+009F act upon terminals, too.
+    const bool is_c1 = byte == 0xC2 && i + 1 < shown.size() && static_cast<unsigned char>(shown[i + 1]) < 0xA0;
+    printable += byte < 0x20 || byte == 0x7F || is_c1 ? '?' : shown[i];
+    if (is_c1) ++i;
+  }
+  return printable;
+}
+
+}  // namespace
+
+std::string LastException(std::string_view words) {
+  std::string_view found;
+  bool in_traceback = false;
+  while (!words.empty()) {
+    const size_t end = std::min(words.find('\n'), words.size());
+    const std::string_view line = Bare(words.substr(0, end));
+    words.remove_prefix(std::min(end + 1, words.size()));
+    if (line == kTraceback) {
+      in_traceback = true;
+      continue;
+    }
+    if (IsSyntaxError(line)) found = line;
+    if (!in_traceback || line.empty() || line.starts_with(' ')) continue;
+    in_traceback = false;  // its frames are over
+    if (IsException(line)) found = line;
+  }
+  return Shown(found);
+}
+
+std::string LastException(const v1::WorkerExited& exit) {
+  if (exit.signal() != 0) return "";
+  const std::string recorded = RecordedMessage(exit.error_json());
+  if (!recorded.empty() && recorded != exit.error_json()) {
+    const std::string_view line = std::string_view(recorded).substr(0, recorded.find('\n'));
+    if (IsException(line)) return Shown(line);
+  }
+  return LastException(exit.last_words());
+}
+
+}  // namespace phalanx::master
