@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,9 +87,19 @@ void CheckpointKeeper::RunOnLane(const std::string& dir, TaskThread Lane::*threa
 }
 
 void CheckpointKeeper::TellLeftMemory() {
-  const StatusOr<std::vector<ckpt::MemoryFolder>> all = ckpt::ReadMemories(ckpt::kMemoryRoot);
+  StatusOr<std::vector<ckpt::MemoryFolder>> all = ckpt::ReadMemories(ckpt::kMemoryRoot);
   if (!all.ok()) return links_.say(fmt::format("checkpoint: {}", Message(all.status())));
-  const std::string text = LeftMemoryText(*all, options_.job_id);
+  left_ = *std::move(all);
+  struct statvfs room {};
+  const uint64_t free_bytes = statvfs(ckpt::kMemoryRoot, &room) == 0 ? uint64_t{room.f_bavail} * room.f_frsize : 0;
+  const std::string text = LeftMemoryText(left_, options_.job_id, free_bytes);
+  if (!text.empty()) links_.say(text);
+}
+
+// Once for each directory.
+void CheckpointKeeper::TellLeftStep(const std::string& dir) {
+  if (!told_left_.insert(dir).second) return;
+  const std::string text = LeftStepText(left_, options_.job_id, dir);
   if (!text.empty()) links_.say(text);
 }
 
@@ -197,6 +208,7 @@ void CheckpointKeeper::On(int local_rank, const OpenPacket& packet) {
   }
   CheckpointOptions given = packet.options;
   given.at_breakpoint = given.at_breakpoint || options_.at_breakpoint;
+  TellLeftStep(packet.dir);
   const std::string refused = Feed(saving::Opened{local_rank, packet.dir, std::move(given)});
   if (!refused.empty()) return AnswerError(local_rank, packet.id, refused);
   const CheckpointOptions options = core_.OptionsOf(packet.dir);

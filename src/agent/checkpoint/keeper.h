@@ -150,6 +150,7 @@ class CheckpointKeeper {
   // Where this node's ranks have not opened it yet.
   void UseArchive(const std::string& dir, const std::string& archive);
   void TellLeftMemory();
+  void TellLeftStep(const std::string& dir);
   // As RunOn, on a thread of that directory's; `work` is given its storage.
   template <typename Work, typename Done>
   void RunOnLane(const std::string& dir, TaskThread Lane::*thread, Work work, Done done);
@@ -184,13 +185,15 @@ class CheckpointKeeper {
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;
   uint64_t epoch_ = 0;
-  uint64_t scan_epoch_ = 0;             // whose ranks the last scan is for
-  std::set<std::string> read_all_of_;   // directories, for them
-  std::vector<ReadImage> read_;         // images, for them
-  size_t looking_at_ = 0;               // directories
-  std::set<std::string> gone_;          // of those that have been looked at
-  std::map<std::string, Lane> lanes_;   // by directory
-  std::map<std::string, Tiers> tiers_;  // by directory
+  uint64_t scan_epoch_ = 0;                     // whose ranks the last scan is for
+  std::set<std::string> read_all_of_;           // directories, for them
+  std::vector<checkpoint::MemoryFolder> left_;  // what was there when this agent began
+  std::set<std::string> told_left_;             // directories
+  std::vector<ReadImage> read_;                 // images, for them
+  size_t looking_at_ = 0;                       // directories
+  std::set<std::string> gone_;                  // of those that have been looked at
+  std::map<std::string, Lane> lanes_;           // by directory
+  std::map<std::string, Tiers> tiers_;          // by directory
   // By local rank, -1 where that has gone since.
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
   std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at

@@ -109,7 +109,8 @@ std::vector<HeldPage> HeldPages(const std::vector<ckpt::MemoryImage>& images) {
   return HeldPages(read, {});
 }
 
-std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, const std::string& job_id) {
+std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, const std::string& job_id,
+                           uint64_t free_bytes) {
   std::vector<const ckpt::MemoryFolder*> left;
   uint64_t bytes = 0;
   for (const ckpt::MemoryFolder& memory : memories) {
@@ -117,7 +118,7 @@ std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, cons
     left.push_back(&memory);
     bytes += memory.bytes;
   }
-  if (left.empty()) return "";
+  if (left.empty() || bytes < free_bytes / kLeftIsMuch) return "";
   const std::string which =
       left.size() == 1 ? fmt::format("{}, of job '{}'", left[0]->path, left[0]->job_id)
                        : fmt::format("{} folders that `phalanx ckpt ls {}` lists", left.size(), ckpt::kMemoryRoot);
@@ -125,6 +126,30 @@ std::string LeftMemoryText(const std::vector<ckpt::MemoryFolder>& memories, cons
       "checkpoint: agents that have gone left {} MiB of memory: {}; `phalanx ckpt rescue` writes the newest "
       "step in it to a directory, `phalanx ckpt discard` frees it",
       bytes >> 20, which);
+}
+
+std::string LeftStepText(const std::vector<ckpt::MemoryFolder>& memories, const std::string& job_id,
+                         const std::string& dir) {
+  const ckpt::MemoryFolder* newest = nullptr;
+  int64_t newest_step = -1;
+  for (const ckpt::MemoryFolder& memory : memories) {
+    if (!memory.own || memory.agent_lives || memory.job_id == job_id) continue;
+    for (const ckpt::MemoryDirectory& directory : memory.directories) {
+      if (directory.dir != dir) continue;
+      for (const ckpt::MemorySlot& slot : directory.slots) {
+        const bool newer = slot.slot.is_committed() && slot.slot.image.step > newest_step;
+        if (!newer) continue;
+        newest = &memory;
+        newest_step = slot.slot.image.step;
+      }
+    }
+  }
+  if (newest == nullptr) return "";
+  return fmt::format(
+      "checkpoint: an earlier job, '{}', left step {} of {} in memory; this job begins without it: `phalanx ckpt "
+      "rescue "
+      "{} --to {}` writes it there, `phalanx ckpt discard {}` frees it",
+      newest->job_id, newest_step, dir, newest->path, dir, newest->path);
 }
 
 // --- what a rank restores -----------------------------------------------------------------------------------------

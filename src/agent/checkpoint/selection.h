@@ -53,8 +53,14 @@ std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std:
 std::vector<HeldPage> HeldPages(const std::vector<checkpoint::MemoryImage>& images);
 
 // A line about memory that agents of this user have left and that is of another job: nobody else would ever tell of it.
-// Empty where there is none.
-std::string LeftMemoryText(const std::vector<checkpoint::MemoryFolder>& memories, const std::string& job_id);
+// Empty where it is less than a part of kLeftIsMuch of what is free: nobody misses it.
+constexpr uint64_t kLeftIsMuch = 8;
+std::string LeftMemoryText(const std::vector<checkpoint::MemoryFolder>& memories, const std::string& job_id,
+                           uint64_t free_bytes);
+// What they hold of a directory that this job has opened: the newest step that was committed. Empty where there is
+// none.
+std::string LeftStepText(const std::vector<checkpoint::MemoryFolder>& memories, const std::string& job_id,
+                         const std::string& dir);
 
 // --- what a rank restores -----------------------------------------------------------------------------------------
 

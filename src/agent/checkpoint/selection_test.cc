@@ -151,11 +151,45 @@ TEST(LeftMemoryTest, NamesWhatNobodyElseTellsOf) {
   foreign.own = false;
   lives.agent_lives = true;
   same_job.job_id = "mine";
-  EXPECT_EQ(LeftMemoryText({foreign, lives, same_job}, "mine"), "");
-  const std::string one = LeftMemoryText({foreign, left, lives, same_job}, "mine");
+  const uint64_t little = uint64_t{20} << 20;
+  EXPECT_EQ(LeftMemoryText({foreign, lives, same_job}, "mine", little), "");
+  EXPECT_EQ(LeftMemoryText({left}, "mine", uint64_t{25} << 20), "") << "there is enough beside it";
+  const std::string one = LeftMemoryText({foreign, left, lives, same_job}, "mine", little);
   EXPECT_NE(one.find("left 3 MiB of memory: /dev/shm/phx-left, of job 'other';"), std::string::npos) << one;
-  const std::string two = LeftMemoryText({left, second}, "mine");
+  const std::string two = LeftMemoryText({left, second}, "mine", little);
   EXPECT_NE(two.find("left 6 MiB of memory: 2 folders that"), std::string::npos) << two;
+}
+
+ckpt::MemorySlot CommittedSlot(int64_t step) {
+  ckpt::MemorySlot slot;
+  slot.slot.state = ckpt::SlotState::kSealed;
+  slot.slot.generation = slot.slot.committed = 1;
+  slot.slot.image.step = step;
+  return slot;
+}
+
+TEST(LeftStepTest, IsTheNewestOfThatDirectoryThatNobodyGoesOnFrom) {
+  ckpt::MemoryFolder left;
+  left.path = "/dev/shm/phx-left";
+  left.own = true;
+  left.job_id = "other";
+  left.directories.resize(2);
+  left.directories[0].dir = "/data/run";
+  left.directories[0].slots = {CommittedSlot(90), CommittedSlot(92), CommittedSlot(93)};
+  left.directories[0].slots[2].slot.committed = 0;
+  left.directories[1].dir = "/data/another";
+  left.directories[1].slots = {CommittedSlot(100)};
+  ckpt::MemoryFolder foreign = left, lives = left, same_job = left, older = left;
+  foreign.own = false;
+  lives.agent_lives = true;
+  same_job.job_id = "mine";
+  older.path = "/dev/shm/phx-older";
+  older.directories[0].slots = {CommittedSlot(91)};
+  EXPECT_EQ(LeftStepText({foreign, lives, same_job}, "mine", "/data/run"), "");
+  EXPECT_EQ(LeftStepText({left}, "mine", "/data/none"), "");
+  const std::string text = LeftStepText({older, left, older}, "mine", "/data/run");
+  EXPECT_NE(text.find("left step 92 of /data/run in memory"), std::string::npos) << text;
+  EXPECT_NE(text.find("`phalanx ckpt rescue /dev/shm/phx-left --to /data/run`"), std::string::npos) << text;
 }
 
 // --- what a rank restores -----------------------------------------------------------------------------------------
