@@ -84,8 +84,8 @@ def test_missing_script(job, warm):
     """A script that is not there ends the job at once, by name."""
     flags = ["--max-restarts=5", warm, "--redirects=1", f"--log-dir={job.folder / 'logs'}"]
     node = job.standalone(job.folder / "nowhere.py", flags=flags)
-    assert node.wait() == 1, job.story()
-    assert re.search(r"nowhere\.py.*No such file", node.stderr), job.story()
+    assert node.wait() == 2, job.story()
+    assert re.search(r"nowhere\.py: there is no such file", node.stderr), job.story()
     assert attempts(job.folder / "logs") in ([], [0])
 
 

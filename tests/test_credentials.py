@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import PATIENCE_S, clean_environment, environment_of, read_proc
+from harness import PATIENCE_S, clean_environment, environment_of, read_proc, workload
 from share import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -148,7 +148,7 @@ def test_an_open_job_serves_membership_alone(job):
     assert "running" in job.phalanx("status", f"--state-dir={folder}").stdout
     other = job.run(
         *("--nnodes=2", "--rdzv-id=guess", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.port}"),
-        *(f"--state-dir={job.folder / 'other'}", "--rdzv-conf=is_host=0", "light_steps.py"),
+        *(f"--state-dir={job.folder / 'other'}", "--rdzv-conf=is_host=0", workload("light_steps.py")),
     )
     assert other.wait() == 1, job.story()
     assert "serves another job than 'guess'" in other.stderr and job.id not in other.stderr

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <variant>
@@ -15,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "agent/flags/config.h"
 #include "agent/flags/flags.h"
+#include "agent/flags/worker_env.h"
 #include "agent/node/shell.h"
 #include "agent/report/say.h"
 #include "agent/workers/guard.h"
@@ -75,6 +77,14 @@ int Launch(agent::LaunchConfig config, Environment env) {
 // Before libraries set themselves up: where stdin is closed, gRPC would be given its number, and ranks inherit that.
 [[gnu::constructor(101)]] void HoldStandardFds() { EnsureStandardFds(); }
 
+// That of the first rank. What is there and cannot be read, Python tells of.
+bool HasScript(const agent::LaunchConfig& config) {
+  struct stat info {};
+  if (config.kind != agent::ScriptKind::kScript) return true;
+  const std::string script = agent::SubstituteLocalRank(config.script, 0);
+  return stat(script.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Environment env = Environment::FromProcess();
@@ -85,6 +95,13 @@ int Main(int argc, char** argv) {
     return print->exit_code;
   }
   auto config = std::get<agent::LaunchConfig>(std::move(parsed));
+  if (!HasScript(config)) {
+    fmt::print(stderr,
+               "phalanx-run: error: {}: there is no such file: expected the script, a file or folder that Python "
+               "can run\n",
+               config.script);
+    return 2;
+  }
   config.open_files_limit = OpenFilesLimit();
   return Launch(std::move(config), env.Without(agent::kTokenVariable));
 }

@@ -46,6 +46,14 @@ bool IsSilence(const std::string& text) {
                              [&text](const char* part) { return text.find(part) != std::string::npos; });
 }
 
+// "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.7:29400: Failed to connect to remote host:
+// Connection refused": the end is the kernel's word, and who reads it knows the rest.
+std::string KernelsWord(const std::string& text) {
+  const size_t colon = text.rfind(": ");
+  const bool has_one = text.starts_with("failed to connect to all addresses") && colon != std::string::npos;
+  return has_one ? text.substr(colon + 2) : text;
+}
+
 }  // namespace
 
 // One stream. It lives until every operation on it has come back, which may be after the link has let go of it.
@@ -172,7 +180,7 @@ struct MasterLink::Impl {
     const bool unanswered = !c->up && s.error_code() == grpc::StatusCode::CANCELLED;
     const std::string text = s.ok()       ? "the master ended the stream"
                              : unanswered ? fmt::format("no answer within {} s", (dial_timeout_ms + 999) / 1'000)
-                                          : s.error_message();
+                                          : KernelsWord(s.error_message());
     events.on_down(
         Status(s.ok() ? absl::StatusCode::kUnavailable : static_cast<absl::StatusCode>(s.error_code()), text),
         FaultNow(s, c->up), unanswered || IsSilence(text));

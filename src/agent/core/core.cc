@@ -38,6 +38,7 @@ class Stepper {
     s_.seen_epoch = std::max(s_.seen_epoch, event.seen_epoch);
     s_.hosts_first_master = event.hosts_master;
     CountSilence();
+    s_.next_notice = now_ + std::min(kFirstNoticeMs, s_.options.join_timeout_ms);
     WarmUp();
     DialNext("the node joins its job");
   }
@@ -741,8 +742,9 @@ class Stepper {
     if (!s_.master_gone.empty() || s_.phase == Phase::kLeaving || s_.finish) s_.next_notice = kNever;
     if (s_.attached || now_ < s_.next_notice) return;
     const int64_t waited_ms = now_ - s_.lost_since;
-    const std::string silence = fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address,
-                                            waited_ms / 1000, s_.link_why);
+    const std::string silence =
+        fmt::format("no answer from the master at {} for {} s ({})", s_.options.master_address, waited_ms / 1000,
+                    s_.link_why.empty() ? "nothing has come back yet" : s_.link_why);
     // What an ended worker has left in its group trains nothing, and ranks at a safe point wait for the master.
     const bool wait = s_.safe_point && s_.safe_point->asked() > 0 && s_.awaited.empty();
     const bool trains = !wait && !AllEnded();
@@ -752,7 +754,9 @@ class Stepper {
     }
     s_.next_notice = std::min(now_ + kWaitingNoticeMs, std::max(now_ + 1, s_.lost_since + s_.options.join_timeout_ms));
     if (trains) s_.next_notice = now_ + kWaitingNoticeMs;
-    Do(Say{silence + "; dialling on"}, "silence is worth a line");
+    const std::string until =
+        s_.was_attached || trains ? "" : fmt::format(", for up to {} s", s_.options.join_timeout_ms / 1000);
+    Do(Say{fmt::format("{}; dialling on{}", silence, until)}, "silence is worth a line");
   }
 
   // The node cannot go on; workers, if any, are ended first.

@@ -26,6 +26,8 @@ constexpr int64_t kUnkillableMs = 30'000;
 constexpr int64_t kSparesWithoutStepMs = 10'000;
 // A line for the user each so often while something is waited for.
 constexpr int64_t kWaitingNoticeMs = 30'000;
+// A node that has not found its job by now says so: the endpoint may be wrong.
+constexpr int64_t kFirstNoticeMs = 2'000;
 // Clients that a store has turned away: so many are told of each store. A scanner must not fill the console.
 constexpr int kRefusalsTold = 8;
 // Dialling again: at first after this, then ever later; and where the job's size is known, so that its nodes come back

@@ -121,10 +121,21 @@ TEST_F(AgentCore, TakesNoRoundThatMemoryOfAnEarlierAgentHasSeen) {
 TEST_F(AgentCore, NamesTheMasterThatDoesNotAnswer) {
   On(Begin{kMasterAddress, 0});
   On(LinkDown{"refused", false});
-  now_ += kWaitingNoticeMs;
+  now_ += kFirstNoticeMs - 1;
+  On(Tick{});
+  EXPECT_FALSE(Has<Say>());
+  now_ += 1;
   On(Tick{});
   ASSERT_TRUE(Has<Say>());
-  EXPECT_NE(All<Say>()[0].text.find(kMasterAddress), std::string::npos);
+  EXPECT_EQ(All<Say>()[0].text, fmt::format("no answer from the master at {} for 2 s (refused); dialling on, for up to "
+                                            "600 s",
+                                            kMasterAddress));
+  now_ += kWaitingNoticeMs - 1;
+  On(Tick{});
+  EXPECT_FALSE(Has<Say>());
+  now_ += 1;
+  On(Tick{});
+  EXPECT_TRUE(Has<Say>());
 }
 
 TEST_F(AgentCore, TellsTheMasterOnceThatItIsWarm) {
