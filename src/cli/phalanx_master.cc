@@ -291,6 +291,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // Sent to everything of a job by schedulers, as a word to the ranks.
   for (const int signal : {SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);  // the ready descriptor's other end may be gone
 
   RaiseOpenFilesLimit(UINT64_MAX);  // a connection a node
   std::string token;                // of this user's commands; empty: certificates from files
@@ -317,7 +318,9 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   std::atomic<bool> over = false;
   const Fd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
   if (!signal_fd.valid()) return Fail(flags, ErrnoStatus(errno, "signalfd"), 1);
+  // Before the waiter, which closes it.
   const bool held = flags.candidate_term > 0;
+  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()), held);
   StatusOr<std::thread> waiter = StartThread([&signal_fd, held, &server, &options, &flags, &over] {
     PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
     // The first may have gone to everything on this node (the end of a Slurm step or of a container): agents that leave
@@ -325,8 +328,10 @@ int Serve(const MasterFlags& flags, const Environment& env) {
     WaitForEnd(signal_fd.get(), Fd(held ? flags.ready_fd : -1), flags.embedded ? 2 : 1, **server, over);
     (*server)->Stop();
   });
-  if (!waiter.ok()) return Fail(flags, waiter.status(), 1);
-  SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()), held);
+  if (!waiter.ok()) {
+    fmt::print(stderr, "phalanx-master: {}\n", Message(waiter.status()));
+    return 1;
+  }
   const int code = (*server)->Run();
   over = true;
   pthread_kill(waiter->native_handle(), SIGHUP);  // it waits for that, too
