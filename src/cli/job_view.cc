@@ -19,6 +19,8 @@ namespace {
 // A master that does not answer within this is taken for dead.
 constexpr int64_t kAskTimeoutMs = 3'000;
 constexpr int64_t kMaxRows = 1'000'000;
+// The last decision of a job of 10,000 nodes is among so many.
+constexpr int64_t kListedRows = 50'000;
 
 // Of the token; else of certificates that variables name.
 StatusOr<wire::Credentials> CredentialsOf(const Environment& env, const std::string& token) {
@@ -117,13 +119,13 @@ StatusOr<JobView> AskMaster(const std::string& address, const JobQuery& query, c
   return client.Ask(query.rows);
 }
 
-StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job) {
+StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job, int64_t max_rows = kMaxRows) {
   PHX_ASSIGN_OR_RETURN(master::RecordReader reader, master::RecordReader::Open(folder + "/events.db"));
   PHX_ASSIGN_OR_RETURN(const std::optional<master::RecordRun> run, reader.LastRun(job));
   if (!run) return absl::NotFoundError(fmt::format("{}/events.db: no run of this job is recorded", folder));
   JobView view;
   view.recorded = true;
-  PHX_ASSIGN_OR_RETURN(view.rows, reader.LastRows(run->run, kMaxRows));
+  PHX_ASSIGN_OR_RETURN(view.rows, reader.LastRows(run->run, max_rows));
   view.status = StatusFromRecord(*run, view.rows);
   return view;
 }
@@ -186,6 +188,21 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
     }
   }
   return ReadRecord(folder, query.job);
+}
+
+StatusOr<JobView> ViewFolder(const std::string& folder, const Environment& env) {
+  StatusOr<JobView> recorded = ReadRecord(folder, "", kListedRows);
+  if (recorded.ok()) recorded->rows.clear();
+  const StatusOr<std::string> address = ReadPrivateLine(folder + "/address");
+  const bool over = recorded.ok() && recorded->status.phase() == "finished";
+  if (!address.ok() || over) return recorded;
+  JobQuery query;
+  query.rows = false;
+  // The port of a master that was killed may be another job's by now.
+  if (recorded.ok()) query.job = recorded->status.job_id();
+  const StatusOr<std::string> token = ReadPrivateLine(folder + "/token");
+  StatusOr<JobView> live = AskMaster(*address, query, env, token.ok() ? *token : env.NonEmptyOr("PHALANX_TOKEN", ""));
+  return live.ok() ? live : recorded;
 }
 
 }  // namespace phalanx::cli

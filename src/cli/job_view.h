@@ -30,6 +30,9 @@ struct JobQuery {
 // wanted: thousands are many calls.
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env);
 
+// As it is listed beside others: no rows, and the record wherever its own master does not answer.
+StatusOr<JobView> ViewFolder(const std::string& folder, const Environment& env);
+
 // What the record alone tells. Nodes are not told: they have gone.
 v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows);
 

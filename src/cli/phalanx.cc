@@ -1,7 +1,13 @@
 // phalanx: asks about jobs, checkpoints, batch plans, datasets, replay logs and warm starts. Flags in, calls out.
-#include <CLI/CLI.hpp>
-#include <cstdio>
+#include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "agent/flags/arg_parser.h"
 #include "agent/flags/flag_values.h"
 #include "base/clock.h"
 #include "base/env.h"
@@ -13,13 +19,17 @@
 #include "cli/data.h"
 #include "cli/elasticity_command.h"
 #include "cli/job_view.h"
+#include "cli/jobs.h"
 #include "cli/ledger.h"
 #include "cli/replay_command.h"
 #include "cli/report.h"
+#include "cli/state_dir.h"
 #include "cli/warm_command.h"
 
 namespace phalanx::cli {
 namespace {
+
+constexpr size_t kJobsListed = 20;
 
 struct AskFlags {
   JobQuery query;
@@ -35,6 +45,31 @@ CLI::App* Declare(CLI::App& app, AskFlags& flags, const std::string& name, const
                       "HOST:PORT of a live master to ask, with PHALANX_TOKEN or PHALANX_TLS_CERT, _KEY and _CA");
   command->add_flag("--json", flags.json, "for programs");
   return command;
+}
+
+// Why these words name no command; empty: they do, or CLI11 says why not.
+std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  std::string before;
+  for (const std::string& word : words) {
+    const std::vector<const CLI::App*> commands = at->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty() || word.starts_with('-')) return "";
+    std::vector<std::string> names;
+    const auto found = std::find_if(commands.begin(), commands.end(),
+                                    [&word](const CLI::App* command) { return command->get_name() == word; });
+    if (found == commands.end()) {
+      for (const CLI::App* command : commands) {
+        if (!command->get_group().empty()) names.push_back(command->get_name());  // the others are for programs
+      }
+      const std::string nearest = agent::Nearest(word, names);
+      const std::string hint = nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+      return fmt::format("{}{}: no such command{} They are {}", before, word, hint.empty() ? "." : hint,
+                         fmt::join(names, ", "));
+    }
+    at = *found;
+    before += word + " ";
+  }
+  return "";
 }
 
 int Fail(const Status& why) {
@@ -64,6 +99,37 @@ int Answer(const std::string& command, AskFlags flags) {
     out = flags.json ? StoryJson(*story) : StoryText(*story);
   }
   fmt::print("{}", out);
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+struct JobsFlags {
+  std::string state_dir;
+  bool all = false;
+  bool json = false;
+};
+
+void DeclareJobs(CLI::App& app, JobsFlags& flags) {
+  CLI::App* jobs = app.add_subcommand("jobs", "what jobs there are on this machine, those that have ended included");
+  jobs->add_option("--state-dir", flags.state_dir, "where jobs keep their records");
+  jobs->add_flag("--all", flags.all, fmt::format("not only the {} that changed last", kJobsListed));
+  jobs->add_flag("--json", flags.json, "for programs");
+}
+
+int AnswerJobs(const JobsFlags& flags) {
+  const Environment env = Environment::FromProcess();
+  const std::vector<std::string> folders = JobFolders(env, flags.state_dir);
+  std::vector<ListedJob> jobs;
+  for (const std::string& folder : folders) {
+    if (!flags.all && jobs.size() == kJobsListed) break;
+    StatusOr<JobView> view = ViewFolder(folder, env);
+    ListedJob job{folder, {}, view.ok() ? "" : Message(view.status())};
+    if (view.ok()) job.view = *std::move(view);
+    jobs.push_back(std::move(job));
+  }
+  fmt::print("{}", flags.json ? JobsJson(jobs) : JobsText(jobs, folders.size(), UnixMs()));
+  if (jobs.empty() && !flags.json) {
+    fmt::print(stderr, "phalanx: no job in {}\n", flags.state_dir.empty() ? DefaultStateRoot(env) : flags.state_dir);
+  }
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
@@ -195,6 +261,7 @@ int AnswerData(const std::string& command, const DataFlags& flags) {
 
 int main(int argc, char** argv) {
   phalanx::cli::AskFlags flags;
+  phalanx::cli::JobsFlags jobs_flags;
   phalanx::cli::CkptFlags ckpt_flags;
   phalanx::cli::ElasticityFlags elasticity_flags;
   phalanx::cli::DataFlags data_flags;
@@ -211,11 +278,17 @@ int main(int argc, char** argv) {
   CLI::App* why = phalanx::cli::Declare(app, flags, "why", "the story of the last restart, or of the job's end");
   why->add_option("--epoch", flags.epoch, "tell how this round began instead");
   phalanx::cli::Declare(app, flags, "ledger", "where the job's time went, and what each incident cost");
+  phalanx::cli::DeclareJobs(app, jobs_flags);
   phalanx::cli::DeclareCkpts(app, ckpt_flags);
   phalanx::cli::DeclareElasticity(app, elasticity_flags);
   phalanx::cli::DeclareDatas(app, data_flags);
   phalanx::cli::DeclareReplay(app, replay_flags);
   CLI::App* warm = phalanx::cli::DeclareWarm(app, warm_flags);
+  const std::string wrong = phalanx::cli::WrongCommand(app, {argv + 1, argv + argc});
+  if (!wrong.empty()) {
+    fmt::print(stderr, "phalanx: {}\n", wrong);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -223,6 +296,7 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : 2;
   }
   CLI::App* command = app.get_subcommands().front();
+  if (command->get_name() == "jobs") return phalanx::cli::AnswerJobs(jobs_flags);
   if (command->get_name() == "ckpt") {
     return phalanx::cli::AnswerCkpt(command->get_subcommands().front()->get_name(), ckpt_flags);
   }

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "agent/flags/flag_values.h"
 #include "base/fd.h"
@@ -110,6 +112,21 @@ void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for) {
     for (const char* name : kMastersFiles) unlink((folder / name).c_str());
     rmdir(folder.c_str());
   }
+}
+
+std::vector<std::string> JobFolders(const Environment& env, const std::string& given) {
+  if (!given.empty() && HoldsJob(given)) return {given};
+  const fs::path root = given.empty() ? DefaultStateRoot(env) : given;
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (HoldsJob(entry->path())) found.push_back({LastChange(entry->path()), entry->path().string()});
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> folders;
+  folders.reserve(found.size());
+  for (auto& [time, folder] : found) folders.push_back(std::move(folder));
+  return folders;
 }
 
 StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/env.h"
 #include "base/status.h"
@@ -29,6 +30,10 @@ void MarkUnnamed(const std::string& folder);
 // Removes, under `root`, the folders that are marked so, whose record has not changed for `kept_for` and that hold no
 // master's address. Only what a master writes is removed: a folder that holds anything else stays, with that.
 void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for);
+
+// The folders of all jobs in `given`, or in the default root; the one changed last first. `given` itself where it is
+// one.
+std::vector<std::string> JobFolders(const Environment& env, const std::string& given);
 
 // The folder that `phalanx status` and its like mean: `given` itself where it holds a record or an address, else the
 // one of `job` in it (or in the default root), else, where no job is named, the one changed last. Of jobs that share an

@@ -109,6 +109,7 @@ CORES = (
     "src/checkpoint/rank/memory_names.*",
     "src/cli/elasticity.*",
     "src/cli/elasticity_rows.*",
+    "src/cli/jobs.*",
     "src/cli/ledger.*",
     "src/cli/replay.*",
     "src/cli/report.*",
