@@ -26,7 +26,7 @@ from support.peers import phalanx
 from support.results import Results, finish
 
 ROOT = Path(__file__).resolve().parent.parent
-CAUSES = ("training", "saving", "redoing", "recovering", "waiting", "starting", "ending")
+CAUSES = ("training", "saving", "stalled", "redoing", "recovering", "waiting", "starting", "ending")
 
 
 def kill_one_each(job, options):

@@ -27,6 +27,8 @@ struct Life {
   int64_t redo_until = 0;              // of all before
   std::optional<int64_t> caught_up_at;
   int64_t saving_at_caught_up_ms = 0;
+  // From when no step came, to when one did.
+  std::vector<std::pair<int64_t, std::optional<int64_t>>> stalls;
 };
 
 // Books time from the beginning on, gapless: every entry begins where the last one ended.
@@ -70,7 +72,8 @@ class Bookkeeper {
   void Learn(size_t i) {
     const Row& row = rows_[i];
     const bool telling = row.kind == "round-stepping" || row.kind == "steps-told" || row.kind == "caught-up" ||
-                         row.kind == "saving" || row.kind == "job-finished" || row.kind == "record-lost";
+                         row.kind == "saving" || row.kind == "job-finished" || row.kind == "record-lost" ||
+                         row.kind == "stalled" || row.kind == "stall-over";
     if (row.kind == "first-step" || row.kind == "steps-told") no_steps_ = false;
     if (row.kind == "worker-exited") ends_[row.epoch].push_back(&row);
     if (!telling) return;
@@ -95,6 +98,10 @@ class Bookkeeper {
       if (life.caught_up_at) return;
       life.caught_up_at = times_[i] - std::max<int64_t>(0, NumberIn(detail, "ms_ago"));
       life.saving_at_caught_up_ms = saving_ms;
+    } else if (row.kind == "stalled") {
+      life.stalls.push_back({times_[i] - std::max<int64_t>(0, NumberIn(detail, "silent_ms")), std::nullopt});
+    } else if (row.kind == "stall-over" && !life.stalls.empty()) {
+      life.stalls.back().second = times_[i];
     }
   }
 
@@ -181,11 +188,23 @@ class Bookkeeper {
     if (life.told && life.from_step < life.redo_until) {
       const bool caught_up = life.caught_up_at && *life.caught_up_at <= until;
       const int64_t saving_ms = caught_up ? life.saving_at_caught_up_ms : life.saving_ms;
+      AddStalls(life, caught_up ? *life.caught_up_at : until);
       AddWithSaving(Cause::kRedoing, caught_up ? *life.caught_up_at : until, saving_ms - saved_ms);
       saved_ms = std::max(saved_ms, saving_ms);
     }
+    AddStalls(life, until);
     AddWithSaving(Cause::kTraining, until, life.saving_ms - saved_ms);
     loser_.reset();
+  }
+
+  // What the life's stalls took between what is booked and `until`. Their order among other entries does not matter.
+  void AddStalls(const Life& life, int64_t until) {
+    const int64_t from = at_;
+    int64_t stalled_ms = 0;
+    for (const auto& [begin, end] : life.stalls) {
+      stalled_ms += std::max<int64_t>(0, std::min(end.value_or(until), until) - std::max(begin, from));
+    }
+    Add(Cause::kStalled, std::min(until, from + stalled_ms));
   }
 
   void AddWithSaving(Cause cause, int64_t until, int64_t saving_ms) {
@@ -239,6 +258,7 @@ class Bookkeeper {
 
 constexpr std::array<std::pair<Cause, const char*>, kCauses> kNames = {{{Cause::kTraining, "training"},
                                                                         {Cause::kSaving, "saving"},
+                                                                        {Cause::kStalled, "stalled"},
                                                                         {Cause::kRedoing, "redoing"},
                                                                         {Cause::kRecovering, "recovering"},
                                                                         {Cause::kWaiting, "waiting for nodes"},

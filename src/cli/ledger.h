@@ -21,8 +21,9 @@ enum class Cause {
   kWaiting,     // for nodes: too few are there
   kStarting,    // from the first round's beginning until every rank has made a step
   kEnding,      // from the job's end, or the failure that ended it, until its master has ended
+  kStalled,     // no step came for long beside the job's usual gap
 };
-constexpr size_t kCauses = 7;
+constexpr size_t kCauses = 8;
 
 // Something that ended a round.
 struct Incident {

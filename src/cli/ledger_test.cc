@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <time.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -61,8 +63,13 @@ class Rows {
   const int64_t begin_;
 };
 
-// In the order of Cause: training, saving, redoing, recovering, waiting, starting, ending.
-std::array<int64_t, kCauses> Times(const Ledger& ledger) { return ledger.ms; }
+// In the order of Cause: training, saving, redoing, recovering, waiting, starting, ending. Of a job that never stalled.
+std::array<int64_t, kCauses - 1> Times(const Ledger& ledger) {
+  EXPECT_EQ(ledger.Of(Cause::kStalled), 0);
+  std::array<int64_t, kCauses - 1> times = {};
+  std::copy_n(ledger.ms.begin(), times.size(), times.begin());
+  return times;
+}
 
 // A job of four ranks: 100 ms of gathering, 400 of starting, steps from 500 on; rank 1 dies at 10,000, and training has
 // gone on from 10,200, behind step 40 of 50, until 12,000.
@@ -143,6 +150,19 @@ TEST(Ledger, AKilledMastersRecordCountsUpToItsLastRow) {
   EXPECT_EQ(rows.Make().end_unix_ms, kBegin + 12'900);
   EXPECT_THAT(Times(rows.Make()), ElementsAre(9'500 + 900, 0, 1'800, 200, 100, 400, 0));
   EXPECT_THAT(LedgerText(rows.view, rows.Make()), HasSubstr("up to its last row"));
+}
+
+TEST(Ledger, AStallIsNoTraining) {
+  Rows rows = Killed();
+  rows.Add(14'000, 2, "stalled", "no step for 1 s", R"({"silent_ms":1000})").Add(15'500, 2, "stall-over", "on");
+  Rows ended = rows;
+  ended.Finish(20'000, 2, 0);
+  EXPECT_EQ(ended.Make().Of(Cause::kStalled), 2'500);
+  EXPECT_EQ(ended.Make().Of(Cause::kTraining), 9'500 + 8'000 - 2'500);
+  // One that nothing but a restart has ended counts up to that.
+  rows.Add(17'000, 2, "stalled", "no step for 1 s", R"({"silent_ms":1000})").Kill(30'000, 2, 1);
+  rows.Start(30'000, 3, "rank 1 died (SIGKILL) on node b, restart 2 of 3").Finish(30'500, 3, 1);
+  EXPECT_EQ(rows.Make().Of(Cause::kStalled), 2'500 + 14'000);
 }
 
 TEST(Ledger, SavesAreTakenFromTheTimeTheyWereMadeIn) {
@@ -372,6 +392,7 @@ TEST(LedgerProperty, EveryMillisecondHasOneCause) {
     const Ledger ledger = MakeLedger(ViewOf(life.job(), began), life.job().now);
     for (size_t cause = 0; cause < kCauses; ++cause) seen[cause] += ledger.ms[cause];
   }
+  seen[static_cast<size_t>(Cause::kStalled)] += 1;  // no life is long enough
   for (const int64_t ms : seen) EXPECT_GT(ms, 0) << "a cause that no life has come to";
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "master/core/door.h"
+#include "master/core/stalls.h"
 
 namespace phalanx::master {
 namespace {
@@ -40,6 +41,8 @@ v1::StatusReply StatusOf(const JobState& state, Instant now) {
     reply.set_max_nodes(state.spec->max_nodes());
   }
   reply.set_reason(state.reason);
+  const bool stalled = state.phase == Phase::kRunning && state.round && state.round->stall.told;
+  if (stalled) reply.set_reason(fmt::format("{}; {}", state.reason, StallText(state, now)));
   if (state.outcome) reply.set_exit_code(state.outcome->exit_code);
   for (const auto& [session, node] : state.nodes) {
     v1::NodeStatus& wire = *reply.add_nodes();

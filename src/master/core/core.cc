@@ -17,6 +17,7 @@
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
+#include "master/core/stalls.h"
 #include "master/core/succession.h"
 #include "master/core/turn.h"
 #include "master/rules/lease.h"
@@ -100,6 +101,7 @@ void Settle(Turn& turn) {
   SettleLastLeft(turn);
   if (job.phase == Phase::kBlaming) SettleBlame(turn);
   if (job.phase == Phase::kRunning) SettleRound(turn);
+  SettleStall(turn);
   if (job.phase == Phase::kGathering) SettleGathering(turn);
 }
 
@@ -219,7 +221,7 @@ Instant NextDeadline(const JobState& s) {
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
                    s.blame_deadline, s.back_by, s.remember_at, rescale_by, s.tell_end_by,
-                   s.phase == Phase::kGathering ? s.probe_at : kNever, s.beware_until,
+                   s.phase == Phase::kGathering ? s.probe_at : kNever, s.beware_until, StallDue(s),
                    NextCheckpointDeadline(s.checkpoints)});
 }
 

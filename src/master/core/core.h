@@ -280,6 +280,7 @@ struct JobState {
   // Of the rounds before the live one, where ranks have told their steps.
   std::optional<int64_t> highest_step;
   std::optional<int64_t> last_step;  // of the last of them
+  int64_t usual_gap_ms = 0;          // between steps, the longest; 0: not known (master/rules/stall.h)
 
   Instant remember_at = kNever;  // the journal is to have what has changed
   Instant lease_check = kNever;

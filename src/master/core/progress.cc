@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "master/core/stalls.h"
 #include "master/core/succession.h"
 #include "master/core/texts.h"
 
@@ -47,9 +48,11 @@ void SeeStep(Turn& turn, int64_t step, bool told) {
     round.seen_told = told;
     round.first_seen_at = turn.now;
     round.first_seen_step = round.last_seen_step = step;
+    round.stall = StallWatch();
   }
   round.last_seen_at = turn.now;
   round.last_seen_step = std::max(round.last_seen_step, step);
+  NoteStepSeen(turn, round.last_seen_step);
 }
 
 }  // namespace
@@ -97,6 +100,7 @@ void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const v1::Progress
   const bool live = turn.IsCurrent(epoch) && turn.job.nodes.at(session).group_rank >= 0;
   if (!live && !WasMember(turn, session, epoch)) return;
   Round& round = live ? *turn.job.round : *turn.job.last_round;
+  if (told.saving_ms() > round.saving_ms) SawSaving(round.stall, turn.now);
   round.saving_ms = std::max(round.saving_ms, told.saving_ms());
   if (!turn.IsLive(epoch) || turn.now - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(turn, round);
   if (!told.has_step()) return;

@@ -12,6 +12,7 @@
 #include "base/counted.h"
 #include "master/rules/blame.h"
 #include "master/rules/budget.h"
+#include "master/rules/stall.h"
 
 namespace phalanx::master {
 
@@ -82,6 +83,7 @@ struct Round {
   std::optional<int64_t> from_step;   // behind which it began; set once
   std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
   bool caught_up = false;             // ... and this one has as well
+  StallWatch stall;
   int64_t saving_ms = 0;        // of the node with the most
   int64_t saving_noted_ms = 0;  // of that, in the record
   Instant saving_noted_at = 0;

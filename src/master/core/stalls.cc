@@ -1,0 +1,76 @@
+#include "master/core/stalls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "master/core/texts.h"
+
+namespace phalanx::master {
+namespace {
+
+// Ranks of a round that is about to end, or of which some have ended, may have no more steps to make.
+bool IsWatched(const JobState& job) {
+  return job.phase == Phase::kRunning && job.round && job.round->away == 0 && job.round->rescale_by == kNever &&
+         job.round->ranks_ended == 0 && job.round->failed.empty() && job.round->broken.empty();
+}
+
+// All members hear it.
+void TellMembers(Turn& turn, const std::string& kind, const std::string& text,
+                 std::vector<std::pair<std::string, Record::Value>> detail) {
+  for (const Slot& slot : turn.job.round->slots) {
+    if (slot.session != 0) turn.SendNotice(slot.session, text);
+  }
+  turn.Note(kind, "", text, -1, std::move(detail));
+}
+
+std::string WhoIsBehind(const JobState& job) {
+  int64_t largest = 0;
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session != 0) largest = std::max(largest, job.nodes.at(slot.session).max_step);
+  }
+  std::vector<std::string> behind;
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session == 0) continue;
+    const Node& node = job.nodes.at(slot.session);
+    if (node.min_step >= largest) continue;
+    const bool some = node.max_step > node.min_step;
+    behind.push_back(
+        fmt::format("{} of node {} at step {}", some ? "some ranks" : "the ranks", slot.node, node.min_step));
+  }
+  if (behind.empty()) return fmt::format("all ranks are at step {}", largest);
+  return fmt::format("the others are at step {}, {}", largest, ListText(behind, "nodes behind as well"));
+}
+
+}  // namespace
+
+void NoteStepSeen(Turn& turn, int64_t step) {
+  StallWatch& watch = turn.job.round->stall;
+  const bool told = watch.told;
+  const std::optional<int64_t> gap_ms = SawStep(watch, step, turn.job.usual_gap_ms, turn.now);
+  if (!gap_ms || !told) return;
+  TellMembers(turn, "stall-over", fmt::format("steps go on, after {} without one", SecondsText(*gap_ms)),
+              {{"ms", *gap_ms}, {"step", step}});
+}
+
+Instant StallDue(const JobState& job) { return IsWatched(job) ? StallsAt(job.round->stall, job.usual_gap_ms) : kNever; }
+
+std::string StallText(const JobState& job, Instant now) {
+  const StallWatch& watch = job.round->stall;
+  const std::string usual =
+      job.usual_gap_ms > 0 ? fmt::format(" (usually within {})", SecondsText(job.usual_gap_ms)) : "";
+  return fmt::format("no step for {}{}: {}", SecondsText(now - watch.since), usual, WhoIsBehind(job));
+}
+
+void SettleStall(Turn& turn) {
+  if (turn.now < StallDue(turn.job)) return;
+  StallWatch& watch = turn.job.round->stall;
+  watch.told = true;
+  TellMembers(turn, "stalled", StallText(turn.job, turn.now),
+              {{"silent_ms", turn.now - watch.since}, {"step", watch.step}});
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,111 @@
+#include "master/core/stalls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "master/core/convert.h"
+#include "master/core/job_fixture.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Stalls : public testing::Test {
+ protected:
+  Stalls() {
+    a_ = job_.Attach("a");
+    b_ = job_.Attach("b");
+    job_.AllStep();
+  }
+
+  void Beat(uint64_t session, int64_t min_step, int64_t max_step) {
+    v1::Beat beat;
+    beat.set_epoch(job_.Epoch());
+    beat.set_min_step(min_step);
+    beat.set_max_step(max_step);
+    job_.Say(session, beat);
+  }
+  // Both nodes make a step a second, up to `step`.
+  void StepTo(int64_t step) {
+    for (int64_t at = step_ + 1; at <= step; ++at) {
+      Tell(at);
+      Tell(at);
+    }
+    step_ = step;
+  }
+  // Half a second; both nodes beat.
+  void Tell(int64_t step) {
+    job_.now += 500;
+    Beat(a_, step, step);
+    Beat(b_, step, step);
+  }
+  std::vector<std::string> Told(const std::string& kind) const { return job_.Records(kind); }
+
+  JobFixture job_{2, 2};
+  uint64_t a_ = 0;
+  uint64_t b_ = 0;
+  int64_t step_ = 1;
+};
+
+TEST_F(Stalls, IsToldOnceOnAllNodesWithWhatIsUsual) {
+  StepTo(20);
+  for (int i = 0; i < 22; ++i) Tell(20);
+  EXPECT_THAT(Told("stalled"), IsEmpty());
+  for (int i = 0; i < 5; ++i) Tell(20);
+  EXPECT_THAT(Told("stalled"), ElementsAre("no step for 12 s (usually within 1 s): all ranks are at step 20"));
+  for (const uint64_t session : {a_, b_}) {
+    EXPECT_EQ(job_.told[session].notices.back(), "no step for 12 s (usually within 1 s): all ranks are at step 20");
+  }
+  EXPECT_THAT(StatusOf(job_.state, job_.now).reason(),
+              HasSubstr("; no step for 14 s (usually within 1 s): all ranks are at step 20"));
+  StepTo(21);
+  EXPECT_THAT(Told("stall-over"), ElementsAre("steps go on, after 14.5 s without one"));
+  EXPECT_THAT(StatusOf(job_.state, job_.now).reason(), testing::Not(HasSubstr("no step")));
+  StepTo(30);
+  for (int i = 0; i < 50; ++i) Tell(30);
+  EXPECT_EQ(Told("stalled").size(), 1U) << "25 s are not long where 14.5 s were usual";
+}
+
+TEST_F(Stalls, NamesWhoIsBehind) {
+  StepTo(20);
+  for (int i = 0; i < 30; ++i) {
+    job_.now += 500;
+    Beat(a_, 21, 21);
+    Beat(b_, 20, 21);
+  }
+  EXPECT_THAT(Told("stalled"), ElementsAre(HasSubstr("the others are at step 21, some ranks of node b at step 20")));
+}
+
+TEST_F(Stalls, OfALifeThatHasJustBegunNothingIsUsual) {
+  StepTo(3);
+  for (int i = 0; i < 100; ++i) Tell(3);
+  EXPECT_THAT(Told("stalled"), IsEmpty());
+}
+
+TEST_F(Stalls, TrainingThatWaitsForACheckpointDoesNotStall) {
+  StepTo(20);
+  for (int i = 0; i < 60; ++i) {
+    job_.now += 500;
+    v1::Beat beat;
+    beat.set_epoch(job_.Epoch());
+    beat.set_min_step(20);
+    beat.set_max_step(20);
+    beat.mutable_progress()->set_saving_ms(1'000 + i * 500);
+    job_.Say(a_, beat);
+    Beat(b_, 20, 20);
+  }
+  EXPECT_THAT(Told("stalled"), IsEmpty());
+}
+
+TEST_F(Stalls, ARankThatHasEndedMakesNoSteps) {
+  StepTo(20);
+  job_.Exit(b_, JobFixture::Ended(0, 0));
+  for (int i = 0; i < 60; ++i) Tell(20);
+  EXPECT_THAT(Told("stalled"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace phalanx::master

@@ -1,0 +1,32 @@
+#include "master/rules/stall.h"
+
+#include <algorithm>
+
+namespace phalanx::master {
+
+int64_t StallMs(const StallWatch& watch, int64_t usual_ms) {
+  if (watch.forward < kStallKnownSteps) return std::max(kStallFirstMs, kStallTimesUsual * usual_ms);
+  return std::max(kStallLeastMs, kStallTimesUsual * usual_ms);
+}
+
+Instant StallsAt(const StallWatch& watch, int64_t usual_ms) {
+  return watch.since == kNever || watch.told ? kNever : watch.since + StallMs(watch, usual_ms);
+}
+
+std::optional<int64_t> SawStep(StallWatch& watch, int64_t step, int64_t& usual_ms, Instant now) {
+  if (watch.since != kNever && step <= watch.step) return std::nullopt;
+  const bool first = watch.since == kNever;
+  const int64_t gap_ms = first ? 0 : now - watch.since;
+  if (watch.forward >= kStallUnusualSteps) usual_ms = std::max(usual_ms, gap_ms);
+  if (!first) ++watch.forward;
+  watch.since = now;
+  watch.step = step;
+  watch.told = false;
+  return gap_ms;
+}
+
+void SawSaving(StallWatch& watch, Instant now) {
+  if (watch.since != kNever && !watch.told) watch.since = now;
+}
+
+}  // namespace phalanx::master
