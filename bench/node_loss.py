@@ -127,17 +127,18 @@ def lose_host(results, launcher, nodes, options):
         job.kill()
 
 
-def lose_host_by_cut(results, options):
-    what = "the master's node of 3 cut off (lease 3 s) to the first step of the others"
+def lose_by_cut(results, what, launcher, places, options):
+    """A job of a node at each place; the one in the namespace, the second address of the subnet, is cut off."""
+    nodes = len(places)
     with Namespace() as namespace:
         inside = ["ip", "netns", "exec", namespace.name]
         job = Job(
-            phalanx(),
-            3,
+            launcher,
+            nodes,
             1,
             flags=["--max-restarts=100"],
-            nnodes="1:3",
-            places=[(f"{SUBNET}.2", inside), (f"{SUBNET}.1", []), (f"{SUBNET}.1", [])],
+            nnodes=f"1:{nodes}",
+            places=[(f"{SUBNET}.{host}", inside if host == 2 else []) for host in places],
             environment={"GLOO_SOCKET_IFNAME": LINK},
             on_start=namespace.listen,
         )
@@ -145,30 +146,7 @@ def lose_host_by_cut(results, options):
             life, _ = job.wait_whole_life()
             job.settle(life, options.settle)
             began = namespace.cut()
-            results.add(what, "phalanx-run", job.wait_first_steps(began, 2, options.limit) - began)
-        finally:
-            job.kill()
-
-
-def lose_by_cut(results, options):
-    what = "network cut (lease 3 s) to the survivor's first step"
-    with Namespace() as namespace:
-        inside = ["ip", "netns", "exec", namespace.name]
-        job = Job(
-            phalanx_with_master(),
-            2,
-            1,
-            flags=["--max-restarts=100"],
-            nnodes="1:2",
-            places=[(f"{SUBNET}.1", []), (f"{SUBNET}.2", inside)],
-            environment={"GLOO_SOCKET_IFNAME": LINK},
-            on_start=namespace.listen,
-        )
-        try:
-            life, _ = job.wait_whole_life()
-            job.settle(life, options.settle)
-            began = namespace.cut()
-            results.add(what, "phalanx-run", job.wait_first_steps(began, 1, options.limit) - began)
+            results.add(what, "phalanx-run", job.wait_first_steps(began, nodes - 1, options.limit) - began)
         finally:
             job.kill()
 
@@ -191,14 +169,16 @@ def main():
         if round_number < options.peer_rounds and "torchrun-own-store" in options.who:
             lose(results, torchrun_own_store(), 1, options)
         if not options.no_cut:
-            lose_by_cut(results, options)
+            what = "network cut (lease 3 s) to the survivor's first step"
+            lose_by_cut(results, what, phalanx_with_master(), (1, 2), options)
         for nodes in (2, 3):
             if "phalanx" in options.who:
                 lose_host(results, phalanx(), nodes, options)
         if round_number < options.peer_rounds and "torchrun-own-store" in options.who:
             lose_host(results, torchrun(), 3, options)
         if not options.no_cut:
-            lose_host_by_cut(results, options)
+            what = "the master's node of 3 cut off (lease 3 s) to the first step of the others"
+            lose_by_cut(results, what, phalanx(), (2, 1, 1), options)
     finish(options.json, "node_loss", results)
 
 

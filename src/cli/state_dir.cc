@@ -41,6 +41,22 @@ fs::file_time_type LastChange(const fs::path& folder) {
   return last;
 }
 
+// The folders of jobs in `root` whose name is wanted; the one changed last first.
+template <typename IsWanted>
+std::vector<std::string> JobFoldersIn(const fs::path& root, IsWanted is_wanted) {
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& folder = entry->path();
+    if (is_wanted(folder.filename().string()) && HoldsJob(folder)) found.push_back({LastChange(folder), folder});
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> folders;
+  folders.reserve(found.size());
+  for (auto& [time, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
 }  // namespace
 
 std::string DefaultStateRoot(const Environment& env) {
@@ -116,17 +132,7 @@ void PruneUnnamedJobs(const std::string& root, std::chrono::hours kept_for) {
 
 std::vector<std::string> JobFolders(const Environment& env, const std::string& given) {
   if (!given.empty() && HoldsJob(given)) return {given};
-  const fs::path root = given.empty() ? DefaultStateRoot(env) : given;
-  std::vector<std::pair<fs::file_time_type, std::string>> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    if (HoldsJob(entry->path())) found.push_back({LastChange(entry->path()), entry->path().string()});
-  }
-  std::sort(found.rbegin(), found.rend());
-  std::vector<std::string> folders;
-  folders.reserve(found.size());
-  for (auto& [time, folder] : found) folders.push_back(std::move(folder));
-  return folders;
+  return JobFoldersIn(given.empty() ? DefaultStateRoot(env) : given, [](const std::string&) { return true; });
 }
 
 StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& given, const std::string& job) {
@@ -134,15 +140,9 @@ StatusOr<std::string> FindJobFolder(const Environment& env, const std::string& g
   const fs::path root = given.empty() ? DefaultStateRoot(env) : given;
   const std::string name = agent::JobDirectoryName(job);
   const std::string shared_id = name + agent::kSharedIdMark;
-  std::error_code error;
-  std::optional<fs::path> newest;
-  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::string folder = entry->path().filename().string();
-    if (!job.empty() && folder != name && !folder.starts_with(shared_id)) continue;
-    if (!HoldsJob(entry->path())) continue;
-    if (!newest || LastChange(entry->path()) > LastChange(*newest)) newest = entry->path();
-  }
-  if (newest) return newest->string();
+  const std::vector<std::string> folders = JobFoldersIn(
+      root, [&](const std::string& folder) { return job.empty() || folder == name || folder.starts_with(shared_id); });
+  if (!folders.empty()) return folders.front();
   return absl::NotFoundError(fmt::format("no job{} in {}; --state-dir names another place, --master a master to ask",
                                          job.empty() ? "" : fmt::format(" '{}'", job), root.string()));
 }
