@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
-#include <vector>
 
 #include "base/utf8.h"
 #include "master/rules/blame.h"
@@ -42,13 +40,8 @@ bool IsSyntaxError(std::string_view line) {
 
 std::string Shown(std::string_view bytes) {
   const std::string text = ToUtf8(bytes.substr(0, 2 * kMaxExceptionBytes));
-  std::string shown(text.substr(0, kMaxExceptionBytes));
-  if (text.size() > kMaxExceptionBytes) {
-    // No half of a character is left.
-    while (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0xC0) == 0x80) shown.pop_back();
-    if (!shown.empty() && static_cast<unsigned char>(shown.back()) >= 0xC0) shown.pop_back();
-    shown += "...";
-  }
+  std::string shown(CutUtf8(text, kMaxExceptionBytes));
+  if (shown.size() < text.size()) shown += "...";
   std::string printable;
   for (size_t i = 0; i < shown.size(); ++i) {
     const auto byte = static_cast<unsigned char>(shown[i]);
