@@ -84,6 +84,7 @@ CORES = (
     "src/agent/flags/worker_env.*",
     "src/agent/machine/cpu_binding.*",
     "src/agent/node/progress.*",
+    "src/agent/output/tracebacks.*",
     "src/agent/replay/*",
     "src/agent/report/*",
     "src/agent/workers/ends.*",

@@ -105,6 +105,18 @@ std::string LinePrefix(const std::string& prefix_template, const std::string& ro
   return prefix;
 }
 
+void AppendAsShown(std::string& text, std::string_view bytes, bool& returned) {
+  for (const char c : bytes) {
+    const bool over = std::exchange(returned, false) && c != '\n' && c != '\r';
+    if (over) text.erase(text.rfind('\n') + 1);  // npos + 1 is 0
+    if (c == '\r') {
+      returned = true;
+    } else {
+      text += c;
+    }
+  }
+}
+
 std::string LineCutter::Feed(std::string_view bytes) {
   std::string lines;
   for (const char c : bytes) {
@@ -193,14 +205,20 @@ void WorkerStreams::CloseWorkerEnds() {
 
 std::string WorkerStreams::LastWords() {
   const auto relay = streams_.relays_.find(relay_);
-  if (relay != streams_.relays_.end()) streams_.ReadRelay(relay->second, kTurnBytesMax);
+  if (relay != streams_.relays_.end()) {
+    streams_.ReadRelay(relay->second, kTurnBytesMax);
+    streams_.ShowRest(relay->second);
+  }
   if (relayed_) return TailForPeople(*relayed_, kLastWordsMax);
   struct stat info {};
   if (!stderr_file_.valid() || fstat(stderr_file_.get(), &info) != 0) return "";
   std::string bytes(kLastWordsMax + 1, '\0');
   const off_t from = std::max<off_t>(0, info.st_size - static_cast<off_t>(bytes.size()));
   const ssize_t n = pread(stderr_file_.get(), bytes.data(), bytes.size(), from);
-  return TailForPeople(std::string_view(bytes).substr(0, n > 0 ? static_cast<size_t>(n) : 0), kLastWordsMax);
+  std::string shown;
+  bool returned = false;
+  AppendAsShown(shown, std::string_view(bytes).substr(0, n > 0 ? static_cast<size_t>(n) : 0), returned);
+  return TailForPeople(shown, kLastWordsMax);
 }
 
 // --- all workers --------------------------------------------------------------------------------------------------
@@ -220,6 +238,7 @@ Streams::~Streams() {
   DrainTails();
   for (auto& [id, relay] : relays_) {
     ReadRelay(relay, kTurnBytesMax);
+    ShowRest(relay);
     if (relay.watched) loop_.Unwatch(relay.source.get());
   }
   if (inotify_.valid()) loop_.Unwatch(inotify_.get());
@@ -320,7 +339,10 @@ void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32
   worker.owned_stderr_ = std::move(ends->workers);
   worker.stderr_fd_ = worker.owned_stderr_.get();
   worker.relay_ = StartRelay(std::move(ends->ours), Shown(local_rank), is_terminal);
-  worker.relayed_ = relays_.at(worker.relay_).last;
+  Relay& relay = relays_.at(worker.relay_);
+  relay.life = restart_count;
+  relay.rank = rank;
+  worker.relayed_ = relay.last;
 }
 
 bool Streams::Shown(int local_rank) const {
@@ -368,15 +390,22 @@ bool Streams::ReadRelay(Relay& relay, size_t limit) {
     if (n <= 0) return false;  // a pseudo-terminal ends with EIO
     const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
     taken += bytes.size();
-    if (relay.shown) stderr_console_->Write(bytes);
-    relay.last->append(bytes);
+    if (relay.shown) stderr_console_->Write(tracebacks_.Feed(relay.life, relay.rank, bytes));
+    AppendAsShown(*relay.last, bytes, relay.returned);
     if (relay.last->size() > 2 * kChunk) relay.last->erase(0, relay.last->size() - 2 * kLastWordsMax);
   }
   return true;
 }
 
+// The half of a traceback that was held back, as another rank had written the same so far.
+void Streams::ShowRest(const Relay& relay) {
+  const std::string rest = tracebacks_.End(relay.life, relay.rank);
+  if (relay.shown && !rest.empty()) stderr_console_->Write(rest);
+}
+
 void Streams::EndRelay(uint64_t id) {
   Relay& relay = relays_.at(id);
+  ShowRest(relay);
   loop_.Unwatch(relay.source.get());
   relays_.erase(id);
 }

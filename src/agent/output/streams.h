@@ -1,7 +1,8 @@
 // What workers write, treated as torchrun treats it, with the last words of each kept.
 //
 // * Neither redirected nor tee'd: stdin and stdout are ours. stderr passes through us on its way to our stderr, through
-//   a pseudo-terminal where ours is a terminal (progress bars work), else through a pipe.
+//   a pseudo-terminal where ours is a terminal (progress bars work), else through a pipe. A traceback that several
+//   ranks write is shown once (tracebacks.h); last words have it whole.
 // * --redirects: the worker writes the file itself.
 // * --tee: the same, and the file is followed (inotify) onto our console, each line whole behind its prefix.
 // * --duplicate-*-filters: lines of what is followed that hold one of the texts are written once more, to one file a
@@ -26,6 +27,7 @@
 #include "agent/flags/config.h"
 #include "agent/output/console.h"
 #include "agent/output/log_dirs.h"
+#include "agent/output/tracebacks.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
 #include "base/status.h"
@@ -57,6 +59,10 @@ class LineCutter {
 // Those of `lines`, each ended by a newline and begun by `prefix_size` bytes that do not count, that hold one of
 // `filters`. Pure.
 std::string LinesThatHold(std::string_view lines, size_t prefix_size, const std::vector<std::string>& filters);
+
+// Adds what was written next to the end of a text, as a terminal would show it: what a carriage return goes back over
+// is gone, so that log lines are not lost among a progress bar's. `returned`: the text ended with such a return. Pure.
+void AppendAsShown(std::string& text, std::string_view bytes, bool& returned);
 
 // The end of a text that fits `limit` bytes, as valid UTF-8 that does not start within a line if it holds a whole one.
 // Pure.
@@ -158,9 +164,12 @@ class Streams {
     bool shown = true;
     bool watched = false;
     bool is_terminal = false;
+    uint32_t life = 0;
+    int rank = 0;
     // The end of what went by, at least the last kLastWordsMax bytes. Shared: the end of file may come before the
     // worker's.
     std::shared_ptr<std::string> last = std::make_shared<std::string>();
+    bool returned = false;  // AppendAsShown's
   };
   // A file that grows, on its way to the console.
   struct Tail {
@@ -196,6 +205,7 @@ class Streams {
   void WatchRelay(uint64_t id, Relay& relay);
   void OnRelay(uint64_t id);
   bool ReadRelay(Relay& relay, size_t limit);
+  void ShowRest(const Relay& relay);
   void EndRelay(uint64_t id);
   void OnInotify();
   void ReadTail(uint64_t id);
@@ -214,6 +224,7 @@ class Streams {
   Fd null_;
   std::unique_ptr<Console> stdout_console_;
   std::unique_ptr<Console> stderr_console_;
+  Tracebacks tracebacks_;
   Fd inotify_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Relay> relays_;

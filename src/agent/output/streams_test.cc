@@ -32,6 +32,22 @@ int OpenFds() {
   return count;
 }
 
+std::string Shown(const std::vector<std::string>& pieces) {
+  std::string text;
+  bool returned = false;
+  for (const std::string& piece : pieces) AppendAsShown(text, piece, returned);
+  return text;
+}
+
+TEST(AppendAsShown, WhatAReturnGoesBackOverIsGone) {
+  EXPECT_EQ(Shown({"loaded\n", "\r 1%|  |", "\r 2%|# |", "\r 3%|# |\n", "epoch 1 done\n"}),
+            "loaded\n 3%|# |\nepoch 1 done\n");
+  EXPECT_EQ(Shown({"a\r", "\nb\r\n"}), "a\nb\n") << "a terminal's ends of lines";
+  EXPECT_EQ(Shown({"50%\r", "\r", "60%"}), "60%");
+  EXPECT_EQ(Shown({"the last state\r"}), "the last state") << "nothing has gone over it";
+  EXPECT_EQ(Shown({"\r1", "\r2"}), "2");
+}
+
 TEST(LinePrefix, PutsInWhatItKnows) {
   EXPECT_EQ(LinePrefix("[${role_name}${local_rank}]:", "trainer", 5, 1, "node"), "[trainer1]:");
   EXPECT_EQ(LinePrefix("$hostname/$rank ", "trainer", 5, 1, "node"), "node/5 ");
