@@ -7,17 +7,21 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
+#include "base/read_file.h"
 #include "checkpoint/disk/bulk.h"
+#include "checkpoint/disk/recycled.h"
 #include "checkpoint/disk/shard_json.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/image/file_table.h"
 #include "checkpoint/memory/memory_reader.h"
+#include "cli/ckpt_discard.h"
 #include "cli/ckpt_image.h"
 #include "cli/rows.h"
 
@@ -38,6 +42,9 @@ using checkpoint::SlotState;
 using checkpoint::StepState;
 using nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
+
+constexpr int64_t kBeingWrittenS = 600;
+constexpr int64_t kTrackerBytesMax = 256;
 
 enum class Kind { kFile, kStep, kDirectory, kMemory, kAllMemory };
 
@@ -459,6 +466,60 @@ StatusOr<CkptAnswer> CkptSteps(const std::string& directory, const std::string& 
 StatusOr<CkptAnswer> CkptDelete(const std::string& directory, const std::string& name) {
   PHX_RETURN_IF_ERROR(checkpoint::DeleteStep(directory, name));
   return CkptAnswer{};
+}
+
+namespace {
+
+// A step without a manifest whose folder has changed a moment ago is being written; who reads a tracker file would look
+// for a step that is gone.
+Status CheckRemovable(const std::string& path, const std::string& directory, const std::string& name,
+                      const FoundStep& step) {
+  struct stat info {};
+  const bool changed_now = stat(path.c_str(), &info) == 0 && time(nullptr) - info.st_mtime < kBeingWrittenS;
+  if (step.state == StepState::kUncommitted && changed_now) {
+    return absl::FailedPreconditionError(fmt::format("{}: nothing is removed: it may be being written", path));
+  }
+  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> names, checkpoint::ListFolder(directory));
+  for (const std::string& file : names) {
+    const std::string tracker = fmt::format("{}/{}", directory, file);
+    if (stat(tracker.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > kTrackerBytesMax) continue;
+    const StatusOr<std::string> text = ReadFile(tracker, kTrackerBytesMax);
+    if (!text.ok() || text->substr(0, text->find_last_not_of(" \r\n") + 1) != name) continue;
+    return absl::FailedPreconditionError(
+        fmt::format("{}: nothing is removed: {} names it; remove an older step, or that file first", path, tracker));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StatusOr<CkptAnswer> CkptRemove(const std::string& given, bool json) {
+  const std::string path = Trimmed(given);
+  PHX_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
+  if (kind == Kind::kMemory || kind == Kind::kAllMemory) return CkptDiscard(path, json);
+  const std::string name = BaseName(path);
+  if (kind != Kind::kStep || !checkpoint::ParseStepName(name)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: nothing is removed: expected the folder of a step, or what dead jobs have left in memory; "
+                    "`phalanx ckpt ls` lists both",
+                    path));
+  }
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  const FoundStep step = checkpoint::LookAtStep(path);
+  PHX_RETURN_IF_ERROR(CheckRemovable(path, directory, name, step));
+  const uint64_t bytes = step.manifest ? BytesOf(*step.manifest) : 0;
+  PHX_RETURN_IF_ERROR(checkpoint::DeleteStep(directory, name));
+  PHX_RETURN_IF_ERROR(checkpoint::RemoveRecycled(directory));
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: the step is gone; the folder stays, as it holds files that are not the step's", path));
+  }
+  if (json)
+    return CkptAnswer{
+        Dump({{"removed", {{{"path", path}, {"bytes", bytes}}}}, {"problems", ordered_json::array()}}, 2)};
+  return CkptAnswer{fmt::format("{}: removed, {}\n", path, Bytes(bytes))};
 }
 
 StatusOr<CkptAnswer> CkptShow(const std::string& given, bool json) {

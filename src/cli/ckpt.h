@@ -20,6 +20,9 @@ StatusOr<CkptAnswer> CkptList(const std::string& path, bool json, int64_t now_un
 // manifests of those that count list. Without a step where there is no such directory, or none of that name.
 StatusOr<CkptAnswer> CkptSteps(const std::string& directory, const std::string& name);
 
+// A step's folder, and the room that its files would be kept in for the next step; or what CkptDiscard removes.
+StatusOr<CkptAnswer> CkptRemove(const std::string& path, bool json);
+
 // Goes on with the deletion of a step that was cut off.
 StatusOr<CkptAnswer> CkptDelete(const std::string& directory, const std::string& name);
 

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -213,9 +215,21 @@ struct Rescued {
   size_t written = 0;
   std::vector<std::string> missing;
   bool counts = false;  // its manifest is there
+  uint64_t freed_bytes = 0;
 };
 
-CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
+// The names go while their locks are held, so that no agent takes them up.
+Status Free(const std::vector<MemoryFolder>& memories, Rescued& rescued) {
+  for (const MemoryFolder& memory : memories) {
+    std::error_code error;
+    std::filesystem::remove_all(memory.path, error);
+    if (error) return absl::InternalError(fmt::format("{}: {}", memory.path, error.message()));
+    rescued.freed_bytes += memory.bytes;
+  }
+  return absl::OkStatus();
+}
+
+CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json, bool free) {
   const ImageInfo& info = chosen.found.front().info;
   CkptAnswer answer;
   answer.exit_code = rescued.counts ? 0 : 1;
@@ -227,7 +241,8 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
                         {"newer", chosen.newer},
                         {"counts", rescued.counts},
                         {"written", rescued.written},
-                        {"missing", rescued.missing}},
+                        {"missing", rescued.missing},
+                        {"freed_bytes", rescued.freed_bytes}},
                        2);
     return answer;
   }
@@ -247,6 +262,9 @@ CkptAnswer Tell(const Rescued& rescued, const Chosen& chosen, bool json) {
     answer.text += fmt::format("{} more are missing, the first is {}: {}\n", rescued.missing.size(),
                                rescued.missing.front(), what);
   }
+  if (rescued.freed_bytes > 0) answer.text += fmt::format("{} of memory are free again\n", Bytes(rescued.freed_bytes));
+  if (free && !rescued.counts) answer.text += "the memory stays until the step counts\n";
+  if (free && rescued.counts && !chosen.newer.empty()) answer.text += "the memory stays, as it holds that newer step\n";
   return answer;
 }
 
@@ -291,7 +309,7 @@ Status AddOthers(const Found& like, const std::string& folder, std::vector<Shard
   return absl::OkStatus();
 }
 
-StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& options, int64_t now) {
+StatusOr<Rescued> WriteRescued(const Chosen& chosen, const RescueOptions& options, int64_t now) {
   const std::vector<Found>& found = chosen.found;
   const std::string& to = options.to;
   if (options.without_lost && !CanDoWithoutOwn(found.front())) {
@@ -317,7 +335,7 @@ StatusOr<CkptAnswer> WriteRescued(const Chosen& chosen, const RescueOptions& opt
     // Another node's was just as late, and as complete.
     if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
   }
-  return Tell(rescued, chosen, options.json);
+  return rescued;
 }
 
 }  // namespace
@@ -338,7 +356,9 @@ StatusOr<CkptAnswer> CkptRescue(const std::string& given, const RescueOptions& o
   }
   PHX_ASSIGN_OR_RETURN(const std::vector<const MemoryDirectory*> directories, OneDirectory(memories));
   PHX_ASSIGN_OR_RETURN(const Chosen chosen, Choose(directories, options.step, memories.front().job_id));
-  return WriteRescued(chosen, options, now_unix_ms);
+  PHX_ASSIGN_OR_RETURN(Rescued rescued, WriteRescued(chosen, options, now_unix_ms));
+  if (options.free && rescued.counts && chosen.newer.empty()) PHX_RETURN_IF_ERROR(Free(memories, rescued));
+  return Tell(rescued, chosen, options.json, options.free);
 }
 
 }  // namespace phalanx::cli

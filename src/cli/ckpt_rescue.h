@@ -15,6 +15,7 @@ struct RescueOptions {
   std::optional<int64_t> step = std::nullopt;  // that one; else the newest committed, or, where none is, the newest
   bool without_lost = false;  // of DDP: the step counts without what ranks of lost nodes had of their own
   bool json = false;
+  bool free = false;  // the memory, where the step counts
 };
 
 // Writes a step that all local ranks of the memory folder `path` have sealed (of the one job below it, where it is

@@ -350,6 +350,49 @@ TEST(CkptRescue, WritesTheNewestStepThatIsCommitted) {
               HasSubstr("no save of step 15 is sealed by all 2 writers"));
 }
 
+TEST(CkptRescue, GivesTheMemoryBackWhereTheStepCounts) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 2, {At(10, 0, 2)});
+  const StatusOr<CkptAnswer> half = CkptRescue(root.path(), {.to = root / "out", .free = true}, kNow);
+  ASSERT_TRUE(half.ok()) << half.status();
+  EXPECT_THAT(half->text, HasSubstr("the memory stays until the step counts"));
+  EXPECT_TRUE(root.Has(memory.folder().substr(root.path().size() + 1)));
+  memory.Rank(1, 1, 2, {At(10, 1, 2)});
+  const StatusOr<CkptAnswer> whole = CkptRescue(root.path(), {.to = root / "out", .free = true}, kNow);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_THAT(whole->text, HasSubstr("of memory are free again"));
+  EXPECT_FALSE(root.Has(memory.folder().substr(root.path().size() + 1)));
+  EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
+}
+
+TEST(CkptRemove, RemovesAStepAndNothingElse) {
+  const TestFolder folder;
+  WriteStep(folder, "100", 100);
+  WriteStep(folder, "200", 200);
+  folder.Write("notes.txt", "mine");
+  const StatusOr<CkptAnswer> gone = CkptRemove(folder / "100/", false);
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  EXPECT_THAT(gone->text, HasSubstr("/100: removed, "));
+  EXPECT_FALSE(folder.Has("100"));
+  EXPECT_EQ(checkpoint::FindSteps(folder.path())->size(), 1u);
+  EXPECT_THAT(Message(CkptRemove(folder.path(), false).status()),
+              HasSubstr("nothing is removed: expected the folder of"));
+  EXPECT_FALSE(CkptRemove(folder / "notes.txt", false).ok());
+  EXPECT_FALSE(CkptRemove(folder / "300", false).ok());
+  folder.Write("200/more.txt", "mine");
+  EXPECT_THAT(Message(CkptRemove(folder / "200", false).status()), HasSubstr("holds files that are not the step's"));
+  EXPECT_TRUE(folder.Has("200/more.txt"));
+  EXPECT_TRUE(folder.Has("notes.txt"));
+}
+
+TEST(CkptRemove, RemovesMemoryOfTheDead) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 1, {At(10, 0, 1)});
+  EXPECT_EQ(json::parse(CkptRemove(memory.folder(), true)->text)["removed"][0]["path"], memory.folder());
+}
+
 TEST(CkptRescue, WritesNothingThatWasDropped) {
   const TestFolder root;
   const Memory memory(root);
