@@ -71,6 +71,7 @@ void DrawParameters(Random& random, Fault& fault) {
     case FaultKind::kCutUp:
     case FaultKind::kCutDown:
     case FaultKind::kCutBoth:
+    case FaultKind::kLook:
       fault.amount = static_cast<int64_t>(random.Below(2));
       break;
     case FaultKind::kMasterKilled:
@@ -123,6 +124,7 @@ const std::vector<FaultRow>& FaultTable() {
       {FaultKind::kSlowLink, "slow-link", "for", "ms more", 6},
       {FaultKind::kMasterFrozen, "master-frozen", "for", "", 4},
       {FaultKind::kMasterKilled, "master-killed", "a new one starts after", "the journal is", 6},
+      {FaultKind::kLook, "somebody-looks", "", "?at each rank", 4},
       {FaultKind::kStorageFails, "storage-fails", "every write, for", "", 4},
       {FaultKind::kStorageHangs, "storage-hangs", "for", "", 4},
       {FaultKind::kStorageSlow, "storage-slow", "for", "ms more", 3},

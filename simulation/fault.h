@@ -38,6 +38,7 @@ enum class FaultKind {
   // the master
   kMasterFrozen,
   kMasterKilled,
+  kLook,
   // storage
   kStorageFails,
   kStorageHangs,

@@ -371,10 +371,22 @@ void SimAgent::Do(const agent::SendHello&) {
   SendToMaster(std::move(message));
 }
 
-void SimAgent::Do(const agent::SendBeat& action) {
+void SimAgent::Do(const agent::SendBeat& action) { SendToMaster(BeatOf(action.epoch)); }
+
+void SimAgent::Do(const agent::TellSteps& action) {
+  v1::AgentMessage message = BeatOf(action.epoch);
+  v1::Beat& beat = *message.mutable_beat();
+  beat.set_asked_for(true);
+  for (size_t rank = 0; action.ranks && rank < board_.size(); ++rank) {
+    beat.add_ranks()->set_local_rank(static_cast<uint32_t>(rank));
+  }
+  SendToMaster(std::move(message));
+}
+
+v1::AgentMessage SimAgent::BeatOf(uint64_t epoch) const {
   v1::AgentMessage message;
   v1::Beat& beat = *message.mutable_beat();
-  beat.set_epoch(action.epoch);
+  beat.set_epoch(epoch);
   int64_t least = INT64_MAX;
   int64_t most = 0;
   for (const Process& p : board_) {
@@ -387,7 +399,7 @@ void SimAgent::Do(const agent::SendBeat& action) {
     beat.set_max_step(most);
     *beat.mutable_progress() = ReadProgress();
   }
-  SendToMaster(std::move(message));
+  return message;
 }
 
 v1::Progress SimAgent::ReadProgress() const {

@@ -125,6 +125,8 @@ class SimAgent final : public AgentEnd {
   void Do(const agent::HangUp&);
   void Do(const agent::SendHello&);
   void Do(const agent::SendBeat&);
+  void Do(const agent::TellSteps&);
+  v1::AgentMessage BeatOf(uint64_t epoch) const;
   void Do(const agent::Send&);
   void Do(const agent::OpenStore&);
   void Do(const agent::CloseStore&);

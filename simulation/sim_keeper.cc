@@ -388,6 +388,11 @@ void SimKeeper::OnJobEnded() {
   Run();
 }
 
+void SimKeeper::OnLeaving() {
+  core_.OnLeaving();
+  Run();
+}
+
 void SimKeeper::Run() {
   if (std::exchange(running_, true)) return;
   for (std::vector<agent::CheckpointAction> actions = core_.Take(); !actions.empty(); actions = core_.Take()) {

@@ -64,7 +64,7 @@ class SimKeeper {
   void OnAttached();
   void OnOrder(const v1::CheckpointOrder& order);
   void OnJobEnded();
-  void OnLeaving() { core_.OnLeaving(); }
+  void OnLeaving();
   void Tidy();
   bool Storing() const { return core_.Storing(); }
   std::string StoringText() const { return core_.StoringText(); }

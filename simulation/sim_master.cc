@@ -154,6 +154,12 @@ void SimMaster::End(const std::string& why) {
   parts_.on_end();
 }
 
+void SimMaster::Look(bool ranks) {
+  if (ended_) return;
+  Feed(master::LookedAt{ranks});
+  Settle();
+}
+
 // --- carrying out -------------------------------------------------------------------------------------------------
 
 void SimMaster::Feed(const master::Event& event) {

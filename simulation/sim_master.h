@@ -66,6 +66,9 @@ class SimMaster {
   // HTTP/2's, answered by the process.
   void OnPing(StreamId stream, Task pong);
 
+  // `phalanx status`.
+  void Look(bool ranks);
+
   // kill -9. What it has written still arrives.
   void Kill();
 

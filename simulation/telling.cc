@@ -74,6 +74,8 @@ std::string Text(const v1::CheckpointReport& report) {
       return fmt::format("has written {} {}", Of(report.shards_written().save()), report.shards_written().error());
     case v1::CheckpointReport::kManifestWritten:
       return fmt::format("has closed {} {}", Of(report.manifest_written().save()), report.manifest_written().error());
+    case v1::CheckpointReport::kDeparting:
+      return fmt::format("goes, and asks what becomes of {}", Of(report.departing().save()));
     case v1::CheckpointReport::kChecked:
       return fmt::format("has read {} {}", report.checked().name(), report.checked().error());
     default:
@@ -123,6 +125,7 @@ std::string Heard(const SimMaster& master, const master::Event& event) {
           [&](const AgentDetached& e) { return fmt::format("sees the stream of {} end", Node(master, e.session)); },
           [&](const AgentSaid& e) { return SaidText(Node(master, e.session), e.message); },
           [](const master::Tick&) { return std::string("sees time pass"); },
+          [](const master::LookedAt&) { return std::string("is asked how far the job is"); },
           [](const master::Probed& e) { return fmt::format("has asked whether {} lives", e.node_id); },
       },
       event);

@@ -51,6 +51,9 @@ void World::Strike(const Fault& fault) {
       return FreezeMaster(fault.lasts);
     case FaultKind::kMasterKilled:
       return KillMaster(fault);
+    case FaultKind::kLook:
+      if (MasterListens()) master()->gate().Pass([this, fault] { master()->Look(fault.amount == 1); });
+      return;
     case FaultKind::kStorageFails:
     case FaultKind::kStorageHangs:
     case FaultKind::kStorageSlow:

@@ -61,7 +61,7 @@ def test_another_run_in_the_same_directory(make_job, directory, id_of_next):
         second.id = first.id
     assert node(second, directory, "disk:10 save:20 die", "load", "--keep-last=2").wait() == 0, second.story()
     assert told(second, "loaded") == [(20, 20)], "what memory holds is newer than a higher step of another run"
-    assert stored(directory) == {"200": (2, 0), "10": (3, 1)}
+    assert stored(directory) == {"10": (3, 1), "20": (4, 1)}
 
 
 @pytest.mark.parametrize("where", ["save", "disk"])
@@ -163,7 +163,8 @@ def test_all_ranks_delete_a_step_at_once(job, directory):
     assert [each["why"] for each in job.found("loaded", life=1, rank=0)][1].startswith(
         "step 20 is restored from storage"
     )
-    assert stored(directory) == {} and not (directory / "latest").exists()
+    assert stored(directory) == {"41": (1, 0)}, "what was in memory alone when the job ended"
+    assert (directory / "latest").read_text() == "41"
 
 
 # --- what becomes of saves on disk

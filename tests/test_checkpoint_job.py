@@ -264,7 +264,7 @@ def test_a_failure_stores_the_newest_step(job, directory):
     node = start(job, directory, "--steps=22", "--at-breakpoint", fault)
     assert node.wait() == 0, job.story()
     assert (restored(job, 1)["source"], restored(job, 1)["n"]) == ("memory", 18)
-    assert stored_steps(directory) == [18], rows(job, "checkpoint-failed")
+    assert stored_steps(directory) == [18, 21], "the failure's, and the last one"
     assert len(manifest(directory, 18)["shards"]) == 2
     assert memory_of_all(job) == []
 
@@ -283,7 +283,7 @@ def test_the_job_fails(job, directory, stores):
         return
     said = node.wait_line("is only in memory")
     assert f"step 18 of {directory} is only in memory, {memory_of(job)} (" in said
-    assert "a new phalanx-run of this job takes it up" in said
+    assert ": the same command goes on from it, `phalanx ckpt rescue " in said
     waits = start(job, *arguments, nnodes="2", nproc=1)
     waits.wait_line("waiting for 1 more node")
     waits.signal(signal.SIGINT)

@@ -48,8 +48,8 @@ def test_nodes_that_join(job, directory):
         wait_two_saves(job, life - 1)
         nodes.append(start(job, *arguments, index=life, nnodes="1:3", nproc=1))
         check_nothing_done_again(job, life, life + 1, "memory")
+        assert stored_steps(directory) == []
     end(job, *nodes)
-    assert stored_steps(directory) == []
 
 
 def test_a_node_that_leaves(job, directory):
@@ -64,7 +64,7 @@ def test_a_node_that_leaves(job, directory):
     assert nodes[1].wait() == 143, job.story()
     check_nothing_done_again(job, world + 1, 2, "memory")
     end(job, nodes[0])
-    assert stored_steps(directory) == []
+    assert 1 <= len(stored_steps(directory)) <= 2, "as the node left, and at the end, where there was a newer one"
 
 
 def test_what_no_other_world_takes_from_memory_is_stored_first(job, directory):

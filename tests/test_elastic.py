@@ -2,9 +2,10 @@
 
 import signal
 import socket
+import subprocess
 
 import pytest
-from harness import descends_from
+from harness import command_path, descends_from
 
 FLAGS = ["--max-restarts=0"]  # so that any membership change that was counted as a failure would end the job
 
@@ -109,12 +110,13 @@ def test_a_short_script_and_a_last_call(job):
     """With --rdzv-conf=last_call_timeout=N the first node waits for the second, as under torchrun: both run it."""
     flags = ["--rdzv-conf=last_call_timeout=50", "--explain"]
     first = job.node(0, "printer.py", nnodes="1:2", flags=flags)
-
-    def has_waited(_):
-        """For longer than it would without, which is 0.3 s: a lease is renewed every two seconds."""
-        return sum("the lease is renewed" in line for line in first.lines["stderr"]) > 1
-
-    job.wait(has_waited, "a node that waits for others")
+    first.wait_line("the stream to the master is open")
+    status = [command_path("phalanx"), "status", "--watch=1", f"--state-dir={job.folder / 'state0'}"]
+    with subprocess.Popen(status, stdout=subprocess.PIPE, text=True) as watch:
+        # For longer than it would without, which is 0.3 s.
+        looks = (line for line in watch.stdout if "gathering" in line)
+        assert [next(looks, "") != "" for _ in range(2)] == [True, True], job.story()
+        watch.terminate()
     second = job.node(1, "printer.py", nnodes="1:2", flags=flags)
     assert [first.wait(), second.wait()] == [0, 0], job.story()
     told = sorted(line for node in (first, second) for line in node.stdout.splitlines() if line.startswith("out of"))

@@ -10,9 +10,9 @@ phx_plant(NAME lease-not-renewed FILE master/core/core.cc SEEDS 500
 
 phx_plant(NAME double-charge FILE master/core/failures.cc SEEDS 500
   WHAT "one failure of a worker costs two restarts"
-  FIND [==[  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);]==]
-  PUT [==[  if (PLANTED) static_cast<void>(ChargeFailure(job.budget, round.stepped, older_next, turn.now));
-  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);]==])
+  FIND [==[  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, error, turn.now);]==]
+  PUT [==[  if (PLANTED) static_cast<void>(ChargeFailure(job.budget, round.stepped, older_next, error, turn.now));
+  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, error, turn.now);]==])
 
 phx_plant(NAME change-is-charged FILE master/core/rounds.cc SEEDS 500
   WHAT "a change of the nodes costs a restart"

@@ -73,7 +73,7 @@ class Bookkeeper {
     const Row& row = rows_[i];
     const bool telling = row.kind == "round-stepping" || row.kind == "steps-told" || row.kind == "caught-up" ||
                          row.kind == "saving" || row.kind == "job-finished" || row.kind == "record-lost" ||
-                         row.kind == "stalled" || row.kind == "stall-over";
+                         row.kind == "stalled" || row.kind == "stall-over" || row.kind == "hang";
     if (row.kind == "first-step" || row.kind == "steps-told") no_steps_ = false;
     if (row.kind == "worker-exited") ends_[row.epoch].push_back(&row);
     if (!telling) return;
@@ -98,7 +98,7 @@ class Bookkeeper {
       if (life.caught_up_at) return;
       life.caught_up_at = times_[i] - std::max<int64_t>(0, NumberIn(detail, "ms_ago"));
       life.saving_at_caught_up_ms = saving_ms;
-    } else if (row.kind == "stalled") {
+    } else if (row.kind == "stalled" || (row.kind == "hang" && (life.stalls.empty() || life.stalls.back().second))) {
       life.stalls.push_back({times_[i] - std::max<int64_t>(0, NumberIn(detail, "silent_ms")), std::nullopt});
     } else if (row.kind == "stall-over" && !life.stalls.empty()) {
       life.stalls.back().second = times_[i];

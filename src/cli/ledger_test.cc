@@ -165,6 +165,15 @@ TEST(Ledger, AStallIsNoTraining) {
   EXPECT_EQ(rows.Make().Of(Cause::kStalled), 2'500 + 14'000);
 }
 
+TEST(Ledger, AHangThatWasEndedIsNoTrainingEither) {
+  for (const bool told : {false, true}) {
+    Rows rows = Killed();
+    if (told) rows.Add(16'500, 2, "stalled", "no step for 1 s", R"({"silent_ms":1500})");
+    rows.Add(18'000, 2, "hang", "no step for 3 s", R"({"silent_ms":3000})").Finish(18'000, 2, 1);
+    EXPECT_EQ(rows.Make().Of(Cause::kStalled), 3'000);
+  }
+}
+
 TEST(Ledger, SavesAreTakenFromTheTimeTheyWereMadeIn) {
   Rows rows = Killed();
   rows.view.rows.back().detail_json = R"({"ms_ago":900,"saving_ms":700})";

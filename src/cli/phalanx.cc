@@ -1,10 +1,13 @@
 // phalanx: asks about jobs, checkpoints, batch plans, datasets, replay logs and warm starts. Flags in, calls out.
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "agent/flags/arg_parser.h"
@@ -30,11 +33,13 @@ namespace phalanx::cli {
 namespace {
 
 constexpr size_t kJobsListed = 20;
+constexpr int kLooksUnheard = 30;
 
 struct AskFlags {
   JobQuery query;
   bool json = false;
   std::optional<uint64_t> epoch;
+  std::string watch_s;  // `status`: again each so often; empty: once
 };
 
 CLI::App* Declare(CLI::App& app, AskFlags& flags, const std::string& name, const std::string& what) {
@@ -72,6 +77,14 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& wo
   return "";
 }
 
+CLI::App* DeclareStatus(CLI::App& app, AskFlags& flags) {
+  CLI::App* status = Declare(app, flags, "status", "who trains, and how far they are");
+  status->add_flag("--ranks", flags.query.ranks, "what each rank does: its process, step and memory");
+  status->add_flag("--watch{1}", flags.watch_s, "until the job ends or Ctrl-C, again each second; --watch=S: each S")
+      ->check(CLI::Range(0.1, 3'600.0));  // a text: CLI11 rounds the numbers of flags
+  return status;
+}
+
 int Fail(const Status& why) {
   fmt::print(stderr, "phalanx: {}\n", Message(why));
   return 1;
@@ -85,7 +98,7 @@ int Answer(const std::string& command, AskFlags flags) {
   const std::string missing = flags.query.rows ? MissingText(*view) : "";
   if (!missing.empty()) fmt::print(stderr, "phalanx: {}\n", missing);
   if (command == "status") {
-    out = flags.json ? StatusJson(*view) : StatusText(*view, UnixMs());
+    out = flags.json ? StatusJson(*view) : StatusText(*view, UnixMs(), flags.query.ranks);
   } else if (command == "events") {
     out = flags.json ? EventsJson(view->rows) : EventsText(view->rows);
   } else if (command == "ledger") {
@@ -100,6 +113,28 @@ int Answer(const std::string& command, AskFlags flags) {
   }
   fmt::print("{}", out);
   return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+// The screen anew each time; where the output is no terminal, one answer behind the other.
+int Watch(const AskFlags& flags) {
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  const Environment env = Environment::FromProcess();
+  AskFlags asked = flags;
+  asked.query.rows = false;
+  const std::chrono::duration<double> pause(std::stod(flags.watch_s));
+  int unheard = 0;  // a master that is started anew, or elected, is away for some seconds
+  while (unheard < kLooksUnheard) {
+    const StatusOr<JobView> view = ViewJob(asked.query, env);
+    if (!view.ok()) return Fail(view.status());
+    fmt::print("{}{}{}", terminal ? "\x1b[H\x1b[2J" : "",
+               flags.json ? StatusJson(*view) : StatusText(*view, UnixMs(), flags.query.ranks),
+               terminal || flags.json ? "" : "\n");
+    if (std::fflush(stdout) != 0) return 1;
+    if (view->status.phase() == "finished") return 0;
+    unheard = view->live ? 0 : unheard + 1;
+    std::this_thread::sleep_for(pause);
+  }
+  return Fail(absl::UnavailableError("the job's master is gone, and has not recorded an end"));
 }
 
 struct JobsFlags {
@@ -138,6 +173,7 @@ struct CkptFlags {
   std::string other;
   std::optional<int64_t> step;
   bool without_lost = false;
+  bool free = false;
   bool json = false;
   int memory_fd = -1;
   int storage_fd = -1;
@@ -168,6 +204,8 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
       ->check(CLI::NonNegativeNumber);
   rescue->add_flag("--without-lost", flags.without_lost,
                    "DDP: what ranks of lost nodes had of their own is not needed");
+  rescue->add_flag("--free", flags.free, "give the memory back when the step counts");
+  DeclareCkpt(*ckpt, flags, "rm", "removes a step's folder; or, as discard, memory");
   DeclareCkpt(*ckpt, flags, "discard", "removes a dead job's memory; of /dev/shm, that of all your dead jobs");
   for (const char* name : {"steps", "delete"}) {  // for phalanx.checkpoint
     CLI::App* command = ckpt->add_subcommand(name)->group("");
@@ -191,7 +229,8 @@ StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags)
   if (command == "diff") return CkptDiff(flags.path, flags.other, flags.json);
   if (command == "export") return CkptExport(flags.path, flags.other, flags.json);
   if (command == "discard") return CkptDiscard(flags.path, flags.json);
-  const RescueOptions options{flags.other, flags.step, flags.without_lost, flags.json};
+  if (command == "rm") return CkptRemove(flags.path, flags.json);
+  const RescueOptions options{flags.other, flags.step, flags.without_lost, flags.json, flags.free};
   return CkptRescue(flags.path, options, UnixMs());
 }
 
@@ -273,7 +312,7 @@ int main(int argc, char** argv) {
       "phalanx");
   app.set_version_flag("--version", "phalanx " PHALANX_VERSION);
   app.require_subcommand(1);
-  phalanx::cli::Declare(app, flags, "status", "who trains, and how far they are");
+  CLI::App* status = phalanx::cli::DeclareStatus(app, flags);
   phalanx::cli::Declare(app, flags, "events", "everything that was recorded, with its reason");
   CLI::App* why = phalanx::cli::Declare(app, flags, "why", "the story of the last restart, or of the job's end");
   why->add_option("--epoch", flags.epoch, "tell how this round began instead");
@@ -311,5 +350,6 @@ int main(int argc, char** argv) {
   if (command == warm) {
     return phalanx::cli::AnswerWarm(warm_flags, warm->remaining(), phalanx::Environment::FromProcess());
   }
+  if (command == status && !flags.watch_s.empty()) return phalanx::cli::Watch(flags);
   return phalanx::cli::Answer(command->get_name(), flags);
 }

@@ -46,6 +46,8 @@ struct MasterFlags {
   int64_t last_call_ms = 300;
   int64_t rescale_grace_s = 30;
   uint32_t older_save_after_lives = 2;
+  int64_t hang_timeout_s = 0;
+  bool retries_same_error = false;
   std::string elastic_config;
   std::string token_file;
   TlsFiles tls;
@@ -93,6 +95,12 @@ void Declare(CLI::App& app, MasterFlags& f) {
                  "lives in a row that go on from a save and fail without a step before an older one is tried; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option("--hang-timeout", f.hang_timeout_s,
+                 "seconds without a step that end a round, as a failure does; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--retry-same-error", f.retries_same_error,
+               "restart also behind a mistake in the program that has come twice without a step between");
   app.add_option("--elastic-config", f.elastic_config,
                  "a DeepSpeed config with an elasticity block: rounds have world sizes that it grants");
   app.add_option("--token-file", f.token_file, "file with the job's token; else PHALANX_TOKEN");
@@ -212,6 +220,8 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     spec.set_node_unit(flags.node_unit);
     spec.set_rescale_grace_ms(flags.rescale_grace_s * 1'000);
     spec.set_older_save_after_lives(flags.older_save_after_lives);
+    spec.set_hang_timeout_ms(flags.hang_timeout_s * 1'000);
+    spec.set_retries_same_error(flags.retries_same_error);
     PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, spec));
   }
   options.replay_log = flags.replay_log;

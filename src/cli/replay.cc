@@ -45,6 +45,8 @@ std::string MasterText(const v1::MasterEvent& event) {
       return "the job is taken up";
     case v1::MasterEvent::kProbed:
       return replay::OneLine(event.probed());
+    case v1::MasterEvent::kLookedAt:
+      return event.looked_at().ranks() ? "somebody looks at the ranks" : "somebody looks at the job";
     case v1::MasterEvent::BODY_NOT_SET:
       return "";
   }

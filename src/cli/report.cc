@@ -36,6 +36,52 @@ std::vector<std::string> NodeRow(const v1::NodeStatus& node) {
           fmt::format("{}.{} s", node.silent_ms() / 1'000, node.silent_ms() % 1'000 / 100)};
 }
 
+const char* DoingText(v1::RankStatus::Doing doing) {
+  switch (doing) {
+    case v1::RankStatus::STARTING:
+      return "starting";
+    case v1::RankStatus::RUNNING:
+      return "running";
+    case v1::RankStatus::STEPPING:
+      return "stepping";
+    case v1::RankStatus::SAVING:
+      return "saving";
+    case v1::RankStatus::EXITING:
+      return "exiting";
+    case v1::RankStatus::ENDED:
+      return "ended";
+    default:  // of a newer agent
+      return "?";
+  }
+}
+
+std::string SpanOrNone(int64_t ms) { return ms < 0 ? "-" : Span(ms); }
+
+std::vector<std::string> RankRow(const v1::NodeStatus& node, const v1::RankStatus& rank) {
+  return {fmt::format("{}", node.rank_base() + rank.local_rank()),
+          Printable(node.hostname()),
+          rank.pid() > 0 ? fmt::format("{}", rank.pid()) : "-",
+          fmt::format("{}", rank.step()),
+          DoingText(rank.doing()),
+          SpanOrNone(rank.quiet_ms()),
+          SpanOrNone(rank.age_ms()),
+          rank.resident_bytes() > 0 ? Bytes(static_cast<uint64_t>(rank.resident_bytes())) : "-"};
+}
+
+// By rank: `nodes` are in the order of theirs.
+std::string RankTable(const std::vector<v1::NodeStatus>& nodes) {
+  std::vector<std::vector<std::string>> table = {
+      {"RANK", "NODE", "PID", "STEP", "DOES", "SINCE ITS LAST STEP", "SINCE IT BEGAN", "MEMORY"}};
+  std::string silent;
+  for (const v1::NodeStatus& node : nodes) {
+    for (const v1::RankStatus& rank : node.ranks()) table.push_back(RankRow(node, rank));
+    if (node.group_rank() >= 0 && node.ranks().empty()) {
+      silent += fmt::format("node {} has not said in time what its ranks do\n", Printable(node.hostname()));
+    }
+  }
+  return (table.size() > 1 ? Table(table) : "") + silent;
+}
+
 // Why nodes wait, each reason once.
 std::string SparesText(const std::vector<v1::NodeStatus>& nodes) {
   std::set<std::string> reasons;
@@ -74,7 +120,7 @@ ordered_json CheckpointsJson(const v1::StatusReply& s) {
 
 }  // namespace
 
-std::string StatusText(const JobView& view, int64_t now_unix_ms) {
+std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
   const v1::StatusReply& s = view.status;
   std::string out = fmt::format("job {}: {}", Printable(s.job_id()), s.phase());
   if (s.phase() == "finished") out += fmt::format(", exit code {}", s.exit_code());
@@ -100,7 +146,7 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms) {
   if (nodes.empty()) return out;
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
   for (const v1::NodeStatus& node : nodes) table.push_back(NodeRow(node));
-  return out + Table(table) + SparesText(nodes) + CheckpointTable(s);
+  return out + Table(table) + (ranks ? RankTable(nodes) : "") + SparesText(nodes) + CheckpointTable(s);
 }
 
 std::string StatusJson(const JobView& view) {
@@ -112,6 +158,16 @@ std::string StatusJson(const JobView& view) {
         {"state", n.state()},         {"group_rank", n.group_rank()}, {"local_world_size", n.local_world_size()},
         {"silent_ms", n.silent_ms()}, {"min_step", n.min_step()},     {"max_step", n.max_step()}};
     if (!n.waits_because().empty()) node["waits_because"] = n.waits_because();
+    for (const v1::RankStatus& rank : n.ranks()) {
+      node["ranks"].push_back({{"rank", n.rank_base() + rank.local_rank()},
+                               {"local_rank", rank.local_rank()},
+                               {"pid", rank.pid()},
+                               {"step", rank.step()},
+                               {"doing", DoingText(rank.doing())},
+                               {"quiet_ms", rank.quiet_ms()},
+                               {"age_ms", rank.age_ms()},
+                               {"resident_bytes", rank.resident_bytes()}});
+    }
     nodes.push_back(std::move(node));
   }
   ordered_json json = {{"job_id", s.job_id()},

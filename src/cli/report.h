@@ -11,7 +11,8 @@
 
 namespace phalanx::cli {
 
-std::string StatusText(const JobView& view, int64_t now_unix_ms);
+// `ranks`: with the table of ranks.
+std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks = false);
 std::string StatusJson(const JobView& view);
 
 // What whoever is told of these rows must know: some are not there. Empty: all are.

@@ -23,7 +23,9 @@ class AdminCall final : public Operation {
  public:
   // How a call of this kind is asked for at the service.
   using Ask = std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*, void* tag)>;
-  using Answer = std::function<grpc::Status(const Caller&, const Request&, Reply&)>;
+  // The call is over when `finish` is called, once, at once or later; both refer to it until then.
+  using Finish = std::function<void(const grpc::Status&)>;
+  using Answer = std::function<void(const Caller&, const Request&, Reply&, Finish finish)>;
 
   // Waits for one call and, when it comes, for the next. Deletes itself; `alive` counts such objects. Must not outlive
   // what `ask` and `answer` refer to.
@@ -37,12 +39,13 @@ class AdminCall final : public Operation {
     }
     Start(ask_, answer_, alive_);
     answered_ = true;
-    const grpc::Status status = answer_({RoleOf(*context_.auth_context()), context_.peer()}, request_, reply_);
-    if (status.ok()) {
-      writer_.Finish(reply_, status, this);
-    } else {
-      writer_.FinishWithError(status, this);
-    }
+    answer_({RoleOf(*context_.auth_context()), context_.peer()}, request_, reply_, [this](const grpc::Status& status) {
+      if (status.ok()) {
+        writer_.Finish(reply_, status, this);
+      } else {
+        writer_.FinishWithError(status, this);
+      }
+    });
   }
 
  private:

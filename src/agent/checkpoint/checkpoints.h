@@ -203,7 +203,8 @@ class NodeCheckpoints {
 
   // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
   void OnJobEnded();
-  // The node is to go: the master has what is only in memory stored where that was asked for.
+  // The node goes on purpose, and its ranks have ended: the master says of what is only in memory that it is stored, or
+  // that it will not be.
   void OnLeaving();
   // The job has ended well: when nothing is on its way to storage any more, the directories that steps were stored in
   // since this agent began, and that this node is to tidy up, are.
@@ -347,6 +348,7 @@ class NodeCheckpoints {
   std::string not_fetched_;                  // why, of the live round; empty: all was that had to be
   std::string could_not_fetch_;              // the same of the round before
   bool job_ended_ = false;
+  bool leaving_ = false;
   bool wants_tidy_ = false;
   std::set<std::string> tidying_;  // directories
   std::map<std::string, Dir> dirs_;

@@ -9,9 +9,14 @@
 namespace phalanx::agent {
 
 void NodeCheckpoints::OnLeaving() {
+  leaving_ = true;
+  if (job_ended_) return;
   for (auto& [name, dir] : dirs_) {
-    if (!dir.options || !dir.options->at_breakpoint || !dir.committed) continue;
-    if (!dir.stored || *dir.stored < *dir.committed) dir.storing.insert(*dir.committed);
+    if (!dir.options || !dir.committed || (dir.stored && *dir.committed <= *dir.stored)) continue;
+    dir.storing.insert(*dir.committed);
+    v1::CheckpointReport report = Report(name);
+    SetKey(*report.mutable_departing()->mutable_save(), *dir.committed);
+    Tell(std::move(report));
   }
 }
 
@@ -53,6 +58,13 @@ std::string NodeCheckpoints::StoringText() const {
 }
 
 void NodeCheckpoints::OnEnd(const std::vector<HeldPage>& in_memory, bool failed) {
+  // Whoever has pressed Ctrl-C sees tracebacks, and wants to know what is left.
+  for (const auto& [name, dir] : dirs_) {
+    const bool has_all = dir.stored && (!dir.committed || *dir.committed <= *dir.stored);
+    if (leaving_ && group_rank_ == 0 && has_all) {
+      Do(SayCheckpoint{fmt::format("checkpoint: step {} of {} is on storage", dir.stored->step, name)});
+    }
+  }
   std::string unstored = UnstoredText(in_memory, failed);
   if (unstored.empty()) return Do(RemoveMemory{});
   Do(LeaveMemory{std::move(unstored)});

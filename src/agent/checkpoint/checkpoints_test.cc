@@ -856,11 +856,30 @@ TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsForWhatIsOnlyInMemory) {
   Commit(10);
   EXPECT_FALSE(node_.Storing());
   EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), true), "step 10 of /data/run");
+  node_.Take();
   node_.OnLeaving();
   EXPECT_TRUE(node_.Storing());
+  const std::vector<CheckpointAction> asked = node_.Take();
+  ASSERT_EQ(asked.size(), 1U);
+  EXPECT_EQ(std::get<TellMaster>(asked[0]).report.departing().save().step(), 10);
   EndStore(10, true);
   EXPECT_FALSE(node_.Storing());
   EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), true), "");
+  node_.Take();
+  node_.OnEnd({}, true);
+  EXPECT_EQ(std::get<SayCheckpoint>(node_.Take().at(0)).text, "checkpoint: step 10 of /data/run is on storage");
+}
+
+TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsNoLongerThanItIsWorth) {
+  Open();
+  SealAll(10);
+  Commit(10);
+  node_.OnLeaving();
+  EndStore(10, false);
+  EXPECT_FALSE(node_.Storing()) << "the master has said that it will not be";
+  node_.OnJobEnded();
+  node_.OnLeaving();
+  EXPECT_FALSE(node_.Storing()) << "nobody would say so any more";
 }
 
 // The master may have died behind the last image: nobody commits it, and the next master would.

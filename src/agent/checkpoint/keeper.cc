@@ -685,9 +685,9 @@ void CheckpointKeeper::Do(const LeaveMemory& action) {
   exchange_.OnRound();
   fetch_thread_.Finish();
   links_.say(
-      fmt::format("checkpoint: {} is only in memory, {} ({} MiB): a new phalanx-run of this job takes it up, "
-                  "`phalanx ckpt rescue` writes it to a directory, `phalanx ckpt discard` frees the memory",
-                  action.unstored, memory_->path(), memory_->Bytes() >> 20));
+      fmt::format("checkpoint: {0} is only in memory, {1} ({2} MiB): {3} goes on from it, `phalanx ckpt rescue {1} "
+                  "--to DIRECTORY --free` writes it to a directory, `phalanx ckpt discard {1}` gives it up",
+                  action.unstored, memory_->path(), memory_->Bytes() >> 20, options_.run_again));
 }
 
 }  // namespace phalanx::agent

@@ -39,9 +39,10 @@ class CheckpointKeeper {
   struct Options {
     int local_world_size = 1;
     std::string job_id;
-    std::string address;         // this node's; with the job's id it names the memory
-    bool at_breakpoint = false;  // for every directory, whatever its ranks say
-    bool lends = false;          // nodes that join may read this one's memory
+    std::string address;                         // this node's; with the job's id it names the memory
+    std::string run_again = "the same command";  // what goes on from memory that stays; for people
+    bool at_breakpoint = false;                  // for every directory, whatever its ranks say
+    bool lends = false;                          // nodes that join may read this one's memory
     checkpoint::LendingPorts lending_ports = {};
     std::function<StatusOr<std::shared_ptr<checkpoint::Storage>>(const std::string&)> open_storage =
         checkpoint::OpenStorage;
@@ -66,7 +67,7 @@ class CheckpointKeeper {
   void OnOrder(const v1::CheckpointOrder& order);
   void OnJobEnded();
 
-  // This node is to go: what is to be stored at a breakpoint is on its way.
+  // This node is to go: what is only in memory is on its way to storage.
   void OnLeaving();
   // The job has ended well: files that are kept on storage to be written over go, when nothing is on its way there.
   void Tidy();

@@ -78,7 +78,7 @@ class KeeperTest : public ::testing::Test {
 
   std::unique_ptr<CheckpointKeeper> NewAgent() {
     return std::make_unique<CheckpointKeeper>(
-        loop_, CheckpointKeeper::Options{1, job_, kAddress, false, false, {}, open_storage_},
+        loop_, CheckpointKeeper::Options{1, job_, kAddress, "the same command", false, false, {}, open_storage_},
         CheckpointKeeper::Links{[this](const v1::CheckpointReport& report) {
                                   told_.push_back(report);
                                   if (heard_) heard_();

@@ -99,6 +99,8 @@ class Stepper {
         return OnAnnounce(m.announce_rescale());
       case v1::MasterMessage::kSuccessors:
         return OnSuccessors(m.successors());
+      case v1::MasterMessage::kTellSteps:
+        return Do(TellSteps{Epoch(), m.tell_steps().ranks()}, "somebody looks at the job");
       case v1::MasterMessage::kBeatHeard:
         return;  // a sign of life
       case v1::MasterMessage::kNotice:

@@ -165,6 +165,10 @@ struct SendHello {};   // with the core's seen epoch and LiveRound
 struct SendBeat {      // with the board's steps; also tells the next store port
   uint64_t epoch = 0;  // whose board that is
 };
+struct TellSteps {  // as SendBeat, to who looks
+  uint64_t epoch = 0;
+  bool ranks = false;  // and what each of them does
+};
 struct Send {
   v1::AgentMessage message;
 };
@@ -234,9 +238,9 @@ struct Exit {
   int code = 0;
 };
 
-using Action = std::variant<Dial, HangUp, SendHello, SendBeat, Send, OpenStore, CloseStore, OpenBoard, StartWorker,
-                            EndGroup, KillGroup, SignalWorker, AskForSafePoint, WantSpares, KillStrays, RestartMaster,
-                            TakeOver, LetGo, Herald, StopHerald, Say, ReportFailure, Exit>;
+using Action = std::variant<Dial, HangUp, SendHello, SendBeat, TellSteps, Send, OpenStore, CloseStore, OpenBoard,
+                            StartWorker, EndGroup, KillGroup, SignalWorker, AskForSafePoint, WantSpares, KillStrays,
+                            RestartMaster, TakeOver, LetGo, Herald, StopHerald, Say, ReportFailure, Exit>;
 
 struct Decision {
   Action action;

@@ -35,7 +35,8 @@ class Stepper {
       return GiveUp(fmt::format("--rdzv-endpoint: {} (--rdzv-conf join_timeout)", event.why));
     }
     if (!std::exchange(s_.told, true)) {
-      Do(Say{fmt::format("--rdzv-endpoint: {}; asking again until it is known", event.why)},
+      Do(Say{fmt::format("--rdzv-endpoint: {}; asking again until it is known, for up to {} s", event.why,
+                         (s_.resolve_until - now_) / 1'000)},
          "who waits wants to know for what");
     }
     s_.resolve_at = std::min(now_ + kResolveAgainMs, s_.resolve_until);

@@ -93,7 +93,7 @@ TEST_F(Joining, ANameThatComesLateIsWaitedForWithOneLine) {
   On(Begun{kSince});
   On(NotResolved{"no such name"});
   ASSERT_NE(Only<Say>(), nullptr);
-  EXPECT_EQ(Only<Say>()->text, "--rdzv-endpoint: no such name; asking again until it is known");
+  EXPECT_EQ(Only<Say>()->text, "--rdzv-endpoint: no such name; asking again until it is known, for up to 5 s");
   EXPECT_EQ(NextDeadline(state_), now_ + kResolveAgainMs);
   now_ += kResolveAgainMs - 1;
   On(Tick{});

@@ -30,7 +30,8 @@ class Stepper {
     const int64_t longest_ms = event.what.empty() ? kTidyMs : kStorageAtEndMs;
     s_.leave_by = now_ + (s_.begun.asked ? s_.options.stop_timeout_ms : longest_ms);
     if (!event.what.empty()) {
-      Do(Say{fmt::format("checkpoint: waiting for storage to take {}", event.what)},
+      Do(Say{fmt::format("checkpoint: waiting for storage to take {}, for up to {} s{}", event.what,
+                         (s_.leave_by - now_) / 1'000, s_.begun.asked ? "; a second signal ends that" : "")},
          "who waits wants to know for what");
     }
     BeatOrGiveUp(event.what);

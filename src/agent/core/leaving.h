@@ -62,7 +62,7 @@ using Event = std::variant<Begun, StorageSettled, StorageIdle, AskedAgain, Strea
 
 // Checkpoints hear that the node goes. StorageSettled follows.
 struct SettleStorage {
-  bool leaving = false;  // what is to be stored at a breakpoint is on its way
+  bool leaving = false;  // asked to go: the newest saves in memory are on their way
   bool tidy = false;     // the job has ended well
 };
 struct Say {

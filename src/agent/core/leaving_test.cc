@@ -91,7 +91,7 @@ TEST_F(Leaving, WhatANodeWithoutAMasterDoesNotAwaitIsSaid) {
 TEST_F(Leaving, WaitsForStorageAndBeats) {
   Begin(Member(), {true, "step 3"});
   ASSERT_TRUE(Has<Say>());
-  EXPECT_EQ(Find<Say>()->text, "checkpoint: waiting for storage to take step 3");
+  EXPECT_EQ(Find<Say>()->text, "checkpoint: waiting for storage to take step 3, for up to 600 s");
   EXPECT_TRUE(Has<Beat>());
   EXPECT_FALSE(Has<Depart>());
   EXPECT_EQ(NextDeadline(state_), now_ + 1'000);

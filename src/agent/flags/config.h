@@ -77,9 +77,10 @@ struct LaunchConfig {
   Rendezvous rendezvous = Rendezvous::kStandalone;
   std::string rdzv_id = "none";   // the job id
   bool rdzv_id_invented = false;  // a run's that nobody will ask for by name: standalone, or at any free port
-  std::string endpoint_host;      // without brackets; empty for kStandalone
-  uint16_t endpoint_port = 0;     // 29400 (c10d) or 29500 (static) where none was given; 0 = free port, kStandalone
-  std::optional<bool> is_host;    // --rdzv-conf is_host
+  std::string other_rdzv_id;    // kStandalone with an id that was chosen: this one's, where a run of that id lives here
+  std::string endpoint_host;    // without brackets; empty for kStandalone
+  uint16_t endpoint_port = 0;   // 29400 (c10d) or 29500 (static) where none was given; 0 = free port, kStandalone
+  std::optional<bool> is_host;  // --rdzv-conf is_host
   std::map<std::string, std::string> rdzv_conf;
   int node_rank = -1;  // kStatic, else -1
   std::string role = "default";
@@ -96,6 +97,8 @@ struct LaunchConfig {
   int64_t stop_timeout_ms = 30'000;
   int64_t rescale_grace_ms = 30'000;    // 0: a planned change waits for no rank
   uint32_t older_save_after_lives = 2;  // that failed without a step in a row; 0: never
+  int64_t hang_timeout_ms = 0;          // without a step; 0: off
+  bool retries_same_error = false;      // that no new try mends
   bool rescale_signal = false;          // SIGUSR1 announces it to ranks that catch that
   bool save_at_breakpoint = false;      // for every Checkpointer, whatever it says itself
   int64_t restart_grace_ms = 500;       // = stop_timeout_ms where that was given and --restart-grace was not

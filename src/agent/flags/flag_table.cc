@@ -240,6 +240,16 @@ Status HandleOlderSaveAfter(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleHangTimeout(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(draft.config.hang_timeout_ms, ParseSecondsToMs(given.value));
+  return absl::OkStatus();
+}
+
+Status HandleRetrySameError(Draft& draft, const GivenFlag&) {
+  draft.config.retries_same_error = true;
+  return absl::OkStatus();
+}
+
 Status HandleRescaleSignal(Draft& draft, const GivenFlag&) {
   draft.config.rescale_signal = true;
   return absl::OkStatus();
@@ -426,9 +436,10 @@ constexpr FlagRow kTable[] = {
     {"--nproc-per-node", kOne, "N|WORD", kPet, kTorch, kSame, G::kJob,
      "workers per node: a number, cpu, gpu, xpu or auto (the accelerators there are, else the CPUs); default 1",
      HandleNproc, nullptr},
-    {"--standalone", kSwitch, nullptr, kPet, kTorch, kSame, G::kJob,
-     "one node by itself: free port, fresh job id; --rdzv-* is ignored, with a notice. Also without the flag, where "
-     "nothing names another node",
+    {"--standalone", kSwitch, nullptr, kPet, kTorch, kBetter, G::kJob,
+     "one node by itself, at a free port; --rdzv-* is ignored, with a notice, but for --rdzv-id. Also without the "
+     "flag, "
+     "where nothing names another node",
      HandleStandalone, nullptr},
     {"--role", kOne, "NAME", kPet, kTorch, kSame, G::kJob,
      "role of the workers, for names in logs and ROLE_* (default: default)", HandleRole, nullptr},
@@ -441,7 +452,9 @@ constexpr FlagRow kTable[] = {
      "where the nodes of the job meet; the first to bind it hosts the job's master. Default port 29400 (c10d), 29500 "
      "(static)",
      HandleEndpoint, nullptr},
-    {"--rdzv-id", kOne, "ID", kPet, kTorch, kSame, G::kRendezvous, "job id (default: none; standalone: a fresh one)",
+    {"--rdzv-id", kOne, "ID", kPet, kTorch, kBetter, G::kRendezvous,
+     "job id (default: none). A standalone job keeps it, so that it finds what the one before has left in memory; "
+     "torchrun, and phalanx-run where none is given, take a fresh one there",
      HandleRdzvId, nullptr},
     {"--rdzv-conf", kOne, "K=V,...", kPet, kTorch, kBetter, G::kRendezvous,
      "join_timeout, last_call_timeout (seconds), is_host, timeout; keys without meaning here are accepted with a "
@@ -585,14 +598,23 @@ constexpr FlagRow kTable[] = {
      "so many lives in a row that went on from a save and failed without a step: the next one goes on from the save "
      "before it, where storage has one, and what was trained since is trained again (default 2; 0: never)",
      HandleOlderSaveAfter, nullptr},
+    {"--hang-timeout", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
+     "seconds without a step of any rank that end a life as a failure does, and cost a restart (default: off; a hang "
+     "is told of without it). Time in checkpoints is none",
+     HandleHangTimeout, nullptr},
+    {"--retry-same-error", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kFailures,
+     "restart also behind a mistake in the program (ImportError, NameError, ...) that has come twice at the same line "
+     "without a step between, which ends the job else",
+     HandleRetrySameError, nullptr},
     {"--debug-rank", kOne, "N", kNoPet, kOurs, kNew, G::kOutput,
      "the terminal is rank N's, for breakpoint() and pdb; other ranks read nothing, and pass breakpoint() over. "
      "--max-restarts is 0 then, where it is not given",
      HandleDebugRank, nullptr},
     {"--log-format", kOne, "text|json", kNoPet, kOurs, kNew, G::kOutput,
      "what phalanx-run itself says: lines for people (default), or one JSON object a line", HandleLogFormat, nullptr},
-    {"--explain", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOutput, "say the reason of every decision on the console",
-     HandleExplain, nullptr},
+    {"--explain", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOutput,
+     "say every decision of this node but its heartbeats, with reason and time, on the console", HandleExplain,
+     nullptr},
     {"--warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm,
      "restart from warm spares, which have imported what the script imports (default)", HandleWarm, nullptr},
     {"--no-warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm, "start every worker cold", HandleNoWarm, nullptr},

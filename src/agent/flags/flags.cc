@@ -313,8 +313,7 @@ class Resolver {
   }
 
   Status ResolveStandalone(const std::string& master) {
-    for (const char* flag :
-         {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--master-addr", "--master-port", "--node-rank"}) {
+    for (const char* flag : {"--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank"}) {
       NoticeUnused(flag, "--standalone runs by itself");
     }
     if (!master.empty())
@@ -325,21 +324,28 @@ class Resolver {
           "--rdzv-endpoint=HOST:PORT for more",
           config_.min_nodes));
     }
-    config_.rdzv_id = host_.fresh_uuid;
-    config_.rdzv_id_invented = true;
+    ChooseLoneId();
     BeAlone();
     return absl::OkStatus();
   }
 
   Status ResolveImplicitStandalone() {
-    for (const char* flag : {"--master-addr", "--rdzv-id"}) {
-      NoticeUnused(flag, "a single node without --rdzv-endpoint or --master-port runs standalone, as with torchrun");
-    }
+    NoticeUnused("--master-addr",
+                 "a single node without --rdzv-endpoint or --master-port runs standalone, as with torchrun");
     PHX_RETURN_IF_ERROR(CheckNodeRank());
-    config_.rdzv_id = host_.fresh_uuid;
-    config_.rdzv_id_invented = true;
+    ChooseLoneId();
     BeAlone();
     return absl::OkStatus();
+  }
+
+  // One that was chosen stays: what an earlier run has left in memory is found by it.
+  void ChooseLoneId() {
+    config_.rdzv_id_invented = !Given("--rdzv-id") || config_.rdzv_id == kUnchosenId;
+    if (config_.rdzv_id_invented) {
+      config_.rdzv_id = host_.fresh_uuid;
+    } else {
+      config_.other_rdzv_id = host_.fresh_uuid;
+    }
   }
 
   void BeAlone() {

@@ -144,12 +144,27 @@ TEST(Flags, ReadsAStaticJob) {
 TEST(Flags, StandaloneOverridesTheRendezvousAloud) {
   LaunchConfig config = Config({"--standalone", "--rdzv-id=x", "--rdzv-endpoint=h:1", "--nnodes=1:4", "s.py"});
   EXPECT_EQ(config.rendezvous, Rendezvous::kStandalone);
-  EXPECT_EQ(config.rdzv_id, Host().fresh_uuid);
   EXPECT_EQ(config.max_nodes, 1u);
   EXPECT_EQ(config.endpoint_port, 0);
-  EXPECT_THAT(config.notices,
-              ElementsAre(HasSubstr("--rdzv-endpoint: has no effect"), HasSubstr("--rdzv-id: has no effect")));
+  EXPECT_THAT(config.notices, ElementsAre(HasSubstr("--rdzv-endpoint: has no effect")));
   EXPECT_THAT(Error({"--standalone", "--nnodes=2", "s.py"}), HasSubstr("--nnodes=2: expected 1 with --standalone"));
+}
+
+TEST(Flags, StandaloneKeepsAnIdThatWasChosen) {
+  for (const std::vector<std::string>& alone : {std::vector<std::string>{"--standalone"}, std::vector<std::string>{}}) {
+    std::vector<std::string> args = alone;
+    args.insert(args.end(), {"--rdzv-id=x", "s.py"});
+    const LaunchConfig config = Config(args);
+    EXPECT_EQ(config.rdzv_id, "x");
+    EXPECT_FALSE(config.rdzv_id_invented);
+    EXPECT_EQ(config.other_rdzv_id, Host().fresh_uuid);
+    EXPECT_EQ(config.state_dir, "/home/user/.local/state/phalanx/x");
+    EXPECT_THAT(config.notices, IsEmpty());
+  }
+  const LaunchConfig none = Config({"--standalone", "--rdzv-id=none", "s.py"});
+  EXPECT_EQ(none.rdzv_id, Host().fresh_uuid);
+  EXPECT_TRUE(none.rdzv_id_invented);
+  EXPECT_EQ(none.other_rdzv_id, "");
 }
 
 TEST(Flags, C10dEndpoints) {

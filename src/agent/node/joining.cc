@@ -23,6 +23,12 @@ constexpr int64_t kResolveTimeoutMs = 2'000;
 // presence.
 constexpr int kLeastPortsToHost = 5;
 
+// A job whose id nobody chose gets another one when the same command runs again.
+std::string RunAgainText(const LaunchConfig& config) {
+  const bool by_id = config.rdzv_id_invented && config.rdzv_id != kUnchosenId;
+  return by_id ? fmt::format("the same command with --rdzv-id={}", config.rdzv_id) : "the same command";
+}
+
 std::string BindingFlag(const LaunchConfig& config) {
   return fmt::format("--numa-binding={}", Name(config.numa_binding));
 }
@@ -275,6 +281,7 @@ void NodeAgent::KeepCheckpoints() {
                                          CheckpointKeeper::Options{static_cast<int>(config_.nproc_per_node),
                                                                    config_.rdzv_id,
                                                                    address_,
+                                                                   RunAgainText(config_),
                                                                    config_.save_at_breakpoint,
                                                                    config_.max_nodes > 1,
                                                                    {config_.port_range_first, config_.port_range_last}},

@@ -29,6 +29,28 @@ void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& 
   *beat.mutable_progress() = ProgressOf(ranks, now_ns);
 }
 
+v1::RankStatus RankStatusOf(const RankProgress& rank, int64_t now_ns) {
+  const BoardSlot& slot = rank.slot;
+  v1::RankStatus status;
+  status.set_pid(slot.pid);
+  status.set_step(StepOf(slot));
+  const int64_t since_ns = slot.changed_ns != 0 ? slot.changed_ns : slot.started_ns;
+  status.set_quiet_ms(since_ns != 0 ? (now_ns - since_ns) / kNsPerMs : -1);
+  status.set_age_ms(slot.started_ns != 0 ? (now_ns - slot.started_ns) / kNsPerMs : -1);
+  if (rank.ended_ns != 0) {
+    status.set_doing(v1::RankStatus::ENDED);
+  } else if (slot.saving_since_ns != 0) {
+    status.set_doing(v1::RankStatus::SAVING);
+  } else if (slot.phase == RankPhase::kStepping) {
+    status.set_doing(v1::RankStatus::STEPPING);
+  } else if (slot.phase == RankPhase::kScript) {
+    status.set_doing(v1::RankStatus::RUNNING);
+  } else if (slot.phase == RankPhase::kExiting) {
+    status.set_doing(v1::RankStatus::EXITING);
+  }
+  return status;
+}
+
 v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns) {
   v1::Progress progress;
   int64_t saving_ns = 0;

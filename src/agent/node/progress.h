@@ -21,6 +21,9 @@ int64_t StepOf(const BoardSlot& slot);
 // What a beat tells of the local ranks: the smallest and the largest step, and the rest. Nothing where there are none.
 void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
 
+// What that rank does, as its board says; its number and its process's memory are left to the caller.
+v1::RankStatus RankStatusOf(const RankProgress& rank, int64_t now_ns);
+
 v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns);
 
 }  // namespace phalanx::agent

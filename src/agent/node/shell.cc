@@ -15,6 +15,7 @@
 #include "agent/report/failure_box.h"
 #include "base/clock.h"
 #include "base/net.h"
+#include "base/process/memory.h"
 #include "wire/protocol.h"
 
 namespace phalanx::agent {
@@ -144,7 +145,10 @@ void NodeAgent::StepOn(State& state, const OneEvent& event) {
   // Before they are carried out: an action may bring an event of checkpoints, which is stepped on at once.
   if (recorder_) recorder_->Add(DecisionsFrame(decisions));
   for (const auto& decision : decisions) {
-    if (config_.explain) Do(Say{fmt::format("explain: {}", decision.reason)});
+    if (config_.explain) {
+      const std::string text = ExplainText(decision, now - begun_at_);
+      if (!text.empty()) Do(Say{"explain: " + text});
+    }
     std::visit([this](const auto& action) { this->Do(action); }, decision.action);
   }
 }
@@ -256,6 +260,8 @@ v1::AgentMessage NodeAgent::HelloNow() {
   spec.set_node_unit(config_.node_unit);
   spec.set_rescale_grace_ms(config_.rescale_grace_ms);
   spec.set_older_save_after_lives(config_.older_save_after_lives);
+  spec.set_hang_timeout_ms(config_.hang_timeout_ms);
+  spec.set_retries_same_error(config_.retries_same_error);
   spec.set_elastic_config(config_.elastic_config);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
@@ -279,6 +285,29 @@ void NodeAgent::Do(const SendBeat& action) {
   beat.set_epoch(action.epoch);
   FillBeat(ReadRanks(), MonotonicNs(), beat);
   SendMessage(std::move(message));
+}
+
+void NodeAgent::Do(const TellSteps& action) {
+  v1::AgentMessage message;
+  v1::Beat& beat = *message.mutable_beat();
+  beat.set_epoch(action.epoch);
+  beat.set_asked_for(true);
+  const std::vector<RankProgress> ranks = ReadRanks();
+  FillBeat(ranks, MonotonicNs(), beat);
+  if (action.ranks) FillRanks(ranks, MonotonicNs(), beat);
+  SendMessage(std::move(message));
+}
+
+void NodeAgent::FillRanks(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat) {
+  for (const auto& [local_rank, worker] : core_.workers) {
+    const auto index = static_cast<size_t>(local_rank);
+    v1::RankStatus& rank = *beat.add_ranks();
+    rank = RankStatusOf(index < ranks.size() ? ranks[index] : RankProgress(), now_ns);
+    rank.set_local_rank(static_cast<uint32_t>(local_rank));
+    if (rank.pid() == 0) rank.set_pid(worker.pid);
+    if (worker.ended) rank.set_doing(v1::RankStatus::ENDED);
+    if (!worker.ended && rank.pid() > 0) rank.set_resident_bytes(ResidentBytes(static_cast<pid_t>(rank.pid())));
+  }
 }
 
 std::vector<RankProgress> NodeAgent::ReadRanks() {

@@ -91,6 +91,7 @@ class NodeAgent {
   void Do(const HangUp&);
   void Do(const SendHello&);
   void Do(const SendBeat&);
+  void Do(const TellSteps&);
   void Do(const Send&);
   void Do(const OpenStore&);
   void Do(const CloseStore&);
@@ -136,6 +137,7 @@ class NodeAgent {
   v1::AgentMessage HelloNow();
   // What the board says now; empty where there is none.
   std::vector<RankProgress> ReadRanks();
+  void FillRanks(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
   Status ReserveStore();
   void ReserveNextStore();
   // Raises the limit of open files for what this node has anyway and `more`; says once that `who` may find too few.
@@ -161,6 +163,7 @@ class NodeAgent {
   std::deque<FedEvent> queued_;  // events that came while decisions were being carried out
   bool stepping_ = false;
   int exit_code_ = 1;
+  const Instant begun_at_ = MonotonicMs();
 
   Topology topology_;             // --numa-binding, else empty
   std::vector<WorkerCpus> cpus_;  // by local rank; empty without --numa-binding

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <string_view>
+#include <type_traits>
 #include <variant>
 
 #include "base/signal_name.h"
+#include "base/utf8.h"
 #include "replay/text.h"
 
 namespace phalanx::agent {
@@ -20,6 +23,9 @@ std::string Text(const Dial& action) {
 std::string Text(const HangUp& /*action*/) { return "hang up"; }
 std::string Text(const SendHello& /*action*/) { return "send Hello"; }
 std::string Text(const SendBeat& action) { return fmt::format("send a beat of epoch {}", action.epoch); }
+std::string Text(const TellSteps& action) {
+  return fmt::format("tell the steps of epoch {}{}", action.epoch, action.ranks ? ", of each rank" : "");
+}
 std::string Text(const Send& action) { return fmt::format("send {}", replay::OneLine(action.message)); }
 std::string Text(const OpenStore& action) {
   return fmt::format("open the store of epoch {} for world {} on port {}, to {}", action.epoch, action.world_size,
@@ -182,7 +188,41 @@ v1::ReplayDecisions TextsOf(const std::vector<OneDecision>& decisions) {
   return wire;
 }
 
+constexpr size_t kExplainedBytes = 160;
+
+// What is sent all the time, or explains itself by the line that it says.
+template <typename Action>
+constexpr bool kIsNoise =
+    std::is_same_v<Action, SendBeat> || std::is_same_v<Action, TellSteps> || std::is_same_v<Action, leaving::Beat>;
+template <typename Action>
+constexpr bool kSpeaks = std::is_same_v<Action, Say> || std::is_same_v<Action, joining::Say> ||
+                         std::is_same_v<Action, leaving::Say> || std::is_same_v<Action, leaving::Warn>;
+
+template <typename OneDecision>
+std::string Explained(const OneDecision& decision, int64_t since_begin_ms) {
+  return std::visit(
+      [&]<typename Action>(const Action& action) -> std::string {
+        if (kIsNoise<Action>) return "";
+        const std::string at = fmt::format("{}.{:03} s", since_begin_ms / 1'000, since_begin_ms % 1'000);
+        if (kSpeaks<Action>) return fmt::format("{} ({})", decision.reason, at);
+        const std::string what = Text(action);
+        const std::string_view shown = CutUtf8(what, kExplainedBytes);
+        return fmt::format("{} -> {}{} ({})", decision.reason, shown, shown.size() < what.size() ? "..." : "", at);
+      },
+      decision.action);
+}
+
 }  // namespace
+
+std::string ExplainText(const Decision& decision, int64_t since_begin_ms) {
+  return Explained(decision, since_begin_ms);
+}
+std::string ExplainText(const joining::Decision& decision, int64_t since_begin_ms) {
+  return Explained(decision, since_begin_ms);
+}
+std::string ExplainText(const leaving::Decision& decision, int64_t since_begin_ms) {
+  return Explained(decision, since_begin_ms);
+}
 
 v1::AgentStart StartOf(const AgentOptions& options, const std::string& node_id, const std::string& hostname) {
   v1::AgentStart start;

@@ -34,6 +34,11 @@ v1::ReplayDecisions DecisionsOf(const std::vector<leaving::Decision>& decisions)
 // A refusal first. None of them has a reason but what it says itself.
 v1::ReplayDecisions DecisionsOf(const saving::Decided& decided);
 
+// For --explain: why, what, and how long behind the agent's begin. Empty: a heartbeat, say, that explains nothing.
+std::string ExplainText(const Decision& decision, int64_t since_begin_ms);
+std::string ExplainText(const joining::Decision& decision, int64_t since_begin_ms);
+std::string ExplainText(const leaving::Decision& decision, int64_t since_begin_ms);
+
 template <typename Decisions>
 v1::ReplayFrame DecisionsFrame(const Decisions& decisions) {
   v1::ReplayFrame frame;

@@ -285,6 +285,16 @@ TEST(AgentReplay, OtherOptionsEventsTimesOrDecisionsShow) {
   EXPECT_EQ(Play(node), "step 1, decision 1");
 }
 
+TEST(AgentReplay, WhatIsExplainedHasItsReasonItsDecisionAndItsTime) {
+  EXPECT_EQ(ExplainText(Decision{SendHello{}, "the stream to the master is open"}, 1'234),
+            "the stream to the master is open -> send Hello (1.234 s)");
+  EXPECT_EQ(ExplainText(Decision{Say{"training"}, "training goes on"}, 12'000), "training goes on (12.000 s)");
+  EXPECT_EQ(ExplainText(Decision{SendBeat{4}, "the lease is renewed"}, 1), "");
+  EXPECT_EQ(ExplainText(leaving::Decision{leaving::Beat{}, "the lease is renewed"}, 1), "");
+  const std::string longest = ExplainText(Decision{Herald{{std::string(500, 'x')}}, "why"}, 1);
+  EXPECT_EQ(longest.size(), std::string("why -> ").size() + 160 + std::string("... (0.001 s)").size());
+}
+
 TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
   v1::AgentMessage message;
   message.mutable_ready();
@@ -295,6 +305,7 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
       {HangUp{}, "hang up"},
       {SendHello{}, "send Hello"},
       {SendBeat{4}, "send a beat of epoch 4"},
+      {TellSteps{4, true}, "tell the steps of epoch 4, of each rank"},
       {Send{message}, "send ready { }"},
       {OpenStore{4, 20'000, {"10.0.0.1", "10.0.0.2"}, 8},
        "open the store of epoch 4 for world 8 on port 20000, to 10.0.0.1 10.0.0.2"},

@@ -32,6 +32,13 @@ int64_t LeftIn(const std::string& dir, const CgroupFiles& files, const ReadFile&
 
 }  // namespace
 
+int64_t ResidentBytes(pid_t pid) {
+  const std::string pages = ReadFilePrefix("/proc/" + std::to_string(pid) + "/statm", kFileBytesMax);
+  const size_t second = pages.find(' ');  // behind the size of its address space
+  if (second == std::string::npos) return 0;
+  return NumberBehind(std::string_view(pages).substr(second + 1), "").value_or(0) * sysconf(_SC_PAGESIZE);
+}
+
 std::vector<MemoryHierarchy> MemoryHierarchies(std::string_view proc_self_cgroup) {
   std::vector<MemoryHierarchy> found;
   // Lines "number:controllers:/path"; the unified hierarchy has no controllers.

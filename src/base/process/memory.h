@@ -1,6 +1,8 @@
-// How much memory this process's group of processes may still take. One question, asked when it matters; nothing is
-// watched.
+// How much memory this process's group of processes may still take, and how much a process has. Questions, asked when
+// it matters; nothing is watched.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -18,6 +20,9 @@ int64_t AvailableMemoryBytes();
 // The same from given files: `read` brings a file's text, empty where there is none. Understands cgroup v1 and v2.
 // Pure.
 int64_t AvailableMemoryBytes(const std::function<std::string(const std::string& path)>& read);
+
+// Resident memory of a process; 0 where it is gone, or that cannot be read.
+int64_t ResidentBytes(pid_t pid);
 
 // Where a process's memory is accounted: the folder of its group in one hierarchy of cgroups, and of each above it up
 // to the root of what is visible. A folder need not exist: in a container the path may be the host's.

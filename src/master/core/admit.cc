@@ -200,6 +200,8 @@ bool IsSane(const v1::CheckpointReport& report) {
       return IsSane(report.shards_written());
     case v1::CheckpointReport::kManifestWritten:
       return IsSane(report.manifest_written().save());
+    case v1::CheckpointReport::kDeparting:
+      return IsSane(report.departing().save());
     default:
       return true;
   }
@@ -222,6 +224,14 @@ void AdmitReport(v1::CheckpointReport& report) {
 void AdmitBeat(v1::Beat& beat) {
   beat.set_min_step(BoundedStep(beat.min_step()));
   beat.set_max_step(BoundedStep(beat.max_step()));
+  if (static_cast<uint32_t>(beat.ranks_size()) > kMaxLocalWorldSize) beat.clear_ranks();
+  for (v1::RankStatus& rank : *beat.mutable_ranks()) {
+    rank.set_local_rank(std::min(rank.local_rank(), kMaxLocalWorldSize));
+    rank.set_step(BoundedStep(rank.step()));
+    rank.set_quiet_ms(std::clamp<int64_t>(rank.quiet_ms(), -1, kMaxSpanMs));
+    rank.set_age_ms(std::clamp<int64_t>(rank.age_ms(), -1, kMaxSpanMs));
+    if (!v1::RankStatus::Doing_IsValid(rank.doing())) rank.set_doing(v1::RankStatus::STARTING);
+  }
   if (beat.has_progress()) AdmitProgress(*beat.mutable_progress());
 }
 
@@ -272,6 +282,7 @@ void AdmitSpec(v1::JobSpec& spec) {
   spec.set_node_unit(std::max(standard.node_unit(), spec.node_unit()));
   spec.set_rescale_grace_ms(Span(spec.rescale_grace_ms()));
   spec.set_older_save_after_lives(std::min(spec.older_save_after_lives(), kMaxRounds));
+  spec.set_hang_timeout_ms(Span(spec.hang_timeout_ms()));
   Cut(*spec.mutable_elastic_config(), elasticity::kBlockBytesMax + 4);  // still too long, so that the door sees it
 }
 

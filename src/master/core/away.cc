@@ -73,7 +73,7 @@ void Recall(Turn& turn, const v1::StartRound& live) {
   round.restart_count = live.restart_count();
   round.world_size = live.world_size();
   round.reason = live.reason();
-  round.begun_at = round.saving_noted_at = turn.now;
+  round.begun_at = round.saving_noted_at = round.quiet_since = turn.now;
   round.slots.resize(live.group_world_size());
   for (Slot& slot : round.slots) slot.away = true;
   round.away = round.slots.size();

@@ -1307,6 +1307,11 @@ class StoringTest : public CheckpointsTest {
     Set(report.mutable_manifest_written()->mutable_save(), 1, step);
     Tell(session, report);
   }
+  void Depart(uint64_t session, int64_t step) {
+    v1::CheckpointReport report = Report();
+    Set(report.mutable_departing()->mutable_save(), 1, step);
+    Tell(session, report);
+  }
   void SealAll(int64_t step, bool store) {
     Seal(a_, step, store);
     Seal(b_, step, store);
@@ -1373,6 +1378,89 @@ TEST_F(StoringTest, AnErrorOfStorageEndsTheStoreAndTheNextIsTried) {
   EXPECT_EQ(ended.at(a_).reason(), "/data/run/10: Read-only file system");
   SealAll(20, true);
   EXPECT_EQ(Orders(Order::kPrepareStore).size(), 1U);
+}
+
+TEST_F(StoringTest, WhatADepartingNodeHasInMemoryIsStored) {
+  Open(kFullForm);
+  SealAll(10, false);
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+  Depart(a_, 10);
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).empty());
+  Depart(b_, 10);
+  EXPECT_TRUE(job_.orders.empty()) << "it takes part, and hears of the end";
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored());
+  Depart(b_, 10);
+  EXPECT_TRUE(Orders(Order::kStoreEnded).at(b_).store_ended().stored()) << "said again";
+}
+
+TEST_F(StoringTest, WhatWillNotBeStoredIsSaidAtOnceToWhoDeparts) {
+  SealAll(10, false);
+  Depart(a_, 10);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored()) << "no rank has opened the directory";
+  Open(kFullForm);
+  const uint64_t spare = job_.Attach("spare");
+  Depart(spare, 10);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(spare).store_ended().stored());
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+  v1::CheckpointReport other = Report();
+  other.set_dir("/data/other");
+  Set(other.mutable_departing()->mutable_save(), 1, 7);
+  Tell(a_, other);
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
+}
+
+TEST_F(StoringTest, WhatFollowsAStoreUnderWayIsWaitedFor) {
+  Open(kFullForm);
+  SealAll(10, true);
+  Prepared(10);
+  SealAll(20, false);
+  Depart(a_, 20);
+  EXPECT_TRUE(job_.orders.empty());
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 20);
+}
+
+TEST_F(StoringTest, AJobThatEndsWellLeavesNothingInMemoryAlone) {
+  Open(kFullForm);
+  SealAll(10, false);
+  job_.orders.clear();
+  for (const uint64_t session : {a_, b_}) {
+    for (int rank = 0; rank < 2; ++rank) job_.Exit(session, JobFixture::Ended(rank, 0));
+  }
+  EXPECT_EQ(Orders(Order::kPrepareStore).at(a_).save().step(), 10);
+  EXPECT_FALSE(job_.told[a_].outcome) << "its end waits for storage";
+  job_.Pass(kStoreAtEndToldMs);
+  EXPECT_EQ(job_.told[b_].notices.back(),
+            "checkpoint: the job has ended; storage is waited for, to take step 10 of /data/run, for up to 598 s");
+  Prepared(10);
+  Written(a_, 10);
+  Written(b_, 10);
+  Closed(10);
+  EXPECT_EQ(job_.told[a_].outcome->exit_code(), 0);
+}
+
+// It would be the newest on storage, where a later step lies.
+TEST_F(StoringTest, WhatStorageWasNewerThanIsNotStored) {
+  Open(kFullForm);
+  SealAll(10, false);
+  FailRound();
+  Open(kFullForm);
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  AskRestore(b_);
+  FoundOnDisk(30, "30");
+  CheckedOnDisk(a_, "30");
+  CheckedOnDisk(b_, "30");
+  Depart(a_, 10);
+  EXPECT_TRUE(Orders(Order::kPrepareStore).empty());
+  EXPECT_FALSE(Orders(Order::kStoreEnded).at(a_).store_ended().stored());
 }
 
 // Its own part is written, but nobody else would write the manifest: the job's end waits for the store.

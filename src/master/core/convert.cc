@@ -22,7 +22,7 @@ void AddCheckpoints(const std::string& name, const CheckpointDir& dir, Instant n
 
 }  // namespace
 
-v1::StatusReply StatusOf(const JobState& state, Instant now) {
+v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
   v1::StatusReply reply;
   reply.set_job_id(state.job_id);
   reply.set_phase(PhaseText(state.phase));
@@ -55,6 +55,11 @@ v1::StatusReply StatusOf(const JobState& state, Instant now) {
     wire.set_silent_ms(now - node.last_heard);
     wire.set_min_step(node.min_step);
     wire.set_max_step(node.max_step);
+    if (node.group_rank >= 0 && state.round) {
+      wire.set_rank_base(state.round->slots[static_cast<size_t>(node.group_rank)].rank_base);
+      if (ranks && node.ranks_epoch == state.round->epoch)
+        *wire.mutable_ranks() = {node.ranks.begin(), node.ranks.end()};
+    }
     if (wire.state() == "spare") wire.set_waits_because(state.left_over);
   }
   for (const auto& [name, dir] : state.checkpoints.dirs) AddCheckpoints(name, dir, now, reply);

@@ -9,8 +9,8 @@
 
 namespace phalanx::master {
 
-// `master_id` is left to the caller.
-v1::StatusReply StatusOf(const JobState& state, Instant now);
+// `ranks`: with NodeStatus.ranks, as far as they are known. The times are left to the caller.
+v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks = false);
 
 // The detail of a record as a JSON object.
 std::string DetailJson(const Record& record);

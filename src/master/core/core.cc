@@ -13,6 +13,7 @@
 #include "master/core/ending.h"
 #include "master/core/failures.h"
 #include "master/core/invariants.h"
+#include "master/core/look.h"
 #include "master/core/members.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
@@ -95,11 +96,13 @@ Census::Entry EntryOf(const Node& node) {
 // What holds after every event, and what time has brought about.
 void Settle(Turn& turn) {
   const JobState& job = turn.job;
+  ExpireLook(turn);
   SettleAway(turn);
   if (job.phase == Phase::kFinished) return SettleEnd(turn);  // whoever is away then
   if (job.round && job.round->away > 0) return;
   SettleLastLeft(turn);
   if (job.phase == Phase::kBlaming) SettleBlame(turn);
+  SettleHang(turn);
   if (job.phase == Phase::kRunning) SettleRound(turn);
   SettleStall(turn);
   if (job.phase == Phase::kGathering) SettleGathering(turn);
@@ -216,12 +219,12 @@ Instant NextDeadline(const JobState& s) {
   if (s.candidacy) return std::min({s.candidacy->until, s.candidacy->probe_at});
   // While members of a live round are away Settle decides nothing else.
   if (s.phase != Phase::kFinished && s.round && s.round->away > 0)
-    return std::min({s.lease_check, s.back_by, s.remember_at});
+    return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until});
   const bool live = s.round && s.phase == Phase::kRunning;
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
   return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline, s.back_by, s.remember_at, rescale_by, s.tell_end_by,
-                   s.phase == Phase::kGathering ? s.probe_at : kNever, s.beware_until, StallDue(s),
+                   s.blame_deadline, s.back_by, s.remember_at, rescale_by, s.tell_end_by, s.tell_wait_at, s.look.until,
+                   s.phase == Phase::kGathering ? s.probe_at : kNever, s.beware_until, StallDue(s), HangDue(s),
                    NextCheckpointDeadline(s.checkpoints)});
 }
 

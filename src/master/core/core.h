@@ -63,6 +63,11 @@ constexpr int64_t kDefaultLastCallMs = 300;
 constexpr int64_t kSafePointAheadMs = 500;
 // A job that is over waits so long for storage to take its last checkpoint.
 constexpr int64_t kStoreAtEndMs = 600'000;
+// ... and says so where that takes longer than this.
+constexpr int64_t kStoreAtEndToldMs = 2'000;
+// Who looks at a job waits so long for nodes to say how far they are; what they have said counts so long.
+constexpr int64_t kLookMs = 300;
+constexpr int64_t kLookKeptMs = 500;
 // Spares that may wait beside a full job.
 constexpr size_t kMaxSpares = 1'024;
 // The journal learns at once what a job has come to; what all nodes would say again, it learns a millisecond later for
@@ -105,8 +110,12 @@ struct Probed {
   Reach master = Reach::kSilent;  // where it was asked for
   Reach agent = Reach::kSilent;
 };
+// Somebody wants to know how far the job is: JobState::look.
+struct LookedAt {
+  bool ranks = false;  // each one of them
+};
 
-using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed>;
+using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -203,6 +212,17 @@ struct Node {
   std::string told_spare;  // what it has been told last of why it waits as a spare
   int64_t min_step = 0;
   int64_t max_step = 0;
+  bool owes_look = false;                  // it has been asked how far it is
+  uint64_t ranks_epoch = 0;                // of `ranks`
+  std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for
+};
+
+// The nodes are asked how far they are, for a person who looks.
+struct Look {
+  Instant asked_at = kNever;  // last
+  bool ranks = false;         // ... and for each rank
+  size_t owed = 0;            // nodes that have not answered; 0: it is over
+  Instant until = kNever;     // they are waited for
 };
 
 // A member that was lost, and may come back.
@@ -282,6 +302,7 @@ struct JobState {
   std::optional<int64_t> last_step;  // of the last of them
   int64_t usual_gap_ms = 0;          // between steps, the longest; 0: not known (master/rules/stall.h)
 
+  Look look;
   Instant remember_at = kNever;  // the journal is to have what has changed
   Instant lease_check = kNever;
   Instant gather_at = kNever;  // gathering: begin with whom we have
@@ -291,10 +312,11 @@ struct JobState {
   Instant join_deadline = kNever;  // gathering: give up
   Instant next_notice = kNever;
   Instant blame_deadline = kNever;
-  Instant tell_end_by = kNever;  // finished: storage is waited for, then all are told
-  Instant back_by = kNever;      // members whose stream goes before that are away, not lost
-  bool resumed = false;          // ... because this master took up what another one began
-  size_t stale_rounds = 0;       // nodes that run another round than the live one
+  Instant tell_end_by = kNever;   // finished: storage is waited for, then all are told
+  Instant tell_wait_at = kNever;  // ... and this is said then
+  Instant back_by = kNever;       // members whose stream goes before that are away, not lost
+  bool resumed = false;           // ... because this master took up what another one began
+  size_t stale_rounds = 0;        // nodes that run another round than the live one
   // The last node that is here has left while others may come back, or while its ranks save.
   std::optional<LastLeft> last_left;
   // Refusals in the record since then; each may come again every second, from every node of another job.

@@ -11,6 +11,7 @@
 #include "base/signal_name.h"
 #include "master/core/ending.h"
 #include "master/core/failures.h"
+#include "master/core/look.h"
 #include "master/core/rescale.h"
 #include "master/core/succession.h"
 #include "master/core/texts.h"
@@ -124,7 +125,6 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   const std::string why = signal != 0 ? SignalName(signal) : leaving.reason().empty() ? "on purpose" : leaving.reason();
   const std::string what = fmt::format("node {} left ({})", NodeName(job, node.hello), why);
   const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
-  if (live) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));  // while its memory is here
   const bool is_last = job.census.candidates() == 0;
   LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
   const bool may_return = job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0));
@@ -137,6 +137,8 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
     turn.remember = true;
     return AnnounceRescale(turn, what);
   }
+  // While its memory is here. Of the last node, or of all, it is asked for when their ranks have ended.
+  if (live && !is_last) turn.Apply(EndCheckpoints(job.checkpoints, CheckpointEnd::kForGood, turn.now));
   if (leaving.waits()) turn.SendHold(session, job.round ? job.round->epoch : job.highest_epoch, what);
   GiveUpPlace(turn, node, session, "node-left", what);
   if (!is_last || job.phase == Phase::kFinished) return;
@@ -152,7 +154,10 @@ void SettleLastLeft(Turn& turn) {
   if (!job.last_left || job.back_by != kNever) return;
   if (job.round && job.round->rescale_by != kNever) return;  // its ranks save first
   const LastLeft end = *std::exchange(job.last_left, std::nullopt);
-  if (job.census.candidates() == 0) EndBehindLast(turn, end);
+  if (job.census.candidates() != 0) return;
+  // Its ranks have saved what they wanted to. Behind the job's end nobody asks any more.
+  turn.Apply(EndCheckpoints(job.checkpoints, CheckpointEnd::kForGood, turn.now));
+  EndBehindLast(turn, end);
 }
 
 void ForgiveStandstill(Turn& turn) {
@@ -163,6 +168,7 @@ void ForgiveStandstill(Turn& turn) {
   const size_t members = job.round ? job.round->slots.size() : 0;
   const Instant lease_end = turn.now + LeaseMs(static_cast<int64_t>(std::max(job.nodes.size(), members)));
   for (auto& [session, node] : job.nodes) node.last_heard = turn.now;
+  if (job.round) job.round->quiet_since = turn.now;
   if (!job.nodes.empty()) job.lease_check = lease_end;
   // Agents may have given up streams that nobody served, and who was away stood before a closed door. Behind a job's
   // end that waits for storage, their time begins when that is there.
@@ -176,6 +182,7 @@ void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may
   auto held = turn.job.nodes.extract(session);
   if (held.empty()) return;
   turn.job.UncountNode(held.mapped());
+  SettleLook(turn.job, held.mapped());
   LoseVoter(turn, held.mapped(), silent_ms.has_value());
   GiveUpNode(turn, held.mapped(), session, cause, may_return, silent_ms);
   LeaveHost(turn.job, held.mapped().hello);

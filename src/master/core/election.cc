@@ -65,6 +65,8 @@ class Election {
 
   void On(const AgentDetached& e) { c_.early.erase(e.session); }
 
+  void On(const LookedAt& /*e*/) {}  // nobody is a member yet
+
   void On(const Probed& e) {
     if (c_.over || !c_.before) return;
     if (e.node_id != c_.before->node_id()) return;

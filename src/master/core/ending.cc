@@ -1,5 +1,7 @@
 #include "master/core/ending.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -8,6 +10,7 @@
 #include "master/core/away.h"
 #include "master/core/messages.h"
 #include "master/core/progress.h"
+#include "master/core/texts.h"
 #include "master/rules/lease.h"
 
 namespace phalanx::master {
@@ -38,6 +41,18 @@ void AwaitUntold(Turn& turn) {
   if (job.round->away > 0) job.back_by = turn.now + LeaseMs(static_cast<int64_t>(job.round->slots.size()));
 }
 
+// Whoever sees no rank run any more wants to know what for.
+void TellOfWait(Turn& turn) {
+  JobState& job = turn.job;
+  if (turn.now < job.tell_wait_at) return;
+  job.tell_wait_at = kNever;
+  const std::string text = fmt::format("checkpoint: the job has ended; storage is waited for, to take {}, for up to {}",
+                                       StoringText(job.checkpoints), SecondsText(job.tell_end_by - turn.now));
+  for (const auto& [session, node] : job.nodes) {
+    if (!HasGone(node)) turn.SendNotice(session, text);
+  }
+}
+
 }  // namespace
 
 void TellOfEnd(Turn& turn, const AgentAttached& e) {
@@ -59,9 +74,11 @@ void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {
   job.join_deadline = job.next_notice = job.blame_deadline = kNever;
   WaitForNobody(turn);
   turn.remember = true;
-  if (exit_code != 0) turn.Apply(EndCheckpoints(job.checkpoints, true, turn.now));
+  turn.Apply(
+      EndCheckpoints(job.checkpoints, exit_code == 0 ? CheckpointEnd::kForGood : CheckpointEnd::kBreakpoint, turn.now));
   StopRestoring(job.checkpoints);
   job.tell_end_by = turn.now + kStoreAtEndMs;
+  job.tell_wait_at = turn.now + kStoreAtEndToldMs;
   if (exit_code != 0 && IsStoring(job.checkpoints)) HoldAll(turn, reason);  // what still runs is of no more use
   SettleEnd(turn);
   if (job.round) NoteSaving(turn, *job.round);
@@ -70,8 +87,9 @@ void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {
 
 void SettleEnd(Turn& turn) {
   JobState& job = turn.job;
-  if (job.tell_end_by == kNever || (IsStoring(job.checkpoints) && turn.now < job.tell_end_by)) return;
-  job.tell_end_by = kNever;
+  if (job.tell_end_by == kNever) return;
+  if (IsStoring(job.checkpoints) && turn.now < job.tell_end_by) return TellOfWait(turn);
+  job.tell_end_by = job.tell_wait_at = kNever;
   // A new master must not begin a job again that some nodes have been told the end of.
   turn.RememberFirst(Remember::When::kSynced);
   const auto finish = std::make_shared<const v1::MasterMessage>(FinishOf(*job.outcome));

@@ -10,6 +10,7 @@
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
 #include "master/core/texts.h"
+#include "master/rules/last_exception.h"
 #include "master/rules/lease.h"
 
 namespace phalanx::master {
@@ -40,7 +41,9 @@ void Judge(Turn& turn, const Failure& failure) {
   if (exit.steps() > 0) MarkStepped(turn);
   round.budget_before = job.budget;
   const bool older_next = !WasKilled(exit) && WillDoubtSave(job.checkpoints, job.spec->older_save_after_lives());
-  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, turn.now);
+  const bool soon = turn.now - round.begun_at < kSameErrorWithinMs;
+  const std::string error = soon && !job.spec->retries_same_error() ? LastingError(exit) : "";
+  const Charge charge = ChargeFailure(job.budget, round.stepped, older_next, error, turn.now);
   if (charge == Charge::kRestart) {
     round.failed = fmt::format("{}, restart {} of {}", DescribeCause(round.failures), job.budget.used,
                                AllowedRestarts(job.budget));

@@ -34,6 +34,8 @@ void CheckInvariants(const JobState& job) {
             fmt::format("{} candidates of {} nodes", job.census.candidates(), job.nodes.size()).c_str());
   PHX_CHECK(job.stale_rounds <= job.nodes.size(),
             fmt::format("{} of {} nodes run another round", job.stale_rounds, job.nodes.size()).c_str());
+  PHX_CHECK(job.look.owed <= job.nodes.size() && (job.look.owed == 0) == (job.look.until == kNever),
+            fmt::format("{} of {} nodes are still to say how far they are", job.look.owed, job.nodes.size()).c_str());
   if (job.round) CheckRound(job, *job.round);
   if (job.phase == Phase::kGathering) PHX_CHECK(!job.round, "nodes are gathered while a round is live");
   if (job.phase == Phase::kRunning) PHX_CHECK(job.round, "the job runs without a round");

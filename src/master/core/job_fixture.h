@@ -28,6 +28,7 @@ struct ToldAgent {
   bool dropped = false;
   v1::Successors successors;  // as told last
   int beats_heard = 0;
+  std::vector<bool> asked_for_steps;  // and whether for those of each rank
 };
 
 // What one agent was told of a planned change, or of checkpoints.
@@ -296,6 +297,9 @@ class JobFixture {
         return;
       case v1::MasterMessage::kBeatHeard:
         ++agent.beats_heard;
+        return;
+      case v1::MasterMessage::kTellSteps:
+        agent.asked_for_steps.push_back(message.tell_steps().ranks());
         return;
       case v1::MasterMessage::kCheckpoint:
         orders.push_back({a.session, message.checkpoint()});

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "master/core/look.h"
 #include "master/core/stalls.h"
 #include "master/core/succession.h"
 #include "master/core/texts.h"
@@ -61,6 +62,12 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   Node& node = turn.job.nodes.at(session);
   node.min_step = beat.min_step();
   node.max_step = beat.max_step();
+  if (beat.asked_for()) {
+    node.ranks.assign(beat.ranks().begin(), beat.ranks().end());
+    node.ranks_epoch = beat.epoch();
+    // What answers a look before that, for steps alone, answers one for ranks not.
+    if (!turn.job.look.ranks || beat.ranks_size() > 0) SettleLook(turn.job, node);
+  }
   OnProgress(turn, session, beat.epoch(), beat.progress());
   AnswerBeat(turn, session);
   const bool live = turn.IsLive(beat.epoch()) && node.group_rank >= 0;
@@ -100,7 +107,10 @@ void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const v1::Progress
   const bool live = turn.IsCurrent(epoch) && turn.job.nodes.at(session).group_rank >= 0;
   if (!live && !WasMember(turn, session, epoch)) return;
   Round& round = live ? *turn.job.round : *turn.job.last_round;
-  if (told.saving_ms() > round.saving_ms) SawSaving(round.stall, turn.now);
+  if (told.saving_ms() > round.saving_ms) {
+    SawSaving(round.stall, turn.now);
+    round.quiet_since = turn.now;
+  }
   round.saving_ms = std::max(round.saving_ms, told.saving_ms());
   if (!turn.IsLive(epoch) || turn.now - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(turn, round);
   if (!told.has_step()) return;

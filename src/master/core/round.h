@@ -84,6 +84,7 @@ struct Round {
   std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
   bool caught_up = false;             // ... and this one has as well
   StallWatch stall;
+  Instant quiet_since = 0;      // a hang timeout counts from then: its last step, or what says nothing about its ranks
   int64_t saving_ms = 0;        // of the node with the most
   int64_t saving_noted_ms = 0;  // of that, in the record
   Instant saving_noted_at = 0;

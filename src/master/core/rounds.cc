@@ -142,7 +142,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   round.epoch = ++job.highest_epoch;
   round.restart_count = job.rounds_begun++;
   round.reason = reason;
-  round.begun_at = round.saving_noted_at = turn.now;
+  round.begun_at = round.saving_noted_at = round.quiet_since = turn.now;
   for (size_t rank = 0; rank < members.size(); ++rank) {
     Node& node = job.nodes.at(members[rank]);
     job.ChangeNode(node, [rank](Node& n) {
@@ -248,7 +248,11 @@ std::string NewcomersText(const Turn& turn, const std::vector<uint64_t>& members
 void EndRound(Turn& turn) {
   JobState& job = turn.job;
   if (!job.round) return;
-  turn.Apply(EndCheckpoints(job.checkpoints, !job.round->failed.empty() || !job.round->broken.empty(), turn.now));
+  if (job.round->failed.empty()) job.budget.last_error.clear();  // two lives in a row
+  const CheckpointEnd end = !job.round->leaving.empty()                              ? CheckpointEnd::kForGood
+                            : job.round->failed.empty() && job.round->broken.empty() ? CheckpointEnd::kPlanned
+                                                                                     : CheckpointEnd::kBreakpoint;
+  turn.Apply(EndCheckpoints(job.checkpoints, end, turn.now));
   turn.Apply(OnLifeEnds(job.checkpoints, EndOf(*job.round), job.spec->older_save_after_lives(), turn.now));
   StopRestoring(job.checkpoints);
   for (const Slot& slot : job.round->slots) {

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "master/core/ending.h"
 #include "master/core/texts.h"
+#include "master/rules/lease.h"
 
 namespace phalanx::master {
 namespace {
@@ -51,6 +53,7 @@ void NoteStepSeen(Turn& turn, int64_t step) {
   StallWatch& watch = turn.job.round->stall;
   const bool told = watch.told;
   const std::optional<int64_t> gap_ms = SawStep(watch, step, turn.job.usual_gap_ms, turn.now);
+  if (gap_ms) turn.job.round->quiet_since = turn.now;
   if (!gap_ms || !told) return;
   TellMembers(turn, "stall-over", fmt::format("steps go on, after {} without one", SecondsText(*gap_ms)),
               {{"ms", *gap_ms}, {"step", step}});
@@ -58,11 +61,52 @@ void NoteStepSeen(Turn& turn, int64_t step) {
 
 Instant StallDue(const JobState& job) { return IsWatched(job) ? StallsAt(job.round->stall, job.usual_gap_ms) : kNever; }
 
-std::string StallText(const JobState& job, Instant now) {
-  const StallWatch& watch = job.round->stall;
+namespace {
+
+std::string QuietText(const JobState& job, int64_t quiet_ms) {
   const std::string usual =
       job.usual_gap_ms > 0 ? fmt::format(" (usually within {})", SecondsText(job.usual_gap_ms)) : "";
-  return fmt::format("no step for {}{}: {}", SecondsText(now - watch.since), usual, WhoIsBehind(job));
+  return fmt::format("no step for {}{}: {}", SecondsText(quiet_ms), usual, WhoIsBehind(job));
+}
+
+// A lone node that was stopped (Ctrl-Z, a debugger) is not given up, and says nothing of its ranks.
+bool AllHeard(const JobState& job, Instant now) {
+  return std::ranges::all_of(job.round->slots, [&](const Slot& slot) {
+    if (slot.session == 0) return true;
+    const Node& node = job.nodes.at(slot.session);
+    return now - node.last_heard < node.lease_ms;
+  });
+}
+
+}  // namespace
+
+std::string StallText(const JobState& job, Instant now) { return QuietText(job, now - job.round->stall.since); }
+
+Instant HangDue(const JobState& job) {
+  if (!job.spec || job.spec->hang_timeout_ms() == 0 || !IsWatched(job)) return kNever;
+  // Steps are seen in beats.
+  const int64_t least_ms = LeaseMs(static_cast<int64_t>(job.round->slots.size()));
+  return job.round->quiet_since + std::max(job.spec->hang_timeout_ms(), least_ms);
+}
+
+void SettleHang(Turn& turn) {
+  JobState& job = turn.job;
+  if (turn.now < HangDue(job)) return;
+  Round& round = *job.round;
+  if (!AllHeard(job, turn.now)) {
+    round.quiet_since = turn.now;
+    return;
+  }
+  const int64_t quiet_ms = turn.now - round.quiet_since;
+  const std::string what =
+      fmt::format("{}: --hang-timeout={} is over", QuietText(job, quiet_ms), SecondsText(job.spec->hang_timeout_ms()));
+  turn.Note("hang", "", what, -1, {{"silent_ms", quiet_ms}, {"step", round.stall.step}});
+  turn.remember = true;
+  const Charge charge = ChargeFailure(job.budget, round.stepped, /*older_next=*/false, /*error=*/"", turn.now);
+  if (charge != Charge::kRestart) {
+    return FinishJob(turn, 1, fmt::format("{}; {}", what, VerdictText(charge, job.budget)));
+  }
+  round.failed = fmt::format("{}, restart {} of {}", what, job.budget.used, AllowedRestarts(job.budget));
 }
 
 void SettleStall(Turn& turn) {

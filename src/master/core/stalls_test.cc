@@ -39,6 +39,7 @@ class Stalls : public testing::Test {
   // Half a second; both nodes beat.
   void Tell(int64_t step) {
     job_.now += 500;
+    if (NextDeadline(job_.state) <= job_.now) job_.Send(Tick{});
     Beat(a_, step, step);
     Beat(b_, step, step);
   }
@@ -105,6 +106,61 @@ TEST_F(Stalls, ARankThatHasEndedMakesNoSteps) {
   job_.Exit(b_, JobFixture::Ended(0, 0));
   for (int i = 0; i < 60; ++i) Tell(20);
   EXPECT_THAT(Told("stalled"), IsEmpty());
+}
+
+TEST_F(Stalls, AHangTimeoutEndsTheLifeAsAFailureDoes) {
+  job_.state.spec->set_hang_timeout_ms(60'000);
+  StepTo(20);
+  const uint64_t before = job_.Epoch();
+  for (int i = 0; i < 118; ++i) Tell(20);
+  EXPECT_EQ(job_.Epoch(), before);
+  for (int i = 0; i < 4; ++i) Tell(20);
+  EXPECT_EQ(job_.Epoch(), before + 1);
+  EXPECT_EQ(
+      job_.state.round->reason,
+      "no step for 60 s (usually within 1 s): all ranks are at step 20: --hang-timeout=60 s is over, restart 1 of 3");
+  EXPECT_EQ(Told("hang").size(), 1U);
+  EXPECT_EQ(NextDeadline(job_.state) > job_.now, true);
+}
+
+TEST_F(Stalls, AHangBeforeTheFirstStepIsOneAndTheBudgetEnds) {
+  job_.state.spec->set_hang_timeout_ms(60'000);
+  job_.state.spec->set_max_restarts(1);
+  job_.state.SetSpec(v1::JobSpec(*job_.state.spec));
+  for (int life = 0; life < 2; ++life) {
+    for (int i = 0; i < 122; ++i) Tell(0);
+  }
+  ASSERT_TRUE(job_.state.outcome);
+  EXPECT_EQ(job_.state.outcome->exit_code, 1);
+  EXPECT_THAT(job_.state.outcome->reason, HasSubstr("--hang-timeout=60 s is over; --max-restarts=1 is used up"));
+}
+
+TEST_F(Stalls, WhatSaysNothingAboutRanksIsNoHang) {
+  job_.state.spec->set_hang_timeout_ms(60'000);
+  StepTo(20);
+  const uint64_t before = job_.Epoch();
+  for (int i = 0; i < 300; ++i) {  // a stall was told of, and then training waits for a checkpoint
+    job_.now += 500;
+    v1::Beat beat;
+    beat.set_epoch(job_.Epoch());
+    beat.set_min_step(20);
+    beat.set_max_step(20);
+    if (i > 60) beat.mutable_progress()->set_saving_ms(i * 500);
+    job_.Say(a_, beat);
+    Beat(b_, 20, 20);
+  }
+  EXPECT_EQ(job_.Epoch(), before);
+  job_.now += 100'000;  // the master itself stood still
+  Beat(a_, 20, 20);
+  Beat(b_, 20, 20);
+  EXPECT_EQ(job_.Epoch(), before);
+}
+
+TEST_F(Stalls, WithoutATimeoutAHangIsOnlyTold) {
+  StepTo(20);
+  const uint64_t before = job_.Epoch();
+  for (int i = 0; i < 2'000; ++i) Tell(20);
+  EXPECT_EQ(job_.Epoch(), before);
 }
 
 }  // namespace

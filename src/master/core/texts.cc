@@ -49,6 +49,10 @@ std::string ThereText(size_t there, const v1::JobSpec& spec) {
 }
 
 std::string VerdictText(Charge charge, const Budget& budget) {
+  if (charge == Charge::kSameError) {
+    const std::string place = budget.last_error.substr(budget.last_error.rfind(", at ") + 2);
+    return fmt::format("the same error twice, {}: not restarting (--retry-same-error tries on)", place);
+  }
   if (charge == Charge::kCrashLoop)
     return fmt::format("crash loop: {} lives in a row ended without a step", budget.lives_without_step);
   if (!budget.given) return fmt::format("all {} restarts are used up", kDefaultRestarts);
@@ -107,6 +111,12 @@ std::string NodeName(const JobState& state, const v1::Hello& hello) {
   return several || loopback ? hello.address() : hello.hostname();
 }
 
+namespace {
+
+std::string YesNo(bool given) { return given ? "given" : "not given"; }
+
+}  // namespace
+
 std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked) {
   std::vector<std::string> parts;
   auto compare = [&parts](const char* flag, const std::string& of_job, const std::string& of_node) {
@@ -122,6 +132,8 @@ std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked)
           fmt::format("{} ms", asked.last_call_ms()));
   compare("--older-save-after", fmt::format("{}", job.older_save_after_lives()),
           fmt::format("{}", asked.older_save_after_lives()));
+  compare("--hang-timeout", SecondsText(job.hang_timeout_ms()), SecondsText(asked.hang_timeout_ms()));
+  compare("--retry-same-error", YesNo(job.retries_same_error()), YesNo(asked.retries_same_error()));
   if (parts.empty()) return "";
   return fmt::format("what the job's first node was given counts: {}", fmt::join(parts, ", "));
 }

@@ -25,6 +25,7 @@ void Fill(v1::Snapshot::Budget& wire, const Budget& budget, Instant now) {
   wire.set_used(budget.used);
   wire.set_lives_without_step(budget.lives_without_step);
   if (budget.stepping_since != kNever) wire.set_stepping_for_ms(now - budget.stepping_since);
+  wire.set_last_error(budget.last_error);
 }
 
 void Fill(v1::Snapshot::Slot& wire, const Slot& slot) {
@@ -82,6 +83,7 @@ void Restore(Budget& budget, const v1::Snapshot::Budget& wire, Instant now) {
   budget.used = std::min(wire.used(), AllowedRestarts(budget));
   budget.lives_without_step = wire.lives_without_step();
   budget.stepping_since = wire.has_stepping_for_ms() ? Before(now, wire.stepping_for_ms()) : kNever;
+  budget.last_error = wire.last_error();
 }
 
 StatusOr<Slot> RestoreSlot(const v1::Snapshot::Slot& wire) {
@@ -193,6 +195,7 @@ StatusOr<Round> RestoreRound(const v1::Snapshot::Round& wire, const Budget& budg
   round.world_size = wire.world_size();
   round.reason = wire.reason();
   round.begun_at = round.saving_noted_at = Before(now, wire.age_ms());
+  round.quiet_since = now;  // what its ranks have done since is not known
   if (wire.has_ended_for_ms()) round.ended_at = Before(now, wire.ended_for_ms());
   if (wire.slots().empty() || wire.slots_size() > static_cast<int>(kMaxNodes)) {
     return Contradiction(fmt::format("a round of {} nodes", wire.slots_size()));

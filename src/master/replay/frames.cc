@@ -82,6 +82,8 @@ void Fill(v1::MasterEvent& wire, const Probed& event) {
   wire.mutable_probed()->set_agent(WireOf(event.agent));
 }
 
+void Fill(v1::MasterEvent& wire, const LookedAt& event) { wire.mutable_looked_at()->set_ranks(event.ranks); }
+
 void Fill(v1::MasterEvent& wire, const Tick& /*event*/) { wire.mutable_tick(); }
 
 }  // namespace

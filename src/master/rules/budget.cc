@@ -23,10 +23,13 @@ void NoteStep(Budget& budget, Instant now) {
   if (budget.stepping_since == kNever) budget.stepping_since = now;
 }
 
-Charge ChargeFailure(Budget& budget, bool stepped, bool older_next, Instant now) {
+Charge ChargeFailure(Budget& budget, bool stepped, bool older_next, const std::string& error, Instant now) {
   if (Renewed(budget, now)) budget.used = 0;
   budget.stepping_since = kNever;
   budget.lives_without_step = stepped ? 0 : budget.lives_without_step + 1;
+  const bool same_error = !stepped && !older_next && !error.empty() && error == budget.last_error;
+  budget.last_error = stepped ? "" : error;
+  if (same_error) return Charge::kSameError;
   const bool repeats = budget.lives_without_step >= kCrashLoopLives && !older_next;
   if (!budget.given && repeats) return Charge::kCrashLoop;
   if (budget.used >= AllowedRestarts(budget)) return Charge::kExhausted;

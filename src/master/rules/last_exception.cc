@@ -1,6 +1,9 @@
 #include "master/rules/last_exception.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "base/utf8.h"
@@ -55,23 +58,62 @@ std::string Shown(std::string_view bytes) {
 
 }  // namespace
 
-std::string LastException(std::string_view words) {
-  std::string_view found;
+namespace {
+
+struct Raised {
+  std::string_view line;   // "ValueError: text"; empty: none
+  std::string_view frame;  // '  File "train.py", line 12, in main': the innermost; empty: not known
+};
+
+Raised LastRaised(std::string_view words) {
+  Raised found;
+  std::string_view frame;
   bool in_traceback = false;
   while (!words.empty()) {
     const size_t end = std::min(words.find('\n'), words.size());
     const std::string_view line = Bare(words.substr(0, end));
     words.remove_prefix(std::min(end + 1, words.size()));
-    if (line == kTraceback) {
+    if (line.ends_with(kTraceback)) {  // behind a progress bar, which ends no line
       in_traceback = true;
+      frame = "";
       continue;
     }
-    if (IsSyntaxError(line)) found = line;
+    if (line.starts_with("  File \"")) frame = line;
+    if (IsSyntaxError(line)) found = {line, frame};
     if (!in_traceback || line.empty() || line.starts_with(' ')) continue;
     in_traceback = false;  // its frames are over
-    if (IsException(line)) found = line;
+    if (IsException(line)) found = {line, frame};
   }
-  return Shown(found);
+  return found;
+}
+
+// '  File "train.py", line 12, in main' -> "train.py:12".
+std::string PlaceOf(std::string_view frame) {
+  const size_t begin = frame.find('"');
+  const size_t end = frame.find("\", line ");
+  if (begin == std::string_view::npos || end == std::string_view::npos || end <= begin) return "";
+  const std::string_view rest = frame.substr(end + std::string_view("\", line ").size());
+  const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  if (digits == 0) return "";
+  return fmt::format("{}:{}", frame.substr(begin + 1, end - begin - 1), rest.substr(0, digits));
+}
+
+constexpr std::array kMistakes = {
+    "AssertionError", "AttributeError",      "ImportError",       "IndentationError",    "IndexError",
+    "KeyError",       "ModuleNotFoundError", "NameError",         "NotImplementedError", "SyntaxError",
+    "TabError",       "TypeError",           "UnboundLocalError", "ValueError",          "ZeroDivisionError"};
+
+}  // namespace
+
+std::string LastException(std::string_view words) { return Shown(LastRaised(words).line); }
+
+std::string LastingError(const v1::WorkerExited& exit) {
+  if (exit.signal() != 0) return "";
+  const Raised raised = LastRaised(exit.last_words());
+  const std::string_view name = raised.line.substr(0, raised.line.find(':'));
+  const std::string place = PlaceOf(raised.frame);
+  if (place.empty() || std::ranges::find(kMistakes, name) == kMistakes.end()) return "";
+  return fmt::format("{}, at {}", Shown(raised.line), Shown(place));
 }
 
 std::string LastException(const v1::WorkerExited& exit) {

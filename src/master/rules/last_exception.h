@@ -18,4 +18,9 @@ std::string LastException(std::string_view words);
 // Of a worker's end: from its error file, else from its last words. Empty: it was ended by a signal, or says nothing.
 std::string LastException(const v1::WorkerExited& exit);
 
+// "NameError: name 'x' is not defined, at train.py:12": that of an end that the same script comes to again, whoever
+// tries it: an exception by which Python tells of a mistake in the program. Empty: another one (a network, a disk or a
+// device may be well the next time), or it is not known where it was raised.
+std::string LastingError(const v1::WorkerExited& exit);
+
 }  // namespace phalanx::master

@@ -30,6 +30,12 @@ TEST(LastExceptionTest, OfAChainTheLastOneCounts) {
             "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB");
 }
 
+TEST(LastExceptionTest, MayBeginBehindAProgressBar) {
+  EXPECT_EQ(LastException(" 50%|#####     | 5/10 [00:01<00:01]Traceback (most recent call last):\n"
+                          "  File \"a.py\", line 1, in f\nValueError: bad\n"),
+            "ValueError: bad");
+}
+
 TEST(LastExceptionTest, TorchWritesTheRankBeforeEachLine) {
   EXPECT_EQ(LastException("[rank12]: Traceback (most recent call last):\n"
                           "[rank12]:   File \"a.py\", line 1, in f\n"
@@ -80,6 +86,24 @@ TEST(LastExceptionTest, TheErrorFileKnowsBest) {
   EXPECT_EQ(LastException(Exited(R"({"message": "not one of Python's"})", words)), "KeyError: 1");
   EXPECT_EQ(LastException(Exited("garbage", words)), "KeyError: 1");
   EXPECT_EQ(LastException(Exited("", words, 9)), "") << "it had gone on behind that";
+}
+
+TEST(LastingErrorTest, IsAMistakeOfTheProgramWithItsPlace) {
+  const std::string frames =
+      "Traceback (most recent call last):\n  File \"src/train.py\", line 3, in <module>\n    main()\n"
+      "  File \"src/model.py\", line 12, in main\n    x = y\n";
+  EXPECT_EQ(LastingError(Exited("", frames + "NameError: name 'y' is not defined\n")),
+            "NameError: name 'y' is not defined, at src/model.py:12");
+  EXPECT_EQ(LastingError(Exited("", frames + "RuntimeError: connection refused\n")), "");
+  EXPECT_EQ(LastingError(Exited("", frames + "ConnectionError: refused\n")), "");
+  EXPECT_EQ(LastingError(Exited("", frames + "NameError: x\n", 9)), "");
+  EXPECT_EQ(LastingError(Exited("", "Traceback (most recent call last):\nNameError: x\n")), "") << "where is not known";
+  EXPECT_EQ(LastingError(Exited("", "  File \"a.py\", line 3\n    def f(\n         ^\nSyntaxError: bad\n")),
+            "SyntaxError: bad, at a.py:3");
+  EXPECT_EQ(LastingError(Exited("",
+                                "[rank1]: Traceback (most recent call last):\n"
+                                "[rank1]:   File \"a.py\", line 7, in f\n[rank1]: KeyError: 'lr'\n")),
+            "KeyError: 'lr', at a.py:7");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "master/core/convert.h"
 #include "master/serve/shell_decisions.h"
@@ -10,24 +11,26 @@
 
 namespace phalanx::master {
 
-void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint) {
+void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint,
+                      std::function<void(const LookedAt&)> look) {
   endpoint_ = &endpoint;
+  look_ = std::move(look);
   using StatusCall = wire::AdminCall<grpc::ByteBuffer, grpc::ByteBuffer>;
   using EventsCall = wire::AdminCall<v1::EventsRequest, v1::EventsReply>;
   StatusCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestStatus(context, request, writer, &queue, &queue, tag);
       },
-      [this](const wire::Caller& caller, const auto& request, auto& reply) {
-        return AnswerStatus(caller, request, reply, MonotonicMs());
+      [this](const wire::Caller& caller, const auto& request, auto& reply, const StatusCall::Finish& finish) {
+        AnswerStatus(caller, request, reply, finish, MonotonicMs());
       },
       &calls_);
   EventsCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestEvents(context, request, writer, &queue, &queue, tag);
       },
-      [this](const wire::Caller& caller, const auto& request, auto& reply) {
-        return AnswerEvents(caller, request, reply);
+      [this](const wire::Caller& caller, const auto& request, auto& reply, const EventsCall::Finish& finish) {
+        finish(AnswerEvents(caller, request, reply));
       },
       &calls_);
 }
@@ -50,24 +53,56 @@ grpc::Status AdminDesk::Admit(const wire::Caller& caller, const std::string& job
   return grpc::Status::OK;
 }
 
-grpc::Status AdminDesk::AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer& request,
-                                     grpc::ByteBuffer& reply, Instant now) {
+void AdminDesk::AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer& request, grpc::ByteBuffer& reply,
+                             Finish finish, Instant now) {
   v1::StatusRequest asked;
   grpc::ByteBuffer bytes = request;  // reading takes them
-  grpc::Status read = grpc::SerializationTraits<v1::StatusRequest>::Deserialize(&bytes, &asked);
-  if (!read.ok()) return read;
-  grpc::Status allowed = Admit(caller, asked.job_id());
-  if (!allowed.ok()) return allowed;
-  if (now >= status_until_) {
-    grpc::Status made = MakeStatus(now);
-    if (!made.ok()) return made;
+  const grpc::Status read = grpc::SerializationTraits<v1::StatusRequest>::Deserialize(&bytes, &asked);
+  if (!read.ok()) return finish(read);
+  const grpc::Status allowed = Admit(caller, asked.job_id());
+  if (!allowed.ok()) return finish(allowed);
+  const bool kept = now < status_until_ && !asked.ranks();
+  if (!kept && look_ && (asked.fresh() || asked.ranks())) {
+    waiting_.push_back({asked.ranks(), &reply, std::move(finish)});
+    return look_(LookedAt{asked.ranks()});  // Settle follows
   }
-  reply = status_;
-  return grpc::Status::OK;
+  const grpc::Status made = kept ? grpc::Status::OK : Remake(now);
+  if (made.ok()) reply = status_;
+  finish(made);
 }
 
-grpc::Status AdminDesk::MakeStatus(Instant now) {
-  v1::StatusReply status = StatusOf(job_, now);
+grpc::Status AdminDesk::Remake(Instant now) {
+  status_until_ = now + StatusKeptMs(job_.nodes.size());
+  return FillStatus(now, false, status_);
+}
+
+void AdminDesk::Settle(Instant now) {
+  // A master that is not the job's, or not yet, asks nobody.
+  const bool asks = !job_.moved_to && !job_.candidacy;
+  if (!waiting_.empty() && (!asks || job_.look.owed == 0)) AnswerWaiting(now);
+}
+
+void AdminDesk::Withdraw(Instant now) {
+  AnswerWaiting(now);
+  look_ = nullptr;
+  endpoint_ = nullptr;
+}
+
+// Those that want the same get the same bytes.
+void AdminDesk::AnswerWaiting(Instant now) {
+  if (waiting_.empty()) return;
+  grpc::Status made = Remake(now);
+  grpc::ByteBuffer with_ranks;
+  const bool any_ranks = std::ranges::any_of(waiting_, &Waiting::ranks);
+  if (made.ok() && any_ranks) made = FillStatus(now, true, with_ranks);
+  for (const Waiting& call : std::exchange(waiting_, {})) {
+    *call.reply = call.ranks ? with_ranks : status_;
+    call.finish(made);
+  }
+}
+
+grpc::Status AdminDesk::FillStatus(Instant now, bool ranks, grpc::ByteBuffer& reply) const {
+  v1::StatusReply status = StatusOf(job_, now, ranks);
   status.set_started_unix_ms(started_unix_ms_);
   status.set_now_unix_ms(record_.UnixNow());
   if (endpoint_ != nullptr) {
@@ -76,9 +111,8 @@ grpc::Status AdminDesk::MakeStatus(Instant now) {
     status.set_last_refused(refused.last);
   }
   bool owned = false;
-  status_until_ = now + StatusKeptMs(job_.nodes.size());
-  status_.Clear();
-  return grpc::SerializationTraits<v1::StatusReply>::Serialize(status, &status_, &owned);
+  reply.Clear();
+  return grpc::SerializationTraits<v1::StatusReply>::Serialize(status, &reply, &owned);
 }
 
 grpc::Status AdminDesk::AnswerEvents(const wire::Caller& caller, const v1::EventsRequest& request,

@@ -4,9 +4,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "master/core/core.h"
@@ -27,19 +29,23 @@ class AdminDesk {
       : job_id_(std::move(job_id)), started_unix_ms_(started_unix_ms), job_(job), record_(record) {}
 
   grpc::Service& service() { return service_; }
-  // Waits for calls at the queue from now on. Who calls by a certificate is told to `endpoint`.
-  void Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint);
-  // The endpoint is about to go.
-  void Withdraw() { endpoint_ = nullptr; }
+  // Waits for calls at the queue from now on. Who calls by a certificate is told to `endpoint`. `look`: brings a
+  // LookedAt to the core.
+  void Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint, std::function<void(const LookedAt&)> look);
+  // The core has stepped: who waits for what nodes say is answered where they have.
+  void Settle(Instant now);
+  // The endpoint is about to go; who waits is answered by what is known.
+  void Withdraw(Instant now);
   // Calls that are waited for or answered: operations that the queue has to give back.
   int calls() const { return calls_; }
 
   // Who has proved nothing learns nothing.
 
-  // Bytes of v1::StatusRequest and v1::StatusReply. The reply is made anew when StatusKeptMs are over: a copy of its
-  // bytes costs nothing, whatever the number of nodes.
-  grpc::Status AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer& request, grpc::ByteBuffer& reply,
-                            Instant now);
+  // Bytes of v1::StatusRequest and v1::StatusReply. One that need not be fresh is made anew when StatusKeptMs are over:
+  // a copy of its bytes costs nothing, whatever the number of nodes. `finish` follows, at once or from Settle.
+  using Finish = std::function<void(const grpc::Status&)>;
+  void AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer& request, grpc::ByteBuffer& reply, Finish finish,
+                    Instant now);
   // At most kMaxEventsReply rows: a millisecond or two.
   grpc::Status AnswerEvents(const wire::Caller& caller, const v1::EventsRequest& request, v1::EventsReply& reply) const;
 
@@ -49,7 +55,17 @@ class AdminDesk {
   static constexpr int kKindsOfCalls = 2;  // one of each is waited for
 
   grpc::Status Admit(const wire::Caller& caller, const std::string& job_id) const;
-  grpc::Status MakeStatus(Instant now);
+  grpc::Status FillStatus(Instant now, bool ranks, grpc::ByteBuffer& reply) const;
+  // The reply that is kept for a while.
+  grpc::Status Remake(Instant now);
+  void AnswerWaiting(Instant now);
+
+  // A call that waits for what nodes say.
+  struct Waiting {
+    bool ranks = false;
+    grpc::ByteBuffer* reply = nullptr;
+    Finish finish;
+  };
 
   const std::string job_id_;
   const int64_t started_unix_ms_;
@@ -58,6 +74,8 @@ class AdminDesk {
   Endpoint* endpoint_ = nullptr;  // null: not offered
   Service service_;
   int calls_ = 0;
+  std::function<void(const LookedAt&)> look_;
+  std::vector<Waiting> waiting_;
   grpc::ByteBuffer status_;  // the reply that was made last
   Instant status_until_ = 0;
 };

@@ -201,7 +201,7 @@ Status MasterServer::Impl::Listen() {
   TakeItsPlace(state_, start);
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
-  desk_.Offer(*queue_, *endpoint_);
+  desk_.Offer(*queue_, *endpoint_, [this](const LookedAt& event) { Feed(event); });
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
@@ -403,7 +403,7 @@ void MasterServer::Impl::Shutdown() {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
     stoppable_ = false;
   }
-  desk_.Withdraw();
+  desk_.Withdraw(MonotonicMs());
   endpoint_.reset();
   prober_.Finish();
   server_->Shutdown(AtOnce());
@@ -478,6 +478,7 @@ void MasterServer::Impl::Feed(const Event& event) {
   CarryOut(decisions);
   if (state_.moved_to && !std::exchange(moved_, true)) OnMoved();
   if (endpoint_) endpoint_->Follow(state_);
+  desk_.Settle(now);
   TellOfDisk();
 }
 

@@ -107,9 +107,12 @@ class Stepper {
 
   bool AllTold(const CheckpointDir& dir) const { return dir.doubts.told.size() == s_.members.size(); }
 
-  void End(bool breakpoint) {
+  void End(CheckpointEnd end) {
     for (auto& [name, dir] : s_.dirs) {
-      if (!breakpoint || !dir.at_breakpoint || !dir.committed || dir.stored == dir.committed) continue;
+      const bool wanted = end == CheckpointEnd::kForGood      ? IsWorthKeeping(dir)
+                          : end == CheckpointEnd::kBreakpoint ? dir.at_breakpoint && dir.committed.has_value()
+                                                              : false;
+      if (!wanted || (dir.stored && *dir.committed <= *dir.stored)) continue;
       dir.wanted = true;
       MaybeStore(name, dir);
       if (dir.store) continue;
@@ -152,6 +155,8 @@ class Stepper {
         return OnShards(session, report.dir(), report.shards_written());
       case v1::CheckpointReport::kManifestWritten:
         return OnManifest(session, report.dir(), report.manifest_written());
+      case v1::CheckpointReport::kDeparting:
+        return OnDeparting(session, report.dir(), KeyOf(report.departing().save()));
       case v1::CheckpointReport::BODY_NOT_SET:
         return;
     }
@@ -275,6 +280,7 @@ class Stepper {
     CheckpointDir& dir = s_.dirs[name];
     dir.form = FormOf(opened.form());
     dir.at_breakpoint = opened.at_breakpoint();
+    dir.opened = true;
     if (!opened.archive().empty()) dir.archive = opened.archive();
   }
 
@@ -778,6 +784,7 @@ class Stepper {
       return Check(name, dir);
     }
     dir.check_notice_at = kNever;
+    if (choice.restore().source() != v1::RestoreDecided::MEMORY && dir.committed) dir.stale = dir.committed;
     NoteDecided(dir.doubts, GoneOnFrom(dir, choice));
     choice.mutable_restore()->set_branch(dir.asking_branch);
     const v1::CheckpointOrder& decision = dir.decided[dir.asking_branch] = std::move(choice);
@@ -946,6 +953,35 @@ class Stepper {
   }
 
   // --- storing ---
+
+  // What no rank of this job has asked for is another run's, and what was passed over is no newer than storage.
+  static bool IsWorthKeeping(const CheckpointDir& dir) {
+    return dir.opened && dir.committed && !(dir.stale && *dir.committed <= *dir.stale);
+  }
+
+  // Its ranks have ended, so there is nothing newer to come. Each is answered: by the end of a store that it takes part
+  // in, or at once.
+  void OnDeparting(uint64_t session, const std::string& name, const SaveKey& save) {
+    const auto found = s_.dirs.find(name);
+    if (found == s_.dirs.end()) return SendTo(session, EndedOrder(name, save, false, kNotInMemory));
+    CheckpointDir& dir = found->second;
+    if (dir.stored && save <= *dir.stored) return SendTo(session, EndedOrder(name, *dir.stored, true, kStoredAlready));
+    const bool is_member = s_.rank_of.contains(session);
+    if (is_member && IsWorthKeeping(dir)) {
+      dir.wanted = true;
+      MaybeStore(name, dir);
+    }
+    if (!TakesPart(dir, session, save, is_member)) SendTo(session, EndedOrder(name, save, false, kNotInMemory));
+  }
+
+  // In the store under way, or the one that follows it.
+  static bool TakesPart(const CheckpointDir& dir, uint64_t session, const SaveKey& save, bool is_member) {
+    if (!dir.store) return false;
+    const bool in_store = std::ranges::any_of(
+        dir.store->members, [session](const CheckpointMember& member) { return member.session == session; });
+    const bool in_next = is_member && dir.wanted && dir.committed && save <= *dir.committed;
+    return (in_store && save <= dir.store->save) || in_next;
+  }
 
   void WantStored(const std::string& name, CheckpointDir& dir, const SaveKey& save) {
     if (dir.stored && save <= *dir.stored) return SendToAll(EndedOrder(name, *dir.stored, true, kStoredAlready));
@@ -1131,9 +1167,9 @@ CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32
   return stepper.Take();
 }
 
-CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant now) {
+CheckpointOrders EndCheckpoints(CheckpointState& state, CheckpointEnd end, Instant now) {
   Stepper stepper(state, now);
-  stepper.End(breakpoint);
+  stepper.End(end);
   return stepper.Take();
 }
 
@@ -1171,6 +1207,15 @@ void OnCheckpointSessionBack(CheckpointState& state, uint32_t group_rank, const 
   state.rank_of.erase(state.members[group_rank].session);
   state.members[group_rank] = member;
   state.rank_of[member.session] = group_rank;
+}
+
+std::string StoringText(const CheckpointState& state) {
+  std::string text;
+  for (const auto& [name, dir] : state.dirs) {
+    if (!dir.store) continue;
+    text += fmt::format("{}step {} of {}", text.empty() ? "" : ", ", dir.store->save.step, name);
+  }
+  return text;
 }
 
 bool IsStoring(const CheckpointState& state) {

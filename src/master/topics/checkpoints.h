@@ -84,6 +84,7 @@ struct RankValue {
 struct CheckpointDir {
   SaveForm form;  // of what its ranks save, as they have opened it
   bool at_breakpoint = false;
+  bool opened = false;  // by a rank, as far as this master knows
   std::string archive;  // as the ranks have named it; empty: there is none
 
   // In memory.
@@ -96,6 +97,8 @@ struct CheckpointDir {
   std::optional<SaveKey> committed;
   uint32_t committed_world_size = 0;
   SaveForm committed_form;
+  // Storage held a newer one, or nothing was restored from it: no later life goes on from that, nor from older ones.
+  std::optional<SaveKey> stale;
   bool covered = false;     // the members of the live round hold all of it
   bool offered = false;     // they can go on from it: what one lacks others lend
   bool unreadable = false;  // of the live round: a node could not read a newer one that others lend
@@ -170,8 +173,13 @@ struct CheckpointOrders {
 // A round begins; its members tell what they hold from now on.
 CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32_t world_size,
                                   std::vector<CheckpointMember> members, Instant now);
-// The live round is over. `breakpoint`: otherwise than planned.
-CheckpointOrders EndCheckpoints(CheckpointState& state, bool breakpoint, Instant now);
+// The live round is over, so: what storage is to have of it.
+enum class CheckpointEnd {
+  kPlanned,     // its memory stays
+  kBreakpoint,  // otherwise than planned: storage has what was asked for in that case (save_at_breakpoint)
+  kForGood,     // the job ends well, or a node of it goes on purpose, and memory with it: storage has the newest
+};
+CheckpointOrders EndCheckpoints(CheckpointState& state, CheckpointEnd end, Instant now);
 // The life of the round that is over has ended so: src/master/topics/doubts.h.
 CheckpointOrders OnLifeEnds(CheckpointState& state, LifeEnd end, uint32_t lives, Instant now);
 // Its failure was a node's loss.
@@ -189,6 +197,8 @@ CheckpointOrders OnCheckpointSessionLost(CheckpointState& state, uint64_t sessio
 void OnCheckpointSessionBack(CheckpointState& state, uint32_t group_rank, const CheckpointMember& member);
 // A save is on its way to storage, or will be.
 bool IsStoring(const CheckpointState& state);
+// What that is, for people.
+std::string StoringText(const CheckpointState& state);
 // Time has passed.
 CheckpointOrders OnCheckpointTick(CheckpointState& state, Instant now);
 Instant NextCheckpointDeadline(const CheckpointState& state);
