@@ -34,7 +34,7 @@ agent::HostFacts AskHost() {
   std::error_code error;
   host.cwd = std::filesystem::current_path(error).string();
   host.own_dir = ExecutableDirectory();
-  host.fresh_uuid = RandomHex(16);
+  host.fresh_uuid = RandomHex(6);  // for people to type; one machine's jobs of a week are some thousands
   host.fresh_token = RandomHex(16);
   host.is_executable = [](const std::string& path) {
     struct stat info {};

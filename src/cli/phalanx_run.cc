@@ -1,8 +1,10 @@
 // phalanx-run: flags in, one node of a job out.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,10 +25,12 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/event_loop.h"
+#include "base/fd.h"
 #include "base/net.h"
 #include "base/process/process.h"
 #include "base/process/signals.h"
 #include "cli/host.h"
+#include "cli/missing_script.h"
 
 namespace phalanx {
 namespace {
@@ -45,7 +49,27 @@ Status PrepareStateDir(const agent::LaunchConfig& config) {
   return absl::OkStatus();
 }
 
+// Two runs of one id on one machine would write over each other's files: the second one gets an id of its own. The lock
+// ends with this program. Where the file system has none, both keep the id, and the second one's master is refused.
+StatusOr<Fd> ClaimId(agent::LaunchConfig& config) {
+  if (config.other_rdzv_id.empty()) return Fd();
+  PHX_RETURN_IF_ERROR(PrepareStateDir(config));
+  const std::string path = config.state_dir + "/run.lock";
+  Fd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return ErrnoStatus(errno, path);
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return Fd();
+  config.notices.push_back(
+      fmt::format("--rdzv-id={}: a run of that id lives (state directory {}); this one gets an id of its own, {}",
+                  config.rdzv_id, config.state_dir, config.other_rdzv_id));
+  config.rdzv_id = config.other_rdzv_id;
+  config.rdzv_id_invented = true;
+  config.state_dir = fmt::format("{}/{}", config.state_root, config.rdzv_id);
+  return Fd();
+}
+
 int Launch(agent::LaunchConfig config, Environment env) {
+  const StatusOr<Fd> claim = ClaimId(config);
   const agent::Speaker speaker{config.log_format, config.rdzv_id, Hostname()};
   const auto say = [&speaker](agent::Level level, const std::string& text) {
     fmt::print(stderr, "{}", agent::SayLine(speaker, level, text, UnixMs()));
@@ -57,7 +81,7 @@ int Launch(agent::LaunchConfig config, Environment env) {
     return 1;
   }
   for (const std::string& notice : config.notices) say(agent::Level::kWarning, notice);
-  const Status state = PrepareStateDir(config);
+  const Status state = claim.ok() ? PrepareStateDir(config) : claim.status();
   if (!state.ok()) {
     say(agent::Level::kError, Message(state));
     return 1;
@@ -77,14 +101,6 @@ int Launch(agent::LaunchConfig config, Environment env) {
 // Before libraries set themselves up: where stdin is closed, gRPC would be given its number, and ranks inherit that.
 [[gnu::constructor(101)]] void HoldStandardFds() { EnsureStandardFds(); }
 
-// That of the first rank. What is there and cannot be read, Python tells of.
-bool HasScript(const agent::LaunchConfig& config) {
-  struct stat info {};
-  if (config.kind != agent::ScriptKind::kScript) return true;
-  const std::string script = agent::SubstituteLocalRank(config.script, 0);
-  return stat(script.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
-}
-
 int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Environment env = Environment::FromProcess();
@@ -95,11 +111,9 @@ int Main(int argc, char** argv) {
     return print->exit_code;
   }
   auto config = std::get<agent::LaunchConfig>(std::move(parsed));
-  if (!HasScript(config)) {
-    fmt::print(stderr,
-               "phalanx-run: error: {}: there is no such file: expected the script, a file or folder that Python "
-               "can run\n",
-               config.script);
+  const std::string missing = cli::MissingScript(config, env);
+  if (!missing.empty()) {
+    fmt::print(stderr, "phalanx-run: error: {}\n", missing);
     return 2;
   }
   config.open_files_limit = OpenFilesLimit();
