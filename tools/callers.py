@@ -19,7 +19,7 @@ from tools.suite.programs import hear_signals, only_run, say  # noqa: E402
 from tools.suite.report import Result  # noqa: E402
 
 FOLDER = ROOT / "build" / "callers"
-TESTS = ("tests/test_ms_swift.py", "tests/test_callers.py")
+TESTS = ("tests/test_ms_swift.py", "tests/test_callers.py", "tests/test_frameworks.py")
 
 
 def prepare(cache):

@@ -3,7 +3,7 @@ same for checkpoints."""
 
 import weakref
 
-from phalanx._bootstrap import agent_store, board, saves
+from phalanx._bootstrap import agent_store, board, frameworks, saves
 from phalanx._bootstrap.watching import load_watch
 
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
@@ -22,7 +22,8 @@ def install(report, exact=False):
     _report = report
     _awaits_number = exact
     board.on_first_step = _first_step
-    load_watch.when_loaded({_OPTIMIZER_MODULE: _register, **saves.HOOKS, **agent_store.hooks()})
+    hooks = {_OPTIMIZER_MODULE: _register, **saves.HOOKS, **frameworks.HOOKS, **agent_store.hooks()}
+    load_watch.when_loaded(hooks)
 
 
 def forget():
