@@ -37,3 +37,12 @@ def test_accelerate_hears_of_a_failure(job):
     assert node.wait() == 1, job.story()
     assert "torch.distributed.elastic.multiprocessing.errors.ChildFailedError" in node.stderr
     assert "exitcode  : 4" in node.stderr
+
+
+def test_what_accelerate_starts_itself_is_said(job):
+    """One process on the CPU: no launcher of torch's, and so nothing of ours."""
+    node = job.run("launch", "--cpu", str(WORKLOADS / "calls.py"), "true", command=[*SHIM, ACCELERATE])
+    assert node.wait() == 0, node.stderr
+    assert (
+        "phalanx.shim: nothing was launched through Phalanx: accelerate starts the script itself with " in node.stderr
+    )

@@ -296,3 +296,17 @@ def test_flags_of_a_namespace(values, words):
     old = flags.from_namespace({**parsed, "use_env": False}, DEFAULTS)
     assert old == [*words, "--", "x.py", "--local-rank=${local_rank}", "--", "1"]
     assert flags.from_namespace({**parsed, "use_env": True}, DEFAULTS) == [*words, "--", "x.py", "--", "1"]
+
+
+@pytest.mark.parametrize("command", [RUN, ["torchrun"], REAL_TORCHRUN], ids=repr)
+def test_who_launches_is_not_told_that_nothing_was(job, command):
+    node = through(job, "--standalone", TELL, command=[sys.executable, str(WORKLOADS / "calls.py"), *command])
+    assert node.wait() == 0, job.story()
+    assert "nothing was launched" not in node.stderr
+
+
+def test_a_command_that_launches_nothing_is_told_of(job):
+    node = job.run("-c", "print('hello')", command=[*SHIM, sys.executable])
+    assert node.wait() == 0
+    assert node.stdout == "hello\n"
+    assert node.stderr == "phalanx.shim: nothing was launched through Phalanx: -c has not started torch's launcher\n"

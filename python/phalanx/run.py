@@ -8,6 +8,7 @@ import os
 import sys
 
 from phalanx._launch import flags, process, torch_names
+from phalanx.shim import notice
 
 _LAUNCHER = ("LaunchConfig", "elastic_launch")
 
@@ -48,6 +49,7 @@ def become_command(arguments):
         return 2
     sys.stdout.flush()
     sys.stderr.flush()
+    notice.launched(os.environ)
     try:
         os.execve(command, [command, *arguments], process.environment_for(command, os.environ))
     except OSError as error:

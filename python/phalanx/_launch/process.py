@@ -10,6 +10,7 @@ import tempfile
 import threading
 
 from phalanx._launch import errors, report, surroundings
+from phalanx.shim import notice
 
 # Passed on to phalanx-run, which ends the job; a program that ignores one of them goes on ignoring it.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -71,7 +72,9 @@ def run_node(arguments, environment=None, signals=()):
     command = find_command()
     if command is None:
         raise errors.LaunchError(missing_command())
-    environment = environment_for(command, os.environ if environment is None else environment)
+    base = os.environ if environment is None else environment
+    notice.launched(base)
+    environment = environment_for(command, base)
     sys.stdout.flush()
     sys.stderr.flush()
     with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:

@@ -4,6 +4,7 @@ import os
 import sys
 
 from phalanx._bootstrap.watching import load_watch
+from phalanx.shim import notice
 
 _RUN = "torch.distributed.run"
 _LAUNCH = "torch.distributed.launch"
@@ -19,6 +20,7 @@ def start():
 
         sys.stderr.flush()
         os._exit((run if module == _RUN else launch).become_command(sys.argv[1:]))
+    notice.watch()
     install()
 
 
