@@ -80,7 +80,8 @@ def test_an_archive_that_hangs_holds_up_no_save_and_no_restore(hanging_disk, job
         assert restored(job, 1)["n"] >= stored + 9
         job.wait_events("stored", life=1, count=2)
         node.signal(signal.SIGTERM)
-        node.wait_line("checkpoint: storage has not taken .*, to be copied to")
+        # The stream to a master that has told the job's end may break a moment before the time is over.
+        node.wait_line("checkpoint: (storage has not taken|whether storage takes) .*, to be copied to")
     assert node.wait() == 143, job.story()
     check_restores(job, 1)
 

@@ -40,16 +40,14 @@ def test_training_ends_with_0(job):
 
 
 @pytest.mark.parametrize("warmth", ["--warm", "--no-warm"])
-@pytest.mark.parametrize("module", ["nowhere", "nowhere.at_all", "broken"])
-def test_a_module_that_cannot_begin_has_one_life(job, module, warmth):
-    """Another life would say the same."""
+def test_a_module_that_cannot_begin_has_one_life(job, warmth):
+    """Another life would say the same. One that is not there at all is wrong usage: tests/test_first_hour.py."""
     (job.folder / "broken.py").write_text("def broken(:\n")
     flags = ["--standalone", "--nproc-per-node=1", f"--state-dir={job.folder / 'state'}", warmth]
-    node = job.run(*flags, "-m", module, cwd=job.folder)
+    node = job.run(*flags, "-m", "broken", cwd=job.folder)
     assert node.wait() == 1
     assert "the script could not be started: rank 0 failed (exit code 1)" in node.stderr
-    said = {"nowhere": "No module named nowhere", "broken": "SyntaxError"}.get(module, "ModuleNotFoundError")
-    assert said in node.stderr
+    assert "SyntaxError" in node.stderr
 
 
 @pytest.mark.parametrize("warmth", ["--warm", "--no-warm"])

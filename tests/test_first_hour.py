@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
+import zipfile
+from pathlib import Path
 
 import pytest
 from harness import command_path
@@ -123,7 +126,7 @@ def test_an_error_of_each_life_ends_the_job_soon(job):
     """A missing import: two lives, not more, and the name of what is missing in the headline."""
     node = run(job, "imports.py", "import nothing_there\n")
     assert node.wait() == 1
-    assert "ModuleNotFoundError: No module named 'nothing_there'; crash loop: 2 lives" in headline(node)
+    assert "ModuleNotFoundError: No module named 'nothing_there'; the same error twice, at " in headline(node)
 
 
 @pytest.mark.parametrize(
@@ -180,3 +183,297 @@ def test_memory_that_an_earlier_job_left_is_told_where_it_matters(job):
     assert found, again.stderr
     assert int(found[1]) > 0 and found[2] == str(folder)
     job.phalanx("ckpt", "discard", found[3])
+
+
+SAVES = """
+import sys, time, torch, torch.distributed as dist
+from phalanx.checkpoint import Storage
+from phalanx.checkpoint.ddp import Checkpointer
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+checkpointer = Checkpointer(sys.argv[1])
+_, done = checkpointer.load()
+sys.stdout.write(f"resumed at {done}\\n")
+state = {"model": model, "optimizer": optimizer}
+for step in range(done, int(sys.argv[2])):
+    optimizer.zero_grad()
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    if step == done:
+        checkpointer.prepare(state)
+    checkpointer.save(step + 1, state, storage=Storage.MEMORY)
+    sys.stdout.write(f"step {step + 1}\\n")
+    sys.stdout.flush()
+    time.sleep(float(sys.argv[3]))
+"""
+
+
+class Saving:
+    """Runs of a script that saves each step to memory alone."""
+
+    def __init__(self, job):
+        self.job = job
+        self.run_dir = job.folder / "run"
+        self.script = job.folder / "saves.py"
+        self.script.write_text(SAVES)
+
+    def start(self, *flags, steps=100_000, pause=0.02):
+        state = f"--state-dir={self.job.folder / 'state'}"
+        words = ["--standalone", "--nproc-per-node=2", state, *flags, str(self.script), str(self.run_dir)]
+        return self.job.run(*words, str(steps), str(pause), cwd=self.job.folder)
+
+    def steps_on_disk(self):
+        return json.loads(self.job.phalanx("ckpt", "ls", str(self.run_dir), "--json").stdout)["steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_stopping_a_job_loses_no_step(job, stop):
+    """What was only in memory is on storage, and the same command goes on from it."""
+    saving = Saving(job)
+    first = saving.start()
+    first.wait_line(": training, world 2, step 1")
+    first.wait_line("^step 30$", "stdout")
+    first.signal(stop)
+    assert first.wait() == 128 + stop
+    assert "is only in memory" not in first.stderr
+    (newest,) = [step["step"] for step in saving.steps_on_disk()]
+    assert newest >= 30
+    assert f"phalanx-run: checkpoint: step {newest} of {saving.run_dir} is on storage" in first.stderr
+    again = saving.start(steps=newest + 3)
+    assert again.wait() == 0, job.story()
+    assert again.stdout.count(f"resumed at {newest}") == 2
+    assert max(step["step"] for step in saving.steps_on_disk()) == newest + 3, "the end of a job loses nothing, either"
+    assert not list(Path("/dev/shm").glob("phx-*/*/" + saving.run_dir.name)), "its memory is free"
+
+
+@pytest.mark.slow
+def test_a_standalone_job_keeps_its_id(job):
+    """Its memory is found again by it; a second job of that id at the same time gets one of its own."""
+    saving = Saving(job)
+    first = saving.start("--rdzv-id=run7")
+    first.wait_line(": training, world 2, step 1")
+    second = job.run("--standalone", "--rdzv-id=run7", f"--state-dir={job.folder / 'state'}", "--no-python", "true")
+    assert second.wait() == 0
+    said = f"--rdzv-id=run7: a run of that id lives (state directory {job.folder / 'state' / 'run7'}); this one gets "
+    assert said in second.stderr
+    first.wait_line("^step 30$", "stdout")
+    job.killed_by_test = True
+    first.process.kill()
+    first.process.wait()
+    third = saving.start("--rdzv-id=run7", steps=1)
+    assert third.wait() == 0, job.story()
+    resumed = [int(step) for step in re.findall(r"resumed at (\d+)", third.stdout)]
+    assert len(resumed) == 2 and resumed[0] == resumed[1] >= 25
+    assert (
+        json.loads(job.phalanx("jobs", f"--state-dir={job.folder / 'state'}", "--json").stdout)[0]["job_id"] == "run7"
+    )
+
+
+def test_a_hang_timeout_begins_another_life(job):
+    text = (
+        "import os, time, phalanx\n"
+        "for step in range(1, 6):\n"
+        "    phalanx.step(step)\n"
+        "    if step == 3 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "        time.sleep(600)\n"
+    )
+    node = run(job, "hangs.py", text, "--hang-timeout=4")
+    assert node.wait() == 0
+    assert re.search(r"no step for 4\.\d s.*: --hang-timeout=4 s is over, restart 1 of 3: restarted", node.stderr)
+    state = f"--state-dir={job.folder / 'state'}"
+    kinds = [json.loads(row)["kind"] for row in job.phalanx("events", state, "--json").stdout.splitlines()]
+    assert kinds.count("hang") == 1
+    assert "--hang-timeout=4 s is over" in job.phalanx("why", state).stdout
+
+
+@pytest.mark.parametrize(("flags", "lives"), [([], 2), (["--retry-same-error"], 4)], ids=["told", "tried on"])
+def test_a_mistake_that_no_try_mends_ends_the_job(job, flags, lives):
+    text = "open('lives', 'a').write('x')\nnonsense\n"
+    node = run(job, "mistake.py", text, "--max-restarts=3", "--nproc-per-node=1", *flags)
+    assert node.wait() == 1
+    assert len((job.folder / "lives").read_text()) == lives
+    same = f"; the same error twice, at {job.folder / 'mistake.py'}:2: not restarting (--retry-same-error tries on)"
+    assert headline(node).endswith(same if not flags else "; --max-restarts=3 is used up")
+
+
+def test_what_a_network_may_mend_is_tried_as_often_as_was_asked_for(job):
+    text = "open('lives', 'a').write('x')\nraise ConnectionError('refused')\n"
+    node = run(job, "refused.py", text, "--max-restarts=3", "--nproc-per-node=1")
+    assert node.wait() == 1
+    assert len((job.folder / "lives").read_text()) == 4
+
+
+def test_a_traceback_of_several_ranks_is_shown_once(job):
+    text = "import time; time.sleep(0.3)\nraise ValueError('bad sample')\n"
+    node = run(job, "raises.py", text, "--max-restarts=0", "--nproc-per-node=3")
+    console = node.stderr[: node.stderr.index("=====")]
+    assert console.count("Traceback (most recent call last):") == 1
+    folded = re.findall(r"\[phalanx: rank (\d) has the same traceback as rank (\d): ValueError: bad sample\]", console)
+    assert len(folded) == 2
+    assert {rank for pair in folded for rank in pair} == {"0", "1", "2"}
+    assert "ValueError: bad sample" in headline(node)
+
+
+@pytest.mark.parametrize("module", ["nothing_there", "nothing_there.train"])
+def test_a_module_that_is_not_there(job, module):
+    node = job.run("--standalone", f"--state-dir={job.folder / 'state'}", "-m", module, cwd=job.folder)
+    assert node.wait() == 2
+    assert node.stderr.startswith(
+        f"phalanx-run: error: -m {module}: there is no module nothing_there: expected one in "
+    )
+    assert len(node.stderr.splitlines()) == 1
+    assert not (job.folder / "state").exists()
+
+
+def test_modules_are_found_where_python_finds_them(job):
+    """In the current folder, by PYTHONPATH, installed, in an archive."""
+    (job.folder / "here.py").write_text("")
+    (job.folder / "elsewhere" / "package").mkdir(parents=True)
+    (job.folder / "elsewhere" / "package" / "__main__.py").write_text("")
+    with zipfile.ZipFile(job.folder / "archive.zip", "w") as archive:
+        archive.writestr("zipped.py", "")
+    env = {"PYTHONPATH": f"{job.folder / 'elsewhere'}:{job.folder / 'archive.zip'}"}
+    for module in ("here", "package", "this", "zipped"):
+        node = job.run("--standalone", f"--state-dir={job.folder / 'state'}", "-m", module, cwd=job.folder, env=env)
+        assert node.wait() == 0, (module, node.stderr)
+
+
+def test_what_each_rank_does(job):
+    """By `status --ranks`, as fresh as the question; by --watch until the job is over."""
+    text = (
+        "import os, sys, time, phalanx\n"
+        "for step in range(1, 5):\n"
+        "    phalanx.step(step)\n"
+        "sys.stdout.write('at 4\\n'); sys.stdout.flush()\n"
+        "while not os.path.exists('go on'):\n"
+        "    time.sleep(0.05)\n"
+    )
+    script = job.folder / "waits.py"
+    script.write_text(text)
+    state = f"--state-dir={job.folder / 'state'}"
+    node = job.run("--standalone", "--nproc-per-node=2", state, str(script), cwd=job.folder)
+    job.wait(lambda _: node.stdout.count("at 4") == 2, "the fourth steps")
+    (told,) = json.loads(job.phalanx("status", "--ranks", state, "--json").stdout)["nodes"]
+    assert [(rank["rank"], rank["step"], rank["doing"]) for rank in told["ranks"]] == [
+        (0, 4, "stepping"),
+        (1, 4, "stepping"),
+    ]
+    for rank in told["ranks"]:
+        status = Path(f"/proc/{rank['pid']}/status").read_text()
+        resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+        assert 0.5 < rank["resident_bytes"] / resident < 2
+        assert 0 <= rank["quiet_ms"] <= rank["age_ms"] < 60_000
+    table = job.phalanx("status", "--ranks", state).stdout
+    assert re.search(r"^RANK +NODE +PID +STEP +DOES +SINCE ITS LAST STEP +SINCE IT BEGAN +MEMORY$", table, re.MULTILINE)
+    watching = subprocess.Popen(
+        [command_path("phalanx"), "status", "--watch=0.1", state], stdout=subprocess.PIPE, text=True
+    )
+    looks = (line for line in watching.stdout if ": running, world 2" in line)
+    assert [next(looks, "") != "" for _ in range(2)] == [True, True]
+    (job.folder / "go on").touch()
+    assert node.wait() == 0
+    watching.communicate(timeout=60)
+    assert watching.returncode == 0
+
+
+TRAINER = """
+class CallbackHandler:
+    def on_step_end(self, args, state, control):
+        return control
+"""
+LIGHTNING = """
+def _call_callback_hooks(trainer, hook_name, *args, **more):
+    return hook_name
+"""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["framework", "script"])
+@pytest.mark.parametrize("framework", ["transformers.trainer_callback", "lightning.pytorch.trainer.call"])
+def test_a_framework_that_is_imported_tells_its_steps(job, framework, own):
+    """Here by the functions that are hooked alone; tests/test_frameworks.py has the real ones. A script that tells its
+    steps itself is left alone."""
+    trainer = framework.startswith("transformers")
+    path = job.folder.joinpath(*framework.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True)
+    path.write_text(TRAINER if trainer else LIGHTNING)
+    starts = "" if trainer else "_call_callback_hooks(State, 'on_train_start')\n"
+    call = (
+        "assert CallbackHandler().on_step_end(None, State, 'control') == 'control'"
+        if trainer
+        else "assert _call_callback_hooks(State, 'on_train_batch_end') == 'on_train_batch_end'"
+    )
+    text = (
+        f"from {framework} import *\n"
+        f"from {framework} import {'CallbackHandler' if trainer else '_call_callback_hooks'}\n"
+        "import phalanx\n"
+        "class State:\n"
+        "    global_step = 100\n"
+        f"{starts}"
+        "for step in range(101, 105):\n"
+        f"    {'phalanx.step(step - 100)' if own else 'pass'}\n"
+        "    State.global_step = step\n"
+        f"    {call}\n"
+    )
+    node = run(job, "driven.py", text, "--nproc-per-node=1")
+    assert node.wait() == 0, node.stderr
+    state = f"--state-dir={job.folder / 'state'}"
+    rows = [json.loads(row) for row in job.phalanx("events", state, "--json").stdout.splitlines()]
+    (told,) = [row["detail"]["from_step"] for row in rows if row["kind"] == "steps-told"]
+    assert told == (1 if own else 101)
+    (ended,) = [row["detail"]["steps"] for row in rows if row["kind"] == "worker-exited"]
+    assert ended == (4 if own else 104)
+
+
+PAGES = Path(__file__).parent.parent
+
+
+def shell(job, text, cwd, **variables):
+    """What a person pastes, with the commands of this build before others."""
+    env = {**job.environment({}), "XDG_STATE_HOME": str(job.folder / "home"), **variables}
+    env["PATH"] = f"{Path(command_path('phalanx-run')).parent}:{env['PATH']}"
+    return subprocess.run(["bash", "-c", text], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_readmes_first_paste(job):
+    """A rank is killed, and the job's own words tell the rest."""
+    page = (PAGES / "README.md").read_text()
+    text = page[page.index("## Try it") :]
+    text = text[text.index("```bash\n") + len("```bash\n") :]
+    done = shell(job, text[: text.index("```")], job.folder)
+    assert "bash:" not in done.stderr and "phalanx:" not in done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(
+        r"rank 1 died \(SIGKILL\) on node \S+, restart 1 of 3: restarted from a warm spare in \d+ ms", done.stderr
+    )
+    steps = re.findall(r"^[01] +\S+ +\d+ +(\d+) +stepping ", done.stdout, re.MULTILINE)
+    assert len(steps) == 2 and all(int(step) > 10 for step in steps)
+    assert re.search("^first cause: rank 1 died", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^job try: finished, exit code 0$", done.stdout, re.MULTILINE)
+
+
+def test_two_nodes_on_a_laptop(job):
+    page = (PAGES / "docs" / "clusters.md").read_text()
+    text = page[page.index("## Two nodes on a laptop") :]
+    lines = re.findall(r"^    (.*)$", text[: text.index("`tests/")], re.MULTILINE)
+    port = str(job.port)
+    paste = "\n".join(lines).replace("29400", port)
+    assert paste.count(port) == 1
+    (job.folder / "train.py").write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for step in range(100_000):\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    time.sleep(0.02)\n"
+    )
+    behind = 'until grep -q "left.*world 2, step" node1.txt; do sleep 0.2; done; kill %1; wait; echo over'
+    done = shell(job, f"{paste}\n{behind}", job.folder)
+    assert done.stdout.endswith("over\n"), done.stdout + done.stderr
+    first = (job.folder / "node1.txt").read_text()
+    assert re.search(r"node 127\.0\.0\.2 left \(SIGTERM\).*: .* world 2, ", first), first
+    assert "Terminated: this node leaves the job" in (job.folder / "node2.txt").read_text()
