@@ -31,13 +31,17 @@ StatusOr<MemoryFolder> Discard(const std::string& path) {
         fmt::format("{}: the agent of job '{}' lives; nothing of it is removed", path, memory.job_id));
   }
   if (!lock.ok()) return lock.status();
-  std::error_code error;
-  std::filesystem::remove_all(path, error);
-  if (error) return absl::InternalError(fmt::format("{}: {}", path, error.message()));
+  PHX_RETURN_IF_ERROR(RemoveMemory(path));
   return memory;
 }
 
 }  // namespace
+
+Status RemoveMemory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return error ? absl::InternalError(fmt::format("{}: {}", path, error.message())) : absl::OkStatus();
+}
 
 StatusOr<CkptAnswer> CkptDiscard(const std::string& path, bool json) {
   PHX_ASSIGN_OR_RETURN(const std::vector<std::string> paths, checkpoint::DeadMemories(path));

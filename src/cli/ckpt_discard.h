@@ -13,4 +13,7 @@ namespace phalanx::cli {
 // Exit code 1: of several, some could not be removed, and the text says why.
 StatusOr<CkptAnswer> CkptDiscard(const std::string& path, bool json);
 
+// Removes a node's memory folder, whose lock the caller holds until then, so that no agent takes it up.
+Status RemoveMemory(const std::string& path);
+
 }  // namespace phalanx::cli

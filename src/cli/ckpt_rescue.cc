@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,6 +22,7 @@
 #include "checkpoint/rank/memory_names.h"
 #include "checkpoint/storage/files_of.h"
 #include "checkpoint/storage/storage.h"
+#include "cli/ckpt_discard.h"
 #include "cli/ckpt_image.h"
 #include "cli/rows.h"
 
@@ -218,12 +217,9 @@ struct Rescued {
   uint64_t freed_bytes = 0;
 };
 
-// The names go while their locks are held, so that no agent takes them up.
 Status Free(const std::vector<MemoryFolder>& memories, Rescued& rescued) {
   for (const MemoryFolder& memory : memories) {
-    std::error_code error;
-    std::filesystem::remove_all(memory.path, error);
-    if (error) return absl::InternalError(fmt::format("{}: {}", memory.path, error.message()));
+    PHX_RETURN_IF_ERROR(RemoveMemory(memory.path));
     rescued.freed_bytes += memory.bytes;
   }
   return absl::OkStatus();

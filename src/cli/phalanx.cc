@@ -90,6 +90,10 @@ int Fail(const Status& why) {
   return 1;
 }
 
+std::string StatusOf(const JobView& view, const AskFlags& flags) {
+  return flags.json ? StatusJson(view) : StatusText(view, UnixMs(), flags.query.ranks);
+}
+
 int Answer(const std::string& command, AskFlags flags) {
   flags.query.rows = command != "status";
   const StatusOr<JobView> view = ViewJob(flags.query, Environment::FromProcess());
@@ -98,7 +102,7 @@ int Answer(const std::string& command, AskFlags flags) {
   const std::string missing = flags.query.rows ? MissingText(*view) : "";
   if (!missing.empty()) fmt::print(stderr, "phalanx: {}\n", missing);
   if (command == "status") {
-    out = flags.json ? StatusJson(*view) : StatusText(*view, UnixMs(), flags.query.ranks);
+    out = StatusOf(*view, flags);
   } else if (command == "events") {
     out = flags.json ? EventsJson(view->rows) : EventsText(view->rows);
   } else if (command == "ledger") {
@@ -126,9 +130,7 @@ int Watch(const AskFlags& flags) {
   while (unheard < kLooksUnheard) {
     const StatusOr<JobView> view = ViewJob(asked.query, env);
     if (!view.ok()) return Fail(view.status());
-    fmt::print("{}{}{}", terminal ? "\x1b[H\x1b[2J" : "",
-               flags.json ? StatusJson(*view) : StatusText(*view, UnixMs(), flags.query.ranks),
-               terminal || flags.json ? "" : "\n");
+    fmt::print("{}{}{}", terminal ? "\x1b[H\x1b[2J" : "", StatusOf(*view, flags), terminal || flags.json ? "" : "\n");
     if (std::fflush(stdout) != 0) return 1;
     if (view->status.phase() == "finished") return 0;
     unheard = view->live ? 0 : unheard + 1;

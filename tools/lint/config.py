@@ -94,6 +94,7 @@ CORES = (
     "src/base/grpc_peer.*",
     "src/base/host_port.*",
     "src/base/reach.h",
+    "src/base/traceback_text.*",
     "src/base/utf8.*",
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/host/request.*",

@@ -3,31 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
+
+#include "base/traceback_text.h"
 
 namespace phalanx::agent {
 namespace {
 
-constexpr std::string_view kHeader = "Traceback (most recent call last):";
 constexpr size_t kLives = 2;
 constexpr size_t kShownBytes = 200;  // of an exception's line
 
-// Without its end and without torch's "[rank1]: ", or the "[rank1]:" of an empty line.
-std::string Bare(std::string_view line) {
-  while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
-  if (!line.starts_with("[rank")) return std::string(line);
-  size_t at = std::string_view("[rank").size();
-  while (at < line.size() && std::isdigit(static_cast<unsigned char>(line[at])) != 0) ++at;
-  if (!line.substr(at).starts_with("]:")) return std::string(line);
-  line.remove_prefix(at + 2);
-  return std::string(line.starts_with(' ') ? line.substr(1) : line);
-}
-
 // Such a line, or its beginning.
 bool MayBeHeader(std::string_view partial) {
-  const std::string bare = Bare(partial);
-  if (kHeader.substr(0, bare.size()) == bare) return true;
+  const std::string_view bare = WithoutRank(partial);
+  if (kTracebackHeader.substr(0, bare.size()) == bare) return true;
   return partial.starts_with("[rank") && partial.size() < std::string_view("[rank999999]: ").size();
 }
 
@@ -49,7 +38,7 @@ std::string Tracebacks::Feed(uint32_t life_number, int rank, std::string_view by
     const size_t emitted = std::exchange(stream.emitted, 0);
     if (emitted > 0) {
       shown += raw.substr(emitted);
-      Follow(life, rank, stream, Bare(raw));
+      Follow(life, rank, stream, std::string(WithoutRank(raw)));
     } else {
       shown += OnLine(life, rank, stream, raw);
     }
@@ -86,8 +75,8 @@ Tracebacks::Life& Tracebacks::Of(uint32_t number) {
 }
 
 std::string Tracebacks::OnLine(Life& life, int rank, Stream& stream, const std::string& raw) {
-  const std::string line = Bare(raw);
-  if (stream.state == State::kShown || (stream.state == State::kOutside && line != kHeader)) {
+  const std::string line(WithoutRank(raw));
+  if (stream.state == State::kShown || (stream.state == State::kOutside && line != kTracebackHeader)) {
     Follow(life, rank, stream, line);
     return raw;
   }
@@ -132,7 +121,7 @@ std::string Tracebacks::LetGo(Life& life, int rank, Stream& stream, const std::s
 
 void Tracebacks::Follow(Life& life, int rank, Stream& stream, const std::string& line) {
   if (stream.state == State::kShown) return AddLine(life, stream, line);
-  if (stream.state == State::kOutside && line == kHeader) Begin(life, stream, Block{rank, {}, 0, false}, line);
+  if (stream.state == State::kOutside && line == kTracebackHeader) Begin(life, stream, Block{rank, {}, 0, false}, line);
 }
 
 void Tracebacks::Begin(Life& life, Stream& stream, Block block, const std::string& line) {

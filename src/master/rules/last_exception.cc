@@ -6,26 +6,12 @@
 #include <array>
 #include <cctype>
 
+#include "base/traceback_text.h"
 #include "base/utf8.h"
 #include "master/rules/blame.h"
 
 namespace phalanx::master {
 namespace {
-
-constexpr std::string_view kTraceback = "Traceback (most recent call last):";
-
-// Without torch's "[rank1]: " or the "[rank1]:" of an empty line, and without the end of the line.
-std::string_view Bare(std::string_view line) {
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  if (!line.starts_with("[rank")) return line;
-  const size_t end = line.find("]:");
-  const size_t digits = std::string_view("[rank").size();
-  if (end == std::string_view::npos || end == digits) return line;
-  const std::string_view rank = line.substr(digits, end - digits);
-  if (!std::all_of(rank.begin(), rank.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) return line;
-  line.remove_prefix(end + 2);
-  return line.starts_with(' ') ? line.substr(1) : line;
-}
 
 // "ValueError", "torch.cuda.OutOfMemoryError": what an exception's line begins with.
 bool IsName(std::string_view text) {
@@ -71,9 +57,9 @@ Raised LastRaised(std::string_view words) {
   bool in_traceback = false;
   while (!words.empty()) {
     const size_t end = std::min(words.find('\n'), words.size());
-    const std::string_view line = Bare(words.substr(0, end));
+    const std::string_view line = WithoutRank(words.substr(0, end));
     words.remove_prefix(std::min(end + 1, words.size()));
-    if (line.ends_with(kTraceback)) {  // behind a progress bar, which ends no line
+    if (line.ends_with(kTracebackHeader)) {  // behind a progress bar, which ends no line
       in_traceback = true;
       frame = "";
       continue;

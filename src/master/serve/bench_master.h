@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/fd.h"
+#include "base/process/memory.h"
 #include "base/process/process.h"
 
 namespace phalanx::master {
@@ -75,13 +76,7 @@ class BenchMaster {
     fields >> user >> system;
     return (user + system) * 1'000 / sysconf(_SC_CLK_TCK);
   }
-  int64_t RssMb() const {
-    std::ifstream file(fmt::format("/proc/{}/statm", pid_));
-    int64_t size = 0;
-    int64_t resident = 0;
-    file >> size >> resident;
-    return resident * sysconf(_SC_PAGESIZE) >> 20;
-  }
+  int64_t RssMb() const { return ResidentBytes(pid_) >> 20; }
 
  private:
   Fd log_;
