@@ -159,11 +159,48 @@ def test_what_jobs_there_are(job):
     ]
     assert (listed[0]["nodes"], listed[0]["world_size"]) == (1, 2)
     assert all(os.path.isdir(entry["folder"]) for entry in listed)
+    assert [entry.get("ended_unix_ms", 0) >= entry["started_unix_ms"] for entry in listed] == [False, True, True]
+    assert [entry["nodes"] for entry in listed] == [1, 1, 1]
     table = job.phalanx("jobs", f"--state-dir={state}").stdout.splitlines()
     assert len(table) == 4
+    assert [bool(re.search(r" 0:00:\d\d  1  ", row)) for row in table[2:]] == [True, True]
     assert table[0].split() == ["JOB", "STATE", "BEGAN", "FOR", "NODES", "WORLD", "STEP", "FOLDER"]
     job.stop()
     assert node.wait() == 0
+
+
+def test_a_job_that_was_stopped_is_no_failure(job):
+    state = f"--state-dir={job.folder / 'state'}"
+    node = job.standalone("light_steps.py", flags=[])
+    job.wait(lambda _: len(job.found("step")) > 2, "steps")
+    node.signal(signal.SIGINT)
+    assert node.wait() == 130
+    assert re.search(r" stopped \(SIGINT\) +\S+ \S+ +0:00:\d\d  1 ", job.phalanx("jobs", state).stdout)
+
+
+def test_a_job_whose_only_node_was_killed_waits_for_nobody(job):
+    """`phalanx status` says since when nobody serves it, and which step still lies in memory."""
+    folder = job.folder / "run"
+    job.killed_by_test = True
+    node = job.standalone("saving.py", str(folder), nproc=1)
+    job.wait(lambda _: len(job.found("step")) > 12, "saves in memory")
+    state = f"--state-dir={job.folder / 'state'}"
+    node.process.kill()
+    node.process.wait()
+    job.wait(lambda _: "nobody serves it since " in job.phalanx("status", state).stdout, "the end of the master")
+    told = job.phalanx("status", state).stdout
+    assert re.search(
+        r"^nobody serves it since 20\S+ \S+: the master ends: its last agent has gone$", told, re.MULTILINE
+    )
+    assert "\nits last decision, which nobody carries out any more: " in told
+    found = re.search(
+        r"^step (\d+) of (\S+) still lies in this machine's memory: `phalanx ckpt rescue (\S+) ", told, re.M
+    )
+    assert found, told
+    assert int(found[1]) > 0 and found[2] == str(folder)
+    (left,) = json.loads(job.phalanx("status", "--json", state).stdout)["in_memory"]
+    assert (left["step"], left["folder"]) == (int(found[1]), found[3])
+    job.phalanx("ckpt", "discard", found[3])
 
 
 def test_memory_that_an_earlier_job_left_is_told_where_it_matters(job):

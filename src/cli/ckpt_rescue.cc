@@ -334,7 +334,32 @@ StatusOr<Rescued> WriteRescued(const Chosen& chosen, const RescueOptions& option
   return rescued;
 }
 
+// The job's, of agents that are dead.
+bool IsLeftBy(const std::string& job_id, const MemoryFolder& memory) {
+  return memory.own && !memory.agent_lives && memory.job_id == job_id;
+}
+
 }  // namespace
+
+std::vector<LeftStep> LeftSteps(const std::vector<MemoryFolder>& memories, const std::string& job_id) {
+  std::map<std::string, std::vector<const MemoryDirectory*>> by_dir;
+  std::map<std::string, std::string> folder_of;
+  for (const MemoryFolder& memory : memories) {
+    if (!IsLeftBy(job_id, memory)) continue;
+    for (const MemoryDirectory& directory : memory.directories) {
+      if (directory.dir.empty() || !directory.problems.empty()) continue;
+      by_dir[directory.dir].push_back(&directory);
+      const auto [at, fresh] = folder_of.emplace(directory.dir, memory.path);
+      if (!fresh) at->second = memory.path.substr(0, memory.path.rfind('/'));
+    }
+  }
+  std::vector<LeftStep> left;
+  for (const auto& [dir, directories] : by_dir) {
+    const SaveOfAll save = NewestOfAll(directories, std::nullopt);
+    if (!save.slots.empty()) left.push_back({dir, save.slots.front()->slot.image.step, folder_of[dir]});
+  }
+  return left;
+}
 
 StatusOr<CkptAnswer> CkptRescue(const std::string& given, const RescueOptions& options, int64_t now_unix_ms) {
   std::string path = given;

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
+#include "checkpoint/memory/memory_reader.h"
 #include "cli/ckpt.h"
+#include "cli/job_view.h"
 
 namespace phalanx::cli {
 
@@ -23,5 +26,8 @@ struct RescueOptions {
 // `phalanx ckpt rescue` has run there before, to the same place. FailedPrecondition while an agent that owns the
 // memory lives; exit code 1 where ranks are missing.
 StatusOr<CkptAnswer> CkptRescue(const std::string& path, const RescueOptions& options, int64_t now_unix_ms);
+
+// Of each directory the step that would be written, where agents of this job have left one and are dead. Pure.
+std::vector<LeftStep> LeftSteps(const std::vector<checkpoint::MemoryFolder>& memories, const std::string& job_id);
 
 }  // namespace phalanx::cli

@@ -330,6 +330,23 @@ TEST(CkptRescue, WritesTheNewestStepThatAllHaveSealed) {
   EXPECT_TRUE(root.Read("out/20/rank_1.pt") == ImageText(20, 1, 2));
 }
 
+// `phalanx status` names it.
+TEST(LeftSteps, AreWhatARescueWouldWrite) {
+  const TestFolder root;
+  const Memory memory(root);
+  memory.Rank(0, 0, 2, {At(10, 0, 2, true), At(20, 0, 2), At(30, 0, 2)});
+  memory.Rank(1, 1, 2, {At(10, 1, 2, true), At(20, 1, 2)});
+  std::vector<checkpoint::MemoryFolder> memories = *checkpoint::ReadMemories(root.path());
+  ASSERT_EQ(memories.size(), 1u);
+  const std::vector<LeftStep> left = LeftSteps(memories, "job7");
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].step, 20);
+  EXPECT_EQ(left[0].folder, memories[0].path);
+  EXPECT_TRUE(LeftSteps(memories, "another").empty());
+  memories[0].agent_lives = true;
+  EXPECT_TRUE(LeftSteps(memories, "job7").empty());
+}
+
 // A later one may be on this node alone: of two nodes each would write another step.
 TEST(CkptRescue, WritesTheNewestStepThatIsCommitted) {
   const TestFolder root;

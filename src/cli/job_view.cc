@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -129,7 +130,19 @@ StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job, 
   view.recorded = true;
   PHX_ASSIGN_OR_RETURN(view.rows, reader.LastRows(run->run, max_rows));
   view.status = StatusFromRecord(*run, view.rows);
+  view.ended = EndFromRecord(*run, view.rows);
   return view;
+}
+
+// -1: the row names none that the job has reached.
+int64_t StepIn(const Row& row) {
+  const char* key = row.kind == "worker-exited" ? "steps" : row.kind == "safe-step" ? "at_step" : "step";
+  const bool names_one = row.kind == "worker-exited" || row.kind == "safe-step" || row.kind == "stalled" ||
+                         row.kind == "stall-over" || row.kind == "hang" || row.kind == "checkpoint-stored" ||
+                         row.kind == "checkpoint-restore";
+  if (!names_one) return -1;
+  const int64_t step = NumberIn(Detail(row), key);
+  return step > 0 ? step : -1;
 }
 
 }  // namespace
@@ -157,6 +170,22 @@ v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector
     }
   }
   return status;
+}
+
+EndedJob EndFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows) {
+  EndedJob end;
+  end.at_unix_ms = rows.empty() ? run.started_unix_ms : rows.back().unix_ms;
+  if (!rows.empty() && rows.back().kind == "master-stopped") end.master_said = rows.back().reason;
+  uint64_t step_epoch = 0;  // what an earlier round has done counts where no later one names a step
+  for (const Row& row : rows) {
+    if (row.kind == "job-finished") end.at_unix_ms = row.unix_ms;
+    if (row.kind == "round-started") end.nodes = NumberIn(Detail(row), "nodes");
+    const int64_t step = StepIn(row);
+    if (step < 0 || row.epoch < step_epoch) continue;
+    end.step = row.epoch > step_epoch ? step : std::max(end.step, step);
+    step_epoch = row.epoch;
+  }
+  return end;
 }
 
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {

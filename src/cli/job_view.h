@@ -12,11 +12,28 @@
 
 namespace phalanx::cli {
 
+// What the record tells of a job that nobody serves any more, beside its status.
+struct EndedJob {
+  int64_t at_unix_ms = 0;   // the job's end; where none is recorded, the last row
+  std::string master_said;  // the last master's word when it ended; empty: it ended without one
+  int64_t nodes = 0;        // of the last round
+  int64_t step = -1;        // the last one that the record names, which may be behind what was done; -1: none
+};
+
+// The newest step of a directory that still lies in this machine's memory.
+struct LeftStep {
+  std::string dir;
+  int64_t step = 0;
+  std::string folder;  // where; of several folders, their root
+};
+
 struct JobView {
   bool live = false;
   v1::StatusReply status;
   std::vector<master::RecordRow> rows;  // of the job's last run, by id; none where a live master was not asked for them
   bool recorded = false;                // they are all that the record has; else what a live master remembers
+  EndedJob ended;                       // of the record; nothing where the job is live
+  std::vector<LeftStep> left;           // of a job that nobody serves; only where it is asked for (cli/ckpt_rescue.h)
 };
 
 struct JobQuery {
@@ -36,5 +53,6 @@ StatusOr<JobView> ViewFolder(const std::string& folder, const Environment& env);
 
 // What the record alone tells. Nodes are not told: they have gone.
 v1::StatusReply StatusFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows);
+EndedJob EndFromRecord(const master::RecordRun& run, const std::vector<master::RecordRow>& rows);
 
 }  // namespace phalanx::cli

@@ -6,14 +6,18 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/signal_name.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {
 namespace {
 
-// -1: none of its nodes has told one.
+// As the master says it of a job whose nodes all left (src/master/core/departures.cc).
+constexpr const char* kStoppedText = "job stopped: ";
+
+// -1: none of its nodes has told one; or its record names none.
 int64_t StepOf(const JobView& view) {
-  int64_t step = -1;
+  int64_t step = view.live ? -1 : view.ended.step;
   for (const v1::NodeStatus& node : view.status.nodes()) {
     if (node.group_rank() >= 0) step = std::max(step, node.max_step());
   }
@@ -22,13 +26,25 @@ int64_t StepOf(const JobView& view) {
 
 std::string StateText(const JobView& view) {
   const v1::StatusReply& s = view.status;
-  return s.phase() == "finished" && s.exit_code() != 0 ? fmt::format("failed ({})", s.exit_code()) : s.phase();
+  if (s.phase() != "finished" || s.exit_code() == 0) return s.phase();
+  if (!s.reason().starts_with(kStoppedText)) return fmt::format("failed ({})", s.exit_code());
+  return s.exit_code() > 128 ? fmt::format("stopped ({})", SignalName(s.exit_code() - 128)) : "stopped";
 }
 
 std::string NodesText(const v1::StatusReply& s) {
   const std::string of = s.min_nodes() == s.max_nodes() ? fmt::format("{}", s.max_nodes())
                                                         : fmt::format("{}:{}", s.min_nodes(), s.max_nodes());
   return s.max_nodes() == 0 ? fmt::format("{}", s.nodes_size()) : fmt::format("{} of {}", s.nodes_size(), of);
+}
+
+std::string NodesOf(const JobView& view) {
+  if (view.live) return NodesText(view.status);
+  return view.ended.nodes > 0 ? fmt::format("{}", view.ended.nodes) : "-";
+}
+
+std::string AgeOf(const JobView& view, int64_t now_unix_ms) {
+  const int64_t until = view.live ? now_unix_ms : view.ended.at_unix_ms;
+  return until < view.status.started_unix_ms() ? "-" : Span(until - view.status.started_unix_ms());
 }
 
 std::string NumberOrNone(int64_t number) { return number < 0 ? "-" : fmt::format("{}", number); }
@@ -43,9 +59,8 @@ std::string JobsText(const std::vector<ListedJob>& jobs, size_t folders, int64_t
       continue;
     }
     const v1::StatusReply& s = job.view.status;
-    const bool live = job.view.live;
     table.push_back({Printable(s.job_id()), StateText(job.view), Clock(s.started_unix_ms(), true).substr(0, 19),
-                     live ? Span(now_unix_ms - s.started_unix_ms()) : "-", live ? NodesText(s) : "-",
+                     AgeOf(job.view, now_unix_ms), NodesOf(job.view),
                      NumberOrNone(s.world_size() == 0 ? -1 : int64_t{s.world_size()}), NumberOrNone(StepOf(job.view)),
                      Printable(job.folder)});
   }
@@ -66,9 +81,10 @@ std::string JobsJson(const std::vector<ListedJob>& jobs) {
                     {"phase", s.phase()},
                     {"exit_code", s.exit_code()},
                     {"started_unix_ms", s.started_unix_ms()},
-                    {"nodes", s.nodes_size()},
+                    {"nodes", job.view.live ? s.nodes_size() : job.view.ended.nodes},
                     {"world_size", s.world_size()},
                     {"step", StepOf(job.view)}});
+      if (!job.view.live) entry["ended_unix_ms"] = job.view.ended.at_unix_ms;
     }
     list.push_back(std::move(entry));
   }

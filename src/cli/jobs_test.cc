@@ -44,10 +44,27 @@ TEST(JobsTest, ARowForEach) {
   EXPECT_THAT(text, HasSubstr("run7"));
   EXPECT_THAT(text, HasSubstr("0:01:01  2 of 1:3  4      42    /state/run7"));
   EXPECT_THAT(text, HasSubstr("failed (1)"));
-  EXPECT_THAT(text, HasSubstr("-        -         -      -     /state/old"));
+  EXPECT_THAT(text, HasSubstr("-         -      -     /state/old"));
   EXPECT_THAT(text, HasSubstr("no run of this job is recorded"));
   EXPECT_THAT(text, HasSubstr("and 2 earlier ones: --all lists them\n"));
   EXPECT_EQ(JobsText({}, 0, 0), "");
+}
+
+TEST(JobsTest, OfAJobThatHasEndedWhatItsRecordTells) {
+  ListedJob stopped = Failed();
+  stopped.view.status.set_exit_code(130);
+  stopped.view.status.set_reason("job stopped: all nodes left (SIGINT)");
+  stopped.view.status.set_started_unix_ms(1'000);
+  stopped.view.status.set_world_size(8);
+  stopped.view.ended = {.at_unix_ms = 62'000, .master_said = "", .nodes = 2, .step = 111};
+  const std::string text = JobsText({stopped}, 1, 900'000);
+  EXPECT_THAT(text, HasSubstr("stopped (SIGINT)"));
+  EXPECT_THAT(text, HasSubstr("  0:01:01  2      8      111   /state/old"));
+  EXPECT_THAT(JobsJson({stopped}), HasSubstr("\"ended_unix_ms\": 62000"));
+  stopped.view.status.set_exit_code(1);
+  EXPECT_THAT(JobsText({stopped}, 1, 900'000), HasSubstr("  stopped  "));
+  stopped.view.status.set_reason("rank 0 failed (exit code 1) on node a; all 3 restarts are used up");
+  EXPECT_THAT(JobsText({stopped}, 1, 900'000), HasSubstr("  failed (1)  "));
 }
 
 TEST(JobsTest, ForPrograms) {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "checkpoint/host/serve.h"
+#include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_discard.h"
@@ -90,7 +91,11 @@ int Fail(const Status& why) {
   return 1;
 }
 
-std::string StatusOf(const JobView& view, const AskFlags& flags) {
+std::string StatusOf(JobView view, const AskFlags& flags) {
+  if (!view.live) {
+    const auto memories = checkpoint::ReadMemories(checkpoint::kMemoryRoot);
+    if (memories.ok()) view.left = LeftSteps(*memories, view.status.job_id());
+  }
   return flags.json ? StatusJson(view) : StatusText(view, UnixMs(), flags.query.ranks);
 }
 

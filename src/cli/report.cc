@@ -118,6 +118,36 @@ ordered_json CheckpointsJson(const v1::StatusReply& s) {
   return dirs;
 }
 
+// That nobody works at it, since when, and what was decided last. A job that has ended has its reason alone.
+std::string UnservedText(const JobView& view) {
+  const v1::StatusReply& s = view.status;
+  if (s.phase() != "unfinished") return "";
+  const EndedJob& end = view.ended;
+  const std::string at = Clock(end.at_unix_ms, true);
+  std::string out =
+      end.master_said.empty()
+          ? fmt::format("nobody serves it: its last master has ended without a word, at {} or later\n", at)
+          : fmt::format("nobody serves it since {}: {}\n", at, Printable(end.master_said));
+  if (end.step >= 0) out += fmt::format("the last step that its record names: {}\n", end.step);
+  return out;
+}
+
+std::string LeftText(const std::vector<LeftStep>& left) {
+  std::string out;
+  for (const LeftStep& each : left) {
+    out += fmt::format(
+        "step {} of {} still lies in this machine's memory: `phalanx ckpt rescue {} --to {}` writes it there\n",
+        each.step, Printable(each.dir), Printable(each.folder), Printable(each.dir));
+  }
+  return out;
+}
+
+ordered_json LeftJson(const std::vector<LeftStep>& left) {
+  ordered_json list = ordered_json::array();
+  for (const LeftStep& each : left) list.push_back({{"dir", each.dir}, {"step", each.step}, {"folder", each.folder}});
+  return list;
+}
+
 }  // namespace
 
 std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
@@ -131,8 +161,11 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
   out += fmt::format("began {}", Clock(s.started_unix_ms(), true));
   if (view.live) out += fmt::format(", {} ago", Span(now_unix_ms - s.started_unix_ms()));
   out += "\n";
-  if (!s.reason().empty()) out += fmt::format("last decision: {}\n", Printable(s.reason()));
-  if (!view.live) return out;
+  const std::string unserved = view.live ? "" : UnservedText(view);
+  out += unserved;
+  const char* what = unserved.empty() ? "last decision" : "its last decision, which nobody carries out any more";
+  if (!s.reason().empty()) out += fmt::format("{}: {}\n", what, Printable(s.reason()));
+  if (!view.live) return out + LeftText(view.left);
   std::vector<v1::NodeStatus> nodes(s.nodes().begin(), s.nodes().end());
   std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
     return std::pair(static_cast<uint32_t>(a.group_rank()), a.hostname()) <
@@ -182,6 +215,11 @@ std::string StatusJson(const JobView& view) {
                        {"started_unix_ms", s.started_unix_ms()},
                        {"reason", s.reason()}};
   if (s.phase() == "finished") json["exit_code"] = s.exit_code();
+  if (!view.live) {
+    json["ended_unix_ms"] = view.ended.at_unix_ms;
+    json["step"] = view.ended.step;
+    json["in_memory"] = LeftJson(view.left);
+  }
   if (view.live) {
     json["nodes"] = nodes;
     json["checkpoints"] = CheckpointsJson(s);

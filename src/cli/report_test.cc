@@ -126,6 +126,47 @@ TEST(Record, TellsTheStatusOfAJobThatIsOver) {
   EXPECT_EQ(StatusFromRecord(run, view.rows).phase(), "unfinished");
 }
 
+TEST(Record, TellsHowFarAJobCameThatIsOver) {
+  std::vector<Row> rows = Rows();
+  rows[1].detail_json = R"({"world_size":4,"nodes":2})";
+  rows[8].detail_json = R"({"world_size":2,"nodes":1})";
+  EndedJob end = EndFromRecord({}, rows);
+  EXPECT_EQ(end.at_unix_ms, 4'000);
+  EXPECT_EQ(end.nodes, 1);
+  EXPECT_EQ(end.step, 7);
+  EXPECT_EQ(end.master_said, "");
+  rows.erase(rows.begin() + 9, rows.end());
+  EXPECT_EQ(EndFromRecord({}, rows).step, 5) << "of the round before: this one names none";
+  rows.push_back({10, 5'000, 3, "checkpoint-restore", "", -1, "step 4 is restored", R"({"dir":"/d","step":4})"});
+  rows.push_back({11, 9'000, 0, "master-stopped", "", -1, "the master ends: its last agent has gone", "{}"});
+  end = EndFromRecord({}, rows);
+  EXPECT_EQ(end.step, 4);
+  EXPECT_EQ(end.at_unix_ms, 9'000);
+  EXPECT_EQ(end.master_said, "the master ends: its last agent has gone");
+  EXPECT_EQ(EndFromRecord({}, {}).step, -1);
+}
+
+TEST(Status, SaysThatNobodyServesAJobThatHasNoEnd) {
+  JobView view;
+  view.status.set_phase("unfinished");
+  view.status.set_reason("0 of at least 1 nodes left, waiting up to 600 s for more");
+  view.ended = {.at_unix_ms = 9'000, .master_said = "the master ends: its last agent has gone", .nodes = 1, .step = 40};
+  view.left = {{"/data/run7", 42, "/dev/shm/phx-0-a-b"}};
+  std::string text = StatusText(view, 0);
+  EXPECT_THAT(text, HasSubstr("\nnobody serves it since " + Clock(9'000, true) + ": the master ends: its last agent"));
+  EXPECT_THAT(text, HasSubstr("\nthe last step that its record names: 40\n"));
+  EXPECT_THAT(text, HasSubstr("\nits last decision, which nobody carries out any more: 0 of at least 1 nodes left"));
+  EXPECT_THAT(text, HasSubstr("\nstep 42 of /data/run7 still lies in this machine's memory: `phalanx ckpt rescue "
+                              "/dev/shm/phx-0-a-b --to /data/run7` writes it there\n"));
+  EXPECT_THAT(StatusJson(view), HasSubstr("\"folder\": \"/dev/shm/phx-0-a-b\""));
+  view.ended.master_said = "";
+  EXPECT_THAT(StatusText(view, 0), HasSubstr("\nnobody serves it: its last master has ended without a word, at "));
+  view.status.set_phase("finished");
+  text = StatusText(view, 0);
+  EXPECT_THAT(text, Not(HasSubstr("nobody serves it")));
+  EXPECT_THAT(text, HasSubstr("\nlast decision: 0 of"));
+}
+
 TEST(MissingRows, AreCountedByTheGapsInTheIds) {
   JobView view;
   EXPECT_EQ(MissingText(view), "");
