@@ -282,6 +282,8 @@ def test_stopping_a_job_loses_no_step(job, stop):
     again = saving.start(steps=newest + 3)
     assert again.wait() == 0, job.story()
     assert again.stdout.count(f"resumed at {newest}") == 2
+    said = f"phalanx-run: checkpoint: goes on from step {newest} of {saving.run_dir}, on storage\n"
+    assert again.stderr.count("goes on from step ") == again.stderr.count(said) == 1, again.stderr
     assert max(step["step"] for step in saving.steps_on_disk()) == newest + 3, "the end of a job loses nothing, either"
     assert not list(Path("/dev/shm").glob("phx-*/*/" + saving.run_dir.name)), "its memory is free"
 
@@ -304,6 +306,7 @@ def test_a_standalone_job_keeps_its_id(job):
     assert third.wait() == 0, job.story()
     resumed = [int(step) for step in re.findall(r"resumed at (\d+)", third.stdout)]
     assert len(resumed) == 2 and resumed[0] == resumed[1] >= 25
+    assert f"phalanx-run: checkpoint: goes on from step {resumed[0]} of {saving.run_dir}, in memory" in third.stderr
     assert (
         json.loads(job.phalanx("jobs", f"--state-dir={job.folder / 'state'}", "--json").stdout)[0]["job_id"] == "run7"
     )

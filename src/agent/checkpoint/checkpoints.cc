@@ -14,6 +14,8 @@ constexpr size_t kLostKept = 64;
 constexpr size_t kStoredKept = 1'024;
 // A rank may be behind the others by a load().
 constexpr size_t kDecidedKept = 4;
+// How a reason of the master (src/master/topics/checkpoints.cc) goes on where newer steps are damaged or doubted.
+constexpr char kPassedOver[] = " (passed over: ";
 constexpr char kJobEnded[] = "the job has ended";
 constexpr char kNobodyLends[] =
     "no node lends the image of rank {}: what this life has saved other nodes lend from the next one on";
@@ -56,6 +58,7 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     dir.decided.clear();
     dir.fetching.clear();
     dir.not_fetched.clear();
+    dir.told.reset();
     dir.wanted.clear();
     dir.restore_asked.reset();
     dir.unreadable.clear();
@@ -286,7 +289,7 @@ void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::stri
 // A job must not begin anew because its directory cannot be read. The master hears of no step then, and decides that
 // nothing is restored; the ranks of the node that has looked fail with the reason, and the round with them. Nor because
 // the master does not look into it at all. False where it has not decided.
-bool NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked) {
+bool NodeCheckpoints::AnswerAsked(const std::string& name, Dir& dir, const Asked& asked) {
   // Who asks behind all the others is given the oldest that is known: all have gone on from a newer one.
   const auto known = dir.decided.lower_bound(asked.branch);
   if (known == dir.decided.end()) return false;
@@ -302,8 +305,21 @@ bool NodeCheckpoints::AnswerAsked(const std::string& name, const Dir& dir, const
     refused = fmt::format("step {} is in the memory of other nodes, and was not read from there: {}",
                           order.save().step(), why->second);
   }
+  const bool is_rank_0 = group_rank_ == 0 && asked.local_rank == 0;
+  if (is_rank_0 && refused.empty() && !begins_anew) SayRestored(name, dir, order);
   Do(AnswerRestore{asked.local_rank, asked.request, name, order, std::move(refused)});
   return true;
+}
+
+// What is given to the rank: whether it does go on from that only its script knows.
+void NodeCheckpoints::SayRestored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
+  if (dir.told && *dir.told >= order.restore().branch()) return;
+  dir.told = order.restore().branch();
+  const bool in_memory = order.restore().source() == v1::RestoreDecided::MEMORY;
+  const size_t others = order.reason().find(kPassedOver);
+  Do(SayCheckpoint{fmt::format("checkpoint: goes on from step {} of {}, {}{}", order.save().step(), name,
+                               in_memory ? "in memory" : "on storage",
+                               others == std::string::npos ? "" : order.reason().substr(others))});
 }
 
 void NodeCheckpoints::OnRankGone(int local_rank) {

@@ -295,6 +295,7 @@ class NodeCheckpoints {
     std::map<uint32_t, v1::CheckpointOrder> decided;   // what is restored, of the live round, by branch; the newest few
     std::map<uint32_t, v1::CheckpointOrder> fetching;  // decided, and images of it are on their way from other nodes
     std::map<uint32_t, std::string> not_fetched;       // why they did not come, of what is decided
+    std::optional<uint32_t> told;                      // the newest branch of which the console has been told
     std::map<uint64_t, Wanted> wanted;                 // by the number that the master is told
     std::optional<uint32_t> restore_asked;             // the newest branch
     bool archive_looked_at = false;                    // for what an agent before this one has left undone
@@ -327,7 +328,9 @@ class NodeCheckpoints {
   void ImagesFound(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error,
                      bool nobody_lends = false);
-  bool AnswerAsked(const std::string& name, const Dir& dir, const Asked& asked);
+  bool AnswerAsked(const std::string& name, Dir& dir, const Asked& asked);
+  // Once for each branch of a round, on the node of rank 0, when rank 0 is given it.
+  void SayRestored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   bool IsOnlyInMemory(const HeldPage& page) const;
   // A new phalanx-run can go on from it, whatever other nodes hold.
   bool IsWhole(const HeldPage& page) const;

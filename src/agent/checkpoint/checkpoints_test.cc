@@ -432,6 +432,35 @@ TEST_F(NodeCheckpointsTest, AllRanksAreRestoredByOneDecision) {
   EXPECT_EQ(TakeAll<AnswerRestore>().size(), 1U);
 }
 
+TEST_F(NodeCheckpointsTest, WhatIsRestoredIsToldOnceOnTheNodeOfRank0) {
+  v1::CheckpointOrder order = Order(20);
+  order.set_reason("step 20 is restored from storage (passed over: /data/run/30: rank_0.pt is damaged)");
+  order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
+  const auto said = [&] {
+    std::vector<std::string> texts;
+    node_.OnRestore(1, 7, kDir, 0);
+    node_.OnOrder(order);
+    node_.OnOrder(order);  // on a new stream
+    node_.OnRestore(0, 8, kDir, 0);
+    node_.OnRestore(0, 9, kDir, 0);
+    for (const SayCheckpoint& each : TakeAll<SayCheckpoint>()) texts.push_back(each.text);
+    return texts;
+  };
+  const std::string text =
+      "checkpoint: goes on from step 20 of /data/run, on storage (passed over: /data/run/30: rank_0.pt is damaged)";
+  EXPECT_THAT(said(), testing::ElementsAre(text));
+  EXPECT_THAT(said(), testing::IsEmpty());
+  BeginRound(8);
+  order.clear_reason();
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  EXPECT_THAT(said(), testing::ElementsAre("checkpoint: goes on from step 20 of /data/run, in memory"));
+  BeginRound(9, 1);
+  EXPECT_THAT(said(), testing::IsEmpty());
+  BeginRound(10);
+  order.mutable_restore()->set_source(v1::RestoreDecided::NOTHING);
+  EXPECT_THAT(said(), testing::IsEmpty());
+}
+
 // The master would take what was read for the ranks of one round as what those of the next one can read.
 TEST_F(NodeCheckpointsTest, AnAnswerBelongsToTheRoundThatHasAsked) {
   v1::CheckpointOrder find = Order(0);
