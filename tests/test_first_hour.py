@@ -135,9 +135,13 @@ def test_an_error_of_each_life_ends_the_job_soon(job):
         (["statu"], "statu: no such command; did you mean status? They are status, "),
         (["ckpt", "resuce"], "ckpt resuce: no such command; did you mean rescue? They are ls, "),
         (["xyzzy"], "xyzzy: no such command. They are status, "),
+        (["status", "--maste=a:1"], "status --maste: no such flag; did you mean --master? They are --help, "),
+        (["ckpt", "rescue", "/x", "--too", "/y"], "ckpt rescue --too: no such flag; did you mean --to? They are "),
+        (["data", "merge", "a", "b", "--xyzzy"], "data merge --xyzzy: no such flag. They are --help, "),
+        (["--verson"], "--verson: no such flag; did you mean --version? They are --help, --version"),
     ],
 )
-def test_a_command_with_a_letter_wrong(words, said):
+def test_a_word_with_a_letter_wrong(words, said):
     done = subprocess.run([command_path("phalanx"), *words], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith(f"phalanx: {said}")

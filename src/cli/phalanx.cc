@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -53,6 +54,12 @@ CLI::App* Declare(CLI::App& app, AskFlags& flags, const std::string& name, const
   return command;
 }
 
+// That of `at` with this name; null: it has none.
+const CLI::App* CommandOf(const CLI::App& at, const std::string& name) {
+  const auto found = at.get_subcommands([&name](const CLI::App* command) { return command->get_name() == name; });
+  return found.empty() ? nullptr : found.front();
+}
+
 // Why these words name no command; empty: they do, or CLI11 says why not.
 std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
@@ -61,9 +68,8 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& wo
     const std::vector<const CLI::App*> commands = at->get_subcommands([](const CLI::App*) { return true; });
     if (commands.empty() || word.starts_with('-')) return "";
     std::vector<std::string> names;
-    const auto found = std::find_if(commands.begin(), commands.end(),
-                                    [&word](const CLI::App* command) { return command->get_name() == word; });
-    if (found == commands.end()) {
+    const CLI::App* found = CommandOf(*at, word);
+    if (found == nullptr) {
       for (const CLI::App* command : commands) {
         if (!command->get_group().empty()) names.push_back(command->get_name());  // the others are for programs
       }
@@ -72,7 +78,7 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& wo
       return fmt::format("{}{}: no such command{} They are {}", before, word, hint.empty() ? "." : hint,
                          fmt::join(names, ", "));
     }
-    at = *found;
+    at = found;
     before += word + " ";
   }
   return "";
@@ -84,6 +90,34 @@ CLI::App* DeclareStatus(CLI::App& app, AskFlags& flags) {
   status->add_flag("--watch{1}", flags.watch_s, "until the job ends or Ctrl-C, again each second; --watch=S: each S")
       ->check(CLI::Range(0.1, 3'600.0));  // a text: CLI11 rounds the numbers of flags
   return status;
+}
+
+// The first word that is none of the flags of the command that `words` name; empty: they all are.
+std::string WrongFlag(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  std::string before;
+  for (const std::string& word : words) {
+    if (word == "--") return "";
+    const bool is_flag = word.size() > 1 && word[0] == '-' && std::isdigit(static_cast<unsigned char>(word[1])) == 0;
+    if (!is_flag) {
+      const CLI::App* below = CommandOf(*at, word);
+      if (below == nullptr) continue;
+      at = below;
+      before += word + " ";
+      continue;
+    }
+    const std::string name = word.substr(0, word.find('='));
+    if (at->get_allow_extras() || at->get_option_no_throw(name) != nullptr) continue;
+    if (word[1] != '-' && at->get_option_no_throw(name.substr(0, 2)) != nullptr) continue;  // "-n5"
+    std::vector<std::string> names;
+    for (const CLI::Option* option : at->get_options([](const CLI::Option* o) { return o->nonpositional(); })) {
+      for (const std::string& each : option->get_lnames()) names.push_back("--" + each);
+    }
+    const std::string nearest = agent::Nearest(name, names);
+    const std::string hint = nearest.empty() ? "." : fmt::format("; did you mean {}?", nearest);
+    return fmt::format("{}{}: no such flag{} They are {}", before, name, hint, fmt::join(names, ", "));
+  }
+  return "";
 }
 
 int Fail(const Status& why) {
@@ -338,8 +372,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : 2;
+    const bool failed = error.get_exit_code() != 0;
+    const std::string flag = failed ? phalanx::cli::WrongFlag(app, {argv + 1, argv + argc}) : "";
+    if (flag.empty()) app.exit(error);
+    if (!flag.empty()) fmt::print(stderr, "phalanx: {}\n", flag);
+    return failed ? 2 : 0;
   }
   CLI::App* command = app.get_subcommands().front();
   if (command->get_name() == "jobs") return phalanx::cli::AnswerJobs(jobs_flags);
