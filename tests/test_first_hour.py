@@ -423,6 +423,21 @@ def test_what_each_rank_does(job):
     assert watching.returncode == 0
 
 
+def test_watching_begins_before_the_job_does(job):
+    state = f"--state-dir={job.folder / 'state'}"
+    watching = subprocess.Popen(
+        [command_path("phalanx"), "status", "--watch=0.1", state],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stderr.readline() == "phalanx: no job yet; waiting for one, for up to a minute\n"
+    run(job, "ends.py", "import phalanx; phalanx.step(1)")
+    told, _ = watching.communicate(timeout=60)
+    assert watching.returncode == 0
+    assert ": finished, exit code 0" in told
+
+
 TRAINER = """
 class CallbackHandler:
     def on_step_end(self, args, state, control):

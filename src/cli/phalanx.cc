@@ -36,6 +36,7 @@ namespace {
 
 constexpr size_t kJobsListed = 20;
 constexpr int kLooksUnheard = 30;
+constexpr std::chrono::duration<double> kUnseenFor(60);
 
 struct AskFlags {
   JobQuery query;
@@ -159,20 +160,30 @@ int Answer(const std::string& command, AskFlags flags) {
 }
 
 // The screen anew each time; where the output is no terminal, one answer behind the other.
-int Watch(const AskFlags& flags) {
+bool ShowLook(const JobView& view, const AskFlags& flags) {
   const bool terminal = isatty(STDOUT_FILENO) != 0;
+  fmt::print("{}{}{}", terminal ? "\x1b[H\x1b[2J" : "", StatusOf(view, flags), terminal || flags.json ? "" : "\n");
+  return std::fflush(stdout) == 0;
+}
+
+int Watch(const AskFlags& flags) {
   const Environment env = Environment::FromProcess();
   AskFlags asked = flags;
   asked.query.rows = false;
   const std::chrono::duration<double> pause(std::stod(flags.watch_s));
-  int unheard = 0;  // a master that is started anew, or elected, is away for some seconds
+  std::chrono::duration<double> unseen(0);  // a job that is just being launched has no folder yet
+  int unheard = 0;                          // a master that is started anew, or elected, is away for some seconds
   while (unheard < kLooksUnheard) {
     const StatusOr<JobView> view = ViewJob(asked.query, env);
-    if (!view.ok()) return Fail(view.status());
-    fmt::print("{}{}{}", terminal ? "\x1b[H\x1b[2J" : "", StatusOf(*view, flags), terminal || flags.json ? "" : "\n");
-    if (std::fflush(stdout) != 0) return 1;
-    if (view->status.phase() == "finished") return 0;
-    unheard = view->live ? 0 : unheard + 1;
+    const bool is_unseen = absl::IsNotFound(view.status()) && unseen < kUnseenFor;
+    if (is_unseen && unseen.count() == 0) {
+      fmt::print(stderr, "phalanx: no job yet; waiting for one, for up to a minute\n");
+    }
+    if (is_unseen) unseen += pause;
+    if (!is_unseen && !view.ok()) return Fail(view.status());
+    if (view.ok() && !ShowLook(*view, flags)) return 1;
+    if (view.ok() && view->status.phase() == "finished") return 0;
+    if (view.ok()) unheard = view->live ? 0 : unheard + 1;
     std::this_thread::sleep_for(pause);
   }
   return Fail(absl::UnavailableError("the job's master is gone, and has not recorded an end"));
