@@ -333,6 +333,30 @@ def test_a_hang_timeout_begins_another_life(job):
     assert "--hang-timeout=4 s is over" in job.phalanx("why", state).stdout
 
 
+def test_a_hang_that_ends_the_job_ends_with_a_box(job):
+    """It names how long, and each rank's step."""
+    text = (
+        "import os, time, phalanx\n"
+        "for step in range(1, 6):\n"
+        "    phalanx.step(step)\n"
+        "    if step == 3 and os.environ['RANK'] == '1':\n"
+        "        time.sleep(600)\n"
+        "time.sleep(600)\n"
+    )
+    node = run(job, "hangs.py", text, "--hang-timeout=4", "--max-restarts=0")
+    assert node.wait() == 1
+    said = headline(node)
+    assert "hangs.py FAILED: no step for 4." in said
+    assert ", some ranks of node " in said and said.endswith("; --max-restarts=0 allows no restart")
+    ranks = re.findall(
+        r"^  rank (\d) \(local rank \d, pid \d+\): at (step .*), no step for [45]\.\d s$", node.stderr, re.M
+    )
+    assert ranks == [("0", "step 5"), ("1", "step 3, 2 behind")], node.stderr
+    assert node.stderr.count("=" * 100) == 2
+    kept = json.loads(job.phalanx("status", "--json", f"--state-dir={job.folder / 'state'}").stdout)
+    assert kept["step"] == 5
+
+
 @pytest.mark.parametrize(("flags", "lives"), [([], 2), (["--retry-same-error"], 4)], ids=["told", "tried on"])
 def test_a_mistake_that_no_try_mends_ends_the_job(job, flags, lives):
     text = "open('lives', 'a').write('x')\nnonsense\n"

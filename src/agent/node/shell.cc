@@ -509,7 +509,18 @@ void NodeAgent::Tell(const std::string& line) {
   fmt::print(stderr, "{}", line);  // the devices could not be counted: nothing has been started yet
 }
 
+std::string NodeAgent::HangText(const v1::Finish& finish) {
+  std::vector<v1::RankStatus> ranks;
+  const int64_t now_ns = MonotonicNs();
+  for (const RankProgress& rank : ReadRanks()) {
+    ranks.push_back(RankStatusOf(rank, now_ns));
+    ranks.back().set_local_rank(static_cast<uint32_t>(ranks.size() - 1));
+  }
+  return SayHang(speaker_, finish, config_.ShownScript(), core_.round ? core_.round->rank_base() : 0, ranks, UnixMs());
+}
+
 void NodeAgent::Do(const ReportFailure& action) {
+  if (IsHang(action.finish)) return Tell(HangText(action.finish));
   if (!action.finish.has_first_cause()) {
     return Tell(SayLine(speaker_, Level::kError, action.finish.reason(), UnixMs()));
   }

@@ -137,6 +137,7 @@ class NodeAgent {
   v1::AgentMessage HelloNow();
   // What the board says now; empty where there is none.
   std::vector<RankProgress> ReadRanks();
+  std::string HangText(const v1::Finish& finish);
   void FillRanks(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
   Status ReserveStore();
   void ReserveNextStore();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <time.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,8 @@ using nlohmann::json;
 
 constexpr int kWidth = 100;
 constexpr int kMaxTailLines = 20;
+// As the master says it of a hang (src/master/core/stalls.cc).
+constexpr const char* kHangTimeoutText = ": --hang-timeout=";
 
 json ParseObject(const std::string& text) {
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -101,6 +104,29 @@ std::string FailureBox(const v1::Finish& finish, const std::string& script) {
   if (finish.others_size() > 0) out += fmt::format("{}\nOthers of the same round:\n", thin);
   for (const v1::Failure& other : finish.others()) {
     out += fmt::format("  {}: {}\n", Where(other), End(other.exited()));
+  }
+  return out + bold + "\n";
+}
+
+bool IsHang(const v1::Finish& finish) {
+  return finish.exit_code() != 0 && !finish.has_first_cause() &&
+         finish.reason().find(kHangTimeoutText) != std::string::npos;
+}
+
+std::string HangBox(const v1::Finish& finish, const std::string& script, uint32_t rank_base,
+                    const std::vector<v1::RankStatus>& ranks) {
+  const std::string bold(kWidth, '=');
+  std::string out = fmt::format("{}\n{} FAILED: {}\n", bold, script, finish.reason());
+  if (!ranks.empty()) out += fmt::format("{}\nRanks of this node:\n", std::string(kWidth, '-'));
+  int64_t foremost = 0;
+  for (const v1::RankStatus& rank : ranks) foremost = std::max(foremost, rank.step());
+  for (const v1::RankStatus& rank : ranks) {
+    const std::string since = rank.quiet_ms() < 0 ? "it has not begun"
+                                                  : fmt::format("no step for {}.{} s", rank.quiet_ms() / 1'000,
+                                                                rank.quiet_ms() % 1'000 / 100);
+    const std::string behind = rank.step() < foremost ? fmt::format(", {} behind", foremost - rank.step()) : "";
+    out += fmt::format("  rank {} (local rank {}, pid {}): at step {}{}, {}\n", rank_base + rank.local_rank(),
+                       rank.local_rank(), rank.pid(), rank.step(), behind, since);
   }
   return out + bold + "\n";
 }

@@ -31,6 +31,30 @@ TEST(FailureBox, NamesTheFirstCauseAndTheOthers) {
   EXPECT_LT(box.find("rank 3"), box.find("rank 1"));
 }
 
+TEST(FailureBox, OfAHangTellsOfTheRanksOfThisNode) {
+  v1::Finish finish;
+  finish.set_exit_code(1);
+  finish.set_reason("job stopped: all nodes left (on purpose)");
+  EXPECT_FALSE(IsHang(finish));
+  finish.set_reason("no step for 60 s: all ranks are at step 9: --hang-timeout=60 s is over; crash loop");
+  ASSERT_TRUE(IsHang(finish));
+  std::vector<v1::RankStatus> ranks(2);
+  ranks[0].set_step(9);
+  ranks[0].set_quiet_ms(60'040);
+  ranks[0].set_pid(70);
+  ranks[1].set_step(7);
+  ranks[1].set_local_rank(1);
+  ranks[1].set_quiet_ms(-1);
+  const std::string box = HangBox(finish, "train.py", 4, ranks);
+  EXPECT_THAT(box,
+              HasSubstr("train.py FAILED: no step for 60 s: all ranks are at step 9: --hang-timeout=60 s is over"));
+  EXPECT_THAT(box, HasSubstr("\n  rank 4 (local rank 0, pid 70): at step 9, no step for 60.0 s\n"));
+  EXPECT_THAT(box, HasSubstr("\n  rank 5 (local rank 1, pid 0): at step 7, 2 behind, it has not begun\n"));
+  EXPECT_EQ(box.rfind("=====", 0), 0u);
+  *finish.mutable_first_cause() = v1::Failure();
+  EXPECT_FALSE(IsHang(finish)) << "a rank has failed";
+}
+
 TEST(FailureBox, SaysWhoKilledARankAndWhatElseIsKnown) {
   v1::Finish finish = Failed();
   finish.mutable_first_cause()->mutable_exited()->set_killed_by("the out-of-memory killer");

@@ -54,4 +54,20 @@ std::string SayFailure(const Speaker& speaker, const v1::Finish& finish, const s
   return JsonLine(object);
 }
 
+std::string SayHang(const Speaker& speaker, const v1::Finish& finish, const std::string& script, uint32_t rank_base,
+                    const std::vector<v1::RankStatus>& ranks, int64_t unix_ms) {
+  if (speaker.format == LogFormat::kText) return HangBox(finish, script, rank_base, ranks);
+  ordered_json object = Object(speaker, Level::kError, finish.reason(), unix_ms);
+  object["script"] = script;
+  object["ranks"] = ordered_json::array();
+  for (const v1::RankStatus& rank : ranks) {
+    object["ranks"].push_back({{"rank", rank_base + rank.local_rank()},
+                               {"local_rank", rank.local_rank()},
+                               {"pid", rank.pid()},
+                               {"step", rank.step()},
+                               {"quiet_ms", rank.quiet_ms()}});
+  }
+  return JsonLine(object);
+}
+
 }  // namespace phalanx::agent

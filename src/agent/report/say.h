@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/flags/config.h"
 #include "phalanx/v1/agent.pb.h"
@@ -24,5 +25,8 @@ std::string SayLine(const Speaker& speaker, Level level, std::string_view text, 
 
 // The failure box, or the same as one object. `script` is what the user launched.
 std::string SayFailure(const Speaker& speaker, const v1::Finish& finish, const std::string& script, int64_t unix_ms);
+// The same of a hang (HangBox).
+std::string SayHang(const Speaker& speaker, const v1::Finish& finish, const std::string& script, uint32_t rank_base,
+                    const std::vector<v1::RankStatus>& ranks, int64_t unix_ms);
 
 }  // namespace phalanx::agent

@@ -55,6 +55,21 @@ TEST(Say, AFailureIsOneObject) {
   EXPECT_EQ(object.at("others").at(0).at("exit_code"), 4);
 }
 
+TEST(Say, AHangIsOneObjectWithTheRanksOfThisNode) {
+  v1::Finish finish;
+  finish.set_exit_code(1);
+  finish.set_reason("no step for 60 s: all ranks are at step 9: --hang-timeout=60 s is over; crash loop");
+  std::vector<v1::RankStatus> ranks(1);
+  ranks[0].set_step(9);
+  ranks[0].set_quiet_ms(60'040);
+  const json object = json::parse(SayHang(kJson, finish, "train.py", 4, ranks, 5));
+  EXPECT_EQ(object.at("message"), finish.reason());
+  EXPECT_EQ(object.at("script"), "train.py");
+  EXPECT_EQ(object.at("ranks").at(0).at("rank"), 4);
+  EXPECT_EQ(object.at("ranks").at(0).at("quiet_ms"), 60'040);
+  EXPECT_EQ(SayHang(kText, finish, "train.py", 4, ranks, 5).rfind("=====", 0), 0u);
+}
+
 TEST(Say, AFailureForPeopleIsTheBox) { EXPECT_EQ(SayFailure(kText, Failed(), "train.py", 5).rfind("=====", 0), 0u); }
 
 }  // namespace
