@@ -305,6 +305,33 @@ def test_who_launches_is_not_told_that_nothing_was(job, command):
     assert "nothing was launched" not in node.stderr
 
 
+RANK_OF_MPI = "OMPI_COMM_WORLD_RANK={} OMPI_COMM_WORLD_SIZE=2 {} -c '{}'"
+AS_MPIRUN = [
+    "phalanx.shim: nothing was launched through Phalanx: mpirun has started 2 processes itself: give phalanx-run the "
+    "script in its place, with --nproc-per-node"
+]
+
+
+@pytest.mark.parametrize("through_python", [False, True], ids=["the-command", "below-python"])
+def test_what_mpirun_starts_is_told_of_once(job, through_python):
+    ranks = "; ".join(RANK_OF_MPI.format(rank, sys.executable, "pass") for rank in (0, 1))
+    words = ["sh", "-c", ranks]
+    if through_python:
+        words = [sys.executable, "-c", f"import subprocess; subprocess.check_call({words!r})"]
+    node = job.run(*words[1:], command=[*SHIM, words[0]])
+    assert node.wait() == 0
+    assert node.stderr.splitlines() == AS_MPIRUN
+
+
+@pytest.mark.parametrize("command", [["torchrun"], REAL_TORCHRUN], ids=repr)
+def test_a_launcher_below_mpirun_goes_through_phalanx(job, command):
+    first_of_two = ["env", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"]
+    node = through(job, "--standalone", "--nproc-per-node=2", TELL, command=[*first_of_two, *command])
+    assert node.wait() == 0, job.story()
+    check_workers(job, 2, {})
+    assert "nothing was launched" not in node.stderr
+
+
 def test_a_command_that_launches_nothing_is_told_of(job):
     node = job.run("-c", "print('hello')", command=[*SHIM, sys.executable])
     assert node.wait() == 0
