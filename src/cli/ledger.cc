@@ -100,7 +100,7 @@ class Bookkeeper {
       life.saving_at_caught_up_ms = saving_ms;
     } else if (row.kind == "stalled" || (row.kind == "hang" && (life.stalls.empty() || life.stalls.back().second))) {
       life.stalls.push_back({times_[i] - std::max<int64_t>(0, NumberIn(detail, "silent_ms")), std::nullopt});
-    } else if (row.kind == "stall-over" && !life.stalls.empty()) {
+    } else if (row.kind == "stall-over" && !life.stalls.empty() && !life.stalls.back().second) {
       life.stalls.back().second = times_[i];
     }
   }

@@ -159,6 +159,10 @@ TEST(Ledger, AStallIsNoTraining) {
   ended.Finish(20'000, 2, 0);
   EXPECT_EQ(ended.Make().Of(Cause::kStalled), 2'500);
   EXPECT_EQ(ended.Make().Of(Cause::kTraining), 9'500 + 8'000 - 2'500);
+  // The last work of ranks behind others is none, and what ends it does not make an earlier one longer.
+  Rows behind = rows;
+  behind.Add(18'000, 2, "stalled-behind-end", "", R"({"silent_ms":1000})").Add(19'000, 2, "stall-over", "on");
+  EXPECT_EQ(behind.Finish(20'000, 2, 0).Make().Of(Cause::kStalled), 2'500);
   // One that nothing but a restart has ended counts up to that.
   rows.Add(17'000, 2, "stalled", "no step for 1 s", R"({"silent_ms":1000})").Kill(30'000, 2, 1);
   rows.Start(30'000, 3, "rank 1 died (SIGKILL) on node b, restart 2 of 3").Finish(30'500, 3, 1);

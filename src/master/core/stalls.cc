@@ -14,10 +14,18 @@
 namespace phalanx::master {
 namespace {
 
-// Ranks of a round that is about to end, or of which some have ended, may have no more steps to make.
-bool IsWatched(const JobState& job) {
+bool GoesOn(const JobState& job) {
   return job.phase == Phase::kRunning && job.round && job.round->away == 0 && job.round->rescale_by == kNever &&
-         job.round->ranks_ended == 0 && job.round->failed.empty() && job.round->broken.empty();
+         job.round->failed.empty() && job.round->broken.empty();
+}
+
+// Ranks of a round that is about to end, or of which some have ended, may have no more steps to make.
+bool IsWatched(const JobState& job) { return GoesOn(job) && job.round->ranks_ended == 0; }
+
+// Some have ended well and others have not. Whether these do their last work or wait for those in vain nobody can tell
+// by their steps, as a rank that waits in a collective has made as many as the one that it waits for.
+bool SomeAreThrough(const JobState& job) {
+  return GoesOn(job) && job.round->early && job.round->ranks_ended == job.round->ranks_done;
 }
 
 // All members hear it.
@@ -59,7 +67,10 @@ void NoteStepSeen(Turn& turn, int64_t step) {
               {{"ms", *gap_ms}, {"step", step}});
 }
 
-Instant StallDue(const JobState& job) { return IsWatched(job) ? StallsAt(job.round->stall, job.usual_gap_ms) : kNever; }
+Instant StallDue(const JobState& job) {
+  if (IsWatched(job)) return StallsAt(job.round->stall, job.usual_gap_ms);
+  return SomeAreThrough(job) ? StallsBehindEndAt(job.round->stall, job.usual_gap_ms) : kNever;
+}
 
 namespace {
 
@@ -80,7 +91,15 @@ bool AllHeard(const JobState& job, Instant now) {
 
 }  // namespace
 
-std::string StallText(const JobState& job, Instant now) { return QuietText(job, now - job.round->stall.since); }
+std::string StallText(const JobState& job, Instant now) {
+  const int64_t quiet_ms = now - job.round->stall.since;
+  if (!SomeAreThrough(job)) return QuietText(job, quiet_ms);
+  const Round& round = *job.round;
+  return fmt::format(
+      "rank {} has ended with 0 and {} of {} ranks have not, with no step for {}: they do their last work, or wait for "
+      "a rank that has ended",
+      round.early->told.rank(), round.world_size - round.ranks_done, round.world_size, SecondsText(quiet_ms));
+}
 
 Instant HangDue(const JobState& job) {
   if (!job.spec || job.spec->hang_timeout_ms() == 0 || !IsWatched(job)) return kNever;
@@ -113,8 +132,8 @@ void SettleStall(Turn& turn) {
   if (turn.now < StallDue(turn.job)) return;
   StallWatch& watch = turn.job.round->stall;
   watch.told = true;
-  TellMembers(turn, "stalled", StallText(turn.job, turn.now),
-              {{"silent_ms", turn.now - watch.since}, {"step", watch.step}});
+  const char* kind = SomeAreThrough(turn.job) ? "stalled-behind-end" : "stalled";
+  TellMembers(turn, kind, StallText(turn.job, turn.now), {{"silent_ms", turn.now - watch.since}, {"step", watch.step}});
 }
 
 }  // namespace phalanx::master

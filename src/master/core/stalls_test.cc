@@ -108,6 +108,27 @@ TEST_F(Stalls, ARankThatHasEndedMakesNoSteps) {
   EXPECT_THAT(Told("stalled"), IsEmpty());
 }
 
+// A last export takes its time, and hung ranks look the same: it is told, and nothing is decided by it.
+TEST_F(Stalls, BehindARankThatEndedWellTheOthersAreToldOfLater) {
+  job_.state.spec->set_hang_timeout_ms(60'000);
+  StepTo(20);
+  const uint64_t before = job_.Epoch();
+  job_.Exit(b_, JobFixture::Ended(0, 0));
+  for (int i = 0; i < 590; ++i) Tell(20);
+  EXPECT_THAT(Told("stalled-behind-end"), IsEmpty());
+  for (int i = 0; i < 200; ++i) Tell(20);
+  const std::string text =
+      " has ended with 0 and 3 of 4 ranks have not, with no step for 300 s: they do their last work, or wait for a "
+      "rank "
+      "that has ended";
+  EXPECT_THAT(Told("stalled-behind-end"), ElementsAre(HasSubstr(text)));
+  EXPECT_THAT(job_.told[a_].notices.back(), HasSubstr(text));
+  EXPECT_THAT(StatusOf(job_.state, job_.now).reason(),
+              HasSubstr("; rank 2 has ended with 0 and 3 of 4 ranks have not"));
+  EXPECT_THAT(Told("stalled"), IsEmpty());
+  EXPECT_EQ(job_.Epoch(), before);
+}
+
 TEST_F(Stalls, AHangTimeoutEndsTheLifeAsAFailureDoes) {
   job_.state.spec->set_hang_timeout_ms(60'000);
   StepTo(20);

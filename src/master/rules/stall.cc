@@ -13,6 +13,11 @@ Instant StallsAt(const StallWatch& watch, int64_t usual_ms) {
   return watch.since == kNever || watch.told ? kNever : watch.since + StallMs(watch, usual_ms);
 }
 
+Instant StallsBehindEndAt(const StallWatch& watch, int64_t usual_ms) {
+  if (watch.since == kNever || watch.told) return kNever;
+  return watch.since + std::max(kStallFirstMs, kStallTimesUsual * usual_ms);
+}
+
 std::optional<int64_t> SawStep(StallWatch& watch, int64_t step, int64_t& usual_ms, Instant now) {
   if (watch.since != kNever && step <= watch.step) return std::nullopt;
   const bool first = watch.since == kNever;

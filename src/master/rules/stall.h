@@ -3,7 +3,8 @@
 // Steps are seen in beats, so gaps are known to a beat (a second in small worlds). The very first of a life say nothing
 // of the others, as compilers, caches and data loaders work then; and until kStallKnownSteps are seen only
 // kStallFirstMs is long. Afterwards it is kStallTimesUsual times the longest gap that the job has had, kStallLeastMs at
-// least. A gap that was told of, and ended, counts as one: an evaluation of two minutes is told of once.
+// least. Behind the end of a rank that ended well only kStallFirstMs is long: the others may have an export to write.
+// A gap that was told of, and ended, counts as one: an evaluation of two minutes is told of once.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,9 @@ struct StallWatch {
 int64_t StallMs(const StallWatch& watch, int64_t usual_ms);
 // When the job stalls if no step comes; kNever: it is told, or there was no step.
 Instant StallsAt(const StallWatch& watch, int64_t usual_ms);
+
+// The same where a rank has ended well: the others do their last work, or wait for it in vain.
+Instant StallsBehindEndAt(const StallWatch& watch, int64_t usual_ms);
 
 // The largest step is `step`. The gap before it, where it is a new one; then `usual_ms` is brought up to date, and the
 // next stall may be told.

@@ -24,6 +24,15 @@ class StallTest : public testing::Test {
 
 TEST_F(StallTest, NobodyKnowsBeforeTheFirstStep) { EXPECT_EQ(StallsAt(watch_, usual_ms_), kNever); }
 
+TEST_F(StallTest, BehindTheEndOfARankNothingElseIsLong) {
+  EXPECT_EQ(StallsBehindEndAt(watch_, usual_ms_), kNever);
+  Steps(20, 1'000);
+  EXPECT_EQ(StallsBehindEndAt(watch_, usual_ms_) - now_, kStallFirstMs);
+  EXPECT_EQ(StallsBehindEndAt(watch_, kStallFirstMs) - now_, kStallTimesUsual * kStallFirstMs);
+  watch_.told = true;
+  EXPECT_EQ(StallsBehindEndAt(watch_, usual_ms_), kNever);
+}
+
 TEST_F(StallTest, TheFirstStepsMayTakeLong) {
   Steps(1, 0);
   EXPECT_EQ(Patience(), kStallFirstMs);
