@@ -21,6 +21,7 @@ _MADV_DONTFORK = 10
 _MADV_POPULATE_WRITE = 23
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _SIGNAL_SET_BYTES = 128  # sigset_t, of glibc and musl
 SIGNAL_BYTES = 16 * 128  # 16 of struct signalfd_siginfo
 _STATFS_BYTES = 256  # more than any has; it begins with the magic number
@@ -45,6 +46,12 @@ def die_with_parent(parent_pid):
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return os.getppid() == parent_pid
+
+
+def adopt_orphans():
+    """Processes below this one become its children when their parents end, whatever sessions they have made."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def hold_until_death(path, at):
