@@ -78,7 +78,7 @@ class Helper:
             **fields,
         }
         if not order["peers"]:
-            order["peers"] = [f"node-{chr(ord('a') + rank)}" for rank in range(order["group_size"])]
+            order["peers"] = [f"node-{chr(ord('a') + rank)}" for rank in range(int(order["group_size"]))]
         self.write(order)
 
     def until(self, kind, check=None):
@@ -105,9 +105,9 @@ class Helper:
                 assert line["type"] == "done"
                 return found, line["ended"]
 
-    def carry_out(self, **fields):
-        self.order(**fields)
-        return self.results()
+    def carry_out(self, number=7, **fields):
+        self.order(number, **fields)
+        return self.results(number)
 
 
 def value_of(result, name):

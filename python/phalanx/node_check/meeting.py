@@ -9,6 +9,7 @@ from phalanx.node_check.texts import first_line, joined, of_errno, place, second
 # Of the time that is left: checks that come behind a meeting need some, too.
 _SHARE = 0.75
 _NAMED = 8
+_DIAL_PART = 2.5  # a client of torch's dials up to twice as long as it is told, and pauses in between
 
 
 class Meeting:
@@ -36,8 +37,9 @@ class Meeting:
         limit_s = self._deadline.left_s(share=_SHARE)
         host, port = self._order.store
         limit = timedelta(seconds=limit_s)
+        dial_limit = timedelta(seconds=limit_s / _DIAL_PART)
         try:
-            client = distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
+            client = distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=dial_limit)
         except RuntimeError as error:
             raise Failed(f"the store at {place(host, port)} cannot be reached: {self._why(error)}") from None
         store = distributed.PrefixStore(f"node_check/{self._order.prefix}", client)

@@ -83,12 +83,12 @@ def end_all(wakeups, statuses, within_s=END_WITHIN_S):
         alive = living_descendants()
         if not alive:
             return []
-        own = os.getpgrp()
-        # A group at once: one that forks faster than this looks does not get away.
-        for group in {group for _, group in alive.values()} - {own}:
-            _kill(os.killpg, group)
+        # Parents before children: nobody is left who could take the end of a child for that child's own.
         for pid in alive:
             _kill(os.kill, pid)
+        # And groups at once: one that forks faster than this looks does not get away.
+        for group in {group for _, group in alive.values()} - {os.getpgrp()}:
+            _kill(os.killpg, group)
         left_s = until - time.monotonic()
         if left_s <= 0:
             return [f"{pid} ({name})" for pid, (name, _) in alive.items()]
@@ -104,7 +104,7 @@ def _kill(how, number):
 
 
 def living_descendants():
-    """{pid: (name, process group)} of what is below this process and not a zombie."""
+    """{pid: (name, process group)} of what is below this process and not a zombie, parents before children."""
     seen, children = {}, {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -117,8 +117,7 @@ def living_descendants():
         seen[int(entry)] = (state, name.decode("utf-8", "backslashreplace"), int(group))
         children.setdefault(int(parent), []).append(int(entry))
     found, below = {}, list(children.get(os.getpid(), ()))
-    while below:
-        pid = below.pop()
+    for pid in below:  # which grows
         below += children.get(pid, ())
         state, name, group = seen[pid]
         if state not in _GONE:

@@ -5,6 +5,8 @@ import re
 import traceback
 
 MOST_CHARACTERS = 1000
+_SOURCE = re.compile(r"\A\[\S+\.(?:cc|cpp|h):\d+\] ")
+_ADVICE = re.compile(r"\. This (?:is typically|may) .*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
@@ -22,9 +24,11 @@ def last_line(error):
 
 
 def first_line(error):
-    """What an exception of a native library says, which puts stacks behind it."""
+    """What an exception of a native library says. It puts its own sources before that, advice and stacks behind it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return clean(lines[0], 400) if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return clean(_ADVICE.sub("", _SOURCE.sub("", lines[0])), 400)
 
 
 def of_errno(error):
