@@ -60,7 +60,7 @@ class Helper:
     def write(self, message):
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
 
-    def order(self, number=7, **fields):
+    def order(self, number=7, named=True, **fields):
         """Gives an order, of kind alone where nothing else is said."""
         order = {
             "type": "order",
@@ -77,7 +77,7 @@ class Helper:
             "switchbox": None,
             **fields,
         }
-        if not order["peers"]:
+        if named and not order["peers"]:
             order["peers"] = [f"node-{chr(ord('a') + rank)}" for rank in range(int(order["group_size"]))]
         self.write(order)
 

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -212,6 +213,16 @@ def test_a_full_disk_of_its_own(small_disk, light):
     assert os.statvfs(small_disk.path).f_bavail > 0, "what was written stays"
 
 
+def test_a_disk_that_hangs_holds_up_the_agent_for_seconds_and_names_the_process(hanging_disk, light):
+    with hanging_disk.hanging():
+        light.order(directory=str(hanging_disk.path), limit_ms=3000)
+        found, ended = light.results()
+        assert list(found) == ["matmul", "memory_bandwidth", "host_to_device", "device_memory"]
+        assert re.fullmatch(r"ended after 3 s in disk_write; could not be ended within 5 s: \d+ \(python\S*\)", ended)
+    found, ended = light.carry_out(8)
+    assert (found["loopback"]["outcome"], ended) == ("passed", ""), "it goes on with the disk"
+
+
 def test_a_folder_and_an_address_that_are_not_there(light):
     found, _ = light.carry_out(directory="/nowhere/at/all", address="203.0.113.7")
     assert found["disk_write"]["sentence"] == "disk_write: No such file or directory (/nowhere/at/all)"
@@ -266,6 +277,16 @@ def test_all_nodes(pair, store):
             assert ended == "" and found["all_reduce"]["outcome"] == "passed", found
             assert value_of(found["all_reduce"], "all_reduce_bandwidth") > 0
             assert "of 3 nodes" in found["all_reduce"]["sentence"]
+
+
+def test_of_many_that_never_come_some_are_named(pair, store):
+    order = {"kind": "all", "group_rank": 1, "group_size": 12, "store": ["127.0.0.1", store.port], "limit_ms": 1500}
+    meet(store, 3)
+    pair[0].order(**order, named=False)
+    sentence = pair[0].until("result", "all_reduce")["sentence"]
+    names = ", ".join(f"group rank {rank}" for rank in (0, 2, 4, 5, 6, 7, 8, 9))
+    assert sentence.startswith(f"all_reduce of 12 nodes: {names} and 2 more did not come to the store at ")
+    assert pair[0].until("done")["ended"] == ""
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -551,6 +572,7 @@ def test_a_second_order_ends_the_first(light, program, told):
         ({"group_rank": 1}, "group_rank 1 of group_size 1 is none of kind alone"),
         ({"group_size": 1.0}, "group_size is no integer from 0 to "),
         ({"peers": ["a", "b"]}, "peers has 2 names for group_size 1"),
+        ({"switchbox": {"source": "nvidia", "pairs": [[0, 1.5]]}}, "switchbox has no pairs"),
         ({"kind": "all"}, "kind all has no store to meet at"),
         ({"kind": "all", "store": ["a", 70000]}, "store has port 70000"),
         ({"limit_ms": True}, "limit_ms is no integer"),

@@ -60,16 +60,21 @@ class Meeting:
         return store
 
     def _who_is_missing(self, store, limit_s):
-        """A sentence; None where the store does not say."""
-        others = [rank for rank in range(self._order.group_size) if rank != self._order.group_rank]
+        """A sentence; None where the store does not say. Of thousands it asks for few."""
+        size, missing = self._order.group_size, []
         try:
-            missing = [self._order.peers[rank] for rank in others if not store.check([f"node/{rank}"])]
-        except RuntimeError:
+            count = size - store.add("came", 0)
+            others = (rank for rank in range(size) if rank != self._order.group_rank)
+            while len(missing) < min(count, _NAMED):
+                rank = next(others)
+                if not store.check([f"node/{rank}"]):
+                    missing.append(self._order.name_of(rank))
+        except (RuntimeError, StopIteration):
             return None
         if not missing:
             return None
-        where = place(*self._order.store)
-        return f"{joined(missing, _NAMED)} did not come to the store at {where} within {seconds(limit_s)}"
+        names = joined(missing) if count == len(missing) else f"{', '.join(missing)} and {count - len(missing)} more"
+        return f"{names} did not come to the store at {place(*self._order.store)} within {seconds(limit_s)}"
 
     def _why(self, error):
         """What the system says of the store's address: torch says only that time is over."""

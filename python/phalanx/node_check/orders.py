@@ -53,7 +53,10 @@ class Order(NamedTuple):
         return f"{check} of {self.group_size} nodes" if self.group_size > 1 else check
 
     def partner(self):
-        return self.peers[1 - self.group_rank]
+        return self.name_of(1 - self.group_rank)
+
+    def name_of(self, rank):
+        return self.peers[rank] if self.peers else f"group rank {rank}"
 
 
 def read_line(line):
@@ -78,7 +81,7 @@ def read_order(message):
     if rank >= size or (kind == "pair" and size != 2):
         raise Refused(f"group_rank {rank} of group_size {size} is none of kind {kind}")
     peers = _texts(message, "peers")
-    if len(peers) != size:
+    if peers and len(peers) != size:
         raise Refused(f"peers has {len(peers)} names for group_size {size}")
     programs = _texts(message, "programs")
     if len(programs) > MOST_PROGRAMS or not all(map(os.path.isabs, programs)):

@@ -43,12 +43,9 @@ def seconds(count):
     return f"{count:.0f} s" if count >= 10 or abs(count - round(count)) < 0.05 else f"{count:.1f} s"
 
 
-def joined(names, most=8):
-    """ "a, b and c", and how many more where there are many."""
-    names = list(names)
-    shown = names[:most] if len(names) > most else names[:-1]
-    rest = f"{len(names) - most} more" if len(names) > most else names[-1]
-    return f"{', '.join(shown)} and {rest}" if shown else rest
+def joined(names):
+    """ "a, b and c"."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def place(address, port):
