@@ -105,7 +105,7 @@ def meet(store, rank):
     client = torch.distributed.TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
     below = torch.distributed.PrefixStore("node_check/", client)
     below.set_timeout(datetime.timedelta(seconds=30))
-    below.set(f"node/{rank}", "1")
+    below.add(f"node/{rank}", 1)
     below.add("cuda", 0)
     if below.add("came", 1) == 2:
         below.set("all", "0")
@@ -252,7 +252,7 @@ def test_the_interface_of_an_address():
 
 
 def test_a_pair(pair, store):
-    for prefix in ("", "again/"):  # one store, two groups
+    for prefix in ("", "again"):  # one store, two groups
         for rank in (0, 1):
             pair[rank].order(**fields_of_pair(store, rank, prefix=prefix))
         for rank in (0, 1):
@@ -440,6 +440,10 @@ SAYS = [
     ("""echo '{"passed":false,"sentence":""}'""", "did not pass, and does not say why"),
     (f"echo '{GOOD}'; echo no fan >&2; exit 3", "exited with status 3, where 0 is right, also of a check that has"),
     (f"echo '{GOOD}'; kill -SEGV $$", "died by SIGSEGV"),
+    (
+        f"head -c 70000 /dev/zero | tr '\\0' ' '; echo; echo '{GOOD}'",
+        "wrote more than 64 KiB; right is one JSON object",
+    ),
     ("exec cat /dev/zero", "wrote more than 64 KiB; right is one JSON object"),
 ]
 
@@ -486,12 +490,14 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_has_started(light, progr
 def test_what_a_program_leaves_behind_ends_with_it(light, program, told):
     path = program(f"setsid sh -c 'echo $$ > {told.path}; exec sleep 1000' &\necho '{GOOD}'\nread x < {told.path}.go")
     os.mkfifo(f"{told.path}.go")
-    light.order(**QUICK, programs=[path])
+    light.order(**QUICK, programs=[path, program("exec sleep 1000", "next")])
     handle = told.pidfd()  # it holds the program's stdout, too
     with open(f"{told.path}.go", "w") as go:
         go.write("\n")
-    found, ended = light.results()
-    assert (found["check_it"]["outcome"], ended) == ("passed", "") and has_ended(handle)
+    assert light.until("result", "check_it")["outcome"] == "passed"
+    assert has_ended(handle), "it is there while the next one runs"
+    light.write({"type": "cancel", "id": 7})
+    light.until("done")
 
 
 def test_a_flood_of_complaints_holds_up_nobody(light, program):
@@ -522,7 +528,7 @@ def test_a_check_that_dies_by_a_signal(light, program):
 # Ends.
 
 
-@pytest.mark.parametrize("how", ["end of orders", signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", ["end of orders", signal.SIGTERM, signal.SIGKILL], ids=["orders", "SIGTERM", "SIGKILL"])
 def test_a_helper_that_ends_leaves_no_process(no_torch, program, told, how):
     with Helper(**no_torch) as helper:
         helper.order(**QUICK, programs=[program(hanging(told))])
@@ -544,11 +550,17 @@ def test_a_helper_that_ends_leaves_no_process(no_torch, program, told, how):
 
 
 def test_cancel(light, program, told):
-    light.order(**QUICK, programs=[program(hanging(told), "hang.sh")])
-    handles = [told.pidfd(), told.pidfd()]
+    waiting = program(f"echo $$ > {told.path}\nread x < {told.path}.go\necho '{GOOD}'", "waiting")
+    os.mkfifo(f"{told.path}.go")
+    light.order(**QUICK, programs=[waiting, program(hanging(told), "hang.sh")])
+    os.close(told.pidfd())
     light.write({"type": "cancel", "id": 6})  # another one, which is over
+    with open(f"{told.path}.go", "w") as go:
+        go.write("\n")
+    handles = [told.pidfd(), told.pidfd()]
     light.write({"type": "cancel", "id": 7})
-    assert light.results()[1] == "cancelled in hang.sh"
+    found, ended = light.results()
+    assert (found["waiting"]["outcome"], ended) == ("passed", "cancelled in hang.sh")
     assert [has_ended(handle) for handle in handles] == [True, True]
     light.write({"type": "cancel", "id": 7})
     assert light.carry_out(8)[1] == ""

@@ -9,6 +9,7 @@ from phalanx.node_check.texts import first_line, joined, of_errno, place, second
 # Of the time that is left: checks that come behind a meeting need some, too.
 _SHARE = 0.75
 _NAMED = 8
+_ASK_S = 1
 _DIAL_PART = 2.5  # a client of torch's dials up to twice as long as it is told, and pauses in between
 
 
@@ -18,6 +19,7 @@ class Meeting:
     def __init__(self, order, torch, deadline):
         self._order, self._torch, self._deadline = order, torch, deadline
         self._store, self._failure = None, None
+        self._prefix = f"node_check/{order.prefix}"
         self.nodes_with_cuda = 0  # known when all have come
 
     def join(self):
@@ -35,23 +37,28 @@ class Meeting:
 
     def _join(self, distributed):
         limit_s = self._deadline.left_s(share=_SHARE)
+        where = place(*self._order.store)
+        try:
+            client = self._client(distributed, limit_s)
+        except RuntimeError as error:
+            raise Failed(f"the store at {where} cannot be reached: {self._why(error)}") from None
+        try:
+            return self._meet(distributed.PrefixStore(self._prefix, client), timedelta(seconds=limit_s))
+        except RuntimeError as error:
+            missing = self._who_is_missing(distributed)
+            if missing:
+                raise Failed(f"{missing} did not come to the store at {where} within {seconds(limit_s)}") from None
+            raise Failed(f"the store at {where} says: {first_line(error)}") from None
+
+    def _client(self, distributed, limit_s):
         host, port = self._order.store
-        limit = timedelta(seconds=limit_s)
-        dial_limit = timedelta(seconds=limit_s / _DIAL_PART)
-        try:
-            client = distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=dial_limit)
-        except RuntimeError as error:
-            raise Failed(f"the store at {place(host, port)} cannot be reached: {self._why(error)}") from None
-        store = distributed.PrefixStore(f"node_check/{self._order.prefix}", client)
-        store.set_timeout(limit)
-        try:
-            return self._meet(store, limit)
-        except RuntimeError as error:
-            missing = self._who_is_missing(store, limit_s)
-            raise Failed(missing or f"the store at {place(host, port)} says: {first_line(error)}") from None
+        dial_limit = timedelta(seconds=max(1, limit_s / _DIAL_PART))  # an older torch counts seconds
+        client = distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=dial_limit)
+        client.set_timeout(timedelta(seconds=limit_s))
+        return client
 
     def _meet(self, store, limit):
-        store.set(f"node/{self._order.group_rank}", "1")
+        store.add(f"node/{self._order.group_rank}", 1)
         store.add("cuda", 1 if self._torch.devices() else 0)
         if store.add("came", 1) == self._order.group_size:
             store.set("all", str(store.add("cuda", 0)))
@@ -59,22 +66,23 @@ class Meeting:
         self.nodes_with_cuda = int(store.get("all"))
         return store
 
-    def _who_is_missing(self, store, limit_s):
-        """A sentence; None where the store does not say. Of thousands it asks for few."""
+    def _who_is_missing(self, distributed):
+        """Names; None where the store does not say. Of thousands it asks for few. By a connection of its own: in one of
+        an older torch whose time was over, the late answer stands before all others."""
         size, missing = self._order.group_size, []
         try:
-            count = size - store.add("came", 0)
+            client = self._client(distributed, _ASK_S)
+            count = size - client.add(f"{self._prefix}/came", 0)
             others = (rank for rank in range(size) if rank != self._order.group_rank)
             while len(missing) < min(count, _NAMED):
                 rank = next(others)
-                if not store.check([f"node/{rank}"]):
+                if client.add(f"{self._prefix}/node/{rank}", 0) == 0:  # an older torch has no check
                     missing.append(self._order.name_of(rank))
         except (RuntimeError, StopIteration):
             return None
-        if not missing:
-            return None
-        names = joined(missing) if count == len(missing) else f"{', '.join(missing)} and {count - len(missing)} more"
-        return f"{names} did not come to the store at {place(*self._order.store)} within {seconds(limit_s)}"
+        if count <= len(missing):
+            return joined(missing) if missing else None
+        return f"{', '.join(missing)} and {count - len(missing)} more"
 
     def _why(self, error):
         """What the system says of the store's address: torch says only that time is over."""
