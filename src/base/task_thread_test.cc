@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/test_threads.h"
@@ -59,13 +61,13 @@ TEST(TaskThread, NothingRunsBehindItsFinish) {
     may_end.get_future().wait();
     ++ran;
   });
-  thread.Post([&] { ++ran; });
+  // The first one ends when the second has been given up, and not before.
+  std::shared_ptr<void> given_up(nullptr, [&](void*) { may_end.set_value(); });
+  thread.Post([&, kept = std::move(given_up)] { ++ran; });
   begun.get_future().wait();
-  std::thread opens([&] { may_end.set_value(); });
   thread.Finish();
   thread.Post([&] { ++ran; });
   thread.Finish();
-  opens.join();
   EXPECT_EQ(ran, 1);
 }
 
