@@ -83,6 +83,7 @@ void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, co
   if (decisions.empty()) return;
   CheckReasons(decisions);
   CheckRound(state, before, decisions);
+  CheckVerdicts(state);
   if (due) CheckMembers(state);
   CheckBudget(state, before);
   saves_.OnMasterStep(master, before.epoch, decisions);
@@ -106,6 +107,7 @@ void Judge::CheckRound(const master::JobState& state, const MasterBefore& before
   }
   highest_epoch_ = epoch;
   CheckWorld(parts);
+  CheckHealth(state, parts);
   const size_t nodes = parts.size();
   const v1::JobSpec& spec = *state.spec;
   if (nodes < spec.min_nodes() || nodes > spec.max_nodes() || nodes % spec.node_unit() != 0) {
@@ -132,6 +134,37 @@ void Judge::CheckGranted(const master::JobState& state, const MasterBefore& befo
   if (only_grows && world_size > world_of_[before.epoch] && ran_ms < granted_->round_ms_min - kClockErrorMs) {
     Violated("min-time",
              fmt::format("a round is made larger after {} ms, and is to stay for {}", ran_ms, granted_->round_ms_min));
+  }
+}
+
+// Who fails by itself does not train, in a job that checks its nodes. Who fails beside others alone may have come
+// alone.
+void Judge::CheckHealth(const master::JobState& state, const std::vector<ToldPart>& parts) {
+  if (scenario_.spec.check().level() == 0 || !remembered_) return;
+  for (const ToldPart& part : parts) {
+    const v1::Hello& hello = state.nodes.at(part.session).hello;
+    const auto machine = std::ranges::find_if(
+        machines_, [&](const std::unique_ptr<Machine>& m) { return m->address == hello.address(); });
+    if (machine == machines_.end()) continue;
+    const Arrival& there = scenario_.machines[static_cast<size_t>((*machine)->index)];
+    if (there.health == Health::kFailsAlone && queue_.now() < there.well_at) {
+      Violated("bad-nodes-left-out", fmt::format("node {} fails its check, and is to train", hello.hostname()));
+    }
+  }
+}
+
+// Nobody is found at fault who is not, where nothing else goes wrong.
+void Judge::CheckVerdicts(const master::JobState& state) {
+  if (!scenario_.faults.empty() || state.health.last.run() == checked_run_) return;
+  checked_run_ = state.health.last.run();
+  for (const v1::CheckedNode& node : state.health.last.nodes()) {
+    const auto machine = std::ranges::find_if(
+        machines_, [&](const std::unique_ptr<Machine>& m) { return m->address == node.address(); });
+    const bool good = machine != machines_.end() &&
+                      scenario_.machines[static_cast<size_t>((*machine)->index)].health == Health::kGood;
+    if (good && node.verdict() == v1::CheckedNode::FAILED) {
+      Violated("good-nodes-train", fmt::format("node {} is good, and left out: {}", node.node(), node.sentence()));
+    }
   }
 }
 
@@ -284,7 +317,7 @@ void Judge::CheckJustified(const SimMaster& master) {
   if (signalled_ && state.census.candidates() == 0) return;
   std::vector<uint32_t> ranks;  // of each node that is there
   for (const auto& [session, node] : state.nodes) {
-    if (!node.leaving) ranks.push_back(node.hello.local_world_size());
+    if (!node.leaving && node.left_out.empty()) ranks.push_back(node.hello.local_world_size());
   }
   const bool too_few =
       ranks.size() < state.spec->min_nodes() || (granted_ && LargestWorld(ranks, scenario_.spec, *granted_) == 0);

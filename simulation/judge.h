@@ -55,6 +55,7 @@ class Judge {
       : queue_(queue),
         story_(story),
         scenario_(scenario),
+        machines_(machines),
         granted_(GrantedBy(scenario.spec)),
         saves_({queue, *this, scenario, machines, storage, archive}) {}
   Judge(const Judge&) = delete;
@@ -114,6 +115,8 @@ class Judge {
   const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 
  private:
+  void CheckHealth(const master::JobState& state, const std::vector<ToldPart>& parts);
+  void CheckVerdicts(const master::JobState& state);
   void CheckReasons(const std::vector<master::Decision>& decisions);
   void CheckRound(const master::JobState& state, const MasterBefore& before,
                   const std::vector<master::Decision>& decisions);
@@ -137,6 +140,8 @@ class Judge {
   const EventQueue& queue_;
   Story& story_;
   const Scenario& scenario_;
+  const std::vector<std::unique_ptr<Machine>>& machines_;
+  uint64_t checked_run_ = 0;                           // the last one that was looked at
   const std::optional<elasticity::JobSizes> granted_;  // world sizes
   std::optional<Violation> violation_;
   SaveJudge saves_;

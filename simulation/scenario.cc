@@ -121,6 +121,22 @@ void DrawNames(Scenario& scenario) {
   }
 }
 
+// Some jobs check their nodes, of which up to a quarter is bad, for a while or for ever. Drawn apart as well.
+void DrawChecks(Scenario& scenario) {
+  Random random(scenario.seed, 9);
+  if (!random.OneIn(6)) return;
+  v1::CheckSpec& check = *scenario.spec.mutable_check();
+  check.set_level(static_cast<uint32_t>(random.Between(1, 2)));
+  check.set_limit_ms(random.Between(1'000, 8'000));
+  check.set_left_out_ms(random.Between(2'000, 20'000));
+  size_t bad = random.OneIn(3) ? 0 : scenario.machines.size() / 4;
+  for (; bad > 0; --bad) {
+    Arrival& machine = scenario.machines[random.Below(scenario.machines.size())];
+    machine.health = random.OneIn(2) ? Health::kFailsAlone : Health::kFailsBesideOthers;
+    machine.well_at = random.OneIn(2) ? INT64_MAX : random.Between(0, 40) * kSecond;
+  }
+}
+
 // The end of a job is a short moment: now and then its master dies in it, and a node has not heard of the end. Drawn
 // apart as well.
 void DrawFaultsAtTheEnd(Scenario& scenario) {
@@ -234,6 +250,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.restart_grace_ms = random.OneOf({0, 500, 500, 2'000});
   scenario.machines = DrawMachines(random, scenario, limits);
   DrawNames(scenario);
+  DrawChecks(scenario);
   scenario.script.saving = DrawSaving(scenario);
   if (scenario.script.saving) {
     scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
@@ -280,6 +297,17 @@ std::vector<std::string> Describe(const Scenario& s) {
     }
   }
   lines.push_back(fmt::format("{} machines: {}{}", s.machines.size(), machines, s.machines.size() > 12 ? ", ..." : ""));
+  if (s.spec.check().level() > 0) {
+    std::string bad;
+    for (size_t i = 0; i < s.machines.size(); ++i) {
+      if (s.machines[i].health == Health::kGood) continue;
+      bad +=
+          fmt::format("; node{} fails {}", i, s.machines[i].health == Health::kFailsAlone ? "alone" : "beside others");
+      if (s.machines[i].well_at != INT64_MAX) bad += fmt::format(" until {} s", s.machines[i].well_at / kSecond);
+    }
+    lines.push_back(fmt::format("nodes are checked, level {}, for {} ms a part, and left out for {} ms{}",
+                                s.spec.check().level(), s.spec.check().limit_ms(), s.spec.check().left_out_ms(), bad));
+  }
   for (const Fault& fault : s.faults) lines.push_back("fault: " + Describe(fault));
   return lines;
 }

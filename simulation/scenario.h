@@ -53,6 +53,13 @@ struct Script {
   std::optional<Saving> saving;    // absent: it keeps its own checkpoints, at once and on any machine
 };
 
+// What a check of a node finds (JobSpec.check).
+enum class Health {
+  kGood,
+  kFailsAlone,
+  kFailsBesideOthers,
+};
+
 struct Arrival {
   Micros at = 0;
   Micros named_at = 0;  // the job's endpoint is known there from then on; kNeverNamed: never
@@ -62,6 +69,8 @@ struct Arrival {
   int64_t clock_skew_ppm = 0;
   Micros delay = 200;  // of its path to the master
   Micros jitter = 100;
+  Health health = Health::kGood;
+  Micros well_at = 0;  // it is good from then on
 };
 
 constexpr Micros kNeverNamed = INT64_MAX;

@@ -132,6 +132,7 @@ void SimAgent::Feed(Event event) {
     if (const auto* const of_core = std::get_if<agent::Event>(&next)) StepOn(core_, *of_core);
     if (const auto* const of_joining = std::get_if<agent::joining::Event>(&next)) StepOn(joining_, *of_joining);
     if (const auto* const of_leaving = std::get_if<agent::leaving::Event>(&next)) StepOn(leaving_, *of_leaving);
+    if (const auto* const of_checking = std::get_if<agent::checking::Event>(&next)) StepOnCheck(*of_checking);
   }
   stepping_ = false;
   if (alive_) parts_.judge.OnAgentSettled(*this, idle_ticks_);
@@ -153,6 +154,8 @@ bool SimAgent::IsTick(const Event& event) {
   if (of_core != nullptr) return std::holds_alternative<agent::Tick>(*of_core);
   const auto* const of_joining = std::get_if<agent::joining::Event>(&event);
   if (of_joining != nullptr) return std::holds_alternative<agent::joining::Tick>(*of_joining);
+  const auto* const of_checking = std::get_if<agent::checking::Event>(&event);
+  if (of_checking != nullptr) return std::holds_alternative<agent::checking::Tick>(*of_checking);
   return std::holds_alternative<agent::leaving::Tick>(std::get<agent::leaving::Event>(event));
 }
 
@@ -163,8 +166,8 @@ void SimAgent::CountIdleTicks(const Event& event) {
 }
 
 Instant SimAgent::NextDeadline() const {
-  return std::min(
-      {agent::NextDeadline(core_), agent::joining::NextDeadline(joining_), agent::leaving::NextDeadline(leaving_)});
+  return std::min({agent::NextDeadline(core_), agent::joining::NextDeadline(joining_),
+                   agent::leaving::NextDeadline(leaving_), agent::checking::NextDeadline(checking_)});
 }
 
 void SimAgent::ArmTimer() {
@@ -188,9 +191,11 @@ void SimAgent::OnTimer() {
   const bool core = agent::NextDeadline(core_) <= due;
   const bool join = agent::joining::NextDeadline(joining_) <= due;
   const bool leave = agent::leaving::NextDeadline(leaving_) <= due;
+  const bool check = agent::checking::NextDeadline(checking_) <= due;
   if (core) Feed(agent::Tick{});
   if (join) Feed(agent::joining::Tick{});
   if (leave) Feed(agent::leaving::Tick{keeper_.StoringText()});
+  if (check) Feed(agent::checking::Tick{});
 }
 
 void SimAgent::Signal(int signal) {
@@ -310,6 +315,8 @@ void SimAgent::Hear(const v1::MasterMessage& message) {
     return keeper_.OnOrder(message.checkpoint());
   }
   parts_.judge.OnAgentTold(*this, message);
+  if (message.has_check()) return Feed(agent::checking::Ordered{message.check()});
+  if (message.has_start_round()) Feed(agent::checking::Over{});
   if (message.has_finish()) keeper_.OnJobEnded();
   Feed(agent::FromMaster{message});
   if (message.has_welcome()) keeper_.OnAttached();

@@ -1,6 +1,6 @@
-// One life of phalanx-run on a machine: the production cores (src/agent/core/core.h, joining.h and leaving.h), and a
-// shell that does with each event and decision what src/agent/node/ and src/wire/agent_link.cc do. Its steps into the
-// job are in sim_agent_join.cc, those out of it in sim_agent_end.cc, all between in sim_agent.cc.
+// One life of phalanx-run on a machine: the production cores (src/agent/core/core.h, joining.h, leaving.h, checking.h),
+// and a shell that does with each event and decision what src/agent/node/ and src/wire/agent_link.cc do. Its steps into
+// the job are in sim_agent_join.cc, those out of it in sim_agent_end.cc, all between in sim_agent.cc.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string>
 #include <variant>
 
+#include "agent/core/checking.h"
 #include "agent/core/core.h"
 #include "agent/core/joining.h"
 #include "agent/core/leaving.h"
@@ -85,7 +86,7 @@ class SimAgent final : public AgentEnd {
 
  private:
   // An event of whichever core.
-  using Event = std::variant<agent::Event, agent::joining::Event, agent::leaving::Event>;
+  using Event = std::variant<agent::Event, agent::joining::Event, agent::leaving::Event, agent::checking::Event>;
 
   const Arrival& arrival() const { return parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)]; }
   NodeWorkersEvents WorkersEvents();
@@ -164,11 +165,23 @@ class SimAgent final : public AgentEnd {
   void Do(const agent::leaving::StartMaster&);
   void Do(const agent::leaving::EndProgram&);
 
+  // Its checks (sim_agent_check.cc).
+  void StepOnCheck(const agent::checking::Event& event);
+  bool Finds(const v1::CheckOrder& order) const;
+  void Do(const agent::checking::StartHelper&);
+  void Do(const agent::checking::EndHelper&);
+  void Do(const agent::checking::OpenStore&);
+  void Do(const agent::checking::CloseStore&) {}
+  void Do(const agent::checking::Give&);
+  void Do(const agent::checking::Report&);
+
   const Parts parts_;
   const std::string node_id_;
   agent::CoreState core_;
   agent::joining::State joining_;
   agent::leaving::State leaving_;
+  agent::checking::State checking_;
+  int helpers_ = 0;  // so many have been started; the last one may live
   SimKeeper keeper_;
   NodeWorkers workers_;
   bool alive_ = false;

@@ -39,6 +39,7 @@ void SimAgent::Do(const agent::leaving::Beat&) { Do(agent::SendBeat{0}); }
 
 void SimAgent::Do(const agent::leaving::Depart& action) {
   if (joined_) keeper_.End(action.exit_code != 0);
+  Feed(agent::checking::Over{});
   workers_.WantSpares(0);
 }
 

@@ -107,6 +107,12 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
       return fmt::format("hears {}: it {}", node, Text(message.checkpoint()));
     case v1::AgentMessage::kStoreRefused:
       return fmt::format("hears {}: {}", node, message.store_refused().sentence());
+    case v1::AgentMessage::kCheck: {
+      const v1::CheckReport& report = message.check();
+      const bool failed = report.results_size() > 0 && report.results(0).outcome() == v1::CheckResult::FAILED;
+      return fmt::format("hears {}: part {} of check {} {}{}", node, report.part(), report.run(),
+                         failed ? "has failed" : "is over", report.ended().empty() ? "" : ": " + report.ended());
+    }
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       break;

@@ -254,6 +254,10 @@ std::string World::WhyNotLive() const {
   for (const auto& lives : agents_) {
     if (lives.empty() || !lives.back()->alive()) continue;
     const agent::CoreState& core = lives.back()->core();
+    // Who has failed its check waits, and takes no part.
+    const auto session = master()->state().session_of.find(lives.back()->node_id());
+    const bool known = session != master()->state().session_of.end();
+    if (known && master()->state().left_out.contains(session->second)) continue;
     if (core.phase != agent::Phase::kLeaving && !core.finish) {
       ranks.push_back(static_cast<uint32_t>(core.options.local_world_size));
     }

@@ -149,7 +149,7 @@ def test_worker_failure_is_exit_code_1(job):
         (["--nproc-per-node=many", "x.py"], "many"),
         (["--max-restarts=-1", "x.py"], "--max-restarts"),
         (["--redirects=9", "x.py"], "--redirects"),
-        (["--network-check", "x.py"], "not available yet: --network-check"),
+        (["--auto-tunning", "x.py"], "not available yet: --auto-tunning"),
         (["--auto_tunning", "x.py"], "not available yet"),
         (["-m", "--no-python", "x"], "--no-python"),
         ([], "script"),

@@ -49,9 +49,9 @@ phx_plant(NAME growth-never-comes FILE master/core/arrivals.cc SEEDS 1000
 
 phx_plant(NAME spare-forgotten FILE master/core/members.cc SEEDS 1000
   WHAT "a spare does not step in for a lost node"
-  FIND [==[    if (node.leaving || (only_ready && node.warming)) continue;]==]
+  FIND [==[    if (node.leaving || !node.left_out.empty() || (which != Which::kAll && node.unchecked)) continue;]==]
   PUT [==[    if (PLANTED && s.phase == Phase::kRunning && node.previous_rank < 0) continue;
-    if (node.leaving || (only_ready && node.warming)) continue;]==])
+    if (node.leaving || !node.left_out.empty() || (which != Which::kAll && node.unchecked)) continue;]==])
 
 phx_plant(NAME world-size-not-granted FILE master/core/members.cc SEEDS 500
   WHAT "a round takes all nodes that are there, whatever the elastic config grants"
@@ -93,8 +93,8 @@ phx_plant(NAME success-too-early FILE master/core/failures.cc SEEDS 500
 
 phx_plant(NAME waits-for-ever FILE master/core/rounds.cc SEEDS 1000
   WHAT "too few nodes are waited for without a deadline"
-  FIND [==[    job.join_deadline = turn.now + spec.join_timeout_ms();]==]
-  PUT [==[    job.join_deadline = PLANTED ? kNever : turn.now + spec.join_timeout_ms();]==])
+  FIND [==[    job.join_deadline = paused != kNever ? paused : turn.now + spec.join_timeout_ms();]==]
+  PUT [==[    job.join_deadline = paused != kNever ? paused : PLANTED ? kNever : turn.now + spec.join_timeout_ms();]==])
 
 phx_plant(NAME away-for-ever FILE master/core/away.cc SEEDS 3000
   WHAT "members that do not come back to a new master are not given up"
@@ -260,3 +260,19 @@ phx_plant(NAME archive-has-the-newest-alone FILE checkpoint/disk/archive.cc SEED
   WHAT "of the steps that are to be in the archive all but the newest count as if they were"
   FIND [==[    if (every <= 0) break;]==]
   PUT [==[    if (every <= 0 || PLANTED) break;]==])
+
+phx_plant(NAME bad-node-trains FILE master/core/checks.cc SEEDS 1000
+  WHAT "a node that has failed its check is let in"
+  FIND [==[      n.unchecked = false;
+      n.left_out = why;]==]
+  PUT [==[      n.unchecked = false;
+      n.left_out = PLANTED ? "" : why;]==])
+
+phx_plant(NAME partner-blamed FILE master/topics/health.cc SEEDS 1000
+  WHAT "both nodes of a pair that fails are called bad at once"
+  FIND [==[    run_.suspects.Note({first, second}, group.failed.empty());]==]
+  PUT [==[    run_.suspects.Note({first, second}, group.failed.empty());
+    if (PLANTED && !group.failed.empty()) {
+      run_.suspects.Condemn(first);
+      run_.suspects.Condemn(second);
+    }]==])

@@ -46,13 +46,14 @@ class AdminClient {
     return AdminClient(std::move(job), v1::Admin::NewStub(channel), credentials);
   }
 
-  StatusOr<JobView> Ask(bool rows, bool ranks) {
+  StatusOr<JobView> Ask(bool rows, bool ranks, bool check) {
     JobView view;
     view.live = true;
     v1::StatusRequest request;
     request.set_job_id(job_);
     request.set_fresh(true);
     request.set_ranks(ranks);
+    request.set_check(check);
     grpc::ClientContext context;
     SetDeadline(context);
     const grpc::Status asked = stub_->Status(&context, request, &view.status);
@@ -119,7 +120,7 @@ StatusOr<JobView> AskMaster(const std::string& address, const JobQuery& query, c
                             const std::string& token) {
   PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token));
   PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
-  return client.Ask(query.rows, query.ranks);
+  return client.Ask(query.rows, query.ranks, query.check);
 }
 
 StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job, int64_t max_rows = kMaxRows) {

@@ -42,6 +42,7 @@ struct JobQuery {
   std::string master;     // host:port; only this one is asked then
   bool rows = true;       // false: the status is enough
   bool ranks = false;     // of a live job: what each rank does
+  bool check = false;     // of a live job: what the last check of its nodes has found
 };
 
 // Asks the live master where there is one, else reads the record. A live master's view has no rows where none are

@@ -18,6 +18,7 @@
 #include "checkpoint/host/serve.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
+#include "cli/check_command.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_discard.h"
 #include "cli/ckpt_rescue.h"
@@ -88,6 +89,7 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& wo
 CLI::App* DeclareStatus(CLI::App& app, AskFlags& flags) {
   CLI::App* status = Declare(app, flags, "status", "who trains, and how far they are");
   status->add_flag("--ranks", flags.query.ranks, "what each rank does: its process, step and memory");
+  status->add_flag("--check", flags.query.check, "what the last check of the job's nodes has found, and measured");
   status->add_flag("--watch{1}", flags.watch_s, "until the job ends or Ctrl-C, again each second; --watch=S: each S")
       ->check(CLI::Range(0.1, 3'600.0));  // a text: CLI11 rounds the numbers of flags
   return status;
@@ -375,6 +377,7 @@ int main(int argc, char** argv) {
   phalanx::cli::DeclareDatas(app, data_flags);
   phalanx::cli::DeclareReplay(app, replay_flags);
   CLI::App* warm = phalanx::cli::DeclareWarm(app, warm_flags);
+  CLI::App* check = phalanx::cli::DeclareCheck(app);
   const std::string wrong = phalanx::cli::WrongCommand(app, {argv + 1, argv + argc});
   if (!wrong.empty()) {
     fmt::print(stderr, "phalanx: {}\n", wrong);
@@ -402,6 +405,7 @@ int main(int argc, char** argv) {
     return phalanx::cli::AnswerData(command->get_subcommands().front()->get_name(), data_flags);
   }
   if (command->get_name() == "replay") return phalanx::cli::AnswerReplay(replay_flags);
+  if (command == check) return phalanx::cli::AnswerCheck(check->remaining());
   if (command == warm) {
     return phalanx::cli::AnswerWarm(warm_flags, warm->remaining(), phalanx::Environment::FromProcess());
   }

@@ -47,6 +47,9 @@ struct MasterFlags {
   int64_t rescale_grace_s = 30;
   uint32_t older_save_after_lives = 2;
   int64_t hang_timeout_s = 0;
+  uint32_t precheck = 0;
+  bool excludes_stragglers = false;
+  int64_t check_timeout_s = 60;
   bool retries_same_error = false;
   std::string elastic_config;
   std::string token_file;
@@ -67,6 +70,17 @@ struct MasterFlags {
   bool unnamed = false;
   bool verbose = false;
 };
+
+void DeclareChecks(CLI::App& app, MasterFlags& f) {
+  app.add_option("--precheck", f.precheck,
+                 "check nodes before they train: 1: alone and in pairs, 2: also all together; 0: not at all")
+      ->check(CLI::Range(0, 2))
+      ->capture_default_str();
+  app.add_flag("--exclude-straggler", f.excludes_stragglers, "leave out nodes whose check finds them slow");
+  app.add_option("--check-timeout", f.check_timeout_s, "seconds for each part of a check")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
 
 void Declare(CLI::App& app, MasterFlags& f) {
   app.set_version_flag("--version", "phalanx-master " PHALANX_VERSION);
@@ -99,6 +113,7 @@ void Declare(CLI::App& app, MasterFlags& f) {
                  "seconds without a step that end a round, as a failure does; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  DeclareChecks(app, f);
   app.add_flag("--retry-same-error", f.retries_same_error,
                "restart also behind a mistake in the program that has come twice without a step between");
   app.add_option("--elastic-config", f.elastic_config,
@@ -222,6 +237,9 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     spec.set_older_save_after_lives(flags.older_save_after_lives);
     spec.set_hang_timeout_ms(flags.hang_timeout_s * 1'000);
     spec.set_retries_same_error(flags.retries_same_error);
+    spec.mutable_check()->set_level(flags.precheck);
+    spec.mutable_check()->set_excludes_stragglers(flags.excludes_stragglers);
+    spec.mutable_check()->set_limit_ms(flags.check_timeout_s * 1'000);
     PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, spec));
   }
   options.replay_log = flags.replay_log;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/check_rows.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {
@@ -86,7 +87,7 @@ std::string RankTable(const std::vector<v1::NodeStatus>& nodes) {
 std::string SparesText(const std::vector<v1::NodeStatus>& nodes) {
   std::set<std::string> reasons;
   for (const v1::NodeStatus& node : nodes) {
-    if (!node.waits_because().empty()) reasons.insert(Printable(node.waits_because()));
+    if (node.state() != "left out" && !node.waits_because().empty()) reasons.insert(Printable(node.waits_because()));
   }
   std::string out;
   for (const std::string& reason : reasons) out += fmt::format("nodes wait as spares: {}\n", reason);
@@ -179,7 +180,9 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
   if (nodes.empty()) return out;
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
   for (const v1::NodeStatus& node : nodes) table.push_back(NodeRow(node));
-  return out + Table(table) + (ranks ? RankTable(nodes) : "") + SparesText(nodes) + CheckpointTable(s);
+  const std::string check = s.has_check() ? "\n" + CheckText(s.check()) : "";
+  return out + Table(table) + (ranks ? RankTable(nodes) : "") + SparesText(nodes) + LeftOutText(s.left_out()) +
+         CheckpointTable(s) + check;
 }
 
 std::string StatusJson(const JobView& view) {
@@ -223,6 +226,8 @@ std::string StatusJson(const JobView& view) {
   if (view.live) {
     json["nodes"] = nodes;
     json["checkpoints"] = CheckpointsJson(s);
+    if (!s.left_out().empty()) json["left_out"] = LeftOutJson(s.left_out());
+    if (s.has_check()) json["check"] = CheckJson(s.check());
     json["refused_callers"] = s.refused_callers();
     if (s.refused_callers() > 0) json["last_refused"] = s.last_refused();
   }

@@ -38,6 +38,7 @@ MAY_INCLUDE = {
     "agent/report": {"base", "proto", "agent/core", "agent/flags"},
     "agent/workers": {"base", "proto", "agent/flags", "agent/machine", "agent/output"},
     "agent/checkpoint": {"base", "proto", "checkpoint", "agent/workers", "wire/limits.h"},
+    "agent/checks": {"base", "proto", "agent/core", "agent/output"},
     "agent/replay": {
         "base",
         "proto",
@@ -48,7 +49,7 @@ MAY_INCLUDE = {
     },
     "agent/node": {"base", "proto", "replay", "store", "wire", "agent"},
     "master/rules": {"base", "proto", "wire/limits.h"},
-    "master/topics": {"base", "proto"},
+    "master/topics": {"base", "proto", "master/rules"},
     "master/core": {
         "base",
         "proto",
@@ -75,6 +76,7 @@ CORES = (
     "src/agent/checkpoint/saving.*",
     "src/agent/checkpoint/selection.*",
     "src/agent/checkpoint/wire.*",
+    "src/agent/checks/lines.*",
     "src/agent/core/*",
     "src/agent/flags/arg_parser.*",
     "src/agent/flags/completion.*",
@@ -109,6 +111,7 @@ CORES = (
     "src/checkpoint/remote/image_request.*",
     "src/checkpoint/rank/frame.*",
     "src/checkpoint/rank/memory_names.*",
+    "src/cli/check_rows.*",
     "src/cli/elasticity.*",
     "src/cli/elasticity_rows.*",
     "src/cli/jobs.*",

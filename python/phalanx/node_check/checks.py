@@ -37,6 +37,8 @@ def _together(order, torch, deadline):
     if order.kind == "pair":
         yield "tcp", lambda: tcp.check(order, meeting, deadline)
         yield "matmul", lambda: compute.matmul(torch)
+        # One may have many devices to look at: sums begin when both have.
+        meeting.expect_behind("matmul")
     yield "all_reduce", lambda: collective.gloo(order, torch, meeting, deadline)
     if meeting.nodes_with_cuda:
         yield "all_reduce_nccl", lambda: collective.nccl(order, torch, meeting, deadline)

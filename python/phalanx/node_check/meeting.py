@@ -1,5 +1,6 @@
 """Meeting the other nodes of an order at a c10d store."""
 
+import itertools
 from datetime import timedelta
 
 from phalanx.node_check import sockets
@@ -18,9 +19,13 @@ class Meeting:
 
     def __init__(self, order, torch, deadline):
         self._order, self._torch, self._deadline = order, torch, deadline
-        self._store, self._failure = None, None
+        self._store, self._failure, self._stage = None, None, None
         self._prefix = f"node_check/{order.prefix}"
         self.nodes_with_cuda = 0  # known when all have come
+
+    def expect_behind(self, name):
+        """The next `join` also waits for all nodes to have come so far."""
+        self._stage = name
 
     def join(self):
         """The store, below this order's prefix, once all nodes have come to it. Raises Failed who has not."""
@@ -33,7 +38,25 @@ class Meeting:
             except Failed as failed:
                 self._failure = str(failed)
                 raise
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            try:
+                self._await_stage(stage)
+            except Failed as failed:
+                self._failure = str(failed)
+                raise
         return self._store
+
+    def _await_stage(self, name):
+        limit_s = self._deadline.left_s(share=_SHARE)
+        try:
+            if self._store.add(f"behind/{name}", 1) == self._order.group_size:
+                self._store.set(f"all_behind/{name}", "1")
+            self._store.wait([f"all_behind/{name}"], timedelta(seconds=limit_s))
+        except RuntimeError:
+            others = (rank for rank in range(self._order.group_size) if rank != self._order.group_rank)
+            who = joined([self._order.name_of(rank) for rank in itertools.islice(others, _NAMED)])
+            raise Failed(f"no answer within {seconds(limit_s)}: {who} did not come behind {name}") from None
 
     def _join(self, distributed):
         limit_s = self._deadline.left_s(share=_SHARE)

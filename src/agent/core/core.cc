@@ -106,6 +106,7 @@ class Stepper {
       case v1::MasterMessage::kNotice:
         return Do(Say{m.notice().text()}, "the master says so");
       case v1::MasterMessage::kCheckpoint:  // of src/agent/checkpoint/checkpoints.h, beside this core
+      case v1::MasterMessage::kCheck:       // of checking.h, as well
       case v1::MasterMessage::BODY_NOT_SET:
         return;  // a newer master's message that this agent may ignore
     }

@@ -93,6 +93,21 @@ struct LaunchConfig {
   std::string elastic_config;    // the elasticity block of --elastic-config, one line of JSON; empty: none
   std::string local_addr;        // --local-addr, else POD_IP, else empty: that of the connection to the master
 
+  // Checks of nodes.
+  uint32_t check_level = 0;  // 0: none; 1: alone and in pairs; 2: also all together
+  bool excludes_stragglers = false;
+  bool straggler_by_median = false;  // else by the mean
+  int64_t check_limit_ms = 60'000;
+  bool check_only = false;                  // there is nothing to train
+  std::string check_directory;              // absolute, for the disk; empty: none is written to
+  std::vector<std::string> check_programs;  // absolute
+  bool check_switchbox = false;
+  std::string switchbox_source = "nvidia";  // or tool:PATH, file:PATH, absolute
+  std::vector<std::pair<uint32_t, uint32_t>> box_pairs = {{0, 1}, {2, 4}, {3, 5}, {6, 7}};
+  int64_t min_bandwidth_mb_s = 10'000;
+  uint32_t min_channels = 2;
+  bool auto_config = false;  // nodes and workers come from the environment
+
   // Stopping.
   int64_t stop_timeout_ms = 30'000;
   int64_t rescale_grace_ms = 30'000;    // 0: a planned change waits for no rank

@@ -14,10 +14,11 @@ struct GroupTitle {
   FlagGroup group;
   const char* title;
 };
-constexpr std::array<GroupTitle, 9> kGroupTitles = {{
+constexpr std::array<GroupTitle, 10> kGroupTitles = {{
     {G::kJob, "The job"},
     {G::kRendezvous, "How nodes find each other"},
     {G::kScript, "The script"},
+    {G::kChecks, "Node checks"},
     {G::kFailures, "Failures and stopping"},
     {G::kOutput, "Output"},
     {G::kWarm, "Warm workers"},

@@ -1,6 +1,7 @@
 // More than 500 lines: a table, of one row a flag.
 #include "agent/flags/flag_table.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "agent/flags/completion.h"
@@ -12,6 +13,8 @@ namespace {
 constexpr int64_t kMaxLocalWorld = 4096;
 constexpr int64_t kMaxRestarts = 1'000'000;
 constexpr int64_t kMaxRank = 100'000'000;
+constexpr size_t kMaxCheckPrograms = 16;
+constexpr int64_t kMaxBandwidthMbS = 1'000'000'000;
 
 Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
 
@@ -346,6 +349,91 @@ Status HandleReportFile(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandlePrecheck(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(const int64_t level, ParseInteger(given.value, 0, 2));
+  draft.config.check_level = std::max(draft.config.check_level, static_cast<uint32_t>(level));
+  return absl::OkStatus();
+}
+
+Status HandleNetworkCheck(Draft& draft, const GivenFlag&) {
+  draft.config.check_level = std::max(draft.config.check_level, 1u);
+  return absl::OkStatus();
+}
+
+Status HandleCommPerfTest(Draft& draft, const GivenFlag&) {
+  draft.config.check_level = 2;
+  return absl::OkStatus();
+}
+
+Status HandleExcludeStraggler(Draft& draft, const GivenFlag&) {
+  draft.config.excludes_stragglers = true;
+  return absl::OkStatus();
+}
+
+Status HandleStragglerRule(Draft& draft, const GivenFlag& given) {
+  if (given.value != "mean" && given.value != "median") return Expected("mean or median");
+  draft.config.straggler_by_median = given.value == "median";
+  return absl::OkStatus();
+}
+
+Status HandleCheckTimeout(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(draft.config.check_limit_ms, ParseSecondsToMs(given.value));
+  return draft.config.check_limit_ms > 0 ? absl::OkStatus() : Expected("seconds above 0");
+}
+
+Status HandleCheckDirectory(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a directory");
+  draft.config.check_directory = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleCheckProgram(Draft& draft, const GivenFlag& given) {
+  if (given.value.empty()) return Expected("a program");
+  if (draft.config.check_programs.size() == kMaxCheckPrograms) {
+    return Expected(fmt::format("at most {} programs", kMaxCheckPrograms));
+  }
+  draft.config.check_programs.push_back(given.value);
+  return absl::OkStatus();
+}
+
+Status HandleCheckOnly(Draft& draft, const GivenFlag&) {
+  draft.config.check_only = true;
+  return absl::OkStatus();
+}
+
+Status HandleSwitchboxCheck(Draft& draft, const GivenFlag&) {
+  draft.config.check_switchbox = true;
+  return absl::OkStatus();
+}
+
+Status HandleSwitchboxSource(Draft& draft, const GivenFlag& given) {
+  const bool has_path = given.value.starts_with("tool:") || given.value.starts_with("file:");
+  if (given.value != "nvidia" && (!has_path || given.value.size() == 5)) {
+    return Expected("nvidia, tool:PATH or file:PATH");
+  }
+  draft.config.switchbox_source = given.value;
+  return absl::OkStatus();
+}
+
+Status HandleBoxPairs(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.box_pairs, ParseBoxPairs(given.value));
+}
+
+Status HandleMinBandwidth(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.min_bandwidth_mb_s, ParseInteger(given.value, 1, kMaxBandwidthMbS));
+}
+
+Status HandleMinChannels(Draft& draft, const GivenFlag& given) {
+  PHX_ASSIGN_OR_RETURN(const int64_t channels, ParseInteger(given.value, 1, kMaxBoxPairs));
+  draft.config.min_channels = static_cast<uint32_t>(channels);
+  return absl::OkStatus();
+}
+
+Status HandleAutoConfig(Draft& draft, const GivenFlag&) {
+  draft.config.auto_config = true;
+  return absl::OkStatus();
+}
+
 Status HandleReplayLog(Draft& draft, const GivenFlag& given) {
   if (given.value.empty()) return Expected("a directory");
   draft.config.replay_log = given.value;
@@ -424,8 +512,6 @@ constexpr FlagStanding kUnsupported = FlagStanding::kUnsupported;
 constexpr bool kPet = true;
 constexpr bool kNoPet = false;
 using G = FlagGroup;
-
-constexpr const char* kNodeCheck = "node checks before a round; meanwhile check the nodes before the job";
 
 constexpr FlagRow kTable[] = {
     // torchrun: acted upon.
@@ -546,22 +632,33 @@ constexpr FlagRow kTable[] = {
      "none or preferred, which come to the same: a bound worker gets memory of its own node first. bind is refused",
      HandleMembindPolicy, nullptr},
 
+    {"--precheck", kOne, "0|1|2", kPet, kDlrover, kBetter, G::kChecks,
+     "nodes are checked before they train: 1: alone and in pairs, 2: also all together, 0: not at all (default). Who "
+     "fails is named and left out; so are newcomers, before a job takes them in (docs/node-health.md)",
+     HandlePrecheck, nullptr},
+    {"--network-check", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks, "the same as --precheck=1",
+     HandleNetworkCheck, nullptr},
+    {"--comm-perf-test", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks, "the same as --precheck=2",
+     HandleCommPerfTest, nullptr},
+    {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks,
+     "nodes whose check finds them slow are left out, while as many as --nnodes wants are left; without it they are "
+     "named alone. With --network-check",
+     HandleExcludeStraggler, nullptr},
+    {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks,
+     "the check of each node also measures its GPUs in pairs, over the switchbox between them. With --network-check",
+     HandleSwitchboxCheck, nullptr},
+    {"--box-pairs", Arity::kOneOrMore, "A:B", kNoPet, kDlrover, kSame, G::kChecks,
+     "GPUs that --switchbox-check pairs (default 0:1 2:4 3:5 6:7)", HandleBoxPairs, nullptr},
+    {"--min-bandwidth", kOne, "MB/S", kPet, kDlrover, kSame, G::kChecks, "a pair below that has failed (default 10000)",
+     HandleMinBandwidth, nullptr},
+    {"--min-channels", kOne, "N", kPet, kDlrover, kSame, G::kChecks, "pairs that must not have failed (default 2)",
+     HandleMinChannels, nullptr},
+    {"--auto-config", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kJob,
+     "--nnodes is the environment's NODE_NUM, --nproc-per-node is auto, and from 4 nodes on --network-check is given; "
+     "what the command line says counts. Nodes still need an endpoint",
+     HandleAutoConfig, nullptr},
+
     // dlrover-run: refused.
-    {"--precheck", kOne, "0|1|2", kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, "0"},
-    {"--network-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, nullptr},
-    {"--comm-perf-test", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, kNodeCheck, nullptr, nullptr},
-    {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-     "leaving out slow nodes, with the node checks", nullptr, nullptr},
-    {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-     "check of the optical links, with the node checks", nullptr, nullptr},
-    {"--box-pairs", Arity::kOneOrMore, "A:B", kNoPet, kDlrover, kRefused, G::kOther,
-     "socket pairs of --switchbox-check", nullptr, nullptr},
-    {"--min-bandwidth", kOne, "MB/S", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr,
-     nullptr},
-    {"--min-channels", kOne, "N", kPet, kDlrover, kRefused, G::kOther, "threshold of --switchbox-check", nullptr,
-     nullptr},
-    {"--auto-config", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther,
-     "nodes and workers from the environment; meanwhile --nnodes=$NODE_NUM --nproc-per-node=auto", nullptr, nullptr},
     {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs",
      nullptr, nullptr},
     {"--save-at-breakpoint", kSwitch, nullptr, kPet, kDlrover, kSame, G::kFailures,
@@ -598,6 +695,24 @@ constexpr FlagRow kTable[] = {
      "so many lives in a row that went on from a save and failed without a step: the next one goes on from the save "
      "before it, where storage has one, and what was trained since is trained again (default 2; 0: never)",
      HandleOlderSaveAfter, nullptr},
+    {"--straggler-rule", kOne, "mean|median", kNoPet, kOurs, kNew, G::kChecks,
+     "who is slow: mean: its check took more than twice the mean of the others (default); median: one of its values is "
+     "far from the median, by the deviation from it",
+     HandleStragglerRule, nullptr},
+    {"--check-timeout", kOne, "S", kNoPet, kOurs, kNew, G::kChecks,
+     "seconds for each part of a check: a node alone, a pair, all (default 60)", HandleCheckTimeout, nullptr},
+    {"--check-directory", kOne, "DIR", kNoPet, kOurs, kNew, G::kChecks,
+     "the check of each node also writes there, and measures how fast: the checkpoints' directory",
+     HandleCheckDirectory, nullptr},
+    {"--check-program", kOne, "PATH", kNoPet, kOurs, kNew, G::kChecks,
+     "a program of your own that checks this node (docs/formats/node-check.md); may be given several times",
+     HandleCheckProgram, nullptr},
+    {"--switchbox-source", kOne, "nvidia|tool:PATH|file:PATH", kNoPet, kOurs, kNew, G::kChecks,
+     "who measures for --switchbox-check: torch's copies between GPUs (default), a vendor's tool, or a file of figures",
+     HandleSwitchboxSource, nullptr},
+    {"--check-only", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kChecks,
+     "check, say what was found, and end: with 1 where a node was left out. The script is not started", HandleCheckOnly,
+     nullptr},
     {"--hang-timeout", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds without a step of any rank that end a life as a failure does, and cost a restart (default: off; a hang "
      "is told of without it). Time in checkpoints is none",

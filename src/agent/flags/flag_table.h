@@ -26,7 +26,7 @@ enum class FlagStanding {
   kUnsupported,  // known, refused for good
 };
 
-enum class FlagGroup { kJob, kRendezvous, kScript, kFailures, kOutput, kWarm, kPlaces, kSecurity, kOther };
+enum class FlagGroup { kJob, kChecks, kRendezvous, kScript, kFailures, kOutput, kWarm, kPlaces, kSecurity, kOther };
 
 // Where a value came from, for messages: "--nnodes" or "PET_NNODES".
 struct GivenFlag {

@@ -138,6 +138,26 @@ StatusOr<std::pair<uint32_t, uint32_t>> NodesInUnits(std::pair<uint32_t, uint32_
   return Expected(fmt::format("a number of nodes, or a range, with a multiple of --node-unit={} in it", unit));
 }
 
+StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParseBoxPairs(std::string_view text) {
+  constexpr int64_t kMaxDevice = 4'095;
+  const Status expected = absl::InvalidArgumentError("expected pairs of GPUs like 0:1 2:4, each GPU once");
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  std::set<int64_t> seen;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    if (word.empty()) continue;
+    const size_t colon = word.find(':');
+    if (colon == std::string_view::npos || pairs.size() == static_cast<size_t>(kMaxBoxPairs)) return expected;
+    const StatusOr<int64_t> a = ParseInteger(word.substr(0, colon), 0, kMaxDevice);
+    const StatusOr<int64_t> b = ParseInteger(word.substr(colon + 1), 0, kMaxDevice);
+    if (!a.ok() || !b.ok() || !seen.insert(*a).second || !seen.insert(*b).second) return expected;
+    pairs.emplace_back(static_cast<uint32_t>(*a), static_cast<uint32_t>(*b));
+  }
+  if (pairs.empty()) return expected;
+  return pairs;
+}
+
 StatusOr<bool> ParseBool(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

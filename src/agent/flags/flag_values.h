@@ -46,6 +46,11 @@ struct Endpoint {
   std::string host;  // without brackets; empty where only ":port" was given
   std::optional<uint16_t> port;
 };
+// Pairs of --switchbox-check, as of one node.
+constexpr int64_t kMaxBoxPairs = 64;
+// "0:1 2:4": two different devices each, none in two pairs.
+[[nodiscard]] StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParseBoxPairs(std::string_view text);
+
 // "host", "host:port", ":port", "[v6]", "[v6]:port" or a bare IPv6 address (two colons or more, hence without a port).
 [[nodiscard]] StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 

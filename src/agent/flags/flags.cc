@@ -22,6 +22,8 @@ namespace {
 
 constexpr uint16_t kC10dPort = 29400;
 constexpr uint16_t kStaticPort = 29500;
+// --auto-config checks the nodes of jobs of so many, as dlrover-run does.
+constexpr uint32_t kNodesThatAreChecked = 4;
 constexpr int64_t kDefaultStopTimeoutMs = 30'000;
 constexpr const char* kDefaultPrefixTemplate = "[${role_name}${local_rank}]:";
 
@@ -114,8 +116,10 @@ class Resolver {
 
   StatusOr<LaunchConfig> Resolve(ParsedLine line) {
     PHX_RETURN_IF_ERROR(ResolveScript(std::move(line)));
+    PHX_RETURN_IF_ERROR(ResolveAutoConfig());
     PHX_RETURN_IF_ERROR(ResolveSlurm());
     PHX_RETURN_IF_ERROR(ResolveWorkers());
+    PHX_RETURN_IF_ERROR(ResolveChecks());
     PHX_RETURN_IF_ERROR(ResolveUnits());
     PHX_RETURN_IF_ERROR(ResolveElastic());
     PHX_RETURN_IF_ERROR(ResolveRendezvous());
@@ -174,7 +178,8 @@ class Resolver {
   // Of a Python of its own, also where the script is none.
   bool AsksForDevices() const {
     const bool counts = config_.nproc_kind != NprocKind::kCount && config_.nproc_kind != NprocKind::kCpu;
-    return counts || config_.numa_binding != NumaBinding::kNone || draft_.numa_affinity;
+    const bool checks = config_.check_level > 0 || config_.check_only || config_.auto_config;
+    return counts || checks || config_.numa_binding != NumaBinding::kNone || draft_.numa_affinity;
   }
 
   Status ResolvePython() {
@@ -264,6 +269,56 @@ class Resolver {
     PHX_ASSIGN_OR_RETURN(config_.elastic_config, ElasticBlock(text));
     PHX_RETURN_IF_ERROR(CheckSchedulersBlock(config_.elastic_config, env_));
     return config_.nproc_kind == NprocKind::kCount ? CheckElasticSizes(config_) : absl::OkStatus();
+  }
+
+  // dlrover's guide: nodes and workers from the environment.
+  Status ResolveAutoConfig() {
+    if (!config_.auto_config) return absl::OkStatus();
+    if (!Given("--nnodes")) {
+      const std::string text = env_.NonEmptyOr("NODE_NUM", "");
+      if (text.empty()) return Wrong("--auto-config: NODE_NUM is not set; expected the number of nodes");
+      const auto nodes = ParseNodes(text);
+      if (!nodes.ok()) return WithSource(nodes.status(), "--auto-config: NODE_NUM", text);
+      std::tie(config_.min_nodes, config_.max_nodes) = *nodes;
+      draft_.given.insert("--nnodes");
+    }
+    if (!Given("--nproc-per-node")) {
+      config_.nproc_kind = NprocKind::kAuto;
+      draft_.given.insert("--nproc-per-node");
+    }
+    const bool said = Given("--precheck") || Given("--network-check") || Given("--comm-perf-test");
+    if (!said && config_.max_nodes >= kNodesThatAreChecked) config_.check_level = 1;
+    return absl::OkStatus();
+  }
+
+  Status ResolveChecks() {
+    if (config_.check_only) config_.check_level = std::max(config_.check_level, 1u);
+    for (const char* flag : {"--exclude-straggler", "--straggler-rule", "--check-timeout", "--check-directory",
+                             "--check-program", "--switchbox-check"}) {
+      if (!Given(flag) || config_.check_level > 0) continue;
+      if (!config_.auto_config) return Wrong(fmt::format("{}: nothing is checked; give --network-check with it", flag));
+      Notice(fmt::format("{}: --auto-config checks no nodes of so few", flag));
+    }
+    for (const char* flag : {"--box-pairs", "--min-bandwidth", "--min-channels", "--switchbox-source"}) {
+      if (Given(flag) && !config_.check_switchbox) {
+        return Wrong(fmt::format("{}: no switchbox is checked; give --switchbox-check with it", flag));
+      }
+    }
+    if (config_.check_switchbox && config_.min_channels > config_.box_pairs.size()) {
+      return Wrong(fmt::format("--min-channels={}: expected at most {}, the pairs of --box-pairs", config_.min_channels,
+                               config_.box_pairs.size()));
+    }
+    if (!config_.check_directory.empty()) config_.check_directory = Absolute(config_.check_directory);
+    for (std::string& program : config_.check_programs) {
+      program = Absolute(program);
+      if (!host_.is_executable(program)) {
+        return Wrong(fmt::format("--check-program={}: expected a file that this user may execute", program));
+      }
+    }
+    constexpr size_t kPrefix = 5;  // "tool:", "file:"
+    std::string& source = config_.switchbox_source;
+    if (source.find(':') == kPrefix - 1) source = source.substr(0, kPrefix) + Absolute(source.substr(kPrefix));
+    return absl::OkStatus();
   }
 
   // Within a step of srun, Slurm says what the command line leaves open.

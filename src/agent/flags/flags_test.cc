@@ -34,7 +34,8 @@ HostFacts Host() {
   host.fresh_uuid = "11111111-2222-4333-8444-555555555555";
   host.fresh_token = "fresh-token";
   host.is_executable = [](const std::string& path) {
-    return std::set<std::string>{"/venv/bin/python", "/usr/bin/python3", "/opt/py/bin/python3"}.count(path) > 0;
+    return std::set<std::string>{"/venv/bin/python", "/usr/bin/python3", "/opt/py/bin/python3", "/opt/a", "/opt/b"}
+               .count(path) > 0;
   };
   host.read_file = [](const std::string& path) -> StatusOr<std::string> {
     if (path == "/work/plain.json") return std::string("{}");
@@ -483,10 +484,70 @@ TEST(Flags, RefusesWhatIsNotAvailableYet) {
     EXPECT_THAT(Error({"s.py"}, {{PetName(row), row.arity == Arity::kNone ? "1" : "7"}}),
                 HasSubstr(refusal + PetName(row)));
   }
-  EXPECT_EQ(refused, 14);
+  EXPECT_EQ(refused, 5);
   EXPECT_EQ(Error({"--precheck=0", "--accelerator=nvidia.com/gpu", "s.py"}), "accepted");
   EXPECT_EQ(Error({"s.py"}, {{"PET_NETWORK_CHECK", "0"}}), "accepted");
-  EXPECT_THAT(Error({"--auto_config", "s.py"}), HasSubstr("meanwhile --nnodes=$NODE_NUM"));
+}
+
+TEST(Flags, NodeChecks) {
+  EXPECT_EQ(Config({"s.py"}).check_level, 0u);
+  EXPECT_EQ(Config({"--network-check", "s.py"}).check_level, 1u);
+  EXPECT_EQ(Config({"--precheck=2", "--network-check", "s.py"}).check_level, 2u);
+  EXPECT_EQ(Config({"--comm-perf-test", "s.py"}).check_level, 2u);
+  EXPECT_EQ(Config({"--check-only", "s.py"}).check_level, 1u);
+  const LaunchConfig config =
+      Config({"--network-check", "--exclude-straggler", "--straggler-rule=median", "--check-timeout=2.5",
+              "--check-program", "/opt/a", "--check-program", "/opt/b", "--check-directory", "/ckpt", "s.py"});
+  EXPECT_TRUE(config.excludes_stragglers);
+  EXPECT_TRUE(config.straggler_by_median);
+  EXPECT_EQ(config.check_limit_ms, 2'500);
+  EXPECT_THAT(config.check_programs, ElementsAre("/opt/a", "/opt/b"));
+  EXPECT_EQ(config.check_directory, "/ckpt");
+  EXPECT_THAT(Error({"--exclude-straggler", "s.py"}), HasSubstr("give --network-check with it"));
+  EXPECT_THAT(Error({"--network-check", "--check-program=none", "s.py"}),
+              HasSubstr("--check-program=/work/none: expected a file that this user may execute"));
+  EXPECT_THAT(Error({"--network-check", "--straggler-rule=best", "s.py"}), HasSubstr("expected mean or median"));
+  EXPECT_THAT(Error({"--network-check", "--check-timeout=0", "s.py"}), HasSubstr("above 0"));
+  EXPECT_THAT(Error({"--precheck=3", "s.py"}), HasSubstr("--precheck"));
+}
+
+TEST(Flags, SwitchboxCheckAsTheGuideWritesIt) {
+  const LaunchConfig config = Config({"--network-check", "--switchbox-check", "--box-pairs", "0:1", "2:4",
+                                      "--min-bandwidth", "12000", "--min-channels", "1", "s.py"});
+  EXPECT_TRUE(config.check_switchbox);
+  EXPECT_EQ(config.box_pairs, (std::vector<std::pair<uint32_t, uint32_t>>{{0, 1}, {2, 4}}));
+  EXPECT_EQ(config.min_bandwidth_mb_s, 12'000);
+  EXPECT_EQ(config.min_channels, 1u);
+  EXPECT_EQ(Config({"--network-check", "--switchbox-check", "s.py"}).box_pairs.size(), 4u);
+  EXPECT_THAT(Error({"--switchbox-check", "s.py"}), HasSubstr("give --network-check with it"));
+  EXPECT_THAT(Error({"--network-check", "--min-channels=1", "s.py"}), HasSubstr("give --switchbox-check with it"));
+  EXPECT_THAT(Error({"--network-check", "--switchbox-check", "--min-channels=5", "s.py"}), HasSubstr("at most 4"));
+  for (const char* pairs : {"0", "0:0", "0:1 1:2", "a:b", "0:9999"}) {
+    EXPECT_THAT(Error({"--network-check", "--switchbox-check", "--box-pairs", pairs, "--standalone", "s.py"}),
+                HasSubstr("expected pairs of GPUs"))
+        << pairs;
+  }
+  EXPECT_EQ(Config({"--network-check", "--switchbox-check", "--switchbox-source=file:/x", "s.py"}).switchbox_source,
+            "file:/x");
+  EXPECT_THAT(Error({"--network-check", "--switchbox-check", "--switchbox-source=amd", "s.py"}),
+              HasSubstr("expected nvidia, tool:PATH or file:PATH"));
+}
+
+TEST(Flags, AutoConfigTakesNodesAndWorkersFromTheEnvironment) {
+  const LaunchConfig config = Config({"--auto-config", "s.py"}, {{"NODE_NUM", "4"}, {"MASTER_ADDR", ""}});
+  EXPECT_EQ(config.min_nodes, 4u);
+  EXPECT_EQ(config.max_nodes, 4u);
+  EXPECT_EQ(config.nproc_kind, NprocKind::kAuto);
+  EXPECT_EQ(config.check_level, 1u);
+  EXPECT_EQ(Config({"--auto-config", "s.py"}, {{"NODE_NUM", "1"}}).check_level, 0u);
+  EXPECT_EQ(Config({"--auto-config", "--precheck=0", "s.py"}, {{"NODE_NUM", "8"}}).check_level, 0u);
+  const LaunchConfig given = Config({"--auto-config", "--nnodes=1", "--nproc-per-node=3", "s.py"}, {{"NODE_NUM", "8"}});
+  EXPECT_EQ(given.max_nodes, 1u);
+  EXPECT_EQ(given.nproc_per_node, 3u);
+  EXPECT_THAT(Config({"--auto-config", "--exclude-straggler", "s.py"}, {{"NODE_NUM", "2"}}).notices,
+              Contains(HasSubstr("--exclude-straggler: --auto-config checks no nodes of so few")));
+  EXPECT_THAT(Error({"--auto-config", "s.py"}), HasSubstr("NODE_NUM is not set"));
+  EXPECT_THAT(Error({"--auto-config", "s.py"}, {{"NODE_NUM", "x"}}), HasSubstr("NODE_NUM=x"));
 }
 
 TEST(Flags, EventLogHandler) {

@@ -218,6 +218,7 @@ void NodeAgent::Do(const joining::Join& action) {
         "(--job-token-file, docs/security.md)",
         address)});
   }
+  if (config_.check_level > 0) Feed(checking::Wanted{});
   link_ = std::make_unique<wire::MasterLink>(loop_, *std::move(credentials), std::move(events));
   // What is in memory is older than any round to come.
   Feed(Begin{address, checkpoints_->TakeUp(), master_ && master_->serves()});
@@ -290,6 +291,12 @@ void NodeAgent::KeepCheckpoints() {
 
 void NodeAgent::OnMessage(v1::MasterMessage message) {
   if (message.has_checkpoint()) return checkpoints_->OnOrder(message.checkpoint());
+  if (message.has_check()) {
+    held_order_ = message.check();  // what is run for it is our own, or stands in this node's flags
+    return GiveOrder();
+  }
+  // The store of a check may be where the round's is to be.
+  if (message.has_start_round()) Feed(checking::Over{});
   const bool welcome = message.has_welcome();
   if (message.has_finish()) checkpoints_->OnJobEnded();
   Feed(FromMaster{std::move(message)});

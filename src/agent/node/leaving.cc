@@ -41,11 +41,14 @@ void NodeAgent::Do(const leaving::Beat& /*action*/) { Do(SendBeat{0}); }
 
 void NodeAgent::Do(const leaving::Depart& action) {
   if (checkpoints_) checkpoints_->End(action.exit_code != 0);
+  helper_.reset();
+  Feed(checking::Over{});
   if (event_writer_) event_writer_->TellOfAgent(action.exit_code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt);
   WriteReport();
   heralds_.clear();
   if (!supervisor_) return;
   for (const std::string& stray : supervisor_->Strays()) {
+    if (stray.starts_with(fmt::format("{} ", last_helper_))) continue;  // it ends
     Do(Say{fmt::format("left running, as the script left it: {}", stray)});
   }
   supervisor_->WantSpares(0);

@@ -30,6 +30,16 @@ constexpr uint64_t kStoreFilesPerRank = 8;
 // Our own error file is read by whoever reads that of torchrun.
 constexpr mode_t kAsTorchMakesIt = 0666;
 
+v1::CheckSpec CheckSpecOf(const LaunchConfig& config) {
+  v1::CheckSpec check;
+  check.set_level(config.check_level);
+  check.set_excludes_stragglers(config.excludes_stragglers);
+  check.set_straggler_rule(config.straggler_by_median ? v1::CheckSpec::MEDIAN_DEVIATION : v1::CheckSpec::MEAN);
+  check.set_limit_ms(config.check_limit_ms);
+  check.set_only(config.check_only);
+  return check;
+}
+
 CoreOptions OptionsOf(const LaunchConfig& config, const std::string& node_id) {
   CoreOptions options;
   options.stop_timeout_ms = config.stop_timeout_ms;
@@ -132,9 +142,11 @@ void NodeAgent::Feed(FedEvent event) {
     if (const auto* of_core = std::get_if<Event>(&next)) StepOn(core_, *of_core);
     if (const auto* of_joining = std::get_if<joining::Event>(&next)) StepOn(joining_, *of_joining);
     if (const auto* of_leaving = std::get_if<leaving::Event>(&next)) StepOn(leaving_, *of_leaving);
+    if (const auto* of_checking = std::get_if<checking::Event>(&next)) StepOnCheck(*of_checking);
   }
   stepping_ = false;
   ArmTimer();
+  GiveOrder();
 }
 
 template <typename State, typename OneEvent>
@@ -163,7 +175,8 @@ saving::Decided NodeAgent::StepCheckpoints(NodeCheckpoints& checkpoints, const s
 void NodeAgent::ArmTimer() {
   loop_.Cancel(timer_);
   timer_ = {};
-  const Instant next = std::min({NextDeadline(core_), NextDeadline(joining_), NextDeadline(leaving_)});
+  const Instant next =
+      std::min({NextDeadline(core_), NextDeadline(joining_), NextDeadline(leaving_), NextDeadline(checking_)});
   if (next != kNever) timer_ = loop_.At(next, [this, next] { OnTimer(next); });
 }
 
@@ -172,9 +185,11 @@ void NodeAgent::OnTimer(Instant armed) {
   const bool core = NextDeadline(core_) <= armed;
   const bool join = NextDeadline(joining_) <= armed;
   const bool leave = NextDeadline(leaving_) <= armed;
+  const bool check = NextDeadline(checking_) <= armed;
   if (core) Feed(Tick{});
   if (join) Feed(joining::Tick{});
   if (leave) Feed(leaving::Tick{checkpoints_ ? checkpoints_->StoringText() : ""});
+  if (check) Feed(checking::Tick{});
 }
 
 // Ctrl-Z: the ranks have sessions of their own and would train on, or read the terminal that is a shell's again.
@@ -262,6 +277,7 @@ v1::AgentMessage NodeAgent::HelloNow() {
   spec.set_older_save_after_lives(config_.older_save_after_lives);
   spec.set_hang_timeout_ms(config_.hang_timeout_ms);
   spec.set_retries_same_error(config_.retries_same_error);
+  if (config_.check_level > 0) *spec.mutable_check() = CheckSpecOf(config_);
   spec.set_elastic_config(config_.elastic_config);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
@@ -331,13 +347,6 @@ void NodeAgent::Do(const OpenStore& action) {
     reserved_.reset();  // the port is rank 0's now
     return ReserveNextStore();
   }
-  if (!reserved_ || reserved_->port() != action.port) {
-    // Two rounds were begun on one report; the port is still this node's, and the new store is empty.
-    auto again = store::ListenSocket::Reserve({address_}, store::PortRange::Single(static_cast<uint16_t>(action.port)));
-    if (!again.ok())
-      return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(again.status()))});
-    reserved_ = *std::move(again);
-  }
   store::StoreOptions options;
   options.epoch = action.epoch;
   options.allowed_peers.insert(action.member_addresses.begin(), action.member_addresses.end());
@@ -346,12 +355,21 @@ void NodeAgent::Do(const OpenStore& action) {
   options.on_refused = [this, epoch = action.epoch](const std::string& sentence) {  // on the store's own thread
     loop_.Post([this, refused = StoreRefusedClient{epoch, sentence}] { Feed(refused); });
   };
-  auto opened = store::StoreServer::Open(*std::exchange(reserved_, std::nullopt), std::move(options));
+  auto opened = OpenStoreOn(action.port, std::move(options));
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
   store_ = *std::move(opened);
   MakeRoomForFiles(fmt::format("the store of {} ranks", action.world_size), action.world_size * kStoreFilesPerRank);
   ReserveNextStore();
+}
+
+StatusOr<std::unique_ptr<store::StoreServer>> NodeAgent::OpenStoreOn(uint32_t port, store::StoreOptions options) {
+  if (!reserved_ || reserved_->port() != port) {
+    // Two rounds were begun on one report; the port is still this node's, and the new store is empty.
+    PHX_ASSIGN_OR_RETURN(
+        reserved_, store::ListenSocket::Reserve({address_}, store::PortRange::Single(static_cast<uint16_t>(port))));
+  }
+  return store::StoreServer::Open(*std::exchange(reserved_, std::nullopt), std::move(options));
 }
 
 // The usual limit of 1,024 open files would shut out later workers of many, and later ranks of a large world from its

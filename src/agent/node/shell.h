@@ -15,6 +15,8 @@
 
 #include "agent/checkpoint/keeper.h"
 #include "agent/checkpoint/saving.h"
+#include "agent/checks/helper.h"
+#include "agent/core/checking.h"
 #include "agent/core/core.h"
 #include "agent/core/joining.h"
 #include "agent/core/leaving.h"
@@ -74,11 +76,14 @@ class NodeAgent {
 
   // Events into the cores, decisions out, in order. Those of checkpoints come from their keeper, which carries them
   // out.
-  using FedEvent = std::variant<Event, joining::Event, leaving::Event>;
+  using FedEvent = std::variant<Event, joining::Event, leaving::Event, checking::Event>;
   void Feed(FedEvent event);
   saving::Decided StepCheckpoints(NodeCheckpoints& checkpoints, const saving::Event& event);
   template <typename State, typename OneEvent>
   void StepOn(State& state, const OneEvent& event);
+  void StepOnCheck(const checking::Event& event);
+  // An order waits until the last round's workers are gone, with their devices' memory.
+  void GiveOrder();
   void ArmTimer();
   void OnTimer(Instant armed);
   void OnSignal(int signal);
@@ -129,6 +134,14 @@ class NodeAgent {
   void Do(const leaving::StartMaster&);
   void Do(const leaving::EndProgram&);
 
+  // Checks of this node (checking.cc).
+  void Do(const checking::StartHelper&);
+  void Do(const checking::EndHelper&);
+  void Do(const checking::OpenStore&);
+  void Do(const checking::CloseStore&);
+  void Do(const checking::Give&);
+  void Do(const checking::Report&);
+
   void Tell(const std::string& line);
   void Warn(const std::string& text);
   void TellOfRound(const v1::StartRound& round);
@@ -139,6 +152,8 @@ class NodeAgent {
   std::vector<RankProgress> ReadRanks();
   std::string HangText(const v1::Finish& finish);
   void FillRanks(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
+  // A store on that port, which this node has told its master; the next one is reserved then.
+  StatusOr<std::unique_ptr<store::StoreServer>> OpenStoreOn(uint32_t port, store::StoreOptions options);
   Status ReserveStore();
   void ReserveNextStore();
   // Raises the limit of open files for what this node has anyway and `more`; says once that `who` may find too few.
@@ -159,6 +174,7 @@ class NodeAgent {
   CoreState core_;
   joining::State joining_;
   leaving::State leaving_;
+  checking::State checking_;
   std::unique_ptr<replay::Recorder> recorder_;  // null: nobody wants a replay log
   EventLoop::TimerId timer_{};
   std::deque<FedEvent> queued_;  // events that came while decisions were being carried out
@@ -183,6 +199,10 @@ class NodeAgent {
   std::optional<store::ListenSocket> reserved_;
   uint16_t last_store_port_ = 0;  // of the last reservation; 0: there was none
   std::unique_ptr<store::StoreServer> store_;
+  std::unique_ptr<store::StoreServer> check_store_;  // where two nodes meet that are checked together
+  std::unique_ptr<checks::CheckHelper> helper_;      // null: none runs
+  std::optional<v1::CheckOrder> held_order_;         // it waits
+  pid_t last_helper_ = 0;                            // it may be on its way out; 0: there was none
   std::unique_ptr<Board> board_;
   std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known
   std::unique_ptr<EventWriter> event_writer_;      // null: nobody wants events

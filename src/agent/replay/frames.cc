@@ -95,6 +95,19 @@ std::string Text(const leaving::AwaitMaster& action) {
 std::string Text(const leaving::StartMaster& /*action*/) { return "start the master again"; }
 std::string Text(const leaving::EndProgram& /*action*/) { return "end the program"; }
 
+std::string Text(const checking::StartHelper& /*action*/) { return "start the program that checks"; }
+std::string Text(const checking::EndHelper& /*action*/) { return "end the program that checks"; }
+std::string Text(const checking::OpenStore& action) {
+  return fmt::format("open a store for a check on port {}", action.port);
+}
+std::string Text(const checking::CloseStore& /*action*/) { return "close the store of the check"; }
+std::string Text(const checking::Give& action) {
+  return fmt::format("order part {} of check {}", action.order.part(), action.order.run());
+}
+std::string Text(const checking::Report& action) {
+  return fmt::format("report {} results of part {}", action.report.results_size(), action.report.part());
+}
+
 std::string Text(const SaveKey& save) { return fmt::format("step {} of epoch {}", save.step, save.epoch); }
 
 std::string Text(const TellMaster& action) { return fmt::format("tell the master {}", replay::OneLine(action.report)); }
@@ -221,6 +234,9 @@ std::string ExplainText(const joining::Decision& decision, int64_t since_begin_m
   return Explained(decision, since_begin_ms);
 }
 std::string ExplainText(const leaving::Decision& decision, int64_t since_begin_ms) {
+  return Explained(decision, since_begin_ms);
+}
+std::string ExplainText(const checking::Decision& decision, int64_t since_begin_ms) {
   return Explained(decision, since_begin_ms);
 }
 

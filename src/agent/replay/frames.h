@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "agent/checkpoint/saving.h"
+#include "agent/core/checking.h"
 #include "agent/core/core.h"
 #include "agent/core/joining.h"
 #include "agent/core/leaving.h"
@@ -38,6 +39,7 @@ v1::ReplayDecisions DecisionsOf(const saving::Decided& decided);
 std::string ExplainText(const Decision& decision, int64_t since_begin_ms);
 std::string ExplainText(const joining::Decision& decision, int64_t since_begin_ms);
 std::string ExplainText(const leaving::Decision& decision, int64_t since_begin_ms);
+std::string ExplainText(const checking::Decision& decision, int64_t since_begin_ms);
 
 template <typename Decisions>
 v1::ReplayFrame DecisionsFrame(const Decisions& decisions) {

@@ -240,6 +240,36 @@ void AdmitFirstStep(v1::FirstStep& first) {
   if (first.has_progress()) AdmitProgress(*first.mutable_progress());
 }
 
+// As many as an agent sends; texts for people.
+constexpr int kMaxCheckResults = 64;
+constexpr int kMaxCheckValues = 256;
+constexpr size_t kMaxUnitBytes = 32;
+// Sums over all values of all nodes stay far from overflow.
+constexpr int64_t kMaxCheckValue = int64_t{1} << 36;
+
+void AdmitCheck(v1::CheckReport& report) {
+  DropUnknownFields(report);
+  Cut(*report.mutable_ended(), kMaxReasonBytes);
+  if (report.results_size() > kMaxCheckResults) {
+    report.mutable_results()->DeleteSubrange(kMaxCheckResults, report.results_size() - kMaxCheckResults);
+  }
+  for (v1::CheckResult& result : *report.mutable_results()) {
+    Cut(*result.mutable_check(), kMaxNameBytes);
+    Cut(*result.mutable_sentence(), kMaxReasonBytes);
+    result.set_took_us(std::clamp<int64_t>(result.took_us(), 0, kMaxSpanMs));
+    if (!v1::CheckResult::Outcome_IsValid(result.outcome())) result.set_outcome(v1::CheckResult::FAILED);
+    if (result.values_size() > kMaxCheckValues) {
+      result.mutable_values()->DeleteSubrange(kMaxCheckValues, result.values_size() - kMaxCheckValues);
+    }
+    for (v1::CheckValue& value : *result.mutable_values()) {
+      Cut(*value.mutable_name(), kMaxNameBytes);
+      Cut(*value.mutable_unit(), kMaxUnitBytes);
+      value.set_value(std::clamp<int64_t>(value.value(), -kMaxCheckValue, kMaxCheckValue));
+      if (!v1::CheckValue::Better_IsValid(value.better())) value.set_better(v1::CheckValue::NEITHER);
+    }
+  }
+}
+
 void AdmitLeaving(v1::Leaving& leaving) {
   Cut(*leaving.mutable_reason(), kMaxReasonBytes);
   leaving.set_signal(std::clamp(leaving.signal(), 0, 64));
@@ -267,6 +297,8 @@ void Admit(v1::AgentMessage& message) {
       return AdmitReport(*message.mutable_checkpoint());
     case v1::AgentMessage::kStoreRefused:
       return Cut(*message.mutable_store_refused()->mutable_sentence(), kMaxReasonBytes);
+    case v1::AgentMessage::kCheck:
+      return AdmitCheck(*message.mutable_check());
     case v1::AgentMessage::kReady:
     case v1::AgentMessage::BODY_NOT_SET:
       return;
@@ -283,6 +315,12 @@ void AdmitSpec(v1::JobSpec& spec) {
   spec.set_rescale_grace_ms(Span(spec.rescale_grace_ms()));
   spec.set_older_save_after_lives(std::min(spec.older_save_after_lives(), kMaxRounds));
   spec.set_hang_timeout_ms(Span(spec.hang_timeout_ms()));
+  v1::CheckSpec& check = *spec.mutable_check();
+  check.set_level(std::min(check.level(), 2u));
+  if (!v1::CheckSpec::StragglerRule_IsValid(check.straggler_rule())) check.set_straggler_rule(v1::CheckSpec::MEAN);
+  check.set_limit_ms(check.limit_ms() > 0 ? Span(check.limit_ms()) : kDefaultCheckLimitMs);
+  check.set_left_out_ms(check.left_out_ms() > 0 ? Span(check.left_out_ms()) : kDefaultLeftOutMs);
+  if (check.level() == 0) spec.clear_check();
   Cut(*spec.mutable_elastic_config(), elasticity::kBlockBytesMax + 4);  // still too long, so that the door sees it
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "master/core/away.h"
+#include "master/core/checks.h"
 #include "master/core/departures.h"
 #include "master/core/door.h"
 #include "master/core/ending.h"
@@ -45,6 +46,8 @@ void NoteArrival(Turn& turn, uint64_t session) {
   Node& node = job.nodes.at(session);
   job.left_over = LeftOverText(job);
   if (!job.left_over.empty()) return TellSpare(turn, session, node);
+  if (!node.left_out.empty()) return;  // it was told
+  if (node.unchecked) return turn.SendNotice(session, "the job trains; this node is taken in when it has been checked");
   if (node.warming) {
     return turn.SendNotice(session, "the job trains; this node is taken in when its Python has imported");
   }
@@ -91,6 +94,7 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   job.CountNode(node);
   turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
+  AdmitToCheck(turn, e.session, job.nodes.at(e.session));
   CountVoter(turn, e.session);
   TellSuccessorsTo(turn, e.session);
 
@@ -154,9 +158,10 @@ void On(Turn& turn, uint64_t session, const v1::Ready& /*ready*/) {
   if (!node.warming) return;
   job.ChangeNode(node, [](Node& n) { n.warming = false; });
   if (node.leaving || node.group_rank >= 0) return;
+  if (node.unchecked) job.check_due = true;
   turn.Note("node-ready", NodeName(job, node.hello),
             fmt::format("node {} is ready to start", NodeName(job, node.hello)));
-  if (job.phase == Phase::kRunning) PlanGrowth(turn);
+  if (job.phase == Phase::kRunning && !node.unchecked) PlanGrowth(turn);
 }
 
 void TellSpares(Turn& turn) {

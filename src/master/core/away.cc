@@ -167,9 +167,11 @@ bool GoesOn(Turn& turn, uint64_t session, const v1::StartRound& live) {
   Node& node = turn.job.nodes.at(session);
   if (IsNews(turn, live)) Recall(turn, live);
   if (Slot* slot = SlotOf(turn, node.hello, live)) {
+    turn.job.left_out.erase(session);
     turn.job.ChangeNode(node, [&live](Node& n) {
+      n.left_out.clear();
       n.group_rank = n.previous_rank = static_cast<int32_t>(live.group_rank());
-      n.warming = n.came_back = false;
+      n.warming = n.came_back = n.unchecked = false;
     });
     node.place = {live.epoch(), live.group_rank()};
     turn.job.round->by_node_id.clear();

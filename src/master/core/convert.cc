@@ -11,6 +11,9 @@
 namespace phalanx::master {
 namespace {
 
+// A reply about more must not outgrow a message.
+constexpr int kNodesToldInFull = 1'000;
+
 void AddCheckpoints(const std::string& name, const CheckpointDir& dir, Instant now, v1::StatusReply& reply) {
   v1::CheckpointStatus& wire = *reply.add_checkpoints();
   wire.set_dir(name);
@@ -60,10 +63,28 @@ v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
       if (ranks && node.ranks_epoch == state.round->epoch)
         *wire.mutable_ranks() = {node.ranks.begin(), node.ranks.end()};
     }
+    if (!node.left_out.empty()) wire.set_waits_because(node.left_out);
     if (wire.state() == "spare") wire.set_waits_because(state.left_over);
   }
+  for (v1::LeftOut& left_out : LeftOutNow(state.health, now)) *reply.add_left_out() = std::move(left_out);
   for (const auto& [name, dir] : state.checkpoints.dirs) AddCheckpoints(name, dir, now, reply);
   return reply;
+}
+
+v1::CheckSummary CheckOf(const JobState& state, Instant now) {
+  const bool runs = state.health.run.has_value();
+  v1::CheckSummary check = runs ? state.health.run->summary : state.health.last;
+  if (runs) check.set_took_ms(now - state.health.run->begun_at);
+  if (check.nodes_size() <= kNodesToldInFull) return check;
+  for (v1::CheckedNode& node : *check.mutable_nodes()) {
+    if (node.verdict() == v1::CheckedNode::GOOD) node.clear_results();
+  }
+  v1::CheckSummary failed;
+  for (const v1::CheckedPair& pair : check.pairs()) {
+    if (!pair.passed()) *failed.add_pairs() = pair;
+  }
+  check.mutable_pairs()->Swap(failed.mutable_pairs());
+  return check;
 }
 
 std::string DetailJson(const Record& record) {

@@ -8,6 +8,7 @@
 
 #include "master/core/arrivals.h"
 #include "master/core/away.h"
+#include "master/core/checks.h"
 #include "master/core/departures.h"
 #include "master/core/election.h"
 #include "master/core/ending.h"
@@ -70,6 +71,8 @@ void On(Turn& turn, const AgentSaid& e) {
       return On(turn, e.session, message.checkpoint());
     case v1::AgentMessage::kStoreRefused:
       return On(turn, e.session, message.store_refused());
+    case v1::AgentMessage::kCheck:
+      return On(turn, e.session, message.check());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       return;
@@ -87,8 +90,8 @@ void On(Turn& turn, const Tick& /*e*/) {
 Census::Entry EntryOf(const Node& node) {
   Census::Entry entry;
   entry.ranks = node.hello.local_world_size();
-  entry.candidate = !node.leaving;
-  entry.ready = !node.warming;
+  entry.candidate = !node.leaving && node.left_out.empty();
+  entry.ready = !node.warming && !node.unchecked;
   entry.member = node.previous_rank >= 0;
   return entry;
 }
@@ -98,11 +101,15 @@ void Settle(Turn& turn) {
   const JobState& job = turn.job;
   ExpireLook(turn);
   SettleAway(turn);
-  if (job.phase == Phase::kFinished) return SettleEnd(turn);  // whoever is away then
+  if (job.phase == Phase::kFinished) {  // whoever is away then
+    SettleChecks(turn);
+    return SettleEnd(turn);
+  }
   if (job.round && job.round->away > 0) return;
   SettleLastLeft(turn);
   if (job.phase == Phase::kBlaming) SettleBlame(turn);
   SettleHang(turn);
+  SettleChecks(turn);
   if (job.phase == Phase::kRunning) SettleRound(turn);
   SettleStall(turn);
   if (job.phase == Phase::kGathering) SettleGathering(turn);
@@ -179,9 +186,15 @@ Slot* SlotHeldBy(Round& round, const Node& node, uint64_t session) {
   return nullptr;
 }
 
-void JobState::CountNode(const Node& node) { census.Add(EntryOf(node)); }
+void JobState::CountNode(const Node& node) {
+  census.Add(EntryOf(node));
+  unchecked += node.unchecked && !node.leaving ? 1 : 0;
+}
 
-void JobState::UncountNode(const Node& node) { census.Remove(EntryOf(node)); }
+void JobState::UncountNode(const Node& node) {
+  census.Remove(EntryOf(node));
+  unchecked -= node.unchecked && !node.leaving ? 1 : 0;
+}
 
 uint64_t JobState::Visits() const {
   uint64_t visits = nodes.visits() + checkpoints.Visits();
@@ -222,9 +235,25 @@ Instant NextDeadline(const JobState& s) {
     return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until});
   const bool live = s.round && s.phase == Phase::kRunning;
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
-  return std::min({s.lease_check, s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, s.join_deadline, s.next_notice,
-                   s.blame_deadline, s.back_by, s.remember_at, rescale_by, s.tell_end_by, s.tell_wait_at, s.look.until,
-                   s.phase == Phase::kGathering ? s.probe_at : kNever, s.beware_until, StallDue(s), HangDue(s),
+  return std::min({s.lease_check,
+                   s.gather_at,
+                   s.gather_limit,
+                   s.grow_at,
+                   s.grow_limit,
+                   s.join_deadline,
+                   s.next_notice,
+                   s.blame_deadline,
+                   s.back_by,
+                   s.remember_at,
+                   rescale_by,
+                   s.tell_end_by,
+                   s.tell_wait_at,
+                   s.look.until,
+                   s.phase == Phase::kGathering ? s.probe_at : kNever,
+                   s.beware_until,
+                   StallDue(s),
+                   HangDue(s),
+                   ChecksDue(s),
                    NextCheckpointDeadline(s.checkpoints)});
 }
 

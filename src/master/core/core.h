@@ -14,8 +14,8 @@
 //
 // Bytes from the wire never come here unchecked: the shell bounds them (src/master/core/admit.h).
 //
-// Step lets the event's subject have its say (arrivals.h, departures.h, failures.h, rescale.h, progress.h), then looks
-// at what holds in the job's phase now (away.h, ending.h, failures.h, rounds.h).
+// Step lets the event's subject have its say (arrivals.h, departures.h, failures.h, rescale.h, progress.h, checks.h),
+// then looks at what holds in the job's phase now (away.h, ending.h, failures.h, rounds.h).
 #pragma once
 
 #include <algorithm>
@@ -39,6 +39,7 @@
 #include "master/rules/census.h"
 #include "master/rules/voters.h"
 #include "master/topics/checkpoints.h"
+#include "master/topics/health.h"
 #include "phalanx/v1/agent.pb.h"
 
 namespace phalanx::master {
@@ -205,6 +206,8 @@ struct Node {
   uint64_t arrival = 0;
   bool came_back = false;  // it was lost as a member, and has not been one since
   bool leaving = false;
+  bool unchecked = false;    // it must be checked before it trains
+  std::string left_out;      // why it does not train, whoever else is there; empty: it may
   bool stale_round = false;  // it runs another round than the live one
   // Where it had a place, in the last two rounds that it had one in.
   RoundPlace place;
@@ -285,6 +288,7 @@ struct JobState {
   Phase phase = Phase::kGathering;
   Budget budget;
   CheckpointState checkpoints;
+  HealthState health;
 
   CountedMap<uint64_t, Node> nodes;              // by session
   std::map<std::string, uint64_t> session_of;    // by node id
@@ -302,6 +306,11 @@ struct JobState {
   std::optional<int64_t> last_step;  // of the last of them
   int64_t usual_gap_ms = 0;          // between steps, the longest; 0: not known (master/rules/stall.h)
 
+  size_t unchecked = 0;           // nodes that are, and do not leave
+  bool check_due = false;         // some have come since nodes were checked last
+  Instant left_out_due = kNever;  // the first that is here and left out may be checked again
+  std::set<uint64_t> left_out;    // sessions of nodes that are, and do not leave
+  bool checked = false;           // nodes have been checked since a round was live last
   Look look;
   Instant remember_at = kNever;  // the journal is to have what has changed
   Instant lease_check = kNever;
@@ -309,7 +318,8 @@ struct JobState {
   Instant gather_limit = kNever;
   Instant grow_at = kNever;  // running: take newcomers in
   Instant grow_limit = kNever;
-  Instant join_deadline = kNever;  // gathering: give up
+  Instant join_deadline = kNever;    // gathering: give up
+  Instant paused_deadline = kNever;  // ... where the nodes that are there are to be checked first
   Instant next_notice = kNever;
   Instant blame_deadline = kNever;
   Instant tell_end_by = kNever;   // finished: storage is waited for, then all are told

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/signal_name.h"
+#include "master/core/checks.h"
 #include "master/core/ending.h"
 #include "master/core/failures.h"
 #include "master/core/look.h"
@@ -119,13 +120,14 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   Node& node = job.nodes.at(session);
   if (node.leaving) return;
   job.ChangeNode(node, [](Node& n) { n.leaving = true; });
+  LoseChecked(turn, session);
   job.voters.BeGone(node.hello.node_id());
   FreeWantedPlace(turn, node.hello, session);
   const int32_t signal = leaving.signal();
   const std::string why = signal != 0 ? SignalName(signal) : leaving.reason().empty() ? "on purpose" : leaving.reason();
   const std::string what = fmt::format("node {} left ({})", NodeName(job, node.hello), why);
   const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
-  const bool is_last = job.census.candidates() == 0;
+  const bool is_last = job.census.candidates() == 0 && job.left_out.empty();
   LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
   const bool may_return = job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0));
   if (leaving.waits() && live && job.spec->rescale_grace_ms() > 0 && !(is_last && may_return)) {
@@ -154,7 +156,7 @@ void SettleLastLeft(Turn& turn) {
   if (!job.last_left || job.back_by != kNever) return;
   if (job.round && job.round->rescale_by != kNever) return;  // its ranks save first
   const LastLeft end = *std::exchange(job.last_left, std::nullopt);
-  if (job.census.candidates() != 0) return;
+  if (job.census.candidates() != 0 || !job.left_out.empty()) return;
   // Its ranks have saved what they wanted to. Behind the job's end nobody asks any more.
   turn.Apply(EndCheckpoints(job.checkpoints, CheckpointEnd::kForGood, turn.now));
   EndBehindLast(turn, end);
@@ -183,6 +185,7 @@ void RemoveNode(Turn& turn, uint64_t session, const std::string& cause, bool may
   if (held.empty()) return;
   turn.job.UncountNode(held.mapped());
   SettleLook(turn.job, held.mapped());
+  LoseChecked(turn, session);
   LoseVoter(turn, held.mapped(), silent_ms.has_value());
   GiveUpNode(turn, held.mapped(), session, cause, may_return, silent_ms);
   LeaveHost(turn.job, held.mapped().hello);

@@ -41,6 +41,10 @@ struct ToldOrder {
   uint64_t session = 0;
   v1::CheckpointOrder order;
 };
+struct ToldCheck {
+  uint64_t session = 0;
+  v1::CheckOrder order;
+};
 
 // A message of an agent with that body, of any kind that AgentMessage has.
 template <typename Body>
@@ -246,6 +250,7 @@ class JobFixture {
   bool wants_safe_point = false;       // else all nodes answer at once that their ranks hear of nothing
   std::vector<ToldRescale> announced;  // not answered yet
   std::vector<ToldOrder> orders;       // about checkpoints
+  std::vector<ToldCheck> checks;       // not answered yet
   std::vector<Probe> probes;           // all so far
 
  private:
@@ -300,6 +305,9 @@ class JobFixture {
         return;
       case v1::MasterMessage::kTellSteps:
         agent.asked_for_steps.push_back(message.tell_steps().ranks());
+        return;
+      case v1::MasterMessage::kCheck:
+        checks.push_back({a.session, message.check()});
         return;
       case v1::MasterMessage::kCheckpoint:
         orders.push_back({a.session, message.checkpoint()});

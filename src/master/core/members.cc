@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "master/core/door.h"
@@ -13,6 +14,9 @@
 
 namespace phalanx::master {
 namespace {
+
+// More names tell nobody more, and a look at all would take long.
+constexpr size_t kMostLeftOutTold = 8;
 
 // Of the jobs that there are none is larger, and a config that grants all sizes is looked through at once.
 constexpr int64_t kRanksMax = 1 << 17;
@@ -93,11 +97,14 @@ World WorldOf(const JobState& s, bool only_ready) {
   return {counts[0] + counts[1], counts[0] * kinds[0].ranks + counts[1] * kinds[1].ranks};
 }
 
-std::vector<Candidate> CandidatesOf(const JobState& s, bool only_ready) {
+enum class Which { kAll, kChecked, kReady };
+
+std::vector<Candidate> CandidatesOf(const JobState& s, Which which) {
   std::vector<Candidate> candidates;
   candidates.reserve(s.census.candidates());
   for (const auto& [session, node] : s.nodes) {
-    if (node.leaving || (only_ready && node.warming)) continue;
+    if (node.leaving || !node.left_out.empty() || (which != Which::kAll && node.unchecked)) continue;
+    if (which == Which::kReady && node.warming) continue;
     // Who was lost and has come back goes before newcomers, but its rank may be a survivor's by now.
     const int32_t previous_rank = s.round && node.came_back ? INT32_MAX : node.previous_rank;
     candidates.push_back(
@@ -133,8 +140,10 @@ std::vector<Candidate> Choose(std::vector<Candidate> candidates, const v1::JobSp
 
 std::vector<uint64_t> NextMembers(const JobState& s) {
   std::vector<Candidate> chosen;
-  if (s.phase == Phase::kRunning) chosen = Choose(CandidatesOf(s, true), *s.spec, s.sizes);
-  if (chosen.size() < s.spec->min_nodes()) chosen = Choose(CandidatesOf(s, false), *s.spec, s.sizes);
+  if (s.phase == Phase::kRunning) chosen = Choose(CandidatesOf(s, Which::kReady), *s.spec, s.sizes);
+  // Who comes while others are checked is checked when those train: else one that comes again and again holds all up.
+  if (s.checked && s.phase != Phase::kRunning) chosen = Choose(CandidatesOf(s, Which::kChecked), *s.spec, s.sizes);
+  if (chosen.size() < s.spec->min_nodes()) chosen = Choose(CandidatesOf(s, Which::kAll), *s.spec, s.sizes);
   const size_t count = chosen.size();
   return Place(std::move(chosen), count);
 }
@@ -144,6 +153,19 @@ World NextWorld(const JobState& s) {
   if (s.phase == Phase::kRunning) world = WorldOf(s, true);
   if (world.nodes < s.spec->min_nodes()) world = WorldOf(s, false);
   return world;
+}
+
+std::vector<std::string> MemberAddresses(const JobState& s, const std::vector<uint64_t>& members) {
+  std::set<std::string> addresses;
+  for (const uint64_t session : members) {
+    const auto node = s.nodes.find(session);
+    if (node == s.nodes.end()) continue;
+    const v1::Hello& hello = node->second.hello;
+    addresses.insert(hello.address());
+    if (!node->second.peer_address.empty()) addresses.insert(node->second.peer_address);
+    addresses.insert(hello.interface_addresses().begin(), hello.interface_addresses().end());
+  }
+  return {addresses.begin(), addresses.end()};
 }
 
 bool CanBegin(const JobState& s) {
@@ -162,11 +184,21 @@ bool CanGrow(const JobState& s) {
 
 Instant GrowthFrom(const JobState& s) { return s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }
 
+std::string LeftOutText(const JobState& s) {
+  std::vector<std::string> left_out;
+  for (const uint64_t session : s.left_out) {
+    const Node& node = s.nodes.at(session);
+    left_out.push_back(fmt::format("{} ({})", NodeName(s, node.hello), node.left_out));
+    if (left_out.size() > kMostLeftOutTold) break;
+  }
+  return left_out.empty() ? "" : fmt::format("; left out: {}", ListText(left_out, "more"));
+}
+
 std::string WaitingText(const JobState& s) {
   const v1::JobSpec& spec = *s.spec;
   const size_t there = s.census.candidates();
   if (there >= spec.min_nodes() && !MayDecide(s)) return UndecidedText(s);
-  if (!s.sizes || there < spec.min_nodes()) return MissingText(there, spec);
+  if (!s.sizes || there < spec.min_nodes()) return MissingText(there, spec) + LeftOutText(s);
   const uint64_t ranks = CommonRanks(s);
   for (size_t nodes = there + 1; ranks > 0 && nodes <= spec.max_nodes(); ++nodes) {
     if (!IsGranted(s, nodes * ranks) || nodes % spec.node_unit() != 0) continue;

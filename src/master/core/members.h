@@ -35,6 +35,9 @@ struct World {
 // Of NextMembers, without a walk over the nodes: asked with every message.
 World NextWorld(const JobState& state);
 
+// Every address that workers of these nodes may come from.
+std::vector<std::string> MemberAddresses(const JobState& state, const std::vector<uint64_t>& members);
+
 // Whether a round can begin with the nodes that are there.
 bool CanBegin(const JobState& state);
 
@@ -46,6 +49,9 @@ bool CanGrow(const JobState& state);
 
 // A live round is not made larger before.
 Instant GrowthFrom(const JobState& state);
+
+// "; left out: node c (disk_write: ...)", of nodes that are there; empty: none is.
+std::string LeftOutText(const JobState& state);
 
 // "waiting for 1 more node: 1 of 2 are there", where no round can begin.
 std::string WaitingText(const JobState& state);

@@ -130,7 +130,7 @@ void SettleRescale(Turn& turn) {
     return;
   }
   if (round.unsafe > 0) turn.Note("rescale-grace-over", "", "some ranks have not come to a safe point in time");
-  if (!round.leaving.empty() && turn.job.last_left && turn.job.census.candidates() == 0) {
+  if (!round.leaving.empty() && turn.job.last_left && turn.job.census.candidates() == 0 && turn.job.left_out.empty()) {
     round.rescale_by = round.ask_again = kNever;
     return SettleLastLeft(turn);
   }

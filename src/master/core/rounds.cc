@@ -10,6 +10,7 @@
 
 #include "master/core/arrivals.h"
 #include "master/core/away.h"
+#include "master/core/checks.h"
 #include "master/core/ending.h"
 #include "master/core/failures.h"
 #include "master/core/members.h"
@@ -30,13 +31,15 @@ LifeEnd EndOf(const Round& round) {
   return WasKilled(cause.told.exited()) ? LifeEnd::kOther : LifeEnd::kFailed;
 }
 
-void HoldRound(Turn& turn, const std::string& cause, size_t left) {
+// `first`: what comes before the next one; empty: nodes are waited for.
+void HoldRound(Turn& turn, const std::string& cause, size_t left, const std::string& first = "") {
   JobState& job = turn.job;
   const std::string wait = SecondsText(job.spec->join_timeout_ms());
   const bool enough = (job.sizes || !MayDecide(job)) && job.census.candidates() >= job.spec->min_nodes();
-  const std::string reason = enough ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(job), wait)
-                                    : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more", cause,
-                                                  left, job.spec->min_nodes(), wait);
+  const std::string reason = !first.empty() ? fmt::format("{}: {}", cause, first)
+                             : enough       ? fmt::format("{}: {}; giving up in {}", cause, WaitingText(job), wait)
+                                            : fmt::format("{}: {} of at least {} nodes left, waiting up to {} for more",
+                                                          cause, left, job.spec->min_nodes(), wait);
   for (const Slot& slot : job.round->slots) {
     if (slot.session != 0) turn.SendHold(slot.session, job.round->epoch, reason);
   }
@@ -48,19 +51,6 @@ void HoldRound(Turn& turn, const std::string& cause, size_t left) {
   job.grow_at = job.grow_limit = kNever;
   job.reason = reason;
   if (!MayDecide(job)) AskAbsent(turn);
-}
-
-// Every address that a member's workers may come from.
-std::vector<std::string> MemberAddresses(const Turn& turn, const std::vector<uint64_t>& members) {
-  std::set<std::string> addresses;
-  for (const uint64_t session : members) {
-    const Node& node = turn.job.nodes.at(session);
-    const v1::Hello& hello = node.hello;
-    addresses.insert(hello.address());
-    if (!node.peer_address.empty()) addresses.insert(node.peer_address);
-    addresses.insert(hello.interface_addresses().begin(), hello.interface_addresses().end());
-  }
-  return {addresses.begin(), addresses.end()};
 }
 
 void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vector<Span>& spans,
@@ -92,7 +82,7 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
     part.set_rank_base(spans[rank].rank_base);
     part.set_role_rank_base(spans[rank].role_rank_base);
     part.set_role_world_size(spans[rank].role_world_size);
-    for (const std::string& address : rank == 0 ? MemberAddresses(turn, members) : std::vector<std::string>()) {
+    for (const std::string& address : rank == 0 ? MemberAddresses(job, members) : std::vector<std::string>()) {
       part.add_member_addresses(address);
     }
     turn.Send(members[rank], std::move(each), round.reason);
@@ -147,7 +137,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
     Node& node = job.nodes.at(members[rank]);
     job.ChangeNode(node, [rank](Node& n) {
       n.group_rank = n.previous_rank = static_cast<int32_t>(rank);
-      n.warming = n.came_back = false;  // from now on it counts like any other
+      n.warming = n.came_back = n.unchecked = false;  // from now on it counts like any other
     });
     node.place_before = std::exchange(node.place, RoundPlace{round.epoch, rank});
     node.told_spare.clear();
@@ -166,7 +156,8 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   job.phase = Phase::kRunning;
   job.reason = reason;
   job.gather_at = job.gather_limit = job.grow_at = job.grow_limit = kNever;
-  job.join_deadline = job.next_notice = kNever;
+  job.join_deadline = job.next_notice = job.paused_deadline = kNever;
+  job.checked = false;
   WaitForNobody(turn);
   turn.remember = true;
   std::vector<CheckpointMember> holders;
@@ -226,6 +217,8 @@ void ReformRound(Turn& turn, const std::string& cause, bool change) {
   const std::vector<uint64_t> members = NextMembers(job);
   if (members.size() < job.spec->min_nodes() || !MayDecide(job, members))
     return HoldRound(turn, cause, job.sizes ? job.census.candidates() : members.size());
+  if (AnyUnchecked(job, members))
+    return HoldRound(turn, cause, members.size(), "nodes that have come are checked first");
   if (!change) return BeginRound(turn, members, cause);
   const size_t before = job.round->slots.size();
   if (members.size() != before) {
@@ -272,7 +265,11 @@ void SettleGathering(Turn& turn) {
   const bool decides = MayDecide(job);
   if (CanBegin(job) && decides) {
     job.probe_at = kNever;
+    // Whoever fails its check again and again has not come: the deadline counts on where the check leaves too few.
+    if (job.join_deadline != kNever) job.paused_deadline = job.join_deadline;
+    if (job.unchecked == 0) job.paused_deadline = kNever;
     job.join_deadline = job.next_notice = kNever;
+    if (job.health.run) return;  // its end looks on
     if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms();
     const int64_t longest_ms =
         spec.last_call_fixed() ? spec.last_call_ms() : std::max(kGatherLimitMs, spec.last_call_ms());
@@ -280,6 +277,10 @@ void SettleGathering(Turn& turn) {
     const bool enough =
         job.census.candidates() >= spec.max_nodes() || turn.now >= std::min(job.gather_at, job.gather_limit);
     if (!enough) return;
+    if (WaitsForCheck(turn)) {
+      job.gather_at = job.gather_limit = kNever;
+      return;
+    }
     if (MayDecide(job, NextMembers(job))) return BeginGathered(turn);
     job.gather_at = job.gather_limit = turn.now + kAskAbsentMs;  // some are here, and would be no members
     return AskAbsent(turn);
@@ -288,7 +289,8 @@ void SettleGathering(Turn& turn) {
   if (decides) job.probe_at = kNever;
   if (!decides && (job.probe_at == kNever || turn.now >= job.probe_at)) AskAbsent(turn);
   if (job.join_deadline == kNever) {
-    job.join_deadline = turn.now + spec.join_timeout_ms();
+    const Instant paused = std::exchange(job.paused_deadline, kNever);
+    job.join_deadline = paused != kNever ? paused : turn.now + spec.join_timeout_ms();
     job.next_notice = turn.now + kWaitingNoticeMs;
   }
   if (turn.now >= job.join_deadline) {
@@ -298,8 +300,8 @@ void SettleGathering(Turn& turn) {
                        fmt::format("gave up after {} (--rdzv-conf join_timeout): {}", waited, WaitingText(job)));
     }
     return FinishJob(turn, 1,
-                     fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout)",
-                                 job.census.candidates(), spec.min_nodes(), waited));
+                     fmt::format("{} of at least {} nodes came within {} (--rdzv-conf join_timeout){}",
+                                 job.census.candidates(), spec.min_nodes(), waited, LeftOutText(job)));
   }
   if (turn.now >= job.next_notice) TellWaiting(turn);
 }

@@ -82,6 +82,7 @@ std::vector<std::pair<std::string, Record::Value>> ExitDetail(const v1::WorkerEx
 
 std::string NodeStateText(const JobState& state, const Node& node) {
   if (node.leaving) return "done";
+  if (!node.left_out.empty()) return "left out";
   if (node.group_rank >= 0 && state.round) {
     return state.round->slots[static_cast<size_t>(node.group_rank)].AllDone() ? "done" : "member";
   }
@@ -133,6 +134,8 @@ std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked)
   compare("--older-save-after", fmt::format("{}", job.older_save_after_lives()),
           fmt::format("{}", asked.older_save_after_lives()));
   compare("--hang-timeout", SecondsText(job.hang_timeout_ms()), SecondsText(asked.hang_timeout_ms()));
+  compare("--precheck", fmt::format("{}", job.check().level()), fmt::format("{}", asked.check().level()));
+  compare("--exclude-straggler", YesNo(job.check().excludes_stragglers()), YesNo(asked.check().excludes_stragglers()));
   compare("--retry-same-error", YesNo(job.retries_same_error()), YesNo(asked.retries_same_error()));
   if (parts.empty()) return "";
   return fmt::format("what the job's first node was given counts: {}", fmt::join(parts, ", "));

@@ -35,6 +35,25 @@ TEST_P(AfterRestart, NobodyIsRestarted) {
   EXPECT_EQ(next.Rounds(), 0U);
 }
 
+TEST(AfterRestart, WhoIsLeftOutIsKnown) {
+  JobFixture job(1, 2);
+  v1::LeftOut told;
+  told.set_hostname("b");
+  told.set_address("10.0.0.2");
+  told.set_node("node-b");
+  told.set_reason("disk_write: No space left on device");
+  told.set_rest_ms(400'000);
+  told.set_times(2);
+  RestoreLeftOut(job.state.health, told, job.now);
+  const auto restored = RestoreState(SaveState(job.state, job.now + 100'000), "job", job.now + 7);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  const LeftOutMachine* const entry = WhyLeftOut(restored->health, {"b", "10.0.0.2"}, job.now + 8);
+  ASSERT_NE(entry, nullptr);
+  EXPECT_EQ(entry->reason, told.reason());
+  EXPECT_EQ(entry->until, job.now + 7 + 300'000);
+  EXPECT_EQ(entry->times, 2u);
+}
+
 // A held round lives on in no agent: what it was is told by who waits.
 TEST(HeldRound, IsCountedOnWithoutAJournal) {
   JobFixture job(2, 3, 2);

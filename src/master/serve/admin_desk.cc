@@ -61,6 +61,7 @@ void AdminDesk::AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer&
   if (!read.ok()) return finish(read);
   const grpc::Status allowed = Admit(caller, asked.job_id());
   if (!allowed.ok()) return finish(allowed);
+  if (asked.check()) return finish(FillStatus(now, asked.ranks(), true, reply));
   const bool kept = now < status_until_ && !asked.ranks();
   if (!kept && look_ && (asked.fresh() || asked.ranks())) {
     waiting_.push_back({asked.ranks(), &reply, std::move(finish)});
@@ -73,7 +74,7 @@ void AdminDesk::AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer&
 
 grpc::Status AdminDesk::Remake(Instant now) {
   status_until_ = now + StatusKeptMs(job_.nodes.size());
-  return FillStatus(now, false, status_);
+  return FillStatus(now, false, false, status_);
 }
 
 void AdminDesk::Settle(Instant now) {
@@ -94,15 +95,16 @@ void AdminDesk::AnswerWaiting(Instant now) {
   grpc::Status made = Remake(now);
   grpc::ByteBuffer with_ranks;
   const bool any_ranks = std::ranges::any_of(waiting_, &Waiting::ranks);
-  if (made.ok() && any_ranks) made = FillStatus(now, true, with_ranks);
+  if (made.ok() && any_ranks) made = FillStatus(now, true, false, with_ranks);
   for (const Waiting& call : std::exchange(waiting_, {})) {
     *call.reply = call.ranks ? with_ranks : status_;
     call.finish(made);
   }
 }
 
-grpc::Status AdminDesk::FillStatus(Instant now, bool ranks, grpc::ByteBuffer& reply) const {
+grpc::Status AdminDesk::FillStatus(Instant now, bool ranks, bool check, grpc::ByteBuffer& reply) const {
   v1::StatusReply status = StatusOf(job_, now, ranks);
+  if (check) *status.mutable_check() = CheckOf(job_, now);
   status.set_started_unix_ms(started_unix_ms_);
   status.set_now_unix_ms(record_.UnixNow());
   if (endpoint_ != nullptr) {

@@ -55,7 +55,7 @@ class AdminDesk {
   static constexpr int kKindsOfCalls = 2;  // one of each is waited for
 
   grpc::Status Admit(const wire::Caller& caller, const std::string& job_id) const;
-  grpc::Status FillStatus(Instant now, bool ranks, grpc::ByteBuffer& reply) const;
+  grpc::Status FillStatus(Instant now, bool ranks, bool check, grpc::ByteBuffer& reply) const;
   // The reply that is kept for a while.
   grpc::Status Remake(Instant now);
   void AnswerWaiting(Instant now);

@@ -1,7 +1,10 @@
 // What a master costs that serves many nodes: a phalanx-master as it is, and simulated agents in this process, each
 // with a connection and a stream of its own, as its node would have.
 //
-//   phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S
+//   phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S [BAD]
+//
+// With BAD all nodes are checked first; each agent answers at once, and so many of them fail beside any other. The
+// world is that of the others, and the line has "check_ms": from the last node's welcome until all of those have it.
 //
 // All agents dial at once, at most kDialling at a time on their way, since they share one machine's queues. One JSON
 // line: seconds until all have their world; the master's CPU and memory by then; for each death of one rank, ms until
@@ -43,6 +46,10 @@ struct Fleet {
   std::string address;
   bool open = false;
   size_t size = 0;
+  bool checked = false;
+  size_t bad = 0;
+  size_t welcome = 0;
+  Instant all_welcome = 0;
   grpc::CompletionQueue queue;
   size_t dialling = 0;
   size_t told = 0;     // of the round that is waited for
@@ -113,6 +120,10 @@ class Agent {
                                 TestSpec(static_cast<uint32_t>(fleet_.size), static_cast<uint32_t>(fleet_.size)));
     hello.mutable_spec()->set_max_restarts(1'000);
     hello.mutable_spec()->set_last_call_ms(300);
+    if (fleet_.checked) {
+      hello.mutable_spec()->set_min_nodes(static_cast<uint32_t>(fleet_.size - fleet_.bad));
+      hello.mutable_spec()->mutable_check()->set_level(1);
+    }
     Send(FirstMessage(std::move(hello)));
   }
 
@@ -121,15 +132,40 @@ class Agent {
     if (incoming_.has_welcome()) {
       --fleet_.dialling;
       is_welcome_ = true;
+      if (++fleet_.welcome == fleet_.size) fleet_.all_welcome = MonotonicMs();
       fleet_.beat_interval_ms = incoming_.welcome().beat_interval_ms();
     }
     PHX_CHECK(!incoming_.has_refused(), "a node was refused");
+    if (incoming_.has_check()) Answer(incoming_.check());
     if (incoming_.has_start_round() && incoming_.start_round().epoch() > fleet_.epoch) {
       if (fleet_.told++ == 0) fleet_.first_told = MonotonicMs();
       epoch_ = incoming_.start_round().epoch();
     }
     incoming_.Clear();
     stream_->Read(&incoming_, &read_);
+  }
+
+  // The bad ones are spread evenly.
+  bool IsBad(const std::string& name) const {
+    const size_t index = std::stoul(name.substr(name.find('-') + 1));
+    return fleet_.bad > 0 && index % (fleet_.size / fleet_.bad) == 1;
+  }
+
+  void Answer(const v1::CheckOrder& order) {
+    v1::AgentMessage message;
+    v1::CheckReport& report = *message.mutable_check();
+    report.set_run(order.run());
+    report.set_part(order.part());
+    v1::CheckResult& result = *report.add_results();
+    result.set_check(order.kind() == v1::CheckOrder::ALONE ? "matmul" : "all_reduce");
+    const bool fails = order.kind() == v1::CheckOrder::PAIR && (IsBad(order.names(0)) || IsBad(order.names(1)));
+    if (fails) result.set_outcome(v1::CheckResult::FAILED);
+    v1::CheckValue& value = *result.add_values();
+    value.set_name(result.check() + "_time");
+    value.set_unit("us");
+    value.set_better(v1::CheckValue::LESS);
+    value.set_value(100'000);
+    Send(std::move(message));
   }
 
   // At the end streams are cancelled; before, the world would never come.
@@ -213,18 +249,36 @@ void BeatFor(Fleet& fleet, Beats& beats, int64_t span_ms) {
       fleet, MonotonicMs() + span_ms, [] { return false; }, [&] { beats.GoOn(); });
 }
 
-void Measure(const std::string& program, size_t count, bool open, int deaths, int64_t beats_ms) {
+struct What {
+  size_t count = 0;
+  bool open = false;
+  int deaths = 0;
+  int64_t beats_ms = 0;
+  bool checked = false;
+  size_t bad = 0;
+};
+
+void Measure(const std::string& program, const What& what) {
+  const size_t count = what.count;
+  const bool open = what.open;
+  const bool checked = what.checked;
+  const size_t bad = what.bad;
   if (!open) wire::TestCredentials(wire::Role::kAgent, kToken);
   const std::string folder = (std::filesystem::temp_directory_path() / fmt::format("phx-scale-{}", getpid())).string();
-  const BenchMaster master(program, folder, open ? "" : kToken,
-                           {"--embedded", fmt::format("--nnodes={}", count), "--max-restarts=1000"});
+  // Of a job that is checked the first node says what it wants.
+  std::vector<std::string> flags = {"--embedded", checked ? "--spec-from-hello" : fmt::format("--nnodes={}", count)};
+  if (!checked) flags.emplace_back("--max-restarts=1000");
+  const BenchMaster master(program, folder, open ? "" : kToken, flags);
   Fleet fleet;
   fleet.address = master.address();
   fleet.open = open;
   fleet.size = count;
+  fleet.checked = checked;
+  fleet.bad = bad;
   Agents agents;
   Beats beats(fleet, agents);
-  const auto all_told = [&] { return fleet.told == count; };
+  const size_t world = count - bad;
+  const auto all_told = [&fleet, world] { return fleet.told == world; };
   const Instant began = MonotonicMs();
   PHX_CHECK(Serve(fleet, began + kPatienceMs, all_told,
                   [&] {
@@ -238,9 +292,10 @@ void Measure(const std::string& program, size_t count, bool open, int deaths, in
   fmt::print("{{\"agents\": {}, \"how\": \"{}\", \"registered_s\": {:.3f}, \"master_cpu_s\": {:.3f}, \"rss_mb\": {}, ",
              count, open ? "open" : "token", static_cast<double>(MonotonicMs() - began) / 1e3,
              static_cast<double>(master.CpuMs()) / 1e3, master.RssMb());
+  if (checked) fmt::print("\"bad\": {}, \"check_ms\": {}, ", bad, MonotonicMs() - fleet.all_welcome);
   std::string decided;
   std::string last_told;
-  for (int death = 0; death < deaths; ++death) {
+  for (int death = 0; death < what.deaths; ++death) {
     BeatFor(fleet, beats, 1'000);
     fleet.epoch += 1;  // rounds are counted one by one here
     fleet.told = 0;
@@ -253,7 +308,7 @@ void Measure(const std::string& program, size_t count, bool open, int deaths, in
   }
   const int64_t cpu_ms = master.CpuMs();
   const Instant beating = MonotonicMs();
-  BeatFor(fleet, beats, beats_ms);
+  BeatFor(fleet, beats, what.beats_ms);
   const double core = static_cast<double>(master.CpuMs() - cpu_ms) / static_cast<double>(MonotonicMs() - beating);
   fmt::print(
       "\"decided_ms\": [{}], \"last_told_ms\": [{}], \"beat_interval_ms\": {}, \"beating_core\": {:.4f}, "
@@ -274,11 +329,18 @@ void Measure(const std::string& program, size_t count, bool open, int deaths, in
 }  // namespace phalanx::master
 
 int main(int argc, char** argv) {
-  PHX_CHECK(argc == 6, "usage: phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S");
+  PHX_CHECK(argc == 6 || argc == 7,
+            "usage: phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S [BAD]");
   phalanx::RaiseOpenFilesLimit(UINT64_MAX);
   phalanx::wire::SilenceGrpc();
   const std::string how = argv[3];
   PHX_CHECK(how == "open" || how == "token", "open or token");
-  phalanx::master::Measure(argv[1], static_cast<size_t>(atoi(argv[2])), how == "open", atoi(argv[4]),
-                           int64_t{1'000} * atoi(argv[5]));
+  phalanx::master::What what;
+  what.count = static_cast<size_t>(atoi(argv[2]));
+  what.open = how == "open";
+  what.deaths = atoi(argv[4]);
+  what.beats_ms = int64_t{1'000} * atoi(argv[5]);
+  what.checked = argc == 7;
+  if (what.checked) what.bad = static_cast<size_t>(atoi(argv[6]));
+  phalanx::master::Measure(argv[1], what);
 }

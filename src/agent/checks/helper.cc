@@ -1,0 +1,156 @@
+#include "agent/checks/helper.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include "agent/checks/lines.h"
+#include "agent/core/core.h"
+#include "agent/output/streams.h"
+#include "base/clock.h"
+
+namespace phalanx::agent::checks {
+namespace {
+
+constexpr size_t kLastWordsBytes = 4 << 10;
+constexpr size_t kShownBytes = 300;
+// It ends by itself when its stdin is over.
+constexpr int64_t kEndByItselfMs = 1'000;
+
+struct Pipe {
+  Fd reader;
+  Fd writer;
+};
+
+StatusOr<Pipe> MakePipe() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  return Pipe{Fd(fds[0]), Fd(fds[1])};
+}
+
+void DoNotBlock(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
+
+// Of a traceback that is the exception.
+std::string LastLine(const std::string& words) {
+  const size_t end = words.find_last_not_of(" \n");
+  if (end == std::string::npos) return "";
+  const size_t begin = words.rfind('\n', end);
+  return TailForPeople(words.substr(begin + 1, end - begin), kShownBytes);
+}
+
+// What is there. False: it is over.
+bool ReadInto(const Fd& fd, std::string& text) {
+  std::array<char, 16 << 10> buffer;
+  while (true) {
+    const ssize_t n = read(fd.get(), buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return true;
+    if (n <= 0) return false;
+    text.append(buffer.data(), static_cast<size_t>(n));
+    if (text.size() > 2 * kMaxLineBytes) return true;  // the rest when this is taken
+  }
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<CheckHelper>> CheckHelper::Start(EventLoop& loop, Reaper& reaper, const std::string& python,
+                                                          const std::map<std::string, std::string>& env,
+                                                          OnEvent on_event) {
+  PHX_ASSIGN_OR_RETURN(Pipe orders, MakePipe());
+  PHX_ASSIGN_OR_RETURN(Pipe lines, MakePipe());
+  PHX_ASSIGN_OR_RETURN(Pipe words, MakePipe());
+  SpawnSpec spec;
+  spec.program = python;
+  spec.args = {python, "-u", "-m", "phalanx.node_check"};
+  spec.env = env;
+  spec.stdin_fd = orders.reader.get();
+  spec.stdout_fd = lines.writer.get();
+  spec.stderr_fd = words.writer.get();
+  PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
+  std::unique_ptr<CheckHelper> helper(new CheckHelper(loop, reaper, std::move(on_event)));
+  CheckHelper* const self = helper.get();
+  self->pid_ = child.pid;
+  self->orders_ = std::move(orders.writer);
+  self->lines_ = std::move(lines.reader);
+  self->words_ = std::move(words.reader);
+  for (const Fd* fd : {&self->orders_, &self->lines_, &self->words_}) DoNotBlock(*fd);
+  loop.Watch(self->lines_.get(), EPOLLIN, [self](uint32_t) { self->Read(); });
+  loop.Watch(self->words_.get(), EPOLLIN, [self](uint32_t) { self->ReadWords(); });
+  reaper.Await(std::move(child), [self](const ProcessEnd& end) {
+    self->pid_ = 0;
+    if (self->words_.valid()) self->ReadWords();
+    std::string why = self->fault_.empty() ? DescribeEnd(end.exit_code, end.signal) : self->fault_;
+    const std::string said = LastLine(self->last_words_);
+    if (self->fault_.empty() && !said.empty()) why += ": " + said;
+    const OnEvent told = self->on_event_;
+    told(checking::HelperEnded{std::move(why)});  // may destroy the helper
+  });
+  return helper;
+}
+
+CheckHelper::~CheckHelper() {
+  *alive_ = false;
+  if (lines_.valid()) loop_.Unwatch(lines_.get());
+  if (words_.valid()) loop_.Unwatch(words_.get());
+  orders_.Reset();
+  if (pid_ == 0) return;
+  reaper_.Forget(pid_);
+  loop_.At(MonotonicMs() + kEndByItselfMs, [&reaper = reaper_, pid = pid_] {
+    if (reaper.Awaits(pid)) kill(-pid, SIGKILL);
+  });
+}
+
+void CheckHelper::Give(const std::string& line) {
+  size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t n = write(orders_.get(), line.data() + written, line.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return;  // it does not read, or is gone: the order's limit tells
+    written += static_cast<size_t>(n);
+  }
+}
+
+void CheckHelper::Read() {
+  const bool more = ReadInto(lines_, text_);
+  const std::shared_ptr<bool> alive = alive_;
+  TakeLines();
+  if (!*alive || more) return;
+  loop_.Unwatch(lines_.get());
+  lines_.Reset();
+}
+
+void CheckHelper::TakeLines() {
+  const std::shared_ptr<bool> alive = alive_;
+  const OnEvent told = on_event_;  // it outlives this object, which an event may end
+  while (*alive && fault_.empty()) {
+    const size_t end = text_.find('\n');
+    if (end == std::string::npos && text_.size() <= kMaxLineBytes) return;
+    const std::string line = text_.substr(0, end);
+    text_.erase(0, end == std::string::npos ? end : end + 1);
+    StatusOr<checking::Event> event = ParseLine(line);
+    if (event.ok()) {
+      told(*std::move(event));
+      continue;
+    }
+    // Who does not keep to the protocol is not listened to. Its end is told.
+    fault_ = fmt::format("it said what is no line of docs/formats/node-check.md ({}): {}", Message(event.status()),
+                         TailForPeople(line.substr(0, kShownBytes), kShownBytes));
+    if (pid_ != 0) kill(-pid_, SIGKILL);
+  }
+  if (*alive) text_.clear();
+}
+
+void CheckHelper::ReadWords() {
+  const bool more = ReadInto(words_, last_words_);
+  if (last_words_.size() > kLastWordsBytes) last_words_.erase(0, last_words_.size() - kLastWordsBytes);
+  if (more) return;
+  loop_.Unwatch(words_.get());
+  words_.Reset();
+}
+
+}  // namespace phalanx::agent::checks

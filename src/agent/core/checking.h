@@ -1,0 +1,92 @@
+// What a node does when it is to be checked (CheckOrder of proto/phalanx/v1/health.proto), decided purely: it hands the
+// order to a helper program, opens the store where two nodes meet, and tells its master what came of it.
+// src/agent/node/checking.cc carries the actions out, in order, and brings the events.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "phalanx/v1/health.pb.h"
+
+namespace phalanx::agent::checking {
+
+// The helper ends what it was told to check at its limit, and says so within this; else it is ended itself.
+constexpr int64_t kHelperAnswerMs = 8'000;
+// Lines that name a result; more come from a program that floods.
+constexpr int kMostResults = 64;
+
+// --- events -------------------------------------------------------------------------------------------------------
+
+struct Wanted {};  // the job checks its nodes: the helper may import what it needs meanwhile
+struct Ordered {
+  v1::CheckOrder order;
+};
+struct HelperReady {};
+struct HelperEnded {  // also where it could not be started
+  std::string why;
+};
+struct CheckBegun {  // by the helper, for that order
+  uint64_t id = 0;
+  std::string check;
+};
+struct CheckTold {
+  uint64_t id = 0;
+  v1::CheckResult result;
+};
+struct CheckDone {
+  uint64_t id = 0;
+  std::string ended;  // why it did not come to its end by itself; empty: it did
+};
+struct Over {};  // the node trains, or leaves: nothing more is checked for now
+struct Tick {};
+
+using Event = std::variant<Wanted, Ordered, HelperReady, HelperEnded, CheckBegun, CheckTold, CheckDone, Over, Tick>;
+
+// --- actions ------------------------------------------------------------------------------------------------------
+
+struct StartHelper {};  // HelperReady or HelperEnded follows
+struct EndHelper {};    // with all that it has started; nothing follows
+struct OpenStore {      // on the port that the master knows
+  uint32_t port = 0;
+  std::vector<std::string> member_addresses;
+};
+struct CloseStore {};
+struct Give {  // to the helper; what runs there for an earlier order ends
+  uint64_t id = 0;
+  v1::CheckOrder order;
+};
+struct Report {
+  v1::CheckReport report;
+};
+
+using Action = std::variant<StartHelper, EndHelper, OpenStore, CloseStore, Give, Report>;
+
+struct Decision {
+  Action action;
+  std::string reason;
+};
+
+// --- state --------------------------------------------------------------------------------------------------------
+
+enum class Helper { kNone, kStarting, kReady };
+
+struct State {
+  Helper helper = Helper::kNone;
+  uint64_t id = 0;       // of the last order that was given to it
+  bool ordered = false;  // `order` has no answer yet
+  v1::CheckOrder order;
+  bool store_open = false;
+  std::string check;  // that runs
+  v1::CheckReport report;
+  Instant due = kNever;
+};
+
+std::vector<Decision> Step(State& state, const Event& event, Instant now);
+
+// When the shell must send Tick; kNever where nothing is due.
+Instant NextDeadline(const State& state);
+
+}  // namespace phalanx::agent::checking

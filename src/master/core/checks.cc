@@ -1,0 +1,207 @@
+#include "master/core/checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "master/core/arrivals.h"
+#include "master/core/ending.h"
+#include "master/core/members.h"
+#include "master/core/messages.h"
+#include "master/core/texts.h"
+
+namespace phalanx::master {
+namespace {
+
+// Of a group of many nobody reads all names.
+constexpr size_t kNamesTold = 2;
+
+Machine MachineOf(const Node& node) { return {node.hello.hostname(), node.hello.address()}; }
+
+void SendGroup(Turn& turn, const v1::CheckOrder& order, const HealthOrders::Group& group) {
+  const JobState& job = turn.job;
+  const auto first = job.nodes.find(group.sessions.front());
+  if (first == job.nodes.end()) return;  // it has gone in this turn, and is told to be gone
+  v1::CheckOrder part = order;
+  part.set_group_size(static_cast<uint32_t>(group.sessions.size()));
+  if (group.sessions.size() > 1) {
+    part.set_store_address(first->second.hello.address());
+    part.set_store_port(first->second.store_port);
+  }
+  for (size_t i = 0; i < std::min(group.names.size(), kNamesTold); ++i) part.add_names(group.names[i]);
+  for (size_t rank = 0; rank < group.sessions.size(); ++rank) {
+    if (!job.nodes.contains(group.sessions[rank])) continue;
+    v1::MasterMessage message;
+    v1::CheckOrder& own = *message.mutable_check();
+    own = part;
+    own.set_group_rank(static_cast<uint32_t>(rank));
+    if (rank == 0 && group.sessions.size() > 1) {
+      for (const std::string& address : MemberAddresses(job, group.sessions)) own.add_member_addresses(address);
+    }
+    turn.Send(group.sessions[rank], std::move(message), order.reason());
+  }
+}
+
+void NoteLeftOut(Turn& turn, uint64_t session, Node& node, const std::string& why) {
+  JobState& job = turn.job;
+  const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now);
+  const int64_t rest_ms = entry == nullptr ? job.spec->check().left_out_ms() : entry->until - turn.now;
+  job.left_out.insert(session);
+  job.left_out_due = std::min(job.left_out_due, turn.now + rest_ms);
+  const std::string name = NodeName(job, node.hello);
+  const std::string text = fmt::format("node {} is left out for {}: {}", name, SecondsText(rest_ms), why);
+  turn.Note("node-left-out", name, text, -1,
+            {{"seconds", rest_ms / 1'000}, {"times", int64_t{entry == nullptr ? 1 : entry->times}}});
+  turn.SendNotice(session, fmt::format("this node is left out for {}: {}", SecondsText(rest_ms), why));
+}
+
+void Conclude(Turn& turn, const HealthOrders& orders) {
+  JobState& job = turn.job;
+  const std::string& sentence = job.health.last.sentence();
+  turn.Note("nodes-checked", "", sentence, -1,
+            {{"took_ms", job.health.last.took_ms()}, {"rounds", int64_t{job.health.last.rounds()}}});
+  for (const auto& [node, measured] : orders.measured) {
+    turn.Note("node-checked", node, fmt::format("{}: {}", node, measured));
+  }
+  const auto notice = std::make_shared<const v1::MasterMessage>(NoticeOf(sentence));
+  size_t left_out = orders.gone ? 1 : 0;  // one that dies of its check has not passed it
+  size_t let_in = 0;
+  for (const auto& [session, why] : orders.verdicts) {
+    left_out += why.empty() ? 0 : 1;
+    const auto found = job.nodes.find(session);
+    if (found == job.nodes.end()) continue;
+    Node& node = found->second;
+    if (why.empty() && node.unchecked) ++let_in;
+    job.ChangeNode(node, [&why = why](Node& n) {
+      n.unchecked = false;
+      n.left_out = why;
+    });
+    turn.Send(session, notice, sentence);
+    if (!why.empty()) NoteLeftOut(turn, session, node, why);
+  }
+  turn.remember = true;
+  job.check_due = true;  // others may have come meanwhile
+  job.checked = true;
+  if (let_in > 0) job.join_deadline = job.next_notice = job.paused_deadline = kNever;
+  if (job.phase == Phase::kGathering) job.gather_at = job.gather_limit = turn.now;  // enough has been waited
+  if (job.spec->check().only()) return FinishJob(turn, left_out > 0 ? 1 : 0, sentence);
+  if (job.phase == Phase::kRunning && let_in > 0) PlanGrowth(turn);
+}
+
+void Apply(Turn& turn, const HealthOrders& orders) {
+  if (orders.over) return Conclude(turn, orders);
+  for (const HealthOrders::Group& group : orders.groups) SendGroup(turn, orders.order, group);
+}
+
+// So many of the nodes that are checked are needed, however slow they are. What makes a world under an elastic config
+// is not known here: slow nodes are named alone then.
+size_t Keep(const JobState& job, size_t checked, bool newcomers) {
+  if (job.sizes) return checked;
+  const size_t members = newcomers && job.round ? job.round->slots.size() : 0;
+  return job.spec->min_nodes() - std::min<size_t>(members, job.spec->min_nodes());
+}
+
+// Of the nodes that wait: where none trains all of them, else those that have not been checked.
+void Begin(Turn& turn, bool newcomers) {
+  JobState& job = turn.job;
+  std::vector<HealthMember> members;
+  for (const auto& [session, node] : job.nodes) {
+    if (node.leaving || !node.left_out.empty() || node.group_rank >= 0) continue;
+    // While others train it is asked for when it says that it is ready.
+    if (newcomers && (!node.unchecked || node.warming)) continue;
+    members.push_back({session, NodeName(job, node.hello), node.hello.hostname(), node.hello.address()});
+  }
+  if (members.empty()) return;
+  const size_t count = members.size();
+  turn.Note("check-started", "", fmt::format("{} node{} checked", count, count == 1 ? " is" : "s are"));
+  const std::string text = fmt::format("checking {} node{} before {}", count, count == 1 ? "" : "s",
+                                       count == 1 ? "it trains" : "they train");
+  const auto notice = std::make_shared<const v1::MasterMessage>(NoticeOf(text));
+  for (const HealthMember& member : members) turn.Send(member.session, notice, text);
+  const size_t keep = Keep(job, count, newcomers);
+  Apply(turn, BeginCheck(job.health, job.spec->check(), std::move(members), keep, newcomers, turn.now));
+}
+
+// Whose time is over may be asked again.
+void LetBack(Turn& turn) {
+  JobState& job = turn.job;
+  job.left_out_due = kNever;
+  const std::set<uint64_t> left_out = job.left_out;
+  for (const uint64_t session : left_out) {
+    Node& node = job.nodes.at(session);
+    const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now);
+    if (entry != nullptr) {
+      job.left_out_due = std::min(job.left_out_due, entry->until);
+      continue;
+    }
+    job.left_out.erase(session);
+    job.ChangeNode(node, [](Node& n) {
+      n.left_out.clear();
+      n.unchecked = true;
+    });
+    job.check_due = true;
+    job.checked = false;
+    turn.SendNotice(session, "this node was left out for long enough: it is checked again");
+  }
+}
+
+}  // namespace
+
+bool Checks(const JobState& job) { return job.spec && job.spec->check().level() > 0; }
+
+bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members) {
+  if (job.unchecked == 0) return false;
+  return std::any_of(members.begin(), members.end(),
+                     [&job](uint64_t session) { return job.nodes.at(session).unchecked; });
+}
+
+void AdmitToCheck(Turn& turn, uint64_t session, Node& node) {
+  JobState& job = turn.job;
+  if (!Checks(job) || job.phase == Phase::kFinished) return;
+  if (const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now)) {
+    const std::string why = entry->reason;
+    job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });
+    return NoteLeftOut(turn, session, node, why);
+  }
+  job.ChangeNode(node, [](Node& n) { n.unchecked = true; });
+  job.check_due = true;
+}
+
+void On(Turn& turn, uint64_t session, const v1::CheckReport& report) {
+  Apply(turn, OnCheckReport(turn.job.health, session, report, turn.now));
+}
+
+void LoseChecked(Turn& turn, uint64_t session) {
+  turn.job.left_out.erase(session);
+  Apply(turn, OnCheckSessionLost(turn.job.health, session, turn.now));
+}
+
+void SettleChecks(Turn& turn) {
+  JobState& job = turn.job;
+  if (job.phase == Phase::kFinished) return AbandonCheck(job.health);
+  Apply(turn, OnHealthTick(job.health, turn.now));
+  if (turn.now >= job.left_out_due) LetBack(turn);
+  const bool idle = job.check_due && !job.health.run && job.phase == Phase::kRunning;
+  if (!idle || job.round->rescale_by != kNever) return;
+  job.check_due = false;
+  if (job.unchecked > 0) Begin(turn, true);
+}
+
+bool WaitsForCheck(Turn& turn) {
+  JobState& job = turn.job;
+  if (!AnyUnchecked(job, NextMembers(job))) return false;
+  job.check_due = false;
+  Begin(turn, false);
+  return job.health.run.has_value();
+}
+
+Instant ChecksDue(const JobState& job) {
+  if (job.phase == Phase::kFinished) return kNever;
+  return std::min(NextHealthDeadline(job.health), job.left_out_due);
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,505 @@
+#include "master/core/checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "master/core/job_fixture.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A job whose nodes are checked, and what is wrong with them.
+class CheckedJob : public JobFixture {
+ public:
+  CheckedJob(uint32_t min_nodes, uint32_t max_nodes, uint32_t level = 1) : JobFixture(min_nodes, max_nodes) {
+    spec.mutable_check()->set_level(level);
+    Renew();
+  }
+  void Renew() {
+    AdmitSpec(spec);
+    state = journal_state = JobState("job", spec);
+  }
+
+  uint64_t Come(const std::string& name) {
+    v1::Hello hello = Info(name);
+    const auto number = static_cast<int>(names.size());
+    hello.set_address(fmt::format("10.0.{}.{}", number / 250, number % 250 + 1));
+    names.push_back(name);
+    const uint64_t session = Attach(hello);
+    name_of[session] = name;
+    return session;
+  }
+  void ComeAll(int count) {
+    for (int i = 0; i < count; ++i) Come(fmt::format("n{}", i));
+  }
+
+  bool Passes(const std::vector<std::string>& group) const {
+    for (const std::string& name : group) {
+      if (bad.contains(name)) return false;
+    }
+    return group.size() < 2 || !links.contains({std::min(group[0], group[1]), std::max(group[0], group[1])});
+  }
+
+  // Each node that was ordered to check answers, but those in `mute`.
+  void AnswerOnce() {
+    for (const ToldCheck& one : std::exchange(checks, {})) {
+      if (!state.nodes.contains(one.session) || mute.contains(name_of.at(one.session))) continue;
+      v1::CheckReport report;
+      report.set_run(one.order.run());
+      report.set_part(one.order.part());
+      const std::vector<std::string> group =
+          one.order.kind() == v1::CheckOrder::ALONE
+              ? std::vector<std::string>{name_of.at(one.session)}
+              : std::vector<std::string>(one.order.names().begin(), one.order.names().end());
+      v1::CheckResult& result = *report.add_results();
+      result.set_check(one.order.kind() == v1::CheckOrder::ALONE ? "matmul" : "all_reduce");
+      const bool fails = one.order.kind() == v1::CheckOrder::ALONE ? bad_alone.contains(group[0]) : !Passes(group);
+      if (fails) {
+        result.set_outcome(v1::CheckResult::FAILED);
+        result.set_sentence(result.check() + ": no answer within 10 s");
+      }
+      v1::CheckValue& value = *result.add_values();
+      value.set_name(result.check() + "_time");
+      value.set_unit("us");
+      value.set_better(v1::CheckValue::LESS);
+      value.set_value(slow.contains(name_of.at(one.session)) ? 900'000 : 100'000);
+      Say(one.session, report);
+    }
+  }
+  void AnswerAll() {
+    for (int i = 0; i < 50 && !checks.empty(); ++i) AnswerOnce();
+    EXPECT_THAT(checks, IsEmpty());
+  }
+
+  std::set<std::string> Members() const {
+    std::set<std::string> members;
+    if (!state.round) return members;
+    for (const Slot& slot : state.round->slots) members.insert(slot.hostname);
+    return members;
+  }
+
+  std::set<std::string> bad;
+  std::set<std::string> bad_alone;
+  std::set<std::pair<std::string, std::string>> links;
+  std::set<std::string> slow;
+  std::set<std::string> mute;
+  std::vector<std::string> names;
+  std::map<uint64_t, std::string> name_of;
+};
+
+TEST(Checks, TheRoundBeginsWhenAllAreFoundGood) {
+  CheckedJob job(4, 4);
+  job.ComeAll(4);
+  EXPECT_THAT(job.checks, SizeIs(4));
+  EXPECT_FALSE(job.state.round);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n2", "n3"}));
+  EXPECT_THAT(job.Records("nodes-checked"), ElementsAre("node check: 4 nodes, 1 round, 0.0 s: all good"));
+  EXPECT_THAT(job.told[1].notices.back(), HasSubstr("all good"));
+  EXPECT_THAT(job.Records("node-checked"), SizeIs(4));
+  EXPECT_THAT(job.Records("node-checked").at(2), "n2: all_reduce_time 100 ms, matmul_time 100 ms");
+}
+
+TEST(Checks, WithoutThemNothingIsOrdered) {
+  CheckedJob job(2, 2, 0);
+  job.ComeAll(2);
+  EXPECT_THAT(job.checks, IsEmpty());
+  EXPECT_THAT(job.Members(), SizeIs(2));
+}
+
+TEST(Checks, APairMeetsAtTheStoreOfItsFirst) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  job.AnswerOnce();
+  ASSERT_THAT(job.checks, SizeIs(2));
+  const v1::CheckOrder& first = job.checks[0].order;
+  const v1::CheckOrder& second = job.checks[1].order;
+  EXPECT_EQ(first.kind(), v1::CheckOrder::PAIR);
+  EXPECT_EQ(first.group_rank(), 0u);
+  EXPECT_EQ(second.group_rank(), 1u);
+  EXPECT_EQ(second.store_address(), "10.0.0.1");
+  EXPECT_EQ(second.store_port(), job.state.nodes.at(1).store_port);
+  EXPECT_THAT(first.member_addresses(), ElementsAre("10.0.0.1", "10.0.0.2"));
+  EXPECT_THAT(second.member_addresses(), IsEmpty());
+  EXPECT_THAT(second.names(), ElementsAre("n0", "n1"));
+}
+
+TEST(Checks, ABadNodeIsLeftOutAndTheRestTrain) {
+  CheckedJob job(2, 8);
+  job.bad = {"n5"};
+  job.ComeAll(8);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n2", "n3", "n4", "n6", "n7"}));
+  EXPECT_THAT(
+      job.Records("nodes-checked").at(0),
+      HasSubstr("8 nodes, 3 rounds, 0.0 s: n5 failed (with n0, n1, n4: all_reduce: no answer within 10 s): left "
+                "out, 7 train"));
+  EXPECT_THAT(job.Records("node-left-out"), SizeIs(1));
+  EXPECT_EQ(NodeStateText(job.state, job.state.nodes.at(6)), "left out");
+  // It stays, and takes no part when the others start anew.
+  job.AllStep();
+  job.Kill(1, 0);
+  EXPECT_THAT(job.Members(), SizeIs(7));
+  EXPECT_FALSE(job.Members().contains("n5"));
+}
+
+TEST(Checks, WhatFailsAloneIsInNoPair) {
+  CheckedJob job(3, 4);
+  job.bad_alone = {"n1"};
+  job.ComeAll(4);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2", "n3"}));
+  EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("n1 failed (matmul: no answer within 10 s)"));
+}
+
+TEST(Checks, ABadLinkLeavesNobodyOut) {
+  CheckedJob job(4, 4);
+  job.links = {{"n0", "n1"}};
+  job.ComeAll(4);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), SizeIs(4));
+  EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("the link between n0 and n1 failed"));
+}
+
+TEST(Checks, OfTwoThatFailNobodyTrains) {
+  CheckedJob job(2, 2);
+  job.bad = {"n1"};
+  job.ComeAll(2);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), IsEmpty());
+  EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("which of n0, n1 is at fault nobody can tell"));
+  // Two more come: the job goes on with them.
+  job.Come("n2");
+  job.Come("n3");
+  job.Pass(2'000);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n2", "n3"}));
+}
+
+TEST(Checks, AllBadGivesUpWithThatReason) {
+  CheckedJob job(2, 4);
+  job.bad = {"n0", "n1", "n2", "n3"};
+  job.ComeAll(4);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), IsEmpty());
+  job.Pass(job.spec.join_timeout_ms() + 1'000);
+  job.AnswerAll();  // they are asked again just then, and that is all
+  ASSERT_TRUE(job.told[1].outcome);
+  EXPECT_EQ(job.told[1].outcome->exit_code(), 1);
+}
+
+TEST(Checks, WhoDoesNotAnswerIsLeftOutAfterTheLimit) {
+  CheckedJob job(2, 3);
+  job.mute = {"n2"};
+  job.ComeAll(3);
+  job.AnswerOnce();
+  EXPECT_THAT(job.Members(), IsEmpty());
+  job.Pass(job.spec.check().limit_ms() + kCheckAnswerMs + 10);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1"}));
+  EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("n2 failed (n2 has not answered within 75 s)"));
+}
+
+TEST(Checks, ANodeThatGoesMeanwhileHoldsNobodyUp) {
+  CheckedJob job(2, 4);
+  job.ComeAll(4);
+  job.AnswerOnce();
+  job.Detach(3);  // its partner waits for it
+  job.AnswerAll();
+  job.Pass(1'000);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n3"}));
+}
+
+TEST(Checks, OfTwoThatMeetOneGoes) {
+  CheckedJob job(1, 2);
+  job.ComeAll(2);
+  job.AnswerOnce();
+  job.Leave(1);
+  job.Detach(1);
+  job.AnswerAll();
+  job.Pass(1'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n1"}));
+}
+
+TEST(Checks, ASlowNodeIsNamedAndLeftOutWhereThatIsAskedFor) {
+  for (const bool excludes : {false, true}) {
+    CheckedJob job(3, 4);
+    job.spec.mutable_check()->set_excludes_stragglers(excludes);
+    job.Renew();
+    job.slow = {"n2"};
+    job.ComeAll(4);
+    job.AnswerAll();
+    EXPECT_THAT(job.Members(), SizeIs(excludes ? 3 : 4));
+    EXPECT_THAT(job.Records("nodes-checked").at(0),
+                HasSubstr("n2 slow (9.0 x the mean of the others: 1800 ms, most of it all_reduce_time)"));
+    EXPECT_EQ(job.state.health.last.nodes(2).verdict(), excludes ? v1::CheckedNode::SLOW : v1::CheckedNode::NAMED);
+    EXPECT_EQ(job.state.health.last.rounds(), 2u) << "the slowest meets the fastest";
+  }
+}
+
+TEST(Checks, ASlowNodeStaysWhereElseTooFewWereLeft) {
+  CheckedJob job(4, 4);
+  job.spec.mutable_check()->set_excludes_stragglers(true);
+  job.Renew();
+  job.slow = {"n2"};
+  job.ComeAll(4);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), SizeIs(4));
+}
+
+TEST(Checks, ASpareStepsIntoTheBadNodesPlace) {
+  CheckedJob job(4, 4);
+  job.bad = {"n1"};
+  job.ComeAll(3);
+  job.Come("n3");
+  job.Come("n4");
+  job.AnswerAll();
+  // Four have come and are checked; the fifth came behind, and is checked with those that wait.
+  job.Pass(2'000);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2", "n3", "n4"}));
+}
+
+TEST(Checks, ANewcomerIsCheckedBeforeARunningJobTakesItIn) {
+  CheckedJob job(2, 4);
+  job.ComeAll(2);
+  job.Pass(1'000);
+  job.AnswerAll();
+  ASSERT_THAT(job.Members(), SizeIs(2));
+  job.AllStep();
+  job.Come("n2");
+  EXPECT_THAT(job.checks, SizeIs(1));  // alone: members train
+  job.Pass(5'000);
+  EXPECT_THAT(job.Members(), SizeIs(2));
+  job.AnswerAll();
+  job.Pass(kGrowQuietMs + 1'000);
+  EXPECT_THAT(job.Members(), SizeIs(3));
+}
+
+TEST(Checks, ABadNewcomerIsNotTakenIn) {
+  CheckedJob job(2, 4);
+  job.ComeAll(2);
+  job.Pass(1'000);
+  job.AnswerAll();
+  job.AllStep();
+  job.bad_alone = {"n2"};
+  job.Come("n2");
+  job.AnswerAll();
+  job.Pass(60'000);
+  EXPECT_THAT(job.Members(), SizeIs(2));
+  EXPECT_EQ(job.state.rounds_begun, 1u);
+}
+
+TEST(Checks, WhoStepsInForALostNodeIsCheckedFirst) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  job.AnswerAll();
+  job.AllStep();
+  job.mute = {"n2"};
+  job.Come("n2");
+  job.Detach(2);
+  job.Pass(2'000);
+  EXPECT_THAT(job.Members(), IsEmpty());
+  job.mute.clear();
+  job.Pass(job.spec.check().limit_ms() + 2 * kCheckAnswerMs);  // the order that it did not hear
+  job.AnswerAll();
+  job.Pass(job.spec.check().left_out_ms());  // it is left out, and asked again
+  job.AnswerAll();
+  job.Pass(2'000);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"}));
+}
+
+TEST(Checks, WhoIsLeftOutIsCheckedAgainWhenItsTimeIsOverAndLongerEachTime) {
+  CheckedJob job(2, 3);
+  job.bad_alone = {"n2"};
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  ASSERT_THAT(job.Members(), SizeIs(2));
+  job.Pass(job.spec.check().left_out_ms() - 1'000);
+  EXPECT_THAT(job.checks, IsEmpty());
+  job.Pass(2'000);
+  EXPECT_THAT(job.checks, SizeIs(1));
+  job.AnswerAll();  // still bad
+  job.Pass(2 * job.spec.check().left_out_ms() - 10'000);
+  EXPECT_THAT(job.checks, IsEmpty()) << "twice as long";
+  job.bad_alone.clear();
+  job.Pass(20'000);
+  job.AnswerAll();
+  job.Pass(5'000);
+  EXPECT_THAT(job.Members(), SizeIs(3));
+  EXPECT_THAT(job.state.health.left_out, IsEmpty());
+}
+
+TEST(Checks, WhoComesAgainIsStillLeftOut) {
+  CheckedJob job(2, 3);
+  job.bad_alone = {"n2"};
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.Detach(3);
+  v1::Hello again = job.Info("n2");
+  again.set_node_id("another life");
+  again.set_address("10.0.0.3");
+  const uint64_t session = job.Attach(again);
+  EXPECT_THAT(job.told[session].notices.back(), HasSubstr("this node is left out for 600 s: matmul"));
+  EXPECT_THAT(job.checks, IsEmpty());
+}
+
+TEST(Checks, AJobOfNothingButTheCheckEndsWithIt) {
+  for (const bool is_bad : {false, true}) {
+    CheckedJob job(2, 2);
+    job.spec.mutable_check()->set_only(true);
+    job.Renew();
+    if (is_bad) job.bad_alone = {"n1"};
+    job.ComeAll(2);
+    job.AnswerAll();
+    ASSERT_TRUE(job.told[1].outcome);
+    EXPECT_EQ(job.told[1].outcome->exit_code(), is_bad ? 1 : 0);
+    EXPECT_THAT(job.told[1].outcome->reason(), HasSubstr("node check: 2 nodes"));
+    EXPECT_THAT(job.Members(), IsEmpty());
+  }
+}
+
+TEST(Checks, LevelTwoChecksAllTogether) {
+  CheckedJob job(4, 4, 2);
+  job.ComeAll(4);
+  job.AnswerOnce();
+  job.AnswerOnce();
+  ASSERT_THAT(job.checks, SizeIs(4));
+  EXPECT_EQ(job.checks[3].order.kind(), v1::CheckOrder::ALL);
+  EXPECT_EQ(job.checks[3].order.group_size(), 4u);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), SizeIs(4));
+}
+
+TEST(Checks, ALateReportChangesNothing) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  const std::vector<ToldCheck> first = job.checks;
+  job.AnswerOnce();
+  v1::CheckReport report;
+  report.set_run(first[0].order.run());
+  report.set_part(first[0].order.part());
+  report.set_ended("it hung");
+  job.Say(1, report);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), SizeIs(2));
+  job.Say(1, report);
+  EXPECT_THAT(job.Members(), SizeIs(2));
+}
+
+// A deadline of the time before must not stand still while nodes are checked: the fixture counts Ticks.
+TEST(Checks, ANoticeThatFallsIntoTheCheckIsNoTickWithoutEnd) {
+  CheckedJob job(2, 2);
+  job.Come("n0");
+  job.Pass(25'000);
+  job.Come("n1");
+  job.mute = {"n0"};
+  job.Pass(40'000);
+  EXPECT_TRUE(job.state.health.run);
+}
+
+TEST(Checks, OfTwoAgentsOfOneMachineTheBadOneCounts) {
+  for (const char* bad : {"n0", "n1"}) {
+    CheckedJob job(1, 2);
+    job.bad_alone = {bad};
+    for (const char* name : {"n0", "n1"}) {
+      v1::Hello hello = job.Info(name);
+      hello.set_hostname("laptop");
+      hello.set_address("127.0.0.1");
+      job.name_of[job.Attach(hello)] = name;
+    }
+    job.AnswerAll();
+    job.Pass(60'000);
+    EXPECT_THAT(job.checks, IsEmpty()) << "no check behind the other";
+    EXPECT_EQ(job.state.health.runs, 1u);
+    EXPECT_THAT(job.Ranks(), SizeIs(1));
+  }
+}
+
+TEST(Checks, WhoeverIsLeftOutKeepsTheJobAlive) {
+  CheckedJob job(1, 2);
+  job.bad_alone = {"n1"};
+  job.ComeAll(2);
+  job.AnswerAll();
+  job.Pass(1'000);
+  ASSERT_EQ(job.Members(), (std::set<std::string>{"n0"}));
+  job.Leave(1);
+  job.Detach(1);
+  EXPECT_FALSE(job.told[2].outcome);
+  job.bad_alone.clear();
+  job.Pass(job.spec.check().left_out_ms());
+  job.AnswerAll();
+  job.Pass(1'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n1"}));
+}
+
+TEST(Checks, ANodeThatDiesOfItsCheckIsNamedAndNoPass) {
+  CheckedJob job(2, 3);
+  job.spec.mutable_check()->set_only(true);
+  job.Renew();
+  job.ComeAll(3);
+  job.Detach(2);
+  job.AnswerAll();
+  ASSERT_TRUE(job.told[1].outcome);
+  EXPECT_EQ(job.told[1].outcome->exit_code(), 1);
+  EXPECT_THAT(job.told[1].outcome->reason(), HasSubstr("n1 went while it was checked"));
+}
+
+TEST(Checks, WhoComesAgainAndAgainHoldsNobodyUp) {
+  CheckedJob job(2, 4);
+  job.ComeAll(2);
+  job.Pass(1'000);
+  uint64_t flapper = 0;
+  for (int i = 0; i < 20 && !job.state.round; ++i) {
+    if (flapper != 0) job.Detach(flapper);
+    flapper = job.Come(fmt::format("flapper{}", i));
+    job.AnswerOnce();
+  }
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1"}));
+}
+
+TEST(Checks, ASlowNewcomerIsLeftOutThoughTheMembersAreMore) {
+  CheckedJob job(2, 8);
+  job.spec.mutable_check()->set_excludes_stragglers(true);
+  job.Renew();
+  job.ComeAll(2);
+  job.Pass(1'000);
+  job.AnswerAll();
+  job.AllStep();
+  job.slow = {"late1"};
+  job.mute = {"late0"};
+  job.Come("late0");  // its check keeps the others together
+  job.Come("late1");
+  job.Come("late2");
+  job.mute.clear();
+  job.Pass(job.spec.check().limit_ms() + kCheckAnswerMs + 100);
+  job.AnswerAll();
+  job.Pass(10'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "late2"}));
+}
+
+// No node is looked at for a message that changes nothing: a check of many costs each of its reports the same.
+TEST(Checks, TenThousandNodesAreCheckedInTheTimeThatTheirReportsTake) {
+  CheckedJob job(1, 10'000);
+  job.bad = {"n17", "n4711", "n9999"};
+  job.ComeAll(10'000);
+  job.AnswerAll();
+  EXPECT_THAT(job.Members(), SizeIs(9'997));
+  EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("left out, 9997 train"));
+}
+
+}  // namespace
+}  // namespace phalanx::master
