@@ -24,6 +24,7 @@ ALL = [
     "spare_node",
     "master_restart",
     "status",
+    "node_check",
     "scale",
     "simulator",
     "cold_start",

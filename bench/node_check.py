@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What a check of nodes takes beyond the checks' own work: 64 and more simulated agents over sockets, and real ones.
+
+    python bench/node_check.py [--rounds 3] [--agents 64] [--many 2000] [--real 8] [--json F]
+
+Simulated agents have a stream each to a real phalanx-master, and answer each order at once: "checked" is the time from
+the last node's welcome until all good ones have their world. Real agents are phalanx-run, one rank each, on loopback
+addresses of this machine, which they share. "own work" is what the slowest node of each part has measured; "beyond it"
+is the rest of the check, in which each node's helper also imports torch, one beside the other.
+"""
+
+import argparse
+import json
+import os
+import random
+import selectors
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from support.arguments import count
+from support.results import Results, finish
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "build" / "release" / "bin"
+RUN = Path(__file__).resolve().parent.parent / ".venv" / "bin"
+PATIENCE_S = 300
+TRAIN = "import sys\nprint('began', flush=True)\nsys.stdin.read()\n"
+
+
+def simulate(results, agents, bad):
+    programs = [PROGRAMS / "phalanx-scale-bench", PROGRAMS / "phalanx-master"]
+    command = [*programs, str(agents), "open", "0", "1", str(bad)]
+    said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    what = f"{agents:,} simulated agents, {bad} of them bad: checked"
+    results.add(what, "phalanx-master", said["check_ms"] / 1000)
+
+
+def own_work(check):
+    """Seconds: each part takes as long as its slowest node. A node's results come in the order of parts."""
+    parts = {}
+    for node in check["nodes"]:
+        part, seen = 0, set()
+        for result in node["results"]:
+            if result["check"] in ("tcp",) or (result["check"] in seen and "tcp" not in seen):
+                part, seen = part + 1, set()
+            seen.add(result["check"])
+            parts.setdefault(part, {}).setdefault(node["node"], 0)
+            parts[part][node["node"]] += result["took_us"]
+    return sum(max(nodes.values()) for nodes in parts.values()) / 1e6
+
+
+def start_job(folder, agents, bad):
+    port = random.randrange(20_000, 28_000)
+    script, broken = folder / "train.py", folder / "broken"
+    script.write_text(TRAIN)
+    broken.write_text('#!/bin/sh\necho \'{"passed": false, "sentence": "planted"}\'\n')
+    broken.chmod(0o755)
+    began = time.monotonic()
+    nodes = []
+    for index in range(agents):
+        command = [RUN / "phalanx-run", f"--nnodes={agents - bad}:{agents}", "--network-check", "--rdzv-backend=c10d"]
+        command += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--local-addr=127.0.0.{index + 1}", "--rdzv-id=bench"]
+        command += [f"--state-dir={folder / f'state{index}'}", "--rdzv-conf=last_call_timeout=60"]
+        command += [f"--check-program={broken}"] if index < bad else []
+        log = (folder / f"log{index}").open("w")
+        nodes.append(subprocess.Popen([*command, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log))
+    return began, nodes
+
+
+def await_ranks(nodes, wanted):
+    """Until so many ranks have begun."""
+    with selectors.DefaultSelector() as selector:
+        for node in nodes:
+            selector.register(node.stdout, selectors.EVENT_READ)
+        deadline = time.monotonic() + PATIENCE_S
+        while wanted > 0:
+            ready = selector.select(deadline - time.monotonic())
+            assert ready, "the world has not come"
+            for key, _ in ready:
+                assert key.fileobj.readline(), "a node has ended"
+                wanted -= 1
+
+
+def run_real(results, agents, bad):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        began, nodes = start_job(folder, agents, bad)
+        try:
+            await_ranks(nodes, agents - bad)
+            took = time.monotonic() - began
+            (hosts,) = {record.parent.parent for record in folder.glob("state*/*/events.db")}
+            ask = [RUN / "phalanx", "status", f"--state-dir={hosts}", "--check", "--json", "bench"]
+            check = json.loads(subprocess.run(ask, check=True, capture_output=True, text=True).stdout)["check"]
+        finally:
+            for node in nodes:
+                node.terminate()
+            for node in nodes:
+                node.wait()
+        own = own_work(check)
+        what = f"{agents} real agents{f', {bad} of them bad' if bad else ''}"
+        results.add(f"{what}: the check", "phalanx-run", check["took_ms"] / 1000)
+        results.add(f"{what}: of that own work", "phalanx-run", own)
+        results.add(f"{what}: beyond it", "phalanx-run", check["took_ms"] / 1000 - own)
+        results.add(f"{what}: launch to {agents - bad} ranks in their script", "phalanx-run", took)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=count, default=3)
+    parser.add_argument("--agents", type=count, default=64)
+    parser.add_argument("--many", type=count, default=2_000)
+    parser.add_argument("--real", type=count, default=8)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    os.environ.pop("PHALANX_TOKEN", None)
+    results = Results("s")
+    for _ in range(options.rounds):
+        simulate(results, options.agents, 0)
+        simulate(results, options.agents, options.agents // 8)
+        simulate(results, options.many, options.many // 8)
+        run_real(results, options.real, 0)
+        run_real(results, options.real, 1)
+    finish(options.json, "node_check", results)
+
+
+if __name__ == "__main__":
+    main()
