@@ -118,8 +118,8 @@ void Begin(Turn& turn, bool newcomers) {
   if (members.empty()) return;
   const size_t count = members.size();
   turn.Note("check-started", "", fmt::format("{} node{} checked", count, count == 1 ? " is" : "s are"));
-  const std::string text = fmt::format("checking {} node{} before {}", count, count == 1 ? "" : "s",
-                                       count == 1 ? "it trains" : "they train");
+  const std::string text =
+      fmt::format("checking {} before {}", Plural(count, "node"), count == 1 ? "it trains" : "they train");
   const auto notice = std::make_shared<const v1::MasterMessage>(NoticeOf(text));
   for (const HealthMember& member : members) turn.Send(member.session, notice, text);
   const size_t keep = Keep(job, count, newcomers);
@@ -151,8 +151,6 @@ void LetBack(Turn& turn) {
 
 }  // namespace
 
-bool Checks(const JobState& job) { return job.spec && job.spec->check().level() > 0; }
-
 bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members) {
   if (job.unchecked == 0) return false;
   return std::any_of(members.begin(), members.end(),
@@ -161,7 +159,7 @@ bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members) {
 
 void AdmitToCheck(Turn& turn, uint64_t session, Node& node) {
   JobState& job = turn.job;
-  if (!Checks(job) || job.phase == Phase::kFinished) return;
+  if (job.spec->check().level() == 0 || job.phase == Phase::kFinished) return;
   if (const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now)) {
     const std::string why = entry->reason;
     job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });

@@ -14,8 +14,6 @@
 
 namespace phalanx::master {
 
-// The job wants its nodes checked.
-bool Checks(const JobState& job);
 // Some of them have not been.
 bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members);
 

@@ -16,22 +16,11 @@ std::string Tail(const std::string& text) {
   return text.size() <= kRecordedTextBytes ? text : text.substr(text.size() - kRecordedTextBytes);
 }
 
-std::string Plural(size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 std::string SecondsText(int64_t ms) {
   if (ms % 1'000 == 0 || ms >= 60'000) return fmt::format("{} s", ms / 1'000);
   return fmt::format("{}.{} s", ms / 1'000, ms % 1'000 / 100);
-}
-
-std::string ListText(const std::vector<std::string>& items, const std::string& others, size_t shown) {
-  std::string text;
-  for (size_t i = 0; i < std::min(items.size(), shown); ++i) text += (i == 0 ? "" : ", ") + items[i];
-  if (items.size() > shown) text += fmt::format(" and {} {}", items.size() - shown, others);
-  return text;
 }
 
 std::string MissingText(size_t there, const v1::JobSpec& spec) {

@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "master/core/core.h"
+#include "master/rules/words.h"
 
 namespace phalanx::master {
 
 // "3.0 s", "600 s".
 std::string SecondsText(int64_t ms);
-
-// "a, b and 5 others" (with `others`); at most `shown` are named.
-std::string ListText(const std::vector<std::string>& items, const std::string& others, size_t shown = 3);
 
 // "waiting for 1 more node: 1 of 2 are there".
 std::string MissingText(size_t there, const v1::JobSpec& spec);

@@ -1,9 +1,10 @@
 #include "master/topics/health.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "master/rules/words.h"
 
 namespace phalanx::master {
 namespace {
@@ -12,18 +13,6 @@ namespace {
 constexpr size_t kMostNamed = 8;
 // Of a node, of all parts; no check of ours comes near.
 constexpr int kMostResultsKept = 256;
-
-std::string Plural(size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-std::string ListOf(const std::vector<std::string>& items) {
-  const size_t shown = std::min(items.size(), kMostNamed);
-  std::string text =
-      fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  if (items.size() > shown) text += fmt::format(" and {} more", items.size() - shown);
-  return text;
-}
 
 Machine MachineOf(const HealthMember& node) { return {node.hostname, node.address}; }
 
@@ -194,7 +183,7 @@ class Checker {
     if (!run_.own_fault[node].empty()) return run_.own_fault[node];
     std::vector<std::string> partners;
     for (const size_t other : run_.suspects.FailedWith(node)) partners.push_back(run_.nodes[other].name);
-    return fmt::format("with {}: {}", ListOf(partners), run_.last_failure[node]);
+    return fmt::format("with {}: {}", ListText(partners, "more", kMostNamed), run_.last_failure[node]);
   }
 
   void LeaveOut(size_t node, v1::CheckedNode::Verdict verdict, const std::string& why) {
@@ -285,8 +274,8 @@ class Checker {
     }
     if (!unclear.empty()) {
       const size_t node = IndexOf(unclear.front());
-      out.push_back(
-          fmt::format("which of {} is at fault nobody can tell ({})", ListOf(unclear), run_.last_failure[node]));
+      out.push_back(fmt::format("which of {} is at fault nobody can tell ({})", ListText(unclear, "more", kMostNamed),
+                                run_.last_failure[node]));
     }
     Publish(out, named, train);
   }
@@ -303,9 +292,9 @@ class Checker {
     std::string text =
         fmt::format("node check: {}, {}, {}.{} s: ", Plural(run_.nodes.size(), "node"),
                     Plural(summary.rounds(), "round"), summary.took_ms() / 1'000, summary.took_ms() % 1'000 / 100);
-    if (!named.empty()) text += ListOf(named);
+    if (!named.empty()) text += ListText(named, "more", kMostNamed);
     if (!named.empty() && !out.empty()) text += "; ";
-    if (!out.empty()) text += ListOf(out) + ": left out";
+    if (!out.empty()) text += ListText(out, "more", kMostNamed) + ": left out";
     if (!out.empty() && !run_.newcomers) text += fmt::format(", {} train", train);
     if (named.empty() && out.empty()) text += "all good";
     summary.set_sentence(text);
