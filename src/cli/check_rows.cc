@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/rows.h"
+#include "master/rules/stragglers.h"
 
 namespace phalanx::cli {
 namespace {
@@ -45,11 +46,6 @@ const char* OutcomeText(v1::CheckResult::Outcome outcome) {
   }
 }
 
-std::string ValueText(const v1::CheckValue& value) {
-  if (value.unit() == "us" && value.value() >= 10'000) return fmt::format("{} ms", value.value() / 1'000);
-  return fmt::format("{} {}", value.value(), value.unit());
-}
-
 // The better of what a node has measured several times, by name in the order of the checks.
 std::vector<std::pair<std::string, v1::CheckValue>> BestOf(const v1::CheckedNode& node) {
   std::vector<std::pair<std::string, v1::CheckValue>> best;
@@ -61,9 +57,7 @@ std::vector<std::pair<std::string, v1::CheckValue>> BestOf(const v1::CheckedNode
         continue;
       }
       if (value.better() == v1::CheckValue::NEITHER) continue;
-      const bool better = value.better() == v1::CheckValue::MORE ? value.value() > known->second.value()
-                                                                 : value.value() < known->second.value();
-      if (better) known->second = value;
+      if (master::IsBetter(value, known->second)) known->second = value;
     }
   }
   return best;
@@ -75,7 +69,7 @@ std::string NodeTable(const v1::CheckSummary& check) {
   for (const v1::CheckedNode& node : check.nodes()) {
     auto& row = values.emplace_back();
     for (const auto& [name, value] : BestOf(node)) {
-      row[name] = ValueText(value);
+      row[name] = master::ValueText(value);
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
   }
@@ -106,7 +100,7 @@ std::string PairTable(const v1::CheckSummary& check) {
   for (const v1::CheckedPair& pair : check.pairs()) {
     std::string measured;
     for (const v1::CheckValue& value : pair.values()) {
-      measured += fmt::format("{}{} {}", measured.empty() ? "" : ", ", value.name(), ValueText(value));
+      measured += fmt::format("{}{} {}", measured.empty() ? "" : ", ", value.name(), master::ValueText(value));
     }
     table.push_back({fmt::format("{}", pair.part() - first_part + 1),
                      fmt::format("{} - {}", NameOf(check, pair.first()), NameOf(check, pair.second())),

@@ -24,10 +24,6 @@ std::string Times(int64_t value, int64_t of) {
 
 std::string TimeText(int64_t us) { return us >= 10'000 ? fmt::format("{} ms", us / 1'000) : fmt::format("{} us", us); }
 
-std::string ValueText(const v1::CheckValue& value) {
-  return value.unit() == "us" ? TimeText(value.value()) : fmt::format("{} {}", value.value(), value.unit());
-}
-
 // Of what all have measured that have measured anything: sums of different things say nothing.
 std::vector<Measured> InCommon(std::vector<Measured> nodes) {
   std::set<std::string> names;
@@ -141,14 +137,20 @@ std::vector<Slow> SlowByDeviation(const std::vector<Measured>& nodes, int64_t fl
 
 }  // namespace
 
+bool IsBetter(const v1::CheckValue& value, const v1::CheckValue& than) {
+  return value.better() == v1::CheckValue::LESS ? value.value() < than.value() : value.value() > than.value();
+}
+
+std::string ValueText(const v1::CheckValue& value) {
+  return value.unit() == "us" ? TimeText(value.value()) : fmt::format("{} {}", value.value(), value.unit());
+}
+
 void Merge(Measured& measured, const v1::CheckValue& value) {
   if (value.better() == v1::CheckValue::NEITHER) return;
   if (measured.size() >= kMostMeasured && !measured.contains(value.name())) return;
   const auto [known, is_new] = measured.emplace(value.name(), value);
   if (is_new || known->second.better() != value.better()) return;
-  const bool better = value.better() == v1::CheckValue::LESS ? value.value() < known->second.value()
-                                                             : value.value() > known->second.value();
-  if (better) known->second = value;
+  if (IsBetter(value, known->second)) known->second = value;
 }
 
 int64_t CheckTimeUs(const Measured& measured) {

@@ -25,6 +25,10 @@ struct Slow {
   std::string why;
 };
 
+// Whether it is better than another of its name, in the direction that it has.
+bool IsBetter(const v1::CheckValue& value, const v1::CheckValue& than);
+// "31 ms", "1429 MB/s"
+std::string ValueText(const v1::CheckValue& value);
 // The better of both counts.
 void Merge(Measured& measured, const v1::CheckValue& value);
 
