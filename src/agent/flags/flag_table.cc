@@ -25,6 +25,13 @@ Status Assign(Target& target, StatusOr<Value> value) {
   return absl::OkStatus();
 }
 
+// A flag that says yes, and no more.
+template <bool LaunchConfig::*field>
+Status SwitchOn(Draft& draft, const GivenFlag&) {
+  draft.config.*field = true;
+  return absl::OkStatus();
+}
+
 Status HandleNnodes(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(auto nodes, ParseNodes(given.value));
   draft.config.min_nodes = nodes.first;
@@ -248,21 +255,6 @@ Status HandleHangTimeout(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
-Status HandleRetrySameError(Draft& draft, const GivenFlag&) {
-  draft.config.retries_same_error = true;
-  return absl::OkStatus();
-}
-
-Status HandleRescaleSignal(Draft& draft, const GivenFlag&) {
-  draft.config.rescale_signal = true;
-  return absl::OkStatus();
-}
-
-Status HandleSaveAtBreakpoint(Draft& draft, const GivenFlag&) {
-  draft.config.save_at_breakpoint = true;
-  return absl::OkStatus();
-}
-
 Status HandleRestartWindow(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(int64_t window_ms, ParseSecondsToMs(given.value));
   if (window_ms == 0) return Expected("more than 0 seconds");
@@ -293,16 +285,6 @@ Status HandleMembindPolicy(Draft&, const GivenFlag& given) {
       "node's memory first");
 }
 
-Status HandleVirtualLocalRank(Draft& draft, const GivenFlag&) {
-  draft.config.virtual_local_rank = true;
-  return absl::OkStatus();
-}
-
-Status HandleWarm(Draft& draft, const GivenFlag&) {
-  draft.config.warm = true;
-  return absl::OkStatus();
-}
-
 Status HandleNoWarm(Draft& draft, const GivenFlag&) {
   draft.config.warm = false;
   return absl::OkStatus();
@@ -311,11 +293,6 @@ Status HandleNoWarm(Draft& draft, const GivenFlag&) {
 Status HandleSpares(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(int64_t spares, ParseInteger(given.value, 0, kMaxLocalWorld));
   draft.config.spares = static_cast<int>(spares);
-  return absl::OkStatus();
-}
-
-Status HandleExplain(Draft& draft, const GivenFlag&) {
-  draft.config.explain = true;
   return absl::OkStatus();
 }
 
@@ -365,11 +342,6 @@ Status HandleCommPerfTest(Draft& draft, const GivenFlag&) {
   return absl::OkStatus();
 }
 
-Status HandleExcludeStraggler(Draft& draft, const GivenFlag&) {
-  draft.config.excludes_stragglers = true;
-  return absl::OkStatus();
-}
-
 Status HandleStragglerRule(Draft& draft, const GivenFlag& given) {
   if (given.value != "mean" && given.value != "median") return Expected("mean or median");
   draft.config.straggler_by_median = given.value == "median";
@@ -396,16 +368,6 @@ Status HandleCheckProgram(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
-Status HandleCheckOnly(Draft& draft, const GivenFlag&) {
-  draft.config.check_only = true;
-  return absl::OkStatus();
-}
-
-Status HandleSwitchboxCheck(Draft& draft, const GivenFlag&) {
-  draft.config.check_switchbox = true;
-  return absl::OkStatus();
-}
-
 Status HandleSwitchboxSource(Draft& draft, const GivenFlag& given) {
   const bool has_path = given.value.starts_with("tool:") || given.value.starts_with("file:");
   if (given.value != "nvidia" && (!has_path || given.value.size() == 5)) {
@@ -426,11 +388,6 @@ Status HandleMinBandwidth(Draft& draft, const GivenFlag& given) {
 Status HandleMinChannels(Draft& draft, const GivenFlag& given) {
   PHX_ASSIGN_OR_RETURN(const int64_t channels, ParseInteger(given.value, 1, kMaxBoxPairs));
   draft.config.min_channels = static_cast<uint32_t>(channels);
-  return absl::OkStatus();
-}
-
-Status HandleAutoConfig(Draft& draft, const GivenFlag&) {
-  draft.config.auto_config = true;
   return absl::OkStatus();
 }
 
@@ -615,7 +572,7 @@ constexpr FlagRow kTable[] = {
      HandleNumaBinding, nullptr},
     {"--virtual-local-rank", kSwitch, nullptr, kPet, kTorch, kSame, G::kScript,
      "LOCAL_RANK=0 for every worker, and CUDA_VISIBLE_DEVICES shows each the one GPU that is its own",
-     HandleVirtualLocalRank, nullptr},
+     SwitchOn<&LaunchConfig::virtual_local_rank>, nullptr},
 
     // torchrun: refused.
     {"--logs-specs", kOne, "NAME", kNoPet, kTorch, kUnsupported, G::kOutput,
@@ -643,10 +600,10 @@ constexpr FlagRow kTable[] = {
     {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks,
      "nodes whose check finds them slow are left out, while as many as --nnodes wants are left; without it they are "
      "named alone. With --network-check",
-     HandleExcludeStraggler, nullptr},
+     SwitchOn<&LaunchConfig::excludes_stragglers>, nullptr},
     {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks,
      "the check of each node also measures its GPUs in pairs, over the switchbox between them. With --network-check",
-     HandleSwitchboxCheck, nullptr},
+     SwitchOn<&LaunchConfig::check_switchbox>, nullptr},
     {"--box-pairs", Arity::kOneOrMore, "A:B", kNoPet, kDlrover, kSame, G::kChecks,
      "GPUs that --switchbox-check pairs (default 0:1 2:4 3:5 6:7)", HandleBoxPairs, nullptr},
     {"--min-bandwidth", kOne, "MB/S", kPet, kDlrover, kSame, G::kChecks, "a pair below that has failed (default 10000)",
@@ -656,14 +613,14 @@ constexpr FlagRow kTable[] = {
     {"--auto-config", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kJob,
      "--nnodes is the environment's NODE_NUM, --nproc-per-node is auto, and from 4 nodes on --network-check is given; "
      "what the command line says counts. Nodes still need an endpoint",
-     HandleAutoConfig, nullptr},
+     SwitchOn<&LaunchConfig::auto_config>, nullptr},
 
     // dlrover-run: refused.
     {"--auto-tunning", kSwitch, nullptr, kPet, kDlrover, kRefused, G::kOther, "batch sizes tuned while the job runs",
      nullptr, nullptr},
     {"--save-at-breakpoint", kSwitch, nullptr, kPet, kDlrover, kSame, G::kFailures,
      "the newest step of phalanx.checkpoint that is only in memory goes to storage when a worker fails or a node goes",
-     HandleSaveAtBreakpoint, nullptr},
+     SwitchOn<&LaunchConfig::save_at_breakpoint>, nullptr},
     {"--accelerator", kOne, "NAME", kPet, kDlrover, kRefused, G::kOther,
      "nvidia.com/gpu is accepted; nothing in the launcher depends on the accelerator", nullptr, "nvidia.com/gpu"},
     {"--training-port", kOne, "PORT", kPet, kDlrover, kRefused, G::kOther,
@@ -687,7 +644,7 @@ constexpr FlagRow kTable[] = {
     {"--rescale-signal", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kFailures,
      "announce such a change by SIGUSR1, too, to ranks that catch it; who then exits with 0 is not done, but starts "
      "anew",
-     HandleRescaleSignal, nullptr},
+     SwitchOn<&LaunchConfig::rescale_signal>, nullptr},
     {"--restart-window", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds of steps that renew the restart budget where --max-restarts is not given (default 3600)",
      HandleRestartWindow, nullptr},
@@ -711,8 +668,8 @@ constexpr FlagRow kTable[] = {
      "who measures for --switchbox-check: torch's copies between GPUs (default), a vendor's tool, or a file of figures",
      HandleSwitchboxSource, nullptr},
     {"--check-only", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kChecks,
-     "check, say what was found, and end: with 1 where a node was left out. The script is not started", HandleCheckOnly,
-     nullptr},
+     "check, say what was found, and end: with 1 where a node was left out. The script is not started",
+     SwitchOn<&LaunchConfig::check_only>, nullptr},
     {"--hang-timeout", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds without a step of any rank that end a life as a failure does, and cost a restart (default: off; a hang "
      "is told of without it). Time in checkpoints is none",
@@ -720,7 +677,7 @@ constexpr FlagRow kTable[] = {
     {"--retry-same-error", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kFailures,
      "restart also behind a mistake in the program (ImportError, NameError, ...) that has come twice at the same line "
      "without a step between, which ends the job else",
-     HandleRetrySameError, nullptr},
+     SwitchOn<&LaunchConfig::retries_same_error>, nullptr},
     {"--debug-rank", kOne, "N", kNoPet, kOurs, kNew, G::kOutput,
      "the terminal is rank N's, for breakpoint() and pdb; other ranks read nothing, and pass breakpoint() over. "
      "--max-restarts is 0 then, where it is not given",
@@ -728,10 +685,11 @@ constexpr FlagRow kTable[] = {
     {"--log-format", kOne, "text|json", kNoPet, kOurs, kNew, G::kOutput,
      "what phalanx-run itself says: lines for people (default), or one JSON object a line", HandleLogFormat, nullptr},
     {"--explain", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kOutput,
-     "say every decision of this node but its heartbeats, with reason and time, on the console", HandleExplain,
-     nullptr},
+     "say every decision of this node but its heartbeats, with reason and time, on the console",
+     SwitchOn<&LaunchConfig::explain>, nullptr},
     {"--warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm,
-     "restart from warm spares, which have imported what the script imports (default)", HandleWarm, nullptr},
+     "restart from warm spares, which have imported what the script imports (default)", SwitchOn<&LaunchConfig::warm>,
+     nullptr},
     {"--no-warm", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kWarm, "start every worker cold", HandleNoWarm, nullptr},
     {"--spares", kOne, "N", kNoPet, kOurs, kNew, G::kWarm,
      "warm spares that wait on this node (default: as many as workers)", HandleSpares, nullptr},
