@@ -137,17 +137,21 @@ void Judge::CheckGranted(const master::JobState& state, const MasterBefore& befo
   }
 }
 
+// Of the machine that has this address; null: none has.
+const Arrival* Judge::ArrivalAt(const std::string& address) const {
+  const auto machine =
+      std::ranges::find_if(machines_, [&](const std::unique_ptr<Machine>& m) { return m->address == address; });
+  return machine == machines_.end() ? nullptr : &scenario_.machines[static_cast<size_t>((*machine)->index)];
+}
+
 // Who fails by itself does not train, in a job that checks its nodes. Who fails beside others alone may have come
 // alone.
 void Judge::CheckHealth(const master::JobState& state, const std::vector<ToldPart>& parts) {
   if (scenario_.spec.check().level() == 0 || !remembered_) return;
   for (const ToldPart& part : parts) {
     const v1::Hello& hello = state.nodes.at(part.session).hello;
-    const auto machine = std::ranges::find_if(
-        machines_, [&](const std::unique_ptr<Machine>& m) { return m->address == hello.address(); });
-    if (machine == machines_.end()) continue;
-    const Arrival& there = scenario_.machines[static_cast<size_t>((*machine)->index)];
-    if (there.health == Health::kFailsAlone && queue_.now() < there.well_at) {
+    const Arrival* const there = ArrivalAt(hello.address());
+    if (there != nullptr && there->health == Health::kFailsAlone && queue_.now() < there->well_at) {
       Violated("bad-nodes-left-out", fmt::format("node {} fails its check, and is to train", hello.hostname()));
     }
   }
@@ -158,11 +162,8 @@ void Judge::CheckVerdicts(const master::JobState& state) {
   if (!scenario_.faults.empty() || state.health.last.run() == checked_run_) return;
   checked_run_ = state.health.last.run();
   for (const v1::CheckedNode& node : state.health.last.nodes()) {
-    const auto machine = std::ranges::find_if(
-        machines_, [&](const std::unique_ptr<Machine>& m) { return m->address == node.address(); });
-    const bool good = machine != machines_.end() &&
-                      scenario_.machines[static_cast<size_t>((*machine)->index)].health == Health::kGood;
-    if (good && node.verdict() == v1::CheckedNode::FAILED) {
+    const Arrival* const there = ArrivalAt(node.address());
+    if (there != nullptr && there->health == Health::kGood && node.verdict() == v1::CheckedNode::FAILED) {
       Violated("good-nodes-train", fmt::format("node {} is good, and left out: {}", node.node(), node.sentence()));
     }
   }

@@ -115,6 +115,7 @@ class Judge {
   const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 
  private:
+  const Arrival* ArrivalAt(const std::string& address) const;
   void CheckHealth(const master::JobState& state, const std::vector<ToldPart>& parts);
   void CheckVerdicts(const master::JobState& state);
   void CheckReasons(const std::vector<master::Decision>& decisions);
