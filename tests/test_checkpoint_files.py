@@ -7,10 +7,11 @@ import signal
 import zlib
 
 import pytest
+import safetensors.torch
 import torch
 from checkpoint_agent import CheckpointAgent
 from phalanx.checkpoint import CannotSave, Storage, files
-from phalanx.checkpoint.formats import several
+from phalanx.checkpoint.formats import named, several
 from test_checkpoint_dcp import of_ranks
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
@@ -213,6 +214,34 @@ def test_a_file_is_what_torch_load_reads_or_the_bytes_that_were_given(one, agent
         found["notes"]
 
 
+def test_a_file_of_safetensors_is_that_of_the_package_itself(one, agent, tmp_path):
+    """Byte for byte: all types in one, shapes without elements and without dimensions, names that JSON escapes, memory
+    that two share, and what is not contiguous."""
+    checkpointer, in_memory = one
+    tensors = {f"t\u00e9\n{dtype}": torch.ones(3).to(dtype) for dtype in named.NAMES if dtype.itemsize}
+    weight = torch.nn.Parameter(torch.rand(300, 400))
+    tensors |= {"weight": weight, "none": torch.zeros(0, 3), "scalar": torch.tensor(2.0)}
+    turned = {**tensors, "turned": weight.t(), "again": weight}
+    state = {"model.safetensors": files.Safetensors(turned, {"format": "pt"}), "bare": files.Safetensors({})}
+    assert checkpointer.save(1, state).wait_committed()
+    in_memory(1)
+    found, _ = checkpointer.load()
+
+    def stock():
+        own = {"turned": weight.t().contiguous(), "again": weight.clone()}  # of memory, which the package wants
+        return safetensors.torch.save({**tensors, **own}, {"format": "pt"})
+
+    assert found.read("model.safetensors") == stock()
+    assert found.read("bare") == safetensors.torch.save({})
+    found.copy("model.safetensors", tmp_path / "copied")
+    assert (tmp_path / "copied").read_bytes() == found.read("model.safetensors")
+    weight.data += 1
+    assert checkpointer.save(2, state).wait_committed()
+    in_memory(2)
+    found, _ = checkpointer.load()
+    assert found.read("model.safetensors") == stock()
+
+
 def test_files_in_memory_are_asked_for_before_the_next_save(one, agent):
     checkpointer, in_memory = one
     assert checkpointer.save(1, {"a": b"one"}, storage=Storage.MEMORY).wait_committed()
@@ -281,6 +310,9 @@ def test_what_grows_or_changes_its_names_is_saved_all_the_same(one, agent):
         ({"a.pt": {"x": object()}}, "state['a.pt']: "),
         ({"a.pt": {"x": lambda: 1}}, "state['a.pt']: "),
         ({"rng": True}, "state['rng'] is True: a file holds bytes as they are"),
+        ({"m": files.Safetensors({"x": torch.empty(3, device="meta")})}, "state['m']['x']: "),
+        ({"m": files.Safetensors({3: torch.ones(1)})}, "state['m'][3]: tensors in a safetensors file are named by"),
+        ({"m": files.Safetensors({"x": torch.ones(1).to(torch.complex128)})}, "files have no torch.complex128"),
         ({"a.txt": "text"}, "state['a.txt'] is 'text': a file holds bytes as they are (of a text its encode())"),
         ({str(number): b"x" for number in range(4097)}, "4097 files of one rank; expected at most 4096"),
     ],

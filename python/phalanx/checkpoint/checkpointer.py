@@ -340,6 +340,10 @@ class Checkpointer:
         if self._is_able_to_save():
             self._writer.finish()
 
+    def finish_telling(self, timeout_s=None):
+        """Waits until each `on_stored` of earlier saves was called, or that long."""
+        self._teller.finish(timeout_s)
+
     def close(self):
         """Waits for the last copy, and until each `on_stored` was called: ten minutes for storage, and as long as those
         calls take. What is in memory stays with the agent."""

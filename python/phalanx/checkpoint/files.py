@@ -38,10 +38,18 @@ _NOT_LOADED = (
 )
 
 
+class Safetensors:
+    """Stands in a state for a file of `tensors`, {name: tensor}, as safetensors.torch.save_file(tensors, .., metadata)
+    would write it. Tensors that share memory are written each under its name."""
+
+    def __init__(self, tensors, metadata=None):
+        self.tensors, self.metadata = tensors, metadata
+
+
 class Checkpointer(shared_out.Checkpointer):
-    """As phalanx.checkpoint.Checkpointer, but that a state is {file name: what is in it}: bytes as they are, anything
-    else as torch.save() would write it. prepare(), save() and load() are for all ranks together: where one is called,
-    all must come; a rank that has nothing to save gives {}.
+    """As phalanx.checkpoint.Checkpointer, but that a state is {file name: what is in it}: bytes as they are, a
+    Safetensors as such a file, anything else as torch.save() would write it. prepare(), save() and load() are for all
+    ranks together: where one is called, all must come; a rank that has nothing to save gives {}.
 
     Where several ranks give a file of the same name they give the same content: it lies once on each of their nodes,
     and the copy of the lowest rank goes to storage.
@@ -98,13 +106,15 @@ class Checkpointer(shared_out.Checkpointer):
             if not memoryview(value).nbytes:
                 raise refuse.CannotSave(f"state[{name!r}] is empty; expected a byte or more")
             return self._describer.describe(name, value)
+        if isinstance(value, Safetensors):
+            return self._described_safetensors(name, value, expanded)
         if isinstance(value, (str, bool)):
             raise refuse.CannotSave(
                 f"state[{name!r}] is {value!r}: a file holds bytes as they are (of a text its encode()), or a state: a "
                 "module, an optimizer, a tensor, a dict or the like, in which other values stand"
             )
         try:
-            own = states.expand(value, rng_into=self._rng)
+            own = self._expanded(value)
             content = self._describer.describe(name, own.state)
             if self.weights_only:
                 self._loadable.check(content.classes, own.state)
@@ -114,6 +124,17 @@ class Checkpointer(shared_out.Checkpointer):
         expanded.optimizers += own.optimizers
         expanded.state[name] = own.state
         return content
+
+    def _expanded(self, value):
+        """What is pickled of a file's content, as an Expanded."""
+        return states.expand(value, rng_into=self._rng)
+
+    def _described_safetensors(self, name, value, expanded):
+        expanded.state[name] = value.tensors
+        try:
+            return self._describer.describe_safetensors(name, value.tensors, value.metadata)
+        except refuse.CannotSave as error:
+            raise refuse.CannotSave(f"state[{name!r}]{error}") from None
 
     # --- restoring
 
@@ -125,10 +146,12 @@ class Checkpointer(shared_out.Checkpointer):
         found = self._find(step, timeline)
         if found.source is None:
             return default, 0
-        if found.source == "disk":
-            places = _on_disk(found)
-            return StoredFiles(found, places, None, self._open_file, map_location), found.step
-        return self._in_memory(found, map_location), found.step
+        return self._opened(found, map_location), found.step
+
+    def _opened(self, found, map_location):
+        if found.source == "memory":
+            return self._in_memory(found, map_location)
+        return StoredFiles(found, _on_disk(found), None, self._open_file, map_location)
 
     def _in_memory(self, found, map_location):
         where = f"step {found.step} of {self.directory}"
@@ -199,6 +222,27 @@ class StoredFiles(collections.abc.Mapping):
         path, begin, length = self._place_of(name)
         with io.BufferedReader(several.Section(path, begin, length)) as file:
             return file.read()
+
+    def copy(self, name, path):
+        """Its bytes into a new file at `path`, without a buffer of their size."""
+        source, begin, length = self._place_of(name)
+        with open(source, "rb", buffering=0) as file, open(path, "xb", buffering=0) as to:
+            end = begin + length
+            while begin < end:
+                count = os.sendfile(to.fileno(), file.fileno(), begin, end - begin)
+                if count == 0:
+                    raise RuntimeError(f"phalanx.checkpoint.files: {name!r} of step {self.step} ends early in {source}")
+                begin += count
+
+    @property
+    def source(self):
+        """Where they lie: "memory" or "disk"."""
+        return self._found.source
+
+    @property
+    def folder(self):
+        """On disk, where the files lie under their names; None in memory."""
+        return self._found.directory
 
     def _place_of(self, name):
         """(path, place, bytes)."""

@@ -141,7 +141,8 @@ def step_of(optimizer):
 def guarded_tensors(optimizers):
     """Parameters and states: all that these optimizers write."""
     for optimizer in optimizers:
-        yield from parameters_of(optimizer)
+        # DeepSpeed's ZeRO 3 has parameters in the groups during its steps alone.
+        yield from list(parameters_of(optimizer)) or (key for key in optimizer.state if isinstance(key, torch.Tensor))
         for entry in optimizer.state.values():
             if isinstance(entry, dict):
                 yield from (value for value in entry.values() if isinstance(value, torch.Tensor))

@@ -158,7 +158,10 @@ class Writer:
             optimizers, why = [], _FSDP
         if not optimizers:
             return [], None, f"copied before save() returned: {why}"
-        records, tensors = self._guarded(image, list(overlap.guarded_tensors(optimizers)), others)
+        written = list(overlap.guarded_tensors(optimizers))
+        if len(optimizers) == len(expanded.optimizers):
+            written += expanded.behind_steps
+        records, tensors = self._guarded(image, written, others)
         alarms = overlap.Alarms(records, tensors, image)
         return self._plan.later, alarms, why and f"copied in part before save() returned: {why}"
 

@@ -50,7 +50,7 @@ _DTYPES = {
     }.items()
     if hasattr(torch, dtype)
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 # --- writing
@@ -170,7 +170,7 @@ class _Tensors:
             why = (
                 f"its attributes ({', '.join(tensor.__dict__)}) have no place in a safetensors file: save its detach()"
             )
-        elif tensor.dtype not in _NAMES:
+        elif tensor.dtype not in NAMES:
             why = f"safetensors files have no {tensor.dtype}"
         elif name is None:
             why = "tensors in a safetensors file are named by keys that are text or whole numbers"
@@ -245,7 +245,7 @@ class _Form:
         described = [
             f"{json.dumps(name)}:"
             + json.dumps(
-                {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [begin, begin + size]}, separators=(",", ":")
+                {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [begin, begin + size]}, separators=(",", ":")
             )
             for (name, dtype, shape), begin, size in zip(self.key, self.offsets, sizes)
         ]

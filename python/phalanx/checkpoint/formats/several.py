@@ -9,7 +9,7 @@ import struct
 import zlib
 
 from phalanx.checkpoint import native
-from phalanx.checkpoint.formats import framed, plan, zipped
+from phalanx.checkpoint.formats import framed, plan, stock, zipped
 
 NAME_BYTES_MAX = 200
 FILES_MAX = 4096  # of a rank
@@ -55,9 +55,16 @@ class Describer:
         """What a file is to hold: a plan.Image, or bytes as they are. CannotSave."""
         if isinstance(state, (bytes, bytearray, memoryview)):
             return bytes(state)
-        if name not in self._describers:
-            self._describers[name] = plan.Describer()
-        return self._describers[name].describe(state)
+        return self._describer(name, plan.Describer).describe(state)
+
+    def describe_safetensors(self, name, tensors, metadata):
+        """The stock.File that a file is to be. CannotSave."""
+        return self._describer(name, stock.Describer).describe(tensors, metadata)
+
+    def _describer(self, name, kind):
+        if type(self._describers.get(name)) is not kind:
+            self._describers[name] = kind()
+        return self._describers[name]
 
     def image(self, contents, copied):
         """The image of `contents`, {name: what describe() has made}, in that order. Files whose names are in `copied`
@@ -86,6 +93,9 @@ class Describer:
     def _add(self, image, at, name, content):
         if isinstance(content, bytes):
             image.add_bytes(content)
+            return
+        if isinstance(content, stock.File):
+            image.add(at, content, content.parts)
             return
         sizes = content.sizes.tobytes()
         known = self._zips.get(name)

@@ -27,6 +27,7 @@ class Place:
         self.local_world_size = max(1, number("LOCAL_WORLD_SIZE", 1))
         # The first of the ranks that share what is written once: those of a node by its memory, all of them by a disk.
         self.first_rank = self.rank - self.local_rank
+        self.first_rank_of_node = self.first_rank
         if not has_agent:
             self.first_rank = 0
             if is_together():

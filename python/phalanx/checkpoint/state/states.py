@@ -6,15 +6,17 @@ from phalanx.checkpoint.state import per_rank, position, refuse, rng
 
 
 class Expanded:
-    """`state` as it is pickled, and the modules and optimizers that it came from."""
+    """`state` as it is pickled, and the modules and optimizers that it came from. `behind_steps`: tensors that are
+    written by nobody before those optimizers have made their step."""
 
-    __slots__ = ("modules", "optimizers", "state", "state_of")
+    __slots__ = ("behind_steps", "modules", "optimizers", "state", "state_of")
 
     def __init__(self, state_of=None):
         self.state_of = state_of or _state_dict_of
         self.state = None
         self.modules = []
         self.optimizers = []
+        self.behind_steps = []
 
 
 def expand(state, state_of=None, rng_into=None):
