@@ -1,6 +1,8 @@
 """ms-swift's own command line below phalanx.shim: part of `./run test --callers`, elsewhere left out by conftest.py."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +10,11 @@ from pathlib import Path
 
 import pytest
 from harness import WORKLOADS, read_proc
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import deepspeeds  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -44,3 +51,66 @@ def test_swift_sft(job):
     versions = sorted((job.folder / "out").iterdir())
     assert len(versions) == 2, "one folder for each life"
     assert (versions[1] / f"checkpoint-{STEPS}" / "adapter_model.safetensors").stat().st_size > 0
+
+
+ELASTIC = {
+    "zero_optimization": {"stage": 1},
+    "bf16": {"enabled": "auto"},
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "elasticity": {
+        "enabled": True,
+        "ignore_non_elastic_batch_info": True,
+        "max_train_batch_size": 8,
+        "micro_batch_sizes": [4, 2],
+        "min_gpus": 1,
+        "max_gpus": 4,
+        "version": 0.1,
+    },
+}
+
+
+def losses_of(text):
+    """[(step, loss)] in the order in which they were logged."""
+    found = re.findall(r"{'loss': '([0-9.]+)'.*?'global_step/max_steps': '(\d+)/", text)
+    return [(int(step), loss) for loss, step in found]
+
+
+def test_flash_checkpoints_of_an_elastic_job(job):
+    """The command of ms-swift's guide, with compat/dlrover in the place of DLRover: a rank is killed by SIGKILL, and
+    all go on from a universal checkpoint, with the losses of before."""
+    subprocess.run([sys.executable, WORKLOADS / "tiny_chat_model.py", job.folder], check=True)
+    venv = deepspeeds.prepare(deepspeeds.VERSIONS[0], over=Path(sys.prefix))
+    (job.folder / "zero1.json").write_text(json.dumps(ELASTIC))
+    out = job.folder / "out"
+    line = [
+        *("--model", job.folder / "model", "--model_type", "qwen3", "--template", "qwen3"),
+        *("--tuner_type", "lora", "--lora_rank", "4", "--target_modules", "all-linear", "--torch_dtype", "bfloat16"),
+        *("--dataset", job.folder / "data.jsonl", "--split_dataset_ratio", "0", "--max_length", "128"),
+        *("--max_steps", "24", "--save_steps", "4", "--save_total_limit", "2", "--logging_steps", "1"),
+        *("--output_dir", out, "--learning_rate", "1e-3", "--attn_impl", "eager", "--use_cpu", "true"),
+        *("--dataloader_num_workers", "0", "--dataset_num_proc", "1", "--report_to", "none"),
+        *("--use_flash_ckpt", "true", "--callbacks", "deepspeed_elastic", "graceful_exit"),
+        *("--deepspeed", job.folder / "zero1.json"),
+    ]
+    own = {"CUDA_VISIBLE_DEVICES": "", "HOME": job.folder, "PYTHONPATH": str(ROOT / "compat" / "dlrover")}
+    command = [str(venv / "bin" / "phalanx-run"), "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    env = {**dict.fromkeys(OFFLINE, "1"), "DS_ACCELERATOR": "cpu", **own}
+    node = job.run(WORKLOADS / "swift_sft.py", *line, command=command, env=env)
+    node.wait_line("'global_step/max_steps': '14/24'", "stdout", 300)
+    pids = [pid for pid in job.processes() if b"RANK=1" in read_proc(pid, "environ").split(b"\0")]
+    os.kill(next(pid for pid in pids if b"swift_sft.py" in read_proc(pid, "cmdline")), signal.SIGKILL)
+    assert node.wait(300) == 0, job.story()
+    first, second = sorted(out.iterdir())
+    kept = int((first / "ucp.txt").read_text())
+    assert kept in (8, 12), "12 is stored and converted, or about to be"
+    told = losses_of(node.stdout)
+    begins = max(at for at, (step, _) in enumerate(told) if step == kept + 1)
+    again, before = dict(told[begins:]), dict(told[:begins])
+    assert min(again) == kept + 1 and max(again) == 24
+    assert {step: again[step] for step in before if step > kept} == {s: x for s, x in before.items() if s > kept}
+    assert (second / "dlrover_latest.txt").read_text() == (second / "ucp.txt").read_text() == "24"
+    assert sorted(path.name for path in second.glob("checkpoint-*")) == ["checkpoint-20", "checkpoint-24"]
+    assert not any(path.is_symlink() for path in (second / "checkpoint-24").rglob("*"))

@@ -33,16 +33,17 @@ def requirements(version):
     return REQUIREMENTS.format(version)
 
 
-def prepare(version):
-    """The environment, with our commands and our package in it. Needs .venv, as ./run makes it. Tests that run beside
-    each other may ask at once: one makes it, the others find it made."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    venv = FOLDER / version
+def prepare(version, over=ROOT / ".venv"):
+    """The environment, with our commands and our package in it. Needs `over`: .venv, as ./run makes it, or that of
+    tools/callers.py. Tests that run beside each other may ask at once: one makes it, the others find it made."""
+    folder = FOLDER if over == ROOT / ".venv" else FOLDER / over.parent.name
+    folder.mkdir(parents=True, exist_ok=True)
+    venv = folder / version
     lock = ROOT / "tools" / "locks" / f"deepspeed-{version}.lock"
     command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", lock]
-    command += ["--cache", torches.default_cache(), "--over", ROOT / ".venv"]
+    command += ["--cache", torches.default_cache(), "--over", over]
     # Its operators would be compiled for minutes; none is needed on a CPU.
-    with locked(FOLDER / f"{version}.lock"):
+    with locked(folder / f"{version}.lock"):
         subprocess.run(command, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
         torches.put_ours(venv)
     return venv

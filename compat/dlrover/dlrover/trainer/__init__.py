@@ -1,0 +1,1 @@
+"""Names of DLRover that are offered on phalanx.checkpoint: dlrover.trainer.torch.flash_checkpoint."""

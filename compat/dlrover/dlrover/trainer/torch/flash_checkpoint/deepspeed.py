@@ -1,0 +1,66 @@
+"""DeepSpeed's checkpoints by DLRover's names, on phalanx.checkpoint.adapters.deepspeed."""
+
+import os
+
+from phalanx.checkpoint import Storage
+from phalanx.checkpoint.adapters import deepspeed as adapter
+
+from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
+
+__all__ = ["DeepSpeedCheckpointer", "StorageType"]
+
+
+class DeepSpeedCheckpointer:
+    """A step is the folder <checkpoint_dir>/<global step>, which `latest` names."""
+
+    def __init__(self, engine, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600):
+        if deletion_strategy is not None:
+            raise TypeError(
+                "phalanx-dlrover: deletion_strategy is given; phalanx.checkpoint.adapters.deepspeed.Checkpointer has "
+                "keep_last and keep_every"
+            )
+        self._checkpointer = adapter.Checkpointer(engine, checkpoint_dir)
+        self._last = None
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, storage_type=StorageType.DISK):
+        """`tag`: None or a number; `latest` is written with every step on disk."""
+        self._must_be_ours("save_dir", save_dir)
+        if not save_latest or not (tag is None or str(tag).isdecimal()):
+            raise ValueError(
+                f"phalanx-dlrover: save_latest is {save_latest} and tag {tag!r}; expected True, and None or the number "
+                "of a step: its folder has that name, and `latest` names it"
+            )
+        step = None if tag is None else int(tag)
+        storage = Storage.DISK if storage_type is StorageType.DISK else Storage.MEMORY
+        self._last = self._checkpointer.save(client_state, storage=storage, step=step)
+
+    def load_checkpoint(
+        self,
+        load_dir,
+        tag=None,
+        load_module_strict=True,
+        load_optimizer_states=True,
+        load_lr_scheduler_states=True,
+        load_module_only=False,
+        custom_load_fn=None,
+    ):
+        """(path, client_state), or (None, None) where there is nothing."""
+        self._must_be_ours("load_dir", load_dir)
+        if load_module_only or not load_optimizer_states:
+            raise ValueError("phalanx-dlrover: all of a checkpoint is loaded; engine.load_checkpoint() loads parts")
+        client_state, step = self._checkpointer.load(
+            None if tag is None else int(tag),
+            load_module_strict=load_module_strict,
+            load_lr_scheduler_states=load_lr_scheduler_states,
+            custom_load_fn=custom_load_fn,
+        )
+        return (os.path.join(load_dir, str(step)), client_state) if self._checkpointer.source else (None, None)
+
+    def wait_latest_checkpoint(self, timeout=1800):
+        """Until the last save is on disk, or will not be."""
+        if self._last is not None and self._last.storage is Storage.DISK:
+            self._last.wait_stored(timeout)
+
+    def _must_be_ours(self, name, directory):
+        if os.path.abspath(directory) != self._checkpointer.directory:
+            raise ValueError(f"phalanx-dlrover: {name} is {directory}; expected {self._checkpointer.directory}")

@@ -1,0 +1,407 @@
+"""DeepSpeed's checkpoints, ZeRO 1 to 3: each save one transaction, from memory after a failure, and on disk what stock
+DeepSpeed reads (`latest`, <step>/mp_rank_00_model_states.pt, .., zero_to_fp32.py).
+
+    engine, *_ = deepspeed.initialize(model=model, config=config)
+    ckpt = Checkpointer(engine, "/data/run7", keep_last=3)
+    client_state, done = ckpt.load()
+    ckpt.save({"epoch": 3})
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+
+import deepspeed
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from deepspeed.runtime.pipe.module import PipelineModule
+
+from phalanx.checkpoint.adapters import exact, zero_files
+from phalanx.checkpoint.handle import Storage
+
+_LATEST = "latest"
+_SCRIPT = "zero_to_fp32.py"
+_TAG_BYTES_MAX = 256
+_OURS = ("manifest.json", ".unfinished", ".deleted.json")  # what a folder of ours has one of, also a damaged one
+
+
+class Checkpointer:
+    """Saves and restores a DeepSpeed engine. All ranks make one for the same directory, and call each method together.
+
+    A step is saved under its number: the folder <directory>/<step> is DeepSpeed's tag. What DeepSpeed itself has stored
+    in `directory` is loaded where it is the newest there.
+    """
+
+    def __init__(self, engine, directory, **settings):
+        """`engine`: of deepspeed.initialize(). `settings`: those of phalanx.checkpoint.Checkpointer, but `layout`,
+        `weights_only` (DeepSpeed's files hold objects of its own, and are read as DeepSpeed reads them) and `trackers`
+        beside "latest"."""
+        for name in ("layout", "weights_only"):
+            if name in settings:
+                raise TypeError(f"phalanx.checkpoint: {name} is given, and DeepSpeed's files have but one form")
+        why_not = _why_not(engine)
+        if why_not is not None:
+            raise ValueError(f"phalanx.checkpoint: {why_not}")
+        self.engine = engine
+        trackers = {_LATEST: None, **dict.fromkeys(settings.pop("trackers", ()))}
+        self._files = Files(engine, directory, trackers=tuple(trackers), **settings)
+        self.directory = self._files.directory
+        self.source = None  # of the last load(): "memory", "disk" or None
+        self.why = None  # of the last load(): what was decided, and which sources were passed over
+        self._has_script = False
+
+    # --- saving
+
+    def prepare(self):
+        """Has the memory made ready that the first save would wait for, once the engine has made a step. All ranks
+        call it together. Returns None, or why there is less memory than was asked for."""
+        return self._files.prepare(collect(self.engine, self.engine.global_steps))
+
+    def save(
+        self,
+        client_state=None,
+        storage=Storage.DISK,
+        step=None,
+        exclude_frozen_parameters=False,
+        on_stored=None,
+    ):
+        """Saves what engine.save_checkpoint() would, and returns a SaveHandle, in general before all of it is copied.
+        `client_state`: a dict of the script's own, from rank 0; `step`: engine.global_steps where it is not given.
+        `storage` and `on_stored` as in phalanx.checkpoint.Checkpointer.save()."""
+        began_ns = time.monotonic_ns()
+        step = self.engine.global_steps if step is None else int(step)
+        content = collect(self.engine, step, client_state, exclude_frozen_parameters)
+        collected_ns = time.monotonic_ns() - began_ns
+        handle = self._files.save(step, content, storage=storage, on_stored=on_stored)
+        handle.held_ns += collected_ns
+        if handle.storage is Storage.DISK:
+            self._put_script()
+        return handle
+
+    def _put_script(self):
+        """Once in a life, as DeepSpeed does at each save; where the disk does not take it, that is of no save."""
+        if self._has_script or self._files.rank != 0:
+            return
+        self._has_script = True
+        with contextlib.suppress(OSError):
+            put_script(self.directory)
+
+    # --- restoring
+
+    def load(
+        self, step=None, timeline=None, load_module_strict=True, load_lr_scheduler_states=True, custom_load_fn=None
+    ):
+        """(client_state, step) of the newest step that every rank has, after the engine has it: from memory where that
+        has outlived the last life, else from disk; ({}, 0) where there is none. `step` and `timeline` as in
+        phalanx.checkpoint.Checkpointer.load(); the others as in engine.load_checkpoint().
+
+        Under ZeRO 3 the engine has to be new: DeepSpeed cannot load into one that has saved or trained."""
+        how = {
+            "load_module_strict": load_module_strict,
+            "load_lr_scheduler_states": load_lr_scheduler_states,
+            "custom_load_fn": custom_load_fn,
+        }
+        if self.engine.load_universal_checkpoint():
+            raise ValueError(
+                "phalanx.checkpoint: the engine's config has checkpoint.load_universal, and what is saved here is "
+                "none: take it out, or load a universal checkpoint by engine.load_checkpoint()"
+            )
+        found, stored = self._files.find(step, timeline)
+        self.source, self.why = self._files.source, self._files.why
+        tag = self._tag_of_deepspeed() if step is None and timeline is None and self.source != "memory" else None
+        if tag is not None:
+            return self._load_of_deepspeed(tag, how)
+        if found.source is None:
+            return {}, 0
+        self._must_fit(f"step {found.step} of {self.directory}", stored)
+        if found.source == "disk":
+            folder, tag = os.path.split(found.directory)
+            return self._load(folder, tag, None, how), found.step
+        with tempfile.TemporaryDirectory(prefix="phalanx-deepspeed-") as folder:
+            tag = str(found.step)
+            _put_names(os.path.join(folder, tag), stored)
+            return self._load(folder, tag, stored, how), found.step
+
+    def _load(self, folder, tag, in_memory, how):
+        """The client_state, when the engine has loaded <folder>/<tag>."""
+        with _engine_of(self.engine, _Loading(in_memory)):
+            path, client_state = self.engine.load_checkpoint(folder, tag=tag, **how)
+        if path is None:
+            raise RuntimeError(f"phalanx.checkpoint: DeepSpeed has found nothing to load in {folder}/{tag}")
+        return client_state
+
+    def _tag_of_deepspeed(self):
+        """The tag that `latest` names where DeepSpeed has written it, not we: None where we have, or nobody."""
+        tag = read_latest(self.directory)
+        folder = os.path.join(self.directory, tag or "")
+        is_ours = any(os.path.lexists(os.path.join(folder, name)) for name in _OURS)
+        return tag if tag and os.path.isdir(folder) and not is_ours else None
+
+    def _load_of_deepspeed(self, tag, how):
+        folder = os.path.join(self.directory, tag)
+        self._must_fit(folder, os.listdir(folder))
+        client_state = self._load(self.directory, tag, None, how)
+        self.source = "disk"
+        self.why = f"{folder} is restored, which DeepSpeed has stored: {self.directory}/{_LATEST} names it"
+        return client_state, self.engine.global_steps
+
+    def _must_fit(self, where, names):
+        """DeepSpeed's own words for what does not fit are those of a KeyError or a missing file, or none."""
+        engine = self.engine
+        zero = _stage_of(engine)
+        size = torch.distributed.get_world_size(engine.optimizer.dp_process_group) if zero else 1
+        why_not = zero_files.why_not(names, zero, size, engine.bfloat16_enabled())
+        if why_not is not None:
+            raise RuntimeError(f"phalanx.checkpoint: {where}: {why_not}")
+
+    # --- as of phalanx.checkpoint.Checkpointer
+
+    def wait(self):
+        """Waits until nothing of the last save is read any more: to be called before anything but engine.step() or a
+        load writes parameters or optimizer states."""
+        self._files.wait()
+
+    def steps(self):
+        """[StoredStep] of what lies whole in the directory, the one that was stored last first."""
+        return self._files.steps()
+
+    def delete(self, step, timeline=None):
+        """As of phalanx.checkpoint.Checkpointer."""
+        return self._files.delete(step, timeline)
+
+    def close(self):
+        """As of phalanx.checkpoint.Checkpointer: waits for what is to be stored."""
+        self._files.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._files.__exit__(*error)
+
+
+class PhalanxCheckpointEngine(CheckpointEngine):
+    """For scripts that call engine.save_checkpoint() and load_checkpoint() themselves:
+
+        engine.checkpoint_engine = PhalanxCheckpointEngine(engine, "/data/run7", keep_last=3)
+        engine.save_checkpoint("/data/run7")
+        engine.load_checkpoint("/data/run7")
+
+    Each save is one transaction. It waits until the step is on disk, since DeepSpeed then writes `latest` itself, and
+    raises RuntimeError on all ranks where it will not be: Checkpointer.save() is what nobody has to wait for.
+    <dir>/<tag> is a link to the step's folder. `save_dir` has to be `directory`."""
+
+    def __init__(self, engine, directory, **settings):
+        super().__init__()
+        self.name = type(self).__name__
+        self.checkpointer = Checkpointer(engine, directory, **settings)
+        self._content = None  # of the save under way
+
+    def create(self, info):
+        self._content = {}
+
+    def makedirs(self, path, exist_ok=False):
+        """The folder of a step is made when it is stored."""
+        if os.path.abspath(path) == self.checkpointer.directory:
+            os.makedirs(path, exist_ok=True)
+
+    def save(self, state_dict, path):
+        place, name = os.path.split(os.path.abspath(path))
+        if os.path.dirname(place) != self.checkpointer.directory or self._content is None:
+            raise ValueError(
+                f"phalanx.checkpoint: {path} is to be saved; expected a file in a folder of "
+                f"{self.checkpointer.directory}, for which this PhalanxCheckpointEngine was made"
+            )
+        self._content[name] = state_dict
+
+    def commit(self, info):
+        tag = getattr(info, "tag", info)
+        content, self._content = self._content, None
+        ours = self.checkpointer._files
+        handle = ours.save_anew(self.checkpointer.engine.global_steps, content)
+        if not handle.wait_stored():
+            raise RuntimeError(f"phalanx.checkpoint: {tag} is not stored: {handle.why}")
+        if ours.rank == 0:
+            # That of the highest sequence: the step may have been stored before, under another tag.
+            folder = next(stored.path for stored in ours.steps() if stored.step == handle.step)
+            _link(self.checkpointer.directory, tag, os.path.basename(folder))
+        return True
+
+    def load(self, path, map_location=None):
+        return torch.load(path, map_location=map_location, weights_only=False)
+
+
+# --- what DeepSpeed gives and takes
+
+
+def collect(engine, step, client_state=None, exclude_frozen_parameters=False):
+    """{file name: state} of what engine.save_checkpoint() writes on this rank. All ranks call it together."""
+    collecting = _Collecting()
+    with tempfile.TemporaryDirectory(prefix="phalanx-deepspeed-") as folder, _engine_of(engine, collecting):
+        engine.save_checkpoint(
+            folder,
+            tag=str(step),
+            client_state=client_state or {},
+            save_latest=False,
+            exclude_frozen_parameters=exclude_frozen_parameters,
+        )
+    return collecting.content
+
+
+class _Collecting(CheckpointEngine):
+    """Keeps what it is given to save."""
+
+    def __init__(self):
+        super().__init__()
+        self.content = {}
+
+    def create(self, info):
+        pass
+
+    def makedirs(self, path, exist_ok=False):
+        pass
+
+    def save(self, state_dict, path):
+        self.content[os.path.basename(path)] = state_dict
+
+    def load(self, path, map_location=None):
+        raise NotImplementedError("phalanx.checkpoint: this one saves")
+
+    def commit(self, info):
+        return True
+
+
+class _Loading(CheckpointEngine):
+    """Loads files by their names from memory, where they are, else by their paths."""
+
+    def __init__(self, in_memory):
+        super().__init__()
+        self._in_memory = in_memory
+
+    def create(self, info):
+        pass
+
+    def save(self, state_dict, path):
+        raise NotImplementedError("phalanx.checkpoint: this one loads")
+
+    def load(self, path, map_location=None):
+        if self._in_memory is None:
+            return torch.load(path, map_location=map_location, weights_only=False)
+        return self._in_memory[os.path.basename(path)]
+
+    def commit(self, info):
+        return True
+
+
+@contextlib.contextmanager
+def _engine_of(engine, checkpoint_engine):
+    """DeepSpeed's own is back when this is over."""
+    before, engine.checkpoint_engine = engine.checkpoint_engine, checkpoint_engine
+    try:
+        yield
+    finally:
+        engine.checkpoint_engine = before
+
+
+def _put_names(folder, names):
+    """Empty files: DeepSpeed looks which there are before it asks for one."""
+    os.mkdir(folder)
+    for name in names:
+        with open(os.path.join(folder, name), "xb"):
+            pass
+
+
+# --- the directory
+
+
+def put_script(directory):
+    """DeepSpeed's zero_to_fp32.py, as engine.save_checkpoint() puts it there."""
+    source = os.path.join(os.path.dirname(deepspeed.__file__), "utils", _SCRIPT)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=f".{_SCRIPT}.", delete=False) as file:
+        try:
+            with open(source, "rb") as script:
+                shutil.copyfileobj(script, file)
+            os.chmod(file.name, os.stat(source).st_mode | 0o100)
+            os.replace(file.name, os.path.join(directory, _SCRIPT))
+        except OSError:
+            os.unlink(file.name)
+            raise
+
+
+def read_latest(directory):
+    """The tag in <directory>/latest, or None."""
+    try:
+        with open(os.path.join(directory, _LATEST)) as file:
+            return file.read(_TAG_BYTES_MAX).strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _link(directory, tag, folder):
+    """<directory>/<tag> leads to <directory>/<folder>; links to steps that are deleted go."""
+    for entry in os.scandir(directory):
+        if entry.is_symlink() and not os.path.exists(entry.path):
+            os.unlink(entry.path)
+    if tag == folder:
+        return
+    made = os.path.join(directory, f".{tag}.new")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(made)
+    os.symlink(folder, made)
+    os.replace(made, os.path.join(directory, tag))
+
+
+# --- the engine
+
+
+def _stage_of(engine):
+    """The stage by which its files go; 0: of no ZeRO."""
+    if engine.zero_optimization():
+        return engine.zero_optimization_stage()
+    # Of bf16 without ZeRO DeepSpeed 0.16 shares the optimizer's states out, in files as of ZeRO 1.
+    return 1 if engine.bfloat16_enabled() and hasattr(engine.optimizer, "dp_process_group") else 0
+
+
+def _why_not(engine):
+    """None: it can be saved."""
+    for name in ("save_checkpoint", "load_checkpoint", "checkpoint_engine", "zero_optimization_stage"):
+        if not hasattr(engine, name):
+            return f"engine is a {type(engine).__name__}; expected what deepspeed.initialize() gives first"
+    if engine.zero_nvme_offload_optimizer():
+        return (
+            "its optimizer states are on NVMe, in files that are none of a checkpoint engine: engine.save_checkpoint()"
+        )
+    if isinstance(engine.module, PipelineModule):
+        return "a PipelineModule writes its layers by itself: engine.save_checkpoint() saves it"
+    if engine.has_moe_layers:
+        return "its experts are spread over ranks in a way that is not supported yet: engine.save_checkpoint() saves it"
+    return None
+
+
+class Files(exact.Files):
+    """Knows what of an engine only its steps write."""
+
+    def __init__(self, engine, directory, **settings):
+        self._engine = engine
+        super().__init__(directory, **settings)
+
+    def _described_files(self, state):
+        expanded, contents = super()._described_files(state)
+        expanded.modules.append(self._engine.module)
+        optimizer = self._engine.basic_optimizer
+        if isinstance(optimizer, torch.optim.Optimizer):
+            expanded.optimizers.append(optimizer)
+            expanded.behind_steps = _written_behind(self._engine.optimizer)
+        return expanded, contents
+
+
+def _written_behind(optimizer):
+    """The weights that ZeRO writes when its inner optimizer has made its step: flat buffers, of which parameters are
+    views. Under ZeRO 3, and without ZeRO, no file holds any."""
+    for name in ("bit16_groups_flat", "bf16_groups_flat"):
+        found = getattr(optimizer, name, None)
+        if found is not None:
+            return [each for each in found if isinstance(each, torch.Tensor)]
+    return []
