@@ -33,7 +33,8 @@ GRACE_S = 120
 ENDS_WITHIN_S = 60
 BUDGETS = Path(__file__).resolve().parent.parent / "tools" / "suite" / "budgets.json"
 # Its environment is that of ./run test --callers.
-collect_ignore = [] if importlib.util.find_spec("swift") else ["test_frameworks.py", "test_ms_swift.py"]
+CALLERS = ["test_framework_checkpoints.py", "test_frameworks.py", "test_huggingface_checkpoint.py", "test_ms_swift.py"]
+collect_ignore = [] if importlib.util.find_spec("swift") else CALLERS
 
 
 def pytest_addoption(parser):

@@ -19,7 +19,10 @@ from tools.suite.programs import hear_signals, only_run, say  # noqa: E402
 from tools.suite.report import Result  # noqa: E402
 
 FOLDER = ROOT / "build" / "callers"
-TESTS = ("tests/test_ms_swift.py", "tests/test_callers.py", "tests/test_frameworks.py")
+TESTS = (
+    *("tests/test_ms_swift.py", "tests/test_callers.py", "tests/test_frameworks.py"),
+    *("tests/test_huggingface_checkpoint.py", "tests/test_framework_checkpoints.py"),
+)
 
 
 def prepare(cache):

@@ -1,0 +1,153 @@
+"""What a framework's own function saves into a folder, without its weights being written: the names and tensors of each
+safetensors file, and the bytes of all others."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+import zlib
+
+import safetensors.torch
+import torch
+
+from phalanx.checkpoint.files import Safetensors
+
+# Modules that bind safetensors.torch.save_file, by the name that it has there.
+_BOUND = {
+    "safetensors.torch": "save_file",
+    "transformers.modeling_utils": "safe_save_file",
+    "peft.peft_model": "safe_save_file",
+    "accelerate.utils.other": "safe_save_file",
+}
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ckpt")
+_NO_WEIGHTS = ("training_args.bin",)
+_SHARED_MEMORY = "/dev/shm"
+
+
+class NotCaptured(Exception):
+    """The text says what was written that this cannot follow."""
+
+
+def capture(write, folder, states=()):
+    """({name: Safetensors or state}, {name: bytes}) of what `write(folder)` leaves in that folder, which is empty and
+    is emptied again. Tensors are those that were given, not copies. `states`: what the names begin with whose states
+    torch.save is to write later. NotCaptured."""
+    found = {}
+    with _caught(found), _states_caught(found, states):
+        write(folder)
+    others = {}
+    for entry in os.scandir(folder):
+        if entry.name in found:
+            continue
+        if not entry.is_file():
+            raise NotCaptured(f"{entry.name} is a folder, and a checkpoint holds files only")
+        if not states and entry.name.endswith(_WEIGHTS) and entry.name not in _NO_WEIGHTS:
+            raise NotCaptured(f"{entry.name} holds weights in another format than safetensors")
+        with open(entry.path, "rb") as file:
+            others[entry.name] = file.read()
+    empty(folder)
+    return found, {name: data for name, data in others.items() if data}
+
+
+@contextlib.contextmanager
+def _caught(found):
+    """Who calls save_file() in this thread, by one of the names above, fills `found` and writes an empty file."""
+    thread, original = threading.get_ident(), safetensors.torch.save_file
+
+    def save_file(tensors, filename, metadata=None):
+        if threading.get_ident() != thread:
+            return original(tensors, filename, metadata)
+        found[os.path.basename(os.fspath(filename))] = Safetensors(dict(tensors), metadata)
+        with open(filename, "wb"):  # some look for it
+            return None
+
+    bound = [
+        (sys.modules[name], attribute)
+        for name, attribute in _BOUND.items()
+        if getattr(sys.modules.get(name), attribute, None) is original
+    ]
+    for module, attribute in bound:
+        setattr(module, attribute, save_file)
+    try:
+        yield
+    finally:
+        for module, attribute in bound:
+            setattr(module, attribute, original)
+
+
+@contextlib.contextmanager
+def _states_caught(found, states):
+    """The same of torch.save(), for files whose names begin so."""
+    if not states:
+        yield
+        return
+    thread, original = threading.get_ident(), torch.save
+
+    def save(obj, f, *more, **named):
+        name = os.path.basename(os.fspath(f)) if isinstance(f, (str, os.PathLike)) else ""
+        if threading.get_ident() != thread or not name.startswith(states):
+            return original(obj, f, *more, **named)
+        found[name] = obj
+        with open(f, "wb"):
+            return None
+
+    torch.save = save
+    try:
+        yield
+    finally:
+        torch.save = original
+
+
+def scratch(purpose, directory, rank):
+    """An empty folder of this user's in memory, the same for each life of that rank: what a killed one has left there
+    goes."""
+    folder = f"{_beginning(purpose, directory)}{rank}"
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        info = os.lstat(folder)
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+            raise
+        empty(folder)
+    return folder
+
+
+def _beginning(purpose, directory):
+    """Of the paths of all ranks' folders."""
+    parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else tempfile.gettempdir()
+    job = zlib.crc32(os.fsencode(os.path.realpath(directory)))
+    return os.path.join(parent, f"phx-{purpose}-{os.getuid()}-{job:08x}-")
+
+
+def lock(folder):
+    """A descriptor: while it is open the folder is somebody's. It goes with the process."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def empty_locked_by_nobody(purpose, directory):
+    """Folders of scratch(), of any rank, that a dead process has left: they go."""
+    beginning = _beginning(purpose, directory)
+    for entry in os.scandir(os.path.dirname(beginning)):
+        if not entry.path.startswith(beginning) or not entry.is_dir(follow_symlinks=False):
+            continue
+        with contextlib.suppress(FileNotFoundError, PermissionError, BlockingIOError):
+            fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path)
+            finally:
+                os.close(fd)
+
+
+def empty(folder):
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)

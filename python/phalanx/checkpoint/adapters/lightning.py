@@ -1,0 +1,355 @@
+"""Lightning's Trainer: a callback that saves to memory, and stores in the background what ModelCheckpoint asks for.
+
+    flash = FlashCheckpoint("out", every_n_train_steps=10)
+    keep = ModelCheckpoint(dirpath="out", every_n_train_steps=100)
+    Trainer(strategy="ddp", callbacks=[keep, flash]).fit(model, data)
+
+Files are those of Trainer.save_checkpoint(), at the paths that it was given; Lightning reads them without us.
+docs/frameworks/lightning.md is for users.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import pickle
+import sys
+import threading
+
+import torch
+
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    import pytorch_lightning as pl
+else:
+    import lightning.pytorch as pl
+
+from phalanx.checkpoint import files
+from phalanx.checkpoint.adapters import published, restored, saver
+from phalanx.checkpoint.formats import several
+from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.ranks import place
+
+_WHO = "phalanx.checkpoint.adapters.lightning"
+_BELOW, _IN_MEMORY = "_phalanx", "memory.ckpt"
+_RECORD = "awaited.json"
+_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+_KEPT = 2  # below: one more than is needed, so that a newer one does not end what is being put in its place
+_STORED_WAIT_S = 600
+
+
+class FlashCheckpoint(pl.Callback):
+    """Saves to memory behind each `every_n_train_steps` optimizer steps (0: never), and has what
+    Trainer.save_checkpoint() saves stored in the background. What is saved lies in `directory`/_phalanx.
+
+    fit() goes on from the newest of these, whatever its ckpt_path is, but in the first life of a job, where a ckpt_path
+    that is given counts. `resume=False` begins anew. `settings` are those of phalanx.checkpoint.files.Checkpointer.
+    """
+
+    def __init__(self, directory, every_n_train_steps=10, resume=True, **settings):
+        super().__init__()
+        is_number = isinstance(every_n_train_steps, int) and not isinstance(every_n_train_steps, bool)
+        if not is_number or every_n_train_steps < 0:
+            raise ValueError(f"{_WHO}: every_n_train_steps is {every_n_train_steps!r}; expected a number, 0 for never")
+        if not _is_local(directory):
+            raise ValueError(f"{_WHO}: directory is {directory!r}; expected a local folder, which has no '://'")
+        self._directory, self._every, self._resumes = os.path.abspath(directory), every_n_train_steps, resume
+        self._settings = settings
+        self._checkpointer = self._saver = self._restorer = self._place = None
+        self._found = None
+        self._saved_step = -1
+        self._awaited = self._form = None  # on rank 0
+        self.source = None  # of what fit() went on from: "memory", "disk" or None
+
+    # --- hooks of the Trainer's
+
+    def setup(self, trainer, pl_module, stage):
+        if stage != "fit":
+            return
+        name = type(trainer.strategy).__name__
+        if name not in _STRATEGIES:
+            raise ValueError(f"{_WHO}: the strategy is {name}; expected one of {', '.join(_STRATEGIES)}")
+        connector = getattr(trainer, "_checkpoint_connector", None)
+        missing = [each for each in ("dump_checkpoint", "resume_start") if not hasattr(connector, each)]
+        if missing:
+            raise ValueError(f"{_WHO}: Lightning {pl.__version__} has no {missing[0]}(): expected Lightning 2")
+        if self._checkpointer is None:
+            self._open(trainer)
+        connector.resume_start = functools.partial(self._resume_start, trainer)
+
+    def on_train_start(self, trainer, pl_module):
+        """Random numbers as they were: Lightning has none in its files."""
+        name = _rng_of(self._place.rank)
+        if self._found is not None and name in self._found:
+            self._found[name]
+        self._found = None
+        self._restorer.of_all(None)
+        self._restorer.let_go()
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        """Behind all that the last step has led to."""
+        step = trainer.global_step
+        is_due = self._every and step and step % self._every == 0
+        if is_due and self._saved_step != step:
+            self.save(trainer)
+
+    def on_train_end(self, trainer, pl_module):
+        if self._place.rank == 0:
+            self._checkpointer.finish_telling(_STORED_WAIT_S)
+            self._awaited.end()
+        self._restorer.of_all(None)
+
+    # --- saving
+
+    def save(self, trainer):
+        """Saves to memory what Trainer.save_checkpoint() would, on all ranks together; a SaveHandle. Once for each
+        step."""
+        dumped = trainer._checkpoint_connector.dump_checkpoint(False)
+        return self._save(trainer.global_step, dumped, _IN_MEMORY, Storage.MEMORY)
+
+    def _open(self, trainer):
+        below = os.path.join(self._directory, _BELOW)
+        os.makedirs(below, exist_ok=True)
+        self._checkpointer = files.Checkpointer(
+            below, keep_last=_KEPT, trackers=(), weights_only=False, **self._settings
+        )
+        self._saver = saver.Saver(self._checkpointer)
+        self._restorer = restored.Restorer(self._checkpointer, "lightning", _WHO)
+        self._place = place.here()
+        strategy = trainer.strategy
+        if self._place.rank == 0:
+            self._awaited = _Awaited(self._checkpointer, strategy.remove_checkpoint)
+            self._awaited.publish()
+        self._restorer.of_all(None)  # files of the last life are there before any rank looks for them
+        stock = strategy.save_checkpoint
+        strategy.save_checkpoint = functools.partial(self._save_checkpoint, trainer, stock)
+        strategy.remove_checkpoint = functools.partial(self._remove_checkpoint, strategy.remove_checkpoint)
+
+    def _save_checkpoint(self, trainer, stock, checkpoint, filepath, storage_options=None):
+        """In place of the strategy's, on all ranks."""
+        path, step = os.path.abspath(filepath), trainer.global_step
+        is_plain = (
+            storage_options is None and _is_local(filepath) and several.why_no_name(os.path.basename(path)) is None
+        )
+        is_first = self._place.rank == 0
+        if not is_plain or "optimizer_states" not in checkpoint:  # of weights alone no training goes on
+            if is_first:
+                self._awaited.drop(path)
+            return stock(checkpoint, filepath, storage_options)
+        form = _form(checkpoint) if is_first else None
+        if self._saved_step == step:
+            is_same = form == self._form  # not where a callback has told more, or other weights stand in it
+            if is_first and not (is_same and self._awaited.add_path(step, path)):
+                self._awaited.drop(path)
+                stock(checkpoint, filepath)
+            return None
+        if is_first:
+            self._form = form
+            self._awaited.add(step, path)
+        self._save(step, checkpoint, os.path.basename(path), Storage.DISK)
+        return None
+
+    def _save(self, step, checkpoint, name, storage):
+        contents = {_rng_of(self._place.rank): {"rng": True}}
+        if self._place.local_rank == 0:
+            contents[name] = checkpoint
+        is_told = storage is Storage.DISK and self._place.rank == 0
+        told = self._awaited.on_stored if is_told else None
+        self._saved_step = step
+        return self._saver.save(step, contents, storage, told)
+
+    def _remove_checkpoint(self, stock, filepath):
+        """Not before what takes the file's place is there."""
+        if not _is_local(filepath):
+            stock(filepath)
+        elif self._place.rank == 0:
+            self._awaited.remove(os.path.abspath(filepath))
+
+    # --- restoring
+
+    def _resume_start(self, trainer, checkpoint_path=None, *arguments, **named):
+        """In place of the connector's, once for each fit(): what test() and the like load is not ours."""
+        connector = trainer._checkpoint_connector
+        del connector.resume_start
+        stock = connector.resume_start  # its arguments are other ones before Lightning 2.6
+        is_first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") in ("", "0")
+        is_fit = trainer.state.fn == pl.trainer.states.TrainerFn.FITTING
+        if not is_fit or not self._resumes or (checkpoint_path and is_first):
+            return stock(checkpoint_path, *arguments, **named)
+        found, step = self._checkpointer.load(default=None)
+        self.source = None if found is None else found.source
+        if found is None:
+            return stock(checkpoint_path, *arguments, **named)
+        self._found, self._saved_step = found, step
+        folder = self._restorer.folder_of(found, f"step-{step}")
+        name = next(name for name in sorted(found) if not name.startswith("rng_"))
+        if self._place.rank == 0:
+            self._awaited.publish_found(step, folder)
+            _say(f"goes on from step {step} {'in memory' if found.source == 'memory' else 'of ' + folder}")
+        return stock(os.path.join(folder, name), *arguments, **named)
+
+
+class _Awaited:
+    """The files that appear when their step is stored, and those that go then, on rank 0. A file of the checkpoint
+    directory says the same, so that the next life ends what a killed one has begun. `remove(path)` is Lightning's."""
+
+    def __init__(self, checkpointer, remove):
+        self._checkpointer, self._remove = checkpointer, remove
+        self._record = os.path.join(checkpointer.directory, _RECORD)
+        self._lock = threading.Lock()  # of all below, and of the files that it names
+        self._steps = self._read()  # step -> {"behind": sequence, "name": "", "paths": [..], "removed": [..]}
+        self._of_last_life = set(self._steps)
+        self._behind = max((each.sequence for each in checkpointer.steps()), default=0)
+
+    def add(self, step, path):
+        """Of a step that is about to be saved, in a file of the same name."""
+        with self._lock:
+            self._is_wanted(path)
+            removed = self._steps.pop(step, {}).get("removed", [])
+            name = os.path.basename(path)
+            self._steps[step] = {"behind": self._behind, "name": name, "paths": [path], "removed": removed}
+            self._of_last_life.discard(step)
+            self._write()
+
+    def add_path(self, step, path):
+        """The same state once more, under another name. False: it is not on its way any more."""
+        with self._lock:
+            if step not in self._steps:
+                return False
+            self._is_wanted(path)
+            self._steps[step]["paths"].append(path)
+            self._write()
+            return True
+
+    def drop(self, path):
+        """It is written otherwise, or is to go."""
+        with self._lock:
+            self._is_wanted(path)
+            for each in self._steps.values():
+                each["paths"] = [other for other in each["paths"] if other != path]
+            if self._steps:
+                self._write()
+
+    def _is_wanted(self, path):
+        """It is not to go when it has come."""
+        for each in self._steps.values():
+            each["removed"] = [other for other in each["removed"] if other != path]
+
+    def remove(self, path):
+        """Now where nothing is on its way; else behind the newest of that."""
+        with self._lock:
+            newest = self._steps.get(next(reversed(self._steps), None))  # the last to be added
+            if newest is not None and path not in newest["paths"]:
+                newest["removed"].append(path)
+                self._write()
+                return
+        self.drop(path)
+        self._remove(path)
+
+    def publish(self):
+        """What is stored by now."""
+        with self._lock:
+            self._publish_until(max(self._steps, default=0))
+
+    def publish_found(self, step, folder):
+        """The files of a step that the training goes on from, which may be in memory alone."""
+        with self._lock:
+            if step in self._of_last_life and os.path.exists(os.path.join(folder, self._steps[step]["name"])):
+                self._publish(step, folder)
+
+    def on_stored(self, result):
+        """In a thread of the Checkpointer's, one step after another."""
+        with self._lock:
+            if not result.stored:
+                self._lose(result.step, result.why)
+            self._publish_until(result.step)
+            self._lose(result.step, "it is gone")
+
+    def end(self):
+        """What a killed process has left, and what is not stored by now, will not be."""
+        with self._lock:
+            self._publish_until(max(self._steps, default=0))
+            for step in sorted(self._of_last_life):
+                self._lose(step, "the process that saved it was ended before")
+
+    def _publish_until(self, last):
+        stored = {}
+        for each in self._checkpointer.steps() if self._steps else ():
+            stored.setdefault(each.step, each)  # the newest of several
+        for step in sorted(each for each in self._steps if each <= last):
+            if step in stored and stored[step].sequence > self._steps[step]["behind"]:
+                self._publish(step, stored[step].path)
+
+    def _publish(self, step, folder):
+        awaited = self._steps[step]
+        whys = {path: _why_not_published(os.path.join(folder, awaited["name"]), path) for path in awaited["paths"]}
+        for path, why in whys.items():
+            if why is not None:
+                _say(f"{path} is not stored: {why}")
+        if not any(whys.values()):
+            for path in awaited["removed"]:
+                self._remove(path)
+        self._forget(step)
+
+    def _lose(self, step, why):
+        """Those that were to go stay."""
+        for path in self._steps.get(step, {}).get("paths", ()):
+            _say(f"{path} is not stored: {why}")
+        self._forget(step)
+
+    def _forget(self, step):
+        self._of_last_life.discard(step)
+        if self._steps.pop(step, None) is not None:
+            self._write()
+
+    def _read(self):
+        with contextlib.suppress(FileNotFoundError, ValueError), open(self._record, encoding="utf-8") as file:
+            return {int(step): awaited for step, awaited in json.load(file).items()}
+        return {}
+
+    def _write(self):
+        with open(f"{self._record}.new", "w", encoding="utf-8") as file:
+            json.dump(self._steps, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f"{self._record}.new", self._record)
+
+
+def _rng_of(rank):
+    return f"rng_{rank}.pt"
+
+
+def _form(value):
+    """What is equal for two dumps of the same state: of tensors where they lie, and how often they were changed."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return object()  # as nothing else
+        changes = -1 if value.is_inference() else value._version
+        return "tensor", value.data_ptr(), changes, tuple(value.shape), value.dtype
+    if isinstance(value, dict):
+        return "dict", [(key, _form(each)) for key, each in value.items()]
+    if isinstance(value, (list, tuple)):
+        return "list", [_form(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return object()
+
+
+def _is_local(path):
+    """No URL, also none of local files."""
+    return "://" not in os.fspath(path) and "::" not in os.fspath(path)
+
+
+def _why_not_published(source, path):
+    """None: it is there."""
+    try:
+        published.publish_file(source, path)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _say(text):
+    sys.stderr.write(f"phalanx.checkpoint: {text}\n")

@@ -1,0 +1,72 @@
+"""What was found, as a folder that a framework reads: that on disk as it lies there, and one in memory that is laid out
+of what memory holds, once on each node, until the framework has read it."""
+
+import os
+import shutil
+import weakref
+
+import torch.distributed as dist
+
+from phalanx.checkpoint.adapters import captured
+from phalanx.checkpoint.ranks import place
+
+
+class Restorer:
+    """Of one rank. All ranks call of_all(), agreed() and folder_of() together. `purpose` is in the name of the folder;
+    `who` begins what is raised."""
+
+    def __init__(self, checkpointer, purpose, who):
+        self._directory, self._purpose, self._who = checkpointer.directory, f"{purpose}-resume", who
+        self._place = place.here()
+        self._parent = self._removal = None
+        if self._place.local_rank == 0:
+            captured.empty_locked_by_nobody(self._purpose, self._directory)
+
+    def of_all(self, value):
+        """[what each rank gives]."""
+        if self._place.world_size == 1 or not place.is_together():
+            return [value]
+        gathered = [None] * self._place.world_size
+        dist.all_gather_object(gathered, value)
+        return gathered
+
+    def agreed(self, value):
+        """What rank 0 gives."""
+        return self.of_all(value)[0]
+
+    def folder_of(self, found, name):
+        """The path of a folder with the files of the StoredFiles. Call let_go() when they were read. RuntimeError, on
+        all ranks."""
+        if found.source == "disk":
+            return found.folder
+        why = None
+        if self._place.local_rank == 0:
+            try:
+                self._lay_out(found, name)
+            except (OSError, RuntimeError) as error:
+                why = f"{self._who}: step {found.step} in memory cannot be laid out in files: {error}"
+        answers = self.of_all((why, self._place.rank, self._parent))
+        for failed, _, _ in answers:
+            if failed is not None:
+                raise RuntimeError(failed)
+        parent = next(there for _, rank, there in answers if rank == self._place.first_rank_of_node)
+        return os.path.join(parent, name)
+
+    def _lay_out(self, found, name):
+        self.let_go()
+        self._parent = captured.scratch(self._purpose, self._directory, self._place.rank)
+        self._removal = weakref.finalize(self, _remove, self._parent, captured.lock(self._parent))
+        folder = os.path.join(self._parent, name)
+        os.mkdir(folder)
+        for file in found:
+            found.copy(file, os.path.join(folder, file))
+
+    def let_go(self):
+        if self._removal is not None:
+            self._removal()
+            self._parent = self._removal = None
+
+
+def _remove(folder, lock):
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)

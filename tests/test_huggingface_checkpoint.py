@@ -1,0 +1,305 @@
+"""Hugging Face's Trainer through phalanx.checkpoint.adapters.huggingface: killed anywhere, it comes to the same losses
+and weights; the Trainer reads our folders and we its own. Part of `./run test --callers`, elsewhere left out by
+conftest.py."""
+
+import json
+import os
+import random
+import shutil
+import signal
+
+import pytest
+import torch
+from test_checkpoint_job import jobs_with_memory as jobs_with_memory
+from test_checkpoint_job import make_job as make_job
+
+pytestmark = pytest.mark.timeout(300)
+
+FILES = [
+    *("config.json", "generation_config.json", "model.safetensors", "optimizer.pt", "rng_state_0.pth"),
+    *("rng_state_1.pth", "scheduler.pt", "tokenizer.json", "tokenizer_config.json", "trainer_state.json"),
+    "training_args.bin",
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out"
+
+
+def start(job, folder, *arguments, flags=("--max-restarts=3",), launcher="phalanx-run"):
+    job.launcher = launcher
+    return job.standalone("flash_trainer.py", str(folder), *arguments, flags=flags if launcher != "torchrun" else ())
+
+
+def run(make_job, folder, *arguments, **more):
+    job = make_job()
+    node = start(job, folder, *arguments, **more)
+    assert node.wait() == 0, job.story()
+    return job
+
+
+def losses(job, rank=0):
+    """{step: loss}, of a step that was done again the last."""
+    return {event["n"]: event["loss"] for event in job.found("loss", rank=rank)}
+
+
+def weights(job):
+    found = {event["weights"] for event in job.found("done")}
+    assert len(found) == 1, found
+    return found.pop()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(losses, weights, folder) of the Trainer itself, never stopped."""
+    from harness import Job
+
+    folder = tmp_path_factory.mktemp("stock")
+    (folder / "job").mkdir()
+    job = Job(folder / "job", "torchrun")
+    try:
+        node = start(job, folder / "out", "--stock", "--resume=none", launcher="torchrun")
+        assert node.wait() == 0, job.story()
+        return losses(job), weights(job), folder / "out"
+    finally:
+        job.close()
+
+
+def test_a_killed_rank_goes_on_from_memory_with_the_same_losses(job, folder, whole):
+    node = start(job, folder, "--die-at=13")
+    assert node.wait() == 0, job.story()
+    assert [event["n"] for event in job.found("begin", life=1)] == [13, 13], job.story()
+    assert "goes on from step 13 in memory" in node.stderr
+    assert (losses(job), weights(job)) == whole[:2]
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == [
+        "checkpoint-16",
+        "checkpoint-24",
+        "checkpoint-8",
+    ]
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("phx-hf-resume")]
+
+
+def test_the_folder_has_the_files_of_the_trainer_and_their_bytes(make_job, folder, whole):
+    run(make_job, folder)
+    ours, theirs = folder / "checkpoint-16", whole[2] / "checkpoint-16"
+    assert sorted(path.name for path in ours.iterdir()) == sorted(path.name for path in theirs.iterdir())
+    assert set(FILES) <= {path.name for path in ours.iterdir()}
+    for path in theirs.iterdir():
+        mine = ours / path.name
+        if path.suffix in (".pt", ".pth"):
+            assert same(load(mine), load(path)), path.name
+        elif path.name == "trainer_state.json":
+            assert without_times(mine) == without_times(path)
+        elif path.name != "training_args.bin":  # which holds the path and the time
+            assert mine.read_bytes() == path.read_bytes(), path.name
+
+
+def load(path):
+    return torch.load(path, weights_only=False)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and bool((one == other).all() if hasattr(one, "all") else one == other)
+
+
+def without_times(path):
+    state = json.loads(path.read_text())
+    for entry in state["log_history"]:
+        for name in [name for name in entry if name.endswith(("_runtime", "_per_second"))]:
+            del entry[name]
+    return state
+
+
+def test_the_trainer_goes_on_from_our_folder_and_we_from_its_own(make_job, folder, whole):
+    run(make_job, folder, "--steps=24", "--die-at=13", "--memory-steps=4")
+    for step in (24, 16):
+        remove(folder / f"checkpoint-{step}")
+    stock = run(make_job, folder, "--stock", launcher="torchrun")
+    assert [event["n"] for event in stock.found("begin")] == [8, 8]
+    assert weights(stock) == whole[1]
+    remove(folder / "_phalanx")
+    remove(folder / "checkpoint-24")
+    ours = run(make_job, folder)
+    assert [event["n"] for event in ours.found("begin")] == [16, 16]
+    assert weights(ours) == whole[1]
+
+
+def remove(path):
+    for inner in path.iterdir():
+        remove(inner) if inner.is_dir() else inner.unlink()
+    path.rmdir()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_at_random_points_change_no_loss(job, folder, whole, seed):
+    """Wherever the rank is by then: reports go on their way while it trains on."""
+    chance = random.Random(seed)
+    node = start(job, folder, "--subclass", flags=("--max-restarts=4",))
+    for life, step in enumerate(sorted(chance.sample(range(2, 23), 3))):
+        rank = chance.randrange(2)
+        job.wait_events("loss", 1, n=step, life=life)
+        os.kill(job.pid(rank, life), signal.SIGKILL)
+    assert node.wait() == 0, job.story()
+    assert (losses(job), weights(job)) == whole[:2]
+
+
+def test_a_job_that_is_over_trains_no_further(make_job, folder, whole):
+    run(make_job, folder)
+    again = run(make_job, folder)
+    assert not again.found("begin"), again.story()
+    assert [event["n"] for event in again.found("done")] == [24, 24]
+    assert weights(again) == whole[1]
+    assert "the training was over at step 24" in again.story()
+
+
+def test_the_newest_and_the_best_are_kept(make_job, folder):
+    """With this rate the loss grows: the first is the best."""
+    job = run(make_job, folder, "--limit=2", "--best", "--rate=0.5", "--save-steps=4")
+    kept = sorted(path.name for path in folder.glob("checkpoint-*"))
+    best = {event["best"] for event in job.found("done")}
+    assert len(best) == 1 and len(kept) == 2 and "checkpoint-24" in kept, (kept, best)
+    assert os.path.basename(best.pop()) in kept
+    below = {path.name for path in (folder / "_phalanx").iterdir() if path.name.isdigit()}
+    assert {f"checkpoint-{name}" for name in below} == set(kept)
+
+
+def test_epochs_are_saved_at_their_end(make_job, folder):
+    run(make_job, folder, "--by-epoch", "--best", "--steps=12")
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-12", "checkpoint-6"]
+
+
+def test_adapters_of_peft_are_saved_alone(make_job, folder, tmp_path):
+    stock = run(make_job, tmp_path / "stock", "--stock", "--adapters", "--resume=none", launcher="torchrun")
+    ours = run(make_job, folder, "--adapters", "--die-at=13")
+    assert weights(ours) == weights(stock)
+    names = {path.name for path in (folder / "checkpoint-16").iterdir()}
+    assert "adapter_model.safetensors" in names and "model.safetensors" not in names
+    theirs = tmp_path / "stock" / "checkpoint-16"
+    assert names == {path.name for path in theirs.iterdir()}
+    name = "adapter_model.safetensors"
+    assert (folder / "checkpoint-16" / name).read_bytes() == (theirs / name).read_bytes()
+
+
+def test_half_a_folder_of_the_trainers_is_passed_over(make_job, folder, whole):
+    run(make_job, folder, "--stock", "--resume=none", launcher="torchrun")
+    for step, name in ((24, "trainer_state.json"), (16, "optimizer.pt")):
+        path = folder / f"checkpoint-{step}" / name
+        path.write_bytes(path.read_bytes()[:100])
+    job = run(make_job, folder)
+    assert [event["n"] for event in job.found("begin")] == [8, 8]
+    assert "checkpoint-16 is passed over: optimizer.pt is cut off" in job.story()
+    assert weights(job) == whole[1]
+
+
+def test_another_model_is_refused_with_one_sentence(make_job, folder):
+    run(make_job, folder, "--steps=8")
+    job = make_job()
+    node = start(job, folder, "--width=64", flags=("--max-restarts=0",))
+    assert node.wait() == 1, job.story()
+    assert "is of another model: 'transformer.h.0.attn.c_attn.bias' is [96], and [192] in this one" in node.stderr
+
+
+def test_without_phalanx_run_the_folders_are_the_same(make_job, folder, whole):
+    job = run(make_job, folder, launcher="torchrun")
+    assert weights(job) == whole[1]
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == [
+        "checkpoint-16",
+        "checkpoint-24",
+        "checkpoint-8",
+    ]
+    again = run(make_job, folder, launcher="torchrun")
+    assert not again.found("begin")
+
+
+def test_a_disk_that_is_full_costs_no_training(small_disk, make_job, whole):
+    """And leaves no half of a folder; what was stored before is gone on from."""
+    folder = small_disk.path / "out"
+    job = make_job()
+    node = start(job, folder, "--pause-at=10")
+    job.wait_events("pausing", 2)
+    small_disk.fill()
+    os.kill(job.pid(1, 0), signal.SIGKILL)
+    assert node.wait() == 0, job.story()
+    assert (losses(job), weights(job)) == whole[:2]
+    assert "checkpoint-16 is not stored: " in node.stderr and "No space left" in node.stderr, job.story()
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-8"]
+    elsewhere = job.folder / "stock"  # the Trainer writes more than that disk has room for
+    shutil.copytree(folder / "checkpoint-8", elsewhere / "checkpoint-8")
+    stock = run(make_job, elsewhere, "--stock", "--save-steps=100", launcher="torchrun")
+    assert [event["n"] for event in stock.found("begin")] == [8, 8]
+    assert weights(stock) == whole[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"save_only_model": True}, "save_only_model=True: nothing could be resumed"),
+        ({"save_on_each_node": True}, "save_on_each_node=True: output_dir is a path that all nodes see"),
+        ({"push_to_hub": True}, "expected 'end'"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_with_a_sentence(tmp_path, arguments, said):
+    import transformers
+    from phalanx.checkpoint.adapters.huggingface import FlashCheckpoint
+
+    own = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    for name, value in arguments.items():
+        setattr(own, name, value)
+
+    class Given:
+        args = own
+
+    for name in ("_save_checkpoint", "_maybe_log_save_evaluate", "_load_best_model", "train", "save_model"):
+        setattr(Given, name, getattr(transformers.Trainer, name))
+    for name in ("store_flos", "_save", "_save_rng_state", "_load_from_checkpoint", "add_callback"):
+        setattr(Given, name, getattr(transformers.Trainer, name))
+    with pytest.raises(ValueError, match=said):
+        FlashCheckpoint(Given())
+    Given.args, Given.is_deepspeed_enabled = transformers.TrainingArguments(str(tmp_path), use_cpu=True), True
+    with pytest.raises(ValueError, match=r"DeepSpeed: use phalanx\.checkpoint\.adapters\.deepspeed"):
+        FlashCheckpoint(Given())
+    del Given.store_flos
+    with pytest.raises(ValueError, match="has no store_flos\\(\\): expected transformers 4"):
+        FlashCheckpoint(Given())
+
+
+def test_a_transformers_that_is_too_old_is_refused(tmp_path, monkeypatch):
+    import transformers
+    from phalanx.checkpoint.adapters import huggingface
+
+    class Given(transformers.Trainer):
+        def __init__(self):
+            self.args = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+
+    monkeypatch.delattr(transformers.TrainerState, "best_global_step")
+    with pytest.raises(
+        ValueError, match=r"has no TrainerState\.best_global_step: expected transformers 4\.51 or later"
+    ):
+        huggingface.FlashCheckpoint(Given())
+
+
+def test_a_trainer_with_a_save_of_its_own_is_refused(tmp_path):
+    import transformers
+    from phalanx.checkpoint.adapters import huggingface
+
+    class Given(transformers.Trainer):
+        def __init__(self):
+            self.args = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+
+        def _save_checkpoint(self, model, trial):
+            super()._save_checkpoint(model, trial)
+
+    class Mixed(huggingface.FlashCheckpointMixin, Given):
+        pass
+
+    with pytest.raises(ValueError, match=r"Given\._save_checkpoint\(\) would not be called any more"):
+        huggingface.FlashCheckpoint(Given())
+    with pytest.raises(ValueError, match=r"Given\._save_checkpoint\(\) would not be called any more"):
+        Mixed()

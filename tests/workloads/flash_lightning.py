@@ -1,0 +1,110 @@
+"""Lightning's Trainer with dropout and a shuffled data set, saved for by phalanx.checkpoint.adapters.lightning, or by
+ModelCheckpoint alone (--stock). Tells the loss of each step, and what the weights are at the end."""
+
+import argparse
+import hashlib
+import os
+import signal
+
+import lightning.pytorch as pl
+import torch
+from report import report
+
+parser = argparse.ArgumentParser()
+parser.add_argument("folder")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--save-steps", type=int, default=4)
+parser.add_argument("--top", type=int, default=-1)
+parser.add_argument("--stock", action="store_true")
+parser.add_argument("--load", help="the file to go on from")
+parser.add_argument("--die-at", type=int, default=-1, help="in the first life, rank 1 behind that step")
+parser.add_argument("--die-publishing", help="rank 0, in the first life, before a file of that name appears")
+parser.add_argument("--other", help="the folder of a second ModelCheckpoint")
+parser.add_argument("--test", nargs="*", default=[], help="behind fit(): each ckpt_path of test(), or as-it-is")
+options = parser.parse_args()
+
+FIRST_LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+
+
+def of_weights(module):
+    found = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        found.update(name.encode() + value.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def die_at_file(name):
+    """Killed between a step's being stored and its file's appearing."""
+    from phalanx.checkpoint.adapters import published
+
+    publish = published.publish_file
+
+    def dies(source, target):
+        if os.path.basename(target) == name:
+            report("dies", files=sorted(os.listdir(options.folder)))
+            os.kill(os.getpid(), signal.SIGKILL)
+        publish(source, target)
+
+    published.publish_file = dies
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1))
+
+    def training_step(self, batch, index):
+        if FIRST_LIFE and os.environ["RANK"] == "1" and self.trainer.global_step == options.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        (x,) = batch
+        loss = (self.layers(x) - x.sum(1, keepdim=True)).pow(2).mean()
+        report("loss", n=self.trainer.global_step, loss=loss.item())
+        return loss
+
+    def test_step(self, batch, index):
+        report("tested", weights=of_weights(self))
+
+    def on_train_start(self):
+        report("begin", n=self.trainer.global_step)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), 0.01)
+
+
+torch.set_num_threads(1)
+pl.seed_everything(3)
+report("main")
+# One batch of each epoch, so that no order of data is lost in the middle of one.
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.rand(8, 4)), batch_size=4)
+keep = pl.callbacks.ModelCheckpoint(
+    dirpath=options.folder,
+    every_n_train_steps=options.save_steps,
+    save_top_k=options.top,
+    monitor="step" if options.top > 0 else None,
+    mode="max",
+    save_last=True,
+)
+callbacks = [keep]
+if options.other:
+    callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=options.other, every_n_train_steps=options.save_steps))
+if not options.stock:
+    from phalanx.checkpoint.adapters.lightning import FlashCheckpoint
+
+    callbacks.append(FlashCheckpoint(options.folder, every_n_train_steps=1))
+    if FIRST_LIFE and options.die_publishing:
+        die_at_file(options.die_publishing)
+net = Net()
+trainer = pl.Trainer(
+    max_steps=options.steps,
+    accelerator="cpu",
+    devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+    strategy="ddp",
+    callbacks=callbacks,
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+)
+trainer.fit(net, data, ckpt_path=options.load)
+report("done", n=trainer.global_step, weights=of_weights(net))
+for path in options.test:
+    trainer.test(net, data, ckpt_path=None if path == "as-it-is" else path)
