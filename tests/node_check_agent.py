@@ -30,6 +30,14 @@ class Helper:
         self._rest = b""
         self.ready = self.line()
 
+    @classmethod
+    def of_spare(cls, worker, env):
+        """A spare of a zygote (zygote_agent.Worker), told to be one."""
+        helper = cls.__new__(cls)
+        helper.process, helper._rest = _OfSpare(worker, env), b""
+        helper.ready = helper.line()
+        return helper
+
     def __enter__(self):
         return self
 
@@ -108,6 +116,30 @@ class Helper:
     def carry_out(self, number=7, **fields):
         self.order(number, **fields)
         return self.results(number)
+
+
+class _OfSpare:
+    """What subprocess.Popen is to a helper, of a process that a zygote has forked."""
+
+    def __init__(self, worker, env):
+        orders, own_orders = os.pipe()
+        own_reports, reports = os.pipe()
+        own_words, words = os.pipe()
+        worker.peer.send({"type": "check", "env": env}, [orders, reports, words])
+        for fd in (orders, reports, words):
+            os.close(fd)
+        self.stdin, self.stdout = open(own_orders, "wb", 0), open(own_reports, "rb", 0)
+        self.stderr = open(own_words, "rb", 0)
+        self.pid, self._worker = worker.pid, worker
+
+    def wait(self, _timeout_s=None):
+        return self._worker.wait()
+
+    def kill(self):
+        self._worker.kill()
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
 
 
 def value_of(result, name):

@@ -2,13 +2,15 @@
 test_node_check_programs.py; who is blamed for what, in src/master/rules/suspects_test.cc and core/checks_test.cc."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import textwrap
 
 import pytest
-from harness import command_path, is_running, name_of
+from harness import command_path, is_running, name_of, stat_fields, wait_ends
+from node_check_agent import Told
 
 GATHER = "--rdzv-conf=last_call_timeout=60"  # all are checked together, however slowly they come
 CHECK = ("--network-check", "--check-timeout=20", GATHER)
@@ -85,7 +87,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_has_started(job, program, 
         job.node(index, TRAIN, nnodes="2:3", flags=[*flags, *([hangs] if index == 2 else [])]) for index in range(3)
     ]
     job.wait_world(2)
-    assert re.search(r"127\.0\.0\.3 failed \(ended after 8 s in hangs", verdict(nodes[0])), job.story()
+    assert re.search(r"127\.0\.0\.3 failed \(ended after \d+ s in hangs", verdict(nodes[0])), job.story()
     assert not [pid for pid in map(int, pids.read_text().split()) if is_running(pid)]
     job.stop()
     assert [nodes[0].wait(), nodes[1].wait()] == [0, 0], job.story()
@@ -211,3 +213,147 @@ def test_ctrl_c_ends_a_check(job, program, tmp_path):
     node.wait_line("checking 1 node before it trains")
     node.signal(signal.SIGINT)
     assert node.wait() == 130, job.story()
+
+
+# --- what checks is a fork of the zygote
+
+
+PATIENT = ("--network-check", GATHER)  # on a machine that does much else a zygote imports for long
+WITH_TORCH = "import torch\nprint('began', flush=True)\n"
+# Of stat_fields: when it was started, and where its stack begins. A fork has its parent's, a program that was executed
+# another.
+STARTED, STACK = 19, 25
+NO_FORK = "explain: the program that checks is no fork of the zygote"
+
+
+class Held:
+    """A check program that waits until it is let go. `flag`: names it."""
+
+    def __init__(self, folder, program):
+        self.told, self._gate = Told(str(folder / "told")), str(folder / "gate")
+        os.mkfifo(self._gate)
+        body = f"""
+            with open({self.told.path!r}, "w") as told:
+                told.write(f"{{os.getpid()}}\\n")
+            open({self._gate!r}).read()
+            print(json.dumps({{"passed": True, "sentence": ""}}))
+        """
+        self.flag = program("held", body)
+
+    def await_run(self):
+        os.close(self.told.pidfd())
+
+    def let_go(self):
+        open(self._gate, "w").close()
+
+
+@pytest.fixture
+def held(tmp_path, program):
+    held = Held(tmp_path, program)
+    yield held
+    held.told.close()
+
+
+def script(folder, text=WITH_TORCH, others=()):
+    """In a folder of its own, beside modules of these names that are not what their names say."""
+    place = folder / "script"
+    place.mkdir()
+    for name in others:
+        (place / f"{name}.py").write_text("raise SystemExit('a module of the script')\n")
+    (place / "train.py").write_text(text)
+    return place / "train.py"
+
+
+def children_named(job, node, name):
+    """Pids of a node's children whose commands have that in them, those first that were started first."""
+    pids = [pid for pid in job.processes(node) if name in name_of(pid) and int(stat_fields(pid)[1]) == node.pid]
+    return sorted(pids, key=lambda pid: int(stat_fields(pid)[STARTED]))
+
+
+def helper_of(job, node):
+    (pid,) = children_named(job, node, "phalanx.node_check")
+    return pid
+
+
+def is_forked(job, node, pid):
+    zygotes = children_named(job, node, "/zygote.py")
+    return any(stat_fields(pid)[STACK] == stat_fields(zygote)[STACK] for zygote in zygotes)
+
+
+def test_what_checks_a_node_is_a_fork_of_its_zygote(job, held, tmp_path):
+    path = script(tmp_path, others=["helper", "loading", "texts"])
+    node = job.node(0, path, nnodes="1", flags=[*PATIENT, held.flag])
+    held.await_run()
+    helper = helper_of(job, node)
+    assert is_forked(job, node, helper), job.story()
+    held.let_go()
+    assert "all good" in verdict(node)
+    assert node.wait() == 0, job.story()
+    assert not is_running(helper)
+    assert "warm start is off" not in node.stderr, job.story()
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "others"),
+    [
+        (WITH_TORCH, ["--no-warm"], []),
+        (f"# phalanx: cold\n{WITH_TORCH}", [], []),
+        ("print('began', flush=True)\n", [], []),
+        (WITH_TORCH, [], ["json"]),
+    ],
+    ids=["no warm", "asks for cold", "without torch", "own json"],
+)
+def test_where_the_zygote_has_no_torch_it_is_a_program_of_its_own(job, held, tmp_path, text, flags, others):
+    node = job.node(0, script(tmp_path, text, others), nnodes="1", flags=[*PATIENT, *flags, held.flag])
+    held.await_run()
+    assert not is_forked(job, node, helper_of(job, node)), job.story()
+    held.let_go()
+    assert "all good" in verdict(node), job.story()
+    job.killed_by_test = True
+
+
+def test_a_zygote_that_does_not_come_to_its_end_costs_no_check(job, held, tmp_path):
+    node = job.node(0, script(tmp_path), nnodes="1", flags=["--network-check", "--check-timeout=20", held.flag])
+    node.wait_line("checking 1 node before it trains")
+    (zygote,) = children_named(job, node, "/zygote.py")
+    os.kill(zygote, signal.SIGSTOP)
+    held.await_run()
+    assert not is_forked(job, node, helper_of(job, node)), job.story()
+    held.let_go()
+    assert "all good" in verdict(node), job.story()
+    os.kill(zygote, signal.SIGCONT)
+    assert node.wait() == 0, job.story()
+
+
+@pytest.mark.parametrize("when", ["while it imports", "while its fork checks"])
+def test_the_end_of_a_zygote_costs_no_check(job, held, tmp_path, when):
+    node = job.node(0, script(tmp_path), nnodes="1", flags=[*PATIENT, held.flag])
+    node.wait_line("checking 1 node before it trains")
+    if when == "while it imports":
+        os.kill(children_named(job, node, "/zygote.py")[0], signal.SIGKILL)
+    held.await_run()
+    helper = helper_of(job, node)
+    assert is_forked(job, node, helper), job.story()
+    if when == "while its fork checks":
+        os.kill(children_named(job, node, "/zygote.py")[0], signal.SIGKILL)
+    held.let_go()
+    assert "all good" in verdict(node), job.story()
+    assert node.wait() == 0, job.story()
+
+
+def test_the_next_order_has_another_fork_where_the_first_was_killed(job, held, tmp_path):
+    path = script(tmp_path)
+    nodes = [
+        job.node(0, path, nnodes="2", flags=[*PATIENT, "--explain"]),
+        job.node(1, path, nnodes="2", flags=[*PATIENT, held.flag]),
+    ]
+    held.await_run()  # and the other waits for what this one finds
+    nodes[0].wait_line("report 6 results of part 1")
+    first = helper_of(job, nodes[0])
+    os.kill(first, signal.SIGKILL)
+    wait_ends([first], 10)
+    held.let_go()
+    assert "all good" in verdict(nodes[0]), job.story()
+    said = nodes[0].stderr
+    assert said.count("-> start the program that checks") == 2 and NO_FORK not in said, job.story()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()

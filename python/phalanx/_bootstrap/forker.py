@@ -1,5 +1,6 @@
 """The zygote's work: preload, then fork a spare for each request."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 
 from phalanx._bootstrap import (
+    checker,
     elasticity,
     hidden,
     libraries,
@@ -54,7 +56,8 @@ def serve(fd, asked_of_site):
             worker = _fork_spare(channel, message["id"], fds[0], agent_pid, generators, make_own)
             if worker is not None:
                 # Signals stay out until the rank's streams are in place (runner.run).
-                request, fds = runner.wait_for_request(worker, _drop_signals_until_asked, warmth.make_own)
+                check = functools.partial(checker.become, worker, warmth)
+                request, fds = runner.wait_for_request(worker, _drop_signals_until_asked, warmth.make_own, check)
                 return worker, request, fds, warmth
     except (wire.Closed, OSError):
         os._exit(0)

@@ -104,6 +104,13 @@ def set_variables(values):
             os.environ[name] = value
 
 
+def set_as_imported_with():
+    """Sets variables as the script does before it imports these modules. Returns what was there, for set_variables."""
+    before = {name: os.environ.get(name) for name in _imported_with}
+    set_variables(_imported_with)
+    return before
+
+
 def hide(steps, path_before, marks, importers, imported_with=None):
     """Hides the modules of all `steps` (steps.Step). `marks`: by their imports; `importers`: {name: that of the module
     which imported it first}; `imported_with`: {name: value, None: unset} of the variables that they were imported with,

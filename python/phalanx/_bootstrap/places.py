@@ -211,6 +211,14 @@ def put_first_on_path(folder):
     _first_on_path = folder
 
 
+def take_off_path():
+    """Takes off sys.path what put_first_on_path has put there."""
+    global _first_on_path
+    if _first_on_path in sys.path:
+        sys.path.remove(_first_on_path)
+    _first_on_path = None
+
+
 def forget_old_finders():
     """In a fork: has Python look again at the entries of sys.path where no folder was, and at archives. Finders of
     folders see for themselves what has changed."""

@@ -20,6 +20,26 @@ _openblas_threads = 1  # with one it is imported
 _cpus_of_imports = None  # how many the zygote may use
 
 
+class Uncounted:
+    """In the place of a Late: whoever imports torch forks, and must start no thread. `count_anew` follows in a fork."""
+
+    def why_not(self, names):
+        return None
+
+    def count(self, names):
+        pass
+
+
+def count_anew():
+    """In a fork that is no rank: torch uses as many threads as if this process had imported it."""
+    torch = hidden.find("torch")
+    count = _number_for_torch(os.environ, _asks_mkl(torch))
+    if count is None:
+        count = _cores(os.sched_getaffinity(0)) if _asks_mkl(torch) else os.cpu_count()
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
 class Counted:
     """What has been counted here, with which CPUs. `environment`: the zygote's before any import; `numbers`: {"torch"
     or "numpy": numbers() as its import began}."""

@@ -16,6 +16,7 @@ def carry_out(order, torch, helper_pid, reports, stderr, not_ours):
     status = 1
     try:
         _leave_helper(helper_pid, stderr, not_ours)
+        torch.begin()
         for check, run in checks.of(order, torch):
             _write(reports, {"type": "begun", "id": order.id, "check": check})
             _write(reports, _result(order, check, run))

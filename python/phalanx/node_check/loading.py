@@ -14,6 +14,17 @@ class Torch:
     def __init__(self, module, missing):
         self._module = module
         self._missing = missing  # what a check that needs it raises
+        self._count = None
+
+    def counts_threads_by(self, count):
+        """`count()` is called by each process that carries out an order: of a torch that another process has imported,
+        which may have counted otherwise than this one would."""
+        self._count = count
+
+    def begin(self):
+        """In the process of an order, before its checks."""
+        if self._module is not None and self._count is not None:
+            self._count()
 
     def version(self):
         """As people write it: without what it was built for; None without torch."""

@@ -8,10 +8,12 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "agent/checks/lines.h"
 #include "agent/core/core.h"
 #include "agent/output/streams.h"
+#include "agent/workers/launch.h"
 #include "base/clock.h"
 
 namespace phalanx::agent::checks {
@@ -19,7 +21,7 @@ namespace {
 
 constexpr size_t kLastWordsBytes = 4 << 10;
 constexpr size_t kShownBytes = 300;
-// It ends by itself when its stdin is over.
+// It ends by itself when its orders are over.
 constexpr int64_t kEndByItselfMs = 1'000;
 
 struct Pipe {
@@ -31,6 +33,19 @@ StatusOr<Pipe> MakePipe() {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   return Pipe{Fd(fds[0]), Fd(fds[1])};
+}
+
+struct Pipes {
+  Pipe orders;
+  Pipe lines;
+  Pipe words;
+};
+
+StatusOr<Pipes> MakePipes() {
+  PHX_ASSIGN_OR_RETURN(Pipe orders, MakePipe());
+  PHX_ASSIGN_OR_RETURN(Pipe lines, MakePipe());
+  PHX_ASSIGN_OR_RETURN(Pipe words, MakePipe());
+  return Pipes{std::move(orders), std::move(lines), std::move(words)};
 }
 
 void DoNotBlock(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
@@ -61,36 +76,57 @@ bool ReadInto(const Fd& fd, std::string& text) {
 StatusOr<std::unique_ptr<CheckHelper>> CheckHelper::Start(EventLoop& loop, Reaper& reaper, const std::string& python,
                                                           const std::map<std::string, std::string>& env,
                                                           OnEvent on_event) {
-  PHX_ASSIGN_OR_RETURN(Pipe orders, MakePipe());
-  PHX_ASSIGN_OR_RETURN(Pipe lines, MakePipe());
-  PHX_ASSIGN_OR_RETURN(Pipe words, MakePipe());
+  PHX_ASSIGN_OR_RETURN(Pipes pipes, MakePipes());
   SpawnSpec spec;
   spec.program = python;
   spec.args = {python, "-u", "-m", "phalanx.node_check"};
   spec.env = env;
-  spec.stdin_fd = orders.reader.get();
-  spec.stdout_fd = lines.writer.get();
-  spec.stderr_fd = words.writer.get();
+  spec.stdin_fd = pipes.orders.reader.get();
+  spec.stdout_fd = pipes.lines.writer.get();
+  spec.stderr_fd = pipes.words.writer.get();
   PHX_ASSIGN_OR_RETURN(Child child, Spawn(spec));
   std::unique_ptr<CheckHelper> helper(new CheckHelper(loop, reaper, std::move(on_event)));
-  CheckHelper* const self = helper.get();
-  self->pid_ = child.pid;
-  self->orders_ = std::move(orders.writer);
-  self->lines_ = std::move(lines.reader);
-  self->words_ = std::move(words.reader);
-  for (const Fd* fd : {&self->orders_, &self->lines_, &self->words_}) DoNotBlock(*fd);
-  loop.Watch(self->lines_.get(), EPOLLIN, [self](uint32_t) { self->Read(); });
-  loop.Watch(self->words_.get(), EPOLLIN, [self](uint32_t) { self->ReadWords(); });
-  reaper.Await(std::move(child), [self](const ProcessEnd& end) {
-    self->pid_ = 0;
-    if (self->words_.valid()) self->ReadWords();
-    std::string why = self->fault_.empty() ? DescribeEnd(end.exit_code, end.signal) : self->fault_;
-    const std::string said = LastLine(self->last_words_);
-    if (self->fault_.empty() && !said.empty()) why += ": " + said;
-    const OnEvent told = self->on_event_;
-    told(checking::HelperEnded{std::move(why)});  // may destroy the helper
-  });
+  helper->pid_ = child.pid;
+  reaper.Await(std::move(child), [self = helper.get()](const ProcessEnd& end) { self->OnProcessEnd(end); });
+  helper->Listen(std::move(pipes.orders.writer), std::move(pipes.lines.reader), std::move(pipes.words.reader));
   return helper;
+}
+
+StatusOr<std::unique_ptr<CheckHelper>> CheckHelper::StartFrom(EventLoop& loop, Reaper& reaper, Spare spare,
+                                                              const std::map<std::string, std::string>& env,
+                                                              OnEvent on_event) {
+  if (!reaper.Awaits(spare.pid)) return absl::UnavailableError("what was forked has ended");
+  PHX_ASSIGN_OR_RETURN(Pipes pipes, MakePipes());
+  std::vector<Fd> fds;
+  fds.push_back(std::move(pipes.orders.reader));
+  fds.push_back(std::move(pipes.lines.writer));
+  fds.push_back(std::move(pipes.words.writer));
+  std::unique_ptr<CheckHelper> helper(new CheckHelper(loop, reaper, std::move(on_event)));
+  helper->pid_ = spare.pid;
+  helper->channel_ = std::move(spare.channel);
+  helper->channel_->Send(CheckMessage(env), std::move(fds));
+  reaper.Retarget(spare.pid, [self = helper.get()](const ProcessEnd& end) { self->OnProcessEnd(end); });
+  helper->Listen(std::move(pipes.orders.writer), std::move(pipes.lines.reader), std::move(pipes.words.reader));
+  return helper;
+}
+
+void CheckHelper::Listen(Fd orders, Fd lines, Fd words) {
+  orders_ = std::move(orders);
+  lines_ = std::move(lines);
+  words_ = std::move(words);
+  for (const Fd* fd : {&orders_, &lines_, &words_}) DoNotBlock(*fd);
+  loop_.Watch(lines_.get(), EPOLLIN, [this](uint32_t) { Read(); });
+  loop_.Watch(words_.get(), EPOLLIN, [this](uint32_t) { ReadWords(); });
+}
+
+void CheckHelper::OnProcessEnd(const ProcessEnd& end) {
+  pid_ = 0;
+  if (words_.valid()) ReadWords();
+  std::string why = fault_.empty() ? DescribeEnd(end.exit_code, end.signal) : fault_;
+  const std::string said = LastLine(last_words_);
+  if (fault_.empty() && !said.empty()) why += ": " + said;
+  const OnEvent told = on_event_;
+  told(checking::HelperEnded{std::move(why)});  // may destroy the helper
 }
 
 CheckHelper::~CheckHelper() {

@@ -1,5 +1,5 @@
-// The program that checks this node, as a process: `python -m phalanx.node_check`, told what to check on its stdin,
-// heard on its stdout. The loop's thread.
+// The program that checks this node, as a process: `python -m phalanx.node_check`, or a fork of a zygote that has
+// become that, told what to check by one pipe, heard by another. The loop's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "agent/core/checking.h"
+#include "agent/workers/spare.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
 #include "base/process/process.h"
@@ -24,9 +25,13 @@ class CheckHelper {
 
   static StatusOr<std::unique_ptr<CheckHelper>> Start(EventLoop& loop, Reaper& reaper, const std::string& python,
                                                       const std::map<std::string, std::string>& env, OnEvent on_event);
+  // `spare`: of Supervisor::ForkAside.
+  static StatusOr<std::unique_ptr<CheckHelper>> StartFrom(EventLoop& loop, Reaper& reaper, Spare spare,
+                                                          const std::map<std::string, std::string>& env,
+                                                          OnEvent on_event);
   CheckHelper(const CheckHelper&) = delete;
   CheckHelper& operator=(const CheckHelper&) = delete;
-  // Ends it: it ends what it has started when its stdin is over, and is killed where it does not within a moment.
+  // Ends it: it ends what it has started when its orders are over, and is killed where it does not within a moment.
   ~CheckHelper();
 
   pid_t pid() const { return pid_; }
@@ -37,6 +42,8 @@ class CheckHelper {
  private:
   CheckHelper(EventLoop& loop, Reaper& reaper, OnEvent on_event)
       : loop_(loop), reaper_(reaper), on_event_(std::move(on_event)) {}
+  void Listen(Fd orders, Fd lines, Fd words);
+  void OnProcessEnd(const ProcessEnd& end);
   void Read();
   void ReadWords();
   void TakeLines();
@@ -44,10 +51,11 @@ class CheckHelper {
   EventLoop& loop_;
   Reaper& reaper_;
   OnEvent on_event_;
-  pid_t pid_ = 0;  // 0: ended
-  Fd orders_;      // its stdin
-  Fd lines_;       // its stdout
-  Fd words_;       // its stderr
+  pid_t pid_ = 0;                     // 0: ended
+  std::unique_ptr<Channel> channel_;  // of a fork: what it is to be may still be on its way
+  Fd orders_;
+  Fd lines_;
+  Fd words_;  // its stderr
   std::string text_;
   std::string last_words_;
   std::string fault_;  // of a line that is none

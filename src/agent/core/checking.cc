@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace phalanx::agent::checking {
@@ -23,7 +24,8 @@ class Stepper {
     s_.report = {};
     s_.report.set_run(event.order.run());
     s_.report.set_part(event.order.part());
-    s_.due = now_ + event.order.limit_ms() + kHelperAnswerMs;
+    s_.ordered_at = now_;
+    s_.due = now_ + kHelperStartMs + event.order.limit_ms() + kHelperAnswerMs;
     if (event.order.group_rank() == 0 && event.order.group_size() > 1) {
       s_.store_open = true;
       Do(OpenStore{event.order.store_port(),
@@ -32,16 +34,19 @@ class Stepper {
     }
     if (s_.helper == Helper::kReady) return Hand();
     WakeHelper(event.order.reason());
+    s_.hurry_at = now_ + std::clamp(event.order.limit_ms() / 2, kHelperStartMs - kOwnImportsMs, kMostZygoteMs);
   }
 
   void On(const HelperReady& /*event*/) {
     if (s_.helper != Helper::kStarting) return;
     s_.helper = Helper::kReady;
+    s_.hurry_at = kNever;
     if (s_.ordered) Hand();
   }
 
   void On(const HelperEnded& event) {
     s_.helper = Helper::kNone;
+    s_.hurry_at = kNever;
     if (s_.ordered) Answer(fmt::format("the program that checks has ended{}: {}", InText(), event.why));
   }
 
@@ -61,19 +66,23 @@ class Stepper {
 
   void On(const Over& /*event*/) {
     s_.ordered = false;
-    s_.due = kNever;
+    s_.due = s_.hurry_at = kNever;
     Close();
     if (std::exchange(s_.helper, Helper::kNone) != Helper::kNone) Do(EndHelper{}, "nothing is checked any more");
   }
 
   void On(const Tick& /*event*/) {
+    if (now_ >= s_.hurry_at) {
+      s_.hurry_at = kNever;
+      Do(HurryHelper{}, "the zygote still imports, or does not answer");
+    }
     if (!s_.ordered || now_ < s_.due) return;
     const bool began = s_.helper == Helper::kReady;
     s_.helper = Helper::kNone;
     Do(EndHelper{}, "it does not answer");
-    const int64_t limit_s = s_.order.limit_ms() / 1'000;
-    Answer(began ? fmt::format("the program that checks has not answered within {} s{}", limit_s, InText())
-                 : fmt::format("the program that checks has not begun within {} s", limit_s));
+    const int64_t waited_s = (now_ - s_.ordered_at) / 1'000;
+    Answer(began ? fmt::format("the program that checks has not answered within {} s{}", waited_s, InText())
+                 : fmt::format("the program that checks has not begun within {} s", waited_s));
   }
 
  private:
@@ -89,7 +98,14 @@ class Stepper {
     Do(StartHelper{}, reason);
   }
 
-  void Hand() { Do(Give{++s_.id, s_.order}, s_.order.reason()); }
+  // One that was long in coming has the less time for it: its own end of an order comes before this node's, and says
+  // more.
+  void Hand() {
+    v1::CheckOrder order = s_.order;
+    order.set_limit_ms(std::clamp<int64_t>(s_.due - kHelperAnswerMs - now_, 1, order.limit_ms()));
+    s_.due = now_ + order.limit_ms() + kHelperAnswerMs;
+    Do(Give{++s_.id, std::move(order)}, s_.order.reason());
+  }
 
   void Close() {
     if (std::exchange(s_.store_open, false)) Do(CloseStore{}, "they have met");
@@ -116,6 +132,6 @@ std::vector<Decision> Step(State& state, const Event& event, Instant now) {
   return stepper.Take();
 }
 
-Instant NextDeadline(const State& state) { return state.due; }
+Instant NextDeadline(const State& state) { return std::min(state.due, state.hurry_at); }
 
 }  // namespace phalanx::agent::checking

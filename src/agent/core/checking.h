@@ -14,7 +14,13 @@
 namespace phalanx::agent::checking {
 
 // The helper ends what it was told to check at its limit, and says so within this; else it is ended itself.
-constexpr int64_t kHelperAnswerMs = 8'000;
+constexpr int64_t kHelperAnswerMs = 5'000;
+// It may take so long to begin without losing of an order's time. Both together are less than a master waits.
+constexpr int64_t kHelperStartMs = 8'000;
+// Of these, so much is for a program that imports torch by itself. Where an order waits for a zygote it does so for the
+// rest, or for half of the order's own time where that is more, but not for all that a large script imports.
+constexpr int64_t kOwnImportsMs = 2'000;
+constexpr int64_t kMostZygoteMs = 30'000;
 // Lines that name a result; more come from a program that floods.
 constexpr int kMostResults = 64;
 
@@ -47,7 +53,10 @@ using Event = std::variant<Wanted, Ordered, HelperReady, HelperEnded, CheckBegun
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
-struct StartHelper {};  // HelperReady or HelperEnded follows
+// Forked by the zygote, where there is one, as soon as it has done its imports; else a process of its own. HelperReady
+// or HelperEnded follows.
+struct StartHelper {};
+struct HurryHelper {};  // where the zygote has not forked it yet: a process of its own
 struct EndHelper {};    // with all that it has started; nothing follows
 struct OpenStore {      // on the port that the master knows
   uint32_t port = 0;
@@ -62,7 +71,7 @@ struct Report {
   v1::CheckReport report;
 };
 
-using Action = std::variant<StartHelper, EndHelper, OpenStore, CloseStore, Give, Report>;
+using Action = std::variant<StartHelper, HurryHelper, EndHelper, OpenStore, CloseStore, Give, Report>;
 
 struct Decision {
   Action action;
@@ -77,11 +86,13 @@ struct State {
   Helper helper = Helper::kNone;
   uint64_t id = 0;       // of the last order that was given to it
   bool ordered = false;  // `order` has no answer yet
+  Instant ordered_at = 0;
   v1::CheckOrder order;
   bool store_open = false;
   std::string check;  // that runs
   v1::CheckReport report;
   Instant due = kNever;
+  Instant hurry_at = kNever;  // the zygote is waited for until then
 };
 
 std::vector<Decision> Step(State& state, const Event& event, Instant now);

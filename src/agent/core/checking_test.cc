@@ -23,6 +23,7 @@ class CheckingTest : public ::testing::Test {
       if (std::holds_alternative<CloseStore>(decision.action)) --open_;
       if (std::holds_alternative<StartHelper>(decision.action)) ++started_;
       if (std::holds_alternative<EndHelper>(decision.action)) ++ended_;
+      if (std::holds_alternative<HurryHelper>(decision.action)) ++hurried_;
     }
   }
 
@@ -43,6 +44,7 @@ class CheckingTest : public ::testing::Test {
   int open_ = 0;
   int started_ = 0;
   int ended_ = 0;
+  int hurried_ = 0;
 };
 
 TEST_F(CheckingTest, AnOrderWaitsForTheHelper) {
@@ -108,17 +110,80 @@ TEST_F(CheckingTest, AHelperThatDoesNotAnswerIsEnded) {
   Feed(Tick{});
   EXPECT_EQ(ended_, 1);
   ASSERT_THAT(reports_, SizeIs(1));
-  EXPECT_THAT(reports_[0].ended(), HasSubstr("has not answered within 10 s in matmul"));
+  EXPECT_THAT(reports_[0].ended(), HasSubstr("has not answered within 15 s in matmul"));
+}
+
+// Its own end of what hangs says more than this node's, so it must come first, and this node's before the master's.
+TEST_F(CheckingTest, AHelperThatIsLongInComingHasTheLessTime) {
+  Feed(Ordered{Order(1)});
+  now_ += kHelperStartMs;
+  Feed(HelperReady{});
+  EXPECT_EQ(given_.at(0).order.limit_ms(), 10'000);
+  EXPECT_EQ(NextDeadline(state_), now_ + 10'000 + kHelperAnswerMs);
+  Feed(Ordered{Order(2)});
+  EXPECT_EQ(given_.at(1).order.limit_ms(), 10'000);
+  Feed(HelperEnded{"SIGKILL"});
+  Feed(Ordered{Order(3)});
+  now_ += kHelperStartMs + 4'000;
+  Feed(HelperReady{});
+  EXPECT_EQ(given_.at(2).order.limit_ms(), 6'000);
+  EXPECT_EQ(NextDeadline(state_), now_ + 6'000 + kHelperAnswerMs);
 }
 
 TEST_F(CheckingTest, AHelperThatNeverBeginsIsTold) {
   Feed(Ordered{Order(1)});
   now_ = NextDeadline(state_);
   Feed(Tick{});
+  EXPECT_EQ(hurried_, 1);
+  EXPECT_THAT(reports_, IsEmpty());
+  now_ = NextDeadline(state_);
+  Feed(Tick{});
+  EXPECT_EQ(hurried_, 1);
   ASSERT_THAT(reports_, SizeIs(1));
-  EXPECT_THAT(reports_[0].ended(), HasSubstr("has not begun within 10 s"));
+  EXPECT_THAT(reports_[0].ended(), HasSubstr("has not begun within 23 s"));
   Feed(HelperReady{});  // it was ended
   EXPECT_THAT(given_, IsEmpty());
+}
+
+// A zygote that imports is waited for, as a program of its own would import the same; one that does not come to its end
+// costs no order.
+TEST_F(CheckingTest, AZygoteIsWaitedForWhileTheOrderHasTime) {
+  struct Case {
+    int64_t limit_ms;
+    int64_t wait_ms;
+  };
+  for (const Case& each : {Case{1'000, 6'000}, {12'000, 6'000}, {16'000, 8'000}, {60'000, 30'000}, {600'000, 30'000}}) {
+    SCOPED_TRACE(each.limit_ms);
+    state_ = {};
+    hurried_ = 0;
+    Feed(Wanted{});
+    EXPECT_EQ(NextDeadline(state_), kNever) << "nothing is lost by it";
+    v1::CheckOrder order = Order(1);
+    order.set_limit_ms(each.limit_ms);
+    Feed(Ordered{order});
+    EXPECT_EQ(NextDeadline(state_), now_ + each.wait_ms);
+    now_ += each.wait_ms - 1;
+    Feed(Tick{});
+    EXPECT_EQ(hurried_, 0);
+    now_ += 1;
+    Feed(Tick{});
+    EXPECT_EQ(hurried_, 1);
+    EXPECT_EQ(NextDeadline(state_), now_ - each.wait_ms + kHelperStartMs + each.limit_ms + kHelperAnswerMs);
+    now_ += kOwnImportsMs;
+    Feed(HelperReady{});
+    EXPECT_GE(given_.back().order.limit_ms(), std::min(each.limit_ms, each.limit_ms / 2 + 6'000));
+  }
+}
+
+TEST_F(CheckingTest, NobodyWaitsForAZygoteOnceThereIsAHelper) {
+  for (const Event& event : {Event{HelperReady{}}, Event{HelperEnded{"SIGKILL"}}, Event{Over{}}}) {
+    state_ = {};
+    Feed(Ordered{Order(1)});
+    Feed(event);
+    now_ += 10'000;
+    Feed(Tick{});
+    EXPECT_EQ(hurried_, 0);
+  }
 }
 
 TEST_F(CheckingTest, WhenTheNodeTrainsNothingIsLeft) {

@@ -107,13 +107,20 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int l
   JsonObject message;
   message.Add("type", "run").Add("kind", KindName(config)).Add("script", ScriptName(config, spec.local_rank));
   message.Add("args", spec.args).Add("cwd", cwd).Add("env", spec.env).Add("umask", static_cast<int64_t>(umask));
-  message.Add("exact_steps", spec.exact_steps).Add("bound", !spec.cpus.empty()).Add("logs", log_streams);
+  message.Add("exact_steps", spec.exact_steps)
+      .Add("splits_steps", spec.splits_steps)
+      .Add("bound", !spec.cpus.empty())
+      .Add("logs", log_streams);
   if (spec.board_path.empty()) {
     message.AddNull("board");
   } else {
     message.Add("board", JsonObject().Add("path", spec.board_path).Add("slot", spec.local_rank));
   }
   return message.Text();
+}
+
+std::string CheckMessage(const std::map<std::string, std::string>& env) {
+  return JsonObject().Add("type", "check").Add("env", env).Text();
 }
 
 std::string PreloadMessage(const LaunchConfig& config, const std::map<std::string, std::string>& env,

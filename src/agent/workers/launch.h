@@ -37,6 +37,7 @@ SpawnSpec ZygoteCommand(const LaunchConfig& config, const std::map<std::string, 
 // `log_streams`: 1: stdout, 2: stderr, 3: both are log files of ours.
 std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int log_streams, const std::string& cwd,
                        unsigned umask);
+std::string CheckMessage(const std::map<std::string, std::string>& env);
 // Of several scripts (`train_${local_rank}.py`) that of local rank 0; a spare that is given another one looks at it
 // anew. `env`: what the zygote's command is given.
 std::string PreloadMessage(const LaunchConfig& config, const std::map<std::string, std::string>& env,

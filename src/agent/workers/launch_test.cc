@@ -172,5 +172,11 @@ TEST_F(FindBootstrapTest, AnotherInterpreterNeedsToNameIt) {
   EXPECT_EQ(Find(config_), "");
 }
 
+TEST(CheckMessage, HasTheWholeEnvironment) {
+  const nlohmann::json message = nlohmann::json::parse(CheckMessage({{"A", "b\n"}, {"PATH", "/bin"}}), nullptr, false);
+  EXPECT_EQ(message["type"], "check");
+  EXPECT_EQ(message["env"], (nlohmann::json{{"A", "b\n"}, {"PATH", "/bin"}}));
+}
+
 }  // namespace
 }  // namespace phalanx::agent

@@ -9,6 +9,12 @@
 #include "base/process/memory.h"
 
 namespace phalanx::agent {
+namespace {
+
+// No number of Spares' forks: those begin with 1.
+constexpr uint64_t kAsideFork = 0;
+
+}  // namespace
 
 SparePool::SparePool(Parts parts, Events events)
     : parts_(std::move(parts)), events_(std::move(events)), learnt_path_(LearntPath(parts_.config, parts_.cwd)) {}
@@ -76,6 +82,7 @@ void SparePool::Run() {
   }
   running_ = false;
   SetTimer();
+  ServeAside();
 }
 
 void SparePool::SetTimer() {
@@ -98,7 +105,10 @@ void SparePool::Do(const StartZygote& action) {
     core_.OnZygoteReady(number, parts_.loop.Now());
     Run();
   };
-  events.on_fork_failed = [this](uint64_t fork, const std::string& why) { OnForkFailed(fork, why); };
+  events.on_fork_failed = [this](uint64_t fork, const std::string& why) {
+    if (fork != kAsideFork) return OnForkFailed(fork, why);
+    if (aside_ && aside_->channel) TellAside(absl::UnavailableError(why));
+  };
   events.on_ended = [this, number = action.zygote](const ZygoteEnd& end) { OnZygoteEnded(number, end); };
   const SpawnSpec command = ZygoteCommand(parts_.config, parts_.env, parts_.bootstrap);
   const std::string preload = PreloadMessage(parts_.config, command.env, parts_.cwd, action.learnt);
@@ -158,21 +168,27 @@ void SparePool::OnZygoteEnded(int zygote, const ZygoteEnd& end) {
 }
 
 void SparePool::OnSpareSpeaks(uint64_t fork, const PeerMessage& message) {
-  const auto* spare = std::get_if<SpareWaits>(&message);
-  const pid_t pid = spare == nullptr ? 0 : static_cast<pid_t>(spare->pid);
-  const std::optional<ProcStat> stat = pid > 1 ? ReadProcStat(pid) : std::nullopt;
-  if (!stat || stat->ppid != getpid() || stat->session != pid || parts_.reaper.Awaits(pid)) {
-    return OnForkFailed(fork, "what was forked is not a spare of this agent");
-  }
+  const std::optional<pid_t> forked = AwaitForked(message, [this](const ProcessEnd& end) { OnSpareLost(end.pid); });
+  if (!forked) return OnForkFailed(fork, "what was forked is not a spare of this agent");
+  const pid_t pid = *forked;
   if (parts_.guard != nullptr) parts_.guard->Add(pid);
   Channel::Events events;
   events.on_message = [this, pid](const PeerMessage&) { OnSpareLost(pid); };
   events.on_closed = [this, pid](const Status&) { OnSpareLost(pid); };
   forking_->SetEvents(std::move(events));
   spares_[pid] = std::move(forking_);
-  parts_.reaper.Await(Child{pid, PidfdOpen(pid)}, [this, pid](const ProcessEnd&) { OnSpareLost(pid); });
   core_.OnSpareWaits(fork, pid, parts_.loop.Now());
   Run();
+}
+
+// The process that speaks, if it is a fork of ours that nobody knows yet: its end is told from now on.
+std::optional<pid_t> SparePool::AwaitForked(const PeerMessage& message, std::function<void(const ProcessEnd&)> on_end) {
+  const auto* spare = std::get_if<SpareWaits>(&message);
+  const pid_t pid = spare == nullptr ? 0 : static_cast<pid_t>(spare->pid);
+  const std::optional<ProcStat> stat = pid > 1 ? ReadProcStat(pid) : std::nullopt;
+  if (!stat || stat->ppid != getpid() || stat->session != pid || parts_.reaper.Awaits(pid)) return std::nullopt;
+  parts_.reaper.Await(Child{pid, PidfdOpen(pid)}, std::move(on_end));
+  return pid;
 }
 
 void SparePool::OnForkFailed(uint64_t fork, const std::string& why) {
@@ -183,6 +199,44 @@ void SparePool::OnForkFailed(uint64_t fork, const std::string& why) {
 void SparePool::OnSpareLost(pid_t pid) {
   core_.OnSpareLost(pid, parts_.loop.Now());
   Run();
+}
+
+// --- aside --------------------------------------------------------------------------------------------------------
+
+void SparePool::ForkAside(std::function<void(StatusOr<Spare>)> told) {
+  aside_ = Aside{std::move(told), nullptr};
+  ServeAside();
+}
+
+void SparePool::ForgetAside() { aside_.reset(); }
+
+// Behind all that may have changed whether there is a zygote, and what it does.
+void SparePool::ServeAside() {
+  if (!aside_ || aside_->channel) return;
+  if (!core_.alive()) return TellAside(absl::UnavailableError("workers start cold"));
+  const auto zygote = zygotes_.find(core_.ForksNow());
+  if (zygote == zygotes_.end() || !zygote->second->ready()) return;  // it imports, or its end is about to be told
+  auto ends = Channel::MakePair();
+  if (!ends.ok()) return TellAside(ends.status());
+  Channel::Events events;
+  events.on_message = [this](const PeerMessage& message) { OnAsideSpeaks(message); };
+  events.on_closed = [this](const Status& why) { TellAside(why); };
+  aside_->channel = std::make_unique<Channel>(parts_.loop, std::move(ends->first), std::move(events));
+  zygote->second->Fork(kAsideFork, false, std::move(ends->second));
+}
+
+void SparePool::OnAsideSpeaks(const PeerMessage& message) {
+  const std::optional<pid_t> pid = AwaitForked(message, nullptr);
+  if (!pid) return TellAside(absl::InternalError("what was forked is no child of this agent"));
+  Channel::Events silent;
+  silent.on_message = [](const PeerMessage&) {};
+  aside_->channel->SetEvents(std::move(silent));
+  TellAside(Spare{*pid, std::move(aside_->channel)});
+}
+
+void SparePool::TellAside(StatusOr<Spare> spare) {
+  const Aside aside = *std::exchange(aside_, std::nullopt);
+  aside.told(std::move(spare));
 }
 
 }  // namespace phalanx::agent

@@ -14,20 +14,15 @@
 
 #include "agent/flags/config.h"
 #include "agent/workers/guard.h"
+#include "agent/workers/spare.h"
 #include "agent/workers/spares.h"
 #include "agent/workers/wire.h"
 #include "agent/workers/zygote.h"
 #include "base/event_loop.h"
 #include "base/process/process.h"
+#include "base/status.h"
 
 namespace phalanx::agent {
-
-// A process that waits for a `run` message. Its end is awaited by the reaper; who takes it retargets that and the
-// channel.
-struct Spare {
-  pid_t pid = 0;
-  std::unique_ptr<Channel> channel;
-};
 
 class SparePool {
  public:
@@ -76,12 +71,29 @@ class SparePool {
   // Spares that wait have done ahead what a life has shown to be of use since they were forked.
   void Prepare();
 
+  // Has the zygote fork one more process as soon as it can, which belongs to the caller, is no spare of this pool and
+  // counts nowhere. `told` is called once with it, or with why there is none: workers start cold, or the fork came to
+  // nothing. It may be called from within. It takes the place of an earlier call that has not been answered.
+  void ForkAside(std::function<void(StatusOr<Spare>)> told);
+  // Nobody wants that any more: what is on its way ends, and nothing is told.
+  void ForgetAside();
+
   // Whether that process is a zygote or a waiting spare.
   bool Knows(pid_t pid) const;
 
  private:
+  // A fork that was asked for aside.
+  struct Aside {
+    std::function<void(StatusOr<Spare>)> told;
+    std::unique_ptr<Channel> channel;  // null: no zygote could fork yet
+  };
+
   void Run();
   void SetTimer();
+  void ServeAside();
+  void OnAsideSpeaks(const PeerMessage& message);
+  void TellAside(StatusOr<Spare> spare);
+  std::optional<pid_t> AwaitForked(const PeerMessage& message, std::function<void(const ProcessEnd&)> on_end);
   void Do(const StartZygote& action);
   void Do(const EndZygote& action);
   void Do(const DropZygote& action);
@@ -112,6 +124,7 @@ class SparePool {
   std::unique_ptr<Zygote> ended_zygote_;            // lives until its callback is over
   std::unique_ptr<Channel> forking_;                // of the one spare on its way
   std::map<pid_t, std::unique_ptr<Channel>> spares_;
+  std::optional<Aside> aside_;
 };
 
 }  // namespace phalanx::agent

@@ -106,6 +106,8 @@ class Spares {
 
   // Whether a spare may be had by waiting: a zygote works or imports.
   bool alive() const { return serving_ != 0 && !cold_; }
+  // The zygote that can fork now; 0: none.
+  int ForksNow() const { return alive() && ready_ ? serving_ : 0; }
   int waiting() const { return static_cast<int>(spares_.size()); }
   // The spare that the next worker is made of, if one waits. Taken or PassOver follows, at once.
   std::optional<int64_t> Next() const;

@@ -144,6 +144,22 @@ TEST_F(SparesTest, OneIsForkedAtATimeOnceTheZygoteIsReady) {
   EXPECT_EQ(Comes(), (Texts{"2 wait", "take it"}));
 }
 
+TEST_F(SparesTest, TheZygoteThatForksHasDoneItsImports) {
+  EXPECT_EQ(spares_.ForksNow(), 0);
+  spares_.Start({});
+  EXPECT_EQ(spares_.ForksNow(), 0);
+  Ready(1);
+  EXPECT_EQ(spares_.ForksNow(), 1);
+  Renew(1, "a");
+  EXPECT_EQ(spares_.ForksNow(), 2);
+  Ended(2, {ZygoteEnd::Kind::kDied, "", "killed"});
+  EXPECT_EQ(spares_.ForksNow(), 0) << "the next one imports";
+  EXPECT_TRUE(spares_.alive());
+  Ended(3, Failed());
+  EXPECT_EQ(spares_.ForksNow(), 0);
+  EXPECT_FALSE(spares_.alive());
+}
+
 TEST_F(SparesTest, WhatIsTakenIsReplacedWhenItIsWantedAgain) {
   Begin(2);
   EXPECT_EQ(TakeOne(), 101) << "the oldest first";

@@ -19,6 +19,7 @@
 
 #include "agent/flags/config.h"
 #include "agent/workers/guard.h"
+#include "agent/workers/spare.h"
 #include "base/cpus.h"
 #include "base/env.h"
 #include "base/event_loop.h"
@@ -41,7 +42,8 @@ struct WorkerSpec {
   CpuSet cpus;                    // that it is bound to before any of its code runs; empty: the agent's
   // The rank's end of its checkpoint socket; null: it has none.
   std::shared_ptr<Fd> checkpoint_socket;
-  bool exact_steps = false;  // the life before told its steps itself (phalanx.step)
+  bool exact_steps = false;   // the life before told its steps itself (phalanx.step)
+  bool splits_steps = false;  // what of each step is the rank's own work goes to the board
 };
 
 struct WorkerEnd {
@@ -85,6 +87,13 @@ class Supervisor {
 
   // Brings the number of waiting spares to `count`, forking one at a time. 0 ends the waiting ones.
   virtual void WantSpares(int count) = 0;
+
+  // Has the zygote fork a process that is no worker and no spare, as soon as it has done its imports. `told` is called
+  // once, from the loop: with that process, which waits for a message and is the caller's from then on, or with why
+  // there is none. It takes the place of an earlier call that has not been answered.
+  virtual void ForkAside(std::function<void(StatusOr<Spare>)> told) = 0;
+  // Nobody wants that any more; nothing is told.
+  virtual void ForgetAside() = 0;
 
   // Signals the whole process group of that local rank's worker, also when only its children are left; nothing where
   // the group is gone.

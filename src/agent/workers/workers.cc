@@ -111,6 +111,8 @@ class Workers final : public Supervisor {
   void Start() override;
   void StartWorker(WorkerSpec spec) override;
   void WantSpares(int count) override;
+  void ForkAside(std::function<void(StatusOr<Spare>)> told) override;
+  void ForgetAside() override;
   void SignalGroup(int local_rank, int signal) override;
   void SignalWorker(int local_rank, int signal) override;
   bool Catches(int local_rank, int signal) const override;
@@ -176,6 +178,7 @@ class Workers final : public Supervisor {
   uint64_t oom_epoch_ = 0;          // the round that `oom_` is about
   OomRound oom_;
   uint64_t log_lost_epoch_ = 0;  // the last round in which that was told
+  uint64_t asides_ = 0;          // the last call of ForkAside or ForgetAside has this number
   std::set<std::string> warned_;
   std::optional<std::vector<pid_t>> processes_;  // of this machine, in this turn of the loop; nothing: not looked at
   std::unique_ptr<SparePool> pool_;              // null: every start is cold
@@ -253,6 +256,21 @@ void Workers::MakePool() {
 
 void Workers::WantSpares(int count) {
   if (pool_) pool_->Keep(count);
+}
+
+void Workers::ForkAside(std::function<void(StatusOr<Spare>)> told) {
+  const auto tell = [this, number = ++asides_, told = std::move(told)](StatusOr<Spare> spare) {
+    Soon([this, number, told, held = std::make_shared<StatusOr<Spare>>(std::move(spare))] {
+      if (number == asides_) told(std::move(*held));
+    });
+  };
+  if (!pool_) return tell(absl::UnavailableError("workers start cold"));
+  pool_->ForkAside(tell);
+}
+
+void Workers::ForgetAside() {
+  ++asides_;
+  if (pool_) pool_->ForgetAside();
 }
 
 void Workers::ServePending() {

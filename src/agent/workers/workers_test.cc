@@ -788,6 +788,121 @@ TEST_F(WorkersTest, WorkerToldToEndBeforeItBeganNeverStarts) {
   EXPECT_EQ(started_[0], 0);
 }
 
+// --- aside --------------------------------------------------------------------------------------------------------
+
+class AsideTest : public WorkersTest {
+ protected:
+  void Ask() {
+    supervisor_->ForkAside([this](StatusOr<Spare> spare) {
+      ++told_;
+      aside_ = std::move(spare);
+    });
+  }
+
+  int told_ = 0;
+  StatusOr<Spare> aside_ = absl::UnknownError("nothing was told");
+};
+
+TEST_F(AsideTest, WhatIsForkedAsideCountsNowhere) {
+  UsePython("import sys; print(len(sys.argv))\n");
+  TheSupervisor().Start();
+  Ask();
+  EXPECT_EQ(told_, 0);
+  ASSERT_TRUE(Until([&] { return told_ == 1; }));
+  ASSERT_TRUE(aside_.ok()) << aside_.status();
+  EXPECT_EQ(spares_told_, 0);
+  supervisor_->WantSpares(1);
+  ASSERT_TRUE(Until([&] { return spares_ == 1; }));
+  EXPECT_EQ(OwnChildren().size(), 3u);  // and the zygote
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_TRUE(ends_[0].warm);
+  EXPECT_TRUE(Exists(aside_->pid));
+  const int spares_told = spares_told_;
+  aside_->channel.reset();  // the end of its socket ends it
+  EXPECT_TRUE(Until([&] { return OwnChildren().size() == 1; }));
+  EXPECT_EQ(spares_told_, spares_told);
+  EXPECT_EQ(told_, 1);
+  EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+}
+
+TEST_F(AsideTest, ItOutlivesItsZygote) {
+  UsePython("");
+  TheSupervisor().Start();
+  Ask();
+  ASSERT_TRUE(Until([&] { return told_ == 1; }));
+  ASSERT_TRUE(aside_.ok()) << aside_.status();
+  for (const pid_t pid : OwnChildren()) {
+    if (pid != aside_->pid) kill(pid, SIGKILL);
+  }
+  supervisor_->WantSpares(1);
+  EXPECT_TRUE(Until([&] { return spares_ == 1; }));
+  EXPECT_TRUE(Exists(aside_->pid) && reaper_.Awaits(aside_->pid));
+}
+
+TEST_F(AsideTest, AZygoteThatDiesWhileItImportsIsFollowedByAnother) {
+  const std::string again = (dir_ / "again").string();
+  UseZygote("", fmt::format("if not os.path.exists('{0}'):\n    open('{0}', 'w').close()\n    os.kill(os.getpid(), 9)\n"
+                            "send(type='ready', pid=1, modules=1, ms=1)\nm, f = receive()\n"
+                            "if os.fork() == 0:\n    if os.fork(): os._exit(0)\n    import time; os.setsid()\n"
+                            "    while os.getppid() != {1}: time.sleep(0.01)\n"
+                            "    to = socket.socket(fileno=f[0]); send(to, type='spare', pid=os.getpid()); to.recv(1)\n"
+                            "    os._exit(0)\nos.wait(); receive()\n",
+                            again, getpid()));
+  TheSupervisor().Start();
+  Ask();
+  ASSERT_TRUE(Until([&] { return told_ == 1; }));
+  EXPECT_TRUE(aside_.ok()) << aside_.status();
+}
+
+TEST_F(AsideTest, NoneWhereAllStartsAreCold) {
+  TheSupervisor().Start();
+  Ask();
+  EXPECT_EQ(told_, 0) << "never from within";
+  EXPECT_TRUE(Until([&] { return told_ == 1; }));
+  EXPECT_FALSE(aside_.ok());
+}
+
+TEST_F(AsideTest, NothingIsToldOfWhatIsForgotten) {
+  UseZygote("", "receive()\n");  // imports for ever
+  TheSupervisor().Start();
+  Ask();
+  Turn();
+  supervisor_->ForgetAside();
+  ASSERT_TRUE(Until([&] {
+    for (const pid_t pid : OwnChildren()) kill(pid, SIGKILL);
+    return warnings_.size() == 1;  // two have ended: workers start cold
+  }));
+  EXPECT_EQ(told_, 0);
+  Ask();
+  EXPECT_TRUE(Until([&] { return told_ == 1; }));
+}
+
+class NoAside : public AsideTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(NoAside, IsToldOnce) {
+  UseZygote("print('ran')\n", GetParam());
+  TheSupervisor().Start();
+  Ask();
+  ASSERT_TRUE(Until([&] { return told_ == 1; }));
+  EXPECT_FALSE(aside_.ok());
+  StartScript(0);
+  EXPECT_TRUE(UntilGone(0));
+  EXPECT_EQ(told_, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Zygotes, NoAside,
+    testing::Values("send(type='failed', reason='it asks for a cold start')", "os.kill(os.getpid(), 9)",
+                    "send(type='tainted', module='m', why='opened a device')",
+                    "send(type='ready', pid=1, modules=1, ms=1)\n"
+                    "while True:\n    m, f = receive()\n    send(type='fork_failed', id=m['id'], reason='no memory')",
+                    "send(type='ready', pid=1, modules=1, ms=1)\n"
+                    "while True:\n    m, f = receive()\n    os.close(f[0])",
+                    "send(type='ready', pid=1, modules=1, ms=1)\n"
+                    "while True:\n    m, f = receive()\n"
+                    "    send(socket.socket(fileno=f[0]), type='spare', pid=os.getppid())"));
+
 // --- deaths -------------------------------------------------------------------------------------------------------
 
 TEST_F(WorkersTest, ADeathIsToldBeforeItsMemoryIsGivenBack) {
