@@ -30,6 +30,7 @@ ALL = [
     "cold_start",
     "notice",
     "idle",
+    "node_watch",
     "hook",
     "store",
     "data_merge",
@@ -39,6 +40,8 @@ ALL = [
     "checkpoint_save_large",
     "checkpoint_goodput",
     "checkpoint_rss",
+    "deepspeed_checkpoint",
+    "framework_checkpoint",
     "elasticity",
     "data_prep",
 ]

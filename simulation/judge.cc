@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kSlackMs = 2;
 // What a machine's clock may be wrong by over a min_time.
 constexpr int64_t kClockErrorMs = 10;
+// Of a slow rank: its first windows may be those of a round that was just begun.
+constexpr Micros kSlowNamedWithin = 120 * kSecond;
 // One Tick may bring about what the next one, at once, is for.
 constexpr int kMostIdleTicks = 3;
 
@@ -84,6 +86,7 @@ void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, co
   CheckReasons(decisions);
   CheckRound(state, before, decisions);
   CheckVerdicts(state);
+  CheckPaces(state, decisions);
   if (due) CheckMembers(state);
   CheckBudget(state, before);
   saves_.OnMasterStep(master, before.epoch, decisions);
@@ -166,6 +169,49 @@ void Judge::CheckVerdicts(const master::JobState& state) {
     if (there != nullptr && there->health == Health::kGood && node.verdict() == v1::CheckedNode::FAILED) {
       Violated("good-nodes-train", fmt::format("node {} is good, and left out: {}", node.node(), node.sentence()));
     }
+  }
+}
+
+Micros Judge::BegunAt(uint64_t epoch) const {
+  const auto begun = begun_at_.find(epoch);
+  return begun == begun_at_.end() ? 0 : begun->second;
+}
+
+// Whether the rank is on a machine that is slow by now.
+bool Judge::IsSlow(const master::Round& round, int64_t rank) const {
+  const auto slot = std::ranges::find_if(round.slots, [rank](const master::Slot& s) {
+    return rank >= s.rank_base && rank < s.rank_base + s.local_world_size;
+  });
+  const Arrival* const there = slot == round.slots.end() ? nullptr : ArrivalAt(slot->address);
+  return there != nullptr && there->slow_from <= queue_.now();
+}
+
+// Who is called slow is; and who is for long enough is called so, where nothing else goes wrong.
+void Judge::CheckPaces(const master::JobState& state, const std::vector<master::Decision>& decisions) {
+  if (!scenario_.watches_ranks || !state.round) return;
+  const uint64_t epoch = state.round->epoch;
+  for (const master::Decision& decision : decisions) {
+    const auto* record = std::get_if<master::Record>(&decision.action);
+    if (record == nullptr || !record->kind.starts_with("rank-slow")) continue;
+    const bool is_over = record->kind == "rank-slow-over";
+    const bool was_ended = state.last_round && record->epoch == state.last_round->epoch;  // by that, at once
+    const master::Round& round = was_ended ? *state.last_round : *state.round;
+    if (is_over || !IsSlow(round, record->rank)) Violated("slow-ranks-named", decision.reason);
+    slow_named_in_ = round.epoch;
+  }
+  if (!scenario_.faults.empty() || state.phase != master::Phase::kRunning || slow_named_in_ == epoch) return;
+  uint32_t slow = 0;
+  Micros since = begun_at_[epoch];
+  for (const master::Slot& slot : state.round->slots) {
+    const Arrival* const there = ArrivalAt(slot.address);
+    if (there == nullptr || there->slow_from > queue_.now()) continue;
+    slow += slot.local_world_size;
+    since = std::max(since, there->slow_from);
+  }
+  const bool is_odd_one = slow > 0 && 2 * slow <= state.round->world_size;
+  const bool steps = state.round->slots_stepped == state.round->slots.size() && state.round->rescale_by == kNever;
+  if (is_odd_one && steps && queue_.now() - since > kSlowNamedWithin) {
+    Violated("slow-ranks-named", fmt::format("a machine is slow since {} s, and nobody says so", since / kSecond));
   }
 }
 

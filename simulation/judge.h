@@ -112,12 +112,16 @@ class Judge {
   // All of them: where it stands still, no moment has come.
   uint64_t CountAll() const { return rounds_begun_ + saves_.CountAll() + Count(Moment::kEnd); }
   const std::optional<int32_t>& job_exit_code() const { return job_exit_code_; }
+  // When that round was begun; 0: it was not.
+  Micros BegunAt(uint64_t epoch) const;
   const std::optional<elasticity::JobSizes>& granted() const { return granted_; }
 
  private:
   const Arrival* ArrivalAt(const std::string& address) const;
   void CheckHealth(const master::JobState& state, const std::vector<ToldPart>& parts);
   void CheckVerdicts(const master::JobState& state);
+  bool IsSlow(const master::Round& round, int64_t rank) const;
+  void CheckPaces(const master::JobState& state, const std::vector<master::Decision>& decisions);
   void CheckReasons(const std::vector<master::Decision>& decisions);
   void CheckRound(const master::JobState& state, const MasterBefore& before,
                   const std::vector<master::Decision>& decisions);
@@ -143,6 +147,7 @@ class Judge {
   const Scenario& scenario_;
   const std::vector<std::unique_ptr<Machine>>& machines_;
   uint64_t checked_run_ = 0;                           // the last one that was looked at
+  uint64_t slow_named_in_ = 0;                         // epoch
   const std::optional<elasticity::JobSizes> granted_;  // world sizes
   std::optional<Violation> violation_;
   SaveJudge saves_;

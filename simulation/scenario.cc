@@ -137,6 +137,22 @@ void DrawChecks(Scenario& scenario) {
   }
 }
 
+// Some small jobs run for minutes, and one of their machines becomes slow. Drawn apart as well.
+void DrawPaces(Scenario& scenario) {
+  Random random(scenario.seed, 10);
+  const bool is_small = scenario.machines.size() > 1 && scenario.machines.size() <= 8;
+  if (!random.OneIn(8) || !is_small || !scenario.script.steps || !scenario.spec.elastic_config().empty()) return;
+  scenario.watches_ranks = true;
+  scenario.script.step = random.OneOf({100, 400, 1'500}) * kMs;
+  scenario.script.total_steps = 200 * kSecond / scenario.script.step;
+  v1::CheckSpec& check = *scenario.spec.mutable_check();
+  check.set_excludes_stragglers(random.OneIn(2));
+  if (check.left_out_ms() == 0) check.set_left_out_ms(random.Between(20'000, 60'000));
+  if (random.OneIn(4)) return;  // none is
+  Arrival& slow = scenario.machines[random.Below(scenario.machines.size())];
+  slow.slow_from = random.OneIn(2) ? 0 : random.Between(0, 60) * kSecond;
+}
+
 // The end of a job is a short moment: now and then its master dies in it, and a node has not heard of the end. Drawn
 // apart as well.
 void DrawFaultsAtTheEnd(Scenario& scenario) {
@@ -251,6 +267,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.machines = DrawMachines(random, scenario, limits);
   DrawNames(scenario);
   DrawChecks(scenario);
+  DrawPaces(scenario);
   scenario.script.saving = DrawSaving(scenario);
   if (scenario.script.saving) {
     scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
@@ -307,6 +324,11 @@ std::vector<std::string> Describe(const Scenario& s) {
     }
     lines.push_back(fmt::format("nodes are checked, level {}, for {} ms a part, and left out for {} ms{}",
                                 s.spec.check().level(), s.spec.check().limit_ms(), s.spec.check().left_out_ms(), bad));
+  }
+  for (size_t i = 0; s.watches_ranks && i < s.machines.size(); ++i) {
+    if (s.machines[i].slow_from == INT64_MAX) continue;
+    lines.push_back(fmt::format("node{} is slow from {} s on{}", i, s.machines[i].slow_from / kSecond,
+                                s.spec.check().excludes_stragglers() ? ", and may be left out" : ""));
   }
   for (const Fault& fault : s.faults) lines.push_back("fault: " + Describe(fault));
   return lines;

@@ -70,7 +70,8 @@ struct Arrival {
   Micros delay = 200;  // of its path to the master
   Micros jitter = 100;
   Health health = Health::kGood;
-  Micros well_at = 0;  // it is good from then on
+  Micros well_at = 0;            // it is good from then on
+  Micros slow_from = INT64_MAX;  // its ranks work twice as long in each step from then on
 };
 
 constexpr Micros kNeverNamed = INT64_MAX;
@@ -80,6 +81,7 @@ struct Scenario {
   v1::JobSpec spec;
   bool embedded = true;  // the master is a child of the first machine's agent
   bool warm = true;      // zygote and spares
+  bool watches_ranks = false;
   Script script;
   int64_t stop_timeout_ms = 5'000;
   int64_t restart_grace_ms = 500;

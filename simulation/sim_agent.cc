@@ -406,7 +406,24 @@ v1::AgentMessage SimAgent::BeatOf(uint64_t epoch) const {
     beat.set_max_step(most);
     *beat.mutable_progress() = ReadProgress();
   }
+  if (parts_.scenario.watches_ranks) FillPaces(beat);
   return message;
+}
+
+// Half of a step is a rank's own work; where its machine is slow all of it is, and the others wait.
+void SimAgent::FillPaces(v1::Beat& beat) const {
+  const Arrival& there = parts_.scenario.machines[static_cast<size_t>(parts_.machine.index)];
+  const Micros step = parts_.scenario.script.step;
+  for (const Process& p : board_) {
+    if (p == nullptr || p->steps == 0) continue;
+    p->own_us +=
+        (p->steps - std::exchange(p->split_steps, p->steps)) * (parts_.queue.now() < there.slow_from ? step / 2 : step);
+    v1::RankPace& pace = *beat.add_paces();
+    pace.set_local_rank(static_cast<uint32_t>(p->local_rank));
+    pace.set_steps(static_cast<uint64_t>(p->steps));
+    pace.set_own_us(p->own_us);
+    pace.set_waited_us(p->steps * step - p->own_us);
+  }
 }
 
 v1::Progress SimAgent::ReadProgress() const {

@@ -111,6 +111,7 @@ class SimAgent final : public AgentEnd {
   }
   void SendToMaster(v1::AgentMessage message);
   v1::Progress ReadProgress() const;
+  void FillPaces(v1::Beat& beat) const;
   uint32_t ReservedPort();
   void LinkFailed(uint64_t dial, const std::string& why);
   void Connected(uint64_t dial, SimMaster* master);
@@ -169,6 +170,7 @@ class SimAgent final : public AgentEnd {
   void StepOnCheck(const agent::checking::Event& event);
   bool Finds(const v1::CheckOrder& order) const;
   void Do(const agent::checking::StartHelper&);
+  void Do(const agent::checking::HurryHelper&) {}  // no machine here is so slow
   void Do(const agent::checking::EndHelper&);
   void Do(const agent::checking::OpenStore&);
   void Do(const agent::checking::CloseStore&) {}

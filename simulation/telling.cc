@@ -113,6 +113,8 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
       return fmt::format("hears {}: part {} of check {} {}{}", node, report.part(), report.run(),
                          failed ? "has failed" : "is over", report.ended().empty() ? "" : ": " + report.ended());
     }
+    case v1::AgentMessage::kNodeFact:
+      return fmt::format("hears {}: {}", node, message.node_fact().sentence());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       break;
@@ -132,6 +134,7 @@ std::string Heard(const SimMaster& master, const master::Event& event) {
           [&](const AgentSaid& e) { return SaidText(Node(master, e.session), e.message); },
           [](const master::Tick&) { return std::string("sees time pass"); },
           [](const master::LookedAt&) { return std::string("is asked how far the job is"); },
+          [](const master::LetIn& e) { return fmt::format("is told that {} may come in", e.node); },
           [](const master::Probed& e) { return fmt::format("has asked whether {} lives", e.node_id); },
       },
       event);

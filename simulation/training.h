@@ -44,6 +44,8 @@ struct WorkerProcess {
   int64_t safe_step = -1;   // behind which it shall; -1: nobody has asked
   int64_t steps = 0;        // of this life
   int64_t from_step = 0;    // behind which it began
+  int64_t split_steps = 0;  // of those, what is in ...
+  int64_t own_us = 0;       // ... its own work in them
   // What its Checkpointer has mapped, and the last save that it has asked storage to take; -1: none.
   std::shared_ptr<SharedPage> own_page;
   std::shared_ptr<SharedPage> main_page;

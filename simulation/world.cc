@@ -280,6 +280,10 @@ std::string World::WhyNotLive() const {
                        master::PhaseText(state.phase));
   }
   if (state.round->ranks_done > 0) return "";
+  // A slow node goes and comes again for ever: now and then it is on its way.
+  const bool begins = queue_.now() - judge_.BegunAt(state.round->epoch) < 30 * kSecond;
+  const bool changes = begins || state.round->rescale_by != kNever || state.grow_at != kNever || state.health.run;
+  if (scenario_.watches_ranks && changes) return "";
   // A full round stays as it is, also where a node with more ranks waits.
   const bool full = state.round->slots.size() == spec.max_nodes();
   if (granted && !full && state.round->world_size != largest) {

@@ -182,6 +182,13 @@ def test_an_oom_kill_is_told():
         assert ("out-of-memory" in message) == bool(killed_by)
 
 
+def test_what_a_failure_is_blamed_on_is_told():
+    fields = {"rank": 0, "local_rank": 0, "pid": 7, "exit_code": -6, "unix_ms": 1, "error_json": "", "error_file": ""}
+    blame = "XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before"
+    failures = [report.Failure({**fields, "blamed_on": blame})]
+    assert blame in errors.child_failed_error("train.py", failures).failures[0].message
+
+
 def test_the_first_cause_is_shown_as_such():
     """Whatever the clocks of others say: torch takes the smallest time for the cause."""
     told = [failure(3), failure(1, recorded_at=4_000), failure(2, recorded_at=4_999)]

@@ -29,7 +29,7 @@ def write_board(path, redo_until=-1):
     """A board of two slots for ranks of round 5 (docs/formats/rank-board.md). `redo_until`: a step that an earlier
     life has come to."""
     with open(path, "wb") as file:
-        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 4, 192, 2, 0, 5, redo_until, 0, b"") + bytes(384))
+        file.write(struct.pack("<8sIIIIQqq16s", b"PHXBOARD", 5, 192, 2, 0, 5, redo_until, 0, b"") + bytes(384))
 
 
 def become_subreaper():

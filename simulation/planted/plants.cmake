@@ -263,9 +263,9 @@ phx_plant(NAME archive-has-the-newest-alone FILE checkpoint/disk/archive.cc SEED
 
 phx_plant(NAME bad-node-trains FILE master/core/checks.cc SEEDS 1000
   WHAT "a node that has failed its check is let in"
-  FIND [==[      n.unchecked = false;
+  FIND [==[      n.rechecked = true;
       n.left_out = why;]==]
-  PUT [==[      n.unchecked = false;
+  PUT [==[      n.rechecked = true;
       n.left_out = PLANTED ? "" : why;]==])
 
 phx_plant(NAME partner-blamed FILE master/topics/health.cc SEEDS 1000
@@ -276,3 +276,13 @@ phx_plant(NAME partner-blamed FILE master/topics/health.cc SEEDS 1000
       run_.suspects.Condemn(first);
       run_.suspects.Condemn(second);
     }]==])
+
+phx_plant(NAME quick-rank-named FILE master/rules/pace.cc SEEDS 1000
+  WHAT "of two ranks the quicker one counts as slow"
+  FIND [==[    const int64_t lag = OwnUs(rank) - usual;]==]
+  PUT [==[    const int64_t lag = PLANTED ? usual - OwnUs(rank) + 2 * usual : OwnUs(rank) - usual;]==])
+
+phx_plant(NAME windows-forgotten FILE master/rules/pace.cc SEEDS 1000
+  WHAT "a rank's slow windows are never in a row"
+  FIND [==[  rank.slow = is_slow ? rank.slow + 1 : 0;]==]
+  PUT [==[  rank.slow = is_slow && !PLANTED ? rank.slow + 1 : 0;]==])

@@ -184,4 +184,20 @@ ordered_json LeftOutJson(const google::protobuf::RepeatedPtrField<v1::LeftOut>& 
   return list;
 }
 
+std::string LetInText(const v1::LetInReply& reply, const std::string& node) {
+  std::string text;
+  for (const std::string& each : reply.nodes()) {
+    text += fmt::format("node {} may come in: it is checked first where the job checks its nodes\n", Printable(each));
+  }
+  if (!text.empty()) return text;
+  text = fmt::format("phalanx: no node {} is left out\n", Printable(node));
+  return text + LeftOutText(reply.left_out());
+}
+
+std::string LetInJson(const v1::LetInReply& reply) {
+  ordered_json let_in = ordered_json::array();
+  for (const std::string& each : reply.nodes()) let_in.push_back(each);
+  return Dump({{"let_in", std::move(let_in)}, {"left_out", LeftOutJson(reply.left_out())}}, 2);
+}
+
 }  // namespace phalanx::cli

@@ -77,5 +77,19 @@ TEST(CheckRows, WhoIsLeftOut) {
   EXPECT_EQ(LeftOutText(left_out), "");
 }
 
+TEST(CheckRows, WhoWasLetInOrWhoIsLeftOutInstead) {
+  v1::LetInReply reply;
+  v1::LeftOut& other = *reply.add_left_out();
+  other.set_node("c");
+  other.set_reason("slow");
+  other.set_rest_ms(60'000);
+  EXPECT_EQ(LetInText(reply, "b"), "phalanx: no node b is left out\nnode c is left out for another 0:01:00: slow\n");
+  EXPECT_EQ(nlohmann::json::parse(LetInJson(reply))["left_out"][0]["node"], "c");
+  reply.Clear();
+  reply.add_nodes("b");
+  EXPECT_EQ(LetInText(reply, "b"), "node b may come in: it is checked first where the job checks its nodes\n");
+  EXPECT_EQ(nlohmann::json::parse(LetInJson(reply))["let_in"][0], "b");
+}
+
 }  // namespace
 }  // namespace phalanx::cli

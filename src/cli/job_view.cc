@@ -24,14 +24,17 @@ constexpr int64_t kMaxRows = 1'000'000;
 constexpr int64_t kListedRows = 50'000;
 
 // Of the token; else of certificates that variables name.
-StatusOr<wire::Credentials> CredentialsOf(const Environment& env, const std::string& token) {
-  if (!token.empty()) return wire::Credentials::FromToken(token, wire::Role::kViewer);
+StatusOr<wire::Credentials> CredentialsOf(const Environment& env, const std::string& token, wire::Role role) {
+  if (!token.empty()) return wire::Credentials::FromToken(token, role);
   const TlsFiles files = TlsFilesOf(env);
   if (files.any() && !files.whole()) {
     return absl::InvalidArgumentError("PHALANX_TLS_CERT, PHALANX_TLS_KEY, PHALANX_TLS_CA: expected all three or none");
   }
   return files.given() ? wire::Credentials::FromFiles(files, wire::Side::kCaller) : wire::Credentials();
 }
+
+// As phalanx-run reads it.
+std::string TokenOf(const Environment& env) { return TlsFilesOf(env).any() ? "" : env.NonEmptyOr("PHALANX_TOKEN", ""); }
 
 class AdminClient {
  public:
@@ -61,6 +64,18 @@ class AdminClient {
     if (!rows) return view;
     PHX_ASSIGN_OR_RETURN(view.rows, AskRows());
     return view;
+  }
+
+  StatusOr<v1::LetInReply> LetIn(const std::string& node) {
+    v1::LetInRequest request;
+    request.set_job_id(job_);
+    request.set_node(node);
+    v1::LetInReply reply;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const grpc::Status asked = stub_->LetIn(&context, request, &reply);
+    if (!asked.ok()) return ToStatus(asked);
+    return reply;
   }
 
  private:
@@ -118,7 +133,7 @@ class AdminClient {
 
 StatusOr<JobView> AskMaster(const std::string& address, const JobQuery& query, const Environment& env,
                             const std::string& token) {
-  PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token));
+  PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token, wire::Role::kViewer));
   PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
   return client.Ask(query.rows, query.ranks, query.check);
 }
@@ -189,9 +204,22 @@ EndedJob EndFromRecord(const master::RecordRun& run, const std::vector<master::R
   return end;
 }
 
+StatusOr<v1::LetInReply> LetNodeIn(const JobQuery& query, const std::string& node, const Environment& env) {
+  std::string address = query.master;
+  std::string token = TokenOf(env);
+  if (address.empty()) {
+    PHX_ASSIGN_OR_RETURN(const std::string folder, FindJobFolder(env, query.state_dir, query.job));
+    PHX_ASSIGN_OR_RETURN(address, ReadPrivateLine(folder + "/address"));
+    const StatusOr<std::string> kept = ReadPrivateLine(folder + "/token");
+    if (kept.ok()) token = *kept;
+  }
+  PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token, wire::Role::kAgent));
+  PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
+  return client.LetIn(node);
+}
+
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
-  const TlsFiles files = TlsFilesOf(env);
-  std::string token = files.any() ? "" : env.NonEmptyOr("PHALANX_TOKEN", "");  // as phalanx-run reads them
+  std::string token = TokenOf(env);
   if (!query.master.empty()) {
     StatusOr<JobView> view = AskMaster(query.master, query, env, token);
     if (!view.ok()) return WithContext(view.status(), fmt::format("--master={}", query.master));

@@ -49,6 +49,9 @@ struct JobQuery {
 // wanted: thousands are many calls.
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env);
 
+// Tells the live master that a node which is left out has been mended: it is checked anew, or trains again.
+StatusOr<v1::LetInReply> LetNodeIn(const JobQuery& query, const std::string& node, const Environment& env);
+
 // As it is listed beside others: no rows, and the record wherever its own master does not answer.
 StatusOr<JobView> ViewFolder(const std::string& folder, const Environment& env);
 

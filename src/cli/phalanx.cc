@@ -19,6 +19,7 @@
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
 #include "cli/check_command.h"
+#include "cli/check_rows.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_discard.h"
 #include "cli/ckpt_rescue.h"
@@ -42,17 +43,22 @@ constexpr std::chrono::duration<double> kUnseenFor(60);
 struct AskFlags {
   JobQuery query;
   bool json = false;
+  std::string node;  // `let-in`
   std::optional<uint64_t> epoch;
   std::string watch_s;  // `status`: again each so often; empty: once
 };
 
-CLI::App* Declare(CLI::App& app, AskFlags& flags, const std::string& name, const std::string& what) {
-  CLI::App* command = app.add_subcommand(name, what);
+void AddJob(CLI::App* command, AskFlags& flags) {
   command->add_option("JOB", flags.query.job, "the job's id (--rdzv-id); not given: the most recent job");
   command->add_option("--state-dir", flags.query.state_dir, "where jobs keep their records, or one job's folder");
   command->add_option("--master", flags.query.master,
                       "HOST:PORT of a live master to ask, with PHALANX_TOKEN or PHALANX_TLS_CERT, _KEY and _CA");
   command->add_flag("--json", flags.json, "for programs");
+}
+
+CLI::App* Declare(CLI::App& app, AskFlags& flags, const std::string& name, const std::string& what) {
+  CLI::App* command = app.add_subcommand(name, what);
+  AddJob(command, flags);
   return command;
 }
 
@@ -189,6 +195,24 @@ int Watch(const AskFlags& flags) {
     std::this_thread::sleep_for(pause);
   }
   return Fail(absl::UnavailableError("the job's master is gone, and has not recorded an end"));
+}
+
+CLI::App* DeclareLetIn(CLI::App& app, AskFlags& flags) {
+  CLI::App* command = app.add_subcommand("let-in", "a node that is left out has been mended: it need not wait longer");
+  command->add_option("NODE", flags.node, "its name as status has it, its host name or its address")->required();
+  AddJob(command, flags);
+  return command;
+}
+
+int AnswerLetIn(const AskFlags& flags) {
+  const StatusOr<v1::LetInReply> reply = LetNodeIn(flags.query, flags.node, Environment::FromProcess());
+  if (!reply.ok()) return Fail(reply.status());
+  if (flags.json) {
+    fmt::print("{}", LetInJson(*reply));
+  } else {
+    fmt::print(reply->nodes().empty() ? stderr : stdout, "{}", LetInText(*reply, flags.node));
+  }
+  return std::fflush(stdout) == 0 && !reply->nodes().empty() ? 0 : 1;
 }
 
 struct JobsFlags {
@@ -371,6 +395,7 @@ int main(int argc, char** argv) {
   CLI::App* why = phalanx::cli::Declare(app, flags, "why", "the story of the last restart, or of the job's end");
   why->add_option("--epoch", flags.epoch, "tell how this round began instead");
   phalanx::cli::Declare(app, flags, "ledger", "where the job's time went, and what each incident cost");
+  CLI::App* let_in = phalanx::cli::DeclareLetIn(app, flags);
   phalanx::cli::DeclareJobs(app, jobs_flags);
   phalanx::cli::DeclareCkpts(app, ckpt_flags);
   phalanx::cli::DeclareElasticity(app, elasticity_flags);
@@ -409,6 +434,7 @@ int main(int argc, char** argv) {
   if (command == warm) {
     return phalanx::cli::AnswerWarm(warm_flags, warm->remaining(), phalanx::Environment::FromProcess());
   }
+  if (command == let_in) return phalanx::cli::AnswerLetIn(flags);
   if (command == status && !flags.watch_s.empty()) return phalanx::cli::Watch(flags);
   return phalanx::cli::Answer(command->get_name(), flags);
 }

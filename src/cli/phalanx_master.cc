@@ -76,7 +76,8 @@ void DeclareChecks(CLI::App& app, MasterFlags& f) {
                  "check nodes before they train: 1: alone and in pairs, 2: also all together; 0: not at all")
       ->check(CLI::Range(0, 2))
       ->capture_default_str();
-  app.add_flag("--exclude-straggler", f.excludes_stragglers, "leave out nodes whose check finds them slow");
+  app.add_flag("--exclude-straggler", f.excludes_stragglers,
+               "leave out slow nodes, whom a check or --watch-ranks names");
   app.add_option("--check-timeout", f.check_timeout_s, "seconds for each part of a check")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

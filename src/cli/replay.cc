@@ -47,6 +47,8 @@ std::string MasterText(const v1::MasterEvent& event) {
       return replay::OneLine(event.probed());
     case v1::MasterEvent::kLookedAt:
       return event.looked_at().ranks() ? "somebody looks at the ranks" : "somebody looks at the job";
+    case v1::MasterEvent::kLetIn:
+      return fmt::format("somebody lets node {} in", event.let_in().node());
     case v1::MasterEvent::BODY_NOT_SET:
       return "";
   }

@@ -12,13 +12,13 @@ from _thread import get_native_id
 HEADER_BYTES = 64
 SLOT_BYTES = 192
 MAGIC = b"PHXBOARD"
-VERSION = 4
+VERSION = 5
 RESCALE_AT_OFFSET = 40  # and behind it, whether a node leaves
 LOCK_OFFSET = 128
 
 # Words of a slot.
 PID, OPTIMIZER_STEPS, STEP, CHANGED_NS, STARTED_NS, FIRST_STEP_NS, PHASE = range(7)
-FROM_STEP, SAVING_NS, SAVING_SINCE_NS, CAUGHT_UP_NS, HEARS_RESCALE = range(7, 12)
+FROM_STEP, SAVING_NS, SAVING_SINCE_NS, CAUGHT_UP_NS, HEARS_RESCALE, SPLIT_STEPS, OWN_NS, WAITED_NS = range(7, 15)
 
 PHASE_SCRIPT = 1
 PHASE_STEPPING = 2
@@ -99,6 +99,18 @@ def optimizer_stepped():
     words[OPTIMIZER_STEPS] += 1
     words[CHANGED_NS] = time.monotonic_ns()
     return words[OPTIMIZER_STEPS]
+
+
+def step_split(own_ns, waited_ns):
+    """A step more is known to have taken that, by itself and in waiting for others. What it has saved is neither."""
+    words[SPLIT_STEPS] += 1
+    words[OWN_NS] += own_ns
+    words[WAITED_NS] += waited_ns
+
+
+def saved_ns():
+    """Time that training has spent in saves that are over."""
+    return words[SAVING_NS]
 
 
 def tells_steps():

@@ -3,7 +3,7 @@ same for checkpoints."""
 
 import weakref
 
-from phalanx._bootstrap import agent_store, board, frameworks, saves
+from phalanx._bootstrap import agent_store, board, frameworks, saves, split
 from phalanx._bootstrap.watching import load_watch
 
 _OPTIMIZER_MODULE = "torch.optim.optimizer"
@@ -13,16 +13,22 @@ _report = None  # told the first step, then None
 _awaits_number = False  # the script will say its number itself, a moment after the optimizer has stepped
 
 
-def install(report, exact=False):
+def install(report, exact=False, splits=False):
     """From now on every step is counted on the board, and the first one of this life is told to `report(step)`.
 
     `exact`: the life before called phalanx.step, whose number is waited for, until the second optimizer step at most.
+    `splits`: what of each step is this rank's own work goes to the board as well (split.py).
     """
     global _report, _awaits_number
     _report = report
     _awaits_number = exact
     board.on_first_step = _first_step
-    hooks = {_OPTIMIZER_MODULE: _register, **saves.HOOKS, **frameworks.HOOKS, **agent_store.hooks()}
+    hooks = {
+        _OPTIMIZER_MODULE: _register_with_split if splits else _register,
+        **saves.HOOKS,
+        **frameworks.HOOKS,
+        **agent_store.hooks(),
+    }
     load_watch.when_loaded(hooks)
 
 
@@ -31,6 +37,11 @@ def forget():
     global _report
     _report = None
     board.let_go()
+
+
+def _register_with_split(module):
+    _register(module)  # first: the board has counted a step before it is told of its split
+    split.register(module)
 
 
 def _register(module):

@@ -187,7 +187,7 @@ def run(channel, request, fds, warmth=None):
         _become_cold(channel, {**request, "cold": reason})
     if warmth is not None:
         warmth.seen.forget_files()
-        _set_environment({**warmth.coerced, **request["env"]})
+        set_environment({**warmth.coerced, **request["env"]})
     stdio.renew(request.get("logs", 0), lambda fd, error: _report_log_lost(channel, fd, error))
     elasticity.install()
     start = _prepare_main(request)
@@ -195,7 +195,11 @@ def run(channel, request, fds, warmth=None):
     _pass_breakpoints_over(request["env"])
     _attach_board(request.get("board"))
     rescale.use(channel)
-    hooks.install(lambda step: _report_first_step(channel, step), exact=bool(request.get("exact_steps")))
+    hooks.install(
+        lambda step: _report_first_step(channel, step),
+        exact=bool(request.get("exact_steps")),
+        splits=bool(request.get("splits_steps")),
+    )
     if (request.get("board") or {}).get("slot") == 0:  # one rank of the node, whatever its variables say
         pages.watch()
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
@@ -266,7 +270,7 @@ def _prepare_main(request):
     if getattr(main, "__file__", None) != path or "__cached__" not in main.__dict__:
         main = make_main_module(kind, path)
     main.__class__ = types.ModuleType  # it was watched while others were imported
-    _set_arguments([script, *request["args"]])
+    set_arguments([script, *request["args"]])
     if places.is_read_once(path):
         _become_plain_python(request)
     try:
@@ -287,7 +291,7 @@ def _compiled(source, path):
         return compile(source, path, "exec", dont_inherit=True)
 
 
-def _set_arguments(arguments):
+def set_arguments(arguments):
     """Also where a preloaded module has taken the list that the zygote had."""
     sys.argv[:] = arguments
     if type(sys.argv) is not list:
@@ -300,7 +304,7 @@ def _prepare_module(request):
     import runpy
 
     make_main_module("module", None)
-    _set_arguments(["-m", *request["args"]])
+    set_arguments(["-m", *request["args"]])
     places.put_first_on_path(os.getcwd())
     can_begin, details = _begun(request["script"])
     if not can_begin:
@@ -357,7 +361,7 @@ def forget_shadowed(folder):
     places.forget(places.own_names(folder, places.our_modules))
 
 
-def _set_environment(wanted):
+def set_environment(wanted):
     environment = os.environ
     zone = environment.get("TZ")
     for name in [name for name in environment if name not in wanted]:
@@ -376,13 +380,13 @@ def _dress(request, warmth):
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = args
     linux.set_command_line(args, request["env"])
-    _let_signals_in()
+    let_signals_in()
     if warmth is not None:
         warmth.counted.apply(request)
         scratch.renew()
 
 
-def _let_signals_in():
+def let_signals_in():
     """Those that came since the request: the streams are the rank's by now, whose traceback they may bring."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -477,8 +481,8 @@ def _is_ours(trace):
 def _become_plain_python(request):
     """A script that cannot start: Python says so in its own words and with its own exit status."""
     how = ["-m"] if request["kind"] == "module" else []
-    _let_signals_in()
-    os.execve(sys.executable, [*_own_words(), *how, request["script"], *request["args"]], request["env"])
+    let_signals_in()
+    os.execve(sys.executable, [*own_words(), *how, request["script"], *request["args"]], request["env"])
 
 
 def _too_early(channel, request, why, before, denied):
@@ -522,8 +526,8 @@ def _become_cold(channel, request):
     os.set_inheritable(socket_fd, True)
     words_bytes = sum(len(os.fsencode(part)) + 1 for part in [request["script"], *request["args"]])
     padding = " " * min(words_bytes, _PADDING_BYTES_MAX)
-    args = [*_own_words(), _HERE + "worker.py", str(socket_fd), padding, str(fd)]
-    _let_signals_in()
+    args = [*own_words(), _HERE + "worker.py", str(socket_fd), padding, str(fd)]
+    let_signals_in()
     os.execve(sys.executable, args, request["env"])
 
 
@@ -534,20 +538,23 @@ def _socket_to_nobody():
     return ours.detach()
 
 
-def _own_words():
+def own_words():
     """What this interpreter is started with once more: by its full name, with the options that it has."""
     return [sys.executable, *linux.interpreter_options()[1:]]
 
 
-def wait_for_request(channel, wait=lambda channel: None, prepare=lambda: None):
+def wait_for_request(channel, wait=lambda channel: None, prepare=lambda: None, check=None):
     """A spare's or a cold worker's life before the script. Ends the process, silently, when nobody wants it. `wait` is
-    called before each message, `prepare` where the agent asks for that."""
+    called before each message, `prepare` where the agent asks for that; `check(message, descriptors)`, which does not
+    return, where a spare is to check the node."""
     try:
         while True:
             wait(channel)
             message, fds = channel.receive()
             if message["type"] == "run" and len(fds) in (3, 4):
                 return message, fds
+            if message["type"] == "check" and len(fds) == 3 and check is not None:
+                check(message, fds)
             wire.close_all(fds)
             if message["type"] != "prepare":
                 os._exit(0)

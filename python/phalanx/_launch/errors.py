@@ -126,4 +126,6 @@ def _process_failure(entry, kind):
         failure.timestamp = entry.unix_ms // 1000
         if entry.killed_by:
             failure.message += f": killed by {entry.killed_by}"
+        if entry.blamed_on:
+            failure.message += f": blamed on {entry.blamed_on}"
     return failure

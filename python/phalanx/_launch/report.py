@@ -18,6 +18,7 @@ class Failure:
         self.unix_ms = fields["unix_ms"]
         self.error_file = fields["error_file"]
         self.killed_by = fields.get("killed_by", "")  # "the out-of-memory killer of its cgroup (...)"
+        self.blamed_on = fields.get("blamed_on", "")  # "XID 79 (...) on GPU 3, 0.4 s before"
         self.recorded, self.recorded_at = read_record(fields["error_json"])
         if self.recorded is None and self.error_file:  # a long text is cut on its way
             self.recorded, self.recorded_at = read_record(_text(read_own(self.error_file, REPORT_BYTES_MAX)))

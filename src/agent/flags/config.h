@@ -100,13 +100,15 @@ struct LaunchConfig {
   int64_t check_limit_ms = 60'000;
   bool check_only = false;                  // there is nothing to train
   std::string check_directory;              // absolute, for the disk; empty: none is written to
+  bool watches_ranks = false;               // which rank holds the others up
   std::vector<std::string> check_programs;  // absolute
   bool check_switchbox = false;
   std::string switchbox_source = "nvidia";  // or tool:PATH, file:PATH, absolute
   std::vector<std::pair<uint32_t, uint32_t>> box_pairs = {{0, 1}, {2, 4}, {3, 5}, {6, 7}};
   int64_t min_bandwidth_mb_s = 10'000;
   uint32_t min_channels = 2;
-  bool auto_config = false;  // nodes and workers come from the environment
+  int64_t watch_every_ms = 15'000;  // between readings of this node's hardware while it trains; 0: it is not watched
+  bool auto_config = false;         // nodes and workers come from the environment
 
   // Stopping.
   int64_t stop_timeout_ms = 30'000;

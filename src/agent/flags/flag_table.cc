@@ -15,6 +15,7 @@ constexpr int64_t kMaxRestarts = 1'000'000;
 constexpr int64_t kMaxRank = 100'000'000;
 constexpr size_t kMaxCheckPrograms = 16;
 constexpr int64_t kMaxBandwidthMbS = 1'000'000'000;
+constexpr int64_t kLeastWatchMs = 100;
 
 Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
 
@@ -368,6 +369,17 @@ Status HandleCheckProgram(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleWatch(Draft& draft, const GivenFlag& given) {
+  int64_t& every_ms = draft.config.watch_every_ms;
+  every_ms = LaunchConfig().watch_every_ms;
+  if (given.value == "on") return absl::OkStatus();
+  if (given.value == "off") return Assign(every_ms, StatusOr<int64_t>(0));
+  const StatusOr<int64_t> seconds_ms = ParseSecondsToMs(given.value);
+  if (!seconds_ms.ok() || *seconds_ms < kLeastWatchMs) return Expected("on, off or seconds, 0.1 at least");
+  every_ms = *seconds_ms;
+  return absl::OkStatus();
+}
+
 Status HandleSwitchboxSource(Draft& draft, const GivenFlag& given) {
   const bool has_path = given.value.starts_with("tool:") || given.value.starts_with("file:");
   if (given.value != "nvidia" && (!has_path || given.value.size() == 5)) {
@@ -598,8 +610,9 @@ constexpr FlagRow kTable[] = {
     {"--comm-perf-test", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks, "the same as --precheck=2",
      HandleCommPerfTest, nullptr},
     {"--exclude-straggler", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks,
-     "nodes whose check finds them slow are left out, while as many as --nnodes wants are left; without it they are "
-     "named alone. With --network-check",
+     "slow nodes are left out, while as many as --nnodes wants are left; without it they are named alone. Which are "
+     "slow "
+     "--network-check says before they train, --watch-ranks while they do",
      SwitchOn<&LaunchConfig::excludes_stragglers>, nullptr},
     {"--switchbox-check", kSwitch, nullptr, kPet, kDlrover, kBetter, G::kChecks,
      "the check of each node also measures its GPUs in pairs, over the switchbox between them. With --network-check",
@@ -667,9 +680,18 @@ constexpr FlagRow kTable[] = {
     {"--switchbox-source", kOne, "nvidia|tool:PATH|file:PATH", kNoPet, kOurs, kNew, G::kChecks,
      "who measures for --switchbox-check: torch's copies between GPUs (default), a vendor's tool, or a file of figures",
      HandleSwitchboxSource, nullptr},
+    {"--watch-ranks", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kChecks,
+     "a rank that works half as long again by itself in each step as the others do, for a minute, is named; with "
+     "--exclude-straggler its node is left out. All ranks that wait in an all-reduce at the end of backward (DDP) are "
+     "looked at",
+     SwitchOn<&LaunchConfig::watches_ranks>, nullptr},
     {"--check-only", kSwitch, nullptr, kNoPet, kOurs, kNew, G::kChecks,
      "check, say what was found, and end: with 1 where a node was left out. The script is not started",
      SwitchOn<&LaunchConfig::check_only>, nullptr},
+    {"--watch", kOne, "on|off|S", kNoPet, kOurs, kNew, G::kChecks,
+     "watch this node's GPUs, links, disks and memory while it trains, and name what explains a failure "
+     "(docs/node-health.md): on reads each 15 s (default); or seconds between readings",
+     HandleWatch, nullptr},
     {"--hang-timeout", kOne, "S", kNoPet, kOurs, kNew, G::kFailures,
      "seconds without a step of any rank that end a life as a failure does, and cost a restart (default: off; a hang "
      "is told of without it). Time in checkpoints is none",

@@ -296,7 +296,12 @@ class Resolver {
     for (const char* flag : {"--exclude-straggler", "--straggler-rule", "--check-timeout", "--check-directory",
                              "--check-program", "--switchbox-check"}) {
       if (!Given(flag) || config_.check_level > 0) continue;
-      if (!config_.auto_config) return Wrong(fmt::format("{}: nothing is checked; give --network-check with it", flag));
+      const bool while_training = std::string_view(flag) == "--exclude-straggler";
+      if (while_training && config_.watches_ranks) continue;
+      if (!config_.auto_config) {
+        return Wrong(fmt::format("{}: nothing is checked; give --network-check {}with it", flag,
+                                 while_training ? "or --watch-ranks " : ""));
+      }
       Notice(fmt::format("{}: --auto-config checks no nodes of so few", flag));
     }
     for (const char* flag : {"--box-pairs", "--min-bandwidth", "--min-channels", "--switchbox-source"}) {

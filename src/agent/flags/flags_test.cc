@@ -503,12 +503,25 @@ TEST(Flags, NodeChecks) {
   EXPECT_EQ(config.check_limit_ms, 2'500);
   EXPECT_THAT(config.check_programs, ElementsAre("/opt/a", "/opt/b"));
   EXPECT_EQ(config.check_directory, "/ckpt");
-  EXPECT_THAT(Error({"--exclude-straggler", "s.py"}), HasSubstr("give --network-check with it"));
+  EXPECT_THAT(Error({"--exclude-straggler", "s.py"}), HasSubstr("give --network-check or --watch-ranks with it"));
+  EXPECT_TRUE(Config({"--exclude-straggler", "--watch-ranks", "s.py"}).watches_ranks);
+  EXPECT_THAT(Error({"--check-timeout=9", "--watch-ranks", "s.py"}), HasSubstr("give --network-check with it"));
   EXPECT_THAT(Error({"--network-check", "--check-program=none", "s.py"}),
               HasSubstr("--check-program=/work/none: expected a file that this user may execute"));
   EXPECT_THAT(Error({"--network-check", "--straggler-rule=best", "s.py"}), HasSubstr("expected mean or median"));
   EXPECT_THAT(Error({"--network-check", "--check-timeout=0", "s.py"}), HasSubstr("above 0"));
   EXPECT_THAT(Error({"--precheck=3", "s.py"}), HasSubstr("--precheck"));
+}
+
+TEST(Flags, WatchingIsOnOffOrSoOften) {
+  EXPECT_EQ(Config({"s.py"}).watch_every_ms, 15'000);
+  EXPECT_EQ(Config({"--watch=on", "s.py"}).watch_every_ms, 15'000);
+  EXPECT_EQ(Config({"--watch=off", "s.py"}).watch_every_ms, 0);
+  EXPECT_EQ(Config({"--watch", "0.2", "s.py"}).watch_every_ms, 200);
+  EXPECT_EQ(Config({"--watch=off", "--watch=on", "s.py"}).watch_every_ms, 15'000);
+  for (const char* value : {"", "0", "0.01", "yes", "-1"}) {
+    EXPECT_THAT(Error({std::string("--watch=") + value, "s.py"}), HasSubstr("expected on, off or seconds")) << value;
+  }
 }
 
 TEST(Flags, SwitchboxCheckAsTheGuideWritesIt) {

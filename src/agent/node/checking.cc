@@ -1,6 +1,7 @@
 // Checks of this node: the helper program, and the store where it meets another node. Steps of NodeAgent (shell.h).
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 #include "agent/checks/lines.h"
@@ -36,18 +37,45 @@ void NodeAgent::GiveOrder() {
 }
 
 void NodeAgent::Do(const checking::StartHelper& /*action*/) {
+  supervisor_->ForkAside([this](StatusOr<Spare> spare) { BeginHelper(std::move(spare)); });
+}
+
+void NodeAgent::Do(const checking::HurryHelper& /*action*/) {
+  if (helper_) return;
+  supervisor_->ForgetAside();
+  BeginHelper(absl::DeadlineExceededError("it was waited for long enough"));
+}
+
+void NodeAgent::BeginHelper(StatusOr<Spare> spare) {
   std::map<std::string, std::string> env = env_.values();
   env[kNodeMark] = node_id_;
-  auto started = checks::CheckHelper::Start(loop_, reaper_, config_.python, env, [this](checking::Event event) {
-    if (std::holds_alternative<checking::HelperEnded>(event)) helper_.reset();
+  const auto is_young_fork = std::make_shared<bool>(spare.ok());
+  const auto on_event = [this, is_young_fork](checking::Event event) {
+    if (std::holds_alternative<checking::HelperReady>(event)) *is_young_fork = false;
+    const auto* const ended = std::get_if<checking::HelperEnded>(&event);
+    if (ended != nullptr) helper_.reset();
+    // What becomes of a fork that never began says nothing about the node.
+    if (ended != nullptr && *is_young_fork) return BeginHelper(absl::AbortedError("it has ended: " + ended->why));
     Feed(std::move(event));
-  });
+  };
+  using Started = StatusOr<std::unique_ptr<checks::CheckHelper>>;
+  Started started = spare.ok() ? checks::CheckHelper::StartFrom(loop_, reaper_, *std::move(spare), env, on_event)
+                               : Started(spare.status());
+  if (!started.ok()) {
+    if (config_.explain) {
+      Do(Say{fmt::format("explain: the program that checks is no fork of the zygote: {}", Message(started.status()))});
+    }
+    started = checks::CheckHelper::Start(loop_, reaper_, config_.python, env, on_event);
+  }
   if (!started.ok()) return Feed(checking::HelperEnded{Message(started.status())});
   helper_ = *std::move(started);
   last_helper_ = helper_->pid();
 }
 
-void NodeAgent::Do(const checking::EndHelper& /*action*/) { helper_.reset(); }
+void NodeAgent::Do(const checking::EndHelper& /*action*/) {
+  supervisor_->ForgetAside();
+  helper_.reset();
+}
 
 void NodeAgent::Do(const checking::OpenStore& action) {
   store::StoreOptions options;

@@ -301,6 +301,7 @@ void NodeAgent::OnMessage(v1::MasterMessage message) {
   if (message.has_finish()) checkpoints_->OnJobEnded();
   Feed(FromMaster{std::move(message)});
   if (welcome) checkpoints_->OnAttached();
+  if (welcome) TellFacts();
 }
 
 void NodeAgent::StartSupervisor() {

@@ -42,6 +42,7 @@ void NodeAgent::Do(const leaving::Beat& /*action*/) { Do(SendBeat{0}); }
 void NodeAgent::Do(const leaving::Depart& action) {
   if (checkpoints_) checkpoints_->End(action.exit_code != 0);
   Feed(checking::Over{});
+  watcher_.reset();
   if (event_writer_) event_writer_->TellOfAgent(action.exit_code == 0 ? "SUCCEEDED" : "FAILED", std::nullopt);
   WriteReport();
   heralds_.clear();

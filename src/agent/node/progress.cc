@@ -5,6 +5,7 @@
 namespace phalanx::agent {
 namespace {
 
+constexpr int64_t kNsPerUs = 1'000;
 constexpr int64_t kNsPerMs = 1'000'000;
 
 int64_t SavingNs(const RankProgress& rank, int64_t now_ns) {
@@ -49,6 +50,18 @@ v1::RankStatus RankStatusOf(const RankProgress& rank, int64_t now_ns) {
     status.set_doing(v1::RankStatus::EXITING);
   }
   return status;
+}
+
+void FillPaces(const std::vector<RankProgress>& ranks, v1::Beat& beat) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const BoardSlot& slot = ranks[i].slot;
+    if (slot.pid == 0 || slot.split_steps == 0) continue;
+    v1::RankPace& pace = *beat.add_paces();
+    pace.set_local_rank(static_cast<uint32_t>(i));
+    pace.set_steps(slot.split_steps);
+    pace.set_own_us(slot.own_ns / kNsPerUs);
+    pace.set_waited_us(slot.waited_ns / kNsPerUs);
+  }
 }
 
 v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns) {

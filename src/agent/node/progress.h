@@ -24,6 +24,9 @@ void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& 
 // What that rank does, as its board says; its number and its process's memory are left to the caller.
 v1::RankStatus RankStatusOf(const RankProgress& rank, int64_t now_ns);
 
+// The split of their steps, of those that know it.
+void FillPaces(const std::vector<RankProgress>& ranks, v1::Beat& beat);
+
 v1::Progress ProgressOf(const std::vector<RankProgress>& ranks, int64_t now_ns);
 
 }  // namespace phalanx::agent

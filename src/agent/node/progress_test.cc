@@ -29,6 +29,22 @@ TEST(Progress, ABeatTellsTheFirstAndTheLastOfTheRanks) {
   EXPECT_FALSE(nothing.has_progress());
 }
 
+TEST(Progress, PacesAreOfThoseThatKnowTheirSplit) {
+  RankProgress split = Rank(120, 101);
+  split.slot.split_steps = 18;
+  split.slot.own_ns = 1'800 * kMs;
+  split.slot.waited_ns = 200 * kMs;
+  RankProgress untaken = split;
+  untaken.slot.pid = 0;
+  v1::Beat beat;
+  FillPaces({Rank(120, 101), split, untaken}, beat);
+  ASSERT_EQ(beat.paces_size(), 1);
+  EXPECT_EQ(beat.paces(0).local_rank(), 1u);
+  EXPECT_EQ(beat.paces(0).steps(), 18u);
+  EXPECT_EQ(beat.paces(0).own_us(), 1'800'000);
+  EXPECT_EQ(beat.paces(0).waited_us(), 200'000);
+}
+
 TEST(Progress, SaysNothingOfStepsThatNobodyTold) {
   RankProgress silent = Rank(-1, -1);
   silent.slot.optimizer_steps = 50;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "agent/core/signals.h"
@@ -27,6 +28,8 @@ namespace {
 constexpr uint64_t kOwnFiles = 512;
 constexpr uint64_t kFilesPerWorker = 16;
 constexpr uint64_t kStoreFilesPerRank = 8;
+// A master looks at windows of twice that.
+constexpr int64_t kPacesEachMs = 10'000;
 // Our own error file is read by whoever reads that of torchrun.
 constexpr mode_t kAsTorchMakesIt = 0666;
 
@@ -236,8 +239,9 @@ void NodeAgent::OnWorkerExited(const WorkerEnd& end) {
     exited.set_steps(StepOf(board_->Read(local_rank)));
     *exited.mutable_progress() = ProgressOf(ReadRanks(), MonotonicNs());
   }
-  const char* const state = EndState(core_, local_rank, exited.exit_code(), exited.signal());
-  if (event_writer_) event_writer_->TellOfWorker(state, local_rank, &exited);
+  const std::string_view state = EndState(core_, local_rank, exited.exit_code(), exited.signal());
+  if (state == "FAILED") BlameHardware(end.noticed_ns, exited);
+  if (event_writer_) event_writer_->TellOfWorker(std::string(state), local_rank, &exited);
   last_workers_[local_rank].pid = static_cast<pid_t>(exited.pid());
   last_workers_[local_rank].left_error = !exited.error_json().empty();
   Feed(event);
@@ -277,7 +281,7 @@ v1::AgentMessage NodeAgent::HelloNow() {
   spec.set_older_save_after_lives(config_.older_save_after_lives);
   spec.set_hang_timeout_ms(config_.hang_timeout_ms);
   spec.set_retries_same_error(config_.retries_same_error);
-  if (config_.check_level > 0) *spec.mutable_check() = CheckSpecOf(config_);
+  if (config_.check_level > 0 || config_.watches_ranks) *spec.mutable_check() = CheckSpecOf(config_);
   spec.set_elastic_config(config_.elastic_config);
   hello.set_warming(core_.warming);
   hello.set_seen_epoch(core_.seen_epoch);
@@ -299,7 +303,12 @@ void NodeAgent::Do(const SendBeat& action) {
   v1::AgentMessage message;
   v1::Beat& beat = *message.mutable_beat();
   beat.set_epoch(action.epoch);
-  FillBeat(ReadRanks(), MonotonicNs(), beat);
+  const std::vector<RankProgress> ranks = ReadRanks();
+  FillBeat(ranks, MonotonicNs(), beat);
+  if (config_.watches_ranks && MonotonicMs() >= paces_due_) {
+    paces_due_ = MonotonicMs() + kPacesEachMs;
+    FillPaces(ranks, beat);
+  }
   SendMessage(std::move(message));
 }
 
@@ -425,6 +434,7 @@ void NodeAgent::Do(const StartWorker& action) {
   if (action.local_rank == 0) {
     TellOfRound(action.round);
     checkpoints_->OnRound(action.round);
+    BeginWatching();
   }
   WorkerFiles files;
   files.error_file = supervisor_->ErrorFilePath(action.round.restart_count(), action.local_rank);
@@ -440,6 +450,7 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
   spec.exact_steps = told_step_ >= 0;
+  spec.splits_steps = config_.watches_ranks;
   StatusOr<Fd> socket = checkpoints_->NewRank(action.local_rank);
   if (socket.ok()) {
     spec.checkpoint_socket = std::make_shared<Fd>(*std::move(socket));

@@ -1,7 +1,8 @@
 // One node of a job, alive: the core's hands and eyes. It opens the stream to the master, holds the store when this
 // node has group rank 0, starts and ends workers through the supervisor, and carries out what agent/core/core.h
 // and its neighbours joining.h and leaving.h decide, in order. It decides nothing itself. One thread: the event loop's.
-// Its steps into the job are in joining.cc, those out of it in leaving.cc, all between in shell.cc.
+// Its steps into the job are in joining.cc, those out of it in leaving.cc, checks of it in checking.cc, what it tells
+// of its hardware in watching.cc, all between in shell.cc.
 #pragma once
 
 #include <deque>
@@ -31,6 +32,7 @@
 #include "agent/node/progress.h"
 #include "agent/report/job_report.h"
 #include "agent/report/say.h"
+#include "agent/watch/watcher.h"
 #include "agent/workers/board.h"
 #include "agent/workers/guard.h"
 #include "agent/workers/supervisor.h"
@@ -136,11 +138,18 @@ class NodeAgent {
 
   // Checks of this node (checking.cc).
   void Do(const checking::StartHelper&);
+  void Do(const checking::HurryHelper&);
   void Do(const checking::EndHelper&);
   void Do(const checking::OpenStore&);
   void Do(const checking::CloseStore&);
   void Do(const checking::Give&);
   void Do(const checking::Report&);
+
+  // What this node's hardware tells (watching.cc).
+  void BeginWatching();
+  void TellFact(const v1::NodeFact& fact);
+  void TellFacts();
+  void BlameHardware(int64_t noticed_ns, v1::WorkerExited& exited);
 
   void Tell(const std::string& line);
   void Warn(const std::string& text);
@@ -159,6 +168,9 @@ class NodeAgent {
   // Raises the limit of open files for what this node has anyway and `more`; says once that `who` may find too few.
   void MakeRoomForFiles(const std::string& who, uint64_t more);
   bool told_of_file_limit_ = false;
+
+  // Of what the zygote has forked, or by itself.
+  void BeginHelper(StatusOr<Spare> spare);
 
   // Leaving (leaving.cc), which Do(Exit) begins.
   void WriteReport();
@@ -201,8 +213,11 @@ class NodeAgent {
   std::unique_ptr<store::StoreServer> store_;
   std::unique_ptr<store::StoreServer> check_store_;  // where two nodes meet that are checked together
   std::unique_ptr<checks::CheckHelper> helper_;      // null: none runs
+  Instant paces_due_ = 0;                            // what of each step is the ranks' own goes with a beat then
   std::optional<v1::CheckOrder> held_order_;         // it waits
   pid_t last_helper_ = 0;                            // it may be on its way out; 0: there was none
+  std::unique_ptr<watch::Watcher> watcher_;          // null: nothing trains yet, or --watch=off
+  std::vector<v1::NodeFact> untold_facts_;           // they wait for a master
   std::unique_ptr<Board> board_;
   std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known
   std::unique_ptr<EventWriter> event_writer_;      // null: nobody wants events

@@ -96,6 +96,7 @@ std::string Text(const leaving::StartMaster& /*action*/) { return "start the mas
 std::string Text(const leaving::EndProgram& /*action*/) { return "end the program"; }
 
 std::string Text(const checking::StartHelper& /*action*/) { return "start the program that checks"; }
+std::string Text(const checking::HurryHelper& /*action*/) { return "wait for the zygote no longer"; }
 std::string Text(const checking::EndHelper& /*action*/) { return "end the program that checks"; }
 std::string Text(const checking::OpenStore& action) {
   return fmt::format("open a store for a check on port {}", action.port);

@@ -67,6 +67,7 @@ std::string Told(const std::string& which, const v1::Failure& f) {
   const v1::WorkerExited& e = f.exited();
   const RecordedError error = ParseErrorJson(e.error_json());
   std::string out = fmt::format("{}: {}\n  time:  {}\n  end:   {}\n", which, Where(f), TimeText(e.unix_ms()), End(e));
+  if (!e.blamed_on().empty()) out += fmt::format("  blame: {}\n", e.blamed_on());
   if (!error.message.empty()) out += fmt::format("  error: {}\n", error.message);
   if (!error.traceback.empty()) {
     out += fmt::format("  traceback:\n{}", Tail(error.traceback));
@@ -103,7 +104,8 @@ std::string FailureBox(const v1::Finish& finish, const std::string& script) {
   if (ended_early && finish.others_size() > 0) out += fmt::format("{}\n{}", thin, Told("Then", finish.others(0)));
   if (finish.others_size() > 0) out += fmt::format("{}\nOthers of the same round:\n", thin);
   for (const v1::Failure& other : finish.others()) {
-    out += fmt::format("  {}: {}\n", Where(other), End(other.exited()));
+    const std::string& blame = other.exited().blamed_on();
+    out += fmt::format("  {}: {}{}\n", Where(other), End(other.exited()), blame.empty() ? "" : "; blame: " + blame);
   }
   return out + bold + "\n";
 }

@@ -66,6 +66,17 @@ TEST(FailureBox, SaysWhoKilledARankAndWhatElseIsKnown) {
   EXPECT_THAT(box, HasSubstr("exit code 1, pid 0 (2 processes were ended)\n"));
 }
 
+TEST(FailureBox, NamesTheHardwareThatExplainsAnEnd) {
+  v1::Finish finish = Failed();
+  finish.mutable_first_cause()->mutable_exited()->set_blamed_on("XID 79 (...) on GPU 3, 0.4 s before");
+  v1::WorkerExited& other = *finish.add_others()->mutable_exited();
+  other.set_exit_code(1);
+  other.set_blamed_on("XID 94 (...) on GPU 0, 0.1 s before");
+  const std::string box = FailureBox(finish, "train.py");
+  EXPECT_THAT(box, HasSubstr("pid 77\n  blame: XID 79 (...) on GPU 3, 0.4 s before\n"));
+  EXPECT_THAT(box, HasSubstr("exit code 1, pid 0; blame: XID 94 (...) on GPU 0, 0.1 s before\n"));
+}
+
 TEST(FailureBox, ShowsARecordedTracebackBeforeLastWords) {
   v1::Finish finish = Failed();
   auto& exited = *finish.mutable_first_cause()->mutable_exited();

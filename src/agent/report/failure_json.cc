@@ -16,6 +16,7 @@ ordered_json FailureJson(const v1::Failure& failure) {
                          {"exit_code", exited.signal() != 0 ? -exited.signal() : exited.exit_code()}};
   if (!exited.killed_by().empty()) object["killed_by"] = exited.killed_by();
   if (!exited.end_note().empty()) object["end_note"] = exited.end_note();
+  if (!exited.blamed_on().empty()) object["blamed_on"] = exited.blamed_on();
   if (exited.peak_resident_bytes() > 0) object["peak_resident_bytes"] = exited.peak_resident_bytes();
   if (!exited.last_words().empty()) object["last_words"] = exited.last_words();
   return object;

@@ -21,6 +21,7 @@ v1::Finish Failed() {
   first.mutable_exited()->set_signal(9);
   first.mutable_exited()->set_last_words("bytes \xff");
   first.mutable_exited()->set_killed_by("the out-of-memory killer of its cgroup");
+  first.mutable_exited()->set_blamed_on("XID 79 (...) on GPU 3, 0.4 s before");
   first.mutable_exited()->set_error_json(
       R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "line 1"}}})");
   finish.add_others()->mutable_exited()->set_exit_code(4);
@@ -50,6 +51,7 @@ TEST(Say, AFailureIsOneObject) {
   EXPECT_EQ(first.at("rank"), 3);
   EXPECT_EQ(first.at("exit_code"), -9);
   EXPECT_EQ(first.at("killed_by"), "the out-of-memory killer of its cgroup");
+  EXPECT_EQ(first.at("blamed_on"), "XID 79 (...) on GPU 3, 0.4 s before");
   EXPECT_EQ(first.at("error"), "ValueError: no");
   EXPECT_EQ(first.at("traceback"), "line 1");
   EXPECT_EQ(object.at("others").at(0).at("exit_code"), 4);

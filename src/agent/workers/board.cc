@@ -25,10 +25,10 @@ constexpr char kNamePrefix[] = "phalanx-board-";
 constexpr int64_t kStaleS = 60;
 
 constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kSlotBytes = 192;
-constexpr size_t kSlotWords = 12;
+constexpr size_t kSlotWords = 15;
 constexpr off_t kRescaleAt = 40;
 constexpr off_t kNodeLeaves = 48;
 constexpr size_t kLockAt = 128;
@@ -94,7 +94,7 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   std::memcpy(words.data(), bytes, sizeof words);
   for (uint64_t& word : words) word = le64toh(word);
   const auto [pid, optimizer_steps, step, changed, started, first_step, phase, from_step, saving, saving_since,
-              caught_up, hears_rescale] = words;
+              caught_up, hears_rescale, split_steps, own, waited] = words;
   if (pid == 0 || pid > static_cast<uint64_t>(kPidMax)) return slot;
   slot.pid = static_cast<int64_t>(pid);
   if (optimizer_steps <= static_cast<uint64_t>(INT64_MAX)) slot.optimizer_steps = optimizer_steps;
@@ -108,6 +108,9 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   slot.saving_since_ns = TimeOrNever(saving_since, now_ns);
   slot.caught_up_ns = TimeOrNever(caught_up, now_ns);
   slot.hears_rescale = hears_rescale == 1 || hears_rescale > static_cast<uint64_t>(std::max<int64_t>(now_ns, 0));
+  if (split_steps <= slot.optimizer_steps) slot.split_steps = split_steps;
+  slot.own_ns = TimeOrNever(own, now_ns);  // as saving_ns
+  slot.waited_ns = TimeOrNever(waited, now_ns);
   return slot;
 }
 

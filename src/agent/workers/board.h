@@ -30,6 +30,10 @@ struct BoardSlot {
   int64_t saving_since_ns = 0;  // 0: none is under way
   int64_t caught_up_ns = 0;     // 0: not yet, or nothing to catch up with
   bool hears_rescale = false;   // phalanx.on_rescale was called, or saves are at most some seconds apart
+  // Sums over the steps of which the rank knows what it worked by itself, and what it waited for others.
+  uint64_t split_steps = 0;
+  int64_t own_ns = 0;
+  int64_t waited_ns = 0;
 };
 
 // `bytes` is one slot of the format (192 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.

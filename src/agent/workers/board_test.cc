@@ -42,7 +42,7 @@ class BoardTest : public testing::Test {
 TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
   std::array<unsigned char, 64 + 3 * 192 + 1> bytes{};
   ASSERT_EQ(pread(file_.get(), bytes.data(), bytes.size(), 0), 64 + 3 * 192);
-  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x04\0\0\0\xC0\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
+  EXPECT_EQ(std::memcmp(bytes.data(), "PHXBOARD\x05\0\0\0\xC0\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0", 32), 0);
   int64_t step = 0;
   std::memcpy(&step, bytes.data() + 64 + 192 + 16, sizeof step);
   EXPECT_EQ(step, -1);
@@ -71,9 +71,24 @@ TEST_F(BoardTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(slot.saving_ns, 4'000);
   EXPECT_EQ(slot.saving_since_ns, static_cast<int64_t>(now - 3));
   EXPECT_EQ(slot.caught_up_ns, static_cast<int64_t>(now - 4));
+  EXPECT_EQ(slot.split_steps, 0u);
   EXPECT_EQ(board_->Read(0).pid, 0);
   EXPECT_EQ(board_->Read(3).pid, 0);
   EXPECT_EQ(board_->Read(-1).pid, 0);
+}
+
+TEST_F(BoardTest, KnowsTheSplitOfSteps) {
+  const uint64_t now = static_cast<uint64_t>(MonotonicNs());
+  Put(1, {1234, 50, 40, now, 0, 0, 2, 30, 0, 0, 0, 0, 49, 2'000'000, 700'000});
+  const BoardSlot slot = board_->Read(1);
+  EXPECT_EQ(slot.split_steps, 49u);
+  EXPECT_EQ(slot.own_ns, 2'000'000);
+  EXPECT_EQ(slot.waited_ns, 700'000);
+  // More steps than there were, and longer than the machine runs.
+  Put(2, {1235, 50, 40, now, 0, 0, 2, 30, 0, 0, 0, 0, 51, UINT64_MAX, UINT64_MAX});
+  EXPECT_EQ(board_->Read(2).split_steps, 0u);
+  EXPECT_EQ(board_->Read(2).own_ns, 0);
+  EXPECT_EQ(board_->Read(2).waited_ns, 0);
 }
 
 // By a word of its own: at all times, or until some time.

@@ -14,6 +14,9 @@ namespace {
 // Numbers that no job can come to are bounded, as all from outside.
 constexpr int64_t kMaxStep = int64_t{1} << 48;
 constexpr uint32_t kMaxRounds = uint32_t{1} << 30;
+// Sums of a rank's life: their products with a step's number stay numbers.
+constexpr uint64_t kMaxPaceSteps = uint64_t{1} << 40;
+constexpr int64_t kMaxPaceUs = kMaxSpanMs * 1'000;
 
 constexpr size_t kMaxReasonBytes = 512;
 
@@ -80,6 +83,7 @@ void AdmitExit(v1::WorkerExited& exit) {
   // A longer text is not what an agent sends, and a cut could fall within a character.
   if (exit.killed_by().size() > kMaxEndTextBytes) exit.clear_killed_by();
   if (exit.end_note().size() > kMaxEndTextBytes) exit.clear_end_note();
+  if (exit.blamed_on().size() > kMaxEndTextBytes) exit.clear_blamed_on();
 }
 
 void AdmitWorld(v1::World& world) {
@@ -233,6 +237,12 @@ void AdmitBeat(v1::Beat& beat) {
     if (!v1::RankStatus::Doing_IsValid(rank.doing())) rank.set_doing(v1::RankStatus::STARTING);
   }
   if (beat.has_progress()) AdmitProgress(*beat.mutable_progress());
+  if (static_cast<uint32_t>(beat.paces_size()) > kMaxLocalWorldSize) beat.clear_paces();
+  for (v1::RankPace& pace : *beat.mutable_paces()) {
+    pace.set_steps(std::min<uint64_t>(pace.steps(), kMaxPaceSteps));
+    pace.set_own_us(std::clamp<int64_t>(pace.own_us(), 0, kMaxPaceUs));
+    pace.set_waited_us(std::clamp<int64_t>(pace.waited_us(), 0, kMaxPaceUs));
+  }
 }
 
 void AdmitFirstStep(v1::FirstStep& first) {
@@ -270,6 +280,15 @@ void AdmitCheck(v1::CheckReport& report) {
   }
 }
 
+void AdmitFact(v1::NodeFact& fact) {
+  DropUnknownFields(fact);
+  Cut(*fact.mutable_kind(), kMaxUnitBytes);
+  Cut(*fact.mutable_device(), kMaxNameBytes);
+  Cut(*fact.mutable_sentence(), kMaxReasonBytes);
+  Cut(*fact.mutable_source(), kMaxReasonBytes);
+  fact.set_unix_ms(std::max<int64_t>(0, fact.unix_ms()));
+}
+
 void AdmitLeaving(v1::Leaving& leaving) {
   Cut(*leaving.mutable_reason(), kMaxReasonBytes);
   leaving.set_signal(std::clamp(leaving.signal(), 0, 64));
@@ -299,6 +318,8 @@ void Admit(v1::AgentMessage& message) {
       return Cut(*message.mutable_store_refused()->mutable_sentence(), kMaxReasonBytes);
     case v1::AgentMessage::kCheck:
       return AdmitCheck(*message.mutable_check());
+    case v1::AgentMessage::kNodeFact:
+      return AdmitFact(*message.mutable_node_fact());
     case v1::AgentMessage::kReady:
     case v1::AgentMessage::BODY_NOT_SET:
       return;
@@ -320,7 +341,7 @@ void AdmitSpec(v1::JobSpec& spec) {
   if (!v1::CheckSpec::StragglerRule_IsValid(check.straggler_rule())) check.set_straggler_rule(v1::CheckSpec::MEAN);
   check.set_limit_ms(check.limit_ms() > 0 ? Span(check.limit_ms()) : kDefaultCheckLimitMs);
   check.set_left_out_ms(check.left_out_ms() > 0 ? Span(check.left_out_ms()) : kDefaultLeftOutMs);
-  if (check.level() == 0) spec.clear_check();
+  if (check.level() == 0 && !check.excludes_stragglers()) spec.clear_check();
   Cut(*spec.mutable_elastic_config(), elasticity::kBlockBytesMax + 4);  // still too long, so that the door sees it
 }
 

@@ -25,6 +25,7 @@ TEST(Admit, BoundsAWorkersEnd) {
   said.set_last_words(std::string(kMaxLastWordsBytes, 'x') + "the end");
   said.set_killed_by(std::string(kMaxEndTextBytes + 1, 'x'));
   said.set_end_note("a note");
+  said.set_blamed_on(std::string(kMaxEndTextBytes + 1, 'x'));
   said.set_peak_resident_bytes(-1);
   said.set_for_rescale(true);
   said.set_signal(9);
@@ -38,6 +39,7 @@ TEST(Admit, BoundsAWorkersEnd) {
   EXPECT_TRUE(exit.last_words().ends_with("the end"));
   EXPECT_TRUE(exit.killed_by().empty());
   EXPECT_EQ(exit.end_note(), "a note");
+  EXPECT_TRUE(exit.blamed_on().empty());
   EXPECT_EQ(exit.peak_resident_bytes(), 0);
   EXPECT_FALSE(exit.for_rescale()) << "who was killed made room for nobody";
   said.clear_signal();
@@ -54,6 +56,24 @@ TEST(Admit, BoundsWhyANodeLeavesAndWhoIsAsked) {
   EXPECT_EQ(Admitted(message).store_refused().sentence().size(), 512U);
   message.mutable_safe_point()->set_asked(UINT32_MAX);
   EXPECT_EQ(Admitted(message).safe_point().asked(), kMaxLocalWorldSize);
+}
+
+TEST(Admit, BoundsWhatANodeTellsOfItsHardware) {
+  v1::AgentMessage message;
+  v1::NodeFact& said = *message.mutable_node_fact();
+  said.set_kind(std::string(100, 'x'));
+  said.set_device(std::string(1'000, 'x'));
+  said.set_sentence(std::string(511, 'x') + "\xc3\xa4");
+  said.set_source(std::string(1'000, 'x'));
+  said.set_unix_ms(-1);
+  said.GetReflection()->MutableUnknownFields(&said)->AddLengthDelimited(99, std::string(1'000, 'x'));
+  const v1::NodeFact fact = Admitted(message).node_fact();
+  EXPECT_EQ(fact.kind().size(), 32U);
+  EXPECT_EQ(fact.device().size(), kMaxNameBytes);
+  EXPECT_EQ(fact.sentence(), std::string(511, 'x'));
+  EXPECT_EQ(fact.source().size(), 512U);
+  EXPECT_EQ(fact.unix_ms(), 0);
+  EXPECT_LE(fact.ByteSizeLong(), 2'000U);
 }
 
 TEST(Admit, BoundsAHelloAndKeepsNoToken) {
@@ -131,6 +151,31 @@ TEST(Admit, ASpecWithoutValuesIsTheDefaultOne) {
   AdmitSpec(spec);
   EXPECT_EQ(spec.rescale_grace_ms(), 0) << "not at all";
   EXPECT_EQ(spec.last_call_ms(), 0);
+}
+
+TEST(Admit, WhatNeitherChecksNorLeavesOutIsNoCheck) {
+  v1::JobSpec spec = DefaultSpec();
+  spec.mutable_check()->set_straggler_rule(v1::CheckSpec::MEDIAN_DEVIATION);
+  AdmitSpec(spec);
+  EXPECT_FALSE(spec.has_check());
+  spec.mutable_check()->set_excludes_stragglers(true);  // as --watch-ranks finds them
+  AdmitSpec(spec);
+  EXPECT_EQ(spec.check().level(), 0U);
+  EXPECT_EQ(spec.check().left_out_ms(), kDefaultLeftOutMs);
+}
+
+TEST(Admit, PacesAreBounded) {
+  v1::AgentMessage message;
+  v1::RankPace& wild = *message.mutable_beat()->add_paces();
+  wild.set_steps(UINT64_MAX);
+  wild.set_own_us(-1);
+  wild.set_waited_us(INT64_MAX);
+  const v1::RankPace& told = Admitted(message).beat().paces(0);
+  EXPECT_LT(told.steps(), uint64_t{1} << 41);
+  EXPECT_EQ(told.own_us(), 0);
+  EXPECT_LT(told.waited_us(), INT64_MAX / 2);
+  for (int i = 0; i < 100'000; ++i) message.mutable_beat()->add_paces();
+  EXPECT_EQ(Admitted(message).beat().paces_size(), 0);
 }
 
 TEST(Admit, OfAnElasticConfigThatIsTooLongSoMuchIsKeptThatTheDoorSeesIt) {

@@ -167,12 +167,13 @@ bool GoesOn(Turn& turn, uint64_t session, const v1::StartRound& live) {
   Node& node = turn.job.nodes.at(session);
   if (IsNews(turn, live)) Recall(turn, live);
   if (Slot* slot = SlotOf(turn, node.hello, live)) {
-    turn.job.left_out.erase(session);
+    // One that is left out still, as when it came back in the time that was given to the ranks to save, is a member
+    // until the round ends for it.
     turn.job.ChangeNode(node, [&live](Node& n) {
-      n.left_out.clear();
       n.group_rank = n.previous_rank = static_cast<int32_t>(live.group_rank());
       n.warming = n.came_back = n.unchecked = false;
     });
+    if (!node.left_out.empty()) turn.job.round->any_left_out = true;
     node.place = {live.epoch(), live.group_rank()};
     turn.job.round->by_node_id.clear();
     slot->node_id = node.hello.node_id();

@@ -77,7 +77,8 @@ void Conclude(Turn& turn, const HealthOrders& orders) {
     Node& node = found->second;
     if (why.empty() && node.unchecked) ++let_in;
     job.ChangeNode(node, [&why = why](Node& n) {
-      n.unchecked = false;
+      n.unchecked = n.doubted = false;
+      n.rechecked = true;
       n.left_out = why;
     });
     turn.Send(session, notice, sentence);
@@ -130,6 +131,7 @@ void Begin(Turn& turn, bool newcomers) {
 void LetBack(Turn& turn) {
   JobState& job = turn.job;
   job.left_out_due = kNever;
+  const bool checks = job.spec->check().level() > 0;
   const std::set<uint64_t> left_out = job.left_out;
   for (const uint64_t session : left_out) {
     Node& node = job.nodes.at(session);
@@ -139,13 +141,15 @@ void LetBack(Turn& turn) {
       continue;
     }
     job.left_out.erase(session);
-    job.ChangeNode(node, [](Node& n) {
+    job.ChangeNode(node, [checks](Node& n) {
       n.left_out.clear();
-      n.unchecked = true;
+      n.unchecked = checks;
     });
     job.check_due = true;
     job.checked = false;
-    turn.SendNotice(session, "this node was left out for long enough: it is checked again");
+    turn.SendNotice(session, fmt::format("this node was left out for long enough: {}",
+                                         checks ? "it is checked again" : "it may train again"));
+    if (!checks && job.phase == Phase::kRunning) PlanGrowth(turn);
   }
 }
 
@@ -159,18 +163,81 @@ bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members) {
 
 void AdmitToCheck(Turn& turn, uint64_t session, Node& node) {
   JobState& job = turn.job;
-  if (job.spec->check().level() == 0 || job.phase == Phase::kFinished) return;
+  if (job.phase == Phase::kFinished) return;
   if (const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now)) {
     const std::string why = entry->reason;
     job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });
     return NoteLeftOut(turn, session, node, why);
   }
+  if (job.spec->check().level() == 0) return;
   job.ChangeNode(node, [](Node& n) { n.unchecked = true; });
   job.check_due = true;
 }
 
+void LeaveOutMember(Turn& turn, const Slot& slot, const std::string& why) {
+  JobState& job = turn.job;
+  const uint64_t session = slot.session;
+  Node& node = job.nodes.at(session);
+  LeaveOut(job.health, {session, slot.node, node.hello.hostname(), node.hello.address()}, why,
+           job.spec->check().left_out_ms(), turn.now);
+  job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });
+  NoteLeftOut(turn, session, node, why);
+  job.round->any_left_out = true;
+  turn.remember = true;
+}
+
+std::vector<std::string> MembersLeftOut(const JobState& job) {
+  std::vector<std::string> members;
+  if (!job.round || !job.round->any_left_out) return members;  // asked with every message
+  for (const uint64_t session : job.left_out) {
+    const Node& node = job.nodes.at(session);
+    if (node.group_rank < 0) continue;
+    members.push_back(fmt::format("node {} is left out ({})", NodeName(job, node.hello), node.left_out));
+  }
+  return members;
+}
+
 void On(Turn& turn, uint64_t session, const v1::CheckReport& report) {
   Apply(turn, OnCheckReport(turn.job.health, session, report, turn.now));
+}
+
+void On(Turn& turn, const LetIn& event) {
+  for (const Machine& machine : LeftOutMachines(turn.job.health, event.node, turn.now)) {
+    LeftOutMachine& entry = turn.job.health.left_out.at(machine);
+    entry.until = turn.now;
+    turn.Note("node-let-in", entry.node,
+              fmt::format("somebody lets node {} in again, before its time is over", entry.node));
+    turn.job.left_out_due = turn.now;
+    turn.remember = true;
+  }
+}
+
+void On(Turn& turn, uint64_t session, const v1::NodeFact& fact) {
+  Node& node = turn.job.nodes.at(session);
+  if (node.facts_from == kNever || turn.now - node.facts_from >= kFactsOfMs) {
+    node.facts_from = turn.now;
+    node.facts = 0;
+  }
+  if (++node.facts > kMostFacts) return;
+  const bool last = node.facts == kMostFacts;
+  turn.Note("node-fact", NodeName(turn.job, node.hello),
+            fact.sentence() + (last ? "; others of this minute are not kept" : ""), -1,
+            {{"kind", fact.kind()},
+             {"device", fact.device()},
+             {"source", fact.source()},
+             {"unix_ms", fact.unix_ms()},
+             {"grave", int64_t{fact.grave()}}});
+}
+
+void DoubtNode(Turn& turn, const Round& round, Node& node) {
+  JobState& job = turn.job;
+  if (job.spec->check().level() == 0 || job.phase == Phase::kFinished || node.unchecked) return;
+  const bool is_live = turn.IsCurrent(round.epoch);
+  if (!is_live && node.rechecked) return;
+  job.ChangeNode(node, [](Node& n) { n.unchecked = n.doubted = true; });
+  job.check_due = true;
+  if (is_live || job.phase != Phase::kRunning || node.group_rank < 0) return;
+  job.round->broken.push_back(fmt::format("node {} is to blame for the failure before", NodeName(job, node.hello)));
 }
 
 void LoseChecked(Turn& turn, uint64_t session) {

@@ -501,5 +501,198 @@ TEST(Checks, TenThousandNodesAreCheckedInTheTimeThatTheirReportsTake) {
   EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("left out, 9997 train"));
 }
 
+// A failure that is blamed on its node's hardware.
+void FailByHardware(CheckedJob& job, uint64_t session) {
+  v1::WorkerExited exit = CheckedJob::Ended(0, 1);
+  exit.set_blamed_on("XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before");
+  job.Exit(session, exit);
+}
+
+TEST(Checks, ANodeThatIsToBlameIsCheckedBeforeTheNextRound) {
+  CheckedJob job(3, 3);
+  job.ComeAll(3);
+  job.AnswerAll();
+  const uint64_t epoch = job.Epoch();
+  job.AllStep();
+  FailByHardware(job, job.Ranks()[1]);
+  EXPECT_FALSE(job.state.round);
+  EXPECT_THAT(job.checks, SizeIs(3)) << "the others are its partners";
+  EXPECT_THAT(job.Records("round-held").back(),
+              HasSubstr("restart 1 of 3: node n1: its hardware explains a failure: it is checked first"));
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n2"}));
+  EXPECT_EQ(job.Epoch(), epoch + 1);
+  EXPECT_EQ(job.state.round->reason, "checked once more: all 3 nodes are there");
+  EXPECT_EQ(job.state.unchecked, 0U);
+}
+
+TEST(Checks, ANodeThatIsToBlameAndFailsItsCheckIsLeftOut) {
+  CheckedJob job(2, 3);
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  job.bad_alone = {"n1"};
+  FailByHardware(job, job.Ranks()[1]);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"})) << "enough are left: they train meanwhile";
+  job.AllStep();
+  EXPECT_THAT(job.checks, SizeIs(1));
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"}));
+  EXPECT_THAT(job.Records("node-left-out"), SizeIs(1));
+}
+
+TEST(Checks, ANodeThatIsToBlameAndPassesItsCheckTrainsAgain) {
+  CheckedJob job(2, 3);
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  const uint64_t blamed = job.Ranks()[1];
+  FailByHardware(job, blamed);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"}));
+  EXPECT_THAT(job.told[blamed].reason, HasSubstr("; this node is checked before it trains again"));
+  job.Pass(2'000);
+  ASSERT_THAT(job.checks, SizeIs(1));
+  EXPECT_EQ(job.checks[0].session, blamed);
+  job.Pass(10'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"})) << "not before it has answered";
+  job.AnswerAll();
+  job.Pass(kGrowQuietMs + 2'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n2"}));
+  EXPECT_EQ(job.state.unchecked, 0U);
+}
+
+// Another check is under way when the failure comes, and its end must not be all.
+TEST(Checks, ANodeThatIsToBlameWhileANewcomerIsCheckedIsCheckedBehindIt) {
+  CheckedJob job(2, 4);
+  job.ComeAll(3);
+  job.Pass(1'000);
+  job.AnswerAll();
+  job.AllStep();
+  job.Come("n3");
+  ASSERT_THAT(job.checks, SizeIs(1));
+  const uint64_t blamed = job.Ranks()[1];
+  FailByHardware(job, blamed);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"}));
+  job.AnswerAll();  // the newcomer's, and behind it this one's
+  job.Pass(kGrowQuietMs + 2'000);
+  job.AnswerAll();
+  job.Pass(kGrowQuietMs + 2'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n2", "n3"}));
+  EXPECT_EQ(job.state.health.runs, 3u);
+}
+
+// A spare steps in where all places are needed.
+TEST(Checks, ANodeThatIsToBlameIsCheckedWhileASpareTrainsInItsPlace) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  job.AnswerAll();
+  job.AllStep();
+  job.Come("n2");
+  job.AnswerAll();
+  const uint64_t blamed = job.Ranks()[1];
+  FailByHardware(job, blamed);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"}));
+  job.Pass(1'000);
+  ASSERT_THAT(job.checks, SizeIs(1));
+  EXPECT_EQ(job.checks[0].session, blamed);
+}
+
+TEST(Checks, AFailureOfAnotherKindOrWithoutChecksChecksNothing) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  job.AnswerAll();
+  job.AllStep();
+  job.Kill(job.Ranks()[1], 0);
+  EXPECT_THAT(job.checks, IsEmpty());
+  EXPECT_THAT(job.Members(), SizeIs(2));
+  CheckedJob unchecked(2, 2, 0);
+  unchecked.ComeAll(2);
+  unchecked.AllStep();
+  FailByHardware(unchecked, unchecked.Ranks()[1]);
+  EXPECT_THAT(unchecked.checks, IsEmpty());
+  EXPECT_THAT(unchecked.Members(), SizeIs(2));
+}
+
+// What a failure that is blamed on its node's hardware says of a round that is over.
+void FailByHardwareIn(CheckedJob& job, uint64_t session, uint64_t epoch) {
+  v1::WorkerExited exit = CheckedJob::Ended(0, 1);
+  exit.set_blamed_on("XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before");
+  job.Exit(session, exit, epoch);
+}
+
+// A peer that suffered from it was heard first, and the round was formed anew with all.
+TEST(Checks, ANodeThatIsToBlameAndIsHeardSecondIsChecked) {
+  for (const uint32_t min_nodes : {2U, 3U}) {
+    CheckedJob job(min_nodes, 3);
+    job.ComeAll(3);
+    job.AnswerAll();
+    job.AllStep();
+    const uint64_t epoch = job.Epoch();
+    const uint64_t blamed = job.Ranks()[1];
+    job.Exit(job.Ranks()[0], CheckedJob::Collateral(0));
+    ASSERT_THAT(job.Members(), SizeIs(3));
+    FailByHardwareIn(job, blamed, epoch);
+    const uint32_t used = job.state.budget.used;
+    EXPECT_FALSE(job.Members().contains("n1")) << "it trains no further";
+    job.Pass(2'000);
+    EXPECT_THAT(job.checks, SizeIs(min_nodes == 2 ? 1 : 3));
+    job.AnswerAll();
+    job.Pass(kGrowQuietMs + 2'000);
+    EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n2"}));
+    EXPECT_EQ(job.state.budget.used, used) << "the failure had cost one already";
+    EXPECT_EQ(job.state.unchecked, 0U);
+  }
+}
+
+TEST(Checks, ANodeThatHasBeenCheckedSinceIsNotDoubtedAgain) {
+  CheckedJob job(3, 3);
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  const uint64_t epoch = job.Epoch();
+  const uint64_t blamed = job.Ranks()[1];
+  FailByHardware(job, blamed);
+  job.AnswerAll();
+  ASSERT_EQ(job.Epoch(), epoch + 1);
+  v1::WorkerExited exit = CheckedJob::Ended(1, 1);  // of its other rank
+  exit.set_blamed_on("XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before");
+  job.Exit(blamed, exit, epoch);
+  EXPECT_EQ(job.Epoch(), epoch + 1);
+  EXPECT_EQ(job.state.unchecked, 0U);
+}
+
+// Left out for another reason, and let in again before its round has ended.
+TEST(Checks, OfANodeThatIsCheckedForAnotherReasonNobodySaysThatItsHardwareIsToBlame) {
+  CheckedJob job(2, 3);
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  const std::vector<uint64_t> ranks = job.Ranks();
+  job.wants_safe_point = true;
+  Turn turn(job.state, job.now);
+  LeaveOutMember(turn, job.state.round->slots[2], "it is slow");
+  turn.Take();
+  job.Send(LetIn{"n2"});
+  ASSERT_TRUE(job.state.nodes.at(ranks[2]).unchecked);
+  job.Detach(ranks[1]);
+  ASSERT_THAT(job.Records("round-held"), SizeIs(1));
+  EXPECT_THAT(job.Records("round-held")[0], HasSubstr("nodes that have not been checked are checked first"));
+}
+
+TEST(Checks, AnEndOfAnEarlierRoundMakesNobodyDoubted) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  job.AnswerAll();
+  job.AllStep();
+  const uint64_t epoch = job.Epoch();
+  job.Kill(job.Ranks()[0], 0);
+  job.AllStep();
+  job.Kill(job.Ranks()[0], 0);
+  ASSERT_EQ(job.Epoch(), epoch + 2);
+  FailByHardwareIn(job, job.Ranks()[1], epoch);
+  EXPECT_EQ(job.state.unchecked, 0U);
+  EXPECT_EQ(job.Epoch(), epoch + 2);
+}
+
 }  // namespace
 }  // namespace phalanx::master

@@ -73,6 +73,8 @@ void On(Turn& turn, const AgentSaid& e) {
       return On(turn, e.session, message.store_refused());
     case v1::AgentMessage::kCheck:
       return On(turn, e.session, message.check());
+    case v1::AgentMessage::kNodeFact:
+      return On(turn, e.session, message.node_fact());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       return;

@@ -116,7 +116,12 @@ struct LookedAt {
   bool ranks = false;  // each one of them
 };
 
-using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt>;
+// Somebody says that a node which is left out has been mended.
+struct LetIn {
+  std::string node;  // its name, host name or address
+};
+
+using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt, LetIn>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -207,6 +212,8 @@ struct Node {
   bool came_back = false;  // it was lost as a member, and has not been one since
   bool leaving = false;
   bool unchecked = false;    // it must be checked before it trains
+  bool doubted = false;      // ... as its hardware explains a failure
+  bool rechecked = false;    // it has been checked since the last round with it ended
   std::string left_out;      // why it does not train, whoever else is there; empty: it may
   bool stale_round = false;  // it runs another round than the live one
   // Where it had a place, in the last two rounds that it had one in.
@@ -218,6 +225,8 @@ struct Node {
   bool owes_look = false;                  // it has been asked how far it is
   uint64_t ranks_epoch = 0;                // of `ranks`
   std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for
+  Instant facts_from = kNever;             // the minute in which its facts are counted; kNever: it has told none
+  uint32_t facts = 0;                      // of that minute
 };
 
 // The nodes are asked how far they are, for a person who looks.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "master/core/checks.h"
 #include "master/core/job_fixture.h"
 #include "master/rules/lease.h"
 
@@ -893,6 +894,43 @@ TEST(Store, WhoWasTurnedAwayIsRecordedAsItsHolderSays) {
   refused.set_epoch(job.Epoch() + 1);
   job.Say(a, refused);
   EXPECT_EQ(job.Records("store-refused").size(), 1U) << "of no round that there is";
+}
+
+TEST(Facts, WhatANodeTellsOfItsHardwareIsRecorded) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  v1::NodeFact fact;
+  fact.set_kind("xid");
+  fact.set_device("GPU 3");
+  fact.set_sentence("XID 79 on GPU 3: GPU has fallen off the bus");
+  fact.set_source("NVML");
+  fact.set_unix_ms(77);
+  fact.set_grave(true);
+  const size_t notices = job.told[a].notices.size() + job.told[b].notices.size();
+  job.Say(b, fact);
+  EXPECT_THAT(job.Records("node-fact"), ElementsAre("XID 79 on GPU 3: GPU has fallen off the bus"));
+  const Record& row = job.records.back().first;
+  EXPECT_EQ(row.node, "b");
+  EXPECT_EQ(std::get<std::string>(row.detail.at(0).second), "xid");
+  EXPECT_EQ(std::get<int64_t>(row.detail.at(4).second), 1);
+  EXPECT_EQ(job.told[a].notices.size() + job.told[b].notices.size(), notices) << "nobody is told";
+}
+
+TEST(Facts, OfAMinuteEachNodeHasFew) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  v1::NodeFact fact;
+  fact.set_sentence("a link flaps");
+  for (int i = 0; i < 1'000; ++i) job.Say(a, fact);
+  EXPECT_EQ(job.Records("node-fact").size(), kMostFacts);
+  EXPECT_EQ(job.Records("node-fact").back(), "a link flaps; others of this minute are not kept");
+  job.Say(b, fact);
+  EXPECT_EQ(job.Records("node-fact").size(), kMostFacts + 1) << "another node's are its own";
+  job.now += kFactsOfMs;
+  job.Say(a, fact);
+  EXPECT_EQ(job.Records("node-fact").size(), kMostFacts + 2);
 }
 
 // --- what the ledger is made from ---

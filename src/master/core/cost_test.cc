@@ -180,6 +180,8 @@ TEST(Cost, BeatsAndFirstStepsLookAtFewWhileANewcomerWaits) {
     return EventOf(session, MessageWith(told));
   };
   EXPECT_LE(cost.Dearest(Members(cost), refused), kMessageMax);
+  const auto fact = [](uint64_t session) { return EventOf(session, MessageWith(v1::NodeFact())); };
+  EXPECT_LE(cost.Dearest(Members(cost), fact), kMessageMax);
   EXPECT_NE(job.state.grow_at, kNever) << "nothing was planned any more";
   EXPECT_EQ(job.Epoch(), epoch);
 }

@@ -67,6 +67,8 @@ class Election {
 
   void On(const LookedAt& /*e*/) {}  // nobody is a member yet
 
+  void On(const LetIn& /*e*/) {}  // nobody is left out yet
+
   void On(const Probed& e) {
     if (c_.over || !c_.before) return;
     if (e.node_id != c_.before->node_id()) return;

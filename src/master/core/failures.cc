@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "master/core/checks.h"
 #include "master/core/ending.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
@@ -101,6 +102,7 @@ void OnExit(Turn& turn, Round& round, Slot& slot, const v1::WorkerExited& exit) 
     return;
   }
   slot.failed.insert(exit.local_rank());
+  if (!exit.blamed_on().empty()) DoubtNode(turn, round, turn.job.nodes.at(slot.session));
   OnFailure(turn, round, MakeFailure(round, slot, exit));
 }
 

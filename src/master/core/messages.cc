@@ -48,13 +48,13 @@ v1::MasterMessage NoticeOf(const std::string& text) {
   return message;
 }
 
-v1::MasterMessage AnnouncementOf(const Round& round) {
+v1::MasterMessage AnnouncementOf(const Round& round, bool node_leaves) {
   v1::MasterMessage message;
   v1::AnnounceRescale& announce = *message.mutable_announce_rescale();
   announce.set_epoch(round.epoch);
   announce.set_reason(round.rescale_why);
   announce.set_at_step(round.safe_step);
-  announce.set_node_leaves(!round.leaving.empty());
+  announce.set_node_leaves(node_leaves);
   return message;
 }
 

@@ -17,7 +17,7 @@ v1::MasterMessage NotElectedFor(const std::string& sentence);
 v1::MasterMessage MessageOf(const v1::Refused& refused);
 v1::MasterMessage HoldOf(uint64_t epoch, const std::string& reason);
 v1::MasterMessage NoticeOf(const std::string& text);
-v1::MasterMessage AnnouncementOf(const Round& round);
+v1::MasterMessage AnnouncementOf(const Round& round, bool node_leaves);
 // The stream ends behind it.
 v1::MasterMessage FinishOf(const Outcome& outcome);
 

@@ -29,13 +29,12 @@ TEST(Messages, CarryWhatWasDecided) {
   round.epoch = 4;
   round.rescale_why = "why";
   round.safe_step = 120;
-  const v1::AnnounceRescale announce = AnnouncementOf(round).announce_rescale();
+  const v1::AnnounceRescale announce = AnnouncementOf(round, false).announce_rescale();
   EXPECT_EQ(announce.epoch(), 4U);
   EXPECT_EQ(announce.reason(), "why");
   EXPECT_EQ(announce.at_step(), 120);
   EXPECT_FALSE(announce.node_leaves());
-  round.leaving.push_back("node b left");
-  EXPECT_TRUE(AnnouncementOf(round).announce_rescale().node_leaves());
+  EXPECT_TRUE(AnnouncementOf(round, true).announce_rescale().node_leaves());
 
   Outcome outcome;
   outcome.exit_code = 7;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "master/core/look.h"
+#include "master/core/pace.h"
 #include "master/core/stalls.h"
 #include "master/core/succession.h"
 #include "master/core/texts.h"
@@ -71,8 +72,11 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   OnProgress(turn, session, beat.epoch(), beat.progress());
   AnswerBeat(turn, session);
   const bool live = turn.IsLive(beat.epoch()) && node.group_rank >= 0;
-  if (live) Confirm(turn, turn.job.round->slots[static_cast<size_t>(node.group_rank)]);
-  if (!live || beat.max_step() <= 0) return;
+  if (!live) return;
+  Slot& slot = turn.job.round->slots[static_cast<size_t>(node.group_rank)];
+  Confirm(turn, slot);
+  if (beat.paces_size() > 0) OnPaces(turn, slot, beat);
+  if (beat.max_step() <= 0) return;
   MarkStepped(turn);
   SeeStep(turn, beat.max_step(), beat.progress().has_step());
 }

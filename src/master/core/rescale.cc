@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "master/core/checks.h"
 #include "master/core/departures.h"
 #include "master/core/members.h"
 #include "master/core/messages.h"
@@ -34,9 +35,12 @@ int64_t SafeStep(const Turn& turn) {
   return round.last_seen_step + 1 + (steps * ahead_ms + took_ms - 1) / took_ms;
 }
 
+// A node goes with the change, and what only its memory has with it.
+bool AnyGoes(const JobState& job) { return !job.round->leaving.empty() || !MembersLeftOut(job).empty(); }
+
 void SendAnnouncement(Turn& turn) {
   JobState& job = turn.job;
-  const auto message = std::make_shared<const v1::MasterMessage>(AnnouncementOf(*job.round));
+  const auto message = std::make_shared<const v1::MasterMessage>(AnnouncementOf(*job.round, AnyGoes(job)));
   for (const Slot& slot : job.round->slots) {
     if (slot.session != 0) turn.Send(slot.session, message, job.round->rescale_why);
   }
@@ -119,7 +123,7 @@ void SayRescaleAgain(Turn& turn, Slot& slot) {
   Round& round = *turn.job.round;
   if (round.rescale_by == kNever) return;
   if (round.safe_step == 0) round.SetAnswered(slot, false);
-  turn.Send(slot.session, AnnouncementOf(round), round.rescale_why);
+  turn.Send(slot.session, AnnouncementOf(round, AnyGoes(turn.job)), round.rescale_why);
 }
 
 void SettleRescale(Turn& turn) {
@@ -135,6 +139,8 @@ void SettleRescale(Turn& turn) {
     return SettleLastLeft(turn);
   }
   if (!round.leaving.empty()) return ReformRound(turn, ListText(round.leaving, "others"), true);
+  const std::vector<std::string> left_out = MembersLeftOut(turn.job);
+  if (!left_out.empty()) return ReformRound(turn, ListText(left_out, "others"), true);
   if (IsLarger(turn.job, NextWorld(turn.job))) {
     return ReformRound(turn, NewcomersText(turn, NextMembers(turn.job)) + " joined", true);
   }

@@ -12,6 +12,7 @@
 #include "base/counted.h"
 #include "master/rules/blame.h"
 #include "master/rules/budget.h"
+#include "master/rules/pace.h"
 #include "master/rules/stall.h"
 
 namespace phalanx::master {
@@ -84,6 +85,8 @@ struct Round {
   std::optional<int64_t> redo_until;  // what earlier rounds had come to, where that is more
   bool caught_up = false;             // ... and this one has as well
   StallWatch stall;
+  PaceWatch pace;
+  bool any_left_out = false;    // a member was, since it began (MembersLeftOut of checks.h)
   Instant quiet_since = 0;      // a hang timeout counts from then: its last step, or what says nothing about its ranks
   int64_t saving_ms = 0;        // of the node with the most
   int64_t saving_noted_ms = 0;  // of that, in the record

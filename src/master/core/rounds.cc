@@ -109,7 +109,8 @@ void Release(Turn& turn, const std::vector<uint64_t>& members, const std::string
     Node& node = job.nodes.at(slot.session);
     job.ChangeNode(node, [](Node& n) { n.previous_rank = -1; });  // its rank may be another's when it comes back
     turn.SendHold(slot.session, job.round->epoch,
-                  node.leaving ? reason
+                  node.leaving || !node.left_out.empty() ? reason
+                  : node.unchecked ? fmt::format("{}; this node is checked before it trains again", reason)
                   : job.sizes
                       ? fmt::format("{}; this node waits as a spare", reason)
                       : fmt::format("{}; this node waits as a spare: --node-unit={}", reason, job.spec->node_unit()));
@@ -137,7 +138,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
     Node& node = job.nodes.at(members[rank]);
     job.ChangeNode(node, [rank](Node& n) {
       n.group_rank = n.previous_rank = static_cast<int32_t>(rank);
-      n.warming = n.came_back = n.unchecked = false;  // from now on it counts like any other
+      n.warming = n.came_back = n.unchecked = n.doubted = false;  // from now on it counts like any other
     });
     node.place_before = std::exchange(node.place, RoundPlace{round.epoch, rank});
     node.told_spare.clear();
@@ -158,6 +159,8 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   job.gather_at = job.gather_limit = job.grow_at = job.grow_limit = kNever;
   job.join_deadline = job.next_notice = job.paused_deadline = kNever;
   job.checked = false;
+  if (job.unchecked > 0)
+    job.check_due = true;  // a node that is to blame may wait now: it is checked while others train
   WaitForNobody(turn);
   turn.remember = true;
   std::vector<CheckpointMember> holders;
@@ -178,10 +181,40 @@ void TellWaiting(Turn& turn) {
   turn.Note("waiting", "", text);
 }
 
+// Sessions of the live round, or of the last one.
+std::set<uint64_t> MembersBefore(const JobState& job) {
+  std::set<uint64_t> before;
+  for (const Slot& slot : (job.round ? job.round : job.last_round)->slots) before.insert(slot.session);
+  return before;
+}
+
+bool AnyNewcomer(const Turn& turn, const std::vector<uint64_t>& members) {
+  const std::set<uint64_t> before = MembersBefore(turn.job);
+  return std::any_of(members.begin(), members.end(), [&before](uint64_t session) { return !before.contains(session); });
+}
+
+// Why the next round waits for a check: a node that is doubted, or else newcomers, or who was left out for a while.
+std::string CheckFirstText(const JobState& job, const std::vector<uint64_t>& members) {
+  for (const uint64_t session : members) {
+    const Node& node = job.nodes.at(session);
+    if (!node.doubted) continue;
+    return fmt::format("node {}: its hardware explains a failure: it is checked first", NodeName(job, node.hello));
+  }
+  return "nodes that have not been checked are checked first";
+}
+
+bool AllRechecked(const JobState& job, const std::vector<uint64_t>& members) {
+  return std::all_of(members.begin(), members.end(),
+                     [&job](uint64_t session) { return job.nodes.at(session).rechecked; });
+}
+
 void BeginGathered(Turn& turn) {
   const std::vector<uint64_t> members = NextMembers(turn.job);
   const std::string there = ThereText(members.size(), *turn.job.spec);
   if (!turn.job.last_round) return BeginRound(turn, members, there);
+  if (!AnyNewcomer(turn, members)) {
+    return BeginRound(turn, members, AllRechecked(turn.job, members) ? "checked once more: " + there : there);
+  }
   BeginRound(turn, members, fmt::format("{} joined: {}", NewcomersText(turn, members), there));
 }
 
@@ -196,6 +229,11 @@ void SettleRound(Turn& turn) {
   if (round.rescale_by != kNever) {
     job.grow_at = job.grow_limit = kNever;  // who comes now is taken in as well
     return SettleRescale(turn);
+  }
+  const std::vector<std::string> left_out = MembersLeftOut(job);
+  if (!left_out.empty() && round.ranks_done == 0) {
+    const std::string why = ListText(left_out, "others");
+    return job.spec->rescale_grace_ms() == 0 ? ReformRound(turn, why, true) : AnnounceRescale(turn, why);
   }
   if (job.grow_at == kNever) return;
   const World next = NextWorld(job);
@@ -217,8 +255,7 @@ void ReformRound(Turn& turn, const std::string& cause, bool change) {
   const std::vector<uint64_t> members = NextMembers(job);
   if (members.size() < job.spec->min_nodes() || !MayDecide(job, members))
     return HoldRound(turn, cause, job.sizes ? job.census.candidates() : members.size());
-  if (AnyUnchecked(job, members))
-    return HoldRound(turn, cause, members.size(), "nodes that have come are checked first");
+  if (AnyUnchecked(job, members)) return HoldRound(turn, cause, members.size(), CheckFirstText(job, members));
   if (!change) return BeginRound(turn, members, cause);
   const size_t before = job.round->slots.size();
   if (members.size() != before) {
@@ -229,8 +266,7 @@ void ReformRound(Turn& turn, const std::string& cause, bool change) {
 
 std::string NewcomersText(const Turn& turn, const std::vector<uint64_t>& members) {
   const JobState& job = turn.job;
-  std::set<uint64_t> before;
-  for (const Slot& slot : (job.round ? job.round : job.last_round)->slots) before.insert(slot.session);
+  const std::set<uint64_t> before = MembersBefore(job);
   std::vector<std::string> names;
   for (const uint64_t session : members) {
     if (!before.contains(session)) names.push_back(NodeName(job, job.nodes.at(session).hello));
@@ -242,14 +278,19 @@ void EndRound(Turn& turn) {
   JobState& job = turn.job;
   if (!job.round) return;
   if (job.round->failed.empty()) job.budget.last_error.clear();  // two lives in a row
-  const CheckpointEnd end = !job.round->leaving.empty()                              ? CheckpointEnd::kForGood
+  // The next round does not read the memory of a node that is left out.
+  const bool any_goes = !job.round->leaving.empty() || !MembersLeftOut(job).empty();
+  const CheckpointEnd end = any_goes                                                 ? CheckpointEnd::kForGood
                             : job.round->failed.empty() && job.round->broken.empty() ? CheckpointEnd::kPlanned
                                                                                      : CheckpointEnd::kBreakpoint;
   turn.Apply(EndCheckpoints(job.checkpoints, end, turn.now));
   turn.Apply(OnLifeEnds(job.checkpoints, EndOf(*job.round), job.spec->older_save_after_lives(), turn.now));
   StopRestoring(job.checkpoints);
   for (const Slot& slot : job.round->slots) {
-    if (slot.session != 0) job.nodes.at(slot.session).group_rank = -1;
+    if (slot.session == 0) continue;
+    Node& node = job.nodes.at(slot.session);
+    node.group_rank = -1;
+    node.rechecked = false;
   }
   NoteSaving(turn, *job.round);
   RememberStep(turn, *job.round);

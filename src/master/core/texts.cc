@@ -62,6 +62,7 @@ std::vector<std::pair<std::string, Record::Value>> ExitDetail(const v1::WorkerEx
   if (exit.peak_resident_bytes() > 0) detail.push_back({"peak_resident_bytes", exit.peak_resident_bytes()});
   if (!exit.killed_by().empty()) detail.push_back({"killed_by", exit.killed_by()});
   if (!exit.end_note().empty()) detail.push_back({"end_note", exit.end_note()});
+  if (!exit.blamed_on().empty()) detail.push_back({"blamed_on", exit.blamed_on()});
   if (!exit.last_words().empty()) detail.push_back({"last_words", Tail(exit.last_words())});
   if (!exit.error_json().empty() && exit.error_json().size() <= kRecordedTextBytes) {
     detail.push_back({"error_json", exit.error_json()});

@@ -84,6 +84,8 @@ void Fill(v1::MasterEvent& wire, const Probed& event) {
 
 void Fill(v1::MasterEvent& wire, const LookedAt& event) { wire.mutable_looked_at()->set_ranks(event.ranks); }
 
+void Fill(v1::MasterEvent& wire, const LetIn& event) { wire.mutable_let_in()->set_node(event.node); }
+
 void Fill(v1::MasterEvent& wire, const Tick& /*event*/) { wire.mutable_tick(); }
 
 }  // namespace

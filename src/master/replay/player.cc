@@ -54,6 +54,8 @@ class MasterPlayer final : public replay::Player {
         return Probed{event.probed().node_id(), ReachOf(event.probed().master()), ReachOf(event.probed().agent())};
       case v1::MasterEvent::kLookedAt:
         return LookedAt{event.looked_at().ranks()};
+      case v1::MasterEvent::kLetIn:
+        return LetIn{event.let_in().node()};
       case v1::MasterEvent::kResumed:
       case v1::MasterEvent::BODY_NOT_SET:
         return absl::DataLossError("an event that this version does not know");

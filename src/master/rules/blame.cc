@@ -45,6 +45,16 @@ constexpr std::string_view kPeerIsGone[] = {
 // The exception stands at the end; what a script printed earlier says nothing about its end.
 constexpr size_t kExceptionTailBytes = 4'096;
 
+// "XID 79 (...) on GPU 3, 0.4 s before" -> ", 0.4 s after XID 79 (...) on GPU 3"; another form stays as it is.
+std::string AfterWhat(const std::string& blamed_on) {
+  constexpr std::string_view kBefore = " before";
+  const size_t comma = blamed_on.rfind(", ");
+  if (blamed_on.empty()) return "";
+  if (comma == std::string::npos || !blamed_on.ends_with(kBefore)) return fmt::format(", behind {}", blamed_on);
+  const std::string span = blamed_on.substr(comma + 2, blamed_on.size() - comma - 2 - kBefore.size());
+  return fmt::format(", {} after {}", span, blamed_on.substr(0, comma));
+}
+
 bool SaysPeerIsGone(std::string_view text) {
   return std::any_of(std::begin(kPeerIsGone), std::end(kPeerIsGone),
                      [text](std::string_view said) { return text.find(said) != std::string_view::npos; });
@@ -93,6 +103,9 @@ size_t FirstCause(const std::vector<Failure>& failures) {
   };
   const size_t own = first([](const Failure& f) { return !f.collateral; });
   if (own < failures.size()) return own;
+  // What is said of a peer that is gone is also said where a device or a link of one's own is.
+  const size_t blamed = first([](const Failure& f) { return !f.told.exited().blamed_on().empty(); });
+  if (blamed < failures.size()) return blamed;
   const size_t early = first([](const Failure& f) { return EndedEarly(f.told.exited()); });
   return early < failures.size() ? early : 0;
 }
@@ -113,7 +126,7 @@ std::string DescribeEnd(const Failure& f) {
     text =
         fmt::format("rank {} died ({}{})", rank, SignalName(exit.signal()), exit.core_dumped() ? ", core dumped" : "");
   if (!exit.killed_by().empty()) text = fmt::format("rank {} was killed by {}", rank, exit.killed_by());
-  text += fmt::format(" on node {}", f.node);
+  text += fmt::format(" on node {}{}", f.node, AfterWhat(exit.blamed_on()));
   return exit.end_note().empty() ? text : fmt::format("{} ({})", text, exit.end_note());
 }
 

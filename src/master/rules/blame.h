@@ -43,14 +43,15 @@ bool WasKilled(const v1::WorkerExited& exit);
 // Adds `failure`, keeping at most kMaxFailures: an own death displaces the last collateral one.
 void AddFailure(std::vector<Failure>& failures, Failure failure);
 
-// Index of the first cause; `failures` is not empty. One that ended well before its peers were lost is it where nobody
-// failed by itself.
+// Index of the first cause; `failures` is not empty. Where nobody failed by itself it is one whose node's hardware
+// explains its end, else one that ended well before its peers were lost.
 size_t FirstCause(const std::vector<Failure>& failures);
 
 bool AllCollateral(const std::vector<Failure>& failures);
 
 // "rank 3 died (SIGKILL) on node 127.0.0.2", "rank 0 failed (exit code 3) on node a", "rank 1 was killed by the
-// out-of-memory killer on node a", "rank 1 ended early (exit code 0, after step 3) on node a"; a remark about the end
+// out-of-memory killer on node a", "rank 1 ended early (exit code 0, after step 3) on node a", "rank 17 died (SIGABRT)
+// on node a, 0.4 s after XID 79 (GPU has fallen off the bus) on GPU 3"; a remark about the end
 // follows in brackets, then the exception: "...: ValueError: bad sample".
 std::string Describe(const Failure& failure);
 // ... without the exception, which costs the reading of what the worker has left.

@@ -73,6 +73,38 @@ TEST(FirstCauseOf, IsTheFirstOwnDeathElseTheFirst) {
   EXPECT_EQ(FirstCause({early, Made(1, true), Made(2, false)}), 2U);
 }
 
+TEST(FirstCauseOf, WhoseHardwareExplainsItsEndGoesBeforeOtherVictims) {
+  Failure blamed = Made(7, true);
+  blamed.told.mutable_exited()->set_blamed_on("XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before");
+  Failure early = Made(4, true);
+  early.told.mutable_exited()->set_exit_code(0);
+  EXPECT_EQ(FirstCause({Made(1, true), blamed, Made(2, true)}), 1U);
+  EXPECT_EQ(FirstCause({early, Made(1, true), blamed}), 2U);
+  EXPECT_EQ(FirstCause({blamed, Made(2, false)}), 1U) << "one that died by itself is known";
+}
+
+TEST(Describe, NamesTheHardwareThatExplainsAnEnd) {
+  Failure failure;
+  failure.told.set_rank(17);
+  failure.node = "a";
+  v1::WorkerExited& exit = *failure.told.mutable_exited();
+  exit.set_signal(SIGABRT);
+  exit.set_blamed_on("XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before");
+  EXPECT_EQ(Describe(failure),
+            "rank 17 died (SIGABRT) on node a, 0.4 s after XID 79 (GPU has fallen off the bus) on GPU 3");
+  exit.set_blamed_on("a link that is down (it was not so before) on mlx5_0 port 1, at most 12.0 s before");
+  EXPECT_EQ(Describe(failure),
+            "rank 17 died (SIGABRT) on node a, at most 12.0 s after a link that is down (it was not so before) on "
+            "mlx5_0 port 1");
+  exit.set_end_note("a note");
+  EXPECT_TRUE(Describe(failure).ends_with("on mlx5_0 port 1 (a note)"));
+  exit.clear_end_note();
+  exit.set_blamed_on("another form");
+  EXPECT_EQ(Describe(failure), "rank 17 died (SIGABRT) on node a, behind another form");
+  exit.set_blamed_on(" before");
+  EXPECT_EQ(Describe(failure), "rank 17 died (SIGABRT) on node a, behind  before");
+}
+
 TEST(AddFailure, KeepsTheOwnDeathHoweverLateItComes) {
   std::vector<Failure> failures;
   for (uint32_t rank = 0; rank < 1'000; ++rank) AddFailure(failures, Made(rank, true));

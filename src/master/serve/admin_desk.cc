@@ -11,12 +11,12 @@
 
 namespace phalanx::master {
 
-void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint,
-                      std::function<void(const LookedAt&)> look) {
+void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint, std::function<void(const Event&)> feed) {
   endpoint_ = &endpoint;
-  look_ = std::move(look);
+  feed_ = std::move(feed);
   using StatusCall = wire::AdminCall<grpc::ByteBuffer, grpc::ByteBuffer>;
   using EventsCall = wire::AdminCall<v1::EventsRequest, v1::EventsReply>;
+  using LetInCall = wire::AdminCall<v1::LetInRequest, v1::LetInReply>;
   StatusCall::Start(
       [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
         service_.RequestStatus(context, request, writer, &queue, &queue, tag);
@@ -31,6 +31,14 @@ void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint,
       },
       [this](const wire::Caller& caller, const auto& request, auto& reply, const EventsCall::Finish& finish) {
         finish(AnswerEvents(caller, request, reply));
+      },
+      &calls_);
+  LetInCall::Start(
+      [this, &queue](auto* context, auto* request, auto* writer, void* tag) {
+        service_.RequestLetIn(context, request, writer, &queue, &queue, tag);
+      },
+      [this](const wire::Caller& caller, const auto& request, auto& reply, const LetInCall::Finish& finish) {
+        finish(AnswerLetIn(caller, request, reply, MonotonicMs()));
       },
       &calls_);
 }
@@ -63,9 +71,9 @@ void AdminDesk::AnswerStatus(const wire::Caller& caller, const grpc::ByteBuffer&
   if (!allowed.ok()) return finish(allowed);
   if (asked.check()) return finish(FillStatus(now, asked.ranks(), true, reply));
   const bool kept = now < status_until_ && !asked.ranks();
-  if (!kept && look_ && (asked.fresh() || asked.ranks())) {
+  if (!kept && feed_ && (asked.fresh() || asked.ranks())) {
     waiting_.push_back({asked.ranks(), &reply, std::move(finish)});
-    return look_(LookedAt{asked.ranks()});  // Settle follows
+    return feed_(LookedAt{asked.ranks()});  // Settle follows
   }
   const grpc::Status made = kept ? grpc::Status::OK : Remake(now);
   if (made.ok()) reply = status_;
@@ -85,7 +93,7 @@ void AdminDesk::Settle(Instant now) {
 
 void AdminDesk::Withdraw(Instant now) {
   AnswerWaiting(now);
-  look_ = nullptr;
+  feed_ = nullptr;
   endpoint_ = nullptr;
 }
 
@@ -123,6 +131,25 @@ grpc::Status AdminDesk::AnswerEvents(const wire::Caller& caller, const v1::Event
   if (!allowed.ok()) return allowed;
   const uint32_t limit = request.limit() == 0 ? kMaxEventsReply : std::min(request.limit(), kMaxEventsReply);
   reply = record_.After(request.after_id(), limit);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminDesk::AnswerLetIn(const wire::Caller& caller, const v1::LetInRequest& request, v1::LetInReply& reply,
+                                    Instant now) {
+  grpc::Status allowed = Admit(caller, request.job_id());
+  if (!allowed.ok()) return allowed;
+  if (caller.role == wire::Role::kViewer) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                        "the certificate's role is viewer, which may look alone: one of an agent is needed");
+  }
+  for (const Machine& machine : LeftOutMachines(job_.health, request.node(), now)) {
+    reply.add_nodes(job_.health.left_out.at(machine).node);
+  }
+  if (reply.nodes().empty()) {
+    for (v1::LeftOut& left_out : LeftOutNow(job_.health, now)) *reply.add_left_out() = std::move(left_out);
+  } else if (feed_) {
+    feed_(LetIn{request.node()});
+  }
   return grpc::Status::OK;
 }
 

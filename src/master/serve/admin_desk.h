@@ -1,4 +1,4 @@
-// Answers `phalanx status|events|why|ledger`. Belongs to the master's sequence.
+// Answers `phalanx status|events|why|ledger`, and hears `phalanx let-in`. Belongs to the master's sequence.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -29,9 +29,9 @@ class AdminDesk {
       : job_id_(std::move(job_id)), started_unix_ms_(started_unix_ms), job_(job), record_(record) {}
 
   grpc::Service& service() { return service_; }
-  // Waits for calls at the queue from now on. Who calls by a certificate is told to `endpoint`. `look`: brings a
-  // LookedAt to the core.
-  void Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint, std::function<void(const LookedAt&)> look);
+  // Waits for calls at the queue from now on. Who calls by a certificate is told to `endpoint`. `feed`: brings a
+  // LookedAt or a LetIn to the core.
+  void Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint, std::function<void(const Event&)> feed);
   // The core has stepped: who waits for what nodes say is answered where they have.
   void Settle(Instant now);
   // The endpoint is about to go; who waits is answered by what is known.
@@ -48,11 +48,15 @@ class AdminDesk {
                     Instant now);
   // At most kMaxEventsReply rows: a millisecond or two.
   grpc::Status AnswerEvents(const wire::Caller& caller, const v1::EventsRequest& request, v1::EventsReply& reply) const;
+  // Who may look alone may not let in.
+  grpc::Status AnswerLetIn(const wire::Caller& caller, const v1::LetInRequest& request, v1::LetInReply& reply,
+                           Instant now);
 
  private:
   // How the generated code calls a service whose Status has bytes for messages.
-  using Service = v1::Admin::WithRawMethod_Status<v1::Admin::WithAsyncMethod_Events<v1::Admin::Service>>;
-  static constexpr int kKindsOfCalls = 2;  // one of each is waited for
+  using Service = v1::Admin::WithRawMethod_Status<
+      v1::Admin::WithAsyncMethod_Events<v1::Admin::WithAsyncMethod_LetIn<v1::Admin::Service>>>;
+  static constexpr int kKindsOfCalls = 3;  // one of each is waited for
 
   grpc::Status Admit(const wire::Caller& caller, const std::string& job_id) const;
   grpc::Status FillStatus(Instant now, bool ranks, bool check, grpc::ByteBuffer& reply) const;
@@ -74,7 +78,7 @@ class AdminDesk {
   Endpoint* endpoint_ = nullptr;  // null: not offered
   Service service_;
   int calls_ = 0;
-  std::function<void(const LookedAt&)> look_;
+  std::function<void(const Event&)> feed_;
   std::vector<Waiting> waiting_;
   grpc::ByteBuffer status_;  // the reply that was made last
   Instant status_until_ = 0;

@@ -201,7 +201,7 @@ Status MasterServer::Impl::Listen() {
   TakeItsPlace(state_, start);
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
-  desk_.Offer(*queue_, *endpoint_, [this](const LookedAt& event) { Feed(event); });
+  desk_.Offer(*queue_, *endpoint_, [this](const Event& event) { Feed(event); });
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));

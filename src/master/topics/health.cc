@@ -16,6 +16,12 @@ constexpr int kMostResultsKept = 256;
 
 Machine MachineOf(const HealthMember& node) { return {node.hostname, node.address}; }
 
+void MakeRoom(HealthState& health) {
+  if (health.left_out.size() < kMaxLeftOut) return;
+  health.left_out.erase(std::min_element(health.left_out.begin(), health.left_out.end(),
+                                         [](const auto& a, const auto& b) { return a.second.until < b.second.until; }));
+}
+
 // The first result that failed, or why the part did not come to its end; empty: it passed.
 std::string FailureIn(const v1::CheckReport& report) {
   for (const v1::CheckResult& result : report.results()) {
@@ -190,24 +196,8 @@ class Checker {
     v1::CheckedNode& told = *run_.summary.mutable_nodes(static_cast<int>(node));
     told.set_verdict(verdict);
     told.set_sentence(why);
-    const Machine machine = MachineOf(run_.nodes[node]);
-    if (!health_.left_out.contains(machine)) MakeRoom();
-    LeftOutMachine& entry = health_.left_out[machine];
-    entry.node = run_.nodes[node].name;
-    entry.reason = why;
-    ++entry.times;
-    const int64_t longest_ms = std::max(kMostLeftOutMs, run_.spec.left_out_ms());
-    int64_t span_ms = run_.spec.left_out_ms();
-    for (uint32_t i = 1; i < entry.times && span_ms < longest_ms; ++i) span_ms *= 2;
-    entry.until = now_ + std::min(span_ms, longest_ms);
+    phalanx::master::LeaveOut(health_, run_.nodes[node], why, run_.spec.left_out_ms(), now_);
     orders_.verdicts.emplace_back(run_.nodes[node].session, why);
-  }
-
-  void MakeRoom() {
-    if (health_.left_out.size() < kMaxLeftOut) return;
-    health_.left_out.erase(
-        std::min_element(health_.left_out.begin(), health_.left_out.end(),
-                         [](const auto& a, const auto& b) { return a.second.until < b.second.until; }));
   }
 
   void JudgeSlow(std::vector<std::string>& out, std::vector<std::string>& named, std::set<size_t>& left) {
@@ -373,12 +363,34 @@ HealthOrders OnHealthTick(HealthState& health, Instant now) {
 
 void AbandonCheck(HealthState& health) { health.run.reset(); }
 
+void LeaveOut(HealthState& health, const HealthMember& member, const std::string& why, int64_t first_ms, Instant now) {
+  const Machine machine = MachineOf(member);
+  if (!health.left_out.contains(machine)) MakeRoom(health);
+  LeftOutMachine& entry = health.left_out[machine];
+  entry.node = member.name;
+  entry.reason = why;
+  ++entry.times;
+  const int64_t longest_ms = std::max(kMostLeftOutMs, first_ms);
+  int64_t span_ms = first_ms;
+  for (uint32_t i = 1; i < entry.times && span_ms < longest_ms; ++i) span_ms *= 2;
+  entry.until = now + std::min(span_ms, longest_ms);
+}
+
 const LeftOutMachine* WhyLeftOut(const HealthState& health, const Machine& machine, Instant now) {
   const auto found = health.left_out.find(machine);
   return found == health.left_out.end() || now >= found->second.until ? nullptr : &found->second;
 }
 
 Instant NextHealthDeadline(const HealthState& health) { return health.run ? health.run->due : kNever; }
+
+std::vector<Machine> LeftOutMachines(const HealthState& health, const std::string& name, Instant now) {
+  std::vector<Machine> found;
+  for (const auto& [machine, entry] : health.left_out) {
+    if (now >= entry.until) continue;
+    if (entry.node == name || machine.first == name || machine.second == name) found.push_back(machine);
+  }
+  return found;
+}
 
 std::vector<v1::LeftOut> LeftOutNow(const HealthState& health, Instant now) {
   std::vector<v1::LeftOut> told;

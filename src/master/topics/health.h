@@ -115,11 +115,15 @@ HealthOrders OnHealthTick(HealthState& health, Instant now);
 // What was ordered counts no more.
 void AbandonCheck(HealthState& health);
 
+// That machine may not train for a time: `first_ms`, twice as long each further time.
+void LeaveOut(HealthState& health, const HealthMember& member, const std::string& why, int64_t first_ms, Instant now);
 // Why that machine may not train now; null: it may.
 const LeftOutMachine* WhyLeftOut(const HealthState& health, const Machine& machine, Instant now);
 // When the check under way needs a tick.
 Instant NextHealthDeadline(const HealthState& health);
 
+// Those that are left out now and have that name, host name or address.
+std::vector<Machine> LeftOutMachines(const HealthState& health, const std::string& name, Instant now);
 // What a new master must know, and people are told.
 std::vector<v1::LeftOut> LeftOutNow(const HealthState& health, Instant now);
 // Of an earlier master's word.

@@ -1,0 +1,1 @@
+"""What an agent asks NVIDIA's driver by, in a process of its own: docs/formats/node-watch.md."""
