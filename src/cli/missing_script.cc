@@ -16,6 +16,7 @@
 #include "agent/flags/worker_env.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/pipe.h"
 #include "base/process/process.h"
 
 namespace phalanx::cli {
@@ -71,22 +72,20 @@ std::string ReadUntil(int fd, Instant deadline) {
 
 // What cannot be asked is not missing.
 bool PythonMisses(const std::string& python, const std::string& top, const Environment& env) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return false;
-  Fd output(ends[0]);
-  Fd input(ends[1]);
+  StatusOr<Pipe> pipe = MakePipe();
+  if (!pipe.ok()) return false;
   const Fd nowhere(open("/dev/null", O_RDWR | O_CLOEXEC));
   SpawnSpec spec;
   spec.program = python;
   spec.args = {python, "-c", kQuestion, top};
   spec.env = env.values();
   spec.stdin_fd = nowhere.get();
-  spec.stdout_fd = input.get();
+  spec.stdout_fd = pipe->writer.get();
   spec.stderr_fd = nowhere.get();
   const StatusOr<Child> child = Spawn(spec);
   if (!child.ok()) return false;
-  input.Reset();
-  const std::string said = ReadUntil(output.get(), MonotonicMs() + kAskPythonMs);
+  pipe->writer.Reset();
+  const std::string said = ReadUntil(pipe->reader.get(), MonotonicMs() + kAskPythonMs);
   kill(child->pid, SIGKILL);  // its answer is there, or comes too late
   while (waitpid(child->pid, nullptr, 0) < 0 && errno == EINTR) {
   }

@@ -1,6 +1,5 @@
 #include "agent/checks/helper.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -15,6 +14,7 @@
 #include "agent/output/streams.h"
 #include "agent/workers/launch.h"
 #include "base/clock.h"
+#include "base/pipe.h"
 
 namespace phalanx::agent::checks {
 namespace {
@@ -23,17 +23,6 @@ constexpr size_t kLastWordsBytes = 4 << 10;
 constexpr size_t kShownBytes = 300;
 // It ends by itself when its orders are over.
 constexpr int64_t kEndByItselfMs = 1'000;
-
-struct Pipe {
-  Fd reader;
-  Fd writer;
-};
-
-StatusOr<Pipe> MakePipe() {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  return Pipe{Fd(fds[0]), Fd(fds[1])};
-}
 
 struct Pipes {
   Pipe orders;
@@ -47,8 +36,6 @@ StatusOr<Pipes> MakePipes() {
   PHX_ASSIGN_OR_RETURN(Pipe words, MakePipe());
   return Pipes{std::move(orders), std::move(lines), std::move(words)};
 }
-
-void DoNotBlock(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
 
 // Of a traceback that is the exception.
 std::string LastLine(const std::string& words) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/output/streams.h"
+#include "base/pipe.h"
 
 namespace phalanx::agent {
 namespace {
@@ -110,13 +111,12 @@ StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Start(EventLoop& loop, Reape
                                                           std::vector<std::string> command,
                                                           const std::map<std::string, std::string>& env,
                                                           const Done& done, int64_t limit_ms) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  PHX_ASSIGN_OR_RETURN(Pipe words, MakePipe());
+  DoNotBlock(words.reader);
   std::unique_ptr<DeviceProbe> probe(new DeviceProbe(loop, reaper));
   DeviceProbe* const self = probe.get();
-  self->output_ = Fd(fds[0]);
-  fcntl(fds[0], F_SETFL, O_NONBLOCK);
-  const Fd writer(fds[1]);
+  self->output_ = std::move(words.reader);
+  const Fd writer = std::move(words.writer);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   SpawnSpec spec;
   spec.program = command.front();

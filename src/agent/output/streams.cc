@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/pipe.h"
 #include "base/utf8.h"
 
 namespace phalanx::agent {
@@ -56,11 +57,10 @@ struct StreamEnds {
 };
 
 std::optional<StreamEnds> OpenPipe() {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return std::nullopt;
-  StreamEnds ends{Fd(fds[0]), Fd(fds[1])};
-  fcntl(ends.ours.get(), F_SETFL, O_NONBLOCK);
-  return ends;
+  StatusOr<Pipe> pipe = MakePipe();
+  if (!pipe.ok()) return std::nullopt;
+  DoNotBlock(pipe->reader);
+  return StreamEnds{std::move(pipe->reader), std::move(pipe->writer)};
 }
 
 // A pseudo-terminal of the size of `terminal`. What it turns newlines into is left to the real one.

@@ -1,6 +1,5 @@
 #include "agent/watch/gpu_helper.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -11,23 +10,13 @@
 #include <utility>
 
 #include "agent/output/streams.h"
+#include "base/pipe.h"
 #include "base/signal_name.h"
 
 namespace phalanx::agent::watch {
 namespace {
 
 constexpr size_t kShownBytes = 200;
-
-struct Pipe {
-  Fd reader;
-  Fd writer;
-};
-
-StatusOr<Pipe> MakePipe() {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  return Pipe{Fd(fds[0]), Fd(fds[1])};
-}
 
 }  // namespace
 
@@ -49,7 +38,7 @@ StatusOr<std::unique_ptr<GpuHelper>> GpuHelper::Start(EventLoop& loop, Reaper& r
   self->pid_ = child.pid;
   self->alive_ = std::move(alive.writer);
   self->lines_ = std::move(lines.reader);
-  fcntl(self->lines_.get(), F_SETFL, fcntl(self->lines_.get(), F_GETFL) | O_NONBLOCK);
+  DoNotBlock(self->lines_);
   loop.Watch(self->lines_.get(), EPOLLIN, [self](uint32_t) { self->ReadNow(); });
   reaper.Await(std::move(child), [self](const ProcessEnd& end) {
     self->pid_ = 0;

@@ -11,6 +11,7 @@
 
 #include "agent/output/streams.h"
 #include "base/check.h"
+#include "base/pipe.h"
 
 namespace phalanx::agent {
 namespace {
@@ -24,13 +25,12 @@ constexpr size_t kWordsMax = 2'000;
 StatusOr<std::unique_ptr<Zygote>> Zygote::Start(EventLoop& loop, Reaper& reaper, Guard* guard, SpawnSpec command,
                                                 const std::string& preload, Events events) {
   PHX_ASSIGN_OR_RETURN(auto ends, Channel::MakePair());
-  int words[2];
-  if (pipe2(words, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  PHX_ASSIGN_OR_RETURN(Pipe words, MakePipe());
+  DoNotBlock(words.reader);
   std::unique_ptr<Zygote> zygote(new Zygote(loop, reaper, guard, std::move(events)));
   Zygote* const self = zygote.get();
-  self->words_ = Fd(words[0]);
-  const Fd words_writer(words[1]);
-  fcntl(words[0], F_SETFL, O_NONBLOCK);
+  self->words_ = std::move(words.reader);
+  const Fd words_writer = std::move(words.writer);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   command.stdin_fd = null.get();
   command.stdout_fd = words_writer.get();

@@ -35,9 +35,6 @@ int64_t SafeStep(const Turn& turn) {
   return round.last_seen_step + 1 + (steps * ahead_ms + took_ms - 1) / took_ms;
 }
 
-// A node goes with the change, and what only its memory has with it.
-bool AnyGoes(const JobState& job) { return !job.round->leaving.empty() || !MembersLeftOut(job).empty(); }
-
 void SendAnnouncement(Turn& turn) {
   JobState& job = turn.job;
   const auto message = std::make_shared<const v1::MasterMessage>(AnnouncementOf(*job.round, AnyGoes(job)));
@@ -84,6 +81,8 @@ void Withdraw(Turn& turn) {
 }
 
 }  // namespace
+
+bool AnyGoes(const JobState& job) { return !job.round->leaving.empty() || !MembersLeftOut(job).empty(); }
 
 void On(Turn& turn, uint64_t session, const v1::SafePoint& point) {
   JobState& job = turn.job;

@@ -8,6 +8,9 @@
 
 namespace phalanx::master {
 
+// A node goes with the change that is announced, and what only its memory has with it.
+bool AnyGoes(const JobState& job);
+
 void On(Turn& turn, uint64_t session, const v1::SafePoint& point);
 
 // Every rank that wants to may save first; those that want nothing cost a moment. Once a round.

@@ -279,7 +279,7 @@ void EndRound(Turn& turn) {
   if (!job.round) return;
   if (job.round->failed.empty()) job.budget.last_error.clear();  // two lives in a row
   // The next round does not read the memory of a node that is left out.
-  const bool any_goes = !job.round->leaving.empty() || !MembersLeftOut(job).empty();
+  const bool any_goes = AnyGoes(job);
   const CheckpointEnd end = any_goes                                                 ? CheckpointEnd::kForGood
                             : job.round->failed.empty() && job.round->broken.empty() ? CheckpointEnd::kPlanned
                                                                                      : CheckpointEnd::kBreakpoint;

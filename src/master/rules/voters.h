@@ -95,7 +95,7 @@ class Voters {
 
   // Nobody else can be elected.
   bool MayDecide() const { return MayDecide(here_); }
-  bool AreMost() const { return 2 * here_ > nodes_ - gone_ || (here_ > 0 && AllOthersEnded()); }
+  bool AreMost() const { return AreMost(here_); }
   // ... where so many of those who are here have a part in what is decided.
   bool MayDecide(size_t of_here) const {
     // Where all are gone, others may have gone on from them.
