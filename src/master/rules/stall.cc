@@ -5,8 +5,10 @@
 namespace phalanx::master {
 
 int64_t StallMs(const StallWatch& watch, int64_t usual_ms) {
-  if (watch.forward < kStallKnownSteps) return std::max(kStallFirstMs, kStallTimesUsual * usual_ms);
-  return std::max(kStallLeastMs, kStallTimesUsual * usual_ms);
+  if (watch.forward >= kStallKnownSteps) return std::max(kStallLeastMs, kStallTimesUsual * usual_ms);
+  const int64_t first_ms = std::max(kStallFirstMs, kStallTimesUsual * usual_ms);
+  if (watch.forward <= kStallUnusualSteps) return first_ms;
+  return std::min(first_ms, std::max(kStallEarlyMs, kStallTimesEarly * usual_ms));
 }
 
 Instant StallsAt(const StallWatch& watch, int64_t usual_ms) {

@@ -1,10 +1,11 @@
 // Whether a job that steps has stopped to: no step for long beside its own usual gap. Pure.
 //
 // Steps are seen in beats, so gaps are known to a beat (a second in small worlds). The very first of a life say nothing
-// of the others, as compilers, caches and data loaders work then; and until kStallKnownSteps are seen only
-// kStallFirstMs is long. Afterwards it is kStallTimesUsual times the longest gap that the job has had, kStallLeastMs at
-// least. Behind the end of a rank that ended well only kStallFirstMs is long: the others may have an export to write.
-// A gap that was told of, and ended, counts as one: an evaluation of two minutes is told of once.
+// of the others, as compilers, caches and data loaders work then, and only kStallFirstMs is long. Until
+// kStallKnownSteps are seen it is kStallTimesEarly times the longest gap that the job has had, kStallEarlyMs at least
+// and never more than behind the very first. Afterwards it is kStallTimesUsual times the longest gap that the job has
+// had, kStallLeastMs at least. Behind the end of a rank that ended well only kStallFirstMs is long: the others may have
+// an export to write. A gap that was told of, and ended, counts as one: an evaluation of two minutes is told of once.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@ namespace phalanx::master {
 
 constexpr int64_t kStallLeastMs = 12'000;
 constexpr int64_t kStallTimesUsual = 2;
+constexpr int64_t kStallEarlyMs = 60'000;
+constexpr int64_t kStallTimesEarly = 10;
 constexpr int64_t kStallFirstMs = 300'000;
 // Beats of a life that told of steps forward: so many are not taken for usual, and behind so many it is known what is.
 constexpr int kStallUnusualSteps = 2;

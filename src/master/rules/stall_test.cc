@@ -37,10 +37,19 @@ TEST_F(StallTest, TheFirstStepsMayTakeLong) {
   Steps(1, 0);
   EXPECT_EQ(Patience(), kStallFirstMs);
   Steps(kStallUnusualSteps, 200'000);
-  Steps(kStallKnownSteps - kStallUnusualSteps - 1, 1'000);
   EXPECT_EQ(Patience(), kStallFirstMs);
+  Steps(kStallKnownSteps - kStallUnusualSteps - 1, 1'000);
+  EXPECT_EQ(Patience(), kStallEarlyMs) << "what the very first took says nothing of the others";
   Steps(1, 1'000);
-  EXPECT_EQ(Patience(), kStallLeastMs) << "what the very first took says nothing of the others";
+  EXPECT_EQ(Patience(), kStallLeastMs);
+}
+
+TEST_F(StallTest, AFewStepsSayLittleOfTheOthers) {
+  Steps(1 + kStallUnusualSteps, 1'000);
+  Steps(1, 20'000);
+  EXPECT_EQ(Patience(), 200'000);
+  Steps(1, 40'000);
+  EXPECT_EQ(Patience(), kStallFirstMs) << "no more than behind the very first";
 }
 
 TEST_F(StallTest, ItsOwnUsualGapCounts) {
