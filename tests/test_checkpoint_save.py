@@ -875,10 +875,45 @@ def test_the_example_of_the_readme_makes_memory_ready_before_its_first_save(agen
 # --- what others hear of it
 
 
-def test_saves_are_told_and_counted(agent, make, monkeypatch):
+@pytest.fixture
+def slot(monkeypatch):
+    """The board's words, as a life finds them."""
     monkeypatch.setattr(board, "words", memoryview(bytearray(board.SLOT_BYTES)).cast("Q"))
     monkeypatch.setattr(board, "_signed", board.words.cast("B").cast("q"))
-    board._signed[board.STEP] = -1
+    monkeypatch.setattr(board, "_known", (0, 0))
+    monkeypatch.setattr(board, "_counts_on", False)
+    board._signed[board.STEP] = board._signed[board.FROM_STEP] = -1
+    return board._signed
+
+
+@pytest.mark.parametrize(
+    ("life", "step", "from_step"),
+    [
+        ("step*3 save:3 step*2", 5, 0),
+        ("step*4 save:3 step*2 save:5 step*1", 6, 2),  # the first is step 0: known from the second save on
+        ("step*90 save:1 step*90 save:2 step*90", 2, 0),  # epochs
+        ("load:60 step*2", -1, -1),
+        ("load:60 step*5 save:65 step*2", 67, 60),
+        ("load:60 step*1 load:50 step*5 save:55 step*2", 57, 49),
+        ("step*3 tell:3 save:3 step*2", 3, 2),  # by phalanx.step
+        ("step*3 save:3 step*1 tell:4 step*1", 4, 0),
+        ("step*3 save:3 step*1 tell:4 step*1 save:5 step*1", 5, 0),
+        ("save:3 step*2", 3, 3),
+    ],
+)
+def test_steps_are_counted_on_between_two_saves(slot, life, step, from_step):
+    for word in life.split():
+        kind, number = word.replace("*", ":").split(":")
+        {
+            "step": lambda count: [board.optimizer_stepped() for _ in range(count)],
+            "save": board.saved_step,
+            "load": board.restored_step,
+            "tell": board.set_step,
+        }[kind](int(number))
+    assert (slot[board.STEP], slot[board.FROM_STEP]) == (step, from_step)
+
+
+def test_saves_are_told_and_counted(agent, make, monkeypatch, slot):
     checkpointer = make()
     monkeypatch.setattr(board, "on_step", lambda step: None)
     checkpointer.save(41, state_of(1))

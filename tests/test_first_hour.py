@@ -316,6 +316,15 @@ def test_a_standalone_job_keeps_its_id(job):
     )
 
 
+@pytest.mark.slow
+def test_a_job_that_saves_seldom_does_not_hang(job, tmp_path):
+    """Between two saves its steps are seen, though nothing but the saves tells their numbers."""
+    seldom = ["--steps=175", "--step-ms=150", "--memory-every=88"]  # 13 s from one to the next
+    node = job.standalone("saving.py", tmp_path / "run", *seldom, flags=["--hang-timeout=11"])
+    assert node.wait(120) == 0, job.story()
+    assert not re.search(r"no step for .*step [1-9]", node.stderr), job.story()
+
+
 def test_a_hang_timeout_begins_another_life(job):
     text = (
         "import os, time, phalanx\n"

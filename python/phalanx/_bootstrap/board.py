@@ -29,6 +29,8 @@ _signed = words.cast("B").cast("q")
 _taken = False
 _looked_in_environment = False
 _redo_until = None  # what an earlier life has told, until this one has come as far
+_known = (0, 0)  # a step as saves number them, and how many the first optimizer had made then: at first none of both
+_counts_on = False  # these numbers grow by one with each step of the optimizer, so it counts on between two saves
 _saves = 0  # that are under way, one inside the other
 _saving_since_ns = 0
 
@@ -43,7 +45,7 @@ on_first_step = None
 
 def attach(path, slot):
     """Takes slot number `slot` of the board at `path`. Raises OSError or ValueError where that is no such board."""
-    global _taken, _redo_until, _rescale
+    global _taken, _redo_until, _rescale, _known, _counts_on
     view, redo_until, _rescale = _map_slot(path, slot)
     _use(view)
     _taken = True
@@ -51,6 +53,7 @@ def attach(path, slot):
         words[index] = 0
     _signed[STEP] = _signed[FROM_STEP] = -1
     _redo_until = redo_until if redo_until >= 0 else None
+    _known, _counts_on = (0, 0), False
     if _saves:
         words[SAVING_SINCE_NS] = _saving_since_ns
     words[PID] = os.getpid()
@@ -77,12 +80,39 @@ def script_ends():
 
 def set_step(n):
     """The step as the script counts it."""
+    global _counts_on
+    _counts_on = False
+    if not _taken:
+        _attach_by_environment()
+    # Whoever tells it behind the optimizer's step has done that one; whoever tells it before has not.
+    _tell(n, max(0, n - min(words[OPTIMIZER_STEPS], 1)))
+
+
+def restored_step(n):
+    """The training goes on behind that step: the number of the save that was restored, and nothing is told by it."""
+    global _known
+    _known = (n, words[OPTIMIZER_STEPS])
+
+
+def saved_step(n):
+    """A save has that number, behind the step. Where it has grown since the last save, or what was restored, as much as
+    the first optimizer has stepped, this counts on: a script that saves each hundred steps makes one each time. Where
+    it has not, as where epochs are saved, the step stands between two saves."""
+    global _known, _counts_on
+    steps = words[OPTIMIZER_STEPS]
+    is_told = _signed[STEP] >= 0 and _signed[STEP] != _known[0] and not _counts_on  # by phalanx.step
+    made = steps - _known[1]
+    _counts_on = made > 0 and n - _known[0] == made and not is_told
+    _known = (n, steps)
+    _tell(n, max(0, n - (steps if _counts_on else min(steps, 1))))
+
+
+def _tell(n, from_step):
     global _redo_until
     if not _taken:
         _attach_by_environment()
     if _signed[STEP] < 0:
-        # Whoever tells it behind the optimizer's step has done that one; whoever tells it before has not.
-        _signed[FROM_STEP] = max(0, n - min(words[OPTIMIZER_STEPS], 1))
+        _signed[FROM_STEP] = from_step
     _signed[STEP] = n
     words[CHANGED_NS] = time.monotonic_ns()
     if _redo_until is not None and n >= _redo_until:
@@ -97,7 +127,10 @@ def set_step(n):
 def optimizer_stepped():
     """The first optimizer has stepped: one more in this life."""
     words[OPTIMIZER_STEPS] += 1
-    words[CHANGED_NS] = time.monotonic_ns()
+    if _counts_on:
+        _tell(_known[0] + words[OPTIMIZER_STEPS] - _known[1], 0)
+    else:
+        words[CHANGED_NS] = time.monotonic_ns()
     return words[OPTIMIZER_STEPS]
 
 
@@ -163,8 +196,9 @@ def end_saving():
 
 def let_go():
     """From now on this process writes to nobody's slot: a forked child is not the rank."""
-    global _taken, _redo_until, _rescale, on_first_step, on_step
+    global _taken, _redo_until, _rescale, _counts_on, on_first_step, on_step
     _use(memoryview(bytearray(SLOT_BYTES)))
+    _counts_on = False
     _rescale = memoryview(bytearray(16)).cast("q")
     _taken = False
     _redo_until = on_first_step = on_step = None

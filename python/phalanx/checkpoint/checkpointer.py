@@ -463,6 +463,8 @@ class Checkpointer:
             self._go_back_alone()
             found = disk.find(self._on_disk(), self._here.rank, self._agree, self._find_in())
         self.why, self.source = found.why, found.source
+        if found.source is not None:
+            board.restored_step(found.step)
         return found
 
     def _find_exactly(self, step, timeline):
@@ -632,7 +634,7 @@ def number(name, value):
 def _tell_step(handle):
     """Not where safe points go by the optimizer's steps: two ways of counting would be mixed."""
     if handle.tells_step and (board.tells_steps() or board.on_step is None):
-        phalanx.step(handle.step)
+        board.saved_step(handle.step)
 
 
 def _close_all():
