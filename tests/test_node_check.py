@@ -45,13 +45,14 @@ def test_good_nodes_train_when_they_have_been_checked(job):
     nodes = [job.node(index, TRAIN, nnodes="3", flags=CHECK) for index in range(3)]
     life = job.wait_world(3)
     line = verdict(nodes[2])
-    assert re.search(r"node check: 3 nodes, 2 rounds, \d+\.\d s: all good", line), line
+    # A third round where a loaded machine let one look slow, or fail, in the second.
+    assert re.search(r"node check: 3 nodes, [23] rounds, \d+\.\d s: all good", line), line
     assert life == 0
     checked = json.loads(ask(job, "status", "--check", "--json"))["check"]
     assert [node["verdict"] for node in checked["nodes"]] == ["good"] * 3
     measured = {value["name"] for node in checked["nodes"] for result in node["results"] for value in result["values"]}
     assert {"matmul_time", "memory_bandwidth", "all_reduce_time"} <= measured
-    assert all(pair["passed"] for pair in checked["pairs"]) and len(checked["pairs"]) == 2
+    assert all(pair["passed"] for pair in checked["pairs"]) and len(checked["pairs"]) >= 2
     text = ask(job, "status", "--check")
     assert "matmul_time" in text and re.search(r"127\.0\.0\.\d - 127\.0\.0\.\d +passed", text), text
     job.stop()
@@ -87,7 +88,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_has_started(job, program, 
         job.node(index, TRAIN, nnodes="2:3", flags=[*flags, *([hangs] if index == 2 else [])]) for index in range(3)
     ]
     job.wait_world(2)
-    assert re.search(r"127\.0\.0\.3 failed \(ended after \d+ s in hangs", verdict(nodes[0])), job.story()
+    assert re.search(r"127\.0\.0\.3 failed \(ended after [\d.]+ s in hangs", verdict(nodes[0])), job.story()
     assert not [pid for pid in map(int, pids.read_text().split()) if is_running(pid)]
     job.stop()
     assert [nodes[0].wait(), nodes[1].wait()] == [0, 0], job.story()

@@ -214,6 +214,7 @@ OLD_PYTHON = (
     "tests/control_page.py",
     "tests/harness.py",
     "tests/netns.py",
+    "tests/node_check_agent.py",
     "tests/packages.py",
     "tests/pidfd.py",
     "tests/preparation.py",
