@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What a check of nodes takes beyond the checks' own work: 64 and more simulated agents over sockets, and real ones.
 
-    python bench/node_check.py [--rounds 3] [--agents 64] [--many 2000] [--real 8] [--json F]
+    python bench/node_check.py [--rounds 3] [--agents 64] [--many 2000] [--real 8] [--who phalanx,dlrover] [--json F]
 
 Simulated agents have a stream each to a real phalanx-master, and answer each order at once: "checked" is the time from
 the last node's welcome until all good ones have their world. Real agents are phalanx-run, one rank each, whose script
 begins with `import torch`, on loopback addresses of this machine, which they share. "own work" is what the slowest node
 of each part has measured; "beyond it" is the rest of the check, in which the nodes' zygotes also import torch, one
 beside the other: a launch without a check waits for that as well. So what a check "adds to the launch" is told, too,
-beyond its own work.
+beyond its own work. dlrover-run launches the same script on as many nodes with its --network-check, and makes a node
+bad by the variable of its own tests, MOCK_ERR_RANK; its master is started before, and is not timed.
 """
 
 import argparse
@@ -16,17 +17,20 @@ import json
 import os
 import random
 import selectors
+import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from support.arguments import count
+from support import peers
+from support.arguments import count, names
 from support.results import Results, finish
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "build" / "release" / "bin"
 RUN = Path(__file__).resolve().parent.parent / ".venv" / "bin"
-PATIENCE_S = 300
+PATIENCE_S = 900
+WHO = ("phalanx", "dlrover")
 TRAIN = "import sys\nimport torch\nprint('began', flush=True)\nsys.stdin.read()\n"
 
 
@@ -81,8 +85,11 @@ def await_ranks(nodes, wanted):
             ready = selector.select(deadline - time.monotonic())
             assert ready, "the world has not come"
             for key, _ in ready:
-                assert key.fileobj.readline(), "a node has ended"
-                wanted -= 1
+                line = key.fileobj.readline()
+                if not line:  # a node that has failed its check ends with dlrover-run
+                    selector.unregister(key.fileobj)
+                assert selector.get_map(), "all nodes have ended"
+                wanted -= line == b"began\n"
 
 
 def end(nodes):
@@ -90,6 +97,12 @@ def end(nodes):
         node.terminate()
     for node in nodes:
         node.wait()
+
+
+def launched(agents, bad):
+    return (
+        f"{agents} real agents{f', {bad} of them bad' if bad else ''}: launch to {agents - bad} ranks in their script"
+    )
 
 
 def run_unchecked(results, agents):
@@ -101,8 +114,54 @@ def run_unchecked(results, agents):
             took = time.monotonic() - began
         finally:
             end(nodes)
-    results.add(f"{agents} real agents, not checked: launch to {agents} ranks in their script", "phalanx-run", took)
+    results.add(f"not checked: {launched(agents, 0)}", "phalanx-run", took)
     return took
+
+
+def start_dlrover(folder, agents, bad, checked):
+    """Its master first: (when the nodes were started, they, the master)."""
+    peer = peers.dlrover()
+    port = random.randrange(20_000, 28_000)
+    script = folder / "train.py"
+    script.write_text(TRAIN)
+    service = [word.format(port=port, nodes=agents) for word in peer.service]
+    log = (folder / "master").open("w")
+    master = subprocess.Popen(service, stdout=log, stderr=log, cwd=folder)
+    await_port(port)
+    began = time.monotonic()
+    nodes = []
+    for index in range(agents):
+        place = folder / f"node{index}"  # a check leaves its times in the folder that it runs in
+        place.mkdir()
+        environment = {**os.environ, "DLROVER_MASTER_ADDR": f"127.0.0.1:{port}", "NODE_RANK": f"{index}"}
+        environment |= {"NODE_ID": f"{index}", "NODE_NUM": f"{agents}"}
+        environment |= {"MOCK_ERR_RANK": "0"} if index < bad else {}
+        flags = [f"--nnodes={agents - bad}:{agents}", "--nproc-per-node=1", *(["--network-check"] if checked else [])]
+        log = (folder / f"log{index}").open("w")
+        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        nodes.append(subprocess.Popen([*peer.command, *flags, script], env=environment, cwd=place, **ends))
+    return began, nodes, master
+
+
+def await_port(port):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "the master of dlrover-run has not come"
+            time.sleep(0.1)
+
+
+def run_dlrover(results, agents, bad, checked):
+    with tempfile.TemporaryDirectory() as name:
+        began, nodes, master = start_dlrover(Path(name), agents, bad, checked)
+        try:
+            await_ranks(nodes, agents - bad)
+            took = time.monotonic() - began
+        finally:
+            end([*nodes, master])
+    results.add(f"{'' if checked else 'not checked: '}{launched(agents, bad)}", "dlrover-run", took)
 
 
 def run_real(results, agents, bad, unchecked):
@@ -122,7 +181,7 @@ def run_real(results, agents, bad, unchecked):
         results.add(f"{what}: the check", "phalanx-run", check["took_ms"] / 1000)
         results.add(f"{what}: of that own work", "phalanx-run", own)
         results.add(f"{what}: beyond it", "phalanx-run", check["took_ms"] / 1000 - own)
-        results.add(f"{what}: launch to {agents - bad} ranks in their script", "phalanx-run", took)
+        results.add(launched(agents, bad), "phalanx-run", took)
         results.add(f"{what}: added to the launch, beyond own work", "phalanx-run", took - unchecked - own)
 
 
@@ -132,17 +191,23 @@ def main():
     parser.add_argument("--agents", type=count, default=64)
     parser.add_argument("--many", type=count, default=2_000)
     parser.add_argument("--real", type=count, default=8)
+    parser.add_argument("--who", type=names(WHO), default=",".join(WHO))
     parser.add_argument("--json")
     options = parser.parse_args()
     os.environ.pop("PHALANX_TOKEN", None)
     results = Results("s")
     for _ in range(options.rounds):
-        simulate(results, options.agents, 0)
-        simulate(results, options.agents, options.agents // 8)
-        simulate(results, options.many, options.many // 8)
-        unchecked = run_unchecked(results, options.real)
-        run_real(results, options.real, 0, unchecked)
-        run_real(results, options.real, 1, unchecked)
+        if "phalanx" in options.who:
+            simulate(results, options.agents, 0)
+            simulate(results, options.agents, options.agents // 8)
+            simulate(results, options.many, options.many // 8)
+            unchecked = run_unchecked(results, options.real)
+            run_real(results, options.real, 0, unchecked)
+            run_real(results, options.real, 1, unchecked)
+        if "dlrover" in options.who:
+            run_dlrover(results, options.real, 0, checked=False)
+            run_dlrover(results, options.real, 0, checked=True)
+            run_dlrover(results, options.real, 1, checked=True)
     finish(options.json, "node_check", results)
 
 

@@ -113,6 +113,19 @@ class Network:
     def heal(self, index, *directions):
         self._rules("del", index, directions)
 
+    def cut_link(self, index, other):
+        """Of two hosts that reach all others: what one sends the other vanishes, both ways."""
+        for sender, receiver in ((index, other), (other, index)):
+            what = ["iif", self.cable(sender), "to", self.address(receiver)]
+            run("ip", "-n", self.router, "rule", "add", *what, "blackhole")
+
+    def throttle(self, index, mbit_per_s):
+        """The cable of a host carries no more, either way."""
+        bucket = ["rate", f"{mbit_per_s}mbit", "burst", "64kb", "latency", "100ms"]
+        ends = ((self.router, self.cable(index)), (self.host(index), "eth0"))
+        for namespace, device in ends:
+            run(*self.inside(namespace), "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket)
+
     def close(self):
         """Removes the namespaces; their cables go with them when the last process in them has ended."""
         for namespace in (self.router, *map(self.host, range(self.count))):
