@@ -303,7 +303,8 @@ class _Awaited:
 
     def _read(self):
         with contextlib.suppress(FileNotFoundError, ValueError), open(self._record, encoding="utf-8") as file:
-            return {int(step): awaited for step, awaited in json.load(file).items()}
+            found = json.load(file)
+            return {int(step): each for step, each in found.items() if _is_awaited(each)} if _is_object(found) else {}
         return {}
 
     def _write(self):
@@ -312,6 +313,16 @@ class _Awaited:
             file.flush()
             os.fsync(file.fileno())
         os.rename(f"{self._record}.new", self._record)
+
+
+def _is_object(found):
+    return isinstance(found, dict)
+
+
+def _is_awaited(found):
+    """As docs/formats/published-folders.md has it."""
+    kinds = {"behind": int, "name": str, "paths": list, "removed": list}
+    return _is_object(found) and all(isinstance(found.get(key), kind) for key, kind in kinds.items())
 
 
 def _rng_of(rank):
