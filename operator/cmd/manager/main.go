@@ -1,0 +1,59 @@
+// Command manager is Phalanx's Kubernetes operator: it carries out ElasticJobs and ScalePlans.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"phalanx/operator/internal/controller"
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/manager"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "phalanx-operator:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var options manager.Options
+	settings := controller.Settings{Options: elasticjob.Options{}, Policy: engine.DefaultPolicy()}
+	options.Declare(flag.CommandLine)
+	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
+		"image with phalanx-master, for jobs that bring no dlrover-master of their own")
+	flag.Int64Var(&settings.Options.NodeLostAfter, "node-lost-after", 30,
+		"seconds that a pod stays on a node that does not answer, where its template does not say")
+	flag.DurationVar(&settings.Policy.ExcludedFor, "excluded-for", settings.Policy.ExcludedFor,
+		"how long a job avoids a node that an exit code of its pods has blamed")
+	flag.DurationVar(&settings.Policy.BlockedFor, "start-blocked-for", settings.Policy.BlockedFor,
+		"how long a job waits for pods that cannot start, as with a wrong image, while none of them runs")
+	flag.IntVar(&settings.Workers, "workers", 8, "jobs that are worked on at a time")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("%q: expected flags only", flag.Arg(0))
+	}
+	if settings.Workers < 1 {
+		return fmt.Errorf("--workers=%d: expected 1 or more", settings.Workers)
+	}
+	ctrl.SetLogger(zap.New())
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+	ctx := ctrl.SetupSignalHandler()
+	built, err := manager.New(config, options)
+	if err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, built, settings); err != nil {
+		return err
+	}
+	return built.Start(ctx)
+}

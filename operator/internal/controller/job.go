@@ -1,0 +1,250 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/engine"
+)
+
+// JobReconciler carries out ElasticJobs.
+type JobReconciler struct {
+	client  client.Client // reads from the cache
+	server  client.Reader // reads from the API server
+	events  events.EventRecorder
+	ledger  *ledger
+	policy  engine.Policy
+	options elasticjob.Options
+	now     func() time.Time
+}
+
+var _ reconcile.Reconciler = (*JobReconciler)(nil)
+
+// +kubebuilder:rbac:groups=elastic.iml.github.io,resources=elasticjobs,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=elastic.iml.github.io,resources=elasticjobs/status,verbs=update
+// +kubebuilder:rbac:groups=elastic.iml.github.io,resources=elasticjobs/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile brings one job as near to its spec as can be done now.
+func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var job v1alpha1.ElasticJob
+	if err := r.client.Get(ctx, request.NamespacedName, &job); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.ledger.close(request.NamespacedName)
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if job.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil // what it owns goes with it
+	}
+	r.ledger.open(request.NamespacedName, job.UID)
+	if fresh, err := r.ledger.freshen(&job); err != nil || !fresh {
+		return reconcile.Result{}, err
+	}
+	desired, err := elasticjob.Desired(&job, r.policy)
+	if err != nil {
+		return reconcile.Result{}, r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
+	}
+	return r.reconcile(ctx, &job, desired)
+}
+
+func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
+	desired engine.Desired) (reconcile.Result, error) {
+	now := r.now()
+	before, err := r.observe(ctx, job, now)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	memory := elasticjob.Memory(&job.Status)
+	plan := sort(engine.Decide(engine.Observed{Pods: before.pods, Memory: memory}, desired, r.policy, now))
+	if plan.finish != nil {
+		memory.Outcome = &plan.finish.Outcome // before what it leads to, so that nobody decides otherwise later
+		if err := r.summarize(ctx, job, before.pods, memory, desired, nil); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	failure := r.carryOut(ctx, job, plan)
+	after, err := r.observe(ctx, job, r.now())
+	if err != nil {
+		return reconcile.Result{}, errors.Join(failure, err)
+	}
+	if err := r.summarize(ctx, job, after.pods, memory, desired, failure); err != nil {
+		return reconcile.Result{}, errors.Join(failure, err)
+	}
+	return reconcile.Result{RequeueAfter: r.wait(plan.wake, after.expires)}, failure
+}
+
+// plan is what the engine wants, by what carries it out.
+type plan struct {
+	finish  *engine.Finish
+	deletes []engine.Delete
+	creates []engine.Create
+	wake    time.Time
+}
+
+func sort(actions []engine.Action) plan {
+	var sorted plan
+	for _, action := range actions {
+		switch action := action.(type) {
+		case engine.Finish:
+			sorted.finish = &action
+		case engine.Delete:
+			sorted.deletes = append(sorted.deletes, action)
+		case engine.Create:
+			sorted.creates = append(sorted.creates, action)
+		case engine.Wake:
+			sorted.wake = action.At
+		}
+	}
+	return sorted
+}
+
+// wait is until the first of the times that are not zero; zero where there is none.
+func (r *JobReconciler) wait(times ...time.Time) time.Duration {
+	var wait time.Duration
+	for _, at := range times {
+		if left := max(at.Sub(r.now()), time.Millisecond); !at.IsZero() && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	return wait
+}
+
+func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, plan plan) error {
+	r.announce(job, plan)
+	_, deleteErr := slowStart(ctx, len(plan.deletes), func(ctx context.Context, i int) error {
+		return r.delete(ctx, job, plan.deletes[i])
+	})
+	if len(plan.creates) == 0 {
+		return deleteErr
+	}
+	if err := r.ensureService(ctx, job); err != nil {
+		return errors.Join(deleteErr, err)
+	}
+	_, createErr := slowStart(ctx, len(plan.creates), func(ctx context.Context, i int) error {
+		return r.create(ctx, job, plan.creates[i])
+	})
+	return errors.Join(deleteErr, createErr)
+}
+
+func (r *JobReconciler) create(ctx context.Context, job *v1alpha1.ElasticJob, create engine.Create) error {
+	pod := elasticjob.Pod(job, create, r.options)
+	err := r.client.Create(ctx, pod)
+	if err == nil {
+		r.ledger.created(job.UID, pod, r.now())
+		return nil
+	}
+	if !certain(err) {
+		r.ledger.doubt(job.UID)
+	}
+	return fmt.Errorf("creating pod %s: %w", pod.Name, err)
+}
+
+// certain says that a request that has failed has done nothing, and that we knew what there was.
+func certain(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsNotFound(err)
+}
+
+func (r *JobReconciler) delete(ctx context.Context, job *v1alpha1.ElasticJob, delete engine.Delete) error {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace = delete.Pod.Name, job.Namespace
+	uid := ownUID(delete.Pod)
+	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &uid})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
+	}
+	r.ledger.deleted(job.UID, uid, r.now())
+	return nil
+}
+
+func (r *JobReconciler) ensureService(ctx context.Context, job *v1alpha1.ElasticJob) error {
+	wanted := elasticjob.Service(job)
+	err := r.client.Get(ctx, client.ObjectKeyFromObject(wanted), &corev1.Service{})
+	if err == nil || !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err := r.client.Create(ctx, wanted); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating service %s: %w", wanted.Name, err)
+	}
+	return nil
+}
+
+// summarize writes the status, where it is another than before.
+func (r *JobReconciler) summarize(ctx context.Context, job *v1alpha1.ElasticJob, pods []engine.Pod, memory engine.Memory,
+	desired engine.Desired, failure error) error {
+	now := r.now()
+	at := elasticjob.Situation{
+		Memory: engine.Fold(memory, pods, desired, r.policy, now), Pods: pods, Desired: desired, Now: now,
+	}
+	if failure != nil {
+		at.Refused = failure.Error()
+	}
+	return r.writeStatus(ctx, job, elasticjob.Status(job, at))
+}
+
+// writeStatus fails where the job has changed since it was read: then it is read anew.
+func (r *JobReconciler) writeStatus(ctx context.Context, job *v1alpha1.ElasticJob,
+	status v1alpha1.ElasticJobStatus) error {
+	if equality.Semantic.DeepEqual(job.Status, status) {
+		return nil
+	}
+	job.Status = status
+	switch err := r.client.Status().Update(ctx, job); {
+	case err == nil:
+		r.ledger.wrote(job)
+	case !apierrors.IsNotFound(err): // gone meanwhile: nobody reads it
+		return fmt.Errorf("writing status: %w", err)
+	}
+	return nil
+}
+
+// announce tells people, in one event and one line for all pods of a kind.
+func (r *JobReconciler) announce(job *v1alpha1.ElasticJob, plan plan) {
+	log := ctrl.Log.WithName("elasticjob").WithValues("namespace", job.Namespace, "name", job.Name)
+	if plan.finish != nil {
+		outcome := plan.finish.Outcome
+		kind := corev1.EventTypeWarning
+		if outcome.Success {
+			kind = corev1.EventTypeNormal
+		}
+		log.Info("finished", "success", outcome.Success, "reason", outcome.Reason, "why", outcome.Message)
+		r.events.Eventf(job, nil, kind, outcome.Reason, "Finish", "%s", clip(outcome.Message))
+	}
+	for _, delete := range plan.deletes {
+		log.Info("deleting a pod", "pod", delete.Pod.Name, "why", delete.Reason)
+	}
+	relaunches := 0
+	var first string
+	for _, create := range plan.creates {
+		if create.Reason == "" {
+			continue
+		}
+		line := elasticjob.DescribeCreate(job, create)
+		log.Info("relaunching", "rank", create.Rank, "why", line)
+		if relaunches == 0 {
+			first = line
+		}
+		relaunches++
+	}
+	if relaunches > 0 {
+		r.events.Eventf(job, nil, corev1.EventTypeWarning, "Relaunched", "Relaunch", "%d ranks get new pods; %s",
+			relaunches, clip(first))
+	}
+}
+
+func clip(text string) string { return text[:min(len(text), 900)] }

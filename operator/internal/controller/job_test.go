@@ -1,0 +1,308 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/manager"
+)
+
+var errLost = errors.New("the connection was lost")
+
+// cluster is a small API server, and a cache that shows its pods as they were when sync was called: what a real cache
+// does for moments, this one does until the test says so. test/apiserver has the real ones.
+type cluster struct {
+	t          *testing.T
+	server     client.WithWatch
+	reconciler *JobReconciler
+	shown      []corev1.Pod
+	uids       int
+	statuses   int  // how many have been written
+	losing     bool // creations are carried out, and their answers lost
+	onDelete   func()
+}
+
+// cachedPods is a client whose lists of pods are the cluster's shown.
+type cachedPods struct {
+	client.Client
+	cluster *cluster
+}
+
+func (c cachedPods) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if pods, ok := list.(*corev1.PodList); ok {
+		pods.Items = c.cluster.shown
+		return nil
+	}
+	return c.Client.List(ctx, list, options...)
+}
+
+func newCluster(t *testing.T, workers int32) *cluster {
+	t.Helper()
+	scheme, err := manager.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t}
+	c.server = interceptor.NewClient(
+		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}).Build(),
+		interceptor.Funcs{Create: c.create, SubResourceUpdate: c.updateStatus, Delete: c.delete})
+	worker := &v1alpha1.ReplicaSpec{Replicas: &workers}
+	worker.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "training"}}
+	job := &v1alpha1.ElasticJob{}
+	job.Name, job.Namespace, job.Generation = "job", "ns", 1
+	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{v1alpha1.ReplicaTypeWorker: worker}
+	if err := c.server.Create(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	c.newProcess()
+	return c
+}
+
+func (c *cluster) create(ctx context.Context, to client.WithWatch, object client.Object, o ...client.CreateOption) error {
+	c.uids++
+	object.SetUID(types.UID(fmt.Sprintf("uid-%d", c.uids)))
+	if err := to.Create(ctx, object, o...); err != nil || !c.losing {
+		return err
+	}
+	if _, ok := object.(*corev1.Pod); ok {
+		return errLost
+	}
+	return nil
+}
+
+func (c *cluster) delete(ctx context.Context, to client.WithWatch, object client.Object, o ...client.DeleteOption) error {
+	if c.onDelete != nil {
+		c.onDelete()
+	}
+	return to.Delete(ctx, object, o...)
+}
+
+func (c *cluster) phase() string {
+	c.t.Helper()
+	var job v1alpha1.ElasticJob
+	if err := c.server.Get(c.t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+		c.t.Fatal(err)
+	}
+	return job.Status.Phase
+}
+
+func (c *cluster) updateStatus(ctx context.Context, to client.Client, resource string, object client.Object,
+	options ...client.SubResourceUpdateOption) error {
+	c.statuses++
+	return to.SubResource(resource).Update(ctx, object, options...)
+}
+
+// newProcess is an operator that was just started: it has no ledger.
+func (c *cluster) newProcess() {
+	c.reconciler = &JobReconciler{
+		client: cachedPods{c.server, c}, server: c.server, events: events.NewFakeRecorder(100), ledger: newLedger(),
+		policy: engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
+	}
+}
+
+func (c *cluster) reconcile() error {
+	c.t.Helper()
+	name := types.NamespacedName{Namespace: "ns", Name: "job"}
+	_, err := c.reconciler.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: name})
+	return err
+}
+
+func (c *cluster) mustReconcile() {
+	c.t.Helper()
+	if err := c.reconcile(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) pods() map[string]corev1.Pod {
+	c.t.Helper()
+	var list corev1.PodList
+	if err := c.server.List(c.t.Context(), &list); err != nil {
+		c.t.Fatal(err)
+	}
+	pods := map[string]corev1.Pod{}
+	for _, pod := range list.Items {
+		pods[pod.Name] = pod
+	}
+	return pods
+}
+
+// sync brings the cache up to date, and tells the ledger as the events of pods do.
+func (c *cluster) sync() {
+	c.t.Helper()
+	now := c.pods()
+	for i := range c.shown {
+		if _, there := now[c.shown[i].Name]; !there {
+			c.reconciler.ledger.saw(v1alpha1.OwnerUID(&c.shown[i]), &c.shown[i], true)
+		}
+	}
+	c.shown = nil
+	for _, pod := range now {
+		c.shown = append(c.shown, pod)
+		c.reconciler.ledger.saw(v1alpha1.OwnerUID(&pod), &pod, false)
+	}
+}
+
+func (c *cluster) remove(name string) {
+	c.t.Helper()
+	pod := c.pods()[name]
+	if err := c.server.Delete(c.t.Context(), &pod); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) want(names ...string) {
+	c.t.Helper()
+	pods := c.pods()
+	for _, name := range names {
+		if _, there := pods[name]; !there {
+			c.t.Errorf("%s is missing", name)
+		}
+	}
+	if len(pods) != len(names) {
+		c.t.Errorf("there are %v, want %v", slices.Sorted(maps.Keys(pods)), names)
+	}
+}
+
+const masterName = "elasticjob-job-dlrover-master-0"
+
+func TestAnOldCacheMakesNoPodTwice(t *testing.T) {
+	c := newCluster(t, 2)
+	for range 3 {
+		c.mustReconcile() // the cache shows no pod at all
+	}
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+func TestALostPodIsReplacedOnce(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.sync()
+	c.remove("job-edljob-worker-1")
+	c.sync()
+	for range 3 {
+		c.mustReconcile() // the cache does not show the new one
+	}
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-2")
+	if got := c.pods()["job-edljob-worker-2"].Annotations[elasticjob.AnnotationEnds]; got != "Deleted=1" {
+		t.Errorf("ends: %q", got)
+	}
+}
+
+func TestANewProcessAsksTheServer(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.newProcess() // with a cache from before the pods were made
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+func TestARequestWhoseEndNobodyKnows(t *testing.T) {
+	c := newCluster(t, 2)
+	c.losing = true
+	if err := c.reconcile(); !errors.Is(err, errLost) {
+		t.Fatalf("got %v", err)
+	}
+	for range 3 {
+		_ = c.reconcile() // each finds one pod more than it knew of
+	}
+	c.losing = false
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+func TestAnIdleJobsStatusIsNotWritten(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.sync()
+	c.mustReconcile()
+	before := c.statuses
+	for range 5 {
+		c.mustReconcile()
+	}
+	if c.statuses != before {
+		t.Errorf("%d statuses were written for nothing", c.statuses-before)
+	}
+}
+
+// The end of a job is written before its pods are deleted.
+func TestAFinishIsRememberedFirst(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	pod := c.pods()[masterName]
+	pod.Status.Phase = corev1.PodSucceeded
+	if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	c.sync()
+	var atDeletion string
+	c.onDelete = func() { atDeletion = c.phase() }
+	c.mustReconcile()
+	c.want(masterName)
+	if atDeletion != v1alpha1.PhaseSucceeded {
+		t.Errorf("a pod was deleted in phase %q", atDeletion)
+	}
+}
+
+func TestAWrongSpecIsSaidSo(t *testing.T) {
+	c := newCluster(t, 1)
+	var job v1alpha1.ElasticJob
+	name := types.NamespacedName{Namespace: "ns", Name: "job"}
+	if err := c.server.Get(t.Context(), name, &job); err != nil {
+		t.Fatal(err)
+	}
+	job.Spec.DistributionStrategy = "ParameterServerStrategy"
+	if err := c.server.Update(t.Context(), &job); err != nil {
+		t.Fatal(err)
+	}
+	c.mustReconcile()
+	c.want()
+	if err := c.server.Get(t.Context(), name, &job); err != nil {
+		t.Fatal(err)
+	}
+	if len(job.Status.Conditions) != 1 || job.Status.Conditions[0].Reason != "InvalidSpec" {
+		t.Errorf("conditions: %v", job.Status.Conditions)
+	}
+}
+
+func TestAPlanResizesItsJob(t *testing.T) {
+	c := newCluster(t, 1)
+	plan := &v1alpha1.ScalePlan{Spec: v1alpha1.ScalePlanSpec{
+		OwnerJob:             "job",
+		ReplicaResourceSpecs: map[string]v1alpha1.ReplicaResourceSpec{"worker": {Replicas: ptr.To[int32](3)}},
+	}}
+	plan.Name, plan.Namespace = "plan", "ns"
+	if err := c.server.Create(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	plans := &PlanReconciler{client: c.server, now: time.Now}
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(plan)}
+	if _, err := plans.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.server.Get(t.Context(), request.NamespacedName, plan); err != nil {
+		t.Fatal(err)
+	}
+	if plan.Status.Phase != v1alpha1.PlanScaling || len(plan.OwnerReferences) != 1 {
+		t.Errorf("%s, owners %v", plan.Status.Phase, plan.OwnerReferences)
+	}
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1", "job-edljob-worker-2")
+}

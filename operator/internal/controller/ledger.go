@@ -1,0 +1,208 @@
+package controller
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"phalanx/operator/api/v1alpha1"
+)
+
+// unseenFor is how long the cache may take to show what this process has written before the API server is asked.
+const unseenFor = 15 * time.Second
+
+// ledger keeps, by job, what this process has written and its cache may not show yet, so that no pod is made twice from
+// an old picture. Safe for use by several goroutines.
+type ledger struct {
+	mu    sync.Mutex
+	jobs  map[types.UID]*account
+	named map[types.NamespacedName]types.UID // the live job of a name
+}
+
+// account is one job's. A job is sure once its pods have been listed from the API server itself in this process, and
+// until a request ends such that nobody knows what it did.
+type account struct {
+	sure    bool
+	since   time.Time // of the oldest entry
+	created map[types.UID]*corev1.Pod
+	deleted map[types.UID]bool
+	written *written // the last status; nil: none, or the cache shows it
+}
+
+// written is a status that was written, and what the job was by it.
+type written struct {
+	version    string
+	generation int64
+	status     v1alpha1.ElasticJobStatus
+}
+
+func newLedger() *ledger {
+	return &ledger{jobs: map[types.UID]*account{}, named: map[types.NamespacedName]types.UID{}}
+}
+
+// open is for a job that is there; one of the same name before it is forgotten.
+func (l *ledger) open(name types.NamespacedName, job types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if before := l.named[name]; before != job {
+		delete(l.jobs, before)
+		l.named[name] = job
+	}
+}
+
+// close forgets a job that is gone.
+func (l *ledger) close(name types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.jobs, l.named[name])
+	delete(l.named, name)
+}
+
+func (l *ledger) account(job types.UID) *account {
+	found := l.jobs[job]
+	if found == nil {
+		found = &account{created: map[types.UID]*corev1.Pod{}, deleted: map[types.UID]bool{}}
+		l.jobs[job] = found
+	}
+	return found
+}
+
+// created notes a pod that the API server has made.
+func (l *ledger) created(job types.UID, pod *corev1.Pod, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	account.begin(now)
+	account.created[pod.UID] = pod
+}
+
+// deleted notes a pod whose deletion the API server has accepted.
+func (l *ledger) deleted(job, pod types.UID, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	account.begin(now)
+	account.deleted[pod] = true
+}
+
+func (a *account) begin(now time.Time) {
+	if len(a.created)+len(a.deleted) == 0 {
+		a.since = now
+	}
+}
+
+// wrote notes a job whose status the API server has just taken.
+func (l *ledger) wrote(job *v1alpha1.ElasticJob) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.account(job.UID).written = &written{job.ResourceVersion, job.Generation, *job.Status.DeepCopy()}
+}
+
+// freshen gives a job of the cache the status that was written last, where the cache is behind that. It returns false
+// where the cache does not even show the spec of then: it will soon, and says so.
+func (l *ledger) freshen(job *v1alpha1.ElasticJob) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job.UID)
+	last := account.written
+	if last == nil {
+		return true, nil
+	}
+	order, err := resourceversion.CompareResourceVersion(job.ResourceVersion, last.version)
+	if err != nil {
+		return false, fmt.Errorf("comparing versions of %s: %w", job.Name, err)
+	}
+	if order >= 0 {
+		account.written = nil
+		return true, nil
+	}
+	if job.Generation != last.generation {
+		return false, nil
+	}
+	job.ResourceVersion, job.Status = last.version, *last.status.DeepCopy()
+	return true, nil
+}
+
+// doubt says that nobody knows which pods the job has.
+func (l *ledger) doubt(job types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.account(job).sure = false
+}
+
+// saw notes that the cache has shown a pod, or that it is gone. Called behind the cache's own update.
+func (l *ledger) saw(job types.UID, pod *corev1.Pod, gone bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.jobs[job]
+	if account == nil {
+		return
+	}
+	delete(account.created, pod.UID)
+	if gone || pod.DeletionTimestamp != nil {
+		delete(account.deleted, pod.UID)
+	}
+}
+
+// shown drops what a look at the cache has found there, or found gone.
+func (l *ledger) shown(job types.UID, created, deleted []types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	for _, pod := range created {
+		delete(account.created, pod)
+	}
+	for _, pod := range deleted {
+		delete(account.deleted, pod)
+	}
+}
+
+// unseen is what to add to the cache's picture. It is to be read before the cache is: a pod that comes into the cache
+// in between is then in both, and not in neither.
+type unseen struct {
+	created map[types.UID]*corev1.Pod
+	deleted map[types.UID]bool
+	expires time.Time // zero: there is nothing
+}
+
+// unseen returns false where the API server has to be asked first.
+func (l *ledger) unseen(job types.UID, now time.Time) (unseen, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	if !account.sure {
+		return unseen{}, false
+	}
+	if len(account.created)+len(account.deleted) == 0 {
+		return unseen{}, true
+	}
+	expires := account.since.Add(unseenFor)
+	if now.After(expires) {
+		return unseen{}, false
+	}
+	copied := unseen{created: map[types.UID]*corev1.Pod{}, deleted: map[types.UID]bool{}, expires: expires}
+	for uid, pod := range account.created {
+		copied.created[uid] = pod
+	}
+	for uid := range account.deleted {
+		copied.deleted[uid] = true
+	}
+	return copied, true
+}
+
+// settle takes what the API server has listed for all that there is. Entries that the cache has are dropped as it
+// shows them, by saw.
+func (l *ledger) settle(job types.UID, missing []*corev1.Pod, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	account.sure, account.since = true, now
+	account.created, account.deleted = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
+	for _, pod := range missing {
+		account.created[pod.UID] = pod
+	}
+}

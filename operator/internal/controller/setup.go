@@ -1,0 +1,98 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/engine"
+)
+
+// A request that fails is tried again after 5 ms, and then after twice as long each time, up to this.
+const retryAfterMax = 30 * time.Second
+
+// Settings are those of the operator's controllers.
+type Settings struct {
+	Options elasticjob.Options
+	Policy  engine.Policy
+	Workers int // jobs that are worked on at a time
+}
+
+// Setup adds the controllers to a manager.
+func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
+	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, ownerIndex, ownerOf); err != nil {
+		return fmt.Errorf("indexing pods by owner: %w", err)
+	}
+	if err := setupJobs(manager, settings); err != nil {
+		return fmt.Errorf("setting up ElasticJob: %w", err)
+	}
+	if err := setupPlans(manager); err != nil {
+		return fmt.Errorf("setting up ScalePlan: %w", err)
+	}
+	return nil
+}
+
+func setupJobs(manager ctrl.Manager, settings Settings) error {
+	reconciler := &JobReconciler{
+		client: manager.GetClient(), server: manager.GetAPIReader(), events: manager.GetEventRecorder("phalanx-operator"),
+		ledger: newLedger(), policy: settings.Policy, options: settings.Options, now: time.Now,
+	}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryAfterMax)
+	return builder.ControllerManagedBy(manager).
+		For(&v1alpha1.ElasticJob{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&corev1.Service{}).
+		Watches(&corev1.Pod{}, &podHandler{reconciler.ledger}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: settings.Workers, RateLimiter: limiter}).
+		Complete(reconciler)
+}
+
+type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// podHandler leads from a pod to its job. It goes by the label, not by the owner: a job that waits for a name that a
+// pod of its namesake still has wants to hear that this one is gone.
+type podHandler struct{ ledger *ledger }
+
+var _ handler.EventHandler = (*podHandler)(nil)
+
+func (h *podHandler) Create(_ context.Context, event event.CreateEvent, queue requests) {
+	h.heard(event.Object, false, queue)
+}
+
+func (h *podHandler) Update(_ context.Context, event event.UpdateEvent, queue requests) {
+	h.heard(event.ObjectNew, false, queue)
+}
+
+func (h *podHandler) Delete(_ context.Context, event event.DeleteEvent, queue requests) {
+	h.heard(event.Object, true, queue)
+}
+
+func (h *podHandler) Generic(context.Context, event.GenericEvent, requests) {}
+
+func (h *podHandler) heard(object client.Object, gone bool, queue requests) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	if job := v1alpha1.OwnerUID(pod); job != "" {
+		h.ledger.saw(job, pod, gone)
+	}
+	if name := pod.Labels[elasticjob.LabelName]; name != "" {
+		queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: name}})
+	}
+}
+
+func ownUID(pod engine.Pod) types.UID { return types.UID(pod.UID) }

@@ -1,0 +1,171 @@
+package elasticjob
+
+import (
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/engine"
+)
+
+// Options are those of the operator that show in pods.
+type Options struct {
+	MasterImage string
+	// NodeLostAfter is how long, in seconds, a pod stays on a node that does not answer, where its template does not say.
+	NodeLostAfter int64
+}
+
+// Pod is the pod that the engine asks for.
+func Pod(job *v1alpha1.ElasticJob, create engine.Create, options Options) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name:            podName(job.Name, create.Role, create.ID),
+		Namespace:       job.Namespace,
+		OwnerReferences: []metav1.OwnerReference{Owner(job)},
+		Labels:          map[string]string{},
+		Annotations:     map[string]string{},
+	}}
+	if create.Role == v1alpha1.ReplicaTypeMaster {
+		masterPod(job, create, options, pod)
+	} else {
+		workerPod(job, create, pod)
+	}
+	pod.Labels[LabelName] = job.Name
+	pod.Labels[labelRole] = create.Role
+	pod.Labels[labelID] = text(create.ID)
+	pod.Labels[labelRank] = text(create.Rank)
+	pod.Labels[labelRelaunch] = text(create.Before.Total())
+	if create.Before.Total() > 0 {
+		pod.Annotations[AnnotationEnds] = create.Before.String()
+	}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	avoid(&pod.Spec, create.Avoid)
+	leaveLostNodes(&pod.Spec, options.NodeLostAfter)
+	return pod
+}
+
+// Owner makes an object go with its job.
+func Owner(job *v1alpha1.ElasticJob) metav1.OwnerReference {
+	return *metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind("ElasticJob"))
+}
+
+func workerPod(job *v1alpha1.ElasticJob, create engine.Create, pod *corev1.Pod) {
+	spec := job.Spec.ReplicaSpecs[create.Role]
+	fromTemplate(spec, pod)
+	pod.Labels[labelApp] = appOfWorkers
+	if spec.Priority != "" {
+		pod.Spec.PriorityClassName = priorityClass(spec.Priority, create.Rank, replicas(spec))
+	}
+	env := workerEnv(job, create, replicas(spec))
+	for i := range pod.Spec.Containers {
+		addEnv(&pod.Spec.Containers[i], env)
+	}
+	for i := range pod.Spec.InitContainers {
+		addEnv(&pod.Spec.InitContainers[i], env)
+	}
+}
+
+func fromTemplate(spec *v1alpha1.ReplicaSpec, pod *corev1.Pod) {
+	spec.Template.Spec.DeepCopyInto(&pod.Spec)
+	maps.Copy(pod.Labels, spec.Template.Metadata.Labels)
+	maps.Copy(pod.Annotations, spec.Template.Metadata.Annotations)
+}
+
+// masterPod is the job's own where it brings one, image and command included, else Phalanx's.
+func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, pod *corev1.Pod) {
+	spec := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeMaster]
+	if spec != nil && len(spec.Template.Spec.Containers) > 0 {
+		fromTemplate(spec, pod)
+	} else {
+		pod.Spec = ownMaster(options.MasterImage)
+	}
+	maps.Copy(pod.Labels, masterLabels(job.Name))
+	if _, set := pod.Annotations[safeToEvict]; !set {
+		pod.Annotations[safeToEvict] = "false"
+	}
+	env := []corev1.EnvVar{
+		field("POD_NAME", "metadata.name"),
+		field("POD_IP", "status.podIP"),
+		{Name: "ELASTIC_JOB_NAME", Value: job.Name},
+		{Name: "JOB_UID", Value: string(job.UID)},
+		{Name: "NODE_NUM", Value: text(replicas(job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]))},
+		{Name: "MASTER_EPOCH", Value: text(create.ID)},
+	}
+	for i := range pod.Spec.Containers {
+		addEnv(&pod.Spec.Containers[i], env)
+	}
+}
+
+// avoid keeps a pod off hosts, whatever else its template requires of nodes. Terms of a selector are alternatives, so
+// each of them gets the condition. Fields name nodes; the host name label of a node may be another.
+func avoid(spec *corev1.PodSpec, hosts []string) {
+	if len(hosts) == 0 {
+		return
+	}
+	var fields []corev1.NodeSelectorRequirement
+	for _, host := range hosts {
+		fields = append(fields, corev1.NodeSelectorRequirement{
+			Key: "metadata.name", Operator: corev1.NodeSelectorOpNotIn, Values: []string{host},
+		})
+	}
+	if spec.Affinity == nil {
+		spec.Affinity = &corev1.Affinity{}
+	}
+	if spec.Affinity.NodeAffinity == nil {
+		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	node := spec.Affinity.NodeAffinity
+	if node.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		node.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{}},
+		}
+	}
+	terms := node.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		terms[i].MatchFields = append(terms[i].MatchFields, fields...)
+	}
+}
+
+// leaveLostNodes shortens the 300 s that Kubernetes gives pods on nodes that do not answer.
+func leaveLostNodes(spec *corev1.PodSpec, seconds int64) {
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if tolerated(spec.Tolerations, key) {
+			continue
+		}
+		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{
+			Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+		})
+	}
+}
+
+func tolerated(tolerations []corev1.Toleration, key string) bool {
+	for i := range tolerations {
+		if tolerations[i].Key == key || tolerations[i].Key == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Service is where the pods of a job find its master, whichever pod that is.
+func Service(job *v1alpha1.ElasticJob) *corev1.Service {
+	labels := masterLabels(job.Name)
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: MasterService(job.Name), Namespace: job.Namespace, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{Owner(job)},
+		},
+		Spec: corev1.ServiceSpec{
+			Selector:                 labels,
+			PublishNotReadyAddresses: true,
+			Ports:                    []corev1.ServicePort{{Name: "grpc", Port: MasterPort}},
+		},
+	}
+}
+
+// DescribeCreate is a line for logs and events.
+func DescribeCreate(job *v1alpha1.ElasticJob, create engine.Create) string {
+	return fmt.Sprintf("%s takes up rank %d: %s", podName(job.Name, create.Role, create.ID), create.Rank, create.Reason)
+}

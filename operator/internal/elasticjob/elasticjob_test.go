@@ -1,0 +1,261 @@
+package elasticjob
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/engine"
+)
+
+// jobOf is a job of two workers; changes make it something else.
+func jobOf(changes ...func(*v1alpha1.ElasticJob)) *v1alpha1.ElasticJob {
+	worker := &v1alpha1.ReplicaSpec{Replicas: ptr.To[int32](2)}
+	worker.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "training"}}
+	job := &v1alpha1.ElasticJob{}
+	job.Name, job.Namespace, job.UID, job.Generation = "job", "ns", "uid", 1
+	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{v1alpha1.ReplicaTypeWorker: worker}
+	for _, change := range changes {
+		change(job)
+	}
+	return job
+}
+
+func worker(job *v1alpha1.ElasticJob) *v1alpha1.ReplicaSpec {
+	return job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]
+}
+
+func TestWrongSpecsAreNamed(t *testing.T) {
+	cases := map[string]struct {
+		change func(*v1alpha1.ElasticJob)
+		want   string
+	}{
+		"parameter servers": {
+			func(j *v1alpha1.ElasticJob) { j.Spec.DistributionStrategy = "ParameterServerStrategy" },
+			`spec.distributionStrategy: "ParameterServerStrategy" is not supported yet`,
+		},
+		"another role": {
+			func(j *v1alpha1.ElasticJob) { j.Spec.ReplicaSpecs["evaluator"] = worker(j) },
+			"spec.replicaSpecs.evaluator: not supported yet",
+		},
+		"no worker": {
+			func(j *v1alpha1.ElasticJob) { j.Spec.ReplicaSpecs = nil },
+			"spec.replicaSpecs.worker.template.spec.containers: empty",
+		},
+		"two budgets": {
+			func(j *v1alpha1.ElasticJob) {
+				worker(j).RestartCount, worker(j).RestartCounts = ptr.To[int32](1), ptr.To[int32](2)
+			},
+			"restartCount is 1 and restartCounts 2",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := Desired(jobOf(tc.change), engine.DefaultPolicy())
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestRestartCount(t *testing.T) {
+	cases := map[string]struct {
+		one, other *int32
+		want       int32
+	}{
+		"neither":       {nil, nil, 3},
+		"restartCount":  {ptr.To[int32](0), nil, 0},
+		"restartCounts": {nil, ptr.To[int32](7), 7},
+		"both alike":    {ptr.To[int32](2), ptr.To[int32](2), 2},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			desired, err := Desired(jobOf(func(j *v1alpha1.ElasticJob) {
+				worker(j).RestartCount, worker(j).RestartCounts = tc.one, tc.other
+			}), engine.DefaultPolicy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := desired.Roles[1].Limits[engine.Application]; got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// podAs is the first worker's pod with another status.
+func podAs(status corev1.PodStatus) *corev1.Pod {
+	pod := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeWorker}, options)
+	pod.Status = status
+	return pod
+}
+
+func terminated(code int32, reason string) []corev1.ContainerStatus {
+	return []corev1.ContainerStatus{{
+		Name:  "main",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}},
+	}}
+}
+
+func TestEndsByClass(t *testing.T) {
+	condition := func(reason string) []corev1.PodCondition {
+		return []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason}}
+	}
+	cases := map[string]struct {
+		status corev1.PodStatus
+		want   engine.Class
+	}{
+		"exit code":  {corev1.PodStatus{ContainerStatuses: terminated(2, "Error")}, engine.Application},
+		"OOM":        {corev1.PodStatus{ContainerStatuses: terminated(137, "OOMKilled")}, engine.OutOfMemory},
+		"signal":     {corev1.PodStatus{ContainerStatuses: terminated(143, "Error")}, engine.Killed},
+		"node check": {corev1.PodStatus{ContainerStatuses: terminated(202, "Error")}, engine.Hardware},
+		"preempted": {
+			corev1.PodStatus{ContainerStatuses: terminated(143, "Error"), Conditions: condition("PreemptionByScheduler")},
+			engine.Disruption,
+		},
+		"evicted by the kubelet, before its containers have a status": {
+			corev1.PodStatus{Reason: "Evicted", Message: "The node was low on resource: memory."}, engine.Disruption,
+		},
+		"node shut down": {
+			corev1.PodStatus{Reason: "Terminated", Conditions: condition("TerminationByKubelet")}, engine.Disruption,
+		},
+		"refused by the kubelet": {corev1.PodStatus{Reason: "UnexpectedAdmissionError"}, engine.Disruption},
+		"nobody knows":           {corev1.PodStatus{}, engine.Killed},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tc.status.Phase = corev1.PodFailed
+			seen := Observe([]*corev1.Pod{podAs(tc.status)})
+			if class, why := engine.Classify(&seen[0]); class != tc.want {
+				t.Errorf("got %v (%s), want %v", class, why, tc.want)
+			}
+		})
+	}
+}
+
+func TestPodsThatAreNobodys(t *testing.T) {
+	stranger := podAs(corev1.PodStatus{})
+	stranger.Labels[labelRank] = "-1"
+	if got := Observe([]*corev1.Pod{stranger}); len(got) != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestAvoidedNodesAreInEachTerm(t *testing.T) {
+	job := jobOf(func(j *v1alpha1.ElasticJob) {
+		term := func(zone string) corev1.NodeSelectorTerm {
+			return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}
+		}
+		worker(j).Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{term("a"), term("b")}}}}
+	})
+	pod := Pod(job, engine.Create{Role: v1alpha1.ReplicaTypeWorker, Avoid: []string{"x", "y"}}, options)
+	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for _, term := range terms {
+		if len(term.MatchExpressions) != 1 || len(term.MatchFields) != 2 || term.MatchFields[1].Values[0] != "y" {
+			t.Errorf("got %v", term)
+		}
+	}
+	own := worker(job).Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 2 || len(own[0].MatchFields) != 0 {
+		t.Errorf("the template has changed: %v", own)
+	}
+}
+
+func TestPriorityByRank(t *testing.T) {
+	for priority, want := range map[string][]string{
+		"": {"", "", ""}, "high": {"high", "high", "high"}, "0": {"low", "low", "low"}, "0.5": {"high", "high", "low"},
+	} {
+		for rank, class := range want {
+			if got := priorityClass(priority, int32(rank), 3); got != class {
+				t.Errorf("priority %q, rank %d of 3: got %q, want %q", priority, rank, got, class)
+			}
+		}
+	}
+}
+
+// What a status says is what is read back from it, and an idle job's is the same each time.
+func TestStatusKeepsTheMemory(t *testing.T) {
+	job := jobOf()
+	desired, err := Desired(job, engine.DefaultPolicy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := engine.Memory{
+		Roles: map[string]engine.RoleMemory{"worker": {NextID: 9, Started: 2}},
+		Ranks: map[engine.RankKey]engine.RankMemory{
+			{Role: "worker", Rank: 1}: {Ends: engine.Counts{engine.Application: 2, engine.Disruption: 5}, LastID: 8}},
+		Excluded: []engine.Exclusion{{Host: "bad", Until: time.Unix(2000, 0), Reason: "exit code 201"}},
+		Outcome:  &engine.Outcome{Success: false, Reason: "RestartsExhausted", Message: "rank 1"},
+	}
+	at := Situation{Memory: memory, Desired: desired, Now: time.Unix(1000, 0)}
+	job.Status = Status(job, at)
+	if diff := cmp.Diff(memory, Memory(&job.Status)); diff != "" {
+		t.Errorf("memory (-want +got):\n%s", diff)
+	}
+	at.Now = at.Now.Add(time.Hour)
+	if diff := cmp.Diff(job.Status, Status(job, at)); diff != "" {
+		t.Errorf("an hour later (-before +after):\n%s", diff)
+	}
+	if job.Status.Phase != v1alpha1.PhaseFailed || job.Status.Restarts != 7 {
+		t.Errorf("phase %s, %d restarts", job.Status.Phase, job.Status.Restarts)
+	}
+}
+
+func TestPlans(t *testing.T) {
+	plan := func(change func(*v1alpha1.ScalePlan)) *v1alpha1.ScalePlan {
+		plan := &v1alpha1.ScalePlan{Spec: v1alpha1.ScalePlanSpec{
+			OwnerJob:             "job",
+			ReplicaResourceSpecs: map[string]v1alpha1.ReplicaResourceSpec{"worker": {Replicas: ptr.To[int32](6)}},
+		}}
+		change(plan)
+		return plan
+	}
+	scaling := func(p *v1alpha1.ScalePlan) { p.Status.Phase, p.Status.JobGeneration = v1alpha1.PlanScaling, 2 }
+	sized := func(replicas, ready int32, generation int64) *v1alpha1.ElasticJob {
+		return jobOf(func(j *v1alpha1.ElasticJob) {
+			worker(j).Replicas, j.Generation = &replicas, generation
+			j.Status.Replicas, j.Status.Ready, j.Status.ObservedGeneration = ready, ready, generation
+		})
+	}
+	cases := map[string]struct {
+		plan *v1alpha1.ScalePlan
+		job  *v1alpha1.ElasticJob
+		want string
+		size int32
+	}{
+		"a wish is written":           {plan(func(*v1alpha1.ScalePlan) {}), sized(2, 2, 1), "Scaling", 6},
+		"no job yet":                  {plan(func(*v1alpha1.ScalePlan) {}), nil, "Pending", 0},
+		"an old picture of the job":   {plan(scaling), sized(2, 2, 1), "Scaling", 0},
+		"pods are missing":            {plan(scaling), sized(6, 5, 2), "Scaling", 0},
+		"all are there":               {plan(scaling), sized(6, 6, 2), "Succeeded", 0},
+		"somebody wanted other sizes": {plan(scaling), sized(4, 4, 3), "Failed", 0},
+		"a job that has ended": {plan(func(*v1alpha1.ScalePlan) {}), jobOf(func(j *v1alpha1.ElasticJob) {
+			j.Status.CompletionTime = &metav1.Time{}
+		}), "Failed", 0},
+		"single pods": {plan(func(p *v1alpha1.ScalePlan) {
+			p.Spec.MigratePods = []v1alpha1.PodMeta{{Name: "x"}}
+		}), sized(2, 2, 1), "Failed", 0},
+		"resources": {plan(func(p *v1alpha1.ScalePlan) {
+			p.Spec.ReplicaResourceSpecs = map[string]v1alpha1.ReplicaResourceSpec{"worker": {
+				Replicas: ptr.To[int32](2), Resource: corev1.ResourceList{"cpu": {}}}}
+		}), sized(2, 2, 1), "Failed", 0},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			step := NextStep(tc.plan, tc.job)
+			if step.Status.Phase != tc.want || ptr.Deref(step.Replicas, 0) != tc.size {
+				t.Errorf("got %s, size %d: %s", step.Status.Phase, ptr.Deref(step.Replicas, 0), step.Status.Message)
+			}
+		})
+	}
+}

@@ -1,0 +1,134 @@
+package elasticjob
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"phalanx/operator/internal/engine"
+)
+
+// blocking are the reasons of a waiting container that no waiting heals: the image or the pod's references are wrong.
+var blocking = map[string]bool{
+	"ErrImagePull": true, "ImagePullBackOff": true, "InvalidImageName": true, "ErrImageNeverPull": true,
+	"CreateContainerConfigError": true, "CreateContainerError": true,
+}
+
+// Observe translates the pods of a job. Pods whose labels name no role, id and rank are nobody's and left out.
+func Observe(pods []*corev1.Pod) []engine.Pod {
+	observed := make([]engine.Pod, 0, len(pods))
+	for _, pod := range pods {
+		if one, ok := observe(pod); ok {
+			observed = append(observed, one)
+		}
+	}
+	return observed
+}
+
+func observe(pod *corev1.Pod) (engine.Pod, bool) {
+	id, idErr := strconv.ParseInt(pod.Labels[labelID], 10, 32)
+	rank, rankErr := strconv.ParseInt(pod.Labels[labelRank], 10, 32)
+	role := pod.Labels[labelRole]
+	if idErr != nil || rankErr != nil || role == "" || id < 0 || rank < 0 {
+		return engine.Pod{}, false
+	}
+	seen := engine.Pod{
+		Name: pod.Name, UID: string(pod.UID), Role: role, ID: int32(id), Rank: int32(rank),
+		State: state(pod.Status.Phase), Leaving: pod.DeletionTimestamp != nil, Host: pod.Spec.NodeName,
+		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]),
+	}
+	seen.End = endOf(pod)
+	for _, condition := range pod.Status.Conditions {
+		switch {
+		case condition.Type == corev1.PodReady:
+			seen.Ready = condition.Status == corev1.ConditionTrue && seen.Live()
+		case condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse:
+			seen.Waiting = condition.Reason + ": " + condition.Message
+		}
+	}
+	seen.Blocked = blockedBy(pod)
+	return seen, true
+}
+
+func state(phase corev1.PodPhase) engine.State {
+	switch phase {
+	case corev1.PodSucceeded:
+		return engine.Succeeded
+	case corev1.PodFailed:
+		return engine.Failed
+	case corev1.PodRunning, corev1.PodUnknown:
+		return engine.Running
+	}
+	return engine.Pending
+}
+
+// endOf: the cluster's own word counts before the exit code, which is only what its signal did.
+func endOf(pod *corev1.Pod) engine.End {
+	end := engine.End{Disruption: disruption(pod), At: pod.CreationTimestamp.Time}
+	if main := mainStatus(pod); main != nil && main.State.Terminated != nil {
+		last := main.State.Terminated
+		end.OutOfMemory = last.Reason == "OOMKilled"
+		end.Exited, end.ExitCode = true, last.ExitCode
+		end.Detail = clip(last.Message)
+		end.At = last.FinishedAt.Time
+	}
+	return end
+}
+
+// disruption: a condition says it where the API server or the kubelet has put one, the reason of the status elsewhere.
+func disruption(pod *corev1.Pod) string {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
+			return condition.Reason
+		}
+	}
+	switch reason := pod.Status.Reason; reason {
+	case "Evicted", "NodeLost", "NodeShutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity", "Preempting":
+		return reason
+	}
+	return ""
+}
+
+func blockedBy(pod *corev1.Pod) engine.Blocked {
+	if pod.Status.Phase != corev1.PodPending {
+		return engine.Blocked{}
+	}
+	for _, container := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+		if waiting := container.State.Waiting; waiting != nil && blocking[waiting.Reason] {
+			since := pod.CreationTimestamp.Time
+			if pod.Status.StartTime != nil {
+				since = pod.Status.StartTime.Time
+			}
+			return engine.Blocked{Reason: waiting.Reason + ": " + clip(waiting.Message), Since: since}
+		}
+	}
+	return engine.Blocked{}
+}
+
+func mainStatus(pod *corev1.Pod) *corev1.ContainerStatus {
+	name := pod.Spec.Containers[mainContainer(pod.Spec.Containers)].Name
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Name == name {
+			return &pod.Status.ContainerStatuses[i]
+		}
+	}
+	return nil
+}
+
+// mainContainer is the index of the one that trains: "main", else the first.
+func mainContainer(containers []corev1.Container) int {
+	for i := range containers {
+		if containers[i].Name == "main" {
+			return i
+		}
+	}
+	return 0
+}
+
+func clip(message string) string {
+	const most = 256
+	if len(message) > most {
+		return message[:most] + "..."
+	}
+	return message
+}

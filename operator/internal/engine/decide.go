@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Observed is a job as it is.
+type Observed struct {
+	Pods   []Pod
+	Memory Memory
+}
+
+// Desired is a job as it is wanted.
+type Desired struct {
+	Roles     []Role
+	Suspended bool
+}
+
+// Role is what is wanted of one role.
+type Role struct {
+	Name     string
+	Replicas int32
+	// Limits is how many ends of a class a rank survives. Classes that are not in it have no limit.
+	Limits map[Class]int32
+	// Decides: the success of its pod is the job's, and so is its exit code 1.
+	Decides bool
+}
+
+// Policy is what is the same for all jobs of an operator.
+type Policy struct {
+	KilledFree   int32         // unexplained signals of a rank that cost nothing; further ones count as Application
+	BlockedFor   time.Duration // how long a job waits for pods that cannot start while none of their role runs
+	ExcludedFor  time.Duration
+	ExcludedMax  int
+	HardwareEnds int32 // a rank's ends by Hardware, all on different nodes, that a job survives
+}
+
+// DefaultPolicy is that of the operator where nothing else is said.
+func DefaultPolicy() Policy {
+	return Policy{
+		KilledFree:   3,
+		BlockedFor:   10 * time.Minute,
+		ExcludedFor:  24 * time.Hour,
+		ExcludedMax:  64,
+		HardwareEnds: 16,
+	}
+}
+
+// Action is one of Create, Delete, Finish and Wake.
+type Action interface{ action() }
+
+// Create asks for a pod.
+type Create struct {
+	Role   string
+	ID     int32
+	Rank   int32
+	Before Counts   // to be written on the pod: the ends of its rank before it
+	Avoid  []string // hosts
+	Reason string   // empty for a rank's first pod
+}
+
+// Delete asks for the deletion of a pod, with its own grace period.
+type Delete struct {
+	Pod    Pod
+	Reason string
+}
+
+// Finish says that the job has ended.
+type Finish struct{ Outcome Outcome }
+
+// Wake asks to decide again at a time, even if nothing happens until then.
+type Wake struct{ At time.Time }
+
+func (Create) action() {}
+func (Delete) action() {}
+func (Finish) action() {}
+func (Wake) action()   {}
+
+// Decide says what to do for a job, in order. The same arguments give the same actions.
+func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []Action {
+	memory := Fold(observed.Memory, observed.Pods, desired, policy, now)
+	if memory.Outcome != nil {
+		return deleteLive(observed.Pods, "the job has ended")
+	}
+	if desired.Suspended {
+		return deleteLive(observed.Pods, "the job is suspended")
+	}
+	views := make([]view, 0, len(desired.Roles))
+	for _, role := range desired.Roles {
+		views = append(views, look(role, observed.Pods, memory, policy))
+	}
+	if outcome := ended(views, policy, now); outcome != nil {
+		return append([]Action{Finish{*outcome}}, deleteLive(observed.Pods, "the job has ended")...)
+	}
+	var actions []Action
+	for i := range views {
+		actions = append(actions, views[i].surplus...)
+	}
+	for i := range views {
+		actions = append(actions, creations(&views[i], memory)...)
+	}
+	if at := wakeAt(views, policy, now); !at.IsZero() {
+		actions = append(actions, Wake{at})
+	}
+	return actions
+}
+
+func deleteLive(pods []Pod, reason string) []Action {
+	var actions []Action
+	for i := range pods {
+		if pods[i].Live() {
+			actions = append(actions, Delete{pods[i], reason})
+		}
+	}
+	return actions
+}
+
+// creations gives out ids in the order of ranks.
+func creations(view *view, memory Memory) []Action {
+	var actions []Action
+	avoid := make([]string, 0, len(memory.Excluded))
+	for _, exclusion := range memory.Excluded {
+		avoid = append(avoid, exclusion.Host)
+	}
+	id := memory.Roles[view.role.Name].NextID
+	for _, vacancy := range view.vacancies {
+		actions = append(actions, Create{
+			Role: view.role.Name, ID: id, Rank: vacancy.rank, Before: vacancy.ends, Avoid: avoid, Reason: vacancy.reason,
+		})
+		id++
+	}
+	return actions
+}
+
+// ended says whether, by what is there, the job is over.
+func ended(views []view, policy Policy, now time.Time) *Outcome {
+	for i := range views {
+		if outcome := views[i].verdict; outcome != nil {
+			return outcome
+		}
+	}
+	for i := range views {
+		view := &views[i]
+		if !view.role.Decides && view.role.Replicas > 0 && view.succeeded == view.role.Replicas {
+			return &Outcome{true, "WorkersSucceeded",
+				fmt.Sprintf("all %d pods of %s have succeeded", view.succeeded, view.role.Name)}
+		}
+	}
+	if outcome := exhausted(views); outcome != nil {
+		return outcome
+	}
+	for i := range views {
+		view := &views[i]
+		blocked := view.blocked
+		if blocked != nil && view.running == 0 && !now.Before(blocked.Blocked.Since.Add(policy.BlockedFor)) {
+			return &Outcome{false, "StartBlocked", fmt.Sprintf("%s cannot start since %s: %s", blocked.Name,
+				blocked.Blocked.Since.UTC().Format(time.RFC3339), blocked.Blocked.Reason)}
+		}
+	}
+	return nil
+}
+
+// exhausted blames the rank that ended first: the others may be its victims.
+func exhausted(views []view) *Outcome {
+	var over []vacancy
+	for i := range views {
+		for _, vacancy := range views[i].vacancies {
+			if vacancy.over != "" {
+				over = append(over, vacancy)
+			}
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	first := slices.MinFunc(over, func(a, b vacancy) int {
+		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.rank, b.rank))
+	})
+	return &Outcome{false, "RestartsExhausted", first.over}
+}
+
+func wakeAt(views []view, policy Policy, now time.Time) time.Time {
+	var at time.Time
+	for i := range views {
+		view := &views[i]
+		if view.blocked == nil || view.running > 0 {
+			continue
+		}
+		deadline := view.blocked.Blocked.Since.Add(policy.BlockedFor)
+		if deadline.After(now) && (at.IsZero() || deadline.Before(at)) {
+			at = deadline
+		}
+	}
+	return at
+}

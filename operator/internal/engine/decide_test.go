@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var noon = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+// podOf is a running worker; changes make it something else.
+func podOf(rank int32, changes ...func(*Pod)) Pod {
+	pod := Pod{Role: "worker", ID: rank, Rank: rank, State: Running, Ready: true, Host: fmt.Sprintf("node-%d", rank)}
+	for _, change := range changes {
+		change(&pod)
+	}
+	pod.Name = fmt.Sprintf("%s-%d", pod.Role, pod.ID)
+	pod.UID = "uid-" + pod.Name
+	return pod
+}
+
+func id(id int32) func(*Pod)          { return func(p *Pod) { p.ID = id } }
+func before(counts Counts) func(*Pod) { return func(p *Pod) { p.Before = counts } }
+func state(state State) func(*Pod)    { return func(p *Pod) { p.State, p.Ready = state, false } }
+func leaving(p *Pod)                  { p.Leaving, p.Ready = true, false }
+func onHost(host string) func(*Pod)   { return func(p *Pod) { p.Host = host } }
+func master(p *Pod)                   { p.Role = "master" }
+func disrupted(why string) func(*Pod) { return func(p *Pod) { p.End.Disruption = why } }
+func outOfMemory(p *Pod)              { exited(137)(p); p.End.OutOfMemory = true }
+func endedAt(at time.Time) func(*Pod) { return func(p *Pod) { p.End.At = at } }
+func blockedSince(t time.Time) func(*Pod) {
+	return func(p *Pod) { p.State, p.Ready, p.Blocked = Pending, false, Blocked{"ErrImagePull: no such image", t} }
+}
+
+func exited(code int32) func(*Pod) {
+	return func(p *Pod) {
+		p.State, p.Ready = Failed, false
+		p.End.Exited, p.End.ExitCode, p.End.At = true, code, noon
+	}
+}
+
+func countsOf(class Class, count int32) Counts {
+	var counts Counts
+	counts[class] = count
+	return counts
+}
+
+// started is the memory of a job whose pods were made and have lost nothing.
+func started(workers int32) Memory {
+	return Memory{Roles: map[string]RoleMemory{
+		"worker": {NextID: workers, Started: workers}, "master": {NextID: 1, Started: 1},
+	}}
+}
+
+func wanted(workers int32) Desired {
+	policy := DefaultPolicy()
+	return Desired{Roles: []Role{
+		{Name: "master", Replicas: 1, Decides: true, Limits: policy.Limits(0)},
+		{Name: "worker", Replicas: workers, Limits: policy.Limits(3)},
+	}}
+}
+
+// lines are actions, one a line, in a form that a person reads in a table.
+func lines(actions []Action) []string {
+	var lines []string
+	for _, action := range actions {
+		switch a := action.(type) {
+		case Create:
+			line := fmt.Sprintf("create %s-%d rank %d", a.Role, a.ID, a.Rank)
+			if counts := a.Before.String(); counts != "" {
+				line += " " + counts
+			}
+			if len(a.Avoid) > 0 {
+				line += " avoid " + strings.Join(a.Avoid, ",")
+			}
+			lines = append(lines, line)
+		case Delete:
+			lines = append(lines, "delete "+a.Pod.Name+": "+a.Reason)
+		case Finish:
+			lines = append(lines, fmt.Sprintf("finish %v %s", a.Outcome.Success, a.Outcome.Reason))
+		case Wake:
+			lines = append(lines, "wake in "+a.At.Sub(noon).String())
+		}
+	}
+	return lines
+}
+
+func TestDecide(t *testing.T) {
+	masterPod := podOf(0, master)
+	cases := map[string]struct {
+		pods    []Pod
+		memory  Memory
+		desired Desired
+		want    []string
+	}{
+		"a new job gets its master and all workers at once": {
+			desired: wanted(2),
+			want:    []string{"create master-0 rank 0", "create worker-0 rank 0", "create worker-1 rank 1"},
+		},
+		"nothing is done for a job that runs": {
+			pods: []Pod{masterPod, podOf(0), podOf(1)}, memory: started(2), desired: wanted(2),
+		},
+		"a pod that an exit code has ended costs its rank a restart": {
+			pods: []Pod{masterPod, podOf(0), podOf(1, exited(1))}, memory: started(2), desired: wanted(2),
+			want: []string{"create worker-2 rank 1 Application=1"},
+		},
+		"the fourth failure of a rank ends the job": {
+			pods:   []Pod{masterPod, podOf(0), podOf(1, id(7), exited(1), before(countsOf(Application, 3)))},
+			memory: started(2), desired: wanted(2),
+			want: []string{"finish false RestartsExhausted", "delete master-0: the job has ended",
+				"delete worker-0: the job has ended"},
+		},
+		"preemption costs nothing, however often": {
+			pods: []Pod{masterPod, podOf(0), podOf(1, leaving, disrupted("PreemptionByScheduler"),
+				before(countsOf(Disruption, 99)))},
+			memory: started(2), desired: wanted(2),
+			want: []string{"create worker-2 rank 1 Disruption=100"},
+		},
+		"an eviction before the container has a status costs nothing": {
+			pods: []Pod{podOf(0, master, state(Failed), disrupted("Evicted")), podOf(0)}, memory: started(1), desired: wanted(1),
+			want: []string{"create master-1 rank 0 Disruption=1"},
+		},
+		"who is deleted by hand is replaced while it is still leaving": {
+			pods: []Pod{masterPod, podOf(0, leaving)}, memory: started(1), desired: wanted(1),
+			want: []string{"create worker-1 rank 0 Deleted=1"},
+		},
+		"a pod that is gone without a trace is replaced": {
+			pods: []Pod{masterPod, podOf(1)}, memory: started(2), desired: wanted(2),
+			want: []string{"create worker-2 rank 0 Deleted=1"},
+		},
+		"an end that was booked is not booked again when the pod behind it is gone": {
+			pods: []Pod{masterPod, podOf(0, exited(1))},
+			memory: Memory{Roles: started(1).Roles, Ranks: map[RankKey]RankMemory{
+				{"worker", 0}: {Ends: countsOf(Application, 1), LastID: 5}}},
+			desired: wanted(1),
+			want:    []string{"create worker-1 rank 0 Application=1,Deleted=1"},
+		},
+		"a container without memory has a budget of its own": {
+			pods: []Pod{masterPod, podOf(0, outOfMemory, before(countsOf(Application, 3)))}, memory: started(1), desired: wanted(1),
+			want: []string{"create worker-1 rank 0 Application=3,OutOfMemory=1"},
+		},
+		"three unexplained signals are free": {
+			pods: []Pod{masterPod, podOf(0, exited(137), before(countsOf(Killed, 2)))}, memory: started(1), desired: wanted(1),
+			want: []string{"create worker-1 rank 0 Killed=3"},
+		},
+		"the fourth unexplained signal counts as a failure": {
+			pods: []Pod{masterPod, podOf(0, exited(143), before(countsOf(Killed, 3)))}, memory: started(1), desired: wanted(1),
+			want: []string{"create worker-1 rank 0 Application=1,Killed=3"},
+		},
+		"an exit code that blames the node keeps new pods off it": {
+			pods: []Pod{masterPod, podOf(0), podOf(1, exited(201), onHost("bad"))}, memory: started(2), desired: wanted(2),
+			want: []string{"create worker-2 rank 1 Hardware=1 avoid bad"},
+		},
+		"a larger size adds ranks": {
+			pods: []Pod{masterPod, podOf(0)}, memory: started(1), desired: wanted(3),
+			want: []string{"create worker-1 rank 1", "create worker-2 rank 2"},
+		},
+		"a smaller size ends the highest ranks": {
+			pods: []Pod{masterPod, podOf(0), podOf(1), podOf(2)}, memory: started(3), desired: wanted(1),
+			want: []string{"delete worker-2: worker has 1 replicas now", "delete worker-1: worker has 1 replicas now"},
+		},
+		"a size given back begins anew, and costs nothing": {
+			pods: []Pod{masterPod, podOf(0), podOf(1, leaving)}, memory: started(1), desired: wanted(2),
+			want: []string{"create worker-2 rank 1"},
+		},
+		"of two pods of a rank the one that works stays": {
+			pods: []Pod{masterPod, podOf(0), podOf(0, id(4), state(Pending))}, memory: started(1), desired: wanted(1),
+			want: []string{"delete worker-4: worker-0 holds rank 0 as well"},
+		},
+		"a suspended job has no pods": {
+			pods: []Pod{masterPod, podOf(0)}, memory: started(1),
+			desired: Desired{Suspended: true, Roles: wanted(1).Roles},
+			want:    []string{"delete master-0: the job is suspended", "delete worker-0: the job is suspended"},
+		},
+		"a job that goes on gets new ids, and its ranks have lost nothing": {
+			pods:    []Pod{podOf(0, leaving)},
+			memory:  Memory{Roles: map[string]RoleMemory{"worker": {NextID: 2}, "master": {NextID: 1}}},
+			desired: wanted(2),
+			want:    []string{"create master-1 rank 0", "create worker-2 rank 0", "create worker-3 rank 1"},
+		},
+		"the master's success is the job's": {
+			pods: []Pod{podOf(0, master, state(Succeeded)), podOf(0)}, memory: started(1), desired: wanted(1),
+			want: []string{"finish true MasterSucceeded", "delete worker-0: the job has ended"},
+		},
+		"the master's exit code 1 is the job's": {
+			pods: []Pod{podOf(0, master, exited(1)), podOf(0)}, memory: started(1), desired: wanted(1),
+			want: []string{"finish false MasterFailed", "delete worker-0: the job has ended"},
+		},
+		"a master that was killed is replaced, and nobody else": {
+			pods: []Pod{podOf(0, master, exited(137)), podOf(0)}, memory: started(1), desired: wanted(1),
+			want: []string{"create master-1 rank 0 Killed=1"},
+		},
+		"workers that have all succeeded end the job": {
+			pods: []Pod{masterPod, podOf(0, state(Succeeded)), podOf(1, state(Succeeded))}, memory: started(2), desired: wanted(2),
+			want: []string{"finish true WorkersSucceeded", "delete master-0: the job has ended"},
+		},
+		"a worker that has succeeded is done": {
+			pods: []Pod{masterPod, podOf(0, state(Succeeded)), podOf(1)}, memory: started(2), desired: wanted(2),
+		},
+		"a job that has ended only loses pods": {
+			pods:   []Pod{podOf(0, exited(1)), podOf(1)},
+			memory: Memory{Roles: started(2).Roles, Outcome: &Outcome{Success: false}}, desired: wanted(2),
+			want: []string{"delete worker-1: the job has ended"},
+		},
+		"a job whose pods cannot start is looked at again": {
+			pods: []Pod{masterPod, podOf(0, blockedSince(noon.Add(-9*time.Minute)))}, memory: started(1), desired: wanted(1),
+			want: []string{"wake in 1m0s"},
+		},
+		"a job whose pods cannot start ends": {
+			pods: []Pod{masterPod, podOf(0, blockedSince(noon.Add(-10*time.Minute)))}, memory: started(1), desired: wanted(1),
+			want: []string{"finish false StartBlocked", "delete master-0: the job has ended",
+				"delete worker-0: the job has ended"},
+		},
+		"one pod that cannot start ends no job that runs": {
+			pods: []Pod{masterPod, podOf(0), podOf(1, blockedSince(noon.Add(-time.Hour)))}, memory: started(2), desired: wanted(2),
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := lines(Decide(Observed{tc.pods, tc.memory}, tc.desired, DefaultPolicy(), noon))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTheFirstCauseIsBlamed(t *testing.T) {
+	spent := before(countsOf(Application, 3))
+	pods := []Pod{
+		podOf(0, master), podOf(0, exited(1), spent, endedAt(noon)),
+		podOf(1, exited(5), spent, endedAt(noon.Add(-time.Second))),
+	}
+	actions := Decide(Observed{pods, started(2)}, wanted(2), DefaultPolicy(), noon)
+	finish, ok := actions[0].(Finish)
+	if !ok || !strings.HasPrefix(finish.Outcome.Message, "worker-1 (rank 1): exit code 5;") {
+		t.Errorf("got %v", actions)
+	}
+}
+
+func TestEveryReplacementSaysWhy(t *testing.T) {
+	pods := []Pod{podOf(0, master), podOf(0, leaving, disrupted("PreemptionByScheduler")), podOf(2)}
+	for _, action := range Decide(Observed{pods, started(3)}, wanted(3), DefaultPolicy(), noon) {
+		if create, ok := action.(Create); ok && create.Reason == "" {
+			t.Errorf("no reason: %v", create)
+		}
+	}
+}
+
+// Ranks that a smaller size has ended are new ones when the size comes back: nobody has lost them.
+func TestASmallerSizeEndsRanksForGood(t *testing.T) {
+	pods := []Pod{podOf(0, master), podOf(0)}
+	smaller := Fold(started(3), pods, wanted(1), DefaultPolicy(), noon)
+	got := lines(Decide(Observed{pods, smaller}, wanted(2), DefaultPolicy(), noon))
+	if diff := cmp.Diff([]string{"create worker-3 rank 1"}, got); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+}
+
+func TestExclusions(t *testing.T) {
+	policy := DefaultPolicy()
+	var pods []Pod
+	for host := range int32(100) {
+		ended := noon.Add(-time.Duration(host) * time.Minute)
+		pods = append(pods, podOf(0, id(host), exited(201), onHost(fmt.Sprintf("bad-%02d", host)), endedAt(ended)))
+	}
+	folded := Fold(Memory{}, pods, wanted(1), policy, noon)
+	if len(folded.Excluded) != policy.ExcludedMax {
+		t.Fatalf("%d hosts are excluded, want %d", len(folded.Excluded), policy.ExcludedMax)
+	}
+	if first, last := folded.Excluded[0].Host, folded.Excluded[63].Host; first != "bad-00" || last != "bad-63" {
+		t.Errorf("from %s to %s, want the newest: bad-00 to bad-63", first, last)
+	}
+	later := noon.Add(policy.ExcludedFor)
+	if again := Fold(folded, nil, wanted(1), policy, later); len(again.Excluded) != 0 {
+		t.Errorf("%d hosts are still excluded", len(again.Excluded))
+	}
+	if again := Fold(folded, pods, wanted(1), policy, noon); !slices.Equal(again.Excluded, folded.Excluded) {
+		t.Errorf("folding twice gives another list")
+	}
+}
+
+func TestCountsAsText(t *testing.T) {
+	counts := Counts{Application: 2, Disruption: 7}
+	if got := counts.String(); got != "Application=2,Disruption=7" {
+		t.Errorf("got %q", got)
+	}
+	for text, want := range map[string]Counts{
+		"Application=2,Disruption=7": counts,
+		"":                           {},
+		"Application=-2,Other=3,=,x": {},
+		"Application=99999999999":    {},
+	} {
+		if got := ParseCounts(text); got != want {
+			t.Errorf("ParseCounts(%q) = %v, want %v", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Memory is what outlives pods and operator.
+type Memory struct {
+	Roles    map[string]RoleMemory
+	Ranks    map[RankKey]RankMemory // those that have had more than one pod
+	Excluded []Exclusion            // by host
+	Outcome  *Outcome               // of a job that has ended
+}
+
+// RoleMemory is what was given out within a role.
+type RoleMemory struct {
+	NextID  int32 // no pod has had it, or a higher one
+	Started int32 // ranks below have had a pod, at the present size and since the job was resumed
+}
+
+// RankKey names a rank of a role.
+type RankKey struct {
+	Role string
+	Rank int32
+}
+
+// RankMemory is what a rank has been through.
+type RankMemory struct {
+	Ends   Counts
+	LastID int32 // of its newest pod; that pod may be gone
+}
+
+// Exclusion is a host that gets no pod of this job for a while.
+type Exclusion struct {
+	Host   string
+	Until  time.Time
+	Reason string
+}
+
+// Outcome is how a job has ended.
+type Outcome struct {
+	Success bool
+	Reason  string // one word
+	Message string // a sentence
+}
+
+// Fold adds to a memory what can be seen, and returns the result. Folding the same pods again changes nothing.
+func Fold(memory Memory, pods []Pod, desired Desired, policy Policy, now time.Time) Memory {
+	folded := Memory{
+		Roles:   map[string]RoleMemory{},
+		Ranks:   maps.Clone(memory.Ranks),
+		Outcome: memory.Outcome,
+	}
+	if folded.Ranks == nil {
+		folded.Ranks = map[RankKey]RankMemory{}
+	}
+	maps.Copy(folded.Roles, memory.Roles)
+	for i := range pods {
+		foldPod(&folded, &pods[i])
+	}
+	for _, role := range desired.Roles {
+		foldStarted(&folded, role, pods, desired.Suspended)
+	}
+	folded.Excluded = foldExcluded(memory.Excluded, pods, policy, now)
+	return folded
+}
+
+func foldPod(memory *Memory, pod *Pod) {
+	role := memory.Roles[pod.Role]
+	role.NextID = max(role.NextID, pod.ID+1)
+	memory.Roles[pod.Role] = role
+	key := RankKey{pod.Role, pod.Rank}
+	rank, known := memory.Ranks[key]
+	if !known && pod.Before.Total() == 0 {
+		return
+	}
+	memory.Ranks[key] = RankMemory{Ends: rank.Ends.Merge(pod.Before), LastID: max(rank.LastID, pod.ID)}
+}
+
+// foldStarted: a rank that has had a pod and has none now has lost it. Ranks that a smaller size or a suspension has
+// ended begin anew.
+func foldStarted(memory *Memory, role Role, pods []Pod, suspended bool) {
+	kept := memory.Roles[role.Name]
+	if suspended {
+		kept.Started = 0
+		memory.Roles[role.Name] = kept
+		return
+	}
+	held := map[int32]bool{}
+	for i := range pods {
+		pod := &pods[i]
+		newest := pod.ID >= memory.Ranks[RankKey{pod.Role, pod.Rank}].LastID
+		if pod.Role == role.Name && !pod.Leaving && newest {
+			held[pod.Rank] = true
+		}
+	}
+	kept.Started = min(kept.Started, role.Replicas)
+	for kept.Started < role.Replicas && held[kept.Started] {
+		kept.Started++
+	}
+	memory.Roles[role.Name] = kept
+}
+
+// foldExcluded takes the hosts that pods blame, forgets them after a while, and keeps the newest within the cap.
+func foldExcluded(excluded []Exclusion, pods []Pod, policy Policy, now time.Time) []Exclusion {
+	byHost := map[string]Exclusion{}
+	add := func(exclusion Exclusion) {
+		if exclusion.Until.After(now) && exclusion.Until.After(byHost[exclusion.Host].Until) {
+			byHost[exclusion.Host] = exclusion
+		}
+	}
+	for _, exclusion := range excluded {
+		add(exclusion)
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.State != Failed || pod.Host == "" {
+			continue
+		}
+		if class, why := Classify(pod); class == Hardware {
+			add(Exclusion{Host: pod.Host, Until: pod.End.At.Add(policy.ExcludedFor), Reason: pod.Name + ": " + why})
+		}
+	}
+	newest := slices.SortedFunc(maps.Values(byHost), func(a, b Exclusion) int {
+		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.Host, b.Host))
+	})
+	newest = newest[:min(len(newest), policy.ExcludedMax)]
+	slices.SortFunc(newest, func(a, b Exclusion) int { return cmp.Compare(a.Host, b.Host) })
+	return newest
+}

@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is how far a pod has come.
+type State int
+
+const (
+	Pending State = iota
+	Running
+	Succeeded
+	Failed
+)
+
+// Pod is one pod, as far as decisions need it.
+type Pod struct {
+	Name    string
+	UID     string
+	Role    string
+	ID      int32
+	Rank    int32
+	State   State
+	Ready   bool
+	Leaving bool   // somebody has asked for its deletion
+	Host    string // empty until it is scheduled
+	End     End    // what is known of its end, for a pod that has failed or is leaving
+	Blocked Blocked
+	Waiting string // why the scheduler finds no place for it, while that is so
+	Before  Counts // the ends of its rank before this pod, as written on it
+}
+
+// End is what is known of how a pod ended.
+type End struct {
+	Disruption  string // the cluster's reason, as PreemptionByScheduler or Evicted
+	OutOfMemory bool
+	Exited      bool // ExitCode means something
+	ExitCode    int32
+	Detail      string // last words, for people
+	At          time.Time
+}
+
+// Blocked is why a pod cannot start, where waiting does not help, as a wrong image.
+type Blocked struct {
+	Reason string // empty: nothing is in its way
+	Since  time.Time
+}
+
+// Live says that the pod is there and has not ended.
+func (p *Pod) Live() bool { return !p.Leaving && (p.State == Pending || p.State == Running) }
+
+// Exit codes with a meaning of their own. 137 and 143 are SIGKILL and SIGTERM; 247 is DLRover's for a killed process
+// that wanted too much memory; 201, 202 and 14 are what its node checks exit with.
+const (
+	exitKilled      = 137
+	exitTerminated  = 143
+	exitOutOfMemory = 247
+)
+
+var hardwareExits = map[int32]bool{201: true, 202: true, 14: true}
+
+// Classify says which budget the end of a pod costs, and why it ended. The pod is not live and has not succeeded.
+func Classify(pod *Pod) (Class, string) {
+	end := pod.End
+	switch {
+	case end.Disruption != "":
+		return Disruption, end.Disruption
+	case pod.Leaving:
+		return Deleted, "deleted"
+	case end.OutOfMemory || end.Exited && end.ExitCode == exitOutOfMemory:
+		return OutOfMemory, "out of memory"
+	case !end.Exited:
+		return Killed, "failed, and nobody says why"
+	case end.ExitCode == exitKilled || end.ExitCode == exitTerminated:
+		return Killed, fmt.Sprintf("exit code %d, a signal that nobody explains", end.ExitCode)
+	case hardwareExits[end.ExitCode]:
+		return Hardware, fmt.Sprintf("exit code %d, which blames the node", end.ExitCode)
+	}
+	return Application, fmt.Sprintf("exit code %d", end.ExitCode)
+}

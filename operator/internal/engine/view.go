@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// view is a role as it is, against what is wanted.
+type view struct {
+	role      Role
+	succeeded int32 // ranks that are done
+	running   int32
+	blocked   *Pod // the one that has been longest
+	verdict   *Outcome
+	surplus   []Action // deletions
+	vacancies []vacancy
+}
+
+// vacancy is a rank that needs a pod.
+type vacancy struct {
+	rank   int32
+	ends   Counts
+	reason string    // why its pod is lost; empty for its first one
+	over   string    // why it gets none, where its budget is used up
+	at     time.Time // of that end
+}
+
+func look(role Role, pods []Pod, memory Memory, policy Policy) view {
+	view := view{role: role}
+	byRank := map[int32][]*Pod{}
+	for i := range pods {
+		if pods[i].Role == role.Name {
+			byRank[pods[i].Rank] = append(byRank[pods[i].Rank], &pods[i])
+		}
+	}
+	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
+		view.settle(rank, byRank[rank])
+	}
+	slices.Reverse(view.surplus) // the highest ranks go first
+	for rank := range role.Replicas {
+		view.fill(rank, byRank[rank], memory, policy)
+	}
+	return view
+}
+
+// settle leaves a rank one live pod at most, and none where the role is smaller.
+func (v *view) settle(rank int32, pods []*Pod) {
+	var keep *Pod
+	for _, pod := range pods {
+		if pod.Live() && rank < v.role.Replicas && better(pod, keep) {
+			keep = pod
+		}
+	}
+	for _, pod := range pods {
+		switch {
+		case !pod.Live() || pod == keep:
+		case keep == nil:
+			v.surplus = append(v.surplus, Delete{*pod, fmt.Sprintf("%s has %d replicas now", v.role.Name, v.role.Replicas)})
+		default:
+			v.surplus = append(v.surplus, Delete{*pod, fmt.Sprintf("%s holds rank %d as well", keep.Name, rank)})
+		}
+	}
+	if keep == nil {
+		return
+	}
+	if keep.State == Running {
+		v.running++
+	}
+	if keep.Blocked.Reason != "" && (v.blocked == nil || keep.Blocked.Since.Before(v.blocked.Blocked.Since)) {
+		v.blocked = keep
+	}
+}
+
+// better: of two live pods of a rank the one that works stays, else the newer one.
+func better(pod, than *Pod) bool {
+	if than == nil {
+		return true
+	}
+	if pod.Ready != than.Ready {
+		return pod.Ready
+	}
+	return pod.ID > than.ID
+}
+
+// fill finds out whether a rank of the role needs a pod, and what that costs.
+func (v *view) fill(rank int32, pods []*Pod, memory Memory, policy Policy) {
+	known := memory.Ranks[RankKey{v.role.Name, rank}]
+	var newest *Pod
+	for _, pod := range pods {
+		if pod.Live() {
+			return
+		}
+		if newest == nil || pod.ID > newest.ID {
+			newest = pod
+		}
+	}
+	if newest != nil && newest.ID < known.LastID {
+		newest = nil // what is left is older than the pod that is missing
+	}
+	if newest != nil && newest.State == Succeeded {
+		v.succeed(newest)
+		return
+	}
+	if rank >= memory.Roles[v.role.Name].Started && (newest == nil || newest.Leaving) {
+		v.vacancies = append(v.vacancies, vacancy{rank: rank, ends: known.Ends})
+		return
+	}
+	if newest == nil {
+		v.vacancies = append(v.vacancies, vacancy{
+			rank: rank, ends: known.Ends.With(Deleted), reason: fmt.Sprintf("rank %d's pod is gone", rank),
+		})
+		return
+	}
+	v.vacancies = append(v.vacancies, v.charge(newest, known.Ends, policy))
+}
+
+func (v *view) succeed(pod *Pod) {
+	v.succeeded++
+	if v.role.Decides {
+		v.verdict = &Outcome{true, "MasterSucceeded", pod.Name + " has succeeded"}
+	}
+}
+
+// charge books the end of a pod on its rank.
+func (v *view) charge(pod *Pod, ends Counts, policy Policy) vacancy {
+	class, why := Classify(pod)
+	if class == Killed && ends[Killed] >= policy.KilledFree {
+		class = Application
+	}
+	sentence := fmt.Sprintf("%s (rank %d): %s", pod.Name, pod.Rank, why)
+	if pod.End.Detail != "" {
+		sentence += ": " + pod.End.Detail
+	}
+	if v.role.Decides && class == Application && pod.End.ExitCode == 1 {
+		v.verdict = &Outcome{false, "MasterFailed", sentence}
+	}
+	found := vacancy{rank: pod.Rank, ends: ends.With(class), reason: sentence, at: pod.End.At}
+	if limit, limited := v.role.Limits[class]; limited && ends[class] >= limit {
+		found.over = fmt.Sprintf("%s; %s ends of this rank until now: %d, and %d are allowed", sentence, class,
+			ends[class]+1, limit)
+	}
+	return found
+}
+
+// Limits are the budgets of a rank whose restartCount is given.
+func (p Policy) Limits(restartCount int32) map[Class]int32 {
+	return map[Class]int32{
+		Application: restartCount,
+		OutOfMemory: cmp.Or(restartCount, 1),
+		Hardware:    p.HardwareEnds,
+	}
+}

@@ -1,0 +1,85 @@
+// Package manager makes the controller-runtime manager that the operator and its tests run in: what it caches, how fast
+// it may ask, where it answers.
+package manager
+
+import (
+	"flag"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/elasticjob"
+)
+
+// Options are the manager's.
+type Options struct {
+	HealthAddress  string // "0": no probes
+	LeaderElection bool
+	QPS            float64
+	Burst          int
+}
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=system
+
+// Declare adds the options to a set of flags.
+func (o *Options) Declare(flags *flag.FlagSet) {
+	flags.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
+		"where /healthz and /readyz answer; 0: nowhere")
+	flags.BoolVar(&o.LeaderElection, "leader-elect", false, "let one of several operators work, the others wait")
+	flags.Float64Var(&o.QPS, "kube-api-qps", 500, "requests a second to the API server")
+	flags.IntVar(&o.Burst, "kube-api-burst", 1000, "how many more may come at once")
+}
+
+// Scheme knows the kinds that the operator reads and writes.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return scheme, v1alpha1.AddToScheme(scheme)
+}
+
+// New makes a manager. Of pods and services it keeps those of jobs alone, without their managed fields.
+func New(config *rest.Config, options Options) (ctrl.Manager, error) {
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
+	}
+	ofJobs, err := labels.NewRequirement(elasticjob.LabelName, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	selected := cache.ByObject{Label: labels.NewSelector().Add(*ofJobs)}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = float32(options.QPS), options.Burst
+	manager, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: selected, &corev1.Service{}: selected},
+		},
+		Metrics:                       server.Options{BindAddress: "0"}, // nobody asks who reads them yet
+		HealthProbeBindAddress:        options.HealthAddress,
+		LeaderElection:                options.LeaderElection,
+		LeaderElectionID:              "phalanx-operator",
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager: %w", err)
+	}
+	if err := manager.AddHealthzCheck("alive", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return manager, manager.AddReadyzCheck("alive", healthz.Ping)
+}

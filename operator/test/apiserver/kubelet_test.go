@@ -1,0 +1,121 @@
+//go:build apiserver
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// holding is the annotation of pods that take their time to end: the kubelet leaves them terminating.
+const holding = "test/holding"
+
+// kubelet does for the pods of a stage what scheduler and kubelets do: it binds them, says that they run, and removes
+// them when they are deleted. It runs none of them.
+type kubelet struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+func startKubelet(s *stage) *kubelet {
+	k := &kubelet{s.t, s.t.Context()}
+	tend := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok {
+			go k.tend(pod.DeepCopy())
+		}
+	}
+	s.listen(&corev1.Pod{}, toolscache.ResourceEventHandlerFuncs{
+		AddFunc: tend, UpdateFunc: func(_, object any) { tend(object) },
+	})
+	return k
+}
+
+func (k *kubelet) tend(pod *corev1.Pod) {
+	var err error
+	switch {
+	case pod.DeletionTimestamp != nil && pod.Annotations[holding] == "":
+		err = cluster.client.Delete(k.ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending:
+	case pod.Spec.NodeName == "":
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod)}}
+		err = cluster.client.SubResource("binding").Create(k.ctx, pod, binding)
+	default:
+		pod.Status = running(pod)
+		err = cluster.client.Status().Update(k.ctx, pod)
+	}
+	if err != nil && k.ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		k.t.Logf("kubelet: %s: %v", pod.Name, err)
+	}
+}
+
+// nodeFor is one of eight that the pod does not avoid.
+func nodeFor(pod *corev1.Pod) string {
+	avoided := map[string]bool{}
+	if affinity := pod.Spec.Affinity; affinity != nil && affinity.NodeAffinity != nil {
+		for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, field := range term.MatchFields {
+				avoided[field.Values[0]] = field.Operator == corev1.NodeSelectorOpNotIn
+			}
+		}
+	}
+	sum := fnv.New32()
+	sum.Write([]byte(pod.Name))
+	for i := range uint32(8) {
+		if node := fmt.Sprintf("node-%d", (sum.Sum32()+i)%8); !avoided[node] {
+			return node
+		}
+	}
+	return "node-of-last-resort"
+}
+
+func running(pod *corev1.Pod) corev1.PodStatus {
+	now := metav1.Now()
+	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, PodIP: "10.1.2.3"}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady} {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{
+			Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now,
+		})
+	}
+	for _, container := range pod.Spec.Containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
+			Name: container.Name, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+		})
+	}
+	return status
+}
+
+// end says that a pod's main container has exited, and that the pod is over.
+func (k *kubelet) end(pod corev1.Pod, code int32) {
+	k.t.Helper()
+	status := pod.Status.DeepCopy()
+	status.Phase = corev1.PodFailed
+	if code == 0 {
+		status.Phase = corev1.PodSucceeded
+	}
+	for i := range status.ContainerStatuses {
+		status.ContainerStatuses[i].Ready = false
+		status.ContainerStatuses[i].State = corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: metav1.Now()},
+		}
+	}
+	k.report(pod, *status)
+}
+
+// report writes a pod's status.
+func (k *kubelet) report(pod corev1.Pod, status corev1.PodStatus) {
+	k.t.Helper()
+	reported := pod.DeepCopy()
+	reported.Status = status
+	if err := cluster.client.Status().Update(k.ctx, reported); err != nil {
+		k.t.Fatal(err)
+	}
+}

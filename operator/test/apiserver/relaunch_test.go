@@ -1,0 +1,202 @@
+//go:build apiserver
+
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"phalanx/operator/api/v1alpha1"
+)
+
+var errorf = fmt.Errorf
+
+// ends says how often a worker's rank has ended, by class, as the status has it.
+func ends(s *stage, job string, rank int32) map[string]int32 {
+	for _, entry := range s.job(job).Status.Ranks {
+		if entry.Role == v1alpha1.ReplicaTypeWorker && entry.Rank == rank {
+			return entry.Ends
+		}
+	}
+	return map[string]int32{}
+}
+
+func endsAre(s *stage, job string, rank int32, want map[string]int32) func() error {
+	return func() error {
+		if got := ends(s, job, rank); !maps.Equal(got, want) {
+			return errorf("rank %d: %v, want %v", rank, got, want)
+		}
+		return nil
+	}
+}
+
+func TestAFailedWorkerIsReplacedUntilItsBudgetIsSpent(t *testing.T) {
+	s := newStage(t)
+	startOperator(t)
+	kubelet := startKubelet(s)
+	s.create(simpleJob("job", 2))
+	s.await(s.running("job", 2))
+	for round := range int32(3) {
+		kubelet.end(holder(s, "1"), 1)
+		s.await(endsAre(s, "job", 1, map[string]int32{"Application": round + 1}))
+		s.await(s.running("job", 2))
+	}
+	if pod := holder(s, "1"); pod.Name != "job-edljob-worker-4" || pod.Labels["elasticjob.dlrover/relaunch-count"] != "3" {
+		t.Errorf("%s, relaunch count %s", pod.Name, pod.Labels["elasticjob.dlrover/relaunch-count"])
+	}
+	kubelet.end(holder(s, "1"), 1)
+	s.await(func() error {
+		status := s.job("job").Status
+		if status.Phase != v1alpha1.PhaseFailed {
+			return errorf("phase %s", status.Phase)
+		}
+		return empty(s)
+	})
+}
+
+func holder(s *stage, rank string) corev1.Pod {
+	s.t.Helper()
+	for _, pod := range s.live(v1alpha1.ReplicaTypeWorker) {
+		if pod.Labels["elasticjob.dlrover/rank-index"] == rank {
+			return pod
+		}
+	}
+	s.t.Fatalf("nobody holds rank %s", rank)
+	return corev1.Pod{}
+}
+
+// As the scheduler preempts: first a condition, then a deletion, and the pod takes its time.
+func TestAPreemptedWorkerIsReplacedWhileItLeavesAndCostsNothing(t *testing.T) {
+	s := newStage(t)
+	startOperator(t)
+	kubelet := startKubelet(s)
+	job := simpleJob("job", 2)
+	job.Spec.ReplicaSpecs["worker"].Template.Metadata.Annotations = map[string]string{holding: "yes"}
+	s.create(job)
+	s.await(s.running("job", 2))
+	victim := holder(s, "1")
+	status := victim.Status.DeepCopy()
+	status.Conditions = append(status.Conditions, corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler",
+	})
+	kubelet.report(victim, *status)
+	if err := cluster.client.Delete(t.Context(), &victim); err != nil {
+		t.Fatal(err)
+	}
+	s.await(s.running("job", 2))
+	s.await(endsAre(s, "job", 1, map[string]int32{"Disruption": 1}))
+	if !slices.ContainsFunc(s.pods("worker"), func(p corev1.Pod) bool { return p.UID == victim.UID }) {
+		t.Error("the victim is gone: this was to show that nobody waits for that")
+	}
+}
+
+func TestAMasterEvictedBeforeItsContainersHaveAStatus(t *testing.T) {
+	s := newStage(t)
+	startOperator(t)
+	kubelet := startKubelet(s)
+	s.create(simpleJob("job", 1))
+	s.await(s.running("job", 1))
+	for _, pod := range s.live(v1alpha1.ReplicaTypeMaster) {
+		kubelet.report(pod, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "memory"})
+	}
+	s.await(func() error {
+		if _, ok := s.live(v1alpha1.ReplicaTypeMaster)["elasticjob-job-dlrover-master-1"]; !ok {
+			return errorf("no new master")
+		}
+		return s.running("job", 1)()
+	})
+}
+
+func TestANodeThatIsBlamedIsAvoided(t *testing.T) {
+	s := newStage(t)
+	startOperator(t)
+	kubelet := startKubelet(s)
+	s.create(simpleJob("job", 2))
+	s.await(s.running("job", 2))
+	bad := holder(s, "1").Spec.NodeName
+	kubelet.end(holder(s, "1"), 201)
+	s.await(func() error {
+		if excluded := s.job("job").Status.ExcludedNodes; len(excluded) != 1 || excluded[0].Name != bad {
+			return errorf("excluded %v, want %s", excluded, bad)
+		}
+		return s.running("job", 2)()
+	})
+	if node := holder(s, "1").Spec.NodeName; node == bad {
+		t.Errorf("the new pod is on %s, too", bad)
+	}
+}
+
+// The operator is killed at any moment, and a new one goes on: each rank has one pod, and nothing is booked twice.
+func TestOperatorKilledAtAnyMoment(t *testing.T) {
+	s := newStage(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const workers = 120
+	operator := startOperator(t)
+	s.create(simpleJob("job", workers))
+	for round := range 4 {
+		until := 1 + random.IntN(workers-1)
+		s.await(func() error {
+			if there := len(s.live(v1alpha1.ReplicaTypeWorker)); there < until {
+				return errorf("%d pods, want %d", there, until)
+			}
+			return nil
+		})
+		operator.kill()
+		t.Logf("round %d: killed with %d workers there", round, len(s.live(v1alpha1.ReplicaTypeWorker)))
+		checkOnePodEach(s)
+		operator = startOperator(t)
+		s.await(func() error { return s.whole(workers) })
+		lost := slices.Collect(maps.Values(s.live(v1alpha1.ReplicaTypeWorker)))[:30]
+		s.forceDelete(lost...)
+	}
+	s.await(func() error { return s.whole(workers) })
+	checkOnePodEach(s)
+}
+
+func checkOnePodEach(s *stage) {
+	s.t.Helper()
+	var list corev1.PodList
+	if err := cluster.client.List(s.t.Context(), &list); err != nil {
+		s.t.Fatal(err)
+	}
+	held := map[string]string{}
+	for _, pod := range list.Items {
+		if pod.Namespace != s.namespace || pod.DeletionTimestamp != nil {
+			continue
+		}
+		key := pod.Labels["elasticjob.dlrover/replica-type"] + " " + pod.Labels["elasticjob.dlrover/rank-index"]
+		if held[key] != "" {
+			s.t.Errorf("%s and %s both hold %s", held[key], pod.Name, key)
+		}
+		held[key] = pod.Name
+	}
+}
+
+// A failure that happens while no operator is there is booked once, by the next one.
+func TestAFailureWhileNoOperatorIsThere(t *testing.T) {
+	s := newStage(t)
+	operator := startOperator(t)
+	kubelet := startKubelet(s)
+	s.create(simpleJob("job", 2))
+	s.await(s.running("job", 2))
+	operator.kill()
+	kubelet.end(holder(s, "0"), 1)
+	operator = startOperator(t)
+	s.await(endsAre(s, "job", 0, map[string]int32{"Application": 1}))
+	s.await(s.running("job", 2))
+	operator.kill()
+	startOperator(t)
+	s.patch(s.job("job"), `{"spec":{"replicaSpecs":{"worker":{"replicas":3}}}}`) // so that we see that it has looked
+	s.await(s.running("job", 3))
+	if err := endsAre(s, "job", 0, map[string]int32{"Application": 1})(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,203 @@
+//go:build apiserver
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"phalanx/operator/api/v1alpha1"
+)
+
+// stage is a namespace under watch: what is in it is read from a cache, and waiting is for the next event.
+type stage struct {
+	t         *testing.T
+	namespace string
+	cache     cache.Cache
+	changed   chan struct{} // holds one token
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{t: t, namespace: namespace(t), changed: make(chan struct{}, 1)}
+	t.Cleanup(s.clear)
+	var err error
+	s.cache, err = cache.New(cluster.admin, cache.Options{
+		Scheme: cluster.client.Scheme(), DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.cache.Start(t.Context()) //nolint:errcheck // ends with the test
+	for _, kind := range []client.Object{&corev1.Pod{}, &v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}, &corev1.Service{}} {
+		s.listen(kind, toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { s.ring() }, UpdateFunc: func(any, any) { s.ring() }, DeleteFunc: func(any) { s.ring() },
+		})
+	}
+	s.cache.WaitForCacheSync(t.Context())
+	return s
+}
+
+// clear leaves the next test's operator nothing to do here.
+func (s *stage) clear() {
+	for _, kind := range []client.Object{&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}} {
+		if err := cluster.client.DeleteAllOf(context.Background(), kind, client.InNamespace(s.namespace)); err != nil {
+			s.t.Error(err)
+		}
+	}
+	err := cluster.client.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace(s.namespace),
+		client.GracePeriodSeconds(0))
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *stage) listen(kind client.Object, handler toolscache.ResourceEventHandler) {
+	s.t.Helper()
+	informer, err := s.cache.GetInformer(s.t.Context(), kind)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := informer.AddEventHandler(handler); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stage) ring() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until is returns nil, and fails with its last error.
+func (s *stage) await(is func() error) {
+	s.t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		err := is()
+		if err == nil {
+			return
+		}
+		select {
+		case <-s.changed:
+		case <-deadline.C:
+			s.t.Fatalf("after %v: %v", patience, err)
+		}
+	}
+}
+
+func (s *stage) create(object client.Object) {
+	s.t.Helper()
+	object.SetNamespace(s.namespace)
+	if err := cluster.client.Create(s.t.Context(), object); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stage) patch(object client.Object, patch string) {
+	s.t.Helper()
+	raw := client.RawPatch(types.MergePatchType, []byte(patch))
+	if err := cluster.client.Patch(s.t.Context(), object, raw); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stage) job(name string) *v1alpha1.ElasticJob {
+	s.t.Helper()
+	var job v1alpha1.ElasticJob
+	if err := s.cache.Get(s.t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, &job); err != nil {
+		s.t.Fatal(err)
+	}
+	return &job
+}
+
+// pods are the cache's own: to be read only.
+func (s *stage) pods(role string) []corev1.Pod {
+	s.t.Helper()
+	var pods corev1.PodList
+	err := s.cache.List(s.t.Context(), &pods, client.MatchingLabels{"elasticjob.dlrover/replica-type": role},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return pods.Items
+}
+
+// live are the pods of a role that have neither ended nor been deleted, by name.
+func (s *stage) live(role string) map[string]corev1.Pod {
+	s.t.Helper()
+	live := map[string]corev1.Pod{}
+	for _, pod := range s.pods(role) {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if pod.DeletionTimestamp == nil && !ended {
+			live[pod.Name] = pod
+		}
+	}
+	return live
+}
+
+// whole says what is missing until a job has its master, and one live pod for each rank.
+func (s *stage) whole(workers int) error {
+	s.t.Helper()
+	if masters := s.live(v1alpha1.ReplicaTypeMaster); len(masters) != 1 {
+		return fmt.Errorf("%d masters", len(masters))
+	}
+	ranks := map[string]string{}
+	live := s.live(v1alpha1.ReplicaTypeWorker)
+	for name, pod := range live {
+		rank := pod.Labels["elasticjob.dlrover/rank-index"]
+		if other := ranks[rank]; other != "" {
+			return fmt.Errorf("%s and %s both hold rank %s", name, other, rank)
+		}
+		ranks[rank] = name
+	}
+	if len(live) != workers {
+		return fmt.Errorf("%d workers, want %d", len(live), workers)
+	}
+	return nil
+}
+
+// running says what is missing until the status says that all workers are ready.
+func (s *stage) running(name string, workers int32) func() error {
+	return func() error {
+		status := s.job(name).Status
+		if status.Ready != workers || status.Phase != v1alpha1.PhaseRunning {
+			return fmt.Errorf("phase %s, %d ready, want %d", status.Phase, status.Ready, workers)
+		}
+		return s.whole(int(workers))
+	}
+}
+
+// forceDelete removes pods from the API server at once, as a node controller does for a node that is gone.
+func (s *stage) forceDelete(pods ...corev1.Pod) {
+	s.t.Helper()
+	for i := range pods {
+		if err := cluster.client.Delete(context.Background(), &pods[i], client.GracePeriodSeconds(0)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// simpleJob is a job of so many workers.
+func simpleJob(name string, workers int32) *v1alpha1.ElasticJob {
+	worker := &v1alpha1.ReplicaSpec{Replicas: ptr.To(workers)}
+	worker.Template.Spec.Containers = []corev1.Container{{
+		Name: "main", Image: "training", Command: []string{"/bin/bash", "-c", "dlrover-run --nnodes=$NODE_NUM train.py"},
+	}}
+	job := &v1alpha1.ElasticJob{}
+	job.Name = name
+	job.Spec.DistributionStrategy = v1alpha1.StrategyAllreduce
+	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{v1alpha1.ReplicaTypeWorker: worker}
+	return job
+}
