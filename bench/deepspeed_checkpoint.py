@@ -11,14 +11,19 @@ Of several ranks the slowest counts.
 held          save() itself, and what a later step waits for it
 busy step     the first step behind a save, over the median of those that follow
 on disk       save() called -> written and synced. DeepSpeed's has returned then, and syncs nothing
+to universal  a step of it to a universal checkpoint: a call of phalanx.checkpoint.universal.convert() in a process that
+              has DeepSpeed already, as a trainer has, and written and synced; the command that is a process of its own,
+              and DeepSpeed's ds_to_universal.py, another, which syncs nothing
 """
 
 import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from support.arguments import amount, count, names
@@ -33,6 +38,18 @@ from tools import deepspeeds  # noqa: E402
 
 STAGES = ("1", "2", "3")
 OURS, THEIRS = "phalanx", "DeepSpeed"
+CONVERSIONS = 5
+# Its seconds are those of each call.
+CONVERT = """
+import shutil, sys, time
+import deepspeed
+from phalanx.checkpoint import universal
+for _ in range(int(sys.argv[3])):
+    began = time.monotonic()
+    universal.convert(sys.argv[1], sys.argv[2])
+    print("seconds", time.monotonic() - began)
+    shutil.rmtree(sys.argv[2])
+"""
 
 
 def launcher(version):
@@ -43,7 +60,7 @@ def launcher(version):
 
 
 def samples_of(options, stage):
-    """{who: [one dict of seconds a save]}, of the slowest rank each."""
+    """{who: [one dict of seconds a save]}, of the slowest rank each; {who: [seconds of a conversion]}."""
     with tempfile.TemporaryDirectory(prefix="deepspeed-checkpoint-", dir=options.dir) as folder:
         settings = {"mib": options.mib, "stage": int(stage), "saves": options.saves, "directory": folder}
         job = Job(
@@ -58,9 +75,32 @@ def samples_of(options, stage):
             code = job.nodes[0].wait(options.limit)
             if code != 0:
                 raise SystemExit(f"the job ended with {code}:\n{job.logs()[-3000:]}")
-            return told(job.events, options.ranks)
+            return told(job.events, options.ranks), conversions(options, Path(folder) / "ours")
         finally:
             job.kill()
+
+
+def conversions(options, directory):
+    """Of the step that is the newest there."""
+    step, target = directory / (directory / "latest").read_text(), directory / "universal"
+    tagged = directory / "global_step1"  # DeepSpeed's converter reads a step from the name
+    step.rename(tagged)
+    python = deepspeeds.prepare(options.version) / "bin" / "python"
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+
+    def seconds_of(*line):
+        began = time.monotonic()
+        done = subprocess.run([python, *line], env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{line} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        return time.monotonic() - began, done.stdout
+
+    told = seconds_of("-c", CONVERT, tagged, target, str(CONVERSIONS))[1]
+    calls = [float(line.split()[1]) for line in told.splitlines() if line.startswith("seconds ")]
+    ours = seconds_of("-m", "phalanx.checkpoint.universal", tagged, target)[0]
+    stock = ["-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    theirs = seconds_of(*stock, f"--input_folder={tagged}", f"--output_folder={directory / 'stock'}")[0]
+    return {"a call": {OURS: calls}, "a process": {OURS: [ours], THEIRS: [theirs]}}
 
 
 def told(events, ranks):
@@ -102,10 +142,14 @@ def main():
     options = parse()
     seconds, ratios, notes = Results("s"), Results("x"), []
     for stage in options.stages:
-        found = samples_of(options, stage)
+        found, converted = samples_of(options, stage)
         mib = statistics.median(save["mib"] for save in found[OURS])
         what = f"ZeRO {stage}, {options.ranks} rank{'s' * (options.ranks > 1)}, {mib:.0f} MiB"
         add(seconds, ratios, what, found)
+        for how, by_whom in converted.items():
+            for who, samples in by_whom.items():
+                for sample in samples:
+                    seconds.add(f"{what}: to universal, {how}", who, sample)
     notes.append(
         f"DeepSpeed {options.version}, on the CPU; {os.cpu_count()} cores for all ranks and what they copy with."
     )

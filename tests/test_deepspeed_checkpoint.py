@@ -22,7 +22,7 @@ from test_checkpoint_job import make_job as make_job
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from phalanx.checkpoint.adapters import universal, zero_files  # noqa: E402
+from phalanx.checkpoint.adapters import zero_files  # noqa: E402
 
 from tools import deepspeeds  # noqa: E402
 
@@ -192,10 +192,6 @@ def test_what_does_not_fit_or_is_not_whole(make_job, tmp_path):
         assert start(job, directory, stage, OLD, nproc=nproc).wait(END_S) == 1, job.story()
         return job.nodes[0].stderr
 
-    said = refused(ours, 3)
-    assert f"step 4 of {ours}: it was saved with ZeRO 1 or 2, and this engine has ZeRO 3. Use the same; " in said
-    said = refused(ours, 1, nproc=1)
-    assert f"step 4 of {ours}: it was saved by 2 data-parallel ranks, and this job has 1. Go on with 2: " in said
     # Of DeepSpeed's a file is missing: nothing else says so.
     (theirs / "tag").mkdir(parents=True)
     name = "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
@@ -229,51 +225,6 @@ def test_what_writes_weights_beside_the_steps_costs_that_save_and_tears_none(mak
     assert states(job, "loaded", life=1, n=kept[-1], source="memory") == wanted
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", [OLD, pytest.param(NEW, marks=pytest.mark.long)])
-def test_a_universal_checkpoint_is_what_deepspeed_makes_of_it(make_job, tmp_path, version):
-    ours = tmp_path / "ours"
-    done(make_job(), ours, 2, version, "--steps=2", "--disk-every=2")
-    (ours / "2").rename(ours / "global_step2")  # DeepSpeed's converter reads the step from the name
-    step, converted = ours / "global_step2", ours / "converted"
-    stock = ["-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    workers = ["--num_extract_workers=1", "--num_merge_workers=1"]
-    run_python(version, *stock, *workers, f"--input_folder={step}", f"--output_folder={ours / 'stock'}")
-    convert = "import sys; from phalanx.checkpoint.adapters import universal; universal.convert(*sys.argv[1:])"
-    run_python(version, "-c", f"import deepspeed; {convert}", step, converted)
-    names = sorted(str(path.relative_to(converted)) for path in converted.rglob("*.pt"))
-    assert names == sorted(str(path.relative_to(ours / "stock")) for path in (ours / "stock").rglob("*.pt"))
-    assert len(names) == 4 * 4 + 2
-    run_python(version, "-c", COMPARE, WORKLOADS.parent, converted, ours / "stock", *names)
-    assert (ours / "latest_universal").read_text() == "converted"
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["mp_rank_00_model_states.pt"], "is no whole step of ZeRO 1 or 2"),
-        (["zero_pp_rank_0_mp_rank_00_optim_states.pt"], "is no whole step of ZeRO 1 or 2"),
-        (
-            ["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"],
-            "is no whole step of ZeRO 1 or 2",
-        ),
-        (
-            [
-                *("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"),
-                "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
-            ],
-            "has several model-parallel ranks",
-        ),
-    ],
-)
-def test_what_is_not_converted(tmp_path, names, said):
-    for name in names:
-        (tmp_path / name).touch()
-    with pytest.raises(universal.Refused, match=said):
-        universal.convert(tmp_path, str(tmp_path / "ucp"))
-
-
 def names_of(stage, size, prefix="bf16_", model=True):
     models = ["mp_rank_00_model_states.pt"] if stage < 3 else []
     models += [f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in range(size) if stage == 3]
@@ -295,12 +246,12 @@ def test_files_of_the_same_engine_fit(stage):
         (names_of(2, 2), 3, 2, "it was saved with ZeRO 1 or 2, and this engine has ZeRO 3"),
         (names_of(0, 1), 1, 2, "it was saved with no ZeRO, and this engine has ZeRO 1 or 2"),
         (names_of(1, 2), 0, 1, "it was saved with ZeRO 1 or 2, and this engine has no ZeRO"),
-        (names_of(1, 4), 1, 2, "it was saved by 4 data-parallel ranks, and this job has 2. Go on with 4: "),
-        (names_of(3, 2), 3, 4, "it was saved by 2 data-parallel ranks, and this job has 4. Go on with 2: "),
+        (names_of(1, 4), 1, 2, "it was saved by 4 data-parallel ranks, and this job has 2"),
+        (names_of(3, 2), 3, 4, "it was saved by 2 data-parallel ranks, and this job has 4"),
         (names_of(1, 4)[:2] + names_of(1, 4)[3:], 1, 4, "the optim_states of data-parallel rank 1 of 4 are missing"),
         (names_of(3, 2)[1:], 3, 2, "the model_states of data-parallel rank 0 of 2 are missing"),
         (names_of(1, 2, model=False), 1, 2, "it has no *_model_states.pt, so DeepSpeed has not saved it, or not all"),
-        (names_of(2, 2, prefix=""), 2, 2, "it was saved of an engine in fp16 or fp32, and this engine is in bf16."),
+        (names_of(2, 2, prefix=""), 2, 2, "it was saved of an engine in fp16 or fp32, and this engine is in bf16"),
     ],
 )
 def test_files_of_another_engine_are_refused_in_a_sentence(names, stage, size, said):
@@ -310,7 +261,7 @@ def test_files_of_another_engine_are_refused_in_a_sentence(names, stage, size, s
 @pytest.mark.slow
 def test_the_lines_of_the_documentation_run_and_resume(make_job, tmp_path):
     text = (ROOT / "docs" / "frameworks" / "deepspeed.md").read_text()
-    first, second = (part.split("```")[0] for part in text.split("```python\n")[1:])
+    first, second, third = (part.split("```")[0] for part in text.split("```python\n")[1:])
     script, run = tmp_path / "train.py", tmp_path / "run"
     no_build = 'deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False\n'
     lines = first.replace("import torch\n", f"import torch\n{no_build}", 1) + second
@@ -322,3 +273,6 @@ def test_the_lines_of_the_documentation_run_and_resume(make_job, tmp_path):
         assert node.wait(END_S) == 0, job.story()
         assert node.stdout.count(said) == 2, job.story()
     assert (run / "latest").read_text() == "global_step20"
+    lines = third.replace("/data/run7", str(run)).replace("global_step100", "global_step20")
+    run_python(NEW, "-c", lines)
+    assert (run / "latest_universal").read_text() == "ucp"

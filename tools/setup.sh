@@ -185,7 +185,7 @@ install_script() {
 # Puts the commands beside .venv's python and the libraries into the package, each replaced in one step: a running job
 # keeps the file it started from.
 install_commands() {
-  local command target site library module
+  local command target site library
   for command in build/release/bin/*; do
     [[ -x $command ]] || continue
     target=".venv/bin/${command##*/}"
@@ -193,8 +193,8 @@ install_commands() {
     cp "$command" "$target.new.$$"
     mv -f "$target.new.$$" "$target"
   done
-  for module in checkpoint data elasticity; do
-    library="python/phalanx/$module/libphalanx_$module.so"
+  for library in checkpoint/libphalanx_{checkpoint,universal} data/libphalanx_data elasticity/libphalanx_elasticity; do
+    library="python/phalanx/$library.so"
     [[ -f build/release/lib/${library##*/} ]] || continue # ./run demo does without
     cmp -s "build/release/lib/${library##*/}" "$library" && continue
     mkdir -p "${library%/*}"

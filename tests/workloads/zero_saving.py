@@ -21,13 +21,17 @@ parser.add_argument("--dir", required=True)
 parser.add_argument("--stage", type=int, default=1)
 parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
 parser.add_argument("--save", choices=["ours", "stock", "engine"], default="ours")
-parser.add_argument("--load", choices=["ours", "stock", "engine", "none"], default="ours")
+parser.add_argument("--load", choices=["ours", "stock", "engine", "universal", "none"], default="ours")
 parser.add_argument("--steps", type=int, default=6, help="0: until the stop file appears")
 parser.add_argument("--disk-every", type=int, default=0)
 parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
 parser.add_argument("--width", type=int, default=24)
 parser.add_argument("--keep-last", type=int)
 parser.add_argument("--twice-at", type=int, default=0, help="save this step once more, by the tag `again`")
+parser.add_argument("--again", action="store_true", help="save once more what was loaded, as it is")
+parser.add_argument("--universal", action="store_true", help="the engine loads universal checkpoints alone")
+parser.add_argument("--odd", action="store_true", help="parameters that no two ranks can halve, some of them frozen")
+parser.add_argument("--groups", type=int, default=1, help="of parameters")
 parser.add_argument("--meddle-every", type=int, default=0, help="write weights while they are copied, at such steps")
 options = parser.parse_args()
 WIDTH = options.width
@@ -42,6 +46,8 @@ def config():
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": options.precision == "bf16"},
     }
+    if options.universal or options.load == "universal":
+        found["checkpoint"] = {"load_universal": True}
     return found
 
 
@@ -59,8 +65,14 @@ class Fading(torch.nn.Module):
 
 def make_engine():
     torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Fading(), torch.nn.Linear(WIDTH, OUTPUTS))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    outputs = OUTPUTS - 1 if options.odd else OUTPUTS
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Fading(), torch.nn.Linear(WIDTH, outputs))
+    if options.odd:
+        model.append(torch.nn.Linear(outputs, 3))
+        model[2].bias.requires_grad_(False)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    groups = [{"params": trained[number :: options.groups]} for number in range(options.groups)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=scheduler, config=config())
     return engine
@@ -156,6 +168,9 @@ def main():
     why = ckpt and ckpt.why
     state = digest(engine) if step else None
     report("loaded", n=step, source=source, state=state, note=client_state.get("note"), why=why)
+    if options.again:
+        kept, why = save(engine, ckpt, step)
+        report("again", n=step, kept=kept, why=why)
     while not is_over(step):
         step += 1
         loss = train(engine, step)

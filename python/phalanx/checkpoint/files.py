@@ -216,16 +216,16 @@ class StoredFiles(collections.abc.Mapping):
         return default if name not in self._places else self[name]
 
     def __getitem__(self, name):
-        return self._open(self._found, name, self._place_of(name), self._map_location)
+        return self._open(self._found, name, self.place(name), self._map_location)
 
     def read(self, name):
-        path, begin, length = self._place_of(name)
+        path, begin, length = self.place(name)
         with io.BufferedReader(several.Section(path, begin, length)) as file:
             return file.read()
 
     def copy(self, name, path):
         """Its bytes into a new file at `path`, without a buffer of their size."""
-        source, begin, length = self._place_of(name)
+        source, begin, length = self.place(name)
         with open(source, "rb", buffering=0) as file, open(path, "xb", buffering=0) as to:
             end = begin + length
             while begin < end:
@@ -244,8 +244,8 @@ class StoredFiles(collections.abc.Mapping):
         """On disk, where the files lie under their names; None in memory."""
         return self._found.directory
 
-    def _place_of(self, name):
-        """(path, place, bytes)."""
+    def place(self, name):
+        """Where it lies: (path, the place of its first byte there, its bytes)."""
         if name not in self._places:
             raise KeyError(name)
         if self._is_over:

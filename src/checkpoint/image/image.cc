@@ -6,6 +6,7 @@
 
 #include "checkpoint/image/image_bytes.h"
 #include "checkpoint/image/running_crc.h"
+#include "checkpoint/image/zip_parts.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -15,38 +16,6 @@ constexpr uint64_t kTensorPrefixBytes = sizeof kTensorPrefix - 1;
 constexpr uint64_t kTailRoomBytes = 64 << 10;
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 56;
 constexpr size_t kTailRecords = 7;
-constexpr uint16_t kFlags = 0x0800;            // the name is UTF-8
-constexpr uint16_t kFlagsDescriptor = 0x0808;  // and the sizes stand behind the data
-constexpr uint16_t kMadeBy = 798;              // as torch's writer has it
-constexpr uint16_t kNeeded = 45;
-
-// Where one record lies, and how long the parts around its data are.
-struct Place {
-  uint64_t header_at = 0;
-  uint64_t zip64_bytes = 0;
-  uint64_t data_at = 0;
-  uint64_t end = 0;  // behind its descriptor
-};
-
-// Of the zip64 block, with its own header; 0: there is none.
-uint64_t Zip64Bytes(uint64_t header_at, uint64_t bytes) {
-  const uint64_t fields = (bytes >= kMax32 ? 16 : 0) + (header_at >= kMax32 ? 8 : 0);
-  return fields == 0 ? 0 : 4 + fields;
-}
-
-uint64_t DescriptorBytes(uint64_t header_at, uint64_t bytes) {
-  if (bytes == 0) return 0;
-  return bytes >= kMax32 || header_at >= kMax32 ? 24 : 16;
-}
-
-Place PlaceRecord(uint64_t header_at, uint64_t name_bytes, uint64_t bytes) {
-  Place place;
-  place.header_at = header_at;
-  place.zip64_bytes = Zip64Bytes(header_at, bytes);
-  place.data_at = RoundUp(header_at + kLocalBytes + name_bytes + place.zip64_bytes + 4, kImageAlignment);
-  place.end = place.data_at + bytes + DescriptorBytes(header_at, bytes);
-  return place;
-}
 
 // "archive/data/<key>", without an allocation.
 class TensorName {
@@ -79,10 +48,6 @@ std::array<Small, kTailRecords> SmallRecords(const ImageTail& tail) {
            {"archive/version", "3\n"},
            {"archive/.data/serialization_id", tail.serialization_id},
            {"archive/.phalanx/info", tail.info}}};
-}
-
-uint64_t EntryBytes(uint64_t header_at, uint64_t name_bytes, uint64_t bytes) {
-  return kEntryBytes + name_bytes + Zip64Bytes(header_at, bytes);
 }
 
 uint64_t TensorNameBytes(uint64_t key) {
@@ -122,96 +87,6 @@ uint64_t HashLayout(const ImageLayout& layout) {
   return hash;
 }
 
-void PutZip64(uint8_t* at, uint64_t zip64_bytes, uint64_t header_at, uint64_t bytes, uint64_t stored_bytes) {
-  if (zip64_bytes == 0) return;
-  Put<uint16_t>(at, kZip64Id);
-  Put<uint16_t>(at + 2, static_cast<uint16_t>(zip64_bytes - 4));
-  at += 4;
-  if (bytes >= kMax32) {
-    Put<uint64_t>(at, bytes);
-    Put<uint64_t>(at + 8, stored_bytes);
-    at += 16;
-  }
-  if (header_at >= kMax32) Put<uint64_t>(at, header_at);
-}
-
-// Local header, name, extra fields. The second size of its zip64 block is 0, as torch's writer leaves it.
-void PutLocal(uint8_t* image, const Place& place, std::string_view name, uint64_t bytes) {
-  uint8_t* at = image + place.header_at;
-  const uint64_t extra_bytes = place.data_at - place.header_at - kLocalBytes - name.size();
-  std::memset(at, 0, kLocalBytes);
-  Put<uint32_t>(at, kLocalSignature);
-  Put<uint16_t>(at + 6, bytes == 0 ? kFlags : kFlagsDescriptor);
-  Put<uint16_t>(at + 26, static_cast<uint16_t>(name.size()));
-  Put<uint16_t>(at + 28, static_cast<uint16_t>(extra_bytes));
-  at += kLocalBytes;
-  std::memcpy(at, name.data(), name.size());
-  at += name.size();
-  PutZip64(at, place.zip64_bytes, place.header_at, bytes, 0);
-  at += place.zip64_bytes;
-  const uint64_t padding = extra_bytes - place.zip64_bytes - 4;
-  Put<uint16_t>(at, kPaddingId);
-  Put<uint16_t>(at + 2, static_cast<uint16_t>(padding));
-  std::memset(at + 4, 'Z', padding);
-}
-
-void PutDescriptor(uint8_t* image, const Place& place, uint64_t bytes, uint32_t crc32) {
-  uint8_t* at = image + place.data_at + bytes;
-  const uint64_t length = DescriptorBytes(place.header_at, bytes);
-  if (length == 0) return;
-  Put<uint32_t>(at, kDescriptorSignature);
-  Put<uint32_t>(at + 4, crc32);
-  if (length == 24) {
-    Put<uint64_t>(at + 8, bytes);
-    Put<uint64_t>(at + 16, bytes);
-  } else {
-    Put<uint32_t>(at + 8, static_cast<uint32_t>(bytes));
-    Put<uint32_t>(at + 12, static_cast<uint32_t>(bytes));
-  }
-}
-
-uint8_t* PutEntry(uint8_t* at, uint64_t header_at, std::string_view name, uint64_t bytes, uint32_t crc32) {
-  const uint64_t zip64_bytes = Zip64Bytes(header_at, bytes);
-  const auto short_bytes = static_cast<uint32_t>(std::min<uint64_t>(bytes, kMax32));
-  std::memset(at, 0, kEntryBytes);
-  Put<uint32_t>(at, kEntrySignature);
-  Put<uint16_t>(at + 8, bytes == 0 ? kFlags : kFlagsDescriptor);
-  Put<uint32_t>(at + 16, crc32);
-  Put<uint32_t>(at + 20, short_bytes);
-  Put<uint32_t>(at + 24, short_bytes);
-  Put<uint16_t>(at + 28, static_cast<uint16_t>(name.size()));
-  Put<uint16_t>(at + 30, static_cast<uint16_t>(zip64_bytes));
-  Put<uint32_t>(at + 42, static_cast<uint32_t>(std::min<uint64_t>(header_at, kMax32)));
-  std::memcpy(at + kEntryBytes, name.data(), name.size());
-  PutZip64(at + kEntryBytes + name.size(), zip64_bytes, header_at, bytes, bytes);
-  return at + kEntryBytes + name.size() + zip64_bytes;
-}
-
-// The zip64 end record, its locator and the end record, which the file ends with.
-void PutEnding(uint8_t* at, uint64_t end64_at, uint64_t directory_at, uint64_t entries) {
-  const uint64_t directory_bytes = end64_at - directory_at;
-  std::memset(at, 0, kEndingBytes);
-  Put<uint32_t>(at, kEnd64Signature);
-  Put<uint64_t>(at + 4, kEnd64Bytes - 12);
-  Put<uint16_t>(at + 12, kMadeBy);
-  Put<uint16_t>(at + 14, kNeeded);
-  Put<uint64_t>(at + 24, entries);
-  Put<uint64_t>(at + 32, entries);
-  Put<uint64_t>(at + 40, directory_bytes);
-  Put<uint64_t>(at + 48, directory_at);
-  at += kEnd64Bytes;
-  Put<uint32_t>(at, kLocatorSignature);
-  Put<uint64_t>(at + 8, end64_at);
-  Put<uint32_t>(at + 16, 1);
-  at += kLocatorBytes;
-  const auto short_entries = static_cast<uint16_t>(std::min<uint64_t>(entries, kMax16));
-  Put<uint32_t>(at, kEndSignature);
-  Put<uint16_t>(at + 8, short_entries);
-  Put<uint16_t>(at + 10, short_entries);
-  Put<uint32_t>(at + 12, static_cast<uint32_t>(std::min<uint64_t>(directory_bytes, kMax32)));
-  Put<uint32_t>(at + 16, static_cast<uint32_t>(std::min<uint64_t>(directory_at, kMax32)));
-}
-
 }  // namespace
 
 std::string PlanImage(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_bytes, uint64_t file_bytes,
@@ -223,7 +98,7 @@ std::string PlanImage(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_
   uint64_t at = 0;
   for (uint64_t i = 0; i < n; ++i) {
     if (record_bytes[i] > kFileBytesMax || at > kFileBytesMax) return "records of more bytes than a file may have";
-    const Place place = PlaceRecord(at, TensorNameBytes(i), record_bytes[i]);
+    const ZipPlace place = PlaceRecord(at, TensorNameBytes(i), record_bytes[i]);
     layout->header_at[i] = place.header_at;
     layout->data_at[i] = place.data_at;
     at = place.end;
@@ -257,9 +132,9 @@ uint32_t FinishImage(uint8_t* image, const ImageLayout& layout, const ImageTail&
   for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
     const TensorName name(i);
     const uint64_t bytes = layout.bytes[i];
-    const Place place = PlaceRecord(layout.header_at[i], name.view().size(), bytes);
-    PutLocal(image, place, name.view(), bytes);
-    PutDescriptor(image, place, bytes, record_crc32[i]);
+    const ZipPlace place = PlaceRecord(layout.header_at[i], name.view().size(), bytes);
+    PutLocal(image + place.header_at, place, name.view(), bytes);
+    PutDescriptor(image + place.data_at + bytes, place, bytes, record_crc32[i]);
     entry = PutEntry(entry, place.header_at, name.view(), bytes, record_crc32[i]);
     if (bytes < kJoinFrom) continue;
     crc.Read(place.data_at);
@@ -268,10 +143,10 @@ uint32_t FinishImage(uint8_t* image, const ImageLayout& layout, const ImageTail&
   uint64_t at = layout.tail_at;
   for (const Small& small : SmallRecords(tail)) {
     const uint64_t bytes = small.data.size();
-    const Place place = PlaceRecord(at, small.name.size(), bytes);
-    PutLocal(image, place, small.name, bytes);
+    const ZipPlace place = PlaceRecord(at, small.name.size(), bytes);
+    PutLocal(image + place.header_at, place, small.name, bytes);
     const uint32_t crc32 = bytes == 0 ? 0 : CopyCrc32(0, image + place.data_at, small.data.data(), bytes);
-    PutDescriptor(image, place, bytes, crc32);
+    PutDescriptor(image + place.data_at + bytes, place, bytes, crc32);
     entry = PutEntry(entry, place.header_at, small.name, bytes, crc32);
     at = place.end;
   }

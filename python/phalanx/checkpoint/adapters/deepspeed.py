@@ -10,6 +10,7 @@ DeepSpeed reads (`latest`, <step>/mp_rank_00_model_states.pt, .., zero_to_fp32.p
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import time
 
@@ -18,8 +19,9 @@ import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 from deepspeed.runtime.pipe.module import PipelineModule
 
-from phalanx.checkpoint.adapters import exact, zero_files
+from phalanx.checkpoint.adapters import exact, universal_load, zero_files
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.universal import source
 
 _LATEST = "latest"
 _SCRIPT = "zero_to_fp32.py"
@@ -97,17 +99,15 @@ class Checkpointer:
         has outlived the last life, else from disk; ({}, 0) where there is none. `step` and `timeline` as in
         phalanx.checkpoint.Checkpointer.load(); the others as in engine.load_checkpoint().
 
+        What another number of data-parallel ranks, or another stage of ZeRO, has saved is converted to a universal
+        checkpoint for that, in the directory, where all nodes see it; it is gone when all ranks have loaded it.
+
         Under ZeRO 3 the engine has to be new: DeepSpeed cannot load into one that has saved or trained."""
         how = {
             "load_module_strict": load_module_strict,
             "load_lr_scheduler_states": load_lr_scheduler_states,
             "custom_load_fn": custom_load_fn,
         }
-        if self.engine.load_universal_checkpoint():
-            raise ValueError(
-                "phalanx.checkpoint: the engine's config has checkpoint.load_universal, and what is saved here is "
-                "none: take it out, or load a universal checkpoint by engine.load_checkpoint()"
-            )
         found, stored = self._files.find(step, timeline)
         self.source, self.why = self._files.source, self._files.why
         tag = self._tag_of_deepspeed() if step is None and timeline is None and self.source != "memory" else None
@@ -115,7 +115,12 @@ class Checkpointer:
             return self._load_of_deepspeed(tag, how)
         if found.source is None:
             return {}, 0
-        self._must_fit(f"step {found.step} of {self.directory}", stored)
+        where = f"step {found.step} of {self.directory}"
+        why_not = self._why_not_as_it_is(where, stored)
+        if why_not is not None:
+            in_memory = found.source == "memory"
+            given = source.Stored(stored, where) if in_memory else source.Folder(found.directory)
+            return self._load_universal(given, why_not, how), found.step
         if found.source == "disk":
             folder, tag = os.path.split(found.directory)
             return self._load(folder, tag, None, how), found.step
@@ -141,20 +146,36 @@ class Checkpointer:
 
     def _load_of_deepspeed(self, tag, how):
         folder = os.path.join(self.directory, tag)
-        self._must_fit(folder, os.listdir(folder))
-        client_state = self._load(self.directory, tag, None, how)
+        why_not = self._why_not_as_it_is(folder, os.listdir(folder))
+        if why_not is None:
+            client_state = self._load(self.directory, tag, None, how)
+        else:
+            client_state = self._load_universal(source.Folder(folder), why_not, how)
         self.source = "disk"
         self.why = f"{folder} is restored, which DeepSpeed has stored: {self.directory}/{_LATEST} names it"
         return client_state, self.engine.global_steps
 
-    def _must_fit(self, where, names):
-        """DeepSpeed's own words for what does not fit are those of a KeyError or a missing file, or none."""
+    def _why_not_as_it_is(self, where, names):
+        """None: the engine loads it as it is; else why it is to be converted before. RuntimeError, where that does not
+        help: DeepSpeed's own words for what does not fit are those of a KeyError or a missing file, or none."""
         engine = self.engine
         zero = _stage_of(engine)
+        why_never = zero_files.why_not_any(names, zero)
+        if why_never is not None:
+            raise RuntimeError(f"phalanx.checkpoint: {where}: {why_never}")
+        if engine.load_universal_checkpoint():
+            return "the engine's config has checkpoint.load_universal"
         size = torch.distributed.get_world_size(engine.optimizer.dp_process_group) if zero else 1
-        why_not = zero_files.why_not(names, zero, size, engine.bfloat16_enabled())
-        if why_not is not None:
-            raise RuntimeError(f"phalanx.checkpoint: {where}: {why_not}")
+        return zero_files.why_not(names, zero, size, engine.bfloat16_enabled())
+
+    # --- restoring what another number of ranks has saved
+
+    def _load_universal(self, given, why, how):
+        """The client_state, when the engine has loaded what `given` is converted to."""
+        if self._files.rank == 0:
+            sys.stderr.write(f"phalanx.checkpoint: {given.where}: {why}: it is converted to a universal checkpoint\n")
+        with universal_load.converted(self.engine, given, self.directory, _stage_of(self.engine), why) as folder:
+            return self._load(*os.path.split(folder), None, how)
 
     # --- as of phalanx.checkpoint.Checkpointer
 
