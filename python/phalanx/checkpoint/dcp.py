@@ -60,10 +60,11 @@ class Checkpointer(shared_out.Checkpointer):
         handle.values = shared_values.checksums(state)
         super()._write(handle, state, began_ns)
 
-    def get_storage_writer(self, step, storage=Storage.DISK):
+    def get_storage_writer(self, step, storage=Storage.DISK, waits=True):
         """A writer for one stock dcp.save() or dcp.async_save(), by whatever planner, of that step: to disk, or to
         memory alone. All ranks call this together, and save with it what all have a part in. dcp.save() returns, and
         the Future of async_save() is done, when the step is stored, or committed; what is in the way raises there.
+        `waits=False`: when it is copied; the writer's `handle` says what becomes of it.
 
         Random numbers and data positions are not added: what is saved is what dcp.save() is given.
         """
@@ -79,7 +80,7 @@ class Checkpointer(shared_out.Checkpointer):
             except together.Apart as error:
                 raise RuntimeError(f"phalanx.checkpoint: step {step} of {self.directory}: {error}") from None
         handle = SaveHandle(self, step, storage, branch)
-        return StorageWriter(self, self._here, self._peers_of_writers, handle)
+        return StorageWriter(self, self._here, self._peers_of_writers, handle, waits)
 
     def save_planned(self, handle, lay_out, described, began_ns):
         """For a StorageWriter: saves this rank's file. `lay_out()` gives its image, and the tensors in it by name;

@@ -22,10 +22,12 @@ class StorageWriter(stock.StorageWriter):
     """Of one save, which all ranks of the job make together. Belongs to the thread that saves; `handle` is the
     SaveHandle of this rank's part."""
 
-    def __init__(self, checkpointer, here, ranks, handle):
-        """`ranks`: peers.Peers that no other thread uses while this saves."""
+    def __init__(self, checkpointer, here, ranks, handle, waits=True):
+        """`ranks`: peers.Peers that no other thread uses while this saves. `waits`: finish() returns when all is where
+        it was to go; else when all is copied."""
         self.handle = handle
         self._checkpointer, self._here, self._ranks = checkpointer, here, ranks
+        self._waits = waits
         self._is_coordinator = self._is_used = False
         self._local_plan = self._metadata = None
 
@@ -118,6 +120,8 @@ class StorageWriter(stock.StorageWriter):
         metadata.storage_data = {}
         for written in (each for of_rank in results for each in of_rank):
             metadata.storage_data.setdefault(written.index, written.storage_data)
+        if not self._waits:
+            return
         is_to_disk = self.handle.storage is Storage.DISK
         if not (self.handle.wait_stored() if is_to_disk else self.handle.wait_committed()):
             self._raise_unless_passed_over()

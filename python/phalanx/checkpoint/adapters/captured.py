@@ -102,6 +102,51 @@ def _states_caught(found, states):
         torch.save = original
 
 
+@contextlib.contextmanager
+def saves_below(folder):
+    """{path below it: object} of all that this thread gives to torch.save() for files in there; none is written."""
+    found, thread, original = {}, threading.get_ident(), torch.save
+
+    def save(obj, f, *more, **named):
+        path = _path_below(folder, f)
+        if threading.get_ident() != thread or path is None:
+            return original(obj, f, *more, **named)
+        found[path] = obj
+        return None
+
+    torch.save = save
+    try:
+        yield found
+    finally:
+        torch.save = original
+
+
+@contextlib.contextmanager
+def loads_below(folder, load):
+    """What this thread asks torch.load() for, of files in there, is what load(path below it) gives."""
+    thread, original = threading.get_ident(), torch.load
+
+    def load_or_ask(f, *more, **named):
+        path = _path_below(folder, f)
+        if threading.get_ident() != thread or path is None:
+            return original(f, *more, **named)
+        return load(path)
+
+    torch.load = load_or_ask
+    try:
+        yield
+    finally:
+        torch.load = original
+
+
+def _path_below(folder, file):
+    """None: it is not in there, or no path."""
+    if not isinstance(file, (str, os.PathLike)):
+        return None
+    path = os.path.relpath(os.fspath(file), folder)
+    return None if path.startswith("..") else path
+
+
 def scratch(purpose, directory, rank):
     """An empty folder of this user's in memory, the same for each life of that rank: what a killed one has left there
     goes."""

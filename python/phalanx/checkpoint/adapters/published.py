@@ -2,7 +2,7 @@
 below, `out/_phalanx/1200`: the same files by hard links, so that they take no room of their own. A folder appears by
 one rename, and goes by one: nobody ever sees a half of it.
 
-One process at a time changes what lies there.
+One process at a time changes what lies there. What it remembers: docs/formats/published-folders.md.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import urllib.parse
 
 from phalanx.checkpoint import stored as directories
 from phalanx.checkpoint.formats import disk
@@ -23,17 +24,23 @@ _OURS, _OTHER = "ours", "other"
 
 
 class Folders:
-    """`checkpointer`: a phalanx.checkpoint.files.Checkpointer of the directory below; `prefix`: "checkpoint-";
-    `mark`: a file that any checkpoint of the framework's has, None: each of its files is one; `archive_every`: that of
-    the Checkpointer. What its archive holds is neither shown here nor deleted."""
+    """`checkpointer`: a phalanx.checkpoint.files.Checkpointer of the directory below; `prefix`: "checkpoint-", behind
+    which numbers have `digits` at least; `mark`: a file that any checkpoint of the framework's has, None: each of its
+    files is one; `archive_every`: that of the Checkpointer. What its archive holds is neither shown here nor deleted.
+    `is_nested`: names of files are paths of name_of()."""
 
-    def __init__(self, checkpointer, parent, prefix, mark=None, archive_every=None):
+    def __init__(self, checkpointer, parent, prefix, mark=None, archive_every=None, digits=1, is_nested=False):
         self._checkpointer, self._parent, self._prefix = checkpointer, parent, prefix
         self._mark, self._archive_every = mark, archive_every
+        self._digits, self._is_nested = digits, is_nested
         self._name = re.compile(re.escape(prefix) + r"(\d+)\Z")
 
     def path(self, step):
-        return os.path.join(self._parent, f"{self._prefix}{step}")
+        return os.path.join(self._parent, f"{self._prefix}{step:0{self._digits}d}")
+
+    def _place_of(self, name):
+        """Of a step's file, in the folder."""
+        return path_of(name) if self._is_nested else name
 
     def steps(self):
         """Those that have a folder, the oldest first: by when it was made, of one moment by number."""
@@ -46,7 +53,7 @@ class Folders:
                         found.append((entry.stat().st_mtime_ns, int(matched[1])))
         return [step for _, step in sorted(found)]
 
-    def _stored(self):
+    def stored(self):
         """[StoredStep] of the directory alone, that which was stored last first."""
         return directories.steps(disk.Places(self._checkpointer.directory))
 
@@ -77,7 +84,7 @@ class Folders:
         writes to a file in place changes both, and the step is damaged by it."""
         return any(
             each.step == step and self._lies_in(each) == _OURS and not _is_written_to(each.path)
-            for each in self._stored()
+            for each in self.stored()
         )
 
     def _lies_in(self, stored):
@@ -85,9 +92,10 @@ class Folders:
         checkpoint."""
         folder, is_ours = self.path(stored.step), None
         for name in _names(stored.path):
-            is_same = _is_same(os.path.join(stored.path, name), os.path.join(folder, name))
+            place = self._place_of(name)
+            is_same = _is_same(os.path.join(stored.path, name), os.path.join(folder, place))
             if is_same is False:
-                return _OTHER if os.path.exists(os.path.join(folder, self._mark or name)) else None
+                return _OTHER if os.path.exists(os.path.join(folder, self._mark or place)) else None
             is_ours = is_ours or is_same
         return _OURS if is_ours else None
 
@@ -109,7 +117,7 @@ class Folders:
     def publish(self, step):
         """Makes the folder of a step that is stored, and those of steps that came to storage unnoticed before it.
         OSError, LookupError."""
-        there = self._stored()
+        there = self.stored()
         if all(each.step != step for each in there):
             raise LookupError(f"step {step} is not in {self._checkpointer.directory} any more")
         self._publish_all(self._never_published())
@@ -117,11 +125,11 @@ class Folders:
     def _never_published(self):
         """[StoredStep] that have had no folder yet, that which was stored last first."""
         known = self._record()["published"]
-        return [each for each in self._stored() if _identity(each) not in known]
+        return [each for each in self.stored() if _identity(each) not in known]
 
     def _published(self):
         known = self._record()["published"]
-        return [each for each in self._stored() if _identity(each) in known]
+        return [each for each in self.stored() if _identity(each) in known]
 
     def _publish_all(self, never):
         """In the order in which they were stored. One that cannot be published holds up no other; then OSError."""
@@ -152,15 +160,22 @@ class Folders:
         shutil.rmtree(draft, ignore_errors=True)
         os.mkdir(draft)
         for name in _names(stored.path):
-            _link(os.path.join(stored.path, name), os.path.join(draft, name))
+            place = os.path.join(draft, self._place_of(name))
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            _link(os.path.join(stored.path, name), place)
+        self._complete(stored, draft)
         is_checkpoint = os.path.exists(os.path.join(target, self._mark)) if self._mark else False
         if os.path.isdir(target) and not is_checkpoint:
             _move_others(target, draft)
         os.utime(draft, (stored.written, stored.written))  # by which folders are ordered
-        _sync(draft)
+        for inner, _, _ in os.walk(draft):
+            _sync(inner)
         self._remove(stored.step)
         os.rename(draft, target)
         _sync(self._parent)
+
+    def _complete(self, stored, draft):
+        """Where the folder is to have more than the step's files."""
 
     def rotate(self, limit, best):
         """Leaves the newest `limit` folders, the newest and that of step `best` among them, and tidies. None: all."""
@@ -175,7 +190,7 @@ class Folders:
     def tidy(self, is_over=False):
         """Steps whose folder is gone go, too, but the newest and those that have had none. `is_over`: it was the
         framework that removed that one's at the end of the training."""
-        stored, published = self._stored(), self._published()
+        stored, published = self.stored(), self._published()
         for each in stored[1:]:
             if each in published and not os.path.isdir(self.path(each.step)):
                 self._delete(each)
@@ -185,7 +200,7 @@ class Folders:
 
     def _forget(self):
         """What is gone may come again under the same numbers."""
-        record, there = self._record(), [_identity(each) for each in self._stored()]
+        record, there = self._record(), [_identity(each) for each in self.stored()]
         left = {name: [each for each in record[name] if each in there] for name in ("published", "kept")}
         left["before"] = record["before"]
         if left != record:
@@ -207,6 +222,8 @@ class Folders:
         found = {}
         with contextlib.suppress(FileNotFoundError, ValueError), open(path, encoding="utf-8") as file:
             found = json.load(file)
+        if not isinstance(found, dict):
+            found = {}
         return {name: found[name] if isinstance(found.get(name), list) else [] for name in _KNOWN}
 
     def _write_record(self, record):
@@ -253,7 +270,17 @@ def _is_written_to(folder):
 
 def _changed(folder):
     """When a file of it was written last, in seconds since 1970."""
-    return max((entry.stat().st_mtime for entry in os.scandir(folder) if entry.is_file()), default=0.0)
+    paths = [os.path.join(inner, name) for inner, _, names in os.walk(folder) for name in names]
+    return max((os.stat(path).st_mtime for path in paths if os.path.isfile(path)), default=0.0)
+
+
+def name_of(path):
+    """Of a file in a folder below a step: one that has no '/'."""
+    return urllib.parse.quote(path, safe=" ")
+
+
+def path_of(name):
+    return urllib.parse.unquote(name)
 
 
 def _link(source, target):

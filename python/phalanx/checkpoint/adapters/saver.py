@@ -32,7 +32,7 @@ class Saver:
         """To storage; or it is there."""
         return self._last_to_disk is not None and self._last_to_disk.step == step
 
-    def finish(self):
+    def finish(self, timeout=_STORED_WAIT_S):
         """Waits until the last save to storage is stored, or will not be. TimeoutError."""
         if self._last_to_disk is not None:
-            self._last_to_disk.wait_stored(timeout=_STORED_WAIT_S)
+            self._last_to_disk.wait_stored(timeout=timeout)

@@ -1,0 +1,378 @@
+"""Checkpoints in Megatron's torch format: the files that it would write itself, as one transaction of named files."""
+
+import contextlib
+import functools
+import inspect
+import os
+import shutil
+import tempfile
+import weakref
+
+import torch
+
+from phalanx.checkpoint.adapters import (
+    captured,
+    exact,
+    megatron_dist,
+    megatron_folder,
+    megatron_layout,
+    megatron_sources,
+    megatron_state,
+    megatron_stock,
+    published,
+    restored,
+    saver,
+)
+from phalanx.checkpoint.adapters.megatron_folder import say
+from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.ranks import place
+
+WHO = "phalanx.checkpoint.adapters.megatron"
+FORMATS = ("torch", "torch_dist")
+_BELOW = {"torch": "_phalanx", "torch_dist": "_phalanx_dist"}  # in args.save
+_TAKEN = ("keep_every", "trackers", "layout", "weights_only")
+
+
+class Checkpointer:
+    """Of one directory, Megatron's args.save. To be made behind initialize_model_parallel(), on all ranks, which call
+    each method together. save_checkpoint() and load_checkpoint() then go through this one.
+
+    `ckpt_format`: "torch", or "torch_dist", which worlds of any tensor and pipeline parallel size load; either is
+    loaded. `keep_last`: so many iterations stay on disk; None: all. `settings`: those of phalanx.checkpoint's, but
+    `layout`, `keep_every`, `trackers` and `weights_only`, which Megatron's files decide.
+    """
+
+    def __init__(self, directory, keep_last=None, ckpt_format="torch", **settings):
+        why = _why_not(keep_last, ckpt_format, settings)
+        if why is not None:
+            raise ValueError(f"{WHO}: {why}")
+        self.directory = os.path.abspath(directory)
+        self.source = None  # of the last load(): "memory", "disk" or None
+        self.why = None  # of the last load(): what was decided, and which sources were passed over
+        below = os.path.join(self.directory, _BELOW[ckpt_format])
+        os.makedirs(below, exist_ok=True)
+        self._is_sharded = ckpt_format == "torch_dist"
+        self._files = (megatron_dist.Files if self._is_sharded else _Files)(below, trackers=(), **settings)
+        self._saver = saver.Saver(self._files)
+        self._restorer = restored.Restorer(self._files, "megatron", WHO)
+        self._layout = megatron_state.layout()
+        mark = megatron_dist.CONFIG if self._is_sharded else self._layout.first(megatron_layout.MODEL)
+        folders = megatron_dist.Folders if self._is_sharded else published.Folders
+        self._shown = megatron_folder.Directory(
+            self.directory, self._files, mark, keep_last, settings.get("archive_every"), folders
+        )
+        self._rank = place.here().rank
+        self._scratch = captured.scratch("megatron", below, self._rank)
+        weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        self._has_told = False
+
+    def tell_of_replicas(self, count):
+        if count and count > 1 and self._rank == 0 and not self._has_told:
+            self._has_told = True
+            say(
+                f"replica_count is {count}: no node keeps what another has in memory. Where a node is lost, the newest "
+                "iteration on disk is gone on from"
+            )
+
+    # --- saving
+
+    def save(
+        self,
+        iteration,
+        model,
+        optimizer=None,
+        opt_param_scheduler=None,
+        num_floating_point_operations_so_far=0,
+        *more,
+        storage=Storage.DISK,
+        args=None,
+        **named,
+    ):
+        """A SaveHandle, in general before all of it is copied. With Storage.DISK the iteration's folder appears, and
+        then the tracker names it, when all of it is stored."""
+        why = None if self._is_sharded else megatron_state.why_not_loaded(optimizer)
+        if why is not None:
+            raise ValueError(f"{WHO}: {why}")
+        megatron_state.synchronize(model)
+        given = (iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far)
+        if megatron_stock.is_here(args):
+            contents = self._collect_of_stock(given, more, named)
+        else:
+            _refuse_more(more, named)
+            contents = self._collect_of_core(given, args)
+        is_told = storage is Storage.DISK and self._rank == 0
+        return self._saver.save(iteration, contents, storage, self._shown.settle if is_told else None)
+
+    def _collect_of_core(self, given, args):
+        """What the Checkpointer below saves."""
+        _, model, optimizer, *_ = given
+        if self._is_sharded:
+            metadata = megatron_state.content_metadata(optimizer)
+            state = megatron_state.sharded(args, *given, metadata)
+            is_parallel = getattr(args, "ckpt_fully_parallel_save", True)
+            return megatron_dist.collect(state, self._scratch, metadata, is_parallel)
+        self._files.writes(model, optimizer)
+        return _by_names(megatron_state.collect(args, *given, self._scratch))
+
+    def _collect_of_stock(self, given, more, named):
+        """The same of what Megatron's own save_checkpoint() would write."""
+        stock, args = megatron_stock.checkpointing(), megatron_stock.args()
+        for name in ("release", "non_persistent_ckpt"):
+            if named.get(name):
+                raise ValueError(f"{WHO}: {name} is given; Megatron's own save_checkpoint() saves such checkpoints")
+        flops = given[4:] if _takes_flops(stock.save_checkpoint) else ()
+        settings = {"save": self._scratch, **({"async_save": False} if hasattr(args, "async_save") else {})}
+        quiet = _with_words(stock, None)
+        strategy = None
+        if self._is_sharded:
+            strategy = megatron_dist.Strategy()
+            is_parallel = getattr(args, "ckpt_fully_parallel_save", False)
+            context = {"save_strategy": megatron_dist.parallel(strategy, is_parallel)}
+            named = {**named, "checkpointing_context": {**(named.get("checkpointing_context") or {}), **context}}
+        with _set(args, **settings), _set(stock, **quiet), captured.saves_below(self._scratch) as saved:
+            stock.save_checkpoint(*given[:4], *flops, *more, **named)
+        if strategy is not None:
+            return megatron_dist.with_common(strategy.state, saved, self._scratch)
+        self._files.writes(given[1], given[2])
+        others = megatron_folder.take_others(self._scratch)
+        captured.empty(self._scratch)
+        found = {path.partition("/")[2]: state for path, state in {**saved, **others}.items()}
+        return _by_names({path: state for path, state in found.items() if path})  # the tracker is none
+
+    # --- restoring
+
+    def load(
+        self, model, optimizer=None, opt_param_scheduler=None, load_arg="load", strict=True, *more, args=None, **named
+    ):
+        """(iteration, num_floating_point_operations_so_far) of what the model, the optimizer and the scheduler have
+        then; (0, 0) where there is nothing. RuntimeError, on all ranks, says why nothing that is there fits."""
+        of = megatron_stock.args() if args is None else args
+        source = self._source(getattr(of, load_arg, None), getattr(of, "ckpt_step", None), optimizer)
+        self.source = source and source.kind
+        if source is None:
+            return 0, 0
+        if megatron_stock.is_here(args):
+            given = (model, optimizer, opt_param_scheduler, load_arg, strict, *more)
+            return self._load_by_stock(source, given, named)
+        _refuse_more(more, named)
+        return self._load_by_core(source, args, model, optimizer, opt_param_scheduler, strict)
+
+    def _source(self, directory, wanted, optimizer):
+        """What all ranks go on from, or None. `directory`: where Megatron's own may lie; `wanted`: the iteration that
+        was asked for; None: any."""
+        if self._rank == 0:
+            self._shown.repair()
+        self._restorer.agreed(None)
+        found, ours = self._files.find()  # also where another was asked for: what is saved then is newer than this
+        self.why = found.why
+        ours = ours if wanted is None else None
+        is_elsewhere = directory is not None and os.path.abspath(directory) != self.directory
+        goes_on = ours is not None and (ours.kind == "memory" or (is_elsewhere and _is_later_life()))
+        is_distributed = megatron_state.is_distributed(optimizer)
+        theirs = failed = None
+        if self._rank == 0 and not goes_on:
+            where = megatron_sources.Elsewhere(os.path.abspath(directory)) if is_elsewhere else self._shown
+            theirs, failed = megatron_sources.choose_theirs(where, self._layout, is_distributed, wanted)
+        theirs, failed = self._restorer.agreed((theirs, failed))
+        if theirs is not None:
+            self.why = f"{theirs.where} is gone on from"
+            return theirs
+        if ours is None and failed is not None:
+            raise RuntimeError(f"{WHO}: {failed}")
+        if ours is not None and not ours.is_sharded:
+            why_not = megatron_layout.why_not(ours.paths, self._layout, is_distributed)
+            if why_not is not None:
+                raise RuntimeError(f"{WHO}: {ours.where}: {why_not}")
+        return ours
+
+    def _load_by_core(self, source, args, model, optimizer, scheduler, strict):
+        is_release = source.iteration == megatron_layout.RELEASE
+        begins_anew = is_release or (getattr(args, "finetune", False) and not source.is_resumed)
+        load_optimizer = None
+        if source.is_sharded:
+            state = self._load_sharded(source, args, model, None if begins_anew else optimizer, scheduler)
+        else:
+            state = source.load(self._layout.path(megatron_layout.MODEL))
+            self._must_fit(source, state, model, strict)
+            load_optimizer = functools.partial(self._load_optimizer, source, optimizer)
+        with torch.no_grad():
+            megatron_state.give_back(state, model, optimizer, scheduler, strict, begins_anew, load_optimizer)
+        if begins_anew:
+            return 0, 0
+        return state["iteration"], state.get("num_floating_point_operations_so_far", 0)
+
+    def _load_optimizer(self, source, optimizer):
+        path = self._layout.path(megatron_layout.OPTIMIZER)
+        with captured.loads_below(self._scratch, source.load):
+            optimizer.load_parameter_state(os.path.join(self._scratch, path))
+
+    def _load_sharded(self, source, args, model, optimizer, scheduler):
+        reader = source.reader or megatron_dist.reader_of(source.where)
+        metadata = source.load(megatron_dist.COMMON).get("content_metadata") or {}
+        with_random = megatron_dist.has_own_random_numbers(reader, megatron_state.place_of_random_numbers())
+        wanted = megatron_state.sharded(
+            args, 0, model, optimizer, scheduler, 0, metadata, is_loading=True, with_random=with_random
+        )
+        try:
+            with self._view(source) as folder:
+                return megatron_dist.load(
+                    wanted, os.path.join(folder, megatron_layout.folder_of(source.iteration)), source.reader
+                )
+        except RuntimeError as error:
+            raise RuntimeError(f"{WHO}: {source.where}: {error}") from error
+
+    def _must_fit(self, source, state, model, strict):
+        """On all ranks, where it is of another model."""
+        here = megatron_state.shapes_of(megatron_state.weights_of(model))
+        why = megatron_layout.why_another_model(megatron_state.shapes_of(state), here) if strict else None
+        failed = next((each for each in self._restorer.of_all(why) if each is not None), None)
+        if failed is not None:
+            raise RuntimeError(
+                f"{WHO}: {source.where}: {failed}. Give the model that was saved, or another directory to save to"
+            )
+
+    def _load_by_stock(self, source, given, named):
+        """Megatron's own load_checkpoint() finds a directory in which there is nothing else."""
+        stock, args, load_arg = megatron_stock.checkpointing(), megatron_stock.args(), given[3]
+        states = {}
+
+        def load(path):
+            inner = path.partition("/")[2]
+            if inner not in states:
+                states[inner] = source.load(inner)
+            return states[inner]
+
+        own = self._layout.path(megatron_layout.MODEL)
+        if own in source.paths:
+            states[own] = source.load(own)
+            self._must_fit(source, states[own], given[0], given[4])
+        settings = {load_arg: None}
+        if hasattr(args, "ckpt_step"):
+            settings["ckpt_step"] = None
+        if source.is_resumed and getattr(args, "finetune", False):
+            settings["finetune"] = False
+        with self._view(source) as folder:
+            settings[load_arg] = folder
+            words = _with_words(stock, lambda text: text.replace(folder, source.where))
+            reads = megatron_dist.reads_by(source.reader)
+            # Without gradients, since the distributed optimizer writes into weights in fp32.
+            with _set(args, **settings), _set(stock, **words), captured.loads_below(
+                folder, load
+            ), reads, torch.no_grad():
+                loaded = stock.load_checkpoint(*given, **named)
+        return loaded if isinstance(loaded, tuple) else (loaded, 0)
+
+    @contextlib.contextmanager
+    def _view(self, source):
+        """A directory as Megatron's, in which there is that one iteration."""
+        with tempfile.TemporaryDirectory(prefix="phalanx-megatron-") as folder:
+            with open(os.path.join(folder, megatron_layout.TRACKER), "x") as file:
+                file.write(str(source.iteration))
+            source.put_names(folder)
+            yield folder
+
+    # --- as of phalanx.checkpoint.Checkpointer
+
+    def wait(self):
+        """Waits until nothing of the last save is read any more: to be called before anything but optimizer.step() or a
+        load writes weights or optimizer states."""
+        self._files.wait()
+
+    def wait_stored(self, timeout=None):
+        """Waits until the last save to disk is where it belongs, or will not be."""
+        self._saver.finish(timeout)
+        self._files.finish_telling(timeout)
+
+    def steps(self):
+        """[StoredStep] of what is stored whole, the one that was stored last first."""
+        return self._files.steps()
+
+    def close(self):
+        """Waits for what is to be stored, and until it is where it belongs."""
+        self._files.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._files.__exit__(*error)
+
+
+class _Files(exact.Files):
+    """Knows what of a model only its optimizer's steps write."""
+
+    def __init__(self, directory, **settings):
+        self._modules, self._optimizers = [], []
+        super().__init__(directory, **settings)
+
+    def writes(self, model, optimizer):
+        self._modules = megatron_state.chunks_of(model)
+        self._optimizers = megatron_state.torch_optimizers_of(optimizer)
+
+    def find(self):
+        """(Found, megatron_sources.Ours or None)."""
+        found, files = super().find()
+        return found, None if found.source is None else megatron_sources.Ours(found, files)
+
+    def _described_files(self, state):
+        expanded, contents = super()._described_files(state)
+        expanded.modules += self._modules
+        expanded.optimizers += self._optimizers
+        # Weights are written when the inner optimizer has made its step on copies of them.
+        expanded.behind_steps = [weight for module in self._modules for weight in module.parameters()]
+        return expanded, contents
+
+
+# --- small things
+
+
+def _by_names(content):
+    return {published.name_of(path): state for path, state in content.items()}
+
+
+def _why_not(keep_last, ckpt_format, settings):
+    if ckpt_format not in FORMATS:
+        return f"ckpt_format is {ckpt_format!r}; expected {' or '.join(map(repr, FORMATS))}"
+    for name in _TAKEN:
+        if name in settings:
+            return f"{name} is given, which Megatron's files decide: leave it out"
+    if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
+        return f"keep_last is {keep_last!r}; expected a number above 0, or None for all"
+    return None
+
+
+def _refuse_more(more, named):
+    if more or named:
+        given = ", ".join([*(f"{len(more)} more" for _ in more[:1]), *named])
+        raise TypeError(f"{WHO}: arguments of Megatron's own are given ({given}), and there is no megatron.training")
+
+
+def _takes_flops(function):
+    return "num_floating_point_operations_so_far" in inspect.signature(function).parameters
+
+
+def _with_words(stock, change):
+    """What Megatron says while it works in a folder of ours, for _set(): changed or, where that is None, not at all: it
+    would say that a checkpoint is stored."""
+    original = getattr(stock, "print_rank_0", None)
+    if original is None:
+        return {}
+    return {"print_rank_0": lambda text, *more: None if change is None else original(change(str(text)), *more)}
+
+
+def _is_later_life():
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+
+
+@contextlib.contextmanager
+def _set(target, **values):
+    """Attributes of `target`, as they were when this is over."""
+    before = {name: getattr(target, name) for name in values}
+    for name, value in values.items():
+        setattr(target, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(target, name, value)

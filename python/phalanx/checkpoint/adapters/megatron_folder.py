@@ -1,0 +1,147 @@
+"""The directory in which Megatron-LM looks for checkpoints, of which some are ours and some its own: iter_0001200 and
+the tracker that names it. Rank 0 alone works here."""
+
+import contextlib
+import os
+import re
+import sys
+import zipfile
+
+from phalanx.checkpoint.adapters import megatron_layout, published
+
+_NAME = re.compile(re.escape(megatron_layout.PREFIX) + r"\d+\Z")
+_STATES, _ZIP = (".pt",), b"PK"
+
+
+class Directory:
+    """`checkpointer`: one of a directory below `path`; `mark`: as of published.Folders; `make_folders`: that,
+    or a class derived from it; `keep_last`: so many iterations stay, None: all."""
+
+    def __init__(self, path, checkpointer, mark, keep_last, archive_every, make_folders=published.Folders):
+        self.path, self._keep_last = path, keep_last
+        self._checkpointer = checkpointer
+        self.folders = make_folders(
+            checkpointer,
+            path,
+            megatron_layout.PREFIX,
+            mark,
+            archive_every,
+            digits=megatron_layout.DIGITS,
+            is_nested=True,
+        )
+
+    def settle(self, result):
+        """What became of a save, told in a thread of the Checkpointer's."""
+        folder = self.folders.path(result.step)
+        if not result.stored:
+            return say(f"{folder} is not stored: {result.why}")
+        try:
+            self.folders.publish(result.step)
+            self._write_tracker(result.step)
+            self.folders.rotate(self._keep_last, result.step)
+        except (OSError, LookupError, RuntimeError) as error:
+            say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
+        return None
+
+    def repair(self):
+        """What a killed process began is ended: iterations that are stored have their folders, and the tracker names
+        the newest, unless Megatron has written it since."""
+        try:
+            self.folders.repair()
+            stored = [each for each in self.folders.stored() if self.folders.is_ours(each.step)]
+            if stored and self._is_older(stored[0]):
+                self._write_tracker(stored[0].step)
+        except (OSError, RuntimeError) as error:
+            say(f"what a killed process has left in {self.path} stays: {error}")
+
+    def _is_older(self, newest):
+        """The tracker, than a step of ours."""
+        try:
+            named = self.named()
+        except ValueError:
+            return True
+        if named == newest.step:
+            return False
+        if named is None or self._is_ours(named) or not os.path.isdir(self.folder_of(named)):
+            return True
+        return os.stat(self._tracker).st_mtime < newest.written
+
+    @property
+    def _tracker(self):
+        return os.path.join(self.path, megatron_layout.TRACKER)
+
+    def _write_tracker(self, iteration):
+        draft = f"{self._tracker}.new"
+        with open(draft, "w") as file:
+            file.write(str(iteration))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, self._tracker)
+
+    def named(self):
+        """What the tracker says; None: there is none. ValueError."""
+        with contextlib.suppress(FileNotFoundError), open(self._tracker, errors="replace") as file:
+            return megatron_layout.read_tracker(file.read(1024))
+        return None
+
+    def folder_of(self, iteration):
+        return os.path.join(self.path, megatron_layout.folder_of(iteration))
+
+    def _is_ours(self, iteration):
+        return iteration != megatron_layout.RELEASE and self.folders.is_ours(iteration)
+
+    # --- what Megatron has written
+
+    def theirs(self):
+        """The iterations that may be gone on from instead of ours, the best first: that which the tracker names where
+        Megatron has written it, then others of its own, the newest first. None of these where the tracker names
+        ours."""
+        named = self.named()
+        if named is None or self._is_ours(named):
+            return []
+        others = [each for each in self._iterations() if each != named and not self._is_ours(each)]
+        return [named, *others]
+
+    def _iterations(self):
+        names = os.listdir(self.path) if os.path.isdir(self.path) else []
+        return sorted((int(name[len(megatron_layout.PREFIX) :]) for name in names if _NAME.match(name)), reverse=True)
+
+    def paths_in(self, iteration):
+        """Of the files below its folder."""
+        return paths_below(self.folder_of(iteration))
+
+
+def paths_below(folder):
+    found = []
+    for inner, _, names in os.walk(folder):
+        found += [os.path.relpath(os.path.join(inner, name), folder) for name in names]
+    return sorted(found)
+
+
+def take_others(folder):
+    """{path: bytes} of files that lie below it."""
+    found = {}
+    for path in paths_below(folder):
+        with open(os.path.join(folder, path), "rb") as file:
+            found[path] = file.read()
+    return {path: data for path, data in found.items() if data}
+
+
+def why_damaged(folder, paths):
+    """The first file of torch.save() that is cut off, in a sentence, or None."""
+    for path in paths:
+        if path.endswith(_STATES) and _is_cut_off(os.path.join(folder, path)):
+            return f"{path} is cut off"
+    return None
+
+
+def _is_cut_off(path):
+    """Files of torch 1.5 and older are no zip files, and cannot be told so."""
+    with open(path, "rb") as file:
+        beginning = file.read(len(_ZIP))
+    return not beginning or (beginning == _ZIP and not zipfile.is_zipfile(path))
+
+
+def say(text):
+    with contextlib.suppress(ValueError):  # of a stream that is closed
+        sys.stderr.write(f"phalanx.checkpoint: {text}\n")

@@ -1,0 +1,205 @@
+"""phalanx.checkpoint.adapters.megatron with a GPT of megatron-core's, in 2 tensor x 2 pipeline parallel ranks on the
+CPU: killed it comes to the same losses, and the files are Megatron's own."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+from test_checkpoint_job import jobs_with_memory as jobs_with_memory
+from test_checkpoint_job import make_job as make_job
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+END_S = 200
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
+
+
+def start(job, folder, *arguments, nproc=4, flags=("--max-restarts=0",)):
+    return job.standalone("megatron_saving.py", f"--save={folder}", *arguments, nproc=nproc, flags=flags)
+
+
+def run(job, folder, *arguments, code=0, **more):
+    assert start(job, folder, *arguments, **more).wait(END_S) == code, job.story()
+    return job
+
+
+def states(job, name, **fields):
+    return {event["rank"]: event["state"] for event in job.found(name, **fields)}
+
+
+def told(job):
+    return {(event["n"], event["rank"], event["loss"], event["state"]) for event in job.found("step")}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.long), "torch_dist"])
+def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, folder, tmp_path, request, kind):
+    arguments = ["--steps=8", *OF_KIND[kind]]
+    wanted = told(run(make_job(), tmp_path / "other", *arguments))
+    chance = random.Random(request.config.option.seed)
+    job = make_job()
+    node = start(job, folder, *arguments, flags=["--max-restarts=3"])
+    for life in (0, 1):
+        job.wait_events("saved", n=2 + 2 * life, life=life, timeout_s=END_S)
+        time.sleep(chance.random() / 5)  # of a step's time and its save's
+        os.kill(job.pid(chance.randrange(4), life), signal.SIGKILL)
+    assert node.wait(END_S) == 0, job.story()
+    for life in (1, 2):
+        (step,) = {event["n"] for event in job.found("loaded", life=life)}
+        committed = max(event["n"] for event in job.found("saved", kept=True) if event["life"] < life)
+        assert step >= committed, job.story()
+        assert {event["flops"] for event in job.found("loaded", life=life)} == {100 * step}
+        assert states(job, "loaded", life=life) == {rank: state for n, rank, _, state in wanted if n == step}
+    assert told(job) == wanted
+    assert states(job, "done") == {rank: state for n, rank, _, state in wanted if n == 8}
+
+
+OF_KIND = {"plain": [], "torch_dist": ["--ckpt-format=torch_dist"]}
+
+
+kinds = pytest.mark.parametrize("kind", ["plain", pytest.param("torch_dist", marks=pytest.mark.long)])
+PARTS = ("mp_rank_00_000", "mp_rank_00_001", "mp_rank_01_000", "mp_rank_01_001")
+NAMES = {
+    "plain": [f"{part}/model_optim_rng.pt" for part in PARTS],
+    "torch_dist": [".metadata", *(f"__{rank}_0.distcp" for rank in range(4)), "common.pt", "metadata.json"],
+}
+
+
+def stock(make_job, *arguments, nproc=4):
+    """What is Megatron's own."""
+    job = make_job()
+    job.launcher = "torchrun"
+    assert job.standalone("megatron_stock.py", *map(str, arguments), nproc=nproc).wait(END_S) == 0, job.story()
+    return job
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@kinds
+def test_what_one_stores_the_other_loads(make_job, folder, tmp_path, kind):
+    arguments = OF_KIND[kind]
+    theirs = tmp_path / "theirs"
+    job = stock(make_job, f"--save={theirs}", "--steps=4", *arguments)
+    wanted = states(job, "done")
+    losses = {(event["rank"], event["n"]): event["loss"] for event in job.found("step")}
+    job = run(make_job(), folder, "--steps=4", "--disk-every=2", *arguments)
+    assert states(job, "done") == wanted
+    assert {(event["rank"], event["n"]): event["loss"] for event in job.found("step")} == losses
+    # The same files, at the same places, and those that read them find the same.
+    assert (folder / TRACKER).read_text() == "4"
+    assert files_in(folder / "iter_0000004") == NAMES[kind], job.story()
+    if kind != "torch_dist":
+        assert files_in(theirs / "iter_0000004") == NAMES[kind]
+        assert_same_files(folder / "iter_0000004", theirs / "iter_0000004", NAMES[kind])
+    again = stock(make_job, f"--load={folder}", "--steps=6", *arguments)
+    assert states(again, "loaded", n=4) == wanted, again.story()
+    ours = run(make_job(), theirs, "--steps=6", *arguments)
+    assert states(ours, "loaded", n=4, flops=7) == wanted, ours.story()
+    assert states(ours, "done") == states(again, "done")
+
+
+def assert_same_files(ours, theirs, names):
+    for name in names:
+        one, other = (torch.load(place / name, weights_only=False) for place in (ours, theirs))
+        if "model" in one:
+            flops = "num_floating_point_operations_so_far"
+            assert (one.pop(flops), other.pop(flops)) == (400, 7)
+            other["rng_state"][0].pop("cuda_rng_state")  # there is no such device here
+        assert_same(one, other)
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for pair in zip(one, other):
+            assert_same(*pair)
+    elif not hasattr(one, "tolist"):
+        assert one == other
+
+
+@pytest.mark.long
+def test_torch_dist_is_loaded_at_other_sizes(make_job, folder, tmp_path):
+    arguments = OF_KIND["torch_dist"]
+    first = run(make_job(), folder, "--steps=4", "--disk-every=4", *arguments)
+    assert states(first, "done")
+    other = tmp_path / "other"
+    sizes = ["--tp=1", "--pp=2"]
+    job = run(make_job(), other, f"--load={folder}", *sizes, "--steps=4", "--save-loaded", *arguments, nproc=2)
+    assert {event["n"] for event in job.found("loaded")} == {4}
+    theirs = stock(make_job, f"--load={folder}", "--no-load-rng", *sizes, "--steps=4", *arguments, nproc=2)
+    assert states(theirs, "loaded", n=4) == states(job, "loaded", n=4)
+    back = run(make_job(), tmp_path / "back", f"--load={other}", "--steps=4", *arguments)
+    assert states(back, "loaded", n=4) == states(first, "done")
+
+
+def damage(path):
+    """As a disk does: whoever writes to a file has written a checkpoint of their own, by its time."""
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"damaged" * 100)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_damaged_part_leads_to_the_iteration_before(make_job, folder):
+    first = run(make_job(), folder, "--steps=4", "--disk-every=2")
+    damage(folder / "iter_0000004" / "mp_rank_01_000" / "model_optim_rng.pt")
+    job = run(make_job(), folder, "--steps=4", "--disk-every=2")
+    assert states(job, "loaded", n=2) == states(first, "step", n=2), job.story()
+    assert states(job, "done") == states(first, "done")
+    assert (folder / TRACKER).read_text() == "4"
+
+
+@pytest.mark.long
+def test_half_a_checkpoint_of_megatrons_is_passed_over(make_job, folder):
+    stock(make_job, f"--save={folder}", "--steps=2")
+    wanted = states(stock(make_job, f"--save={folder}", f"--load={folder}", "--steps=3"), "step", n=3)
+    stock(make_job, f"--save={folder}", f"--load={folder}", "--steps=4")
+    (folder / "iter_0000004" / "mp_rank_01_001" / "model_optim_rng.pt").unlink()
+    job = run(make_job(), folder, "--steps=3")
+    assert states(job, "loaded", n=3) == wanted
+    (line,) = [line for line in job.nodes[0].lines["stderr"] if "is passed over" in line]
+    assert "iter_0000004 is passed over: mp_rank_01_001/model_optim_rng.pt is missing" in line
+    shutil.rmtree(folder / "iter_0000002")
+    shutil.rmtree(folder / "iter_0000003")
+    job = run(make_job(), folder, code=1)
+    assert {event["why"].partition(": it is half")[0] for event in job.found("refused")} == {
+        f"phalanx.checkpoint.adapters.megatron: {folder}/iter_0000004: mp_rank_01_001/model_optim_rng.pt is missing"
+    }
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(make_job, folder):
+    run(make_job(), folder, "--steps=2", "--disk-every=2")
+    job = run(make_job(), folder, "--hidden=32", code=1)
+    (why,) = {event["why"] for event in job.found("refused")}
+    assert re.search(r"is of another model: '[\w.]+' is \[[\d, ]+\], and \[[\d, ]+\] in this one\. ", why), why
+    assert why.endswith("Give the model that was saved, or another directory to save to"), why
+    job = run(make_job(), folder, "--tp=1", "--pp=2", nproc=2, code=1)
+    (why,) = {event["why"] for event in job.found("refused")}
+    assert "this job has 1 tensor x 2 pipeline parallel ranks, mp_rank_00_000, mp_rank_00_001. Use the" in why
+    job = run(make_job(), folder, "--distributed", code=1)
+    (why,) = {event["why"] for event in job.found("refused")}
+    assert "it has no distrib_optim.pt: it was saved without the distributed optimizer" in why
+
+
+def test_so_many_iterations_stay(make_job, folder):
+    run(make_job(), folder, "--steps=6", "--disk-every=1", "--keep-last=2")
+    assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000005", "iter_0000006"]
+    assert (folder / TRACKER).read_text() == "6"
