@@ -1,1 +1,1 @@
-"""Names of DLRover that are offered on phalanx.checkpoint: dlrover.trainer.torch.flash_checkpoint."""
+"""As of DLRover: the command dlrover-run, elastic training and flash checkpoints."""

@@ -1,14 +1,31 @@
 """DDP's checkpoints by DLRover's names, on phalanx.checkpoint.ddp."""
 
-from phalanx.checkpoint import Storage, ddp
+import os
 
+from phalanx.checkpoint import ddp
+
+from dlrover.offered import BETTER, SAME, getter
+from dlrover.trainer.torch.flash_checkpoint import behind, retention
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
 
+OFFERED = {
+    "DdpCheckpointer": (
+        BETTER,
+        "never torn, also by a kill in the middle of a copy; local_shard_num and global_shard_num are 1, and a save to "
+        "disk is never passed over unsaid",
+    ),
+    "StorageType": (SAME, "MEMORY or DISK"),
+}
+__getattr__ = getter(__name__, {})
 __all__ = ["DdpCheckpointer", "StorageType"]
 
+_TRACKER = "dlrover_latest.txt"
+_MAIN = "main.pt"
 
-class DdpCheckpointer:
-    """A step is the folder <checkpoint_dir>/<step>, with main.pt and rank_N.pt."""
+
+class DdpCheckpointer(behind.Behind):
+    """A step is the folder <checkpoint_dir>/<step>, with main.pt and rank_N.pt; with a `path` it is that file as well,
+    a hard link."""
 
     def __init__(
         self,
@@ -19,31 +36,46 @@ class DdpCheckpointer:
         deletion_strategy=None,
         save_timeout=600,
         replica_count=0,
+        *,
+        weights_only=True,
     ):
-        if (local_shard_num, global_shard_num, replica_count) != (1, 1, 0) or deletion_strategy is not None:
+        """`replica_count` is not needed: each node's memory has the state. Nor are `comm_backend` and `save_timeout`.
+        `weights_only=False` lets objects of any class be saved, and loaded, as by pickle."""
+        if (local_shard_num, global_shard_num) != (1, 1):
             raise TypeError(
-                "phalanx-dlrover: only checkpoint_dir, comm_backend and save_timeout may be given; "
-                "phalanx.checkpoint.ddp.Checkpointer has keep_last and keep_every"
+                f"phalanx-dlrover: local_shard_num is {local_shard_num} and global_shard_num {global_shard_num}; "
+                "expected 1: a state that all ranks share. For sharded state use FsdpShardCheckpointer, or "
+                "phalanx.checkpoint.files.Checkpointer"
             )
-        self._checkpointer = ddp.Checkpointer(checkpoint_dir)
-        self._last = None
+        kept = retention.settings(deletion_strategy)
+        super().__init__(
+            ddp.Checkpointer(checkpoint_dir, weights_only=weights_only, **kept), deletion_strategy, file=_MAIN
+        )
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
-        _must_be_empty("path", path)
-        storage = Storage.DISK if storage_type is StorageType.DISK else Storage.MEMORY
-        self._last = self._checkpointer.save(step, state_dict, storage=storage)
+        """Returns when the save has begun. With DISK and a `path` that file appears when the step is stored."""
+        self._save(step, state_dict, path, storage_type)
 
     def load_checkpoint(self, resume_path=""):
-        """The state, or {} where there is none."""
-        _must_be_empty("resume_path", resume_path)
-        return self._checkpointer.load(default={})[0]
+        """The newest state in memory, else that of `resume_path`, else the newest on disk, also where DLRover itself
+        has stored it; {} where there is none."""
+        state, _ = self._checkpointer.load(default=None)
+        if state is not None and (self._checkpointer.source == "memory" or not resume_path):
+            return state
+        found = resume_path or _stored_by_dlrover(self._checkpointer.directory)
+        if not found:
+            return {}
+        import torch
 
-    def wait_latest_checkpoint(self, timeout=1800):
-        """Until the last save is on disk, or will not be."""
-        if self._last is not None and self._last.storage is Storage.DISK:
-            self._last.wait_stored(timeout)
+        return torch.load(found, map_location="cpu", weights_only=self._checkpointer.weights_only)
 
 
-def _must_be_empty(name, path):
-    if path:
-        raise ValueError(f"phalanx-dlrover: {name} is {path}; expected none: a step's folder lies in checkpoint_dir")
+def _stored_by_dlrover(directory):
+    """The path of a step's file; None where there is none."""
+    try:
+        with open(os.path.join(directory, _TRACKER)) as file:
+            step = file.read().strip()
+    except FileNotFoundError:
+        return None
+    path = os.path.join(directory, step, "rank_0.pt")
+    return path if step.isdecimal() and os.path.isfile(path) else None

@@ -4,22 +4,31 @@ import os
 
 from phalanx.checkpoint import Storage
 from phalanx.checkpoint.adapters import deepspeed as adapter
+from phalanx.checkpoint.ranks import place
 
+from dlrover.offered import BETTER, SAME, getter
+from dlrover.trainer.torch.flash_checkpoint import checkpointer, retention
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
 
+OFFERED = {
+    "DeepSpeedCheckpointer": (BETTER, "a save is whole on all ranks or none; `tag` is None or a number"),
+    "StorageType": (SAME, "MEMORY or DISK"),
+}
+REFUSED = {
+    "AsyncCheckpointAgent": "HfDeepSpeedCheckpointer(engine, directory).ckpt_agent saves in the place of torch.save, "
+    "and phalanx.checkpoint.adapters.deepspeed.PhalanxCheckpointEngine is a checkpoint engine of DeepSpeed's"
+}
+__getattr__ = getter(__name__, REFUSED)
 __all__ = ["DeepSpeedCheckpointer", "StorageType"]
 
 
-class DeepSpeedCheckpointer:
+class DeepSpeedCheckpointer(checkpointer.Checkpointer):
     """A step is the folder <checkpoint_dir>/<global step>, which `latest` names."""
 
     def __init__(self, engine, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600):
-        if deletion_strategy is not None:
-            raise TypeError(
-                "phalanx-dlrover: deletion_strategy is given; phalanx.checkpoint.adapters.deepspeed.Checkpointer has "
-                "keep_last and keep_every"
-            )
-        self._checkpointer = adapter.Checkpointer(engine, checkpoint_dir)
+        """`comm_backend` and `save_timeout` are not needed."""
+        self._checkpointer = adapter.Checkpointer(engine, checkpoint_dir, **retention.settings(deletion_strategy))
+        self._own = retention.Own(deletion_strategy, self._checkpointer)
         self._last = None
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, storage_type=StorageType.DISK):
@@ -32,7 +41,8 @@ class DeepSpeedCheckpointer:
             )
         step = None if tag is None else int(tag)
         storage = Storage.DISK if storage_type is StorageType.DISK else Storage.MEMORY
-        self._last = self._checkpointer.save(client_state, storage=storage, step=step)
+        told = self._on_stored if storage is Storage.DISK and place.here().rank == 0 else None
+        self._last = self._checkpointer.save(client_state, storage=storage, step=step, on_stored=told)
 
     def load_checkpoint(
         self,
@@ -60,6 +70,10 @@ class DeepSpeedCheckpointer:
         """Until the last save is on disk, or will not be."""
         if self._last is not None and self._last.storage is Storage.DISK:
             self._last.wait_stored(timeout)
+
+    def _on_stored(self, result):
+        if result.stored:
+            self._own.on_stored(result.step)
 
     def _must_be_ours(self, name, directory):
         if os.path.abspath(directory) != self._checkpointer.directory:

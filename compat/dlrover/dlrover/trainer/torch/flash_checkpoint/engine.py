@@ -2,6 +2,20 @@
 
 import math
 
+from dlrover.offered import DIFFERS, getter
+
+OFFERED = {
+    "CheckpointEngine": (
+        DIFFERS,
+        "async_save_engine of a HfFlashCheckpointer: wait_latest_checkpoint(timeout, max_steps) and close()",
+    )
+}
+_WHY = "the checkpointers of ddp, fsdp, deepspeed and hf_trainer save, without an engine between"
+REFUSED = dict.fromkeys(
+    ("FullCheckpointEngine", "DeepSpeedCheckpointEngine", "FsdpCheckpointEngine", "MegatronCheckpointEngine"), _WHY
+)
+__getattr__ = getter(__name__, REFUSED)
+
 
 class CheckpointEngine:
     """Waits for saves of a phalanx.checkpoint.adapters.flash.Checkpointer."""

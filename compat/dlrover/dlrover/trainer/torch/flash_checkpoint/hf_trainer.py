@@ -1,9 +1,22 @@
 """What ms-swift's --use_flash_ckpt imports."""
 
-from phalanx.checkpoint.adapters import flash
+from phalanx.checkpoint.adapters import flash, swift_resume
 
-from dlrover.trainer.torch.flash_checkpoint import missing
+from dlrover.offered import BETTER, getter
+from dlrover.python.common import storage as storages
 from dlrover.trainer.torch.flash_checkpoint.engine import CheckpointEngine
+
+_BETTER = (BETTER, "as ms-swift calls it: its folder appears whole, and a universal checkpoint behind each save")
+OFFERED = {
+    "HfFlashCheckpointer": _BETTER,
+    "HfDeepSpeedCheckpointer": _BETTER,
+    "HfDdpCheckpointer": (BETTER, "the same, of DDP; needs no deepspeed"),
+    "FlashCkptTrainer": (
+        BETTER,
+        "transformers' Trainer with phalanx.checkpoint.adapters.huggingface.FlashCheckpointMixin; transformers 4.51 "
+        "and later",
+    ),
+}
 
 
 class HfFlashCheckpointer:
@@ -12,11 +25,12 @@ class HfFlashCheckpointer:
     False on a rank that has no memory free for it."""
 
     def __init__(self, checkpoint_dir, storage=None):
-        if storage is not None:
+        if storage is not None and type(storage) is not storages.PosixDiskStorage:
             raise TypeError(
-                "phalanx-dlrover: storage is given; checkpoint_dir is a path in a file system all nodes see"
+                f"phalanx-dlrover: storage is {storage!r}; expected None or a PosixDiskStorage: checkpoint_dir is a "
+                "path in a file system that all nodes see, and the trainer's save_total_limit says what stays"
             )
-        self.checkpoint_dir, self.storage = checkpoint_dir, None
+        self.checkpoint_dir, self.storage = checkpoint_dir, storage
         self.ckpt_agent = self._make()
         self.async_save_engine = CheckpointEngine(self.ckpt_agent)
 
@@ -50,5 +64,11 @@ class HfDdpCheckpointer(HfFlashCheckpointer):
         super().__init__(checkpoint_dir, storage)
 
 
-def __getattr__(name):
-    raise missing(__name__, name)
+def _flash_ckpt_trainer():
+    from dlrover.trainer.torch.flash_checkpoint import hf_flash_trainer
+
+    return hf_flash_trainer.FlashCkptTrainer
+
+
+__getattr__ = getter(__name__, {}, made={"FlashCkptTrainer": _flash_ckpt_trainer})
+swift_resume.install()
