@@ -23,7 +23,8 @@ from phalanx.checkpoint.ranks import together
 EPOCH = 1  # of all saves of a process, as the host has it
 NOT_TO_MEMORY = (
     "without phalanx-run no memory outlives this process: save with storage=Storage.DISK, or start the script by "
-    "`phalanx-run script.py`"
+    "`phalanx-run script.py`; where PYTHON_EXEC names its interpreter, PHALANX_BOOTSTRAP_DIR is to name the folder "
+    "phalanx/_bootstrap of that one"
 )
 _BEHIND = "it is stored, but "
 _SETTLED_MAX = 1024  # whose outcome is known, and remembered for who asks late
