@@ -308,11 +308,7 @@ class _Awaited:
         return {}
 
     def _write(self):
-        with open(f"{self._record}.new", "w", encoding="utf-8") as file:
-            json.dump(self._steps, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{self._record}.new", self._record)
+        published.replace_text(self._record, json.dumps(self._steps))
 
 
 def _is_object(found):

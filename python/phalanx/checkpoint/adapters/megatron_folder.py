@@ -71,12 +71,7 @@ class Directory:
         return os.path.join(self.path, megatron_layout.TRACKER)
 
     def _write_tracker(self, iteration):
-        draft = f"{self._tracker}.new"
-        with open(draft, "w") as file:
-            file.write(str(iteration))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(draft, self._tracker)
+        published.replace_text(self._tracker, str(iteration))
 
     def named(self):
         """What the tracker says; None: there is none. ValueError."""

@@ -227,12 +227,7 @@ class Folders:
         return {name: found[name] if isinstance(found.get(name), list) else [] for name in _KNOWN}
 
     def _write_record(self, record):
-        path = os.path.join(self._checkpointer.directory, _RECORD)
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{path}.new", path)
+        replace_text(os.path.join(self._checkpointer.directory, _RECORD), json.dumps(record))
 
 
 def _identity(stored):
@@ -299,6 +294,16 @@ def _sync(path):
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def replace_text(path, text):
+    """The file is what it was or has that text, on storage. One process at a time writes it."""
+    draft = f"{path}.new"
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(draft, path)
 
 
 def publish_file(source, target):
