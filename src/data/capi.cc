@@ -1,11 +1,11 @@
 #include "data/capi.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "base/error_text.h"
 #include "data/join.h"
 #include "data/verify.h"
 
@@ -28,11 +28,7 @@ struct phx_data_join {
 namespace {
 
 int Fail(const Error& why, char* error, size_t error_size) {
-  if (error != nullptr && error_size > 0) {
-    const size_t written = std::min(why.message.size(), error_size - 1);
-    std::memcpy(error, why.message.data(), written);
-    error[written] = '\0';
-  }
+  phalanx::PutErrorText(why.message, error, error_size);
   return -1;
 }
 

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "base/crc/crc32.h"
+#include "base/error_text.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/rank/saver.h"
 
+using phalanx::PutErrorText;
 using phalanx::checkpoint::Saver;
 
 struct phx_ckpt {
@@ -24,13 +26,6 @@ struct phx_ckpt {
 namespace {
 
 constexpr char kForked[] = "this is a fork of the process that opened it: only that one saves";
-
-void Tell(const std::string& text, char* error, size_t error_size) {
-  if (error == nullptr || error_size == 0) return;
-  const size_t length = std::min(text.size(), error_size - 1);
-  std::memcpy(error, text.data(), length);
-  error[length] = '\0';
-}
 
 // Maps a file to read; what is wrong with it, else empty.
 std::string CheckFile(const char* path) {
@@ -62,7 +57,7 @@ phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, s
   std::unique_ptr<phx_ckpt> ckpt(new phx_ckpt{Saver(epoch)});
   const std::string why = ckpt->saver.Open(control_path);
   if (why.empty()) return ckpt.release();
-  Tell(why, error, error_size);
+  PutErrorText(why, error, error_size);
   return nullptr;
 }
 
@@ -75,7 +70,7 @@ void phx_ckpt_close(phx_ckpt* ckpt) {
 int phx_ckpt_map(phx_ckpt* ckpt, char* error, size_t error_size) {
   std::string why = kForked;
   const int mapped = ckpt->saver.forgotten() ? PHX_CKPT_BROKEN : ckpt->saver.Map(&(why = ""));
-  Tell(why, error, error_size);
+  PutErrorText(why, error, error_size);
   return mapped;
 }
 
@@ -97,7 +92,7 @@ int phx_ckpt_begin_framed(phx_ckpt* ckpt, const phx_ckpt_save* save, const phx_c
                           size_t error_size) {
   std::string why = kForked;
   const int slot = ckpt->saver.forgotten() ? PHX_CKPT_BROKEN : ckpt->saver.Begin(*save, frame, &(why = ""));
-  Tell(why, error, error_size);
+  PutErrorText(why, error, error_size);
   return slot;
 }
 
@@ -142,7 +137,7 @@ int phx_ckpt_parts(const void* image, uint64_t bytes, uint64_t* at, uint64_t* pa
                    size_t error_size) {
   std::vector<phalanx::checkpoint::ImagePart> parts;
   const std::string why = phalanx::checkpoint::FindParts(image, bytes, &parts);
-  Tell(why, error, error_size);
+  PutErrorText(why, error, error_size);
   if (!why.empty()) return PHX_CKPT_BROKEN;
   for (uint64_t i = 0; i < std::min<uint64_t>(room, parts.size()); ++i) {
     at[i] = parts[i].offset;
@@ -153,7 +148,7 @@ int phx_ckpt_parts(const void* image, uint64_t bytes, uint64_t* at, uint64_t* pa
 
 int phx_ckpt_check_file(const char* path, char* error, size_t error_size) {
   const std::string why = CheckFile(path);
-  Tell(why, error, error_size);
+  PutErrorText(why, error, error_size);
   return why.empty() ? 0 : PHX_CKPT_BROKEN;
 }
 

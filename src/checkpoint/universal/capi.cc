@@ -1,10 +1,9 @@
 #include "checkpoint/universal/capi.h"
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "base/error_text.h"
 #include "checkpoint/universal/publish.h"
 #include "checkpoint/universal/write_files.h"
 
@@ -15,11 +14,7 @@ using phalanx::universal::Record;
 namespace {
 
 int Fail(const Error& why, char* error, size_t error_size) {
-  if (error != nullptr && error_size > 0) {
-    const size_t written = std::min(why.message.size(), error_size - 1);
-    std::memcpy(error, why.message.data(), written);
-    error[written] = '\0';
-  }
+  phalanx::PutErrorText(why.message, error, error_size);
   return -1;
 }
 
