@@ -181,7 +181,8 @@ def test_a_check_without_a_job(job, program, broken, code):
         more = [f"--local-addr=127.0.0.{index + 1}", *([bad] if broken and index == 1 else [])]
         asked.append(job.run(*words, *more, command=[command_path("phalanx")], name=f"check{index}"))
     assert [one.wait() for one in asked] == [code, code], job.story()
-    assert ("left out" if broken else "all good") in verdict(asked[0])
+    # On a machine that does much else one of two may be slow; that fails no check.
+    assert re.search("left out" if broken else "all good| slow ", verdict(asked[0])), verdict(asked[0])
     # What was measured is told when all is over, too.
     (hosts,) = {record.parent.parent for record in job.folder.glob("xdg-state/**/events.db")}
     told = job.phalanx("events", f"--state-dir={hosts}").stdout

@@ -24,7 +24,7 @@ NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 QUICK = {"kind": "all", "store": ["127.0.0.1", 1]}
 GOOD = '{"passed":true,"sentence":"all is well","values":[{"name":"x","unit":"us","value":3,"better":"less"}]}'
 PARTNER = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 from phalanx.node_check import checks, collective, loading, orders
 
 def die(*_):
@@ -34,7 +34,12 @@ def lie(order, torch, group, count, device):
     group.allreduce([torch.zeros(count // 4)]).wait()
     return 1.0
 
-collective._round = {"die": die, "lie": lie}[sys.argv[2]]
+def late(*sum_of):
+    time.sleep(1)
+    return whole(*sum_of)
+
+whole = collective._round
+collective._round = {"die": die, "lie": lie, "late": late}[sys.argv[2]]
 for name, run in checks.of(orders.read_order(json.loads(sys.argv[1])), loading.load()):
     run()
 """
@@ -367,17 +372,30 @@ def test_a_partner_that_listens_no_more(pair, store):
     pair[1].until("done")
 
 
-@pytest.mark.parametrize(("how", "says"), [("die", " by peer"), ("lie", "numbers of the sum are wrong")])
-def test_a_partner_that_fails_in_the_middle_of_all_reduce(pair, store, how, says):
+def with_partner(helper, store, how):
+    """What rank 0 finds beside a partner that does so in its sums."""
     order = {"type": "order", "id": 1, "directory": "", "programs": [], **fields_of_pair(store, 1)}
     partner = subprocess.Popen(
         [sys.executable, "-c", PARTNER, json.dumps(order), how],
         env={**os.environ, "PYTHONPATH": PYTHON},
         stderr=subprocess.DEVNULL,
     )
-    found, ended = pair[0].carry_out(**fields_of_pair(store, 0))
+    found, ended = helper.carry_out(**fields_of_pair(store, 0))
     partner.kill()
     partner.wait()
+    return found, ended
+
+
+def test_a_node_is_not_slow_because_its_partner_comes_late(pair, store):
+    """To every sum by a second, as a program on a machine that does much else."""
+    found, ended = with_partner(pair[0], store, "late")
+    assert found["all_reduce"]["outcome"] == "passed" and ended == "", found
+    assert value_of(found["all_reduce"], "all_reduce_time") < 900_000, found
+
+
+@pytest.mark.parametrize(("how", "says"), [("die", " by peer"), ("lie", "numbers of the sum are wrong")])
+def test_a_partner_that_fails_in_the_middle_of_all_reduce(pair, store, how, says):
+    found, ended = with_partner(pair[0], store, how)
     assert found["tcp"]["outcome"] == "passed" and ended == "", found["tcp"]
     assert found["all_reduce"]["outcome"] == "failed" and says in found["all_reduce"]["sentence"].lower(), found
     assert found["all_reduce"]["sentence"].startswith("all_reduce with node-b: ")
