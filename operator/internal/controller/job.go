@@ -24,6 +24,7 @@ type JobReconciler struct {
 	client  client.Client // reads from the cache
 	server  client.Reader // reads from the API server
 	events  events.EventRecorder
+	masters masters
 	ledger  *ledger
 	policy  engine.Policy
 	options elasticjob.Options
@@ -44,7 +45,7 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 	var job v1alpha1.ElasticJob
 	if err := r.client.Get(ctx, request.NamespacedName, &job); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.ledger.close(request.NamespacedName)
+			r.masters.Close(r.ledger.close(request.NamespacedName))
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -59,6 +60,9 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 	if err != nil {
 		return reconcile.Result{}, r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
 	}
+	if err := r.ensureToken(ctx, &job); err != nil {
+		return reconcile.Result{}, err
+	}
 	return r.reconcile(ctx, &job, desired)
 }
 
@@ -69,11 +73,16 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	r.hear(job, before.pods)
 	memory := elasticjob.Memory(&job.Status)
 	plan := sort(engine.Decide(engine.Observed{Pods: before.pods, Memory: memory}, desired, r.policy, now))
+	r.drain(job, plan, now)
+	r.tell(job, before.pods, desired, plan, now)
 	if plan.finish != nil {
 		memory.Outcome = &plan.finish.Outcome // before what it leads to, so that nobody decides otherwise later
-		if err := r.summarize(ctx, job, before.pods, memory, desired, nil); err != nil {
+	}
+	if plan.finish != nil || plan.blames {
+		if err := r.summarize(ctx, job, elasticjob.Situation{Memory: memory, Pods: before.pods, Desired: desired}); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -82,7 +91,13 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
-	if err := r.summarize(ctx, job, after.pods, memory, desired, failure); err != nil {
+	told := r.hear(job, after.pods)
+	if plan.finish != nil {
+		r.masters.Close(job.UID)
+	}
+	if err := r.summarize(ctx, job, elasticjob.Situation{
+		Memory: memory, Pods: after.pods, Desired: desired, Told: told, Refused: sentence(failure),
+	}); err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
 	return reconcile.Result{RequeueAfter: r.wait(plan.wake, after.expires)}, failure
@@ -91,6 +106,8 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 // plan is what the engine wants, by what carries it out.
 type plan struct {
 	finish  *engine.Finish
+	drains  []engine.Drain
+	blames  bool // a node, by what the master says: that is kept before the pod that shows it goes
 	deletes []engine.Delete
 	creates []engine.Create
 	wake    time.Time
@@ -104,6 +121,9 @@ func sort(actions []engine.Action) plan {
 			sorted.finish = &action
 		case engine.Delete:
 			sorted.deletes = append(sorted.deletes, action)
+			sorted.blames = sorted.blames || action.Pod.Unfit != ""
+		case engine.Drain:
+			sorted.drains = append(sorted.drains, action)
 		case engine.Create:
 			sorted.creates = append(sorted.creates, action)
 		case engine.Wake:
@@ -184,17 +204,19 @@ func (r *JobReconciler) ensureService(ctx context.Context, job *v1alpha1.Elastic
 	return nil
 }
 
-// summarize writes the status, where it is another than before.
-func (r *JobReconciler) summarize(ctx context.Context, job *v1alpha1.ElasticJob, pods []engine.Pod, memory engine.Memory,
-	desired engine.Desired, failure error) error {
-	now := r.now()
-	at := elasticjob.Situation{
-		Memory: engine.Fold(memory, pods, desired, r.policy, now), Pods: pods, Desired: desired, Now: now,
-	}
-	if failure != nil {
-		at.Refused = failure.Error()
-	}
+// summarize writes the status, where it is another than before. The situation's memory is as it was before this look.
+func (r *JobReconciler) summarize(ctx context.Context, job *v1alpha1.ElasticJob, at elasticjob.Situation) error {
+	at.Now = r.now()
+	at.Memory = engine.Fold(at.Memory, at.Pods, at.Desired, r.policy, at.Now)
 	return r.writeStatus(ctx, job, elasticjob.Status(job, at))
+}
+
+// sentence is empty for no error.
+func sentence(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // writeStatus fails where the job has changed since it was read: then it is read anew.

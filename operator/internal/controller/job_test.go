@@ -37,6 +37,7 @@ type cluster struct {
 	statuses   int  // how many have been written
 	losing     bool // creations are carried out, and their answers lost
 	onDelete   func()
+	masters    fakeMasters
 }
 
 // cachedPods is a client whose lists of pods are the cluster's shown.
@@ -94,14 +95,16 @@ func (c *cluster) delete(ctx context.Context, to client.WithWatch, object client
 	return to.Delete(ctx, object, o...)
 }
 
-func (c *cluster) phase() string {
+func (c *cluster) status() v1alpha1.ElasticJobStatus {
 	c.t.Helper()
 	var job v1alpha1.ElasticJob
 	if err := c.server.Get(c.t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
 		c.t.Fatal(err)
 	}
-	return job.Status.Phase
+	return job.Status
 }
+
+func (c *cluster) phase() string { return c.status().Phase }
 
 func (c *cluster) updateStatus(ctx context.Context, to client.Client, resource string, object client.Object,
 	options ...client.SubResourceUpdateOption) error {
@@ -113,7 +116,8 @@ func (c *cluster) updateStatus(ctx context.Context, to client.Client, resource s
 func (c *cluster) newProcess() {
 	c.reconciler = &JobReconciler{
 		client: cachedPods{c.server, c}, server: c.server, events: events.NewFakeRecorder(100), ledger: newLedger(),
-		policy: engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
+		masters: &c.masters,
+		policy:  engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
 	}
 }
 

@@ -30,7 +30,8 @@ type account struct {
 	since   time.Time // of the oldest entry
 	created map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool
-	written *written // the last status; nil: none, or the cache shows it
+	written *written                // the last status; nil: none, or the cache shows it
+	drains  map[types.UID]time.Time // since when the master knows that a pod is to go
 }
 
 // written is a status that was written, and what the job was by it.
@@ -54,12 +55,14 @@ func (l *ledger) open(name types.NamespacedName, job types.UID) {
 	}
 }
 
-// close forgets a job that is gone.
-func (l *ledger) close(name types.NamespacedName) {
+// close forgets a job that is gone, and returns which it was.
+func (l *ledger) close(name types.NamespacedName) types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.jobs, l.named[name])
+	job := l.named[name]
+	delete(l.jobs, job)
 	delete(l.named, name)
+	return job
 }
 
 func (l *ledger) account(job types.UID) *account {
@@ -87,6 +90,35 @@ func (l *ledger) deleted(job, pod types.UID, now time.Time) {
 	account := l.account(job)
 	account.begin(now)
 	account.deleted[pod] = true
+}
+
+// drained notes which pods the job's master knows to go; since when is kept of those that were among them before.
+func (l *ledger) drained(job types.UID, pods []types.UID, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	before := account.drains
+	account.drains = nil
+	for _, pod := range pods {
+		if account.drains == nil {
+			account.drains = map[types.UID]time.Time{}
+		}
+		since, known := before[pod]
+		if !known {
+			since = now
+		}
+		account.drains[pod] = since
+	}
+}
+
+// drainSince is zero for a pod that is not to go.
+func (l *ledger) drainSince(job, pod types.UID) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if account := l.jobs[job]; account != nil {
+		return account.drains[pod]
+	}
+	return time.Time{}
 }
 
 func (a *account) begin(now time.Time) {

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,10 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/link"
 )
 
 // A request that fails is tried again after 5 ms, and then after twice as long each time, up to this.
@@ -29,7 +32,8 @@ const retryAfterMax = 30 * time.Second
 type Settings struct {
 	Options elasticjob.Options
 	Policy  engine.Policy
-	Workers int // jobs that are worked on at a time
+	Workers int    // jobs that are worked on at a time
+	Version string // of the operator, for the masters' records
 }
 
 // Setup adds the controllers to a manager.
@@ -37,7 +41,7 @@ func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, ownerIndex, ownerOf); err != nil {
 		return fmt.Errorf("indexing pods by owner: %w", err)
 	}
-	if err := setupJobs(manager, settings); err != nil {
+	if err := setupJobs(ctx, manager, settings); err != nil {
 		return fmt.Errorf("setting up ElasticJob: %w", err)
 	}
 	if err := setupPlans(manager); err != nil {
@@ -46,21 +50,45 @@ func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 	return nil
 }
 
-func setupJobs(manager ctrl.Manager, settings Settings) error {
+func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) error {
+	heard := &heard{}
 	reconciler := &JobReconciler{
 		client: manager.GetClient(), server: manager.GetAPIReader(), events: manager.GetEventRecorder("phalanx-operator"),
-		ledger: newLedger(), policy: settings.Policy, options: settings.Options, now: time.Now,
+		masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(), policy: settings.Policy, options: settings.Options, now: time.Now,
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryAfterMax)
 	return builder.ControllerManagedBy(manager).
 		For(&v1alpha1.ElasticJob{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Service{}).
 		Watches(&corev1.Pod{}, &podHandler{reconciler.ledger}).
+		WatchesRawSource(source.Func(heard.start)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: settings.Workers, RateLimiter: limiter}).
 		Complete(reconciler)
 }
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// heard leads from what a job's master says to the job.
+type heard struct {
+	mu    sync.Mutex
+	queue requests // nil: the controller does not run yet
+}
+
+func (h *heard) start(_ context.Context, queue requests) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.queue = queue
+	return nil
+}
+
+func (h *heard) ring(job types.NamespacedName) {
+	h.mu.Lock()
+	queue := h.queue
+	h.mu.Unlock()
+	if queue != nil {
+		queue.Add(reconcile.Request{NamespacedName: job})
+	}
+}
 
 // podHandler leads from a pod to its job. It goes by the label, not by the owner: a job that waits for a name that a
 // pod of its namesake still has wants to hear that this one is gone.

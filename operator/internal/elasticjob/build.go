@@ -21,7 +21,7 @@ type Options struct {
 // Pod is the pod that the engine asks for.
 func Pod(job *v1alpha1.ElasticJob, create engine.Create, options Options) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name:            podName(job.Name, create.Role, create.ID),
+		Name:            PodName(job.Name, create.Role, create.ID),
 		Namespace:       job.Namespace,
 		OwnerReferences: []metav1.OwnerReference{Owner(job)},
 		Labels:          map[string]string{},
@@ -92,6 +92,7 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 		{Name: "JOB_UID", Value: string(job.UID)},
 		{Name: "NODE_NUM", Value: text(replicas(job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]))},
 		{Name: "MASTER_EPOCH", Value: text(create.ID)},
+		tokenEnv(job),
 	}
 	for i := range pod.Spec.Containers {
 		addEnv(&pod.Spec.Containers[i], env)
@@ -165,7 +166,19 @@ func Service(job *v1alpha1.ElasticJob) *corev1.Service {
 	}
 }
 
+// Token is the secret that the job's pods, and the operator, know each other by.
+func Token(job *v1alpha1.ElasticJob, token string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: TokenSecret(job.Name), Namespace: job.Namespace, Labels: map[string]string{LabelName: job.Name},
+			OwnerReferences: []metav1.OwnerReference{Owner(job)},
+		},
+		Type: corev1.SecretTypeOpaque,
+		Data: map[string][]byte{TokenKey: []byte(token)},
+	}
+}
+
 // DescribeCreate is a line for logs and events.
 func DescribeCreate(job *v1alpha1.ElasticJob, create engine.Create) string {
-	return fmt.Sprintf("%s takes up rank %d: %s", podName(job.Name, create.Role, create.ID), create.Rank, create.Reason)
+	return fmt.Sprintf("%s takes up rank %d: %s", PodName(job.Name, create.Role, create.ID), create.Rank, create.Reason)
 }

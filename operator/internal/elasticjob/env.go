@@ -9,14 +9,14 @@ import (
 	"phalanx/operator/internal/engine"
 )
 
-// masterAddress is where agents find the job's master.
-func masterAddress(job *v1alpha1.ElasticJob) string {
+// MasterAddress is where agents, and the operator, find the job's master.
+func MasterAddress(job *v1alpha1.ElasticJob) string {
 	return fmt.Sprintf("%s.%s.svc:%d", MasterService(job.Name), job.Namespace, MasterPort)
 }
 
 // workerEnv is what a worker's containers find in their environment: DLRover's variables, and Phalanx's.
 func workerEnv(job *v1alpha1.ElasticJob, create engine.Create, replicas int32) []corev1.EnvVar {
-	address := masterAddress(job)
+	address := MasterAddress(job)
 	id, rank, count := text(create.ID), text(create.Rank), text(replicas)
 	return []corev1.EnvVar{
 		field("POD_NAME", "metadata.name"),
@@ -33,6 +33,7 @@ func workerEnv(job *v1alpha1.ElasticJob, create engine.Create, replicas int32) [
 		{Name: "DLROVER_MASTER_ADDR", Value: address},
 		{Name: "DLROVER_MASTER_SERVICE_ADDR", Value: address},
 		{Name: "PHALANX_MASTER_ADDR", Value: address},
+		tokenEnv(job),
 		{Name: "DLROVER_MASTER_SERVICE_TYPE", Value: "grpc"},
 		{Name: "DLROVER_TRAINING_ELASTIC_MODE", Value: "base"},
 		{Name: "GRPC_ENABLE_FORK_SUPPORT", Value: "false"},
@@ -42,6 +43,13 @@ func workerEnv(job *v1alpha1.ElasticJob, create engine.Create, replicas int32) [
 		{Name: "WORKER_NUM", Value: count},
 		{Name: "WORKER_RANK", Value: rank},
 	}
+}
+
+// tokenEnv is how a container of the job knows the others (docs/formats/credentials.md).
+func tokenEnv(job *v1alpha1.ElasticJob) corev1.EnvVar {
+	return corev1.EnvVar{Name: "PHALANX_TOKEN", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+		LocalObjectReference: corev1.LocalObjectReference{Name: TokenSecret(job.Name)}, Key: TokenKey,
+	}}}
 }
 
 func field(name, path string) corev1.EnvVar {

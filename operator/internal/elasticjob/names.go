@@ -30,7 +30,8 @@ const AnnotationEnds = "phalanx.elasticjob/ends"
 // MasterPort is where the job's master listens.
 const MasterPort = 50001
 
-func podName(job, role string, id int32) string {
+// PodName is that of the pod of a role with an id.
+func PodName(job, role string, id int32) string {
 	if role == v1alpha1.ReplicaTypeMaster {
 		return fmt.Sprintf("elasticjob-%s-%s-%d", job, role, id)
 	}
@@ -39,6 +40,12 @@ func podName(job, role string, id int32) string {
 
 // MasterService is the name of the service of a job's master.
 func MasterService(job string) string { return "elasticjob-" + job + "-" + v1alpha1.ReplicaTypeMaster }
+
+// TokenSecret is the name of the secret with the job's token, and TokenKey where it stands in there.
+func TokenSecret(job string) string { return "elasticjob-" + job + "-token" }
+
+// TokenKey is the key within TokenSecret.
+const TokenKey = "token"
 
 func masterLabels(job string) map[string]string {
 	return map[string]string{labelAppName: appOfMaster, LabelName: job, labelRole: v1alpha1.ReplicaTypeMaster}

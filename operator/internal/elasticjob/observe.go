@@ -35,7 +35,10 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 	seen := engine.Pod{
 		Name: pod.Name, UID: string(pod.UID), Role: role, ID: int32(id), Rank: int32(rank),
 		State: state(pod.Status.Phase), Leaving: pod.DeletionTimestamp != nil, Host: pod.Spec.NodeName,
-		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]),
+		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]), Address: pod.Status.PodIP,
+	}
+	if pod.DeletionTimestamp != nil {
+		seen.GoesAt = pod.DeletionTimestamp.Time
 	}
 	seen.End = endOf(pod)
 	for _, condition := range pod.Status.Conditions {

@@ -45,7 +45,14 @@ type Situation struct {
 	Pods    []engine.Pod
 	Desired engine.Desired
 	Refused string // why the API server has not taken a pod; empty: it has taken all
+	Told    *Told  // nil: the job's master is not heard
 	Now     time.Time
+}
+
+// Told is what the job's master says of the training.
+type Told struct {
+	World int64
+	Step  *int64 // nil: none was made yet
 }
 
 // Status is that of a job in a situation. Times of before stay where nothing has changed, so that the status of an idle
@@ -57,6 +64,12 @@ func Status(job *v1alpha1.ElasticJob, at Situation) v1alpha1.ElasticJobStatus {
 	status.JobStatus = legacyStatus(&status, at)
 	master, worker := count(at, v1alpha1.ReplicaTypeMaster), count(at, v1alpha1.ReplicaTypeWorker)
 	status.Replicas, status.Ready = worker.live, worker.ready
+	if at.Told != nil {
+		status.World = &at.Told.World
+		if at.Told.Step != nil {
+			status.Step = at.Told.Step
+		}
+	}
 	remember(&status, at.Memory)
 	now := metav1.NewTime(at.Now)
 	if status.StartTime == nil && worker.live+master.live > 0 {

@@ -29,13 +29,24 @@ type Role struct {
 	Decides bool
 }
 
+// Replicas is how many pods a role is to have; of a suspended job none.
+func (d Desired) Replicas(role string) int32 {
+	for _, one := range d.Roles {
+		if one.Name == role && !d.Suspended {
+			return one.Replicas
+		}
+	}
+	return 0
+}
+
 // Policy is what is the same for all jobs of an operator.
 type Policy struct {
 	KilledFree   int32         // unexplained signals of a rank that cost nothing; further ones count as Application
 	BlockedFor   time.Duration // how long a job waits for pods that cannot start while none of their role runs
 	ExcludedFor  time.Duration
 	ExcludedMax  int
-	HardwareEnds int32 // a rank's ends by Hardware, all on different nodes, that a job survives
+	HardwareEnds int32         // a rank's ends by Hardware, all on different nodes, that a job survives
+	DrainFor     time.Duration // how long the job's master may take to do without a pod that is to go
 }
 
 // DefaultPolicy is that of the operator where nothing else is said.
@@ -46,11 +57,19 @@ func DefaultPolicy() Policy {
 		ExcludedFor:  24 * time.Hour,
 		ExcludedMax:  64,
 		HardwareEnds: 16,
+		DrainFor:     time.Minute,
 	}
 }
 
-// Action is one of Create, Delete, Finish and Wake.
+// Action is one of Create, Delete, Drain, Finish and Wake.
 type Action interface{ action() }
+
+// Drain asks the job's master to do without a pod, which is deleted once it does.
+type Drain struct {
+	Pod    Pod
+	Reason string
+	Until  time.Time // then it is deleted in any case
+}
 
 // Create asks for a pod.
 type Create struct {
@@ -76,6 +95,7 @@ type Wake struct{ At time.Time }
 
 func (Create) action() {}
 func (Delete) action() {}
+func (Drain) action()  {}
 func (Finish) action() {}
 func (Wake) action()   {}
 
@@ -90,13 +110,16 @@ func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []
 	}
 	views := make([]view, 0, len(desired.Roles))
 	for _, role := range desired.Roles {
-		views = append(views, look(role, observed.Pods, memory, policy))
+		views = append(views, look(role, observed.Pods, memory, policy, now))
 	}
 	if outcome := ended(views, policy, now); outcome != nil {
 		return append([]Action{Finish{*outcome}}, deleteLive(observed.Pods, "the job has ended")...)
 	}
 	var actions []Action
 	for i := range views {
+		for _, drain := range views[i].drains {
+			actions = append(actions, drain)
+		}
 		actions = append(actions, views[i].surplus...)
 	}
 	for i := range views {
@@ -186,6 +209,11 @@ func wakeAt(views []view, policy Policy, now time.Time) time.Time {
 	var at time.Time
 	for i := range views {
 		view := &views[i]
+		for _, drain := range view.drains {
+			if at.IsZero() || drain.Until.Before(at) {
+				at = drain.Until
+			}
+		}
 		if view.blocked == nil || view.running > 0 {
 			continue
 		}

@@ -78,6 +78,8 @@ func lines(actions []Action) []string {
 				line += " avoid " + strings.Join(a.Avoid, ",")
 			}
 			lines = append(lines, line)
+		case Drain:
+			lines = append(lines, fmt.Sprintf("drain %s until %v: %s", a.Pod.Name, a.Until.Sub(noon), a.Reason))
 		case Delete:
 			lines = append(lines, "delete "+a.Pod.Name+": "+a.Reason)
 		case Finish:
@@ -226,6 +228,55 @@ func TestDecide(t *testing.T) {
 				t.Errorf("actions (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func heard(p *Pod)    { p.Heard, p.Address = true, "10.0.0.1" }
+func released(p *Pod) { p.Heard, p.Released = true, true }
+func drainingFor(d time.Duration) func(*Pod) {
+	return func(p *Pod) { p.Heard, p.DrainSince = true, noon.Add(-d) }
+}
+func unfit(p *Pod) { p.Heard, p.Unfit = true, "sector 7 is gone" }
+
+func TestWhatTheMasterSays(t *testing.T) {
+	const smaller = ": worker has 1 replicas now"
+	cases := map[string]struct {
+		pod     Pod
+		workers int32
+		want    []string
+	}{
+		"a pod that is too many trains until the master does without it": {
+			podOf(1, heard), 1, []string{"drain worker-1 until 1m0s" + smaller, "wake in 1m0s"},
+		},
+		"the time it has for that is counted from the first time": {
+			podOf(1, drainingFor(40*time.Second)), 1, []string{"drain worker-1 until 20s" + smaller, "wake in 20s"},
+		},
+		"then it goes": {podOf(1, released), 1, []string{"delete worker-1" + smaller}},
+		"a master that does not answer is not waited for for ever": {
+			podOf(1, drainingFor(time.Minute)), 1, []string{"delete worker-1" + smaller},
+		},
+		"nor is a pod that does not run":            {podOf(1, heard, state(Pending)), 1, []string{"delete worker-1" + smaller}},
+		"nor is a master that is not there":         {podOf(1), 1, []string{"delete worker-1" + smaller}},
+		"a pod on a bad node is replaced elsewhere": {podOf(1, unfit), 2, []string{"delete worker-1: its node is unfit: sector 7 is gone", "create worker-2 rank 1 Hardware=1 avoid node-1"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pods := []Pod{podOf(0, master), podOf(0), tc.pod}
+			got := lines(Decide(Observed{pods, started(2)}, wanted(tc.workers), DefaultPolicy(), noon))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// However often it is looked at, a node is left out for as long as it was when the master first said so.
+func TestAnUnfitNodeIsLeftOutOnce(t *testing.T) {
+	pods := []Pod{podOf(0, master), podOf(0, unfit)}
+	first := Fold(started(1), pods, wanted(1), DefaultPolicy(), noon)
+	again := Fold(first, pods, wanted(1), DefaultPolicy(), noon.Add(time.Hour))
+	if len(first.Excluded) != 1 || !slices.Equal(first.Excluded, again.Excluded) {
+		t.Errorf("%v, and then %v", first.Excluded, again.Excluded)
 	}
 }
 

@@ -117,11 +117,18 @@ func foldExcluded(excluded []Exclusion, pods []Pod, policy Policy, now time.Time
 	}
 	for i := range pods {
 		pod := &pods[i]
-		if pod.State != Failed || pod.Host == "" {
+		if pod.State != Failed && pod.Unfit == "" || pod.Host == "" {
 			continue
 		}
+		at := pod.End.At
+		if pod.Unfit != "" {
+			if _, known := byHost[pod.Host]; known {
+				continue
+			}
+			at = now
+		}
 		if class, why := Classify(pod); class == Hardware {
-			add(Exclusion{Host: pod.Host, Until: pod.End.At.Add(policy.ExcludedFor), Reason: pod.Name + ": " + why})
+			add(Exclusion{Host: pod.Host, Until: at.Add(policy.ExcludedFor), Reason: pod.Name + ": " + why})
 		}
 	}
 	newest := slices.SortedFunc(maps.Values(byHost), func(a, b Exclusion) int {

@@ -24,12 +24,31 @@ type Pod struct {
 	Rank    int32
 	State   State
 	Ready   bool
-	Leaving bool   // somebody has asked for its deletion
-	Host    string // empty until it is scheduled
-	End     End    // what is known of its end, for a pod that has failed or is leaving
+	Leaving bool      // somebody has asked for its deletion
+	GoesAt  time.Time // when it is killed, where it is leaving
+	Host    string    // empty until it is scheduled
+	End     End       // what is known of its end, for a pod that has failed or is leaving
 	Blocked Blocked
 	Waiting string // why the scheduler finds no place for it, while that is so
 	Before  Counts // the ends of its rank before this pod, as written on it
+
+	// What the job's master says of it, where it is heard.
+	Address    string    // empty until it has one
+	Heard      bool      // the master is there
+	Released   bool      // it trains no more, and can be deleted
+	Unfit      string    // why its node is; empty: it is not
+	DrainSince time.Time // the master was told so long ago that it is to go; zero: it was not
+}
+
+// Goes says that the cluster is about to end the pod, why, and when.
+func (p *Pod) Goes() (why string, at time.Time, goes bool) {
+	if p.State != Running {
+		return "", time.Time{}, false
+	}
+	if p.End.Disruption != "" {
+		return p.End.Disruption, p.GoesAt, true
+	}
+	return "deleted", p.GoesAt, p.Leaving
 }
 
 // End is what is known of how a pod ended.
@@ -65,6 +84,8 @@ var hardwareExits = map[int32]bool{201: true, 202: true, 14: true}
 func Classify(pod *Pod) (Class, string) {
 	end := pod.End
 	switch {
+	case pod.Unfit != "":
+		return Hardware, "the job's master: " + pod.Unfit
 	case end.Disruption != "":
 		return Disruption, end.Disruption
 	case pod.Leaving:

@@ -16,6 +16,7 @@ type view struct {
 	blocked   *Pod // the one that has been longest
 	verdict   *Outcome
 	surplus   []Action // deletions
+	drains    []Drain
 	vacancies []vacancy
 }
 
@@ -28,7 +29,7 @@ type vacancy struct {
 	at     time.Time // of that end
 }
 
-func look(role Role, pods []Pod, memory Memory, policy Policy) view {
+func look(role Role, pods []Pod, memory Memory, policy Policy, now time.Time) view {
 	view := view{role: role}
 	byRank := map[int32][]*Pod{}
 	for i := range pods {
@@ -37,7 +38,7 @@ func look(role Role, pods []Pod, memory Memory, policy Policy) view {
 		}
 	}
 	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
-		view.settle(rank, byRank[rank])
+		view.settle(rank, byRank[rank], policy, now)
 	}
 	slices.Reverse(view.surplus) // the highest ranks go first
 	for rank := range role.Replicas {
@@ -47,18 +48,20 @@ func look(role Role, pods []Pod, memory Memory, policy Policy) view {
 }
 
 // settle leaves a rank one live pod at most, and none where the role is smaller.
-func (v *view) settle(rank int32, pods []*Pod) {
+func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	var keep *Pod
 	for _, pod := range pods {
-		if pod.Live() && rank < v.role.Replicas && better(pod, keep) {
+		if pod.Live() && pod.Unfit == "" && rank < v.role.Replicas && better(pod, keep) {
 			keep = pod
 		}
 	}
 	for _, pod := range pods {
 		switch {
 		case !pod.Live() || pod == keep:
+		case pod.Unfit != "" && rank < v.role.Replicas:
+			v.surplus = append(v.surplus, Delete{*pod, "its node is unfit: " + pod.Unfit})
 		case keep == nil:
-			v.surplus = append(v.surplus, Delete{*pod, fmt.Sprintf("%s has %d replicas now", v.role.Name, v.role.Replicas)})
+			v.release(pod, fmt.Sprintf("%s has %d replicas now", v.role.Name, v.role.Replicas), policy, now)
 		default:
 			v.surplus = append(v.surplus, Delete{*pod, fmt.Sprintf("%s holds rank %d as well", keep.Name, rank)})
 		}
@@ -72,6 +75,19 @@ func (v *view) settle(rank int32, pods []*Pod) {
 	if keep.Blocked.Reason != "" && (v.blocked == nil || keep.Blocked.Since.Before(v.blocked.Blocked.Since)) {
 		v.blocked = keep
 	}
+}
+
+// release deletes a pod once the job's master does without it; at once where the master is not heard, or takes too long.
+func (v *view) release(pod *Pod, why string, policy Policy, now time.Time) {
+	until := now.Add(policy.DrainFor)
+	if !pod.DrainSince.IsZero() {
+		until = pod.DrainSince.Add(policy.DrainFor)
+	}
+	if !pod.Heard || pod.Released || pod.State != Running || !until.After(now) {
+		v.surplus = append(v.surplus, Delete{*pod, why})
+		return
+	}
+	v.drains = append(v.drains, Drain{*pod, why, until})
 }
 
 // better: of two live pods of a rank the one that works stays, else the newer one.
@@ -90,7 +106,7 @@ func (v *view) fill(rank int32, pods []*Pod, memory Memory, policy Policy) {
 	known := memory.Ranks[RankKey{v.role.Name, rank}]
 	var newest *Pod
 	for _, pod := range pods {
-		if pod.Live() {
+		if pod.Live() && pod.Unfit == "" {
 			return
 		}
 		if newest == nil || pod.ID > newest.ID {

@@ -129,7 +129,8 @@ type operator struct {
 	once    sync.Once
 }
 
-func startOperator(t *testing.T) *operator {
+// startOperator begins a process of the operator; changes are made to its command before.
+func startOperator(t *testing.T, changes ...func(*exec.Cmd)) *operator {
 	t.Helper()
 	o := &operator{t: t, command: exec.Command(cluster.program,
 		"--kubeconfig", cluster.kubeconfig, "--health-probe-bind-address=0", "--master-image=phalanx-master:test")}
@@ -138,6 +139,9 @@ func startOperator(t *testing.T) *operator {
 		t.Fatal(err)
 	}
 	o.command.Stdout, o.command.Stderr = output, output
+	for _, change := range changes {
+		change(o.command)
+	}
 	if err := o.command.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,133 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/link"
+	"phalanx/operator/internal/link/platformpb"
+)
+
+// masters is what the controller needs of link.Links.
+type masters interface {
+	Knows(job types.UID) bool
+	Open(job types.UID, name types.NamespacedName, master link.Master)
+	Close(job types.UID)
+	Tell(job types.UID, wish *platformpb.PlatformView)
+	Report(job types.UID, fact *platformpb.PlatformFact)
+	View(job types.UID) (view *platformpb.JobView, current bool)
+}
+
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
+
+// ensureToken makes the secret by which the job's programs know each other, and has its master dialled. The secret is
+// read once in the life of this process.
+func (r *JobReconciler) ensureToken(ctx context.Context, job *v1alpha1.ElasticJob) error {
+	if r.masters.Knows(job.UID) {
+		return nil
+	}
+	secret := &corev1.Secret{}
+	key := types.NamespacedName{Namespace: job.Namespace, Name: elasticjob.TokenSecret(job.Name)}
+	err := r.server.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		var random [16]byte
+		rand.Read(random[:]) // never fails
+		secret = elasticjob.Token(job, hex.EncodeToString(random[:]))
+		err = r.client.Create(ctx, secret)
+		if apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("secret %s was made meanwhile: %w", key.Name, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the job's token, secret %s: %w", key.Name, err)
+	}
+	if owner := v1alpha1.OwnerUID(secret); owner != job.UID {
+		return fmt.Errorf("secret %s belongs to something else than this job; expected it to go with its owner", key.Name)
+	}
+	name := types.NamespacedName{Namespace: job.Namespace, Name: job.Name}
+	r.masters.Open(job.UID, name, link.Master{
+		Address: elasticjob.MasterAddress(job), Token: string(secret.Data[elasticjob.TokenKey]),
+	})
+	return nil
+}
+
+// tell gives the job's master all that it is to know.
+func (r *JobReconciler) tell(job *v1alpha1.ElasticJob, pods []engine.Pod, desired engine.Desired, plan plan,
+	now time.Time) {
+	wish := &platformpb.PlatformView{WantedNodes: uint32(desired.Replicas(v1alpha1.ReplicaTypeWorker))}
+	named := map[string]bool{}
+	add := func(pod *engine.Pod, why string, at time.Time) {
+		if pod.Role != v1alpha1.ReplicaTypeWorker || pod.Address == "" || named[pod.UID] {
+			return
+		}
+		named[pod.UID] = true
+		wish.Departures = append(wish.Departures, &platformpb.Departure{
+			Address: pod.Address, Name: pod.Name, Reason: why, LeftMs: max(0, at.Sub(now).Milliseconds()),
+		})
+	}
+	for i := range pods {
+		if why, at, goes := pods[i].Goes(); goes {
+			add(&pods[i], why, at)
+		}
+	}
+	for i := range plan.drains {
+		add(&plan.drains[i].Pod, plan.drains[i].Reason, plan.drains[i].Until)
+	}
+	r.masters.Tell(job.UID, wish)
+	for _, create := range plan.creates {
+		if create.Reason != "" && create.Role == v1alpha1.ReplicaTypeWorker {
+			r.masters.Report(job.UID, &platformpb.PlatformFact{
+				Name: elasticjob.PodName(job.Name, create.Role, create.ID), Kind: "Relaunched",
+				Sentence: elasticjob.DescribeCreate(job, create),
+			})
+		}
+	}
+}
+
+// drain notes which pods the master is told to do without.
+func (r *JobReconciler) drain(job *v1alpha1.ElasticJob, plan plan, now time.Time) {
+	var pods []types.UID
+	for i := range plan.drains {
+		pods = append(pods, ownUID(plan.drains[i].Pod))
+	}
+	r.ledger.drained(job.UID, pods, now)
+}
+
+// hear adds to what the cluster shows of pods what the job's master says of them.
+func (r *JobReconciler) hear(job *v1alpha1.ElasticJob, pods []engine.Pod) *elasticjob.Told {
+	view, current := r.masters.View(job.UID)
+	if view == nil {
+		return nil
+	}
+	released := map[string]bool{}
+	for _, address := range view.GetReleased() {
+		released[address] = current // of an older wish it says nothing about this one
+	}
+	unfit := map[string]*platformpb.UnfitNode{}
+	for _, node := range view.GetUnfit() {
+		unfit[node.GetAddress()] = node
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Role != v1alpha1.ReplicaTypeWorker || pod.Address == "" {
+			continue
+		}
+		pod.Heard, pod.Released = true, released[pod.Address]
+		// An address may be another pod's by now, which has another host name.
+		if node := unfit[pod.Address]; node.GetHostname() == pod.Name || node.GetHostname() == pod.Host {
+			pod.Unfit = node.GetReason()
+		}
+		pod.DrainSince = r.ledger.drainSince(job.UID, types.UID(pod.UID))
+	}
+	return &elasticjob.Told{World: int64(view.GetWorldSize()), Step: view.Step}
+}

@@ -1,0 +1,172 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/link"
+	"phalanx/operator/internal/link/platformpb"
+)
+
+// fakeMasters says what a test has it say. test/link has real ones.
+type fakeMasters struct {
+	opened map[types.UID]link.Master
+	view   *platformpb.JobView // nil: the master is not there
+	wish   *platformpb.PlatformView
+	facts  []*platformpb.PlatformFact
+}
+
+func (m *fakeMasters) Knows(job types.UID) bool { _, known := m.opened[job]; return known }
+func (m *fakeMasters) Open(job types.UID, _ types.NamespacedName, master link.Master) {
+	if m.opened == nil {
+		m.opened = map[types.UID]link.Master{}
+	}
+	m.opened[job] = master
+}
+func (m *fakeMasters) Close(job types.UID)                             { delete(m.opened, job) }
+func (m *fakeMasters) Tell(_ types.UID, wish *platformpb.PlatformView) { m.wish = wish }
+func (m *fakeMasters) Report(_ types.UID, fact *platformpb.PlatformFact) {
+	m.facts = append(m.facts, fact)
+}
+func (m *fakeMasters) View(types.UID) (view *platformpb.JobView, current bool) {
+	return m.view, m.view != nil
+}
+
+// runAll gives all worker pods a node and an address, and has them run.
+func (c *cluster) runAll() {
+	c.t.Helper()
+	for name, pod := range c.pods() {
+		if !strings.Contains(name, "-worker-") || pod.Status.PodIP != "" {
+			continue
+		}
+		number := name[strings.LastIndex(name, "-")+1:]
+		pod.Spec.NodeName = "node-" + number
+		if err := c.server.Update(c.t.Context(), &pod); err != nil {
+			c.t.Fatal(err)
+		}
+		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, "10.0.0."+number
+		if err := c.server.Status().Update(c.t.Context(), &pod); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.sync()
+}
+
+func (c *cluster) resize(workers int32) {
+	c.t.Helper()
+	var job v1alpha1.ElasticJob
+	if err := c.server.Get(c.t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+		c.t.Fatal(err)
+	}
+	job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker].Replicas = &workers
+	job.Generation++
+	if err := c.server.Update(c.t.Context(), &job); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Pods, master and operator know each other by one token, which a second operator finds again.
+func TestAJobsToken(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	var secret corev1.Secret
+	if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "elasticjob-job-token"}, &secret); err != nil {
+		t.Fatal(err)
+	}
+	token := string(secret.Data[elasticjob.TokenKey])
+	if len(token) != 32 || len(secret.OwnerReferences) != 1 {
+		t.Errorf("token %q, owners %v", token, secret.OwnerReferences)
+	}
+	for name, pod := range c.pods() {
+		var found *corev1.SecretKeySelector
+		for _, variable := range pod.Spec.Containers[0].Env {
+			if variable.Name == "PHALANX_TOKEN" {
+				found = variable.ValueFrom.SecretKeyRef
+			}
+		}
+		if found == nil || found.Name != secret.Name || found.Key != elasticjob.TokenKey {
+			t.Errorf("%s has %v", name, found)
+		}
+	}
+	c.masters = fakeMasters{}
+	c.newProcess()
+	c.mustReconcile()
+	for _, master := range c.masters.opened {
+		if master.Token != token || master.Address != "elasticjob-job-dlrover-master.ns.svc:50001" {
+			t.Errorf("the second process dials %+v", master)
+		}
+	}
+}
+
+func TestAJobMadeSmallerIsDrained(t *testing.T) {
+	c := newCluster(t, 3)
+	c.mustReconcile()
+	c.runAll()
+	c.masters.view = &platformpb.JobView{WorldSize: 3, Step: ptr.To[int64](40)}
+	c.mustReconcile()
+	if status := c.status(); status.World == nil || *status.World != 3 || *status.Step != 40 {
+		t.Errorf("status: world %v, step %v", status.World, status.Step)
+	}
+	c.resize(2)
+	c.mustReconcile()
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1", "job-edljob-worker-2")
+	wish := c.masters.wish
+	if wish.GetWantedNodes() != 2 || len(wish.GetDepartures()) != 1 || wish.GetDepartures()[0].GetAddress() != "10.0.0.2" {
+		t.Fatalf("the master is told %v", wish)
+	}
+	c.masters.view = &platformpb.JobView{WorldSize: 2, Released: []string{"10.0.0.2"}}
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+// A node that the job's check has found bad is avoided, also by an operator that begins behind the deletion.
+func TestANodeThatFailedItsCheckIsAvoided(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.runAll()
+	c.masters.view = &platformpb.JobView{Unfit: []*platformpb.UnfitNode{
+		{Hostname: "job-edljob-worker-1", Address: "10.0.0.1", Reason: "sector 7 is gone"},
+		{Hostname: "one-before", Address: "10.0.0.0", Reason: "it had the address of another"},
+	}}
+	var atDeletion []v1alpha1.ExcludedNode
+	c.onDelete = func() { atDeletion = c.status().ExcludedNodes }
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-2")
+	if len(atDeletion) != 1 || atDeletion[0].Name != "node-1" || !strings.Contains(atDeletion[0].Reason, "sector 7") {
+		t.Errorf("when the pod was deleted, %v were excluded", atDeletion)
+	}
+	terms := c.pods()["job-edljob-worker-2"].Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if got := fmt.Sprint(terms.NodeSelectorTerms[0].MatchFields); !strings.Contains(got, "node-1") {
+		t.Errorf("the new pod avoids %s", got)
+	}
+	if len(c.masters.facts) != 1 || !strings.Contains(c.masters.facts[0].GetSentence(), "sector 7 is gone") {
+		t.Errorf("the master is told %v", c.masters.facts)
+	}
+}
+
+func TestAPodThatIsPreemptedIsToldToTheMaster(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.runAll()
+	pod := c.pods()["job-edljob-worker-0"]
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler",
+	}}
+	if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	c.sync()
+	c.mustReconcile()
+	got := c.masters.wish.GetDepartures()
+	if len(got) != 1 || got[0].GetName() != pod.Name || got[0].GetReason() != "PreemptionByScheduler" {
+		t.Errorf("the master is told of %v", got)
+	}
+}

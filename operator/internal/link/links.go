@@ -1,0 +1,187 @@
+// Package link is the operator's side of PlatformLink (proto/phalanx/v1/platform.proto): one stream to the master of
+// each job. Both sides tell all that holds whenever it changes, so that nothing is lost with a stream.
+package link
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+
+	"phalanx/operator/internal/link/platformpb"
+)
+
+// Master is where the master of a job is found, and what it believes.
+type Master struct {
+	Address string // host:port
+	Token   string
+}
+
+// Links keeps a stream to the master of each job that it has been told of, and dials again where one ends. Safe for use
+// by several goroutines.
+type Links struct {
+	context context.Context
+	version string
+	changed func(job types.NamespacedName) // a job's view has changed
+
+	mu   sync.Mutex
+	jobs map[types.UID]*entry
+}
+
+// entry is one job's.
+type entry struct {
+	name   types.NamespacedName
+	master Master
+	cancel context.CancelFunc
+
+	wish    *platformpb.PlatformView // what is to hold; nil: nothing was told
+	wished  chan struct{}            // holds one token: wish is new
+	facts   []*platformpb.PlatformFact
+	view    *platformpb.JobView // nil: the master is not there
+	current uint64              // generation of wish
+	stepped time.Time           // when changed was called last
+}
+
+const (
+	// mostFacts wait for a master that is not there; older ones are dropped.
+	mostFacts = 64
+	// stepsEvery is how often a step alone is news: each is a write of the job's status.
+	stepsEvery = 30 * time.Second
+)
+
+// New makes an empty set of links. They end with ctx. changed is called from other goroutines, and must not wait.
+func New(ctx context.Context, version string, changed func(job types.NamespacedName)) *Links {
+	return &Links{context: ctx, version: version, changed: changed, jobs: map[types.UID]*entry{}}
+}
+
+// Knows says whether the job's master is dialled already.
+func (l *Links) Knows(job types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.jobs[job] != nil
+}
+
+// Open begins to dial a job's master.
+func (l *Links) Open(job types.UID, name types.NamespacedName, master Master) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.jobs[job] != nil || l.context.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(l.context)
+	entry := &entry{name: name, master: master, cancel: cancel, wished: make(chan struct{}, 1)}
+	l.jobs[job] = entry
+	go l.keep(ctx, entry)
+}
+
+// Close ends the stream of a job that is over or gone.
+func (l *Links) Close(job types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if entry := l.jobs[job]; entry != nil {
+		entry.cancel()
+		delete(l.jobs, job)
+	}
+}
+
+// Tell says what is to hold of a job from now on. Its generation is set here; the same again says nothing.
+func (l *Links) Tell(job types.UID, wish *platformpb.PlatformView) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry := l.jobs[job]
+	if entry == nil {
+		return
+	}
+	wish.Generation = entry.current
+	if entry.wish != nil && sameWish(entry.wish, wish) {
+		return
+	}
+	entry.current++
+	wish.Generation = entry.current
+	entry.wish = wish
+	entry.ring()
+}
+
+// sameWish: that time goes by is no news.
+func sameWish(a, b *platformpb.PlatformView) bool {
+	timeless := func(wish *platformpb.PlatformView) *platformpb.PlatformView {
+		copied := proto.CloneOf(wish)
+		for _, departure := range copied.GetDepartures() {
+			departure.LeftMs = 0
+		}
+		return copied
+	}
+	return proto.Equal(timeless(a), timeless(b))
+}
+
+// Report gives a fact to the master's record. It is lost where no master comes.
+func (l *Links) Report(job types.UID, fact *platformpb.PlatformFact) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry := l.jobs[job]
+	if entry == nil {
+		return
+	}
+	entry.facts = append(entry.facts, fact)
+	entry.facts = entry.facts[max(0, len(entry.facts)-mostFacts):]
+	entry.ring()
+}
+
+// View is what the master has told last, and whether that answers what it was told last. nil: it is not there.
+func (l *Links) View(job types.UID) (view *platformpb.JobView, current bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry := l.jobs[job]
+	if entry == nil || entry.view == nil {
+		return nil, false
+	}
+	return entry.view, entry.view.GetGeneration() == entry.current
+}
+
+// sameView: that training goes on is no news.
+func sameView(a, b *platformpb.JobView) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	one, other := proto.CloneOf(a), proto.CloneOf(b)
+	one.Step, other.Step = nil, nil
+	return proto.Equal(one, other)
+}
+
+func (e *entry) ring() {
+	select {
+	case e.wished <- struct{}{}:
+	default:
+	}
+}
+
+// take is what is to be sent now. first: a stream has just begun, and its master knows nothing.
+func (l *Links) take(e *entry, first bool) (wish *platformpb.PlatformView, facts []*platformpb.PlatformFact) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	facts, e.facts = e.facts, nil
+	if e.wish != nil && first {
+		e.current++ // generations count within a stream, and grow across streams
+		e.wish.Generation = e.current
+	}
+	if e.wish == nil {
+		return nil, facts
+	}
+	return proto.CloneOf(e.wish), facts
+}
+
+// heard keeps what the master says; nil: it is not there any more.
+func (l *Links) heard(e *entry, view *platformpb.JobView) {
+	l.mu.Lock()
+	changed := !sameView(e.view, view) || e.view.GetStep() != view.GetStep() && time.Since(e.stepped) >= stepsEvery
+	if changed {
+		e.stepped = time.Now()
+	}
+	e.view = view
+	l.mu.Unlock()
+	if changed {
+		l.changed(e.name)
+	}
+}

@@ -1,0 +1,132 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"phalanx/operator/internal/link/platformpb"
+)
+
+const (
+	attachMethod = "/phalanx.v1.PlatformLink/Attach"
+	// A master that is not there is dialled again after so long, twice as long each time.
+	redialMin = 100 * time.Millisecond
+	redialMax = 10 * time.Second
+	// A master that is silent for both is believed dead.
+	pingEvery  = 10 * time.Second
+	pingAnswer = 5 * time.Second
+	dialLimit  = 5 * time.Second
+)
+
+// keep has a stream to the job's master until ctx ends.
+func (l *Links) keep(ctx context.Context, e *entry) {
+	logger := log.FromContext(ctx).WithName("link").WithValues("job", e.name.String())
+	transport, err := TLSOfToken(e.master.Token)
+	if err != nil {
+		logger.Error(err, "no certificate can be made of the job's token: its master is not heard")
+		return
+	}
+	said := ""
+	for wait := redialMin; ctx.Err() == nil; wait = min(2*wait, redialMax) {
+		attached, err := l.attach(ctx, e, credentials.NewTLS(transport))
+		if attached {
+			wait = redialMin
+			said = ""
+			l.heard(e, nil)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			logger.Info("the job's master is not there", "why", said)
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+	}
+}
+
+// attach is one stream, from the dial to its end. attached: the master has answered.
+func (l *Links) attach(ctx context.Context, e *entry, transport credentials.TransportCredentials) (attached bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	connection, err := grpc.NewClient("passthrough:///"+e.master.Address, grpc.WithTransportCredentials(transport),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialLimit}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingAnswer}),
+		grpc.WithDisableServiceConfig())
+	if err != nil {
+		return false, err
+	}
+	defer connection.Close()
+	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, attachMethod)
+	if err != nil {
+		return false, err
+	}
+	hello := &platformpb.PlatformMessage{Body: &platformpb.PlatformMessage_Hello{
+		Hello: &platformpb.PlatformHello{Platform: "kubernetes", SoftwareVersion: l.version},
+	}}
+	if err := stream.SendMsg(hello); err != nil {
+		return false, reason(stream, err)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- l.send(ctx, e, stream) }()
+	defer func() { cancel(); <-sent }()
+	for {
+		view := &platformpb.JobView{}
+		if err := stream.RecvMsg(view); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return attached, err
+		}
+		attached = true
+		l.heard(e, view)
+	}
+}
+
+// send writes what is new until the stream ends.
+func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream) error {
+	for first := true; ; first = false {
+		wish, facts := l.take(e, first)
+		for _, fact := range facts {
+			body := &platformpb.PlatformMessage_Fact{Fact: fact}
+			if err := stream.SendMsg(&platformpb.PlatformMessage{Body: body}); err != nil {
+				return err
+			}
+		}
+		if wish != nil {
+			body := &platformpb.PlatformMessage_View{View: wish}
+			if err := stream.SendMsg(&platformpb.PlatformMessage{Body: body}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-e.wished:
+		}
+	}
+}
+
+// reason is what the master has said of a stream whose sending has failed.
+func reason(stream grpc.ClientStream, err error) error {
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	if said := stream.RecvMsg(&platformpb.JobView{}); said != nil {
+		return said
+	}
+	return fmt.Errorf("the stream ended: %w", err)
+}
