@@ -72,6 +72,7 @@ void DrawParameters(Random& random, Fault& fault) {
     case FaultKind::kCutDown:
     case FaultKind::kCutBoth:
     case FaultKind::kLook:
+    case FaultKind::kNodeTaken:
       fault.amount = static_cast<int64_t>(random.Below(2));
       break;
     case FaultKind::kMasterKilled:
@@ -117,6 +118,7 @@ const std::vector<FaultRow>& FaultTable() {
       {FaultKind::kNodeFrozen, "node-frozen", "for", "", 6},
       {FaultKind::kNodePaused, "node-paused", "with its clock, for", "", 3},
       {FaultKind::kAgentTerm, "agent-term", "", "ms to a second SIGTERM", 4},
+      {FaultKind::kNodeTaken, "node-taken", "the platform says so for", "?it is, then", 5},
       {FaultKind::kStreamReset, "stream-reset", "", "?what is under way is lost", 8},
       {FaultKind::kCutUp, "cut-towards-master", "for", "?the stream breaks behind it", 4},
       {FaultKind::kCutDown, "cut-from-master", "for", "?the stream breaks behind it", 4},

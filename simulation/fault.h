@@ -29,6 +29,7 @@ enum class FaultKind {
   kNodeFrozen,
   kNodePaused,
   kAgentTerm,
+  kNodeTaken,
   // network
   kStreamReset,
   kCutUp,

@@ -5,6 +5,7 @@
 
 #include "master/core/admit.h"
 #include "master/core/messages.h"
+#include "master/core/platform.h"
 #include "master/journal/snapshot.h"
 #include "simulation/judge.h"
 #include "simulation/sim_journal.h"
@@ -152,6 +153,12 @@ void SimMaster::End(const std::string& why) {
   sessions_.clear();
   session_of_.clear();
   parts_.on_end();
+}
+
+void SimMaster::HearPlatform(const v1::PlatformMessage& message) {
+  if (ended_ || state_.candidacy || state_.moved_to) return;
+  Feed(master::SaidByPlatform(message));
+  Settle();
 }
 
 void SimMaster::Look(bool ranks) {

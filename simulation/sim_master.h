@@ -66,6 +66,8 @@ class SimMaster {
   // HTTP/2's, answered by the process.
   void OnPing(StreamId stream, Task pong);
 
+  void HearPlatform(const v1::PlatformMessage& message);
+
   // `phalanx status`.
   void Look(bool ranks);
 

@@ -122,6 +122,13 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
   return fmt::format("hears {}", node);
 }
 
+std::string PlatformText(const v1::PlatformMessage& message) {
+  if (!message.has_view()) return "hears the platform";
+  std::string text = fmt::format("hears the platform: {} nodes are wanted", message.view().wanted_nodes());
+  for (const v1::Departure& d : message.view().departures()) text += fmt::format(", {} goes", d.address());
+  return text;
+}
+
 std::string Heard(const SimMaster& master, const master::Event& event) {
   using namespace phalanx::master;
   return std::visit(
@@ -135,6 +142,8 @@ std::string Heard(const SimMaster& master, const master::Event& event) {
           [](const master::Tick&) { return std::string("sees time pass"); },
           [](const master::LookedAt&) { return std::string("is asked how far the job is"); },
           [](const master::LetIn& e) { return fmt::format("is told that {} may come in", e.node); },
+          [](const master::PlatformSaid& e) { return PlatformText(e.message); },
+          [](const master::PlatformGone&) { return std::string("has lost the platform"); },
           [](const master::Probed& e) { return fmt::format("has asked whether {} lives", e.node_id); },
       },
       event);

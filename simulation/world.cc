@@ -99,6 +99,7 @@ void World::StartMaster(bool resume) {
   }
   const SimMaster::Parts parts{queue_, network_, story_, judge_, journal_, [this] { OnMasterEnd(); }};
   masters_.push_back(std::make_unique<SimMaster>(parts, clock, std::move(setup)));
+  if (!taken_.empty()) TellPlatform();
 }
 
 SimAgent* World::AgentOf(size_t machine) const {

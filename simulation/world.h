@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,6 +79,8 @@ class World {
   void SeeMoments();
   void OnMoment(Moment moment, uint64_t nth);
   void StrikeStorage(const Fault& fault);
+  void TakeNode(const Fault& fault);
+  void TellPlatform();
   void Strike(const Fault& fault);
   void StrikeWorker(const Fault& fault, SimAgent& agent);
   void StrikeNode(const Fault& fault, Machine& machine);
@@ -117,6 +120,8 @@ class World {
   size_t arriving_ = 0;
   std::array<uint64_t, kMoments> moments_seen_{};
   uint64_t all_moments_seen_ = 0;
+  std::map<uint32_t, int> taken_;  // machines that the platform takes away, and how often it has said so
+  uint64_t platform_generation_ = 0;
   bool ended_late_ = false;
   bool given_up_ = false;
 };

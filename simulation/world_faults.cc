@@ -51,6 +51,8 @@ void World::Strike(const Fault& fault) {
       return FreezeMaster(fault.lasts);
     case FaultKind::kMasterKilled:
       return KillMaster(fault);
+    case FaultKind::kNodeTaken:
+      return TakeNode(fault);
     case FaultKind::kLook:
       if (MasterListens()) master()->gate().Pass([this, fault] { master()->Look(fault.amount == 1); });
       return;
@@ -160,6 +162,32 @@ void World::FreezeMaster(Micros lasts) {
     judge_.OnMasterThawed(frozen->clock().Read(queue_.now()));
     frozen->gate().Go();
   });
+}
+
+// The platform says that it takes a node away; then it does, or thinks better of it.
+void World::TakeNode(const Fault& fault) {
+  ++taken_[fault.machine];
+  TellPlatform();
+  queue_.After(fault.lasts, [this, fault] {
+    const bool is_last = --taken_[fault.machine] == 0;
+    if (is_last && fault.amount == 1) LoseMachine(fault, *machines_[fault.machine], true);
+    if (is_last) taken_.erase(fault.machine);
+    TellPlatform();
+  });
+}
+
+// All that holds, to the master that there is. A new one hears it when it begins.
+void World::TellPlatform() {
+  v1::PlatformMessage message;
+  message.mutable_view()->set_generation(++platform_generation_);
+  for (const auto& [number, count] : taken_) {
+    v1::Departure& departure = *message.mutable_view()->add_departures();
+    departure.set_address(machines_[number]->address);
+    departure.set_name(machines_[number]->name);
+    departure.set_reason("preempted");
+    departure.set_left_ms(30'000);
+  }
+  if (MasterListens()) master()->gate().Pass([this, message] { master()->HearPlatform(message); });
 }
 
 void World::Term(const Fault& fault, Machine& machine) {

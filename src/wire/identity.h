@@ -12,7 +12,7 @@
 namespace phalanx::wire {
 
 // kUnknown: a certificate names one that nobody knows; its holder may do nothing.
-enum class Role { kMaster, kAgent, kViewer, kUnknown };
+enum class Role { kMaster, kAgent, kViewer, kPlatform, kUnknown };
 
 // As certificates name it. Pure.
 std::string_view NameOf(Role role);

@@ -116,6 +116,7 @@ struct LaunchConfig {
   uint32_t older_save_after_lives = 2;  // that failed without a step in a row; 0: never
   int64_t hang_timeout_ms = 0;          // without a step; 0: off
   bool retries_same_error = false;      // that no new try mends
+  bool sized_by_platform = false;       // max_nodes is the environment's NODE_NUM
   bool rescale_signal = false;          // SIGUSR1 announces it to ranks that catch that
   bool save_at_breakpoint = false;      // for every Checkpointer, whatever it says itself
   int64_t restart_grace_ms = 500;       // = stop_timeout_ms where that was given and --restart-grace was not

@@ -117,6 +117,7 @@ class Resolver {
   StatusOr<LaunchConfig> Resolve(ParsedLine line) {
     PHX_RETURN_IF_ERROR(ResolveScript(std::move(line)));
     PHX_RETURN_IF_ERROR(ResolveAutoConfig());
+    FollowPlatform();
     PHX_RETURN_IF_ERROR(ResolveSlurm());
     PHX_RETURN_IF_ERROR(ResolveWorkers());
     PHX_RETURN_IF_ERROR(ResolveChecks());
@@ -289,6 +290,12 @@ class Resolver {
     const bool said = Given("--precheck") || Given("--network-check") || Given("--comm-perf-test");
     if (!said && config_.max_nodes >= kNodesThatAreChecked) config_.check_level = 1;
     return absl::OkStatus();
+  }
+
+  // Of --auto-config, and of "--nnodes=1:$NODE_NUM".
+  void FollowPlatform() {
+    const auto nodes = ParseNodes(env_.NonEmptyOr("NODE_NUM", ""));
+    config_.sized_by_platform = nodes.ok() && nodes->second == config_.max_nodes;
   }
 
   Status ResolveChecks() {

@@ -15,6 +15,7 @@
 #include "master/core/ending.h"
 #include "master/core/members.h"
 #include "master/core/messages.h"
+#include "master/core/platform.h"
 #include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/lease.h"
@@ -95,6 +96,7 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
   AdmitToCheck(turn, e.session, job.nodes.at(e.session));
+  AdmitDeparting(turn, e.session, job.nodes.at(e.session));
   CountVoter(turn, e.session);
   TellSuccessorsTo(turn, e.session);
 
@@ -142,6 +144,7 @@ void On(Turn& turn, const AgentAttached& e) {
     job.SetSpec(e.hello().spec());
     job.spec_of_first_node = true;
     turn.remember = true;
+    TakeWantedNodes(turn);
   }
   const auto old = job.session_of.find(e.hello().node_id());
   if (old != job.session_of.end()) {

@@ -12,6 +12,7 @@
 #include "master/core/ending.h"
 #include "master/core/members.h"
 #include "master/core/messages.h"
+#include "master/core/platform.h"
 #include "master/core/texts.h"
 
 namespace phalanx::master {
@@ -140,14 +141,16 @@ void LetBack(Turn& turn) {
       job.left_out_due = std::min(job.left_out_due, entry->until);
       continue;
     }
+    if (DepartureOf(job, node) != nullptr) continue;  // until the platform says that it stays
     job.left_out.erase(session);
+    const bool stays = std::exchange(node.departs, false);
     job.ChangeNode(node, [checks](Node& n) {
       n.left_out.clear();
       n.unchecked = checks;
     });
     job.check_due = true;
     job.checked = false;
-    turn.SendNotice(session, fmt::format("this node was left out for long enough: {}",
+    turn.SendNotice(session, fmt::format("{}: {}", stays ? "this node stays" : "this node was left out for long enough",
                                          checks ? "it is checked again" : "it may train again"));
     if (!checks && job.phase == Phase::kRunning) PlanGrowth(turn);
   }

@@ -16,6 +16,7 @@
 #include "master/core/invariants.h"
 #include "master/core/look.h"
 #include "master/core/members.h"
+#include "master/core/platform.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
@@ -111,6 +112,7 @@ void Settle(Turn& turn) {
   SettleLastLeft(turn);
   if (job.phase == Phase::kBlaming) SettleBlame(turn);
   SettleHang(turn);
+  SettleDepartures(turn);
   SettleChecks(turn);
   if (job.phase == Phase::kRunning) SettleRound(turn);
   SettleStall(turn);
@@ -256,6 +258,7 @@ Instant NextDeadline(const JobState& s) {
                    StallDue(s),
                    HangDue(s),
                    ChecksDue(s),
+                   DeparturesDue(s),
                    NextCheckpointDeadline(s.checkpoints)});
 }
 

@@ -41,6 +41,7 @@
 #include "master/topics/checkpoints.h"
 #include "master/topics/health.h"
 #include "phalanx/v1/agent.pb.h"
+#include "phalanx/v1/platform.pb.h"
 
 namespace phalanx::master {
 
@@ -121,7 +122,14 @@ struct LetIn {
   std::string node;  // its name, host name or address
 };
 
-using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt, LetIn>;
+// The platform that runs the nodes has told something (platform.h), as SaidByPlatform bounds it.
+struct PlatformSaid {
+  v1::PlatformMessage message;
+};
+struct PlatformGone {};  // its stream is over
+
+using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt, LetIn, PlatformSaid,
+                           PlatformGone>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 
@@ -215,6 +223,7 @@ struct Node {
   bool doubted = false;      // ... as its hardware explains a failure
   bool rechecked = false;    // it has been checked since the last round with it ended
   std::string left_out;      // why it does not train, whoever else is there; empty: it may
+  bool departs = false;      // ... because the platform takes it away
   bool stale_round = false;  // it runs another round than the live one
   // Where it had a place, in the last two rounds that it had one in.
   RoundPlace place;
@@ -227,6 +236,26 @@ struct Node {
   std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for
   Instant facts_from = kNever;             // the minute in which its facts are counted; kNever: it has told none
   uint32_t facts = 0;                      // of that minute
+};
+
+// A node that the platform takes away.
+struct Departing {
+  std::string name;    // the platform's
+  std::string reason;  // empty: it gives none
+  Instant goes_at = 0;
+};
+
+constexpr size_t kNotTried = SIZE_MAX;
+
+// What the platform has said last (platform.h).
+struct Platform {
+  bool attached = false;
+  uint64_t generation = 0;                     // of its last view; 0: there was none
+  uint32_t wanted_nodes = 0;                   // 0: it does not say
+  std::map<std::string, Departing> departing;  // by address
+  std::set<uint64_t> training;                 // sessions of those that are here and not left out yet
+  size_t tried_with = kNotTried;               // so many ready nodes were not enough to do without them
+  Instant forget_at = kNever;                  // it is not there, and is believed till then
 };
 
 // The nodes are asked how far they are, for a person who looks.
@@ -298,6 +327,7 @@ struct JobState {
   Budget budget;
   CheckpointState checkpoints;
   HealthState health;
+  Platform platform;
 
   CountedMap<uint64_t, Node> nodes;              // by session
   std::map<std::string, uint64_t> session_of;    // by node id

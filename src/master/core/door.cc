@@ -135,7 +135,8 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
   const v1::JobSpec& asked = hello.spec();
   if (Sentence no = state.spec ? NodesFault(asked) : SpecFault(asked)) return no;
   const v1::JobSpec& spec = state.spec ? *state.spec : asked;
-  if (asked.min_nodes() != spec.min_nodes() || asked.max_nodes() != spec.max_nodes()) {
+  const bool sized = spec.sized_by_platform() && asked.sized_by_platform();
+  if (!sized && (asked.min_nodes() != spec.min_nodes() || asked.max_nodes() != spec.max_nodes())) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),
                        Nodes(spec));
   }
@@ -150,9 +151,10 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
                        : spec.elastic_config().empty() ? "one"
                                                        : "another");
   }
-  if (hello.node_rank_wanted() < -1 || hello.node_rank_wanted() >= static_cast<int64_t>(spec.max_nodes())) {
+  const v1::JobSpec& nodes = sized && asked.max_nodes() > spec.max_nodes() ? asked : spec;
+  if (hello.node_rank_wanted() < -1 || hello.node_rank_wanted() >= static_cast<int64_t>(nodes.max_nodes())) {
     return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", hello.node_rank_wanted(),
-                       spec.max_nodes() - 1, Nodes(spec));
+                       nodes.max_nodes() - 1, Nodes(nodes));
   }
   return std::nullopt;
 }

@@ -69,6 +69,9 @@ class Election {
 
   void On(const LetIn& /*e*/) {}  // nobody is left out yet
 
+  void On(const PlatformSaid& /*e*/) {}  // it is told to come again
+  void On(const PlatformGone& /*e*/) {}
+
   void On(const Probed& e) {
     if (c_.over || !c_.before) return;
     if (e.node_id != c_.before->node_id()) return;

@@ -173,6 +173,12 @@ bool CanBegin(const JobState& s) {
   return !s.sizes || WorldOf(s, false).nodes > 0;
 }
 
+bool CanGoOn(const JobState& s) {
+  if (s.phase != Phase::kRunning) return CanBegin(s);
+  const World world = WorldOf(s, true);
+  return world.nodes > 0 && world.nodes >= s.spec->min_nodes();
+}
+
 bool IsLarger(const JobState& s, const World& world) {
   return s.sizes ? world.ranks > s.round->world_size : world.nodes > s.round->slots.size();
 }

@@ -41,6 +41,9 @@ std::vector<std::string> MemberAddresses(const JobState& state, const std::vecto
 // Whether a round can begin with the nodes that are there.
 bool CanBegin(const JobState& state);
 
+// ... and with those alone whose workers could start at once, while a round is live.
+bool CanGoOn(const JobState& state);
+
 // Whether that would be a larger round than the live one.
 bool IsLarger(const JobState& state, const World& world);
 

@@ -86,6 +86,10 @@ void Fill(v1::MasterEvent& wire, const LookedAt& event) { wire.mutable_looked_at
 
 void Fill(v1::MasterEvent& wire, const LetIn& event) { wire.mutable_let_in()->set_node(event.node); }
 
+void Fill(v1::MasterEvent& wire, const PlatformSaid& event) { *wire.mutable_platform_said() = event.message; }
+
+void Fill(v1::MasterEvent& wire, const PlatformGone& /*event*/) { wire.mutable_platform_gone(); }
+
 void Fill(v1::MasterEvent& wire, const Tick& /*event*/) { wire.mutable_tick(); }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "master/core/admit.h"
 #include "master/core/core.h"
+#include "master/core/platform.h"
 #include "master/replay/frames.h"
 #include "master/replay/start.h"
 
@@ -56,6 +57,10 @@ class MasterPlayer final : public replay::Player {
         return LookedAt{event.looked_at().ranks()};
       case v1::MasterEvent::kLetIn:
         return LetIn{event.let_in().node()};
+      case v1::MasterEvent::kPlatformSaid:
+        return SaidByPlatform(event.platform_said());
+      case v1::MasterEvent::kPlatformGone:
+        return PlatformGone{};
       case v1::MasterEvent::kResumed:
       case v1::MasterEvent::BODY_NOT_SET:
         return absl::DataLossError("an event that this version does not know");

@@ -138,9 +138,10 @@ grpc::Status AdminDesk::AnswerLetIn(const wire::Caller& caller, const v1::LetInR
                                     Instant now) {
   grpc::Status allowed = Admit(caller, request.job_id());
   if (!allowed.ok()) return allowed;
-  if (caller.role == wire::Role::kViewer) {
+  if (caller.role == wire::Role::kViewer || caller.role == wire::Role::kPlatform) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
-                        "the certificate's role is viewer, which may look alone: one of an agent is needed");
+                        fmt::format("the certificate's role is {}, which may look alone: one of an agent is needed",
+                                    wire::NameOf(*caller.role)));
   }
   for (const Machine& machine : LeftOutMachines(job_.health, request.node(), now)) {
     reply.add_nodes(job_.health.left_out.at(machine).node);

@@ -1,7 +1,7 @@
 // What agents say, as bytes: any message in any order must leave a state that can be stepped, told, shown and restored.
 //
 // Input: steps of one byte, what it is about (low bits: one of four streams; high bits: how), and where it is a message
-// a second byte, its length, and the message.
+// a second byte, its length, and the message. Among what is about no message, what the platform says.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "master/core/convert.h"
 #include "master/core/core.h"
 #include "master/core/messages.h"
+#include "master/core/platform.h"
 #include "master/core/test_hello.h"
 #include "master/journal/snapshot.h"
 
@@ -21,6 +22,7 @@ namespace phalanx::master {
 namespace {
 
 constexpr uint64_t kStreams = 4;
+constexpr uint8_t kOfPlatform = 0x20;
 
 class Fuzzed {
  public:
@@ -31,7 +33,11 @@ class Fuzzed {
       const uint64_t session = 1 + head % kStreams;
       switch (head >> 6) {
         case 0:
-          Feed(AgentDetached{session, "its stream broke"});
+          if ((head & kOfPlatform) != 0) {
+            HearPlatform(bytes);
+          } else {
+            Feed(AgentDetached{session, "its stream broke"});
+          }
           break;
         case 1:
           now_ += 100 * (1 + (head >> 2 & 15));
@@ -45,6 +51,7 @@ class Fuzzed {
       }
     }
     StatusOf(state_, now_);
+    PHX_CHECK(ViewOf(state_, now_).IsInitialized(), "no view");
     const auto restored = RestoreState(SaveState(state_, now_), "job", now_);
     PHX_CHECK(restored.ok(), "a journal that a new master refuses");
   }
@@ -55,6 +62,14 @@ class Fuzzed {
     const auto length = std::min<size_t>(static_cast<uint8_t>(bytes.front()), bytes.size() - 1);
     v1::AgentMessage message;
     if (message.ParseFromArray(bytes.data() + 1, static_cast<int>(length))) Hear(session, message);
+    bytes.remove_prefix(1 + length);
+  }
+
+  void HearPlatform(std::string_view& bytes) {
+    if (bytes.empty()) return Feed(PlatformGone{});
+    const auto length = std::min<size_t>(static_cast<uint8_t>(bytes.front()), bytes.size() - 1);
+    v1::PlatformMessage message;
+    if (message.ParseFromArray(bytes.data() + 1, static_cast<int>(length))) Feed(SaidByPlatform(std::move(message)));
     bytes.remove_prefix(1 + length);
   }
 

@@ -24,6 +24,7 @@
 #include "master/replay/frames.h"
 #include "master/replay/start.h"
 #include "master/serve/admin_desk.h"
+#include "master/serve/platform_desk.h"
 #include "master/serve/prober.h"
 #include "master/serve/record_keeper.h"
 #include "master/serve/shell_decisions.h"
@@ -131,6 +132,7 @@ class MasterServer::Impl final : public SessionOwner {
   StateLock state_lock_;  // outlives those that write to the directory
   RecordKeeper record_{started_unix_ms_};
   AdminDesk desk_{options_.job_id, started_unix_ms_, state_, record_};
+  PlatformDesk platform_{options_.job_id, state_};
 
   v1::AgentLink::AsyncService agent_service_;
   std::shared_ptr<grpc::ServerCredentials> tls_;  // outlives the server
@@ -202,6 +204,7 @@ Status MasterServer::Impl::Listen() {
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
   desk_.Offer(*queue_, *endpoint_, [this](const Event& event) { Feed(event); });
+  platform_.Offer(*queue_, *endpoint_, [this](const Event& event) { Feed(event); });
   Do(Record{"master-started", 0, "", -1, {{"port", int64_t{port_}}}},
      fmt::format("Phalanx {} serves job '{}' at {}", PHALANX_VERSION, options_.job_id,
                  JoinHostPort(options_.hosts.front(), port_)));
@@ -322,6 +325,7 @@ Status MasterServer::Impl::Build() {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.RegisterService(&agent_service_);
   builder.RegisterService(&desk_.service());
+  builder.RegisterService(&platform_.service());
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
   if (server_) return endpoint_->Start();
@@ -382,7 +386,8 @@ bool MasterServer::Impl::IsOver() {
 
 Instant MasterServer::Impl::NextWake() {
   const Instant deadline = deadlines_.Next([this](uint64_t session) { return Find(session) != nullptr; });
-  return std::min({NextDeadline(state_), deadline, EndsAt(attendance_, state_, options_.linger_ms)});
+  return std::min(
+      {NextDeadline(state_), deadline, platform_.DueAt(), EndsAt(attendance_, state_, options_.linger_ms)});
 }
 
 void MasterServer::Impl::OnTick(bool) {
@@ -393,6 +398,7 @@ void MasterServer::Impl::OnTick(bool) {
     Session* session = Find(id);
     if (session != nullptr && HasFailed(session->greeted(), session->ending())) session->Cancel();
   }
+  if (platform_.DueAt() <= now) platform_.Settle(now);
   if (NextDeadline(state_) <= now) Feed(Tick{});
 }
 
@@ -404,12 +410,14 @@ void MasterServer::Impl::Shutdown() {
     stoppable_ = false;
   }
   desk_.Withdraw(MonotonicMs());
+  platform_.Withdraw();
   endpoint_.reset();
   prober_.Finish();
   server_->Shutdown(AtOnce());
   // Every operation comes back before the queue may go.
   auto busy = [this] {
-    return !sessions_.empty() || desk_.calls() > 0 || tick_pending_ || stop_pending_ || probed_pending_;
+    return !sessions_.empty() || desk_.calls() > 0 || platform_.streams() > 0 || tick_pending_ || stop_pending_ ||
+           probed_pending_;
   };
   void* tag = nullptr;
   bool ok = false;
@@ -479,6 +487,7 @@ void MasterServer::Impl::Feed(const Event& event) {
   if (state_.moved_to && !std::exchange(moved_, true)) OnMoved();
   if (endpoint_) endpoint_->Follow(state_);
   desk_.Settle(now);
+  platform_.Settle(now);
   TellOfDisk();
 }
 

@@ -1,0 +1,223 @@
+#include "master/core/platform.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/utf8.h"
+#include "master/core/admit.h"
+#include "master/core/arrivals.h"
+#include "master/core/door.h"
+#include "master/core/members.h"
+#include "master/core/texts.h"
+#include "master/topics/health.h"
+
+namespace phalanx::master {
+namespace {
+
+constexpr size_t kMaxReasonBytes = 512;
+
+void CutText(std::string& text, size_t bytes_max) {
+  if (text.size() > bytes_max) text.resize(CutUtf8(text, bytes_max).size());
+}
+
+void AdmitView(v1::PlatformView& view) {
+  v1::PlatformView admitted;
+  admitted.set_generation(view.generation());
+  admitted.set_wanted_nodes(std::min(view.wanted_nodes(), kMaxNodes));
+  for (v1::Departure& departure : *view.mutable_departures()) {
+    if (!IsIpAddress(departure.address()) || admitted.departures_size() == static_cast<int>(kMaxDepartures)) continue;
+    CutText(*departure.mutable_name(), kMaxNameBytes);
+    CutText(*departure.mutable_reason(), kMaxReasonBytes);
+    departure.set_left_ms(std::clamp<int64_t>(departure.left_ms(), 0, kMaxSpanMs));
+    admitted.add_departures()->Swap(&departure);
+  }
+  view.Swap(&admitted);
+}
+
+std::string NodesText(const v1::JobSpec& spec) {
+  if (spec.min_nodes() == spec.max_nodes()) return fmt::format("{}", spec.max_nodes());
+  return fmt::format("{}:{}", spec.min_nodes(), spec.max_nodes());
+}
+
+std::string WhyItGoes(const Departing& departing) {
+  return departing.reason.empty() ? "the platform takes it away" : departing.reason;
+}
+
+void TryWithout(Turn& turn, uint64_t session, Node& node, const Departing& departing) {
+  JobState& job = turn.job;
+  const std::string why = WhyItGoes(departing);
+  job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });
+  if (!CanGoOn(job)) return job.ChangeNode(node, [](Node& n) { n.left_out.clear(); });
+  node.departs = true;
+  job.left_out.insert(session);
+  job.platform.training.erase(session);
+  if (node.group_rank >= 0 && job.round) job.round->any_left_out = true;
+  turn.remember = true;
+  const std::string name = NodeName(job, node.hello);
+  turn.Note("node-departs", name,
+            fmt::format("node {} goes ({}{}): the others train without it", name, why,
+                        departing.name.empty() ? "" : ", " + departing.name));
+  turn.SendNotice(session, fmt::format("this node goes ({}): the others train without it", why));
+}
+
+void Heard(Turn& turn, const v1::PlatformView& view) {
+  JobState& job = turn.job;
+  Platform& platform = job.platform;
+  platform.generation = view.generation();
+  std::map<std::string, Departing> departing;
+  for (const v1::Departure& d : view.departures()) {
+    departing[d.address()] = {d.name(), d.reason(), turn.now + d.left_ms()};
+  }
+  const bool any_stays = std::ranges::any_of(
+      platform.departing, [&departing](const auto& before) { return !departing.contains(before.first); });
+  platform.departing = std::move(departing);
+  if (any_stays) job.left_out_due = turn.now;
+  platform.training.clear();
+  platform.tried_with = kNotTried;
+  if (!platform.departing.empty()) {
+    for (const auto& [session, node] : job.nodes) AdmitDeparting(turn, session, node);
+  }
+  platform.wanted_nodes = view.wanted_nodes();
+  TakeWantedNodes(turn);
+}
+
+void Heard(Turn& turn, const v1::PlatformFact& fact) {
+  turn.Note("platform-fact", fact.name(), fact.sentence(), -1, {{"kind", fact.kind()}, {"address", fact.address()}});
+}
+
+}  // namespace
+
+PlatformSaid SaidByPlatform(v1::PlatformMessage message) {
+  if (message.has_view()) AdmitView(*message.mutable_view());
+  if (message.has_hello()) {
+    CutText(*message.mutable_hello()->mutable_platform(), kMaxNameBytes);
+    CutText(*message.mutable_hello()->mutable_software_version(), kMaxNameBytes);
+    message.mutable_hello()->clear_job_id();  // the door has compared it
+  }
+  if (message.has_fact()) {
+    v1::PlatformFact& fact = *message.mutable_fact();
+    for (std::string* text : {fact.mutable_name(), fact.mutable_address(), fact.mutable_kind()}) {
+      CutText(*text, kMaxNameBytes);
+    }
+    CutText(*fact.mutable_sentence(), kMaxReasonBytes);
+  }
+  return {std::move(message)};
+}
+
+void On(Turn& turn, const PlatformSaid& event) {
+  if (event.message.has_hello()) {
+    turn.job.platform.attached = true;
+    turn.job.platform.forget_at = kNever;
+    const v1::PlatformHello& hello = event.message.hello();
+    return turn.Note("platform-attached", "",
+                     fmt::format("{} {} runs this job's nodes", hello.platform(), hello.software_version()));
+  }
+  if (event.message.has_view()) return Heard(turn, event.message.view());
+  if (event.message.has_fact()) return Heard(turn, event.message.fact());
+}
+
+void On(Turn& turn, const PlatformGone& /*event*/) {
+  Platform& platform = turn.job.platform;
+  platform.attached = false;
+  platform.generation = 0;  // the next one counts anew
+  Instant last = turn.now;
+  for (const auto& [address, departing] : platform.departing) last = std::max(last, departing.goes_at);
+  if (!platform.departing.empty()) platform.forget_at = last + kDepartureKeptMs;
+  turn.Note("platform-gone", "", "the platform's stream is over: what it has said holds for a while");
+}
+
+void AdmitDeparting(Turn& turn, uint64_t session, const Node& node) {
+  if (DepartureOf(turn.job, node) == nullptr) return;
+  turn.job.platform.training.insert(session);
+  turn.job.platform.tried_with = kNotTried;
+}
+
+void TakeWantedNodes(Turn& turn) {
+  JobState& job = turn.job;
+  const uint32_t wanted = job.platform.wanted_nodes;
+  if (wanted == 0 || !job.spec || !job.spec->sized_by_platform() || job.phase == Phase::kFinished) return;
+  v1::JobSpec spec = *job.spec;
+  spec.set_max_nodes(std::max(spec.node_unit(), wanted / spec.node_unit() * spec.node_unit()));
+  spec.set_min_nodes(std::min(spec.min_nodes(), spec.max_nodes()));
+  if (spec.max_nodes() == job.spec->max_nodes() || SpecFault(spec)) return;
+  const bool grows = spec.max_nodes() > job.spec->max_nodes();
+  turn.Note("job-resized", "",
+            fmt::format("the platform wants {} nodes: --nnodes={} in place of {}", wanted, NodesText(spec),
+                        NodesText(*job.spec)));
+  job.SetSpec(spec);
+  turn.remember = true;
+  if (grows && job.phase == Phase::kRunning && CanGrow(job)) PlanGrowth(turn);
+}
+
+void SettleDepartures(Turn& turn) {
+  JobState& job = turn.job;
+  Platform& platform = job.platform;
+  if (turn.now >= platform.forget_at) {
+    platform.forget_at = kNever;
+    platform.departing.clear();
+    platform.training.clear();
+    job.left_out_due = turn.now;
+  }
+  if (platform.training.empty() || job.phase == Phase::kFinished || !job.spec) return;
+  if (std::exchange(platform.tried_with, job.census.ready()) == job.census.ready()) return;
+  const std::set<uint64_t> training = platform.training;
+  for (const uint64_t session : training) {
+    const auto found = job.nodes.find(session);
+    const Departing* const departing = found == job.nodes.end() ? nullptr : DepartureOf(job, found->second);
+    if (departing == nullptr || found->second.leaving || !found->second.left_out.empty()) {
+      platform.training.erase(session);
+      continue;
+    }
+    TryWithout(turn, session, found->second, *departing);
+  }
+  platform.tried_with = job.census.ready();
+}
+
+Instant DeparturesDue(const JobState& job) { return job.platform.forget_at; }
+
+const Departing* DepartureOf(const JobState& job, const Node& node) {
+  const auto found = job.platform.departing.find(node.hello.address());
+  return found == job.platform.departing.end() ? nullptr : &found->second;
+}
+
+v1::JobView ViewOf(const JobState& job, Instant now) {
+  v1::JobView view;
+  view.set_generation(job.platform.generation);
+  view.set_phase(PhaseText(job.phase));
+  const Round* const round = job.round ? &*job.round : job.last_round ? &*job.last_round : nullptr;
+  if (job.round && job.phase != Phase::kFinished) {
+    view.set_nodes(static_cast<uint32_t>(job.round->slots.size()));
+    view.set_world_size(job.round->world_size);
+  }
+  if (round != nullptr) view.set_restart_count(round->restart_count);
+  const std::optional<int64_t> step = job.round && job.round->step ? job.round->step : job.highest_step;
+  if (step) view.set_step(*step);
+  view.set_reason(job.reason);
+  if (job.outcome) view.set_exit_code(job.outcome->exit_code);
+  if (!job.platform.departing.empty()) {
+    std::set<std::string> training;
+    for (const auto& [session, node] : job.nodes) {
+      if (node.group_rank >= 0 && DepartureOf(job, node) != nullptr) training.insert(node.hello.address());
+    }
+    for (const auto& [address, departing] : job.platform.departing) {
+      if (!training.contains(address)) view.add_released(address);
+    }
+  }
+  for (const v1::LeftOut& left_out : LeftOutNow(job.health, now)) {
+    if (left_out.rest_ms() == 0) continue;
+    v1::UnfitNode& unfit = *view.add_unfit();
+    unfit.set_address(left_out.address());
+    unfit.set_hostname(left_out.hostname());
+    unfit.set_reason(left_out.reason());
+    unfit.set_left_ms(left_out.rest_ms());
+  }
+  return view;
+}
+
+}  // namespace phalanx::master

@@ -1,0 +1,43 @@
+// What the platform that runs the nodes (Kubernetes) tells of them, and what it is told of the job
+// (proto/phalanx/v1/platform.proto, docs/formats/platform-link.md). Pure.
+//
+// * A node that the platform takes away trains no more, once the others can go on without it: they come to a safe point
+//   and train on while it is still there. Where too few would be left, it trains until it goes.
+// * How many nodes train follows the platform where the nodes' --nnodes does (JobSpec.sized_by_platform).
+#pragma once
+
+#include <cstdint>
+
+#include "master/core/core.h"
+#include "master/core/turn.h"
+
+namespace phalanx::master {
+
+// More nodes than that are not taken away at a time; further ones are not heard of.
+constexpr size_t kMaxDepartures = 8'192;
+// A platform that is not there any more, and has not said otherwise, is believed for so long behind the time at which a
+// node was to go.
+constexpr int64_t kDepartureKeptMs = 60'000;
+
+// Bounds what a platform says. A text is cut; a departure without an IP address is left out.
+PlatformSaid SaidByPlatform(v1::PlatformMessage message);
+
+void On(Turn& turn, const PlatformSaid& event);
+void On(Turn& turn, const PlatformGone& event);
+
+// A node has come: whether the platform takes it away.
+void AdmitDeparting(Turn& turn, uint64_t session, const Node& node);
+// The job's spec has just come with its first node.
+void TakeWantedNodes(Turn& turn);
+// Nodes that go are left out as soon as the others can do without them.
+void SettleDepartures(Turn& turn);
+// When SettleDepartures has something to do.
+Instant DeparturesDue(const JobState& job);
+
+// Null: the platform leaves it where it is.
+const Departing* DepartureOf(const JobState& job, const Node& node);
+
+// All that the platform is to know. Walks over the nodes where some go.
+v1::JobView ViewOf(const JobState& job, Instant now);
+
+}  // namespace phalanx::master

@@ -1,0 +1,250 @@
+#include "master/core/platform.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "master/core/job_fixture.h"
+
+namespace phalanx::master {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+// A job whose nodes a platform runs: node n has address 10.0.0.n.
+class PlatformJob : public JobFixture {
+ public:
+  PlatformJob(uint32_t min_nodes, uint32_t max_nodes, bool sized = true) : JobFixture(min_nodes, max_nodes) {
+    spec.set_sized_by_platform(sized);
+    spec.set_rescale_grace_ms(30'000);
+    AdmitSpec(spec);
+    state = journal_state = JobState("job", spec);
+    wants_safe_point = true;
+    v1::PlatformMessage hello;
+    hello.mutable_hello()->set_platform("kubernetes");
+    Send(SaidByPlatform(hello));
+  }
+
+  uint64_t Come(int number) {
+    v1::Hello hello = Info(fmt::format("n{}", number));
+    hello.set_address(Address(number));
+    return Attach(hello);
+  }
+  static std::string Address(int number) { return fmt::format("10.0.0.{}", number); }
+
+  void Goes(int number, const std::string& reason) {
+    v1::Departure& departure = *view.add_departures();
+    departure.set_address(Address(number));
+    departure.set_name(fmt::format("job-worker-{}", number));
+    departure.set_reason(reason);
+    departure.set_left_ms(30'000);
+  }
+  void Tell() {
+    view.set_generation(view.generation() + 1);
+    v1::PlatformMessage message;
+    *message.mutable_view() = view;
+    Send(SaidByPlatform(message));
+  }
+  // All ranks come to their safe point.
+  void BeSafe() {
+    v1::SafePoint point;
+    point.set_epoch(state.round->epoch);
+    point.set_reached(true);
+    std::vector<uint64_t> sessions;
+    for (const Slot& slot : std::as_const(*state.round).slots) sessions.push_back(slot.session);
+    for (const uint64_t session : sessions) Say(session, point);
+  }
+  v1::JobView View() const { return ViewOf(state, now); }
+  size_t World() const { return state.round ? state.round->slots.size() : 0; }
+
+  v1::PlatformView view;
+};
+
+TEST(PlatformTest, WhoIsPreemptedTrainsNoMoreWhileItIsStillThere) {
+  PlatformJob job(2, 3);
+  for (int i = 0; i < 3; ++i) job.Come(i);
+  job.Pass(1'000);
+  ASSERT_EQ(job.World(), 3u);
+  const uint32_t restarts = RestartsLeft(job.state.budget, job.now);
+  job.Goes(1, "preempted by a pod of higher priority");
+  job.Tell();
+  EXPECT_EQ(job.View().generation(), 1u);
+  EXPECT_THAT(job.View().released(), IsEmpty());  // it trains until all are at a safe point
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_THAT(job.state.round->reason, HasSubstr("preempted by a pod of higher priority"));
+  EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
+  EXPECT_EQ(RestartsLeft(job.state.budget, job.now), restarts);  // no failure
+}
+
+TEST(PlatformTest, WhoStaysAfterAllTrainsAgain) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  const uint64_t other = job.Come(1);
+  job.Pass(1'000);
+  job.Goes(1, "its node is drained");
+  job.Tell();
+  job.BeSafe();
+  ASSERT_EQ(job.World(), 1u);
+  job.view.clear_departures();
+  job.Tell();
+  EXPECT_THAT(job.told[other].notices, Contains(HasSubstr("this node stays: it may train again")));
+  job.Pass(kGrowQuietMs);
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 2u);
+}
+
+TEST(PlatformTest, WhereTooFewWouldBeLeftItTrainsUntilItGoes) {
+  PlatformJob job(2, 2);
+  job.Come(0);
+  const uint64_t goes = job.Come(1);
+  job.Pass(1'000);
+  job.Goes(1, "its node is drained");
+  job.Tell();
+  job.Pass(10'000);
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_TRUE(job.state.nodes.at(goes).left_out.empty());
+  EXPECT_EQ(job.state.round->rescale_by, kNever);
+  // ... or until another one has come, and it is this node's place that is free.
+  job.Come(2);
+  job.BeSafe();
+  ASSERT_EQ(job.World(), 2u);
+  EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
+  EXPECT_EQ(job.state.round->SlotOfNode("id-n1"), nullptr);
+}
+
+TEST(PlatformTest, OfAllThatGoNotAllAreLeftOut) {
+  PlatformJob job(1, 3);
+  for (int i = 0; i < 3; ++i) job.Come(i);
+  job.Pass(1'000);
+  for (int i = 0; i < 3; ++i) job.Goes(i, "its node is not ready");
+  job.Tell();
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 1u);
+  EXPECT_EQ(job.View().released_size(), 2);
+}
+
+TEST(PlatformTest, ANodeThatGoesIsNotTakenInWhenItComesLate) {
+  PlatformJob job(1, 2);
+  job.Goes(1, "evicted");
+  job.Tell();
+  job.Come(0);
+  job.Come(1);
+  job.Pass(1'000);
+  EXPECT_EQ(job.World(), 1u);
+  EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
+}
+
+TEST(PlatformTest, WhatIsSaidTwiceChangesNothing) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  job.Come(1);
+  job.Pass(1'000);
+  job.Goes(1, "evicted");
+  job.Tell();
+  job.BeSafe();
+  const uint64_t epoch = job.state.round->epoch;
+  job.Tell();
+  job.Pass(5'000);
+  EXPECT_EQ(job.state.round->epoch, epoch);
+  EXPECT_EQ(job.View().generation(), 2u);
+}
+
+TEST(PlatformTest, APlatformThatIsLostIsBelievedForAWhile) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  job.Come(1);
+  job.Pass(1'000);
+  job.Goes(1, "evicted");
+  job.Tell();
+  job.BeSafe();
+  job.Send(PlatformGone{});
+  job.Pass(30'000 + kDepartureKeptMs - 1);
+  EXPECT_EQ(job.World(), 1u);
+  job.Pass(1 + kGrowQuietMs);
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 2u);
+}
+
+TEST(PlatformTest, ItsNodesAreAsManyAsItWants) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  job.Come(1);
+  job.Pass(1'000);
+  job.view.set_wanted_nodes(3);
+  job.Tell();
+  EXPECT_EQ(job.state.spec->max_nodes(), 3u);
+  job.spec.set_max_nodes(3);  // what NODE_NUM is by now
+  job.Come(2);
+  job.Pass(kGrowQuietMs);
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 3u);
+  job.view.set_wanted_nodes(2);
+  job.Goes(2, "the job is made smaller");
+  job.Tell();
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_EQ(job.state.spec->max_nodes(), 2u);
+}
+
+TEST(PlatformTest, AJobOfAFixedSizeTrainsOnUntilTheOthersAreThere) {
+  PlatformJob job(2, 2);
+  job.Come(0);
+  job.Come(1);
+  job.Pass(1'000);
+  job.view.set_wanted_nodes(4);
+  job.Tell();
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_EQ(job.state.spec->min_nodes(), 2u);
+  job.view.set_wanted_nodes(1);
+  job.Tell();
+  EXPECT_EQ(job.state.spec->min_nodes(), 1u);
+}
+
+TEST(PlatformTest, NumbersOfTheUserCount) {
+  PlatformJob job(1, 2, /*sized=*/false);
+  job.Come(0);
+  job.view.set_wanted_nodes(3);
+  job.Tell();
+  EXPECT_EQ(job.state.spec->max_nodes(), 2u);
+  job.spec.set_max_nodes(3);
+  const uint64_t other = job.Come(1);
+  EXPECT_THAT(job.told[other].refused, HasSubstr("--nnodes=1:3 differs from the job's --nnodes=1:2"));
+}
+
+TEST(PlatformTest, AMachineThatFailedItsCheckIsUnfit) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  LeaveOut(job.state.health, {7, "n1", "n1", "10.0.0.1"}, "sector 7 is gone", 600'000, job.now);
+  ASSERT_EQ(job.View().unfit_size(), 1);
+  EXPECT_EQ(job.View().unfit(0).address(), "10.0.0.1");
+  EXPECT_EQ(job.View().unfit(0).reason(), "sector 7 is gone");
+  job.Pass(600'000);
+  EXPECT_EQ(job.View().unfit_size(), 0);
+}
+
+TEST(PlatformTest, WhatItSaysIsBounded) {
+  v1::PlatformMessage message;
+  for (size_t i = 0; i < kMaxDepartures + 2; ++i) {
+    v1::Departure& departure = *message.mutable_view()->add_departures();
+    departure.set_address(i == 0 ? "no address" : fmt::format("10.1.{}.{}", i / 256, i % 256));
+    departure.set_reason(std::string(10'000, 'x'));
+    departure.set_left_ms(-5);
+  }
+  message.mutable_view()->set_wanted_nodes(UINT32_MAX);
+  const v1::PlatformView& view = SaidByPlatform(message).message.view();
+  ASSERT_EQ(view.departures_size(), static_cast<int>(kMaxDepartures));
+  EXPECT_EQ(view.departures(0).address(), "10.1.0.1");
+  EXPECT_EQ(view.departures(0).reason().size(), 512u);
+  EXPECT_EQ(view.departures(0).left_ms(), 0);
+  EXPECT_EQ(view.wanted_nodes(), 1'000'000u);
+}
+
+}  // namespace
+}  // namespace phalanx::master
