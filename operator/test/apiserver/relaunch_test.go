@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"phalanx/operator/api/v1alpha1"
 )
@@ -60,10 +61,18 @@ func TestAFailedWorkerIsReplacedUntilItsBudgetIsSpent(t *testing.T) {
 	})
 }
 
+// holder is the live pod of a rank, as the API server has it: a status may reach the stage before the pods it is about.
 func holder(s *stage, rank string) corev1.Pod {
 	s.t.Helper()
-	for _, pod := range s.live(v1alpha1.ReplicaTypeWorker) {
-		if pod.Labels["elasticjob.dlrover/rank-index"] == rank {
+	var pods corev1.PodList
+	err := cluster.client.List(s.t.Context(), &pods, client.InNamespace(s.namespace), client.MatchingLabels{
+		"elasticjob.dlrover/replica-type": v1alpha1.ReplicaTypeWorker, "elasticjob.dlrover/rank-index": rank,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		if alive(&pod) {
 			return pod
 		}
 	}

@@ -97,12 +97,23 @@ func (s *stage) await(is func() error) {
 	}
 }
 
+// create makes an object, and waits until this stage's cache has it: what a test asks of it next is no surprise.
 func (s *stage) create(object client.Object) {
 	s.t.Helper()
 	object.SetNamespace(s.namespace)
 	if err := cluster.client.Create(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
 	}
+	s.await(func() error {
+		seen := object.DeepCopyObject().(client.Object)
+		if err := s.cache.Get(s.t.Context(), client.ObjectKeyFromObject(object), seen); err != nil {
+			return err
+		}
+		if seen.GetUID() != object.GetUID() {
+			return fmt.Errorf("%s is still that of before", object.GetName())
+		}
+		return nil
+	})
 }
 
 func (s *stage) patch(object client.Object, patch string) {
@@ -139,12 +150,16 @@ func (s *stage) live(role string) map[string]corev1.Pod {
 	s.t.Helper()
 	live := map[string]corev1.Pod{}
 	for _, pod := range s.pods(role) {
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if pod.DeletionTimestamp == nil && !ended {
+		if alive(&pod) {
 			live[pod.Name] = pod
 		}
 	}
 	return live
+}
+
+func alive(pod *corev1.Pod) bool {
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return pod.DeletionTimestamp == nil && !ended
 }
 
 // whole says what is missing until a job has its master, and one live pod for each rank.
