@@ -21,14 +21,15 @@ const holding = "test/holding"
 // kubelet does for the pods of a stage what scheduler and kubelets do: it binds them, says that they run, and removes
 // them when they are deleted. It runs none of them.
 type kubelet struct {
-	t   *testing.T
-	ctx context.Context
+	t     *testing.T
+	ctx   context.Context
+	slots chan struct{} // as many pods are tended at a time
 }
 
 func startKubelet(s *stage) *kubelet {
-	k := &kubelet{s.t, s.t.Context()}
+	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32)}
 	tend := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok {
+		if pod, ok := object.(*corev1.Pod); ok && (pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil) {
 			go k.tend(pod.DeepCopy())
 		}
 	}
@@ -39,6 +40,8 @@ func startKubelet(s *stage) *kubelet {
 }
 
 func (k *kubelet) tend(pod *corev1.Pod) {
+	k.slots <- struct{}{}
+	defer func() { <-k.slots }()
 	var err error
 	switch {
 	case pod.DeletionTimestamp != nil && pod.Annotations[holding] == "":

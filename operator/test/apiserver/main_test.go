@@ -57,6 +57,8 @@ func runAll(m *testing.M) (int, error) {
 		CRDDirectoryPaths:     []string{"../../config/crd"},
 		ErrorIfCRDPathMissing: true,
 	}
+	// Each job has a service with an address.
+	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/16")
 	if cluster.admin, err = env.Start(); err != nil {
 		return 0, fmt.Errorf("starting the control plane: %w", err)
 	}

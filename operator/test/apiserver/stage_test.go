@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -54,10 +55,12 @@ func (s *stage) clear() {
 			s.t.Error(err)
 		}
 	}
-	err := cluster.client.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace(s.namespace),
-		client.GracePeriodSeconds(0))
-	if err != nil {
-		s.t.Error(err)
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Service{}} {
+		err := cluster.client.DeleteAllOf(context.Background(), kind, client.InNamespace(s.namespace),
+			client.GracePeriodSeconds(0))
+		if err != nil {
+			s.t.Error(err)
+		}
 	}
 }
 
@@ -82,6 +85,17 @@ func (s *stage) ring() {
 // await waits until is returns nil, and fails with its last error.
 func (s *stage) await(is func() error) {
 	s.t.Helper()
+	s.awaitFor(patience, is)
+}
+
+// awaitLong is await for what thousands of pods have to do.
+func (s *stage) awaitLong(is func() error) {
+	s.t.Helper()
+	s.awaitFor(10*patience, is)
+}
+
+func (s *stage) awaitFor(patience time.Duration, is func() error) {
+	s.t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	for {
@@ -93,6 +107,40 @@ func (s *stage) await(is func() error) {
 		case <-s.changed:
 		case <-deadline.C:
 			s.t.Fatalf("after %v: %v", patience, err)
+		}
+	}
+}
+
+// submit makes an object.
+func (s *stage) submit(object client.Object) {
+	s.t.Helper()
+	object.SetNamespace(s.namespace)
+	if err := cluster.client.Create(context.Background(), object); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// remove deletes a job and, as the garbage collector would, its pods and services, and waits until they are gone.
+func (s *stage) remove(job string) {
+	s.t.Helper()
+	object := &v1alpha1.ElasticJob{}
+	object.Name, object.Namespace = job, s.namespace
+	if err := cluster.client.Delete(s.t.Context(), object); err != nil {
+		s.t.Fatal(err)
+	}
+	of := client.MatchingLabels{"elasticjob.dlrover/name": job}
+	s.await(func() error {
+		err := s.cache.Get(s.t.Context(), client.ObjectKeyFromObject(object), object)
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s is still there: %v", job, err)
+		}
+		return nil
+	})
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Service{}} {
+		err := cluster.client.DeleteAllOf(s.t.Context(), kind, client.InNamespace(s.namespace), of,
+			client.GracePeriodSeconds(0))
+		if err != nil {
+			s.t.Fatal(err)
 		}
 	}
 }
@@ -183,6 +231,16 @@ func (s *stage) whole(workers int) error {
 	return nil
 }
 
+// ready says what is missing until the status says that so many workers are.
+func (s *stage) ready(name string, workers int32) func() error {
+	return func() error {
+		if ready := s.job(name).Status.Ready; ready != workers {
+			return fmt.Errorf("%s: %d ready, want %d", name, ready, workers)
+		}
+		return nil
+	}
+}
+
 // running says what is missing until the status says that all workers are ready.
 func (s *stage) running(name string, workers int32) func() error {
 	return func() error {
@@ -199,7 +257,7 @@ func (s *stage) forceDelete(pods ...corev1.Pod) {
 	s.t.Helper()
 	for i := range pods {
 		if err := cluster.client.Delete(context.Background(), &pods[i], client.GracePeriodSeconds(0)); err != nil {
-			s.t.Fatal(err)
+			s.t.Error(err)
 		}
 	}
 }
