@@ -26,6 +26,7 @@ type JobReconciler struct {
 	events  events.EventRecorder
 	masters masters
 	ledger  *ledger
+	first   *firstLook
 	policy  engine.Policy
 	options elasticjob.Options
 	now     func() time.Time
@@ -58,7 +59,8 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 	}
 	desired, err := elasticjob.Desired(&job, r.policy)
 	if err != nil {
-		return reconcile.Result{}, r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
+		_, err := r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
+		return reconcile.Result{}, err
 	}
 	if err := r.ensureToken(ctx, &job); err != nil {
 		return reconcile.Result{}, err
@@ -82,7 +84,8 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 		memory.Outcome = &plan.finish.Outcome // before what it leads to, so that nobody decides otherwise later
 	}
 	if plan.finish != nil || plan.blames {
-		if err := r.summarize(ctx, job, elasticjob.Situation{Memory: memory, Pods: before.pods, Desired: desired}); err != nil {
+		first := elasticjob.Situation{Memory: memory, Pods: before.pods, Desired: desired}
+		if _, err := r.summarize(ctx, job, first); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -95,12 +98,13 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	if plan.finish != nil {
 		r.masters.Close(job.UID)
 	}
-	if err := r.summarize(ctx, job, elasticjob.Situation{
+	due, err := r.summarize(ctx, job, elasticjob.Situation{
 		Memory: memory, Pods: after.pods, Desired: desired, Told: told, Refused: sentence(failure),
-	}); err != nil {
+	})
+	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
-	return reconcile.Result{RequeueAfter: r.wait(plan.wake, after.expires)}, failure
+	return reconcile.Result{RequeueAfter: r.wait(plan.wake, after.expires, due)}, failure
 }
 
 // plan is what the engine wants, by what carries it out.
@@ -205,7 +209,9 @@ func (r *JobReconciler) ensureService(ctx context.Context, job *v1alpha1.Elastic
 }
 
 // summarize writes the status, where it is another than before. The situation's memory is as it was before this look.
-func (r *JobReconciler) summarize(ctx context.Context, job *v1alpha1.ElasticJob, at elasticjob.Situation) error {
+// The time is writeStatus's.
+func (r *JobReconciler) summarize(ctx context.Context, job *v1alpha1.ElasticJob,
+	at elasticjob.Situation) (time.Time, error) {
 	at.Now = r.now()
 	at.Memory = engine.Fold(at.Memory, at.Pods, at.Desired, r.policy, at.Now)
 	return r.writeStatus(ctx, job, elasticjob.Status(job, at))
@@ -219,20 +225,28 @@ func sentence(err error) string {
 	return err.Error()
 }
 
-// writeStatus fails where the job has changed since it was read: then it is read anew.
+// countsEvery is how often a status is written of which nothing but counts has changed.
+const countsEvery = 200 * time.Millisecond
+
+// writeStatus fails where the job has changed since it was read: then it is read anew. The time it returns is when to
+// come again, for a status that waits; zero where none does. While hundreds of pods start, each of them is news.
 func (r *JobReconciler) writeStatus(ctx context.Context, job *v1alpha1.ElasticJob,
-	status v1alpha1.ElasticJobStatus) error {
+	status v1alpha1.ElasticJobStatus) (time.Time, error) {
 	if equality.Semantic.DeepEqual(job.Status, status) {
-		return nil
+		return time.Time{}, nil
+	}
+	due := r.ledger.wroteAt(job.UID).Add(countsEvery)
+	if r.now().Before(due) && elasticjob.SameButCounts(&job.Status, &status) {
+		return due, nil
 	}
 	job.Status = status
 	switch err := r.client.Status().Update(ctx, job); {
 	case err == nil:
-		r.ledger.wrote(job)
+		r.ledger.wrote(job, r.now())
 	case !apierrors.IsNotFound(err): // gone meanwhile: nobody reads it
-		return fmt.Errorf("writing status: %w", err)
+		return time.Time{}, fmt.Errorf("writing status: %w", err)
 	}
-	return nil
+	return time.Time{}, nil
 }
 
 // announce tells people, in one event and one line for all pods of a kind.

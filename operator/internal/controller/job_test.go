@@ -35,6 +35,7 @@ type cluster struct {
 	shown      []corev1.Pod
 	uids       int
 	statuses   int  // how many have been written
+	podLists   int  // how many the API server was asked for, each of whole pods
 	losing     bool // creations are carried out, and their answers lost
 	onDelete   func()
 	masters    fakeMasters
@@ -63,7 +64,7 @@ func newCluster(t *testing.T, workers int32) *cluster {
 	c := &cluster{t: t}
 	c.server = interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}).Build(),
-		interceptor.Funcs{Create: c.create, SubResourceUpdate: c.updateStatus, Delete: c.delete})
+		interceptor.Funcs{Create: c.create, SubResourceUpdate: c.updateStatus, Delete: c.delete, List: c.list})
 	worker := &v1alpha1.ReplicaSpec{Replicas: &workers}
 	worker.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "training"}}
 	job := &v1alpha1.ElasticJob{}
@@ -95,6 +96,13 @@ func (c *cluster) delete(ctx context.Context, to client.WithWatch, object client
 	return to.Delete(ctx, object, o...)
 }
 
+func (c *cluster) list(ctx context.Context, to client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+	if _, ok := list.(*corev1.PodList); ok {
+		c.podLists++
+	}
+	return to.List(ctx, list, o...)
+}
+
 func (c *cluster) status() v1alpha1.ElasticJobStatus {
 	c.t.Helper()
 	var job v1alpha1.ElasticJob
@@ -108,7 +116,9 @@ func (c *cluster) phase() string { return c.status().Phase }
 
 func (c *cluster) updateStatus(ctx context.Context, to client.Client, resource string, object client.Object,
 	options ...client.SubResourceUpdateOption) error {
-	c.statuses++
+	if _, ok := object.(*v1alpha1.ElasticJob); ok {
+		c.statuses++
+	}
 	return to.SubResource(resource).Update(ctx, object, options...)
 }
 
@@ -116,23 +126,24 @@ func (c *cluster) updateStatus(ctx context.Context, to client.Client, resource s
 func (c *cluster) newProcess() {
 	c.reconciler = &JobReconciler{
 		client: cachedPods{c.server, c}, server: c.server, events: events.NewFakeRecorder(100), ledger: newLedger(),
-		masters: &c.masters,
-		policy:  engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
+		masters: &c.masters, first: &firstLook{server: c.server}, policy: engine.DefaultPolicy(),
+		options: elasticjob.Options{}, now: time.Now,
 	}
 }
 
-func (c *cluster) reconcile() error {
+func (c *cluster) reconcile() (reconcile.Result, error) {
 	c.t.Helper()
 	name := types.NamespacedName{Namespace: "ns", Name: "job"}
-	_, err := c.reconciler.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: name})
-	return err
+	return c.reconciler.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: name})
 }
 
-func (c *cluster) mustReconcile() {
+func (c *cluster) mustReconcile() reconcile.Result {
 	c.t.Helper()
-	if err := c.reconcile(); err != nil {
+	result, err := c.reconcile()
+	if err != nil {
 		c.t.Fatal(err)
 	}
+	return result
 }
 
 func (c *cluster) pods() map[string]corev1.Pod {
@@ -218,14 +229,63 @@ func TestANewProcessAsksTheServer(t *testing.T) {
 	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
 }
 
+// A first look that finds nothing the cache lacks is all that a new process asks.
+func TestANewProcessWithAFreshCacheListsNoJob(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.sync()
+	c.newProcess()
+	before := c.podLists
+	c.mustReconcile()
+	if c.podLists != before {
+		t.Errorf("%d lists of pods", c.podLists-before)
+	}
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+// Hundreds of pods that start are not hundreds of statuses; the last count is written all the same.
+func TestCountsAreWrittenTogether(t *testing.T) {
+	c := newCluster(t, 4)
+	now := time.Unix(1000, 0)
+	c.reconciler.now = func() time.Time { return now }
+	c.mustReconcile()
+	c.sync()
+	ready := func(rank int) reconcile.Result {
+		pod := c.pods()[fmt.Sprintf("job-edljob-worker-%d", rank)]
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+			t.Fatal(err)
+		}
+		c.sync()
+		return c.mustReconcile()
+	}
+	ready(0) // the phase is another
+	before := c.statuses
+	ready(1)
+	result := ready(2)
+	if c.statuses != before || result.RequeueAfter <= 0 || result.RequeueAfter > countsEvery {
+		t.Errorf("%d statuses, again after %v", c.statuses-before, result.RequeueAfter)
+	}
+	now = now.Add(result.RequeueAfter)
+	c.mustReconcile()
+	var job v1alpha1.ElasticJob
+	if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+		t.Fatal(err)
+	}
+	if c.statuses != before+1 || job.Status.Ready != 3 {
+		t.Errorf("%d statuses, %d ready", c.statuses-before, job.Status.Ready)
+	}
+}
+
 func TestARequestWhoseEndNobodyKnows(t *testing.T) {
 	c := newCluster(t, 2)
 	c.losing = true
-	if err := c.reconcile(); !errors.Is(err, errLost) {
+	if _, err := c.reconcile(); !errors.Is(err, errLost) {
 		t.Fatalf("got %v", err)
 	}
 	for range 3 {
-		_ = c.reconcile() // each finds one pod more than it knew of
+		_, _ = c.reconcile() // each finds one pod more than it knew of
 	}
 	c.losing = false
 	c.mustReconcile()

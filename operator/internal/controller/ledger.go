@@ -23,14 +23,16 @@ type ledger struct {
 	named map[types.NamespacedName]types.UID // the live job of a name
 }
 
-// account is one job's. A job is sure once its pods have been listed from the API server itself in this process, and
-// until a request ends such that nobody knows what it did.
+// account is one job's. A job is sure once this process has heard of its pods from the API server itself, and until a
+// request ends such that nobody knows what it did.
 type account struct {
+	looked  bool // has been sure before
 	sure    bool
 	since   time.Time // of the oldest entry
 	created map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool
 	written *written                // the last status; nil: none, or the cache shows it
+	at      time.Time               // of the last status that this process has written
 	drains  map[types.UID]time.Time // since when the master knows that a pod is to go
 }
 
@@ -128,10 +130,26 @@ func (a *account) begin(now time.Time) {
 }
 
 // wrote notes a job whose status the API server has just taken.
-func (l *ledger) wrote(job *v1alpha1.ElasticJob) {
+func (l *ledger) wrote(job *v1alpha1.ElasticJob, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.account(job.UID).written = &written{job.ResourceVersion, job.Generation, *job.Status.DeepCopy()}
+	account := l.account(job.UID)
+	account.written = &written{job.ResourceVersion, job.Generation, *job.Status.DeepCopy()}
+	account.at = now
+}
+
+// wroteAt is when a status of the job was written last; zero: never.
+func (l *ledger) wroteAt(job types.UID) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.account(job).at
+}
+
+// looked says whether this process knew all pods of the job at some time.
+func (l *ledger) looked(job types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.account(job).looked
 }
 
 // freshen gives a job of the cache the status that was written last, where the cache is behind that. It returns false
@@ -232,7 +250,7 @@ func (l *ledger) settle(job types.UID, missing []*corev1.Pod, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	account := l.account(job)
-	account.sure, account.since = true, now
+	account.sure, account.looked, account.since = true, true, now
 	account.created, account.deleted = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
 	for _, pod := range missing {
 		account.created[pod.UID] = pod

@@ -74,7 +74,7 @@ func TestAStatusThatTheCacheDoesNotShowYet(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			ledger := newLedger()
-			ledger.wrote(jobAt("100", 1, "Running"))
+			ledger.wrote(jobAt("100", 1, "Running"), start)
 			fresh, err := ledger.freshen(tc.cached)
 			if fresh != tc.fresh || err != nil || tc.cached.Status.Phase != tc.wantPhase {
 				t.Errorf("fresh %v, %v, phase %s", fresh, err, tc.cached.Status.Phase)

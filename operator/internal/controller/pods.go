@@ -34,7 +34,7 @@ type picture struct {
 func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, now time.Time) (picture, error) {
 	ahead, sure := r.ledger.unseen(job.UID, now)
 	if !sure {
-		if err := r.askServer(ctx, job, now); err != nil {
+		if err := r.makeSure(ctx, job, now); err != nil {
 			return picture{}, err
 		}
 		ahead, _ = r.ledger.unseen(job.UID, now)
@@ -92,6 +92,42 @@ func (r *JobReconciler) cached(ctx context.Context, job *v1alpha1.ElasticJob) ([
 	return pods, nil
 }
 
+// makeSure finds out which pods a job has that the cache does not show. Where this process has not looked at the job
+// before, its first look says whether there can be any.
+func (r *JobReconciler) makeSure(ctx context.Context, job *v1alpha1.ElasticJob, now time.Time) error {
+	if r.ledger.looked(job.UID) {
+		return r.askServer(ctx, job, now)
+	}
+	before, err := r.first.take(ctx, job.UID)
+	if err != nil {
+		return err
+	}
+	known, err := r.known(ctx, job)
+	if err != nil {
+		return err
+	}
+	for _, pod := range before {
+		if !known[pod] {
+			return r.askServer(ctx, job, now)
+		}
+	}
+	r.ledger.settle(job.UID, nil, now)
+	return nil
+}
+
+// known are the pods of a job that the cache shows.
+func (r *JobReconciler) known(ctx context.Context, job *v1alpha1.ElasticJob) (map[types.UID]bool, error) {
+	cached, err := r.cached(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	known := map[types.UID]bool{}
+	for _, pod := range cached {
+		known[pod.UID] = true
+	}
+	return known, nil
+}
+
 // askServer lists a job's pods from the API server, not from the cache.
 func (r *JobReconciler) askServer(ctx context.Context, job *v1alpha1.ElasticJob, now time.Time) error {
 	var list corev1.PodList
@@ -100,13 +136,9 @@ func (r *JobReconciler) askServer(ctx context.Context, job *v1alpha1.ElasticJob,
 	if err != nil {
 		return fmt.Errorf("listing pods: %w", err)
 	}
-	cached, err := r.cached(ctx, job)
+	known, err := r.known(ctx, job)
 	if err != nil {
 		return err
-	}
-	known := map[types.UID]bool{}
-	for _, pod := range cached {
-		known[pod.UID] = true
 	}
 	var missing []*corev1.Pod
 	for i := range list.Items {

@@ -54,7 +54,8 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 	heard := &heard{}
 	reconciler := &JobReconciler{
 		client: manager.GetClient(), server: manager.GetAPIReader(), events: manager.GetEventRecorder("phalanx-operator"),
-		masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(), policy: settings.Policy, options: settings.Options, now: time.Now,
+		masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(),
+		first: &firstLook{server: manager.GetAPIReader()}, policy: settings.Policy, options: settings.Options, now: time.Now,
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryAfterMax)
 	return builder.ControllerManagedBy(manager).

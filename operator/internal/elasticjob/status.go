@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -81,6 +82,28 @@ func Status(job *v1alpha1.ElasticJob, at Situation) v1alpha1.ElasticJobStatus {
 	setConditions(job, &status, at, master, worker)
 	setPhase(&status, phase(at, master, worker), at.Now)
 	return status
+}
+
+// SameButCounts says that two statuses differ in nothing but how many pods there are, and in what the messages say of
+// single ones.
+func SameButCounts(before, after *v1alpha1.ElasticJobStatus) bool {
+	one, other := withoutCounts(before), withoutCounts(after)
+	return equality.Semantic.DeepEqual(one, other)
+}
+
+func withoutCounts(status *v1alpha1.ElasticJobStatus) v1alpha1.ElasticJobStatus {
+	rest := *status
+	rest.Replicas, rest.Ready = 0, 0
+	rest.Conditions = slices.Clone(status.Conditions)
+	for i := range rest.Conditions {
+		rest.Conditions[i].Message = ""
+	}
+	if rest.JobStatus != nil {
+		legacy := *rest.JobStatus
+		legacy.ReplicaStatuses = nil
+		rest.JobStatus = &legacy
+	}
+	return rest
 }
 
 // Refused is the status of a job whose spec cannot be carried out.

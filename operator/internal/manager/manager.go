@@ -50,7 +50,7 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, v1alpha1.AddToScheme(scheme)
 }
 
-// New makes a manager. Of pods and services it keeps those of jobs alone, without their managed fields.
+// New makes a manager. Of pods and services it keeps those of jobs alone, and of them what is read.
 func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -60,7 +60,7 @@ func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	selected := cache.ByObject{Label: labels.NewSelector().Add(*ofJobs)}
+	selected := cache.ByObject{Label: labels.NewSelector().Add(*ofJobs), Transform: elasticjob.Trim}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = float32(options.QPS), options.Burst
 	manager, err := ctrl.NewManager(config, ctrl.Options{

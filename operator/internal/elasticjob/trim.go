@@ -1,0 +1,46 @@
+package elasticjob
+
+import corev1 "k8s.io/api/core/v1"
+
+// Trim leaves of a pod or a service what the operator reads: of ten thousand pods the rest is most of its memory.
+// A pod that it has trimmed must not be written back.
+func Trim(object any) (any, error) {
+	switch object := object.(type) {
+	case *corev1.Pod:
+		trimPod(object)
+	case *corev1.Service:
+		object.ManagedFields = nil
+		object.Annotations = nil
+		object.Spec = corev1.ServiceSpec{}
+		object.Status = corev1.ServiceStatus{}
+	}
+	return object, nil
+}
+
+func trimPod(pod *corev1.Pod) {
+	pod.ManagedFields = nil
+	ends, counted := pod.Annotations[AnnotationEnds]
+	pod.Annotations = nil
+	if counted {
+		pod.Annotations = map[string]string{AnnotationEnds: ends}
+	}
+	containers := make([]corev1.Container, len(pod.Spec.Containers))
+	for i := range containers {
+		containers[i].Name = pod.Spec.Containers[i].Name
+	}
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: containers}
+	status := &pod.Status
+	trimContainers(status.InitContainerStatuses)
+	trimContainers(status.ContainerStatuses)
+	*status = corev1.PodStatus{
+		Phase: status.Phase, Reason: status.Reason, Conditions: status.Conditions,
+		StartTime: status.StartTime, HostIP: status.HostIP, PodIP: status.PodIP,
+		InitContainerStatuses: status.InitContainerStatuses, ContainerStatuses: status.ContainerStatuses,
+	}
+}
+
+func trimContainers(statuses []corev1.ContainerStatus) {
+	for i := range statuses {
+		statuses[i] = corev1.ContainerStatus{Name: statuses[i].Name, State: statuses[i].State}
+	}
+}
