@@ -14,8 +14,8 @@ import (
 	"phalanx/operator/internal/elasticjob"
 )
 
-// firstLookPage is how many pods one answer of the API server names.
-const firstLookPage = 5000
+// firstLookPage is how many pods one answer of the API server names: some megabytes, most of them managed fields.
+const firstLookPage = 500
 
 // firstLook knows which pods each job had when this process began to decide: those that operators before it have made.
 // The API server says so for all jobs at once. A list for each job would cost it a walk over all pods of the namespace

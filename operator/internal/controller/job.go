@@ -150,7 +150,20 @@ func (r *JobReconciler) wait(times ...time.Time) time.Duration {
 
 func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, plan plan) error {
 	r.announce(job, plan)
-	_, deleteErr := slowStart(ctx, len(plan.deletes), func(ctx context.Context, i int) error {
+	if len(plan.deletes)+len(plan.creates) == 0 {
+		return nil
+	}
+	first := 1
+	if r.ledger.trusts(job.UID) {
+		first = maxInFlight
+	}
+	err := r.request(ctx, job, plan, first)
+	r.ledger.trust(job.UID, err == nil)
+	return err
+}
+
+func (r *JobReconciler) request(ctx context.Context, job *v1alpha1.ElasticJob, plan plan, first int) error {
+	_, deleteErr := slowStart(ctx, first, len(plan.deletes), func(ctx context.Context, i int) error {
 		return r.delete(ctx, job, plan.deletes[i])
 	})
 	if len(plan.creates) == 0 {
@@ -159,7 +172,7 @@ func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, 
 	if err := r.ensureService(ctx, job); err != nil {
 		return errors.Join(deleteErr, err)
 	}
-	_, createErr := slowStart(ctx, len(plan.creates), func(ctx context.Context, i int) error {
+	_, createErr := slowStart(ctx, first, len(plan.creates), func(ctx context.Context, i int) error {
 		return r.create(ctx, job, plan.creates[i])
 	})
 	return errors.Join(deleteErr, createErr)

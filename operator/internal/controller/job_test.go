@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -37,6 +40,9 @@ type cluster struct {
 	statuses   int  // how many have been written
 	podLists   int  // how many the API server was asked for, each of whole pods
 	losing     bool // creations are carried out, and their answers lost
+	refusing   bool // no pod is taken
+	mu         sync.Mutex
+	refused    int
 	onDelete   func()
 	masters    fakeMasters
 }
@@ -78,12 +84,21 @@ func newCluster(t *testing.T, workers int32) *cluster {
 }
 
 func (c *cluster) create(ctx context.Context, to client.WithWatch, object client.Object, o ...client.CreateOption) error {
+	c.mu.Lock()
+	_, isPod := object.(*corev1.Pod)
+	if isPod && c.refusing {
+		c.refused++
+		c.mu.Unlock()
+		time.Sleep(time.Second) // of the bubble: all that are to be under way are
+		return apierrors.NewForbidden(corev1.Resource("pods"), object.GetName(), errors.New("exceeded quota"))
+	}
+	defer c.mu.Unlock()
 	c.uids++
 	object.SetUID(types.UID(fmt.Sprintf("uid-%d", c.uids)))
 	if err := to.Create(ctx, object, o...); err != nil || !c.losing {
 		return err
 	}
-	if _, ok := object.(*corev1.Pod); ok {
+	if isPod {
 		return errLost
 	}
 	return nil
@@ -101,6 +116,15 @@ func (c *cluster) list(ctx context.Context, to client.WithWatch, list client.Obj
 		c.podLists++
 	}
 	return to.List(ctx, list, o...)
+}
+
+func (c *cluster) jobUID() types.UID {
+	c.t.Helper()
+	var job v1alpha1.ElasticJob
+	if err := c.server.Get(c.t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+		c.t.Fatal(err)
+	}
+	return job.UID
 }
 
 func (c *cluster) status() v1alpha1.ElasticJobStatus {
@@ -227,6 +251,42 @@ func TestANewProcessAsksTheServer(t *testing.T) {
 	c.newProcess() // with a cache from before the pods were made
 	c.mustReconcile()
 	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+// A quota that is used up refuses one request of a round, not one for each pod.
+func TestARefusalSlowsTheNextRound(t *testing.T) { synctest.Test(t, refuse) }
+
+func refuse(t *testing.T) {
+	c := newCluster(t, 100)
+	c.refusing = true
+	for range 2 {
+		if _, err := c.reconcile(); err == nil {
+			t.Fatal("nobody says that pods are refused")
+		}
+	}
+	if c.refused != 2 {
+		t.Errorf("%d requests were refused in two rounds", c.refused)
+	}
+	c.refusing = false
+	c.mustReconcile()
+	if !c.reconciler.ledger.trusts(c.jobUID()) {
+		t.Error("the round that succeeded counts for nothing")
+	}
+	c.sync()
+	c.refusing = true
+	for rank := range 60 {
+		c.remove(fmt.Sprintf("job-edljob-worker-%d", rank))
+	}
+	c.sync()
+	for round, most := range []int{maxInFlight, 1} {
+		c.refused = 0
+		if _, err := c.reconcile(); err == nil {
+			t.Fatal("nobody says that pods are refused")
+		}
+		if c.refused < 1 || c.refused > most {
+			t.Errorf("round %d: %d requests were refused, of %d at most", round, c.refused, most)
+		}
+	}
 }
 
 // A first look that finds nothing the cache lacks is all that a new process asks.

@@ -31,6 +31,7 @@ type account struct {
 	since   time.Time // of the oldest entry
 	created map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool
+	trusted bool                    // all requests of the last round have succeeded
 	written *written                // the last status; nil: none, or the cache shows it
 	at      time.Time               // of the last status that this process has written
 	drains  map[types.UID]time.Time // since when the master knows that a pod is to go
@@ -143,6 +144,20 @@ func (l *ledger) wroteAt(job types.UID) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.account(job).at
+}
+
+// trusts says whether the API server has taken what it was asked for the job the last time.
+func (l *ledger) trusts(job types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.account(job).trusted
+}
+
+// trust notes whether it has.
+func (l *ledger) trust(job types.UID, taken bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.account(job).trusted = taken
 }
 
 // looked says whether this process knew all pods of the job at some time.

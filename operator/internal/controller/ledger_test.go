@@ -114,7 +114,7 @@ func TestAGhostIsAskedFor(t *testing.T) {
 
 func TestSlowStart(t *testing.T) {
 	var calls atomic.Int32
-	done, err := slowStart(t.Context(), 500, func(context.Context, int) error { calls.Add(1); return nil })
+	done, err := slowStart(t.Context(), 1, 500, func(context.Context, int) error { calls.Add(1); return nil })
 	if done != 500 || calls.Load() != 500 || err != nil {
 		t.Errorf("done %d, called %d times, %v", done, calls.Load(), err)
 	}
@@ -124,7 +124,7 @@ func TestSlowStartAsksFewTimesForWhatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		refused := errors.New("quota")
-		done, err := slowStart(t.Context(), 500, func(context.Context, int) error {
+		done, err := slowStart(t.Context(), 1, 500, func(context.Context, int) error {
 			calls.Add(1)
 			time.Sleep(time.Second) // of the bubble: all that are to be under way are
 			return refused
@@ -138,7 +138,7 @@ func TestSlowStartAsksFewTimesForWhatIsRefused(t *testing.T) {
 func TestSlowStartStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var calls atomic.Int32
-	_, err := slowStart(ctx, 500, func(context.Context, int) error {
+	_, err := slowStart(ctx, 1, 500, func(context.Context, int) error {
 		if calls.Add(1) == 3 {
 			cancel()
 		}

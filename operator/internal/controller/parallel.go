@@ -8,12 +8,12 @@ import (
 // maxInFlight is how many requests of one job are under way at a time.
 const maxInFlight = 50
 
-// slowStart calls do for 0 to count-1, first for one, then for twice as many at a time up to maxInFlight, so that a
+// slowStart calls do for 0 to count-1, first for so many, then for twice as many at a time up to maxInFlight, so that a
 // request that none of them can win (a quota, a webhook) is sent a few times and not count times. It stops behind the
 // first failures and returns one of them, with how many calls have succeeded.
-func slowStart(ctx context.Context, count int, do func(ctx context.Context, index int) error) (int, error) {
+func slowStart(ctx context.Context, first, count int, do func(ctx context.Context, index int) error) (int, error) {
 	begun, succeeded := 0, 0
-	for batch := 1; begun < count; batch *= 2 {
+	for batch := first; begun < count; batch *= 2 {
 		size := min(batch, count-begun)
 		if batch > maxInFlight {
 			size = count - begun
