@@ -3,6 +3,7 @@
 package manager
 
 import (
+	"crypto/tls"
 	"flag"
 	"fmt"
 
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"phalanx/operator/api/v1alpha1"
@@ -25,17 +27,25 @@ import (
 // Options are the manager's.
 type Options struct {
 	HealthAddress  string // "0": no probes
+	MetricsAddress string // "0": no metrics
+	MetricsCertDir string // with tls.crt and tls.key; empty: a certificate made at each start
 	LeaderElection bool
 	QPS            float64
 	Burst          int
 }
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=system
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 // Declare adds the options to a set of flags.
 func (o *Options) Declare(flags *flag.FlagSet) {
 	flags.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
 		"where /healthz and /readyz answer; 0: nowhere")
+	flags.StringVar(&o.MetricsAddress, "metrics-bind-address", "0",
+		"where /metrics answers by HTTPS those whose token may get it; 0: nowhere")
+	flags.StringVar(&o.MetricsCertDir, "metrics-cert-dir", "",
+		"folder with tls.crt and tls.key of /metrics, read again when they change; without it a certificate of its own")
 	flags.BoolVar(&o.LeaderElection, "leader-elect", false, "let one of several operators work, the others wait")
 	flags.Float64Var(&o.QPS, "kube-api-qps", 500, "requests a second to the API server")
 	flags.IntVar(&o.Burst, "kube-api-burst", 1000, "how many more may come at once")
@@ -49,6 +59,9 @@ func Scheme() (*runtime.Scheme, error) {
 	}
 	return scheme, v1alpha1.AddToScheme(scheme)
 }
+
+// onlyHTTP1: nobody streams metrics, and HTTP/2 has had floods of resets.
+func onlyHTTP1(config *tls.Config) { config.NextProtos = []string{"http/1.1"} }
 
 // New makes a manager. Of pods and services it keeps those of jobs alone, and of them what is read.
 func New(config *rest.Config, options Options) (ctrl.Manager, error) {
@@ -69,7 +82,10 @@ func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: selected, &corev1.Service{}: selected},
 		},
-		Metrics:                       server.Options{BindAddress: "0"}, // nobody asks who reads them yet
+		Metrics: server.Options{
+			BindAddress: options.MetricsAddress, SecureServing: true, CertDir: options.MetricsCertDir,
+			FilterProvider: filters.WithAuthenticationAndAuthorization, TLSOpts: []func(*tls.Config){onlyHTTP1},
+		},
 		HealthProbeBindAddress:        options.HealthAddress,
 		LeaderElection:                options.LeaderElection,
 		LeaderElectionID:              "phalanx-operator",
