@@ -10,6 +10,7 @@ import (
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/engine"
 	"phalanx/operator/internal/manager"
+	"phalanx/operator/internal/topology/live"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -54,6 +55,11 @@ func run() error {
 	}
 	if err := controller.Setup(ctx, built, settings); err != nil {
 		return err
+	}
+	if options.TopologyNamespace != "" {
+		if _, err := live.Setup(built, settings.Workers); err != nil {
+			return err
+		}
 	}
 	return built.Start(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -22,6 +23,7 @@ import (
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/topology/live"
 )
 
 // Options are the manager's.
@@ -29,9 +31,11 @@ type Options struct {
 	HealthAddress  string // "0": no probes
 	MetricsAddress string // "0": no metrics
 	MetricsCertDir string // with tls.crt and tls.key; empty: a certificate made at each start
-	LeaderElection bool
-	QPS            float64
-	Burst          int
+	// TopologyNamespace has the ConfigMap node-topology-config; empty: there is none.
+	TopologyNamespace string
+	LeaderElection    bool
+	QPS               float64
+	Burst             int
 }
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=system
@@ -46,6 +50,8 @@ func (o *Options) Declare(flags *flag.FlagSet) {
 		"where /metrics answers by HTTPS those whose token may get it; 0: nowhere")
 	flags.StringVar(&o.MetricsCertDir, "metrics-cert-dir", "",
 		"folder with tls.crt and tls.key of /metrics, read again when they change; without it a certificate of its own")
+	flags.StringVar(&o.TopologyNamespace, "topology-namespace", "",
+		"namespace of the ConfigMap node-topology-config, which says under which switches nodes are; empty: none is read")
 	flags.BoolVar(&o.LeaderElection, "leader-elect", false, "let one of several operators work, the others wait")
 	flags.Float64Var(&o.QPS, "kube-api-qps", 500, "requests a second to the API server")
 	flags.IntVar(&o.Burst, "kube-api-burst", 1000, "how many more may come at once")
@@ -58,6 +64,15 @@ func Scheme() (*runtime.Scheme, error) {
 		return nil, err
 	}
 	return scheme, v1alpha1.AddToScheme(scheme)
+}
+
+// ofTopology is the one ConfigMap that is read at all.
+func ofTopology(options Options) cache.ByObject {
+	return cache.ByObject{
+		Namespaces: map[string]cache.Config{options.TopologyNamespace: {
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", live.ConfigMapName),
+		}},
+	}
 }
 
 // onlyHTTP1: nobody streams metrics, and HTTP/2 has had floods of resets.
@@ -80,7 +95,9 @@ func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 		Scheme: scheme,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: selected, &corev1.Service{}: selected},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}: selected, &corev1.Service{}: selected, &corev1.ConfigMap{}: ofTopology(options),
+			},
 		},
 		Metrics: server.Options{
 			BindAddress: options.MetricsAddress, SecureServing: true, CertDir: options.MetricsCertDir,
