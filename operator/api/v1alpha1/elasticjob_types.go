@@ -29,6 +29,7 @@ const (
 	ConditionAccepted     = "Accepted"     // the spec is one that can be carried out
 	ConditionMasterReady  = "MasterReady"  // the job's master runs
 	ConditionWorkersReady = "WorkersReady" // all workers that the spec asks for run
+	ConditionGang         = "GangReady"    // the PodGroup of a job whose workers are scheduled together is there
 	ConditionSuspended    = "Suspended"
 	ConditionSucceeded    = "Succeeded"
 	ConditionFailed       = "Failed"
@@ -132,7 +133,8 @@ type ReplicaSpec struct {
 	AutoScale *bool `json:"autoScale,omitempty"`
 	// RestartTimeout has no effect.
 	RestartTimeout int32 `json:"restartTimeout,omitempty"`
-	// BatchScheduler has no effect: name the scheduler in the template (schedulerName).
+	// BatchScheduler is volcano, coscheduling or koordinator for workers that find their places together, or default or
+	// none. Where it is empty, the template's schedulerName says it.
 	BatchScheduler string `json:"BatchScheduler,omitempty"`
 	// CriticalNodes has no effect.
 	CriticalNodes string `json:"criticalNodes,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"phalanx/operator/internal/controller"
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/gang/keeper"
 	"phalanx/operator/internal/manager"
 	"phalanx/operator/internal/topology/live"
 
@@ -54,6 +55,9 @@ func run() error {
 		return err
 	}
 	if err := controller.Setup(ctx, built, settings); err != nil {
+		return err
+	}
+	if err := keeper.Setup(built, settings.Workers); err != nil {
 		return err
 	}
 	if options.TopologyNamespace != "" {

@@ -9,6 +9,7 @@ import (
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/gang"
 )
 
 // Options are those of the operator that show in pods.
@@ -57,6 +58,9 @@ func workerPod(job *v1alpha1.ElasticJob, create engine.Create, pod *corev1.Pod) 
 	pod.Labels[labelApp] = appOfWorkers
 	if spec.Priority != "" {
 		pod.Spec.PriorityClassName = priorityClass(spec.Priority, create.Rank, replicas(spec))
+	}
+	if together, err := gang.Of(job); err == nil && together != nil { // Desired has told what is wrong with it
+		together.Decorate(pod)
 	}
 	env := workerEnv(job, create, replicas(spec))
 	for i := range pod.Spec.Containers {

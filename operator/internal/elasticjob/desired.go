@@ -7,6 +7,7 @@ import (
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/gang"
 )
 
 const defaultRestartCount = 3
@@ -41,6 +42,9 @@ func Desired(job *v1alpha1.ElasticJob, policy engine.Policy) (engine.Desired, er
 		if masterRestarts, err = restartCount(v1alpha1.ReplicaTypeMaster, master, 0); err != nil {
 			return engine.Desired{}, err
 		}
+	}
+	if _, err := gang.Of(job); err != nil {
+		return engine.Desired{}, err
 	}
 	return engine.Desired{
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,

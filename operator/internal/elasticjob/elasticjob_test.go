@@ -54,6 +54,10 @@ func TestWrongSpecsAreNamed(t *testing.T) {
 			},
 			"restartCount is 1 and restartCounts 2",
 		},
+		"a gang of nobody's": {
+			func(j *v1alpha1.ElasticJob) { worker(j).BatchScheduler = "yunikorn" },
+			`spec.replicaSpecs.worker.BatchScheduler: "yunikorn" is not known`,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -62,6 +66,17 @@ func TestWrongSpecsAreNamed(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestAGangIsOfWorkersAlone(t *testing.T) {
+	job := jobOf(func(j *v1alpha1.ElasticJob) { worker(j).BatchScheduler = "koordinator" })
+	const mark = "pod-group.scheduling.sigs.k8s.io"
+	if got := Pod(job, engine.Create{Role: v1alpha1.ReplicaTypeWorker}, options); got.Labels[mark] != "job-edljob-worker" {
+		t.Errorf("a worker's labels: %v", got.Labels)
+	}
+	if got := Pod(job, engine.Create{Role: v1alpha1.ReplicaTypeMaster}, options); got.Labels[mark] != "" {
+		t.Errorf("the master's labels: %v", got.Labels)
 	}
 }
 
