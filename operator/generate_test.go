@@ -17,6 +17,9 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 		"api/v1alpha1": {"object", "paths=./api/...", "output:object:dir=DIR"},
 		"config/crd":   {"crd:maxDescLen=0", "paths=./api/...", "output:crd:dir=DIR"},
 		"config/rbac":  {"rbac:roleName=phalanx-operator", "paths=./internal/...", "output:rbac:dir=DIR"},
+
+		"../charts/phalanx/files/crds": {"crd:maxDescLen=0", "paths=./api/...", "output:crd:dir=DIR"},
+		"../charts/phalanx/files/rbac": {"rbac:roleName=phalanx-operator", "paths=./internal/...", "output:rbac:dir=DIR"},
 	}
 	for folder, arguments := range cases {
 		t.Run(folder, func(t *testing.T) {

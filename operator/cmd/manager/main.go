@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 
 	"phalanx/operator/internal/controller"
 	"phalanx/operator/internal/elasticjob"
@@ -30,6 +31,12 @@ func run() error {
 	options.Declare(flag.CommandLine)
 	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
 		"image with phalanx-master, for jobs that bring no dlrover-master of their own")
+	flag.Func("master-image-pull-secrets",
+		"names of secrets for that image, separated by commas; each is looked for in the namespace of the job",
+		func(names string) error {
+			settings.Options.MasterPullSecrets = strings.Split(names, ",")
+			return nil
+		})
 	flag.Int64Var(&settings.Options.NodeLostAfter, "node-lost-after", 30,
 		"seconds that a pod stays on a node that does not answer, where its template does not say")
 	flag.DurationVar(&settings.Policy.ExcludedFor, "excluded-for", settings.Policy.ExcludedFor,

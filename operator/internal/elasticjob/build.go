@@ -15,6 +15,8 @@ import (
 // Options are those of the operator that show in pods.
 type Options struct {
 	MasterImage string
+	// MasterPullSecrets are names of secrets, in the namespace of the job, for that image.
+	MasterPullSecrets []string
 	// NodeLostAfter is how long, in seconds, a pod stays on a node that does not answer, where its template does not say.
 	NodeLostAfter int64
 }
@@ -84,6 +86,9 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 		fromTemplate(spec, pod)
 	} else {
 		pod.Spec = ownMaster(options.MasterImage)
+		for _, name := range options.MasterPullSecrets {
+			pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+		}
 	}
 	maps.Copy(pod.Labels, masterLabels(job.Name))
 	if _, set := pod.Annotations[safeToEvict]; !set {

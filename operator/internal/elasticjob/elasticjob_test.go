@@ -80,6 +80,19 @@ func TestAGangIsOfWorkersAlone(t *testing.T) {
 	}
 }
 
+func TestSecretsForTheMastersImage(t *testing.T) {
+	with := options
+	with.MasterPullSecrets = []string{"one", "two"}
+	want := []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
+	got := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeMaster}, with).Spec.ImagePullSecrets
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeWorker}, with).Spec.ImagePullSecrets; got != nil {
+		t.Errorf("a worker's: %v", got)
+	}
+}
+
 func TestRestartCount(t *testing.T) {
 	cases := map[string]struct {
 		one, other *int32

@@ -34,6 +34,7 @@ type Options struct {
 	// TopologyNamespace has the ConfigMap node-topology-config; empty: there is none.
 	TopologyNamespace string
 	LeaderElection    bool
+	LeaderNamespace   string // empty: that of the operator's pod
 	QPS               float64
 	Burst             int
 }
@@ -53,6 +54,8 @@ func (o *Options) Declare(flags *flag.FlagSet) {
 	flags.StringVar(&o.TopologyNamespace, "topology-namespace", "",
 		"namespace of the ConfigMap node-topology-config, which says under which switches nodes are; empty: none is read")
 	flags.BoolVar(&o.LeaderElection, "leader-elect", false, "let one of several operators work, the others wait")
+	flags.StringVar(&o.LeaderNamespace, "leader-election-namespace", "",
+		"namespace of the lease by which they agree; empty: that of the operator's pod")
 	flags.Float64Var(&o.QPS, "kube-api-qps", 500, "requests a second to the API server")
 	flags.IntVar(&o.Burst, "kube-api-burst", 1000, "how many more may come at once")
 }
@@ -106,6 +109,7 @@ func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 		HealthProbeBindAddress:        options.HealthAddress,
 		LeaderElection:                options.LeaderElection,
 		LeaderElectionID:              "phalanx-operator",
+		LeaderElectionNamespace:       options.LeaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {
