@@ -57,7 +57,7 @@ void SaveJudge::CheckCommitted(const SimMaster& master, uint64_t before, const S
   } else if (save.epoch == before) {
     // The last seal was heard in the step that began the next round: `state` has the members of that one.
     if (!committed_.contains(save)) CheckSealed(size_of_[before], save);
-  } else if (MembersStand(master)) {
+  } else if (before == state.epoch && MembersStand(master)) {  // else it was said to those of the round that has ended
     std::vector<Holdings> memories;
     for (const master::CheckpointMember& member : state.members) {
       memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(member.session))]));

@@ -49,6 +49,10 @@ std::string MasterText(const v1::MasterEvent& event) {
       return event.looked_at().ranks() ? "somebody looks at the ranks" : "somebody looks at the job";
     case v1::MasterEvent::kLetIn:
       return fmt::format("somebody lets node {} in", event.let_in().node());
+    case v1::MasterEvent::kPlatformSaid:
+      return "the platform: " + replay::OneLine(event.platform_said());
+    case v1::MasterEvent::kPlatformGone:
+      return "the platform is gone";
     case v1::MasterEvent::BODY_NOT_SET:
       return "";
   }

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/hex"
 	"fmt"
 	"math/big"
@@ -94,8 +95,12 @@ func (a authority) certificate() (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
+	subject, err := utf8Name(a.name)
+	if err != nil {
+		return nil, err
+	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: a.name}, NotBefore: notBefore, NotAfter: notAfter,
+		SerialNumber: serial, RawSubject: subject, NotBefore: notBefore, NotAfter: notAfter,
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
@@ -103,6 +108,13 @@ func (a authority) certificate() (*x509.Certificate, error) {
 		return nil, err
 	}
 	return x509.ParseCertificate(der)
+}
+
+// utf8Name is the DER of CN=text as OpenSSL writes it. crypto/x509 finds an authority by the bytes of its name, and would
+// itself write another kind of string.
+func utf8Name(text string) ([]byte, error) {
+	value := asn1.RawValue{Tag: asn1.TagUTF8String, Bytes: []byte(text)}
+	return asn1.Marshal(pkix.RDNSequence{{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: value}}})
 }
 
 func (a authority) sign(trusted *x509.Certificate) (tls.Certificate, error) {

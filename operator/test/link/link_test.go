@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"phalanx/operator/internal/link"
 	"phalanx/operator/internal/link/platformpb"
@@ -27,6 +29,11 @@ const (
 )
 
 var job = types.NamespacedName{Namespace: "team", Name: "fine-tuning"}
+
+func TestMain(m *testing.M) {
+	log.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	os.Exit(m.Run())
+}
 
 // master is a process of phalanx-master.
 type master struct {

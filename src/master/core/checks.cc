@@ -95,6 +95,8 @@ void Conclude(Turn& turn, const HealthOrders& orders) {
 }
 
 void Apply(Turn& turn, const HealthOrders& orders) {
+  // The job has ended while nodes were checked: nobody is told any more.
+  if (turn.job.phase == Phase::kFinished) return AbandonCheck(turn.job.health);
   if (orders.over) return Conclude(turn, orders);
   for (const HealthOrders::Group& group : orders.groups) SendGroup(turn, orders.order, group);
 }

@@ -221,6 +221,21 @@ TEST(Checks, ANodeThatGoesMeanwhileHoldsNobodyUp) {
   EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n3"}));
 }
 
+TEST(Checks, WhenTheJobHasEndedNobodyIsToldOfTheCheck) {
+  CheckedJob job(3, 3);
+  job.spec.set_join_timeout_ms(1'000);
+  job.Renew();
+  job.ComeAll(3);
+  job.Detach(3);
+  job.Pass(2'000);
+  ASSERT_EQ(job.state.phase, Phase::kFinished);
+  const size_t told = job.told[1].notices.size();
+  job.AnswerOnce();
+  EXPECT_EQ(job.told[1].notices.size(), told);
+  EXPECT_THAT(job.checks, IsEmpty());
+  EXPECT_THAT(job.Records("nodes-checked"), IsEmpty());
+}
+
 TEST(Checks, OfTwoThatMeetOneGoes) {
   CheckedJob job(1, 2);
   job.ComeAll(2);

@@ -238,7 +238,8 @@ TEST(PlatformTest, WhatItSaysIsBounded) {
     departure.set_left_ms(-5);
   }
   message.mutable_view()->set_wanted_nodes(UINT32_MAX);
-  const v1::PlatformView& view = SaidByPlatform(message).message.view();
+  const PlatformSaid said = SaidByPlatform(message);
+  const v1::PlatformView& view = said.message.view();
   ASSERT_EQ(view.departures_size(), static_cast<int>(kMaxDepartures));
   EXPECT_EQ(view.departures(0).address(), "10.1.0.1");
   EXPECT_EQ(view.departures(0).reason().size(), 512u);
