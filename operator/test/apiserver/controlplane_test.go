@@ -8,6 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
 // controlPlane is the folder with etcd and kube-apiserver. Where they are missing they are built: minutes, and then
@@ -36,6 +41,86 @@ func controlPlane() (string, error) {
 		}
 	}
 	return folder, nil
+}
+
+// keepState gives etcd and API server folders of their own, so that one that was killed finds its data when it starts
+// again.
+func keepState(env *envtest.Environment, folder string) error {
+	server := env.ControlPlane.GetAPIServer()
+	server.CertDir = filepath.Join(folder, "certificates")
+	env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(folder, "etcd")}
+	for _, made := range []string{server.CertDir, env.ControlPlane.Etcd.DataDir} {
+		if err := os.Mkdir(made, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killEtcd kills it as a lost node does, and starts it again on what it has written.
+func killEtcd(t *testing.T) {
+	t.Helper()
+	killChild(t, "etcd")
+	if err := cluster.env.ControlPlane.Etcd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killAPIServer is killEtcd for the API server.
+func killAPIServer(t *testing.T) {
+	t.Helper()
+	killChild(t, "kube-apiserver")
+	if err := cluster.env.ControlPlane.GetAPIServer().Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killChild kills the child of this process that has a name, and waits for its end.
+func killChild(t *testing.T, name string) {
+	t.Helper()
+	child, err := childNamed(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle, err := unix.PidfdOpen(child, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(handle)
+	if err := unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	ended := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
+	for err = unix.EINTR; err == unix.EINTR; {
+		_, err = unix.Poll(ended, -1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func childNamed(name string) (int, error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		var pid, parent int
+		var state string
+		_, rest, named := strings.Cut(string(text), " ("+name[:min(len(name), 15)]+") ")
+		if _, err := fmt.Sscan(rest, &state, &parent); !named || err != nil || parent != os.Getpid() || state == "Z" {
+			continue
+		}
+		if _, err := fmt.Sscan(string(text), &pid); err != nil {
+			return 0, err
+		}
+		return pid, nil
+	}
+	return 0, fmt.Errorf("this process has no child %s", name)
 }
 
 func builtFolder(module string) (string, error) {

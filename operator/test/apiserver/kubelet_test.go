@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,10 +25,11 @@ type kubelet struct {
 	t     *testing.T
 	ctx   context.Context
 	slots chan struct{} // as many pods are tended at a time
+	nodes uint32
 }
 
 func startKubelet(s *stage) *kubelet {
-	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32)}
+	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32), 8}
 	tend := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && (pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil) {
 			go k.tend(pod.DeepCopy())
@@ -39,6 +41,18 @@ func startKubelet(s *stage) *kubelet {
 	return k
 }
 
+// again tends all pods of a stage: requests of before may have found no API server.
+func (k *kubelet) again(s *stage) {
+	k.t.Helper()
+	var pods corev1.PodList
+	if err := cluster.client.List(k.ctx, &pods, client.InNamespace(s.namespace)); err != nil {
+		k.t.Fatal(err)
+	}
+	for i := range pods.Items {
+		go k.tend(&pods.Items[i])
+	}
+}
+
 func (k *kubelet) tend(pod *corev1.Pod) {
 	k.slots <- struct{}{}
 	defer func() { <-k.slots }()
@@ -48,7 +62,7 @@ func (k *kubelet) tend(pod *corev1.Pod) {
 		err = cluster.client.Delete(k.ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending:
 	case pod.Spec.NodeName == "":
-		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod)}}
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod, k.nodes)}}
 		err = cluster.client.SubResource("binding").Create(k.ctx, pod, binding)
 	default:
 		pod.Status = running(pod)
@@ -59,8 +73,8 @@ func (k *kubelet) tend(pod *corev1.Pod) {
 	}
 }
 
-// nodeFor is one of eight that the pod does not avoid.
-func nodeFor(pod *corev1.Pod) string {
+// nodeFor is one that the pod does not avoid.
+func nodeFor(pod *corev1.Pod, nodes uint32) string {
 	avoided := map[string]bool{}
 	if affinity := pod.Spec.Affinity; affinity != nil && affinity.NodeAffinity != nil {
 		for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -71,8 +85,8 @@ func nodeFor(pod *corev1.Pod) string {
 	}
 	sum := fnv.New32()
 	sum.Write([]byte(pod.Name))
-	for i := range uint32(8) {
-		if node := fmt.Sprintf("node-%d", (sum.Sum32()+i)%8); !avoided[node] {
+	for i := range nodes {
+		if node := fmt.Sprintf("node-%d", (sum.Sum32()+i)%nodes); !avoided[node] {
 			return node
 		}
 	}
@@ -96,8 +110,13 @@ func running(pod *corev1.Pod) corev1.PodStatus {
 	return status
 }
 
-// end says that a pod's main container has exited, and that the pod is over.
+// end says that a pod's containers have exited, and that the pod is over.
 func (k *kubelet) end(pod corev1.Pod, code int32) {
+	k.t.Helper()
+	k.endAt(pod, code, time.Now())
+}
+
+func (k *kubelet) endAt(pod corev1.Pod, code int32, at time.Time) {
 	k.t.Helper()
 	status := pod.Status.DeepCopy()
 	status.Phase = corev1.PodFailed
@@ -107,7 +126,7 @@ func (k *kubelet) end(pod corev1.Pod, code int32) {
 	for i := range status.ContainerStatuses {
 		status.ContainerStatuses[i].Ready = false
 		status.ContainerStatuses[i].State = corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: metav1.Now()},
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: metav1.NewTime(at)},
 		}
 	}
 	k.report(pod, *status)

@@ -33,6 +33,7 @@ const operatorUser = "phalanx-operator"
 var cluster struct {
 	admin      *rest.Config
 	client     client.WithWatch
+	env        *envtest.Environment
 	kubeconfig string // of the operator
 	program    string // the operator
 }
@@ -52,10 +53,19 @@ func runAll(m *testing.M) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	env := &envtest.Environment{
+	folder, err := os.MkdirTemp("", "phalanx-operator-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(folder)
+	cluster.env = &envtest.Environment{
 		BinaryAssetsDirectory: binaries,
 		CRDDirectoryPaths:     []string{"../../config/crd"},
 		ErrorIfCRDPathMissing: true,
+	}
+	env := cluster.env
+	if err := keepState(env, folder); err != nil {
+		return 0, err
 	}
 	// Each job has a service with an address.
 	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/16")
@@ -75,11 +85,6 @@ func runAll(m *testing.M) (int, error) {
 	if cluster.client, err = client.NewWithWatch(cluster.admin, client.Options{Scheme: scheme}); err != nil {
 		return 0, err
 	}
-	folder, err := os.MkdirTemp("", "phalanx-operator-")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(folder)
 	if err := admitOperator(env, folder); err != nil {
 		return 0, fmt.Errorf("giving the operator its role: %w", err)
 	}

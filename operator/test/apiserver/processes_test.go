@@ -49,6 +49,8 @@ type process struct {
 	doomed  sync.Once
 }
 
+const nodesOfProcesses = 8
+
 func startProcesses(s *stage, path string) *processes {
 	s.t.Helper()
 	if os.Geteuid() != 0 {
@@ -115,7 +117,7 @@ func (p *processes) tend(object any) {
 	case pod.DeletionTimestamp != nil:
 		go p.end(pod, running)
 	case pod.Spec.NodeName == "":
-		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod)}}
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod, nodesOfProcesses)}}
 		p.check(cluster.client.SubResource("binding").Create(p.s.t.Context(), pod, binding), pod)
 	}
 }

@@ -5,10 +5,8 @@ package apiserver
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -138,54 +136,6 @@ func TestANodeThatIsBlamedIsAvoided(t *testing.T) {
 	})
 	if node := holder(s, "1").Spec.NodeName; node == bad {
 		t.Errorf("the new pod is on %s, too", bad)
-	}
-}
-
-// The operator is killed at any moment, and a new one goes on: each rank has one pod, and nothing is booked twice.
-func TestOperatorKilledAtAnyMoment(t *testing.T) {
-	s := newStage(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	const workers = 120
-	operator := startOperator(t)
-	s.create(simpleJob("job", workers))
-	for round := range 4 {
-		until := 1 + random.IntN(workers-1)
-		s.await(func() error {
-			if there := len(s.live(v1alpha1.ReplicaTypeWorker)); there < until {
-				return errorf("%d pods, want %d", there, until)
-			}
-			return nil
-		})
-		operator.kill()
-		t.Logf("round %d: killed with %d workers there", round, len(s.live(v1alpha1.ReplicaTypeWorker)))
-		checkOnePodEach(s)
-		operator = startOperator(t)
-		s.await(func() error { return s.whole(workers) })
-		lost := slices.Collect(maps.Values(s.live(v1alpha1.ReplicaTypeWorker)))[:30]
-		s.forceDelete(lost...)
-	}
-	s.await(func() error { return s.whole(workers) })
-	checkOnePodEach(s)
-}
-
-func checkOnePodEach(s *stage) {
-	s.t.Helper()
-	var list corev1.PodList
-	if err := cluster.client.List(s.t.Context(), &list); err != nil {
-		s.t.Fatal(err)
-	}
-	held := map[string]string{}
-	for _, pod := range list.Items {
-		if pod.Namespace != s.namespace || pod.DeletionTimestamp != nil {
-			continue
-		}
-		key := pod.Labels["elasticjob.dlrover/replica-type"] + " " + pod.Labels["elasticjob.dlrover/rank-index"]
-		if held[key] != "" {
-			s.t.Errorf("%s and %s both hold %s", held[key], pod.Name, key)
-		}
-		held[key] = pod.Name
 	}
 }
 
